@@ -213,6 +213,14 @@ func (vm *VM) isolate() (state string, err error) {
 	return state, err
 }
 
+// check is for calls that also fail if QEMU has ended. reap then ends the program with QEMU's exit code within this second.
+func (vm *VM) check(what string, err error) {
+	if err != nil && vm.qemu != nil {
+		time.Sleep(time.Second)
+	}
+	check(what, err)
+}
+
 // pause is the time after which the steps are repeated, this long after the first failure; 0: they are not.
 func (vm *VM) pause(err error, age time.Duration) time.Duration {
 	var refused dbus.Error
@@ -259,7 +267,7 @@ func main() {
 		}
 		pause := vm.pause(err, time.Since(failing))
 		if pause == 0 {
-			check("isolate", err)
+			vm.check("isolate", err)
 		}
 		if pause == 5*time.Second {
 			failing = time.Time{} // this lasts as long as the other pod does
@@ -270,7 +278,7 @@ func main() {
 	if state != "isolated" && state != "contained" {
 		check("isolate", fmt.Errorf("the VM is %s", state))
 	}
-	check("start the guest", qmp(vm.socket, &struct{}{}, "cont"))
+	vm.check("start the guest", qmp(vm.socket, &struct{}{}, "cont"))
 	running.Store(true)
 	fmt.Fprintf(os.Stderr, "guest running, %s\n", state)
 	select {} // until QEMU ends

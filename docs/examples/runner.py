@@ -47,6 +47,8 @@ def qmp(path, *commands):
             answer = {}
             while not answer.keys() & {"return", "error"}:  # the others are events
                 answer = json.loads(stream.readline())
+            if "error" in answer:
+                raise ValueError(f"QEMU refuses {command}: {answer['error']['desc']}")
         return answer["return"]
 
 def vcpus(path, qemu):
@@ -137,6 +139,6 @@ def main(qmp_socket, *command):
 if __name__ == "__main__":
     try:
         sys.exit(main(*sys.argv[1:]))
-    except (ConnectionError, TimeoutError, DBusErrorResponse) as error:
+    except (ConnectionError, TimeoutError, ValueError, DBusErrorResponse) as error:
         print(text(error), file=sys.stderr)
         sys.exit(EXIT_REFUSED)

@@ -36,6 +36,10 @@ fn samples() -> BTreeMap<String, BTreeSet<&'static str>> {
         ("kube_node_info", BTreeSet::from(["node"])),
         ("kube_deployment_spec_replicas", BTreeSet::from(["deployment"])),
         (
+            "kube_daemonset_status_desired_number_scheduled",
+            BTreeSet::from(["daemonset"]),
+        ),
+        (
             "kube_pod_info",
             ["uid", "namespace", "pod"].into_iter().chain(joined).collect(),
         ),
@@ -319,7 +323,7 @@ fn every_alert_asks_for_what_is_exported_and_says_what_to_do() {
 #[test]
 fn the_alerts_of_a_vm_say_what_their_tests_say() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    let tests = ["alerts.yml", "alerts-of-days.yml"].map(|name| data.join(name));
+    let tests = ["alerts.yml", "alerts-of-days.yml", "alerts-of-removal.yml"].map(|name| data.join(name));
     match Command::new("promtool").args(["test", "rules"]).args(tests).output() {
         Err(missing) if missing.kind() == ErrorKind::NotFound => println!("promtool is not installed"),
         ran => {

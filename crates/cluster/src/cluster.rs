@@ -17,6 +17,10 @@ pub struct Member {
     pub node: Option<NodeObject>,
     /// `None` where nobody published the node's description.
     pub report: Option<Report>,
+    /// Why its Node, or one of the same name, cannot be read.
+    pub node_problem: Option<String>,
+    /// The same for its description.
+    pub report_problem: Option<String>,
     /// What its pods request; without the pods that are asked about.
     pub used: Used,
 }
@@ -28,6 +32,8 @@ pub struct Cluster {
     /// Whether there were Nodes among the objects; without them labels, taints and requests are not known.
     pub has_nodes: bool,
     pub problems: Problems,
+    /// How many objects or texts could not be read and do not say which node they describe.
+    pub unreadable_without_name: u64,
     /// The pods by UID: namespace and name, and how many CPUs they have of their own.
     pub pods: BTreeMap<String, (PodKey, u64)>,
     /// The pods that have not ended and whose VM is known from the pod itself: by its resource, or by what its node's publisher wrote.
@@ -88,6 +94,7 @@ impl Cluster {
             mut reports,
             pods,
             problems,
+            mut unreadable,
             whole,
             ..
         } = objects;
@@ -95,7 +102,13 @@ impl Cluster {
         if chosen.selector.is_some() && !has_nodes {
             return Err(ClusterError::NoNodes);
         }
-        let mut names: Vec<String> = nodes.keys().chain(reports.keys()).cloned().collect();
+        let mut names: Vec<String> = nodes
+            .keys()
+            .chain(reports.keys())
+            .chain(unreadable.nodes.keys())
+            .chain(unreadable.reports.keys())
+            .cloned()
+            .collect();
         names.sort_unstable();
         names.dedup();
         let is_called = |wanted: &String, name: &String| wanted == name || wanted == without_domain(name);
@@ -121,12 +134,16 @@ impl Cluster {
         let member = |name: String| Member {
             node: nodes.remove(&name),
             report: reports.remove(&name),
+            node_problem: unreadable.nodes.remove(&name),
+            report_problem: unreadable.reports.remove(&name),
             used: used.remove(name.as_str()).unwrap_or_default(),
             name,
         };
         let mut members: Vec<Member> = names.into_iter().filter(is_chosen).map(member).collect();
         if let Some(selector) = chosen.selector {
-            members.retain(|member| member.node.as_ref().is_some_and(|node| selector.matches(&node.labels)));
+            let matches = |node: &NodeObject| selector.matches(&node.labels);
+            // A Node that cannot be read may have the labels.
+            members.retain(|member| member.node_problem.is_some() || member.node.as_ref().is_some_and(matches));
         }
         let is_vm = |pod: &PodObject| !pod.ended && (pod.has_vm_resource || pod.isolation.is_some());
         let vms = pods.iter().filter(|(_, pod)| is_vm(pod)).map(|(key, pod)| VmPod {
@@ -141,6 +158,7 @@ impl Cluster {
             members,
             has_nodes,
             problems,
+            unreadable_without_name: unreadable.without_name,
             vms,
             whole: whole.unwrap_or_default(),
             pods: pods.into_iter().map(by_uid).collect(),
@@ -153,6 +171,9 @@ impl Member {
     pub fn chooser(&self) -> Chooser {
         match &self.report {
             Some(report) => Chooser::of(&report.stored),
+            None if self.report_problem.is_some() => {
+                Chooser::Nobody("its NodeResourceTopology cannot be read".to_owned())
+            }
             None => Chooser::Nobody("it has no NodeResourceTopology".to_owned()),
         }
     }

@@ -149,7 +149,8 @@ fn read(
         let read = apiserver::read(&mut objects, &client, labels.as_deref(), pods).await;
         read.map_err(Failure::Other)?;
         // The API server selects them.
-        match labels.is_some() && objects.nodes.is_empty() {
+        let is_none_read = objects.nodes.is_empty() && objects.unreadable.nodes.is_empty();
+        match labels.is_some() && is_none_read {
             true => Err(no_node_selected()),
             false => Ok(objects),
         }

@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
-use crate::cluster::{Cluster, common_domain, each, without_domain};
+use crate::cluster::{Cluster, each};
+use crate::node_rows::{self, NodeRows};
 use crate::objects::Problem;
+use crate::prose;
 use crate::verdict::{Group, groups, table_of};
 pub use node::{NodeHealth, NodeState};
 
@@ -52,6 +54,9 @@ pub struct Health {
     /// How many of the nodes publish neither a version nor numbers of VMs.
     #[serde(skip)]
     without_summary: u64,
+    /// How many objects could not be read and do not say which node they describe.
+    #[serde(skip)]
+    unreadable_without_name: u64,
 }
 
 /// How many nodes have this state or version.
@@ -164,7 +169,7 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
 
 impl Health {
     pub fn of(cluster: &Cluster, filter: &NodeFilter) -> Self {
-        let all: Vec<Option<NodeHealth>> = each(&cluster.members, NodeHealth::of);
+        let all: Vec<Option<NodeHealth>> = each(&cluster.members, |member| NodeHealth::of(member, cluster.has_nodes));
         let without_steliad = all.iter().filter(|node| node.is_none()).count() as u64;
         let all: Vec<NodeHealth> = all.into_iter().flatten().collect();
         let counted = |names: &mut dyn Iterator<Item = String>| {
@@ -188,7 +193,8 @@ impl Health {
                 reasons.map(|reason| (node.name.as_str(), reason))
             })),
             problems: cluster.problems.stored().to_vec(),
-            without_summary: all.iter().filter(|node| node.vms.is_none()).count() as u64,
+            without_summary: all.iter().filter(|node| node.has_unknown_vms()).count() as u64,
+            unreadable_without_name: cluster.unreadable_without_name,
             is_filtered: !filter.states.is_empty(),
             nodes: Vec::new(),
         };
@@ -256,15 +262,18 @@ impl Render for Health {
             .filter(|node| style.wide || self.is_filtered || node.health.is_failure())
             .collect();
         if !shown.is_empty() {
-            let domain =
-                common_domain(self.nodes.iter().map(|node| node.name.as_str())).filter(|_| style.width.is_some());
             let rows = shown.into_iter().cloned().map(|mut node| {
-                if domain.is_some() {
-                    node.name.truncate(without_domain(&node.name).len());
+                // The messages are in the table of reasons above.
+                if style.width.is_some() && !style.wide {
+                    node.reasons.iter_mut().for_each(|reason| reason.detail.clear());
                 }
                 node
             });
-            parts.push(table(&COLUMNS, &rows.collect::<Vec<_>>(), style));
+            let rows = NodeRows::of(rows.collect(), style, |node| &mut node.name, NodeHealth::shown);
+            parts.push(table(&COLUMNS, &rows.rows, style));
+            if style.legend && rows.is_folded {
+                parts.push(prose(node_rows::FOLDED, style));
+            }
         }
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
@@ -275,11 +284,17 @@ impl Render for Health {
     }
 
     fn failure(&self) -> Option<String> {
-        if self.all() == 0 {
-            return Some("no node publishes, and none is labelled stelia.io/steliad=true".to_owned());
-        }
         let broken = self.broken();
         let verb = if broken == 1 { "needs" } else { "need" };
-        (broken > 0).then(|| format!("{broken} of {} {verb} attention", counted(self.all(), "node")))
+        let nodes = match (self.all(), broken) {
+            (0, _) => Some("no node publishes, and none is labelled stelia.io/steliad=true".to_owned()),
+            (_, 0) => None,
+            (all, _) => Some(format!("{broken} of {} {verb} attention", counted(all, "node"))),
+        };
+        // Whose health such an object would tell is not known.
+        let unread = self.unreadable_without_name;
+        let objects = (unread > 0).then(|| format!("{} could not be read", counted(unread, "object")));
+        let failures: Vec<String> = nodes.into_iter().chain(objects).collect();
+        (!failures.is_empty()).then(|| failures.join("; "))
     }
 }

@@ -8,6 +8,7 @@
 //! | [`cluster`] | the objects by node |
 //! | [`chooser`] | what a node's CPUs have room for, by who chooses them |
 //! | [`eligible`] | labels, taints and requests |
+//! | `node_rows` | rows of nodes as a terminal shows them |
 //! | [`pod_request`], [`verdict`] | a pod, and a node's answer to it |
 //! | [`nodes`], [`map`], [`vms`], [`health`], [`ledger`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
 
@@ -21,6 +22,7 @@ mod files;
 pub mod health;
 pub mod ledger;
 pub mod map;
+mod node_rows;
 pub mod nodes;
 pub mod objects;
 pub mod plan;
@@ -205,7 +207,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
                 rings.extend(ledger::of_argument(argument).map_err(Failure::Other)?);
             }
             let (since_us, until_us) = month.map_or((0, u64::MAX), ledger::Month::period);
-            let rings: Vec<ledger::ReadRing> = rings.iter().map(|ring| ring.read(since_us, until_us, keys)).collect();
+            let rings = ledger::read(&rings, (since_us, until_us), keys);
             if let Some(problem) = ledger::ambiguous(&rings, vms) {
                 return Err(Failure::Usage(problem));
             }

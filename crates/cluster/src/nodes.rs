@@ -11,6 +11,7 @@ use stelia_text::excerpt;
 
 use crate::chooser::whole_cores;
 use crate::cluster::{Cluster, Member, each};
+use crate::node_rows::{self, NodeRows};
 use crate::objects::Problem;
 use crate::prose;
 
@@ -20,7 +21,7 @@ pub struct Row {
     pub name: String,
     /// Whether VMs can be admitted on it, as its label says; null where nobody sets that.
     pub ready: Option<bool>,
-    /// `usable`; `unusable` or another word of its own; `unreadable`; `unpublished`.
+    /// `usable`; `not-ready` where the Node is not Ready; `unusable` or another word of its own; `unreadable`; `unpublished`.
     pub state: String,
     /// How exact the rest is; null without a description.
     pub profile: Option<&'static str>,
@@ -49,6 +50,9 @@ pub struct Row {
     pub warnings: Vec<String>,
     #[serde(skip)]
     pub(crate) age: Option<String>,
+    /// Whether the Node is not Ready.
+    #[serde(skip)]
+    pub(crate) is_not_ready: bool,
 }
 
 /// A NUMA node.
@@ -72,7 +76,7 @@ pub struct Nodes {
 /// The columns of the table.
 pub const COLUMNS: [Column<Row>; 16] = [
     column("NODE", |row: &Row| row.name.clone()).yields(1).shortens(),
-    column("READY", |row: &Row| yes_or_no(row.ready)).means(|row| match row.ready {
+    column("READY", |row: &Row| yes_or_no(row.can_admit())).means(|row| match row.can_admit() {
         Some(true) => Meaning::Good,
         Some(false) => Meaning::Broken,
         None => Meaning::Plain,
@@ -88,7 +92,8 @@ pub const COLUMNS: [Column<Row>; 16] = [
         .wraps(),
     column("CPUS", |row: &Row| number(row.cpus)).right(),
     column("FREE", |row: &Row| number(row.free_cpus)).right(),
-    column("FREE CORES", cores).yields(2),
+    // Beside warnings a narrow terminal has no room for it; map shows the same.
+    column("FREE CORES", cores).yields(2).drops(1),
     column("LARGEST", |row: &Row| number(row.largest_vm_cpus)).right(),
     column("VMS", |row: &Row| number(row.vms)).right(),
     column("CONTAINERS", |row: &Row| number(row.containers)).wide().right(),
@@ -150,14 +155,30 @@ impl Row {
             state: "unpublished".to_owned(),
             ..Self::default()
         };
+        if let Some(cause) = member.not_ready() {
+            row.is_not_ready = true;
+            row.warnings.push(match cause.is_empty() {
+                true => "the Node is not Ready".to_owned(),
+                false => format!("the Node is not Ready: {cause}"),
+            });
+        }
+        let problem = |what: &str, cause: &Option<String>| Some(format!("{what} cannot be read: {}", cause.as_ref()?));
+        row.warnings.extend(problem("its Node", &member.node_problem));
+        row.warnings.extend(problem("its object", &member.report_problem));
         let Some(report) = &member.report else {
+            if member.report_problem.is_some() {
+                "unreadable".clone_into(&mut row.state);
+            }
             return row;
         };
         let stored = &report.stored;
         let chooser = member.chooser();
         row.state = match (member.unusable(), &stored.problem) {
-            (Some(state), _) => excerpt::name(state),
-            (None, Some(_)) => "unreadable".to_owned(),
+            (Some(state), _) if !state.trim().is_empty() => excerpt::name(state),
+            // An empty word says nothing.
+            (Some(_), _) | (None, Some(_)) => "unreadable".to_owned(),
+            (None, None) if member.report_problem.is_some() => "unreadable".to_owned(),
+            (None, None) if row.is_not_ready => "not-ready".to_owned(),
             (None, None) => "usable".to_owned(),
         };
         row.profile = Some(stored.profile.name());
@@ -226,6 +247,23 @@ impl Row {
         self.free_cpus = Some(sum(|numa| numa.free_cpus));
     }
 
+    /// Whether VMs can be admitted: a label that was set before the machine lost its power says nothing.
+    fn can_admit(&self) -> Option<bool> {
+        if self.is_not_ready { Some(false) } else { self.ready }
+    }
+
+    /// What the table shows beside the name, without `-o wide`.
+    fn shown(&self) -> (Option<bool>, String, [Option<u64>; 4], String, Vec<String>) {
+        let numbers = [self.cpus, self.free_cpus, self.largest_vm_cpus, self.vms];
+        (
+            self.can_admit(),
+            self.state.clone(),
+            numbers,
+            cores(self),
+            self.warnings.clone(),
+        )
+    }
+
     /// Whether more than amounts is known.
     pub fn is_exact(&self) -> bool {
         self.profile.is_some_and(|profile| profile != Profile::Nrt.name())
@@ -284,12 +322,17 @@ impl Render for Nodes {
                     width: style.width.filter(|_| !style.wide),
                     ..style
                 };
-                let mut text = table(&COLUMNS, &self.nodes, uncut);
+                let rows = NodeRows::of(self.nodes.clone(), style, |row| &mut row.name, Row::shown);
+                let mut text = table(&COLUMNS, &rows.rows, uncut);
                 let amounts = self
                     .nodes
                     .iter()
                     .filter(|row| row.profile.is_some() && !row.is_exact())
                     .count();
+                if style.legend && rows.is_folded {
+                    text.push('\n');
+                    text += &prose(node_rows::FOLDED, style);
+                }
                 if style.legend && amounts > 0 {
                     let amounts = counted(amounts as u64, "node");
                     let sentence = format!(
@@ -307,3 +350,6 @@ impl Render for Nodes {
         self.nodes.iter().map(|row| row.name.clone()).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,10 @@ use stelia_table::{Column, Render, TextStyle, column, counted, properties, table
 use crate::chooser::{Chooser, Refusal};
 use crate::cluster::{Cluster, Member, each};
 use crate::eligible;
+use crate::node_rows::{self, NodeRows};
 use crate::objects::{Problem, own_cpus};
 use crate::pod_request::PodRequest;
+use crate::prose;
 use crate::verdict::{Basis, Group, Verdict, groups, table_of};
 use crate::why::assumed;
 
@@ -172,9 +174,14 @@ impl Render for Plan {
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
         let mut parts = vec![properties(lines, style)];
         let is_shown = |node: &&Filled| style.wide || node.fits.is_some_and(|fits| fits > 0);
-        let shown: Vec<&Filled> = self.nodes.iter().filter(is_shown).collect();
-        if !shown.is_empty() {
-            parts.push(table(&FILLED, shown, style));
+        let shown = self.nodes.iter().filter(is_shown).cloned().collect();
+        let key = |node: &Filled| (node.fits, node.or_more, node.stopped_by.clone());
+        let shown = NodeRows::of(shown, style, |node| &mut node.name, key);
+        if !shown.rows.is_empty() {
+            parts.push(table(&FILLED, &shown.rows, style));
+        }
+        if style.legend && shown.is_folded {
+            parts.push(prose(node_rows::FOLDED, style));
         }
         parts.push(table_of(&self.stops, style));
         parts.retain(|part| !part.is_empty());

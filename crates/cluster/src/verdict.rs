@@ -14,6 +14,9 @@ use crate::pod_request::PodRequest;
 /// Limit of the nodes that are named for a reason.
 const MAX_NAMED_NODES: usize = 3;
 
+/// Limit of the characters of a detail that stands beside each node's name.
+const MAX_SHORT_DETAIL: usize = 12;
+
 /// A node's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -127,6 +130,10 @@ fn such_as(group: &Group) -> String {
     let mut details = group.examples.iter().map(|example| &example.detail);
     let first = details.next();
     let same = details.all(|detail| Some(detail) == first);
+    let are_short = group
+        .examples
+        .iter()
+        .all(|example| (1..=MAX_SHORT_DETAIL).contains(&example.detail.chars().count()));
     let names: Vec<&str> = group
         .examples
         .iter()
@@ -140,6 +147,12 @@ fn such_as(group: &Group) -> String {
     match (first, same) {
         (Some(detail), _) if detail.is_empty() => format!("{}{more}", names.join(", ")),
         (Some(detail), true) => format!("{}{more}: {detail}", names.join(", ")),
+        // Counts such as "2 of 2" differ from node to node.
+        (Some(_), false) if are_short => {
+            let both = |example: &Example| format!("{} ({})", without_domain(&example.node), example.detail);
+            let examples: Vec<String> = group.examples.iter().map(both).collect();
+            format!("{}{more}", examples.join(", "))
+        }
         (Some(detail), false) => format!("{}: {detail}", names.first().copied().unwrap_or_default()),
         (None, _) => String::new(),
     }

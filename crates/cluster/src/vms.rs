@@ -95,6 +95,9 @@ pub struct Vm {
     /// What its row has instead of its name, where it stands for several VMs.
     #[serde(skip)]
     label: Option<String>,
+    /// The same instead of its node.
+    #[serde(skip)]
+    nodes: Option<String>,
     #[serde(skip)]
     old: Option<&'static str>,
     #[serde(skip)]
@@ -125,9 +128,11 @@ pub const COLUMNS: [Column<Vm>; 7] = [
     column("VM", |vm: &Vm| vm.label.clone().unwrap_or_else(|| vm.name()))
         .yields(1)
         .shortens(),
-    column("NODE", |vm: &Vm| vm.node.clone().unwrap_or_default())
-        .yields(2)
-        .shortens(),
+    column("NODE", |vm: &Vm| {
+        vm.nodes.clone().or_else(|| vm.node.clone()).unwrap_or_default()
+    })
+    .yields(2)
+    .shortens(),
     column("STATE", |vm: &Vm| vm.state.name().to_owned()).means(|vm| vm.state.meaning()),
     column("SINCE", |vm: &Vm| vm.age.clone().unwrap_or_default()).right(),
     column("UID", |vm: &Vm| vm.pod_uid.clone()).wide().yields(3),
@@ -163,6 +168,7 @@ impl Vm {
             pod_uid: pod.uid.clone(),
             is_old: old.is_some(),
             label: None,
+            nodes: None,
             old,
             node: pod.node.clone(),
             state: VmState::of(condition, pod.node.is_some()),
@@ -257,36 +263,37 @@ impl Render for Vms {
             return "No VMs.\n".to_owned();
         }
         let rows = Rows::of(&self.vms, style, !self.is_named);
-        let mut text = table(&COLUMNS, &rows.vms, style);
-        if style.legend {
-            let nodes: BTreeSet<&str> = self.vms.iter().filter_map(|vm| vm.node.as_deref()).collect();
-            let states: Vec<String> = self
-                .states
-                .iter()
-                .map(|count| format!("{} {}", count.vms, count.state))
-                .collect();
-            let vms = counted(self.vms.len() as u64, "VM");
-            let nodes = counted(nodes.len() as u64, "node");
-            text.push('\n');
-            text += &prose(&format!("{vms} on {nodes}: {}.", states.join(", ")), style);
-            if self.states.iter().any(|count| count.state == VmState::Unknown.name()) {
-                text += &prose(
-                    "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes.",
-                    style,
-                );
-            }
-            if rows.is_folded {
-                text += &prose("-o wide lists each VM of unknown state.", style);
-            }
-            if !rows.left_out.is_empty() {
-                let left_out = rows.left_out.join(" and ");
-                text += &prose(
-                    &format!("Names are shown without {left_out}; --full shows them whole."),
-                    style,
-                );
-            }
+        let table = table(&COLUMNS, &rows.vms, style);
+        if !style.legend {
+            return table;
         }
-        text
+        let nodes: BTreeSet<&str> = self.vms.iter().filter_map(|vm| vm.node.as_deref()).collect();
+        let states: Vec<String> = self
+            .states
+            .iter()
+            .map(|count| format!("{} {}", count.vms, count.state))
+            .collect();
+        let vms = counted(self.vms.len() as u64, "VM");
+        let nodes = counted(nodes.len() as u64, "node");
+        let totals = prose(&format!("{vms} on {nodes}: {}.", states.join(", ")), style);
+        let mut notes = Vec::new();
+        if self.states.iter().any(|count| count.state == VmState::Unknown.name()) {
+            notes.push(
+                "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes."
+                    .to_owned(),
+            );
+        }
+        if rows.is_folded {
+            notes.push("-o wide lists each VM of unknown state.".to_owned());
+        }
+        if !rows.left_out.is_empty() {
+            let left_out = rows.left_out.join(" and ");
+            notes.push(format!("Names are shown without {left_out}; --full shows them whole."));
+        }
+        let notes: String = notes.iter().map(|note| prose(note, style)).collect();
+        let mut parts = vec![totals, table, notes];
+        parts.retain(|part| !part.is_empty());
+        parts.join("\n")
     }
 
     fn names(&self) -> Vec<String> {

@@ -261,7 +261,19 @@ fn read_summary(text: &str) -> Result<Summary, String> {
     if !text.trim_start().starts_with('{') {
         return Err("it is not a JSON object".to_owned());
     }
-    serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))
+    let summary: Summary = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
+    let count = |state: &str| summary.instances.get(state).copied().unwrap_or(0);
+    let all = summary
+        .instances
+        .values()
+        .fold(0, |sum: u64, count| sum.saturating_add(*count));
+    if summary.floating_too_long.is_some_and(|long| long > count("floating")) {
+        return Err("more instances float for too long than float".to_owned());
+    }
+    match summary.degraded > all {
+        true => Err("more instances are degraded than exist".to_owned()),
+        false => Ok(summary),
+    }
 }
 
 fn warnings(text: &str) -> Vec<String> {

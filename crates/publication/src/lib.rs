@@ -1,7 +1,9 @@
 #![doc = include_str!("../README.md")]
 
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -52,23 +54,49 @@ pub struct Ready {
 }
 
 /// The node in a few words and numbers, for whoever looks at many nodes. It names no pod.
+///
+/// Members without a default are those that every daemon wrote: a text without them says nothing about the node's health.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Summary {
     /// The daemon's version.
+    #[serde(default)]
     pub version: String,
     /// [`Ready::reason`].
     pub reason: String,
     /// [`Ready::message`], shortened; empty where VMs can be admitted.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// How many instances are in which state (the D-Bus property `State`). States without an instance are missing.
+    #[serde(deserialize_with = "unique_keys")]
     pub instances: BTreeMap<String, u64>,
     /// How many instances have a reason of degradation, whatever their state.
     pub degraded: u64,
     /// How many instances float with the reason `FloatingTooLong`; `None` from daemons that did not count them.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floating_too_long: Option<u64>,
+}
+
+/// Reads counts by name, and refuses a name that is there twice: which of the counts holds is not known.
+fn unique_keys<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, u64>, D::Error> {
+    struct Counts;
+    impl<'de> Visitor<'de> for Counts {
+        type Value = BTreeMap<String, u64>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a map of counts")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut counts = BTreeMap::new();
+            while let Some((name, count)) = map.next_entry::<String, u64>()? {
+                if counts.insert(name, count).is_some() {
+                    return Err(A::Error::custom("a key is there twice"));
+                }
+            }
+            Ok(counts)
+        }
+    }
+    from.deserialize_map(Counts)
 }
 
 /// An instance of the node, as its pod's condition tells it.

@@ -139,7 +139,14 @@ impl Cli {
     /// Whether it takes over the terminal.
     pub(crate) fn is_live(&self) -> bool {
         let interactive = || io::stdin().is_terminal() && io::stdout().is_terminal();
-        matches!(self.command, Command::Top { batch: false, .. }) && interactive()
+        matches!(
+            self.command,
+            Command::Top {
+                batch: false,
+                count: None,
+                ..
+            }
+        ) && interactive()
     }
 }
 
@@ -182,10 +189,10 @@ pub(crate) enum Command {
     Top {
         #[command(flatten)]
         selection: Selection,
-        /// Print plain tables. This is the default without a terminal and with --json
+        /// Print plain tables. This is the default without a terminal, with -n and with --json
         #[arg(short, long)]
         batch: bool,
-        /// Exit after N tables
+        /// Print N plain tables and exit. Here -n is not the namespace: use --namespace
         #[arg(short = 'n', value_name = "N")]
         count: Option<u32>,
         /// Time between two samples, in seconds
@@ -223,7 +230,7 @@ pub(crate) enum Command {
     /// Contains the host, versions, pools, kubelet's configuration, the threads of VMs with their cgroups, the CPUs on which they
     /// may run and did run, memory and devices by NUMA node, what verify, quiet and doctor find, the ledger of the last 24 hours,
     /// steliad's settings, and the end of its journal. What cannot be read is listed with the reason. Many VMs without a problem of
-    /// their own are a table; -o wide has their threads. Processes of VMs are given by name only. VFIO devices and the findings of
+    /// their own are only counted; -o wide has each. Processes of VMs are given by name only. VFIO devices and the findings of
     /// verify are included for root only.
     Report {
         /// How long to watch the threads, in seconds

@@ -31,10 +31,8 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::CommandFactory;
 use clap_complete::CompleteEnv;
@@ -107,7 +105,15 @@ async fn run(
             };
             output_options.print(&doctor::gather(Path::new("/"), described, status).await)
         }
-        Command::KubeletState { path } => output_options.print(&kubelet_state::gather(path.as_deref())?),
+        Command::KubeletState { path } => {
+            // The daemon adds names; without an answer the files are printed all the same.
+            let names = async { Some(client().await.ok()?.pods_running().await) };
+            let names = tokio::time::timeout(kubelet_state::NAMES_TIMEOUT, names).await;
+            output_options.print(&kubelet_state::gather(
+                path.as_deref(),
+                names.ok().flatten().unwrap_or_default(),
+            )?)
+        }
         Command::Plan(asked) => plan::plan::run(asked, root, output_options),
         Command::Evaluate(asked) => output_options.print(&match &asked.node {
             Some(path) => evaluate::offline(asked, path)?,
@@ -121,13 +127,16 @@ async fn run(
             let client = client().await?;
             // A pod may not ask for it, and has nothing there.
             let described = client.describe_running().await.unwrap_or_default();
-            let unadopted = if selection.is_all() {
-                described.node.unadopted
-            } else {
-                Arc::default()
-            };
-            let instances = selection.of_listed(client.instances().await?)?;
-            output_options.print(&list::Instances::of(instances, unadopted))
+            let all = client.instances().await?;
+            if let Some(namespace) = selection.empty_namespace(all.iter().map(|one| &one.pod)) {
+                output::note(&format!("no VM in namespace {namespace}"));
+            }
+            let instances = selection.of_listed(all)?;
+            let mut list = list::Instances::of(instances, &described);
+            if !selection.is_all() {
+                list.without_unadopted();
+            }
+            output_options.print(&list)
         }
         Command::Show { selection, numa_maps } => {
             output_options.print(&show::gather(&client().await?, roots, selection, *numa_maps).await?)
@@ -158,7 +167,13 @@ async fn run(
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Quiet(selection) => output_options.print(&quiet::gather(&client().await?, roots, selection).await?),
         Command::Reconcile { dry_run: true } => output_options.print(&reconcile::preview(&client().await?).await?),
-        Command::Reconcile { dry_run: false } => output_options.print(&reconcile::gather(&client().await?).await?),
+        Command::Reconcile { dry_run: false } => {
+            let report = reconcile::gather(&client().await?).await?;
+            if let Some(note) = report.note() {
+                output::note(&note);
+            }
+            output_options.print(&report)
+        }
         Command::Rebind { vm, dry_run, deadline } => {
             output_options.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
         }
@@ -191,13 +206,6 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;
     };
-    // Standard error may be closed too.
-    let text = output::printable(&failure.to_string());
-    let text = if output::is_utf8() {
-        text
-    } else {
-        output::to_ascii(&text)
-    };
-    let _ = writeln!(io::stderr(), "steliactl: {text}");
+    output::note(&failure.to_string());
     ExitCode::from(failure.exit_code())
 }

@@ -103,6 +103,14 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_namespace_is_refused() {
+        let parse = |namespace| command().try_get_matches_from(["stelia-cluster", "vms", "-n", namespace]);
+        assert!(parse("team-a").is_ok());
+        let error = parse("").map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("--namespace"), "{error}");
+    }
+
+    #[test]
     fn options_of_every_command_are_accepted_after_the_command() {
         for words in [["nodes", "--from", "x"], ["--from", "x", "nodes"]] {
             let words = std::iter::once("stelia-cluster").chain(words);

@@ -5,7 +5,7 @@ pub(crate) mod hints;
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use kube::core::Selector;
 use stelia_allocator::AllocationRequest;
@@ -123,7 +123,7 @@ pub enum Command {
         #[arg(value_name = "VM", value_parser = vms::Pattern::parse)]
         patterns: Vec<vms::Pattern>,
         /// Show only VMs of this namespace
-        #[arg(short, long, value_name = "NAMESPACE")]
+        #[arg(short, long, value_name = "NAMESPACE", value_parser = NonEmptyStringValueParser::new())]
         namespace: Option<String>,
         /// Show only VMs in these states, separated by commas
         #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(vms::VmState::NAMES, vms::VmState::parse))]
@@ -143,8 +143,9 @@ pub enum Command {
     /// Show what is wrong on which nodes, and which versions run
     ///
     /// Counts the nodes by health and by steliad's version, and the VMs by state, and lists the nodes that need attention (all with
-    /// -o wide), from what the nodes publish. The exit code is 1 if a node is away, unpublished, unreadable, not-ready, degraded or
-    /// floating (VMs are not isolated for more than 120 s), or if no node is meant to run steliad.
+    /// -o wide), from what the nodes publish. The exit code is 1 if a node is away, unpublished, unreadable, not-ready, degraded,
+    /// floating (VMs are not isolated for more than 120 s) or left-behind (it publishes, and its Node does not exist), if an object cannot
+    /// be read, or if no node is meant to run steliad.
     Health {
         /// Consider only these nodes. Default: all
         #[arg(value_name = "NODE")]
@@ -167,7 +168,7 @@ pub enum Command {
         #[arg(value_name = "POD", required_unless_present_any = ["file", "containers"], conflicts_with_all = ["file", "containers"])]
         pod: Option<String>,
         /// The namespace of a pod that is given by its name alone. Default: the namespace of the kubeconfig's context; with --from, any
-        #[arg(short, long, value_name = "NAMESPACE")]
+        #[arg(short, long, value_name = "NAMESPACE", value_parser = NonEmptyStringValueParser::new())]
         namespace: Option<String>,
         #[command(flatten)]
         chosen: BySelector,
@@ -197,7 +198,7 @@ pub enum Command {
         #[arg(value_name = "POD", required_unless_present_any = ["file", "containers"], conflicts_with_all = ["file", "containers"])]
         pod: Option<String>,
         /// The namespace of a pod that is given by its name alone. Default: the namespace of the kubeconfig's context; with --from, any
-        #[arg(short, long, value_name = "NAMESPACE")]
+        #[arg(short, long, value_name = "NAMESPACE", value_parser = NonEmptyStringValueParser::new())]
         namespace: Option<String>,
         /// Do not plan rebinds: a VM that stays on its node keeps its CPUs
         #[arg(long)]

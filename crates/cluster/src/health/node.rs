@@ -16,6 +16,8 @@ const READY: &str = "Ready";
 pub(super) const VMS_CONTAINED: &str = "VMs are contained";
 /// The reason of a Node whose condition `Ready` is not True.
 const NODE_NOT_READY: &str = "the Node is not Ready";
+/// Limit of the states that a reason names.
+const MAX_NAMED_STATES: usize = 3;
 
 /// The states of VMs that are counted by name.
 const STATES: [&str; 5] = ["isolated", "contained", "floating", "registered", "leaving"];
@@ -36,6 +38,8 @@ named! {
         Degraded = "degraded",
         /// VMs are admitted, and some run on shared CPUs for longer than a start takes.
         Floating = "floating",
+        /// Its object is there, and its Node is not.
+        LeftBehind = "left-behind",
         /// VMs are admitted, and some have no partition.
         Contained = "contained",
         Ok = "ok",
@@ -51,7 +55,7 @@ impl NodeState {
     pub(super) fn meaning(self) -> Meaning {
         match self {
             Self::Ok => Meaning::Good,
-            Self::Degraded | Self::Floating | Self::Contained => Meaning::Attention,
+            Self::Degraded | Self::Floating | Self::LeftBehind | Self::Contained => Meaning::Attention,
             Self::Away | Self::Unpublished | Self::Unreadable | Self::NotReady => Meaning::Broken,
         }
     }
@@ -74,17 +78,36 @@ pub struct NodeHealth {
 }
 
 impl NodeHealth {
-    /// `None` of a node that publishes nothing and is not meant to.
-    pub fn of(member: &Member) -> Option<Self> {
+    /// `None` of a node that publishes nothing and is not meant to. `has_nodes`: Nodes were read, so that a node without one has none.
+    pub fn of(member: &Member, has_nodes: bool) -> Option<Self> {
         let ready = member.node.as_ref().and_then(NodeObject::is_ready);
+        let problem = member.report_problem.as_deref();
+        // Of two different objects neither counts.
         let stored = member.report.as_ref().map(|report| &report.stored);
+        let stored = stored.filter(|_| problem.is_none());
         let is_meant = || member.node.as_ref().is_some_and(NodeObject::is_for_vms);
-        if stored.is_none() && !is_meant() {
+        let is_unreadable = problem.is_some() || member.node_problem.is_some();
+        if stored.is_none() && !is_unreadable && !is_meant() {
             return None;
         }
+        let is_left_behind = has_nodes && member.node.is_none() && member.node_problem.is_none();
         let summary = stored.and_then(|stored| stored.summary.as_ref());
+        let summary = summary.filter(|_| !is_left_behind);
         let vms = summary.map(VmCounts::from);
-        let mut found = wrong(stored, ready, member.unusable(), vms);
+        let mut found = match (problem, stored) {
+            _ if is_left_behind => {
+                let command = format!("kubectl delete noderesourcetopology {}", member.name);
+                vec![(NodeState::LeftBehind, reason("its Node does not exist", command))]
+            }
+            (Some(problem), _) => vec![(NodeState::Unreadable, reason("its object cannot be read", problem))],
+            (None, Some(stored)) => wrong(stored, ready, member.unusable(), vms),
+            // Whether it is meant to publish is not known.
+            (None, None) if member.node_problem.is_some() => Vec::new(),
+            (None, None) => vec![(NodeState::Unpublished, reason("it publishes nothing", ""))],
+        };
+        if let Some(problem) = &member.node_problem {
+            found.insert(0, (NodeState::Unreadable, reason("its Node cannot be read", problem)));
+        }
         if let Some(cause) = member.not_ready() {
             // A machine without power publishes nothing, and what it published last stays.
             found.insert(0, (NodeState::NotReady, reason(NODE_NOT_READY, cause)));
@@ -100,6 +123,17 @@ impl NodeHealth {
             reasons: found.into_iter().map(|(_, reason)| reason).collect(),
             written_us: member.report.as_ref().and_then(|report| report.written_us),
         })
+    }
+
+    /// Whether its VMs belong to the sums and are not published.
+    pub(super) fn has_unknown_vms(&self) -> bool {
+        self.vms.is_none() && self.health != NodeState::LeftBehind
+    }
+
+    /// What the table shows beside the name, without `-o wide`.
+    pub(super) fn shown(&self) -> (NodeState, Option<String>, Option<u64>, String) {
+        let vms = self.vms.map(VmCounts::total);
+        (self.health, self.version.clone(), vms, self.reason())
     }
 
     /// The reasons as a cell.
@@ -141,14 +175,11 @@ fn reason(what: &str, detail: impl Into<String>) -> Refusal {
 
 /// Everything that is wrong. `unusable`: the reason that the node published for which its CPUs must not be used.
 fn wrong(
-    stored: Option<&Stored>,
+    stored: &Stored,
     ready: Option<bool>,
     unusable: Option<&str>,
     vms: Option<VmCounts>,
 ) -> Vec<(NodeState, Refusal)> {
-    let Some(stored) = stored else {
-        return vec![(NodeState::Unpublished, reason("it publishes nothing", ""))];
-    };
     let mut found = Vec::new();
     let summary = stored.summary.as_ref();
     if unusable == Some("away") {
@@ -158,16 +189,20 @@ fn wrong(
     if let Some(problem) = &stored.problem {
         found.push((NodeState::Unreadable, reason("its object cannot be read", problem)));
     }
-    let silent = summary.filter(|summary| summary.reason.is_empty());
+    let silent = summary.filter(|summary| summary.reason.trim().is_empty());
     let silent = silent.map(|_| "it does not say whether VMs can be admitted");
     if let Some(problem) = stored.summary_problem.as_deref().or(silent) {
         found.push((NodeState::Unreadable, reason("its summary cannot be read", problem)));
     }
-    let not_ready = summary.filter(|summary| !summary.reason.is_empty() && summary.reason != READY);
+    let not_ready = summary.filter(|summary| !summary.reason.trim().is_empty() && summary.reason != READY);
     match (not_ready, unusable) {
         (Some(summary), _) => found.push((
             NodeState::NotReady,
             reason(&excerpt::name(&summary.reason), excerpt::cause(&summary.message)),
+        )),
+        (None, Some(word)) if word.trim().is_empty() => found.push((
+            NodeState::Unreadable,
+            reason("its state cannot be read", "isolation.stelia.io/state is empty"),
         )),
         (None, Some(word)) if word != "away" => {
             found.push((NodeState::NotReady, reason(&excerpt::name(word), "")));
@@ -177,6 +212,12 @@ fn wrong(
             found.push((NodeState::NotReady, reason("no VM can be admitted", "")));
         }
         (None, _) => {}
+    }
+    if let Some(states) = summary.and_then(unknown_states) {
+        found.push((
+            NodeState::Unreadable,
+            reason("VMs in states that are not known", states),
+        ));
     }
     if let Some(vms) = vms.filter(|vms| vms.degraded > 0) {
         let detail = format!("{} of {}", vms.degraded, vms.total());
@@ -190,6 +231,15 @@ fn wrong(
         found.push((NodeState::Contained, reason(VMS_CONTAINED, detail)));
     }
     found
+}
+
+/// The VMs in states that this version does not know, such as `7 resting`: whether they are isolated is not known either.
+fn unknown_states(summary: &Summary) -> Option<String> {
+    let is_unknown = |(state, count): &(&String, &u64)| **count > 0 && !STATES.contains(&state.as_str());
+    let unknown = summary.instances.iter().filter(is_unknown);
+    let words = unknown.map(|(state, count)| format!("{count} {}", excerpt::name(state)));
+    let words: Vec<String> = words.take(MAX_NAMED_STATES).collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 /// The reason that VMs float for too long. Where the node does not publish for how long, each of them may.

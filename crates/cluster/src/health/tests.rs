@@ -30,9 +30,15 @@ fn summary(version: &str, reason: &str, instances: Value, degraded: u64) -> (&'s
 }
 
 fn cluster(items: &[Value]) -> Cluster {
+    let cluster = damaged(items);
+    assert!(cluster.problems.stored().is_empty(), "{:?}", cluster.problems);
+    cluster
+}
+
+/// The same of objects that cannot all be read.
+fn damaged(items: &[Value]) -> Cluster {
     let mut objects = Objects::new(ObjectSelection::default());
     objects.read("dump", &json!({"kind": "List", "items": items}).to_string());
-    assert!(objects.problems.stored().is_empty(), "{:?}", objects.problems);
     Cluster::of(objects, &Chosen::default()).unwrap()
 }
 
@@ -56,6 +62,7 @@ fn fleet() -> Cluster {
         node("w-5", json!({"stelia.io/steliad": "true"})),
         node("w-6", json!({"stelia.io/ready": "false"})),
         object("w-6", &[]),
+        node("w-7", json!({"stelia.io/ready": "true"})),
         object("w-7", &[summary("0.2.0", "Ready", json!({"contained": 2}), 0)]),
     ])
 }
@@ -136,7 +143,7 @@ fn a_filter_chooses_rows_and_changes_no_sum() {
 fn a_fleet_in_which_vms_are_contained_by_choice_is_no_failure() {
     let contained = (
         "summary",
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"contained":2}}"#.to_owned(),
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"contained":2},"degraded":0}"#.to_owned(),
     );
     let health = Health::of(&cluster(&[object("w-1", &[contained])]), &NodeFilter::default());
     assert_eq!((states(&health), health.failure()), (vec![("w-1", "contained")], None));
@@ -172,10 +179,13 @@ fn a_summary_that_is_not_understood_is_no_health() {
         &cluster(&[
             object("w-1", &summary("not json")),
             object("w-2", &summary("[]")),
-            object("w-3", &summary(r#"{"version":"0.1.0","instances":{"isolated":2}}"#)),
+            object(
+                "w-3",
+                &summary(r#"{"version":"0.1.0","reason":"","instances":{"isolated":2},"degraded":0}"#),
+            ),
             object(
                 "w-4",
-                &summary(r#"{"version":"0.3.0","reason":"Ready","instances":{"isolated":2,"resting":7}}"#),
+                &summary(r#"{"version":"0.3.0","reason":"Ready","instances":{"isolated":2,"resting":7},"degraded":0}"#),
             ),
         ]),
         &NodeFilter::default(),
@@ -186,7 +196,8 @@ fn a_summary_that_is_not_understood_is_no_health() {
             ("w-1", "unreadable"),
             ("w-2", "unreadable"),
             ("w-3", "unreadable"),
-            ("w-4", "ok")
+            // Whether VMs in a state of a newer version are isolated is not known.
+            ("w-4", "unreadable")
         ]
     );
     assert_eq!((health.vms.total(), health.vms.other), (11, 7));
@@ -196,7 +207,8 @@ fn a_summary_that_is_not_understood_is_no_health() {
         text.contains("its summary cannot be read (it is not a JSON object)"),
         "{text}"
     );
-    assert_eq!(health.failure().unwrap(), "3 of 4 nodes need attention");
+    assert!(text.contains("VMs in states that are not known (7 resting)"), "{text}");
+    assert_eq!(health.failure().unwrap(), "4 of 4 nodes need attention");
 }
 
 #[test]
@@ -207,16 +219,18 @@ fn vms_that_float_for_too_long_need_attention_and_those_that_start_do_not() {
             object(
                 "w-1",
                 &summary(
-                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3,"contained":1},"floating_too_long":2}"#,
+                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3,"contained":1},"degraded":0,"floating_too_long":2}"#,
                 ),
             ),
             object(
                 "w-2",
-                &summary(r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3},"floating_too_long":0}"#),
+                &summary(
+                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3},"degraded":0,"floating_too_long":0}"#,
+                ),
             ),
             object(
                 "w-3",
-                &summary(r#"{"version":"0.1.0","reason":"Ready","instances":{"floating":1}}"#),
+                &summary(r#"{"version":"0.1.0","reason":"Ready","instances":{"floating":1},"degraded":0}"#),
             ),
         ]),
         &NodeFilter::default(),
@@ -252,4 +266,155 @@ fn the_domain_of_all_nodes_is_left_out_on_a_terminal_alone() {
     assert!(text(&same, None).contains("w-2.dc1.example"));
     let different = [none("w-1.dc1.example"), none("w-2.dc2.example")];
     assert!(text(&different, Some(200)).contains("w-2.dc2.example"));
+}
+
+fn reasons(health: &Health, name: &str) -> Vec<String> {
+    let node = health.nodes.iter().find(|node| node.name == name).unwrap();
+    let reasons = node.reasons.iter();
+    reasons
+        .map(|reason| format!("{}: {}", reason.what, reason.detail))
+        .collect()
+}
+
+#[test]
+fn an_object_that_cannot_be_read_is_no_health_with_or_without_its_node() {
+    let good = || [summary("0.1.0", "Ready", json!({"isolated": 1}), 0)];
+    let broken = |name| {
+        let mut object = object(name, &good());
+        object["zones"] = json!("x");
+        object
+    };
+    let mut unreadable = node("n-1", json!({"x": 5}));
+    unreadable["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+    let health = Health::of(
+        &damaged(&[
+            broken("w-1"),
+            node("w-2", json!({"stelia.io/ready": "true"})),
+            broken("w-2"),
+            node("w-3", json!({})),
+            broken("w-3"),
+            unreadable,
+            object("n-1", &good()),
+            node("n-2", json!({"x": 5})),
+            node("w-4", json!({})),
+            object("w-4", &good()),
+        ]),
+        &NodeFilter::default(),
+    );
+    assert_eq!(
+        states(&health),
+        [
+            ("n-1", "unreadable"),
+            ("n-2", "unreadable"),
+            ("w-2", "unreadable"),
+            ("w-3", "unreadable"),
+            ("w-1", "left-behind"),
+            ("w-4", "ok")
+        ]
+    );
+    let why = reasons(&health, "w-2");
+    assert!(
+        why.len() == 1 && why[0].starts_with("its object cannot be read: not a Node"),
+        "{why:?}"
+    );
+    let why = reasons(&health, "n-1");
+    assert!(
+        why.len() == 1 && why[0].starts_with("its Node cannot be read: invalid type"),
+        "{why:?}"
+    );
+    assert_eq!(health.failure().unwrap(), "5 of 6 nodes need attention");
+    // Without any Node the object is not left behind.
+    let alone = Health::of(&damaged(&[broken("w-1")]), &NodeFilter::default());
+    assert_eq!(states(&alone), [("w-1", "unreadable")]);
+    assert_eq!(alone.failure().unwrap(), "1 of 1 node needs attention");
+    // Whose it is, is not known.
+    let nameless = json!({"kind": "NodeResourceTopology", "metadata": {}});
+    let health = Health::of(
+        &damaged(&[object("w-4", &good()), nameless, json!(5)]),
+        &NodeFilter::default(),
+    );
+    assert_eq!(
+        (states(&health), health.failure().unwrap()),
+        (vec![("w-4", "ok")], "2 objects could not be read".to_owned())
+    );
+}
+
+#[test]
+fn an_object_whose_node_does_not_exist_is_left_behind_and_in_no_sum() {
+    let good = || [summary("0.1.0", "Ready", json!({"isolated": 3}), 0)];
+    let items = [node("w-1", json!({})), object("w-1", &good()), object("gone", &good())];
+    let health = Health::of(&cluster(&items), &NodeFilter::default());
+    assert_eq!(states(&health), [("gone", "left-behind"), ("w-1", "ok")]);
+    assert_eq!(
+        reasons(&health, "gone"),
+        ["its Node does not exist: kubectl delete noderesourcetopology gone"]
+    );
+    assert_eq!((health.vms.total(), health.versions[0].nodes), (3, 1));
+    assert_eq!(health.failure().unwrap(), "1 of 2 nodes needs attention");
+    assert!(!health.text(TextStyle::from(true)).contains("not published by"));
+}
+
+#[test]
+fn two_different_objects_of_one_name_are_no_health_and_one_that_is_there_twice_is() {
+    let of = |degraded| object("w-1", &[summary("0.1.0", "Ready", json!({"isolated": 9}), degraded)]);
+    let health = |items: &[Value]| {
+        let health = Health::of(&damaged(items), &NodeFilter::default());
+        let vms = health.vms.total();
+        (health.nodes[0].health.name(), vms, health.failure().is_some())
+    };
+    assert_eq!(health(&[of(5), of(0)]), ("unreadable", 0, true));
+    assert_eq!(health(&[of(0), of(5)]), ("unreadable", 0, true));
+    assert_eq!(health(&[of(0), of(0)]), ("ok", 9, false));
+    let nodes = |ready| {
+        [
+            node("w-1", json!({})),
+            node("w-1", json!({"stelia.io/ready": ready})),
+            of(0),
+        ]
+    };
+    assert_eq!(health(&nodes("true")), ("unreadable", 9, true));
+}
+
+#[test]
+fn an_empty_state_is_a_reason_with_words() {
+    for state in ["", " "] {
+        let attributes = [
+            ("state", state.to_owned()),
+            summary("0.1.0", "Ready", json!({"isolated": 1}), 0),
+        ];
+        let health = Health::of(&cluster(&[object("w-1", &attributes)]), &NodeFilter::default());
+        assert_eq!(states(&health), [("w-1", "unreadable")]);
+        assert_eq!(
+            reasons(&health, "w-1"),
+            ["its state cannot be read: isolation.stelia.io/state is empty"]
+        );
+    }
+}
+
+#[test]
+fn on_a_terminal_a_message_is_in_the_table_of_reasons_alone_and_equal_nodes_share_a_row() {
+    let items: Vec<Value> = (0..30)
+        .map(|number| {
+            let name = format!("w-{number:02}");
+            let reason = if number < 25 { "KubeletStateUnusable" } else { "Ready" };
+            let degraded = if number < 25 { 0 } else { number % 2 + 1 };
+            object(&name, &[summary("0.2.0", reason, json!({"isolated": 2}), degraded)])
+        })
+        .collect();
+    let health = Health::of(&cluster(&items), &NodeFilter::default());
+    let terminal = TextStyle {
+        width: Some(80),
+        ..TextStyle::from(true)
+    };
+    let text = health.text(terminal);
+    assert_eq!(text.matches("wrong checksum").count(), 1, "{text}");
+    assert!(text.contains("\nw-00 +24  not-ready"), "{text}");
+    assert!(text.contains("\nw-25 +4   degraded"), "{text}");
+    assert!(
+        text.contains("w-25 (2 of 2), w-26 (1 of 2), w-27 (2 of 2), …"),
+        "{text}"
+    );
+    assert!(text.contains("-o wide lists each"), "{text}");
+    let piped = health.text(TextStyle::from(true));
+    assert_eq!(piped.matches("wrong checksum").count(), 26, "{piped}");
 }

@@ -6,7 +6,7 @@ use stelia_table::{counted, printable};
 
 use super::{Ledger, RingState, clock, hours};
 
-/// How long before the period's end a ring may end, and how long after one copy of a ring the next may begin: three times the interval at
+/// How long before the period's end a ring may end, and how long after one ring of a node another may begin: three times the interval at
 /// which a node with a ring of the usual size writes readings of all VMs.
 const MAX_SILENCE_US: u64 = 3 * 3_600_000_000;
 
@@ -53,11 +53,19 @@ fn of_node(mut rings: Vec<&RingState>, since_us: u64, until_us: u64) -> Vec<Stri
     let mut last = first;
     for ring in copies {
         let silence = ring.first_us.saturating_sub(last.last_us);
-        // Without an entry between them nothing was written.
-        let continues = ring.first_seq == last.last_seq.saturating_add(1);
-        if !continues && silence > MAX_SILENCE_US && ring.first_us > since_us && last.last_us < until_us {
+        // Numbers that are left out prove a loss, however short the time was. Without one nothing was written between the copies, unless the
+        // numbers begin anew.
+        let lost = last.last_seq.saturating_add(1)..ring.first_seq;
+        let begins_anew = ring.first_seq <= last.last_seq;
+        let is_lost = !lost.is_empty() || (begins_anew && silence > MAX_SILENCE_US);
+        if is_lost && ring.first_us > since_us && last.last_us < until_us {
+            let numbers = match (lost.start, ring.first_seq.saturating_sub(1)) {
+                _ if lost.is_empty() => String::new(),
+                (first, end) if first == end => format!("entry {first} and "),
+                (first, end) => format!("entries {first} to {end} and "),
+            };
             missing.push(format!(
-                "{}: {} hours from {} to {} are in no copy of its ring",
+                "{}: {numbers}{} hours from {} to {} are in no copy of its ring",
                 place(ring),
                 hours(silence),
                 clock(last.last_us),
@@ -106,9 +114,17 @@ fn of_accounts(ledger: &Ledger) -> Vec<String> {
         ));
     }
     if let (Some(first), Some(last)) = (ledger.days_without.first(), ledger.days_without.last()) {
+        let days = match ledger.days_without.len() {
+            1 => first.clone(),
+            several => format!("{} from {first} to {last}", counted(several as u64, "day")),
+        };
+        // One that is not counted may have it.
+        let (ring, why) = match ledger.rings.iter().any(|ring| ring.problem.is_some()) {
+            true => ("counted ring", ", or is not counted"),
+            false => ("ring", ""),
+        };
         missing.push(format!(
-            "no ring has the VM on {} from {first} to {last}: it did not run, or the ring of its node was not given",
-            counted(ledger.days_without.len() as u64, "day")
+            "no {ring} has the VM on {days}: it did not run, or the ring of its node was not given{why}"
         ));
     }
     missing
@@ -150,8 +166,15 @@ mod tests {
         assert_eq!(missing(&[new]), [begin]);
         // The second lies within the first.
         assert!(missing(&[ring((1, 99), (0, 99)), ring((30, 40), (30, 40))]).is_empty());
-        let between = "n1 (rings/n1): 10.0 hours from 2026-10-03 02:00 to 2026-10-03 12:00 are in no copy of its ring";
+        let between = "n1 (rings/n1): entries 51 to 59 and 10.0 hours from 2026-10-03 02:00 to 2026-10-03 12:00 are in no copy of its ring";
         assert_eq!(missing(&[old.clone(), ring((60, 99), (60, 99))]), [between]);
+        // However short the time.
+        let between = "n1 (rings/n1): entry 51 and 2.0 hours from 2026-10-03 02:00 to 2026-10-03 04:00 are in no copy of its ring";
+        assert_eq!(missing(&[old.clone(), ring((52, 99), (52, 99))]), [between]);
+        // Another ring of the node, whose numbers begin anew.
+        assert!(missing(&[old.clone(), ring((1, 48), (52, 99))]).is_empty());
+        let between = "n1 (rings/n1): 4.0 hours from 2026-10-03 02:00 to 2026-10-03 06:00 are in no copy of its ring";
+        assert_eq!(missing(&[old.clone(), ring((1, 46), (54, 99))]), [between]);
         // No entry is between them.
         assert!(missing(&[old.clone(), ring((51, 99), (60, 99))]).is_empty());
         let [ends] = missing(&[old]).try_into().unwrap();

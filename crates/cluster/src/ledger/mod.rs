@@ -1,5 +1,6 @@
 //! `ledger`: the accounts of a VM in the copied ledgers of several nodes, merged into one, with what is missing.
 
+mod join;
 mod missing;
 mod month;
 mod rings;
@@ -16,7 +17,7 @@ use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printabl
 use crate::prose;
 use crate::vms::Pattern;
 pub use month::Month;
-pub use rings::{ReadRing, RingCopy, of_argument};
+pub use rings::{ReadRing, RingCopy, of_argument, read};
 
 const DAY_US: u64 = 86_400 * 1_000_000;
 
@@ -223,9 +224,8 @@ impl Ledger {
             let parts = fitting.map(|account| NodeAccount {
                 node: ring.node.clone(),
                 directory: ring.directory.display().to_string(),
-                // The realtime clock may have been set back.
-                from_us: ring.verdict.first_us.min(ring.verdict.last_us),
-                until_us: ring.verdict.first_us.max(ring.verdict.last_us),
+                from_us: ring.from_us,
+                until_us: ring.until_us,
                 account: account.clone(),
             });
             parts.collect::<Vec<_>>()

@@ -1,13 +1,15 @@
 //! Copied rings: where they are, and what is read of them. All I/O of `ledger` is here.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use stelia_ledger::account::{Account, accounts};
-use stelia_ledger::ring::read;
+use stelia_ledger::account::Account;
+use stelia_ledger::ring::MAX_LINE_BYTES;
 use stelia_ledger::ring::verify::{Ring, verify};
 use stelia_ledger::verdict::{Fault, Verdict};
+
+use super::join;
 
 /// The ending of a ring's files.
 const SEGMENT: &str = "ledger";
@@ -29,8 +31,12 @@ pub struct ReadRing {
     pub verdict: Verdict,
     /// Whether the last line is incomplete, as in a copy that was made while the daemon wrote. It is not counted; the lines before it are.
     pub is_cut_off: bool,
-    /// Those of all VMs; empty of a ring that has a fault, of which no account is made.
+    /// Those of all VMs; empty of a ring that has a fault, of which no account is made, and of a copy whose entries are in the accounts of
+    /// another one.
     pub accounts: Vec<Account>,
+    /// The earliest and the latest time of the entries in the accounts.
+    pub from_us: u64,
+    pub until_us: u64,
     /// Why the ring is not counted.
     pub problem: Option<String>,
 }
@@ -134,9 +140,41 @@ fn check_files(directory: &Path) -> Result<bool, String> {
             path.display()
         ));
     }
+    for (_, path) in &sizes {
+        if has_long_line(path).map_err(|cause| format!("read {}: {cause}", path.display()))? {
+            return Err(format!(
+                "read {}: it has a line of more than {MAX_LINE_BYTES} bytes, which no ring has",
+                path.display()
+            ));
+        }
+    }
     match sizes.last() {
         Some((1.., path)) => is_cut_off(path).map_err(|cause| format!("read {}: {cause}", path.display())),
         _ => Ok(false),
+    }
+}
+
+/// Whether a line of a file is longer than any of a ring. It is not read further then: the file may be sparse and huge.
+fn has_long_line(path: &Path) -> io::Result<bool> {
+    let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
+    let is_newline = |byte: &u8| *byte == b'\n';
+    // The part of the current line that was read.
+    let mut length = 0;
+    loop {
+        let bytes = reader.fill_buf()?;
+        let read = bytes.len();
+        let first = bytes.iter().position(is_newline);
+        if length + first.unwrap_or(read) >= MAX_LINE_BYTES {
+            return Ok(true);
+        }
+        if read == 0 {
+            return Ok(false);
+        }
+        length = match bytes.iter().rposition(is_newline) {
+            Some(last) => read - last - 1,
+            None => length + read,
+        };
+        reader.consume(read);
     }
 }
 
@@ -155,9 +193,15 @@ fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(folders)
 }
 
+/// Checks and reads copied rings. Copies of one ring are read as one. With keys, a day's head that none of them signed is a fault.
+pub fn read(copies: &[RingCopy], (since_us, until_us): (u64, u64), keys: &[String]) -> Vec<ReadRing> {
+    let checked = copies.iter().map(|copy| copy.check(keys));
+    join::with_accounts(checked.collect(), since_us, until_us)
+}
+
 impl RingCopy {
-    /// Checks and reads the ring. With keys, a day's head that none of them signed is a fault. `until_us` is the end of the period.
-    pub fn read(&self, since_us: u64, until_us: u64, keys: &[String]) -> ReadRing {
+    /// Checks every line of the copy. No account is made yet.
+    fn check(&self, keys: &[String]) -> ReadRing {
         let mut ring = ReadRing {
             node: self.node.clone(),
             directory: self.directory.clone(),
@@ -186,27 +230,12 @@ impl RingCopy {
         ring.is_cut_off = is_cut_off && ring.verdict.faults.len() == 1 && ring.verdict.entries > 0;
         if let Some(fault) = ring.verdict.faults.first().filter(|_| !ring.is_cut_off) {
             ring.problem = Some(in_words(fault, ring.verdict.faults.len()));
-            return ring;
-        }
-        let entries = match read::entries(&self.directory, Some(since_us)) {
-            Ok(entries) => entries,
-            Err(cause) => {
-                ring.problem = Some(cause.to_string());
-                return ring;
-            }
-        };
-        let mut fault = None;
-        let good = entries.map_while(|next| next.map_err(|wrong| fault = Some(wrong)).ok());
-        let made = accounts(good, since_us, until_us, None);
-        match fault {
-            None => ring.accounts = made.into_values().collect(),
-            Some(fault) => ring.problem = Some(in_words(&fault, 1)),
         }
         ring
     }
 }
 
-fn in_words(fault: &Fault, count: usize) -> String {
+pub(super) fn in_words(fault: &Fault, count: usize) -> String {
     let place = match (fault.segment.is_empty(), fault.line) {
         (true, _) => String::new(),
         (false, 0) => format!("{}: ", fault.segment),

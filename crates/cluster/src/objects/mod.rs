@@ -6,6 +6,7 @@ mod kinds;
 mod problem;
 #[cfg(test)]
 mod tests;
+mod unreadable;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use stelia_text::excerpt;
 pub use kinds::{IsolationCondition, NodeObject, PodDetails, PodObject, PodSpec, Status};
 pub(crate) use kinds::{own_cpus, with_overhead};
 pub use problem::{Problem, Problems};
+pub use unreadable::Unreadable;
 
 /// Lists in lists are read to this depth; `kubectl` prints one list.
 const MAX_LIST_DEPTH: u32 = 4;
@@ -36,7 +38,7 @@ pub struct ObjectSelection {
 }
 
 /// A node's published description.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Report {
     pub stored: Stored,
     /// When its writer last wrote it, microseconds since the epoch, where `managedFields` tells.
@@ -51,7 +53,7 @@ pub struct RawObjects {
     pub pods: BTreeMap<PodKey, Box<str>>,
 }
 
-/// All objects by name. If an object is there twice, the later one counts.
+/// All objects by name. If an object is there twice, the later one counts; two that differ in one input are a problem.
 #[derive(Debug, Default)]
 pub struct Objects {
     wanted: ObjectSelection,
@@ -63,6 +65,9 @@ pub struct Objects {
     /// `None` where they are not kept.
     pub whole: Option<RawObjects>,
     pub problems: Problems,
+    pub unreadable: Unreadable,
+    /// Whether texts are read, in which an object is there once. The pages of the API server may be read again.
+    is_text: bool,
 }
 
 /// An object as far as it says what it is.
@@ -124,6 +129,7 @@ impl Objects {
 
     /// Reads a text of one or more documents, JSON or YAML; `source` is what messages call it.
     pub fn read(&mut self, source: &str, text: &str) {
+        self.is_text = true;
         let text = text.trim_start_matches('\u{feff}');
         if !text.trim_start().starts_with(['{', '[']) {
             return self.read_yaml(source, text);
@@ -132,7 +138,7 @@ impl Objects {
             match document {
                 Ok(document) => self.object(source, document.get(), "", MAX_LIST_DEPTH),
                 // Where the text is broken the rest of it is lost.
-                Err(cause) => return self.problems.add(source, "", &excerpt::cause(&cause)),
+                Err(cause) => return self.cannot_be_read(source, "", &excerpt::cause(&cause)),
             }
         }
     }
@@ -146,8 +152,14 @@ impl Objects {
                     self.object(source, &document.to_string(), "", MAX_LIST_DEPTH);
                 }
             }
-            Err(cause) => self.problems.add(source, "", &excerpt::cause(&cause)),
+            Err(cause) => self.cannot_be_read(source, "", &excerpt::cause(&cause)),
         }
+    }
+
+    /// A problem with objects whose names are not known.
+    fn cannot_be_read(&mut self, source: &str, object: &str, what: &str) {
+        self.unreadable.without_name += 1;
+        self.problems.add(source, object, what);
     }
 
     /// Reads a page of a list whose items are of this kind, and returns the token of the next page.
@@ -162,13 +174,13 @@ impl Objects {
     fn object(&mut self, source: &str, text: &str, kind: &str, depth: u32) {
         let head: Head<'_> = match serde_json::from_str(text) {
             Ok(head) => head,
-            Err(cause) => return self.problems.add(source, kind, &excerpt::cause(&cause)),
+            Err(cause) => return self.cannot_be_read(source, kind, &excerpt::cause(&cause)),
         };
         let own = head.kind.as_deref().filter(|own| !own.is_empty()).unwrap_or(kind);
         if let Some(items) = &head.items {
             let of = own.strip_suffix("List").unwrap_or(own);
             if depth == 0 {
-                return self.problems.add(source, own, "lists in lists, too deep");
+                return self.cannot_be_read(source, own, "lists in lists, too deep");
             }
             for item in items {
                 self.object(source, item.get(), of, depth - 1);
@@ -186,14 +198,17 @@ impl Objects {
             _ => Ok(()),
         };
         if let Err(cause) = read {
+            let name = head.metadata.as_ref().and_then(|metadata| metadata.name.as_deref());
+            self.unreadable.add(own, name, &cause);
             self.problems.add(source, &head.named(own), &cause);
         }
     }
 
     fn node(&mut self, text: &str) -> Result<(), String> {
         let (name, node) = NodeObject::read(text)?;
+        let is_another = self.nodes.get(&name).is_some_and(|known| *known != node);
         self.nodes.insert(name, node);
-        Ok(())
+        self.once(is_another)
     }
 
     fn report(&mut self, text: &str) -> Result<(), String> {
@@ -205,8 +220,20 @@ impl Objects {
         if let Some(whole) = &mut self.whole {
             whole.reports.insert(report.stored.name.clone(), text.into());
         }
+        let is_another = self
+            .reports
+            .get(&report.stored.name)
+            .is_some_and(|known| *known != report);
         self.reports.insert(report.stored.name.clone(), report);
-        Ok(())
+        self.once(is_another)
+    }
+
+    /// Which of two objects describes the node is not known.
+    fn once(&self, is_another: bool) -> Result<(), String> {
+        match self.is_text && is_another {
+            true => Err("the input has two different objects of this kind and name".to_owned()),
+            false => Ok(()),
+        }
     }
 
     fn pod(&mut self, text: &str) -> Result<(), String> {

@@ -118,3 +118,23 @@ fn a_node_without_an_object_is_not_known() {
         "no node is known to have room for pod; 1 cannot tell"
     );
 }
+
+#[test]
+fn many_equal_nodes_share_a_row_on_a_terminal() {
+    let nodes: Vec<Value> = (0..30)
+        .map(|number| {
+            let mut object = topology(&facts());
+            object["metadata"]["name"] = format!("w-{number:02}.dc1.example").into();
+            object
+        })
+        .collect();
+    let plan = Plan::of(&pod_request("cpus=2,memory=1Gi"), &cluster(&nodes), false);
+    let terminal = TextStyle {
+        width: Some(80),
+        ..TextStyle::from(true)
+    };
+    let text = plan.text(terminal);
+    assert!(text.contains("\nw-00 +29    1  -\n") && !text.contains("dc1"), "{text}");
+    let piped = plan.text(TextStyle::from(true));
+    assert_eq!(piped.matches(".dc1.example ").count(), 30, "{piped}");
+}

@@ -1,7 +1,7 @@
-//! The rows of the table: names without what all have in common where the terminal is too narrow for it, and one row for a node's VMs of
+//! The rows of the table: names without what all have in common where the terminal is too narrow for it, and one row for the VMs of
 //! which nothing is known.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_table::{TextStyle, counted, table};
 
@@ -23,9 +23,15 @@ pub(super) struct Rows {
 impl Rows {
     /// `fold`: whether VMs of unknown state may share a row.
     pub(super) fn of(vms: &[Vm], style: TextStyle, fold: bool) -> Self {
-        let vms = match fold && !style.wide {
+        // What reads a pipe gets each.
+        let vms = match fold && !style.wide && style.width.is_some() {
             true => folded(vms),
             false => vms.to_vec(),
+        };
+        let vms: Vec<Vm> = match style.wide {
+            // A column of its own has the message.
+            true => vms,
+            false => vms.into_iter().map(with_message).collect(),
         };
         let is_folded = vms.iter().any(|vm| vm.label.is_some());
         let whole = TextStyle {
@@ -49,23 +55,35 @@ impl Rows {
     }
 }
 
-/// The VMs with one row for those of a node whose state is unknown, where the first of them is.
+/// The reason in the row of VMs of which nothing is known.
+const NO_CONDITION: &str = "no condition is published: --pod-conditions=all";
+
+/// The VMs with one row for all whose state is unknown for the same reason, where the first of them is.
 fn folded(vms: &[Vm]) -> Vec<Vm> {
-    let key = |vm: &Vm| (vm.state == VmState::Unknown).then(|| vm.node.clone());
-    let mut counts: BTreeMap<Option<String>, u64> = BTreeMap::new();
-    for node in vms.iter().filter_map(key) {
-        *counts.entry(node).or_default() += 1;
+    let key = |vm: &Vm| (vm.state == VmState::Unknown).then_some(vm.old);
+    let mut counts: BTreeMap<Option<&str>, (u64, BTreeSet<&str>)> = BTreeMap::new();
+    for vm in vms {
+        if let Some(old) = key(vm) {
+            let (count, nodes) = counts.entry(old).or_default();
+            *count += 1;
+            nodes.extend(vm.node.as_deref());
+        }
     }
     let mut rows = Vec::new();
     for vm in vms {
-        let count = key(vm).and_then(|node| counts.get_mut(&node));
-        match count {
-            None | Some(1) => rows.push(vm.clone()),
+        let of_reason = key(vm).and_then(|old| counts.get_mut(&old));
+        match of_reason {
+            None | Some((1, _)) => rows.push(vm.clone()),
             // It has a row already.
-            Some(0) => {}
-            Some(count) => {
+            Some((0, _)) => {}
+            Some((count, nodes)) => {
+                let is_unpublished = vm.old.is_none();
                 rows.push(Vm {
                     label: Some(counted(*count, "VM")),
+                    nodes: (nodes.len() > 1).then(|| counted(nodes.len() as u64, "node")),
+                    reason: is_unpublished
+                        .then(|| NO_CONDITION.to_owned())
+                        .or_else(|| vm.reason.clone()),
                     ..vm.clone()
                 });
                 *count = 0;
@@ -75,9 +93,23 @@ fn folded(vms: &[Vm]) -> Vec<Vm> {
     rows
 }
 
+/// A VM that floats with its condition's message where the reason repeats the state.
+fn with_message(mut vm: Vm) -> Vm {
+    let repeats = |reason: &String| reason.eq_ignore_ascii_case(vm.state.name());
+    if vm.state == VmState::Floating && vm.message.is_some() && vm.reason.as_ref().is_some_and(repeats) {
+        vm.reason = vm.message.clone();
+    }
+    vm
+}
+
 /// The VMs without the domain that all their nodes have, and without [`LAUNCHER`]; and what was left out.
 fn shortened(mut vms: Vec<Vm>) -> (Vec<Vm>, Vec<String>) {
-    let domain = common_domain(vms.iter().filter_map(|vm| vm.node.as_deref())).map(str::to_owned);
+    let domain = common_domain(
+        vms.iter()
+            .filter(|vm| vm.nodes.is_none())
+            .filter_map(|vm| vm.node.as_deref()),
+    )
+    .map(str::to_owned);
     let mut is_launcher = false;
     for vm in &mut vms {
         if let Some(node) = vm.node.as_mut().filter(|_| domain.is_some()) {

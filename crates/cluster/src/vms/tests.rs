@@ -75,10 +75,10 @@ fn every_vm_has_its_node_and_state_and_trouble_comes_first() {
         (Some(NOW - 600_000_000), Some("why Evicted"))
     );
     let text = vms.text(TextStyle::from(true));
-    let first = text.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
+    let first = text.lines().nth(3).unwrap().split_whitespace().collect::<Vec<_>>();
     assert_eq!(first, ["team-a/db", "w-2", "degraded", "10m", "Evicted"]);
     assert!(
-        text.contains("\n5 VMs on 2 nodes: 1 degraded, 1 floating, 1 unknown, 1 waiting, 1 isolated.\n"),
+        text.starts_with("5 VMs on 2 nodes: 1 degraded, 1 floating, 1 unknown, 1 waiting, 1 isolated.\n\nVM "),
         "{text}"
     );
     assert_eq!(vms.names()[0], "team-a/db");
@@ -237,40 +237,75 @@ fn what_all_names_have_in_common_is_left_out_of_a_narrow_table_and_a_short_name_
 }
 
 #[test]
-fn vms_of_unknown_state_share_a_row_of_their_node_unless_each_is_asked_for() {
+fn vms_of_unknown_state_share_a_row_on_a_terminal_unless_each_is_asked_for() {
+    let dead = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "w-3"},
+        "status": {"conditions": [{"type": "Ready", "status": "Unknown", "message": "no status"}]},
+    });
     let items = [
         pod("a", Some("w-1"), None),
         pod("b", Some("w-2"), None),
         pod("c", Some("w-1"), None),
         pod("d", Some("w-1"), Some(("True", "Isolated"))),
+        pod("e", Some("w-3"), None),
+        pod("f", Some("w-3"), None),
+        dead,
     ];
     let cluster = cluster(&items);
     let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
     let rows = |text: &str| {
-        let lines = text.lines().skip(1).take_while(|line| !line.is_empty());
+        let lines = text.lines().skip(3).take_while(|line| !line.is_empty());
         lines
-            .map(|line| line.split_whitespace().take(3).collect::<Vec<_>>().join(" "))
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect::<Vec<_>>()
     };
-    let text = vms.text(TextStyle::from(true));
-    assert_eq!(
-        rows(&text),
-        ["2 VMs w-1", "team-a/b w-2 unknown", "team-a/d w-1 isolated"]
-    );
-    assert!(
-        text.contains("\n4 VMs on 2 nodes: 3 unknown, 1 isolated.\n") && text.contains("-o wide lists each"),
-        "{text}"
-    );
-    assert_eq!(vms.names().len(), 4);
-    let wide = TextStyle {
-        wide: true,
+    let terminal = TextStyle {
+        width: Some(120),
         ..TextStyle::from(true)
     };
-    assert_eq!(rows(&vms.text(wide)).len(), 4);
+    let text = vms.text(terminal);
+    assert_eq!(
+        rows(&text),
+        [
+            "2 VMs w-3 unknown - its Node is not Ready",
+            "3 VMs 2 nodes unknown - no condition is published: --pod-conditions=all",
+            "team-a/d w-1 isolated 10m Isolated"
+        ]
+    );
+    assert!(
+        text.starts_with("6 VMs on 3 nodes: 5 unknown, 1 isolated.\n") && text.contains("-o wide lists each"),
+        "{text}"
+    );
+    assert_eq!(vms.names().len(), 6);
+    let wide = TextStyle { wide: true, ..terminal };
+    assert_eq!(rows(&vms.text(wide)).len(), 6);
+    // What reads a pipe gets each.
+    assert_eq!(rows(&vms.text(TextStyle::from(true))).len(), 6);
     let named = VmFilter {
         patterns: vec![Pattern::parse("*").unwrap()],
         ..VmFilter::default()
     };
     let vms = Vms::of(&cluster, &named, VmOrder::default(), true, NOW);
-    assert_eq!(rows(&vms.text(TextStyle::from(true))).len(), 4);
+    assert_eq!(rows(&vms.text(terminal)).len(), 6);
+}
+
+#[test]
+fn the_reason_of_a_vm_that_floats_does_not_repeat_the_state() {
+    let cluster = cluster(&[
+        pod("a", Some("w-1"), Some(("False", "Floating"))),
+        pod("b", Some("w-1"), Some(("False", "FloatingTooLong"))),
+        pod("c", Some("w-1"), Some(("False", "Contained"))),
+    ]);
+    let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
+    let text = vms.text(TextStyle::from(true));
+    let ends = |name: &str| {
+        let line = text.lines().find(|line| line.contains(name)).unwrap();
+        line.rsplit("10m  ").next().unwrap().to_owned()
+    };
+    assert_eq!(
+        ["team-a/a", "team-a/b", "team-a/c"].map(ends),
+        ["why Floating", "FloatingTooLong", "Contained"]
+    );
+    let json = serde_json::to_value(&vms).unwrap();
+    assert_eq!(json["vms"][0]["reason"], "Floating");
 }

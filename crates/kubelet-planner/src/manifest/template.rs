@@ -109,6 +109,7 @@ fn replicas(object: &Field<'_>) -> Result<Option<String>, ManifestError> {
             "the object has 0 replicas: the answer is for the pod that the first would be".to_owned(),
         )),
         Some(count) => Ok(Some(format!("the answer is for one of {count} replicas"))),
+        None if field.value().as_i64().is_some() => Err(field.wrong("it must not be negative")),
         None => Err(field.wrong("it must be a number")),
     }
 }

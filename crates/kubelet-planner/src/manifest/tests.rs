@@ -406,6 +406,16 @@ fn the_number_of_replicas_is_named(#[case] replicas: &str, #[case] assumed: Opti
     assert_eq!(found.first().map(String::as_str), assumed);
 }
 
+#[rstest]
+#[case("-5", "spec.replicas: it must not be negative")]
+#[case("two", "spec.replicas: it must be a number")]
+fn a_wrong_number_of_replicas_is_named(#[case] replicas: &str, #[case] error: &str) {
+    let text = format!(
+        "{{apiVersion: apps/v1, kind: Deployment, metadata: {{name: a}}, spec: {{replicas: {replicas}, template: {{spec: {{containers: [{{name: a}}]}}}}}}}}"
+    );
+    assert_eq!(described(&text, None).unwrap_err().to_string(), error);
+}
+
 /// 228 MiB for the processes, 32 for a screen, 8 for a vCPU, 100 for CPUs of its own, and a 512th of requested memory.
 #[rstest]
 #[case::dedicated("{cpu: {cores: 4, dedicatedCpuPlacement: true}, memory: {guest: 4Gi}}", 4000, 4096 + 100 + 228 + 32 + 32)]

@@ -146,6 +146,11 @@ impl AccountBuilder {
         Some(vm)
     }
 
+    /// The day of the period to which what ends at this time is booked. The period's end is not in it.
+    fn day_of(&self, at: u64) -> String {
+        day(at.min(self.until_us.saturating_sub(1)))
+    }
+
     /// The part of a time between two readings of the realtime clock that is in the period.
     fn clipped(&self, from: u64, until: u64) -> u64 {
         until.min(self.until_us).saturating_sub(from.max(self.since_us))
@@ -170,8 +175,9 @@ impl AccountBuilder {
             let us = until.up.checked_sub(from.up).unwrap_or(wall);
             let lasted = self.share(us, from.at, until.at);
             let (since_us, until_us) = (self.since_us, self.until_us);
+            let today = self.day_of(until.at);
             if let (Some(vm), true) = (self.vm(&gap.vm, ""), lasted > 0) {
-                vm.add_gap(&gap, lasted, (from.at.max(since_us), until.at.min(until_us)));
+                vm.add_gap(&gap, lasted, (from.at.max(since_us), until.at.min(until_us)), today);
             }
         }
     }
@@ -251,10 +257,11 @@ impl ReplayVisitor for AccountBuilder {
         if covered == 0 && !is_counted {
             return;
         }
+        let today = self.day_of(now.at);
         if let Some(vm) = self.vm(&open.vm, &open.name) {
-            vm.add_covered(covered, day(now.at));
+            vm.add_covered(covered, today.clone());
             if is_counted {
-                vm.add_window(number, open, before, now, &delta);
+                vm.add_window(number, open, (before, now), &delta, today);
             }
         }
     }
@@ -277,12 +284,11 @@ impl Vm {
         &mut self,
         number: u64,
         open: &OpenSeat,
-        before: &FullReading,
-        now: &FullReading,
+        (before, now): (&FullReading, &FullReading),
         delta: &ReadingDelta,
+        today: String,
     ) {
         self.account.totals.add(delta);
-        let today = day(now.at);
         let is_continued = |sum: &WindowSum| sum.is_continued_by(before);
         if !self.sums.get(&number).is_some_and(is_continued) {
             self.end_sum(number);
@@ -336,11 +342,11 @@ impl Vm {
         worst.truncate(MAX_WORST_WINDOWS);
     }
 
-    /// Adds a gap that lasted so long within the period.
-    fn add_gap(&mut self, gap: &Uncovered, lasted: u64, (from_us, until_us): (u64, u64)) {
+    /// Adds a gap that lasted so long within the period and ends on this day of it.
+    fn add_gap(&mut self, gap: &Uncovered, lasted: u64, (from_us, until_us): (u64, u64), today: String) {
         // A seat that was never read has an unknown number of CPUs: at least one.
         let lasted = lasted.saturating_mul(gap.cpus.len().max(1) as u64);
-        let sums_of_day = self.days.entry(day(until_us)).or_default();
+        let sums_of_day = self.days.entry(today).or_default();
         for sum in [&mut self.account.promised_us, &mut sums_of_day.promised_us] {
             *sum = sum.saturating_add(lasted);
         }

@@ -59,7 +59,7 @@ pub struct MergedAccount {
     pub totals: Totals,
     pub days: Vec<Day>,
     pub repeated: Vec<Repeated>,
-    /// UTC days of the period in which no part had CPUs of its own, at most 400.
+    /// UTC days of the period on which no account, counted or left out, had CPUs of its own, at most 400.
     pub days_without: Vec<String>,
 }
 
@@ -72,8 +72,9 @@ impl MergedAccount {
             by_pod.entry(one.account.vm.clone()).or_default().push(one);
         }
         let mut merged = Self::default();
+        let mut days_left_out = BTreeSet::new();
         for copies in by_pod.into_values() {
-            merged.add_copies(copies);
+            days_left_out.extend(merged.add_copies(copies));
         }
         let begin = |one: &NodeAccount| one.account.days.first().map(|first| first.day.clone());
         merged.parts.sort_by_key(|one| (begin(one), one.account.name.clone()));
@@ -88,12 +89,12 @@ impl MergedAccount {
             }
         }
         merged.days = days.into_iter().map(|(day, sums)| Day { day, ..sums }).collect();
-        merged.days_without = merged.without(since_us, until_us);
+        merged.days_without = merged.without(since_us, until_us, &days_left_out);
         merged
     }
 
-    /// Counts the accounts of one pod from copies of rings.
-    fn add_copies(&mut self, mut copies: Vec<NodeAccount>) {
+    /// Counts the accounts of one pod from copies of rings. Answers the days of those that are left out.
+    fn add_copies(&mut self, mut copies: Vec<NodeAccount>) -> BTreeSet<String> {
         copies.sort_by_key(|one| Reverse((one.account.covered_us, one.account.promised_us)));
         let mut counted: Vec<NodeAccount> = Vec::new();
         let mut left_out = Vec::new();
@@ -103,7 +104,10 @@ impl MergedAccount {
                 false => counted.push(one),
             }
         }
+        let mut days_left_out = BTreeSet::new();
         for one in left_out {
+            let with = one.account.days.iter().filter(|day| day.promised_us > 0);
+            days_left_out.extend(with.map(|day| day.day.clone()));
             let Some(other) = counted.iter().find(|other| other.overlaps(&one)) else {
                 continue;
             };
@@ -117,11 +121,13 @@ impl MergedAccount {
             });
         }
         self.parts.extend(counted);
+        days_left_out
     }
 
-    fn without(&self, since_us: u64, until_us: u64) -> Vec<String> {
+    fn without(&self, since_us: u64, until_us: u64, days_left_out: &BTreeSet<String>) -> Vec<String> {
         let with = self.days.iter().filter(|day| day.promised_us > 0);
-        let with: BTreeSet<&str> = with.map(|day| day.day.as_str()).collect();
+        let with = with.map(|day| day.day.as_str());
+        let with: BTreeSet<&str> = with.chain(days_left_out.iter().map(String::as_str)).collect();
         // The end is the first instant that is not in the period.
         let last = until_us.saturating_sub(1).max(since_us);
         let days = Date::of(since_us).days()..=Date::of(last).days();
@@ -274,6 +280,8 @@ mod tests {
                 .map(|part| (part.node.as_str(), (part.from_us - OCTOBER) / DAY_US))
                 .collect();
             assert_eq!((times, merged.covered_us), (vec![("n1", 0), ("n1", 4)], 45));
+            // The copy that is left out has the VM on the fourth day.
+            assert!(merged.days_without.is_empty(), "{:?}", merged.days_without);
             let [repeated] = merged.repeated.as_slice() else {
                 panic!("{:?}", merged.repeated)
             };

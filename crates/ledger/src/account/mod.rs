@@ -19,7 +19,7 @@ pub use fold::{AccountBuilder, accounts};
 pub use merge::{MergedAccount, NodeAccount, Repeated};
 
 /// The account of one VM for a period. Counts are those of whole windows, from one reading to the next; a window belongs to the period
-/// and the day in which it ends.
+/// and the day in which it ends. Times are those within the period; those of a window that ends after it belong to its last day.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Account {

@@ -67,3 +67,31 @@ fn counts_are_booked_where_their_window_ends_and_time_is_clipped() {
     );
     assert!(accounts(entries(), 0, 0, Some("other")).is_empty());
 }
+
+#[test]
+fn a_period_has_no_day_outside_it_and_adjacent_ones_add_up() {
+    let at = |mut entry: Entry, offset: u64| {
+        entry.at += offset;
+        entry
+    };
+    // The third reading is at midnight, or half an hour after it.
+    for late in [0, HOUR / 2] {
+        let moved = || {
+            entries()
+                .into_iter()
+                .map(|(entry, hash)| (at(entry, 12 * HOUR + late), hash))
+        };
+        let midnight = 24 * HOUR;
+        let part = |since, until| accounts(moved(), since, until, None).remove("vm").unwrap();
+        let (before, after) = (part(1, midnight), part(midnight, 2 * midnight));
+        for (account, day) in [(&before, "1970-01-01"), (&after, "1970-01-02")] {
+            let [one] = account.days.as_slice() else {
+                panic!("{:?}", account.days)
+            };
+            assert_eq!((one.day.as_str(), one.covered_us), (day, account.covered_us));
+            assert_eq!(one.other_tasks, account.totals.other_tasks);
+        }
+        assert_eq!(before.covered_us + after.covered_us, 4 * HOUR);
+        assert_eq!(before.totals.other_tasks.most + after.totals.other_tasks.most, 3);
+    }
+}

@@ -10,7 +10,12 @@ fn without_times(text: &str) -> String {
     let lines = text
         .lines()
         .filter(|line| !line.contains("Last pass") && !line.contains(" ms"));
-    let kept = lines.map(|line| line.split_once(", written ").map_or(line, |(kept, _)| kept));
+    let kept = lines.map(|line| {
+        let mut ends = [", written ", " for "]
+            .into_iter()
+            .filter_map(|end| line.split_once(end));
+        ends.next().map_or(line, |(kept, _)| kept)
+    });
     kept.map(|line| line.to_owned() + "\n").collect()
 }
 
@@ -93,6 +98,7 @@ fn status_is_the_node_in_a_screen() {
     insta::assert_snapshot!(without_times(&simulation.ctl(&["status"])), @"
               Daemon: steliad 0.1.0, running
            Instances: 2 (1 floating, 1 isolated)
+                      1 floating (416de7c2-21de-472d-817c-fa9d4306cb7d), vCPUs not attached
           Partitions: isolated: the kernel takes the CPUs from everything else
       Exclusive CPUs: 4 (2-5)
     Other pods' CPUs: 0

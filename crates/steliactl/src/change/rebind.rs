@@ -14,7 +14,7 @@ use zbus::proxy::CacheProperties;
 
 use crate::plan::plan;
 use crate::shared::daemon::signals::Signals;
-use crate::shared::daemon::{Client, Failure, Pod, Pods};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
 use crate::shared::output::{Column, Render, TextStyle, column, printable, table};
 use advice::Advice;
 
@@ -24,6 +24,10 @@ const DAEMON_GONE_ERRORS: [&str; 3] = [
     "org.freedesktop.DBus.Error.ServiceUnknown",
     "org.freedesktop.DBus.Error.NameHasNoOwner",
 ];
+
+/// Why nothing is moved where kubelet chooses.
+const UP_TO_KUBELET: &str = "kubelet chose the CPUs of these VMs, and only a restart gives a VM others: steliactl rebind \
+    --dry-run advises which to restart";
 
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Rebound {
@@ -63,6 +67,20 @@ fn moves(rows: Vec<MoveRow>, pods: &Pods) -> Vec<Move> {
     rows.into_iter().map(row).collect()
 }
 
+/// A phase as people read it. JSON has Koordinator's name.
+fn in_words(phase: &str) -> &str {
+    match phase == JobPhase::Succeed.name() {
+        true => "Succeeded",
+        false => phase,
+    }
+}
+
+/// Whether kubelet chose the CPUs of all VMs, so that no job can move one.
+fn is_up_to_kubelet(description: &Description) -> bool {
+    let node = &description.node;
+    node.cpu_source != CpuSource::Steliad && node.instances.values().all(|one| one.allocation.is_none())
+}
+
 impl Render for Rebound {
     fn names(&self) -> Vec<String> {
         self.moves.iter().map(|row| row.pod.to_string()).collect()
@@ -77,7 +95,7 @@ impl Render for Rebound {
             moves => table(&COLUMNS, moves, style),
         };
         if self.job.is_some() && style.legend {
-            text += &format!("\n{}: {}\n", self.phase, printable(&self.reason));
+            text += &format!("\n{}: {}\n", in_words(&self.phase), printable(&self.reason));
         }
         text
     }
@@ -112,6 +130,14 @@ pub(crate) async fn gather(
                 ..Rebound::default()
             });
         }
+    }
+    if !dry_run
+        && client
+            .describe()
+            .await
+            .is_ok_and(|description| is_up_to_kubelet(&description))
+    {
+        return Err(Failure::Other(UP_TO_KUBELET.to_owned()));
     }
     let scope = pod.unwrap_or_else(|| "node".to_owned());
     let pods = client.pods_running().await;
@@ -157,5 +183,40 @@ async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
     match job.phase().await {
         Err(error) if gone(&error) => Ok(false),
         phase => Ok(phase? != JobPhase::Pending.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+
+    #[test]
+    fn a_job_that_succeeded_is_told_in_words_and_json_has_its_phase() {
+        let done = Rebound {
+            job: Some("/job/1".to_owned()),
+            phase: JobPhase::Succeed.name().to_owned(),
+            reason: "no move would be an improvement".to_owned(),
+            ..Rebound::default()
+        };
+        assert_eq!(
+            done.text(TextStyle::from(true)),
+            "Nothing to move.\n\nSucceeded: no move would be an improvement\n"
+        );
+        assert_eq!(done.failure(), None);
+        assert_eq!(serde_json::to_value(&done).unwrap()["phase"], "Succeed");
+    }
+
+    #[test]
+    fn where_kubelet_chose_every_vms_cpus_nothing_can_be_moved() {
+        let mut described = node();
+        described.node.cpu_source = CpuSource::Kubelet.into();
+        assert!(is_up_to_kubelet(&described));
+        // It was admitted while steliad chose.
+        instance_mut(&mut described, PODS[0]).allocation = Some(Default::default());
+        assert!(!is_up_to_kubelet(&described));
+        instance_mut(&mut described, PODS[0]).allocation = None;
+        described.node.cpu_source = CpuSource::Steliad.into();
+        assert!(!is_up_to_kubelet(&described));
     }
 }

@@ -1,16 +1,40 @@
 //! `reconcile`: runs a pass and prints its report, or the steps it would begin with.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::shared::daemon::{Client, Failure, Pod, Pods, fold, in_common, lines_by_pod, whose};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fold, in_common, lines_by_pod, remedy, whose};
 use crate::shared::output::{Render, TextStyle, human, printable, properties, texts_of};
 
 /// The members' order in the D-Bus contract.
 const ORDER: [&str; 5] = ["pass", "steps", "writes", "moves", "repaired"];
 const DEGRADED: &str = "degraded";
+const CURE: &str = "cure";
 /// The UID of what is of the whole node.
 const NODE: &str = "-";
+
+/// How many VMs an answer calls degraded, as a sentence; `None`: none.
+fn degraded_vms(report: &Map<String, Value>) -> Option<String> {
+    let pods = lines_by_pod(report, DEGRADED).map(|(uid, _)| uid);
+    match pods.filter(|uid| *uid != NODE).collect::<BTreeSet<_>>().len() {
+        0 => None,
+        1 => Some("1 VM is degraded".to_owned()),
+        vms => Some(format!("{vms} VMs are degraded")),
+    }
+}
+
+/// What helps against each reason of degradation, by the reason's text.
+type Cures = BTreeMap<String, &'static str>;
+
+fn cures(described: &Description) -> Cures {
+    let reasons = described.node.instances.values().flat_map(|one| &one.degraded);
+    let known = reasons.filter_map(|reason| Some((reason, reason.kind.known()?)));
+    known
+        .map(|(reason, kind)| (reason.text.clone(), remedy(kind, &reason.text)))
+        .collect()
+}
 
 /// The answer of a pass.
 #[derive(Debug, Serialize)]
@@ -19,6 +43,8 @@ pub(crate) struct Report {
     report: Map<String, Value>,
     #[serde(skip)]
     pods: Pods,
+    #[serde(skip)]
+    cures: Cures,
 }
 
 /// Runs a pass.
@@ -30,12 +56,19 @@ pub(crate) async fn gather(client: &Client) -> Result<Report, Failure> {
     // The pass has run whether or not the names are known.
     let described = client.describe().await.ok();
     let pods = described.as_ref().map(Pods::of).unwrap_or_default();
-    Ok(Report { report, pods })
+    let cures = described.as_ref().map(cures).unwrap_or_default();
+    Ok(Report { report, pods, cures })
 }
 
 impl Report {
-    /// What is degraded, each reason once with the VMs that have it.
-    fn degraded(&self) -> Vec<String> {
+    /// What the exit code, which is of the pass, does not say: that VMs are degraded after it.
+    pub(crate) fn note(&self) -> Option<String> {
+        let degraded = degraded_vms(&self.report)?;
+        Some(format!("the pass succeeded; {degraded}: steliactl verify says why"))
+    }
+
+    /// What is degraded, each reason once with the VMs that have it, and what helps.
+    fn degraded(&self) -> Vec<(String, Option<&'static str>)> {
         let reasons: Vec<(Pod, &str)> = texts_of(&self.report, DEGRADED)
             .map(|line| match line.split_once(": ") {
                 Some((uid, reason)) => (self.pods.get(uid), reason),
@@ -43,9 +76,12 @@ impl Report {
             })
             .collect();
         let folded = fold(reasons.iter().map(|(pod, reason)| (pod, *reason)));
-        let lines = folded.into_iter().map(|(pods, reason)| match pods.as_slice() {
-            [pod] if pod.pod_uid == NODE => reason.to_owned(),
-            pods => format!("{}: {reason}", whose(pods)),
+        let lines = folded.into_iter().map(|(pods, reason)| {
+            let line = match pods.as_slice() {
+                [pod] if pod.pod_uid == NODE => reason.to_owned(),
+                pods => format!("{}: {reason}", whose(pods)),
+            };
+            (line, self.cures.get(reason).copied())
         });
         lines.collect()
     }
@@ -59,7 +95,12 @@ impl Render for Report {
         rows.sort_by_key(|(name, _)| rank(name));
         match self.degraded() {
             none if none.is_empty() => rows.push((DEGRADED, String::new())),
-            reasons => rows.extend(reasons.into_iter().map(|reason| (DEGRADED, reason))),
+            reasons => {
+                for (reason, cure) in reasons {
+                    rows.push((DEGRADED, reason));
+                    rows.extend(cure.map(|cure| (CURE, cure.to_owned())));
+                }
+            }
         }
         properties(rows, style)
     }
@@ -120,7 +161,10 @@ impl Render for Steps {
         let each = || lines_by_pod(&self.report, "plan").map(|(uid, step)| line(&self.pods.get(uid), step));
         let lines = if style.wide { each().collect() } else { self.folded() };
         match lines.concat() {
-            none if none.is_empty() => "Nothing to do.\n".to_owned(),
+            none if none.is_empty() => match degraded_vms(&self.report) {
+                None => "Nothing to do.\n".to_owned(),
+                Some(degraded) => format!("A pass would do nothing. {degraded}: steliactl verify says why.\n"),
+            },
             steps => steps,
         }
     }
@@ -129,11 +173,13 @@ impl Render for Steps {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use stelia_api::{Reason, ReasonKind};
 
     use super::*;
+    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
 
     #[test]
-    fn a_reason_that_many_vms_have_is_one_row_with_their_names() {
+    fn a_reason_that_many_vms_have_is_one_row_with_their_names_and_its_cure() {
         let pods = ["u1", "u2", "u3", "u4"].map(|uid| Pod {
             pod_uid: uid.to_owned(),
             pod_namespace: "team-a".to_owned(),
@@ -145,13 +191,19 @@ mod tests {
         let report = Report {
             report: report.as_object().cloned().unwrap(),
             pods: pods.into_iter().collect(),
+            cures: BTreeMap::from([("no file: x".to_owned(), "make the file")]),
         };
         insta::assert_snapshot!(report.text(TextStyle::from(true)), @"
         pass:      7
         moves:     0
         degraded:  4 VMs (team-a/vm-u1, team-a/vm-u2, team-a/vm-u3, …): no file: x
+        cure:      make the file
         degraded:  team-a/vm-u2: CPUs 4 are offline
         ");
+        assert_eq!(
+            report.note().unwrap(),
+            "the pass succeeded; 4 VMs are degraded: steliactl verify says why"
+        );
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["degraded"].as_array().map(Vec::len), Some(5));
     }
@@ -161,8 +213,38 @@ mod tests {
         let report = Report {
             report: Map::from_iter([(DEGRADED.to_owned(), json!([]))]),
             pods: Pods::default(),
+            cures: Cures::default(),
         };
         assert_eq!(report.text(TextStyle::from(true)), "degraded:  -\n");
+        assert_eq!(report.note(), None);
+    }
+
+    #[test]
+    fn the_cure_is_that_of_the_reasons_kind_and_text() {
+        let mut described = node();
+        let text = "kubelet's state cannot be used: the file has checksum 1, its content gives 2";
+        let reason = Reason::of_node(ReasonKind::KubeletUnusable, text);
+        instance_mut(&mut described, PODS[0]).degraded = vec![reason];
+        let cures = cures(&described);
+        assert_eq!(cures.get(text), Some(&remedy(ReasonKind::KubeletUnusable, text)));
+    }
+
+    #[test]
+    fn where_a_pass_would_do_nothing_degraded_vms_are_mentioned() {
+        let text = |degraded: &[&str]| {
+            let report = json!({"plan": [], "degraded": degraded});
+            let steps = Steps {
+                report: report.as_object().cloned().unwrap(),
+                pods: Pods::default(),
+            };
+            steps.text(TextStyle::from(true))
+        };
+        assert_eq!(text(&[]), "Nothing to do.\n");
+        assert_eq!(
+            text(&["u1: no file", "u2: no file", "u2: CPUs 4 are offline", "-: no file"]),
+            "A pass would do nothing. 2 VMs are degraded: steliactl verify says why.\n"
+        );
+        assert!(text(&["u1: no file"]).contains(" 1 VM is degraded: "));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use stelia_node::locality::Localities;
 
 use crate::explain_and_check::ledger::{self, Brief};
 use crate::shared::daemon::{
-    Client, Description, Failure, Pod, Pods, Selection, in_common, lines_by_pod, named, remedy, writes_partition,
+    Client, Description, Failure, Pod, Pods, Selection, in_common, lines_by_pod, named_within, remedy, writes_partition,
 };
 use crate::shared::output::{self, Render, TextStyle, counted, paragraph, table};
 use rows::FoldedFinding;
@@ -26,6 +26,8 @@ pub(crate) use states::Required;
 /// What a pass would repair.
 const BY_A_PASS: &str = "steliactl reconcile, or wait for the next pass";
 const PAGE: &str = "/usr/share/doc/steliad/troubleshooting.md";
+/// The columns that names of VMs take in a message; the table has more.
+const MAX_NAMES_WIDTH: usize = 60;
 
 /// Where a finding is from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -140,6 +142,9 @@ pub(crate) async fn gather(
     let described = client.describe().await?;
     let selected = selection.among(&described)?;
     let selected = selected.as_ref();
+    if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
+        output::note(&format!("no VM in namespace {namespace}"));
+    }
     let ledger = match described.node.ledger.enabled {
         true => Some(ledger::last_day(client, selected).await),
         false => None,
@@ -296,7 +301,10 @@ impl Render for Verified {
             1 => Some("1 promise does not hold".to_owned()),
             count => Some(format!("{} do not hold", counted(count as u64, "promise"))),
         };
-        let (count, names) = (counted(below.len() as u64, "instance"), named(&below));
+        let (count, names) = (
+            counted(below.len() as u64, "instance"),
+            named_within(&below, MAX_NAMES_WIDTH),
+        );
         let below = (!below.is_empty()).then(|| format!("{count} below what is required: {names}"));
         let parts: Vec<String> = broken.into_iter().chain(below).collect();
         (!parts.is_empty()).then(|| parts.join("; "))

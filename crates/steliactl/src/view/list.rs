@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use serde::Serialize;
+use stelia_api::State;
 use stelia_model::Unadopted;
 
-use crate::shared::daemon::{ListedInstance, Pod, fold};
-use crate::shared::output::{
-    Column, Meaning, Render, TextStyle, column, printable, table, text_of, texts_of, time, wrap,
-};
+use super::footnotes::SharedReasons;
+use crate::shared::daemon::{Description, ListedInstance, Pod, not_isolated};
+use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, table, text_of, texts_of, time};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Instance {
@@ -27,6 +27,26 @@ pub(crate) struct Instance {
     adopted_by: String,
     /// Why isolation is degraded; empty where it is not.
     degraded: Vec<String>,
+    /// Why it floats; `None` where it does not, or where that is not known.
+    #[serde(skip)]
+    floats: Option<String>,
+}
+
+impl Instance {
+    /// Why it floats, then why isolation is degraded.
+    fn problems(&self) -> String {
+        let problems: Vec<&str> = self.floats.iter().chain(&self.degraded).map(String::as_str).collect();
+        problems.join("; ")
+    }
+
+    /// What is degraded comes first, then what floats.
+    fn trouble(&self) -> u8 {
+        match self.state == State::Floating.name() {
+            _ if !self.degraded.is_empty() => 0,
+            true => 1,
+            false => 2,
+        }
+    }
 }
 
 pub(crate) const COLUMNS: [Column<Instance>; 10] = [
@@ -43,9 +63,12 @@ pub(crate) const COLUMNS: [Column<Instance>; 10] = [
         .yields(5),
     column("ISOLATION", |instance: &Instance| instance.isolation.clone()).wide(),
     column("ADOPTED BY", |instance: &Instance| instance.adopted_by.clone()).wide(),
-    column("DEGRADED", |instance: &Instance| instance.degraded.join("; "))
+    column("DEGRADED", Instance::problems)
         .wraps()
-        .means(|_| Meaning::Broken),
+        .means(|instance| match instance.degraded.is_empty() {
+            true => Meaning::Attention,
+            false => Meaning::Broken,
+        }),
 ];
 
 const UNADOPTED: [Column<Unadopted>; 6] = [
@@ -71,12 +94,20 @@ pub(crate) struct Instances {
 }
 
 impl Instances {
-    /// One that disappeared meanwhile is left out.
-    pub(crate) fn of(found: Vec<ListedInstance>, unadopted: Arc<Vec<Unadopted>>) -> Self {
+    /// With what the daemon describes, as far as the caller may know it. An instance that disappeared meanwhile is left out.
+    pub(crate) fn of(found: Vec<ListedInstance>, described: &Description) -> Self {
+        let now = output::now();
+        let floats = |pod: &Pod| {
+            let mut described = described.node.instances.iter();
+            let (_, instance) = described.find(|(uid, _)| uid.as_str() == pod.pod_uid)?;
+            let why = not_isolated(instance).filter(|_| instance.state == State::Floating)?;
+            Some(why.at(now))
+        };
         let instance = |found: ListedInstance| {
             let properties = found.properties?;
             let (_, container, object, state, exclusive_cpus) = found.row;
             Some(Instance {
+                floats: floats(&found.pod),
                 pod: found.pod,
                 container,
                 object: object.to_string(),
@@ -90,41 +121,40 @@ impl Instances {
         };
         let mut instances: Vec<Instance> = found.into_iter().filter_map(instance).collect();
         instances.sort_by_cached_key(|instance| (instance.pod.to_string(), instance.pod.pod_uid.clone()));
-        Self { instances, unadopted }
+        Self {
+            instances,
+            unadopted: Arc::clone(&described.node.unadopted),
+        }
     }
-}
 
-impl Instances {
-    /// The table, in which a reason that several VMs have is a number: it is below the table, once.
+    /// Without the VMs that are not adopted.
+    pub(crate) fn without_unadopted(&mut self) {
+        self.unadopted = Arc::default();
+    }
+
+    /// The table for a terminal: trouble comes first, a reason that several VMs have is a number, which is explained once below the
+    /// table, and there is no column CONTAINER where all containers have the same name.
     fn folded(&self, style: TextStyle) -> String {
-        let reasons = self
-            .instances
-            .iter()
-            .flat_map(|one| one.degraded.iter().map(move |reason| (&one.pod, reason)));
-        let mut shared = fold(reasons);
-        shared.retain(|(pods, _)| pods.len() > 1);
-        let short = |reason: &String| match shared.iter().position(|(_, other)| *other == reason) {
-            Some(at) => format!("[{}]", at + 1),
-            None => reason.clone(),
-        };
-        let rows: Vec<Instance> = self
+        let reasons = self.instances.iter();
+        let reasons = reasons.flat_map(|one| one.degraded.iter().map(move |reason| (&one.pod, reason.as_str())));
+        let shared = SharedReasons::of(reasons);
+        let mut rows: Vec<Instance> = self
             .instances
             .iter()
             .map(|one| Instance {
-                degraded: one.degraded.iter().map(short).collect(),
+                degraded: one.degraded.iter().map(|reason| shared.short(reason)).collect(),
                 ..one.clone()
             })
             .collect();
-        let mut text = table(&COLUMNS, &rows, style);
-        for (number, (pods, reason)) in (1..).zip(&shared) {
-            let note = printable(&format!("[{number}] {} VMs: {reason}", pods.len()));
-            let lines = style
-                .width
-                .map_or_else(|| vec![note.clone()], |width| wrap(&note, width));
-            text += if number == 1 { "\n" } else { "" };
-            text.extend(lines.into_iter().map(|line| Meaning::Broken.paint(&line, style) + "\n"));
-        }
-        text
+        // The sort is stable: equal ones stay in the order of their names.
+        rows.sort_by_key(Instance::trouble);
+        let is_one_container = rows.len() > 1
+            && rows
+                .windows(2)
+                .all(|pair| matches!(pair, [a, b] if a.container == b.container));
+        let left_out = |column: &Column<Instance>| is_one_container && !style.wide && column.heading() == "CONTAINER";
+        let columns: Vec<Column<Instance>> = COLUMNS.into_iter().filter(|column| !left_out(column)).collect();
+        table(&columns, &rows, style) + &shared.footnotes(style)
     }
 }
 
@@ -152,6 +182,7 @@ mod tests {
     use stelia_kubelet::{PodName, PodUid};
 
     use super::*;
+    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
 
     fn instance(name: &str, state: &str, cpus: &str, degraded: &[&str]) -> Instance {
         Instance {
@@ -168,6 +199,7 @@ mod tests {
             isolation: "vcpus".to_owned(),
             adopted_by: String::new(),
             degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
+            floats: None,
         }
     }
 
@@ -195,11 +227,15 @@ mod tests {
         }
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         insta::assert_snapshot!(at(200), @r"
+        POD                                      STATE     CPUS        FLOAT             DEGRADED
+        kubevirt/web                             floating  20-21       0-1,18-63,82-127  QEMU has not attached its vCPUs; CPU 20 is offline
+        kubevirt/virt-launcher-database-0-x7k2p  isolated  2-17,66-81  0-1,18-63,82-127  -
+        ");
+        insta::assert_snapshot!(list.text(TextStyle::from(true)), @r"
         POD                                      CONTAINER  STATE     CPUS        FLOAT             DEGRADED
         kubevirt/virt-launcher-database-0-x7k2p  compute    isolated  2-17,66-81  0-1,18-63,82-127  -
         kubevirt/web                             compute    floating  20-21       0-1,18-63,82-127  QEMU has not attached its vCPUs; CPU 20 is offline
         ");
-        assert_eq!(at(200), list.text(TextStyle::from(true)));
     }
 
     #[test]
@@ -223,16 +259,78 @@ mod tests {
     }
 
     #[test]
+    fn a_terminal_has_trouble_first_and_the_container_where_it_differs() {
+        let mut floating = instance("floats", "floating", "4", &[]);
+        floating.floats = Some("vCPUs not attached for 6 min".to_owned());
+        let mut other = instance("ends-last", "isolated", "6", &[]);
+        other.container = "vm".to_owned();
+        let list = |last: Instance| Instances {
+            instances: vec![
+                instance("a", "isolated", "2", &[]),
+                floating.clone(),
+                instance("is-degraded", "isolated", "5", &["CPU 5 is offline"]),
+                last,
+            ],
+            unadopted: Arc::default(),
+        };
+        let style = TextStyle {
+            width: Some(120),
+            ..TextStyle::from(true)
+        };
+        insta::assert_snapshot!(list(other).text(style), @r"
+        POD                   CONTAINER  STATE     CPUS  FLOAT             DEGRADED
+        kubevirt/is-degraded  compute    isolated  5     0-1,18-63,82-127  CPU 5 is offline
+        kubevirt/floats       compute    floating  4     0-1,18-63,82-127  vCPUs not attached for 6 min
+        kubevirt/a            compute    isolated  2     0-1,18-63,82-127  -
+        kubevirt/ends-last    vm         isolated  6     0-1,18-63,82-127  -
+        ");
+        let same = list(instance("z", "isolated", "6", &[]));
+        let style = TextStyle {
+            width: Some(300),
+            ..style
+        };
+        let wide = TextStyle { wide: true, ..style };
+        assert_eq!(
+            [style, wide].map(|style| same.text(style).contains("CONTAINER")),
+            [false, true]
+        );
+    }
+
+    #[test]
+    fn a_vm_that_floats_says_why_and_json_has_its_reasons_of_degradation_alone() {
+        let mut described = node();
+        instance_mut(&mut described, PODS[1]).degraded.clear();
+        let found = PODS[..2]
+            .iter()
+            .zip(["isolated", "floating"])
+            .map(|(uid, state)| ListedInstance {
+                pod: Pod::unnamed(uid),
+                row: (
+                    (*uid).to_owned(),
+                    "vm".to_owned(),
+                    zbus::OwnedObjectPath::try_from("/io/stelia/Isolation1/instance/x").unwrap(),
+                    state.to_owned(),
+                    "2".to_owned(),
+                ),
+                properties: Some(serde_json::Map::new()),
+            });
+        let list = Instances::of(found.collect(), &described);
+        let text = list.text(TextStyle::from(false));
+        let ends: Vec<bool> = text.lines().map(|line| line.ends_with("vCPUs not attached")).collect();
+        assert_eq!(ends, [false, true], "{text}");
+        let json = serde_json::to_value(&list).unwrap();
+        assert_eq!(json[1]["degraded"], serde_json::json!([]));
+        assert_eq!(json[1].get("floats"), None);
+    }
+
+    #[test]
     fn an_empty_list_says_so() {
         let none = |unadopted| Instances {
             instances: Vec::new(),
             unadopted: Arc::new(unadopted),
         };
         assert_eq!(none(Vec::new()).text(TextStyle::from(true)), "No instances.\n");
-        assert_eq!(
-            crate::shared::output::Form::Json.write(&none(Vec::new())).unwrap(),
-            "[]\n"
-        );
+        assert_eq!(output::Form::Json.write(&none(Vec::new())).unwrap(), "[]\n");
         let refused = none(vec![Unadopted {
             pod: PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap(),
             pod_name: PodName::new("kubevirt", "virt-launcher-web-x7k2p"),

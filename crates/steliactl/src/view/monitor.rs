@@ -1,7 +1,5 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
-use std::io::{self, Write};
-
 use serde_json::{Map, Value};
 use stelia_api::{MANAGER_PATH, instance_uid};
 use zbus::fdo;
@@ -164,6 +162,15 @@ fn selects_any(selection: &Selection, pods: &Pods) -> bool {
     selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()))
 }
 
+/// Why no event of a VM can come yet. That the daemon is absent is an event too, but its name tells only that it vanished.
+fn awaited(runs: bool, fits: bool) -> Option<&'static str> {
+    match (runs, fits) {
+        (false, _) => Some("steliad does not run: waiting until it does (systemctl start steliad)"),
+        (true, false) => Some("no VM on this node fits yet: waiting for one"),
+        (true, true) => None,
+    }
+}
+
 /// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
 ///
 /// # Errors
@@ -180,9 +187,8 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
     if !printer.print(&Event::Daemon { runs: signals.runs() }).await? {
         return Ok(String::new());
     }
-    if signals.runs() && !selects_any(selection, &printer.pods) {
-        // Standard error may be closed.
-        let _ = writeln!(io::stderr(), "steliactl: no VM on this node fits yet: waiting for one");
+    if let Some(awaited) = awaited(signals.runs(), selects_any(selection, &printer.pods)) {
+        output::note(awaited);
     }
     loop {
         let event = tokio::select! {
@@ -304,6 +310,16 @@ mod tests {
             assert_eq!(selects_any(&selection(line), &pods), any, "{line:?}");
         }
         assert!(!selected(&["bbb"], &changed(MANAGER_PATH, &[]).unwrap()));
+    }
+
+    #[test]
+    fn what_is_waited_for_is_named() {
+        for fits in [true, false] {
+            let message = awaited(false, fits).unwrap();
+            assert!(message.starts_with("steliad does not run: waiting"), "{message}");
+        }
+        assert!(awaited(true, false).unwrap().contains("no VM on this node fits yet"));
+        assert_eq!(awaited(true, true), None);
     }
 
     #[test]

@@ -38,7 +38,9 @@ const ORDER: [&str; 20] = [
 pub(crate) const COLUMNS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
     column("THREAD_NAME", |thread: &threads::Thread| thread.name.clone()).yields(1),
-    column("CGROUP", |thread: &threads::Thread| thread.cgroup.clone()).yields(2),
+    column("CGROUP", |thread: &threads::Thread| thread.cgroup.clone())
+        .yields(2)
+        .shortens(),
     column("ALLOWED_CPUS", |thread: &threads::Thread| thread.allowed_cpus.clone()).yields(1),
     column("CPU TIME", |thread: &threads::Thread| {
         let hundredths = thread.cpu_time_us / 10_000;

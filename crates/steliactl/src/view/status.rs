@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use stelia_allocator::CpuSource;
-use stelia_api::Word;
+use stelia_api::{State, Word};
 use stelia_cpus::CpuSet;
-use stelia_model::{Instance, LastPass};
+use stelia_model::{Instance, LastPass, Node};
 
 use crate::shared::daemon::{
-    Description, Failure, OnlineCpus, Pod, Selection, fold, named, not_isolated, state_and_class, whose,
+    Description, Failure, OnlineCpus, Pod, Selection, Why, fold, named, not_isolated, state_and_class, whose,
 };
 use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
 
@@ -19,9 +19,15 @@ pub(crate) struct Status {
     /// Those that were asked for, in words; the rest of the answer is of these alone where it is of VMs.
     #[serde(skip)]
     vms: Vec<[String; 2]>,
+    /// Whether VMs were asked for: sums of the whole node say nothing of them.
+    #[serde(skip)]
+    is_of_vms: bool,
     /// `degraded`, with each reason once.
     #[serde(skip)]
     folded: Vec<String>,
+    /// Why instances float, each reason once with those that it keeps floating.
+    #[serde(skip)]
+    floating: Vec<String>,
     pub version: String,
     /// `degraded` if `degraded` below or `kubelet_problem` is not empty, else `running`.
     pub state: &'static str,
@@ -83,6 +89,7 @@ impl Status {
         vms.sort();
         let mut status = Self {
             vms,
+            is_of_vms: true,
             ..Self::of(&description)
         };
         status.cpus.online = online;
@@ -120,7 +127,9 @@ impl Status {
         let whole = degraded.is_empty() && node.kubelet_problem.is_none();
         Self {
             vms: Vec::new(),
+            is_of_vms: false,
             folded,
+            floating: floating(node, output::now()),
             version: description.version.clone(),
             state: if whole { "running" } else { "degraded" },
             degraded,
@@ -152,6 +161,27 @@ impl Status {
             last_pass: node.last_pass.clone(),
         }
     }
+}
+
+/// "8 floating (team-a/db, team-a/web, team-b/db, …), vCPUs not attached for 6 min": the time is that of the one that waits longest.
+fn floating(node: &Node, now: u64) -> Vec<String> {
+    let floating = node.instances.iter();
+    let floating = floating.filter(|(_, instance)| instance.state == State::Floating);
+    let floating: Vec<(Pod, Why)> = floating
+        .filter_map(|(uid, instance)| Some((Pod::of(uid, instance), not_isolated(instance)?)))
+        .collect();
+    let folded = fold(floating.iter().map(|(pod, why)| (pod, why.text.as_str())));
+    let lines = folded.into_iter().filter_map(|(pods, text)| {
+        let of = floating.iter().map(|(_, why)| why).filter(|why| why.text == text);
+        let longest = of.min_by_key(|why| why.since_us)?;
+        Some(format!(
+            "{} floating ({}), {}",
+            pods.len(),
+            named(&pods),
+            longest.at(now)
+        ))
+    });
+    lines.collect()
 }
 
 /// What a VM is, and why it is not isolated.
@@ -198,6 +228,47 @@ impl Screen {
     }
 }
 
+fn cpus_by_owner(all: &CpusByOwner, screen: &mut Screen) {
+    let online = &all.online;
+    screen.say("Exclusive CPUs", cpus(&online.exclusive));
+    screen.say("Other pods' CPUs", cpus(&online.pods));
+    screen.say("Shared CPUs", cpus(&online.shared));
+    screen.say("Reserved CPUs", cpus(&online.reserved));
+    if !online.unknown.is_empty() {
+        screen.say("Unassigned CPUs", cpus(&online.unknown));
+    }
+    screen.say("Offline CPUs", cpus(&all.offline));
+}
+
+/// What the daemon found and did.
+fn passes(status: &Status, now: u64, screen: &mut Screen) {
+    screen.say(
+        "Drift",
+        format!("{} found, {} repaired", status.drift_found, status.drift_repaired),
+    );
+    if let Some(pass) = &status.last_pass {
+        screen.say(
+            "Last pass",
+            format!(
+                "{} by {}, {}",
+                pass.number,
+                pass.trigger,
+                output::ago(pass.ended_us, now)
+            ),
+        );
+        let took = format!("{}.{:03} ms", pass.duration_us / 1_000, pass.duration_us % 1_000);
+        screen.say(
+            "",
+            format!(
+                "{}, {}, {} in {took}",
+                counted(pass.steps.into(), "step"),
+                counted(pass.writes.into(), "write"),
+                counted(pass.moves.into(), "move")
+            ),
+        );
+    }
+}
+
 /// The screen; `now` is in microseconds since the epoch.
 fn text(status: &Status, now: u64, style: TextStyle) -> String {
     let mut screen = Screen::default();
@@ -233,6 +304,10 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
         format!(" ({})", states.join(", "))
     };
     screen.say("Instances", format!("{count}{states}"));
+    // A VM that was asked for has a line of its own.
+    for line in status.floating.iter().filter(|_| !status.is_of_vms) {
+        screen.add_row("", line.clone(), Meaning::Attention);
+    }
     for class in status.classes.iter().map(|one| &one.class).collect::<BTreeSet<_>>() {
         let of = status.classes.iter().filter(|one| one.class == *class);
         let pods: Vec<&Pod> = of.map(|one| &one.pod).collect();
@@ -247,15 +322,9 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
         _ => "not known before the first instance".to_owned(),
     };
     screen.say("Partitions", partitions);
-    let online = &status.cpus.online;
-    screen.say("Exclusive CPUs", cpus(&online.exclusive));
-    screen.say("Other pods' CPUs", cpus(&online.pods));
-    screen.say("Shared CPUs", cpus(&online.shared));
-    screen.say("Reserved CPUs", cpus(&online.reserved));
-    if !online.unknown.is_empty() {
-        screen.say("Unassigned CPUs", cpus(&online.unknown));
+    if !status.is_of_vms {
+        cpus_by_owner(&status.cpus, &mut screen);
     }
-    screen.say("Offline CPUs", cpus(&status.cpus.offline));
     let written = match status.kubelet_written_us {
         0 => String::new(),
         usec => format!(", written {}", output::ago(usec, now)),
@@ -271,30 +340,8 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
             Meaning::Broken,
         ),
     }
-    screen.say(
-        "Drift",
-        format!("{} found, {} repaired", status.drift_found, status.drift_repaired),
-    );
-    if let Some(pass) = &status.last_pass {
-        screen.say(
-            "Last pass",
-            format!(
-                "{} by {}, {}",
-                pass.number,
-                pass.trigger,
-                output::ago(pass.ended_us, now)
-            ),
-        );
-        let took = format!("{}.{:03} ms", pass.duration_us / 1_000, pass.duration_us % 1_000);
-        screen.say(
-            "",
-            format!(
-                "{}, {}, {} in {took}",
-                counted(pass.steps.into(), "step"),
-                counted(pass.writes.into(), "write"),
-                counted(pass.moves.into(), "move")
-            ),
-        );
+    if !status.is_of_vms {
+        passes(status, now, &mut screen);
     }
     let width = screen.0.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
     // As in systemctl's output: names are aligned to the right, values to the left.
@@ -318,7 +365,8 @@ mod tests {
 
     use clap::Parser;
     use stelia_api::{Reason, ReasonKind};
-    use stelia_model::{Counters, Node, Trigger};
+    use stelia_kubelet::{PodName, PodUid};
+    use stelia_model::{Counters, PinnedThread, Trigger};
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -366,6 +414,7 @@ mod tests {
                   Daemon: steliad 0.1.0, degraded
                 Degraded: bbbbbbbb-0000-4000-8000-000000000000: kubelet gave CPU 2 away
                Instances: 2 (1 floating, 1 isolated)
+                          1 floating (bbbbbbbb-0000-4000-8000-000000000000), vCPUs not attached
               Partitions: isolated: the kernel takes the CPUs from everything else
           Exclusive CPUs: 3 (2,4-5)
         Other pods' CPUs: 1 (6)
@@ -452,6 +501,40 @@ mod tests {
     }
 
     #[test]
+    fn what_floats_is_named_once_for_each_reason_with_the_longest_wait() {
+        let mut node = Node::default();
+        for (n, since) in [(1, 60_000_000), (2, 5_000_000), (3, 0), (4, 61_000_000)] {
+            let floating = Instance {
+                state: State::Floating.into(),
+                registered_us: since,
+                pod_name: PodName::new("team", &format!("vm-{n}")),
+                vcpus: if n == 3 {
+                    vec![PinnedThread::default()]
+                } else {
+                    Vec::new()
+                },
+                ..Instance::default()
+            };
+            let uid = PodUid::parse(&format!("aaaaaaaa-0000-4000-8000-00000000000{n}")).unwrap();
+            node.instances.insert(uid, Arc::new(floating));
+        }
+        assert_eq!(
+            floating(&node, 365_000_000),
+            [
+                "3 floating (team/vm-1, team/vm-2, team/vm-4), vCPUs not attached for 6 min",
+                "1 floating (team/vm-3), its vCPUs are being pinned"
+            ]
+        );
+        let text = text(&of(node), 0, TextStyle::default());
+        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+        assert!(lines.contains(&"Instances: 4 (4 floating)"), "{text}");
+        assert!(
+            lines.contains(&"1 floating (team/vm-3), its vCPUs are being pinned"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn a_value_that_is_too_long_goes_on_below_itself() {
         let narrow = TextStyle {
             width: Some(60),
@@ -465,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn vms_that_are_asked_for_have_lines_of_their_own_and_the_cpus_stay_the_nodes() {
+    fn vms_that_are_asked_for_have_lines_of_their_own_and_no_sums_of_the_node() {
         let selection = |line: &[&str]| match Cli::parse_from([&["steliactl", "status"], line].concat()).command {
             Command::Status(selection) => selection,
             other => panic!("{other:?}"),
@@ -478,10 +561,20 @@ mod tests {
             "vCPUs not attached".to_owned(),
             format!("Degraded: {pod}: kubelet gave CPU 2 away"),
             "Instances: 1 (1 floating)".to_owned(),
-            "Exclusive CPUs: 3 (2,4-5)".to_owned(),
         ] {
             assert!(text.lines().any(|one| one.trim_start() == line), "{line}: {text}");
         }
+        for of_node in [
+            "Exclusive CPUs",
+            "Shared CPUs",
+            "Offline CPUs",
+            "Drift",
+            "Last pass",
+            "1 floating (",
+        ] {
+            assert!(!text.contains(of_node), "{of_node}: {text}");
+        }
+        assert_eq!(status.cpus.online.exclusive, "2,4-5".parse().unwrap(), "JSON has them");
         let isolated = Status::selected(full(), &selection(&["--state=isolated"])).unwrap();
         assert_eq!(isolated.state, "running");
         assert_eq!(

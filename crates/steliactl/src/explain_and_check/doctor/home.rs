@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use stelia_allocator::CpuSource;
 use stelia_kubelet::home::Host;
 use stelia_kubelet::{KubeletConfig, home};
 use stelia_settings::Settings;
 
 use super::Facts;
-use super::checks::{Finding, failed, ok};
+use super::checks::{Finding, failed, ok, unknown};
 use crate::shared::files::{below, without_root};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +58,13 @@ pub(super) fn check(facts: &Facts) -> Finding {
     let process = match process {
         Ok(process) => process,
         // The check `kubelet-policy` says why, and whether that matters.
-        Err(_) => return ok(format!("no kubelet process found; {read} is read")),
+        Err(_) => {
+            let found = format!("no kubelet process found; {read} is read");
+            return match facts.allocator.source == CpuSource::Steliad {
+                true => ok(found),
+                false => unknown(found),
+            };
+        }
     };
     let how_found = match (process.host, &process.root) {
         (Host::K3s, _) => "; its flags in /etc/rancher/k3s are read, its command line is hidden",

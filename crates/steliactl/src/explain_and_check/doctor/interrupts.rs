@@ -4,16 +4,19 @@ use stelia_api::quiet::{Irqbalance, Quiet};
 
 use super::Facts;
 use super::checks::{Finding, NO_ANSWER, advice, ok, unknown, warning};
+use crate::explain_and_check::quiet::NOT_REPORTED;
 use crate::shared::output::counted;
 
 /// The state of `steliad-quiet`; the error is the finding if it is not known, for which another check gives the reason.
 fn quiet_state(facts: &Facts) -> Result<&Quiet, Finding> {
     match &facts.quiet {
         None => Err(unknown(NO_ANSWER)),
-        Some(quiet) if quiet.steering.is_empty() => Err(unknown("not known: steliad has just started")),
+        Some(quiet) if quiet.steering.is_empty() => Err(unknown(format!("not known: {NOT_REPORTED}"))),
         // Without VMs nothing is asked of steliad-quiet, and a daemon that waits for kubelet has none.
         Some(quiet) if quiet.answered_us == 0 && quiet.problem.is_none() => match quiet.steering.as_str() {
             "off" => Ok(quiet),
+            // The noise on the CPUs of VMs is measured where there are any.
+            _ if facts.noise.is_some() => Err(unknown(format!("not known: {NOT_REPORTED}"))),
             steering => Err(ok(format!("{steering}; no VM has had CPUs yet"))),
         },
         Some(quiet) => Ok(quiet),

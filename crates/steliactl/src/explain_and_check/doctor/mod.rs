@@ -83,7 +83,7 @@ const COLUMNS: [Column<Check>; 3] = [
 ];
 
 /// The outcome of all checks. Advice and warnings are not failures.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Examined(Vec<Check>);
 
 /// Runs all checks; `root` is `/`, `plugin_status` what systemd says of the device plugin. What only the daemon knows is `None` where it does
@@ -106,9 +106,39 @@ pub(crate) async fn gather(root: &Path, described: Option<Description>, plugin_s
     Examined(checks(&facts))
 }
 
+/// The checks of which nothing is known because the daemon does not answer.
+const SEVERAL: &str = "(several)";
+
+/// The rows for people: checks that only lack the daemon's answer are one row, which names them.
+fn folded(checks: &[Check]) -> Vec<Check> {
+    let lacks_answer = |check: &&Check| check.verdict == Verdict::Unknown && check.found == checks::NO_ANSWER;
+    let lacking: Vec<&str> = checks.iter().filter(lacks_answer).map(|check| check.check).collect();
+    if lacking.len() < 2 {
+        return checks.to_vec();
+    }
+    let several = Check {
+        check: SEVERAL,
+        verdict: Verdict::Unknown,
+        found: format!("{}: {}", checks::NO_ANSWER, lacking.join(", ")),
+        cure: String::new(),
+    };
+    let last = checks.iter().rposition(|check| lacks_answer(&check));
+    let rows = checks
+        .iter()
+        .enumerate()
+        .filter_map(|(at, check)| match lacks_answer(&check) {
+            true => (Some(at) == last).then(|| several.clone()),
+            false => Some(check.clone()),
+        });
+    rows.collect()
+}
+
 impl Render for Examined {
     fn text(&self, style: TextStyle) -> String {
-        let mut text = table(&COLUMNS, &self.0, style);
+        let mut text = match style.legend && !style.wide {
+            true => table(&COLUMNS, &folded(&self.0), style),
+            false => table(&COLUMNS, &self.0, style),
+        };
         // A remedy that several VMs have is printed once.
         let mut said = BTreeSet::new();
         for Check { check, cure, .. } in self.0.iter().filter(|check| !check.cure.is_empty()) {

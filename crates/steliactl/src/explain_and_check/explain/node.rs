@@ -12,7 +12,8 @@ use stelia_settings::Isolation;
 use super::pod::bind_in_words;
 use super::source_in_words;
 use crate::shared::daemon::{Description, Pod};
-use crate::shared::output::{Column, Render, TextStyle, column, printable, table};
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, printable, table};
+use crate::view::footnotes::SharedReasons;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeExplained {
@@ -34,9 +35,30 @@ struct Row {
     isolation: Word<Isolation>,
     /// `None` where kubelet chose.
     allocation: Option<Allocation>,
+    /// isolated, floating, …
+    #[serde(skip)]
+    state: String,
+    /// Why isolation is degraded; empty where it is not.
+    #[serde(skip)]
+    degraded: Vec<String>,
 }
 
 impl Row {
+    /// "isolated", "floating, degraded".
+    fn state(&self) -> String {
+        match self.degraded.is_empty() {
+            true => self.state.clone(),
+            false => format!("{}, degraded", self.state),
+        }
+    }
+
+    fn meaning(&self) -> Meaning {
+        match self.degraded.is_empty() {
+            true => Meaning::of_state(&self.state),
+            false => Meaning::Broken,
+        }
+    }
+
     fn of(&self, text: fn(&Allocation) -> String) -> String {
         self.allocation.as_ref().map(text).unwrap_or_default()
     }
@@ -48,16 +70,17 @@ const POOLS: [Column<[String; 3]>; 3] = [
     column("WHAT IT IS", |[_, _, meaning]: &[String; 3]| meaning.clone()).yields(1),
 ];
 
-/// Where kubelet chooses no instance asked for anything.
+/// Where kubelet chooses no instance asked for anything, and none has a class.
 const BY_KUBELET: [Column<Row>; 4] = [
     column("POD", |row: &Row| row.pod.to_string()).yields(1).shortens(),
-    column("CLASS", |_: &Row| "(kubelet)".to_owned()),
+    column("STATE", Row::state).means(Row::meaning),
     column("CPUS", |row: &Row| row.exclusive_cpus.to_string()),
     column("ISOLATION", |row: &Row| row.isolation.to_string()).wide(),
 ];
 
-const INSTANCES: [Column<Row>; 9] = [
+const INSTANCES: [Column<Row>; 10] = [
     column("POD", |row: &Row| row.pod.to_string()).yields(1).shortens(),
+    column("STATE", Row::state).means(Row::meaning),
     column("CLASS", |row| match &row.allocation {
         Some(allocation) => allocation.qos.to_string(),
         None => "(kubelet)".to_owned(),
@@ -97,12 +120,14 @@ pub(crate) fn gather(description: &Description) -> NodeExplained {
                 exclusive_cpus: instance.exclusive.clone(),
                 isolation: instance.isolation.clone(),
                 allocation: instance.allocation.clone(),
+                state: instance.state.to_string(),
+                degraded: instance.degraded.iter().map(ToString::to_string).collect(),
             })
             .collect(),
     }
 }
 
-/// The source in a line, a table of the pools, a table of the instances.
+/// The source in a line, a table of the pools, why several instances are degraded, a table of the instances.
 impl Render for NodeExplained {
     fn text(&self, style: TextStyle) -> String {
         let pools = match &self.pools {
@@ -112,12 +137,22 @@ impl Render for NodeExplained {
         let source = source_in_words(&self.cpu_source);
         let mut instances: Vec<&Row> = self.instances.iter().collect();
         instances.sort_by_cached_key(|row| row.pod.to_string());
+        let reasons = instances.iter();
+        let reasons = reasons.flat_map(|row| row.degraded.iter().map(|reason| (&row.pod, reason.as_str())));
+        let causes = match style.legend {
+            true => SharedReasons::of(reasons).lines(style),
+            false => String::new(),
+        };
+        let causes = match causes.is_empty() {
+            true => causes,
+            false => format!("{causes}\n"),
+        };
         let instances = match instances.iter().all(|row| row.allocation.is_none()) {
             true => table(&BY_KUBELET, instances, style),
             false => table(&INSTANCES, instances, style),
         };
         format!(
-            "CPU source: {}\n\n{}\n{instances}",
+            "CPU source: {}\n\n{}\n{causes}{instances}",
             printable(&source),
             table(&POOLS, &pools, style)
         )
@@ -170,6 +205,7 @@ fn kubelets(node: &NodeExplained) -> Vec<[String; 3]> {
 mod tests {
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
+    use stelia_api::{Reason, ReasonKind};
     use stelia_kubelet::PodName;
 
     #[test]
@@ -187,10 +223,10 @@ mod tests {
         shared of 1  7        the same in NUMA node 1, socket 1
         BE shared    0-3,7    BE and BestEffort run there
 
-        POD                                   CLASS  CPUS  BIND              EXCLUSIVE      EXCLUSIVITY  STRATEGY        ALIGNMENT
-        aaaaaaaa-0000-4000-8000-000000000000  LSE    4-5   FullPCPUs         NUMANodeLevel  downgraded   MostAllocated   SingleNUMANode
-        bbbbbbbb-0000-4000-8000-000000000000  LSR    2     SpreadByPCPUs     None           not-asked    MostAllocated   None
-        cccccccc-0000-4000-8000-000000000000  LS     -     ConstrainedBurst  None           not-asked    LeastAllocated  None
+        POD                                   STATE      CLASS  CPUS  BIND              EXCLUSIVE      EXCLUSIVITY  STRATEGY        ALIGNMENT
+        aaaaaaaa-0000-4000-8000-000000000000  isolated   LSE    4-5   FullPCPUs         NUMANodeLevel  downgraded   MostAllocated   SingleNUMANode
+        bbbbbbbb-0000-4000-8000-000000000000  contained  LSR    2     SpreadByPCPUs     None           not-asked    MostAllocated   None
+        cccccccc-0000-4000-8000-000000000000  floating   LS     -     ConstrainedBurst  None           not-asked    LeastAllocated  None
         ");
     }
 
@@ -205,10 +241,25 @@ mod tests {
         reserved  0-1      kubelet's reservedSystemCPUs
         shared    0-1,3,7  kubelet's shared pool, floats run there
 
-        POD                                   CLASS      CPUS
-        aaaaaaaa-0000-4000-8000-000000000000  (kubelet)  4-5
-        bbbbbbbb-0000-4000-8000-000000000000  (kubelet)  2
+        POD                                   STATE               CPUS
+        aaaaaaaa-0000-4000-8000-000000000000  isolated            4-5
+        bbbbbbbb-0000-4000-8000-000000000000  floating, degraded  2
         ");
+    }
+
+    #[test]
+    fn a_cause_of_the_whole_node_is_one_line_above_the_vms_that_are_degraded_by_it() {
+        let mut node = node();
+        let why = "kubelet's state cannot be used: the file is empty";
+        for uid in PODS.iter().take(2) {
+            instance_mut(&mut node, uid).degraded = vec![Reason::of_node(ReasonKind::KubeletUnusable, why)];
+        }
+        let text = gather(&node).text(TextStyle::from(true));
+        let above = format!("\n\n2 VMs: {why}\n\nPOD ");
+        assert!(text.contains(&above) && text.matches(why).count() == 1, "{text}");
+        for state in ["  isolated, degraded  4-5\n", "  floating, degraded  2\n"] {
+            assert!(text.contains(state), "{state}: {text}");
+        }
     }
 
     #[test]

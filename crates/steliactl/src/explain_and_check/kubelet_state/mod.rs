@@ -7,8 +7,10 @@ mod text;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -17,10 +19,11 @@ use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, CheckpointError, MAX_
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid, home};
 use stelia_node::cgroup::KernelCgroups;
-use stelia_node::containers::{entry_uses, live_containers};
+use stelia_node::containers::{entry_uses, live_containers, pod_containers};
+use stelia_node::runtime_config;
 use stelia_settings::Settings;
 
-use crate::shared::daemon::{Failure, Pods};
+use crate::shared::daemon::{Failure, Pod, Pods};
 use crate::shared::files;
 use crate::shared::output::{Render, TextStyle};
 
@@ -47,19 +50,47 @@ impl<T> Checked<T> {
     }
 }
 
-/// Reads a file, or both files of a directory; without a path, those of kubelet's root directory.
+/// How long to wait for the names that the daemon knows.
+pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Reads a file, or both files of a directory; without a path, those of kubelet's root directory. `running` are
+/// the pods that the daemon knows.
 ///
 /// # Errors
 /// kubelet's root directory cannot be determined.
-pub(crate) fn gather(path: Option<&Path>) -> Result<Files, Failure> {
+pub(crate) fn gather(path: Option<&Path>, running: Pods) -> Result<Files, Failure> {
     let files = match path {
         None => folder(&read_by_the_daemon(Path::new("/"))?),
         Some(path) if path.is_dir() => folder(path),
         Some(path) => file(path),
     };
     // A file of another host has UIDs that no pod of this host has.
-    let pods = Pods::by_logs(Path::new("/"));
+    let mut pods = Pods::by_logs(Path::new("/"));
+    pods.add(running);
+    let unnamed = files.uids().into_iter().filter(|uid| !pods.has(uid.as_str()));
+    let by_runtime: Pods = unnamed.filter_map(named_by_runtime).collect();
+    pods.add(by_runtime);
     Ok(Files { pods, ..files })
+}
+
+/// The pod by the configuration of one of its containers, if any runs on this host.
+fn named_by_runtime(uid: &PodUid) -> Option<Pod> {
+    let cgroups = KernelCgroups::new("/sys/fs/cgroup");
+    let containers = pod_containers(&cgroups, uid).ok()?;
+    let mut names = containers.iter();
+    let name = names.find_map(|(_, container)| runtime_config::container(Path::new("/run"), container).pod)?;
+    Some(Pod::new(uid, Some(&name)))
+}
+
+impl Files {
+    /// The pods that are in the files.
+    fn uids(&self) -> BTreeSet<&PodUid> {
+        let cpu = self.cpu.iter().filter_map(|file| file.state.as_ref().ok());
+        let memory = self.memory.iter().filter_map(|file| file.state.as_ref().ok());
+        let cpu = cpu.flat_map(|state| state.entries.keys().chain(state.pod_entries.keys()));
+        let memory = memory.flat_map(|state| state.entries.keys().chain(state.pod_entries.keys()));
+        cpu.chain(memory).collect()
+    }
 }
 
 impl Serialize for Files {

@@ -12,7 +12,7 @@ const FOLDER: &str = "../../tests/data/kubelet-checkpoints";
 fn steliactl(line: &[&str]) -> Result<String, Failure> {
     let cli = Cli::try_parse_from([&["steliactl", "kubelet-state"], line].concat()).unwrap();
     match &cli.command {
-        Command::KubeletState { path } => cli.output_options()?.print(&gather(path.as_deref())?),
+        Command::KubeletState { path } => cli.output_options()?.print(&gather(path.as_deref(), Pods::default())?),
         other => panic!("{other:?}"),
     }
 }
@@ -46,14 +46,14 @@ fn a_folder_is_both_files() {
     Usable:       yes
 
     POD                                   CONTAINER  CPUS
-    33333333-aaaa-4bbb-8ccc-000000000001  dnsmasq    9-10,73-74
     33333333-aaaa-4bbb-8ccc-000000000001  instance   1-8,65-72
+    33333333-aaaa-4bbb-8ccc-000000000001  dnsmasq    9-10,73-74
     33333333-aaaa-4bbb-8ccc-000000000001  virtiofsd  9-10,73-74
     33333333-aaaa-4bbb-8ccc-000000000002  instance   11-12,75-76
-    33333333-aaaa-4bbb-8ccc-000000000003  helper     16,80
     33333333-aaaa-4bbb-8ccc-000000000003  init       13-14,77-78
-    33333333-aaaa-4bbb-8ccc-000000000003  instance   14-15,78-79
     33333333-aaaa-4bbb-8ccc-000000000003  side       13,77
+    33333333-aaaa-4bbb-8ccc-000000000003  instance   14-15,78-79
+    33333333-aaaa-4bbb-8ccc-000000000003  helper     16,80
 
     POD                                   POD CPUS     SHARED IN POD
     33333333-aaaa-4bbb-8ccc-000000000001  1-10,65-74   9-10,73-74
@@ -81,6 +81,22 @@ fn a_folder_is_both_files() {
     33333333-aaaa-4bbb-8ccc-000000000001  -          0,1    memory  25769803776
     33333333-aaaa-4bbb-8ccc-000000000003  -          0,1    memory  8589934592
     ");
+}
+
+#[test]
+fn a_pod_that_the_daemon_knows_has_its_name_in_both_tables() {
+    let web = Pod {
+        pod_uid: "33333333-aaaa-4bbb-8ccc-000000000003".to_owned(),
+        pod_namespace: "team-a".to_owned(),
+        pod_name: "web-0".to_owned(),
+    };
+    let path = format!("{FOLDER}/k136-gate-on/05a-podlevel-podscope");
+    let files = gather(Some(Path::new(&path)), Pods::from_iter([web])).unwrap();
+    let text = files.text(TextStyle::from(true));
+    let rows = text.lines().filter(|line| line.starts_with("team-a/web-0 "));
+    assert_eq!(rows.count(), 10, "{text}");
+    assert!(!text.contains("8ccc-000000000003"), "{text}");
+    assert!(text.contains("33333333-aaaa-4bbb-8ccc-000000000001"), "{text}");
 }
 
 #[test]

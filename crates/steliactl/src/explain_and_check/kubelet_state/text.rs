@@ -26,12 +26,16 @@ pub(super) fn files(files: &Files, style: TextStyle) -> String {
 }
 
 const ENTRIES: [Column<[String; 3]>; 3] = [
-    column("POD", |[pod, _, _]| pod.clone()),
+    column("POD", |[pod, _, _]: &[String; 3]| pod.clone())
+        .yields(1)
+        .shortens(),
     column("CONTAINER", |[_, container, _]| container.clone()),
     column("CPUS", |[_, _, cpus]| cpus.clone()),
 ];
 const POD_ENTRIES: [Column<[String; 3]>; 3] = [
-    column("POD", |[pod, _, _]| pod.clone()),
+    column("POD", |[pod, _, _]: &[String; 3]| pod.clone())
+        .yields(1)
+        .shortens(),
     column("POD CPUS", |[_, cpus, _]| cpus.clone()),
     column("SHARED IN POD", |[_, _, shared]| shared.clone()),
 ];
@@ -46,7 +50,9 @@ const MEMORY: [Column<(String, String, String, MemoryTable)>; 8] = [
     column("FREE", |(.., bytes)| bytes.free.to_string()),
 ];
 const BLOCKS: [Column<(String, String, MemoryBlock)>; 5] = [
-    column("POD", |(pod, ..)| pod.clone()),
+    column("POD", |(pod, ..): &(String, String, MemoryBlock)| pod.clone())
+        .yields(1)
+        .shortens(),
     // A whole pod's memory has no container.
     column("CONTAINER", |(_, container, _)| container.clone()),
     column("NODES", |(.., block)| joined(&block.nodes)),
@@ -71,19 +77,35 @@ fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, style: TextStyle) -> 
         style,
     )];
     let by_pod = state.entries.iter().flat_map(|(pod, containers)| {
-        let row = move |(name, cpus): (&String, &CpuSet)| [name_of(named, pod), name.clone(), cpus.to_string()];
+        let row = move |(name, cpus): (&String, &CpuSet)| {
+            let row = [name_of(named, pod), name.clone(), cpus.to_string()];
+            (first(cpus), row)
+        };
         containers.iter().map(row)
     });
     let by_id = state.container_entries.iter();
-    let by_id = by_id.map(|(id, cpus)| [String::new(), id.clone(), cpus.to_string()]);
-    parts.extend(some(&ENTRIES, by_pod.chain(by_id), style));
+    let by_id = by_id.map(|(id, cpus)| (first(cpus), [String::new(), id.clone(), cpus.to_string()]));
+    parts.extend(some(&ENTRIES, in_order(by_pod.chain(by_id)), style));
     let pods = state.pod_entries.iter();
     let pods = pods.map(|(pod, cpus)| {
         let shared = shared_in_pod(state, pod);
-        [name_of(named, pod), cpus.to_string(), shared.to_string()]
+        let row = [name_of(named, pod), cpus.to_string(), shared.to_string()];
+        (first(cpus), row)
     });
-    parts.extend(some(&POD_ENTRIES, pods, style));
+    parts.extend(some(&POD_ENTRIES, in_order(pods), style));
     parts
+}
+
+/// Where a row with these CPUs stands; one without CPUs is the last.
+fn first(cpus: &CpuSet) -> u32 {
+    cpus.iter().next().unwrap_or(u32::MAX)
+}
+
+/// The rows by their first CPUs.
+fn in_order<T>(rows: impl Iterator<Item = (u32, T)>) -> impl Iterator<Item = T> {
+    let mut rows: Vec<(u32, T)> = rows.collect();
+    rows.sort_by_key(|(first, _)| *first);
+    rows.into_iter().map(|(_, row)| row)
 }
 
 fn memory(path: &Path, state: &MemoryManagerState, named: &Pods, style: TextStyle) -> Vec<String> {

@@ -29,8 +29,8 @@ use crate::shared::output::{Render, TextStyle, counted};
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
 
-/// Until the daemon has read its settings it says nothing of interrupts.
-const STARTING: &str = "steliad has just started";
+/// What is known before `steliad-quiet` has answered for the first time.
+pub(crate) const NOT_REPORTED: &str = "steliad-quiet has not reported interrupts yet";
 
 /// Between the two readings of `/proc/interrupts`.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// What was done on the node, and what is left by VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Quietness {
-    /// The setting `irq-steering`; empty while the daemon starts.
+    /// The setting `irq-steering`; empty where the daemon does not say.
     steering: String,
     /// Why nothing else is known.
     problem: Option<String>,
@@ -68,6 +68,9 @@ struct Vm {
     interrupts_remaining: Vec<Interrupt>,
     threads_remaining: Vec<Kthread>,
     problems: Vec<String>,
+    /// Whether `steliad-quiet` has reported: without its report what is left there is not known.
+    #[serde(skip)]
+    is_reported: bool,
 }
 
 /// A device interrupt that reaches CPUs of the VM.
@@ -179,6 +182,8 @@ where
 {
     let quiet = &described.node.quiet;
     let report = &quiet.report;
+    let problem = problem(described);
+    let is_reported = problem.is_none() && quiet.answered_us > 0;
     let instances = described.node.instances.iter();
     // A VM without CPUs of its own has nothing to be kept quiet.
     let instances = instances.filter(|(uid, one)| {
@@ -195,14 +200,12 @@ where
             interrupts_remaining: interrupts_on(described, &one.exclusive, since_isolated, &measured.booted),
             threads_remaining: threads_on(quiet, &one.exclusive),
             problems: problems_of(quiet, uid.as_str()),
+            is_reported,
         }
     });
     Quietness {
         steering: quiet.steering.clone(),
-        problem: quiet
-            .problem
-            .clone()
-            .or_else(|| quiet.steering.is_empty().then(|| STARTING.to_owned())),
+        problem,
         answered_us: quiet.answered_us,
         interrupts: report.interrupts,
         moved: report.moved,
@@ -211,6 +214,19 @@ where
         vms: vms.collect(),
         problems: problems_of(quiet, ""),
     }
+}
+
+/// Why it is not known what is left. Without VMs that have CPUs, and with steering off, nothing is asked of `steliad-quiet`.
+fn problem(described: &Description) -> Option<String> {
+    let quiet = &described.node.quiet;
+    let has_cpus = || described.node.instances.values().any(|one| !one.exclusive.is_empty());
+    let is_silent = match quiet.steering.as_str() {
+        "" => true,
+        "off" => false,
+        _ => quiet.answered_us == 0 && has_cpus(),
+    };
+    let silence = is_silent.then(|| NOT_REPORTED.to_owned());
+    quiet.problem.clone().or(silence)
 }
 
 fn problems_of(quiet: &Quiet, pod: &str) -> Vec<String> {

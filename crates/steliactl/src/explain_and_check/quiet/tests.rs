@@ -175,16 +175,59 @@ fn what_is_not_known_is_not_called_quiet() {
         "{text}"
     );
 
-    let starting = of(&node());
+    // No daemon says when the answer comes: that it is missing is all that is known.
+    let mut waiting = calm();
+    let quiet = Arc::make_mut(&mut waiting.node.quiet);
+    (quiet.answered_us, quiet.report) = Default::default();
+    for described in [node(), waiting] {
+        let silent = of(&described);
+        assert_eq!(
+            silent.failure().unwrap(),
+            "what is left is not known: steliad-quiet has not reported interrupts yet"
+        );
+        let text = silent.text(TextStyle::from(true));
+        assert!(
+            text.ends_with("What is left is not known: steliad-quiet has not reported interrupts yet.\n"),
+            "{text}"
+        );
+        // Where nothing is known no zero is printed.
+        let row = text.lines().find(|line| line.starts_with(PODS[1])).unwrap();
+        assert_eq!(row.split_whitespace().skip(2).collect::<Vec<_>>(), ["-"; 5], "{text}");
+    }
+}
+
+#[test]
+fn many_vms_of_which_nothing_is_known_are_one_line() {
+    let few = of(&node());
+    let vms = (0..200).map(|number| Vm {
+        pod: Pod::unnamed(&number.to_string()),
+        device_interrupts_per_second: None,
+        ..few.vms[0].clone()
+    });
+    let mut many = Quietness {
+        vms: vms.collect(),
+        ..few.clone()
+    };
     assert_eq!(
-        starting.failure().unwrap(),
-        "what is left is not known: steliad has just started"
+        many.text(TextStyle::from(true)),
+        "What is left on the CPUs of 200 VMs is not known: steliad-quiet has not reported interrupts yet (-o wide has their rows).\n"
     );
+    for vm in &mut many.vms {
+        vm.device_interrupts_per_second = Some(0);
+    }
+    let counted = many.text(TextStyle::from(true));
     assert!(
-        starting
-            .text(TextStyle::from(true))
-            .ends_with("What is left is not known: steliad has just started.\n")
+        counted.contains("yet, and no device interrupt fired there within a second ("),
+        "{counted}"
     );
+    // One that is disturbed has its row.
+    many.vms[7].device_interrupts_per_second = Some(9);
+    let text = many.text(TextStyle::from(true));
+    assert!(
+        text.contains("\n199 more VMs have no device interrupt; what is left there is not known ("),
+        "{text}"
+    );
+    assert_eq!(many.text(TextStyle::from(false)).lines().count(), 200);
 }
 
 #[test]

@@ -23,12 +23,12 @@ pub(crate) const COLUMNS: [Column<Vm>; 8] = [
     column("SINCE ISOLATED", |vm: &Vm| number(vm.device_interrupts_since_isolated))
         .right()
         .means(|vm| of_number(vm.device_interrupts_since_isolated)),
-    column("INTERRUPTS LEFT", |vm: &Vm| interrupts_left(vm).to_string())
+    column("INTERRUPTS LEFT", |vm: &Vm| number(known(vm, interrupts_left(vm))))
         .right()
-        .means(|vm| of_count(interrupts_left(vm))),
-    column("THREADS LEFT", |vm: &Vm| threads_left(vm).to_string())
+        .means(|vm| of_number(known(vm, interrupts_left(vm)))),
+    column("THREADS LEFT", |vm: &Vm| number(known(vm, threads_left(vm))))
         .right()
-        .means(|vm| of_count(threads_left(vm))),
+        .means(|vm| of_number(known(vm, threads_left(vm)))),
     column("PROBLEMS", |vm: &Vm| vm.problems.join("; "))
         .wraps()
         .means(|_| Meaning::Broken),
@@ -53,11 +53,9 @@ fn threads_left(vm: &Vm) -> usize {
     vm.threads_remaining.iter().filter(|one| one.left).count()
 }
 
-fn of_count(count: usize) -> Meaning {
-    match count {
-        0 => Meaning::Good,
-        _ => Meaning::Attention,
-    }
+/// How many are left; `None` where `steliad-quiet` has reported none because it has reported nothing.
+fn known(vm: &Vm, left: usize) -> Option<u64> {
+    (vm.is_reported || left > 0).then_some(left as u64)
 }
 
 /// An interrupt or a thread, and the VMs whose CPUs it reaches.
@@ -128,13 +126,44 @@ fn rows<'a, T: 'a, K: Ord>(
     rows.into_values().map(|(_, row)| row).collect()
 }
 
-/// Whether nothing was counted on its CPUs and nothing is left there.
+/// Whether nothing was counted on its CPUs and nothing is left there, as far as that is known.
 fn is_zero(vm: &Vm) -> bool {
-    vm.device_interrupts_per_second == Some(0)
+    vm.device_interrupts_per_second.unwrap_or_default() == 0
         && vm.device_interrupts_since_isolated.unwrap_or_default() == 0
         && interrupts_left(vm) == 0
         && threads_left(vm) == 0
         && vm.problems.is_empty()
+}
+
+/// What is known of VMs without a row.
+fn zeros(vms: &[&Vm], more: &str) -> String {
+    let mut kinds: BTreeMap<(bool, bool), u64> = BTreeMap::new();
+    for vm in vms {
+        let is_counted = vm.device_interrupts_per_second.is_some();
+        *kinds.entry((!is_counted, !vm.is_reported)).or_default() += 1;
+    }
+    let line = |((not_counted, not_reported), count): ((bool, bool), u64)| {
+        let known = match (not_counted, not_reported) {
+            (false, false) => "no device interrupt and nothing left there",
+            (false, true) => "no device interrupt; what is left there is not known",
+            (true, false) => "nothing left there; their device interrupts could not be counted",
+            (true, true) => "no count of device interrupts, and what is left there is not known",
+        };
+        let (vms, have) = if count == 1 { ("VM", "has") } else { ("VMs", "have") };
+        format!("{count}{more} {vms} {have} {known} (-o wide has their rows).\n")
+    };
+    kinds.into_iter().map(line).collect()
+}
+
+/// Whether the reason why nothing is known is all that there is to say of these VMs.
+fn is_unknown(quietness: &Quietness, style: TextStyle) -> bool {
+    let vms = &quietness.vms;
+    quietness.problem.is_some()
+        && quietness.problems.is_empty()
+        && style.legend
+        && !style.wide
+        && vms.len() > MAX_ZERO_ROWS
+        && vms.iter().all(is_zero)
 }
 
 /// A row for each VM, those that are disturbed most first; many with nothing but zeros are one line.
@@ -148,20 +177,32 @@ fn by_vm(vms: &[Vm], style: TextStyle) -> String {
         let rate = vm.device_interrupts_per_second;
         (Reverse(left), Reverse(rate), vm.pod.to_string())
     });
-    let zeros = vms.iter().filter(|vm| is_zero(vm)).count();
-    if zeros <= MAX_ZERO_ROWS || style.wide || !style.legend {
+    let quiet: Vec<&Vm> = vms.iter().filter(|vm| is_zero(vm)).collect();
+    if quiet.len() <= MAX_ZERO_ROWS || style.wide || !style.legend {
         return table(&COLUMNS, shown, style);
     }
     shown.retain(|vm| !is_zero(vm));
-    let (rows, more) = match shown.is_empty() {
-        true => (String::new(), ""),
-        false => (table(&COLUMNS, shown, style) + "\n", " more"),
-    };
-    format!("{rows}{zeros}{more} VMs have no device interrupt and nothing left there (-o wide has their rows).\n")
+    match shown.is_empty() {
+        true => zeros(&quiet, ""),
+        false => table(&COLUMNS, shown, style) + "\n" + &zeros(&quiet, " more"),
+    }
 }
 
 pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     let vms = &quietness.vms;
+    if is_unknown(quietness, style) {
+        let is_counted = vms.iter().all(|vm| vm.device_interrupts_per_second.is_some());
+        let counted = if is_counted {
+            ", and no device interrupt fired there within a second"
+        } else {
+            ""
+        };
+        let problem = quietness.problem.as_deref().map(printable).unwrap_or_default();
+        let vms = vms.len();
+        return format!(
+            "What is left on the CPUs of {vms} VMs is not known: {problem}{counted} (-o wide has their rows).\n"
+        );
+    }
     let mut parts = vec![by_vm(vms, style)];
     let irqs = rows(
         vms,

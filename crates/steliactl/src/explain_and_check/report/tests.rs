@@ -137,27 +137,37 @@ fn without_the_daemon_it_has_what_can_be_read() {
 }
 
 #[test]
-fn many_vms_without_a_problem_are_a_table() {
+fn many_vms_without_a_problem_are_counted_below_what_is_wrong() {
     let mut report = report();
     // It is of all VMs, and told in the sections on the node.
     let of_node = Reason::of_node(ReasonKind::KubeletUnusable, "no file");
     Arc::make_mut(&mut report.vms[0].instance).degraded = vec![of_node];
-    let calm = || VmReport {
-        pod_uid: PODS[0].to_owned(),
-        instance: report.vms[0].instance.clone(),
-        threads: Vec::new(),
-        locality: None,
+    let calm = |number: u32| {
+        let mut instance = report.vms[0].instance.clone();
+        Arc::make_mut(&mut instance).pod_name = PodName::new("shop", &format!("db-{number}"));
+        VmReport {
+            pod_uid: number.to_string(),
+            instance,
+            threads: Vec::new(),
+            locality: None,
+        }
     };
-    let more: Vec<VmReport> = (0..20).map(|_| calm()).collect();
+    let more: Vec<VmReport> = (1..=20).map(calm).collect();
     report.vms.extend(more);
     let text = report.text(TextStyle::from(true));
-    assert!(
-        text.matches("\n== VM ").count() == 1 && text.matches("\nshop/db-0 ").count() == 21,
-        "{text}"
-    );
+    assert_eq!(text.matches("\n== VM ").count(), 1, "{text}");
+    let first = "\n== VMs without a problem of their own (-o wide and --json have each) ==\n21 isolated: shop/db-0, shop/db-1, shop/db-10, …\n";
+    assert!(text.contains(first), "{text}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["vms"].as_array().unwrap().len(), 22);
     let wide = report.text(TextStyle {
         wide: true,
         ..TextStyle::from(true)
     });
     assert_eq!(wide.matches("\n== VM ").count(), 22);
+    // What is wrong with the node is above them.
+    report.doctor = Some(Examined::default());
+    let text = report.text(TextStyle::from(true));
+    let at = |heading: &str| text.find(heading).unwrap();
+    assert!(at("\n== Fitness of the node ==") < at("\n== VM"), "{text}");
 }

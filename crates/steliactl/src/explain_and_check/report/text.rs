@@ -8,6 +8,7 @@ use stelia_node::locality::size;
 use super::host::Host;
 use super::watch::Thread;
 use super::{NumaNode, OtherPod, Report, VmReport};
+use crate::shared::daemon::{Pod, fold, named};
 use crate::shared::output::{Column, Render, TextStyle, column, human, printable, properties, table, time};
 
 const NUMA_NODES: [Column<NumaNode>; 7] = [
@@ -46,16 +47,18 @@ const OTHER_PODS: [Column<OtherPod>; 3] = [
     column("CPUS", |pod| pod.cpus.to_string()),
 ];
 
-/// More VMs without a problem of their own than this are only a table.
+/// More VMs without a problem of their own than this have no sections.
 const MAX_WHOLE: usize = 8;
 
-const CALM: [Column<VmReport>; 5] = [
-    column("POD", |vm| vm.vm().to_string()),
-    column("STATE", |vm: &VmReport| vm.instance.state.to_string()),
-    column("CPUS", |vm: &VmReport| vm.instance.exclusive.to_string()),
-    column("FLOAT", |vm: &VmReport| vm.instance.float.to_string()),
-    column("THREADS", |vm: &VmReport| vm.threads.len().to_string()).right(),
-];
+/// VMs without a problem of their own: how many have which state, and the first names.
+fn calm(vms: &[&VmReport]) -> String {
+    let pods: Vec<(Pod, String)> = vms.iter().map(|vm| (vm.vm(), vm.instance.state.to_string())).collect();
+    let by_state = fold(pods.iter().map(|(pod, state)| (pod, state)));
+    let lines = by_state
+        .into_iter()
+        .map(|(pods, state)| format!("{} {}: {}\n", pods.len(), printable(state), printable(&named(&pods))));
+    lines.collect()
+}
 
 /// Everything, section by section.
 pub(super) fn report(report: &Report, style: TextStyle) -> String {
@@ -66,6 +69,16 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
     if let Some(status) = &report.status {
         section("Node", status.text(style));
         section("CPUs by NUMA node", table(&NUMA_NODES, &report.numa_nodes, style));
+    }
+    // What is wrong comes before what is long.
+    if let Some(verified) = &report.verify {
+        section("Verified", verified.text(style));
+    }
+    if let Some(doctor) = &report.doctor {
+        section("Fitness of the node", doctor.text(style));
+    }
+    if let Some(quiet) = &report.quiet {
+        section("Interrupts and kernel threads", quiet.text(style));
     }
     if report.kubelet_config.is_object() {
         section("kubelet's configuration", kubelet(&report.kubelet_config, style));
@@ -79,31 +92,22 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
     // Those with a problem of their own first.
     let mut vms: Vec<&VmReport> = report.vms.iter().collect();
     vms.sort_by_cached_key(|vm| (vm.is_calm(), vm.vm().to_string()));
-    let calm = vms.iter().filter(|vm| vm.is_calm()).count();
-    let calm = match calm > MAX_WHOLE && !style.wide {
-        true => vms.split_off(vms.len() - calm),
+    let calm_vms = vms.iter().filter(|vm| vm.is_calm()).count();
+    let calm_vms = match calm_vms > MAX_WHOLE && !style.wide {
+        true => vms.split_off(vms.len() - calm_vms),
         false => Vec::new(),
     };
-    if !calm.is_empty() {
+    if !calm_vms.is_empty() {
         section(
-            "VMs without a problem of their own (-o wide has their threads)",
-            table(&CALM, calm, style),
+            "VMs without a problem of their own (-o wide and --json have each)",
+            calm(&calm_vms),
         );
     }
     for vm in vms {
         section(&format!("VM {}", vm.vm()), of_vm(vm, style));
     }
-    if let Some(verified) = &report.verify {
-        section("Verified", verified.text(style));
-    }
-    if let Some(quiet) = &report.quiet {
-        section("Interrupts and kernel threads", quiet.text(style));
-    }
     if let Some(ledger) = &report.ledger {
         section("Ledger", ledger.text(style));
-    }
-    if let Some(doctor) = &report.doctor {
-        section("Fitness of the node", doctor.text(style));
     }
     for (heading, text) in [
         ("Settings of steliad", &report.configuration),

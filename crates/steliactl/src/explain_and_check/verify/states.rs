@@ -10,7 +10,7 @@ use stelia_model::{Instance, Node};
 use stelia_settings::Isolation;
 
 use super::{Finding, Kind};
-use crate::shared::daemon::{Pod, Why, not_isolated};
+use crate::shared::daemon::{Pod, Why, named, not_isolated};
 
 /// The least that is asked of every VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
@@ -97,7 +97,7 @@ impl CheckedVm {
     }
 }
 
-/// `2 isolated, 1 floating (vCPUs not attached for 3 min)`
+/// `2 isolated, 1 floating (vCPUs not attached for 3 min: team-a/web)`
 pub(super) fn summary(vms: &[CheckedVm], now: u64) -> String {
     let mut by_state: BTreeMap<(usize, &str), Vec<&CheckedVm>> = BTreeMap::new();
     for one in vms {
@@ -115,18 +115,27 @@ pub(super) fn summary(vms: &[CheckedVm], now: u64) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Each reason once, with the longest wait; with its count where there are several.
+/// Each reason once, with the longest wait, and the first names of VMs that float; with its count where there are several.
 fn reasons(vms: &[&CheckedVm], now: u64) -> String {
-    let mut found: BTreeMap<&str, (usize, Why)> = BTreeMap::new();
-    for why in vms.iter().filter_map(|one| one.reason.as_ref()) {
-        let (count, longest) = found.entry(&why.text).or_insert_with(|| (0, why.clone()));
-        *count += 1;
+    let mut found: BTreeMap<&str, (Vec<&Pod>, Why)> = BTreeMap::new();
+    let floats = vms.iter().all(|one| one.state == State::Floating);
+    for (pod, why) in vms.iter().filter_map(|one| Some((&one.pod, one.reason.as_ref()?))) {
+        let (pods, longest) = found.entry(&why.text).or_insert_with(|| (Vec::new(), why.clone()));
+        pods.push(pod);
         longest.since_us = longest.since_us.min(why.since_us);
     }
     let alone = found.len() == 1;
-    let words = found.into_values().map(|(count, why)| match alone {
-        true => why.at(now),
-        false => format!("{count} {}", why.at(now)),
+    let words = found.into_values().map(|(pods, why)| {
+        // A floating VM has no finding of its own, so that its name is nowhere else.
+        let names = if floats {
+            format!(": {}", named(&pods))
+        } else {
+            String::new()
+        };
+        match alone {
+            true => why.at(now) + &names,
+            false => format!("{} {}{names}", pods.len(), why.at(now)),
+        }
     });
     words.collect::<Vec<_>>().join("; ")
 }

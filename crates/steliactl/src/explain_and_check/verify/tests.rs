@@ -1,6 +1,8 @@
+use std::sync::Arc;
+
 use serde_json::json;
 use stelia_api::State;
-use stelia_kubelet::PodName;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_ledger::account::Range;
 
 use super::*;
@@ -46,7 +48,7 @@ fn printed(verified: &Verified, form: Form) -> (String, Option<String>) {
 fn where_every_promise_holds_the_states_are_counted_and_a_wait_is_told() {
     let verified = verified(&waiting(), &whole(), None, None, NOW);
     insta::assert_snapshot!(printed(&verified, Form::Text).0, @"
-    1 isolated, 1 floating (vCPUs not attached for 3 min)
+    1 isolated, 1 floating (vCPUs not attached for 3 min: team-a/vm)
     Every promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory
     ");
     assert_eq!(verified.failure(), None);
@@ -123,7 +125,7 @@ fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
     let all = verified(&node, &preview, None, None, NOW);
     let (text, failure) = printed(&all, Form::Text);
     insta::assert_snapshot!(text, @"
-    1 isolated, 1 floating (vCPUs not attached for 3 min)
+    1 isolated, 1 floating (vCPUs not attached for 3 min: team-a/vm)
 
     POD                                   PROBLEM                                                  CURE
     -                                     kubelet's state cannot be used (2 VMs)                   steliactl kubelet-state says more; the cure depends on the message
@@ -165,6 +167,32 @@ fn a_state_below_what_is_required_fails_and_names_the_vm() {
     assert_eq!(
         (&json["instances"][1]["state"], &json["instances"][1]["waits_since_us"]),
         (&json!("floating"), &json!(1))
+    );
+}
+
+#[test]
+fn of_many_vms_below_what_is_required_the_message_names_few() {
+    let mut node = waiting();
+    let floating = node.node.instances.values().nth(1).unwrap().clone();
+    for number in 0..40 {
+        let mut instance = floating.clone();
+        let name = format!("virt-launcher-customer-database-{number:03}-4hvbp");
+        Arc::make_mut(&mut instance).pod_name = PodName::new("kubevirt-tenants", &name);
+        let uid = PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
+        node.node.instances.insert(uid, instance);
+    }
+    let verified = verified(&node, &whole(), None, Some(Required::Isolated), NOW);
+    assert_eq!(
+        verified.failure().unwrap(),
+        "41 instances below what is required: kubevirt-tenants/virt-launcher-customer-database-000-4hvbp, …"
+    );
+    let (text, _) = printed(&verified, Form::Text);
+    assert!(
+        text.starts_with(
+            "1 isolated, 41 floating (vCPUs not attached for 3 min: \
+             kubevirt-tenants/virt-launcher-customer-database-000-4hvbp, "
+        ),
+        "{text}"
     );
 }
 
@@ -269,6 +297,6 @@ fn the_cure_of_kubelets_file_is_that_of_its_message() {
     let verified = verified(&node, &whole(), None, None, NOW);
     assert_eq!(
         verified.findings[0].cure,
-        "edited: drain, remove the file, start kubelet"
+        "somebody edited the file: drain the node, stop kubelet, remove the file, start kubelet"
     );
 }

@@ -24,6 +24,11 @@ const INSTANCE_INTERFACE: InterfaceName<'static> =
 const NO_SUCH_INSTANCE: &str = "io.stelia.Isolation1.Error.NoSuchInstance";
 const NOT_PERMITTED: &str = "io.stelia.Isolation1.Error.NotPermitted";
 const ACCESS_DENIED: &str = "org.freedesktop.DBus.Error.AccessDenied";
+/// The environment variable with the system bus's address, and the address without it (D-Bus specification, "System message bus").
+const BUS_VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
+const DEFAULT_BUS: &str = "unix:path=/var/run/dbus/system_bus_socket";
+/// The daemon's own socket, which containers of VMs have.
+const POD_ADDRESS: &str = "unix:path=/run/stelia/runner/socket";
 /// Timeout of a call to the daemon.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
@@ -143,7 +148,19 @@ pub(crate) async fn connect(address: Option<&str>, limit: Duration) -> Result<Co
         };
         // The library repeats the address.
         let cause = cause.rsplit("`: ").next().unwrap_or_default();
-        Failure::Other(format!("connect to {}: {cause}", address.unwrap_or("the system bus")))
+        unconnected(address, std::env::var(BUS_VARIABLE).ok().as_deref(), cause)
+    })
+}
+
+/// Nothing answers at the address; without one, at that of the system bus, which an environment variable may set.
+fn unconnected(address: Option<&str>, variable: Option<&str>, cause: &str) -> Failure {
+    Failure::Other(match address {
+        Some(address) => format!("connect to {address}: {cause}"),
+        None => format!(
+            "connect to the system bus ({}): {cause}: systemctl status dbus; in a container without it, \
+             --address={POD_ADDRESS}",
+            variable.unwrap_or(DEFAULT_BUS)
+        ),
     })
 }
 
@@ -366,4 +383,29 @@ impl Client {
 
 fn options(dry_run: bool) -> Dict<'static> {
     dry_run.then(|| ("dry-run", Variant::from(true))).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nothing_answers_the_socket_and_the_cure_are_named() {
+        let cause = "No such file or directory (os error 2)";
+        let message = |address, variable| unconnected(address, variable, cause).to_string();
+        assert_eq!(
+            message(None, None),
+            "connect to the system bus (unix:path=/var/run/dbus/system_bus_socket): No such file or directory (os error 2): \
+             systemctl status dbus; in a container without it, --address=unix:path=/run/stelia/runner/socket"
+        );
+        let named = message(None, Some("unix:path=/tmp/bus"));
+        assert!(
+            named.starts_with("connect to the system bus (unix:path=/tmp/bus): No such file"),
+            "{named}"
+        );
+        assert_eq!(
+            message(Some("unix:path=/x"), Some("unix:path=/tmp/bus")),
+            "connect to unix:path=/x: No such file or directory (os error 2)"
+        );
+    }
 }

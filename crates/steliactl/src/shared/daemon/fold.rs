@@ -35,6 +35,22 @@ pub(crate) fn named(pods: &[&Pod]) -> String {
     names.join(", ") + more
 }
 
+/// The first names, as many as the width has room for and at least one.
+pub(crate) fn named_within(pods: &[&Pod], width: usize) -> String {
+    let mut names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
+    names.sort();
+    let mut left = width;
+    let fitting = names.iter().take(MAX_NAMED).take_while(|name| {
+        let fits = name.len() <= left;
+        left = left.saturating_sub(name.len() + 2);
+        fits
+    });
+    let shown = fitting.count().max(1);
+    let more = if names.len() > shown { ", …" } else { "" };
+    names.truncate(shown);
+    names.join(", ") + more
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +70,9 @@ mod tests {
         assert_eq!(whose(&all[..1]), "b");
         assert_eq!(whose(&all[..2]), "2 VMs (a, b)");
         assert_eq!(whose(&all), "4 VMs (a, b, c, …)");
+        assert_eq!(named_within(&all, 60), "a, b, c, …");
+        assert_eq!(named_within(&all, 4), "a, b, …");
+        assert_eq!(named_within(&all, 0), "a, …");
+        assert_eq!(named_within(&all[..1], 0), "b");
     }
 }

@@ -31,7 +31,7 @@ mod why_not_isolated;
 
 pub(crate) use candidates::vms;
 pub(crate) use client::{CALL_TIMEOUT, Client, Failure, connect};
-pub(crate) use fold::{fold, named, whose};
+pub(crate) use fold::{fold, named, named_within, whose};
 pub(crate) use node::{Description, OnlineCpus, Owner, owner, state_and_class};
 pub(crate) use not_there::no_instance;
 pub(crate) use pattern::{VmPattern, is_glob};

@@ -4,27 +4,37 @@ use stelia_text::near;
 
 use super::client::Failure;
 use super::pod::Pod;
+use crate::shared::output::cut;
 
 /// The number of names that are offered.
 const MAX_OFFERED: usize = 3;
 
+/// The columns of what was asked for that a message repeats.
+const MAX_REPEATED: usize = 80;
+
+/// The beginning of what was asked for: a message does not repeat thousands of characters.
+pub(super) fn excerpt(asked: &str) -> String {
+    cut(asked, MAX_REPEATED)
+}
+
 /// For a pod that is known to have no instance.
 pub(crate) fn no_instance(asked: &str) -> Failure {
-    Failure::NoSuchInstance(format!("pod {asked} has no instance on this node"))
+    Failure::NoSuchInstance(format!("pod {} has no instance on this node", excerpt(asked)))
 }
 
 /// For a name that none of these pods has.
 pub(super) fn no_instance_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> Failure {
     if asked.contains('=') {
         return Failure::NoSuchInstance(format!(
-            "{asked} is not the name of a VM; labels of pods are not known on the node: PATTERN, -n NAMESPACE and --state STATE select VMs"
+            "{} is not the name of a VM; labels of pods are not known on the node: PATTERN, -n NAMESPACE and --state STATE select VMs",
+            excerpt(asked)
         ));
     }
     let pods = pods.into_iter().filter(|pod| pod.is_named());
     let mut names: Vec<(String, &str)> = pods.map(|pod| (pod.to_string(), pod.pod_name.as_str())).collect();
     names.sort();
     let offered = like(asked, &names);
-    let mut text = format!("no VM on this node is called {asked}");
+    let mut text = format!("no VM on this node is called {}", excerpt(asked));
     if !offered.is_empty() {
         let more = if offered.len() > MAX_OFFERED { ", …" } else { "" };
         let first: Vec<&str> = offered.into_iter().take(MAX_OFFERED).collect();
@@ -75,6 +85,10 @@ mod tests {
         assert_eq!(said("cache"), "no VM on this node is called cache");
         assert_eq!(said(""), "no VM on this node is called ");
         assert!(said("app=web").contains("labels of pods are not known"));
+        for long in ["x".repeat(5_000), "=".repeat(5_000)] {
+            let message = said(&long);
+            assert!(message.len() < 250 && message.contains('…'), "{message}");
+        }
     }
 
     #[test]

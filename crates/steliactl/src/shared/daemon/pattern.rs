@@ -40,10 +40,22 @@ impl VmPattern {
     }
 }
 
+/// Why a text is neither a name nor a pattern.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PatternError {
+    #[error("a name or a pattern is expected, not an empty word")]
+    Empty,
+    #[error(transparent)]
+    Glob(#[from] glob::PatternError),
+}
+
 impl FromStr for VmPattern {
-    type Err = glob::PatternError;
+    type Err = PatternError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.is_empty() {
+            return Err(PatternError::Empty);
+        }
         Ok(Self {
             text: text.to_owned(),
             glob: is_glob(text).then(|| glob::Pattern::new(text)).transpose()?,
@@ -71,5 +83,6 @@ mod tests {
         }
         assert_eq!("team-a/vm-1".parse::<VmPattern>().unwrap().word(), Some("team-a/vm-1"));
         assert!("vm-[".parse::<VmPattern>().is_err());
+        assert!(matches!("".parse::<VmPattern>(), Err(PatternError::Empty)));
     }
 }

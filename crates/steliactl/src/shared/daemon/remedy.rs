@@ -13,8 +13,14 @@ const KUBELET_FILE: [(&str, &str); 7] = [
         "remove an earlier installation's cpu_manager_state, or set kubelet-root",
     ),
     ("CPU manager policy is", "/usr/share/doc/steliad/kubelet.md"),
-    ("the file is empty", "power loss: drain, remove the file, start kubelet"),
-    ("has checksum", "edited: drain, remove the file, start kubelet"),
+    (
+        "the file is empty",
+        "the node lost power: drain it, stop kubelet, remove the file, start kubelet",
+    ),
+    (
+        "has checksum",
+        "somebody edited the file: drain the node, stop kubelet, remove the file, start kubelet",
+    ),
     ("no known schema", "kubelet is newer: upgrade steliad"),
     (
         "gives CPUs to containers",
@@ -53,7 +59,7 @@ mod tests {
         let text = "kubelet's state cannot be used: the file has checksum 1, its content gives 2";
         assert_eq!(
             remedy(ReasonKind::KubeletUnusable, text),
-            "edited: drain, remove the file, start kubelet"
+            "somebody edited the file: drain the node, stop kubelet, remove the file, start kubelet"
         );
         assert_eq!(remedy(ReasonKind::NotDone, text), ReasonKind::NotDone.cure().text);
         assert_eq!(

@@ -10,7 +10,7 @@ use stelia_api::State;
 use super::candidates::vms;
 use super::client::Failure;
 use super::node::Description;
-use super::not_there::no_instance_among;
+use super::not_there::{excerpt, no_instance_among};
 use super::pattern::VmPattern;
 use super::pod::{ListedInstance, Pod, Pods, chosen};
 use crate::shared::output::texts_of;
@@ -62,6 +62,12 @@ impl Selection {
     /// Whether states are named.
     pub(crate) fn names_states(&self) -> bool {
         !self.states.is_empty()
+    }
+
+    /// The namespace that is asked for without patterns, if none of these pods is in it: that is no error, as with kubectl.
+    pub(crate) fn empty_namespace<'a>(&self, mut pods: impl Iterator<Item = &'a Pod>) -> Option<&str> {
+        let namespace = self.namespace.as_deref().filter(|_| self.patterns.is_empty())?;
+        (!pods.any(|pod| pod.pod_namespace == namespace)).then_some(namespace)
     }
 
     /// The UIDs that the patterns and the namespace select among these pods, and the first pattern that selects none.
@@ -153,7 +159,7 @@ fn fits_one<'a>(without: Option<&VmPattern>, pods: impl Iterator<Item = &'a Pod>
     match without {
         Some(pattern) => Err(match pattern.word() {
             Some(name) => no_instance_among(name, pods),
-            None => Failure::NoSuchInstance(format!("no VM on this node fits {}", pattern.as_str())),
+            None => Failure::NoSuchInstance(format!("no VM on this node fits {}", excerpt(pattern.as_str()))),
         }),
         None => Ok(()),
     }
@@ -223,12 +229,20 @@ mod tests {
         assert_eq!(uids(&of("team-a", &["isolated"])), &PODS[..1]);
         assert_eq!(uids(&of("team-a", &["contained", "degraded"])), &PODS[1..2]);
         assert_eq!(uids(&of("team-b", &[])), [""; 0]);
+        let empty = |selection: &Selection| {
+            let pods = Pods::of(&named());
+            selection.empty_namespace(pods.iter()).map(str::to_owned)
+        };
+        assert_eq!(empty(&of("team-b", &[])).as_deref(), Some("team-b"));
+        // Its VMs have other states.
+        assert_eq!(empty(&of("team-a", &["leaving"])), None);
+        assert_eq!(empty(&selection(&["web"])), None);
     }
 
     #[test]
     fn what_fits_nothing_is_an_error_and_everything_is_none() {
         assert_eq!(Selection::default().among(&named()).unwrap(), None);
-        for pattern in ["db", "db*", ""] {
+        for pattern in ["db", "db*"] {
             let failure = selection(&["web", pattern]).among(&named()).unwrap_err();
             assert_eq!(failure.exit_code(), 3, "{pattern}");
         }

@@ -5,14 +5,17 @@
 pub(crate) mod manual;
 pub(crate) mod pager;
 
+use std::io::{self, Write};
+
 use serde_json::{Map, Value};
 use stelia_api::client::OwnedDict;
 use stelia_ledger::day::Date;
+use unicode_width::UnicodeWidthStr;
 use zbus::Variant;
 
 pub(crate) use stelia_table::{
     Column, Form, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, is_utf8, now, paragraph,
-    printable, properties, table, to_ascii, width, wrap,
+    printable, properties, shorten, table, to_ascii, width, wrap,
 };
 
 /// The beginning of a page that needs nothing else: no script, nothing from elsewhere, and a policy that forbids both.
@@ -20,6 +23,18 @@ pub(crate) const PAGE_HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\
     <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
     form-action 'none'\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
     <meta name=\"color-scheme\" content=\"light dark\">\n";
+
+/// How many columns a text takes.
+pub(crate) fn columns(text: &str) -> usize {
+    text.width()
+}
+
+/// Says something on standard error, which may be closed, beside an answer that is whole.
+pub(crate) fn note(text: &str) {
+    let text = printable(text);
+    let text = if is_utf8() { text } else { to_ascii(&text) };
+    let _ = writeln!(io::stderr(), "steliactl: {text}");
+}
 
 pub(crate) fn or_dash(text: &str) -> String {
     if text.is_empty() {
@@ -77,15 +92,42 @@ pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl I
     array.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// The members, one per line: those of `order` first, then those that a newer daemon adds, by name.
+/// The least width of a value on a terminal.
+const MIN_VALUE_WIDTH: usize = 24;
+
+/// The members, one per line: those of `order` first, then those that a newer daemon adds, by name. A value is wrapped to the terminal,
+/// except where a path would be broken.
 pub(crate) fn members(object: &Map<String, Value>, order: &[&str], style: TextStyle) -> String {
     let mut members: Vec<(&String, &Value)> = object.iter().collect();
     members.sort_by_key(|(name, _)| order.iter().position(|known| known == name).unwrap_or(order.len()));
     let rows = members.into_iter().map(|(name, value)| match value.as_u64() {
-        Some(usec) if name.ends_with("Timestamp") => (name, time(usec)),
-        _ => (name, human(value)),
+        Some(usec) if name.ends_with("Timestamp") => (format!("{name}:"), time(usec)),
+        _ => (format!("{name}:"), human(value)),
     });
-    properties(rows, style)
+    let rows: Vec<(String, String)> = rows.collect();
+    let names = rows.iter().map(|(name, _)| columns(name)).max().unwrap_or(0);
+    let room = style
+        .width
+        .map(|width| width.saturating_sub(names + 2).max(MIN_VALUE_WIDTH));
+    let mut text = String::new();
+    for (name, value) in &rows {
+        let meaning = if value.is_empty() {
+            Meaning::Absent
+        } else {
+            Meaning::Plain
+        };
+        let value = or_dash(value);
+        let lines = match room {
+            Some(room) if value.split(' ').all(|word| columns(word) <= room) => wrap(&value, room),
+            _ => vec![value],
+        };
+        let mut name = name.as_str();
+        for line in lines {
+            text += &format!("{name:names$}  {}\n", meaning.paint(&line, style));
+            name = "";
+        }
+    }
+    text
 }
 
 pub(crate) fn json(value: &Variant<'_>) -> Value {
@@ -189,6 +231,30 @@ mod tests {
         assert_eq!([5, 65, 3_660, 90_000].map(age), ["5s", "1min 5s", "1h 1min", "1d 1h"]);
         // The clock was set back.
         assert!(ago(2_000_000, 0).ends_with("(0s ago)"));
+    }
+
+    #[test]
+    fn a_value_is_wrapped_and_a_path_is_never_broken() {
+        let path = format!("/kubepods.slice/cri-containerd-{}.scope", "0".repeat(64));
+        let object = [
+            ("ControlGroup", Value::from(path.clone())),
+            ("Degraded", Value::from("CPU 20 is offline; CPU 21 is offline")),
+            ("Qos", Value::from("")),
+        ];
+        let object = object
+            .map(|(name, value)| (name.to_owned(), value))
+            .into_iter()
+            .collect();
+        let style = TextStyle {
+            width: Some(40),
+            ..TextStyle::from(true)
+        };
+        assert_eq!(
+            members(&object, &["Qos"], style),
+            format!(
+                "Qos:           -\nControlGroup:  {path}\nDegraded:      CPU 20 is offline; CPU 21\n               is offline\n"
+            )
+        );
     }
 
     #[test]

@@ -7,7 +7,9 @@ use stelia_node::locality::size;
 
 use super::marks::{COLOURS, columns, cut, keys, mark, tail};
 use super::{Core, CoreGroup, Cpu, CpuOwner, Map};
+use crate::shared::daemon;
 use crate::shared::output::{self, Column, TextStyle, column, printable};
+use crate::view::footnotes::SharedReasons;
 
 /// What the map is written on.
 pub(super) struct Paper {
@@ -82,6 +84,7 @@ pub(super) fn draw(map: &Map, paper: &Paper) -> String {
         let pieces = [host, Piece::plain(map.time()), Piece::plain(map.extent())];
         let pieces = pieces.into_iter().filter(|piece| piece.columns > 0);
         flow(&mut out, "", "  ", paper.width, pieces);
+        causes(&mut out, map, paper);
         out.push('\n');
     }
     let cells = Cells::of(map);
@@ -106,6 +109,21 @@ pub(super) fn draw(map: &Map, paper: &Paper) -> String {
         table(&mut out, map, paper);
     }
     out
+}
+
+/// A line for each reason of degradation that several pods have.
+fn causes(out: &mut String, map: &Map, paper: &Paper) {
+    let degraded: Vec<(&daemon::Pod, String)> = map
+        .pods
+        .iter()
+        .flat_map(|pod| pod.degraded().into_iter().map(|reason| (&pod.pod, reason)))
+        .collect();
+    let shared = SharedReasons::of(degraded.iter().map(|(pod, reason)| (*pod, reason.as_str())));
+    *out += &shared.lines(TextStyle {
+        width: Some(paper.width),
+        coloured: paper.coloured,
+        ..TextStyle::default()
+    });
 }
 
 /// The widths that all cells of a map share, so that columns are below each other.
@@ -207,7 +225,9 @@ fn devices(out: &mut String, map: &Map, paper: &Paper, node: Option<u32>) {
 /// The mark, the name, the CPUs and the state.
 const PODS: [Column<[String; 4]>; 4] = [
     column("MARK", |[mark, ..]| mark.clone()),
-    column("POD", |[_, pod, ..]| pod.clone()),
+    column("POD", |[_, pod, ..]: &[String; 4]| pod.clone())
+        .yields(1)
+        .shortens(),
     column("CPUS", |[_, _, cpus, _]| cpus.clone()),
     column("STATE", |[.., state]| state.clone()),
 ];

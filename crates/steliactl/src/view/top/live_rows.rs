@@ -325,6 +325,12 @@ pub(super) mod testing {
             cpus: "2".parse().unwrap(),
             float_percent: Some(99.0),
             reason: Some("degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned".to_owned()),
+            reasons: [
+                "degraded: kubelet gave CPU 2 away",
+                "floats: its vCPUs are being pinned",
+            ]
+            .map(str::to_owned)
+            .into(),
             ..InstanceRates::default()
         };
         Model {
@@ -342,7 +348,8 @@ pub(super) mod testing {
         }
         let whole = &mut model.instances[0];
         whole.recent = [0.0, 0.3, 0.5, 0.7].map(Some).into();
-        whole.reason = Some("vCPU 1 waits 12 % for a CPU, preempted 30/s".to_owned());
+        whole.reasons = vec!["vCPU 1 waits 12 % for a CPU, preempted 30/s".to_owned()];
+        whole.reason = whole.reasons.first().cloned();
         whole.vcpus[0].recent = [0.0, 0.0, 0.0, 0.4].map(Some).into();
         whole.vcpus[1].recent = vec![None, Some(0.6), Some(1.0), Some(1.0)];
         whole.vcpus[1].reason = Some("waits 12 % for a CPU, preempted 30/s".to_owned());

@@ -121,15 +121,7 @@ impl Screen {
 
     /// How many there are, in which states, and what is shown of them.
     fn title(&self, model: &Model) -> String {
-        let vcpus: usize = model.instances.iter().map(|instance| instance.vcpus.len()).sum();
-        let mut states: BTreeMap<&str, usize> = BTreeMap::new();
-        for instance in &model.instances {
-            *states.entry(&instance.state).or_default() += 1;
-        }
-        let states = states.into_iter().map(|(state, count)| format!("{count} {state}"));
-        let degraded = model.instances.iter().filter(|instance| !instance.whole).count();
-        let degraded = (degraded > 0).then(|| format!("{degraded} degraded"));
-        let states: Vec<String> = states.chain(degraded).collect();
+        let (count, states) = totals(model);
         let by = self.sort.map_or("trouble", |column| COLUMNS[column].title);
         let order = if self.reverse { ", reversed" } else { "" };
         let rows = self.rows(model).len();
@@ -138,11 +130,7 @@ impl Screen {
             (false, true) => String::new(),
             (editing, _) => format!("; /{}{}", self.filter, if editing { "_" } else { "" }),
         };
-        format!(
-            "top: {} instances, {vcpus} vCPUs, by {by}{order}; {}; row {row} of {rows}{filter}",
-            model.instances.len(),
-            states.join(", "),
-        )
+        format!("top: {count}, by {by}{order}; {states}; row {row} of {rows}{filter}")
     }
 
     pub(crate) fn draw(&self, model: &Model, area: Rect, buffer: &mut Buffer) {
@@ -204,6 +192,23 @@ impl Screen {
             _ => Style::new(),
         }
     }
+}
+
+/// How many instances and vCPUs there are, and in which states.
+pub(super) fn totals(model: &Model) -> (String, String) {
+    let vcpus: usize = model.instances.iter().map(|instance| instance.vcpus.len()).sum();
+    let mut states: BTreeMap<&str, usize> = BTreeMap::new();
+    for instance in &model.instances {
+        *states.entry(&instance.state).or_default() += 1;
+    }
+    let states = states.into_iter().map(|(state, count)| format!("{count} {state}"));
+    let degraded = model.instances.iter().filter(|instance| !instance.whole).count();
+    let degraded = (degraded > 0).then(|| format!("{degraded} degraded"));
+    let states: Vec<String> = states.chain(degraded).collect();
+    (
+        format!("{} instances, {vcpus} vCPUs", model.instances.len()),
+        states.join(", "),
+    )
 }
 
 /// A cell of that width: numbers are aligned to the right, longer text ends in an ellipsis.

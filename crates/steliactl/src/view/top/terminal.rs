@@ -8,9 +8,9 @@ use ratatui::layout::Rect;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::mpsc;
 
+use super::Source;
 use super::history::History;
 use super::screen::{Flow, Screen};
-use super::{Pace, Source};
 use crate::shared::daemon::Failure;
 use crate::shared::daemon::signals::{End, catch};
 use crate::shared::kernel::rates::{Model, rates};
@@ -49,8 +49,8 @@ fn events() -> mpsc::Receiver<Event> {
     receiver
 }
 
-/// Shows the screen until the user quits, a signal arrives, or it was drawn `count` times.
-pub(super) async fn run(source: &Source<'_>, Pace { count, delay }: Pace) -> Result<(), Failure> {
+/// Shows the screen until the user quits or a signal arrives.
+pub(super) async fn run(source: &Source<'_>, delay: Duration) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Other(format!("the terminal: {error}"));
     let began = Instant::now();
     let mut end = End::new()?;
@@ -67,7 +67,6 @@ pub(super) async fn run(source: &Source<'_>, Pace { count, delay }: Pace) -> Res
     let _restored = Restored;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let mut events = events();
-    let mut updates = 0;
     let after = || async {
         tokio::time::sleep(delay).await;
         source.sample(began).await
@@ -82,9 +81,6 @@ pub(super) async fn run(source: &Source<'_>, Pace { count, delay }: Pace) -> Res
         terminal
             .draw(|frame| draw(&model, &screen, &mut area, frame))
             .map_err(failed)?;
-        if count.is_some_and(|count| updates >= count) {
-            return Ok(());
-        }
         tokio::select! {
             () = end.reached() => return Ok(()),
             _ = hangup.recv() => return Ok(()),
@@ -108,7 +104,6 @@ pub(super) async fn run(source: &Source<'_>, Pace { count, delay }: Pace) -> Res
                     }
                     Err(failure) => screen.problem = failure.to_string(),
                 }
-                updates += 1;
                 next = Box::pin(after());
             }
         }

@@ -156,7 +156,7 @@ fn without_vms_nothing_is_advised_and_without_a_daemon_nothing_is_known() {
     facts.quiet = Some(Quiet::default());
     assert_eq!(
         named(&facts, "irq-steering").found,
-        "not known: steliad has just started"
+        "not known: steliad-quiet has not reported interrupts yet"
     );
     // It has no kubelet yet, so no VM, so it has ordered nothing.
     facts.quiet = Some(Quiet {
@@ -166,6 +166,15 @@ fn without_vms_nothing_is_advised_and_without_a_daemon_nothing_is_known() {
     for check in ["quiet", "irq-steering"] {
         let check = named(&facts, check);
         assert!(check.found.contains("no VM has had CPUs"), "{check:?}");
+    }
+    // A VM has CPUs, and nothing was reported of them.
+    facts.noise = Some(Noise::default());
+    for check in ["quiet", "irq-steering"] {
+        let check = named(&facts, check);
+        assert!(
+            check.verdict == Verdict::Unknown && check.found.contains("has not reported"),
+            "{check:?}"
+        );
     }
     facts.quiet.as_mut().unwrap().steering = "off".to_owned();
     assert_eq!(named(&facts, "irq-steering").verdict, Verdict::Advice);

@@ -273,6 +273,24 @@ fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
     );
 }
 
+#[test]
+fn checks_that_lack_the_daemons_answer_are_one_row_that_names_them() {
+    let examined = Examined(checks(&fit()));
+    let text = examined.text(TextStyle::from(true));
+    assert_eq!(text.matches("does not answer").count(), 1, "{text}");
+    assert!(
+        text.contains("unknown  not known: steliad does not answer: quiet, irq-steering, ledger, publish, vm-memory\n"),
+        "{text}"
+    );
+    let wide = TextStyle {
+        wide: true,
+        ..TextStyle::from(true)
+    };
+    for every in [wide, TextStyle::from(false)] {
+        assert_eq!(examined.text(every).matches("does not answer").count(), 5);
+    }
+}
+
 fn write(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -327,15 +345,21 @@ fn kubelets_home_is_told_by_what_was_found() {
     };
     let answers = told(|_| ());
     assert!(answers.contains("process 812 (kubelet), which answers"), "{answers}");
-    let named = told(|home| home.process.as_mut().unwrap().root = None);
+    let by_name = told(|home| home.process.as_mut().unwrap().root = None);
     assert!(
-        named.contains("(kubelet), by its name; /var/lib/kubelet is read"),
-        "{named}"
+        by_name.contains("(kubelet), by its name; /var/lib/kubelet is read"),
+        "{by_name}"
     );
     let k3s = told(|home| home.process = Ok(process(home::Host::K3s)));
     assert!(k3s.contains("/etc/rancher/k3s"), "{k3s}");
     let away = told(|home| home.process = Err("no kubelet runs".into()));
     assert_eq!(away, "no kubelet process found; /var/lib/kubelet is read");
+    let mut facts = fit();
+    facts.home.process = Err("no kubelet runs".into());
+    assert_eq!(named(&facts, "kubelet-home").verdict, Verdict::Unknown);
+    // Where steliad chooses the CPUs no kubelet is needed.
+    ours(&mut facts);
+    assert_eq!(named(&facts, "kubelet-home").verdict, Verdict::Ok);
 }
 
 #[test]

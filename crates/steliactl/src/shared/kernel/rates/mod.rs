@@ -58,6 +58,9 @@ pub(crate) struct InstanceRates {
     pub rates: Rates,
     /// What disturbs it, in words; `None` where nothing does.
     pub reason: Option<String>,
+    /// The parts of `reason`, each a reason of its own.
+    #[serde(skip)]
+    pub reasons: Vec<String>,
     /// How busy its vCPUs were; empty where no history is kept.
     #[serde(skip)]
     pub recent: Shares,
@@ -99,6 +102,11 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
+    /// Whether anything was measured.
+    pub(crate) fn is_known(&self) -> bool {
+        *self != Self::default()
+    }
+
     /// How busy the thread was, 0 to 1.
     pub(crate) fn share(&self) -> Option<f64> {
         self.utilisation_percent.map(|percent| percent / 100.0)
@@ -200,6 +208,7 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
         seconds,
         percent,
     );
+    let reasons = reason::of_instance(&now.shortcomings, throttled_percent, &vcpus);
     InstanceRates {
         pod: now.pod.clone(),
         state: now.state.clone(),
@@ -224,7 +233,8 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
         ),
         llc_bytes: now.caches.llc_bytes,
         memory_bytes_per_second: now.caches.memory_bytes_per_second,
-        reason: reason::of_instance(&now.shortcomings, throttled_percent, &vcpus),
+        reason: reason::joined(reasons.iter().cloned(), "; "),
+        reasons,
         recent: Shares::new(),
         rates: Rates {
             utilisation_percent: sum(&vcpus, |rates| rates.utilisation_percent),

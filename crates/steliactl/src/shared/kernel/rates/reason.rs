@@ -17,7 +17,7 @@ pub(super) fn of_thread(rates: &Rates) -> Option<String> {
 }
 
 /// What the daemon says, then what was measured: of its threads, the one that is disturbed most.
-pub(super) fn of_instance(told: &[String], throttled_percent: Option<f64>, vcpus: &[VcpuRates]) -> Option<String> {
+pub(super) fn of_instance(told: &[String], throttled_percent: Option<f64>, vcpus: &[VcpuRates]) -> Vec<String> {
     let throttled = throttled_percent.filter(|percent| *percent >= HIGH_THROTTLED_PERCENT);
     let throttled = throttled.map(|percent| format!("throttled {percent:.0} % of the time"));
     let of = |vcpu: &VcpuRates, rate: fn(&Rates) -> Option<f64>| rate(&vcpu.rates).unwrap_or(0.0);
@@ -30,10 +30,11 @@ pub(super) fn of_instance(told: &[String], throttled_percent: Option<f64>, vcpus
             .then(preempted(a).total_cmp(&preempted(b)))
     });
     let worst = worst.and_then(|vcpu| Some(format!("vCPU {} {}", vcpu.name, vcpu.reason.as_ref()?)));
-    joined(told.iter().cloned().chain(throttled).chain(worst), "; ")
+    told.iter().cloned().chain(throttled).chain(worst).collect()
 }
 
-fn joined(parts: impl Iterator<Item = String>, between: &str) -> Option<String> {
+/// `None` where there are no parts.
+pub(super) fn joined(parts: impl Iterator<Item = String>, between: &str) -> Option<String> {
     let parts: Vec<String> = parts.collect();
     (!parts.is_empty()).then(|| parts.join(between))
 }
@@ -80,13 +81,17 @@ mod tests {
         let vcpus = [vcpu("0", 3.0, 0.0), vcpu("1", 12.0, 0.0), vcpu("2", 0.0, 99.0)];
         let told = ["floats: vCPUs not attached".to_owned()];
         assert_eq!(
-            of_instance(&told, Some(5.0), &vcpus).unwrap(),
-            "floats: vCPUs not attached; throttled 5 % of the time; vCPU 1 waits 12 % for a CPU"
+            of_instance(&told, Some(5.0), &vcpus),
+            [
+                "floats: vCPUs not attached",
+                "throttled 5 % of the time",
+                "vCPU 1 waits 12 % for a CPU"
+            ]
         );
         assert_eq!(
-            of_instance(&[], Some(0.9), &[vcpu("0", 0.5, 20.0), vcpu("1", 0.5, 40.0)]).unwrap(),
-            "vCPU 1 preempted 40/s"
+            of_instance(&[], Some(0.9), &[vcpu("0", 0.5, 20.0), vcpu("1", 0.5, 40.0)]),
+            ["vCPU 1 preempted 40/s"]
         );
-        assert_eq!(of_instance(&[], None, &[vcpu("0", 0.9, 9.0)]), None);
+        assert!(of_instance(&[], None, &[vcpu("0", 0.9, 9.0)]).is_empty());
     }
 }

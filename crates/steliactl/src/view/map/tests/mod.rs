@@ -7,6 +7,7 @@ mod page;
 use std::sync::Arc;
 
 use nodes::{host, map_of};
+use stelia_api::{Reason, ReasonKind};
 use stelia_kubelet::{PodName, PodUid};
 
 use super::text::{Paper, draw};
@@ -90,6 +91,29 @@ fn the_heading_has_the_host_the_time_and_what_there_is() {
     let without = Paper { legend: false, ..PLAIN };
     assert!(draw(&map, &without).starts_with("socket 0 node 0\n"));
     assert!(!draw(&map, &without).contains("MARK"));
+}
+
+#[test]
+fn a_cause_of_several_vms_is_above_the_map_once_and_a_legend_has_both_ends_of_names() {
+    let mut description = node();
+    let why = "kubelet's state cannot be used: the file is empty";
+    for (uid, end) in PODS.iter().take(2).zip(["x7k2p", "q9m4z"]) {
+        let instance = instance_mut(&mut description, uid);
+        instance.degraded = vec![Reason::of_node(ReasonKind::KubeletUnusable, why)];
+        let name = format!("virt-launcher-customer-database-of-the-first-quarter-{end}");
+        instance.pod_name = PodName::new("kubevirt-tenants", &name);
+    }
+    let paper = Paper { cut: true, ..PLAIN };
+    let text = draw(&map_of(&description), &paper);
+    assert_eq!(text.matches("the file is empty").count(), 1, "{text}");
+    assert!(
+        text.split("\n\n").next().unwrap().ends_with(&format!("\n2 VMs: {why}")),
+        "{text}"
+    );
+    for end in ["x7k2p  ", "q9m4z  "] {
+        assert!(text.contains(end), "{end}: {text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
 #[test]
