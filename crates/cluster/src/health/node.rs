@@ -82,7 +82,7 @@ impl NodeHealth {
     pub fn of(member: &Member, has_nodes: bool) -> Option<Self> {
         let ready = member.node.as_ref().and_then(NodeObject::is_ready);
         let problem = member.report_problem.as_deref();
-        // Of two different objects neither counts.
+        // Two different objects of one name: neither counts.
         let stored = member.report.as_ref().map(|report| &report.stored);
         let stored = stored.filter(|_| problem.is_none());
         let is_meant = || member.node.as_ref().is_some_and(NodeObject::is_for_vms);
