@@ -37,10 +37,10 @@ fn the_daemonset_checks_the_settings_restores_the_former_ones_and_stops() {
     let script = container["args"][0].as_str().expect("a script");
     for (first, second) in [
         ("mv 50-site.toml.new 50-site.toml", "--check-config"),
-        ("--check-config", "mv 50-site.toml.before 50-site.toml"),
+        ("--check-config", "try-reload-or-restart steliad.service"),
+        ("try-reload-or-restart steliad.service", "mv 50-site.toml.before 50-site.toml"),
         ("mv 50-site.toml.before 50-site.toml", "exit 1"),
-        ("exit 1", "try-reload-or-restart steliad.service"),
-        ("try-reload-or-restart steliad.service", "touch /tmp/done"),
+        ("exit 1", "touch /tmp/done"),
     ] {
         assert!(is_followed(script, first, second), "{first}, {second}: {script}");
     }
