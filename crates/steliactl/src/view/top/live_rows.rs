@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(titles(80, 36), eighty);
         assert_eq!(titles(80, 200), eighty);
         assert_eq!(
-            [(144, 36), (158, 200)].map(|(width, names)| titles(width, names).len()),
+            [(144, 36), (162, 200)].map(|(width, names)| titles(width, names).len()),
             [COLUMNS.len() - OF_CACHES.len(); 2]
         );
         // The column of names is always shown.
