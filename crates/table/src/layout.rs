@@ -265,6 +265,11 @@ pub fn table<'a, T: 'a>(
             fit: column.fit,
             yields: column.yields,
             least_heading: widest(below_headings, at).max(longest_word(column.heading)),
+            longest_word: below_headings
+                .iter()
+                .map(|line| longest_word(&line[at].text))
+                .max()
+                .unwrap_or(0),
         };
         let columns: Vec<Shrinking> = columns.iter().enumerate().map(column).collect();
         match style.wide {
@@ -570,6 +575,25 @@ mod tests {
                 assert!(text.contains(word), "{width}: {text}");
             }
         }
+    }
+
+    #[test]
+    fn a_long_word_is_not_broken_while_another_sentence_can_become_narrower() {
+        let columns = [
+            column("REASON", |[reason, ..]: &Row| (*reason).to_owned()).wraps(),
+            column("SUCH AS", |[.., examples]: &Row| (*examples).to_owned()).wraps(),
+        ];
+        let rows = [[
+            "taint node.kubernetes.io/unreachable:NoSchedule is not tolerated",
+            "",
+            "worker-000, worker-050 and 30 other nodes of this zone",
+        ]];
+        let text = table(&columns, &rows, at(72));
+        assert!(text.contains("node.kubernetes.io/unreachable:NoSchedule "), "{text}");
+        assert!(text.lines().all(|line| line.width() <= 72), "{text}");
+        // Where there is no room for both, every line still fits.
+        let text = table(&columns, &rows, at(50));
+        assert!(text.lines().all(|line| line.width() <= 50), "{text}");
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub(crate) struct Shrinking {
     pub yields: u8,
     /// The width to which only its heading becomes narrower.
     pub least_heading: usize,
+    /// The width below which a sentence is broken inside a word.
+    pub longest_word: usize,
 }
 
 /// Takes from the columns what does not fit into `width`, in rounds, in each always from the widest one: from headings, which only take
@@ -32,6 +34,8 @@ pub(crate) fn shrink(widths: &mut [usize], columns: &[Shrinking], width: usize) 
     let wraps = |one: &Shrinking| one.fit == Fit::Wrap;
     let by_fit = |one: &Shrinking| one.fit.least();
     narrow(&|_| true, &|one| one.least_heading);
+    // While another sentence can become narrower, none is broken inside a word.
+    narrow(&wraps, &|one| SENTENCE_WIDTH.max(one.longest_word));
     narrow(&wraps, &|_| SENTENCE_WIDTH);
     for rank in (1..=columns.iter().map(|one| one.yields).max().unwrap_or(0)).rev() {
         narrow(&|one| !wraps(one) && one.yields == rank, &by_fit);
