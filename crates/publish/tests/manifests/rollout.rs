@@ -38,7 +38,10 @@ fn the_daemonset_checks_the_settings_restores_the_former_ones_and_stops() {
     for (first, second) in [
         ("mv 50-site.toml.new 50-site.toml", "--check-config"),
         ("--check-config", "try-reload-or-restart steliad.service"),
-        ("try-reload-or-restart steliad.service", "mv 50-site.toml.before 50-site.toml"),
+        (
+            "try-reload-or-restart steliad.service",
+            "mv 50-site.toml.before 50-site.toml",
+        ),
         ("mv 50-site.toml.before 50-site.toml", "exit 1"),
         ("exit 1", "touch /tmp/done"),
     ] {
