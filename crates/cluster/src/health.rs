@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
-use crate::cluster::{Cluster, each};
+use crate::chooser::Refusal;
+use crate::cluster::{Cluster, each, without_domain};
 use crate::node_rows::{self, NodeRows};
 use crate::objects::Problem;
 use crate::prose;
-use crate::verdict::{Group, groups, table_of};
+use crate::verdict::{Group, MAX_NAMED_NODES, groups, table_of};
 pub use node::{NodeHealth, NodeState};
 
 /// By what rows are ordered.
@@ -48,6 +49,12 @@ pub struct Health {
     /// What is wrong, with the nodes where it is.
     pub reasons: Vec<Group>,
     pub problems: Vec<Problem>,
+    /// The names of the nodes that `without_steliad` counts.
+    #[serde(skip)]
+    names_without_steliad: Vec<String>,
+    /// `reasons` as a terminal shows them: without VMs that are degraded for a reason of their node, which has a line of its own.
+    #[serde(skip)]
+    shown_reasons: Vec<Group>,
     /// Whether the filter names states: then all rows are shown.
     #[serde(skip)]
     is_filtered: bool,
@@ -170,7 +177,9 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
 impl Health {
     pub fn of(cluster: &Cluster, filter: &NodeFilter) -> Self {
         let all: Vec<Option<NodeHealth>> = each(&cluster.members, |member| NodeHealth::of(member, cluster.has_nodes));
-        let without_steliad = all.iter().filter(|node| node.is_none()).count() as u64;
+        let names = cluster.members.iter().map(|member| &member.name);
+        let without = names.zip(&all).filter(|(_, node)| node.is_none());
+        let names_without_steliad: Vec<String> = without.map(|(name, _)| name.clone()).collect();
         let all: Vec<NodeHealth> = all.into_iter().flatten().collect();
         let counted = |names: &mut dyn Iterator<Item = String>| {
             let mut counts: BTreeMap<String, u64> = BTreeMap::new();
@@ -181,25 +190,24 @@ impl Health {
             counts
         };
         let mut health = Self {
-            without_steliad,
+            without_steliad: names_without_steliad.len() as u64,
+            names_without_steliad,
             states: counted(&mut all.iter().map(|node| node.health.name().to_owned())),
             versions: counted(&mut all.iter().filter_map(|node| node.version.clone())),
             vms: all
                 .iter()
                 .filter_map(|node| node.vms)
                 .fold(VmCounts::default(), VmCounts::sum),
-            reasons: groups(all.iter().flat_map(|node| {
-                let reasons = node.reasons.iter();
-                reasons.map(|reason| (node.name.as_str(), reason))
-            })),
+            reasons: grouped(&all, |_, _| true),
+            shown_reasons: grouped(&all, |node, reason| {
+                reason.what != node::VMS_DEGRADED || !node.is_degraded_by_kubelet()
+            }),
             problems: cluster.problems.stored().to_vec(),
             without_summary: all.iter().filter(|node| node.has_unknown_vms()).count() as u64,
             unreadable_without_name: cluster.unreadable_without_name,
             is_filtered: !filter.states.is_empty(),
             nodes: Vec::new(),
         };
-        // What may be the administrator's choice comes behind what is trouble.
-        health.reasons.sort_by_key(|group| group.reason == node::VMS_CONTAINED);
         health.nodes = all;
         health
             .nodes
@@ -220,6 +228,24 @@ impl Health {
         self.states.iter().map(|count| count.nodes).sum()
     }
 
+    /// The nodes without steliad: on a terminal the first ones, with `-o wide` all, in a pipe none.
+    fn names_in_words(&self, style: TextStyle) -> String {
+        let named = match (style.wide, style.width) {
+            (true, _) => usize::MAX,
+            (false, Some(_)) => MAX_NAMED_NODES,
+            (false, None) => return String::new(),
+        };
+        let names = self.names_without_steliad.iter().take(named);
+        let mut names: Vec<&str> = match style.width {
+            Some(_) => names.map(|name| without_domain(name)).collect(),
+            None => names.map(String::as_str).collect(),
+        };
+        if self.names_without_steliad.len() > named {
+            names.push("…");
+        }
+        format!(" ({})", names.join(", "))
+    }
+
     /// How many of them do not work as they should.
     fn broken(&self) -> u64 {
         let broken = self.states.iter().filter(|count| {
@@ -228,6 +254,18 @@ impl Health {
         });
         broken.map(|count| count.nodes).sum()
     }
+}
+
+/// The reasons of the nodes that count. What may be the administrator's choice comes behind what is trouble.
+fn grouped(nodes: &[NodeHealth], counts: impl Fn(&NodeHealth, &Refusal) -> bool) -> Vec<Group> {
+    let counts = &counts;
+    let reasons = nodes.iter().flat_map(|node| {
+        let reasons = node.reasons.iter().filter(move |reason| counts(node, reason));
+        reasons.map(move |reason| (node.name.as_str(), reason))
+    });
+    let mut groups = groups(reasons);
+    groups.sort_by_key(|group| group.reason == node::VMS_CONTAINED);
+    groups
 }
 
 /// `3 ok, 1 away`.
@@ -244,6 +282,7 @@ impl Render for Health {
         };
         if self.without_steliad > 0 {
             nodes += &format!("; {} without steliad", counted(self.without_steliad, "node"));
+            nodes += &self.names_in_words(style);
         }
         let on = |count: &Count| format!("{} on {}", count.name, counted(count.nodes, "node"));
         let versions = match self.versions.is_empty() {
@@ -254,8 +293,12 @@ impl Render for Health {
         if self.without_summary > 0 {
             vms += &format!("; not published by {}", counted(self.without_summary, "node"));
         }
+        let reasons = match style.width {
+            Some(_) => &self.shown_reasons,
+            None => &self.reasons,
+        };
         let lines = [("Nodes", nodes), ("Versions", versions), ("VMs", vms)];
-        let mut parts = vec![properties(lines, style), table_of(&self.reasons, style)];
+        let mut parts = vec![properties(lines, style), table_of(reasons, style)];
         let shown: Vec<&NodeHealth> = self
             .nodes
             .iter()

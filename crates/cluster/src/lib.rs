@@ -213,7 +213,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             }
             match Ledger::of(&rings, vms, (since_us, until_us), now()) {
                 Some(ledger) => output_options.print(&ledger),
-                None => Err(no_vm(&rings)),
+                None => Err(no_vm(&rings, (since_us, until_us))),
             }
         }
         Command::Completions { shell } => stelia_table::completion_script("stelia-cluster", shell)
@@ -221,17 +221,12 @@ fn run(cli: &Cli) -> Result<String, Failure> {
     }
 }
 
-/// That no ring has a VM, with the rings that could not be read. The VM may be in those.
-fn no_vm(rings: &[ledger::ReadRing]) -> Failure {
-    let wrong = rings.iter().filter_map(|ring| {
-        let problem = ring.problem.as_ref()?;
-        Some(format!("; {} ({}): {problem}", ring.node, ring.directory.display()))
-    });
-    let wrong: String = wrong.collect();
-    let text = format!("no ring has such a VM in this period{wrong}");
-    match wrong.is_empty() {
-        true => Failure::NoSuchObject(text),
-        false => Failure::Other(text),
+/// That no ring has a VM in a period. It may be in a ring that could not be read.
+fn no_vm(rings: &[ledger::ReadRing], period: (u64, u64)) -> Failure {
+    let text = ledger::absent(rings, period, now());
+    match rings.iter().any(|ring| ring.problem.is_some()) {
+        true => Failure::Other(text),
+        false => Failure::NoSuchObject(text),
     }
 }
 

@@ -1,19 +1,19 @@
 //! `nodes`: a line a node.
 
+mod shown;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_node_report::Facts;
 use stelia_node_report::profile::Profile;
-use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
+use stelia_table::{Column, Meaning, Render, TextStyle, column};
 use stelia_text::excerpt;
 
 use crate::chooser::whole_cores;
 use crate::cluster::{Cluster, Member, each};
-use crate::node_rows::{self, NodeRows};
 use crate::objects::Problem;
-use crate::prose;
 
 /// A node's CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -92,7 +92,7 @@ pub const COLUMNS: [Column<Row>; 16] = [
         .wraps(),
     column("CPUS", |row: &Row| number(row.cpus)).right(),
     column("FREE", |row: &Row| number(row.free_cpus)).right(),
-    // Beside warnings a narrow terminal has no room for it; map shows the same.
+    // Of many NUMA nodes a narrow terminal has no room for it; map shows the same.
     column("FREE CORES", cores).yields(2).drops(1),
     column("LARGEST", |row: &Row| number(row.largest_vm_cpus)).right(),
     column("VMS", |row: &Row| number(row.vms)).right(),
@@ -187,10 +187,22 @@ impl Row {
         row.degraded = stored.summary.as_ref().map(|summary| summary.degraded);
         row.written_us = report.written_us;
         row.age = report.written_us.map(|written| age(now_us.saturating_sub(written)));
+        if let Some(summary) = &stored.summary
+            && summary.reason != "Ready"
+            && !summary.reason.trim().is_empty()
+        {
+            let (reason, message) = (excerpt::name(&summary.reason), excerpt::cause(&summary.message));
+            row.warnings.push(match message.is_empty() {
+                true => reason,
+                false => format!("{reason}: {message}"),
+            });
+        }
         row.warnings.extend(stored.warnings.iter().cloned());
         row.warnings.extend(stored.problem.clone());
         row.topology_policy = stored.alignment.as_ref().map(topology).unwrap_or_default();
-        row.largest_vm_cpus = chooser.largest();
+        // It would admit none, however many CPUs are free.
+        let admits_none = member.unusable().is_some() || row.can_admit() == Some(false);
+        row.largest_vm_cpus = chooser.largest().map(|cpus| if admits_none { 0 } else { cpus });
         match &stored.facts {
             Some(facts) => {
                 row.describe(facts, &chooser.free().unwrap_or_default());
@@ -316,33 +328,7 @@ impl Render for Nodes {
     fn text(&self, style: TextStyle) -> String {
         match self.nodes.is_empty() {
             true => "No nodes.\n".to_owned(),
-            false => {
-                // So many columns would be cut to nothing on most terminals.
-                let uncut = TextStyle {
-                    width: style.width.filter(|_| !style.wide),
-                    ..style
-                };
-                let rows = NodeRows::of(self.nodes.clone(), style, |row| &mut row.name, Row::shown);
-                let mut text = table(&COLUMNS, &rows.rows, uncut);
-                let amounts = self
-                    .nodes
-                    .iter()
-                    .filter(|row| row.profile.is_some() && !row.is_exact())
-                    .count();
-                if style.legend && rows.is_folded {
-                    text.push('\n');
-                    text += &prose(node_rows::FOLDED, style);
-                }
-                if style.legend && amounts > 0 {
-                    let amounts = counted(amounts as u64, "node");
-                    let sentence = format!(
-                        "{amounts} by amounts only (profile nrt): free cores are not known, and LARGEST is the most that the CPUs allow."
-                    );
-                    text.push('\n');
-                    text += &prose(&sentence, style);
-                }
-                text
-            }
+            false => shown::text(self, style),
         }
     }
 

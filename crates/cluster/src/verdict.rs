@@ -12,7 +12,7 @@ use crate::eligible;
 use crate::pod_request::PodRequest;
 
 /// Limit of the nodes that are named for a reason.
-const MAX_NAMED_NODES: usize = 3;
+pub(crate) const MAX_NAMED_NODES: usize = 3;
 
 /// Limit of the characters of a detail that stands beside each node's name.
 const MAX_SHORT_DETAIL: usize = 12;

@@ -12,11 +12,12 @@ use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 use stelia_text::{excerpt, named};
 
 use crate::cluster::{Cluster, VmPod};
+use crate::health::NodeHealth;
 use crate::nodes::age;
 use crate::objects::{IsolationCondition, Problem};
 use crate::prose;
 pub use filter::{Pattern, VmFilter};
-use rows::Rows;
+use rows::{Fold, Rows};
 
 named! {
     /// The state of a VM, as its pod's condition has it. The order is that of trouble: what needs attention comes first.
@@ -78,6 +79,12 @@ pub enum VmOrder {
     Since,
 }
 
+/// The time after its registration within which a VM that floats is starting: after it the publisher writes FloatingTooLong.
+const MAX_START_TIME_US: u64 = 120_000_000;
+
+/// The reason of a VM that floats for longer than that.
+const FLOATING_TOO_LONG: &str = "FloatingTooLong";
+
 /// A VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Vm {
@@ -92,6 +99,9 @@ pub struct Vm {
     pub reason: Option<String>,
     pub message: Option<String>,
     pub since_us: Option<u64>,
+    /// Whether it floats for no longer than a start takes.
+    #[serde(skip)]
+    is_starting: bool,
     /// What its row has instead of its name, where it stands for several VMs.
     #[serde(skip)]
     label: Option<String>,
@@ -114,6 +124,12 @@ pub struct Vms {
     /// Whether VMs were asked for by name.
     #[serde(skip)]
     is_named: bool,
+    /// Whether an order or states were asked for, so that each VM has a row, except those of which nothing is known.
+    #[serde(skip)]
+    is_listed: bool,
+    /// How many VMs the nodes count as degraded beyond those whose state is degraded here.
+    #[serde(skip)]
+    degraded_besides: u64,
 }
 
 /// How many VMs are in a state.
@@ -162,6 +178,9 @@ impl Vm {
         let text = |text: &String| (!text.is_empty()).then(|| excerpt::cause(text));
         let old = pod.node.as_deref().and_then(|node| old.get(node).copied());
         let since_us = condition.and_then(|condition| condition.since_us);
+        let state = VmState::of(condition, pod.node.is_some());
+        let is_new = since_us.is_some_and(|since| now_us.saturating_sub(since) <= MAX_START_TIME_US);
+        let is_floating = condition.is_some_and(|condition| condition.reason == "Floating");
         Self {
             pod_namespace,
             pod_name,
@@ -171,7 +190,8 @@ impl Vm {
             nodes: None,
             old,
             node: pod.node.clone(),
-            state: VmState::of(condition, pod.node.is_some()),
+            state,
+            is_starting: is_new && is_floating,
             reason: condition.and_then(|condition| text(&condition.reason)),
             message: condition.and_then(|condition| text(&condition.message)),
             since_us,
@@ -223,8 +243,12 @@ impl Vms {
         let known: BTreeSet<&str> = cluster.vms.iter().map(|vm| vm.uid.as_str()).collect();
         let of_pods = cluster.vms.iter().filter(is_here).cloned();
         let all = of_pods.chain(of_objects(cluster, &known));
-        let all = all.map(|pod| Vm::of(&pod, &old, now_us));
-        let mut vms: Vec<Vm> = all.filter(|vm| filter.lets_through(vm)).collect();
+        let all: Vec<Vm> = all.map(|pod| Vm::of(&pod, &old, now_us)).collect();
+        let degraded_besides = match filter.hides_degraded() {
+            true => 0,
+            false => degraded_besides(cluster, &all),
+        };
+        let mut vms: Vec<Vm> = all.into_iter().filter(|vm| filter.lets_through(vm)).collect();
         let mut states: BTreeMap<VmState, u64> = BTreeMap::new();
         for vm in &vms {
             *states.entry(vm.state).or_default() += 1;
@@ -239,16 +263,41 @@ impl Vms {
             states: states.collect(),
             problems: cluster.problems.stored().to_vec(),
             is_named: !filter.patterns.is_empty(),
+            is_listed: order != VmOrder::Trouble || !filter.states.is_empty(),
+            degraded_besides,
         }
     }
+
+    /// What the difference is to the VMs that `health` calls degraded.
+    fn about_degraded(&self) -> Option<String> {
+        (self.degraded_besides > 0).then(|| {
+            let vms = counted(self.degraded_besides, "more VM");
+            format!(
+                "The nodes report {vms} with a reason of degradation (stelia-cluster health). Here a VM is degraded only if, by its condition, others may run on its CPUs or its threads elsewhere."
+            )
+        })
+    }
+}
+
+/// How many VMs the nodes count as degraded beyond those in the state degraded: the condition of a VM says whether others are kept off its
+/// CPUs, which most reasons of degradation do not affect.
+fn degraded_besides(cluster: &Cluster, vms: &[Vm]) -> u64 {
+    let health = cluster.members.iter();
+    let health = health.filter_map(|member| NodeHealth::of(member, cluster.has_nodes)?.vms);
+    let published = health.map(|vms| vms.degraded).fold(0, u64::saturating_add);
+    let shown = vms.iter().filter(|vm| vm.state == VmState::Degraded).count() as u64;
+    published.saturating_sub(shown)
 }
 
 fn sort(vms: &mut [Vm], order: VmOrder) {
     vms.sort_by(|one, other| {
         let by_name = || one.name().cmp(&other.name());
         match order {
-            // A VM whose state is not up to date comes behind those whose state is.
-            VmOrder::Trouble => (one.state, !one.is_old).cmp(&(other.state, !other.is_old)),
+            // In each state, VMs on nodes that do not answer come first. A VM that starts needs no attention yet.
+            VmOrder::Trouble => {
+                let key = |vm: &Vm| (vm.state, vm.is_starting, !vm.is_old);
+                key(one).cmp(&key(other))
+            }
             VmOrder::Name => std::cmp::Ordering::Equal,
             VmOrder::Node => one.node.cmp(&other.node),
             VmOrder::Since => other.since_us.cmp(&one.since_us),
@@ -259,10 +308,17 @@ fn sort(vms: &mut [Vm], order: VmOrder) {
 
 impl Render for Vms {
     fn text(&self, style: TextStyle) -> String {
+        let about_degraded = self.about_degraded().filter(|_| style.legend);
         if self.vms.is_empty() {
-            return "No VMs.\n".to_owned();
+            let about_degraded = about_degraded.map(|note| prose(&note, style));
+            return "No VMs.\n".to_owned() + &about_degraded.unwrap_or_default();
         }
-        let rows = Rows::of(&self.vms, style, !self.is_named);
+        let fold = match (self.is_named, self.is_listed) {
+            (true, _) => Fold::Nothing,
+            (false, true) => Fold::Unknown,
+            (false, false) => Fold::Alike,
+        };
+        let rows = Rows::of(&self.vms, style, fold);
         let table = table(&COLUMNS, &rows.vms, style);
         if !style.legend {
             return table;
@@ -283,8 +339,15 @@ impl Render for Vms {
                     .to_owned(),
             );
         }
+        let is_too_long = |vm: &Vm| vm.reason.as_deref() == Some(FLOATING_TOO_LONG);
+        if style.width.is_some() && self.vms.iter().any(is_too_long) {
+            notes.push(format!(
+                "{FLOATING_TOO_LONG}: no CPUs of its own more than 120 s after the registration. On the VM's node steliactl explain says why."
+            ));
+        }
+        notes.extend(about_degraded);
         if rows.is_folded {
-            notes.push("-o wide lists each VM of unknown state.".to_owned());
+            notes.push("-o wide lists each VM.".to_owned());
         }
         if !rows.left_out.is_empty() {
             let left_out = rows.left_out.join(" and ");

@@ -8,16 +8,17 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::fit::{cut_with, shorten_with, wrap};
 use crate::printable;
+use crate::shrink::{Shrinking, shrink, shrink_sentences};
 use crate::terminal::{coloured, is_utf8};
 
 /// Blanks between two columns.
-const COLUMN_GAP: usize = 2;
+pub(crate) const COLUMN_GAP: usize = 2;
 /// A column is not cut below this width while another one can be cut.
-const MIN_COLUMN_WIDTH: usize = 8;
+pub(crate) const MIN_COLUMN_WIDTH: usize = 8;
 /// The same for a column of names: less of both ends does not tell pods apart.
 const MIN_NAME_WIDTH: usize = 16;
 /// Sentences are wrapped to this width before any other column is cut, and to [`MIN_SENTENCE_WIDTH`] after that.
-const SENTENCE_WIDTH: usize = 24;
+pub(crate) const SENTENCE_WIDTH: usize = 24;
 const MIN_SENTENCE_WIDTH: usize = 16;
 
 /// How text is laid out.
@@ -25,7 +26,7 @@ const MIN_SENTENCE_WIDTH: usize = 16;
 pub struct TextStyle {
     /// Whether header lines are printed.
     pub legend: bool,
-    /// Whether the columns of `-o wide` are shown.
+    /// Whether the columns of `-o wide` are shown. Then no column is cut or left out: a line may be longer than `width`.
     pub wide: bool,
     /// Columns within which lines are laid out; `None`: nothing is cut or wrapped.
     pub width: Option<usize>,
@@ -111,7 +112,7 @@ impl Meaning {
 
 /// What happens to a text that is wider than its column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fit {
+pub(crate) enum Fit {
     Cut,
     /// The middle is left out.
     Shorten,
@@ -121,7 +122,7 @@ enum Fit {
 
 impl Fit {
     /// The width below which the column is not narrowed while another one can be.
-    const fn least(self) -> usize {
+    pub(crate) const fn least(self) -> usize {
         match self {
             Self::Cut => MIN_COLUMN_WIDTH,
             Self::Shorten => MIN_NAME_WIDTH,
@@ -252,7 +253,7 @@ pub fn table<'a, T: 'a>(
     let widest = |lines: &[Vec<Cell>], at: usize| lines.iter().map(|line| line[at].text.width()).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..columns.len()).map(|at| widest(&lines, at)).collect();
     if let Some(width) = style.width {
-        while let Some(at) = dropped(&columns, &widths, width) {
+        while let Some(at) = dropped(&columns, &widths, width).filter(|_| !style.wide) {
             columns.remove(at);
             widths.remove(at);
             for line in &mut lines {
@@ -264,9 +265,17 @@ pub fn table<'a, T: 'a>(
             fit: column.fit,
             yields: column.yields,
             least_heading: widest(below_headings, at).max(longest_word(column.heading)),
+            longest_word: below_headings
+                .iter()
+                .map(|line| longest_word(&line[at].text))
+                .max()
+                .unwrap_or(0),
         };
         let columns: Vec<Shrinking> = columns.iter().enumerate().map(column).collect();
-        shrink(&mut widths, &columns, width);
+        match style.wide {
+            true => shrink_sentences(&mut widths, &columns, width),
+            false => shrink(&mut widths, &columns, width),
+        }
     }
     let mut text = String::new();
     for (at, cells) in lines.iter().enumerate() {
@@ -330,47 +339,6 @@ fn row<T>(cells: &[Cell], texts: &[Vec<String>], columns: &[&Column<T>], widths:
         row.push('\n');
     }
     row
-}
-
-/// What narrowing a column needs to know of it.
-struct Shrinking {
-    fit: Fit,
-    yields: u8,
-    /// The width to which only its heading becomes narrower.
-    least_heading: usize,
-}
-
-/// Takes from the columns what does not fit into `width`, in rounds, in each always from the widest one: from headings, which only take
-/// more lines; from sentences, for the same reason; from the columns of the highest rank; from sentences again; and from the columns
-/// without a rank.
-fn shrink(widths: &mut [usize], columns: &[Shrinking], width: usize) {
-    let gaps = COLUMN_GAP * widths.len().saturating_sub(1);
-    let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(width);
-    let mut narrow = |of: &dyn Fn(&Shrinking) -> bool, least: &dyn Fn(&Shrinking) -> usize| {
-        while over > 0 {
-            let candidates = (0..widths.len()).filter(|at| of(&columns[*at]));
-            let widest = candidates
-                .filter(|at| widths[*at] > least(&columns[*at]))
-                .max_by_key(|at| widths[*at]);
-            let Some(widest) = widest else { break };
-            widths[widest] -= 1;
-            over -= 1;
-        }
-    };
-    let wraps = |one: &Shrinking| one.fit == Fit::Wrap;
-    let by_fit = |one: &Shrinking| one.fit.least();
-    narrow(&|_| true, &|one| one.least_heading);
-    narrow(&wraps, &|_| SENTENCE_WIDTH);
-    for rank in (1..=columns.iter().map(|one| one.yields).max().unwrap_or(0)).rev() {
-        narrow(&|one| !wraps(one) && one.yields == rank, &by_fit);
-    }
-    narrow(&wraps, &by_fit);
-    narrow(&|one| !wraps(one) && one.yields == 0, &by_fit);
-    // The last rounds are for a terminal so narrow that every column has to give more, sentences last.
-    narrow(&|one| !wraps(one), &|_| MIN_COLUMN_WIDTH);
-    narrow(&|_| true, &|_| MIN_COLUMN_WIDTH);
-    narrow(&|one| !wraps(one), &|_| MIN_COLUMN_WIDTH / 2);
-    narrow(&|_| true, &|_| 1);
 }
 
 /// The paragraph on lines of the style's width, each with a newline.
@@ -538,6 +506,46 @@ mod tests {
         }
     }
 
+    #[test]
+    fn in_the_wide_form_columns_keep_their_width_and_only_sentences_are_wrapped() {
+        let columns = [
+            column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1).shortens(),
+            column("SINCE ISOLATED", |_: &Row| "7".to_owned()).drops(1),
+            column("UID", |_: &Row| "3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned())
+                .wide()
+                .yields(2),
+            column("WHY", |[.., why]: &Row| (*why).to_owned()).wraps(),
+        ];
+        let why = "QEMU has not attached its vCPUs for 10 s, and the runner tries every 5 s";
+        let rows = [["team-b/virt-launcher-database-0-x7k2p", "", why]];
+        let wide = |width| TextStyle {
+            wide: true,
+            ..at(width)
+        };
+        let blanks = " ".repeat(93);
+        let lines = [
+            "POD                                    SINCE ISOLATED  UID                                   WHY",
+            "team-b/virt-launcher-database-0-x7k2p  7               3ceda12c-3ee9-40fa-9f42-61428fe654a6  QEMU has not attached its vCPUs for 10",
+            &format!("{blanks}s, and the runner tries every 5 s"),
+        ];
+        for width in [20, 80, 120] {
+            assert_eq!(
+                table(&columns, &rows, wide(width)).lines().collect::<Vec<_>>(),
+                lines,
+                "{width}"
+            );
+        }
+        // Where there is room, a sentence has it.
+        let text = table(&columns, &rows, wide(150));
+        assert!(
+            text.lines().nth(1).unwrap().ends_with("for 10 s, and the runner"),
+            "{text}"
+        );
+        assert_eq!(table(&columns, &rows, wide(300)).lines().count(), 2);
+        let short = properties([("Degraded", why.to_owned())], wide(60));
+        assert!(short.lines().all(|line| line.width() <= 60), "{short}");
+    }
+
     const WRAPPED: [Column<Row>; 3] = [
         column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1).shortens(),
         column("STATE", |[_, state, _]: &Row| (*state).to_owned()),
@@ -567,6 +575,25 @@ mod tests {
                 assert!(text.contains(word), "{width}: {text}");
             }
         }
+    }
+
+    #[test]
+    fn a_long_word_is_not_broken_while_another_sentence_can_become_narrower() {
+        let columns = [
+            column("REASON", |[reason, ..]: &Row| (*reason).to_owned()).wraps(),
+            column("SUCH AS", |[.., examples]: &Row| (*examples).to_owned()).wraps(),
+        ];
+        let rows = [[
+            "taint node.kubernetes.io/unreachable:NoSchedule is not tolerated",
+            "",
+            "worker-000, worker-050 and 30 other nodes of this zone",
+        ]];
+        let text = table(&columns, &rows, at(72));
+        assert!(text.contains("node.kubernetes.io/unreachable:NoSchedule "), "{text}");
+        assert!(text.lines().all(|line| line.width() <= 72), "{text}");
+        // Where there is no room for both, every line still fits.
+        let text = table(&columns, &rows, at(50));
+        assert!(text.lines().all(|line| line.width() <= 50), "{text}");
     }
 
     #[test]

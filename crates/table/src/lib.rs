@@ -3,6 +3,7 @@
 //! | module | what is there |
 //! |---|---|
 //! | `layout` | tables: [`Column`], [`table`], [`properties`] |
+//! | `shrink` | the widths of columns on a terminal |
 //! | `fit` | texts wrapped, cut or shortened to a width |
 //! | `terminal` | whether the terminal has colours and UTF-8 |
 //! | `form` | table, JSON or YAML: [`Form`], and what every answer can do: [`Render`] |
@@ -15,6 +16,7 @@ mod examples;
 mod fit;
 mod form;
 mod layout;
+mod shrink;
 mod terminal;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -16,6 +16,10 @@ const READY: &str = "Ready";
 pub(super) const VMS_CONTAINED: &str = "VMs are contained";
 /// The reason of a Node whose condition `Ready` is not True.
 const NODE_NOT_READY: &str = "the Node is not Ready";
+/// The reason of a node with VMs that have a reason of degradation.
+pub(super) const VMS_DEGRADED: &str = "VMs are degraded";
+/// The reason of a node whose kubelet's file cannot be used, which degrades each of its VMs.
+const KUBELET_STATE_UNUSABLE: &str = "KubeletStateUnusable";
 /// Limit of the states that a reason names.
 const MAX_NAMED_STATES: usize = 3;
 
@@ -32,7 +36,9 @@ named! {
         Unpublished = "unpublished",
         /// What it publishes cannot be read.
         Unreadable = "unreadable",
-        /// No VM can be admitted: the Node is not Ready, kubelet's file cannot be used, kubelet's configuration cannot be read, …
+        /// Its Node is not Ready.
+        NodeNotReady = "node-not-ready",
+        /// No VM can be admitted: kubelet's file cannot be used, kubelet's configuration cannot be read, …
         NotReady = "not-ready",
         /// VMs are admitted, and some have a reason of degradation.
         Degraded = "degraded",
@@ -56,7 +62,7 @@ impl NodeState {
         match self {
             Self::Ok => Meaning::Good,
             Self::Degraded | Self::Floating | Self::LeftBehind | Self::Contained => Meaning::Attention,
-            Self::Away | Self::Unpublished | Self::Unreadable | Self::NotReady => Meaning::Broken,
+            Self::Away | Self::Unpublished | Self::Unreadable | Self::NodeNotReady | Self::NotReady => Meaning::Broken,
         }
     }
 }
@@ -110,7 +116,7 @@ impl NodeHealth {
         }
         if let Some(cause) = member.not_ready() {
             // A machine without power publishes nothing, and what it published last stays.
-            found.insert(0, (NodeState::NotReady, reason(NODE_NOT_READY, cause)));
+            found.insert(0, (NodeState::NodeNotReady, reason(NODE_NOT_READY, cause)));
         }
         Some(Self {
             name: member.name.clone(),
@@ -128,6 +134,12 @@ impl NodeHealth {
     /// Whether its VMs belong to the sums and are not published.
     pub(super) fn has_unknown_vms(&self) -> bool {
         self.vms.is_none() && self.health != NodeState::LeftBehind
+    }
+
+    /// Whether its VMs are degraded because kubelet's file cannot be used, which is a reason of the node.
+    pub(super) fn is_degraded_by_kubelet(&self) -> bool {
+        let is_unusable = self.reasons.iter().any(|reason| reason.what == KUBELET_STATE_UNUSABLE);
+        is_unusable && self.vms.is_some_and(|vms| vms.degraded == vms.total())
     }
 
     /// What the table shows beside the name, without `-o wide`.
@@ -221,7 +233,7 @@ fn wrong(
     }
     if let Some(vms) = vms.filter(|vms| vms.degraded > 0) {
         let detail = format!("{} of {}", vms.degraded, vms.total());
-        found.push((NodeState::Degraded, reason("VMs are degraded", detail)));
+        found.push((NodeState::Degraded, reason(VMS_DEGRADED, detail)));
     }
     if let Some(floating) = vms.and_then(floating) {
         found.push((NodeState::Floating, floating));

@@ -164,7 +164,7 @@ fn a_machine_without_power_is_not_ok_although_its_last_object_says_so() {
     let good = || summary("0.1.0", "Ready", json!({"isolated": 1}), 0);
     let fleet = cluster(&[dead, object("w-1", &[good()]), alive, object("w-2", &[good()])]);
     let health = Health::of(&fleet, &NodeFilter::default());
-    assert_eq!(states(&health), [("w-1", "not-ready"), ("w-2", "ok")]);
+    assert_eq!(states(&health), [("w-1", "node-not-ready"), ("w-2", "ok")]);
     let text = health.text(TextStyle::from(true));
     assert!(
         text.contains("the Node is not Ready (Kubelet stopped posting node status.)"),
@@ -417,4 +417,63 @@ fn on_a_terminal_a_message_is_in_the_table_of_reasons_alone_and_equal_nodes_shar
     assert!(text.contains("-o wide lists each"), "{text}");
     let piped = health.text(TextStyle::from(true));
     assert_eq!(piped.matches("wrong checksum").count(), 26, "{piped}");
+}
+
+#[test]
+fn nodes_without_steliad_are_named_where_people_read() {
+    let mut items: Vec<Value> = (1..=4)
+        .map(|number| node(&format!("c-{number}.dc1.example"), json!({})))
+        .collect();
+    items.push(object("w-1", &[summary("0.2.0", "Ready", json!({"isolated": 1}), 0)]));
+    items.push(node("w-1", json!({})));
+    let health = Health::of(&cluster(&items), &NodeFilter::default());
+    let text = |width, wide| {
+        health.text(TextStyle {
+            width,
+            wide,
+            ..TextStyle::from(true)
+        })
+    };
+    let terminal = text(Some(200), false);
+    assert!(
+        terminal.contains("; 4 nodes without steliad (c-1, c-2, c-3, …)\n"),
+        "{terminal}"
+    );
+    assert!(text(Some(200), true).contains("(c-1, c-2, c-3, c-4)\n"));
+    assert!(text(None, true).contains("c-3.dc1.example, c-4.dc1.example)\n"));
+    assert!(text(None, false).contains("; 4 nodes without steliad\n"));
+}
+
+#[test]
+fn on_a_terminal_vms_that_are_degraded_by_kubelets_file_are_counted_for_that_reason_alone() {
+    let isolated = || json!({"isolated": 2});
+    let health = Health::of(
+        &cluster(&[
+            object("w-1", &[summary("0.2.0", "KubeletStateUnusable", isolated(), 2)]),
+            // It has a VM with another reason: kubelet's file would degrade both.
+            object("w-2", &[summary("0.2.0", "KubeletStateUnusable", isolated(), 1)]),
+            object("w-3", &[summary("0.2.0", "Ready", isolated(), 2)]),
+        ]),
+        &NodeFilter::default(),
+    );
+    let count = |style| {
+        let text = health.text(style);
+        let line = text.lines().find(|line| line.starts_with("VMs are degraded")).unwrap();
+        line.split_whitespace().nth(3).unwrap().to_owned()
+    };
+    let terminal = TextStyle {
+        width: Some(120),
+        ..TextStyle::from(true)
+    };
+    assert_eq!(
+        (count(terminal), count(TextStyle::from(true))),
+        ("2".into(), "3".into())
+    );
+    let json = serde_json::to_value(&health).unwrap();
+    let degraded = json["reasons"].as_array().unwrap().iter();
+    let counts: Vec<&Value> = degraded
+        .filter(|reason| reason["reason"] == "VMs are degraded")
+        .map(|reason| &reason["nodes"])
+        .collect();
+    assert_eq!(counts, [3]);
 }

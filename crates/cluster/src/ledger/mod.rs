@@ -1,8 +1,10 @@
 //! `ledger`: the accounts of a VM in the copied ledgers of several nodes, merged into one, with what is missing.
 
+mod absent;
 mod join;
 mod missing;
 mod month;
+mod narrow;
 mod rings;
 #[cfg(test)]
 mod tests;
@@ -16,6 +18,7 @@ use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printabl
 
 use crate::prose;
 use crate::vms::Pattern;
+pub use absent::absent;
 pub use month::Month;
 pub use rings::{ReadRing, RingCopy, of_argument, read};
 
@@ -249,7 +252,7 @@ impl Ledger {
             days_without: merged.days_without,
             missing: Vec::new(),
         };
-        ledger.missing = missing::of(&ledger);
+        ledger.missing = missing::sentences(&missing::notes(&ledger));
         Some(ledger)
     }
 
@@ -290,13 +293,19 @@ impl Render for Ledger {
             ("Other devices", total(&self.totals.devices).to_string()),
             ("Lost at most", format!("{}.{:03} s", delay_ms / 1000, delay_ms % 1000)),
         ];
-        let mut parts = vec![properties(lines, style), table(&COLUMNS, &self.parts, style)];
+        let (table_of_parts, left_out) = narrow::parts_table(&self.parts, style);
+        let mut parts = vec![properties(lines, style), table_of_parts];
+        if !left_out.is_empty() {
+            parts.push(left_out.iter().map(|one| prose(one, style)).collect());
+        }
         if style.wide {
             parts.push(table(&DAYS, &self.days, style));
         }
-        if !self.missing.is_empty() {
-            let missing = self.missing.iter().map(|one| prose(&format!("Missing: {one}"), style));
-            parts.push(missing.collect());
+        // What reads a pipe gets each note.
+        let is_folded = style.width.is_some() && !style.wide;
+        let notes = missing::lines(&missing::notes(self), is_folded);
+        if !notes.is_empty() {
+            parts.push(notes.iter().map(|one| prose(one, style)).collect());
         }
         parts.join("\n")
     }

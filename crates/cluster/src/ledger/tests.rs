@@ -252,6 +252,39 @@ fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
     );
     let begin = same.as_str();
     assert!(has(&ledger, begin), "{:?}", ledger.missing);
+    assert!(has(&ledger, &format!("{begin}, and times")), "{:?}", ledger.missing);
+}
+
+#[test]
+fn a_pod_that_two_rings_have_with_the_same_times_is_counted_once_and_nothing_is_missing() {
+    let all = tempfile::tempdir().unwrap();
+    for node in ["n1", "n2"] {
+        ring(&all.path().join(node), "team-a/web", "aaa", OCTOBER);
+    }
+    let period = (OCTOBER, OCTOBER + MINUTE);
+    let ledger = Ledger::of(&read(all.path()), &pattern("team-a/web"), period, OCTOBER + DAY_US).unwrap();
+    assert_eq!(
+        (ledger.missing.len(), ledger.repeated.len()),
+        (0, 1),
+        "{:?}",
+        ledger.missing
+    );
+    let text = ledger.text(TextStyle::from(true));
+    assert!(text.contains("\nCounted once: the rings of n1 ("), "{text}");
+    assert!(!text.contains("missing") && !text.contains("Missing"), "{text}");
+}
+
+#[test]
+fn the_days_without_the_vm_are_named_before_rings_that_end_early() {
+    let copies = copies();
+    let period = Month::parse("2026-10").unwrap().period();
+    let ledger = Ledger::of(&read(copies.path()), &pattern("team-a/*"), period, u64::MAX).unwrap();
+    assert!(ledger.missing.len() > 3, "{:?}", ledger.missing);
+    assert!(
+        ledger.missing[0].starts_with("no ring has the VM on "),
+        "{:?}",
+        ledger.missing
+    );
 }
 
 /// The ring of a node with a VM that is read every hour of four days, in segments of about ten entries. During each hour another task ran.

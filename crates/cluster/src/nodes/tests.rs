@@ -64,21 +64,106 @@ fn many_equal_nodes_share_a_row_on_a_terminal() {
     assert_eq!(nodes.text(TextStyle::from(true)).matches(".dc1.example").count(), 30);
 }
 
-#[test]
-fn beside_warnings_a_terminal_of_80_columns_shows_states_whole_and_free_once() {
-    let dead = json!({
-        "kind": "Node", "metadata": {"name": "worker-000.dc1.example"},
-        "status": {"conditions": [{"type": "Ready", "status": "False", "message": "kubelet stopped posting its status"}]},
-    });
-    let unpublished = json!({"kind": "Node", "metadata": {"name": "worker-001.dc1.example"}});
-    let nodes = nodes(&[dead, object("worker-000.dc1.example"), unpublished]);
-    let text = nodes.text(TextStyle {
+/// A terminal of 80 columns.
+fn narrow() -> TextStyle {
+    TextStyle {
         width: Some(80),
         ..TextStyle::from(true)
-    });
-    assert_eq!(text.matches("FREE").count(), 1, "{text}");
+    }
+}
+
+/// A node that has not been Ready since its kubelet stopped.
+fn dead(name: &str) -> Value {
+    json!({
+        "kind": "Node", "metadata": {"name": name},
+        "status": {"conditions": [{"type": "Ready", "status": "False", "message": "kubelet stopped posting its status"}]},
+    })
+}
+
+/// A node that admits no VM because kubelet's file cannot be used.
+fn unusable(name: &str) -> [Value; 2] {
+    let summary = json!({"version": "0.2.0", "reason": "KubeletStateUnusable", "message": "wrong checksum", "instances": {}, "degraded": 0});
+    let mut object = object(name);
+    object["attributes"] = json!([
+        {"name": "isolation.stelia.io/state", "value": "unusable"},
+        {"name": "isolation.stelia.io/summary", "value": summary.to_string()},
+    ]);
+    let node = json!({"kind": "Node", "metadata": {"name": name, "labels": {"stelia.io/ready": "false"}}});
+    [node, object]
+}
+
+#[test]
+fn warnings_that_have_no_room_are_footnotes_and_every_column_stays() {
+    let unpublished = json!({"kind": "Node", "metadata": {"name": "worker-001.dc1.example"}});
+    let [node, unusable] = unusable("worker-003.dc1.example");
+    let nodes = nodes(&[
+        dead("worker-000.dc1.example"),
+        object("worker-000.dc1.example"),
+        unpublished,
+        dead("worker-002.dc1.example"),
+        object("worker-002.dc1.example"),
+        node,
+        unusable,
+    ]);
+    let text = nodes.text(narrow());
+    assert!(text.contains("FREE CORES"), "{text}");
     for whole in ["worker-000  no     not-ready", "worker-001  -      unpublished"] {
         assert!(text.contains(whole), "{text}");
     }
+    assert!(
+        text.contains("\n\n[1] the Node is not Ready: kubelet stopped posting its status\n[2] KubeletStateUnusable"),
+        "{text}"
+    );
+    let ends = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().last().unwrap().to_owned()
+    };
+    assert_eq!(ends("worker-002"), "[1]", "{text}");
+    assert!(ends("worker-003").starts_with('['), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    // A pipe, a wide terminal, and a table without a legend have each warning where it belongs.
+    let wide = TextStyle {
+        width: Some(160),
+        ..narrow()
+    };
+    let bare = TextStyle {
+        legend: false,
+        ..narrow()
+    };
+    for style in [TextStyle::from(true), wide, bare] {
+        let text = nodes.text(style);
+        assert!(text.contains("kubelet") && !text.contains("[1]"), "{text}");
+    }
+}
+
+#[test]
+fn a_node_that_admits_none_has_no_largest_vm_and_says_why() {
+    let mut items = vec![dead("w-1"), object("w-1"), object("w-3")];
+    items.extend(unusable("w-2"));
+    let nodes = nodes(&items);
+    let of = |at: usize| (nodes.nodes[at].state.as_str(), nodes.nodes[at].largest_vm_cpus);
+    assert_eq!(
+        [of(0), of(1), of(2)],
+        [("not-ready", Some(0)), ("unusable", Some(0)), ("usable", Some(4))]
+    );
+    assert_eq!(nodes.nodes[1].warnings[0], "KubeletStateUnusable: wrong checksum");
+}
+
+#[test]
+fn on_a_terminal_trouble_comes_first_and_in_a_pipe_names_are_sorted() {
+    let mut items = vec![object("a"), json!({"kind": "Node", "metadata": {"name": "b"}})];
+    items.extend(unusable("c"));
+    items.extend([dead("d"), object("d"), object("e")]);
+    let nodes = nodes(&items);
+    let names = |style| {
+        let text = nodes.text(style);
+        let rows = text.lines().skip(1).take_while(|line| !line.is_empty());
+        let names = rows.filter(|line| !line.starts_with(' '));
+        names
+            .map(|line| line.split(' ').next().unwrap().to_owned())
+            .collect::<String>()
+    };
+    assert_eq!(names(narrow()), "dcbae");
+    assert_eq!(names(TextStyle::from(true)), "abcde");
+    assert_eq!(names(TextStyle { wide: true, ..narrow() }), "abcde");
 }

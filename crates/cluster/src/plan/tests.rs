@@ -138,3 +138,31 @@ fn many_equal_nodes_share_a_row_on_a_terminal() {
     let piped = plan.text(TextStyle::from(true));
     assert_eq!(piped.matches(".dc1.example ").count(), 30, "{piped}");
 }
+
+#[test]
+fn a_taint_is_not_broken_inside_on_a_terminal_of_80_columns() {
+    let group = |reason: &str, detail: &str| Group {
+        reason: reason.to_owned(),
+        nodes: 8,
+        examples: ["worker-000", "worker-050", "worker-100"]
+            .map(|node| crate::verdict::Example {
+                node: node.to_owned(),
+                detail: detail.to_owned(),
+            })
+            .to_vec(),
+    };
+    let groups = [
+        group("taint node.kubernetes.io/unreachable:NoSchedule is not tolerated", ""),
+        group(
+            "kubelet would reject it: TopologyAffinityError",
+            "no NUMA nodes have enough of cpu free",
+        ),
+    ];
+    let terminal = TextStyle {
+        width: Some(80),
+        ..TextStyle::from(true)
+    };
+    let text = table_of(&groups, terminal);
+    assert!(text.contains("node.kubernetes.io/unreachable:NoSchedule "), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}

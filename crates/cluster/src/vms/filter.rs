@@ -12,6 +12,12 @@ pub struct VmFilter {
 }
 
 impl VmFilter {
+    /// Whether VMs in the state degraded may be left out, so that their number says nothing about the nodes.
+    pub(super) fn hides_degraded(&self) -> bool {
+        let is_out = !self.states.is_empty() && !self.states.contains(&VmState::Degraded);
+        is_out || !self.patterns.is_empty() || self.namespace.is_some()
+    }
+
     pub(super) fn lets_through(&self, vm: &Vm) -> bool {
         // As the table shows it on a narrow terminal.
         let short = vm.pod_name.strip_prefix(LAUNCHER);

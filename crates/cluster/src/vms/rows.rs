@@ -1,5 +1,5 @@
-//! The rows of the table: names without what all have in common where the terminal is too narrow for it, and one row for the VMs of
-//! which nothing is known.
+//! The rows of the table: names without what all have in common where the terminal is too narrow for it, and one row for VMs that are
+//! alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +11,25 @@ use crate::cluster::{common_domain, without_domain};
 /// What KubeVirt's pods are called, in front of the VM's name.
 pub(super) const LAUNCHER: &str = "virt-launcher-";
 
+/// Limit of the VMs that are listed one by one on a terminal.
+const MAX_LISTED_VMS: usize = 20;
+
+/// Limit of the VMs that are named of those which need attention for the same reason.
+const MAX_NAMED_VMS: u64 = 10;
+
+/// The reason in the row of VMs of which nothing is known.
+const NO_CONDITION: &str = "no condition is published: --pod-conditions=all";
+
+/// Which VMs may share a row on a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fold {
+    Nothing,
+    /// Those of unknown state.
+    Unknown,
+    /// Of many VMs also those that are alike.
+    Alike,
+}
+
 /// The rows, and what their names lack.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Rows {
@@ -21,17 +40,13 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// `fold`: whether VMs of unknown state may share a row.
-    pub(super) fn of(vms: &[Vm], style: TextStyle, fold: bool) -> Self {
-        // What reads a pipe gets each.
-        let vms = match fold && !style.wide && style.width.is_some() {
-            true => folded(vms),
-            false => vms.to_vec(),
-        };
-        let vms: Vec<Vm> = match style.wide {
+    pub(super) fn of(vms: &[Vm], style: TextStyle, fold: Fold) -> Self {
+        let vms: Vec<Vm> = match (style.wide, style.width) {
             // A column of its own has the message.
-            true => vms,
-            false => vms.into_iter().map(with_message).collect(),
+            (true, _) => vms.to_vec(),
+            // What reads a pipe gets each.
+            (false, None) => vms.iter().cloned().map(with_message).collect(),
+            (false, Some(_)) => folded(vms.iter().cloned().map(with_cause).collect(), fold),
         };
         let is_folded = vms.iter().any(|vm| vm.label.is_some());
         let whole = TextStyle {
@@ -55,51 +70,111 @@ impl Rows {
     }
 }
 
-/// The reason in the row of VMs of which nothing is known.
-const NO_CONDITION: &str = "no condition is published: --pod-conditions=all";
+/// What VMs of one row have in common.
+type Alike = (VmState, bool, Option<&'static str>, Option<String>);
 
-/// The VMs with one row for all whose state is unknown for the same reason, where the first of them is.
-fn folded(vms: &[Vm]) -> Vec<Vm> {
-    let key = |vm: &Vm| (vm.state == VmState::Unknown).then_some(vm.old);
-    let mut counts: BTreeMap<Option<&str>, (u64, BTreeSet<&str>)> = BTreeMap::new();
-    for vm in vms {
-        if let Some(old) = key(vm) {
-            let (count, nodes) = counts.entry(old).or_default();
-            *count += 1;
-            nodes.extend(vm.node.as_deref());
+/// VMs that are alike.
+#[derive(Debug, Default)]
+struct Group {
+    vms: u64,
+    nodes: BTreeSet<String>,
+    /// How many of them have a row.
+    rows: u64,
+}
+
+/// The VMs with one row for those that are alike, where the first of them is. Of VMs that need attention the first ones are named.
+fn folded(vms: Vec<Vm>, fold: Fold) -> Vec<Vm> {
+    let are_many = fold == Fold::Alike && vms.len() > MAX_LISTED_VMS;
+    let key = |vm: &Vm| -> Option<Alike> {
+        let may = match vm.state {
+            VmState::Unknown => fold != Fold::Nothing,
+            _ => are_many,
+        };
+        may.then(|| (vm.state, vm.is_starting, vm.old, vm.reason.clone()))
+    };
+    let mut groups: BTreeMap<Alike, Group> = BTreeMap::new();
+    for vm in &vms {
+        if let Some(key) = key(vm) {
+            let group = groups.entry(key).or_default();
+            let named = named(vm);
+            group.vms += 1;
+            // The row of the rest has the nodes of the rest.
+            if group.vms > named {
+                group.nodes.extend(vm.node.clone());
+            }
         }
     }
     let mut rows = Vec::new();
     for vm in vms {
-        let of_reason = key(vm).and_then(|old| counts.get_mut(&old));
-        match of_reason {
-            None | Some((1, _)) => rows.push(vm.clone()),
-            // It has a row already.
-            Some((0, _)) => {}
-            Some((count, nodes)) => {
-                let is_unpublished = vm.old.is_none();
-                rows.push(Vm {
-                    label: Some(counted(*count, "VM")),
-                    nodes: (nodes.len() > 1).then(|| counted(nodes.len() as u64, "node")),
-                    reason: is_unpublished
-                        .then(|| NO_CONDITION.to_owned())
-                        .or_else(|| vm.reason.clone()),
-                    ..vm.clone()
-                });
-                *count = 0;
-            }
+        let Some(group) = key(&vm).and_then(|key| groups.get_mut(&key)) else {
+            rows.push(vm);
+            continue;
+        };
+        group.rows += 1;
+        let named = named(&vm);
+        // A row for a single VM has its name.
+        if group.rows <= named || group.vms == named + 1 {
+            rows.push(vm);
+        } else if group.rows == named + 1 {
+            rows.push(row_of(vm, group, named));
         }
     }
     rows
 }
 
+/// How many VMs have a row of their own before the others of their group share one.
+fn named(vm: &Vm) -> u64 {
+    match vm.state {
+        VmState::Degraded | VmState::Contained => MAX_NAMED_VMS,
+        VmState::Floating if !vm.is_starting => MAX_NAMED_VMS,
+        _ => 0,
+    }
+}
+
+/// The row that stands for the VMs of a group without the first `named`, of which `vm` is one.
+fn row_of(vm: Vm, group: &Group, named: u64) -> Vm {
+    let more = if named > 0 { "more VM" } else { "VM" };
+    let is_unpublished = vm.state == VmState::Unknown && vm.old.is_none();
+    Vm {
+        label: Some(counted(group.vms - named, more)),
+        nodes: (group.nodes.len() > 1).then(|| counted(group.nodes.len() as u64, "node")),
+        reason: is_unpublished
+            .then(|| NO_CONDITION.to_owned())
+            .or_else(|| vm.reason.clone()),
+        age: None,
+        ..vm
+    }
+}
+
 /// A VM that floats with its condition's message where the reason repeats the state.
 fn with_message(mut vm: Vm) -> Vm {
-    let repeats = |reason: &String| reason.eq_ignore_ascii_case(vm.state.name());
-    if vm.state == VmState::Floating && vm.message.is_some() && vm.reason.as_ref().is_some_and(repeats) {
+    if vm.state == VmState::Floating && vm.message.is_some() && repeats_the_state(&vm) {
         vm.reason = vm.message.clone();
     }
     vm
+}
+
+/// The same for a terminal, where every VM has its cause in a few words, and a VM without one has none.
+fn with_cause(vm: Vm) -> Vm {
+    if !repeats_the_state(&vm) {
+        return vm;
+    }
+    let cause = match vm.state {
+        VmState::Isolated => None,
+        VmState::Floating if vm.is_starting => Some("starting".to_owned()),
+        // "its vCPUs are pinned to the CPUs 4-7, without a partition that keeps others off: the kernel refused the partition"
+        VmState::Contained => {
+            let cause = |message: &String| Some(message.split_once(": ")?.1.to_owned());
+            vm.message.as_ref().and_then(cause)
+        }
+        _ => vm.message.clone().or_else(|| vm.reason.clone()),
+    };
+    Vm { reason: cause, ..vm }
+}
+
+fn repeats_the_state(vm: &Vm) -> bool {
+    let reason = vm.reason.as_ref();
+    reason.is_some_and(|reason| reason.eq_ignore_ascii_case(vm.state.name()))
 }
 
 /// The VMs without the domain that all their nodes have, and without [`LAUNCHER`]; and what was left out.

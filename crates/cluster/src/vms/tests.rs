@@ -269,7 +269,7 @@ fn vms_of_unknown_state_share_a_row_on_a_terminal_unless_each_is_asked_for() {
         [
             "2 VMs w-3 unknown - its Node is not Ready",
             "3 VMs 2 nodes unknown - no condition is published: --pod-conditions=all",
-            "team-a/d w-1 isolated 10m Isolated"
+            "team-a/d w-1 isolated 10m"
         ]
     );
     assert!(
@@ -308,4 +308,129 @@ fn the_reason_of_a_vm_that_floats_does_not_repeat_the_state() {
     );
     let json = serde_json::to_value(&vms).unwrap();
     assert_eq!(json["vms"][0]["reason"], "Floating");
+}
+
+/// The rows of the table, without the blanks between their columns.
+fn rows(text: &str) -> Vec<String> {
+    let lines = text.lines().skip(3).take_while(|line| !line.is_empty());
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    lines.map(words).collect()
+}
+
+fn terminal() -> TextStyle {
+    TextStyle {
+        width: Some(120),
+        ..TextStyle::from(true)
+    }
+}
+
+/// Many VMs that are well, and 12 of each kind of trouble.
+fn many() -> Vec<Value> {
+    let mut items = Vec::new();
+    for number in 0..12 {
+        let node = format!("w-{number:02}");
+        let mut new = pod(&format!("a-{number:02}"), Some(&node), Some(("False", "Floating")));
+        new["status"]["conditions"][1]["lastTransitionTime"] = json!("2026-10-01T09:59:00Z");
+        let mut contained = pod(&format!("c-{number:02}"), Some(&node), Some(("False", "Contained")));
+        contained["status"]["conditions"][1]["message"] = json!(format!(
+            "pinned to the CPUs {number}, without a partition: the kernel refused"
+        ));
+        items.extend([new, contained]);
+        items.push(pod(
+            &format!("f-{number:02}"),
+            Some(&node),
+            Some(("False", "FloatingTooLong")),
+        ));
+        items.push(pod(&format!("i-{number:02}"), Some(&node), Some(("True", "Isolated"))));
+        items.push(pod(&format!("j-{number:02}"), Some(&node), Some(("True", "Isolated"))));
+    }
+    items
+}
+
+#[test]
+fn many_vms_that_are_alike_share_a_row_on_a_terminal_and_those_in_trouble_are_named_first() {
+    let cluster = cluster(&many());
+    let of = |filter: &VmFilter, order| Vms::of(&cluster, filter, order, true, NOW);
+    let vms = of(&VmFilter::default(), VmOrder::default());
+    let text = vms.text(terminal());
+    let rows_of_all = rows(&text);
+    assert_eq!(rows_of_all.len(), 10 + 1 + 1 + 10 + 1 + 1, "{text}");
+    assert_eq!(rows_of_all[0], "team-a/f-00 w-00 floating 10m FloatingTooLong");
+    assert_eq!(rows_of_all[10], "2 more VMs 2 nodes floating - FloatingTooLong");
+    assert_eq!(rows_of_all[11], "12 VMs 12 nodes floating - starting");
+    assert_eq!(rows_of_all[12], "team-a/c-00 w-00 contained 10m the kernel refused");
+    assert_eq!(rows_of_all[22], "2 more VMs 2 nodes contained - the kernel refused");
+    assert_eq!(rows_of_all[23], "24 VMs 12 nodes isolated -");
+    assert!(text.contains("\n-o wide lists each VM.\n"), "{text}");
+    assert!(text.contains("\nFloatingTooLong: no CPUs of its own"), "{text}");
+    // Each has a row in a pipe, with -o wide, and where states or an order are asked for.
+    assert_eq!(rows(&vms.text(TextStyle::from(true))).len(), 60);
+    let wide = TextStyle {
+        wide: true,
+        ..terminal()
+    };
+    assert_eq!(rows(&vms.text(wide)).len(), 60);
+    let isolated = VmFilter {
+        states: vec![VmState::Isolated],
+        ..VmFilter::default()
+    };
+    assert_eq!(rows(&of(&isolated, VmOrder::default()).text(terminal())).len(), 24);
+    assert_eq!(
+        rows(&of(&VmFilter::default(), VmOrder::Name).text(terminal())).len(),
+        60
+    );
+}
+
+#[test]
+fn a_few_vms_have_a_row_each_and_no_reason_repeats_the_state() {
+    let few = cluster(&many()[..10]);
+    let vms = Vms::of(&few, &VmFilter::default(), VmOrder::default(), true, NOW);
+    assert_eq!(
+        rows(&vms.text(terminal())),
+        [
+            "team-a/f-00 w-00 floating 10m FloatingTooLong",
+            "team-a/f-01 w-01 floating 10m FloatingTooLong",
+            "team-a/a-00 w-00 floating 60s starting",
+            "team-a/a-01 w-01 floating 60s starting",
+            "team-a/c-00 w-00 contained 10m the kernel refused",
+            "team-a/c-01 w-01 contained 10m the kernel refused",
+            "team-a/i-00 w-00 isolated 10m",
+            "team-a/i-01 w-01 isolated 10m",
+            "team-a/j-00 w-00 isolated 10m",
+            "team-a/j-01 w-01 isolated 10m"
+        ]
+    );
+    // A reason "Floating" that is older than a start takes has its message.
+    let old = cluster(&[pod("a", Some("w-1"), Some(("False", "Floating")))]);
+    let vms = Vms::of(&old, &VmFilter::default(), VmOrder::default(), true, NOW);
+    assert_eq!(rows(&vms.text(terminal())), ["team-a/a w-1 floating 10m why Floating"]);
+}
+
+#[test]
+fn vms_that_health_calls_degraded_and_whose_isolation_holds_are_told() {
+    let summary = json!({"version": "0.2.0", "reason": "KubeletStateUnusable", "message": "wrong checksum",
+        "instances": {"isolated": 2}, "degraded": 2, "floating_too_long": 0});
+    let object = json!({
+        "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": "w-1"}, "zones": [],
+        "attributes": [{"name": "isolation.stelia.io/summary", "value": summary.to_string()}],
+    });
+    let isolated = |name| pod(name, Some("w-1"), Some(("True", "Isolated")));
+    let text = |items: &[Value], state| {
+        let filter = VmFilter {
+            states: Vec::from_iter(state),
+            ..VmFilter::default()
+        };
+        Vms::of(&cluster(items), &filter, VmOrder::default(), true, NOW).text(TextStyle::from(true))
+    };
+    let items = [isolated("a"), isolated("b"), object.clone()];
+    let note = "The nodes report 2 more VMs with a reason of degradation";
+    assert!(text(&items, None).contains(note));
+    let none = text(&items, Some(VmState::Degraded));
+    assert!(none.starts_with(&format!("No VMs.\n{note}")), "{none}");
+    assert!(!text(&items, Some(VmState::Isolated)).contains(note));
+    let evicted = pod("a", Some("w-1"), Some(("False", "Evicted")));
+    let both = [evicted.clone(), isolated("b"), object.clone()];
+    assert!(text(&both, None).contains("1 more VM with a reason"));
+    let all = [evicted, pod("b", Some("w-1"), Some(("False", "CpusOffline"))), object];
+    assert!(!text(&all, None).contains("more VM"));
 }

@@ -106,9 +106,9 @@ fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     terminal.press("s");
     terminal.shows("by INSTANCE");
     terminal.press("s");
-    terminal.shows("by STATE");
+    terminal.shows("by CPUS");
     terminal.press("r");
-    terminal.shows("by STATE, reversed");
+    terminal.shows("by CPUS, reversed");
     terminal.press("i");
     terminal.press("h");
     terminal.shows("the guest's steal");

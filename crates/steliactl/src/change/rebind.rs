@@ -15,7 +15,7 @@ use zbus::proxy::CacheProperties;
 use crate::plan::plan;
 use crate::shared::daemon::signals::Signals;
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
-use crate::shared::output::{Column, Render, TextStyle, column, printable, table};
+use crate::shared::output::{Column, Render, TextStyle, column, paragraph, printable, table};
 use advice::Advice;
 
 /// The bus's errors for a daemon that is not running.
@@ -40,7 +40,7 @@ pub(crate) struct Rebound {
     advice: Option<Advice>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Move {
     #[serde(flatten)]
     pod: Pod,
@@ -50,12 +50,34 @@ struct Move {
 }
 
 const COLUMNS: [Column<Move>; 5] = [
-    column("POD", |row: &Move| row.pod.to_string()).yields(1),
+    column("POD", |row: &Move| row.pod.to_string()).yields(1).shortens(),
     column("POD UID", |row: &Move| row.pod.pod_uid.clone()).wide(),
-    column("FROM", |row| row.from.clone()),
-    column("TO", |row| row.to.clone()),
-    column("GAIN", |row: &Move| row.gain.clone()).yields(2),
+    column("FROM", |row: &Move| row.from.clone()).wraps(),
+    column("TO", |row: &Move| row.to.clone()).wraps(),
+    column("GAIN", |row: &Move| row.gain.clone()).wraps(),
 ];
+
+/// The longest list of CPUs that a narrow column has on one line.
+const MAX_LIST_WIDTH: usize = 15;
+
+/// A list of CPUs that can be broken between two of its parts, where lines are laid out for a terminal: a number that is broken looks like
+/// two.
+fn breakable(cpus: &str, style: TextStyle) -> String {
+    match style.width.is_some() && cpus.len() > MAX_LIST_WIDTH {
+        true => cpus.replace(',', ", "),
+        false => cpus.to_owned(),
+    }
+}
+
+fn moves_table(moves: &[Move], style: TextStyle) -> String {
+    let rows = moves.iter().map(|row| Move {
+        from: breakable(&row.from, style),
+        to: breakable(&row.to, style),
+        ..row.clone()
+    });
+    let rows: Vec<Move> = rows.collect();
+    table(&COLUMNS, &rows, style)
+}
 
 fn moves(rows: Vec<MoveRow>, pods: &Pods) -> Vec<Move> {
     let row = |(pod_uid, from, to, gain): MoveRow| Move {
@@ -92,10 +114,11 @@ impl Render for Rebound {
         }
         let mut text = match self.moves.as_slice() {
             [] => "Nothing to move.\n".to_owned(),
-            moves => table(&COLUMNS, moves, style),
+            moves => moves_table(moves, style),
         };
         if self.job.is_some() && style.legend {
-            text += &format!("\n{}: {}\n", in_words(&self.phase), printable(&self.reason));
+            let end = format!("{}: {}", in_words(&self.phase), printable(&self.reason));
+            text += &format!("\n{}", paragraph(&end, style));
         }
         text
     }
@@ -205,6 +228,38 @@ mod tests {
         );
         assert_eq!(done.failure(), None);
         assert_eq!(serde_json::to_value(&done).unwrap()["phase"], "Succeed");
+    }
+
+    #[test]
+    fn moves_lose_neither_cpus_nor_words_on_a_narrow_terminal() {
+        let moved = Move {
+            pod: Pod {
+                pod_namespace: "kubevirt-tenants".to_owned(),
+                pod_name: "virt-launcher-customer-database-003-4hvbp".to_owned(),
+                ..Pod::default()
+            },
+            from: "1-2,4,9-10,12,101-102,104,109-110,112".to_owned(),
+            to: "1-6,101-106".to_owned(),
+            gain: "1 NUMA node instead of 2, 1 socket instead of 2".to_owned(),
+        };
+        let done = Rebound {
+            moves: vec![moved],
+            ..Rebound::default()
+        };
+        let narrow = TextStyle {
+            width: Some(80),
+            ..TextStyle::from(true)
+        };
+        let text = done.text(narrow);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for part in ["4,", "9-10,", "101-102,", "109-110,", "112"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(text.contains("4hvbp  ") && text.contains("1-6,101-106  "), "{text}");
+        assert_eq!(text.matches("instead").count(), 2, "{text}");
+        // What reads a pipe gets the list as the kernel writes it.
+        let whole = done.text(TextStyle::from(true));
+        assert!(whole.contains("1-2,4,9-10,12,101-102,104,109-110,112  "), "{whole}");
     }
 
     #[test]

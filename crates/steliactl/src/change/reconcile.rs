@@ -4,13 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use stelia_api::State;
 
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fold, in_common, lines_by_pod, remedy, whose};
-use crate::shared::output::{Render, TextStyle, human, printable, properties, texts_of};
+use crate::shared::daemon::{
+    Client, Description, Failure, Pod, Pods, Why, fold, in_common, lines_by_pod, not_isolated, remedy, whose,
+};
+use crate::shared::output::{Render, TextStyle, human, now, paragraph, printable, properties, texts_of};
 
 /// The members' order in the D-Bus contract.
 const ORDER: [&str; 5] = ["pass", "steps", "writes", "moves", "repaired"];
 const DEGRADED: &str = "degraded";
+const FLOATS: &str = "floats";
 const CURE: &str = "cure";
 /// The UID of what is of the whole node.
 const NODE: &str = "-";
@@ -36,6 +40,32 @@ fn cures(described: &Description) -> Cures {
         .collect()
 }
 
+/// Floating VMs with the same reason, which is not one of degradation.
+#[derive(Debug, PartialEq, Eq)]
+struct Floating {
+    pods: Vec<Pod>,
+    /// With the time of the one that waits longest.
+    why: Why,
+}
+
+/// Why VMs float, each reason once. A VM with reasons of degradation of its own has those.
+fn floating(described: &Description) -> Vec<Floating> {
+    let mut all: Vec<Floating> = Vec::new();
+    let instances = described.node.instances.iter();
+    let floats =
+        instances.filter(|(_, one)| one.state == State::Floating && one.degraded.iter().all(|why| why.of_node));
+    for (pod, why) in floats.filter_map(|(uid, one)| Some((Pod::of(uid, one), not_isolated(one)?))) {
+        match all.iter_mut().find(|known| known.why.text == why.text) {
+            Some(known) => {
+                known.pods.push(pod);
+                known.why.since_us = known.why.since_us.min(why.since_us);
+            }
+            None => all.push(Floating { pods: vec![pod], why }),
+        }
+    }
+    all
+}
+
 /// The answer of a pass.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
@@ -45,6 +75,11 @@ pub(crate) struct Report {
     pods: Pods,
     #[serde(skip)]
     cures: Cures,
+    #[serde(skip)]
+    floating: Vec<Floating>,
+    /// Microseconds since the epoch.
+    #[serde(skip)]
+    now: u64,
 }
 
 /// Runs a pass.
@@ -57,14 +92,21 @@ pub(crate) async fn gather(client: &Client) -> Result<Report, Failure> {
     let described = client.describe().await.ok();
     let pods = described.as_ref().map(Pods::of).unwrap_or_default();
     let cures = described.as_ref().map(cures).unwrap_or_default();
-    Ok(Report { report, pods, cures })
+    let floating = described.as_ref().map(floating).unwrap_or_default();
+    Ok(Report {
+        report,
+        pods,
+        cures,
+        floating,
+        now: now(),
+    })
 }
 
 impl Report {
-    /// What the exit code, which is of the pass, does not say: that VMs are degraded after it.
+    /// What the exit code, which is of the pass, does not say: that VMs are degraded after it. The answer has the reasons.
     pub(crate) fn note(&self) -> Option<String> {
         let degraded = degraded_vms(&self.report)?;
-        Some(format!("the pass succeeded; {degraded}: steliactl verify says why"))
+        Some(format!("the pass succeeded; {degraded}"))
     }
 
     /// What is degraded, each reason once with the VMs that have it, and what helps.
@@ -102,6 +144,11 @@ impl Render for Report {
                 }
             }
         }
+        for Floating { pods, why } in &self.floating {
+            let pods: Vec<&Pod> = pods.iter().collect();
+            rows.push((FLOATS, format!("{}: {}", whose(&pods), why.at(self.now))));
+            rows.push((CURE, why.cure.to_owned()));
+        }
         properties(rows, style)
     }
 }
@@ -113,6 +160,11 @@ pub(crate) struct Steps {
     report: Map<String, Value>,
     #[serde(skip)]
     pods: Pods,
+    #[serde(skip)]
+    floating: Vec<Floating>,
+    /// Microseconds since the epoch.
+    #[serde(skip)]
+    now: u64,
 }
 
 /// The steps that a pass would begin with.
@@ -121,8 +173,13 @@ pub(crate) struct Steps {
 /// The daemon refuses or does not answer.
 pub(crate) async fn preview(client: &Client) -> Result<Steps, Failure> {
     let report = client.reconcile(true).await?;
-    let pods = Pods::of(&client.describe().await?);
-    Ok(Steps { report, pods })
+    let described = client.describe().await?;
+    Ok(Steps {
+        report,
+        pods: Pods::of(&described),
+        floating: floating(&described),
+        now: now(),
+    })
 }
 
 impl Steps {
@@ -152,6 +209,25 @@ impl Steps {
     }
 }
 
+impl Steps {
+    /// Where a pass would do nothing: what it would leave as it is.
+    fn nothing(&self, style: TextStyle) -> String {
+        let degraded = degraded_vms(&self.report).map(|degraded| format!(" {degraded}: steliactl verify says why."));
+        if degraded.is_none() && self.floating.is_empty() {
+            return "Nothing to do.\n".to_owned();
+        }
+        let mut text = format!("A pass would do nothing.{}", degraded.unwrap_or_default());
+        for Floating { pods, why } in &self.floating {
+            let floats = match pods.len() {
+                1 => "1 VM floats".to_owned(),
+                vms => format!("{vms} VMs float"),
+            };
+            text += &format!(" {floats}: {}. What helps: {}.", why.at(self.now), why.cure);
+        }
+        paragraph(&printable(&text), style)
+    }
+}
+
 fn line(pod: &Pod, step: &str) -> String {
     format!("{pod}: {}\n", printable(step))
 }
@@ -161,10 +237,7 @@ impl Render for Steps {
         let each = || lines_by_pod(&self.report, "plan").map(|(uid, step)| line(&self.pods.get(uid), step));
         let lines = if style.wide { each().collect() } else { self.folded() };
         match lines.concat() {
-            none if none.is_empty() => match degraded_vms(&self.report) {
-                None => "Nothing to do.\n".to_owned(),
-                Some(degraded) => format!("A pass would do nothing. {degraded}: steliactl verify says why.\n"),
-            },
+            none if none.is_empty() => self.nothing(style),
             steps => steps,
         }
     }
@@ -177,6 +250,40 @@ mod tests {
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+
+    /// They have waited since the first second.
+    fn waiting(uids: &[&str]) -> Floating {
+        Floating {
+            pods: uids.iter().copied().map(Pod::unnamed).collect(),
+            why: Why {
+                text: "vCPUs not attached".to_owned(),
+                since_us: Some(1_000_000),
+                cure: "look there",
+            },
+        }
+    }
+
+    #[test]
+    fn vms_that_float_for_the_same_reason_are_together_and_degraded_ones_have_their_own() {
+        let mut described = node();
+        for pod in &PODS[..2] {
+            let instance = instance_mut(&mut described, pod);
+            instance.state = State::Floating.into();
+            instance.registered_us = 1_000_000;
+            instance.degraded = Vec::new();
+            instance.vcpus = Vec::new();
+            instance.allocation = None;
+        }
+        instance_mut(&mut described, PODS[1]).registered_us = 500_000;
+        let found = floating(&described);
+        let [one] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!((one.pods.len(), one.why.since_us), (2, Some(500_000)));
+        let own = Reason::of(&Default::default(), ReasonKind::CpusOffline, "CPU 2 is offline");
+        instance_mut(&mut described, PODS[1]).degraded = vec![own];
+        assert_eq!(floating(&described)[0].pods.len(), 1);
+        instance_mut(&mut described, PODS[0]).state = State::Isolated.into();
+        assert_eq!(floating(&described), []);
+    }
 
     #[test]
     fn a_reason_that_many_vms_have_is_one_row_with_their_names_and_its_cure() {
@@ -192,18 +299,19 @@ mod tests {
             report: report.as_object().cloned().unwrap(),
             pods: pods.into_iter().collect(),
             cures: BTreeMap::from([("no file: x".to_owned(), "make the file")]),
+            floating: vec![waiting(&["u5", "u6"])],
+            now: 181_000_000,
         };
         insta::assert_snapshot!(report.text(TextStyle::from(true)), @"
         pass:      7
         moves:     0
-        degraded:  4 VMs (team-a/vm-u1, team-a/vm-u2, team-a/vm-u3, …): no file: x
+        degraded:  4 VMs (team-a/vm-u1, team-a/vm-u2, team-a/vm-u3, team-a/vm-u4): no file: x
         cure:      make the file
         degraded:  team-a/vm-u2: CPUs 4 are offline
+        floats:    2 VMs (u5, u6): vCPUs not attached for 3 min
+        cure:      look there
         ");
-        assert_eq!(
-            report.note().unwrap(),
-            "the pass succeeded; 4 VMs are degraded: steliactl verify says why"
-        );
+        assert_eq!(report.note().unwrap(), "the pass succeeded; 4 VMs are degraded");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["degraded"].as_array().map(Vec::len), Some(5));
     }
@@ -214,6 +322,8 @@ mod tests {
             report: Map::from_iter([(DEGRADED.to_owned(), json!([]))]),
             pods: Pods::default(),
             cures: Cures::default(),
+            floating: Vec::new(),
+            now: 0,
         };
         assert_eq!(report.text(TextStyle::from(true)), "degraded:  -\n");
         assert_eq!(report.note(), None);
@@ -231,20 +341,30 @@ mod tests {
 
     #[test]
     fn where_a_pass_would_do_nothing_degraded_vms_are_mentioned() {
-        let text = |degraded: &[&str]| {
+        let text = |degraded: &[&str], floating: Vec<Floating>| {
             let report = json!({"plan": [], "degraded": degraded});
             let steps = Steps {
                 report: report.as_object().cloned().unwrap(),
                 pods: Pods::default(),
+                floating,
+                now: 181_000_000,
             };
             steps.text(TextStyle::from(true))
         };
-        assert_eq!(text(&[]), "Nothing to do.\n");
+        assert_eq!(text(&[], Vec::new()), "Nothing to do.\n");
         assert_eq!(
-            text(&["u1: no file", "u2: no file", "u2: CPUs 4 are offline", "-: no file"]),
+            text(
+                &["u1: no file", "u2: no file", "u2: CPUs 4 are offline", "-: no file"],
+                Vec::new()
+            ),
             "A pass would do nothing. 2 VMs are degraded: steliactl verify says why.\n"
         );
-        assert!(text(&["u1: no file"]).contains(" 1 VM is degraded: "));
+        assert!(text(&["u1: no file"], Vec::new()).contains(" 1 VM is degraded: "));
+        assert_eq!(
+            text(&[], vec![waiting(&["u1", "u2"])]),
+            "A pass would do nothing. 2 VMs float: vCPUs not attached for 3 min. What helps: look there.\n"
+        );
+        assert!(text(&[], vec![waiting(&["u1"])]).contains(" 1 VM floats: "));
     }
 
     #[test]
@@ -260,6 +380,8 @@ mod tests {
         let steps = Steps {
             report: json!({ "plan": plan }).as_object().cloned().unwrap(),
             pods: Pods::default(),
+            floating: Vec::new(),
+            now: 0,
         };
         insta::assert_snapshot!(steps.text(TextStyle::from(true)), @"
         2 VMs (u1, u2): write … to cpuset.cpus of its cgroup (2 steps)

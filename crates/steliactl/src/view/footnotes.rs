@@ -1,32 +1,64 @@
-//! Reasons that several VMs have: each is printed once, with the number of its VMs.
+//! Causes that several VMs have: each is printed once, with the number of its VMs.
 
-use crate::shared::daemon::{Pod, fold};
+use std::cmp::Reverse;
+
+use stelia_api::State;
+use stelia_model::Instance;
+
+use crate::shared::daemon::{Pod, fold, not_isolated};
 use crate::shared::output::{Meaning, TextStyle, paragraph, printable};
+
+/// How many causes of single VMs an overview has; of one more, it has all.
+const MAX_SINGLE: usize = 3;
+
+/// A cause, and whether it degrades isolation.
+pub(crate) type Cause = (String, Meaning);
+
+/// What degrades isolation, then what keeps the VM from it, in the words of `top`.
+pub(crate) fn causes_of(instance: &Instance) -> Vec<Cause> {
+    let degraded = instance.degraded.iter();
+    let degraded = degraded.map(|reason| (format!("degraded: {reason}"), Meaning::Broken));
+    let less = less_than_isolated(instance).map(|text| (text, Meaning::Attention));
+    degraded.chain(less).collect()
+}
+
+/// "floats: vCPUs not attached", "contained: …", without how long it has waited: VMs of one cause have one text.
+pub(crate) fn less_than_isolated(instance: &Instance) -> Option<String> {
+    let why = not_isolated(instance)?.text;
+    Some(match instance.state.known() {
+        Some(State::Floating) => format!("floats: {why}"),
+        _ => format!("{}: {why}", instance.state),
+    })
+}
 
 /// The reasons that more than one VM has, in the order in which they come.
 #[derive(Debug)]
-pub(crate) struct SharedReasons<'a>(Vec<(Vec<&'a Pod>, &'a str)>);
+pub(crate) struct SharedReasons<'a>(Vec<(Vec<&'a Pod>, (&'a str, Meaning))>);
 
 impl<'a> SharedReasons<'a> {
-    pub(crate) fn of(all: impl IntoIterator<Item = (&'a Pod, &'a str)>) -> Self {
-        let mut shared = fold(all);
+    pub(crate) fn of(all: impl IntoIterator<Item = (&'a Pod, &'a str, Meaning)>) -> Self {
+        let mut shared = folded(all);
         shared.retain(|(pods, _)| pods.len() > 1);
         Self(shared)
     }
 
+    /// The number of its footnote, "[1]"; `None` where at most one VM has it.
+    pub(crate) fn number(&self, reason: &str) -> Option<String> {
+        let at = self.0.iter().position(|(_, (other, _))| *other == reason)?;
+        Some(format!("[{}]", at + 1))
+    }
+
     /// What a row of a table has for a reason: the number of a footnote, or the reason itself where only one VM has it.
     pub(crate) fn short(&self, reason: &str) -> String {
-        match self.0.iter().position(|(_, other)| *other == reason) {
-            Some(at) => format!("[{}]", at + 1),
-            None => reason.to_owned(),
-        }
+        self.number(reason).unwrap_or_else(|| reason.to_owned())
     }
 
     /// The lines below a table: "[1] 200 VMs: …".
     pub(crate) fn footnotes(&self, style: TextStyle) -> String {
-        let notes = (1..).zip(&self.0);
-        let notes = notes.map(|(number, (pods, reason))| format!("[{number}] {} VMs: {reason}", pods.len()));
-        let notes: String = notes.map(|note| painted(&note, style)).collect();
+        let notes = (1..).zip(&self.0).map(|(number, (pods, (reason, meaning)))| {
+            painted(&format!("[{number}] {} VMs: {reason}", pods.len()), *meaning, style)
+        });
+        let notes: String = notes.collect();
         match notes.is_empty() {
             true => notes,
             false => format!("\n{notes}"),
@@ -36,30 +68,64 @@ impl<'a> SharedReasons<'a> {
     /// The lines above a table: "200 VMs: …".
     pub(crate) fn lines(&self, style: TextStyle) -> String {
         let lines = self.0.iter();
-        let lines = lines.map(|(pods, reason)| painted(&format!("{} VMs: {reason}", pods.len()), style));
+        let lines =
+            lines.map(|(pods, (reason, meaning))| painted(&format!("{} VMs: {reason}", pods.len()), *meaning, style));
         lines.collect()
     }
 }
 
+/// The lines above a table on a terminal: each cause that several VMs have, with their number; then causes of single VMs, with their
+/// names, and where the others are found. What degrades isolation comes first, then what most VMs have.
+pub(crate) fn overview<'a>(all: impl IntoIterator<Item = (&'a Pod, &'a str, Meaning)>, style: TextStyle) -> String {
+    let (mut shared, mut single): (Vec<_>, Vec<_>) = folded(all).into_iter().partition(|(pods, _)| pods.len() > 1);
+    shared.sort_by_key(|(pods, (_, meaning))| (*meaning != Meaning::Broken, Reverse(pods.len())));
+    single.sort_by_key(|(_, (_, meaning))| *meaning != Meaning::Broken);
+    let shown = match single.len() {
+        few if few <= MAX_SINGLE + 1 => few,
+        _ => MAX_SINGLE,
+    };
+    let more = match single.len() - shown {
+        0 => String::new(),
+        more => {
+            let text = format!("{more} more causes, each of one VM: steliactl list has them");
+            painted(&text, Meaning::Plain, style)
+        }
+    };
+    let shared = shared.iter();
+    let shared =
+        shared.map(|(pods, (reason, meaning))| painted(&format!("{} VMs: {reason}", pods.len()), *meaning, style));
+    let single = single.iter().take(shown).flat_map(|(pods, (reason, meaning))| {
+        let lines = pods.iter();
+        lines.map(move |pod| painted(&format!("{pod}: {reason}"), *meaning, style))
+    });
+    shared.chain(single).chain([more]).collect()
+}
+
+fn folded<'a>(all: impl IntoIterator<Item = (&'a Pod, &'a str, Meaning)>) -> Vec<(Vec<&'a Pod>, (&'a str, Meaning))> {
+    fold(all.into_iter().map(|(pod, reason, meaning)| (pod, (reason, meaning))))
+}
+
 /// The text on lines of the style's width.
-fn painted(text: &str, style: TextStyle) -> String {
+fn painted(text: &str, meaning: Meaning, style: TextStyle) -> String {
     let text = paragraph(&printable(text), style);
     let lines = text.lines();
-    lines.map(|line| Meaning::Broken.paint(line, style) + "\n").collect()
+    lines.map(|line| meaning.paint(line, style) + "\n").collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const BROKEN: Meaning = Meaning::Broken;
+
     #[test]
     fn a_reason_of_several_vms_is_a_number_and_another_is_itself() {
         let pods = ["a", "b", "c"].map(Pod::unnamed);
         let [a, b, c] = &pods;
         let all = [
-            (a, "the file is empty"),
-            (b, "CPU 2 is offline"),
-            (c, "the file is empty"),
+            (a, "the file is empty", BROKEN),
+            (b, "CPU 2 is offline", BROKEN),
+            (c, "the file is empty", BROKEN),
         ];
         let shared = SharedReasons::of(all);
         assert_eq!(shared.short("the file is empty"), "[1]");
@@ -75,5 +141,40 @@ mod tests {
             (none.footnotes(style), none.lines(style)),
             (String::new(), String::new())
         );
+    }
+
+    #[test]
+    fn an_overview_has_what_degrades_first_and_the_causes_of_single_vms_last() {
+        let pods: Vec<Pod> = (0..9).map(|n| Pod::unnamed(&format!("vm-{n}"))).collect();
+        let offline: Vec<String> = (0..9).map(|n| format!("degraded: CPUs {n} are offline")).collect();
+        let mut all = vec![(&pods[8], "contained: class LSR", Meaning::Attention)];
+        let floats = pods[..3].iter();
+        all.extend(floats.map(|pod| (pod, "floats: vCPUs not attached", Meaning::Attention)));
+        all.extend(pods[..2].iter().map(|pod| (pod, "degraded: the file is empty", BROKEN)));
+        let singles = |count: usize| {
+            let single = pods.iter().zip(&offline).take(count);
+            single.map(|(pod, text)| (pod, text.as_str(), BROKEN))
+        };
+        let style = TextStyle {
+            width: Some(80),
+            coloured: true,
+            ..TextStyle::from(true)
+        };
+        let text = overview(all.iter().copied().chain(singles(3)), style);
+        let expected = [
+            "\u{1b}[31m2 VMs: degraded: the file is empty\u{1b}[0m",
+            "\u{1b}[33m3 VMs: floats: vCPUs not attached\u{1b}[0m",
+            "\u{1b}[31mvm-0: degraded: CPUs 0 are offline\u{1b}[0m",
+            "\u{1b}[31mvm-1: degraded: CPUs 1 are offline\u{1b}[0m",
+            "\u{1b}[31mvm-2: degraded: CPUs 2 are offline\u{1b}[0m",
+            "\u{1b}[33mvm-8: contained: class LSR\u{1b}[0m",
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+        let text = overview(all.iter().copied().chain(singles(9)), style);
+        assert!(
+            text.ends_with("\n7 more causes, each of one VM: steliactl list has them\n") && !text.contains("vm-3"),
+            "{text}"
+        );
+        assert_eq!(overview([], style), "");
     }
 }

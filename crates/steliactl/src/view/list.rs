@@ -6,7 +6,7 @@ use serde::Serialize;
 use stelia_api::State;
 use stelia_model::Unadopted;
 
-use super::footnotes::SharedReasons;
+use super::footnotes::{Cause, SharedReasons, less_than_isolated};
 use crate::shared::daemon::{Description, ListedInstance, Pod, not_isolated};
 use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, table, text_of, texts_of, time};
 
@@ -27,9 +27,12 @@ pub(crate) struct Instance {
     adopted_by: String,
     /// Why isolation is degraded; empty where it is not.
     degraded: Vec<String>,
-    /// Why it floats; `None` where it does not, or where that is not known.
+    /// Why it floats, and for how long it has; `None` where it does not, or where that is not known.
     #[serde(skip)]
     floats: Option<String>,
+    /// Why it floats or is contained, as on a terminal.
+    #[serde(skip)]
+    less: Option<String>,
 }
 
 impl Instance {
@@ -39,14 +42,56 @@ impl Instance {
         problems.join("; ")
     }
 
-    /// What is degraded comes first, then what floats.
+    fn meaning(&self) -> Meaning {
+        match self.degraded.is_empty() {
+            true => Meaning::Attention,
+            false => Meaning::Broken,
+        }
+    }
+
+    /// What is degraded comes first, then what floats, then what is contained.
     fn trouble(&self) -> u8 {
         match self.state == State::Floating.name() {
             _ if !self.degraded.is_empty() => 0,
             true => 1,
-            false => 2,
+            false if self.less.is_some() => 2,
+            false => 3,
         }
     }
+
+    /// What degrades isolation, then why it floats or is contained.
+    fn causes(&self, degraded: &str) -> Vec<Cause> {
+        let reasons = self.degraded.iter();
+        let reasons = reasons.map(|reason| (format!("{degraded}{reason}"), Meaning::Broken));
+        let less = self.less.iter().map(|less| (less.clone(), Meaning::Attention));
+        reasons.chain(less).collect()
+    }
+
+    /// The same VM, with the numbers of footnotes for the causes that others have too.
+    fn with_numbers(&self, degraded: &str, shared: &SharedReasons<'_>) -> Self {
+        let less = self.less.as_ref().map(|less| {
+            let own = || match &self.floats {
+                Some(floats) => format!("floats: {floats}"),
+                None => less.clone(),
+            };
+            shared.number(less).unwrap_or_else(own)
+        });
+        let reasons = self.degraded.iter();
+        Self {
+            degraded: reasons
+                .map(|reason| shared.short(&format!("{degraded}{reason}")))
+                .collect(),
+            floats: less,
+            ..self.clone()
+        }
+    }
+}
+
+const DEGRADED: &str = "DEGRADED";
+
+/// The last column.
+const fn reasons(heading: &'static str) -> Column<Instance> {
+    column(heading, Instance::problems).wraps().means(Instance::meaning)
 }
 
 pub(crate) const COLUMNS: [Column<Instance>; 10] = [
@@ -63,12 +108,7 @@ pub(crate) const COLUMNS: [Column<Instance>; 10] = [
         .yields(5),
     column("ISOLATION", |instance: &Instance| instance.isolation.clone()).wide(),
     column("ADOPTED BY", |instance: &Instance| instance.adopted_by.clone()).wide(),
-    column("DEGRADED", Instance::problems)
-        .wraps()
-        .means(|instance| match instance.degraded.is_empty() {
-            true => Meaning::Attention,
-            false => Meaning::Broken,
-        }),
+    reasons(DEGRADED),
 ];
 
 const UNADOPTED: [Column<Unadopted>; 6] = [
@@ -97,17 +137,19 @@ impl Instances {
     /// With what the daemon describes, as far as the caller may know it. An instance that disappeared meanwhile is left out.
     pub(crate) fn of(found: Vec<ListedInstance>, described: &Description) -> Self {
         let now = output::now();
-        let floats = |pod: &Pod| {
-            let mut described = described.node.instances.iter();
-            let (_, instance) = described.find(|(uid, _)| uid.as_str() == pod.pod_uid)?;
+        let floats = |instance: &stelia_model::Instance| {
             let why = not_isolated(instance).filter(|_| instance.state == State::Floating)?;
             Some(why.at(now))
         };
         let instance = |found: ListedInstance| {
             let properties = found.properties?;
             let (_, container, object, state, exclusive_cpus) = found.row;
+            let mut described = described.node.instances.iter();
+            let described = described.find(|(uid, _)| uid.as_str() == found.pod.pod_uid);
+            let described = described.map(|(_, instance)| &**instance);
             Some(Instance {
-                floats: floats(&found.pod),
+                floats: described.and_then(floats),
+                less: described.and_then(less_than_isolated),
                 pod: found.pod,
                 container,
                 object: object.to_string(),
@@ -132,20 +174,22 @@ impl Instances {
         self.unadopted = Arc::default();
     }
 
-    /// The table for a terminal: trouble comes first, a reason that several VMs have is a number, which is explained once below the
-    /// table, and there is no column CONTAINER where all containers have the same name.
+    /// The table for a terminal: trouble comes first, a cause that several VMs have is a number, which is explained once below the
+    /// table, and there is no column CONTAINER where all containers have the same name. The column DEGRADED is REASON where it has more
+    /// than reasons of degradation.
     fn folded(&self, style: TextStyle) -> String {
-        let reasons = self.instances.iter();
-        let reasons = reasons.flat_map(|one| one.degraded.iter().map(move |reason| (&one.pod, reason.as_str())));
-        let shared = SharedReasons::of(reasons);
-        let mut rows: Vec<Instance> = self
-            .instances
-            .iter()
-            .map(|one| Instance {
-                degraded: one.degraded.iter().map(|reason| shared.short(reason)).collect(),
-                ..one.clone()
-            })
-            .collect();
+        let (heading, degraded) = match self.instances.iter().any(|one| one.less.is_some()) {
+            true => ("REASON", "degraded: "),
+            false => (DEGRADED, ""),
+        };
+        let causes: Vec<Vec<Cause>> = self.instances.iter().map(|one| one.causes(degraded)).collect();
+        let all = self.instances.iter().zip(&causes).flat_map(|(one, causes)| {
+            let causes = causes.iter();
+            causes.map(move |(text, meaning)| (&one.pod, text.as_str(), *meaning))
+        });
+        let shared = SharedReasons::of(all);
+        let rows = self.instances.iter();
+        let mut rows: Vec<Instance> = rows.map(|one| one.with_numbers(degraded, &shared)).collect();
         // The sort is stable: equal ones stay in the order of their names.
         rows.sort_by_key(Instance::trouble);
         let is_one_container = rows.len() > 1
@@ -153,7 +197,13 @@ impl Instances {
                 .windows(2)
                 .all(|pair| matches!(pair, [a, b] if a.container == b.container));
         let left_out = |column: &Column<Instance>| is_one_container && !style.wide && column.heading() == "CONTAINER";
-        let columns: Vec<Column<Instance>> = COLUMNS.into_iter().filter(|column| !left_out(column)).collect();
+        let columns = COLUMNS.into_iter().filter(|column| !left_out(column));
+        let columns: Vec<Column<Instance>> = columns
+            .map(|column| match column.heading() == DEGRADED {
+                true => reasons(heading),
+                false => column,
+            })
+            .collect();
         table(&columns, &rows, style) + &shared.footnotes(style)
     }
 }
@@ -200,6 +250,7 @@ mod tests {
             adopted_by: String::new(),
             degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
             floats: None,
+            less: None,
         }
     }
 
@@ -262,6 +313,7 @@ mod tests {
     fn a_terminal_has_trouble_first_and_the_container_where_it_differs() {
         let mut floating = instance("floats", "floating", "4", &[]);
         floating.floats = Some("vCPUs not attached for 6 min".to_owned());
+        floating.less = Some("floats: vCPUs not attached".to_owned());
         let mut other = instance("ends-last", "isolated", "6", &[]);
         other.container = "vm".to_owned();
         let list = |last: Instance| Instances {
@@ -278,9 +330,9 @@ mod tests {
             ..TextStyle::from(true)
         };
         insta::assert_snapshot!(list(other).text(style), @r"
-        POD                   CONTAINER  STATE     CPUS  FLOAT             DEGRADED
-        kubevirt/is-degraded  compute    isolated  5     0-1,18-63,82-127  CPU 5 is offline
-        kubevirt/floats       compute    floating  4     0-1,18-63,82-127  vCPUs not attached for 6 min
+        POD                   CONTAINER  STATE     CPUS  FLOAT             REASON
+        kubevirt/is-degraded  compute    isolated  5     0-1,18-63,82-127  degraded: CPU 5 is offline
+        kubevirt/floats       compute    floating  4     0-1,18-63,82-127  floats: vCPUs not attached for 6 min
         kubevirt/a            compute    isolated  2     0-1,18-63,82-127  -
         kubevirt/ends-last    vm         isolated  6     0-1,18-63,82-127  -
         ");
@@ -294,6 +346,58 @@ mod tests {
             [style, wide].map(|style| same.text(style).contains("CONTAINER")),
             [false, true]
         );
+    }
+
+    #[test]
+    fn the_cause_for_which_many_vms_float_or_are_contained_is_a_footnote_without_a_time_on_a_terminal() {
+        let of = |name: &str, state: &str, floats: Option<&str>, less: &str, degraded: &[&str]| Instance {
+            floats: floats.map(str::to_owned),
+            less: Some(less.to_owned()),
+            ..instance(name, state, "4", degraded)
+        };
+        let waits = "floats: vCPUs not attached";
+        let list = Instances {
+            instances: vec![
+                of(
+                    "a",
+                    "contained",
+                    None,
+                    "contained: the setting partition is member",
+                    &[],
+                ),
+                of("b", "floating", Some("vCPUs not attached for 119 s"), waits, &[]),
+                of(
+                    "c",
+                    "floating",
+                    Some("vCPUs not attached for 118 s"),
+                    waits,
+                    &["CPU 5 is offline"],
+                ),
+                instance("d", "isolated", "4", &[]),
+            ],
+            unadopted: Arc::default(),
+        };
+        let style = TextStyle {
+            width: Some(120),
+            ..TextStyle::from(true)
+        };
+        insta::assert_snapshot!(list.text(style), @r"
+        POD         STATE      CPUS  FLOAT             REASON
+        kubevirt/c  floating   4     0-1,18-63,82-127  [1]; degraded: CPU 5 is offline
+        kubevirt/b  floating   4     0-1,18-63,82-127  [1]
+        kubevirt/a  contained  4     0-1,18-63,82-127  contained: the setting partition is member
+        kubevirt/d  isolated   4     0-1,18-63,82-127  -
+
+        [1] 2 VMs: floats: vCPUs not attached
+        ");
+        // What reads a pipe finds what it found before.
+        let piped = list.text(TextStyle::from(true));
+        assert!(piped.lines().next().unwrap().ends_with("  DEGRADED"), "{piped}");
+        assert!(
+            piped.contains("  vCPUs not attached for 118 s; CPU 5 is offline\n"),
+            "{piped}"
+        );
+        assert!(!piped.contains("contained: "), "{piped}");
     }
 
     #[test]
@@ -320,7 +424,7 @@ mod tests {
         assert_eq!(ends, [false, true], "{text}");
         let json = serde_json::to_value(&list).unwrap();
         assert_eq!(json[1]["degraded"], serde_json::json!([]));
-        assert_eq!(json[1].get("floats"), None);
+        assert_eq!([json[1].get("floats"), json[1].get("less")], [None, None]);
     }
 
     #[test]

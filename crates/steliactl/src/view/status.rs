@@ -1,5 +1,6 @@
 //! `status`: the node on one screen.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -105,7 +106,9 @@ impl Status {
             let pod = Pod::of(pod, instance);
             reasons.extend(instance.degraded.iter().map(|reason| (pod.clone(), reason.to_string())));
         }
-        let folded = fold(reasons.iter().map(|(pod, reason)| (pod, reason)));
+        let mut folded = fold(reasons.iter().map(|(pod, reason)| (pod, reason)));
+        // What most VMs have comes first. The sort is stable.
+        folded.sort_by_key(|(pods, _)| Reverse(pods.len()));
         let mut folded: Vec<String> = folded
             .iter()
             .map(|(pods, reason)| format!("{}: {reason}", whose(pods)))
@@ -163,14 +166,15 @@ impl Status {
     }
 }
 
-/// "8 floating (team-a/db, team-a/web, team-b/db, …), vCPUs not attached for 6 min": the time is that of the one that waits longest.
+/// "8 floating (team-a/db, team-a/web, team-b/db, …), vCPUs not attached for 6 min", with what most have first: the time is that of the one that waits longest.
 fn floating(node: &Node, now: u64) -> Vec<String> {
     let floating = node.instances.iter();
     let floating = floating.filter(|(_, instance)| instance.state == State::Floating);
     let floating: Vec<(Pod, Why)> = floating
         .filter_map(|(uid, instance)| Some((Pod::of(uid, instance), not_isolated(instance)?)))
         .collect();
-    let folded = fold(floating.iter().map(|(pod, why)| (pod, why.text.as_str())));
+    let mut folded = fold(floating.iter().map(|(pod, why)| (pod, why.text.as_str())));
+    folded.sort_by_key(|(pods, _)| Reverse(pods.len()));
     let lines = folded.into_iter().filter_map(|(pods, text)| {
         let of = floating.iter().map(|(_, why)| why).filter(|why| why.text == text);
         let longest = of.min_by_key(|why| why.since_us)?;
@@ -497,6 +501,44 @@ mod tests {
         assert!(
             line.contains(" 2 VMs (aaaaaaaa-") && line.ends_with("): the file is empty"),
             "{line}"
+        );
+    }
+
+    #[test]
+    fn the_cause_of_most_vms_is_the_first_line_whatever_their_names() {
+        let mut node = Node::default();
+        let reasons = ["CPUs 2 are offline", "the file is empty", "the file is empty"];
+        for (n, reason) in reasons.into_iter().enumerate() {
+            let uid = PodUid::parse(&format!("aaaaaaaa-0000-4000-8000-00000000000{n}")).unwrap();
+            let instance = Instance {
+                state: State::Floating.into(),
+                vcpus: if n == 0 {
+                    vec![PinnedThread::default()]
+                } else {
+                    Vec::new()
+                },
+                degraded: vec![Reason::of_node(ReasonKind::KubeletUnusable, reason)],
+                ..Instance::default()
+            };
+            node.instances.insert(uid, Arc::new(instance));
+        }
+        node.systemd_problem = Some("systemd (PID 1) has not answered".to_owned());
+        let status = of(node);
+        let starts = |lines: &[String], starts: &[&str]| {
+            let found = lines
+                .iter()
+                .zip(starts)
+                .filter(|(line, start)| line.starts_with(**start));
+            assert_eq!((found.count(), lines.len()), (starts.len(), starts.len()), "{lines:?}");
+        };
+        starts(
+            &status.folded,
+            &["2 VMs (", "aaaaaaaa-0000-4000-8000-000000000000: CPUs", "systemd"],
+        );
+        starts(&status.floating, &["2 floating (", "1 floating ("]);
+        assert!(
+            status.degraded[0].ends_with("000: CPUs 2 are offline"),
+            "as JSON by UID"
         );
     }
 

@@ -7,15 +7,16 @@ use kubelet_planner::Node;
 use kubelet_planner::better_after_restart::{Restart, Spread, request, restarts};
 use serde::Serialize;
 
+use super::breakable;
 use crate::shared::daemon::{Description, Pod};
-use crate::shared::output::{Column, TextStyle, column, properties, table};
+use crate::shared::output::{Column, TextStyle, column, paragraph, properties, table};
 
 const NO_RESTART: &str = "No restart would give a VM better CPUs.\n";
 
 const HEADING: &str =
-    "kubelet chose the CPUs of these VMs. Restarted one after the other in this order, they would get better ones:\n\n";
+    "kubelet chose the CPUs of these VMs. Restarted one after the other in this order, they would get better ones:\n";
 
-const CAUTION: &str = "
+const CAUTION: &str = "\
 Nothing was done. kubelet decides when it admits a pod, by what is free then: look again after each restart. To restart is to
 delete the pod, so that it is made anew on this node once the old one has ended; a container that restarts keeps its CPUs. The
 guest is shut down by it.
@@ -50,16 +51,42 @@ struct SkippedVm {
     reason: String,
 }
 
-const STEPS: [Column<Step>; 6] = [
-    column("STEP", |step| step.step.to_string()),
-    column("POD", |step| step.vm.to_string()),
-    column("CPUS", |step| change(&step.before.cpus, &step.after.cpus)),
-    column("NUMA NODES", |step| change(&step.before.nodes, &step.after.nodes)),
-    column("PARTIAL CORES", |step| {
-        change(&step.before.partial_cores, &step.after.partial_cores)
+/// A step as a table has it.
+struct Row {
+    step: Step,
+    style: TextStyle,
+}
+
+const STEPS: [Column<Row>; 6] = [
+    column("STEP", |row: &Row| row.step.step.to_string()),
+    column("POD", |row: &Row| row.step.vm.to_string()).yields(1).shortens(),
+    column("CPUS", |row: &Row| {
+        let list = |spread: &Spread| breakable(&spread.cpus.to_string(), row.style);
+        change(&list(&row.step.before), &list(&row.step.after))
+    })
+    .wraps(),
+    column("NUMA NODES", |row: &Row| {
+        change(&row.step.before.nodes, &row.step.after.nodes)
     }),
-    column("GAIN", |step| step.gain.clone()),
+    column("PARTIAL CORES", |row: &Row| {
+        change(&row.step.before.partial_cores, &row.step.after.partial_cores)
+    }),
+    column("GAIN", |row: &Row| row.step.gain.clone()).wraps(),
 ];
+
+fn steps_table(steps: &[Step], style: TextStyle) -> String {
+    let rows = steps.iter().cloned().map(|step| Row { step, style });
+    let rows: Vec<Row> = rows.collect();
+    table(&STEPS, &rows, style)
+}
+
+/// The lines of a paragraph, filled anew on a terminal.
+fn filled(lines: &str, style: TextStyle) -> String {
+    match style.width {
+        Some(_) => paragraph(&lines.trim_end().replace('\n', " "), style),
+        None => lines.to_owned(),
+    }
+}
 
 fn change<T: PartialEq + ToString>(before: &T, after: &T) -> String {
     match before == after {
@@ -108,8 +135,11 @@ impl Advice {
     pub(super) fn text(&self, style: TextStyle) -> String {
         let steps = match (self.restarts.is_empty(), style.legend) {
             (true, _) => NO_RESTART.to_owned(),
-            (false, true) => format!("{HEADING}{}{CAUTION}", table(&STEPS, &self.restarts, style)),
-            (false, false) => table(&STEPS, &self.restarts, style),
+            (false, true) => {
+                let steps = steps_table(&self.restarts, style);
+                format!("{}\n{steps}\n{}", filled(HEADING, style), filled(CAUTION, style))
+            }
+            (false, false) => steps_table(&self.restarts, style),
         };
         let left_out = self.left_out.iter();
         let left_out = left_out.map(|one| ("Left out", format!("{}: {}", one.vm, one.reason)));
@@ -238,6 +268,34 @@ mod tests {
             Advice::new(&node, Vec::new(), &vms, Some(&uid("bb"))).text(TextStyle::from(true)),
             NO_RESTART
         );
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_the_new_cpus_and_each_gain_whole() {
+        let node = node(&[("aa", "3,5,11,13"), ("bb", "1-2,4,9-10,12"), ("cc", "6,14")]);
+        let vms = described(&[
+            ("bb", "virt-launcher-customer-database-001-n4hvb"),
+            ("aa", "virt-launcher-customer-database-002-x7k2p"),
+            ("cc", ""),
+        ]);
+        let advice = Advice::new(&node, Vec::new(), &vms, None);
+        let narrow = TextStyle {
+            width: Some(80),
+            ..TextStyle::from(true)
+        };
+        let text = advice.text(narrow);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        for end in ["x7k2p  ", "n4hvb  ", "5,7,13,15", "1-3,9-11"] {
+            assert!(text.contains(end), "{end}: {text}");
+        }
+        assert_eq!(text.matches("instead").count(), 4, "{text}");
+        assert_eq!(text.matches('…').count(), 2, "{text}");
+        let whole = advice.text(TextStyle::from(true));
+        assert!(
+            whole.starts_with("kubelet chose") && whole.contains("better ones:\n\nSTEP"),
+            "{whole}"
+        );
+        assert!(whole.ends_with(&format!("\n{CAUTION}")), "{whole}");
     }
 
     #[test]

@@ -141,7 +141,15 @@ fn kernel(facts: &Facts) -> Finding {
     let found = &facts.kernel;
     // Remote partitions came with Linux 6.7; a distribution may have backported them.
     let has = facts.exclusive.or_else(|| Some(release(found)? >= (6, 7)));
-    if has == Some(true) {
+    // A folder that is not a whole node need not have the kernel's release.
+    let found = match found.as_str() {
+        "" => "a kernel of unknown release",
+        release => release,
+    };
+    let Some(has) = has else {
+        return unknown(format!("{found}: whether it has cpuset.cpus.exclusive is not known"));
+    };
+    if has {
         let kind = if isolated_is_safe(found) {
             "isolated"
         } else {

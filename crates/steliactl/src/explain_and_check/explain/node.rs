@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use stelia_allocator::CpuSource;
-use stelia_api::Word;
+use stelia_api::{State, Word};
 use stelia_cpus::CpuSet;
 use stelia_model::{Allocation, Pools};
 use stelia_settings::Isolation;
@@ -13,7 +13,7 @@ use super::pod::bind_in_words;
 use super::source_in_words;
 use crate::shared::daemon::{Description, Pod};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, printable, table};
-use crate::view::footnotes::SharedReasons;
+use crate::view::footnotes::{Cause, SharedReasons, causes_of, overview};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeExplained {
@@ -41,6 +41,9 @@ struct Row {
     /// Why isolation is degraded; empty where it is not.
     #[serde(skip)]
     degraded: Vec<String>,
+    /// Why it is degraded, floats or is contained.
+    #[serde(skip)]
+    causes: Vec<Cause>,
 }
 
 impl Row {
@@ -56,6 +59,16 @@ impl Row {
         match self.degraded.is_empty() {
             true => Meaning::of_state(&self.state),
             false => Meaning::Broken,
+        }
+    }
+
+    /// What is degraded comes first, then what floats, then what is contained for a reason.
+    fn trouble(&self) -> u8 {
+        match self.state == State::Floating.name() {
+            _ if !self.degraded.is_empty() => 0,
+            true => 1,
+            false if !self.causes.is_empty() => 2,
+            false => 3,
         }
     }
 
@@ -122,12 +135,13 @@ pub(crate) fn gather(description: &Description) -> NodeExplained {
                 allocation: instance.allocation.clone(),
                 state: instance.state.to_string(),
                 degraded: instance.degraded.iter().map(ToString::to_string).collect(),
+                causes: causes_of(instance),
             })
             .collect(),
     }
 }
 
-/// The source in a line, a table of the pools, why several instances are degraded, a table of the instances.
+/// The source in a line, a table of the pools, why instances are degraded, float or are contained, a table of the instances.
 impl Render for NodeExplained {
     fn text(&self, style: TextStyle) -> String {
         let pools = match &self.pools {
@@ -137,11 +151,25 @@ impl Render for NodeExplained {
         let source = source_in_words(&self.cpu_source);
         let mut instances: Vec<&Row> = self.instances.iter().collect();
         instances.sort_by_cached_key(|row| row.pod.to_string());
-        let reasons = instances.iter();
-        let reasons = reasons.flat_map(|row| row.degraded.iter().map(|reason| (&row.pod, reason.as_str())));
-        let causes = match style.legend {
-            true => SharedReasons::of(reasons).lines(style),
-            false => String::new(),
+        let causes = match (style.legend, style.width) {
+            (false, _) => String::new(),
+            (true, Some(_)) => {
+                // The sort is stable: equal ones stay in the order of their names.
+                instances.sort_by_key(|row| row.trouble());
+                let all = instances.iter().flat_map(|row| {
+                    let causes = row.causes.iter();
+                    causes.map(|(text, meaning)| (&row.pod, text.as_str(), *meaning))
+                });
+                overview(all, style)
+            }
+            // What reads a pipe finds the reasons of degradation that several have.
+            (true, None) => {
+                let reasons = instances.iter().flat_map(|row| {
+                    let reasons = row.degraded.iter();
+                    reasons.map(|reason| (&row.pod, reason.as_str(), Meaning::Broken))
+                });
+                SharedReasons::of(reasons).lines(style)
+            }
         };
         let causes = match causes.is_empty() {
             true => causes,
@@ -206,7 +234,8 @@ mod tests {
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
     use stelia_api::{Reason, ReasonKind};
-    use stelia_kubelet::PodName;
+    use stelia_kubelet::{PodName, PodUid};
+    use stelia_model::Instance;
 
     #[test]
     fn the_pools_and_what_each_instance_asked_for() {
@@ -260,6 +289,43 @@ mod tests {
         for state in ["  isolated, degraded  4-5\n", "  floating, degraded  2\n"] {
             assert!(text.contains(state), "{state}: {text}");
         }
+    }
+
+    #[test]
+    fn a_terminal_has_trouble_first_and_every_cause_above_it() {
+        let mut node = node();
+        node.node.cpu_source = CpuSource::Kubelet.into();
+        let pod = PodUid::parse(PODS[0]).unwrap();
+        instance_mut(&mut node, PODS[1]).degraded.clear();
+        let waiting = instance_mut(&mut node, PODS[1]).clone();
+        for uid in [PODS[2], "dddddddd-0000-4000-8000-000000000000"] {
+            let uid = PodUid::parse(uid).unwrap();
+            node.node.instances.insert(uid, Arc::new(waiting.clone()));
+        }
+        // By name this one comes last.
+        let uid = PodUid::parse("ffffffff-0000-4000-8000-000000000000").unwrap();
+        let offline = Instance {
+            degraded: vec![Reason::of(&pod, ReasonKind::CpusOffline, "CPUs 4 are offline")],
+            state: State::Isolated.into(),
+            ..Instance::default()
+        };
+        node.node.instances.insert(uid, Arc::new(offline));
+        let text = gather(&node).text(TextStyle {
+            width: Some(80),
+            ..TextStyle::from(true)
+        });
+        let (_, below) = text.split_once("\n\n3 VMs: ").unwrap();
+        insta::assert_snapshot!(below, @r"
+        floats: vCPUs not attached
+        ffffffff-0000-4000-8000-000000000000: degraded: CPUs 4 are offline
+
+        POD                                   STATE               CPUS
+        ffffffff-0000-4000-8000-000000000000  isolated, degraded  -
+        bbbbbbbb-0000-4000-8000-000000000000  floating            2
+        cccccccc-0000-4000-8000-000000000000  floating            2
+        dddddddd-0000-4000-8000-000000000000  floating            2
+        aaaaaaaa-0000-4000-8000-000000000000  isolated            4-5
+        ");
     }
 
     #[test]

@@ -10,10 +10,11 @@ use stelia_node::locality::{list, nodes, size};
 use stelia_settings::{Isolation, Partition};
 
 use super::cpu::{COLUMNS, Fact};
+use super::cure::to_do;
 use super::guest::{GuestNode, guest_nodes};
 use super::slow::{self, Line};
 use super::source_in_words;
-use crate::shared::daemon::{Description, Failure, Pod, age, no_instance, not_isolated, remedy};
+use crate::shared::daemon::{Description, Failure, Pod, age, no_instance, not_isolated};
 use crate::shared::output::{self, Render, TextStyle, counted, headed, printable, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -238,7 +239,7 @@ fn state(instance: &Instance, now: u64) -> Vec<Fact> {
     for reason in &instance.degraded {
         facts.say(format!("isolation degraded: {reason}"), VIEW);
         if let Some(kind) = reason.kind.known() {
-            facts.say(format!("to do: {}", remedy(kind, &reason.text)), VIEW);
+            facts.say(format!("to do: {}", to_do(kind, &reason.text)), VIEW);
         }
     }
     facts.0

@@ -198,7 +198,7 @@ fn a_reason_of_degradation_has_its_cure_and_one_of_a_newer_daemon_its_text_alone
     );
     let known = text(&node, 0);
     assert!(
-        known.contains("to do: echo 1 > /sys/devices/system/cpu/cpuN/online"),
+        known.contains("to do: echo 1 > /sys/devices/system/cpu/cpu4/online"),
         "{known}"
     );
 }

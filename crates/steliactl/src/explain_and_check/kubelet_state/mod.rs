@@ -50,6 +50,11 @@ impl<T> Checked<T> {
     }
 }
 
+/// What is said of a path that was typed and does not exist, which need not be kubelet's.
+const ABSENT: &str = "there is no such file";
+/// The same where kubelet would have written it; "No such file" is the message in `docs/troubleshooting.md`.
+const NOT_WRITTEN: &str = "No such file: kubelet writes it in its root directory (--root-dir)";
+
 /// How long to wait for the names that the daemon knows.
 pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -60,8 +65,8 @@ pub(crate) const NAMES_TIMEOUT: Duration = Duration::from_secs(2);
 /// kubelet's root directory cannot be determined.
 pub(crate) fn gather(path: Option<&Path>, running: Pods) -> Result<Files, Failure> {
     let files = match path {
-        None => folder(&read_by_the_daemon(Path::new("/"))?),
-        Some(path) if path.is_dir() => folder(path),
+        None => folder(&read_by_the_daemon(Path::new("/"))?, NOT_WRITTEN),
+        Some(path) if path.is_dir() => folder(path, ABSENT),
         Some(path) => file(path),
     };
     // A file of another host has UIDs that no pod of this host has.
@@ -124,15 +129,16 @@ fn read_by_the_daemon(root: &Path) -> Result<PathBuf, Failure> {
     found.map_err(|unclear| Failure::Other(unclear.to_string()))
 }
 
-fn folder(path: &Path) -> Files {
+/// `absent` is what is said of a file for the CPU manager that does not exist.
+fn folder(path: &Path, absent: &str) -> Files {
     let cpu = path.join(CPU_MANAGER_STATE);
     let memory = path.join(MEMORY_MANAGER_STATE);
     let bytes = read(&memory);
     // kubelet before 1.21 does not write this file.
-    let absent = bytes.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    let has_memory = !bytes.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     Files {
-        cpu: Some(check(&cpu, read(&cpu), CpuManagerState::parse)),
-        memory: (!absent).then(|| check(&memory, bytes, MemoryManagerState::parse)),
+        cpu: Some(check(&cpu, read(&cpu), absent, CpuManagerState::parse)),
+        memory: has_memory.then(|| check(&memory, bytes, absent, MemoryManagerState::parse)),
         pods: Pods::default(),
     }
 }
@@ -147,11 +153,11 @@ fn file(path: &Path) -> Files {
     };
     match is_memory {
         true => Files {
-            memory: Some(check(path, bytes, MemoryManagerState::parse)),
+            memory: Some(check(path, bytes, ABSENT, MemoryManagerState::parse)),
             ..Files::default()
         },
         false => Files {
-            cpu: Some(check(path, bytes, CpuManagerState::parse)),
+            cpu: Some(check(path, bytes, ABSENT, CpuManagerState::parse)),
             ..Files::default()
         },
     }
@@ -163,11 +169,16 @@ fn speaks_of_memory(bytes: &[u8]) -> bool {
     keys.is_some_and(|keys| keys.get("machineState").is_some())
 }
 
-fn check<T>(path: &Path, bytes: io::Result<Vec<u8>>, parse: fn(&[u8]) -> Result<T, CheckpointError>) -> Checked<T> {
+fn check<T>(
+    path: &Path,
+    bytes: io::Result<Vec<u8>>,
+    absent: &str,
+    parse: fn(&[u8]) -> Result<T, CheckpointError>,
+) -> Checked<T> {
     let parse = |bytes: Vec<u8>| parse(&bytes).map_err(|error| error.to_string());
     Checked {
         path: path.to_owned(),
-        state: bytes.map_err(unreadable).and_then(parse),
+        state: bytes.map_err(|error| unreadable(&error, absent)).and_then(parse),
     }
 }
 
@@ -175,9 +186,9 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     files::bytes(path, MAX_BYTES)
 }
 
-fn unreadable(error: io::Error) -> String {
+fn unreadable(error: &io::Error, absent: &str) -> String {
     match error.kind() {
-        ErrorKind::NotFound => "there is no such file: kubelet writes it in its root directory (--root-dir)".to_owned(),
+        ErrorKind::NotFound => absent.to_owned(),
         _ => error.to_string(),
     }
 }

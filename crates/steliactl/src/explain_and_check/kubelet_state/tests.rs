@@ -223,15 +223,39 @@ fn a_file_that_is_absent_or_empty_or_wrong_is_refused_with_the_reason() {
     let path = |name: &str| there.path().join(name).to_str().unwrap().to_owned();
     let reason = |name: &str| {
         let (printed, reason) = refused(&[&path(name)]);
-        assert_eq!(printed, "");
-        reason.strip_prefix(&format!("{}: ", path(name))).unwrap().to_owned()
+        let reason = reason.strip_prefix(&format!("{}: ", path(name))).unwrap().to_owned();
+        let begins = format!("File:    {}\nUsable:  no: {reason}\n", path(name));
+        assert!(printed.starts_with(&begins), "{printed}");
+        let cure = printed.strip_prefix(&begins).unwrap_or_default().to_owned();
+        (reason, cure)
     };
-    assert_eq!(reason("cpu_manager_state"), "the file is empty");
+    let (empty, cure) = reason("cpu_manager_state");
     assert_eq!(
-        reason("memory_manager_state"),
-        "there is no such file: kubelet writes it in its root directory (--root-dir)"
+        (empty.as_str(), cure.as_str()),
+        (
+            "the file is empty",
+            "Cure:    the node lost power: drain it, stop kubelet, remove the file, start kubelet\n"
+        )
     );
-    assert!(reason("other").starts_with("the file is of no known schema: missing field"));
+    // Nothing is said of kubelet's directory where another path was typed.
+    assert_eq!(reason("memory_manager_state"), (ABSENT.to_owned(), String::new()));
+    let (unknown, cure) = reason("other");
+    assert!(
+        unknown.starts_with("the file is of no known schema: missing field"),
+        "{unknown}"
+    );
+    assert_eq!(cure, "Cure:    kubelet is newer: upgrade steliad\n");
+}
+
+#[test]
+fn where_kubelet_never_wrote_the_file_the_cure_is_that_of_the_page() {
+    let none = TempDir::new().unwrap();
+    let files = super::folder(none.path(), NOT_WRITTEN);
+    let text = files.text(TextStyle::from(true));
+    assert!(
+        text.contains("no: No such file: kubelet writes it ") && text.contains("\nCure:    kubelet never ran here"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -7,22 +7,34 @@ use stelia_kubelet::memory::{MemoryBlock, MemoryTable};
 use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid};
 
 use super::{Files, shared_in_pod, unusable};
-use crate::shared::daemon::Pods;
+use crate::shared::daemon::{Pods, remedy_of_file};
 use crate::shared::output::{Column, TextStyle, column, properties, table};
 
 pub(super) fn files(files: &Files, style: TextStyle) -> String {
     let mut parts = Vec::new();
-    if let Some(file) = &files.cpu
-        && let Ok(state) = &file.state
-    {
-        parts.extend(cpu(&file.path, state, &files.pods, style));
+    if let Some(file) = &files.cpu {
+        match &file.state {
+            Ok(state) => parts.extend(cpu(&file.path, state, &files.pods, style)),
+            Err(reason) => parts.push(refused(&file.path, reason, style)),
+        }
     }
-    if let Some(file) = &files.memory
-        && let Ok(state) = &file.state
-    {
-        parts.extend(memory(&file.path, state, &files.pods, style));
+    if let Some(file) = &files.memory {
+        match &file.state {
+            Ok(state) => parts.extend(memory(&file.path, state, &files.pods, style)),
+            Err(reason) => parts.push(refused(&file.path, reason, style)),
+        }
     }
     parts.join("\n")
+}
+
+/// A file of which nothing can be printed, and what helps.
+fn refused(path: &Path, reason: &str, style: TextStyle) -> String {
+    let rows = [
+        ("File", path.display().to_string()),
+        ("Usable", format!("no: {reason}")),
+    ];
+    let cure = remedy_of_file(reason).map(|cure| ("Cure", cure.to_owned()));
+    properties(rows.into_iter().chain(cure), style)
 }
 
 const ENTRIES: [Column<[String; 3]>; 3] = [

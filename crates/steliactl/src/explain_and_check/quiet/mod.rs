@@ -303,6 +303,18 @@ impl Quietness {
     }
 }
 
+impl Quietness {
+    /// Whether the device interrupts on the CPUs of no VM could be counted, although they are to be kept off.
+    fn is_uncounted(&self) -> bool {
+        let is_counted = |vm: &Vm| {
+            vm.device_interrupts_per_second
+                .or(vm.device_interrupts_since_isolated)
+                .is_some()
+        };
+        self.steering != "off" && !self.vms.is_empty() && !self.vms.iter().any(is_counted)
+    }
+}
+
 impl Render for Quietness {
     fn text(&self, style: TextStyle) -> String {
         text::text(self, style)
@@ -312,7 +324,12 @@ impl Render for Quietness {
         if let Some(problem) = &self.problem {
             return Some(format!("what is left is not known: {problem}"));
         }
-        let left = self.left();
-        (!left.is_empty()).then(|| format!("on CPUs of VMs are left: {left}"))
+        match self.left() {
+            left if !left.is_empty() => Some(format!("on CPUs of VMs are left: {left}")),
+            _ if self.is_uncounted() => Some(
+                "whether device interrupts fire on the CPUs of VMs is not known: they could not be counted".to_owned(),
+            ),
+            _ => None,
+        }
     }
 }

@@ -50,6 +50,64 @@ fn of(described: &Description) -> Quietness {
     quietness(described, None, &measured)
 }
 
+fn screen(width: usize) -> TextStyle {
+    TextStyle {
+        width: Some(width),
+        ..TextStyle::from(true)
+    }
+}
+
+#[test]
+fn on_a_terminal_the_sum_is_first_and_each_cause_is_a_footnote() {
+    let mut described = noisy();
+    let remaining = &mut Arc::make_mut(&mut described.node.quiet).report.remaining;
+    let mut another = remaining[0].clone();
+    (another.irq, another.name, another.count) = (131, "nvme1q1".to_owned(), 18);
+    remaining.push(another);
+    let text = of(&described).text(screen(80));
+    let sum = "Left: 3 device interrupts, 1 kernel thread, 2 problems. 12 of 40 device\n\
+        interrupts moved; irqbalance has the list of the VMs' CPUs; 2 kernel threads\nmoved.\n\nPOD ";
+    assert!(text.starts_with(sum), "{text}");
+    let lines = ["eth0-TxRx-1", "nvme1q1", "nvme0q3", "napi/eth0-1"];
+    let lines = lines.map(|name| text.lines().find(|line| line.contains(name)).unwrap());
+    let notes = lines.map(|line| line.split_whitespace().next_back().unwrap());
+    assert_eq!(notes, ["[1]", "[2]", "[2]", "[3]"], "{text}");
+    // The noisiest first.
+    let at = lines.map(|line| text.find(line));
+    assert!(at.is_sorted(), "{text}");
+    assert_eq!(text.matches("isolcpus=managed_irq:").count(), 1, "{text}");
+    assert!(
+        text.contains("\n[3] the kernel lets nobody choose its CPUs: Invalid argument. What to do:"),
+        "{text}"
+    );
+    // Of the node and of the VM, for which no column is left.
+    assert!(
+        text.contains("\nProblem: read /proc/irq: Permission denied\n") && !text.contains("PROBLEMS"),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("\nProblem: {}: write \"20\" to", PODS[0])),
+        "{text}"
+    );
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn where_device_interrupts_cannot_be_counted_it_is_unknown_whether_they_fire() {
+    let told = read(&calm(), None, None, None);
+    assert!(told.failure().unwrap().ends_with("they could not be counted"));
+    let text = told.text(TextStyle::from(true));
+    assert!(
+        !text.contains("Nothing is left") && text.contains("they could not be counted.\n"),
+        "{text}"
+    );
+    // The ledger has counted them, or nothing is promised.
+    assert_eq!(read(&calm(), None, None, Some(0)).failure(), None);
+    let mut off = calm();
+    Arc::make_mut(&mut off.node.quiet).steering = "off".to_owned();
+    assert_eq!(read(&off, None, None, None).failure(), None);
+}
+
 #[test]
 fn what_is_left_is_told_by_vm_with_its_cure() {
     let told = of(&noisy());
@@ -210,7 +268,12 @@ fn many_vms_of_which_nothing_is_known_are_one_line() {
     };
     assert_eq!(
         many.text(TextStyle::from(true)),
-        "What is left on the CPUs of 200 VMs is not known: steliad-quiet has not reported interrupts yet (-o wide has their rows).\n"
+        "What is left on the CPUs of 200 VMs is not known: steliad-quiet has not reported interrupts yet.\n"
+    );
+    // The message on standard error has the reason.
+    assert_eq!(
+        many.text(screen(80)),
+        "What is left on the CPUs of 200 VMs is not known.\n"
     );
     for vm in &mut many.vms {
         vm.device_interrupts_per_second = Some(0);

@@ -1,4 +1,5 @@
-//! The answer as tables, and the sentence below them.
+//! The answer as tables, and the sentence that sums it up: below them, and on a terminal above them, where a table that is longer than the
+//! screen does not hide it. A terminal also has each reason and its remedy once, below the table of what remains.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,7 +9,7 @@ use stelia_cpus::CpuSet;
 
 use super::{Interrupt, Kthread, Quietness, Vm, words};
 use crate::shared::daemon::{Pod, whose};
-use crate::shared::output::{Column, Meaning, TextStyle, column, counted, printable, table};
+use crate::shared::output::{Column, Meaning, TextStyle, column, counted, paragraph, printable, table};
 
 /// More VMs with nothing but zeros than this have no rows.
 const MAX_ZERO_ROWS: usize = 3;
@@ -63,6 +64,8 @@ pub(crate) struct RemainingRow<'a, T> {
     pods: Vec<&'a Pod>,
     cpus: CpuSet,
     one: &'a T,
+    /// On a terminal the number of a footnote.
+    why: String,
 }
 
 pub(crate) const fn interrupts<'a>() -> [Column<RemainingRow<'a, Interrupt>>; 7] {
@@ -74,12 +77,7 @@ pub(crate) const fn interrupts<'a>() -> [Column<RemainingRow<'a, Interrupt>>; 7]
             .shortens(),
         column("CPUS", |row: &RemainingRow<'_, Interrupt>| row.cpus.to_string()).yields(1),
         column("SEEN", |row: &RemainingRow<'_, Interrupt>| row.one.count.to_string()).right(),
-        column("WHY", |row: &RemainingRow<'_, Interrupt>| match row.one.reason {
-            // What the kernel says of a mask that it does not take is the same of each.
-            RemainingCause::Managed => words::why(RemainingCause::Managed).to_owned(),
-            _ => row.one.why.clone(),
-        })
-        .wraps(),
+        column("WHY", |row: &RemainingRow<'_, Interrupt>| row.why.clone()).wraps(),
         column("WHAT TO DO", |row: &RemainingRow<'_, Interrupt>| {
             row.one.cure.to_owned()
         })
@@ -95,8 +93,47 @@ pub(crate) const fn threads<'a>() -> [Column<RemainingRow<'a, Kthread>>; 5] {
             .yields(3)
             .shortens(),
         column("CPUS", |row: &RemainingRow<'_, Kthread>| row.cpus.to_string()).yields(1),
-        column("WHY", |row: &RemainingRow<'_, Kthread>| row.one.why.clone()).wraps(),
+        column("WHY", |row: &RemainingRow<'_, Kthread>| row.why.clone()).wraps(),
     ]
+}
+
+fn why_interrupt(one: &Interrupt) -> String {
+    match one.reason {
+        // What the kernel says of a mask that it does not take is the same of each.
+        RemainingCause::Managed => words::why(RemainingCause::Managed).to_owned(),
+        _ => one.why.clone(),
+    }
+}
+
+fn why_thread(one: &Kthread) -> String {
+    words::thread_why(&one.why)
+}
+
+/// The lines below the tables of what remains: why, and what to do, each once.
+#[derive(Default)]
+struct Footnotes(Vec<(String, &'static str)>);
+
+impl Footnotes {
+    /// What a row has for a reason, which is added if no row had it yet.
+    fn number(&mut self, why: String, cure: &'static str) -> String {
+        let note = (why, cure);
+        let at = self.0.iter().position(|known| *known == note).unwrap_or_else(|| {
+            self.0.push(note);
+            self.0.len() - 1
+        });
+        format!("[{}]", at + 1)
+    }
+
+    fn text(&self, style: TextStyle) -> String {
+        let notes = (1..).zip(&self.0);
+        let notes = notes.map(|(number, (why, cure))| format!("[{number}] {why}. What to do: {cure}."));
+        notes.map(|note| paragraph(&printable(&note), style)).collect()
+    }
+}
+
+/// Whether the layout is that for a terminal: a program gets every row whole.
+const fn is_for_a_screen(style: TextStyle) -> bool {
+    style.width.is_some() && style.legend && !style.wide
 }
 
 /// What remains, each once with all VMs that it reaches; without `all` only what is left. It is shown as it is of a VM that it
@@ -114,8 +151,8 @@ fn rows<'a, T: 'a, K: Ord>(
             continue;
         }
         let (shown_left, row) = rows.entry(key).or_insert_with(|| {
-            let (pods, cpus) = (Vec::new(), CpuSet::new());
-            (left, RemainingRow { pods, cpus, one })
+            let (pods, cpus, why) = (Vec::new(), CpuSet::new(), String::new());
+            (left, RemainingRow { pods, cpus, one, why })
         });
         if left && !*shown_left {
             (*shown_left, row.one) = (true, one);
@@ -150,7 +187,13 @@ fn zeros(vms: &[&Vm], more: &str) -> String {
             (true, true) => "no count of device interrupts, and what is left there is not known",
         };
         let (vms, have) = if count == 1 { ("VM", "has") } else { ("VMs", "have") };
-        format!("{count}{more} {vms} {have} {known} (-o wide has their rows).\n")
+        // Rows of dashes say no more than that.
+        let rows = if not_counted && not_reported {
+            ""
+        } else {
+            " (-o wide has their rows)"
+        };
+        format!("{count}{more} {vms} {have} {known}{rows}.\n")
     };
     kinds.into_iter().map(line).collect()
 }
@@ -166,7 +209,14 @@ fn is_unknown(quietness: &Quietness, style: TextStyle) -> bool {
         && vms.iter().all(is_zero)
 }
 
-/// A row for each VM, those that are disturbed most first; many with nothing but zeros are one line.
+/// How often the interrupts that are left were seen.
+fn seen(vm: &Vm) -> u64 {
+    let left = vm.interrupts_remaining.iter().filter(|one| one.left);
+    left.fold(0, |sum: u64, one| sum.saturating_add(one.count))
+}
+
+/// A row for each VM, those that are disturbed most first; many with nothing but zeros are one line. On a terminal its problems are lines
+/// below the table.
 fn by_vm(vms: &[Vm], style: TextStyle) -> String {
     if vms.is_empty() {
         return "No VM has CPUs of its own.\n".to_owned();
@@ -174,18 +224,39 @@ fn by_vm(vms: &[Vm], style: TextStyle) -> String {
     let mut shown: Vec<&Vm> = vms.iter().collect();
     shown.sort_by_cached_key(|vm| {
         let left = interrupts_left(vm) + threads_left(vm) + vm.problems.len();
-        let rate = vm.device_interrupts_per_second;
-        (Reverse(left), Reverse(rate), vm.pod.to_string())
+        let (rate, since) = (vm.device_interrupts_per_second, vm.device_interrupts_since_isolated);
+        let noise = (Reverse(rate), Reverse(since), Reverse(seen(vm)), Reverse(left));
+        (noise, vm.pod.to_string())
     });
     let quiet: Vec<&Vm> = vms.iter().filter(|vm| is_zero(vm)).collect();
     if quiet.len() <= MAX_ZERO_ROWS || style.wide || !style.legend {
-        return table(&COLUMNS, shown, style);
+        return vm_table(shown, style);
     }
     shown.retain(|vm| !is_zero(vm));
     match shown.is_empty() {
-        true => zeros(&quiet, ""),
-        false => table(&COLUMNS, shown, style) + "\n" + &zeros(&quiet, " more"),
+        true => paragraph(&zeros(&quiet, ""), style),
+        false => vm_table(shown, style) + "\n" + &paragraph(&zeros(&quiet, " more"), style),
     }
+}
+
+fn vm_table(vms: Vec<&Vm>, style: TextStyle) -> String {
+    let [columns @ .., _] = &COLUMNS;
+    match is_for_a_screen(style) {
+        true => table(columns, vms, style),
+        false => table(&COLUMNS, vms, style),
+    }
+}
+
+/// The problems on a terminal: those of the node, and those of VMs, whose rows do not have them.
+fn problems(quietness: &Quietness, style: TextStyle) -> String {
+    let of_node = quietness.problems.iter();
+    let of_node = of_node.map(|one| format!("Problem: {}", printable(one)));
+    let of_vms = quietness.vms.iter().filter(|_| is_for_a_screen(style));
+    let of_vms = of_vms.flat_map(|vm| {
+        let problems = vm.problems.iter();
+        problems.map(|one| format!("Problem: {}: {}", printable(&vm.pod.to_string()), printable(one)))
+    });
+    of_node.chain(of_vms).map(|line| paragraph(&line, style)).collect()
 }
 
 pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
@@ -197,43 +268,68 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
         } else {
             ""
         };
-        let problem = quietness.problem.as_deref().map(printable).unwrap_or_default();
+        let rows = if is_counted { " (-o wide has their rows)" } else { "" };
+        // On a terminal the reason is in the message on standard error, which is the next line.
+        let problem = match (&quietness.problem, style.width) {
+            (Some(problem), None) => format!(": {}", printable(problem)),
+            _ => String::new(),
+        };
         let vms = vms.len();
-        return format!(
-            "What is left on the CPUs of {vms} VMs is not known: {problem}{counted} (-o wide has their rows).\n"
-        );
+        let text = format!("What is left on the CPUs of {vms} VMs is not known{problem}{counted}{rows}.");
+        return paragraph(&text, style);
     }
-    let mut parts = vec![by_vm(vms, style)];
-    let irqs = rows(
+    let on_screen = is_for_a_screen(style);
+    let sum = || paragraph(&summary(quietness, on_screen), style) + &paragraph(&hidden(quietness, style), style);
+    let mut parts = Vec::new();
+    if on_screen {
+        parts.push(sum());
+    }
+    parts.push(by_vm(vms, style));
+    let mut notes = Footnotes::default();
+    let mut irqs = rows(
         vms,
         style.wide,
         |vm| vm.interrupts_remaining.as_slice(),
         |one| (one.irq, &one.cpus, one.left),
     );
-    if !irqs.is_empty() {
-        parts.push(table(&interrupts(), &irqs, style));
+    irqs.sort_by_key(|row| Reverse(row.one.count));
+    for row in &mut irqs {
+        row.why = match on_screen {
+            true => notes.number(why_interrupt(row.one), row.one.cure),
+            false => why_interrupt(row.one),
+        };
     }
-    let kthreads = rows(
+    if !irqs.is_empty() {
+        let columns = interrupts();
+        let [without_cure @ .., _] = &columns;
+        let shown: &[Column<RemainingRow<'_, Interrupt>>] = if on_screen { without_cure } else { &columns };
+        parts.push(table(shown, &irqs, style));
+    }
+    let mut kthreads = rows(
         vms,
         style.wide,
         |vm| vm.threads_remaining.as_slice(),
         |one| (one.tid, &one.cpus, one.left),
     );
+    for row in &mut kthreads {
+        row.why = match on_screen {
+            true => notes.number(why_thread(row.one), words::thread_cure(row.one.left)),
+            false => why_thread(row.one),
+        };
+    }
     if !kthreads.is_empty() {
         parts.push(table(&threads(), &kthreads, style));
     }
-    if !quietness.problems.is_empty() {
-        let problems = quietness.problems.iter();
-        parts.push(problems.map(|one| format!("Problem: {}\n", printable(one))).collect());
-    }
-    if style.legend {
-        parts.push(summary(quietness) + &hidden(quietness, style));
+    parts.extend([notes.text(style), problems(quietness, style)]);
+    parts.retain(|part| !part.is_empty());
+    if style.legend && !on_screen {
+        parts.push(sum());
     }
     parts.join("\n")
 }
 
-/// What was done on the node, and whether anything is left.
-fn summary(quietness: &Quietness) -> String {
+/// What was done on the node, and whether anything is left, which comes first where the sentence is above the tables.
+fn summary(quietness: &Quietness, left_first: bool) -> String {
     if let Some(problem) = &quietness.problem {
         return format!("What is left is not known: {}.\n", printable(problem));
     }
@@ -257,9 +353,17 @@ fn summary(quietness: &Quietness) -> String {
     let left = match quietness.left() {
         left if !left.is_empty() => format!("Left: {left}."),
         _ if is_off => String::new(),
+        _ if quietness.is_uncounted() => {
+            "steliad-quiet left nothing; whether device interrupts fire is not known: they could not be counted."
+                .to_owned()
+        }
         _ => "Nothing is left.".to_owned(),
     };
-    format!("{done}{threads}. {left}").trim_end().to_owned() + "\n"
+    let text = match left_first {
+        true => format!("{left} {done}{threads}."),
+        false => format!("{done}{threads}. {left}"),
+    };
+    text.trim().to_owned() + "\n"
 }
 
 /// What is not shown because it disturbs no VM.

@@ -32,6 +32,23 @@ pub(super) const fn cure(remains: RemainingCause, left: bool, booted: bool) -> &
     }
 }
 
+/// Why a kernel thread remains, from what the kernel said when its CPUs were to be set.
+pub(super) fn thread_why(error: &str) -> String {
+    match error {
+        "" => "its CPUs cannot be set".to_owned(),
+        // The kernel's answer for threads that it binds itself.
+        error if error.contains("Invalid argument") => format!("the kernel lets nobody choose its CPUs: {error}"),
+        error => format!("its CPUs cannot be set: {error}"),
+    }
+}
+
+pub(super) const fn thread_cure(left: bool) -> &'static str {
+    match left {
+        true => "look for a setting of its driver's or subsystem's; /usr/share/doc/steliad/quiet-cpus.md has more",
+        false => "nothing: it runs only when memory is short",
+    }
+}
+
 pub(super) const fn irqbalance(state: Irqbalance) -> &'static str {
     match state {
         Irqbalance::Absent => "irqbalance does not run, or no VM has CPUs",

@@ -31,7 +31,7 @@ use crate::explain_and_check::doctor::{self, Examined};
 use crate::explain_and_check::ledger;
 use crate::explain_and_check::quiet::{self, Quietness};
 use crate::explain_and_check::verify::{self, Verified};
-use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod, Selection};
+use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod, Selection, Why, not_isolated};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
@@ -108,6 +108,13 @@ impl VmReport {
         let is_contained = self.instance.state == State::Contained && reason.is_some_and(|reason| of_node(&reason));
         let has_own = self.instance.degraded.iter().any(|reason| !reason.of_node);
         (self.instance.state == State::Isolated || is_contained) && !has_own
+    }
+
+    /// Why it floats; `None` if it does not, or if it has a problem of its own.
+    fn floats(&self) -> Option<Why> {
+        let has_own = self.instance.degraded.iter().any(|reason| !reason.of_node);
+        let floats = self.instance.state == State::Floating && !has_own;
+        floats.then(|| not_isolated(&self.instance)).flatten()
     }
 
     fn vm(&self) -> Pod {

@@ -3,12 +3,13 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use stelia_api::State;
 use stelia_node::locality::size;
 
 use super::host::Host;
 use super::watch::Thread;
 use super::{NumaNode, OtherPod, Report, VmReport};
-use crate::shared::daemon::{Pod, fold, named};
+use crate::shared::daemon::{Pod, Why, fold, named, not_isolated, whose};
 use crate::shared::output::{Column, Render, TextStyle, column, human, printable, properties, table, time};
 
 const NUMA_NODES: [Column<NumaNode>; 7] = [
@@ -60,6 +61,35 @@ fn calm(vms: &[&VmReport]) -> String {
     lines.collect()
 }
 
+/// VMs that float for a reason which more than [`MAX_WHOLE`] have, by the reason with the longest wait, and the other VMs.
+fn floating(vms: &[VmReport]) -> (Vec<(Vec<&VmReport>, Why)>, Vec<&VmReport>) {
+    let mut groups: Vec<(Vec<&VmReport>, Why)> = Vec::new();
+    let mut others = Vec::new();
+    for vm in vms {
+        let Some(why) = vm.floats() else {
+            others.push(vm);
+            continue;
+        };
+        match groups.iter_mut().find(|(_, known)| known.text == why.text) {
+            Some((same, known)) => {
+                same.push(vm);
+                known.since_us = known.since_us.min(why.since_us);
+            }
+            None => groups.push((vec![vm], why)),
+        }
+    }
+    let (many, few): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(vms, _)| vms.len() > MAX_WHOLE);
+    others.extend(few.into_iter().flat_map(|(vms, _)| vms));
+    (many, others)
+}
+
+fn of_floating(vms: &[&VmReport], why: &Why, now: u64) -> String {
+    let pods: Vec<Pod> = vms.iter().map(|vm| vm.vm()).collect();
+    let pods: Vec<&Pod> = pods.iter().collect();
+    let line = format!("{}: {}", whose(&pods), why.at(now));
+    format!("{}\nWhat helps: {}\n", printable(&line), why.cure)
+}
+
 /// Everything, section by section.
 pub(super) fn report(report: &Report, style: TextStyle) -> String {
     let mut text = host(&report.host, report.time_us, style);
@@ -89,8 +119,18 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
             table(&OTHER_PODS, &report.other_pods, style),
         );
     }
+    let (floats, mut vms) = match style.wide {
+        true => (Vec::new(), report.vms.iter().collect()),
+        false => floating(&report.vms),
+    };
+    if !floats.is_empty() {
+        let lines = floats.iter().map(|(vms, why)| of_floating(vms, why, report.time_us));
+        section(
+            "VMs that float for the same reason (-o wide and --json have each)",
+            lines.collect(),
+        );
+    }
     // Those with a problem of their own first.
-    let mut vms: Vec<&VmReport> = report.vms.iter().collect();
     vms.sort_by_cached_key(|vm| (vm.is_calm(), vm.vm().to_string()));
     let calm_vms = vms.iter().filter(|vm| vm.is_calm()).count();
     let calm_vms = match calm_vms > MAX_WHOLE && !style.wide {
@@ -104,7 +144,7 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
         );
     }
     for vm in vms {
-        section(&format!("VM {}", vm.vm()), of_vm(vm, style));
+        section(&format!("VM {}", vm.vm()), of_vm(vm, report.time_us, style));
     }
     if let Some(ledger) = &report.ledger {
         section("Ledger", ledger.text(style));
@@ -157,13 +197,20 @@ fn kubelet(config: &Value, style: TextStyle) -> String {
     )
 }
 
-fn of_vm(vm: &VmReport, style: TextStyle) -> String {
+fn of_vm(vm: &VmReport, now: u64, style: TextStyle) -> String {
     let instance = &vm.instance;
     let mut rows = vec![
         ("Pod UID", vm.pod_uid.clone()),
         ("Container", instance.container.clone()),
         ("State", instance.state.to_string()),
     ];
+    if let Some(why) = not_isolated(instance) {
+        let label = match instance.state == State::Floating {
+            true => "Floats",
+            false => "Not isolated",
+        };
+        rows.push((label, why.at(now)));
+    }
     rows.extend(instance.degraded.iter().map(|reason| ("Degraded", reason.to_string())));
     if !instance.class().is_empty() {
         rows.push(("Class", instance.class().to_owned()));

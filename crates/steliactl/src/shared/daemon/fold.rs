@@ -2,8 +2,13 @@
 
 use super::pod::Pod;
 
-/// The number of VMs that are named; of more only their number is printed.
+/// The number of VMs that are named where not all are. Where one more would be named, all are: "…" takes as much room as a name.
 const MAX_NAMED: usize = 3;
+
+/// How many of this many are named.
+const fn shown_of(count: usize) -> usize {
+    if count <= MAX_NAMED + 1 { count } else { MAX_NAMED }
+}
 
 /// Equal values together, each with the pods that have it; in the order in which they come.
 pub(crate) fn fold<'a, T: PartialEq>(all: impl IntoIterator<Item = (&'a Pod, T)>) -> Vec<(Vec<&'a Pod>, T)> {
@@ -30,8 +35,9 @@ pub(crate) fn whose(pods: &[&Pod]) -> String {
 pub(crate) fn named(pods: &[&Pod]) -> String {
     let mut names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
     names.sort();
-    let more = if names.len() > MAX_NAMED { ", …" } else { "" };
-    names.truncate(MAX_NAMED);
+    let shown = shown_of(names.len());
+    let more = if names.len() > shown { ", …" } else { "" };
+    names.truncate(shown);
     names.join(", ") + more
 }
 
@@ -40,7 +46,7 @@ pub(crate) fn named_within(pods: &[&Pod], width: usize) -> String {
     let mut names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
     names.sort();
     let mut left = width;
-    let fitting = names.iter().take(MAX_NAMED).take_while(|name| {
+    let fitting = names.iter().take(shown_of(names.len())).take_while(|name| {
         let fits = name.len() <= left;
         left = left.saturating_sub(name.len() + 2);
         fits
@@ -65,11 +71,14 @@ mod tests {
 
     #[test]
     fn a_few_are_named_and_of_many_the_first() {
-        let pods: Vec<Pod> = ["b", "a", "d", "c"].map(Pod::unnamed).into();
+        let pods: Vec<Pod> = ["b", "a", "e", "d", "c"].map(Pod::unnamed).into();
         let all: Vec<&Pod> = pods.iter().collect();
         assert_eq!(whose(&all[..1]), "b");
         assert_eq!(whose(&all[..2]), "2 VMs (a, b)");
-        assert_eq!(whose(&all), "4 VMs (a, b, c, …)");
+        // "…" never stands for a single name.
+        assert_eq!(whose(&all[..4]), "4 VMs (a, b, d, e)");
+        assert_eq!(whose(&all), "5 VMs (a, b, c, …)");
+        assert_eq!(named_within(&all[..4], 60), "a, b, d, e");
         assert_eq!(named_within(&all, 60), "a, b, c, …");
         assert_eq!(named_within(&all, 4), "a, b, …");
         assert_eq!(named_within(&all, 0), "a, …");

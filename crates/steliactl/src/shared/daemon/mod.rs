@@ -36,7 +36,7 @@ pub(crate) use node::{Description, OnlineCpus, Owner, owner, state_and_class};
 pub(crate) use not_there::no_instance;
 pub(crate) use pattern::{VmPattern, is_glob};
 pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod};
-pub(crate) use remedy::remedy;
+pub(crate) use remedy::{remedy, remedy_of_file};
 pub(crate) use reported::is_reported;
 pub(crate) use selection::Selection;
 pub(crate) use step::{in_common, writes_partition};

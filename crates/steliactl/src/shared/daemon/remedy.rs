@@ -2,8 +2,12 @@
 
 use stelia_api::ReasonKind;
 
-/// What `docs/troubleshooting.md` has for each message about kubelet's file, under "kubelet's file cannot be used".
-const KUBELET_FILE: [(&str, &str); 7] = [
+/// The remedy where the file has less than kubelet wrote.
+const NOT_WRITTEN_TO_ITS_END: &str = "the node lost power: drain it, stop kubelet, remove the file, start kubelet";
+
+/// What `docs/troubleshooting.md` has for each message about kubelet's file, under "kubelet's file cannot be used". The first message that is in
+/// a text counts.
+const KUBELET_FILE: [(&str, &str); 9] = [
     (
         "No such file",
         "kubelet never ran here, or has another root directory: kubelet-home of steliactl doctor",
@@ -13,10 +17,10 @@ const KUBELET_FILE: [(&str, &str); 7] = [
         "remove an earlier installation's cpu_manager_state, or set kubelet-root",
     ),
     ("CPU manager policy is", "/usr/share/doc/steliad/kubelet.md"),
-    (
-        "the file is empty",
-        "the node lost power: drain it, stop kubelet, remove the file, start kubelet",
-    ),
+    ("the file is empty", NOT_WRITTEN_TO_ITS_END),
+    // serde_json's words where a file ends early; a file of zeroes is no object. Neither is a newer schema.
+    ("while parsing", NOT_WRITTEN_TO_ITS_END),
+    ("not a JSON object", NOT_WRITTEN_TO_ITS_END),
     (
         "has checksum",
         "somebody edited the file: drain the node, stop kubelet, remove the file, start kubelet",
@@ -28,11 +32,16 @@ const KUBELET_FILE: [(&str, &str); 7] = [
     ),
 ];
 
+/// The remedy of an unusable file of kubelet's by its message; `None` where the page has none for it.
+pub(crate) fn remedy_of_file(message: &str) -> Option<&'static str> {
+    let of_message = KUBELET_FILE.iter().find(|(known, _)| message.contains(known));
+    of_message.map(|(_, remedy)| *remedy)
+}
+
 /// The remedy of a reason. That of an unusable file of kubelet's depends on its message.
 pub(crate) fn remedy(kind: ReasonKind, text: &str) -> &'static str {
-    let of_message = KUBELET_FILE.iter().find(|(message, _)| text.contains(message));
-    match (kind, of_message) {
-        (ReasonKind::KubeletUnusable, Some((_, remedy))) => remedy,
+    match (kind, remedy_of_file(text)) {
+        (ReasonKind::KubeletUnusable, Some(remedy)) => remedy,
         _ => kind.cure().text,
     }
 }
@@ -51,6 +60,23 @@ mod tests {
                 rows.iter().any(|row| row.contains(message) && row.contains(remedy)),
                 "{message}: {remedy}"
             );
+        }
+    }
+
+    #[test]
+    fn a_file_that_ends_early_is_not_called_a_newer_kubelets() {
+        let whole = r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1,"slices":{}}"#;
+        let remedy_of = |bytes: &[u8]| {
+            let refused = stelia_kubelet::CpuManagerState::parse(bytes).unwrap_err();
+            remedy(ReasonKind::KubeletUnusable, &refused.to_string())
+        };
+        assert_eq!(remedy_of(whole.as_bytes()), "kubelet is newer: upgrade steliad");
+        // The file ends within a key, a string or the object, with a newline or without one; or it is of zeroes.
+        for end in [1, 10, 40, 60] {
+            let cut = &whole[..end];
+            for bytes in [cut.to_owned(), format!("{cut}\n"), "\0".repeat(end)] {
+                assert_eq!(remedy_of(bytes.as_bytes()), NOT_WRITTEN_TO_ITS_END, "{bytes:?}");
+            }
         }
     }
 

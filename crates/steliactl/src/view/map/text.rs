@@ -6,10 +6,9 @@ use std::fmt::Write as _;
 use stelia_node::locality::size;
 
 use super::marks::{COLOURS, columns, cut, keys, mark, tail};
-use super::{Core, CoreGroup, Cpu, CpuOwner, Map};
-use crate::shared::daemon;
-use crate::shared::output::{self, Column, TextStyle, column, printable};
-use crate::view::footnotes::SharedReasons;
+use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
+use crate::shared::output::{self, Column, Meaning, TextStyle, column, printable};
+use crate::view::footnotes::{Cause, SharedReasons, causes_of, overview};
 
 /// What the map is written on.
 pub(super) struct Paper {
@@ -111,19 +110,30 @@ pub(super) fn draw(map: &Map, paper: &Paper) -> String {
     out
 }
 
-/// A line for each reason of degradation that several pods have.
+/// Why VMs are degraded, float or are contained; in a pipe, each reason of degradation that several VMs have.
 fn causes(out: &mut String, map: &Map, paper: &Paper) {
-    let degraded: Vec<(&daemon::Pod, String)> = map
-        .pods
-        .iter()
-        .flat_map(|pod| pod.degraded().into_iter().map(|reason| (&pod.pod, reason)))
-        .collect();
-    let shared = SharedReasons::of(degraded.iter().map(|(pod, reason)| (*pod, reason.as_str())));
-    *out += &shared.lines(TextStyle {
+    let style = TextStyle {
         width: Some(paper.width),
         coloured: paper.coloured,
         ..TextStyle::default()
+    };
+    let of = |pod: &Pod| match (&pod.instance, paper.cut) {
+        (Some(instance), true) => causes_of(instance),
+        _ => pod
+            .degraded()
+            .into_iter()
+            .map(|reason| (reason, Meaning::Broken))
+            .collect(),
+    };
+    let causes: Vec<Vec<Cause>> = map.pods.iter().map(of).collect();
+    let all = map.pods.iter().zip(&causes).flat_map(|(pod, causes)| {
+        let causes = causes.iter();
+        causes.map(move |(text, meaning)| (&pod.pod, text.as_str(), *meaning))
     });
+    *out += &match paper.cut {
+        true => overview(all, style),
+        false => SharedReasons::of(all).lines(style),
+    };
 }
 
 /// The widths that all cells of a map share, so that columns are below each other.

@@ -62,13 +62,15 @@ pub(crate) struct Column {
     value: Value,
 }
 
+const INSTANCE: &str = "INSTANCE";
+
 /// Columns of what resctrl counts; shown only on hardware where it does.
 const OF_CACHES: [&str; 2] = ["LLC-MIB", "MEM-MIB/S"];
 
 /// The columns from left to right.
 pub(crate) static COLUMNS: [Column; 14] = [
     Column {
-        title: "INSTANCE",
+        title: INSTANCE,
         // Room for the first group of a UID, and for a vCPU's name.
         width: 10,
         rank: 0,
@@ -111,7 +113,7 @@ pub(crate) static COLUMNS: [Column; 14] = [
     Column {
         title: "BUSY",
         width: HISTORY_SAMPLES,
-        rank: 4,
+        rank: 5,
         value: Value::Recent,
     },
     number("MIGR/S", 6, 10, Value::Rate(|rates| rates.migrations_per_second)),
@@ -139,8 +141,9 @@ pub(crate) static COLUMNS: [Column; 14] = [
     // The last, because it has what the others leave over.
     Column {
         title: "REASON",
-        width: 18,
-        rank: 5,
+        // Room for "floats: vCPUs not attached".
+        width: 26,
+        rank: 4,
         value: Value::Text(
             |row| row.reason().unwrap_or_default().to_owned(),
             |a, b| {
@@ -164,6 +167,11 @@ const fn number(title: &'static str, width: usize, rank: usize, value: Value) ->
 impl Column {
     pub(crate) fn is_number(&self) -> bool {
         !matches!(self.value, Value::Text(..) | Value::Recent)
+    }
+
+    /// Whether it has the names, whose ends tell them apart.
+    pub(crate) fn is_name(&self) -> bool {
+        self.title == INSTANCE
     }
 
     fn number(&self, row: Row<'_>) -> Option<f64> {
@@ -387,11 +395,11 @@ mod tests {
             columns.map(|(column, _)| COLUMNS[column].title).collect()
         };
         assert_eq!(titles(40, 36), ["INSTANCE", "CPUS", "UTIL%", "DELAY%"]);
-        let eighty = ["INSTANCE", "CPUS", "UTIL%", "DELAY%", "BUSY", "REASON"];
+        let eighty = ["INSTANCE", "CPUS", "UTIL%", "DELAY%", "REASON"];
         assert_eq!(titles(80, 36), eighty);
         assert_eq!(titles(80, 200), eighty);
         assert_eq!(
-            [(139, 36), (150, 200)].map(|(width, names)| titles(width, names).len()),
+            [(144, 36), (162, 200)].map(|(width, names)| titles(width, names).len()),
             [COLUMNS.len() - OF_CACHES.len(); 2]
         );
         // The column of names is always shown.
@@ -405,7 +413,7 @@ mod tests {
             let columns = fitting(width, names, false);
             (columns[0].1, columns[columns.len() - 1].1)
         };
-        assert_eq!(of(100, 36), (36, 18));
+        assert_eq!(of(100, 36), (36, 29));
         assert_eq!(of(200, 60).0, 60);
         // Short ones leave their room to the reasons.
         assert!(of(80, 12).1 > of(80, 36).1);

@@ -20,7 +20,7 @@ use crate::shared::daemon::{Client, Failure, Selection};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
-use crate::shared::output::{self, OutputOptions, Render, TextStyle, column};
+use crate::shared::output::{self, Meaning, OutputOptions, Render, TextStyle, column};
 use crate::view::footnotes::SharedReasons;
 use live_rows::{Row, number_text};
 use stelia_table::Column;
@@ -201,7 +201,14 @@ fn text(model: &Model, time: u64, style: TextStyle) -> String {
 /// is a number, which is explained once below the table.
 fn folded(model: &Model, time: u64, style: TextStyle) -> String {
     let reasons = model.instances.iter();
-    let reasons = reasons.flat_map(|one| one.reasons.iter().map(move |reason| (&one.pod, reason.as_str())));
+    // The first reason of a VM that is degraded says so.
+    let reasons = reasons.flat_map(|one| {
+        let reasons = one.reasons.iter().enumerate();
+        reasons.map(move |(at, reason)| match !one.whole && at == 0 {
+            true => (&one.pod, reason.as_str(), Meaning::Broken),
+            false => (&one.pod, reason.as_str(), Meaning::Attention),
+        })
+    });
     let shared = SharedReasons::of(reasons);
     let mut rows = live_rows::rows(model, None, false, false);
     rows.retain(|row| row.vcpu.is_none_or(|vcpu| vcpu.rates.is_known()));

@@ -211,9 +211,12 @@ pub(super) fn totals(model: &Model) -> (String, String) {
     )
 }
 
-/// A cell of that width: numbers are aligned to the right, longer text ends in an ellipsis.
+/// A cell of that width: numbers are aligned to the right, longer names lose their middle, other text ends in an ellipsis.
 fn cell(text: &str, column: &Column, width: usize) -> String {
-    let text = output::cut(text, width);
+    let text = match column.is_name() {
+        true => output::shorten(text, width),
+        false => output::cut(text, width),
+    };
     if column.is_number() {
         format!("{text:>width$}")
     } else {
@@ -273,10 +276,10 @@ mod tests {
         "top: 2 instances, 2 vCPUs, by INSTANCE; "
         "                                        "
         "INSTANCE          CPUS      UTIL% DELAY%"
-        "3ceda12c-3ee9-40… 4-5       140.0    0.5"
+        "3ceda12c…8fe654a6 4-5       140.0    0.5"
         "  vcpu 0          4          40.0    0.5"
         "  vcpu 1          5         100.0    0.0"
-        "b9e4f71c-64a5-4f… 2             -      -"
+        "b9e4f71c…3cbaf8e5 2             -      -"
         "                                        "
         "q quit  s sort  r reverse  i instances  "
         "#);
@@ -287,14 +290,27 @@ mod tests {
         assert_snapshot!(drawn_of(&disturbed(), &by_name(), 80, 9), @r#"
         "top: 2 instances, 2 vCPUs, by INSTANCE; 1 floating, 1 isolated, 1 degraded; row "
         "vCPU 1 waits 12 % for a CPU, preempted 30/s                                     "
-        "INSTANCE                    CPUS      UTIL% DELAY% BUSY       REASON            "
-        "kubevirt/virt-launcher-dat… 4-5       140.0    0.5       ▁▃▅▆ vCPU 1 waits 12 %…"
-        "  vcpu 0                    4          40.0    0.5       ▁▁▁▄                   "
-        "  vcpu 1                    5         100.0    0.0        ▅██ waits 12 % for a …"
-        "kubevirt/virt-launcher-web  2             -      -            degraded: kubelet…"
+        "INSTANCE                       CPUS      UTIL% DELAY% REASON                    "
+        "kubevirt/virt-l…-x7k2p-primary 4-5       140.0    0.5 vCPU 1 waits 12 % for a C…"
+        "  vcpu 0                       4          40.0    0.5                           "
+        "  vcpu 1                       5         100.0    0.0 waits 12 % for a CPU, pre…"
+        "kubevirt/virt-launcher-web     2             -      - degraded: kubelet gave CP…"
         "                                                                                "
         "q quit  s sort  r reverse  i instances  / filter  h help                        "
         "#);
+    }
+
+    #[test]
+    fn names_of_one_beginning_differ_at_eighty_columns() {
+        let mut model = disturbed();
+        for (instance, end) in model.instances.iter_mut().zip(["003-4hvbp", "007-kxdr7"]) {
+            instance.pod.pod_namespace = "kubevirt-tenants".to_owned();
+            instance.pod.pod_name = format!("virt-launcher-customer-database-{end}");
+        }
+        let text = drawn_of(&model, &by_name(), 80, 9).to_string();
+        for end in ["se-003-4hvbp ", "se-007-kxdr7 "] {
+            assert!(text.contains(end), "{end}: {text}");
+        }
     }
 
     #[test]
@@ -307,11 +323,11 @@ mod tests {
         assert_snapshot!(drawn(&screen, 120, 9), @r#"
         "top: 2 instances, 2 vCPUs, by UTIL%, reversed; 1 floating, 1 isolated, 1 degraded; row 1 of 4                           "
         "steliad does not answer?[2J                                                                                             "
-        "INSTANCE                             STATE      CPUS      UTIL% DELAY% BUSY       FLOAT%  IRQ/S REASON                  "
-        "3ceda12c-3ee9-40fa-9f42-61428fe654a6 isolated   4-5       140.0    0.5              12.3    0.0                         "
+        "INSTANCE                             STATE      CPUS      UTIL% DELAY% BUSY        IRQ/S REASON                         "
+        "3ceda12c-3ee9-40fa-9f42-61428fe654a6 isolated   4-5       140.0    0.5               0.0                                "
         "  vcpu 0                                        4          40.0    0.5                                                  "
         "  vcpu 1                                        5         100.0    0.0                                                  "
-        "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5 floating   2             -      -              99.0      - degraded: kubelet gave …"
+        "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5 floating   2             -      -                 - degraded: kubelet gave CPU 2 a…"
         "                                                                                                                        "
         "q quit  s sort  r reverse  i instances  / filter  h help                                                                "
         "#);

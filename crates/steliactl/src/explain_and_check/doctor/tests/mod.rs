@@ -188,6 +188,7 @@ type Change = fn(&mut Facts);
 #[case::no_cpuset("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = Some(vec!["cpu".into()]))]
 #[case::old_kernel("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
 #[case::old_kernel_without_cgroups("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.6.1".into(); f.exclusive = None })]
+#[case::an_old_kernel_without_a_release("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = String::new(); f.exclusive = Some(false) })]
 #[case::old_systemd("systemd", Verdict::Failed, |f: &mut Facts| f.systemd = Some(249))]
 #[case::a_misspelt_key("kubelet-config", Verdict::Warning, |f: &mut Facts| {
     let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nreservedCpus: 0\n";
@@ -271,6 +272,20 @@ fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
         reason.contains("cgroup, ") && reason.contains("runner-socket"),
         "{reason}"
     );
+}
+
+#[test]
+fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
+    let mut facts = fit();
+    (facts.kernel, facts.exclusive) = (String::new(), None);
+    let check = named(&facts, "kernel");
+    assert!(
+        check.verdict == Verdict::Unknown && check.found.starts_with("a kernel of unknown release: "),
+        "{check:?}"
+    );
+    facts.exclusive = Some(false);
+    let check = named(&facts, "kernel");
+    assert_eq!(check.found, "a kernel of unknown release: no cpuset.cpus.exclusive");
 }
 
 #[test]

@@ -106,10 +106,14 @@ fn a_cause_of_several_vms_is_above_the_map_once_and_a_legend_has_both_ends_of_na
     let paper = Paper { cut: true, ..PLAIN };
     let text = draw(&map_of(&description), &paper);
     assert_eq!(text.matches("the file is empty").count(), 1, "{text}");
-    assert!(
-        text.split("\n\n").next().unwrap().ends_with(&format!("\n2 VMs: {why}")),
-        "{text}"
-    );
+    let heading = text.split("\n\n").next().unwrap();
+    assert!(heading.contains(&format!("\n2 VMs: degraded: {why}\n")), "{text}");
+    // Why only one of them floats is there too, with its name.
+    let floats = heading.replace('\n', " ");
+    assert!(floats.ends_with("-q9m4z: floats: vCPUs not attached"), "{text}");
+    let piped = draw(&map_of(&description), &PLAIN);
+    let heading = piped.split("\n\n").next().unwrap();
+    assert!(heading.ends_with(&format!("\n2 VMs: {why}")), "{piped}");
     for end in ["x7k2p  ", "q9m4z  "] {
         assert!(text.contains(end), "{end}: {text}");
     }
