@@ -21,7 +21,7 @@ pub struct Row {
     pub name: String,
     /// Whether VMs can be admitted on it, as its label says; null where nobody sets that.
     pub ready: Option<bool>,
-    /// `usable`; `not-ready` where the Node is not Ready; `unusable` or another word of its own; `unreadable`; `unpublished`.
+    /// `usable`; `node-not-ready` where the Node is not Ready; `unusable` or another word of its own; `unreadable`; `unpublished`.
     pub state: String,
     /// How exact the rest is; null without a description.
     pub profile: Option<&'static str>,
@@ -92,7 +92,7 @@ pub const COLUMNS: [Column<Row>; 16] = [
         .wraps(),
     column("CPUS", |row: &Row| number(row.cpus)).right(),
     column("FREE", |row: &Row| number(row.free_cpus)).right(),
-    // Of many NUMA nodes a narrow terminal has no room for it; map shows the same.
+    // A narrow terminal has no room for the cores of many NUMA nodes; map shows the same.
     column("FREE CORES", cores).yields(2).drops(1),
     column("LARGEST", |row: &Row| number(row.largest_vm_cpus)).right(),
     column("VMS", |row: &Row| number(row.vms)).right(),
@@ -178,7 +178,7 @@ impl Row {
             // An empty word says nothing.
             (Some(_), _) | (None, Some(_)) => "unreadable".to_owned(),
             (None, None) if member.report_problem.is_some() => "unreadable".to_owned(),
-            (None, None) if row.is_not_ready => "not-ready".to_owned(),
+            (None, None) if row.is_not_ready => "node-not-ready".to_owned(),
             (None, None) => "usable".to_owned(),
         };
         row.profile = Some(stored.profile.name());

@@ -13,8 +13,10 @@ const COLUMN_GAP: usize = 2;
 /// Names are not made shorter than this.
 const MIN_NAME_WIDTH: usize = 8;
 
-/// Columns that may be left out, the first of them first, each with the value that all rows must have.
-const REPEATED: [(&str, fn(&Part) -> bool, &str); 3] = [
+/// A column that may be left out: its heading, whether a row has the value that all must have, and that value.
+type Omissible = (&'static str, fn(&Part) -> bool, &'static str);
+/// Columns that may be left out, the first of them first.
+const REPEATED: [Omissible; 3] = [
     ("OTHER DEVICES", |part| part.devices == 0, "0"),
     (
         "COVERED",

@@ -29,11 +29,11 @@ fn a_node_whose_node_is_not_ready_says_so() {
     };
     for labels in [json!({}), json!({"stelia.io/ready": "true"})] {
         let nodes = nodes(&[dead(labels), object("w-1")]);
-        assert_eq!(nodes.nodes[0].state, "not-ready");
+        assert_eq!(nodes.nodes[0].state, "node-not-ready");
         let text = nodes.text(TextStyle::from(true));
         let row = text.lines().nth(1).unwrap();
         let words: Vec<&str> = row.split_whitespace().take(3).collect();
-        assert_eq!(words, ["w-1", "no", "not-ready"], "{text}");
+        assert_eq!(words, ["w-1", "no", "node-not-ready"], "{text}");
         assert!(row.ends_with("the Node is not Ready: no status"), "{text}");
     }
 }
@@ -106,8 +106,8 @@ fn warnings_that_have_no_room_are_footnotes_and_every_column_stays() {
         unusable,
     ]);
     let text = nodes.text(narrow());
-    assert!(text.contains("FREE CORES"), "{text}");
-    for whole in ["worker-000  no     not-ready", "worker-001  -      unpublished"] {
+    assert!(text.contains("CORES"), "{text}");
+    for whole in ["worker-000  no     node-not-ready", "worker-001  -      unpublished"] {
         assert!(text.contains(whole), "{text}");
     }
     assert!(
@@ -144,7 +144,7 @@ fn a_node_that_admits_none_has_no_largest_vm_and_says_why() {
     let of = |at: usize| (nodes.nodes[at].state.as_str(), nodes.nodes[at].largest_vm_cpus);
     assert_eq!(
         [of(0), of(1), of(2)],
-        [("not-ready", Some(0)), ("unusable", Some(0)), ("usable", Some(4))]
+        [("node-not-ready", Some(0)), ("unusable", Some(0)), ("usable", Some(4))]
     );
     assert_eq!(nodes.nodes[1].warnings[0], "KubeletStateUnusable: wrong checksum");
 }

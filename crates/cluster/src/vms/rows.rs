@@ -26,7 +26,7 @@ pub(super) enum Fold {
     Nothing,
     /// Those of unknown state.
     Unknown,
-    /// Of many VMs also those that are alike.
+    /// Those of unknown state, and if there are many VMs also those that are alike.
     Alike,
 }
 
@@ -82,7 +82,7 @@ struct Group {
     rows: u64,
 }
 
-/// The VMs with one row for those that are alike, where the first of them is. Of VMs that need attention the first ones are named.
+/// The VMs with one row for those that are alike, where the first of them is. The first VMs that need attention have a row of their own.
 fn folded(vms: Vec<Vm>, fold: Fold) -> Vec<Vm> {
     let are_many = fold == Fold::Alike && vms.len() > MAX_LISTED_VMS;
     let key = |vm: &Vm| -> Option<Alike> {
