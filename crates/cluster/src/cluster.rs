@@ -23,6 +23,8 @@ pub struct Member {
     pub report_problem: Option<String>,
     /// What its pods request; without the pods that are asked about.
     pub used: Used,
+    /// Nodes were read, and its own does not exist: its description was left behind, and its CPUs are nobody's.
+    pub is_left_behind: bool,
 }
 
 /// What was read, by node.
@@ -131,13 +133,17 @@ impl Cluster {
         }
         let is_chosen =
             |name: &String| chosen.names.is_empty() || chosen.names.iter().any(|wanted| is_called(wanted, name));
-        let member = |name: String| Member {
-            node: nodes.remove(&name),
-            report: reports.remove(&name),
-            node_problem: unreadable.nodes.remove(&name),
-            report_problem: unreadable.reports.remove(&name),
-            used: used.remove(name.as_str()).unwrap_or_default(),
-            name,
+        let member = |name: String| {
+            let (node, node_problem) = (nodes.remove(&name), unreadable.nodes.remove(&name));
+            Member {
+                is_left_behind: has_nodes && node.is_none() && node_problem.is_none(),
+                node,
+                report: reports.remove(&name),
+                node_problem,
+                report_problem: unreadable.reports.remove(&name),
+                used: used.remove(name.as_str()).unwrap_or_default(),
+                name,
+            }
         };
         let mut members: Vec<Member> = names.into_iter().filter(is_chosen).map(member).collect();
         if let Some(selector) = chosen.selector {
@@ -166,6 +172,14 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// The node of this name; the members are in the order of their names.
+    pub fn member(&self, name: &str) -> Option<&Member> {
+        let found = self.members.binary_search_by(|member| member.name.as_str().cmp(name));
+        found.ok().and_then(|at| self.members.get(at))
+    }
+}
+
 impl Member {
     /// Who chooses its CPUs.
     pub fn chooser(&self) -> Chooser {
@@ -181,6 +195,11 @@ impl Member {
     /// Why the Node is not Ready, if it is not.
     pub fn not_ready(&self) -> Option<&str> {
         self.node.as_ref()?.not_ready.as_deref()
+    }
+
+    /// Whether pods are kept from it until `kubectl uncordon`.
+    pub fn is_cordoned(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.cordoned)
     }
 
     /// The reason that it published for which its CPUs must not be used.

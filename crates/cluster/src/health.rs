@@ -176,7 +176,7 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
 
 impl Health {
     pub fn of(cluster: &Cluster, filter: &NodeFilter) -> Self {
-        let all: Vec<Option<NodeHealth>> = each(&cluster.members, |member| NodeHealth::of(member, cluster.has_nodes));
+        let all: Vec<Option<NodeHealth>> = each(&cluster.members, NodeHealth::of);
         let names = cluster.members.iter().map(|member| &member.name);
         let without = names.zip(&all).filter(|(_, node)| node.is_none());
         let names_without_steliad: Vec<String> = without.map(|(name, _)| name.clone()).collect();

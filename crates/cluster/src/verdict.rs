@@ -17,6 +17,9 @@ pub(crate) const MAX_NAMED_NODES: usize = 3;
 /// Limit of the characters of a detail that stands beside each node's name.
 const MAX_SHORT_DETAIL: usize = 12;
 
+/// The reason of a node that was deleted and whose description is still there.
+pub(crate) const NO_NODE: &str = "its Node does not exist";
+
 /// A node's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
@@ -40,19 +43,11 @@ pub enum Basis {
 
 impl Verdict {
     pub fn of(pod_request: &PodRequest, member: &Member, chooser: &Chooser) -> Self {
-        let mut fixed = Vec::new();
-        let mut requests = Vec::new();
-        if let Some(node) = &member.node {
-            fixed = eligible::rules(pod_request, &member.name, node);
-            requests = eligible::requests(&pod_request.requests, node, &member.used);
-        }
-        fixed.extend(member.unusable().map(|state| Refusal {
-            what: "the node says that its CPUs must not be used".to_owned(),
-            detail: excerpt::name(state),
-        }));
+        let requests = member.node.as_ref();
+        let requests = requests.map(|node| eligible::requests(&pod_request.requests, node, &member.used));
         Self {
-            fixed,
-            requests,
+            fixed: fixed(pod_request, member),
+            requests: requests.unwrap_or_default(),
             placement: chooser.admit(pod_request),
             basis: match chooser {
                 Chooser::Kubelet(_) | Chooser::Steliad(_) => Basis::Cpus,
@@ -81,6 +76,22 @@ impl Verdict {
             .cloned()
             .collect()
     }
+}
+
+/// Every reason against a node that more room would not change.
+pub(crate) fn fixed(pod_request: &PodRequest, member: &Member) -> Vec<Refusal> {
+    let refusal = |what: &str, detail| Refusal {
+        what: what.to_owned(),
+        detail,
+    };
+    let left_behind = member.is_left_behind.then(|| refusal(NO_NODE, String::new()));
+    let rules = member.node.as_ref();
+    let rules = rules.map(|node| eligible::rules(pod_request, &member.name, node));
+    let unusable = member
+        .unusable()
+        .map(|state| refusal("the node says that its CPUs must not be used", excerpt::name(state)));
+    let fixed = left_behind.into_iter().chain(rules.into_iter().flatten());
+    fixed.chain(unusable).collect()
 }
 
 /// A reason and the nodes that refuse for it.

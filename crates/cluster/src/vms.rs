@@ -283,7 +283,7 @@ impl Vms {
 /// CPUs, which most reasons of degradation do not affect.
 fn degraded_besides(cluster: &Cluster, vms: &[Vm]) -> u64 {
     let health = cluster.members.iter();
-    let health = health.filter_map(|member| NodeHealth::of(member, cluster.has_nodes)?.vms);
+    let health = health.filter_map(|member| NodeHealth::of(member)?.vms);
     let published = health.map(|vms| vms.degraded).fold(0, u64::saturating_add);
     let shown = vms.iter().filter(|vm| vm.state == VmState::Degraded).count() as u64;
     published.saturating_sub(shown)

@@ -2,7 +2,11 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The text on lines of at most `width` columns, broken at blanks; a word that is wider than a line is broken where the line ends.
+/// The signs behind which a word that is wider than a line is broken if possible: of lists of CPUs, paths and taints.
+const BREAKS: [char; 3] = [',', '/', ':'];
+
+/// The text on lines of at most `width` columns, broken at blanks; a word that is wider than a line is broken behind the last of
+/// [`BREAKS`] that the line has, or where the line ends.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     if text.width() <= width {
         return vec![text.to_owned()];
@@ -20,7 +24,8 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
         }
         for char in word.chars() {
             if !line.is_empty() && line.width() + char.width().unwrap_or(0) > width {
-                lines.push(std::mem::take(&mut line));
+                let rest = line.split_off(line.rfind(BREAKS).map_or(line.len(), |at| at + 1));
+                lines.push(std::mem::replace(&mut line, rest));
             }
             line.push(char);
         }

@@ -147,6 +147,7 @@ pub struct Column<T> {
     yields: u8,
     drops: u8,
     fit: Fit,
+    whole: bool,
     /// What stands for an empty value.
     empty: &'static str,
     cell: fn(&T) -> String,
@@ -162,6 +163,7 @@ pub const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<
         yields: 0,
         drops: 0,
         fit: Fit::Cut,
+        whole: false,
         empty: "-",
         cell,
         meaning: |_| Meaning::Plain,
@@ -206,6 +208,11 @@ impl<T> Column<T> {
     /// are left out first.
     pub const fn drops(self, rank: u8) -> Self {
         Self { drops: rank, ..self }
+    }
+
+    /// No value of the column is cut, and no word of a sentence is broken, while another column can become narrower.
+    pub const fn whole(self) -> Self {
+        Self { whole: true, ..self }
     }
 
     pub const fn means(self, meaning: fn(&T) -> Meaning) -> Self {
@@ -264,10 +271,12 @@ pub fn table<'a, T: 'a>(
         let column = |(at, column): (usize, &&Column<T>)| Shrinking {
             fit: column.fit,
             yields: column.yields,
+            whole: column.whole,
             least_heading: widest(below_headings, at).max(longest_word(column.heading)),
             longest_word: below_headings
                 .iter()
                 .map(|line| longest_word(&line[at].text))
+                .chain([longest_word(column.heading)].into_iter().filter(|_| column.whole))
                 .max()
                 .unwrap_or(0),
         };
@@ -597,7 +606,34 @@ mod tests {
     }
 
     #[test]
+    fn a_whole_column_is_not_cut_while_a_name_can_be_shortened() {
+        let columns = [
+            column("NODE", |[node, ..]: &Row| (*node).to_owned())
+                .yields(1)
+                .shortens(),
+            column("STATE", |[_, state, _]: &Row| (*state).to_owned()).whole(),
+            column("FREE CORES", |[.., cores]: &Row| (*cores).to_owned())
+                .wraps()
+                .whole(),
+        ];
+        let rows = [["kv-fra1-r00-u02 +12", "node-not-ready", "0:14 1:17 2:9"]];
+        assert_eq!(
+            table(&columns, &rows, at(34)),
+            "NODE         STATE           FREE\n\
+             \x20                            CORES\n\
+             kv-fr…2 +12  node-not-ready  0:14\n\
+             \x20                            1:17\n\
+             \x20                            2:9\n"
+        );
+    }
+
+    #[test]
     fn a_word_that_is_wider_than_a_line_is_broken() {
+        assert_eq!(wrap("8-15,72-79,10", 8), ["8-15,", "72-79,10"]);
+        assert_eq!(
+            wrap("taint node.kubernetes.io/unreachable:NoExecute", 27),
+            ["taint", "node.kubernetes.io/", "unreachable:NoExecute"]
+        );
         assert_eq!(wrap("write /sys/fs/cgroup", 8), ["write", "/sys/fs/", "cgroup"]);
         assert_eq!(wrap("", 8), [""]);
         assert_eq!(wrap("数据库", 4), ["数据", "库"]);

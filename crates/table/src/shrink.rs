@@ -9,6 +9,8 @@ const WIDE_SENTENCE_WIDTH: usize = 40;
 pub(crate) struct Shrinking {
     pub fit: Fit,
     pub yields: u8,
+    /// Whether its values are cut, or its words broken, last of all.
+    pub whole: bool,
     /// The width to which only its heading becomes narrower.
     pub least_heading: usize,
     /// The width below which a sentence is broken inside a word.
@@ -16,8 +18,8 @@ pub(crate) struct Shrinking {
 }
 
 /// Takes from the columns what does not fit into `width`, in rounds, in each always from the widest one: from headings, which only take
-/// more lines; from sentences, for the same reason; from the columns of the highest rank; from sentences again; and from the columns
-/// without a rank.
+/// more lines; from sentences, for the same reason; from the columns of the highest rank; from sentences again; from the columns
+/// without a rank; and from those that are whole.
 pub(crate) fn shrink(widths: &mut [usize], columns: &[Shrinking], width: usize) {
     let mut over = excess(widths, width);
     let mut narrow = |of: &dyn Fn(&Shrinking) -> bool, least: &dyn Fn(&Shrinking) -> usize| {
@@ -32,20 +34,25 @@ pub(crate) fn shrink(widths: &mut [usize], columns: &[Shrinking], width: usize) 
         }
     };
     let wraps = |one: &Shrinking| one.fit == Fit::Wrap;
-    let by_fit = |one: &Shrinking| one.fit.least();
+    let or_whole = |one: &Shrinking, width: usize| match (one.whole, wraps(one)) {
+        (true, true) => one.longest_word,
+        (true, false) => one.least_heading,
+        (false, _) => width,
+    };
+    let by_fit = |one: &Shrinking| or_whole(one, one.fit.least());
     narrow(&|_| true, &|one| one.least_heading);
     // While another sentence can become narrower, none is broken inside a word.
-    narrow(&wraps, &|one| SENTENCE_WIDTH.max(one.longest_word));
-    narrow(&wraps, &|_| SENTENCE_WIDTH);
+    narrow(&wraps, &|one| or_whole(one, SENTENCE_WIDTH.max(one.longest_word)));
+    narrow(&wraps, &|one| or_whole(one, SENTENCE_WIDTH));
     for rank in (1..=columns.iter().map(|one| one.yields).max().unwrap_or(0)).rev() {
         narrow(&|one| !wraps(one) && one.yields == rank, &by_fit);
     }
     narrow(&wraps, &by_fit);
     narrow(&|one| !wraps(one) && one.yields == 0, &by_fit);
     // The last rounds are for a terminal so narrow that every column has to give more, sentences last.
-    narrow(&|one| !wraps(one), &|_| MIN_COLUMN_WIDTH);
-    narrow(&|_| true, &|_| MIN_COLUMN_WIDTH);
-    narrow(&|one| !wraps(one), &|_| MIN_COLUMN_WIDTH / 2);
+    narrow(&|one| !wraps(one), &|one| or_whole(one, MIN_COLUMN_WIDTH));
+    narrow(&|_| true, &|one| or_whole(one, MIN_COLUMN_WIDTH));
+    narrow(&|one| !wraps(one), &|one| or_whole(one, MIN_COLUMN_WIDTH / 2));
     narrow(&|_| true, &|_| 1);
 }
 

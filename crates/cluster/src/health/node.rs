@@ -9,6 +9,7 @@ use super::VmCounts;
 use crate::chooser::Refusal;
 use crate::cluster::Member;
 use crate::objects::NodeObject;
+use crate::verdict::NO_NODE;
 
 /// The reason of a node on which VMs can be admitted.
 const READY: &str = "Ready";
@@ -84,8 +85,8 @@ pub struct NodeHealth {
 }
 
 impl NodeHealth {
-    /// `None` of a node that publishes nothing and is not meant to. `has_nodes`: Nodes were read, so that a node without one has none.
-    pub fn of(member: &Member, has_nodes: bool) -> Option<Self> {
+    /// `None` of a node that publishes nothing and is not meant to.
+    pub fn of(member: &Member) -> Option<Self> {
         let ready = member.node.as_ref().and_then(NodeObject::is_ready);
         let problem = member.report_problem.as_deref();
         // Two different objects of one name: neither counts.
@@ -96,14 +97,14 @@ impl NodeHealth {
         if stored.is_none() && !is_unreadable && !is_meant() {
             return None;
         }
-        let is_left_behind = has_nodes && member.node.is_none() && member.node_problem.is_none();
+        let is_left_behind = member.is_left_behind;
         let summary = stored.and_then(|stored| stored.summary.as_ref());
         let summary = summary.filter(|_| !is_left_behind);
         let vms = summary.map(VmCounts::from);
         let mut found = match (problem, stored) {
             _ if is_left_behind => {
                 let command = format!("kubectl delete noderesourcetopology {}", member.name);
-                vec![(NodeState::LeftBehind, reason("its Node does not exist", command))]
+                vec![(NodeState::LeftBehind, reason(NO_NODE, command))]
             }
             (Some(problem), _) => vec![(NodeState::Unreadable, reason("its object cannot be read", problem))],
             (None, Some(stored)) => wrong(stored, ready, member.unusable(), vms),

@@ -6,14 +6,15 @@ use kubelet_planner::{Amounts, ContainerKind};
 use serde_json::Value;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::Cluster as Nodes;
-use stelia_placement_rules::rebalance::{MoveKind, Plan, Resident, Residents};
+use stelia_placement_rules::rebalance::{Departure, Resident, Residents};
 use stelia_placement_rules::request::{Request, SharedRequest, VM_RESOURCE, Vm as OfVm};
 
 use super::{RebalanceLimits, Staying, eligible};
 use crate::chooser::Refusal;
 use crate::cluster::Cluster;
+use crate::eligible::Used;
 use crate::pod_request::PodRequest;
-use crate::verdict::{Group, groups};
+use crate::verdict::{Group, fixed, groups};
 
 /// A VM that may move.
 #[derive(Debug)]
@@ -39,12 +40,8 @@ impl RebalanceInput {
         let mut nodes = Nodes::default();
         let mut refused: Vec<(&str, Refusal)> = Vec::new();
         for member in &cluster.members {
-            let by_rules = member
-                .node
-                .as_ref()
-                .map(|node| eligible::rules(pod_request, &member.name, node));
             let text = cluster.whole.reports.get(&member.name);
-            let why = match (by_rules.into_iter().flatten().next(), text) {
+            let why = match (fixed(pod_request, member).into_iter().next(), text) {
                 (Some(refusal), _) => refusal,
                 (None, None) => reason("it has no NodeResourceTopology", String::new()),
                 (None, Some(text)) => match nodes.put(&member.name, text.as_bytes()) {
@@ -154,35 +151,46 @@ pub(super) fn request(pod_request: &PodRequest) -> Request {
     Request::new(pod, vm, Default::default())
 }
 
-/// Whether the scheduler, which counts requests, would bind the pod and what moves there, once what moves has left.
+/// Whether the scheduler, which counts requests, would bind the pod to this node and each VM to its own, once these VMs have left.
 pub(super) fn is_within_requests(
     pod_request: &PodRequest,
     cluster: &Cluster,
     vms: &BTreeMap<Uid, Vm>,
-    plan: &Plan,
+    node: &str,
+    departures: &[Departure<'_>],
 ) -> bool {
-    let migrating = plan.moves.iter().filter(|one| one.how == MoveKind::Migrate);
-    let migrating: Vec<(&str, &Amounts)> = migrating
-        .filter_map(|one| Some((one.to.as_str(), &vms.get(&one.uid)?.requests)))
-        .collect();
-    cluster.members.iter().all(|member| {
-        let Some(node) = &member.node else { return true };
-        let mut used = member.used.clone();
-        let (mut comes, is_here) = (Vec::new(), member.name == plan.node);
-        for (to, requests) in &migrating {
-            if is_here {
-                used.remove(requests);
-            } else if *to == member.name {
-                comes.push(*requests);
-            }
+    let mut used = cluster
+        .member(node)
+        .map(|member| member.used.clone())
+        .unwrap_or_default();
+    let mut coming: BTreeMap<&str, Vec<&Amounts>> = BTreeMap::new();
+    for (uid, to) in departures {
+        let Some(vm) = vms.get(uid) else { continue };
+        used.remove(&vm.requests);
+        if let Some(to) = to {
+            coming.entry(to).or_default().push(&vm.requests);
         }
-        if is_here {
-            comes.push(&pod_request.requests);
-        }
-        comes.into_iter().all(|requests| {
-            let fits = eligible::requests(requests, node, &used).is_empty();
-            used.add(requests);
-            fits
+    }
+    has_left(cluster, node, used, [&pod_request.requests])
+        && coming.into_iter().all(|(to, requests)| {
+            let used = cluster.member(to).map(|member| member.used.clone()).unwrap_or_default();
+            has_left(cluster, to, used, requests)
         })
+}
+
+/// Whether a node has enough left for all of these. Without its Node that is not known, and taken for granted.
+fn has_left<'a>(
+    cluster: &Cluster,
+    node: &str,
+    mut used: Used,
+    requests: impl IntoIterator<Item = &'a Amounts>,
+) -> bool {
+    let Some(node) = cluster.member(node).and_then(|member| member.node.as_ref()) else {
+        return true;
+    };
+    requests.into_iter().all(|requests| {
+        let fits = eligible::requests(requests, node, &used).is_empty();
+        used.add(requests);
+        fits
     })
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_kubelet::Uid;
-use stelia_placement_rules::rebalance::{Limits, MoveKind, rebalance};
+use stelia_placement_rules::rebalance::{Departure, Limits, MoveKind, rebalance};
 use stelia_table::{Column, Render, TextStyle, column, counted, properties, table};
 
 use crate::cluster::Cluster;
@@ -26,8 +26,6 @@ use crate::verdict::{Group, table_of};
 use may_move::RebalanceInput;
 pub use staying::Staying;
 
-/// Plans that are searched for each plan that is printed: those that the scheduler's sums do not allow are dropped.
-const CANDIDATE_PLANS: usize = 4;
 const ASSUMED: [&str; 2] = [
     "a VM can go wherever the pod could: its own labels, taints, volumes and migration's own conditions are not considered",
     "devices of a VM that leaves are not counted as given back",
@@ -111,34 +109,27 @@ impl Rebalance {
         } = RebalanceInput::of(pod_request, cluster, may);
         let limits = Limits {
             moves: may.moves,
-            plans: may.plans.saturating_mul(CANDIDATE_PLANS),
+            plans: may.plans,
             ..Limits::default()
         };
-        let answer = rebalance(&mut nodes, &residents, &may_move::request(pod_request), limits);
+        let binds = |node: &str, departures: &[Departure<'_>]| {
+            may_move::is_within_requests(pod_request, cluster, &vms, node, departures)
+        };
+        let answer = rebalance(&mut nodes, &residents, &may_move::request(pod_request), limits, &binds);
         let mut passed_over = refused;
         passed_over.extend(answer.search.passed_over.into_iter().map(|(reason, nodes)| Group {
             reason: reason.to_owned(),
             nodes: nodes as u64,
             examples: Vec::new(),
         }));
-        let mut plans: Vec<Plan> = Vec::new();
-        let mut too_little = 0;
-        for plan in answer.plans {
-            match may_move::is_within_requests(pod_request, cluster, &vms, &plan) {
-                true => plans.push(Plan::from_plan(plan, &vms)),
-                false => too_little += 1,
-            }
-        }
-        plans.truncate(may.plans);
+        let plans = answer
+            .plans
+            .into_iter()
+            .map(|plan| Plan::from_plan(plan, &vms))
+            .collect();
         let mut assumed: Vec<String> = ASSUMED.iter().map(|text| (*text).to_owned()).collect();
         if !cluster.has_nodes {
             assumed.push("no Nodes were read: labels, taints and what pods request are not considered".to_owned());
-        }
-        if too_little > 0 {
-            let what = counted(too_little, "plan");
-            assumed.push(format!(
-                "{what} left out: the scheduler's sums of requests would not allow what moves"
-            ));
         }
         Self {
             pod: pod_request.name.clone(),

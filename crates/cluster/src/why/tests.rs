@@ -69,7 +69,9 @@ fn a_node_that_cannot_tell_is_neither_full_nor_free() {
     let mut broken = topology("b", Profile::Stelia);
     broken["attributes"] = json!([{ "name": "isolation.stelia.io/node", "value": "?" }]);
     broken["zones"] = json!([]);
-    let cluster = cluster(&[node.clone(), broken]);
+    let mut of_broken = node.clone();
+    of_broken["metadata"]["name"] = "b".into();
+    let cluster = cluster(&[node.clone(), of_broken, broken]);
     let why = WhyAnswer::of(&pod_request("cpus=2,memory=1Gi"), &cluster);
     assert_eq!((why.asked, why.room, why.unknown), (2, 0, 2));
     assert_eq!(

@@ -128,13 +128,28 @@ pub struct Rebalance {
     pub search: Search,
 }
 
+/// A VM that is migrated away, and where to; `None`: to any node.
+pub type Departure<'a> = (Uid, Option<&'a str>);
+
+/// Whether the scheduler would bind the pod to a node, and the VMs to the nodes that they go to, once these have left it. It is asked for what the
+/// nodes' own rules do not have: the sums of requests.
+pub type Binds<'a> = dyn Fn(&str, &[Departure<'_>]) -> bool + 'a;
+
 /// What keeps a node from being searched.
 const UNUSABLE: &str = "its object cannot be used";
 const NO_VMS: &str = "no VM there may move";
 const TOO_SMALL: &str = "too few CPUs, even without the VMs that may move";
 
+const REQUESTED: &str = "too little is left of what pods may request, even without the VMs that may move";
+
 /// Searches.
-pub fn rebalance(cluster: &mut Cluster, residents: &Residents, request: &Request, limits: Limits) -> Rebalance {
+pub fn rebalance(
+    cluster: &mut Cluster,
+    residents: &Residents,
+    request: &Request,
+    limits: Limits,
+    binds: &Binds<'_>,
+) -> Rebalance {
     let mut answer = Rebalance::default();
     let mut names: Vec<String> = cluster.names().map(str::to_owned).collect();
     names.sort_unstable();
@@ -143,6 +158,7 @@ pub fn rebalance(cluster: &mut Cluster, residents: &Residents, request: &Request
     cluster.verdicts(id, names.iter().map(String::as_str), |name, verdict| {
         if let Verdict::Fits(total) = verdict
             && best.as_ref().is_none_or(|(most, _)| total > *most)
+            && binds(name, &[])
         {
             best = Some((total, name.to_owned()));
         }
@@ -156,6 +172,7 @@ pub fn rebalance(cluster: &mut Cluster, residents: &Residents, request: &Request
         names: &names,
         request,
         limits,
+        binds,
         tries: 0,
         destinations: BTreeMap::new(),
     };

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
-use super::{Gain, Limits, Move, MoveKind, NO_VMS, Plan, Resident, TOO_SMALL, UNUSABLE, evaluate_unweighted};
+use super::{
+    Binds, Departure, Gain, Limits, Move, MoveKind, NO_VMS, Plan, REQUESTED, Resident, TOO_SMALL, UNUSABLE,
+    evaluate_unweighted,
+};
 use crate::cluster::{Cluster, Verdict};
 use crate::evaluate::{Arrival, NodeForecast, Placement};
 use crate::node::{FreeResources, Shape};
@@ -27,6 +30,7 @@ pub(super) struct Searcher<'a> {
     pub(super) names: &'a [String],
     pub(super) request: &'a Request,
     pub(super) limits: Limits,
+    pub(super) binds: &'a Binds<'a>,
     pub(super) tries: usize,
     /// The best nodes for a VM, by the address of its request, which is kept once.
     pub(super) destinations: BTreeMap<usize, Vec<String>>,
@@ -64,9 +68,14 @@ impl Searcher<'_> {
             true => free + all,
             false => free,
         };
-        match most < wanted {
-            true => Err(TOO_SMALL),
-            false => Ok((wanted.saturating_sub(free), victims)),
+        if most < wanted {
+            return Err(TOO_SMALL);
+        }
+        let migrating = victims.iter().filter(|victim| victim.resident.migrates);
+        let all: Vec<Departure<'_>> = migrating.map(|victim| (victim.resident.uid, None)).collect();
+        match (self.binds)(name, &all) {
+            true => Ok((wanted.saturating_sub(free), victims)),
+            false => Err(REQUESTED),
         }
     }
 
@@ -80,7 +89,7 @@ impl Searcher<'_> {
                     return best;
                 }
                 let set: Vec<&Victim> = chosen.iter().filter_map(|at| victims.get(*at)).collect();
-                if let Some(plan) = self.without(name, &set) {
+                if let Some(plan) = self.without(name, &set).filter(|plan| self.is_bound(plan)) {
                     let cost = |plan: &Plan| (plan.gain.copied, plan.gain.moved_cpus);
                     if best.as_ref().is_none_or(|known| cost(&plan) < cost(known)) {
                         best = Some(plan);
@@ -95,6 +104,13 @@ impl Searcher<'_> {
             }
         }
         None
+    }
+
+    /// Whether the scheduler would do what the plan needs.
+    fn is_bound(&self, plan: &Plan) -> bool {
+        let migrating = plan.moves.iter().filter(|one| one.how == MoveKind::Migrate);
+        let departures: Vec<Departure<'_>> = migrating.map(|one| (one.uid, Some(one.to.as_str()))).collect();
+        (self.binds)(&plan.node, &departures)
     }
 
     /// The plan that moves these.

@@ -66,7 +66,7 @@ fn single(cpus: u64) -> Request {
 #[test]
 fn a_pod_that_fits_moves_nobody() {
     let mut cluster = cluster(&[("a", node(&[(1, "2-3")]))]);
-    let answer = rebalance(&mut cluster, &Residents::new(), &vm(4), Limits::default());
+    let answer = rebalance(&mut cluster, &Residents::new(), &vm(4), Limits::default(), &|_, _| true);
     assert_eq!((answer.fits.as_deref(), answer.plans.len()), (Some("a"), 0));
 }
 
@@ -78,7 +78,7 @@ fn a_rebind_on_the_node_is_better_than_a_migration() {
         "a".to_owned(),
         vec![resident(1, 2, true, true), resident(2, 4, true, true)],
     )]);
-    let answer = rebalance(&mut cluster, &residents, &single(6), Limits::default());
+    let answer = rebalance(&mut cluster, &residents, &single(6), Limits::default(), &|_, _| true);
     assert_eq!(answer.fits, None);
     let best = &answer.plans[0];
     let [one] = best.moves.as_slice() else {
@@ -113,9 +113,9 @@ fn where_nothing_is_left_on_the_node_a_vm_goes_to_another() {
         ],
     )]);
     // The pod wants six CPUs: b has four, a has none.
-    let answer = rebalance(&mut cluster, &residents, &single(6), Limits::default());
+    let answer = rebalance(&mut cluster, &residents, &single(6), Limits::default(), &|_, _| true);
     assert_eq!(answer.plans, []);
-    let answer = rebalance(&mut cluster, &residents, &vm(4), Limits::default());
+    let answer = rebalance(&mut cluster, &residents, &vm(4), Limits::default(), &|_, _| true);
     assert_eq!(answer.fits.as_deref(), Some("b"));
     cluster.put("b", published(&node(&[(9, "2-9")])).as_bytes()).unwrap();
     let alone = Residents::from([("a".to_owned(), vec![resident(1, 4, false, true)])]);
@@ -124,7 +124,11 @@ fn where_nothing_is_left_on_the_node_a_vm_goes_to_another() {
         Some(NumaTopologyAlignmentPolicy::SingleNumaNode);
     // Taken up to a last core each.
     cluster.put("c", published(&node(&[(8, "2-15")])).as_bytes()).unwrap();
-    assert!(rebalance(&mut cluster, &alone, &wide, Limits::default()).fits.is_some());
+    assert!(
+        rebalance(&mut cluster, &alone, &wide, Limits::default(), &|_, _| true)
+            .fits
+            .is_some()
+    );
 }
 
 #[test]
@@ -132,7 +136,7 @@ fn a_migration_is_told_with_its_destination_and_its_memory() {
     // Two CPUs are free on a and four on b; the pod wants six.
     let mut cluster = cluster(&[("a", node(&[(1, "2-5"), (3, "8-15")])), ("b", node(&[(9, "2-11")]))]);
     let residents = Residents::from([("a".to_owned(), vec![resident(1, 4, false, true)])]);
-    let answer = rebalance(&mut cluster, &residents, &single(6), Limits::default());
+    let answer = rebalance(&mut cluster, &residents, &single(6), Limits::default(), &|_, _| true);
     let [plan] = answer.plans.as_slice() else {
         panic!("{answer:?}")
     };
@@ -150,7 +154,10 @@ fn a_migration_is_told_with_its_destination_and_its_memory() {
     );
     // Whoever must stay stays.
     let fixed = Residents::from([("a".to_owned(), vec![resident(1, 4, false, false)])]);
-    assert_eq!(rebalance(&mut cluster, &fixed, &single(6), Limits::default()).plans, []);
+    assert_eq!(
+        rebalance(&mut cluster, &fixed, &single(6), Limits::default(), &|_, _| true).plans,
+        []
+    );
 }
 
 #[test]
@@ -163,10 +170,10 @@ fn two_vms_that_go_to_one_node_both_find_room_there() {
         "a".to_owned(),
         vec![resident(1, 4, false, true), resident(2, 4, false, true)],
     )]);
-    let answer = rebalance(&mut cluster, &residents, &vm(10), Limits::default());
+    let answer = rebalance(&mut cluster, &residents, &vm(10), Limits::default(), &|_, _| true);
     assert_eq!(answer.plans, []);
     cluster.put("b", published(&node(&[(9, "2-7")])).as_bytes()).unwrap();
-    let answer = rebalance(&mut cluster, &residents, &vm(10), Limits::default());
+    let answer = rebalance(&mut cluster, &residents, &vm(10), Limits::default(), &|_, _| true);
     let [plan] = answer.plans.as_slice() else {
         panic!("{answer:?}")
     };
@@ -182,6 +189,27 @@ fn a_search_that_is_cut_says_so() {
         tries: 0,
         ..Limits::default()
     };
-    let answer = rebalance(&mut cluster, &residents, &single(6), limits);
+    let answer = rebalance(&mut cluster, &residents, &single(6), limits, &|_, _| true);
     assert!(answer.search.cut && answer.plans.is_empty());
+}
+
+#[test]
+fn what_the_scheduler_would_not_bind_is_neither_room_nor_a_plan() {
+    let mut cluster = cluster(&[("a", node(&[(1, "2-3")])), ("b", node(&[(2, "2-5")]))]);
+    let residents = Residents::from([
+        ("a".to_owned(), vec![resident(1, 2, false, true)]),
+        ("b".to_owned(), vec![resident(2, 4, false, true)]),
+    ]);
+    let mut asked = |binds: &Binds<'_>| rebalance(&mut cluster, &residents, &vm(4), Limits::default(), binds);
+    let on_b = asked(&|node, _| node == "b");
+    assert_eq!(on_b.fits.as_deref(), Some("b"));
+    let nowhere = asked(&|_, _| false);
+    assert_eq!((nowhere.fits, nowhere.plans), (None, Vec::new()));
+    assert_eq!(nowhere.search.passed_over, BTreeMap::from([(REQUESTED, 2)]));
+    // Memory is left on b once its VM has gone.
+    let after_a_move = asked(&|node, departures| node == "b" && !departures.is_empty());
+    let [plan] = after_a_move.plans.as_slice() else {
+        panic!("{after_a_move:?}")
+    };
+    assert_eq!((plan.node.as_str(), plan.moves[0].to.as_str()), ("b", "a"));
 }
