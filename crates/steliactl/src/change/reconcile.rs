@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use stelia_api::State;
 
 use crate::shared::daemon::{
-    Client, Description, Failure, Pod, Pods, Why, fold, in_common, lines_by_pod, not_isolated, remedy, whose,
+    Client, Description, Failure, Pod, Pods, Why, fold, in_common, lines_by_pod, not_isolated, to_do, whose,
 };
 use crate::shared::output::{Render, TextStyle, human, now, paragraph, printable, properties, texts_of};
 
@@ -30,13 +30,13 @@ fn degraded_vms(report: &Map<String, Value>) -> Option<String> {
 }
 
 /// What helps against each reason of degradation, by the reason's text.
-type Cures = BTreeMap<String, &'static str>;
+type Cures = BTreeMap<String, String>;
 
 fn cures(described: &Description) -> Cures {
     let reasons = described.node.instances.values().flat_map(|one| &one.degraded);
     let known = reasons.filter_map(|reason| Some((reason, reason.kind.known()?)));
     known
-        .map(|(reason, kind)| (reason.text.clone(), remedy(kind, &reason.text)))
+        .map(|(reason, kind)| (reason.text.clone(), to_do(kind, &reason.text)))
         .collect()
 }
 
@@ -110,7 +110,7 @@ impl Report {
     }
 
     /// What is degraded, each reason once with the VMs that have it, and what helps.
-    fn degraded(&self) -> Vec<(String, Option<&'static str>)> {
+    fn degraded(&self) -> Vec<(String, Option<&str>)> {
         let reasons: Vec<(Pod, &str)> = texts_of(&self.report, DEGRADED)
             .map(|line| match line.split_once(": ") {
                 Some((uid, reason)) => (self.pods.get(uid), reason),
@@ -123,7 +123,7 @@ impl Report {
                 [pod] if pod.pod_uid == NODE => reason.to_owned(),
                 pods => format!("{}: {reason}", whose(pods)),
             };
-            (line, self.cures.get(reason).copied())
+            (line, self.cures.get(reason).map(String::as_str))
         });
         lines.collect()
     }
@@ -147,7 +147,7 @@ impl Render for Report {
         for Floating { pods, why } in &self.floating {
             let pods: Vec<&Pod> = pods.iter().collect();
             rows.push((FLOATS, format!("{}: {}", whose(&pods), why.at(self.now))));
-            rows.push((CURE, why.cure.to_owned()));
+            rows.push((CURE, why.cure.clone()));
         }
         properties(rows, style)
     }
@@ -258,7 +258,7 @@ mod tests {
             why: Why {
                 text: "vCPUs not attached".to_owned(),
                 since_us: Some(1_000_000),
-                cure: "look there",
+                cure: "look there".to_owned(),
             },
         }
     }
@@ -298,7 +298,7 @@ mod tests {
         let report = Report {
             report: report.as_object().cloned().unwrap(),
             pods: pods.into_iter().collect(),
-            cures: BTreeMap::from([("no file: x".to_owned(), "make the file")]),
+            cures: BTreeMap::from([("no file: x".to_owned(), "make the file".to_owned())]),
             floating: vec![waiting(&["u5", "u6"])],
             now: 181_000_000,
         };
@@ -336,7 +336,7 @@ mod tests {
         let reason = Reason::of_node(ReasonKind::KubeletUnusable, text);
         instance_mut(&mut described, PODS[0]).degraded = vec![reason];
         let cures = cures(&described);
-        assert_eq!(cures.get(text), Some(&remedy(ReasonKind::KubeletUnusable, text)));
+        assert_eq!(cures.get(text), Some(&to_do(ReasonKind::KubeletUnusable, text)));
     }
 
     #[test]

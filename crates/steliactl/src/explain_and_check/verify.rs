@@ -15,7 +15,7 @@ use stelia_node::locality::Localities;
 
 use crate::explain_and_check::ledger::{self, Brief};
 use crate::shared::daemon::{
-    Client, Description, Failure, Pod, Pods, Selection, in_common, lines_by_pod, named_within, remedy, writes_partition,
+    Client, Description, Failure, Pod, Pods, Selection, in_common, lines_by_pod, named_within, to_do, writes_partition,
 };
 use crate::shared::output::{self, Render, TextStyle, counted, paragraph, table};
 use rows::FoldedFinding;
@@ -89,7 +89,7 @@ impl Finding {
     /// A reason of degradation.
     fn degraded(pod: Pod, kind: &str, problem: String) -> Self {
         let known = ReasonKind::parse(kind);
-        let cure = known.map_or(PAGE, |kind| remedy(kind, &problem)).to_owned();
+        let cure = known.map_or_else(|| PAGE.to_owned(), |kind| to_do(kind, &problem));
         Self {
             pod,
             vms: 1,

@@ -2,34 +2,11 @@
 
 use std::cmp::Reverse;
 
-use stelia_api::State;
-use stelia_model::Instance;
-
-use crate::shared::daemon::{Pod, fold, not_isolated};
+use crate::shared::daemon::{Pod, fold};
 use crate::shared::output::{Meaning, TextStyle, paragraph, printable};
 
 /// How many causes of single VMs an overview has; of one more, it has all.
 const MAX_SINGLE: usize = 3;
-
-/// A cause, and whether it degrades isolation.
-pub(crate) type Cause = (String, Meaning);
-
-/// What degrades isolation, then what keeps the VM from it, in the words of `top`.
-pub(crate) fn causes_of(instance: &Instance) -> Vec<Cause> {
-    let degraded = instance.degraded.iter();
-    let degraded = degraded.map(|reason| (format!("degraded: {reason}"), Meaning::Broken));
-    let less = less_than_isolated(instance).map(|text| (text, Meaning::Attention));
-    degraded.chain(less).collect()
-}
-
-/// "floats: vCPUs not attached", "contained: …", without how long it has waited: VMs of one cause have one text.
-pub(crate) fn less_than_isolated(instance: &Instance) -> Option<String> {
-    let why = not_isolated(instance)?.text;
-    Some(match instance.state.known() {
-        Some(State::Floating) => format!("floats: {why}"),
-        _ => format!("{}: {why}", instance.state),
-    })
-}
 
 /// The reasons that more than one VM has, in the order in which they come.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use serde::Serialize;
 use stelia_api::State;
 use stelia_model::Unadopted;
 
-use super::footnotes::{Cause, SharedReasons, less_than_isolated};
-use crate::shared::daemon::{Description, ListedInstance, Pod, not_isolated};
+use super::footnotes::SharedReasons;
+use crate::shared::daemon::{Cause, Description, ListedInstance, Pod, Trouble, less_than_isolated, not_isolated};
 use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, table, text_of, texts_of, time};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -33,11 +33,20 @@ pub(crate) struct Instance {
     /// Why it floats or is contained, as on a terminal.
     #[serde(skip)]
     less: Option<String>,
+    /// Those reasons of degradation that every VM of the node has.
+    #[serde(skip)]
+    of_node: Vec<String>,
+    /// All causes as a row on a terminal has them, some of them as numbers of footnotes; `None` in a pipe.
+    #[serde(skip)]
+    row: Option<String>,
 }
 
 impl Instance {
     /// Why it floats, then why isolation is degraded.
     fn problems(&self) -> String {
+        if let Some(row) = &self.row {
+            return row.clone();
+        }
         let problems: Vec<&str> = self.floats.iter().chain(&self.degraded).map(String::as_str).collect();
         problems.join("; ")
     }
@@ -49,39 +58,37 @@ impl Instance {
         }
     }
 
-    /// What is degraded comes first, then what floats, then what is contained.
-    fn trouble(&self) -> u8 {
-        match self.state == State::Floating.name() {
-            _ if !self.degraded.is_empty() => 0,
-            true => 1,
-            false if self.less.is_some() => 2,
-            false => 3,
-        }
+    /// The reasons of degradation, those of the whole node or its own.
+    fn degraded(&self, of_node: bool) -> impl Iterator<Item = &String> {
+        let reasons = self.degraded.iter();
+        reasons.filter(move |reason| self.of_node.contains(reason) == of_node)
     }
 
-    /// What degrades isolation, then why it floats or is contained.
+    fn trouble(&self) -> Trouble {
+        let is_degraded = self.degraded(false).next().is_some();
+        Trouble::new(is_degraded, &self.state, self.less.is_some())
+    }
+
+    /// What degrades this VM's isolation alone, then why it floats or is contained, then what degrades every VM of the node.
     fn causes(&self, degraded: &str) -> Vec<Cause> {
-        let reasons = self.degraded.iter();
-        let reasons = reasons.map(|reason| (format!("{degraded}{reason}"), Meaning::Broken));
+        let reasons = |of_node| {
+            let reasons = self.degraded(of_node);
+            reasons.map(|reason| (format!("{degraded}{reason}"), Meaning::Broken))
+        };
         let less = self.less.iter().map(|less| (less.clone(), Meaning::Attention));
-        reasons.chain(less).collect()
+        reasons(false).chain(less).chain(reasons(true)).collect()
     }
 
     /// The same VM, with the numbers of footnotes for the causes that others have too.
     fn with_numbers(&self, degraded: &str, shared: &SharedReasons<'_>) -> Self {
-        let less = self.less.as_ref().map(|less| {
-            let own = || match &self.floats {
-                Some(floats) => format!("floats: {floats}"),
-                None => less.clone(),
-            };
-            shared.number(less).unwrap_or_else(own)
-        });
-        let reasons = self.degraded.iter();
+        let in_words = |text: &str| match (&self.floats, self.less.as_deref() == Some(text)) {
+            (Some(floats), true) => format!("floats: {floats}"),
+            _ => text.to_owned(),
+        };
+        let causes = self.causes(degraded).into_iter();
+        let row = causes.map(|(text, _)| shared.number(&text).unwrap_or_else(|| in_words(&text)));
         Self {
-            degraded: reasons
-                .map(|reason| shared.short(&format!("{degraded}{reason}")))
-                .collect(),
-            floats: less,
+            row: Some(row.collect::<Vec<_>>().join("; ")),
             ..self.clone()
         }
     }
@@ -141,6 +148,10 @@ impl Instances {
             let why = not_isolated(instance).filter(|_| instance.state == State::Floating)?;
             Some(why.at(now))
         };
+        let of_node = |instance: &stelia_model::Instance| {
+            let reasons = instance.degraded.iter().filter(|reason| reason.of_node);
+            reasons.map(ToString::to_string).collect()
+        };
         let instance = |found: ListedInstance| {
             let properties = found.properties?;
             let (_, container, object, state, exclusive_cpus) = found.row;
@@ -150,6 +161,8 @@ impl Instances {
             Some(Instance {
                 floats: described.and_then(floats),
                 less: described.and_then(less_than_isolated),
+                of_node: described.map(of_node).unwrap_or_default(),
+                row: None,
                 pod: found.pod,
                 container,
                 object: object.to_string(),
@@ -251,6 +264,8 @@ mod tests {
             degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
             floats: None,
             less: None,
+            of_node: Vec::new(),
+            row: None,
         }
     }
 
@@ -293,9 +308,13 @@ mod tests {
     fn a_reason_of_many_vms_is_printed_once_on_a_terminal_and_in_each_row_of_a_pipe() {
         let why = "kubelet's state cannot be used: cpu_manager_state is empty";
         let mut instances: Vec<Instance> = (0..40)
-            .map(|n| instance(&format!("vm-{n}"), "isolated", "2", &[why]))
+            .map(|n| instance(&format!("vm-{n:02}"), "isolated", "2", &[why]))
             .collect();
         instances[7].degraded.push("CPU 2 is offline".to_owned());
+        instances[9].state = "floating".to_owned();
+        for one in &mut instances {
+            one.of_node.push(why.to_owned());
+        }
         let list = Instances {
             instances,
             unadopted: Arc::default(),
@@ -305,7 +324,15 @@ mod tests {
             ..TextStyle::from(true)
         });
         assert!(text.ends_with(&format!("  [1]\n\n[1] 40 VMs: {why}\n")), "{text}");
-        assert!(text.contains("  [1]; CPU 2 is offline\n"), "{text}");
+        assert!(text.contains("  CPU 2 is offline; [1]\n"), "{text}");
+        // The cause of the node says nothing about the order.
+        let first = text.lines().skip(1).take(3).map(|line| line.split(' ').next());
+        assert!(
+            first
+                .flatten()
+                .eq(["kubevirt/vm-07", "kubevirt/vm-09", "kubevirt/vm-00"]),
+            "{text}"
+        );
         assert_eq!(list.text(TextStyle::from(true)).matches(why).count(), 40);
     }
 
@@ -383,7 +410,7 @@ mod tests {
         };
         insta::assert_snapshot!(list.text(style), @r"
         POD         STATE      CPUS  FLOAT             REASON
-        kubevirt/c  floating   4     0-1,18-63,82-127  [1]; degraded: CPU 5 is offline
+        kubevirt/c  floating   4     0-1,18-63,82-127  degraded: CPU 5 is offline; [1]
         kubevirt/b  floating   4     0-1,18-63,82-127  [1]
         kubevirt/a  contained  4     0-1,18-63,82-127  contained: the setting partition is member
         kubevirt/d  isolated   4     0-1,18-63,82-127  -

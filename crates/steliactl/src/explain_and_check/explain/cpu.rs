@@ -2,9 +2,12 @@
 
 use serde::Serialize;
 use stelia_allocator::Qos;
-use stelia_model::Pools;
+use stelia_api::{ReasonKind, State};
+use stelia_model::{Instance, Pools};
 
-use crate::shared::daemon::{Description, Failure, Owner, Pod, Pods, fold, owner, state_and_class, whose};
+use crate::shared::daemon::{
+    Description, Failure, Owner, Pod, Pods, fold, not_isolated, owner, state_and_class, to_do, whose,
+};
 use crate::shared::output::{self, Column, Render, TextStyle, column, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -68,26 +71,27 @@ const SLICE: &str = "cpuset.cpus.exclusive of stelia.slice";
 /// All facts about a CPU; `others` are the pods that are not instances, where their names are known.
 ///
 /// # Errors
-/// No such CPU is online.
+/// There is no such CPU.
 pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result<CpuFacts, Failure> {
     let node = &description.node;
-    let Some(place) = node.topology.cpus.get(&cpu) else {
-        return Err(Failure::Usage(format!(
-            "CPU {cpu} is not online; online are {}",
-            node.topology.online()
-        )));
-    };
+    let place = node.topology.cpus.get(&cpu);
+    if place.is_none() && !node.offline.contains(cpu) {
+        return Err(Failure::Usage(no_such_cpu(description, cpu)));
+    }
     let mut pods = others;
     pods.add(Pods::of(description));
     let mut facts = Vec::new();
     let mut say = |fact: String, source| facts.push(Fact { fact, source });
-    say(
-        format!(
-            "CPU {cpu} is in core {} of socket {}, NUMA node {}",
-            place.core, place.package, place.node
+    match place {
+        Some(place) => say(
+            format!(
+                "CPU {cpu} is in core {} of socket {}, NUMA node {}",
+                place.core, place.package, place.node
+            ),
+            TOPOLOGY,
         ),
-        TOPOLOGY,
-    );
+        None => say(format!("CPU {cpu} is offline: nothing runs on it"), TOPOLOGY),
+    }
     if description.kubelet_reserved().contains(cpu) {
         say("reserved for the system (reservedSystemCPUs)".to_owned(), CONFIG);
     }
@@ -115,7 +119,7 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
         }
         None => {}
     }
-    let mut floating: Vec<(Pod, Option<Qos>)> = Vec::new();
+    let mut floating: Vec<(Pod, Floats)> = Vec::new();
     for (uid, instance) in &node.instances {
         let pod = Pod::of(uid, instance);
         let class = instance
@@ -141,12 +145,16 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
                 say(format!("isolation degraded: {reason}"), RECORD);
             }
         }
-        if instance.float.contains(cpu) {
-            floating.push((pod, class.filter(|class| matches!(class, Qos::Ls | Qos::Be))));
+        if instance.float.contains(cpu) && place.is_some() {
+            floating.push((pod, Floats::of(instance, class)));
         }
     }
-    for (pods, class) in fold(floating.iter().map(|(pod, class)| (pod, *class))) {
-        say(floats_here(&pods, class), RECORD);
+    for (pods, what) in fold(floating.iter().map(|(pod, what)| (pod, what))) {
+        say(floats_here(&pods, what), RECORD);
+    }
+    if place.is_none() {
+        let text = format!("CPUs {cpu} are offline");
+        say(format!("to do: {}", to_do(ReasonKind::CpusOffline, &text)), TOPOLOGY);
     }
     if node.slice_exclusive.contains(cpu) {
         say("taken from every other task of the host".to_owned(), SLICE);
@@ -165,15 +173,48 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
     Ok(CpuFacts(facts))
 }
 
-/// What of these instances may run on the CPU; `class`: the one whose vCPUs may too.
-fn floats_here(pods: &[&Pod], class: Option<Qos>) -> String {
+/// Which CPUs there are.
+fn no_such_cpu(description: &Description, cpu: u32) -> String {
+    let (online, offline) = (description.node.topology.online(), &description.node.offline);
+    let offline = match offline.is_empty() {
+        true => String::new(),
+        false => format!("; offline are {offline}"),
+    };
+    format!("there is no CPU {cpu}; online are {online}{offline}")
+}
+
+/// What of an instance may run on a CPU that it floats on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Floats {
+    /// Everything, because its class has no CPUs of its own.
+    ByClass(Qos),
+    /// Everything, because it floats; the reason.
+    NotIsolated(String),
+    /// Everything except its vCPUs.
+    AroundVcpus,
+}
+
+impl Floats {
+    fn of(instance: &Instance, class: Option<Qos>) -> Self {
+        match (class, instance.state == State::Floating) {
+            (Some(class @ (Qos::Ls | Qos::Be)), _) => Self::ByClass(class),
+            (_, true) => Self::NotIsolated(not_isolated(instance).map(|why| why.text).unwrap_or_default()),
+            _ => Self::AroundVcpus,
+        }
+    }
+}
+
+fn floats_here(pods: &[&Pod], what: &Floats) -> String {
     let (of, their) = match pods {
         [pod] => (format!("instance {pod}"), "its"),
         pods => (whose(pods), "their"),
     };
-    match class {
-        Some(class) => format!("{of} ({}) may run here, {their} vCPUs too", class.name()),
-        None => format!("everything of {of} except {their} vCPUs may run here"),
+    match what {
+        Floats::ByClass(class) => format!("{of} ({}) may run here, {their} vCPUs too", class.name()),
+        Floats::NotIsolated(why) => {
+            format!("all of {of}, floating, may run here, {their} vCPUs too ({why})")
+        }
+        Floats::AroundVcpus => format!("everything of {of} except {their} vCPUs may run here"),
     }
 }
 
@@ -313,7 +354,11 @@ mod tests {
     fn a_reserved_cpu_says_so_and_who_floats_there() {
         let text = told(0);
         assert!(
-            text.contains("reservedSystemCPUs") && text.contains("everything of 2 VMs (aaaaaaaa-"),
+            text.contains("reservedSystemCPUs")
+                && text.contains(
+                    "everything of instance aaaaaaaa-0000-4000-8000-000000000000 except its vCPUs may run here"
+                )
+                && text.contains("bbbbbbbb-0000-4000-8000-000000000000, floating, may run here, its vCPUs too ("),
             "{text}"
         );
     }
@@ -330,7 +375,9 @@ mod tests {
             .iter()
             .zip(["web", "db"])
         {
-            instance_mut(&mut described, uid.as_str()).pod_name = PodName::new("team-a", name);
+            let instance = instance_mut(&mut described, uid.as_str());
+            instance.pod_name = PodName::new("team-a", name);
+            instance.state = State::Isolated.into();
         }
         let text = facts(&described, Pods::default(), 0)
             .unwrap()
@@ -351,7 +398,9 @@ mod tests {
         let mut described = node();
         for (uid, end) in PODS.iter().take(2).zip(["003-4hvbp", "007-kxdr7"]) {
             let name = format!("virt-launcher-customer-database-{end}");
-            instance_mut(&mut described, uid).pod_name = PodName::new("kubevirt-tenants", &name);
+            let instance = instance_mut(&mut described, uid);
+            instance.pod_name = PodName::new("kubevirt-tenants", &name);
+            instance.state = State::Isolated.into();
         }
         let facts = facts(&described, Pods::default(), 0).unwrap();
         for width in [60, 80, 100, 200] {
@@ -380,6 +429,37 @@ mod tests {
         let failure = facts(&node(), Pods::default(), 8).unwrap_err();
         assert_eq!(failure.exit_code(), 2);
         assert!(failure.to_string().contains("online are 0-7"), "{failure}");
+    }
+
+    #[test]
+    fn an_offline_cpu_says_whose_it_is_and_how_it_comes_online() {
+        let mut described = node();
+        described.node.topology = stelia_cpus::testing::Shape {
+            nodes: 1,
+            cores: 4,
+            threads: 1,
+            interleaved: false,
+        }
+        .topology()
+        .into();
+        described.node.offline = "4-7".parse().unwrap();
+        let text = facts(&described, Pods::default(), 4)
+            .unwrap()
+            .text(TextStyle::from(false));
+        says(
+            &text,
+            &[
+                "CPU 4 is offline",
+                "given to container vm of pod aaaaaaaa-0000-4000-8000-000000000000",
+                "to do: echo 1 > /sys/devices/system/cpu/cpu4/online",
+            ],
+        );
+        let failure = facts(&described, Pods::default(), 9).unwrap_err();
+        let text = failure.to_string();
+        assert!(
+            text.contains("no CPU 9") && text.contains("offline are 4-7"),
+            "{failure}"
+        );
     }
 
     #[test]

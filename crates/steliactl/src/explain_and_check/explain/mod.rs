@@ -1,7 +1,6 @@
 //! `explain`: who chooses CPUs and how, the story of an instance and what may slow it down, who owns a CPU.
 
 mod cpu;
-mod cure;
 mod guest;
 mod node;
 mod other_tasks;

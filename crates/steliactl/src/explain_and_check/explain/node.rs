@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use stelia_allocator::CpuSource;
-use stelia_api::{State, Word};
+use stelia_api::Word;
 use stelia_cpus::CpuSet;
 use stelia_model::{Allocation, Pools};
 use stelia_settings::Isolation;
 
 use super::pod::bind_in_words;
 use super::source_in_words;
-use crate::shared::daemon::{Description, Pod};
+use crate::shared::daemon::{Cause, Description, Pod, Trouble, causes_of};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, printable, table};
-use crate::view::footnotes::{Cause, SharedReasons, causes_of, overview};
+use crate::view::footnotes::{SharedReasons, overview};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeExplained {
@@ -44,6 +44,8 @@ struct Row {
     /// Why it is degraded, floats or is contained.
     #[serde(skip)]
     causes: Vec<Cause>,
+    #[serde(skip)]
+    trouble: Trouble,
 }
 
 impl Row {
@@ -59,16 +61,6 @@ impl Row {
         match self.degraded.is_empty() {
             true => Meaning::of_state(&self.state),
             false => Meaning::Broken,
-        }
-    }
-
-    /// What is degraded comes first, then what floats, then what is contained for a reason.
-    fn trouble(&self) -> u8 {
-        match self.state == State::Floating.name() {
-            _ if !self.degraded.is_empty() => 0,
-            true => 1,
-            false if !self.causes.is_empty() => 2,
-            false => 3,
         }
     }
 
@@ -136,6 +128,7 @@ pub(crate) fn gather(description: &Description) -> NodeExplained {
                 state: instance.state.to_string(),
                 degraded: instance.degraded.iter().map(ToString::to_string).collect(),
                 causes: causes_of(instance),
+                trouble: Trouble::of(instance),
             })
             .collect(),
     }
@@ -155,7 +148,7 @@ impl Render for NodeExplained {
             (false, _) => String::new(),
             (true, Some(_)) => {
                 // The sort is stable: equal ones stay in the order of their names.
-                instances.sort_by_key(|row| row.trouble());
+                instances.sort_by_key(|row| row.trouble);
                 let all = instances.iter().flat_map(|row| {
                     let causes = row.causes.iter();
                     causes.map(|(text, meaning)| (&row.pod, text.as_str(), *meaning))
@@ -233,7 +226,7 @@ fn kubelets(node: &NodeExplained) -> Vec<[String; 3]> {
 mod tests {
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
-    use stelia_api::{Reason, ReasonKind};
+    use stelia_api::{Reason, ReasonKind, State};
     use stelia_kubelet::{PodName, PodUid};
     use stelia_model::Instance;
 

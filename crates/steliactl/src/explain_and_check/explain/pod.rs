@@ -10,11 +10,10 @@ use stelia_node::locality::{list, nodes, size};
 use stelia_settings::{Isolation, Partition};
 
 use super::cpu::{COLUMNS, Fact};
-use super::cure::to_do;
 use super::guest::{GuestNode, guest_nodes};
 use super::slow::{self, Line};
 use super::source_in_words;
-use crate::shared::daemon::{Description, Failure, Pod, age, no_instance, not_isolated};
+use crate::shared::daemon::{Description, Failure, Pod, age, no_instance, not_isolated, to_do};
 use crate::shared::output::{self, Render, TextStyle, counted, headed, printable, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -15,7 +15,7 @@ use super::cpu::pod_of;
 use super::guest::GuestNode;
 use super::other_tasks::{self, OtherTask, Tasks};
 use crate::explain_and_check::doctor::scheduler_settings::{NUMA_BALANCING, is_large};
-use crate::shared::daemon::{Description, not_isolated, owner};
+use crate::shared::daemon::{Description, not_isolated, owner, to_do};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{
     HIGH_DELAY_PERCENT, HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, rates,
@@ -32,6 +32,8 @@ const HIGH_OTHER_TASKS_PERCENT: f64 = 1.0;
 const HIGH_STOLEN_PERCENT: f64 = 1.0;
 /// Load of the shared CPUs, in percent: above this the VMM's threads other than vCPUs wait for a CPU.
 const HIGH_LOAD_PERCENT: f64 = 80.0;
+/// What to do about a reason that only a newer daemon knows.
+const PAGE: &str = "/usr/share/doc/steliad/troubleshooting.md";
 /// Limit of the other tasks that are named.
 const MAX_NAMED_TASKS: usize = 3;
 
@@ -57,6 +59,11 @@ const COLUMNS: [Column<Line>; 3] = [
 pub(super) fn text(lines: &[Line], style: TextStyle) -> String {
     let mut text = match lines.is_empty() {
         true => String::new(),
+        // A column without an entry would be a heading on three lines.
+        false if style.width.is_some() && lines.iter().all(|line| line.cure.is_empty()) => {
+            let [without_cure @ .., _] = &COLUMNS;
+            table(without_cure, lines, style)
+        }
         false => table(&COLUMNS, lines, style),
     };
     if !lines.iter().any(|line| line.much) {
@@ -209,14 +216,14 @@ fn state(instance: &Instance, lines: &mut Lines) {
             Some(State::Floating) => "its vCPUs share CPUs with other tasks",
             _ => "unbound kernel workers and other slices may run on its CPUs",
         };
-        lines.add(format!("{}: {effect} ({})", instance.state, why.text), true, why.cure);
+        lines.add(format!("{}: {effect} ({})", instance.state, why.text), true, &why.cure);
     }
     for reason in &instance.degraded {
         let cure = reason
             .kind
             .known()
-            .map_or("/usr/share/doc/steliad/troubleshooting.md", |kind| kind.cure().text);
-        lines.add(format!("isolation degraded: {reason}"), true, cure);
+            .map_or_else(|| PAGE.to_owned(), |kind| to_do(kind, &reason.text));
+        lines.add(format!("isolation degraded: {reason}"), true, &cure);
     }
 }
 

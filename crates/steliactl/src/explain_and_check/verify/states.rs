@@ -89,9 +89,10 @@ impl CheckedVm {
             problem: format!("{state}, {required} is required{because}"),
             common: Some(format!("{state}, {required} is required{without_time}")),
             since_us: why.and_then(|why| why.since_us),
-            cure: why
-                .map_or("steliactl explain VM: where it is in its life", |why| why.cure)
-                .to_owned(),
+            cure: why.map_or_else(
+                || "steliactl explain VM: where it is in its life".to_owned(),
+                |why| why.cure.clone(),
+            ),
             section: None,
         })
     }

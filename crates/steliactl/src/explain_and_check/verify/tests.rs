@@ -129,7 +129,7 @@ fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
 
     POD                                   PROBLEM                                                  CURE
     -                                     kubelet's state cannot be used (2 VMs)                   steliactl kubelet-state says more; the cure depends on the message
-    aaaaaaaa-0000-4000-8000-000000000000  CPUs 4 are offline                                       echo 1 > /sys/devices/system/cpu/cpuN/online
+    aaaaaaaa-0000-4000-8000-000000000000  CPUs 4 are offline                                       echo 1 > /sys/devices/system/cpu/cpu4/online
     team-a/vm                             who knows                                                /usr/share/doc/steliad/troubleshooting.md
     -                                     differs: a pass would set CPUWeight=200 of stelia.slice  steliactl reconcile, or wait for the next pass
     aaaaaaaa-0000-4000-8000-000000000000  differs: a pass would pin thread 7 to CPU 4              steliactl reconcile, or wait for the next pass

@@ -13,6 +13,7 @@
 //! | `remedy` | what an operator does about a reason of degradation |
 //! | `step` | what steps of several VMs have in common |
 //! | `candidates` | the VMs that a shell offers |
+//! | `trouble` | what a VM has less than isolation, and the order of rows by it |
 //! | `why_not_isolated` | why a VM has less than isolation |
 
 mod candidates;
@@ -27,6 +28,7 @@ mod reported;
 mod selection;
 pub(crate) mod signals;
 mod step;
+mod trouble;
 mod why_not_isolated;
 
 pub(crate) use candidates::vms;
@@ -36,8 +38,9 @@ pub(crate) use node::{Description, OnlineCpus, Owner, owner, state_and_class};
 pub(crate) use not_there::no_instance;
 pub(crate) use pattern::{VmPattern, is_glob};
 pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod};
-pub(crate) use remedy::{remedy, remedy_of_file};
+pub(crate) use remedy::{remedy_of_file, to_do};
 pub(crate) use reported::is_reported;
 pub(crate) use selection::Selection;
 pub(crate) use step::{in_common, writes_partition};
+pub(crate) use trouble::{Cause, Trouble, causes_of, less_than_isolated};
 pub(crate) use why_not_isolated::{Why, age, not_isolated};

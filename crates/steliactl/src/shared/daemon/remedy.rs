@@ -1,6 +1,7 @@
 //! What an operator does about a reason of degradation.
 
 use stelia_api::ReasonKind;
+use stelia_cpus::CpuSet;
 
 /// The remedy where the file has less than kubelet wrote.
 const NOT_WRITTEN_TO_ITS_END: &str = "the node lost power: drain it, stop kubelet, remove the file, start kubelet";
@@ -39,11 +40,37 @@ pub(crate) fn remedy_of_file(message: &str) -> Option<&'static str> {
 }
 
 /// The remedy of a reason. That of an unusable file of kubelet's depends on its message.
-pub(crate) fn remedy(kind: ReasonKind, text: &str) -> &'static str {
+fn remedy(kind: ReasonKind, text: &str) -> &'static str {
     match (kind, remedy_of_file(text)) {
         (ReasonKind::KubeletUnusable, Some(remedy)) => remedy,
         _ => kind.cure().text,
     }
+}
+
+/// The remedy of a reason; where CPUs are offline, a command for the shell that sets them online.
+pub(crate) fn to_do(kind: ReasonKind, text: &str) -> String {
+    let cure = remedy(kind, text);
+    let offline = named_cpus(text).filter(|_| kind == ReasonKind::CpusOffline);
+    let numbers: Vec<String> = offline
+        .iter()
+        .flat_map(CpuSet::iter)
+        .map(|cpu| cpu.to_string())
+        .collect();
+    match numbers.as_slice() {
+        [] => cure.to_owned(),
+        [one] => cure.replace("cpuN", &format!("cpu{one}")),
+        many => format!(
+            "for n in {}; do {}; done",
+            many.join(" "),
+            cure.replace("cpuN", "cpu$n")
+        ),
+    }
+}
+
+/// "CPUs 4-5 are offline: …" names 4 and 5.
+fn named_cpus(text: &str) -> Option<CpuSet> {
+    let (cpus, _) = text.strip_prefix("CPUs ")?.split_once(" are offline")?;
+    cpus.parse().ok()
 }
 
 #[cfg(test)]
@@ -91,6 +118,28 @@ mod tests {
         assert_eq!(
             remedy(ReasonKind::KubeletUnusable, "read it: Input/output error"),
             ReasonKind::KubeletUnusable.cure().text
+        );
+    }
+
+    #[test]
+    fn the_command_names_the_cpus_that_are_offline() {
+        let offline = |text| to_do(ReasonKind::CpusOffline, text);
+        assert_eq!(
+            offline("CPUs 40 are offline"),
+            "echo 1 > /sys/devices/system/cpu/cpu40/online"
+        );
+        assert_eq!(
+            offline("CPUs 4-5,9 are offline: the vCPUs run on shared CPUs until one of them is online"),
+            "for n in 4 5 9; do echo 1 > /sys/devices/system/cpu/cpu$n/online; done"
+        );
+        // The words of another daemon, and of another kind.
+        assert_eq!(
+            offline("CPU forty is offline"),
+            "echo 1 > /sys/devices/system/cpu/cpuN/online"
+        );
+        assert_eq!(
+            to_do(ReasonKind::NotDone, "CPUs 4 are offline"),
+            ReasonKind::NotDone.cure().text
         );
     }
 }

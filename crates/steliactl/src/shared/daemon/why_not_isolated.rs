@@ -4,18 +4,20 @@ use stelia_allocator::Qos;
 use stelia_api::{ReasonKind, State};
 use stelia_model::{ContainedReason, Instance};
 
+use super::remedy::to_do;
+
 /// What keeps a VM from being isolated, and what an operator does about it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Why {
     pub text: String,
     /// Since when, microseconds since the epoch, where it waits.
     pub since_us: Option<u64>,
-    pub cure: &'static str,
+    pub cure: String,
 }
 
 impl Why {
-    fn new(text: impl Into<String>, cure: &'static str) -> Self {
-        let text = text.into();
+    fn new(text: impl Into<String>, cure: impl Into<String>) -> Self {
+        let (text, cure) = (text.into(), cure.into());
         Self {
             text,
             since_us: None,
@@ -43,13 +45,13 @@ pub(crate) fn not_isolated(instance: &Instance) -> Option<Why> {
 
 fn floating(instance: &Instance) -> Why {
     let evicted = ReasonKind::Evicted;
-    let has = |kind: ReasonKind| instance.degraded.iter().any(|reason| reason.kind == kind);
-    if has(evicted) {
+    let of_kind = |kind: ReasonKind| instance.degraded.iter().find(|reason| reason.kind == kind);
+    if of_kind(evicted).is_some() {
         return Why::new("kubelet gave its CPUs to another pod", evicted.cure().text);
     }
     let offline = ReasonKind::CpusOffline;
-    if !instance.vcpus.is_empty() && has(offline) {
-        return Why::new("CPUs of the VM are offline", offline.cure().text);
+    if let Some(reason) = of_kind(offline).filter(|_| !instance.vcpus.is_empty()) {
+        return Why::new("CPUs of the VM are offline", to_do(offline, &reason.text));
     }
     match instance
         .allocation

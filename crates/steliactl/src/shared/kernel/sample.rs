@@ -12,10 +12,11 @@ use stelia_model::{Instance, PinnedThread};
 use stelia_node::proc::start_time;
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Description, Pod, not_isolated};
+use crate::shared::daemon::{Cause, Description, Pod, Trouble, causes_of};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::kernel::threads::{self, field};
+use crate::shared::output::Meaning;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Sample {
@@ -33,7 +34,8 @@ pub(crate) struct InstanceCounts {
     /// Whether isolation is not degraded.
     pub whole: bool,
     /// Why it has less than isolation, in words, what matters most first.
-    pub shortcomings: Vec<String>,
+    pub shortcomings: Vec<Cause>,
+    pub trouble: Trouble,
     pub cpus: CpuSet,
     /// CPU time of the threads in `float`, microseconds (`usage_usec` of its `cpu.stat`).
     pub float_us: Option<u64>,
@@ -109,6 +111,7 @@ impl Sample {
                 isolation: instance.isolation.clone(),
                 whole: instance.degraded.is_empty(),
                 shortcomings: shortcomings(instance),
+                trouble: Trouble::of(instance),
                 cpus: instance.exclusive.clone(),
                 float_us: threads::float(instance).and_then(|float| {
                     let float = roots.cgroup.join(float.as_str().trim_matches('/'));
@@ -148,19 +151,16 @@ impl Sample {
     }
 }
 
-/// The first reason of degradation, then what keeps it from being isolated; empty where nothing does.
-fn shortcomings(instance: &Instance) -> Vec<String> {
-    let degraded = instance.degraded.first().map(|first| match instance.degraded.len() {
-        1 => format!("degraded: {first}"),
-        count => format!("degraded: {first} (and {} more)", count - 1),
-    });
-    let state = match (instance.state.known(), not_isolated(instance)) {
-        (Some(State::Isolated), _) => None,
-        (Some(State::Floating), Some(why)) => Some(format!("floats: {}", why.text)),
-        (_, Some(why)) => Some(format!("{}: {}", instance.state, why.text)),
-        (_, None) => Some(instance.state.to_string()),
-    };
-    degraded.into_iter().chain(state).collect()
+/// Its causes; where a VM that is not isolated has none, its state is the cause.
+fn shortcomings(instance: &Instance) -> Vec<Cause> {
+    let causes = causes_of(instance);
+    match instance.state.known() {
+        Some(State::Isolated) => causes,
+        _ if causes.iter().any(|(_, meaning)| *meaning == Meaning::Attention) => causes,
+        _ => std::iter::once((instance.state.to_string(), Meaning::Attention))
+            .chain(causes)
+            .collect(),
+    }
 }
 
 impl ThreadCounts {
@@ -260,13 +260,13 @@ mod tests {
                 text: (*text).to_owned(),
                 ..Reason::default()
             };
-            shortcomings(&Instance {
+            let causes = shortcomings(&Instance {
                 state: state.into(),
                 degraded: degraded.iter().map(reason).collect(),
                 contained_reason: contained.map(Into::into),
                 ..Instance::default()
-            })
-            .join("; ")
+            });
+            causes.into_iter().map(|(text, _)| text).collect::<Vec<_>>().join("; ")
         };
         assert_eq!(of(State::Isolated, &[], None), "");
         assert_eq!(
@@ -275,7 +275,7 @@ mod tests {
         );
         assert_eq!(
             of(State::Floating, &["CPU 2 is offline", "b", "c"], None),
-            "degraded: CPU 2 is offline (and 2 more); floats: vCPUs not attached"
+            "degraded: CPU 2 is offline; degraded: b; degraded: c; floats: vCPUs not attached"
         );
         assert!(
             of(State::Contained, &[], Some(ContainedReason::NoPartitions))

@@ -7,8 +7,9 @@ use stelia_node::locality::size;
 
 use super::marks::{COLOURS, columns, cut, keys, mark, tail};
 use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
+use crate::shared::daemon::{Cause, causes_of};
 use crate::shared::output::{self, Column, Meaning, TextStyle, column, printable};
-use crate::view::footnotes::{Cause, SharedReasons, causes_of, overview};
+use crate::view::footnotes::{SharedReasons, overview};
 
 /// What the map is written on.
 pub(super) struct Paper {

@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 
-use stelia_api::State;
 use unicode_width::UnicodeWidthStr;
 
 use super::history::{HISTORY_SAMPLES, bars};
@@ -85,8 +84,7 @@ pub(crate) static COLUMNS: [Column; 14] = [
     Column {
         title: "STATE",
         width: 10,
-        // The reason has it too where it is not isolated.
-        rank: 6,
+        rank: 3,
         value: Value::Text(
             |row| row.vcpu.map_or_else(|| row.instance.state.clone(), |_| String::new()),
             |a, b| a.instance.state.cmp(&b.instance.state),
@@ -96,7 +94,7 @@ pub(crate) static COLUMNS: [Column; 14] = [
     Column {
         title: "CPUS",
         width: 8,
-        rank: 3,
+        rank: 5,
         value: Value::Text(
             |row| match row.vcpu {
                 None => row.instance.cpus.to_string(),
@@ -113,7 +111,7 @@ pub(crate) static COLUMNS: [Column; 14] = [
     Column {
         title: "BUSY",
         width: HISTORY_SAMPLES,
-        rank: 5,
+        rank: 6,
         value: Value::Recent,
     },
     number("MIGR/S", 6, 10, Value::Rate(|rates| rates.migrations_per_second)),
@@ -250,13 +248,15 @@ pub(super) fn number_text(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
-/// What is wrong with an instance comes first: it is degraded, something disturbs it, it is not isolated; then by name.
+/// What is wrong with an instance comes first, in the order of [`Trouble`](crate::shared::daemon::Trouble), then what something disturbs;
+/// then by name.
 fn by_trouble(a: Row<'_>, b: Row<'_>) -> Ordering {
-    let rank = |row: Row<'_>| match row.meaning() {
-        Meaning::Broken => 0,
-        Meaning::Attention => 1,
-        _ if row.instance.state != State::Isolated.name() => 2,
-        _ => 3,
+    let rank = |row: Row<'_>| {
+        let is_disturbed = match row.vcpu {
+            Some(vcpu) => vcpu.reason.is_some(),
+            None => row.instance.is_disturbed(),
+        };
+        (row.instance.trouble, !is_disturbed)
     };
     // The vCPUs of one instance that are equally disturbed stay in their order.
     let name = |row: Row<'_>| row.vcpu.is_none().then(|| row.instance.pod.to_string());
@@ -293,7 +293,7 @@ pub(crate) fn rows(model: &Model, sort: Option<usize>, reverse: bool, collapsed:
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
-    use crate::shared::daemon::Pod;
+    use crate::shared::daemon::{Pod, Trouble};
 
     fn rates(utilisation: f64, delay: f64) -> Rates {
         Rates {
@@ -334,11 +334,12 @@ pub(super) mod testing {
             float_percent: Some(99.0),
             reason: Some("degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned".to_owned()),
             reasons: [
-                "degraded: kubelet gave CPU 2 away",
-                "floats: its vCPUs are being pinned",
+                ("degraded: kubelet gave CPU 2 away", Meaning::Broken),
+                ("floats: its vCPUs are being pinned", Meaning::Attention),
             ]
-            .map(str::to_owned)
+            .map(|(text, meaning)| (text.to_owned(), meaning))
             .into(),
+            trouble: Trouble::Degraded,
             ..InstanceRates::default()
         };
         Model {
@@ -356,8 +357,9 @@ pub(super) mod testing {
         }
         let whole = &mut model.instances[0];
         whole.recent = [0.0, 0.3, 0.5, 0.7].map(Some).into();
-        whole.reasons = vec!["vCPU 1 waits 12 % for a CPU, preempted 30/s".to_owned()];
-        whole.reason = whole.reasons.first().cloned();
+        let reason = "vCPU 1 waits 12 % for a CPU, preempted 30/s".to_owned();
+        whole.reasons = vec![(reason.clone(), Meaning::Attention)];
+        whole.reason = Some(reason);
         whole.vcpus[0].recent = [0.0, 0.0, 0.0, 0.4].map(Some).into();
         whole.vcpus[1].recent = vec![None, Some(0.6), Some(1.0), Some(1.0)];
         whole.vcpus[1].reason = Some("waits 12 % for a CPU, preempted 30/s".to_owned());
@@ -369,6 +371,7 @@ pub(super) mod testing {
 mod tests {
     use super::testing::{disturbed, model};
     use super::*;
+    use crate::shared::daemon::Trouble;
 
     fn place(title: &str) -> usize {
         COLUMNS.iter().position(|column| column.title == title).unwrap()
@@ -394,8 +397,8 @@ mod tests {
             let columns = fitting(width, names, false).into_iter();
             columns.map(|(column, _)| COLUMNS[column].title).collect()
         };
-        assert_eq!(titles(40, 36), ["INSTANCE", "CPUS", "UTIL%", "DELAY%"]);
-        let eighty = ["INSTANCE", "CPUS", "UTIL%", "DELAY%", "REASON"];
+        assert_eq!(titles(40, 36), ["INSTANCE", "STATE", "UTIL%", "DELAY%"]);
+        let eighty = ["INSTANCE", "STATE", "UTIL%", "DELAY%", "REASON"];
         assert_eq!(titles(80, 36), eighty);
         assert_eq!(titles(80, 200), eighty);
         assert_eq!(
@@ -452,22 +455,30 @@ mod tests {
     #[test]
     fn what_is_wrong_is_first_and_then_comes_what_is_not_isolated() {
         let mut model = model();
-        for (name, state) in [("c", "floating"), ("b", "isolated"), ("a", "isolated")] {
+        // The cause of the whole node that `b` has says nothing about the order.
+        let others = [
+            ("c", "floating", Trouble::Floating),
+            ("b", "isolated", Trouble::Calm),
+            ("a", "isolated", Trouble::Calm),
+        ];
+        for (name, state, trouble) in others {
             model.instances.push(InstanceRates {
                 pod: crate::shared::daemon::Pod::unnamed(name),
                 state: state.to_owned(),
-                whole: true,
+                whole: name != "b",
+                reason: (name == "b").then(|| "degraded: the file is empty".to_owned()),
+                trouble,
                 ..InstanceRates::default()
             });
         }
-        model.instances[0].reason = Some("vCPU 1 waits".to_owned());
+        model.instances[0].vcpus[1].reason = Some("waits".to_owned());
         let order = |reverse| -> Vec<String> {
             let rows = rows(&model, None, reverse, true).into_iter();
             rows.map(|row| row.instance.pod.to_string().chars().take(4).collect())
                 .collect()
         };
-        assert_eq!(order(false), ["b9e4", "3ced", "c", "a", "b"]);
-        assert_eq!(order(true), ["b", "a", "c", "3ced", "b9e4"]);
+        assert_eq!(order(false), ["b9e4", "c", "3ced", "a", "b"]);
+        assert_eq!(order(true), ["b", "a", "3ced", "c", "b9e4"]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::shared::daemon::{Client, Failure, Selection};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
-use crate::shared::output::{self, Meaning, OutputOptions, Render, TextStyle, column};
+use crate::shared::output::{self, OutputOptions, Render, TextStyle, column};
 use crate::view::footnotes::SharedReasons;
 use live_rows::{Row, number_text};
 use stelia_table::Column;
@@ -201,13 +201,9 @@ fn text(model: &Model, time: u64, style: TextStyle) -> String {
 /// is a number, which is explained once below the table.
 fn folded(model: &Model, time: u64, style: TextStyle) -> String {
     let reasons = model.instances.iter();
-    // The first reason of a VM that is degraded says so.
     let reasons = reasons.flat_map(|one| {
-        let reasons = one.reasons.iter().enumerate();
-        reasons.map(move |(at, reason)| match !one.whole && at == 0 {
-            true => (&one.pod, reason.as_str(), Meaning::Broken),
-            false => (&one.pod, reason.as_str(), Meaning::Attention),
-        })
+        let reasons = one.reasons.iter();
+        reasons.map(|(text, meaning)| (&one.pod, text.as_str(), *meaning))
     });
     let shared = SharedReasons::of(reasons);
     let mut rows = live_rows::rows(model, None, false, false);
@@ -216,7 +212,7 @@ fn folded(model: &Model, time: u64, style: TextStyle) -> String {
         Some(_) => row.reason().unwrap_or_default().to_owned(),
         None => {
             let parts = row.instance.reasons.iter();
-            parts.map(|part| shared.short(part)).collect::<Vec<_>>().join("; ")
+            parts.map(|(text, _)| shared.short(text)).collect::<Vec<_>>().join("; ")
         }
     };
     let lines = rows.into_iter().map(|row| Line {
@@ -272,7 +268,7 @@ mod tests {
     use super::*;
     use crate::shared::daemon::Pod;
     use crate::shared::kernel::rates::{InstanceRates, VcpuRates};
-    use crate::shared::output::Form;
+    use crate::shared::output::{Form, Meaning};
 
     #[test]
     fn a_table_for_pipes_has_every_cell() {
@@ -326,7 +322,7 @@ mod tests {
             state: "isolated".to_owned(),
             cpus: "8-11".parse().unwrap(),
             reason: Some(why.to_owned()),
-            reasons: vec![why.to_owned()],
+            reasons: vec![(why.to_owned(), Meaning::Broken)],
             vcpus: vec![unmeasured.clone(); 4],
             ..InstanceRates::default()
         });

@@ -7,7 +7,7 @@ use stelia_api::{ThreadRole, Word};
 use stelia_cpus::CpuSet;
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::Pod;
+use crate::shared::daemon::{Cause, Pod, Trouble};
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
 
 /// Time that a vCPU waits for its CPU, in percent: above this the guest notices it.
@@ -60,7 +60,9 @@ pub(crate) struct InstanceRates {
     pub reason: Option<String>,
     /// The parts of `reason`, each a reason of its own.
     #[serde(skip)]
-    pub reasons: Vec<String>,
+    pub reasons: Vec<Cause>,
+    #[serde(skip)]
+    pub trouble: Trouble,
     /// How busy its vCPUs were; empty where no history is kept.
     #[serde(skip)]
     pub recent: Shares,
@@ -128,6 +130,14 @@ impl InstanceRates {
 
     pub(crate) fn memory_mib_per_second(&self) -> Option<f64> {
         self.memory_bytes_per_second.map(|bytes| bytes / MIB)
+    }
+
+    /// Whether a disturbance was measured.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        let is_throttled = self
+            .throttled_percent
+            .is_some_and(|percent| percent >= HIGH_THROTTLED_PERCENT);
+        is_throttled || self.vcpus.iter().any(|vcpu| vcpu.reason.is_some())
     }
 
     /// How busy its threads were, 0 to 1: the mean of those of which it is known.
@@ -233,8 +243,9 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
         ),
         llc_bytes: now.caches.llc_bytes,
         memory_bytes_per_second: now.caches.memory_bytes_per_second,
-        reason: reason::joined(reasons.iter().cloned(), "; "),
+        reason: reason::joined(reasons.iter().map(|(text, _)| text.clone()), "; "),
         reasons,
+        trouble: now.trouble,
         recent: Shares::new(),
         rates: Rates {
             utilisation_percent: sum(&vcpus, |rates| rates.utilisation_percent),
