@@ -66,7 +66,10 @@ fn the_playbook_stops_at_the_first_node_that_refuses_and_restores_its_settings()
     assert_eq!(play["max_fail_percentage"], 0);
     assert_eq!(play["serial"], serde_json::json!([1, "5%", "25%"]));
     assert_eq!(play["vars"]["settings"], "/etc/stelia/steliad.toml.d/50-site.toml");
-    let task = &play["tasks"][0];
+    let package = &play["tasks"][0];
+    assert_eq!(package["ansible.builtin.apt"]["deb"], "{{ package }}");
+    assert_eq!(package["when"], "package is defined");
+    let task = &play["tasks"][1];
     let commands: Vec<&str> = task["block"]
         .as_array()
         .expect("tasks")
