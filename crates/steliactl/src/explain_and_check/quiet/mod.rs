@@ -4,6 +4,7 @@
 //! An interrupt is left on a VM's CPUs if the daemon reports it as a reason of degradation, or if it was seen there and the ledger has
 //! device interrupts since the VM is isolated. What the kernel keeps there without firing is no disturbance.
 
+mod by_vm;
 mod text;
 mod words;
 

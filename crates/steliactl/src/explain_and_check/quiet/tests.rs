@@ -82,7 +82,8 @@ fn on_a_terminal_the_sum_is_first_and_each_cause_is_a_footnote() {
     );
     // Of the node and of the VM, for which no column is left.
     assert!(
-        text.contains("\nProblem: read /proc/irq: Permission denied\n") && !text.contains("PROBLEMS"),
+        text.contains("\nProblem: read /proc/irq: Permission denied. What to do: steliad-quiet has to run")
+            && !text.contains("PROBLEMS"),
         "{text}"
     );
     assert!(
@@ -271,10 +272,7 @@ fn many_vms_of_which_nothing_is_known_are_one_line() {
         "What is left on the CPUs of 200 VMs is not known: steliad-quiet has not reported interrupts yet.\n"
     );
     // The message on standard error has the reason.
-    assert_eq!(
-        many.text(screen(80)),
-        "What is left on the CPUs of 200 VMs is not known.\n"
-    );
+    assert_eq!(many.text(screen(80)), "");
     for vm in &mut many.vms {
         vm.device_interrupts_per_second = Some(0);
     }
@@ -323,7 +321,7 @@ fn every_column_is_explained() {
         columns.iter().map(crate::shared::output::Column::heading).collect()
     }
     let explained = |part| crate::shared::output::manual::explained("COLUMNS", Some(part));
-    assert_eq!(explained("quiet"), headings(&text::COLUMNS));
+    assert_eq!(explained("quiet"), headings(&by_vm::vms()));
     assert_eq!(explained("quiet: interrupts"), headings(&text::interrupts()));
     assert_eq!(explained("quiet: threads"), headings(&text::threads()));
 }
@@ -394,4 +392,42 @@ fn many_vms_with_nothing_but_zeros_are_one_line_below_what_disturbs_most() {
     assert_eq!(rows(wide), ["f", "e", "a", "b", "c", "d"]);
     // A program that reads the rows gets all.
     assert!(many.text(TextStyle::from(false)).contains("\na "));
+}
+
+#[test]
+fn on_a_terminal_vms_with_the_same_numbers_are_folded_and_unknown_columns_say_why() {
+    let told = of(&noisy());
+    let loud = Vm {
+        device_interrupts_per_second: None,
+        problems: Vec::new(),
+        ..told.vms[0].clone()
+    };
+    let vms = (0..200).map(|number| Vm {
+        pod: Pod::unnamed(&format!("vm-{number:03}")),
+        ..loud.clone()
+    });
+    let many = Quietness {
+        vms: vms.collect(),
+        ..told
+    };
+    let text = many.text(screen(80));
+    let (_, rows) = text.split_once("\n\nPOD ").unwrap();
+    let names: Vec<&str> = rows
+        .lines()
+        .skip(1)
+        .take(4)
+        .filter_map(|line| line.split("  ").next())
+        .collect();
+    assert_eq!(names, ["vm-000", "vm-001", "vm-002", "197 more VMs"], "{text}");
+    for why in ["\nIRQ/S is not known: ", "\nSINCE ISOLATED is not known: "] {
+        assert_eq!(text.matches(why).count(), 1, "{text}");
+    }
+    // Several names that are long would be cut as if they were one.
+    assert!(text.contains("  200 VMs  ") && !text.contains('…'), "{text}");
+    assert_eq!(many.text(TextStyle::from(false)).matches("\nvm-").count(), 199);
+    let wide = TextStyle {
+        wide: true,
+        ..screen(80)
+    };
+    assert!(many.text(wide).starts_with("Left: "));
 }

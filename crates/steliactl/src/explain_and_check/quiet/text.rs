@@ -7,57 +7,15 @@ use std::collections::BTreeMap;
 use stelia_api::quiet::RemainingCause;
 use stelia_cpus::CpuSet;
 
+use super::by_vm::{MAX_ZERO_ROWS, by_vm, is_zero};
 use super::{Interrupt, Kthread, Quietness, Vm, words};
 use crate::shared::daemon::{Pod, whose};
-use crate::shared::output::{Column, Meaning, TextStyle, column, counted, paragraph, printable, table};
+use crate::shared::output::{Column, TextStyle, column, counted, paragraph, printable, table};
 
-/// More VMs with nothing but zeros than this have no rows.
-const MAX_ZERO_ROWS: usize = 3;
-
-pub(crate) const COLUMNS: [Column<Vm>; 8] = [
-    column("POD", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
-    column("POD UID", |vm: &Vm| vm.pod.pod_uid.clone()).wide(),
-    column("CPUS", |vm: &Vm| vm.exclusive_cpus.to_string()).yields(1),
-    column("IRQ/S", |vm: &Vm| number(vm.device_interrupts_per_second))
-        .right()
-        .means(|vm| of_number(vm.device_interrupts_per_second)),
-    column("SINCE ISOLATED", |vm: &Vm| number(vm.device_interrupts_since_isolated))
-        .right()
-        .means(|vm| of_number(vm.device_interrupts_since_isolated)),
-    column("INTERRUPTS LEFT", |vm: &Vm| number(known(vm, interrupts_left(vm))))
-        .right()
-        .means(|vm| of_number(known(vm, interrupts_left(vm)))),
-    column("THREADS LEFT", |vm: &Vm| number(known(vm, threads_left(vm))))
-        .right()
-        .means(|vm| of_number(known(vm, threads_left(vm)))),
-    column("PROBLEMS", |vm: &Vm| vm.problems.join("; "))
-        .wraps()
-        .means(|_| Meaning::Broken),
-];
-
-fn number(number: Option<u64>) -> String {
-    number.map(|number| number.to_string()).unwrap_or_default()
-}
-
-fn of_number(number: Option<u64>) -> Meaning {
-    match number {
-        Some(0) => Meaning::Good,
-        _ => Meaning::Attention,
-    }
-}
-
-fn interrupts_left(vm: &Vm) -> usize {
-    vm.interrupts_remaining.iter().filter(|one| one.left).count()
-}
-
-fn threads_left(vm: &Vm) -> usize {
-    vm.threads_remaining.iter().filter(|one| one.left).count()
-}
-
-/// How many are left; `None` where `steliad-quiet` has reported none because it has reported nothing.
-fn known(vm: &Vm, left: usize) -> Option<u64> {
-    (vm.is_reported || left > 0).then_some(left as u64)
-}
+/// The number of interrupts that have rows on a terminal; of one more, all have.
+const MAX_INTERRUPT_ROWS: usize = 20;
+/// Names of several VMs that are longer than this are left out on a terminal.
+const MAX_NAMES_WIDTH: usize = 32;
 
 /// An interrupt or a thread, and the VMs whose CPUs it reaches.
 pub(crate) struct RemainingRow<'a, T> {
@@ -66,15 +24,25 @@ pub(crate) struct RemainingRow<'a, T> {
     one: &'a T,
     /// On a terminal the number of a footnote.
     why: String,
+    /// Whether the names of several VMs are left out where they are long: the CPUs tell which they are.
+    is_short: bool,
+}
+
+impl<T> RemainingRow<'_, T> {
+    fn whose(&self) -> String {
+        let names = whose(&self.pods);
+        match self.pods.len() {
+            count if self.is_short && count > 1 && names.len() > MAX_NAMES_WIDTH => format!("{count} VMs"),
+            _ => names,
+        }
+    }
 }
 
 pub(crate) const fn interrupts<'a>() -> [Column<RemainingRow<'a, Interrupt>>; 7] {
     [
         column("IRQ", |row: &RemainingRow<'_, Interrupt>| row.one.irq.to_string()).right(),
         column("NAME", |row: &RemainingRow<'_, Interrupt>| row.one.name.clone()).yields(3),
-        column("POD", |row: &RemainingRow<'_, Interrupt>| whose(&row.pods))
-            .yields(4)
-            .shortens(),
+        column("POD", RemainingRow::whose).yields(4).shortens(),
         column("CPUS", |row: &RemainingRow<'_, Interrupt>| row.cpus.to_string()).yields(1),
         column("SEEN", |row: &RemainingRow<'_, Interrupt>| row.one.count.to_string()).right(),
         column("WHY", |row: &RemainingRow<'_, Interrupt>| row.why.clone()).wraps(),
@@ -89,9 +57,7 @@ pub(crate) const fn threads<'a>() -> [Column<RemainingRow<'a, Kthread>>; 5] {
     [
         column("TID", |row: &RemainingRow<'_, Kthread>| row.one.tid.to_string()).right(),
         column("THREAD", |row: &RemainingRow<'_, Kthread>| row.one.name.clone()).yields(2),
-        column("POD", |row: &RemainingRow<'_, Kthread>| whose(&row.pods))
-            .yields(3)
-            .shortens(),
+        column("POD", RemainingRow::whose).yields(3).shortens(),
         column("CPUS", |row: &RemainingRow<'_, Kthread>| row.cpus.to_string()).yields(1),
         column("WHY", |row: &RemainingRow<'_, Kthread>| row.why.clone()).wraps(),
     ]
@@ -132,7 +98,7 @@ impl Footnotes {
 }
 
 /// Whether the layout is that for a terminal: a program gets every row whole.
-const fn is_for_a_screen(style: TextStyle) -> bool {
+pub(super) const fn is_for_a_screen(style: TextStyle) -> bool {
     style.width.is_some() && style.legend && !style.wide
 }
 
@@ -151,8 +117,14 @@ fn rows<'a, T: 'a, K: Ord>(
             continue;
         }
         let (shown_left, row) = rows.entry(key).or_insert_with(|| {
-            let (pods, cpus, why) = (Vec::new(), CpuSet::new(), String::new());
-            (left, RemainingRow { pods, cpus, one, why })
+            let row = RemainingRow {
+                pods: Vec::new(),
+                cpus: CpuSet::new(),
+                one,
+                why: String::new(),
+                is_short: false,
+            };
+            (left, row)
         });
         if left && !*shown_left {
             (*shown_left, row.one) = (true, one);
@@ -161,41 +133,6 @@ fn rows<'a, T: 'a, K: Ord>(
         row.cpus = row.cpus.union(cpus);
     }
     rows.into_values().map(|(_, row)| row).collect()
-}
-
-/// Whether nothing was counted on its CPUs and nothing is left there, as far as that is known.
-fn is_zero(vm: &Vm) -> bool {
-    vm.device_interrupts_per_second.unwrap_or_default() == 0
-        && vm.device_interrupts_since_isolated.unwrap_or_default() == 0
-        && interrupts_left(vm) == 0
-        && threads_left(vm) == 0
-        && vm.problems.is_empty()
-}
-
-/// What is known of VMs without a row.
-fn zeros(vms: &[&Vm], more: &str) -> String {
-    let mut kinds: BTreeMap<(bool, bool), u64> = BTreeMap::new();
-    for vm in vms {
-        let is_counted = vm.device_interrupts_per_second.is_some();
-        *kinds.entry((!is_counted, !vm.is_reported)).or_default() += 1;
-    }
-    let line = |((not_counted, not_reported), count): ((bool, bool), u64)| {
-        let known = match (not_counted, not_reported) {
-            (false, false) => "no device interrupt and nothing left there",
-            (false, true) => "no device interrupt; what is left there is not known",
-            (true, false) => "nothing left there; their device interrupts could not be counted",
-            (true, true) => "no count of device interrupts, and what is left there is not known",
-        };
-        let (vms, have) = if count == 1 { ("VM", "has") } else { ("VMs", "have") };
-        // Rows of dashes say no more than that.
-        let rows = if not_counted && not_reported {
-            ""
-        } else {
-            " (-o wide has their rows)"
-        };
-        format!("{count}{more} {vms} {have} {known}{rows}.\n")
-    };
-    kinds.into_iter().map(line).collect()
 }
 
 /// Whether the reason why nothing is known is all that there is to say of these VMs.
@@ -209,52 +146,21 @@ fn is_unknown(quietness: &Quietness, style: TextStyle) -> bool {
         && vms.iter().all(is_zero)
 }
 
-/// How often the interrupts that are left were seen.
-fn seen(vm: &Vm) -> u64 {
-    let left = vm.interrupts_remaining.iter().filter(|one| one.left);
-    left.fold(0, |sum: u64, one| sum.saturating_add(one.count))
-}
-
-/// A row for each VM, those that are disturbed most first; many with nothing but zeros are one line. On a terminal its problems are lines
-/// below the table.
-fn by_vm(vms: &[Vm], style: TextStyle) -> String {
-    if vms.is_empty() {
-        return "No VM has CPUs of its own.\n".to_owned();
-    }
-    let mut shown: Vec<&Vm> = vms.iter().collect();
-    shown.sort_by_cached_key(|vm| {
-        let left = interrupts_left(vm) + threads_left(vm) + vm.problems.len();
-        let (rate, since) = (vm.device_interrupts_per_second, vm.device_interrupts_since_isolated);
-        let noise = (Reverse(rate), Reverse(since), Reverse(seen(vm)), Reverse(left));
-        (noise, vm.pod.to_string())
-    });
-    let quiet: Vec<&Vm> = vms.iter().filter(|vm| is_zero(vm)).collect();
-    if quiet.len() <= MAX_ZERO_ROWS || style.wide || !style.legend {
-        return vm_table(shown, style);
-    }
-    shown.retain(|vm| !is_zero(vm));
-    match shown.is_empty() {
-        true => paragraph(&zeros(&quiet, ""), style),
-        false => vm_table(shown, style) + "\n" + &paragraph(&zeros(&quiet, " more"), style),
-    }
-}
-
-fn vm_table(vms: Vec<&Vm>, style: TextStyle) -> String {
-    let [columns @ .., _] = &COLUMNS;
-    match is_for_a_screen(style) {
-        true => table(columns, vms, style),
-        false => table(&COLUMNS, vms, style),
-    }
-}
-
 /// The problems on a terminal: those of the node, and those of VMs, whose rows do not have them.
 fn problems(quietness: &Quietness, style: TextStyle) -> String {
     let of_node = quietness.problems.iter();
-    let of_node = of_node.map(|one| format!("Problem: {}", printable(one)));
+    let cure = |one: &str| match words::problem_cure(one).filter(|_| is_for_a_screen(style)) {
+        Some(cure) => format!(". What to do: {cure}."),
+        None => String::new(),
+    };
+    let of_node = of_node.map(|one| format!("Problem: {}{}", printable(one), cure(one)));
     let of_vms = quietness.vms.iter().filter(|_| is_for_a_screen(style));
     let of_vms = of_vms.flat_map(|vm| {
         let problems = vm.problems.iter();
-        problems.map(|one| format!("Problem: {}: {}", printable(&vm.pod.to_string()), printable(one)))
+        problems.map(move |one| {
+            let pod = printable(&vm.pod.to_string());
+            format!("Problem: {pod}: {}{}", printable(one), cure(one))
+        })
     });
     of_node.chain(of_vms).map(|line| paragraph(&line, style)).collect()
 }
@@ -263,25 +169,33 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     let vms = &quietness.vms;
     if is_unknown(quietness, style) {
         let is_counted = vms.iter().all(|vm| vm.device_interrupts_per_second.is_some());
-        let counted = if is_counted {
-            ", and no device interrupt fired there within a second"
-        } else {
-            ""
-        };
-        let rows = if is_counted { " (-o wide has their rows)" } else { "" };
-        // On a terminal the reason is in the message on standard error, which is the next line.
-        let problem = match (&quietness.problem, style.width) {
-            (Some(problem), None) => format!(": {}", printable(problem)),
-            _ => String::new(),
-        };
         let vms = vms.len();
-        let text = format!("What is left on the CPUs of {vms} VMs is not known{problem}{counted}{rows}.");
+        let text = match (&quietness.problem, is_counted) {
+            // On a terminal the message on standard error, which is the next line, has the reason.
+            (Some(_), false) if style.width.is_some() => return String::new(),
+            (Some(_), true) if style.width.is_some() => {
+                format!("No device interrupt fired on the CPUs of {vms} VMs within a second (-o wide has their rows).")
+            }
+            (problem, _) => {
+                let problem = printable(problem.as_deref().unwrap_or_default());
+                let counted = match is_counted {
+                    true => ", and no device interrupt fired there within a second (-o wide has their rows)",
+                    false => "",
+                };
+                format!("What is left on the CPUs of {vms} VMs is not known: {problem}{counted}.")
+            }
+        };
         return paragraph(&text, style);
     }
     let on_screen = is_for_a_screen(style);
-    let sum = || paragraph(&summary(quietness, on_screen), style) + &paragraph(&hidden(quietness, style), style);
+    let is_first = style.legend && style.width.is_some();
+    let sum = || match (&quietness.problem, is_first) {
+        // The message on standard error says it.
+        (Some(_), true) => String::new(),
+        _ => paragraph(&summary(quietness, is_first), style) + &paragraph(&hidden(quietness, style), style),
+    };
     let mut parts = Vec::new();
-    if on_screen {
+    if is_first {
         parts.push(sum());
     }
     parts.push(by_vm(vms, style));
@@ -294,6 +208,7 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     );
     irqs.sort_by_key(|row| Reverse(row.one.count));
     for row in &mut irqs {
+        row.is_short = on_screen;
         row.why = match on_screen {
             true => notes.number(why_interrupt(row.one), row.one.cure),
             false => why_interrupt(row.one),
@@ -303,7 +218,15 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
         let columns = interrupts();
         let [without_cure @ .., _] = &columns;
         let shown: &[Column<RemainingRow<'_, Interrupt>>] = if on_screen { without_cure } else { &columns };
-        parts.push(table(shown, &irqs, style));
+        let rows = match irqs.len() > MAX_INTERRUPT_ROWS + 1 && on_screen {
+            true => MAX_INTERRUPT_ROWS,
+            false => irqs.len(),
+        };
+        let more = match irqs.len() - rows {
+            0 => String::new(),
+            more => format!("\n{more} more device interrupts were seen less often (-o wide has them).\n"),
+        };
+        parts.push(table(shown, &irqs[..rows], style) + &paragraph(&more, style));
     }
     let mut kthreads = rows(
         vms,
@@ -312,6 +235,7 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
         |one| (one.tid, &one.cpus, one.left),
     );
     for row in &mut kthreads {
+        row.is_short = on_screen;
         row.why = match on_screen {
             true => notes.number(why_thread(row.one), words::thread_cure(row.one.left)),
             false => why_thread(row.one),
@@ -322,7 +246,7 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     }
     parts.extend([notes.text(style), problems(quietness, style)]);
     parts.retain(|part| !part.is_empty());
-    if style.legend && !on_screen {
+    if style.legend && !is_first {
         parts.push(sum());
     }
     parts.join("\n")

@@ -49,6 +49,12 @@ pub(super) const fn thread_cure(left: bool) -> &'static str {
     }
 }
 
+/// What to do about a problem of `steliad-quiet`, from its text; `None` where the text says it.
+pub(super) fn problem_cure(text: &str) -> Option<&'static str> {
+    let is_refused = text.contains("Permission denied");
+    is_refused.then_some("steliad-quiet has to run as root, as its unit does: systemctl cat steliad-quiet")
+}
+
 pub(super) const fn irqbalance(state: Irqbalance) -> &'static str {
     match state {
         Irqbalance::Absent => "irqbalance does not run, or no VM has CPUs",
