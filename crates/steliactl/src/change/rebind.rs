@@ -14,7 +14,7 @@ use zbus::proxy::CacheProperties;
 
 use crate::plan::plan;
 use crate::shared::daemon::signals::Signals;
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, remedy_of_file};
 use crate::shared::output::{Column, Render, TextStyle, column, paragraph, printable, table};
 use advice::Advice;
 
@@ -129,6 +129,15 @@ impl Render for Rebound {
     }
 }
 
+/// The failure of an unusable file of kubelet's with what helps.
+fn with_remedy(failure: Failure) -> Failure {
+    let text = failure.to_string();
+    match remedy_of_file(&text) {
+        Some(remedy) => Failure::Other(format!("{text}; what helps: {remedy}")),
+        None => failure,
+    }
+}
+
 /// Starts a job and waits for its end, or with a dry run only prints the plan; `root` is the node's.
 ///
 /// # Errors
@@ -147,7 +156,7 @@ pub(crate) async fn gather(
     if dry_run {
         let description = client.describe().await?;
         if description.node.cpu_source != CpuSource::Steliad {
-            let (node, assumed) = plan::here(root)?;
+            let (node, assumed) = plan::here(root).map_err(with_remedy)?;
             return Ok(Rebound {
                 advice: Some(Advice::new(&node, assumed, &description, pod.as_deref())),
                 ..Rebound::default()

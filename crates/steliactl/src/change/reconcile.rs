@@ -16,6 +16,8 @@ const ORDER: [&str; 5] = ["pass", "steps", "writes", "moves", "repaired"];
 const DEGRADED: &str = "degraded";
 const FLOATS: &str = "floats";
 const CURE: &str = "cure";
+/// The number of reasons of degradation that a dry run without a step prints; of one more, it prints all.
+const MAX_REASONS: usize = 3;
 /// The UID of what is of the whole node.
 const NODE: &str = "-";
 
@@ -108,25 +110,25 @@ impl Report {
         let degraded = degraded_vms(&self.report)?;
         Some(format!("the pass succeeded; {degraded}"))
     }
+}
 
-    /// What is degraded, each reason once with the VMs that have it, and what helps.
-    fn degraded(&self) -> Vec<(String, Option<&str>)> {
-        let reasons: Vec<(Pod, &str)> = texts_of(&self.report, DEGRADED)
-            .map(|line| match line.split_once(": ") {
-                Some((uid, reason)) => (self.pods.get(uid), reason),
-                None => (Pod::unnamed(NODE), line),
-            })
-            .collect();
-        let folded = fold(reasons.iter().map(|(pod, reason)| (pod, *reason)));
-        let lines = folded.into_iter().map(|(pods, reason)| {
-            let line = match pods.as_slice() {
-                [pod] if pod.pod_uid == NODE => reason.to_owned(),
-                pods => format!("{}: {reason}", whose(pods)),
-            };
-            (line, self.cures.get(reason).map(String::as_str))
-        });
-        lines.collect()
-    }
+/// What is degraded, each reason once with the VMs that have it, and what helps.
+fn degraded<'a>(report: &Map<String, Value>, pods: &Pods, cures: &'a Cures) -> Vec<(String, Option<&'a str>)> {
+    let reasons: Vec<(Pod, &str)> = texts_of(report, DEGRADED)
+        .map(|line| match line.split_once(": ") {
+            Some((uid, reason)) => (pods.get(uid), reason),
+            None => (Pod::unnamed(NODE), line),
+        })
+        .collect();
+    let folded = fold(reasons.iter().map(|(pod, reason)| (pod, *reason)));
+    let lines = folded.into_iter().map(|(pods, reason)| {
+        let line = match pods.as_slice() {
+            [pod] if pod.pod_uid == NODE => reason.to_owned(),
+            pods => format!("{}: {reason}", whose(pods)),
+        };
+        (line, cures.get(reason).map(String::as_str))
+    });
+    lines.collect()
 }
 
 impl Render for Report {
@@ -135,7 +137,7 @@ impl Render for Report {
         let others = self.report.iter().filter(|(name, _)| *name != DEGRADED);
         let mut rows: Vec<(&str, String)> = others.map(|(name, value)| (name.as_str(), human(value))).collect();
         rows.sort_by_key(|(name, _)| rank(name));
-        match self.degraded() {
+        match degraded(&self.report, &self.pods, &self.cures) {
             none if none.is_empty() => rows.push((DEGRADED, String::new())),
             reasons => {
                 for (reason, cure) in reasons {
@@ -161,6 +163,8 @@ pub(crate) struct Steps {
     #[serde(skip)]
     pods: Pods,
     #[serde(skip)]
+    cures: Cures,
+    #[serde(skip)]
     floating: Vec<Floating>,
     /// Microseconds since the epoch.
     #[serde(skip)]
@@ -177,6 +181,7 @@ pub(crate) async fn preview(client: &Client) -> Result<Steps, Failure> {
     Ok(Steps {
         report,
         pods: Pods::of(&described),
+        cures: cures(&described),
         floating: floating(&described),
         now: now(),
     })
@@ -212,19 +217,33 @@ impl Steps {
 impl Steps {
     /// Where a pass would do nothing: what it would leave as it is.
     fn nothing(&self, style: TextStyle) -> String {
-        let degraded = degraded_vms(&self.report).map(|degraded| format!(" {degraded}: steliactl verify says why."));
-        if degraded.is_none() && self.floating.is_empty() {
+        let mut degraded = degraded(&self.report, &self.pods, &self.cures);
+        if degraded.is_empty() && self.floating.is_empty() {
             return "Nothing to do.\n".to_owned();
         }
-        let mut text = format!("A pass would do nothing.{}", degraded.unwrap_or_default());
-        for Floating { pods, why } in &self.floating {
+        let more = match degraded.len() > MAX_REASONS + 1 {
+            true => degraded.split_off(MAX_REASONS).len(),
+            false => 0,
+        };
+        let degraded = degraded.into_iter().map(|(reason, cure)| match cure {
+            // A command ends the line: with a full stop it would be another one.
+            Some(cure) => format!("Degraded: {reason}. What helps: {cure}"),
+            None => format!("Degraded: {reason}"),
+        });
+        let more = (more > 0).then(|| format!("{more} more reasons of degradation: steliactl verify has them"));
+        let floating = self.floating.iter().map(|Floating { pods, why }| {
             let floats = match pods.len() {
                 1 => "1 VM floats".to_owned(),
                 vms => format!("{vms} VMs float"),
             };
-            text += &format!(" {floats}: {}. What helps: {}.", why.at(self.now), why.cure);
-        }
-        paragraph(&printable(&text), style)
+            format!("{floats}: {}. What helps: {}", why.at(self.now), why.cure)
+        });
+        let lines = degraded.chain(more).chain(floating).map(|line| printable(&line));
+        let sum = degraded_vms(&self.report)
+            .map(|vms| format!("{vms}.\n"))
+            .unwrap_or_default();
+        let lines = lines.collect::<Vec<_>>().join("\n");
+        paragraph(&format!("A pass would do nothing. {sum}{lines}"), style)
     }
 }
 
@@ -346,6 +365,7 @@ mod tests {
             let steps = Steps {
                 report: report.as_object().cloned().unwrap(),
                 pods: Pods::default(),
+                cures: BTreeMap::from([("no file".to_owned(), "make the file".to_owned())]),
                 floating,
                 now: 181_000_000,
             };
@@ -357,12 +377,22 @@ mod tests {
                 &["u1: no file", "u2: no file", "u2: CPUs 4 are offline", "-: no file"],
                 Vec::new()
             ),
-            "A pass would do nothing. 2 VMs are degraded: steliactl verify says why.\n"
+            "A pass would do nothing. 2 VMs are degraded.\n\
+             Degraded: 3 VMs (-, u1, u2): no file. What helps: make the file\n\
+             Degraded: u2: CPUs 4 are offline\n"
         );
-        assert!(text(&["u1: no file"], Vec::new()).contains(" 1 VM is degraded: "));
+        assert!(text(&["u1: no file"], Vec::new()).contains(" 1 VM is degraded.\n"));
+        let many: Vec<String> = (0..9).map(|cpu| format!("u1: CPUs {cpu} are offline")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let answer = text(&many, Vec::new());
+        assert!(
+            answer.contains("CPUs 2 are")
+                && answer.ends_with("\n6 more reasons of degradation: steliactl verify has them\n"),
+            "{answer}"
+        );
         assert_eq!(
             text(&[], vec![waiting(&["u1", "u2"])]),
-            "A pass would do nothing. 2 VMs float: vCPUs not attached for 3 min. What helps: look there.\n"
+            "A pass would do nothing. 2 VMs float: vCPUs not attached for 3 min. What helps: look there\n"
         );
         assert!(text(&[], vec![waiting(&["u1"])]).contains(" 1 VM floats: "));
     }
@@ -380,6 +410,7 @@ mod tests {
         let steps = Steps {
             report: json!({ "plan": plan }).as_object().cloned().unwrap(),
             pods: Pods::default(),
+            cures: Cures::default(),
             floating: Vec::new(),
             now: 0,
         };

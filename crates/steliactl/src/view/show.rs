@@ -5,11 +5,11 @@ use serde_json::{Map, Value};
 
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Client, Description, Failure, ListedInstance, Pod, Selection, no_instance};
+use crate::shared::daemon::{Client, Description, Failure, ListedInstance, Pod, Selection, no_instance, not_isolated};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
-use crate::shared::output::{Column, Render, TextStyle, column, members, printable, snake_case, table, text_of};
+use crate::shared::output::{Column, Render, TextStyle, column, members, now, printable, snake_case, table, text_of};
 
 /// The properties' names in the D-Bus contract, in the order in which they are shown.
 const ORDER: [&str; 20] = [
@@ -35,6 +35,9 @@ const ORDER: [&str; 20] = [
     "IsolatedTimestamp",
 ];
 
+/// The line that has why the VM is not isolated, below its state. It is no property.
+const NOT_ISOLATED: &str = "NotIsolated";
+
 pub(crate) const COLUMNS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
     column("THREAD_NAME", |thread: &threads::Thread| thread.name.clone()).yields(1),
@@ -54,6 +57,8 @@ pub(crate) struct InstanceDetails {
     properties: Map<String, Value>,
     /// `None` where the caller may not call `Describe`, as a pod may not.
     vm_locality: Option<VmLocality>,
+    /// Why it floats or is contained, with how long it has waited; the text alone has it.
+    why: Option<String>,
     processes: Vec<Process>,
 }
 
@@ -117,7 +122,10 @@ fn details(
     if numa_maps && let Some(vm_locality) = &mut vm_locality {
         vm_locality.read_maps(roots, &processes)?;
     }
+    let instances = description.map(|description| &description.node.instances);
+    let instance = instances.and_then(|all| all.get(found.pod.pod_uid.as_str()));
     Ok(InstanceDetails {
+        why: instance.and_then(|instance| Some(not_isolated(instance)?.at(now()))),
         properties,
         vm_locality,
         processes,
@@ -191,7 +199,14 @@ impl Render for InstanceDetails {
         if let Some(vcpus) = properties.get_mut("VCPUs") {
             *vcpus = pinned(vcpus);
         }
-        let mut text = members(&properties, &ORDER, style) + &vm_locality;
+        let why = self.why.as_ref();
+        properties.extend(why.map(|why| (NOT_ISOLATED.to_owned(), Value::from(why.as_str()))));
+        let order = ORDER.into_iter().flat_map(|name| match name {
+            "State" => vec![name, NOT_ISOLATED],
+            name => vec![name],
+        });
+        let order: Vec<&str> = order.collect();
+        let mut text = members(&properties, &order, style) + &vm_locality;
         for process in &self.processes {
             if style.legend {
                 let inner = process
