@@ -33,18 +33,18 @@ pub mod verdict;
 pub mod vms;
 pub mod why;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 use clap_complete::CompleteEnv;
-use stelia_table::{PrintError, TextStyle, now, printable, wrap};
+use stelia_table::{Form, PrintError, TextStyle, now, printable, wrap};
 
 use cli::{Cli, Command};
 use health::{Health, NodeFilter};
 use ledger::Ledger;
 use map::Map;
-use nodes::Nodes;
+use nodes::{NodeOrder, Nodes};
 use plan::Plan;
 use rebalance::{Rebalance, RebalanceLimits};
 use vms::{VmFilter, Vms};
@@ -112,8 +112,20 @@ pub fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<String, Failure> {
     let output_options = cli.output_options();
     match &cli.command {
-        Command::Nodes { names, chosen } => {
-            output_options.print(&Nodes::of(&command_input::nodes(cli, names, chosen)?, now()))
+        Command::Nodes {
+            names,
+            states,
+            sort,
+            chosen,
+        } => {
+            let is_for_eyes = matches!(output_options.form, Form::Text | Form::Wide) && io::stdout().is_terminal();
+            let default = if is_for_eyes {
+                NodeOrder::Trouble
+            } else {
+                NodeOrder::Name
+            };
+            let nodes = Nodes::of(&command_input::nodes(cli, names, chosen)?, now());
+            output_options.print(&nodes.listed(states, sort.unwrap_or(default)))
         }
         Command::Map { rows, chosen } => {
             let nodes = Nodes::of(&command_input::nodes(cli, &[], chosen)?, now());

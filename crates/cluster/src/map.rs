@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stelia_table::{Column, Render, TextStyle, column, counted, table};
 
+use crate::cluster::{common_domain, without_domain};
 use crate::nodes::{Nodes, Numa, Row};
 use crate::objects::Problem;
 use crate::prose;
@@ -19,6 +20,10 @@ const MAX_NUMA_COLUMNS: usize = 8;
 /// Limit of the names in a line that stands for many nodes.
 const MAX_NAMED_NODES: usize = 3;
 
+/// The signs of free cores: where VMs are admitted, and on nodes that admit none.
+const FREE: char = '.';
+const NOT_ADMITTED: char = '-';
+
 /// A line of the picture.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Line {
@@ -28,6 +33,8 @@ pub struct Line {
     pub nodes: Vec<String>,
     /// The NUMA nodes; where the line stands for many nodes those of the first, the one with the most free first.
     pub numa: Vec<Numa>,
+    /// Whether the nodes admit VMs; else nobody can use what is free.
+    pub admits_vms: bool,
     #[serde(skip)]
     bars: Vec<String>,
 }
@@ -40,6 +47,11 @@ pub struct Map {
     /// Cores of the nodes whose cores are known.
     pub cores: u64,
     pub free_cores: u64,
+    /// Those of the free cores that are on nodes that admit no VM.
+    pub unavailable_cores: u64,
+    /// How many such nodes there are.
+    #[serde(skip)]
+    pub admitting_none: u64,
     /// Nodes that tell nothing.
     pub unknown: u64,
     /// Whether a line may stand for many nodes.
@@ -54,10 +66,11 @@ impl Map {
     /// At most `most` lines.
     pub fn of(nodes: &Nodes, most: usize) -> Self {
         let known: Vec<&Row> = nodes.nodes.iter().filter(|row| !row.numa.is_empty()).collect();
-        let sum = |of: fn(&Numa) -> Option<u64>| {
-            let numa = known.iter().flat_map(|row| &row.numa);
+        let sum = |rows: &[&Row], of: fn(&Numa) -> Option<u64>| {
+            let numa = rows.iter().flat_map(|row| &row.numa);
             numa.filter_map(of).fold(0, u64::saturating_add)
         };
+        let closed: Vec<&Row> = known.iter().copied().filter(|row| row.admits_none).collect();
         let aggregated = known.len() > most;
         let mut lines = match aggregated {
             false => known.iter().map(|row| Line::of(row)).collect(),
@@ -67,8 +80,10 @@ impl Map {
         lines.truncate(most);
         Self {
             nodes: known.len() as u64,
-            cores: sum(|numa| numa.cores),
-            free_cores: sum(|numa| numa.free_cores),
+            cores: sum(&known, |numa| numa.cores),
+            free_cores: sum(&known, |numa| numa.free_cores),
+            unavailable_cores: sum(&closed, |numa| numa.free_cores),
+            admitting_none: closed.len() as u64,
             unknown: (nodes.nodes.len() - known.len()) as u64,
             aggregated,
             lines,
@@ -87,11 +102,12 @@ impl Line {
             } else {
                 format!("{}: ", numa.node)
             };
-            format!("{id}{} {}", bar(numa, MAX_BAR_CELLS), counts(numa))
+            format!("{id}{} {}", bar(numa, MAX_BAR_CELLS, sign_of(row)), counts(numa))
         };
         Self {
             count: 1,
             nodes: vec![row.name.clone()],
+            admits_vms: !row.admits_none,
             bars: row.numa.iter().map(bar).collect(),
             numa: row.numa.clone(),
         }
@@ -119,9 +135,14 @@ fn counts(numa: &Numa) -> String {
     }
 }
 
-/// `#` for taken and `.` for free ones, a sign for each or for as many as the width asks for. A bar has a free sign if and only if
+/// The sign of a node's free cores.
+fn sign_of(row: &Row) -> char {
+    if row.admits_none { NOT_ADMITTED } else { FREE }
+}
+
+/// `#` for taken ones and another sign for free ones, a sign for each or for as many as the width asks for. A bar has a free sign if and only if
 /// something is free, and a taken one likewise.
-fn bar(numa: &Numa, width: u64) -> String {
+fn bar(numa: &Numa, width: u64, sign: char) -> String {
     let (free, all) = shares(numa);
     let free = free.min(all);
     let signs = all.min(width);
@@ -134,20 +155,28 @@ fn bar(numa: &Numa, width: u64) -> String {
     }
     let dots = usize::try_from(dots).unwrap_or(0);
     let signs = usize::try_from(signs).unwrap_or(0);
-    "#".repeat(signs.saturating_sub(dots)) + &".".repeat(dots)
+    let (taken, free) = (
+        std::iter::repeat_n('#', signs.saturating_sub(dots)),
+        std::iter::repeat_n(sign, dots),
+    );
+    taken.chain(free).collect()
 }
 
-/// Nodes whose bars are the same, whatever the order of their NUMA nodes; those with the most free first.
+/// Nodes whose bars are the same, whatever the order of their NUMA nodes; those with the most free first, and those that admit no VM last.
 fn alike(rows: &[&Row]) -> Vec<Line> {
-    let mut groups: BTreeMap<Vec<String>, Line> = BTreeMap::new();
+    let mut groups: BTreeMap<(bool, Vec<String>), Line> = BTreeMap::new();
     for row in rows {
         let mut numa = row.numa.clone();
         numa.sort_by_key(|numa| (std::cmp::Reverse(shares(numa).0), numa.node));
-        let bars: Vec<String> = numa.iter().map(|numa| bar(numa, MAX_GROUP_BAR_CELLS)).collect();
-        let line = groups.entry(bars.clone()).or_insert_with(|| Line {
+        let bars: Vec<String> = numa
+            .iter()
+            .map(|numa| bar(numa, MAX_GROUP_BAR_CELLS, sign_of(row)))
+            .collect();
+        let line = groups.entry((row.admits_none, bars.clone())).or_insert_with(|| Line {
             count: 0,
             nodes: Vec::new(),
             numa,
+            admits_vms: !row.admits_none,
             bars,
         });
         line.count += 1;
@@ -156,7 +185,10 @@ fn alike(rows: &[&Row]) -> Vec<Line> {
         }
     }
     let mut lines: Vec<Line> = groups.into_values().collect();
-    let free = |line: &Line| line.bars.iter().map(|bar| bar.matches('.').count()).collect::<Vec<_>>();
+    let free = |line: &Line| {
+        let signs = |bar: &String| bar.matches([FREE, NOT_ADMITTED]).count();
+        (line.admits_vms, line.bars.iter().map(signs).collect::<Vec<_>>())
+    };
     lines.sort_by(|one, other| free(other).cmp(&free(one)).then_with(|| one.nodes.cmp(&other.nodes)));
     lines
 }
@@ -215,9 +247,15 @@ impl Render for Map {
         let cells = headings.into_iter().zip(CELLS).take(beside);
         columns.extend(cells.map(|(heading, cell)| column(heading, cell)));
         if self.aggregated {
-            columns.push(column("SUCH AS", such_as).yields(1));
+            columns.push(column("SUCH AS", such_as).wraps());
         }
-        let mut text = table(&columns, &self.lines, style);
+        let mut shown = self.lines.clone();
+        let names = || self.lines.iter().flat_map(|line| &line.nodes);
+        if style.width.is_some() && common_domain(names().map(String::as_str)).is_some() {
+            let names = shown.iter_mut().flat_map(|line| &mut line.nodes);
+            names.for_each(|name| name.truncate(without_domain(name).len()));
+        }
+        let mut text = table(&columns, &shown, style);
         if self.more > 0 {
             let sentence = format!("… and {} in other lines (--rows)", counted(self.more, "node"));
             text += &prose(&sentence, style);
@@ -227,8 +265,17 @@ impl Render for Map {
                 0 => String::new(),
                 unknown => format!("; nothing is known of {}", counted(unknown, "node")),
             };
-            let (nodes, free, all) = (counted(self.nodes, "node"), self.free_cores, self.cores);
-            let sentence = format!("{nodes}: {free} of {all} whole cores free. # taken or reserved, . free{unknown}");
+            let closed = match self.admitting_none {
+                0 => String::new(),
+                closed => {
+                    let (cores, closed) = (self.unavailable_cores, counted(closed, "node"));
+                    format!(", - free on a node that admits no VM ({cores} more on {closed})")
+                }
+            };
+            let free = self.free_cores.saturating_sub(self.unavailable_cores);
+            let (nodes, all) = (counted(self.nodes, "node"), self.cores);
+            let sentence =
+                format!("{nodes}: {free} of {all} whole cores free. # taken or reserved, . free{closed}{unknown}");
             text.push('\n');
             text += &prose(&sentence, style);
         }

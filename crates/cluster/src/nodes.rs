@@ -1,5 +1,6 @@
 //! `nodes`: a line a node.
 
+mod order;
 mod shown;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,9 @@ use stelia_text::excerpt;
 
 use crate::chooser::whole_cores;
 use crate::cluster::{Cluster, Member, each};
-use crate::objects::Problem;
+use crate::objects::{NodeObject, Problem};
+use crate::verdict::NO_NODE;
+pub use order::{NodeOrder, STATES};
 
 /// A node's CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -21,7 +24,8 @@ pub struct Row {
     pub name: String,
     /// Whether VMs can be admitted on it, as its label says; null where nobody sets that.
     pub ready: Option<bool>,
-    /// `usable`; `node-not-ready` where the Node is not Ready; `unusable` or another word of its own; `unreadable`; `unpublished`.
+    /// `usable`; `left-behind` where the Node does not exist; `node-not-ready` where it is not Ready; `unusable` or another word of its own;
+    /// `unreadable`; `unpublished`.
     pub state: String,
     /// How exact the rest is; null without a description.
     pub profile: Option<&'static str>,
@@ -53,6 +57,12 @@ pub struct Row {
     /// Whether the Node is not Ready.
     #[serde(skip)]
     pub(crate) is_not_ready: bool,
+    /// Whether a VM is admitted on none of its CPUs, however many are free.
+    #[serde(skip)]
+    pub(crate) admits_none: bool,
+    /// Whether it is not meant to run steliad and publishes nothing.
+    #[serde(skip)]
+    pub(crate) is_without_steliad: bool,
 }
 
 /// A NUMA node.
@@ -81,21 +91,24 @@ pub const COLUMNS: [Column<Row>; 16] = [
         Some(false) => Meaning::Broken,
         None => Meaning::Plain,
     }),
-    column("STATE", |row: &Row| row.state.clone()).means(|row| match row.state.as_str() {
-        "usable" => Meaning::Good,
-        _ => Meaning::Attention,
-    }),
+    column("STATE", |row: &Row| row.state.clone())
+        .whole()
+        .means(|row| match row.state.as_str() {
+            "usable" => Meaning::Good,
+            _ => Meaning::Attention,
+        }),
     column("PROFILE", |row: &Row| row.profile.unwrap_or_default().to_owned()).wide(),
     column("CPU POLICY", |row: &Row| row.cpu_policy.clone()).wide().wraps(),
     column("TOPOLOGY POLICY", |row: &Row| row.topology_policy.clone())
         .wide()
         .wraps(),
-    column("CPUS", |row: &Row| number(row.cpus)).right(),
-    column("FREE", |row: &Row| number(row.free_cpus)).right(),
-    // A narrow terminal has no room for the cores of many NUMA nodes; map shows the same.
-    column("FREE CORES", cores).yields(2).drops(1),
-    column("LARGEST", |row: &Row| number(row.largest_vm_cpus)).right(),
-    column("VMS", |row: &Row| number(row.vms)).right(),
+    column("CPUS", |row: &Row| number(row.cpus)).right().whole(),
+    column("FREE", |row: &Row| number(row.free_cpus)).right().whole(),
+    column("FREE CORES", cores).wraps().whole(),
+    column("LARGEST", |row: &Row| number(row.largest_vm_cpus))
+        .right()
+        .whole(),
+    column("VMS", |row: &Row| number(row.vms)).right().whole(),
     column("CONTAINERS", |row: &Row| number(row.containers)).wide().right(),
     column("DEGRADED", |row: &Row| number(row.degraded))
         .wide()
@@ -151,7 +164,7 @@ impl Row {
     pub fn of(member: &Member, now_us: u64) -> Self {
         let mut row = Self {
             name: member.name.clone(),
-            ready: member.node.as_ref().and_then(crate::objects::NodeObject::is_ready),
+            ready: member.node.as_ref().and_then(NodeObject::is_ready),
             state: "unpublished".to_owned(),
             ..Self::default()
         };
@@ -162,18 +175,26 @@ impl Row {
                 false => format!("the Node is not Ready: {cause}"),
             });
         }
+        row.warnings.extend(member.is_left_behind.then(|| NO_NODE.to_owned()));
+        row.warnings.extend(member.is_cordoned().then(|| "cordoned".to_owned()));
+        // They would admit none, however many CPUs are free.
+        let is_nobodys = member.is_left_behind || member.is_cordoned();
+        row.admits_none = is_nobodys || member.unusable().is_some() || row.can_admit() == Some(false);
         let problem = |what: &str, cause: &Option<String>| Some(format!("{what} cannot be read: {}", cause.as_ref()?));
         row.warnings.extend(problem("its Node", &member.node_problem));
         row.warnings.extend(problem("its object", &member.report_problem));
         let Some(report) = &member.report else {
             if member.report_problem.is_some() {
                 "unreadable".clone_into(&mut row.state);
+            } else {
+                row.is_without_steliad = member.node.as_ref().is_some_and(|node| !node.is_for_vms());
             }
             return row;
         };
         let stored = &report.stored;
         let chooser = member.chooser();
         row.state = match (member.unusable(), &stored.problem) {
+            _ if member.is_left_behind => "left-behind".to_owned(),
             (Some(state), _) if !state.trim().is_empty() => excerpt::name(state),
             // An empty word says nothing.
             (Some(_), _) | (None, Some(_)) => "unreadable".to_owned(),
@@ -200,9 +221,7 @@ impl Row {
         row.warnings.extend(stored.warnings.iter().cloned());
         row.warnings.extend(stored.problem.clone());
         row.topology_policy = stored.alignment.as_ref().map(topology).unwrap_or_default();
-        // It would admit none, however many CPUs are free.
-        let admits_none = member.unusable().is_some() || row.can_admit() == Some(false);
-        row.largest_vm_cpus = chooser.largest().map(|cpus| if admits_none { 0 } else { cpus });
+        row.largest_vm_cpus = chooser.largest().map(|cpus| if row.admits_none { 0 } else { cpus });
         match &stored.facts {
             Some(facts) => {
                 row.describe(facts, &chooser.free().unwrap_or_default());
@@ -262,18 +281,6 @@ impl Row {
     /// Whether VMs can be admitted: a label that was set before the machine lost its power says nothing.
     fn can_admit(&self) -> Option<bool> {
         if self.is_not_ready { Some(false) } else { self.ready }
-    }
-
-    /// What the table shows beside the name, without `-o wide`.
-    fn shown(&self) -> (Option<bool>, String, [Option<u64>; 4], String, Vec<String>) {
-        let numbers = [self.cpus, self.free_cpus, self.largest_vm_cpus, self.vms];
-        (
-            self.can_admit(),
-            self.state.clone(),
-            numbers,
-            cores(self),
-            self.warnings.clone(),
-        )
     }
 
     /// Whether more than amounts is known.

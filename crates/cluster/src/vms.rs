@@ -16,6 +16,7 @@ use crate::health::NodeHealth;
 use crate::nodes::age;
 use crate::objects::{IsolationCondition, Problem};
 use crate::prose;
+use crate::verdict::NO_NODE;
 pub use filter::{Pattern, VmFilter};
 use rows::{Fold, Rows};
 
@@ -228,6 +229,7 @@ impl Vms {
         let nodes: BTreeSet<&str> = cluster.members.iter().map(|member| member.name.as_str()).collect();
         let old = cluster.members.iter().filter_map(|member| {
             let why = match (member.not_ready(), member.unusable()) {
+                _ if member.is_left_behind => NO_NODE,
                 (Some(_), _) => "its Node is not Ready",
                 (None, Some("away")) => "steliad does not run there",
                 (None, _) => return None,

@@ -24,7 +24,7 @@ fn hint(wrong: &str) -> Option<&'static str> {
         "-A" | "--all-namespaces" => "all namespaces are considered",
         "-n" | "--namespace" => "nodes have no namespace; vms, why and rebalance have -n",
         "--node" | "--field-selector" => "give the names of nodes as arguments; vms has --node",
-        "--sort" | "--sort-by" | "--state" => "vms and health have --sort and --state",
+        "--sort" | "--sort-by" | "--state" => "nodes, vms and health have --sort and --state",
         "get" => "use stelia-cluster nodes or stelia-cluster vms",
         "list" | "pods" | "instances" | "vm" | "vmi" | "vmis" => "use stelia-cluster vms",
         "node" => "use stelia-cluster nodes",
@@ -58,7 +58,7 @@ mod tests {
         for (words, expected) in [
             (&["vms", "-w"][..], "watch -n 10"),
             (&["get", "nodes"], "stelia-cluster nodes"),
-            (&["nodes", "--sort", "name"], "vms and health have --sort"),
+            (&["map", "--sort", "name"], "vms and health have --sort"),
             (&["pods"], "use stelia-cluster vms"),
             (&["nodes", "-n", "team-a"], "nodes have no namespace"),
             (&["describe", "node", "w-1"], "stelia-cluster why"),

@@ -11,7 +11,7 @@ use kube::core::Selector;
 use stelia_allocator::AllocationRequest;
 use stelia_table::{Form, OutputOptions, TextStyle, with_examples};
 
-use crate::{health, ledger, selector, vms};
+use crate::{health, ledger, nodes, selector, vms};
 
 const AFTER_HELP: &str = "\
 Objects are listed from the API server, to which nothing is written, or read
@@ -98,6 +98,12 @@ pub enum Command {
         /// Show only these nodes. Default: all
         #[arg(value_name = "NODE")]
         names: Vec<String>,
+        /// Show only nodes in these states, separated by commas
+        #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = words(nodes::STATES, known_state))]
+        states: Vec<&'static str>,
+        /// Order of the lines. Default: trouble on a terminal, otherwise name
+        #[arg(long, value_name = "ORDER", value_parser = words(["trouble", "name", "largest", "free"], row_order))]
+        sort: Option<nodes::NodeOrder>,
         #[command(flatten)]
         chosen: BySelector,
     },
@@ -254,6 +260,20 @@ fn words<T: Clone + Send + Sync + 'static, const N: usize>(
     parse: fn(&str) -> Option<T>,
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(names).try_map(move |name| parse(&name).ok_or("it is not one of them"))
+}
+
+fn known_state(name: &str) -> Option<&'static str> {
+    nodes::STATES.into_iter().find(|state| *state == name)
+}
+
+fn row_order(name: &str) -> Option<nodes::NodeOrder> {
+    Some(match name {
+        "trouble" => nodes::NodeOrder::Trouble,
+        "name" => nodes::NodeOrder::Name,
+        "largest" => nodes::NodeOrder::Largest,
+        "free" => nodes::NodeOrder::Free,
+        _ => return None,
+    })
 }
 
 fn vm_orders() -> impl TypedValueParser<Value = vms::VmOrder> {

@@ -26,20 +26,20 @@ fn nodes(rows: impl IntoIterator<Item = (String, Vec<Numa>)>) -> Nodes {
 fn a_bar_has_a_free_sign_if_and_only_if_something_is_free() {
     for all in [1, 2, 7, 16, 17, 64, 1000] {
         for free in 0..=all {
-            let bar = bar(&numa(0, free, all), 16);
+            let bar = bar(&numa(0, free, all), 16, FREE);
             assert_eq!(bar.len() as u64, all.min(16));
             assert_eq!(bar.contains('.'), free > 0, "{free}/{all}");
             assert!(all == 1 || bar.contains('#') == (free < all), "{free}/{all}");
         }
     }
     // What nobody has.
-    assert_eq!(bar(&numa(0, 5, 0), 16), "");
+    assert_eq!(bar(&numa(0, 5, 0), 16, FREE), "");
     let absurd = Numa {
         cpus: u64::MAX,
         free_cpus: u64::MAX,
         ..Numa::default()
     };
-    assert_eq!(bar(&absurd, 16), "................");
+    assert_eq!(bar(&absurd, 16, FREE), "................");
 }
 
 #[test]
@@ -94,4 +94,27 @@ fn of_ten_thousand_nodes_those_that_look_alike_are_one_line() {
         text.lines().count() < 25 && text.starts_with("NODES  MOST FREE  2ND"),
         "{text}"
     );
+}
+
+#[test]
+fn what_is_free_on_a_node_that_admits_no_vm_has_a_sign_and_a_number_of_its_own() {
+    let mut nodes = nodes([
+        ("w-1.dc1.example".to_owned(), vec![numa(0, 8, 8)]),
+        ("w-2.dc1.example".to_owned(), vec![numa(0, 2, 8)]),
+    ]);
+    nodes.nodes[0].admits_none = true;
+    let terminal = TextStyle {
+        width: Some(80),
+        ..TextStyle::from(true)
+    };
+    let map = Map::of(&nodes, 50);
+    assert_eq!((map.free_cores, map.unavailable_cores), (10, 8));
+    assert_eq!(
+        map.text(terminal),
+        "NODE  NUMA 0\nw-1   -------- 8/8\nw-2   ######.. 2/8\n\n\
+         2 nodes: 2 of 16 whole cores free. # taken or reserved, . free, - free on a node\n\
+         that admits no VM (8 more on 1 node)\n"
+    );
+    let folded = Map::of(&nodes, 1);
+    assert_eq!(folded.lines[0].nodes, ["w-2.dc1.example"]);
 }

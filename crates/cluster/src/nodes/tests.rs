@@ -60,7 +60,7 @@ fn many_equal_nodes_share_a_row_on_a_terminal() {
     };
     let text = nodes.text(terminal);
     assert!(text.contains("\nw-00 +29  ") && !text.contains("dc1"), "{text}");
-    assert!(text.contains("FREE CORES") && text.lines().count() < 8, "{text}");
+    assert!(text.contains("FREE CORES") && text.lines().count() < 10, "{text}");
     assert_eq!(nodes.text(TextStyle::from(true)).matches(".dc1.example").count(), 30);
 }
 
@@ -78,6 +78,10 @@ fn dead(name: &str) -> Value {
         "kind": "Node", "metadata": {"name": name},
         "status": {"conditions": [{"type": "Ready", "status": "False", "message": "kubelet stopped posting its status"}]},
     })
+}
+
+fn well(name: &str) -> Value {
+    json!({"kind": "Node", "metadata": {"name": name, "labels": {"stelia.io/ready": "true"}}})
 }
 
 /// A node that admits no VM because kubelet's file cannot be used.
@@ -138,7 +142,7 @@ fn warnings_that_have_no_room_are_footnotes_and_every_column_stays() {
 
 #[test]
 fn a_node_that_admits_none_has_no_largest_vm_and_says_why() {
-    let mut items = vec![dead("w-1"), object("w-1"), object("w-3")];
+    let mut items = vec![dead("w-1"), object("w-1"), well("w-3"), object("w-3")];
     items.extend(unusable("w-2"));
     let nodes = nodes(&items);
     let of = |at: usize| (nodes.nodes[at].state.as_str(), nodes.nodes[at].largest_vm_cpus);
@@ -150,20 +154,58 @@ fn a_node_that_admits_none_has_no_largest_vm_and_says_why() {
 }
 
 #[test]
-fn on_a_terminal_trouble_comes_first_and_in_a_pipe_names_are_sorted() {
-    let mut items = vec![object("a"), json!({"kind": "Node", "metadata": {"name": "b"}})];
+fn nodes_are_chosen_by_state_and_ordered_as_asked() {
+    let mut items = vec![
+        well("a"),
+        object("a"),
+        json!({"kind": "Node", "metadata": {"name": "b"}}),
+    ];
     items.extend(unusable("c"));
-    items.extend([dead("d"), object("d"), object("e")]);
-    let nodes = nodes(&items);
-    let names = |style| {
-        let text = nodes.text(style);
-        let rows = text.lines().skip(1).take_while(|line| !line.is_empty());
-        let names = rows.filter(|line| !line.starts_with(' '));
-        names
-            .map(|line| line.split(' ').next().unwrap().to_owned())
-            .collect::<String>()
+    // The Node of e was deleted, f is meant to run steliad and does not publish, g is cordoned.
+    items.extend([dead("d"), object("d"), object("e"), well("f"), well("g"), object("g")]);
+    items[9]["spec"] = json!({"unschedulable": true});
+    let names = |states: &[&str], order| {
+        let nodes = nodes(&items).listed(states, order);
+        nodes.nodes.into_iter().map(|row| row.name).collect::<String>()
     };
-    assert_eq!(names(narrow()), "dcbae");
-    assert_eq!(names(TextStyle::from(true)), "abcde");
-    assert_eq!(names(TextStyle { wide: true, ..narrow() }), "abcde");
+    assert_eq!(names(&[], NodeOrder::Trouble), "dcfegab");
+    assert_eq!(names(&[], NodeOrder::Name), "abcdefg");
+    assert_eq!(names(&[], NodeOrder::Largest), "acdegbf");
+    assert_eq!(names(&[], NodeOrder::Free), "abfcdeg");
+    assert_eq!(names(&["usable"], NodeOrder::Name), "ag");
+    let text = nodes(&items).text(narrow());
+    let sums = "7 nodes: 2 usable, 1 without steliad, 1 unusable, 1 node-not-ready, 1\n\
+                left-behind, 1 unpublished; 4 free CPUs where VMs are admitted, LARGEST 4.\n\n";
+    assert!(text.starts_with(sums), "{text}");
+}
+
+#[test]
+fn a_node_that_was_deleted_or_is_cordoned_has_no_largest_vm_and_says_why() {
+    let mut cordoned = well("w-1");
+    cordoned["spec"] = json!({"unschedulable": true});
+    let rows = nodes(&[cordoned, object("w-1"), object("w-2")]).nodes;
+    let of = |at: usize| {
+        let row: &Row = &rows[at];
+        (row.state.as_str(), row.largest_vm_cpus, row.warnings.concat())
+    };
+    assert_eq!(of(0), ("usable", Some(0), "cordoned".to_owned()));
+    assert_eq!(of(1), ("left-behind", Some(0), "its Node does not exist".to_owned()));
+    // Without any Node nothing is known of them.
+    assert_eq!(nodes(&[object("w-2")]).nodes[0].state, "usable");
+}
+
+#[test]
+fn a_reason_with_different_messages_is_one_footnote() {
+    let messages = ["the checksum is 1", "the checksum is 2", "the checksum is 2"];
+    let items = (0..).zip(messages).flat_map(|(number, message)| {
+        let [node, mut object] = unusable(&format!("worker-00{number}.dc1.example"));
+        let summary = object["attributes"][1]["value"].as_str().unwrap();
+        object["attributes"][1]["value"] = summary.replace("wrong checksum", message).into();
+        [node, object]
+    });
+    let text = nodes(&items.collect::<Vec<_>>()).text(narrow());
+    assert!(
+        text.contains("\n\n[1] KubeletStateUnusable on 3 nodes, such as worker-001: the checksum is 2\n"),
+        "{text}"
+    );
 }
