@@ -257,7 +257,8 @@ impl Render for Steps {
         let lines = if style.wide { each().collect() } else { self.folded() };
         match lines.concat() {
             none if none.is_empty() => self.nothing(style),
-            steps => steps,
+            steps if style.wide => steps,
+            steps => paragraph(&steps, style),
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::shared::daemon::{Pod, fold};
 use crate::shared::output::{Meaning, TextStyle, paragraph, printable};
 
 /// How many causes of single VMs an overview has; of one more, it has all.
-const MAX_SINGLE: usize = 3;
+pub(crate) const MAX_SINGLE: usize = 3;
 
 /// The reasons that more than one VM has, in the order in which they come.
 #[derive(Debug)]

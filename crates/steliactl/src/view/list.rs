@@ -195,16 +195,17 @@ impl Instances {
             true => ("REASON", "degraded: "),
             false => (DEGRADED, ""),
         };
-        let causes: Vec<Vec<Cause>> = self.instances.iter().map(|one| one.causes(degraded)).collect();
-        let all = self.instances.iter().zip(&causes).flat_map(|(one, causes)| {
+        let mut sorted: Vec<&Instance> = self.instances.iter().collect();
+        // The sort is stable: equal ones stay in the order of their names.
+        sorted.sort_by_key(|one| one.trouble());
+        let causes: Vec<Vec<Cause>> = sorted.iter().map(|one| one.causes(degraded)).collect();
+        let all = sorted.iter().zip(&causes).flat_map(|(one, causes)| {
             let causes = causes.iter();
             causes.map(move |(text, meaning)| (&one.pod, text.as_str(), *meaning))
         });
         let shared = SharedReasons::of(all);
-        let rows = self.instances.iter();
-        let mut rows: Vec<Instance> = rows.map(|one| one.with_numbers(degraded, &shared)).collect();
-        // The sort is stable: equal ones stay in the order of their names.
-        rows.sort_by_key(Instance::trouble);
+        let rows = sorted.iter();
+        let rows: Vec<Instance> = rows.map(|one| one.with_numbers(degraded, &shared)).collect();
         let is_one_container = rows.len() > 1
             && rows
                 .windows(2)

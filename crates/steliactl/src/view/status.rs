@@ -11,9 +11,11 @@ use stelia_cpus::CpuSet;
 use stelia_model::{Instance, LastPass, Node};
 
 use crate::shared::daemon::{
-    Description, Failure, OnlineCpus, Pod, Selection, Why, fold, named, not_isolated, state_and_class, whose,
+    Description, Failure, OnlineCpus, Pod, Selection, Why, fold, named, not_isolated, remedy_of_file, state_and_class,
+    whose,
 };
 use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
+use crate::view::footnotes::MAX_SINGLE;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Status {
@@ -23,9 +25,9 @@ pub(crate) struct Status {
     /// Whether VMs were asked for: sums of the whole node say nothing of them.
     #[serde(skip)]
     is_of_vms: bool,
-    /// `degraded`, with each reason once.
+    /// `degraded`, with each reason once: those that several VMs have, those of single VMs, and those of the node.
     #[serde(skip)]
-    folded: Vec<String>,
+    folded: [Vec<String>; 3],
     /// Why instances float, each reason once with those that it keeps floating.
     #[serde(skip)]
     floating: Vec<String>,
@@ -104,15 +106,21 @@ impl Status {
         for (pod, instance) in &node.instances {
             *instances.entry(instance.state.to_string()).or_default() += 1;
             let pod = Pod::of(pod, instance);
-            reasons.extend(instance.degraded.iter().map(|reason| (pod.clone(), reason.to_string())));
+            reasons.extend(instance.degraded.iter().map(|reason| (pod.clone(), reason)));
         }
-        let mut folded = fold(reasons.iter().map(|(pod, reason)| (pod, reason)));
-        // What most VMs have comes first. The sort is stable.
-        folded.sort_by_key(|(pods, _)| Reverse(pods.len()));
-        let mut folded: Vec<String> = folded
+        let texts = reasons
             .iter()
-            .map(|(pods, reason)| format!("{}: {reason}", whose(pods)))
-            .collect();
+            .map(|(pod, reason)| (pod, (reason.kind.name(), reason.to_string())));
+        let mut folded = fold(texts);
+        // What most VMs have comes first, then what is of the same kind, by name.
+        folded.sort_by_cached_key(|(pods, (kind, _))| (Reverse(pods.len()), *kind, whose(pods)));
+        let (shared, single): (Vec<_>, Vec<_>) = folded.into_iter().partition(|(pods, _)| pods.len() > 1);
+        let [shared, single] = [shared, single].map(|reasons| {
+            let lines = reasons.iter();
+            lines
+                .map(|(pods, (_, reason))| format!("{}: {reason}", whose(pods)))
+                .collect::<Vec<_>>()
+        });
         let mut degraded: Vec<String> = reasons.iter().map(|(pod, reason)| format!("{pod}: {reason}")).collect();
         let of_vms = degraded.len();
         for (scope, reason) in &node.unreadable {
@@ -126,7 +134,7 @@ impl Status {
                 counted(failures.into(), "step")
             ));
         }
-        folded.extend_from_slice(&degraded[of_vms..]);
+        let folded = [shared, single, degraded[of_vms..].to_vec()];
         let whole = degraded.is_empty() && node.kubelet_problem.is_none();
         Self {
             vms: Vec::new(),
@@ -244,6 +252,21 @@ fn cpus_by_owner(all: &CpusByOwner, screen: &mut Screen) {
     screen.say("Offline CPUs", cpus(&all.offline));
 }
 
+/// The reasons of degradation. On a terminal those of single VMs are a few.
+fn degraded(status: &Status, style: TextStyle, screen: &mut Screen) {
+    let [shared, single, node] = &status.folded;
+    let shown = match single.len() > MAX_SINGLE + 1 && style.width.is_some() {
+        true => MAX_SINGLE,
+        false => single.len(),
+    };
+    let more = single.len() - shown;
+    let more = (more > 0).then(|| format!("{more} more causes, each of one VM: steliactl list has them"));
+    let lines = shared.iter().chain(&single[..shown]).chain(&more).chain(node);
+    for line in lines {
+        screen.add_row("Degraded", line.clone(), Meaning::Broken);
+    }
+}
+
 /// What the daemon found and did.
 fn passes(status: &Status, now: u64, screen: &mut Screen) {
     screen.say(
@@ -293,9 +316,7 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
             screen.add_row("", why.clone(), Meaning::Attention);
         }
     }
-    for reason in &status.folded {
-        screen.add_row("Degraded", reason.clone(), Meaning::Broken);
-    }
+    degraded(status, style, &mut screen);
     let states: Vec<String> = status
         .instances
         .iter()
@@ -338,11 +359,20 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
             screen.add_row("kubelet's state", "none, and not needed".to_owned(), Meaning::Plain);
         }
         "" => screen.add_row("kubelet's state", format!("usable{written}"), Meaning::Plain),
-        problem => screen.add_row(
-            "kubelet's state",
-            format!("NOT USABLE: {problem}{written}"),
-            Meaning::Broken,
-        ),
+        problem => {
+            // The VMs that are degraded by it have it already.
+            let is_known = status.folded.iter().flatten().any(|line| line.ends_with(problem));
+            let problem_or_none = if is_known {
+                String::new()
+            } else {
+                format!(": {problem}")
+            };
+            let text = format!("NOT USABLE{problem_or_none}{written}");
+            screen.add_row("kubelet's state", text, Meaning::Broken);
+            if let Some(remedy) = remedy_of_file(problem) {
+                screen.say("", format!("to do: {remedy}"));
+            }
+        }
     }
     if !status.is_of_vms {
         passes(status, now, &mut screen);
@@ -532,7 +562,7 @@ mod tests {
             assert_eq!((found.count(), lines.len()), (starts.len(), starts.len()), "{lines:?}");
         };
         starts(
-            &status.folded,
+            &status.folded.concat(),
             &["2 VMs (", "aaaaaaaa-0000-4000-8000-000000000000: CPUs", "systemd"],
         );
         starts(&status.floating, &["2 floating (", "1 floating ("]);

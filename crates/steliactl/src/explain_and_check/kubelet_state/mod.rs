@@ -44,9 +44,10 @@ struct Checked<T> {
 }
 
 impl<T> Checked<T> {
+    /// The answer has the reason.
     fn refusal(&self) -> Option<String> {
-        let reason = self.state.as_ref().err()?;
-        Some(format!("{}: {reason}", self.path.display()))
+        let is_refused = self.state.is_err();
+        is_refused.then(|| format!("{} cannot be used", self.path.display()))
     }
 }
 
@@ -109,7 +110,7 @@ impl Render for Files {
         text::files(self, style)
     }
 
-    /// The reasons, where a file is refused, does not exist, or cannot be read.
+    /// Which file is refused, does not exist, or cannot be read.
     fn failure(&self) -> Option<String> {
         let cpu = self.cpu.as_ref().and_then(Checked::refusal);
         let memory = self.memory.as_ref().and_then(Checked::refusal);
@@ -206,7 +207,7 @@ fn shared_in_pod(state: &CpuManagerState, pod: &PodUid) -> CpuSet {
 fn unusable(state: &CpuManagerState) -> Option<String> {
     if state.policy != "static" {
         return Some(format!(
-            "the CPU manager's policy is {:?}, not \"static\": no container has CPUs of its own",
+            "the CPU manager policy is {:?}, not \"static\": no container has CPUs of its own",
             state.policy
         ));
     }

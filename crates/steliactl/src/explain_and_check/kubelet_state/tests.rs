@@ -208,7 +208,7 @@ fn a_file_that_steliad_cannot_work_with_is_told_with_the_reason() {
     };
     assert_eq!(
         usable("k136-gate-off/00-none/cpu_manager_state"),
-        "no: the CPU manager's policy is \"none\", not \"static\": no container has CPUs of its own"
+        "no: the CPU manager policy is \"none\", not \"static\": no container has CPUs of its own"
     );
     assert_eq!(
         usable("write-sequence/gate-off/002.json"),
@@ -223,11 +223,12 @@ fn a_file_that_is_absent_or_empty_or_wrong_is_refused_with_the_reason() {
     let path = |name: &str| there.path().join(name).to_str().unwrap().to_owned();
     let reason = |name: &str| {
         let (printed, reason) = refused(&[&path(name)]);
-        let reason = reason.strip_prefix(&format!("{}: ", path(name))).unwrap().to_owned();
-        let begins = format!("File:    {}\nUsable:  no: {reason}\n", path(name));
-        assert!(printed.starts_with(&begins), "{printed}");
-        let cure = printed.strip_prefix(&begins).unwrap_or_default().to_owned();
-        (reason, cure)
+        // The reason is said once, in the answer.
+        assert_eq!(reason, format!("{} cannot be used", path(name)));
+        let begins = format!("File:    {}\nUsable:  no: ", path(name));
+        let told = printed.strip_prefix(&begins).unwrap_or_default();
+        let (reason, cure) = told.split_once('\n').unwrap_or_default();
+        (reason.to_owned(), cure.to_owned())
     };
     let (empty, cure) = reason("cpu_manager_state");
     assert_eq!(
@@ -263,7 +264,8 @@ fn in_a_folder_the_cpus_file_must_be_there_and_the_memorys_may() {
     let none = r#"{"policyName":"None","machineState":{},"checksum":4236770233}"#;
     let only_memory = folder(&[("memory_manager_state", none)]);
     let (printed, reason) = refused(&[only_memory.path().to_str().unwrap()]);
-    assert!(reason.contains("cpu_manager_state: there is no such file"), "{reason}");
+    assert!(reason.contains("cpu_manager_state cannot be used"), "{reason}");
+    assert!(printed.contains("Usable:  no: there is no such file"), "{printed}");
     // What was read is printed all the same.
     assert!(printed.contains("Policy:  None"), "{printed}");
 
@@ -289,8 +291,10 @@ fn a_wrong_checksum_is_in_the_json_too() {
     let value: Value = serde_json::from_str(&printed).unwrap();
     let text = "the file has checksum 1, its content gives 1353318690";
     assert_eq!(value["cpu_manager"]["error"], text);
+    let memory = value["memory_manager"]["error"].as_str().unwrap();
+    assert!(memory.starts_with("the file is of no known schema"), "{memory}");
     assert!(
-        reason.contains(text) && reason.contains("memory_manager_state: the file is of no known schema"),
+        reason.contains("cpu_manager_state cannot") && reason.contains("; "),
         "{reason}"
     );
 }

@@ -73,7 +73,10 @@ const BLOCKS: [Column<(String, String, MemoryBlock)>; 5] = [
 ];
 
 fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, style: TextStyle) -> Vec<String> {
-    let usable = unusable(state).map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}"));
+    let reason = unusable(state);
+    let cure = reason.as_deref().and_then(remedy_of_file);
+    let cure = cure.map(|cure| ("Cure", cure.to_owned()));
+    let usable = reason.map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}"));
     let unknown = (!state.unknown_keys.is_empty()).then(|| ("Unknown keys", state.unknown_keys.join(", ")));
     let mut parts = vec![properties(
         [
@@ -85,6 +88,7 @@ fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, style: TextStyle) -> 
             ("Usable", usable),
         ]
         .into_iter()
+        .chain(cure)
         .chain(unknown),
         style,
     )];

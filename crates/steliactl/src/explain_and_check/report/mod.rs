@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use stelia_api::{State, Word};
+use stelia_api::{Reason, State, Word};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::config;
 use stelia_model::{ContainedReason, Instance};
@@ -31,7 +31,7 @@ use crate::explain_and_check::doctor::{self, Examined};
 use crate::explain_and_check::ledger;
 use crate::explain_and_check::quiet::{self, Quietness};
 use crate::explain_and_check::verify::{self, Verified};
-use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod, Selection, Why, not_isolated};
+use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod, Selection, Why, not_isolated, to_do};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
@@ -110,11 +110,21 @@ impl VmReport {
         (self.instance.state == State::Isolated || is_contained) && !has_own
     }
 
-    /// Why it floats; `None` if it does not, or if it has a problem of its own.
-    fn floats(&self) -> Option<Why> {
-        let has_own = self.instance.degraded.iter().any(|reason| !reason.of_node);
-        let floats = self.instance.state == State::Floating && !has_own;
-        floats.then(|| not_isolated(&self.instance)).flatten()
+    /// What is wrong with it: what degrades its isolation alone, else why it floats. `None` where neither is.
+    fn problem(&self) -> Option<Why> {
+        let own: Vec<&Reason> = self.instance.degraded.iter().filter(|reason| !reason.of_node).collect();
+        match own.first() {
+            Some(first) => {
+                let texts: Vec<String> = own.iter().map(|reason| format!("degraded: {reason}")).collect();
+                let known = first.kind.known();
+                Some(Why {
+                    text: texts.join("; "),
+                    since_us: None,
+                    cure: known.map(|kind| to_do(kind, &first.text)).unwrap_or_default(),
+                })
+            }
+            None => not_isolated(&self.instance).filter(|_| self.instance.state == State::Floating),
+        }
     }
 
     fn vm(&self) -> Pod {

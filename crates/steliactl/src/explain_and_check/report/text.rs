@@ -9,8 +9,8 @@ use stelia_node::locality::size;
 use super::host::Host;
 use super::watch::Thread;
 use super::{NumaNode, OtherPod, Report, VmReport};
-use crate::shared::daemon::{Pod, Why, fold, named, not_isolated, whose};
-use crate::shared::output::{Column, Render, TextStyle, column, human, printable, properties, table, time};
+use crate::shared::daemon::{Pod, Why, fold, not_isolated};
+use crate::shared::output::{Column, Render, TextStyle, column, human, paragraph, printable, properties, table, time};
 
 const NUMA_NODES: [Column<NumaNode>; 7] = [
     column("NODE", |node| node.node.to_string()),
@@ -50,23 +50,26 @@ const OTHER_PODS: [Column<OtherPod>; 3] = [
 
 /// More VMs without a problem of their own than this have no sections.
 const MAX_WHOLE: usize = 8;
+/// The width of the lines with names where no terminal has one.
+const NAMES_WIDTH: usize = 100;
 
-/// VMs without a problem of their own: how many have which state, and the first names.
-fn calm(vms: &[&VmReport]) -> String {
+/// VMs without a problem of their own: how many have which state, and their names.
+fn calm(vms: &[&VmReport], style: TextStyle) -> String {
     let pods: Vec<(Pod, String)> = vms.iter().map(|vm| (vm.vm(), vm.instance.state.to_string())).collect();
     let by_state = fold(pods.iter().map(|(pod, state)| (pod, state)));
-    let lines = by_state
-        .into_iter()
-        .map(|(pods, state)| format!("{} {}: {}\n", pods.len(), printable(state), printable(&named(&pods))));
+    let lines = by_state.into_iter().map(|(pods, state)| {
+        let pods: Vec<Pod> = pods.into_iter().cloned().collect();
+        format!("{} {}:\n{}", pods.len(), printable(state), all_names(&pods, style))
+    });
     lines.collect()
 }
 
-/// VMs that float for a reason which more than [`MAX_WHOLE`] have, by the reason with the longest wait, and the other VMs.
-fn floating(vms: &[VmReport]) -> (Vec<(Vec<&VmReport>, Why)>, Vec<&VmReport>) {
+/// VMs with a problem that more than [`MAX_WHOLE`] have, by the problem with the longest wait, and the other VMs.
+fn by_problem(vms: &[VmReport]) -> (Vec<(Vec<&VmReport>, Why)>, Vec<&VmReport>) {
     let mut groups: Vec<(Vec<&VmReport>, Why)> = Vec::new();
     let mut others = Vec::new();
     for vm in vms {
-        let Some(why) = vm.floats() else {
+        let Some(why) = vm.problem() else {
             others.push(vm);
             continue;
         };
@@ -83,11 +86,24 @@ fn floating(vms: &[VmReport]) -> (Vec<(Vec<&VmReport>, Why)>, Vec<&VmReport>) {
     (many, others)
 }
 
-fn of_floating(vms: &[&VmReport], why: &Why, now: u64) -> String {
+/// The names of all, on lines that are not too long to read.
+fn all_names(pods: &[Pod], style: TextStyle) -> String {
+    let mut names: Vec<String> = pods.iter().map(Pod::to_string).collect();
+    names.sort();
+    let style = TextStyle {
+        width: style.width.or(Some(NAMES_WIDTH)),
+        ..style
+    };
+    paragraph(&printable(&names.join(", ")), style)
+}
+
+fn with_same_problem(vms: &[&VmReport], why: &Why, now: u64, style: TextStyle) -> String {
     let pods: Vec<Pod> = vms.iter().map(|vm| vm.vm()).collect();
-    let pods: Vec<&Pod> = pods.iter().collect();
-    let line = format!("{}: {}", whose(&pods), why.at(now));
-    format!("{}\nWhat helps: {}\n", printable(&line), why.cure)
+    let mut text = format!("{} VMs: {}\n", pods.len(), printable(&why.at(now)));
+    if !why.cure.is_empty() {
+        let _ = writeln!(text, "What helps: {}", why.cure);
+    }
+    text + &all_names(&pods, style)
 }
 
 /// Everything, section by section.
@@ -119,15 +135,17 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
             table(&OTHER_PODS, &report.other_pods, style),
         );
     }
-    let (floats, mut vms) = match style.wide {
+    let (same, mut vms) = match style.wide {
         true => (Vec::new(), report.vms.iter().collect()),
-        false => floating(&report.vms),
+        false => by_problem(&report.vms),
     };
-    if !floats.is_empty() {
-        let lines = floats.iter().map(|(vms, why)| of_floating(vms, why, report.time_us));
+    if !same.is_empty() {
+        let parts = same
+            .iter()
+            .map(|(vms, why)| with_same_problem(vms, why, report.time_us, style));
         section(
-            "VMs that float for the same reason (-o wide and --json have each)",
-            lines.collect(),
+            "VMs with the same problem (-o wide and --json have each)",
+            parts.collect::<Vec<_>>().join("\n"),
         );
     }
     // Those with a problem of their own first.
@@ -140,7 +158,7 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
     if !calm_vms.is_empty() {
         section(
             "VMs without a problem of their own (-o wide and --json have each)",
-            calm(&calm_vms),
+            calm(&calm_vms, style),
         );
     }
     for vm in vms {

@@ -46,6 +46,8 @@ pub(crate) struct Map {
     pods: Vec<Pod>,
     /// CPUs of VMs that device interrupts reach, as the daemon reports.
     interrupted: CpuSet,
+    /// They have no place on the map: the kernel does not say where they are.
+    offline: CpuSet,
     /// Why kubelet's devices are not known.
     devices_unknown: Option<String>,
 }
@@ -170,16 +172,22 @@ impl Map {
         })
     }
 
-    /// "512 CPUs, 2 sockets, 8 NUMA nodes".
+    /// "512 CPUs, 2 offline (8-9), 2 sockets, 8 NUMA nodes".
     fn extent(&self) -> String {
         let sockets: BTreeSet<u32> = self.cores.iter().map(|core| core.socket).collect();
+        let cpus = self.cpus().count() + self.offline.len();
         let parts = [
-            (self.cpus().count(), "CPU"),
+            (cpus, "CPU"),
             (sockets.len(), "socket"),
             (self.nodes.len(), "NUMA node"),
         ];
         let parts = parts.map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
-        parts.join(", ")
+        let [cpus, sockets, nodes] = parts;
+        let offline = match self.offline.len() {
+            0 => String::new(),
+            count => format!(", {count} offline ({})", self.offline),
+        };
+        format!("{cpus}{offline}, {sockets}, {nodes}")
     }
 
     /// When it was gathered, to the second.
@@ -277,6 +285,7 @@ pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
         caches,
         pods,
         interrupted: interrupted(description),
+        offline: description.node.offline.clone(),
         devices_unknown: description.locality.devices_unknown.clone(),
     }
 }

@@ -200,13 +200,13 @@ fn text(model: &Model, time: u64, style: TextStyle) -> String {
 /// The table for a terminal: totals are above it, a vCPU has a row only where something was measured, and a reason that several VMs have
 /// is a number, which is explained once below the table.
 fn folded(model: &Model, time: u64, style: TextStyle) -> String {
-    let reasons = model.instances.iter();
-    let reasons = reasons.flat_map(|one| {
+    let mut rows = live_rows::rows(model, None, false, false);
+    let instances = rows.iter().filter(|row| row.vcpu.is_none()).map(|row| row.instance);
+    let reasons = instances.flat_map(|one| {
         let reasons = one.reasons.iter();
         reasons.map(|(text, meaning)| (&one.pod, text.as_str(), *meaning))
     });
     let shared = SharedReasons::of(reasons);
-    let mut rows = live_rows::rows(model, None, false, false);
     rows.retain(|row| row.vcpu.is_none_or(|vcpu| vcpu.rates.is_known()));
     let reason = |row: &Row<'_>| match row.vcpu {
         Some(_) => row.reason().unwrap_or_default().to_owned(),
