@@ -1,8 +1,9 @@
 //! Causes that several VMs have: each is printed once, with the number of its VMs.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
-use crate::shared::daemon::{Pod, fold};
+use crate::shared::daemon::{Pod, Wait, age, fold};
 use crate::shared::output::{Meaning, TextStyle, paragraph, printable};
 
 /// How many causes of single VMs an overview has; of one more, it has all.
@@ -30,10 +31,24 @@ impl<'a> SharedReasons<'a> {
         self.number(reason).unwrap_or_else(|| reason.to_owned())
     }
 
-    /// The lines below a table: "[1] 200 VMs: …".
-    pub(crate) fn footnotes(&self, style: TextStyle) -> String {
+    /// The lines below a table: "[1] 200 VMs: …, for up to 3 h"; `now` is in microseconds since the epoch.
+    pub(crate) fn footnotes<'w>(
+        &self,
+        waits: impl IntoIterator<Item = &'w Wait>,
+        now: u64,
+        style: TextStyle,
+    ) -> String {
+        let mut longest: BTreeMap<&str, u64> = BTreeMap::new();
+        for (cause, since) in waits {
+            let known = longest.entry(cause).or_insert(*since);
+            *known = (*known).min(*since);
+        }
         let notes = (1..).zip(&self.0).map(|(number, (pods, (reason, meaning)))| {
-            painted(&format!("[{number}] {} VMs: {reason}", pods.len()), *meaning, style)
+            let wait = longest
+                .get(reason)
+                .map(|since| format!(", for up to {}", age(*since, now)));
+            let text = format!("[{number}] {} VMs: {reason}{}", pods.len(), wait.unwrap_or_default());
+            painted(&text, *meaning, style)
         });
         let notes: String = notes.collect();
         match notes.is_empty() {
@@ -111,11 +126,17 @@ mod tests {
             width: Some(20),
             ..TextStyle::from(true)
         };
-        assert_eq!(shared.footnotes(style), "\n[1] 2 VMs: the file\nis empty\n");
+        assert_eq!(shared.footnotes([], 0, style), "\n[1] 2 VMs: the file\nis empty\n");
+        let waits = [9, 5].map(|seconds| ("the file is empty".to_owned(), seconds * 1_000_000));
+        let wide = TextStyle::from(true);
+        assert_eq!(
+            shared.footnotes(&waits, 605_000_000, wide),
+            "\n[1] 2 VMs: the file is empty, for up to 10 min\n"
+        );
         assert_eq!(shared.lines(TextStyle::from(true)), "2 VMs: the file is empty\n");
         let none = SharedReasons::of(all[..2].iter().copied());
         assert_eq!(
-            (none.footnotes(style), none.lines(style)),
+            (none.footnotes([], 0, style), none.lines(style)),
             (String::new(), String::new())
         );
     }

@@ -7,7 +7,9 @@ use stelia_api::State;
 use stelia_model::Unadopted;
 
 use super::footnotes::SharedReasons;
-use crate::shared::daemon::{Cause, Description, ListedInstance, Pod, Trouble, less_than_isolated, not_isolated};
+use crate::shared::daemon::{
+    Cause, Description, ListedInstance, Pod, Trouble, Wait, is_own, less_than_isolated, not_isolated, wait_of,
+};
 use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, table, text_of, texts_of, time};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -33,6 +35,8 @@ pub(crate) struct Instance {
     /// Why it floats or is contained, as on a terminal.
     #[serde(skip)]
     less: Option<String>,
+    #[serde(skip)]
+    wait: Option<Wait>,
     /// Those reasons of degradation that every VM of the node has.
     #[serde(skip)]
     of_node: Vec<String>,
@@ -149,7 +153,7 @@ impl Instances {
             Some(why.at(now))
         };
         let of_node = |instance: &stelia_model::Instance| {
-            let reasons = instance.degraded.iter().filter(|reason| reason.of_node);
+            let reasons = instance.degraded.iter().filter(|reason| !is_own(reason));
             reasons.map(ToString::to_string).collect()
         };
         let instance = |found: ListedInstance| {
@@ -161,6 +165,7 @@ impl Instances {
             Some(Instance {
                 floats: described.and_then(floats),
                 less: described.and_then(less_than_isolated),
+                wait: described.and_then(wait_of),
                 of_node: described.map(of_node).unwrap_or_default(),
                 row: None,
                 pod: found.pod,
@@ -218,7 +223,12 @@ impl Instances {
                 false => column,
             })
             .collect();
-        table(&columns, &rows, style) + &shared.footnotes(style)
+        table(&columns, &rows, style)
+            + &shared.footnotes(
+                self.instances.iter().filter_map(|one| one.wait.as_ref()),
+                output::now(),
+                style,
+            )
     }
 }
 
@@ -265,6 +275,7 @@ mod tests {
             degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
             floats: None,
             less: None,
+            wait: None,
             of_node: Vec::new(),
             row: None,
         }

@@ -1,6 +1,6 @@
 //! What a VM has less than isolation, and which VMs are shown first because of it.
 
-use stelia_api::State;
+use stelia_api::{Reason, ReasonKind, State};
 use stelia_model::Instance;
 
 use super::why_not_isolated::not_isolated;
@@ -9,14 +9,28 @@ use crate::shared::output::Meaning;
 /// A cause, and whether it degrades isolation.
 pub(crate) type Cause = (String, Meaning);
 
+/// Whether a reason of degradation tells the VM from others. That of an interrupt has the same words for each VM that the interrupt reaches,
+/// which need not be all.
+pub(crate) fn is_own(reason: &Reason) -> bool {
+    !reason.of_node || reason.kind == ReasonKind::Interrupts
+}
+
+/// Why it waits, in the words of [`less_than_isolated`], and since when, in microseconds since the epoch.
+pub(crate) type Wait = (String, u64);
+
+pub(crate) fn wait_of(instance: &Instance) -> Option<Wait> {
+    let since = not_isolated(instance)?.since_us?;
+    Some((less_than_isolated(instance)?, since))
+}
+
 /// What degrades the isolation of this VM alone, then what keeps it from being isolated, then what degrades every VM of the node.
 pub(crate) fn causes_of(instance: &Instance) -> Vec<Cause> {
-    let degraded = |of_node: bool| {
-        let reasons = instance.degraded.iter().filter(move |reason| reason.of_node == of_node);
+    let degraded = |own: bool| {
+        let reasons = instance.degraded.iter().filter(move |reason| is_own(reason) == own);
         reasons.map(|reason| (format!("degraded: {reason}"), Meaning::Broken))
     };
     let less = less_than_isolated(instance).map(|text| (text, Meaning::Attention));
-    degraded(false).chain(less).chain(degraded(true)).collect()
+    degraded(true).chain(less).chain(degraded(false)).collect()
 }
 
 /// "floats: vCPUs not attached", "contained: …", without how long it has waited: VMs of one cause have one text.
@@ -42,7 +56,7 @@ pub(crate) enum Trouble {
 
 impl Trouble {
     pub(crate) fn of(instance: &Instance) -> Self {
-        let is_degraded = instance.degraded.iter().any(|reason| !reason.of_node);
+        let is_degraded = instance.degraded.iter().any(is_own);
         let has_less = less_than_isolated(instance).is_some();
         Self::new(is_degraded, &instance.state.to_string(), has_less)
     }
@@ -60,7 +74,6 @@ impl Trouble {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::{Reason, ReasonKind};
     use stelia_model::ContainedReason;
 
     use super::*;
@@ -100,6 +113,8 @@ mod tests {
             Trouble::of(&contained),
             Trouble::of(&instance(State::Isolated, std::slice::from_ref(&node))),
         ];
+        let interrupt = Reason::of_node(ReasonKind::Interrupts, "interrupt 130 reaches the CPUs 8-11");
+        assert_eq!(Trouble::of(&instance(State::Isolated, &[interrupt])), Trouble::Degraded);
         use Trouble::{Calm, Contained, Degraded, Floating};
         assert_eq!(order, [Degraded, Floating, Contained, Calm]);
         assert!(order.is_sorted());

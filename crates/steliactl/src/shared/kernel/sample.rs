@@ -12,7 +12,7 @@ use stelia_model::{Instance, PinnedThread};
 use stelia_node::proc::start_time;
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Cause, Description, Pod, Trouble, causes_of};
+use crate::shared::daemon::{Cause, Description, Pod, Trouble, Wait, causes_of, wait_of};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::kernel::threads::{self, field};
@@ -36,6 +36,7 @@ pub(crate) struct InstanceCounts {
     /// Why it has less than isolation, in words, what matters most first.
     pub shortcomings: Vec<Cause>,
     pub trouble: Trouble,
+    pub wait: Option<Wait>,
     pub cpus: CpuSet,
     /// CPU time of the threads in `float`, microseconds (`usage_usec` of its `cpu.stat`).
     pub float_us: Option<u64>,
@@ -112,6 +113,7 @@ impl Sample {
                 whole: instance.degraded.is_empty(),
                 shortcomings: shortcomings(instance),
                 trouble: Trouble::of(instance),
+                wait: wait_of(instance),
                 cpus: instance.exclusive.clone(),
                 float_us: threads::float(instance).and_then(|float| {
                     let float = roots.cgroup.join(float.as_str().trim_matches('/'));

@@ -227,7 +227,7 @@ fn folded(model: &Model, time: u64, style: TextStyle) -> String {
         output::time(time),
         output::paragraph(totals.trim_end_matches("; "), style),
         output::table(&columns(model.has_caches(), true), &lines, style),
-        shared.footnotes(style)
+        shared.footnotes(model.instances.iter().filter_map(|one| one.wait.as_ref()), time, style)
     )
 }
 

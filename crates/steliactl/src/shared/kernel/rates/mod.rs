@@ -7,7 +7,7 @@ use stelia_api::{ThreadRole, Word};
 use stelia_cpus::CpuSet;
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Cause, Pod, Trouble};
+use crate::shared::daemon::{Cause, Pod, Trouble, Wait};
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
 
 /// Time that a vCPU waits for its CPU, in percent: above this the guest notices it.
@@ -63,6 +63,8 @@ pub(crate) struct InstanceRates {
     pub reasons: Vec<Cause>,
     #[serde(skip)]
     pub trouble: Trouble,
+    #[serde(skip)]
+    pub wait: Option<Wait>,
     /// How busy its vCPUs were; empty where no history is kept.
     #[serde(skip)]
     pub recent: Shares,
@@ -246,6 +248,7 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
         reason: reason::joined(reasons.iter().map(|(text, _)| text.clone()), "; "),
         reasons,
         trouble: now.trouble,
+        wait: now.wait.clone(),
         recent: Shares::new(),
         rates: Rates {
             utilisation_percent: sum(&vcpus, |rates| rates.utilisation_percent),
