@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 
 use kube::core::{Selector, SelectorExt};
+use stelia_table::TextStyle;
 
 use crate::chooser::Chooser;
 use crate::eligible::Used;
@@ -77,6 +78,14 @@ pub(crate) fn without_domain(name: &str) -> &str {
     match name.split_once('.') {
         Some((host, _)) if !host.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => name,
+    }
+}
+
+/// The name of a node as a style shows it: on a terminal without its domain.
+pub(crate) fn called(name: &str, style: TextStyle) -> &str {
+    match style.width {
+        Some(_) => without_domain(name),
+        None => name,
     }
 }
 

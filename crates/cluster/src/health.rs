@@ -11,11 +11,15 @@ use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properti
 
 use crate::chooser::Refusal;
 use crate::cluster::{Cluster, each, without_domain};
-use crate::node_rows::{self, NodeRows};
+use crate::node_rows::NodeRows;
 use crate::objects::Problem;
 use crate::prose;
-use crate::verdict::{Group, MAX_NAMED_NODES, groups, table_of};
+use crate::verdict::{Group, MAX_NAMED_NODES, groups, listed, table_of};
 pub use node::{NodeHealth, NodeState};
+
+/// What the legend says of rows that stand for several nodes.
+const FOLDED: &str =
+    "NAME +N: N more nodes have the same health, version and reasons; VMS is the sum of all. -o wide lists each.";
 
 /// By what rows are ordered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,7 +56,8 @@ pub struct Health {
     /// The names of the nodes that `without_steliad` counts.
     #[serde(skip)]
     names_without_steliad: Vec<String>,
-    /// `reasons` as a terminal shows them: without VMs that are degraded for a reason of their node, which has a line of its own.
+    /// `reasons` as a terminal shows them: of the nodes with VMs that are degraded without those where all are for a reason of the node, which
+    /// has a line of its own.
     #[serde(skip)]
     shown_reasons: Vec<Group>,
     /// Whether the filter names states: then all rows are shown.
@@ -199,9 +204,7 @@ impl Health {
                 .filter_map(|node| node.vms)
                 .fold(VmCounts::default(), VmCounts::sum),
             reasons: grouped(&all, |_, _| true),
-            shown_reasons: grouped(&all, |node, reason| {
-                reason.what != node::VMS_DEGRADED || !node.is_degraded_by_kubelet()
-            }),
+            shown_reasons: shown_reasons(&all),
             problems: cluster.problems.stored().to_vec(),
             without_summary: all.iter().filter(|node| node.has_unknown_vms()).count() as u64,
             unreadable_without_name: cluster.unreadable_without_name,
@@ -235,15 +238,12 @@ impl Health {
             (false, Some(_)) => MAX_NAMED_NODES,
             (false, None) => return String::new(),
         };
-        let names = self.names_without_steliad.iter().take(named);
-        let mut names: Vec<&str> = match style.width {
+        let names = self.names_without_steliad.iter();
+        let names: Vec<&str> = match style.width {
             Some(_) => names.map(|name| without_domain(name)).collect(),
             None => names.map(String::as_str).collect(),
         };
-        if self.names_without_steliad.len() > named {
-            names.push("…");
-        }
-        format!(" ({})", names.join(", "))
+        format!(" ({})", listed(&names, self.without_steliad, named))
     }
 
     /// How many of them do not work as they should.
@@ -254,6 +254,18 @@ impl Health {
         });
         broken.map(|count| count.nodes).sum()
     }
+}
+
+/// The reasons without VMs that are degraded because their node is; the name says so where it makes a difference.
+fn shown_reasons(nodes: &[NodeHealth]) -> Vec<Group> {
+    let mut shown = grouped(nodes, |node, reason| {
+        reason.what != node::VMS_DEGRADED || !node.is_degraded_by_kubelet()
+    });
+    if nodes.iter().any(NodeHealth::is_degraded_by_kubelet) {
+        let degraded = shown.iter_mut().filter(|group| group.reason == node::VMS_DEGRADED);
+        degraded.for_each(|group| group.reason += " for their own reasons");
+    }
+    shown
 }
 
 /// The reasons of the nodes that count. What may be the administrator's choice comes behind what is trouble.
@@ -312,10 +324,16 @@ impl Render for Health {
                 }
                 node
             });
-            let rows = NodeRows::of(rows.collect(), style, |node| &mut node.name, NodeHealth::shown);
+            let rows = NodeRows::of(
+                rows.collect(),
+                style,
+                |node| &mut node.name,
+                NodeHealth::shown,
+                NodeHealth::add_vms,
+            );
             parts.push(table(&COLUMNS, &rows.rows, style));
             if style.legend && rows.is_folded {
-                parts.push(prose(node_rows::FOLDED, style));
+                parts.push(prose(FOLDED, style));
             }
         }
         parts.retain(|part| !part.is_empty());

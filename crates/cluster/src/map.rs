@@ -10,6 +10,7 @@ use crate::cluster::{common_domain, without_domain};
 use crate::nodes::{Nodes, Numa, Row};
 use crate::objects::Problem;
 use crate::prose;
+use crate::verdict::listed;
 
 /// Limit of the cells of a NUMA node's bar.
 const MAX_BAR_CELLS: u64 = 16;
@@ -180,7 +181,8 @@ fn alike(rows: &[&Row]) -> Vec<Line> {
             bars,
         });
         line.count += 1;
-        if line.nodes.len() < MAX_NAMED_NODES {
+        // A single further name needs no more room than the sign that there is one.
+        if line.nodes.len() <= MAX_NAMED_NODES {
             line.nodes.push(row.name.clone());
         }
     }
@@ -214,12 +216,8 @@ const CELLS: [fn(&Line) -> String; MAX_NUMA_COLUMNS] = [
 
 /// The names of the nodes that a line stands for, with a sign that there are more.
 fn such_as(line: &Line) -> String {
-    let more = if line.count > line.nodes.len() as u64 {
-        ", …"
-    } else {
-        ""
-    };
-    line.nodes.join(", ") + more
+    let names: Vec<&str> = line.nodes.iter().map(String::as_str).collect();
+    listed(&names, line.count, MAX_NAMED_NODES)
 }
 
 impl Render for Map {

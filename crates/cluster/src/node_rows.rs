@@ -20,12 +20,13 @@ pub(crate) struct NodeRows<T> {
 
 impl<T> NodeRows<T> {
     /// The rows as the style asks for: whole without a terminal, and each by itself with `-o wide`. `key`: what the table shows of a row
-    /// beside its name.
+    /// beside its name. `merge`: what a row takes over of one that it stands for.
     pub(crate) fn of<K: Ord>(
         mut rows: Vec<T>,
         style: TextStyle,
         name: fn(&mut T) -> &mut String,
         key: impl Fn(&T) -> K,
+        merge: fn(&mut T, &T),
     ) -> Self {
         if style.width.is_none() {
             return Self { rows, is_folded: false };
@@ -44,7 +45,10 @@ impl<T> NodeRows<T> {
         for row in rows {
             let place = *places.entry(key(&row)).or_insert(folded.len());
             match folded.get_mut(place) {
-                Some((_, more)) => *more += 1,
+                Some((first, more)) => {
+                    *more += 1;
+                    merge(first, &row);
+                }
                 None => folded.push((row, 0)),
             }
         }
@@ -68,7 +72,7 @@ mod tests {
 
     fn rows(count: u64, style: TextStyle) -> (Vec<String>, bool) {
         let all = (0..count).map(|number| (format!("w-{number:02}.dc1.example"), number % 2));
-        let rows = NodeRows::of(all.collect(), style, |row| &mut row.0, |row| row.1);
+        let rows = NodeRows::of(all.collect(), style, |row| &mut row.0, |row| row.1, |_, _| ());
         (rows.rows.into_iter().map(|row| row.0).collect(), rows.is_folded)
     }
 

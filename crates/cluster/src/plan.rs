@@ -63,6 +63,8 @@ impl Plan {
             let chooser = member.chooser();
             let verdict = Verdict::of(pod_request, member, &chooser);
             let (fits, stop) = fill(pod_request, member, &chooser, &verdict, most);
+            // Where the question is for one, nobody asks what would stop a second.
+            let stop = stop.filter(|_| until_full || fits.is_none_or(|fits| fits == 0));
             (verdict, fits, stop)
         });
         let nodes: Vec<Filled> = cluster
@@ -176,7 +178,7 @@ impl Render for Plan {
         let is_shown = |node: &&Filled| style.wide || node.fits.is_some_and(|fits| fits > 0);
         let shown = self.nodes.iter().filter(is_shown).cloned().collect();
         let key = |node: &Filled| (node.fits, node.or_more, node.stopped_by.clone());
-        let shown = NodeRows::of(shown, style, |node| &mut node.name, key);
+        let shown = NodeRows::of(shown, style, |node| &mut node.name, key, |_, _| ());
         if !shown.rows.is_empty() {
             parts.push(table(&FILLED, &shown.rows, style));
         }

@@ -1,5 +1,6 @@
 //! What one node says to a pod, and the reasons of many nodes together.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -13,6 +14,9 @@ use crate::pod_request::PodRequest;
 
 /// Limit of the nodes that are named for a reason.
 pub(crate) const MAX_NAMED_NODES: usize = 3;
+
+/// Limit of the details that are named for a reason, those of the most nodes first.
+const MAX_DETAILS: usize = 2;
 
 /// Limit of the characters of a detail that stands beside each node's name.
 const MAX_SHORT_DETAIL: usize = 12;
@@ -95,12 +99,24 @@ pub(crate) fn fixed(pod_request: &PodRequest, member: &Member) -> Vec<Refusal> {
 }
 
 /// A reason and the nodes that refuse for it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Group {
     pub reason: String,
     pub nodes: u64,
-    /// The first of them, and what the reason is there.
+    /// Some of them, and what the reason is there.
     pub examples: Vec<Example>,
+    /// The details, that of the most nodes first.
+    #[serde(skip)]
+    pub(crate) details: Vec<SameDetail>,
+}
+
+/// The nodes on which a reason has the same detail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SameDetail {
+    pub(crate) detail: String,
+    pub(crate) nodes: u64,
+    /// The first of them.
+    pub(crate) examples: Vec<Example>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -109,25 +125,41 @@ pub struct Example {
     pub detail: String,
 }
 
-/// The reasons, those of the most nodes first.
+/// The reasons, those of the most nodes first. The examples are nodes with the detail that most nodes have.
 pub fn groups<'a>(reasons: impl IntoIterator<Item = (&'a str, &'a Refusal)>) -> Vec<Group> {
-    let mut found: BTreeMap<&str, Group> = BTreeMap::new();
+    let mut found: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
     for (node, refusal) in reasons {
-        let group = found.entry(&refusal.what).or_insert_with(|| Group {
-            reason: refusal.what.clone(),
-            nodes: 0,
-            examples: Vec::new(),
-        });
-        group.nodes += 1;
-        if group.examples.len() < MAX_NAMED_NODES {
-            group.examples.push(Example {
-                node: node.to_owned(),
-                detail: refusal.detail.clone(),
-            });
-        }
+        let details = found.entry(&refusal.what).or_default();
+        details.entry(&refusal.detail).or_default().push(node);
     }
-    let mut groups: Vec<Group> = found.into_values().collect();
-    groups.sort_by_key(|group| std::cmp::Reverse(group.nodes));
+    let groups = found.into_iter().map(|(reason, details)| {
+        let details = details.into_iter().map(|(detail, nodes)| {
+            let example = |node: &&str| Example {
+                node: (*node).to_owned(),
+                detail: detail.to_owned(),
+            };
+            SameDetail {
+                detail: detail.to_owned(),
+                nodes: nodes.len() as u64,
+                examples: nodes.iter().take(MAX_NAMED_NODES + 1).map(example).collect(),
+            }
+        });
+        let mut details: Vec<SameDetail> = details.collect();
+        let first = |same: &SameDetail| same.examples.first().map(|example| example.node.clone());
+        details.sort_by_key(|same| (Reverse(same.nodes), first(same)));
+        let mut examples: Vec<&Example> = details.iter().flat_map(|same| &same.examples).collect();
+        if are_of_nodes(&details) {
+            examples.sort_by_key(|example| &example.node);
+        }
+        Group {
+            reason: reason.to_owned(),
+            nodes: details.iter().map(|same| same.nodes).sum(),
+            examples: examples.into_iter().take(MAX_NAMED_NODES).cloned().collect(),
+            details,
+        }
+    });
+    let mut groups: Vec<Group> = groups.collect();
+    groups.sort_by_key(|group| Reverse(group.nodes));
     groups
 }
 
@@ -137,35 +169,57 @@ const COLUMNS: [Column<Group>; 3] = [
     column("SUCH AS", such_as).wraps(),
 ];
 
+/// `w-1, w-2, w-3, …`. A single name is not replaced by an ellipsis.
+pub(crate) fn listed(names: &[&str], all: u64, most: usize) -> String {
+    match all as usize > most.saturating_add(1) || all as usize > names.len() {
+        true => format!("{}, …", names.iter().take(most).copied().collect::<Vec<_>>().join(", ")),
+        false => names.join(", "),
+    }
+}
+
+/// Whether the details are so short that each stands beside its node, such as `2 of 14`.
+fn are_of_nodes(details: &[SameDetail]) -> bool {
+    let is_short = |same: &SameDetail| (1..=MAX_SHORT_DETAIL).contains(&same.detail.chars().count());
+    details.iter().all(is_short)
+}
+
+/// The nodes and the detail, or if nodes have different details, these by how many nodes have them: `8: w-1, w-2, w-3, …: kubelet stopped; 2: …`.
 fn such_as(group: &Group) -> String {
-    let mut details = group.examples.iter().map(|example| &example.detail);
-    let first = details.next();
-    let same = details.all(|detail| Some(detail) == first);
-    let are_short = group
-        .examples
-        .iter()
-        .all(|example| (1..=MAX_SHORT_DETAIL).contains(&example.detail.chars().count()));
-    let names: Vec<&str> = group
-        .examples
-        .iter()
-        .map(|example| without_domain(&example.node))
-        .collect();
-    let more = if group.nodes as usize > names.len() {
-        ", …"
-    } else {
-        ""
-    };
-    match (first, same) {
-        (Some(detail), _) if detail.is_empty() => format!("{}{more}", names.join(", ")),
-        (Some(detail), true) => format!("{}{more}: {detail}", names.join(", ")),
-        // Counts such as "2 of 2" differ from node to node.
-        (Some(_), false) if are_short => {
-            let both = |example: &Example| format!("{} ({})", without_domain(&example.node), example.detail);
-            let examples: Vec<String> = group.examples.iter().map(both).collect();
-            format!("{}{more}", examples.join(", "))
+    let mut examples: Vec<&Example> = group.details.iter().flat_map(|same| &same.examples).collect();
+    examples.sort_by_key(|example| &example.node);
+    let examples = examples.into_iter().take(MAX_NAMED_NODES + 1);
+    if group.details.len() > 1 && are_of_nodes(&group.details) {
+        let both = |example: &Example| format!("{} ({})", without_domain(&example.node), example.detail);
+        let examples: Vec<String> = examples.map(both).collect();
+        let examples: Vec<&str> = examples.iter().map(String::as_str).collect();
+        return listed(&examples, group.nodes, MAX_NAMED_NODES);
+    }
+    let words = |same: &SameDetail| {
+        let names = same.examples.iter().map(|example| without_domain(&example.node));
+        let names = listed(&names.collect::<Vec<_>>(), same.nodes, MAX_NAMED_NODES);
+        match same.detail.as_str() {
+            "" => names,
+            detail => format!("{names}: {detail}"),
         }
-        (Some(detail), false) => format!("{}: {detail}", names.first().copied().unwrap_or_default()),
-        (None, _) => String::new(),
+    };
+    match group.details.as_slice() {
+        [] => String::new(),
+        [same] => words(same),
+        // Each node has its own.
+        [same, _, ..] if same.nodes == 1 => {
+            let names: Vec<&str> = examples.map(|example| without_domain(&example.node)).collect();
+            let names = listed(&names, group.nodes, MAX_NAMED_NODES);
+            format!("{names}; the first of them: {}", same.detail)
+        }
+        several => {
+            let named = several.iter().take(MAX_DETAILS);
+            let mut named: Vec<String> = named.map(|same| format!("{}: {}", same.nodes, words(same))).collect();
+            let more: u64 = several.iter().skip(MAX_DETAILS).map(|same| same.nodes).sum();
+            if more > 0 {
+                named.push(format!("{more} others"));
+            }
+            named.join("; ")
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `vms`: a line a VM, with its node, its state and why it is so.
 
 mod filter;
+mod notes;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use crate::nodes::age;
 use crate::objects::{IsolationCondition, Problem};
 use crate::prose;
 use crate::verdict::NO_NODE;
+pub(crate) use filter::{LAUNCHER, without_launcher};
 pub use filter::{Pattern, VmFilter};
 use rows::{Fold, Rows};
 
@@ -273,7 +275,7 @@ impl Vms {
     /// What the difference is to the VMs that `health` calls degraded.
     fn about_degraded(&self) -> Option<String> {
         (self.degraded_besides > 0).then(|| {
-            let vms = counted(self.degraded_besides, "more VM");
+            let vms = counted(self.degraded_besides, if self.vms.is_empty() { "VM" } else { "more VM" });
             format!(
                 "The nodes report {vms} with a reason of degradation (stelia-cluster health). Here a VM is degraded only if, by its condition, others may run on its CPUs or its threads elsewhere."
             )
@@ -295,9 +297,15 @@ fn sort(vms: &mut [Vm], order: VmOrder) {
     vms.sort_by(|one, other| {
         let by_name = || one.name().cmp(&other.name());
         match order {
-            // In each state, VMs on nodes that do not answer come first. A VM that starts needs no attention yet.
+            // VMs on nodes that do not answer come behind those that are known to need attention. A VM that starts needs none yet.
             VmOrder::Trouble => {
-                let key = |vm: &Vm| (vm.state, vm.is_starting, !vm.is_old);
+                let rank = |vm: &Vm| match vm.state {
+                    VmState::Degraded => 0,
+                    VmState::Floating if !vm.is_starting => 1,
+                    _ if vm.is_old => 2,
+                    _ => 3,
+                };
+                let key = |vm: &Vm| (rank(vm), vm.state, vm.is_starting, !vm.is_old, vm.reason.clone());
                 key(one).cmp(&key(other))
             }
             VmOrder::Name => std::cmp::Ordering::Equal,
@@ -329,12 +337,25 @@ impl Render for Vms {
         let states: Vec<String> = self
             .states
             .iter()
-            .map(|count| format!("{} {}", count.vms, count.state))
+            .map(|count| {
+                let is_silent = |vm: &&Vm| vm.is_old && vm.state.name() == count.state;
+                let silent = match VmState::parse(count.state) {
+                    Some(VmState::Isolated) => self.vms.iter().filter(is_silent).count(),
+                    _ => 0,
+                };
+                match silent {
+                    0 => format!("{} {}", count.vms, count.state),
+                    silent => format!(
+                        "{} {}, {silent} of them on nodes that do not answer",
+                        count.vms, count.state
+                    ),
+                }
+            })
             .collect();
         let vms = counted(self.vms.len() as u64, "VM");
         let nodes = counted(nodes.len() as u64, "node");
         let totals = prose(&format!("{vms} on {nodes}: {}.", states.join(", ")), style);
-        let mut notes = Vec::new();
+        let mut notes = rows.notes.clone();
         if self.states.iter().any(|count| count.state == VmState::Unknown.name()) {
             notes.push(
                 "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes."
@@ -342,10 +363,8 @@ impl Render for Vms {
             );
         }
         let is_too_long = |vm: &Vm| vm.reason.as_deref() == Some(FLOATING_TOO_LONG);
-        if style.width.is_some() && self.vms.iter().any(is_too_long) {
-            notes.push(format!(
-                "{FLOATING_TOO_LONG}: no CPUs of its own more than 120 s after the registration. On the VM's node steliactl explain says why."
-            ));
+        if style.width.is_some() && rows.notes.is_empty() && self.vms.iter().any(is_too_long) {
+            notes.push(format!("{FLOATING_TOO_LONG}: {}", notes::FLOATING_TOO_LONG));
         }
         notes.extend(about_degraded);
         if rows.is_folded {

@@ -8,11 +8,11 @@ use serde::Serialize;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
 use crate::chooser::Refusal;
-use crate::cluster::{Cluster, each};
+use crate::cluster::{Cluster, called, each};
 use crate::objects::{Problem, own_cpus};
 use crate::pod_request::PodRequest;
 use crate::prose;
-use crate::verdict::{Basis, Group, Verdict, groups, table_of};
+use crate::verdict::{Basis, Group, Verdict, groups, listed, table_of};
 use closest::CpuShortage;
 pub use closest::{Closest, Held};
 
@@ -109,6 +109,9 @@ pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[V
     if !cluster.has_nodes {
         assumed.push("no Nodes were read: labels, taints and what pods request are not considered".to_owned());
     }
+    if cluster.pods.is_empty() && cluster.has_nodes {
+        assumed.push("no pods were read: what they request is not considered".to_owned());
+    }
     let amounts = verdicts
         .iter()
         .filter(|verdict| verdict.basis == Basis::Amounts)
@@ -178,7 +181,7 @@ impl Render for WhyAnswer {
         if !texts.is_empty() {
             lines.push(("Message", texts.join(": ")));
         }
-        lines.push(("Room", self.room_in_words()));
+        lines.push(("Room", self.room_in_words(style)));
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
         let mut parts = vec![properties(lines, style)];
         if style.wide {
@@ -186,7 +189,12 @@ impl Render for WhyAnswer {
         } else {
             parts.push(table_of(&self.reasons, style));
         }
-        parts.push(self.closest.iter().map(|one| prose(&one.in_words(), style)).collect());
+        parts.push(
+            self.closest
+                .iter()
+                .map(|one| prose(&one.in_words(style), style))
+                .collect(),
+        );
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
@@ -205,13 +213,12 @@ impl Render for WhyAnswer {
 }
 
 impl WhyAnswer {
-    fn room_in_words(&self) -> String {
+    fn room_in_words(&self, style: TextStyle) -> String {
         let mut words = format!("on {} of {} nodes", self.room, self.asked);
         let names = self.names();
         if !names.is_empty() {
-            let more = if names.len() > MAX_NAMED_NODES { ", …" } else { "" };
-            let names: Vec<String> = names.into_iter().take(MAX_NAMED_NODES).collect();
-            words += &format!(": {}{more}", names.join(", "));
+            let names: Vec<&str> = names.iter().map(|name| called(name, style)).collect();
+            words += &format!(": {}", listed(&names, self.room, MAX_NAMED_NODES));
         }
         if self.unknown > 0 {
             words += &format!("; {} cannot tell", self.unknown);

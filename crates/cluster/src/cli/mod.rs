@@ -242,7 +242,7 @@ pub enum Command {
         #[arg(long, value_name = "MONTH", value_parser = ledger::Month::parse)]
         month: Option<ledger::Month>,
         /// A node's public key, as steliactl ledger key prints it. May be repeated. With it, each ring must be signed with one of the keys
-        #[arg(long = "key", value_name = "KEY")]
+        #[arg(long = "key", value_name = "KEY", value_parser = public_key)]
         keys: Vec<String>,
     },
     /// Print a completion script for a shell
@@ -260,6 +260,18 @@ fn words<T: Clone + Send + Sync + 'static, const N: usize>(
     parse: fn(&str) -> Option<T>,
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(names).try_map(move |name| parse(&name).ok_or("it is not one of them"))
+}
+
+/// A public key: 32 bytes in base64, as `steliactl ledger key` prints it.
+fn public_key(text: &str) -> Result<String, String> {
+    let digits = text.strip_suffix('=').unwrap_or_default();
+    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    match digits.len() == 43 && digits.bytes().all(is_digit) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{text} is not a key: expected what steliactl ledger key prints"
+        )),
+    }
 }
 
 fn known_state(name: &str) -> Option<&'static str> {

@@ -143,10 +143,17 @@ impl NodeHealth {
         is_unusable && self.vms.is_some_and(|vms| vms.degraded == vms.total())
     }
 
-    /// What the table shows beside the name, without `-o wide`.
-    pub(super) fn shown(&self) -> (NodeState, Option<String>, Option<u64>, String) {
-        let vms = self.vms.map(VmCounts::total);
-        (self.health, self.version.clone(), vms, self.reason())
+    /// What the table shows beside the name and the number of VMs, without `-o wide`.
+    pub(super) fn shown(&self) -> (NodeState, Option<String>, String) {
+        (self.health, self.version.clone(), self.reason())
+    }
+
+    /// Adds the VMs of a node that has no row of its own.
+    pub(super) fn add_vms(&mut self, other: &Self) {
+        self.vms = match (self.vms, other.vms) {
+            (Some(one), Some(two)) => Some(one.sum(two)),
+            (one, two) => one.or(two),
+        };
     }
 
     /// The reasons as a cell.

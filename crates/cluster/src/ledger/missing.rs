@@ -266,10 +266,16 @@ fn of_accounts(ledger: &Ledger) -> Vec<Note> {
             place(&twice.counted, &twice.counted_directory),
             place(&twice.left_out, &twice.left_out_directory)
         );
-        let text = format!(
-            "the rings of {places} have the same pod {} at the same times: the first is counted{more}",
-            printable(&twice.vm)
+        let part = ledger
+            .parts
+            .iter()
+            .find(|part| part.pod_uid == twice.vm && !part.pod.is_empty());
+        let pod = part.map_or_else(
+            || printable(&twice.vm),
+            |part| format!("{} ({})", part.pod, printable(&twice.vm)),
         );
+        let text =
+            format!("the rings of {places} have the same pod {pod} at the same times: the first is counted{more}");
         notes.push(Note::new(kind, format!("those of {places}"), text));
     }
     if let (Some(first), Some(last)) = (ledger.days_without.first(), ledger.days_without.last()) {

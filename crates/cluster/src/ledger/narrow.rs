@@ -5,9 +5,8 @@ use stelia_table::{Column, TextStyle, shorten, table};
 
 use super::{COLUMNS, Part};
 use crate::cluster::{common_domain, without_domain};
+use crate::vms::{LAUNCHER, without_launcher};
 
-/// What KubeVirt's pods are called, in front of the VM's name.
-const LAUNCHER: &str = "virt-launcher-";
 /// Blanks between two columns.
 const COLUMN_GAP: usize = 2;
 /// Names are not made shorter than this.
@@ -93,12 +92,9 @@ fn shorten_names(parts: &mut [Part]) -> Vec<String> {
         if domain.is_some() {
             part.node.truncate(without_domain(&part.node).len());
         }
-        let (namespace, name) = part.pod.split_once('/').unwrap_or(("", &part.pod));
-        let name = name.strip_prefix(LAUNCHER).filter(|name| !name.is_empty());
-        if let Some(name) = name.filter(|_| !namespace.is_empty()) {
-            part.pod = format!("{namespace}/{name}");
-            is_launcher = true;
-        }
+        let short = without_launcher(&part.pod);
+        is_launcher |= short != part.pod;
+        part.pod = short;
     }
     let launcher = is_launcher.then(|| LAUNCHER.to_owned());
     launcher.into_iter().chain(domain).collect()

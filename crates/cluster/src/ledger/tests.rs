@@ -246,7 +246,7 @@ fn copies_of_one_nodes_ring_are_added_where_their_times_differ() {
     let ledger = of(&["b", "d"]);
     assert_eq!((ledger.covered_us, ledger.repeated.len()), (MINUTE, 1));
     let same = format!(
-        "the rings of n1 ({}) and n1 ({}) have the same pod aaa at the same times: the first is counted",
+        "the rings of n1 ({}) and n1 ({}) have the same pod team-a/web (aaa) at the same times: the first is counted",
         path("b/n1").display(),
         path("d/n1").display()
     );

@@ -61,7 +61,7 @@ pub(super) fn text(nodes: &Nodes, style: TextStyle) -> String {
         let (ready, state) = (row.can_admit(), row.state.clone());
         (ready, state, numbers, cores(row), notes.numbers(row))
     };
-    let mut rows = NodeRows::of(nodes.nodes.clone(), style, |row| &mut row.name, key);
+    let mut rows = NodeRows::of(nodes.nodes.clone(), style, |row| &mut row.name, key, |_, _| ());
     let is_narrow = uncut.width.is_some_and(|width| !fits(&rows.rows, width, style));
     let has_notes = uncut.width.is_some() && style.legend && (is_narrow || (rows.is_folded && notes.are_different()));
     let mut parts = Vec::new();

@@ -141,23 +141,20 @@ fn many_equal_nodes_share_a_row_on_a_terminal() {
 
 #[test]
 fn a_taint_is_not_broken_inside_on_a_terminal_of_80_columns() {
-    let group = |reason: &str, detail: &str| Group {
-        reason: reason.to_owned(),
-        nodes: 8,
-        examples: ["worker-000", "worker-050", "worker-100"]
-            .map(|node| crate::verdict::Example {
-                node: node.to_owned(),
-                detail: detail.to_owned(),
-            })
-            .to_vec(),
+    let refusal = |what: &str, detail: &str| Refusal {
+        what: what.to_owned(),
+        detail: detail.to_owned(),
     };
-    let groups = [
-        group("taint node.kubernetes.io/unreachable:NoSchedule is not tolerated", ""),
-        group(
-            "kubelet would reject it: TopologyAffinityError",
-            "no NUMA nodes have enough of cpu free",
-        ),
-    ];
+    let taint = refusal("taint node.kubernetes.io/unreachable:NoSchedule is not tolerated", "");
+    let rejection = refusal(
+        "kubelet would reject it: TopologyAffinityError",
+        "no NUMA nodes have enough of cpu free",
+    );
+    let nodes: Vec<String> = (0..8).map(|number| format!("worker-00{number}")).collect();
+    let reasons = nodes
+        .iter()
+        .flat_map(|node| [(node.as_str(), &taint), (node.as_str(), &rejection)]);
+    let groups = groups(reasons);
     let terminal = TextStyle {
         width: Some(80),
         ..TextStyle::from(true)
@@ -165,4 +162,49 @@ fn a_taint_is_not_broken_inside_on_a_terminal_of_80_columns() {
     let text = table_of(&groups, terminal);
     assert!(text.contains("node.kubernetes.io/unreachable:NoSchedule "), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn without_filling_only_nodes_without_room_have_a_reason() {
+    let items = [topology(&large()), node("worker-1", "1Gi", "110")];
+    assert_eq!(
+        filled(&items, "cpus=2,memory=1Gi", false),
+        (Some(1), false, String::new())
+    );
+    let plan = Plan::of(&pod_request("cpus=2,memory=1Gi"), &cluster(&items), false);
+    assert_eq!(plan.stops, []);
+    assert!(plan.assumed.iter().any(|text| text.starts_with("no pods were read")));
+    let (fits, _, stop) = filled(&items, "cpus=2,memory=2Gi", false);
+    assert_eq!(fits, Some(0));
+    assert!(stop.contains("memory"), "{stop}");
+}
+
+#[test]
+fn different_details_of_a_reason_are_named_by_how_many_nodes_have_them() {
+    let of = |details: &[&str]| {
+        let refusals: Vec<(String, Refusal)> = (1..)
+            .zip(details)
+            .map(|(number, detail)| {
+                let refusal = Refusal {
+                    what: "not Ready".to_owned(),
+                    detail: (*detail).to_owned(),
+                };
+                (format!("w-{number}"), refusal)
+            })
+            .collect();
+        let groups = groups(refusals.iter().map(|(node, refusal)| (node.as_str(), refusal)));
+        let text = table_of(&groups, TextStyle::default());
+        text.split("  ").last().unwrap().trim_end().to_owned()
+    };
+    let (rack, other) = ("Kubelet stopped posting", "the network is not ready");
+    assert_eq!(
+        of(&[other, rack, rack, rack, rack, rack]),
+        "5: w-2, w-3, w-4, …: Kubelet stopped posting; 1: w-1: the network is not ready"
+    );
+    // A single further name is not left out.
+    assert_eq!(of(&[rack; 4]), "w-1, w-2, w-3, w-4: Kubelet stopped posting");
+    assert_eq!(of(&[""; 5]), "w-1, w-2, w-3, …");
+    assert_eq!(of(&["2 of 4", "1 of 4"]), "w-1 (2 of 4), w-2 (1 of 4)");
+    let checksums = ["the checksum is 1", "the checksum is 2", "the checksum is 3"];
+    assert_eq!(of(&checksums), "w-1, w-2, w-3; the first of them: the checksum is 1");
 }

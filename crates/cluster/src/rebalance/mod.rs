@@ -8,6 +8,7 @@ mod staying;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -17,12 +18,14 @@ use stelia_kubelet::Uid;
 use stelia_placement_rules::rebalance::{Departure, Limits, MoveKind, rebalance};
 use stelia_table::{Column, Render, TextStyle, column, counted, properties, table};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, called};
 use crate::eligible;
 use crate::objects::Problem;
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
+use crate::prose;
 use crate::verdict::{Group, table_of};
+use crate::vms::{LAUNCHER, without_launcher};
 use may_move::RebalanceInput;
 pub use staying::Staying;
 
@@ -120,7 +123,7 @@ impl Rebalance {
         passed_over.extend(answer.search.passed_over.into_iter().map(|(reason, nodes)| Group {
             reason: reason.to_owned(),
             nodes: nodes as u64,
-            examples: Vec::new(),
+            ..Group::default()
         }));
         let plans = answer
             .plans
@@ -174,7 +177,7 @@ impl Plan {
         }
     }
 
-    fn in_words(&self) -> String {
+    fn in_words(&self, style: TextStyle) -> String {
         let migrations = self.moves.iter().filter(|one| one.how == "migrate").count() as u64;
         let rebinds = self.moves.len() as u64 - migrations;
         let kinds = [(migrations, "migration"), (rebinds, "rebind")];
@@ -187,10 +190,25 @@ impl Plan {
         let (before, after) = self.free_cores;
         format!(
             "{} on CPUs {} after {}{copied}; whole free cores there: {before} now, {after} then",
-            self.node,
+            called(&self.node, style),
             self.cpus,
             kinds.join(" and ")
         )
+    }
+}
+
+impl Move {
+    fn in_words(&self, style: TextStyle) -> String {
+        let to = match self.how {
+            "rebind" => String::new(),
+            _ => format!("{}, ", called(&self.to, style)),
+        };
+        let copied = match self.memory {
+            0 => String::new(),
+            bytes => format!("; {} to copy", of_bytes(bytes)),
+        };
+        let (how, vm, from, cpus) = (self.how, without_launcher(&self.vm), &self.from_cpus, &self.to_cpus);
+        format!("{how} {vm} from CPUs {from} to {to}CPUs {cpus}{copied}")
     }
 }
 
@@ -210,28 +228,42 @@ const MOVES: [Column<Move>; 7] = [
 
 impl Render for Rebalance {
     fn text(&self, style: TextStyle) -> String {
-        let mut lines = vec![("Pod", format!("{} ({} exclusive CPUs)", self.pod, self.cpus))];
+        let mut lines: Vec<(Cow<'_, str>, String)> =
+            vec![("Pod".into(), format!("{} ({} exclusive CPUs)", self.pod, self.cpus))];
         let room = match (&self.fits, self.plans.len() as u64) {
-            (Some(node), _) => format!("on {node}, without any move"),
+            (Some(node), _) => format!("on {}, without any move", called(node, style)),
             (None, 0) => "none, and no plan was found".to_owned(),
             (None, plans) => format!("none now; {}, nothing is done by itself", counted(plans, "plan")),
         };
-        lines.push(("Room", room));
+        lines.push(("Room".into(), room));
         if self.fits.is_none() {
             let cut = if self.cut { ", not to the end" } else { "" };
             let (vms, nodes) = (counted(self.vms, "VM"), counted(self.searched, "node"));
-            lines.push(("Searched", format!("{nodes} with {vms} that may move{cut}")));
-            lines.extend(staying::in_words(&self.staying, style.wide).map(|stays| ("Stays", stays)));
+            lines.push(("Searched".into(), format!("{nodes} with {vms} that may move{cut}")));
+            lines.extend(staying::in_words(&self.staying, style).map(|stays| ("Stays".into(), stays)));
         }
-        lines.extend((1..).zip(&self.plans).map(|(number, plan)| match number {
-            1 => ("Best", plan.in_words()),
-            _ => ("Or", plan.in_words()),
-        }));
+        // A terminal of the usual width has no room for the table: each move is a sentence below its plan.
+        let are_sentences = style.width.is_some() && !style.wide;
+        for (number, plan) in (1..).zip(&self.plans) {
+            lines.push((if number == 1 { "Best" } else { "Or" }.into(), plan.in_words(style)));
+            if are_sentences {
+                let moves = plan.moves.iter();
+                lines.extend(moves.map(|one| (format!("Move {}", one.step).into(), one.in_words(style))));
+            }
+        }
         if !self.plans.is_empty() {
-            lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
+            lines.extend(self.assumed.iter().map(|assumed| ("Assumed".into(), assumed.clone())));
         }
         let mut parts = vec![properties(lines, style)];
-        parts.extend(self.plans.iter().map(|plan| table(&MOVES, &plan.moves, style)));
+        if are_sentences {
+            let mut moves = self.plans.iter().flat_map(|plan| &plan.moves);
+            if moves.any(|one| one.vm != without_launcher(&one.vm)) {
+                let note = format!("Names of VMs are shown without {LAUNCHER}; -o wide shows them whole.");
+                parts.push(prose(&note, style));
+            }
+        } else {
+            parts.extend(self.plans.iter().map(|plan| table(&MOVES, &plan.moves, style)));
+        }
         if self.fits.is_none() && (self.plans.is_empty() || style.wide) {
             parts.push(table_of(&self.passed_over, style));
         }

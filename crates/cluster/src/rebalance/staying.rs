@@ -1,8 +1,9 @@
 //! Pods that stay where they are although their CPUs are their own: containers without a VM.
 
 use serde::Serialize;
+use stelia_table::TextStyle;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, called};
 
 /// How many of them have a line as text, unless all are asked for.
 const MAX_NAMED: usize = 3;
@@ -41,11 +42,11 @@ impl Staying {
     }
 }
 
-/// A line for each; without `all` of the first few only.
-pub(super) fn in_words(staying: &[Staying], all: bool) -> impl Iterator<Item = String> {
-    let most = if all { staying.len() } else { MAX_NAMED };
+/// A line for each; without `-o wide` of the first few only.
+pub(super) fn in_words(staying: &[Staying], style: TextStyle) -> impl Iterator<Item = String> {
+    let most = if style.wide { staying.len() } else { MAX_NAMED };
     let more = staying.len().saturating_sub(most);
     let told = staying.iter().take(most);
-    told.map(|one| format!("{} on {}: {}", one.called(), one.node, one.reason))
+    told.map(move |one| format!("{} on {}: {}", one.called(), called(&one.node, style), one.reason))
         .chain((more > 0).then(|| format!("and {more} more (-o wide)")))
 }

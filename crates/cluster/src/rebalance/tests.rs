@@ -255,3 +255,19 @@ fn containers_are_counted_where_their_node_publishes_them() {
     let counts: Vec<_> = nodes.iter().map(|row| (row.vms, row.containers)).collect();
     assert_eq!(counts, [(Some(2), Some(1)), (Some(1), None)]);
 }
+
+#[test]
+fn on_a_terminal_each_move_is_a_sentence_with_the_whole_name() {
+    let answer = asked(&tight(), "cpus=6,memory=1Gi", ALL);
+    let terminal = TextStyle {
+        width: Some(80),
+        ..TextStyle::from(true)
+    };
+    let text = answer.text(terminal);
+    assert!(
+        text.contains("Move 1:    rebind vms/vm-1 from CPUs 4-7 to CPUs 12-15\n"),
+        "{text}"
+    );
+    assert!(!text.contains("STEP"), "{text}");
+    assert!(answer.text(TextStyle::from(true)).contains("\nSTEP  VM"));
+}

@@ -1,7 +1,24 @@
 //! Which VMs are shown.
 
-use super::rows::LAUNCHER;
 use super::{Vm, VmState};
+
+/// What KubeVirt's pods are called, in front of the VM's name.
+pub(crate) const LAUNCHER: &str = "virt-launcher-";
+
+/// `namespace/name` without [`LAUNCHER`], as narrow terminals show it.
+pub(crate) fn without_launcher(name: &str) -> String {
+    match name.split_once('/') {
+        Some((namespace, pod)) => format!("{namespace}/{}", vm_of(pod)),
+        None => name.to_owned(),
+    }
+}
+
+/// The name of a pod without [`LAUNCHER`].
+fn vm_of(pod: &str) -> &str {
+    pod.strip_prefix(LAUNCHER)
+        .filter(|name| !name.is_empty())
+        .unwrap_or(pod)
+}
 
 /// What a VM has to be; empty lists let everything through.
 #[derive(Debug, Clone, Default)]
@@ -19,12 +36,7 @@ impl VmFilter {
     }
 
     pub(super) fn lets_through(&self, vm: &Vm) -> bool {
-        // As the table shows it on a narrow terminal.
-        let short = vm.pod_name.strip_prefix(LAUNCHER);
-        let is_called = |pattern: &Pattern, name: &str| pattern.fits(&vm.pod_namespace, name, &vm.pod_uid);
-        let fits = |pattern: &Pattern| {
-            is_called(pattern, &vm.pod_name) || short.is_some_and(|short| is_called(pattern, short))
-        };
+        let fits = |pattern: &Pattern| pattern.fits(&vm.pod_namespace, &vm.pod_name, &vm.pod_uid);
         (self.patterns.is_empty() || self.patterns.iter().any(fits))
             && self.namespace.as_ref().is_none_or(|own| *own == vm.pod_namespace)
             && (self.states.is_empty() || self.states.contains(&vm.state))
@@ -67,11 +79,13 @@ impl Pattern {
         (self.namespace.is_none() && !name.contains(['*', '?', '['])).then_some(name)
     }
 
+    /// Whether it names this pod, with [`LAUNCHER`] or, as narrow terminals show it, without.
     pub(crate) fn fits(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let is_name = || self.name.matches(name) || self.name.matches(vm_of(name));
         let is_uid = || self.name.as_str().len() >= MIN_UID_CHARS && uid.starts_with(self.name.as_str());
         match &self.namespace {
-            Some(wanted) => wanted.matches(namespace) && self.name.matches(name),
-            None => self.name.matches(name) || is_uid(),
+            Some(wanted) => wanted.matches(namespace) && is_name(),
+            None => is_name() || is_uid(),
         }
     }
 }
@@ -109,6 +123,14 @@ mod tests {
         ] {
             assert!(!fits(no), "{no}");
         }
+        let launched = |pattern: &str| {
+            let pattern = Pattern::parse(pattern).unwrap();
+            pattern.fits("team-a", "virt-launcher-vm-005-x7k2p", uid)
+        };
+        for yes in ["team-a/vm-005-x7k2p", "vm-*", "virt-launcher-vm-005-x7k2p"] {
+            assert!(launched(yes), "{yes}");
+        }
+        assert!(!launched("team-a/launcher-vm-005-x7k2p"));
         for wrong in ["", "/", "/vm", "team-a/", "a/b/c", "vm-["] {
             assert!(Pattern::parse(wrong).is_err(), "{wrong}");
         }

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_table::{TextStyle, counted, table};
 
+use super::filter::LAUNCHER;
+use super::notes::with_footnotes;
 use super::{COLUMNS, Vm, VmState};
 use crate::cluster::{common_domain, without_domain};
-
-/// What KubeVirt's pods are called, in front of the VM's name.
-pub(super) const LAUNCHER: &str = "virt-launcher-";
 
 /// Limit of the VMs that are listed one by one on a terminal.
 const MAX_LISTED_VMS: usize = 20;
@@ -35,18 +34,20 @@ pub(super) enum Fold {
 pub(super) struct Rows {
     pub(super) vms: Vec<Vm>,
     pub(super) left_out: Vec<String>,
+    /// The footnotes that stand for reasons.
+    pub(super) notes: Vec<String>,
     /// Whether a row stands for several VMs.
     pub(super) is_folded: bool,
 }
 
 impl Rows {
-    pub(super) fn of(vms: &[Vm], style: TextStyle, fold: Fold) -> Self {
+    pub(super) fn of(all: &[Vm], style: TextStyle, fold: Fold) -> Self {
         let vms: Vec<Vm> = match (style.wide, style.width) {
             // A column of its own has the message.
-            (true, _) => vms.to_vec(),
+            (true, _) => all.to_vec(),
             // What reads a pipe gets each.
-            (false, None) => vms.iter().cloned().map(with_message).collect(),
-            (false, Some(_)) => folded(vms.iter().cloned().map(with_cause).collect(), fold),
+            (false, None) => all.iter().cloned().map(with_message).collect(),
+            (false, Some(_)) => folded(all.iter().cloned().map(with_cause).collect(), fold),
         };
         let is_folded = vms.iter().any(|vm| vm.label.is_some());
         let whole = TextStyle {
@@ -58,15 +59,21 @@ impl Rows {
         let is_wide = style
             .width
             .is_some_and(|width| table(&COLUMNS, &vms, whole).lines().any(too_long(width)));
-        let (vms, left_out) = match is_wide {
-            true => shortened(vms),
-            false => (vms, Vec::new()),
-        };
-        Self {
+        let mut rows = Self {
             vms,
-            left_out,
             is_folded,
+            ..Self::default()
+        };
+        if is_wide {
+            (rows.vms, rows.left_out) = shortened(rows.vms);
+            let is_wide = style
+                .width
+                .is_some_and(|width| table(&COLUMNS, &rows.vms, whole).lines().any(too_long(width)));
+            if is_wide && style.legend && !style.wide {
+                (rows.vms, rows.notes) = with_footnotes(rows.vms, all);
+            }
         }
+        rows
     }
 }
 
@@ -80,6 +87,8 @@ struct Group {
     nodes: BTreeSet<String>,
     /// How many of them have a row.
     rows: u64,
+    /// Since when the first of the rest is so, with the age as text.
+    oldest: Option<(u64, String)>,
 }
 
 /// The VMs with one row for those that are alike, where the first of them is. The first VMs that need attention have a row of their own.
@@ -101,12 +110,24 @@ fn folded(vms: Vec<Vm>, fold: Fold) -> Vec<Vm> {
             // The row of the rest has the nodes of the rest.
             if group.vms > named {
                 group.nodes.extend(vm.node.clone());
+                let since = vm.since_us.zip(vm.age.clone());
+                group.oldest = group.oldest.take().into_iter().chain(since).min();
             }
         }
     }
-    let mut rows = Vec::new();
+    // The rows of a group stand together, where the first of them is.
+    let mut places: BTreeMap<Alike, usize> = BTreeMap::new();
+    let mut rows: Vec<Vec<Vm>> = Vec::new();
     for vm in vms {
-        let Some(group) = key(&vm).and_then(|key| groups.get_mut(&key)) else {
+        let key = key(&vm);
+        let at = key
+            .clone()
+            .map_or(rows.len(), |key| *places.entry(key).or_insert(rows.len()));
+        if at == rows.len() {
+            rows.push(Vec::new());
+        }
+        let Some(rows) = rows.get_mut(at) else { continue };
+        let Some(group) = key.and_then(|key| groups.get_mut(&key)) else {
             rows.push(vm);
             continue;
         };
@@ -119,7 +140,7 @@ fn folded(vms: Vec<Vm>, fold: Fold) -> Vec<Vm> {
             rows.push(row_of(vm, group, named));
         }
     }
-    rows
+    rows.concat()
 }
 
 /// How many VMs have a row of their own before the others of their group share one.
@@ -141,7 +162,7 @@ fn row_of(vm: Vm, group: &Group, named: u64) -> Vm {
         reason: is_unpublished
             .then(|| NO_CONDITION.to_owned())
             .or_else(|| vm.reason.clone()),
-        age: None,
+        age: group.oldest.clone().map(|(_, age)| age),
         ..vm
     }
 }

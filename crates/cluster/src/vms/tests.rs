@@ -356,11 +356,11 @@ fn many_vms_that_are_alike_share_a_row_on_a_terminal_and_those_in_trouble_are_na
     let rows_of_all = rows(&text);
     assert_eq!(rows_of_all.len(), 10 + 1 + 1 + 10 + 1 + 1, "{text}");
     assert_eq!(rows_of_all[0], "team-a/f-00 w-00 floating 10m FloatingTooLong");
-    assert_eq!(rows_of_all[10], "2 more VMs 2 nodes floating - FloatingTooLong");
-    assert_eq!(rows_of_all[11], "12 VMs 12 nodes floating - starting");
+    assert_eq!(rows_of_all[10], "2 more VMs 2 nodes floating 10m FloatingTooLong");
+    assert_eq!(rows_of_all[11], "12 VMs 12 nodes floating 60s starting");
     assert_eq!(rows_of_all[12], "team-a/c-00 w-00 contained 10m the kernel refused");
-    assert_eq!(rows_of_all[22], "2 more VMs 2 nodes contained - the kernel refused");
-    assert_eq!(rows_of_all[23], "24 VMs 12 nodes isolated -");
+    assert_eq!(rows_of_all[22], "2 more VMs 2 nodes contained 10m the kernel refused");
+    assert_eq!(rows_of_all[23], "24 VMs 12 nodes isolated 10m");
     assert!(text.contains("\n-o wide lists each VM.\n"), "{text}");
     assert!(text.contains("\nFloatingTooLong: no CPUs of its own"), "{text}");
     // Each has a row in a pipe, with -o wide, and where states or an order are asked for.
@@ -428,11 +428,54 @@ fn vms_that_health_calls_degraded_and_whose_isolation_holds_are_told() {
     let note = "The nodes report 2 more VMs with a reason of degradation";
     assert!(text(&items, None).contains(note));
     let none = text(&items, Some(VmState::Degraded));
-    assert!(none.starts_with(&format!("No VMs.\n{note}")), "{none}");
+    assert!(
+        none.starts_with("No VMs.\nThe nodes report 2 VMs with a reason"),
+        "{none}"
+    );
     assert!(!text(&items, Some(VmState::Isolated)).contains(note));
     let evicted = pod("a", Some("w-1"), Some(("False", "Evicted")));
     let both = [evicted.clone(), isolated("b"), object.clone()];
     assert!(text(&both, None).contains("1 more VM with a reason"));
     let all = [evicted, pod("b", Some("w-1"), Some(("False", "CpusOffline"))), object];
     assert!(!text(&all, None).contains("more VM"));
+}
+
+#[test]
+fn where_names_need_the_room_reasons_are_footnotes_with_the_message() {
+    let name = |at: usize| format!("virt-launcher-a-database-with-a-long-name-{at}-x7k2p");
+    let told = [
+        ("Evicted", "w-1"),
+        ("StepFailed", "w-1"),
+        ("Evicted", "w-2"),
+        ("Isolated", "w-2"),
+    ];
+    let mut items: Vec<Value> = told
+        .iter()
+        .enumerate()
+        .map(|(at, (reason, node))| {
+            let status = if *reason == "Isolated" { "True" } else { "False" };
+            pod(&name(at), Some(node), Some((status, reason)))
+        })
+        .collect();
+    items.push(json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "w-2"},
+        "status": {"conditions": [{"type": "Ready", "status": "Unknown", "message": "no status"}]},
+    }));
+    items.push(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "w-1"}}));
+    let vms = Vms::of(&cluster(&items), &VmFilter::default(), VmOrder::default(), true, NOW);
+    let text = vms.text(TextStyle {
+        width: Some(80),
+        ..TextStyle::from(true)
+    });
+    assert!(
+        text.starts_with("4 VMs on 2 nodes: 3 degraded, 1 isolated, 1 of them on nodes that do not answer.\n"),
+        "{text}"
+    );
+    for whole in [
+        "team-a/a-database-with-a-long-name-2-x7k2p  w-2   degraded    10m  [1] [2]\n",
+        "team-a/a-database-with-a-long-name-0-x7k2p  w-1   degraded    10m  [1]\n",
+        "\n[1] Evicted: why Evicted\n[2] its Node is not Ready\n[3] StepFailed: why StepFailed\n",
+    ] {
+        assert!(text.contains(whole), "{whole}: {text}");
+    }
 }

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 use stelia_cpus::CpuSet;
-use stelia_table::counted;
+use stelia_table::{TextStyle, counted};
 
 use crate::chooser::Chooser;
-use crate::cluster::{Cluster, Member};
+use crate::cluster::{Cluster, Member, called};
 use crate::nodes::{Numa, Row};
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
@@ -152,11 +152,13 @@ fn held(cluster: &Cluster, member: &Member, near: Option<&CpuSet>) -> Vec<Held> 
 
 impl Closest {
     /// A sentence: what is there, what is needed, who has it.
-    pub fn in_words(&self) -> String {
+    pub fn in_words(&self, style: TextStyle) -> String {
         let on_one = if self.one_numa_node { " on one NUMA node" } else { "" };
         let mut words = format!(
             "{} has room for {} of {} CPUs{on_one}",
-            self.node, self.largest_vm_cpus, self.needed_cpus
+            called(&self.node, style),
+            self.largest_vm_cpus,
+            self.needed_cpus
         );
         let cores: Vec<String> = self
             .numa
