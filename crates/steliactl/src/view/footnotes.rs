@@ -20,15 +20,21 @@ impl<'a> SharedReasons<'a> {
         Self(shared)
     }
 
-    /// The number of its footnote, "[1]"; `None` where at most one VM has it.
-    pub(crate) fn number(&self, reason: &str) -> Option<String> {
-        let at = self.0.iter().position(|(_, (other, _))| *other == reason)?;
-        Some(format!("[{}]", at + 1))
+    /// The place of its footnote, from 0; `None` where at most one VM has it.
+    fn place(&self, reason: &str) -> Option<usize> {
+        self.0.iter().position(|(_, (other, _))| *other == reason)
     }
 
-    /// What a row of a table has for a reason: the number of a footnote, or the reason itself where only one VM has it.
-    pub(crate) fn short(&self, reason: &str) -> String {
-        self.number(reason).unwrap_or_else(|| reason.to_owned())
+    /// What a row of a table has for its causes, each with the words that the row has where no other VM has the cause: these words, then
+    /// the numbers of footnotes in ascending order.
+    pub(crate) fn row<'r>(&self, causes: impl IntoIterator<Item = (&'r str, String)>) -> String {
+        let parts = causes.into_iter().map(|(cause, words)| match self.place(cause) {
+            Some(place) => (Some(place), format!("[{}]", place + 1)),
+            None => (None, words),
+        });
+        let mut parts: Vec<(Option<usize>, String)> = parts.collect();
+        parts.sort_by_key(|(place, _)| *place);
+        parts.into_iter().map(|(_, part)| part).collect::<Vec<_>>().join("; ")
     }
 
     /// The lines below a table: "[1] 200 VMs: …, for up to 3 h"; `now` is in microseconds since the epoch.
@@ -120,8 +126,8 @@ mod tests {
             (c, "the file is empty", BROKEN),
         ];
         let shared = SharedReasons::of(all);
-        assert_eq!(shared.short("the file is empty"), "[1]");
-        assert_eq!(shared.short("CPU 2 is offline"), "CPU 2 is offline");
+        let causes = ["the file is empty", "CPU 2 is offline"].map(|cause| (cause, cause.to_owned()));
+        assert_eq!(shared.row(causes), "CPU 2 is offline; [1]");
         let style = TextStyle {
             width: Some(20),
             ..TextStyle::from(true)

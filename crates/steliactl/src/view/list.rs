@@ -89,10 +89,10 @@ impl Instance {
             (Some(floats), true) => format!("floats: {floats}"),
             _ => text.to_owned(),
         };
-        let causes = self.causes(degraded).into_iter();
-        let row = causes.map(|(text, _)| shared.number(&text).unwrap_or_else(|| in_words(&text)));
+        let causes = self.causes(degraded);
+        let causes = causes.iter().map(|(text, _)| (text.as_str(), in_words(text)));
         Self {
-            row: Some(row.collect::<Vec<_>>().join("; ")),
+            row: Some(shared.row(causes)),
             ..self.clone()
         }
     }

@@ -67,10 +67,7 @@ pub(crate) const fn columns<'a>() -> [Column<FoldedFinding<'a>>; 4] {
         .wide(),
         column("PROBLEM", FoldedFinding::problem)
             .wraps()
-            .whole()
             .means(|_| Meaning::Broken),
-        column("CURE", |one: &FoldedFinding<'_>| one.finding.cure.clone())
-            .wraps()
-            .whole(),
+        column("CURE", |one: &FoldedFinding<'_>| one.finding.cure.clone()).wraps(),
     ]
 }

@@ -211,8 +211,8 @@ fn folded(model: &Model, time: u64, style: TextStyle) -> String {
     let reason = |row: &Row<'_>| match row.vcpu {
         Some(_) => row.reason().unwrap_or_default().to_owned(),
         None => {
-            let parts = row.instance.reasons.iter();
-            parts.map(|(text, _)| shared.short(text)).collect::<Vec<_>>().join("; ")
+            let causes = row.instance.reasons.iter();
+            shared.row(causes.map(|(text, _)| (text.as_str(), text.clone())))
         }
     };
     let lines = rows.into_iter().map(|row| Line {
