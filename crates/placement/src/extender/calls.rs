@@ -9,6 +9,7 @@ use stelia_placement_rules::request::Request;
 use stelia_placement_rules::score;
 use stelia_text::excerpt;
 
+use super::best_nodes::best_nodes;
 use super::types::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
     ExtenderPreemptionResult, HostPriority, MetaVictims,
@@ -80,7 +81,7 @@ fn pod_needs(placer: &Placer, nodes: usize, pod: &RawValue) -> Result<PodNeeds, 
     }
 }
 
-/// `ExtenderFilterResult`, JSON. What is wrong with the call is its `Error`, and the scheduler tries again after its backoff.
+/// `ExtenderFilterResult`, JSON: of many nodes with room the best ones. Nodes with room that it does not name are no refusals. What is wrong with the call is its `Error`, and the scheduler tries again after its backoff.
 ///
 /// All refusals are unresolvable by preemption: kube-scheduler chooses victims by its own filters, which the nodes of a call have passed, so it would find
 /// none on them, and treats that as an error.
@@ -99,13 +100,14 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
         Ok((names, PodNeeds::Room(uid, request))) => {
             let mut fit = Vec::with_capacity(names.len());
             placer.evaluate_nodes(&request, &names, |name, answer| match answer {
-                Answer::Fits(_) => fit.push(name),
+                Answer::Fits(total) => fit.push((total, name)),
                 Answer::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
             });
             if let Some(uid) = uid.filter(|_| fit.is_empty()) {
                 placer.add_waiting(uid, answered_at);
             }
-            result.node_names = Some(fit);
+            let number = uid.map_or(0, |uid| uid.0);
+            result.node_names = Some(best_nodes(fit, number));
         }
     }
     serde_json::to_vec(&result)
