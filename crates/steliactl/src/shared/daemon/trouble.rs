@@ -113,9 +113,9 @@ mod tests {
             Trouble::of(&contained),
             Trouble::of(&instance(State::Isolated, std::slice::from_ref(&node))),
         ];
-        let interrupt = Reason::of_node(ReasonKind::Interrupts, "interrupt 130 reaches the CPUs 8-11");
-        assert_eq!(Trouble::of(&instance(State::Isolated, &[interrupt])), Trouble::Degraded);
         use Trouble::{Calm, Contained, Degraded, Floating};
+        let interrupt = Reason::of_node(ReasonKind::Interrupts, "interrupt 130 reaches the CPUs 8-11");
+        assert_eq!(Trouble::of(&instance(State::Isolated, &[interrupt])), Degraded);
         assert_eq!(order, [Degraded, Floating, Contained, Calm]);
         assert!(order.is_sorted());
     }
