@@ -213,7 +213,9 @@ fn such_as(group: &Group) -> String {
         }
         several => {
             let named = several.iter().take(MAX_DETAILS);
-            let mut named: Vec<String> = named.map(|same| format!("{}: {}", same.nodes, words(same))).collect();
+            let mut named: Vec<String> = named
+                .map(|same| format!("{}: {}", same.nodes, words(same).trim_end_matches('.')))
+                .collect();
             let more: u64 = several.iter().skip(MAX_DETAILS).map(|same| same.nodes).sum();
             if more > 0 {
                 named.push(format!("{more} others"));

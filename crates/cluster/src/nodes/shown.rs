@@ -2,40 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use stelia_table::{Column, Meaning, TextStyle, column, counted, table};
+use stelia_table::{Column, Meaning, TextStyle, counted, table};
 
-use super::{COLUMNS, Nodes, Row, cores, number, yes_or_no};
+use super::{COLUMNS, Nodes, Row, cores, number};
 use crate::cluster::without_domain;
 use crate::node_rows::{self, NodeRows};
 use crate::prose;
 
 /// The columns on a terminal that has no room for [`COLUMNS`].
-const NARROW: [Column<Row>; 9] = [
-    column("NODE", |row: &Row| row.name.clone()).yields(1).shortens(),
-    column("READY", |row: &Row| yes_or_no(row.can_admit())).means(|row| match row.can_admit() {
-        Some(true) => Meaning::Good,
-        Some(false) => Meaning::Broken,
-        None => Meaning::Plain,
-    }),
-    column("STATE", |row: &Row| row.state.clone())
-        .whole()
-        .means(|row| match row.state.as_str() {
-            "usable" => Meaning::Good,
-            _ => Meaning::Attention,
-        }),
-    column("CPUS", |row: &Row| number(row.cpus)).right().whole(),
-    column("FREE", |row: &Row| number(row.free_cpus)).right().whole(),
-    column("FREE CORES", cores_without_ids).wraps().whole(),
-    column("LARGEST", |row: &Row| number(row.largest_vm_cpus))
-        .right()
-        .whole(),
-    column("VMS", |row: &Row| number(row.vms)).right().whole(),
-    column("NOTE", |row: &Row| row.warnings.join(" "))
-        .wraps()
-        .whole()
-        .means(|_| Meaning::Attention)
-        .or_nothing(),
-];
+fn narrow_columns() -> Vec<Column<Row>> {
+    let columns = COLUMNS.into_iter().map(|column| match column.heading() {
+        "FREE CORES" => stelia_table::column("FREE CORES", cores_without_ids).wraps().whole(),
+        "WARNINGS" => stelia_table::column("NOTE", |row: &Row| row.warnings.join(" "))
+            .wraps()
+            .whole()
+            .means(|_| Meaning::Attention)
+            .or_nothing(),
+        _ => column,
+    });
+    columns.collect()
+}
 
 /// `12 8`, where the ids of the NUMA nodes are 0 and 1.
 fn cores_without_ids(row: &Row) -> String {
@@ -72,7 +58,7 @@ pub(super) fn text(nodes: &Nodes, style: TextStyle) -> String {
         for row in &mut rows.rows {
             row.warnings = notes.numbers(row).iter().map(|number| format!("[{number}]")).collect();
         }
-        parts.push(table(&NARROW, &rows.rows, uncut));
+        parts.push(table(&narrow_columns(), &rows.rows, uncut));
         let words = notes.in_words();
         parts.extend((!words.is_empty()).then(|| words.iter().map(|note| prose(note, style)).collect()));
     } else {

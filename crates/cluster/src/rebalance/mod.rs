@@ -212,6 +212,11 @@ impl Move {
     }
 }
 
+/// What a plan is called.
+fn best_or(number: usize) -> &'static str {
+    if number == 1 { "Best" } else { "Or" }
+}
+
 const MOVES: [Column<Move>; 7] = [
     column("STEP", |one: &Move| one.step.to_string()).right(),
     column("VM", |one: &Move| one.vm.clone()).yields(1).shortens(),
@@ -245,7 +250,7 @@ impl Render for Rebalance {
         // A terminal of the usual width has no room for the table: each move is a sentence below its plan.
         let are_sentences = style.width.is_some() && !style.wide;
         for (number, plan) in (1..).zip(&self.plans) {
-            lines.push((if number == 1 { "Best" } else { "Or" }.into(), plan.in_words(style)));
+            lines.push((best_or(number).into(), plan.in_words(style)));
             if are_sentences {
                 let moves = plan.moves.iter();
                 lines.extend(moves.map(|one| (format!("Move {}", one.step).into(), one.in_words(style))));
@@ -262,7 +267,13 @@ impl Render for Rebalance {
                 parts.push(prose(&note, style));
             }
         } else {
-            parts.extend(self.plans.iter().map(|plan| table(&MOVES, &plan.moves, style)));
+            parts.extend((1..).zip(&self.plans).map(|(number, plan)| {
+                let heading = match style.width {
+                    Some(_) => format!("{}: {}\n", best_or(number), called(&plan.node, style)),
+                    None => String::new(),
+                };
+                heading + &table(&MOVES, &plan.moves, style)
+            }));
         }
         if self.fits.is_none() && (self.plans.is_empty() || style.wide) {
             parts.push(table_of(&self.passed_over, style));
