@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use unicode_width::UnicodeWidthStr;
 
 use super::history::{HISTORY_SAMPLES, bars};
+use crate::shared::daemon::Trouble;
 use crate::shared::kernel::rates::{InstanceRates, Model, Rates, VcpuRates, mean};
 use crate::shared::output::{self, Meaning};
 
@@ -62,6 +63,8 @@ pub(crate) struct Column {
 }
 
 const INSTANCE: &str = "INSTANCE";
+const STATE: &str = "STATE";
+const CPUS: &str = "CPUS";
 
 /// Columns of what resctrl counts; shown only on hardware where it does.
 const OF_CACHES: [&str; 2] = ["LLC-MIB", "MEM-MIB/S"];
@@ -82,9 +85,10 @@ pub(crate) static COLUMNS: [Column; 14] = [
         ),
     },
     Column {
-        title: "STATE",
+        title: STATE,
         width: 10,
-        rank: 3,
+        // The reason has it too where it is not isolated.
+        rank: 6,
         value: Value::Text(
             |row| row.vcpu.map_or_else(|| row.instance.state.clone(), |_| String::new()),
             |a, b| a.instance.state.cmp(&b.instance.state),
@@ -92,9 +96,9 @@ pub(crate) static COLUMNS: [Column; 14] = [
     },
     // The exclusive CPUs, or the CPU that a vCPU is pinned to.
     Column {
-        title: "CPUS",
+        title: CPUS,
         width: 8,
-        rank: 5,
+        rank: 3,
         value: Value::Text(
             |row| match row.vcpu {
                 None => row.instance.cpus.to_string(),
@@ -111,7 +115,7 @@ pub(crate) static COLUMNS: [Column; 14] = [
     Column {
         title: "BUSY",
         width: HISTORY_SAMPLES,
-        rank: 6,
+        rank: 5,
         value: Value::Recent,
     },
     number("MIGR/S", 6, 10, Value::Rate(|rates| rates.migrations_per_second)),
@@ -152,6 +156,9 @@ pub(crate) static COLUMNS: [Column; 14] = [
         ),
     },
 ];
+
+/// The rank of the states where they come before the CPUs.
+const STATES_RANK: usize = 3;
 
 const fn number(title: &'static str, width: usize, rank: usize, value: Value) -> Column {
     Column {
@@ -208,13 +215,24 @@ pub(crate) fn names_width(model: &Model) -> usize {
     names.max().unwrap_or(0)
 }
 
+/// Whether VMs are degraded for no reason of their own: then all reasons are alike, and the states tell VMs apart.
+pub(crate) fn needs_states(model: &Model) -> bool {
+    let mut instances = model.instances.iter();
+    instances.any(|one| !one.whole && one.trouble != Trouble::Degraded)
+}
+
 /// The columns that fit into `width`, left to right, each by its place in [`COLUMNS`] and with its own width; columns are
-/// one blank apart; those of caches only with `caches`. The names, of which the longest is `names` wide, come before the
+/// one blank apart; those of caches only with `caches`; with `states` the states come before the CPUs. The names, of which the longest is `names` wide, come before the
 /// reasons: these are cut first.
-pub(crate) fn fitting(width: usize, names: usize, caches: bool) -> Vec<(usize, usize)> {
+pub(crate) fn fitting(width: usize, names: usize, caches: bool, states: bool) -> Vec<(usize, usize)> {
     let mut ranked: Vec<(usize, &Column)> = COLUMNS.iter().enumerate().collect();
     ranked.retain(|(_, column)| caches || !OF_CACHES.contains(&column.title));
-    ranked.sort_by_key(|(_, column)| column.rank);
+    // Equal ranks stay in the order from left to right.
+    ranked.sort_by_key(|(_, column)| match column.title {
+        STATE if states => STATES_RANK,
+        CPUS if states => STATES_RANK + 2,
+        _ => column.rank,
+    });
     let mut used = 0;
     let mut fitting: Vec<(usize, usize)> = Vec::new();
     for (place, column) in ranked {
@@ -248,7 +266,7 @@ pub(super) fn number_text(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
-/// What is wrong with an instance comes first, in the order of [`Trouble`](crate::shared::daemon::Trouble), then what something disturbs;
+/// What is wrong with an instance comes first, in the order of [`Trouble`], then what something disturbs;
 /// then by name.
 fn by_trouble(a: Row<'_>, b: Row<'_>) -> Ordering {
     let rank = |row: Row<'_>| {
@@ -293,7 +311,7 @@ pub(crate) fn rows(model: &Model, sort: Option<usize>, reverse: bool, collapsed:
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
-    use crate::shared::daemon::{Pod, Trouble};
+    use crate::shared::daemon::Pod;
 
     fn rates(utilisation: f64, delay: f64) -> Rates {
         Rates {
@@ -371,7 +389,6 @@ pub(super) mod testing {
 mod tests {
     use super::testing::{disturbed, model};
     use super::*;
-    use crate::shared::daemon::Trouble;
 
     fn place(title: &str) -> usize {
         COLUMNS.iter().position(|column| column.title == title).unwrap()
@@ -388,32 +405,36 @@ mod tests {
     #[test]
     fn columns_go_by_priority_and_never_beyond_the_width() {
         for (width, names) in (20..240).flat_map(|width| [0, 36, 120].map(|names| (width, names))) {
-            let columns = fitting(width, names, true);
+            let columns = fitting(width, names, true, false);
             let used: usize = columns.iter().map(|(_, width)| width).sum::<usize>() + columns.len() - 1;
             assert!(used <= width, "{width}: {columns:?}");
             assert!(columns.iter().any(|(column, _)| *column == place("UTIL%")));
         }
         let titles = |width, names| -> Vec<&str> {
-            let columns = fitting(width, names, false).into_iter();
+            let columns = fitting(width, names, false, false).into_iter();
             columns.map(|(column, _)| COLUMNS[column].title).collect()
         };
-        assert_eq!(titles(40, 36), ["INSTANCE", "STATE", "UTIL%", "DELAY%"]);
-        let eighty = ["INSTANCE", "STATE", "UTIL%", "DELAY%", "REASON"];
+        assert_eq!(titles(40, 36), ["INSTANCE", "CPUS", "UTIL%", "DELAY%"]);
+        let eighty = ["INSTANCE", "CPUS", "UTIL%", "DELAY%", "REASON"];
         assert_eq!(titles(80, 36), eighty);
         assert_eq!(titles(80, 200), eighty);
+        // Where all have the reason of the node, the states are the difference.
+        let columns = fitting(80, 36, false, true).into_iter();
+        let columns: Vec<&str> = columns.map(|(column, _)| COLUMNS[column].title).collect();
+        assert_eq!(columns, ["INSTANCE", "STATE", "UTIL%", "DELAY%", "REASON"]);
         assert_eq!(
             [(144, 36), (162, 200)].map(|(width, names)| titles(width, names).len()),
             [COLUMNS.len() - OF_CACHES.len(); 2]
         );
         // The column of names is always shown.
-        assert_eq!(fitting(3, 36, true).len(), 1);
-        assert_eq!(fitting(200, 36, true).len(), COLUMNS.len());
+        assert_eq!(fitting(3, 36, true, false).len(), 1);
+        assert_eq!(fitting(200, 36, true, false).len(), COLUMNS.len());
     }
 
     #[test]
     fn names_are_whole_where_there_is_room_and_the_reasons_have_the_rest() {
         let of = |width, names| {
-            let columns = fitting(width, names, false);
+            let columns = fitting(width, names, false, false);
             (columns[0].1, columns[columns.len() - 1].1)
         };
         assert_eq!(of(100, 36), (36, 29));

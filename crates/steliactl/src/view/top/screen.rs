@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::live_rows::{COLUMNS, Column, Row, fitting, names_width, rows};
+use super::live_rows::{COLUMNS, Column, Row, fitting, names_width, needs_states, rows};
 use crate::shared::kernel::rates::Model;
 use crate::shared::output::{self, Meaning};
 
@@ -80,7 +80,7 @@ impl Screen {
             KeyCode::Char('i') => self.collapsed = !self.collapsed,
             KeyCode::Char('s') => {
                 // Only through the columns that are visible.
-                let columns = fitting(width, names_width(model), model.has_caches());
+                let columns = fitting(width, names_width(model), model.has_caches(), needs_states(model));
                 let place = columns.iter().position(|(column, _)| Some(*column) == self.sort);
                 let next = place.map_or(0, |place| place + 1);
                 self.sort = columns.get(next).map(|(column, _)| *column);
@@ -153,7 +153,7 @@ impl Screen {
                 line(row, text, plain);
             }
         } else {
-            let columns = fitting(width, names_width(model), model.has_caches());
+            let columns = fitting(width, names_width(model), model.has_caches(), needs_states(model));
             let header = line_of(&columns, |column| column.title.to_owned());
             line(2, &header, plain.add_modifier(Modifier::REVERSED));
             let rows = self.rows(model);
@@ -275,11 +275,11 @@ mod tests {
         assert_snapshot!(drawn(&by_name(), 40, 9), @r#"
         "top: 2 instances, 2 vCPUs, by INSTANCE; "
         "                                        "
-        "INSTANCE        STATE       UTIL% DELAY%"
-        "3ceda12…fe654a6 isolated    140.0    0.5"
-        "  vcpu 0                     40.0    0.5"
-        "  vcpu 1                    100.0    0.0"
-        "b9e4f71…cbaf8e5 floating        -      -"
+        "INSTANCE          CPUS      UTIL% DELAY%"
+        "3ceda12c…8fe654a6 4-5       140.0    0.5"
+        "  vcpu 0          4          40.0    0.5"
+        "  vcpu 1          5         100.0    0.0"
+        "b9e4f71c…3cbaf8e5 2             -      -"
         "                                        "
         "q quit  s sort  r reverse  i instances  "
         "#);
@@ -290,11 +290,11 @@ mod tests {
         assert_snapshot!(drawn_of(&disturbed(), &by_name(), 80, 9), @r#"
         "top: 2 instances, 2 vCPUs, by INSTANCE; 1 floating, 1 isolated, 1 degraded; row "
         "vCPU 1 waits 12 % for a CPU, preempted 30/s                                     "
-        "INSTANCE                     STATE       UTIL% DELAY% REASON                    "
-        "kubevirt/virt-…x7k2p-primary isolated    140.0    0.5 vCPU 1 waits 12 % for a C…"
-        "  vcpu 0                                  40.0    0.5                           "
-        "  vcpu 1                                 100.0    0.0 waits 12 % for a CPU, pre…"
-        "kubevirt/virt-launcher-web   floating        -      - degraded: kubelet gave CP…"
+        "INSTANCE                       CPUS      UTIL% DELAY% REASON                    "
+        "kubevirt/virt-l…-x7k2p-primary 4-5       140.0    0.5 vCPU 1 waits 12 % for a C…"
+        "  vcpu 0                       4          40.0    0.5                           "
+        "  vcpu 1                       5         100.0    0.0 waits 12 % for a CPU, pre…"
+        "kubevirt/virt-launcher-web     2             -      - degraded: kubelet gave CP…"
         "                                                                                "
         "q quit  s sort  r reverse  i instances  / filter  h help                        "
         "#);
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(screen.selected, 3);
         // Room for two rows.
         let text = drawn(&screen, 40, 6).to_string();
-        assert!(text.contains("b9e4f71") && !text.contains("3ceda12"), "{text}");
+        assert!(text.contains("b9e4f71c") && !text.contains("3ceda12c"), "{text}");
         press(&mut screen, "kkkkkk");
         assert_eq!(screen.selected, 0);
     }
