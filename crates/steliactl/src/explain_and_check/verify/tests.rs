@@ -297,6 +297,6 @@ fn the_cure_of_kubelets_file_is_that_of_its_message() {
     let verified = verified(&node, &whole(), None, None, NOW);
     assert_eq!(
         verified.findings[0].cure,
-        "somebody edited the file: drain the node, stop kubelet, remove the file, start kubelet"
+        "its content was changed after kubelet wrote it (an edit, a damaged disk): drain the node, stop kubelet, remove the file, start kubelet"
     );
 }

@@ -4,11 +4,17 @@ use stelia_api::ReasonKind;
 use stelia_cpus::CpuSet;
 
 /// The remedy where the file has less than kubelet wrote.
-const NOT_WRITTEN_TO_ITS_END: &str = "the node lost power: drain it, stop kubelet, remove the file, start kubelet";
+const NOT_WRITTEN_TO_ITS_END: &str = "the file was not written to its end (power loss, full disk): drain the node, stop kubelet, remove the file, start kubelet";
+
+/// The remedy where the checksum is not that of the content.
+const CONTENT_CHANGED: &str = "its content was changed after kubelet wrote it (an edit, a damaged disk): drain the node, stop kubelet, remove the file, start kubelet";
+
+/// The remedy where the file is JSON of what kubelet never writes.
+const NOT_KUBELETS: &str = "no kubelet writes such content (an edit, a damaged disk): drain the node, stop kubelet, remove the file, start kubelet";
 
 /// What `docs/troubleshooting.md` has for each message about kubelet's file, under "kubelet's file cannot be used". The first message that is in
 /// a text counts.
-const KUBELET_FILE: [(&str, &str); 9] = [
+const KUBELET_FILE: [(&str, &str); 15] = [
     (
         "No such file",
         "kubelet never ran here, or has another root directory: kubelet-home of steliactl doctor",
@@ -22,14 +28,21 @@ const KUBELET_FILE: [(&str, &str); 9] = [
     // serde_json's words where a file ends early; a file of zeroes is no object. Neither is a newer schema.
     ("while parsing", NOT_WRITTEN_TO_ITS_END),
     ("not a JSON object", NOT_WRITTEN_TO_ITS_END),
-    (
-        "has checksum",
-        "somebody edited the file: drain the node, stop kubelet, remove the file, start kubelet",
-    ),
+    ("has checksum", CONTENT_CHANGED),
+    // serde_json's words for an object without kubelet's oldest members, and for a number that is too large.
+    ("missing field", NOT_KUBELETS),
+    ("expected u32", NOT_KUBELETS),
+    ("CPU list", NOT_KUBELETS),
+    ("is not a pod UID", NOT_KUBELETS),
+    ("are in the default set too", NOT_KUBELETS),
     ("no known schema", "kubelet is newer: upgrade steliad"),
     (
         "gives CPUs to containers",
         "remove the driver, or cpu-source = \"kubelet\"",
+    ),
+    (
+        "the shared pool is empty",
+        "set reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",
     ),
 ];
 
@@ -91,6 +104,19 @@ mod tests {
     }
 
     #[test]
+    fn what_no_kubelet_writes_is_not_called_a_newer_kubelets() {
+        for text in [
+            "{}",
+            r#"{"policyName":"static","defaultCpuSet":"","checksum":9999999999}"#,
+        ] {
+            let refused = stelia_kubelet::CpuManagerState::parse(text.as_bytes()).unwrap_err();
+            assert_eq!(remedy_of_file(&refused.to_string()), Some(NOT_KUBELETS), "{refused}");
+        }
+        let beyond = "the default set: CPU list \"8-9999\": \"8-9999\" is beyond the highest CPU number 8191";
+        assert_eq!(remedy_of_file(beyond), Some(NOT_KUBELETS));
+    }
+
+    #[test]
     fn a_file_that_ends_early_is_not_called_a_newer_kubelets() {
         let whole = r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1,"slices":{}}"#;
         let remedy_of = |bytes: &[u8]| {
@@ -110,10 +136,7 @@ mod tests {
     #[test]
     fn the_message_decides_only_about_kubelets_file() {
         let text = "kubelet's state cannot be used: the file has checksum 1, its content gives 2";
-        assert_eq!(
-            remedy(ReasonKind::KubeletUnusable, text),
-            "somebody edited the file: drain the node, stop kubelet, remove the file, start kubelet"
-        );
+        assert_eq!(remedy(ReasonKind::KubeletUnusable, text), CONTENT_CHANGED);
         assert_eq!(remedy(ReasonKind::NotDone, text), ReasonKind::NotDone.cure().text);
         assert_eq!(
             remedy(ReasonKind::KubeletUnusable, "read it: Input/output error"),
