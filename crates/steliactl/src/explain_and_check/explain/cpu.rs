@@ -6,7 +6,7 @@ use stelia_api::{ReasonKind, State};
 use stelia_model::{Instance, Pools};
 
 use crate::shared::daemon::{
-    Description, Failure, Owner, Pod, Pods, fold, not_isolated, owner, state_and_class, to_do, whose,
+    Description, Failure, Owner, Pod, Pods, fold, named, not_isolated, owner, state_and_class, to_do, whose,
 };
 use crate::shared::output::{self, Column, Render, TextStyle, column, table};
 
@@ -212,7 +212,11 @@ fn floats_here(pods: &[&Pod], what: &Floats) -> String {
     match what {
         Floats::ByClass(class) => format!("{of} ({}) may run here, {their} vCPUs too", class.name()),
         Floats::NotIsolated(why) => {
-            format!("all of {of}, floating, may run here, {their} vCPUs too ({why})")
+            let of = match pods {
+                [pod] => format!("floating instance {pod}"),
+                pods => format!("{} floating VMs ({})", pods.len(), named(pods)),
+            };
+            format!("all of {of} may run here, {their} vCPUs too ({why})")
         }
         Floats::AroundVcpus => format!("everything of {of} except {their} vCPUs may run here"),
     }
@@ -358,7 +362,9 @@ mod tests {
                 && text.contains(
                     "everything of instance aaaaaaaa-0000-4000-8000-000000000000 except its vCPUs may run here"
                 )
-                && text.contains("bbbbbbbb-0000-4000-8000-000000000000, floating, may run here, its vCPUs too ("),
+                && text.contains(
+                    "all of floating instance bbbbbbbb-0000-4000-8000-000000000000 may run here, its vCPUs too ("
+                ),
             "{text}"
         );
     }
