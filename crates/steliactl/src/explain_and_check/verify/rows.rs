@@ -68,6 +68,8 @@ pub(crate) const fn columns<'a>() -> [Column<FoldedFinding<'a>>; 4] {
         column("PROBLEM", FoldedFinding::problem)
             .wraps()
             .means(|_| Meaning::Broken),
-        column("CURE", |one: &FoldedFinding<'_>| one.finding.cure.clone()).wraps(),
+        column("CURE", |one: &FoldedFinding<'_>| one.finding.cure.clone())
+            .wraps()
+            .whole(),
     ]
 }
