@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 const MAX_FIT_NODES: usize = 100;
 
 /// The nodes with the highest scores. Which of equal nodes are among them is not the same for each pod, by its `number`.
-pub(super) fn best_nodes<'n>(mut fit: Vec<(u16, &'n str)>, number: u128) -> Vec<&'n str> {
+pub(super) fn best_nodes(mut fit: Vec<(u16, &str)>, number: u128) -> Vec<&str> {
     if fit.len() > MAX_FIT_NODES {
         let first = usize::try_from(number % fit.len() as u128).unwrap_or_default();
         fit.rotate_left(first);
@@ -35,7 +35,7 @@ mod tests {
         best.sort_unstable();
         assert_eq!(best, names[150..]);
         // The best ten are always among them, of the others those that the number chooses.
-        let scores = |at: usize| if at % 25 == 0 { 900 } else { 500 };
+        let scores = |at: usize| if at.is_multiple_of(25) { 900 } else { 500 };
         let (one, other) = (best_nodes(fit(scores), 30), best_nodes(fit(scores), 180));
         for best in [&one, &other] {
             assert_eq!(best.len(), MAX_FIT_NODES);
