@@ -5,8 +5,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// The signs behind which a word that is wider than a line is broken if possible: of lists of CPUs, paths and taints.
 const BREAKS: [char; 3] = [',', '/', ':'];
 
-/// The text on lines of at most `width` columns, broken at blanks; a word that is wider than a line is broken behind the last of
-/// [`BREAKS`] that the line has, or where the line ends.
+/// The text on lines of at most `width` columns, broken at blanks; a word that is wider than a line is broken behind the last
+/// comma, slash or colon that the line has, or where the line ends.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     if text.width() <= width {
         return vec![text.to_owned()];
