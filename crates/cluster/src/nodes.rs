@@ -195,11 +195,14 @@ impl Row {
         let chooser = member.chooser();
         row.state = match (member.unusable(), &stored.problem) {
             _ if member.is_left_behind => "left-behind".to_owned(),
+            // The order is that of health.
+            (state, _) if row.is_not_ready && state != Some("away") => "node-not-ready".to_owned(),
             (Some(state), _) if !state.trim().is_empty() => excerpt::name(state),
             // An empty word says nothing.
             (Some(_), _) | (None, Some(_)) => "unreadable".to_owned(),
             (None, None) if member.report_problem.is_some() => "unreadable".to_owned(),
-            (None, None) if row.is_not_ready => "node-not-ready".to_owned(),
+            (None, None) if row.ready == Some(false) => "not-ready".to_owned(),
+            (None, None) if member.is_cordoned() => "cordoned".to_owned(),
             (None, None) => "usable".to_owned(),
         };
         row.profile = Some(stored.profile.name());

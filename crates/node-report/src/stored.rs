@@ -176,7 +176,7 @@ impl Stored {
         let holder = |pod: &PodUid| Holder {
             pod: pod.clone(),
             name: None,
-            cpus: None,
+            cpus: compact.owners.get(pod).cloned(),
             is_container: Some(compact.containers.contains(pod)),
         };
         self.holders = compact.pods.iter().map(holder).collect();

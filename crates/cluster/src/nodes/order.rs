@@ -5,9 +5,11 @@ use std::cmp::Reverse;
 use super::{Nodes, Row};
 
 /// The states by which nodes are chosen. A newer publisher may write others.
-pub const STATES: [&str; 7] = [
+pub const STATES: [&str; 9] = [
     "usable",
+    "cordoned",
     "node-not-ready",
+    "not-ready",
     "away",
     "unusable",
     "unreadable",
@@ -50,9 +52,8 @@ fn trouble(row: &Row) -> u8 {
         _ if row.is_not_ready => 0,
         "left-behind" => 3,
         "unpublished" => 2,
-        "usable" if row.can_admit() == Some(false) => 1,
         "usable" if row.warnings.is_empty() => 5,
-        "usable" => 4,
+        "usable" | "cordoned" => 4,
         _ => 1,
     }
 }

@@ -59,6 +59,9 @@ pub struct Rebalance {
     pub searched: u64,
     /// VMs that may move.
     pub vms: u64,
+    /// Limit of the moves of a plan.
+    #[serde(skip)]
+    pub max_moves: u64,
     /// Whether the search ended before it had tried everything.
     pub cut: bool,
     /// Why other nodes were not searched.
@@ -141,6 +144,7 @@ impl Rebalance {
             plans,
             searched: answer.search.nodes as u64,
             vms: vms.len() as u64,
+            max_moves: may.moves as u64,
             cut: answer.search.cut,
             passed_over,
             staying,
@@ -237,7 +241,10 @@ impl Render for Rebalance {
             vec![("Pod".into(), format!("{} ({} exclusive CPUs)", self.pod, self.cpus))];
         let room = match (&self.fits, self.plans.len() as u64) {
             (Some(node), _) => format!("on {}, without any move", called(node, style)),
-            (None, 0) => "none, and no plan was found".to_owned(),
+            (None, 0) => format!(
+                "none, and no plan of at most {} was found (--moves)",
+                counted(self.max_moves, "move")
+            ),
             (None, plans) => format!("none now; {}, nothing is done by itself", counted(plans, "plan")),
         };
         lines.push(("Room".into(), room));

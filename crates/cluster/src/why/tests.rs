@@ -55,7 +55,7 @@ fn who_has_the_cpus_is_told_with_the_lists_where_these_are_known() {
             "a has room for 2 of 4 CPUs on one NUMA node (free whole cores: 0 on NUMA node 0, 1 on NUMA node 1): \
              416de7c2-21de-472d-817c-fa9d4306cb7d has 2 (4-5)",
             "b has room for 2 of 4 CPUs on one NUMA node (free whole cores: 0 on NUMA node 0, 1 on NUMA node 1): \
-             team-a/web has 2, 416de7c2-21de-472d-817c-fa9d4306cb7d has some",
+             416de7c2-21de-472d-817c-fa9d4306cb7d has 2 (4-5)",
         ]
     );
     assert_eq!(why.failure().unwrap(), "no node has room for pod");

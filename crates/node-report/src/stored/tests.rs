@@ -67,7 +67,8 @@ fn a_node_is_read_from_every_profile_as_far_as_that_goes() {
         (&node.numa, &node.kubelet.alignment)
     );
     assert_eq!(own.holders.len(), 2);
-    assert_eq!(own.holders[0].cpus, None);
+    let of_first = own.holders[0].cpus.as_ref();
+    assert_eq!(of_first.map(ToString::to_string).as_deref(), Some("2-3"));
     assert_eq!((own.problem, own.manager.as_deref()), (None, Some("steliad")));
     assert_eq!(
         (own.state, own.summary),

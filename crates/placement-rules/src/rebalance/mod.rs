@@ -185,16 +185,21 @@ pub fn rebalance(
         }
     }
     candidates.sort_by_key(|(missing, name, _)| (*missing, *name));
-    for (_, name, victims) in candidates {
-        if search.tries >= limits.tries {
-            answer.search.cut = true;
-            break;
-        }
-        answer.search.nodes += 1;
-        answer.plans.extend(search.plan(name, &victims));
+    // What few moves do is known of every node before more are tried of one.
+    for size in 1..=limits.moves {
+        candidates.retain(|(_, name, victims)| {
+            if search.tries >= limits.tries || victims.len() < size {
+                return false;
+            }
+            answer.search.nodes += usize::from(size == 1);
+            let plan = search.plan(name, victims, size);
+            let has_plan = plan.is_some();
+            answer.plans.extend(plan);
+            !has_plan
+        });
     }
     answer.search.tries = search.tries;
-    answer.search.cut |= search.tries >= limits.tries;
+    answer.search.cut = search.tries >= limits.tries;
     answer.plans.sort_by_key(|plan| {
         let migrations = plan.moves.iter().filter(|one| one.how == MoveKind::Migrate).count();
         (migrations, plan.gain.copied, plan.moves.len(), plan.gain.moved_cpus)

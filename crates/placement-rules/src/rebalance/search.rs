@@ -79,31 +79,23 @@ impl Searcher<'_> {
         }
     }
 
-    /// The best plan with the fewest VMs.
-    pub(super) fn plan(&mut self, name: &str, victims: &[Victim]) -> Option<Plan> {
-        for size in 1..=self.limits.moves.min(victims.len()) {
-            let mut chosen: Vec<usize> = (0..size).collect();
-            let mut best: Option<Plan> = None;
-            loop {
-                if self.tries >= self.limits.tries {
-                    return best;
-                }
-                let set: Vec<&Victim> = chosen.iter().filter_map(|at| victims.get(*at)).collect();
-                if let Some(plan) = self.without(name, &set).filter(|plan| self.is_bound(plan)) {
-                    let cost = |plan: &Plan| (plan.gain.copied, plan.gain.moved_cpus);
-                    if best.as_ref().is_none_or(|known| cost(&plan) < cost(known)) {
-                        best = Some(plan);
-                    }
-                }
-                if !next_combination(&mut chosen, victims.len()) {
-                    break;
+    /// The best plan with so many of these VMs, which are not fewer.
+    pub(super) fn plan(&mut self, name: &str, victims: &[Victim], size: usize) -> Option<Plan> {
+        let mut chosen: Vec<usize> = (0..size).collect();
+        let mut best: Option<Plan> = None;
+        while self.tries < self.limits.tries {
+            let set: Vec<&Victim> = chosen.iter().filter_map(|at| victims.get(*at)).collect();
+            if let Some(plan) = self.without(name, &set).filter(|plan| self.is_bound(plan)) {
+                let cost = |plan: &Plan| (plan.gain.copied, plan.gain.moved_cpus);
+                if best.as_ref().is_none_or(|known| cost(&plan) < cost(known)) {
+                    best = Some(plan);
                 }
             }
-            if best.is_some() {
-                return best;
+            if !next_combination(&mut chosen, victims.len()) {
+                break;
             }
         }
-        None
+        best
     }
 
     /// Whether the scheduler would do what the plan needs.

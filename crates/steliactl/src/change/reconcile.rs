@@ -120,7 +120,8 @@ fn degraded<'a>(report: &Map<String, Value>, pods: &Pods, cures: &'a Cures) -> V
             None => (Pod::unnamed(NODE), line),
         })
         .collect();
-    let folded = fold(reasons.iter().map(|(pod, reason)| (pod, *reason)));
+    let mut folded = fold(reasons.iter().map(|(pod, reason)| (pod, *reason)));
+    folded.sort_by_key(|(pods, _)| std::cmp::Reverse(pods.len()));
     let lines = folded.into_iter().map(|(pods, reason)| {
         let line = match pods.as_slice() {
             [pod] if pod.pod_uid == NODE => reason.to_owned(),
@@ -215,12 +216,9 @@ impl Steps {
 }
 
 impl Steps {
-    /// Where a pass would do nothing: what it would leave as it is.
-    fn nothing(&self, style: TextStyle) -> String {
+    /// What a pass would not change, after a sentence that says what it would do.
+    fn unchanged(&self, sentence: &str, style: TextStyle) -> String {
         let mut degraded = degraded(&self.report, &self.pods, &self.cures);
-        if degraded.is_empty() && self.floating.is_empty() {
-            return "Nothing to do.\n".to_owned();
-        }
         let more = match degraded.len() > MAX_REASONS + 1 {
             true => degraded.split_off(MAX_REASONS).len(),
             false => 0,
@@ -234,7 +232,7 @@ impl Steps {
         let floating = self.floating.iter().map(|Floating { pods, why }| {
             let floats = match pods.len() {
                 1 => "1 VM floats".to_owned(),
-                vms => format!("{vms} VMs float"),
+                _ => format!("{} float", whose(&pods.iter().collect::<Vec<_>>())),
             };
             format!("{floats}: {}. What helps: {}", why.at(self.now), why.cure)
         });
@@ -243,7 +241,12 @@ impl Steps {
             .map(|vms| format!("{vms}.\n"))
             .unwrap_or_default();
         let lines = lines.collect::<Vec<_>>().join("\n");
-        paragraph(&format!("A pass would do nothing. {sum}{lines}"), style)
+        paragraph(&format!("{sentence} {sum}{lines}"), style)
+    }
+
+    /// Whether VMs are less than isolated, or degraded.
+    fn has_trouble(&self) -> bool {
+        degraded_vms(&self.report).is_some() || !self.floating.is_empty()
     }
 }
 
@@ -256,8 +259,12 @@ impl Render for Steps {
         let each = || lines_by_pod(&self.report, "plan").map(|(uid, step)| line(&self.pods.get(uid), step));
         let lines = if style.wide { each().collect() } else { self.folded() };
         match lines.concat() {
-            none if none.is_empty() => self.nothing(style),
+            none if none.is_empty() && self.has_trouble() => self.unchanged("A pass would do nothing.", style),
+            none if none.is_empty() => "Nothing to do.\n".to_owned(),
             steps if style.wide => steps,
+            steps if style.width.is_some() && self.has_trouble() => {
+                paragraph(&steps, style) + "\n" + &self.unchanged("The steps leave as it is:", style)
+            }
             steps => paragraph(&steps, style),
         }
     }
@@ -393,7 +400,7 @@ mod tests {
         );
         assert_eq!(
             text(&[], vec![waiting(&["u1", "u2"])]),
-            "A pass would do nothing. 2 VMs float: vCPUs not attached for 3 min. What helps: look there\n"
+            "A pass would do nothing. 2 VMs (u1, u2) float: vCPUs not attached for 3 min. What helps: look there\n"
         );
         assert!(text(&[], vec![waiting(&["u1"])]).contains(" 1 VM floats: "));
     }

@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 use stelia_allocator::Qos;
-use stelia_api::{ReasonKind, State};
+use stelia_api::{Reason, ReasonKind, State};
 use stelia_model::{Instance, Pools};
 
 use crate::shared::daemon::{
-    Description, Failure, Owner, Pod, Pods, fold, named, not_isolated, owner, state_and_class, to_do, whose,
+    Description, Failure, Owner, Pod, Pods, fold, is_own, named, not_isolated, owner, state_and_class, to_do, whose,
 };
 use crate::shared::output::{self, Column, Render, TextStyle, column, table};
 
@@ -100,6 +100,7 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
     }
     if let Some(problem) = &node.kubelet_problem {
         say(format!("kubelet's file cannot be used: {problem}"), STATE);
+        say(format!("to do: {}", to_do(ReasonKind::KubeletUnusable, problem)), STATE);
     }
     for (pod, containers) in node.entries.iter() {
         for (container, cpus) in containers.iter().filter(|(_, cpus)| cpus.contains(cpu)) {
@@ -135,14 +136,29 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
                 _ => {}
             }
             match instance.vcpus.iter().find(|vcpu| vcpu.thread.cpu == Some(cpu)) {
-                Some(vcpu) => say(
-                    format!("{} (thread {}) is pinned to it", vcpu.thread.role, vcpu.thread.task.id),
-                    RECORD,
-                ),
+                Some(vcpu) => {
+                    let (role, thread) = (&vcpu.thread.role, vcpu.thread.task.id);
+                    let runs = match place {
+                        Some(_) => "is pinned to it",
+                        None => "was pinned to it, and the kernel runs it on another CPU",
+                    };
+                    say(format!("{role} (thread {thread}) {runs}"), RECORD);
+                }
                 None => say("no vCPU is pinned to it".to_owned(), RECORD),
             }
-            for reason in &instance.degraded {
+            if let Some(why) = not_isolated(instance) {
+                say(format!("not isolated: {}; other tasks may run here", why.text), RECORD);
+                say(format!("to do: {}", why.cure), RECORD);
+            }
+            let degraded = |own: bool| instance.degraded.iter().filter(move |reason| is_own(reason) == own);
+            // What kubelet's file is about is above.
+            let is_above =
+                |reason: &Reason| node.kubelet_problem.is_some() && reason.kind == ReasonKind::KubeletUnusable;
+            for reason in degraded(true).chain(degraded(false)).filter(|reason| !is_above(reason)) {
                 say(format!("isolation degraded: {reason}"), RECORD);
+                if let Some(kind) = reason.kind.known() {
+                    say(format!("to do: {}", to_do(kind, &reason.text)), RECORD);
+                }
             }
         }
         if instance.float.contains(cpu) && place.is_some() {
@@ -152,11 +168,18 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
     for (pods, what) in fold(floating.iter().map(|(pod, what)| (pod, what))) {
         say(floats_here(&pods, what), RECORD);
     }
-    if place.is_none() {
+    let is_said = |instance: &Instance| {
+        let offline = instance
+            .degraded
+            .iter()
+            .any(|reason| reason.kind == ReasonKind::CpusOffline);
+        offline && instance.exclusive.contains(cpu)
+    };
+    if place.is_none() && !node.instances.values().any(|instance| is_said(instance)) {
         let text = format!("CPUs {cpu} are offline");
         say(format!("to do: {}", to_do(ReasonKind::CpusOffline, &text)), TOPOLOGY);
     }
-    if node.slice_exclusive.contains(cpu) {
+    if place.is_some() && node.slice_exclusive.contains(cpu) {
         say("taken from every other task of the host".to_owned(), SLICE);
     }
     let own = owner(description, cpu);
