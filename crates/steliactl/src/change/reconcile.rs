@@ -16,8 +16,8 @@ const ORDER: [&str; 5] = ["pass", "steps", "writes", "moves", "repaired"];
 const DEGRADED: &str = "degraded";
 const FLOATS: &str = "floats";
 const CURE: &str = "cure";
-/// The number of reasons of degradation that a dry run without a step prints; of one more, it prints all.
-const MAX_REASONS: usize = 3;
+/// The number of reasons of degradation that a dry run prints; of one more, it prints all.
+const MAX_REASONS: usize = 5;
 /// The UID of what is of the whole node.
 const NODE: &str = "-";
 
@@ -216,8 +216,8 @@ impl Steps {
 }
 
 impl Steps {
-    /// What a pass would not change, after a sentence that says what it would do.
-    fn unchanged(&self, sentence: &str, style: TextStyle) -> String {
+    /// Which VMs are degraded or float now, after these words.
+    fn trouble(&self, sentence: &str, style: TextStyle) -> String {
         let mut degraded = degraded(&self.report, &self.pods, &self.cures);
         let more = match degraded.len() > MAX_REASONS + 1 {
             true => degraded.split_off(MAX_REASONS).len(),
@@ -259,13 +259,16 @@ impl Render for Steps {
         let each = || lines_by_pod(&self.report, "plan").map(|(uid, step)| line(&self.pods.get(uid), step));
         let lines = if style.wide { each().collect() } else { self.folded() };
         match lines.concat() {
-            none if none.is_empty() && self.has_trouble() => self.unchanged("A pass would do nothing.", style),
+            none if none.is_empty() && self.has_trouble() => self.trouble("A pass would do nothing.", style),
             none if none.is_empty() => "Nothing to do.\n".to_owned(),
-            steps if style.wide => steps,
-            steps if style.width.is_some() && self.has_trouble() => {
-                paragraph(&steps, style) + "\n" + &self.unchanged("The steps leave as it is:", style)
+            steps => {
+                let steps = if style.wide { steps } else { paragraph(&steps, style) };
+                match self.has_trouble() {
+                    // The daemon looked at the node as it is.
+                    true => steps + "\n" + &self.trouble("Before these steps:", style),
+                    false => steps,
+                }
             }
-            steps => paragraph(&steps, style),
         }
     }
 }
@@ -395,7 +398,7 @@ mod tests {
         let answer = text(&many, Vec::new());
         assert!(
             answer.contains("CPUs 2 are")
-                && answer.ends_with("\n6 more reasons of degradation: steliactl verify has them\n"),
+                && answer.ends_with("\n4 more reasons of degradation: steliactl verify has them\n"),
             "{answer}"
         );
         assert_eq!(
