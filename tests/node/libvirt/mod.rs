@@ -8,18 +8,14 @@ use std::fs;
 use stelia_cpus::CpuSet;
 
 use crate::adopted::{ADOPTED, adopting, journal};
-use crate::contained::{configure, unconfigure};
-use crate::first_vm;
 use crate::in_place::is_sid;
-use crate::kvm::needs_kvm;
-use crate::support::device_plugin;
 use crate::support::guest::Accel;
 use crate::support::host::{
     Thread, container_of, cpus, kind, output, partitioned, read, run, wait_until, wait_until_or,
 };
 use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, initramfs, seats};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::{assert_isolated, counters, describe, near_pool, state};
+use crate::support::pods::Pod;
+use crate::support::promise::{counters, describe, near_pool, state};
 
 /// libvirt's own folders, one for each pod: containers see the node's files.
 const FOLDERS: &str = "/job/libvirt";
@@ -314,37 +310,5 @@ fn a_vm_stays_where_libvirt_pins_it_and_its_cpus_are_given_back_when_it_is_destr
         launcher.until_given_back();
         launcher.create(&Domain::pinned(&[two, three]));
         assert_eq!(journal(ADOPTED, pod).len(), 2);
-    });
-}
-
-/// `packaging/kubernetes/vm-libvirt.yaml`: libvirt's daemon of an ordinary user, and no pins.
-#[test]
-fn the_example_of_libvirt_is_isolated_and_ends_with_its_vm() {
-    needs_kvm();
-    let undo = || {
-        unconfigure();
-        device_plugin::stop();
-    };
-    on_node_undoing(undo, || {
-        configure(RULE);
-        device_plugin::start();
-        let pod = first_vm::start("vm-libvirt");
-        let seen = || format!(": {:?} {:#?}\n{}", recorded(&pod), pod.threads(), pod.logs());
-        wait_until_or("isolated", seen, || {
-            (state(&pod).as_deref() == Some("isolated")).then_some(())
-        });
-        assert_isolated(&pod, 2);
-        assert_eq!(device_plugin::show().of(&pod.uid).len(), 1);
-        let exec = ["kubelet-standin", "pod", "exec", "vm-libvirt", "--"];
-        let vcpus = run(&[&exec[..], &["virsh", "vcpuinfo", "vm"]].concat());
-        assert_eq!(vcpus.matches("State:          running").count(), 2, "{vcpus}");
-        run(&[&exec[..], &["virsh", "destroy", "vm"]].concat());
-        assert_eq!(
-            run(&["kubelet-standin", "pod", "wait", "vm-libvirt"]),
-            "0",
-            "{}",
-            pod.logs()
-        );
-        wait_until("its CPUs are given back", || state(&pod).is_none().then_some(()));
     });
 }

@@ -12,10 +12,9 @@ use crate::{documents, kind, name, only, repository, strings};
 
 const RESOURCE: &str = "stelia.io/vm";
 /// The examples that ask for the resource, and Pod Security's level that admits each.
-const BY_THE_DEVICE_PLUGIN: [(&str, &str); 6] = [
+const BY_THE_DEVICE_PLUGIN: [(&str, &str); 5] = [
     ("vm", "restricted"),
     ("vm-hugepages", "baseline"),
-    ("vm-libvirt", "restricted"),
     ("vm-readiness-gate", "restricted"),
     ("vm-userns", "restricted"),
     ("vm-virtiofsd", "baseline"),
@@ -138,13 +137,11 @@ fn what_asks_for_the_resource_has_no_path_of_the_node_and_is_admitted_by_pod_sec
                     .all(|path| !path.starts_with("/run/stelia") && *path != "/usr/bin/stelia-runner"),
                 "{file}: {paths:?}"
             );
-            // libvirt's VM is adopted.
-            let program = if file == "vm-libvirt" {
-                "/bin/sh"
-            } else {
-                "/usr/bin/stelia-runner"
-            };
-            assert_eq!(list(&spec["containers"][0]["command"])[0], program, "{file}");
+            assert_eq!(
+                list(&spec["containers"][0]["command"])[0],
+                "/usr/bin/stelia-runner",
+                "{file}"
+            );
             asking.push(file.clone());
         }
     }
