@@ -244,7 +244,7 @@ impl Steps {
         paragraph(&format!("{sentence} {sum}{lines}"), style)
     }
 
-    /// Whether VMs are less than isolated, or degraded.
+    /// Whether VMs are degraded or float.
     fn has_trouble(&self) -> bool {
         degraded_vms(&self.report).is_some() || !self.floating.is_empty()
     }
