@@ -40,12 +40,14 @@ const ROUNDS: [&[&str]; 3] = [
 ];
 /// Where steliad chooses the CPUs: `allocator/` has that node.
 const OF_STELIAD: [&str; 1] = ["vm-koordinator"];
+/// Adopted by the rule "libvirt": `libvirt/` has that node.
+const OF_LIBVIRT: [&str; 1] = ["vm-libvirt"];
 
 /// The pod of `vm` with what the API server alone reads: a gate, labels and a Service.
 const LIKE_VM: &str = "vm-readiness-gate";
 
 /// Made as in a cluster, by containerd and runc, which takes longer: what has no privileges.
-const OF_RUNC: [&str; 2] = ["vm", "vm-userns"];
+const OF_RUNC: [&str; 3] = ["vm", "vm-userns", "vm-libvirt"];
 /// Objects that are no VMs.
 const NOT_RUN: [&str; 3] = ["kubelet-config", "quota", "vm-policy"];
 
@@ -302,7 +304,8 @@ fn every_example_is_run_and_names_no_image_but_those_that_are_replaced() {
     let names: Vec<String> = names
         .filter(|name| !NOT_RUN.contains(&name.as_str()) && name != LIKE_VM)
         .collect();
-    let run: Vec<&str> = ROUNDS.concat().into_iter().chain(OF_STELIAD).collect();
+    let elsewhere = OF_STELIAD.into_iter().chain(OF_LIBVIRT);
+    let run: Vec<&str> = ROUNDS.concat().into_iter().chain(elsewhere).collect();
     assert_eq!(names.len(), run.len(), "{names:?}");
     for name in &names {
         assert!(run.contains(&name.as_str()), "{name}.yaml is not run");

@@ -388,6 +388,7 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
         wait_steered(&own);
         let ours = Masks::now();
         nobody_else_orders(&pod);
+        it_reaches_neither_the_bus_nor_systemd();
         assert_eq!(Masks::now(), ours);
         assert_eq!(round().report.writes, 0);
         a_wrong_vm_is_left_out(&pod);
@@ -411,6 +412,24 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
         assert_eq!(round().problem, None);
         wait_steered(&own.union(&second.exclusive()));
     });
+}
+
+/// It is root without capabilities, which could have systemd start any unit.
+fn it_reaches_neither_the_bus_nor_systemd() {
+    let pid = run(&[
+        "systemctl",
+        "show",
+        "--property=MainPID",
+        "--value",
+        "steliad-quiet.service",
+    ]);
+    let inside = ["nsenter", "--mount", "--target", &pid];
+    for socket in ["/run/dbus/system_bus_socket", "/run/systemd/private"] {
+        let address = format!("UNIX-CONNECT:{socket}");
+        let connect = ["socat", "-u", "/dev/null", &address];
+        run(&connect);
+        assert!(!output(&[&inside[..], &connect].concat()).status.success(), "{socket}");
+    }
 }
 
 /// What a process that got there is answered.

@@ -12,9 +12,10 @@ use crate::{documents, kind, name, only, repository, strings};
 
 const RESOURCE: &str = "stelia.io/vm";
 /// The examples that ask for the resource, and Pod Security's level that admits each.
-const BY_THE_DEVICE_PLUGIN: [(&str, &str); 5] = [
+const BY_THE_DEVICE_PLUGIN: [(&str, &str); 6] = [
     ("vm", "restricted"),
     ("vm-hugepages", "baseline"),
+    ("vm-libvirt", "restricted"),
     ("vm-readiness-gate", "restricted"),
     ("vm-userns", "restricted"),
     ("vm-virtiofsd", "baseline"),
@@ -137,11 +138,13 @@ fn what_asks_for_the_resource_has_no_path_of_the_node_and_is_admitted_by_pod_sec
                     .all(|path| !path.starts_with("/run/stelia") && *path != "/usr/bin/stelia-runner"),
                 "{file}: {paths:?}"
             );
-            assert_eq!(
-                list(&spec["containers"][0]["command"])[0],
-                "/usr/bin/stelia-runner",
-                "{file}"
-            );
+            // libvirt's VM is adopted.
+            let program = if file == "vm-libvirt" {
+                "/bin/sh"
+            } else {
+                "/usr/bin/stelia-runner"
+            };
+            assert_eq!(list(&spec["containers"][0]["command"])[0], program, "{file}");
             asking.push(file.clone());
         }
     }
