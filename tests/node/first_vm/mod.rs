@@ -1,6 +1,7 @@
 //! The examples that the packages install (`packaging/kubernetes/`) run as they are but for what `REPLACED` lists, and
 //! `docs/first-vm.md` shows what `steliactl` says of them.
 
+mod adopted;
 mod disk;
 mod page;
 
@@ -40,14 +41,14 @@ const ROUNDS: [&[&str]; 3] = [
 ];
 /// Where steliad chooses the CPUs: `allocator/` has that node.
 const OF_STELIAD: [&str; 1] = ["vm-koordinator"];
-/// Adopted by the rule "libvirt": `libvirt/` has that node.
-const OF_LIBVIRT: [&str; 1] = ["vm-libvirt"];
+/// `adopted` has a node with their rules.
+const ADOPTED: [&str; 2] = ["vm-libvirt", "vm-qemu"];
 
 /// The pod of `vm` with what the API server alone reads: a gate, labels and a Service.
 const LIKE_VM: &str = "vm-readiness-gate";
 
 /// Made as in a cluster, by containerd and runc, which takes longer: what has no privileges.
-const OF_RUNC: [&str; 3] = ["vm", "vm-userns", "vm-libvirt"];
+const OF_RUNC: [&str; 4] = ["vm", "vm-userns", "vm-libvirt", "vm-qemu"];
 /// Objects that are no VMs.
 const NOT_RUN: [&str; 3] = ["kubelet-config", "quota", "vm-policy"];
 
@@ -304,7 +305,7 @@ fn every_example_is_run_and_names_no_image_but_those_that_are_replaced() {
     let names: Vec<String> = names
         .filter(|name| !NOT_RUN.contains(&name.as_str()) && name != LIKE_VM)
         .collect();
-    let elsewhere = OF_STELIAD.into_iter().chain(OF_LIBVIRT);
+    let elsewhere = OF_STELIAD.into_iter().chain(ADOPTED);
     let run: Vec<&str> = ROUNDS.concat().into_iter().chain(elsewhere).collect();
     assert_eq!(names.len(), run.len(), "{names:?}");
     for name in &names {

@@ -8,17 +8,13 @@ use std::fs;
 use stelia_cpus::CpuSet;
 
 use crate::adopted::{ADOPTED, adopting, journal};
-use crate::contained::{configure, unconfigure};
-use crate::first_vm;
 use crate::in_place::is_sid;
-use crate::kvm::needs_kvm;
-use crate::support::device_plugin;
 use crate::support::guest::Accel;
 use crate::support::host::{
-    Thread, container_of, cpus, kind, output, partitioned, read, run, thread, wait_until, wait_until_or,
+    Thread, container_of, cpus, kind, output, partitioned, read, run, wait_until, wait_until_or,
 };
 use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, initramfs, seats};
-use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::pods::Pod;
 use crate::support::promise::{counters, describe, near_pool, state};
 
 /// libvirt's own folders, one for each pod: containers see the node's files.
@@ -35,12 +31,7 @@ namespaces = []
 "#;
 /// The VM's name, as KubeVirt makes it of namespace and VM.
 const VM: &str = "default_vm";
-/// The user and the group that KubeVirt's image has: libvirt's daemon of a user without a name ends.
-const OF_IMAGE: [(&str, &str); 2] = [
-    ("/etc/passwd", "qemu:x:107:107::/:/sbin/nologin"),
-    ("/etc/group", "qemu:x:107:"),
-];
-const RULE: &str = "[[adopt]]\nuse = \"libvirt\"\n";
+pub const RULE: &str = "[[adopt]]\nuse = \"libvirt\"\n";
 
 /// A VM as its XML has it. It has no disk, and one I/O thread.
 struct Domain {
@@ -257,7 +248,7 @@ impl Launcher {
 }
 
 /// Each vCPU is on its CPU of these, which are a partition, and no other thread of the container may run there.
-fn assert_alone(pod: &Pod, pins: &[u32]) {
+pub fn assert_alone(pod: &Pod, pins: &[u32]) {
     let threads = pod.threads();
     let used: CpuSet = pins.iter().copied().collect();
     let expected: BTreeMap<u32, u32> = (0..).zip(pins.iter().copied()).collect();
@@ -274,7 +265,7 @@ fn assert_alone(pod: &Pod, pins: &[u32]) {
 }
 
 /// The CPU of each vCPU as the daemon has it.
-fn recorded(pod: &Pod) -> BTreeMap<u32, u32> {
+pub fn recorded(pod: &Pod) -> BTreeMap<u32, u32> {
     let described = describe();
     let vcpus = described["node"]["instances"][&pod.uid]["vcpus"].as_array().cloned();
     let number = |value: &serde_json::Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
@@ -326,49 +317,5 @@ fn a_vm_stays_where_libvirt_pins_it_and_its_cpus_are_given_back_when_it_is_destr
         launcher.until_given_back();
         launcher.create(&Domain::pinned(&[two, three]));
         assert_eq!(journal(ADOPTED, pod).len(), 2);
-    });
-}
-
-/// `packaging/kubernetes/vm-libvirt.yaml`: libvirt's daemon of an ordinary user, and no pins.
-#[test]
-fn the_example_of_libvirt_is_isolated_and_ends_with_its_vm() {
-    needs_kvm();
-    let before = OF_IMAGE.map(|(file, line)| (file, line, read(file)));
-    let undo = || {
-        unconfigure();
-        device_plugin::stop();
-        for (file, _, text) in &before {
-            fs::write(file, format!("{text}\n")).expect(file);
-        }
-    };
-    on_node_undoing(undo, || {
-        for (file, line, text) in &before {
-            fs::write(file, format!("{text}\n{line}\n")).expect(file);
-        }
-        configure(RULE);
-        device_plugin::start();
-        let pod = first_vm::start("vm-libvirt");
-        let seen = || format!(": {:?}\n{}", state(&pod), pod.logs());
-        wait_until_or("isolated", seen, || {
-            let ended = thread(pod.pid).is_none();
-            assert!(!ended, "the container ended:\n{}", pod.logs());
-            (state(&pod).as_deref() == Some("isolated")).then_some(())
-        });
-        // The shell that is the container's first process stays in its cgroup, as the anchor, with the commands that it waits for.
-        let placed: Vec<u32> = recorded(&pod).into_values().collect();
-        assert_eq!(placed.len(), 2);
-        assert_alone(&pod, &placed);
-        assert_eq!(device_plugin::show().of(&pod.uid).len(), 1);
-        let exec = ["kubelet-standin", "pod", "exec", "vm-libvirt", "--"];
-        let vcpus = run(&[&exec[..], &["virsh", "vcpuinfo", "vm"]].concat());
-        assert_eq!(vcpus.matches("State:          running").count(), 2, "{vcpus}");
-        run(&[&exec[..], &["virsh", "destroy", "vm"]].concat());
-        assert_eq!(
-            run(&["kubelet-standin", "pod", "wait", "vm-libvirt"]),
-            "0",
-            "{}",
-            pod.logs()
-        );
-        wait_until("its CPUs are given back", || state(&pod).is_none().then_some(()));
     });
 }

@@ -1358,11 +1358,14 @@ def do_pod_apply(args):
     if not cpus:
         raise Problem("only whole CPUs")
     context = {**spec.get("securityContext", {}), **main.get("securityContext", {})}
-    restricted = context.get("capabilities", {}).get("drop") == ["ALL"]
+    capabilities = context.get("capabilities", {})
+    restricted = capabilities.get("drop") == ["ALL"]
     if restricted != (context.get("seccompProfile", {}).get("type") == "RuntimeDefault") or restricted == context.get(
         "allowPrivilegeEscalation", True
     ):
         raise Problem("all of restricted (no capabilities, RuntimeDefault, no escalation) or nothing of it")
+    if not set(capabilities.get("add", [])) <= {"NET_BIND_SERVICE"}:
+        raise Problem("a capability that Pod Security's level restricted does not admit")
     argv = ["pod", "start", name, "--uid", uid, "--container", main["name"], "--cpus", str(cpus), "--no-socket", "--netns"]
     argv += ["--runtime", args.runtime or settings()["runtime"]]
     argv += ["--memory", str(quantity(resources["limits"]["memory"]))]
@@ -1379,6 +1382,8 @@ def do_pod_apply(args):
         argv += ["--mount", f"{source}:{target}:{flag}"]
     for variable in main.get("env", []):
         argv += ["--env", f"{variable['name']}={variable['value']}"]
+    for capability in capabilities.get("add", []):
+        argv += ["--cap", capability]
     argv += ["--user", user_of(spec, main)]
     flags = {
         "--userns": userns,

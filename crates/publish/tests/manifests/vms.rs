@@ -12,10 +12,11 @@ use crate::{documents, kind, name, only, repository, strings};
 
 const RESOURCE: &str = "stelia.io/vm";
 /// The examples that ask for the resource, and Pod Security's level that admits each.
-const BY_THE_DEVICE_PLUGIN: [(&str, &str); 6] = [
+const BY_THE_DEVICE_PLUGIN: [(&str, &str); 7] = [
     ("vm", "restricted"),
     ("vm-hugepages", "baseline"),
     ("vm-libvirt", "restricted"),
+    ("vm-qemu", "restricted"),
     ("vm-readiness-gate", "restricted"),
     ("vm-userns", "restricted"),
     ("vm-virtiofsd", "baseline"),
@@ -60,8 +61,10 @@ fn against_baseline(spec: &Value) -> Vec<String> {
     for container in containers(spec) {
         let context = &container["securityContext"];
         broken.extend((context["privileged"] == true).then(|| "privileged".to_owned()));
-        let added = list(&context["capabilities"]["add"]);
-        broken.extend((!added.is_empty()).then(|| format!("capabilities: {added:?}")));
+        // The one capability that the level `restricted` lets a container add.
+        let added = list(&context["capabilities"]["add"]).iter();
+        let added = added.filter(|name| *name != "NET_BIND_SERVICE");
+        broken.extend(added.map(|name| format!("capabilities: {name}")));
         let ports = list(&container["ports"]).iter();
         broken.extend(ports.filter(|port| !port["hostPort"].is_null()).map(Value::to_string));
     }
@@ -138,8 +141,8 @@ fn what_asks_for_the_resource_has_no_path_of_the_node_and_is_admitted_by_pod_sec
                     .all(|path| !path.starts_with("/run/stelia") && *path != "/usr/bin/stelia-runner"),
                 "{file}: {paths:?}"
             );
-            // libvirt's VM is adopted.
-            let program = if file == "vm-libvirt" {
+            // These VMs are adopted.
+            let program = if ["vm-libvirt", "vm-qemu"].contains(&file.as_str()) {
                 "/bin/sh"
             } else {
                 "/usr/bin/stelia-runner"
