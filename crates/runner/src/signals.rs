@@ -29,14 +29,14 @@ impl Stop {
         })
     }
 
-    /// The number of the next SIGTERM, SIGINT or SIGQUIT.
+    /// The number of the next SIGTERM, SIGINT, SIGQUIT or SIGHUP, each of which images have as their `STOPSIGNAL`.
     pub(crate) async fn recv(&mut self) -> u8 {
         loop {
             tokio::select! {
                 Some(()) = self.terminate.recv() => return 15,
                 Some(()) = self.interrupt.recv() => return 2,
                 Some(()) = self.quit.recv() => return 3,
-                Some(()) = self.hangup.recv() => tracing::info!("SIGHUP ignored"),
+                Some(()) = self.hangup.recv() => return 1,
                 Some(()) = self.user.0.recv() => tracing::info!("SIGUSR1 ignored"),
                 Some(()) = self.user.1.recv() => tracing::info!("SIGUSR2 ignored"),
                 else => std::future::pending().await,

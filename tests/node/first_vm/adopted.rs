@@ -84,8 +84,8 @@ fn qemu_of_a_script_of_the_pod() {
         configure("[[adopt]]\nuse = \"qemu\"\n");
         device_plugin::start();
         let pod = isolated("vm-qemu");
-        // As kubelet does when the pod is deleted.
-        run(&["kill", &pod.pid.to_string()]);
+        // As kubelet does when the pod is deleted: the image's STOPSIGNAL.
+        run(&["kill", "-HUP", &pod.pid.to_string()]);
         assert_ended(&pod);
     });
 }

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -248,4 +251,30 @@ fn the_policy_is_bound_and_the_quota_counts_the_resource() {
     let hard = &only(&examples["quota"], "ResourceQuota")["spec"]["hard"];
     assert_eq!(*hard, json!({"requests.stelia.io/vm": "4"}));
     assert_standard(&expressions(&[policy]));
+}
+
+/// The console's input is QEMU's, which a shell takes from what it starts with `&`.
+#[test]
+fn the_script_of_vm_qemu_hands_its_input_to_qemu() {
+    let examples = examples();
+    let container = &examples["vm-qemu"][0]["spec"]["containers"][0];
+    let script = strings(&container["args"]).concat();
+    let programs = tempfile::tempdir().expect("a folder");
+    let qemu = programs.path().join("qemu-system-x86_64");
+    fs::write(&qemu, "#!/bin/sh\nexec cat\n").expect("a program");
+    fs::set_permissions(&qemu, fs::Permissions::from_mode(0o755)).expect("a program");
+    let path = format!("{}:/usr/bin:/bin", programs.path().display());
+    let mut shell = Command::new("/bin/sh")
+        .args(["-c", &script])
+        .env("PATH", path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a shell");
+    let mut input = shell.stdin.take().expect("its input");
+    input.write_all(b"cirros\n").expect("its input");
+    drop(input);
+    let output = shell.wait_with_output().expect("its output");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"cirros\n", "{output:?}");
 }

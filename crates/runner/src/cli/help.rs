@@ -52,10 +52,10 @@ the guest is shut down (exit code 70), or nothing happens, as on-exit says. With
 wait-for=PATH, the VMM starts when PATH exists. The output of a helper is logged
 under the helper's name.
 
-SIGTERM, SIGINT and SIGQUIT power the guest down (Firecracker: Ctrl+Alt+Del).
-After --grace, or at once if the guest does not run, the VMM is told to quit,
-and 3 s later it is killed. Helpers end after the VMM. SIGHUP, SIGUSR1 and
-SIGUSR2 are ignored.
+SIGTERM, SIGINT, SIGQUIT and SIGHUP power the guest down (Firecracker:
+Ctrl+Alt+Del). After --grace, or at once if the guest does not run, the VMM is
+told to quit, and 3 s later it is killed. Helpers end after the VMM. SIGUSR1
+and SIGUSR2 are ignored.
 
 Exit codes:
   0..255   exit code of the VMM; 128 + N if signal N ended the VMM

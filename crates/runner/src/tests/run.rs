@@ -1,9 +1,14 @@
 //! A whole run, successful and failing.
 
+use rstest::rstest;
+
 use super::*;
 
+#[rstest]
+#[case(Signal::TERM)]
+#[case(Signal::HUP)]
 #[tokio::test]
-async fn a_good_day_from_register_to_deregister() {
+async fn a_good_day_from_register_to_deregister(#[case] signal: Signal) {
     // Given a daemon and a QEMU that do what they are asked
     let mut bench = Bench::new(Some(Behaviour::default()), "", "-m 1G");
     bench.logged("guest running").await;
@@ -22,8 +27,8 @@ async fn a_good_day_from_register_to_deregister() {
     let (anchor, qemu) = (bench.calls.pid("anchor"), bench.calls.pid("qemu"));
     assert!(alive(anchor) && alive(qemu) && anchor != qemu);
     // When the pod is terminated
-    bench.signal(Signal::HUP);
-    bench.signal(Signal::TERM);
+    bench.signal(Signal::USR1);
+    bench.signal(signal);
     // Then the guest powers down, its exit code is passed on, the container is deregistered and the anchor is gone
     assert_eq!(bench.exit_code().await, 7);
     assert_eq!(bench.orders(), "cont system_powerdown");
