@@ -50,7 +50,7 @@ RUNNER_IMAGE := target/image/stelia-runner.tar
 # What `systemd-analyze security` may say of each unit, times ten.
 EXPOSURE := steliad=18 steliad-quiet=13 steliad-device-plugin=13 steliad-metrics=11 steliad-try-runtime@=11 stelia-publish=13 stelia-placement=13
 # Features of tests and benchmarks that `make test` leaves out; lint looks at them too.
-RARE     := stelia-simulator/browser,stelia-placement/stopped,stelia-placement/testing
+RARE     := stelia-simulator/browser,stelia-placement/stopped,stelia-placement/real,stelia-placement/testing
 # Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 # How the workspace's tests are compiled: as a whole, and so that the packages of FAST=1 share what is compiled for them.
@@ -102,7 +102,7 @@ HASHING  := $(patsubst %,--config profile.release.package.%.opt-level=2,rpm sha1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-slow long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-slow long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement long-real help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -393,6 +393,9 @@ long-release: release # a release built once more: the same bytes
 long-browser: # the map's picture and page and the ledger's report in a browser: nothing overlaps, nothing is complained of
 	@packaging/tools/host-packages chromium
 	@$(CARGO) test --quiet --locked -p stelia-simulator --features browser --test simulate -- browser::
+
+long-real: # this tree beside the real programs in the folder BIN, as docs/real.md says
+	@CARGO="$(CARGO)" tests/real/run "$(BIN)"
 
 long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none refused, none claimed twice, nothing leaked; a leader stopped past its Lease
 	@$(CARGO) test --quiet --locked -p stelia-placement --features stopped --test stopped

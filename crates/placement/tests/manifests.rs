@@ -198,7 +198,7 @@ fn the_schedulers_configuration_leads_to_the_service() {
     for (file, managed) in [("vms.yaml", true), ("whole-cpus.yaml", false)] {
         let configuration = documents(&folder().join("scheduler").join(file)).remove(0);
         assert_eq!(configuration["apiVersion"], "kubescheduler.config.k8s.io/v1");
-        assert_eq!(configuration["profiles"][0]["percentageOfNodesToScore"], 100);
+        assert_eq!(configuration["profiles"][0]["percentageOfNodesToScore"], 10);
         let extender = &configuration["extenders"][0];
         assert_eq!(
             extender["urlPrefix"],

@@ -82,13 +82,18 @@ impl Api {
     }
 
     /// Sends a request, and reads the answer as a JSON object.
-    async fn call(&self, method: Method, path: &str, body: Option<(&str, &Value)>) -> Result<Value, Failure> {
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, &Value)>,
+    ) -> Result<Value, Failure> {
         let text = self.text(REQUEST_TIMEOUT, method, path, body).await?;
         serde_json::from_slice(&text).map_err(Failure::unanswered)
     }
 
     /// Sends a request, and reads the whole answer.
-    async fn text(
+    pub(crate) async fn text(
         &self,
         timeout: Duration,
         method: Method,

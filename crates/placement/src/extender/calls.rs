@@ -104,7 +104,7 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
                 Answer::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
             });
             if let Some(uid) = uid.filter(|_| fit.is_empty()) {
-                placer.add_waiting(uid, answered_at);
+                placer.add_waiting(uid, answered_at, &names);
             }
             let number = uid.map_or(0, |uid| uid.0);
             result.node_names = Some(best_nodes(fit, number));

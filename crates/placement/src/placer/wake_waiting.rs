@@ -1,6 +1,7 @@
 //! A pod that waits is tried again as soon as a node has room for it: kube-scheduler, which does not watch the nodes' objects, is told by a change of the
 //! pod's status. Otherwise it would leave the pod for five minutes.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -14,12 +15,16 @@ use crate::apiserver::Failure;
 
 /// How often the nodes that changed are checked.
 const RETRY_PERIOD: Duration = Duration::from_millis(250);
+/// kube-scheduler offers all nodes that pass its own filters if they are fewer (its `minFeasibleNodesToFind`).
+const MIN_SAMPLE_NODES: usize = 100;
 /// Limit of the pods that are notified in one turn; the remaining nodes have the next one.
 const MAX_PATCHES_A_TURN: usize = 8;
 
 impl Placer {
-    /// Adds a pod that all nodes refused, by answers of this moment.
-    pub fn add_waiting(&self, pod: Uid, answered_at: Moment) {
+    /// Adds a pod that all nodes of a call refused, by answers of this moment. The nodes that kube-scheduler did not offer are checked at once if it
+    /// may have offered a sample: one of them may have room.
+    pub fn add_waiting(&self, pod: Uid, answered_at: Moment, offered: &[&str]) {
+        let now = self.now();
         let mut state = self.state();
         let Some(known) = state.filtered.get(pod).cloned() else {
             return;
@@ -28,6 +33,13 @@ impl Placer {
             state
                 .waiting
                 .add_refused(pod, known.name, request, known.priority, answered_at);
+            if offered.len() >= MIN_SAMPLE_NODES {
+                let offered: HashSet<&str> = offered.iter().copied().collect();
+                let names = state.reservations.rules().cluster.names();
+                let others = names.filter(|name| !offered.contains(name)).map(NodeName::from);
+                let others: Vec<NodeName> = others.collect();
+                state.waiting.nodes_changed(others, now);
+            }
         }
     }
 

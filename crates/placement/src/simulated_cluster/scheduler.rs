@@ -229,7 +229,7 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
                 }
             });
             if scored.is_empty() {
-                placer.add_waiting(uid.unwrap(), asked);
+                placer.add_waiting(uid.unwrap(), asked, &nodes);
             }
             scored
         }

@@ -24,18 +24,21 @@ impl Cluster {
 }
 
 impl Instance {
-    /// As a filter call does. How many nodes would take it.
+    /// As a filter call about all nodes does. How many would take it.
     fn filter(&self, cluster: &Cluster, name: &str) -> usize {
+        self.filter_offered(cluster, name, &["steliad", "kubelet"])
+    }
+
+    fn filter_offered(&self, cluster: &Cluster, name: &str, offered: &[&str]) -> usize {
         let asked = self.placer.now();
         let pod = cluster.server.object("", "pods", "vms", name).unwrap();
         let (uid, request) = self.placer.record_filtered_pod(&pod.to_string()).unwrap();
         let mut fit = 0;
-        self.placer
-            .evaluate_nodes(&request.unwrap(), &["steliad", "kubelet"], |_, answer| {
-                fit += usize::from(matches!(answer, Answer::Fits(_)));
-            });
+        self.placer.evaluate_nodes(&request.unwrap(), offered, |_, answer| {
+            fit += usize::from(matches!(answer, Answer::Fits(_)));
+        });
         if fit == 0 {
-            self.placer.add_waiting(uid.unwrap(), asked);
+            self.placer.add_waiting(uid.unwrap(), asked, offered);
         }
         fit
     }
@@ -84,6 +87,27 @@ async fn a_pod_that_waits_is_told_once_as_soon_as_a_node_has_room_for_it() {
     // Once a change, also if the scheduler is long in coming back.
     tokio::time::sleep(Duration::from_secs(100)).await;
     assert_eq!((instance.retries(), cluster.retried("fits")), (1, Some(told)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_sample_of_the_nodes_refused_is_told_of_the_others() {
+    let mut cluster = full();
+    cluster.machines[0].end(&uid(901, 0));
+    cluster.publish(0);
+    let instance = cluster.ready(1).await;
+    cluster.make("vm", 1, 12);
+    // Fewer nodes than a sample has are all that the scheduler's own filters left.
+    assert_eq!(instance.filter_offered(&cluster, "vm", &["kubelet"]), 0);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(instance.retries(), 0);
+
+    let full: Vec<String> = (1..100).map(|number| format!("full-{number}")).collect();
+    let sample: Vec<&str> = std::iter::once("kubelet")
+        .chain(full.iter().map(String::as_str))
+        .collect();
+    assert_eq!(instance.filter_offered(&cluster, "vm", &sample), 0);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((instance.retries(), cluster.retried("vm").is_some()), (1, true));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,210 @@
+//! Nodes that are played: each decides as kubelet's planner and steliad's allocator do on its full state, and publishes what it has.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use http::Method;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use stelia_reservations::Version;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::control_plane::create;
+use crate::apiserver::{Api, Failure, Follower, Source, follow, parse};
+use crate::simulated_cluster::load::pod;
+use crate::simulated_cluster::node::Machine;
+use crate::simulated_cluster::node_kind::KINDS;
+
+/// How often a node publishes a change.
+const PUBLISH_PERIOD: Duration = Duration::from_secs(1);
+/// Requests that are sent at a time.
+const PARALLEL_REQUESTS: usize = 8;
+const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
+/// Pods that are bound.
+const BOUND: Source = Source {
+    path: "/api/v1/pods",
+    fields: "spec.nodeName!=",
+};
+
+/// All nodes, and what became of the pods.
+pub(super) struct Nodes {
+    api: Api,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    machines: HashMap<String, Machine>,
+    /// The CPUs that each node was told for its pods.
+    told: BTreeMap<String, BTreeMap<String, stelia_cpus::CpuSet>>,
+    seen: BTreeSet<String>,
+    changed: BTreeSet<String>,
+    outcome: Outcome,
+}
+
+/// What became of the pods.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Outcome {
+    /// When each was seen to be bound.
+    pub(super) bound: Vec<Instant>,
+    /// Why nodes refused pods.
+    pub(super) refused: Vec<String>,
+    /// Pods that were told a CPU of another one.
+    pub(super) twice: usize,
+}
+
+impl Nodes {
+    /// Creates this many nodes of all kinds, with their objects.
+    pub(super) async fn create(api: &Api, count: usize) -> Arc<Self> {
+        let mut state = State::default();
+        let mut objects = Vec::new();
+        for number in 0..count {
+            let name = format!("node-{number:04}");
+            let machine = Machine::new(name.clone(), KINDS[number % KINDS.len()]);
+            objects.push(("/api/v1/nodes", node(&name)));
+            objects.push((TOPOLOGIES, machine.object()));
+            state.machines.insert(name, machine);
+        }
+        create_all(api, objects).await;
+        Arc::new(Self {
+            api: api.clone(),
+            state: Mutex::new(state),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn outcome(&self) -> Outcome {
+        self.state().outcome.clone()
+    }
+
+    /// Starts to watch for pods that are bound, and to publish what changes.
+    pub(super) fn start(self: &Arc<Self>) {
+        let (watcher, publisher) = (self.clone(), self.clone());
+        tokio::spawn(async move {
+            let (_one, terms) = watch::channel(1);
+            follow(&watcher.api, BOUND, watcher.clone(), terms).await;
+        });
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PUBLISH_PERIOD).await;
+                publisher.publish().await;
+            }
+        });
+    }
+
+    async fn publish(&self) {
+        let changed: Vec<(String, Value)> = {
+            let mut state = self.state();
+            let changed = std::mem::take(&mut state.changed);
+            let object = |name: String| {
+                let object = state.machines[&name].object();
+                (name, object)
+            };
+            changed.into_iter().map(object).collect()
+        };
+        for (name, object) in changed {
+            let path = format!("{TOPOLOGIES}/{name}?fieldManager=stelia-publish&force=true");
+            let body = Some(("application/apply-patch+yaml", &object));
+            if self.api.call(Method::PATCH, &path, body).await.is_err() {
+                self.state().changed.insert(name);
+            }
+        }
+    }
+
+    fn bound(&self, document: &Value, pod: &parse::Pod) {
+        let uid = pod.uid.to_string();
+        let Some(node) = pod.node.as_ref().map(ToString::to_string) else {
+            return;
+        };
+        let mut guard = self.state();
+        let state = &mut *guard;
+        if !state.seen.insert(uid.clone()) {
+            return;
+        }
+        state.outcome.bound.push(Instant::now());
+        if let Some(cpus) = &pod.cpus {
+            let told = state.told.entry(node.clone()).or_default();
+            state.outcome.twice += usize::from(told.values().any(|other| !other.is_disjoint(cpus)));
+            told.insert(uid.clone(), cpus.clone());
+        }
+        let Some(machine) = state.machines.get_mut(&node) else {
+            return;
+        };
+        let cpus = document["spec"]["containers"][0]["resources"]["limits"]["cpu"].as_str();
+        let cpus = cpus.and_then(|cpus| cpus.parse().ok()).unwrap_or_default();
+        let admitted = machine
+            .admit(&uid, document)
+            .and_then(|()| machine.register(&uid, cpus, pod.cpus.clone()));
+        match admitted {
+            Ok(()) => drop(state.changed.insert(node)),
+            Err(reason) => state.outcome.refused.push(format!("{} on {node}: {reason}", pod.name)),
+        }
+    }
+}
+
+impl Follower for Nodes {
+    fn changed(&self, object: &RawValue) {
+        let document: Value = serde_json::from_str(object.get()).expect("JSON");
+        if let Some(pod) = parse::pod(object.get()) {
+            self.bound(&document, &pod);
+        }
+    }
+
+    fn gone(&self, _: &RawValue) {}
+
+    fn list_begins(&self) {}
+
+    fn list_ends(&self, _: Version, _: u64) {}
+
+    fn failed(&self, failure: &Failure) {
+        println!("  the nodes' watch: {failure}");
+    }
+}
+
+/// A Node with 28 CPUs for pods, as kubelet would write it.
+fn node(name: &str) -> Value {
+    let resources = |cpu: &str| json!({"cpu": cpu, "memory": "1024Gi", "pods": "110", "stelia.io/vm": "28"});
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {
+            "capacity": resources("32"),
+            "allocatable": resources("28"),
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        },
+    })
+}
+
+/// Creates pods of this scheduler.
+pub(super) async fn create_pods(api: &Api, scheduler: &str, sizes: &[u32]) {
+    let pod = |(number, cpus): (usize, &u32)| {
+        let mut pod = pod(&format!("vm-{number:05}"), "", *cpus, true);
+        pod["spec"]["schedulerName"] = scheduler.into();
+        pod["spec"]["automountServiceAccountToken"] = false.into();
+        if let Some(metadata) = pod["metadata"].as_object_mut() {
+            metadata.remove("uid");
+        }
+        ("/api/v1/namespaces/vms/pods", pod)
+    };
+    create_all(api, sizes.iter().enumerate().map(pod).collect()).await;
+}
+
+async fn create_all(api: &Api, objects: Vec<(&'static str, Value)>) {
+    let mut tasks = JoinSet::new();
+    for (list, object) in objects {
+        if tasks.len() >= PARALLEL_REQUESTS {
+            tasks.join_next().await.expect("a task").expect("a request");
+        }
+        let api = api.clone();
+        tasks.spawn(async move { create(&api, list, &object).await });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.expect("a request");
+    }
+}
