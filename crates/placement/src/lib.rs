@@ -12,7 +12,8 @@ pub mod apiserver;
 pub mod cli;
 pub mod extender;
 pub mod placer;
-#[cfg(all(test, feature = "real"))]
+#[cfg(test)]
+#[cfg(feature = "real")]
 mod real_cluster;
 pub mod run;
 #[cfg(test)]

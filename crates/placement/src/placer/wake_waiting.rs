@@ -24,7 +24,6 @@ impl Placer {
     /// Adds a pod that all nodes of a call refused, by answers of this moment. The nodes that kube-scheduler did not offer are checked at once if it
     /// may have offered a sample: one of them may have room.
     pub fn add_waiting(&self, pod: Uid, answered_at: Moment, offered: &[&str]) {
-        let now = self.now();
         let mut state = self.state();
         let Some(known) = state.filtered.get(pod).cloned() else {
             return;
@@ -38,7 +37,10 @@ impl Placer {
                 let names = state.reservations.rules().cluster.names();
                 let others = names.filter(|name| !offered.contains(name)).map(NodeName::from);
                 let others: Vec<NodeName> = others.collect();
-                state.waiting.nodes_changed(others, now);
+                // Later than the answers, by which the pod was refused.
+                state
+                    .waiting
+                    .nodes_changed(others, answered_at + Duration::from_nanos(1));
             }
         }
     }

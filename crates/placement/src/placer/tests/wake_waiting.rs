@@ -95,6 +95,8 @@ async fn a_pod_that_a_sample_of_the_nodes_refused_is_told_of_the_others() {
     cluster.machines[0].end(&uid(901, 0));
     cluster.publish(0);
     let instance = cluster.ready(1).await;
+    // A new leader checks all nodes once.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     cluster.make("vm", 1, 12);
     // Fewer nodes than a sample has are all that the scheduler's own filters left.
     assert_eq!(instance.filter_offered(&cluster, "vm", &["kubelet"]), 0);
