@@ -32,6 +32,8 @@ EVERY   ?= 5
 FROM    ?= 8faae6e
 # An older release's package, for the node test of its upgrade.
 FROM_DEB ?=
+# Real programs of the folder BIN that node tests find in /job/real (docs/real.md).
+REAL_PROGRAMS ?=
 # Another folder of recorded cases for `make vectors`.
 DIR     ?=
 # How long `make fuzz` runs each target, and which targets (all).
@@ -307,6 +309,7 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	@for package in stelia-publish stelia-placement; do cp $$(ls -1t $(DEB_DIR)/$${package}_*.deb | head -n 1) $(NODE_JOB)/$$package.deb || exit; done
 	@mkdir $(NODE_JOB)/crds && cp packaging/kubernetes/cluster/placement/base/crd.yaml $(NODE_JOB)/crds/nodeclaims.yaml
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
+	@$(if $(REAL_PROGRAMS),mkdir $(NODE_JOB)/real && cp -rL $(REAL_PROGRAMS:%="$(BIN)/%") $(NODE_JOB)/real/)
 	@mkdir $(NODE_JOB)/python && cp -r /usr/lib/python3/dist-packages/jeepney $(NODE_JOB)/python/
 	@cp docs/examples/runner.py $(NODE_JOB)/ && packaging/tools/example-runner $(NODE_JOB)/runner-go
 	@cp tests/node/run.sh tests/node/seconds tests/node/sections packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/

@@ -47,6 +47,7 @@ mod pod_level;
 mod publisher_file;
 mod publisher_package;
 mod quiet;
+mod real;
 mod runner;
 mod runtime_check;
 mod scale;

@@ -11,7 +11,7 @@ skip() {
   done
 }
 
-skip $(section libvirt)
+skip $(section libvirt) $(section real)
 case ${STELIA_FROM:+upgrade.}$NODE_IMAGE.$(nproc) in
   upgrade.*) set -- ${FILTER:-$(section upgrade)} ;;
   bookworm.*) set -- ${FILTER:-$(section bookworm)} ;;

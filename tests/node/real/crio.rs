@@ -1,0 +1,1 @@
+//! steliad beside CRI-O, with crun and conmon.

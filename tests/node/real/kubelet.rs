@@ -1,0 +1,1 @@
+//! steliad beside kubelet itself, with static pods.

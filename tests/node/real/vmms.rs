@@ -1,0 +1,1 @@
+//! steliad beside Cloud Hypervisor and Firecracker.
