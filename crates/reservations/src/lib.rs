@@ -49,6 +49,9 @@ pub type AttemptId = u128;
 /// A Node's name.
 pub type NodeName = Arc<str>;
 
+/// Pods, each with its request, as far as that is known.
+pub type PodRequests<Q> = HashMap<Uid, Option<Q>>;
+
 /// What nodes would do with pods.
 pub trait Rules {
     /// A node as its object describes it.
@@ -109,6 +112,8 @@ pub struct Reservations<R: Rules> {
     changed: BTreeSet<NodeName>,
     /// Nodes that may have more room than before.
     roomier: BTreeSet<NodeName>,
+    /// Pods that are gone while their node's object still shows them, and since when.
+    departed: BTreeMap<NodeName, BTreeMap<Uid, Moment>>,
     /// Refusals since [`Reservations::take_refused`].
     refused: Vec<Refused>,
     last_attempt: AttemptId,
@@ -151,6 +156,7 @@ impl<R: Rules> Reservations<R> {
             timers: BTreeMap::new(),
             changed: BTreeSet::new(),
             roomier: BTreeSet::new(),
+            departed: BTreeMap::new(),
             refused: Vec::new(),
             last_attempt: AttemptId::from(process) << 64,
         }
@@ -206,6 +212,16 @@ impl<R: Rules> Reservations<R> {
     /// The nodes that may have more room than when this was asked last.
     pub fn take_roomier(&mut self) -> BTreeSet<NodeName> {
         std::mem::take(&mut self.roomier)
+    }
+
+    /// The pods that are gone while their node's object still shows them, with their requests, by node: the CPUs of these pods will be free when the node
+    /// publishes next. A node that has not published for [`SILENCE_TIMEOUT`] since a pod was gone is left out.
+    pub fn departed(&self, now: Moment) -> impl Iterator<Item = (&NodeName, PodRequests<R::Request>)> {
+        let request = |uid: &Uid| self.pods.get(uid).and_then(|record| record.request.clone());
+        self.departed.iter().filter_map(move |(node, pods)| {
+            let is_recent = pods.values().all(|gone| now <= *gone + SILENCE_TIMEOUT);
+            is_recent.then(|| (node, pods.keys().map(|uid| (*uid, request(uid))).collect()))
+        })
     }
 
     /// Pods that were bound here and that their nodes refused; each is reported once.

@@ -153,6 +153,11 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
         return Err(CallError::Pod(why));
     }
     if let PodNeeds::Room(_, request) = needs {
+        // A victim that has just ended must not be followed by another one: kube-scheduler tries the pod again when a pod is deleted, which is before
+        // the node's object shows the room.
+        if placer.fits_without_departed(&request) {
+            all.clear();
+        }
         let uids = |victims: &MetaVictims<'_>| {
             let pods = victims.pods.iter().flatten();
             pods.filter_map(|pod| Uid::parse(pod.uid)).collect()

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::{NodeWithoutPods, Verdict};
 use stelia_placement_rules::evaluate::Refusal;
-use stelia_placement_rules::request::Request;
-use stelia_reservations::Moment;
+use stelia_placement_rules::request::{Request, SharedRequest};
+use stelia_reservations::{Moment, NodeName, PodRequests};
 
 use super::{Answer, Placer, answer, reason};
 
@@ -36,6 +36,25 @@ impl Placer {
                 report(name, answer(closed, verdict, has_vm));
             }
         }
+    }
+
+    /// Whether a node will admit the pod when it publishes that pods have ended. No victim is needed then: the pod is tried again when the object changes.
+    pub fn fits_without_departed(&self, request: &Request) -> bool {
+        let now = self.now();
+        let mut state = self.state();
+        let id = state.request_id(request, now);
+        let reservations = &mut state.reservations;
+        let departed = reservations.departed(now).take(NODES_PER_BATCH);
+        let departed: Vec<(NodeName, PodRequests<SharedRequest>)> = departed
+            .filter(|(node, _)| reservations.available(node, now).is_ok())
+            .map(|(node, pods)| (node.clone(), pods))
+            .collect();
+        let without = departed
+            .into_iter()
+            .filter_map(|(node, gone)| reservations.rules_mut().cluster.without(&node, id, &gone).ok());
+        let without: Vec<NodeWithoutPods> = without.collect();
+        drop(state);
+        without.into_iter().any(|node| node.evaluate().is_ok())
     }
 
     fn without_victims<'n>(&self, request: &Request, nodes: &[(&'n str, Vec<Uid>)], now: Moment) -> Vec<Candidate<'n>> {

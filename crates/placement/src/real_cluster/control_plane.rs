@@ -7,22 +7,34 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use http::Method;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use stelia_credentials::Files;
 use tempfile::TempDir;
 
 use crate::apiserver::{Api, Failure};
 
-/// How long a program has to answer for the first time.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// Limit of every wait. kube-scheduler tries a pod again after 300 s that nothing woke, so a wait for a pod's binding must be shorter.
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Ticks of `/proc/PID/stat` in a second (USER_HZ).
 const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What the API server does to objects that are created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Without ServiceAccounts. The namespaces and the definition of NodeClaims are made here.
+    Bare,
+    /// As an installed cluster, with NodeRestriction; kube-controller-manager is to make ServiceAccounts.
+    Full,
+}
 
 /// A folder for the run, and what runs in it.
 pub(super) struct ControlPlane {
     pub(super) api: Api,
     folder: TempDir,
     binaries: PathBuf,
+    /// URL of the API server.
+    pub(super) server: String,
     programs: Vec<Program>,
 }
 
@@ -41,8 +53,8 @@ impl Drop for ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts etcd and the API server, and defines what nodes and claims are written to.
-    pub(super) async fn start() -> Self {
+    /// Starts etcd and the API server, and defines what nodes write.
+    pub(super) async fn start(admission: Admission) -> Self {
         let binaries = PathBuf::from(std::env::var_os("STELIA_REAL").expect("STELIA_REAL: the folder of the binaries"));
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
@@ -53,26 +65,15 @@ impl ControlPlane {
             .expect("tests/api/server");
         assert!(made.success(), "no certificates");
         let (etcd, peer, port) = (free_port(), free_port(), free_port());
-        let kubeconfig = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "real",
-            "contexts": [{"name": "real", "context": {"cluster": "real", "user": "admin"}}],
-            "clusters": [{"name": "real", "cluster": {
-                "server": format!("https://127.0.0.1:{port}"),
-                "certificate-authority": path("tls/ca.crt"),
-            }}],
-            "users": [{"name": "admin", "user": {
-                "client-certificate": path("tls/admin.crt"),
-                "client-key": path("tls/admin.key"),
-            }}],
-        });
-        fs::write(path("kubeconfig"), kubeconfig.to_string()).expect("the kubeconfig");
-        let (client, files) = Files::client(Some(path("kubeconfig").into())).expect("a client");
+        let server = format!("https://127.0.0.1:{port}");
+        let admin = json!({"client-certificate": path("tls/admin.crt"), "client-key": path("tls/admin.key")});
+        let kubeconfig = write_kubeconfig(folder.path(), "kubeconfig", &server, &admin);
+        let (client, files) = Files::client(Some(kubeconfig.into())).expect("a client");
         let mut plane = Self {
             api: Api::new(client).with_credentials(files),
             folder,
             binaries,
+            server,
             programs: Vec::new(),
         };
         let etcd = format!("http://127.0.0.1:{etcd}");
@@ -87,27 +88,31 @@ impl ControlPlane {
                 &format!("--listen-peer-urls=http://127.0.0.1:{peer}"),
             ],
         );
-        plane.run(
-            "kube-apiserver",
-            &[
-                &format!("--etcd-servers={etcd}"),
-                "--bind-address=127.0.0.1",
-                &format!("--secure-port={port}"),
-                &format!("--client-ca-file={}", plane.path("tls/ca.crt")),
-                &format!("--tls-cert-file={}", plane.path("tls/server.crt")),
-                &format!("--tls-private-key-file={}", plane.path("tls/server.key")),
-                "--authorization-mode=Node,RBAC",
-                "--service-account-issuer=https://127.0.0.1",
-                &format!("--service-account-key-file={}", plane.path("tls/server.crt")),
-                &format!("--service-account-signing-key-file={}", plane.path("tls/server.key")),
-                "--service-cluster-ip-range=10.0.0.0/24",
-                // Nothing here makes ServiceAccounts or removes the taint of a new Node.
-                "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-                "--profiling=false",
+        // Nothing here removes the taint of a new Node.
+        let plugins = match admission {
+            Admission::Bare => &["--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"][..],
+            Admission::Full => &[
+                "--disable-admission-plugins=TaintNodesByCondition",
+                "--enable-admission-plugins=NodeRestriction",
             ],
-        );
+        };
+        let common: &[&str] = &[
+            &format!("--etcd-servers={etcd}"),
+            "--bind-address=127.0.0.1",
+            &format!("--secure-port={port}"),
+            &format!("--client-ca-file={}", plane.path("tls/ca.crt")),
+            &format!("--tls-cert-file={}", plane.path("tls/server.crt")),
+            &format!("--tls-private-key-file={}", plane.path("tls/server.key")),
+            "--authorization-mode=Node,RBAC",
+            "--service-account-issuer=https://127.0.0.1",
+            &format!("--service-account-key-file={}", plane.path("tls/server.crt")),
+            &format!("--service-account-signing-key-file={}", plane.path("tls/server.key")),
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--profiling=false",
+        ];
+        plane.run("kube-apiserver", &[common, plugins].concat());
         plane.wait_for_api().await;
-        plane.define().await;
+        plane.define(admission).await;
         plane
     }
 
@@ -115,13 +120,59 @@ impl ControlPlane {
         self.folder.path().join(name).display().to_string()
     }
 
+    /// Writes a kubeconfig of this user, whose requests go to this URL. Returns its path.
+    pub(super) fn write_kubeconfig(&self, name: &str, server: &str, user: &Value) -> String {
+        write_kubeconfig(self.folder.path(), name, server, user)
+    }
+
+    /// A client with the kubeconfig of this name.
+    pub(super) fn client(&self, kubeconfig: &str) -> Api {
+        let (client, files) = Files::client(Some(self.path(kubeconfig).into())).expect("a client");
+        Api::new(client).with_credentials(files)
+    }
+
+    /// Sends a signal to a program.
+    pub(super) fn signal(&self, name: &str, signal: Signal) {
+        let program = self.programs.iter().find(|program| program.name == name);
+        let program = program.unwrap_or_else(|| panic!("{name} does not run"));
+        kill_process(Pid::from_child(&program.child), signal).expect("a signal");
+    }
+
+    /// Kills a program.
+    pub(super) fn kill(&mut self, name: &str) {
+        let position = self.programs.iter().position(|program| program.name == name);
+        let mut program = self
+            .programs
+            .remove(position.unwrap_or_else(|| panic!("{name} does not run")));
+        program.child.kill().expect("a signal");
+        program.child.wait().expect("its end");
+    }
+
+    /// Runs a program of `$STELIA_REAL` to its end, as the administrator. Returns what it printed.
+    pub(super) fn output(&self, name: &str, arguments: &[&str]) -> String {
+        let mut command = Command::new(self.binaries.join(name));
+        let output = command
+            .args(arguments)
+            .env("KUBECONFIG", self.path("kubeconfig"))
+            .output();
+        let output = output.unwrap_or_else(|cause| panic!("{name}: {cause}"));
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name} {arguments:?}: {text}");
+        text.into_owned()
+    }
+
+    /// The folder of the programs.
+    pub(super) fn binaries(&self) -> &Path {
+        &self.binaries
+    }
+
     /// Starts a program of `$STELIA_REAL`.
-    fn run(&mut self, name: &'static str, arguments: &[&str]) {
+    pub(super) fn run(&mut self, name: &'static str, arguments: &[&str]) {
         let program = self.binaries.join(name);
         self.run_program(name, &program, arguments);
     }
 
-    fn run_program(&mut self, name: &'static str, program: &Path, arguments: &[&str]) {
+    pub(super) fn run_program(&mut self, name: &'static str, program: &Path, arguments: &[&str]) {
         let log = fs::File::create(self.path(&format!("{name}.log"))).expect("a log");
         let child = Command::new(program)
             .args(arguments)
@@ -133,29 +184,23 @@ impl ControlPlane {
         self.programs.push(Program { name, child });
     }
 
-    /// The last lines of a program's log.
-    fn log(&self, name: &str) -> String {
-        let log = fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+    /// A program's log.
+    pub(super) fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default()
     }
 
     async fn wait_for_api(&self) {
-        let started = Instant::now();
-        while let Err(failure) = self
-            .api
-            .text(Duration::from_secs(5), Method::GET, "/readyz", None)
-            .await
-        {
-            let log = self.log("kube-apiserver");
-            assert!(started.elapsed() < START_TIMEOUT, "the API server: {failure}\n{log}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        let timeout = Duration::from_secs(5);
+        wait_until("the API server is ready", async || {
+            self.api.text(timeout, Method::GET, "/readyz", None).await.is_ok()
+        })
+        .await;
     }
 
-    /// The namespaces, the CRD of NodeClaims as the documents say, and nodes' objects without a schema.
-    async fn define(&self) {
-        for namespace in ["stelia-system", "vms"] {
+    /// The namespace of the pods, and nodes' objects without a schema; [`Admission::Bare`]: also what manifests define.
+    async fn define(&self, admission: Admission) {
+        let is_bare = admission == Admission::Bare;
+        for namespace in ["vms", "stelia-system"].into_iter().take(if is_bare { 2 } else { 1 }) {
             let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
             self.create("/api/v1/namespaces", &body).await;
         }
@@ -182,19 +227,14 @@ impl ControlPlane {
                 }}],
             },
         });
-        for definition in [claims, topologies] {
+        let defined = [
+            (topologies, "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"),
+            (claims, "/apis/stelia.io/v1alpha1/nodeclaims"),
+        ];
+        for (definition, list) in defined.into_iter().take(if is_bare { 2 } else { 1 }) {
             self.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition)
                 .await;
-        }
-        for list in [
-            "/apis/stelia.io/v1alpha1/nodeclaims",
-            "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies",
-        ] {
-            let started = Instant::now();
-            while let Err(failure) = self.api.call(Method::GET, list, None).await {
-                assert!(started.elapsed() < START_TIMEOUT, "{list}: {failure}");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+            wait_until(list, async || self.api.call(Method::GET, list, None).await.is_ok()).await;
         }
     }
 
@@ -228,15 +268,7 @@ impl ControlPlane {
                 "stelia-system",
             ],
         );
-        let started = Instant::now();
-        while !is_leader(&address).await {
-            let log = self.log("stelia-placement");
-            assert!(
-                started.elapsed() < START_TIMEOUT,
-                "stelia-placement does not lead\n{log}"
-            );
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        wait_until("stelia-placement leads", async || is_leader(&address).await).await;
         format!("http://{address}")
     }
 
@@ -261,6 +293,32 @@ impl ControlPlane {
     }
 }
 
+fn write_kubeconfig(folder: &Path, name: &str, server: &str, user: &Value) -> String {
+    let kubeconfig = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "real",
+        "contexts": [{"name": "real", "context": {"cluster": "real", "user": "user"}}],
+        "clusters": [{"name": "real", "cluster": {
+            "server": server,
+            "certificate-authority": folder.join("tls/ca.crt"),
+        }}],
+        "users": [{"name": "user", "user": user}],
+    });
+    let path = folder.join(name);
+    fs::write(&path, kubeconfig.to_string()).expect("the kubeconfig");
+    path.display().to_string()
+}
+
+/// Waits for something that must come.
+pub(super) async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !holds().await {
+        assert!(started.elapsed() < TIMEOUT, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 /// Creates an object, whatever the API server is busy with.
 pub(super) async fn create(api: &Api, list: &str, object: &Value) {
     loop {
@@ -272,7 +330,7 @@ pub(super) async fn create(api: &Api, list: &str, object: &Value) {
     }
 }
 
-async fn is_leader(address: &str) -> bool {
+pub(super) async fn is_leader(address: &str) -> bool {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let Ok(mut stream) = tokio::net::TcpStream::connect(address).await else {
         return false;
@@ -285,7 +343,7 @@ async fn is_leader(address: &str) -> bool {
 }
 
 /// A port that was free a moment ago; nothing else here asks for one.
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("its address").port()
 }

@@ -15,12 +15,13 @@ use super::control_plane::create;
 use crate::apiserver::{Api, Failure, Follower, Source, follow, parse};
 use crate::simulated_cluster::load::pod;
 use crate::simulated_cluster::node::Machine;
-use crate::simulated_cluster::node_kind::KINDS;
+use crate::simulated_cluster::node_kind::Kind;
 
 /// How often a node publishes a change.
 const PUBLISH_PERIOD: Duration = Duration::from_secs(1);
 /// Requests that are sent at a time.
 const PARALLEL_REQUESTS: usize = 8;
+const PODS: &str = "/api/v1/namespaces/vms/pods";
 const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
 /// Pods that are bound.
 const BOUND: Source = Source {
@@ -41,6 +42,8 @@ struct State {
     told: BTreeMap<String, BTreeMap<String, stelia_cpus::CpuSet>>,
     seen: BTreeSet<String>,
     changed: BTreeSet<String>,
+    /// Pods that are to be deleted as soon as their containers have ended: path and UID.
+    ending: BTreeMap<String, String>,
     outcome: Outcome,
 }
 
@@ -56,13 +59,13 @@ pub(super) struct Outcome {
 }
 
 impl Nodes {
-    /// Creates this many nodes of all kinds, with their objects.
-    pub(super) async fn create(api: &Api, count: usize) -> Arc<Self> {
+    /// Creates this many nodes of these kinds, with their objects.
+    pub(super) async fn create(api: &Api, count: usize, kinds: &[Kind]) -> Arc<Self> {
         let mut state = State::default();
         let mut objects = Vec::new();
         for number in 0..count {
             let name = format!("node-{number:04}");
-            let machine = Machine::new(name.clone(), KINDS[number % KINDS.len()]);
+            let machine = Machine::new(name.clone(), kinds[number % kinds.len()]);
             objects.push(("/api/v1/nodes", node(&name)));
             objects.push((TOPOLOGIES, machine.object()));
             state.machines.insert(name, machine);
@@ -92,9 +95,33 @@ impl Nodes {
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(PUBLISH_PERIOD).await;
+                publisher.end().await;
                 publisher.publish().await;
             }
         });
+    }
+
+    /// Plays a node no more; a real publisher takes its object over. Returns the object as it would be published.
+    pub(super) fn forget(&self, node: &str) -> Value {
+        let mut state = self.state();
+        state.changed.remove(node);
+        state.machines.remove(node).expect("the node").object()
+    }
+
+    /// Deletes the pods whose containers have ended, as kubelet does.
+    async fn end(&self) {
+        let ending = std::mem::take(&mut self.state().ending);
+        for (path, uid) in ending {
+            let body = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
+            match self
+                .api
+                .call(Method::DELETE, &path, Some(("application/json", &body)))
+                .await
+            {
+                Ok(_) | Err(Failure::Missing(_) | Failure::Conflict(_)) => {}
+                Err(_) => drop(self.state().ending.insert(path, uid)),
+            }
+        }
     }
 
     async fn publish(&self) {
@@ -123,7 +150,13 @@ impl Nodes {
         };
         let mut guard = self.state();
         let state = &mut *guard;
-        if !state.seen.insert(uid.clone()) {
+        if pod.ending {
+            let (namespace, name) = pod.name.split_once('/').expect("a namespace and a name");
+            let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+            state.ending.insert(path, uid.clone());
+        }
+        // Pods of other namespaces have no CPUs of their own.
+        if !pod.name.starts_with("vms/") || !state.seen.insert(uid.clone()) {
             return;
         }
         state.outcome.bound.push(Instant::now());
@@ -155,7 +188,22 @@ impl Follower for Nodes {
         }
     }
 
-    fn gone(&self, _: &RawValue) {}
+    fn gone(&self, object: &RawValue) {
+        let Some(pod) = parse::pod(object.get()) else { return };
+        let Some(node) = pod.node.map(|node| node.to_string()) else {
+            return;
+        };
+        let (mut state, uid) = (self.state(), pod.uid.to_string());
+        if let Some(told) = state.told.get_mut(&node) {
+            told.remove(&uid);
+        }
+        if let Some(machine) = state.machines.get_mut(&node) {
+            machine.end(&uid);
+        }
+        if state.machines.contains_key(&node) {
+            state.changed.insert(node);
+        }
+    }
 
     fn list_begins(&self) {}
 
@@ -172,7 +220,7 @@ fn node(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}},
         "status": {
             "capacity": resources("32"),
             "allocatable": resources("28"),
@@ -181,18 +229,25 @@ fn node(name: &str) -> Value {
     })
 }
 
-/// Creates pods of this scheduler.
-pub(super) async fn create_pods(api: &Api, scheduler: &str, sizes: &[u32]) {
-    let pod = |(number, cpus): (usize, &u32)| {
-        let mut pod = pod(&format!("vm-{number:05}"), "", *cpus, true);
-        pod["spec"]["schedulerName"] = scheduler.into();
-        pod["spec"]["automountServiceAccountToken"] = false.into();
-        if let Some(metadata) = pod["metadata"].as_object_mut() {
-            metadata.remove("uid");
-        }
-        ("/api/v1/namespaces/vms/pods", pod)
-    };
-    create_all(api, sizes.iter().enumerate().map(pod).collect()).await;
+/// Pods of this scheduler, each with this many CPUs.
+pub(super) fn pods(scheduler: &str, sizes: &[u32]) -> Vec<Value> {
+    let named = |(number, cpus): (usize, &u32)| vm(&format!("vm-{number:05}"), scheduler, *cpus);
+    sizes.iter().enumerate().map(named).collect()
+}
+
+/// A VM's pod.
+pub(super) fn vm(name: &str, scheduler: &str, cpus: u32) -> Value {
+    let mut pod = pod(name, "", cpus, true);
+    pod["spec"]["schedulerName"] = scheduler.into();
+    pod["spec"]["automountServiceAccountToken"] = false.into();
+    if let Some(metadata) = pod["metadata"].as_object_mut() {
+        metadata.remove("uid");
+    }
+    pod
+}
+
+pub(super) async fn create_pods(api: &Api, pods: Vec<Value>) {
+    create_all(api, pods.into_iter().map(|pod| (PODS, pod)).collect()).await;
 }
 
 async fn create_all(api: &Api, objects: Vec<(&'static str, Value)>) {

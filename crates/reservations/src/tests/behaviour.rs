@@ -330,3 +330,26 @@ fn pods_without_cpus_of_their_own_end_with_the_binding() {
     assert_eq!(held(&all, "a"), []);
     assert!(all.available("a", seconds(100)).is_ok());
 }
+
+#[test]
+fn a_pod_that_is_gone_counts_as_departed_until_the_object_no_longer_shows_it() {
+    let mut all = one_node("0-7");
+    let departed = |all: &Reservations<Lowest>, now| -> Vec<PodRequests<usize>> {
+        all.departed(seconds(now)).map(|(_, pods)| pods).collect()
+    };
+    for (number, version) in [(1, 5), (2, 6)] {
+        all.pod_changed(pod(number, version, Some("a"), 4), seconds(1));
+    }
+    // One that the object never showed has given nothing back.
+    all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(2));
+    all.pod_gone(uid(2), None, seconds(3));
+    assert_eq!(departed(&all, 3), []);
+    all.pod_gone(uid(1), None, seconds(3));
+    assert_eq!(departed(&all, 3), [HashMap::from([(uid(1), Some(4))])]);
+    // The node's publisher may have stopped.
+    assert_eq!(departed(&all, 34), []);
+    all.object_changed(&node("a"), 9, plain("4-7", &[1]), seconds(4));
+    assert_eq!(departed(&all, 4).len(), 1);
+    all.object_changed(&node("a"), 10, plain("0-7", &[]), seconds(5));
+    assert_eq!(departed(&all, 5), []);
+}

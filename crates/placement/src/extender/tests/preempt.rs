@@ -79,3 +79,33 @@ async fn nonsense_about_victims_is_an_error_and_nothing_else() {
     assert_eq!(served.ask("GET", "/preempt", "").await.0, 405);
     assert_eq!(served.placer.reservation_counts(), Default::default());
 }
+
+/// kube-scheduler tries a pod again as soon as its victim is deleted, which is before the node's object shows the room.
+#[tokio::test]
+async fn no_victim_follows_one_that_has_ended_and_whose_node_has_not_published_yet() {
+    let served = full().await;
+    let args = served.recorded("preempt-args.json").replace(UNKNOWN, KUBELETS);
+    let victims = async || json(&served.ask("POST", "/preempt", &args).await.1)["NodeNameToMetaVictims"].clone();
+    let mut ends = load::pod("low", VICTIM, 12, true);
+    ends["spec"]["nodeName"] = "steliad".into();
+    served.server.put("", "pods", ends);
+    assert_ne!(victims().await, serde_json::json!({}));
+    served.server.remove("", "pods", "vms", "low");
+    while victims().await != serde_json::json!({}) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // The room is there, and another pod may take it: then a victim is right.
+    let mut steliad = Machine::new("steliad".to_owned(), Kind::Steliad);
+    for other in [
+        "9b2c3d4e-0000-4000-8000-000000000001",
+        "9b2c3d4e-0000-4000-8000-000000000002",
+    ] {
+        steliad.register(other, 12, None).unwrap();
+    }
+    served
+        .server
+        .put("topology.node.k8s.io", "noderesourcetopologies", steliad.object());
+    while victims().await == serde_json::json!({}) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

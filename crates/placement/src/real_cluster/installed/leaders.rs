@@ -1,0 +1,89 @@
+//! Two instances of stelia-placement behind their Service, and what happens to either of them while pods are bound.
+
+use std::time::Duration;
+
+use http::Method;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::service::Cable;
+use super::{INSTANCES, Installed};
+use crate::apiserver::lease::LEASE_DURATION;
+use crate::real_cluster::nodes::{create_pods, vm};
+use crate::simulated_cluster::node_kind::KINDS;
+
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/stelia-system/leases/stelia-placement";
+/// Pods that are created for each fault.
+const BATCH: usize = 30;
+
+impl Installed {
+    /// The number of the instance that holds the Lease.
+    async fn leader(&self) -> Option<usize> {
+        let lease: Value = self.plane.api.call(Method::GET, LEASE, None).await.ok()?;
+        let holder = lease["spec"]["holderIdentity"].as_str()?;
+        INSTANCES.iter().position(|name| holder.starts_with(name))
+    }
+
+    async fn wait_for_other_leader(&self, than: usize) {
+        super::wait_until("the other instance leads", async || {
+            self.leader().await == Some(1 - than)
+        })
+        .await;
+    }
+
+    /// Creates pods, and waits until some of them are bound.
+    async fn begin_batch(&self, number: usize) {
+        let pods = (0..BATCH).map(|pod| vm(&format!("vm-{number}-{pod:02}"), "stelia-scheduler", 4));
+        create_pods(&self.plane.api, pods.collect()).await;
+        self.wait_for_bound(number * BATCH + 3).await;
+    }
+}
+
+/// A leader that is killed, stopped past its Lease, or alive without a way to the API server; and a scheduler that is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_are_bound_once_whatever_becomes_of_the_leader() {
+    let mut cluster = Installed::start(40, &KINDS).await;
+    let server = cluster.plane.server.clone();
+    let cables = [Cable::to(&server).await, Cable::to(&server).await];
+    for (instance, cable) in cables.iter().enumerate() {
+        cluster.run_placement(instance, &cable.url).await;
+    }
+    cluster.wait_for_leader().await;
+    cluster.run_scheduler().await;
+
+    cluster.begin_batch(0).await;
+    let leader = cluster.leader().await.expect("a leader");
+    cluster.plane.kill(INSTANCES[leader]);
+    cluster.wait_for_other_leader(leader).await;
+    cluster.wait_for_bound(BATCH).await;
+    println!("  killed: all bound");
+    cluster.run_placement(leader, &cables[leader].url).await;
+
+    cluster.begin_batch(1).await;
+    let leader = cluster.leader().await.expect("a leader");
+    cluster.plane.signal(INSTANCES[leader], Signal::STOP);
+    cluster.wait_for_other_leader(leader).await;
+    cluster.wait_for_bound(2 * BATCH).await;
+    cluster.plane.signal(INSTANCES[leader], Signal::CONT);
+    println!("  stopped: all bound");
+
+    cluster.begin_batch(2).await;
+    let leader = cluster.leader().await.expect("a leader");
+    cables[leader].cut();
+    cluster.wait_for_other_leader(leader).await;
+    cluster.wait_for_bound(3 * BATCH).await;
+    cables[leader].mend();
+    println!("  cut off: all bound");
+
+    cluster.begin_batch(3).await;
+    cluster.plane.kill("kube-scheduler");
+    cluster.run_scheduler().await;
+    cluster.wait_for_bound(4 * BATCH).await;
+    println!("  scheduler killed: all bound");
+
+    // A bind of the stopped instance that was on its way is refused by the version of the claims.
+    tokio::time::sleep(LEASE_DURATION).await;
+    cluster.assert_whole();
+    assert_eq!(cluster.nodes.outcome().bound.len(), 4 * BATCH);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}

@@ -1,0 +1,391 @@
+//! A publisher with the token of its pod: what it may write, and that the API server refuses everything else.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use http::Method;
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Value, json};
+
+use super::service::condition;
+use super::{Installed, wait_until};
+use crate::apiserver::{Api, Failure};
+use crate::real_cluster::nodes::{create_pods, vm};
+use crate::simulated_cluster::node_kind::Kind;
+
+const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/vms/events";
+const MERGE: &str = "application/merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+const JSON: &str = "application/json";
+
+/// A request, and what it is to change.
+struct Request {
+    what: &'static str,
+    method: Method,
+    path: String,
+    body: Option<(&'static str, Value)>,
+}
+
+fn request(what: &'static str, method: Method, path: &str, body: Option<(&'static str, Value)>) -> Request {
+    let path = path.to_owned();
+    Request {
+        what,
+        method,
+        path,
+        body,
+    }
+}
+
+fn patch(what: &'static str, path: &str, change: Value) -> Request {
+    request(what, Method::PATCH, path, Some((MERGE, change)))
+}
+
+fn apply(what: &'static str, node: &str, metadata: Value) -> Request {
+    let mut object =
+        json!({"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": metadata});
+    object["metadata"]["name"] = node.into();
+    let path = format!("{TOPOLOGIES}/{node}?fieldManager=steliad&force=true");
+    request(what, Method::PATCH, &path, Some((APPLY, object)))
+}
+
+fn event(what: &'static str, instance: &str, regarding: Value) -> Request {
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": "event-", "namespace": "vms"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "stelia.io/steliad",
+        "reportingInstance": instance,
+        "action": "Isolate",
+        "reason": "Isolated",
+        "type": "Normal",
+        "regarding": regarding,
+    });
+    request(what, Method::POST, EVENTS, Some((JSON, event)))
+}
+
+fn pod_of_vms(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "namespace": "vms", "name": name})
+}
+
+fn written_condition(kind: &str) -> Value {
+    json!({"status": {"conditions": [{"type": kind, "status": "True"}]}})
+}
+
+/// What a publisher of `node-0000` must not do, with all components applied.
+fn refused() -> Vec<Request> {
+    let own = "/api/v1/nodes/node-0000";
+    let pod = |name: &str| format!("/api/v1/namespaces/vms/pods/{name}");
+    let status = |name: &str| format!("/api/v1/namespaces/vms/pods/{name}/status");
+    let owner = |kind: &str, name: &str| json!({"ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": name, "uid": "7"}]});
+    vec![
+        apply("another node's object", "node-0001", json!({})),
+        apply("an object of no node", "node-9999", json!({})),
+        apply(
+            "a finalizer of its object",
+            "node-0000",
+            json!({"finalizers": ["example.com/stays"]}),
+        ),
+        apply(
+            "another owner of its object",
+            "node-0000",
+            owner("ConfigMap", "node-0000"),
+        ),
+        apply(
+            "another node as owner of its object",
+            "node-0000",
+            owner("Node", "node-0001"),
+        ),
+        request(
+            "delete another node's object",
+            Method::DELETE,
+            &format!("{TOPOLOGIES}/node-0001"),
+            None,
+        ),
+        request("list objects", Method::GET, TOPOLOGIES, None),
+        patch(
+            "another Node's label",
+            "/api/v1/nodes/node-0001",
+            json!({"metadata": {"labels": {"stelia.io/ready": "true"}}}),
+        ),
+        patch(
+            "another label of its Node",
+            own,
+            json!({"metadata": {"labels": {"example.com/zone": "a"}}}),
+        ),
+        patch(
+            "its Node's name of the host",
+            own,
+            json!({"metadata": {"labels": {"kubernetes.io/hostname": "other"}}}),
+        ),
+        patch(
+            "another annotation of its Node",
+            own,
+            json!({"metadata": {"annotations": {"example.com/a": "b"}}}),
+        ),
+        patch(
+            "a finalizer of its Node",
+            own,
+            json!({"metadata": {"finalizers": ["example.com/stays"]}}),
+        ),
+        patch(
+            "another taint of its Node",
+            own,
+            json!({"spec": {"taints": [{"key": "example.com/t", "effect": "NoExecute"}]}}),
+        ),
+        patch("its Node unschedulable", own, json!({"spec": {"unschedulable": true}})),
+        patch(
+            "its Node's capacity",
+            &format!("{own}/status"),
+            json!({"status": {"capacity": {"stelia.io/vm": "99"}}}),
+        ),
+        request("delete its Node", Method::DELETE, own, None),
+        request("list Nodes", Method::GET, "/api/v1/nodes", None),
+        patch(
+            "the condition of a pod of another node",
+            &status("other"),
+            written_condition("stelia.io/isolated"),
+        ),
+        patch(
+            "another condition of its pod",
+            &status("own"),
+            written_condition("Ready"),
+        ),
+        patch(
+            "the phase of its pod",
+            &status("own"),
+            json!({"status": {"phase": "Failed"}}),
+        ),
+        patch(
+            "a label of its pod through the status",
+            &status("own"),
+            json!({"metadata": {"labels": {"a": "b"}}}),
+        ),
+        patch(
+            "an annotation of its pod through the status",
+            &status("own"),
+            json!({"metadata": {"annotations": {"a": "b"}}}),
+        ),
+        patch(
+            "the image of its pod",
+            &pod("own"),
+            json!({"spec": {"containers": [{"name": "vm", "image": "other"}]}}),
+        ),
+        request("delete its pod", Method::DELETE, &pod("own"), None),
+        request("list pods", Method::GET, "/api/v1/pods", None),
+        event("an event in another node's name", "node-0001", pod_of_vms("own")),
+        event(
+            "an event about a Node",
+            "node-0000",
+            json!({"apiVersion": "v1", "kind": "Node", "namespace": "vms", "name": "node-0000"}),
+        ),
+        request("list events", Method::GET, EVENTS, None),
+        request(
+            "read a Secret",
+            Method::GET,
+            "/api/v1/namespaces/stelia-system/secrets/stelia-placement-tls",
+            None,
+        ),
+        request(
+            "a token of another account",
+            Method::POST,
+            "/api/v1/namespaces/stelia-system/serviceaccounts/stelia-placement/token",
+            Some((
+                JSON,
+                json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}),
+            )),
+        ),
+        request(
+            "bind a pod",
+            Method::POST,
+            &format!("{}/binding", pod("own")),
+            Some((
+                JSON,
+                json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "own"}, "target": {"kind": "Node", "name": "node-0000"}}),
+            )),
+        ),
+        request(
+            "claims of nodes",
+            Method::GET,
+            "/apis/stelia.io/v1alpha1/nodeclaims",
+            None,
+        ),
+    ]
+}
+
+async fn answer(api: &Api, request: &Request) -> Result<Value, Failure> {
+    let body = request.body.as_ref().map(|(kind, value)| (*kind, value));
+    api.call(request.method.clone(), &request.path, body).await
+}
+
+async fn assert_refused(api: &Api, requests: &[Request], who: &str) {
+    let mut allowed = Vec::new();
+    for request in requests {
+        match answer(api, request).await {
+            Err(Failure::Refused(403 | 422, text)) => println!("  {who}: {}: {text}", request.what),
+            other => allowed.push(format!("{}: {other:?}", request.what)),
+        }
+    }
+    assert_eq!(allowed, Vec::<String>::new(), "{who}");
+}
+
+/// The report of `node-0000`, as its daemon writes it; the lock says that the daemon lives.
+fn report(folder: &str, object: &Value, pod: &Value) -> File {
+    fs::create_dir(folder).expect("a folder");
+    let metadata = &pod["metadata"];
+    let publication = json!({
+        "version": 1,
+        "node": "node-0000",
+        "ready": {"status": true, "reason": "Ready", "message": ""},
+        "object": object,
+        "pods": [{
+            "uid": metadata["uid"], "namespace": "vms", "name": "own", "container": "vm", "state": "isolated", "isolated": true,
+            "reason": "Isolated", "message": "no other task runs on this VM's CPUs", "since_us": 1_790_000_000_000_000_u64,
+        }],
+        "events": [],
+    });
+    fs::write(format!("{folder}/node.json"), publication.to_string()).expect("the report");
+    let lock = File::create(format!("{folder}/lock")).expect("the lock");
+    flock(&lock, FlockOperation::LockExclusive).expect("the lock");
+    lock
+}
+
+impl Installed {
+    /// Binds the DaemonSet's pods to their nodes. Returns that of `node-0000`.
+    async fn bind_publishers(&self, nodes: usize) -> Value {
+        wait_until("the publishers' pods", async || {
+            self.pods_of("stelia-publish").await.len() == nodes
+        })
+        .await;
+        let node = |pod: &Value| {
+            let required = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+            let field = &required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0];
+            field.as_str().expect("the DaemonSet's node").to_owned()
+        };
+        let pods = self.pods_of("stelia-publish").await;
+        for pod in &pods {
+            self.bind(pod, &node(pod)).await;
+        }
+        let own = pods.into_iter().find(|pod| node(pod) == "node-0000");
+        own.expect("a publisher of node-0000")
+    }
+
+    async fn create_vm_on(&self, name: &str, node: &str) -> Value {
+        let mut pod = vm(name, "nobody", 2);
+        pod["spec"]["readinessGates"] = json!([{"conditionType": "stelia.io/isolated"}]);
+        create_pods(&self.plane.api, vec![pod]).await;
+        let target = json!({"apiVersion": "v1", "kind": "Node", "name": node});
+        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target});
+        let path = format!("/api/v1/namespaces/vms/pods/{name}");
+        self.plane.create(&format!("{path}/binding"), &binding).await;
+        self.read(&path).await.expect("the pod")
+    }
+
+    async fn read(&self, path: &str) -> Option<Value> {
+        self.plane.api.call(Method::GET, path, None).await.ok()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publisher_writes_what_its_node_is_and_nothing_else() {
+    let mut cluster = Installed::start(2, &[Kind::Single]).await;
+    let full = cluster.plane.path("stelia/overlays/full");
+    cluster.kubectl(&["apply", "--warnings-as-errors", "-k", &full]);
+    let taint = json!({"spec": {"taints": [{"key": "stelia.io/not-ready", "effect": "NoSchedule"}]}});
+    let body = Some((MERGE, &taint));
+    cluster
+        .plane
+        .api
+        .call(Method::PATCH, "/api/v1/nodes/node-0000", body)
+        .await
+        .expect("the taint");
+    let daemon = cluster.bind_publishers(2).await;
+    let zones = cluster.nodes.forget("node-0000");
+    let own = cluster.create_vm_on("own", "node-0000").await;
+    cluster.create_vm_on("other", "node-0001").await;
+    let server = cluster.plane.server.clone();
+    let kubeconfig = cluster
+        .account("publisher", "stelia-publish", Some(&daemon), &server)
+        .await;
+    cluster.account("unbound", "stelia-publish", None, &server).await;
+
+    let path = format!("{TOPOLOGIES}/node-0000");
+    cluster
+        .plane
+        .api
+        .call(Method::DELETE, &path, None)
+        .await
+        .expect("the deletion");
+    let folder = cluster.plane.path("publish");
+    let _daemon_lives = report(&folder, &zones, &own);
+    let program = std::env::var_os("STELIA_PUBLISH").expect("STELIA_PUBLISH: the program");
+    cluster.plane.run_program(
+        "stelia-publish",
+        Path::new(&program),
+        &[
+            &format!("--kubeconfig={kubeconfig}"),
+            &format!("--directory={folder}"),
+            "--start-spread=0",
+            "--ready-label",
+            "--remove-taint=stelia.io/not-ready",
+            "--pod-conditions=gated",
+            "--pod-events",
+        ],
+    );
+    wait_until("the object, with its Node as owner", async || {
+        let object = cluster.read(&path).await.unwrap_or_default();
+        object["metadata"]["ownerReferences"][0]["name"] == "node-0000"
+    })
+    .await;
+    wait_until("the Node's label, and no taint", async || {
+        let node = cluster.read("/api/v1/nodes/node-0000").await.unwrap_or_default();
+        node["metadata"]["labels"]["stelia.io/ready"] == "true"
+            && node["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
+    })
+    .await;
+    wait_until("the pod's condition", async || {
+        let pod = cluster
+            .read("/api/v1/namespaces/vms/pods/own")
+            .await
+            .unwrap_or_default();
+        condition(&pod, "stelia.io/isolated") == Some("True")
+    })
+    .await;
+    println!("  object, label, taint and condition are written");
+
+    let publisher = cluster.plane.client("publisher");
+    let requests = refused();
+    assert_refused(&publisher, &requests, "the publisher of node-0000").await;
+    // The API server passes over the status in a request for the Node itself.
+    let status = patch(
+        "its Node's status",
+        "/api/v1/nodes/node-0000",
+        json!({"status": {"allocatable": {"cpu": "99"}}}),
+    );
+    let node = answer(&publisher, &status).await.expect("the Node");
+    assert_eq!(node["status"]["allocatable"]["cpu"], "28");
+    let allowed = event("an event of its own", "node-0000", pod_of_vms("own"));
+    answer(&publisher, &allowed).await.expect("an event");
+    let unbound = cluster.plane.client("unbound");
+    let of_no_pod = [
+        apply("the object of node-0000", "node-0000", json!({})),
+        patch(
+            "the label of node-0000",
+            "/api/v1/nodes/node-0000",
+            json!({"metadata": {"labels": {"stelia.io/ready": "false"}}}),
+        ),
+        event("an event of node-0000", "node-0000", pod_of_vms("own")),
+    ];
+    assert_refused(&unbound, &of_no_pod, "a token of no pod").await;
+
+    // The token ends with its pod.
+    let name = daemon["metadata"]["name"].as_str().expect("a name");
+    cluster.kubectl(&["-n", "stelia-system", "delete", "pod", name, "--wait=false"]);
+    wait_until("the token of a deleted pod is refused", async || {
+        matches!(answer(&publisher, &allowed).await, Err(Failure::Refused(401, _)))
+    })
+    .await;
+    let denied = cluster.plane.log("stelia-publish");
+    assert!(!denied.contains("ValidatingAdmissionPolicy"), "{denied}");
+}
