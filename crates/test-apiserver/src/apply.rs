@@ -184,8 +184,8 @@ fn merge_lists(schema: &Schema, old: &[Value], new: &[Value]) -> Vec<Value> {
     merged
 }
 
-/// The value without the fields, `None` when nothing of it is left. What is emptied so and applied as empty is null, as in the real server: its
-/// schema then refuses that.
+/// The value without the fields, `None` if nothing of it is left. A list or map that is applied as empty stays, as in kube-apiserver 1.36; older servers
+/// make it null, which the schema then refuses.
 fn without(schema: &Schema, value: &Value, gone: &Fields, owned: &Fields, path: &mut Path) -> Option<Value> {
     if !path.is_empty() && gone.0.contains(path.as_slice()) {
         return None;
@@ -203,7 +203,11 @@ fn without(schema: &Schema, value: &Value, gone: &Fields, owned: &Fields, path: 
         path.pop();
     }
     if left.is_empty() && !path.is_empty() {
-        return owned.0.contains(path.as_slice()).then_some(Value::Null);
+        let stays = owned.0.contains(path.as_slice());
+        // Empty members of the metadata do not stay.
+        if !stays || path.first().is_some_and(|part| *part == "f:metadata") {
+            return stays.then_some(Value::Null);
+        }
     }
     Some(match value {
         Value::Array(_) => left.into_iter().map(|(_, value)| value).collect(),

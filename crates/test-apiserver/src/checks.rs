@@ -71,10 +71,7 @@ impl Write<'_> {
     /// In the store's words.
     pub(crate) fn other_uid(&self, wanted: &str, has: &str) -> String {
         let target = self.target;
-        let mut key = format!(
-            "/registry/apiextensions.kubernetes.io/{}/{}",
-            target.group, target.plural
-        );
+        let mut key = format!("/registry/{}/{}", target.group, target.plural);
         for part in [&target.namespace, &target.name]
             .into_iter()
             .filter(|part| !part.is_empty())

@@ -33,12 +33,13 @@ async fn it_answers_as_recorded() {
     let client = server.client();
     server.define(&client, test_apiserver::TOPOLOGIES).await;
     server.define(&client, answers::SAMPLES).await;
+    let record = server.record();
     let found = answers::answers(&client).await;
     if std::env::var_os("STELIA_WRITE_ANSWERS").is_some() {
         let text = serde_json::to_string_pretty(&found).unwrap();
-        std::fs::write(answers::RECORDED, text + "\n").unwrap();
+        std::fs::write(record, text + "\n").unwrap();
     }
-    let recorded = std::fs::read_to_string(answers::RECORDED).unwrap();
+    let recorded = std::fs::read_to_string(record).unwrap();
     let recorded: BTreeMap<String, Value> = serde_json::from_str(&recorded).unwrap();
     for (name, answer) in &found {
         assert_eq!(recorded.get(name), Some(answer), "{name}");

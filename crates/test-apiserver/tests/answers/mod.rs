@@ -1,5 +1,5 @@
-//! One list of requests, and what the API server of Debian's package answered to them: `recorded.json`. The server in memory must answer the
-//! same (`memory.rs`), and so must the real one of today (`real.rs`).
+//! One list of requests, and what two real servers answered to them: kube-apiserver, and its part for custom resources of Debian's packages, which are older.
+//! The server in memory must answer as kube-apiserver did (`memory.rs`), and so must each real server of today as its record has it (`real.rs`).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ mod steps;
 
 pub use steps::steps;
 
-pub const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/answers/recorded.json");
+/// The answers of kube-apiserver.
+pub const RECORDED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/answers/kube-apiserver-1.36.3.json");
 pub const SAMPLES: &str = include_str!("samples.json");
 
 pub struct Step {

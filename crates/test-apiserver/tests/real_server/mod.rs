@@ -87,30 +87,70 @@ impl RealServer {
         self.etcd = Some(self.spawn(command, "etcd.log"));
     }
 
+    fn is_whole(&self) -> bool {
+        self.programs.join("kube-apiserver").exists()
+    }
+
+    /// The file with the answers that were recorded of this server.
+    pub fn record(&self) -> &'static str {
+        match self.is_whole() {
+            true => crate::answers::RECORDED,
+            false => concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/answers/apiextensions-apiserver-debian.json"
+            ),
+        }
+    }
+
+    /// kube-apiserver where it is, else its part for custom resources.
     pub fn start_server(&mut self) {
+        let is_whole = self.is_whole();
+        let program = if is_whole {
+            "kube-apiserver"
+        } else {
+            "apiextensions-apiserver"
+        };
         let at = |name: &str| self.folder.path().join(name);
         let [etcd, _, port] = self.ports;
-        let mut command = Command::new(self.programs.join("apiextensions-apiserver"));
+        let mut command = Command::new(self.programs.join(program));
         command.args([
             format!("--etcd-servers=http://127.0.0.1:{etcd}"),
             "--bind-address=127.0.0.1".into(),
             format!("--secure-port={port}"),
-            "--authentication-skip-lookup".into(),
-            // Both ask the core API server for objects.
-            "--enable-priority-and-fairness=false".into(),
-            "--disable-admission-plugins=NamespaceLifecycle,MutatingAdmissionWebhook,ValidatingAdmissionWebhook,ValidatingAdmissionPolicy,\
-             MutatingAdmissionPolicy"
-                .into(),
         ]);
         for (name, file) in [
             ("--tls-cert-file", "server.crt"),
             ("--tls-private-key-file", "server.key"),
             ("--client-ca-file", "ca.crt"),
-            ("--kubeconfig", "nowhere"),
-            ("--authentication-kubeconfig", "nowhere"),
-            ("--authorization-kubeconfig", "nowhere"),
         ] {
             command.arg(name).arg(at(file));
+        }
+        match is_whole {
+            true => {
+                command.args([
+                    "--disable-admission-plugins=NamespaceLifecycle,ServiceAccount",
+                    "--service-account-issuer=https://127.0.0.1",
+                    "--service-cluster-ip-range=10.0.0.0/24",
+                ]);
+                command.arg("--service-account-key-file").arg(at("server.crt"));
+                command.arg("--service-account-signing-key-file").arg(at("server.key"));
+            }
+            false => {
+                command.args([
+                    "--authentication-skip-lookup",
+                    // Both ask the core API server for objects.
+                    "--enable-priority-and-fairness=false",
+                    "--disable-admission-plugins=NamespaceLifecycle,MutatingAdmissionWebhook,ValidatingAdmissionWebhook,\
+                     ValidatingAdmissionPolicy,MutatingAdmissionPolicy",
+                ]);
+                for name in [
+                    "--kubeconfig",
+                    "--authentication-kubeconfig",
+                    "--authorization-kubeconfig",
+                ] {
+                    command.arg(name).arg(at("nowhere"));
+                }
+            }
         }
         self.server = Some(self.spawn(command, "server.log"));
     }
