@@ -1,1 +1,0 @@
-//! steliad beside CRI-O, with crun and conmon.

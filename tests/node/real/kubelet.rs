@@ -1,1 +1,0 @@
-//! steliad beside kubelet itself, with static pods.

@@ -1,1 +1,0 @@
-//! steliad beside Cloud Hypervisor and Firecracker.
