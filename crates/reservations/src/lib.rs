@@ -112,8 +112,8 @@ pub struct Reservations<R: Rules> {
     changed: BTreeSet<NodeName>,
     /// Nodes that may have more room than before.
     roomier: BTreeSet<NodeName>,
-    /// Pods that are gone while their node's object still shows them, and since when.
-    departed: BTreeMap<NodeName, BTreeMap<Uid, Moment>>,
+    /// Pods that are gone and not forgotten, by the node that they were bound to.
+    departed: HashMap<NodeName, BTreeSet<Uid>>,
     /// Refusals since [`Reservations::take_refused`].
     refused: Vec<Refused>,
     last_attempt: AttemptId,
@@ -156,7 +156,7 @@ impl<R: Rules> Reservations<R> {
             timers: BTreeMap::new(),
             changed: BTreeSet::new(),
             roomier: BTreeSet::new(),
-            departed: BTreeMap::new(),
+            departed: HashMap::new(),
             refused: Vec::new(),
             last_attempt: AttemptId::from(process) << 64,
         }
@@ -214,14 +214,17 @@ impl<R: Rules> Reservations<R> {
         std::mem::take(&mut self.roomier)
     }
 
-    /// The pods that are gone while their node's object still shows them, with their requests, by node: the CPUs of these pods will be free when the node
-    /// publishes next. A node that has not published for [`SILENCE_TIMEOUT`] since a pod was gone is left out.
-    pub fn departed(&self, now: Moment) -> impl Iterator<Item = (&NodeName, PodRequests<R::Request>)> {
-        let request = |uid: &Uid| self.pods.get(uid).and_then(|record| record.request.clone());
-        self.departed.iter().filter_map(move |(node, pods)| {
-            let is_recent = pods.values().all(|gone| now <= *gone + SILENCE_TIMEOUT);
-            is_recent.then(|| (node, pods.keys().map(|uid| (*uid, request(uid))).collect()))
-        })
+    /// The pods that are gone from the node and whose CPUs still count there, with their requests: the object shows the pod, or the pod holds CPUs. The CPUs
+    /// will be free when the node publishes next. If it did not within [`SILENCE_TIMEOUT`], it may never do so, and the pod is left out.
+    pub fn departed(&self, node: &str, now: Moment) -> PodRequests<R::Request> {
+        let pods = self.departed.get(node).into_iter().flatten();
+        let counted = pods.filter_map(|uid| {
+            let record = self.pods.get(uid)?;
+            let is_recent = record.gone.is_some_and(|gone| now <= gone + SILENCE_TIMEOUT);
+            let counts = self.rules.object_shows(node, *uid) || record.holds(node);
+            (is_recent && counts).then(|| (*uid, record.request.clone()))
+        });
+        counted.collect()
     }
 
     /// Pods that were bound here and that their nodes refused; each is reported once.
@@ -262,8 +265,14 @@ impl<R: Rules> Reservations<R> {
         let Some(record) = self.pods.get_mut(&pod) else { return };
         let Some(gone) = record.gone else { return };
         let left = record.bound.take().filter(|_| now >= gone + SETTLE_TIMEOUT);
-        if now >= gone + UID_RETENTION {
-            self.pods.remove(&pod);
+        if now >= gone + UID_RETENTION
+            && let Some(node) = self.pods.remove(&pod).and_then(|record| record.left)
+            && let Some(pods) = self.departed.get_mut(&node)
+        {
+            pods.remove(&pod);
+            if pods.is_empty() {
+                self.departed.remove(&node);
+            }
         }
         if let Some(bound) = left {
             self.remove_from_node(pod, &bound.node);

@@ -22,6 +22,8 @@ pub(super) struct PodRecord<Q> {
     pub bound: Option<Bound>,
     /// Since when the pod has ended, or is deleted.
     pub gone: Option<Moment>,
+    /// The node that it was bound to then.
+    pub left: Option<NodeName>,
     /// `metadata.deletionTimestamp` is set.
     pub ending: bool,
 }
@@ -100,6 +102,7 @@ impl<Q> Default for PodRecord<Q> {
             intents: Vec::new(),
             bound: None,
             gone: None,
+            left: None,
             ending: false,
         }
     }

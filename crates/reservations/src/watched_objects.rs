@@ -141,11 +141,9 @@ impl<R: Rules> Reservations<R> {
         record.gone = Some(now);
         record.name = None;
         let intents = std::mem::take(&mut record.intents);
-        let shown = record.bound.as_ref().filter(|bound| bound.shown);
-        if let Some(node) = shown.map(|bound| bound.node.clone())
-            && self.rules.object_shows(&node, pod)
-        {
-            self.departed.entry(node).or_default().insert(pod, now);
+        record.left = record.bound.as_ref().map(|bound| bound.node.clone());
+        if let Some(node) = record.left.clone() {
+            self.departed.entry(node).or_default().insert(pod);
         }
         let unseen = record.bound.take_if(|bound| bound.shown_once).map(|bound| bound.node);
         if let (Some(reason), Some(bound)) = (refused, record.bound.as_ref().filter(|bound| bound.ours)) {
@@ -193,11 +191,6 @@ impl<R: Rules> Reservations<R> {
         (known.object_version, known.object_changed_at) = (version, now);
         known.usable = self.rules.put_node(node, Some(described));
         known.invalidations += 1;
-        let rules = &self.rules;
-        if let Some(departed) = self.departed.get_mut(node) {
-            departed.retain(|pod, _| rules.object_shows(node, *pod));
-        }
-        self.departed.retain(|_, pods| !pods.is_empty());
         let pods = known.pods.clone();
         for pod in pods {
             let shown = self.accounts_for(node, pod);
@@ -231,7 +224,6 @@ impl<R: Rules> Reservations<R> {
         }
         (known.object_version, known.object_changed_at) = (version, now);
         known.usable = self.rules.put_node(node, None);
-        self.departed.remove(node);
         let pods = known.pods.clone();
         for pod in pods {
             let bound = self.pods.get_mut(&pod).and_then(|record| record.bound.as_mut());

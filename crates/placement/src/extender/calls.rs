@@ -12,7 +12,7 @@ use stelia_text::excerpt;
 use super::best_nodes::best_nodes;
 use super::types::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
-    ExtenderPreemptionResult, HostPriority, MetaVictims,
+    ExtenderPreemptionResult, HostPriority, MetaVictims, NominatedPod,
 };
 use crate::placer::{Answer, NotReady, Placer, PodError, ToBind, bind_detached};
 
@@ -148,14 +148,16 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
         (None, None) => return Err(CallError::NoVictims),
     };
     // kube-scheduler's counting suffices for a pod that gets no CPUs of its own.
-    let needs = pod_needs(placer, all.len(), args.pod)?;
+    let pod = args.pod;
+    let needs = pod_needs(placer, all.len(), pod)?;
     if let PodNeeds::Impossible(why) = needs {
         return Err(CallError::Pod(why));
     }
     if let PodNeeds::Room(_, request) = needs {
-        // A victim that has just ended must not be followed by another one: kube-scheduler tries the pod again when a pod is deleted, which is before
-        // the node's object shows the room.
-        if placer.fits_without_departed(&request) {
+        // kube-scheduler tries the pod again when its victim is deleted, which is before the node's object shows the room: another victim is not needed.
+        let nominated: NominatedPod = serde_json::from_str(pod.get()).unwrap_or_default();
+        let nominated = nominated.status.nominated_node_name;
+        if nominated.is_some_and(|node| placer.fits_without_departed(&request, &node)) {
             all.clear();
         }
         let uids = |victims: &MetaVictims<'_>| {

@@ -73,6 +73,19 @@ pub(super) struct ExtenderPreemptionArgs<'a> {
     pub(super) node_name_to_meta_victims: Option<BTreeMap<&'a str, Option<MetaVictims<'a>>>>,
 }
 
+/// The part of a pod that says for which node kube-scheduler evicted victims for it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct NominatedPod {
+    pub(super) status: NominatedStatus,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct NominatedStatus {
+    pub(super) nominated_node_name: Option<String>,
+}
+
 /// `Victims`, of whose pods the UIDs alone are read.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]

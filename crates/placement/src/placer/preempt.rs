@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::{NodeWithoutPods, Verdict};
 use stelia_placement_rules::evaluate::Refusal;
-use stelia_placement_rules::request::{Request, SharedRequest};
-use stelia_reservations::{Moment, NodeName, PodRequests};
+use stelia_placement_rules::request::Request;
+use stelia_reservations::Moment;
 
 use super::{Answer, Placer, answer, reason};
 
@@ -38,23 +38,19 @@ impl Placer {
         }
     }
 
-    /// Whether a node will admit the pod when it publishes that pods have ended. No victim is needed then: the pod is tried again when the object changes.
-    pub fn fits_without_departed(&self, request: &Request) -> bool {
+    /// Whether the node admits the pod, or will when it publishes that pods have ended. The pod is tried again when the node's object changes.
+    pub fn fits_without_departed(&self, request: &Request, node: &str) -> bool {
         let now = self.now();
         let mut state = self.state();
         let id = state.request_id(request, now);
         let reservations = &mut state.reservations;
-        let departed = reservations.departed(now).take(NODES_PER_BATCH);
-        let departed: Vec<(NodeName, PodRequests<SharedRequest>)> = departed
-            .filter(|(node, _)| reservations.available(node, now).is_ok())
-            .map(|(node, pods)| (node.clone(), pods))
-            .collect();
-        let without = departed
-            .into_iter()
-            .filter_map(|(node, gone)| reservations.rules_mut().cluster.without(&node, id, &gone).ok());
-        let without: Vec<NodeWithoutPods> = without.collect();
+        if reservations.available(node, now).is_err() {
+            return false;
+        }
+        let departed = reservations.departed(node, now);
+        let without = reservations.rules_mut().cluster.without(node, id, &departed);
         drop(state);
-        without.into_iter().any(|node| node.evaluate().is_ok())
+        without.and_then(NodeWithoutPods::evaluate).is_ok()
     }
 
     fn without_victims<'n>(&self, request: &Request, nodes: &[(&'n str, Vec<Uid>)], now: Moment) -> Vec<Candidate<'n>> {

@@ -332,24 +332,37 @@ fn pods_without_cpus_of_their_own_end_with_the_binding() {
 }
 
 #[test]
-fn a_pod_that_is_gone_counts_as_departed_until_the_object_no_longer_shows_it() {
+fn a_pod_that_is_gone_counts_as_departed_until_its_cpus_no_longer_count() {
     let mut all = one_node("0-7");
-    let departed = |all: &Reservations<Lowest>, now| -> Vec<PodRequests<usize>> {
-        all.departed(seconds(now)).map(|(_, pods)| pods).collect()
+    let departed = |all: &Reservations<Lowest>, now| -> Vec<u128> {
+        let pods = all.departed("a", seconds(now));
+        assert!(pods.values().all(|request| *request == Some(2)), "{pods:?}");
+        let mut pods: Vec<u128> = pods.keys().map(|uid| number(*uid)).collect();
+        pods.sort_unstable();
+        pods
     };
-    for (number, version) in [(1, 5), (2, 6)] {
-        all.pod_changed(pod(number, version, Some("a"), 4), seconds(1));
+    for (number, version) in [(1, 5), (2, 6), (3, 7)] {
+        all.pod_changed(pod(number, version, Some("a"), 2), seconds(1));
     }
-    // One that the object never showed has given nothing back.
-    all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(2));
-    all.pod_gone(uid(2), None, seconds(3));
-    assert_eq!(departed(&all, 3), []);
+    all.object_changed(&node("a"), 8, plain("4-7", &[1, 3]), seconds(2));
+    assert_eq!(departed(&all, 2), []);
     all.pod_gone(uid(1), None, seconds(3));
-    assert_eq!(departed(&all, 3), [HashMap::from([(uid(1), Some(4))])]);
-    // The node's publisher may have stopped.
-    assert_eq!(departed(&all, 34), []);
-    all.object_changed(&node("a"), 9, plain("4-7", &[1]), seconds(4));
-    assert_eq!(departed(&all, 4).len(), 1);
-    all.object_changed(&node("a"), 10, plain("0-7", &[]), seconds(5));
-    assert_eq!(departed(&all, 5), []);
+    // The object has not shown it yet: it holds CPUs, and the object may show it late.
+    all.pod_gone(uid(2), None, seconds(4));
+    assert_eq!(departed(&all, 4), [1, 2]);
+    all.object_changed(&node("a"), 9, plain("2-7", &[2, 3]), seconds(5));
+    assert_eq!(departed(&all, 5), [2]);
+    // An object that cannot be used for a while changes nothing.
+    all.object_deleted(&node("a"), 10, seconds(6));
+    assert_eq!(departed(&all, 6), []);
+    all.object_changed(&node("a"), 11, plain("2-7", &[2, 3]), seconds(7));
+    assert_eq!(departed(&all, 7), [2]);
+    // A pod that the object shows for ever hides no other.
+    all.pod_gone(uid(3), None, seconds(30));
+    assert_eq!(departed(&all, 34), [2, 3]);
+    assert_eq!(departed(&all, 35), [3]);
+    all.object_changed(&node("a"), 12, plain("0-7", &[]), seconds(36));
+    assert_eq!(departed(&all, 36), []);
+    all.advance(seconds(700));
+    assert!(all.departed.is_empty());
 }

@@ -82,19 +82,35 @@ async fn nonsense_about_victims_is_an_error_and_nothing_else() {
 
 /// kube-scheduler tries a pod again as soon as its victim is deleted, which is before the node's object shows the room.
 #[tokio::test]
-async fn no_victim_follows_one_that_has_ended_and_whose_node_has_not_published_yet() {
+async fn no_victim_follows_one_that_has_ended_on_the_nominated_node() {
     let served = full().await;
-    let args = served.recorded("preempt-args.json").replace(UNKNOWN, KUBELETS);
-    let victims = async || json(&served.ask("POST", "/preempt", &args).await.1)["NodeNameToMetaVictims"].clone();
-    let mut ends = load::pod("low", VICTIM, 12, true);
-    ends["spec"]["nodeName"] = "steliad".into();
-    served.server.put("", "pods", ends);
-    assert_ne!(victims().await, serde_json::json!({}));
+    let args: Value = json(&served.recorded("preempt-args.json").replace(UNKNOWN, KUBELETS));
+    let nominated = |node: &str| {
+        let mut args = args.clone();
+        args["Pod"]["status"]["nominatedNodeName"] = node.into();
+        args.to_string()
+    };
+    let victims = async |node: &str| {
+        let (_, body) = served.ask("POST", "/preempt", &nominated(node)).await;
+        json(&body)["NodeNameToMetaVictims"].clone()
+    };
+    let none = serde_json::json!({});
+    let mut low = load::pod("low", VICTIM, 12, true);
+    low["spec"]["nodeName"] = "steliad".into();
+    served.server.put("", "pods", low);
+    assert_ne!(victims("steliad").await, none);
     served.server.remove("", "pods", "vms", "low");
-    while victims().await != serde_json::json!({}) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    let ended = async {
+        while victims("steliad").await != none {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), ended).await.unwrap();
+    // Room elsewhere is nobody's reason to wait: that node may not be for the pod.
+    for other in ["kubelet", "nowhere", ""] {
+        assert_ne!(victims(other).await, none, "{other}");
     }
-    // The room is there, and another pod may take it: then a victim is right.
+    // Another pod took the room.
     let mut steliad = Machine::new("steliad".to_owned(), Kind::Steliad);
     for other in [
         "9b2c3d4e-0000-4000-8000-000000000001",
@@ -102,10 +118,14 @@ async fn no_victim_follows_one_that_has_ended_and_whose_node_has_not_published_y
     ] {
         steliad.register(other, 12, None).unwrap();
     }
+    let object = steliad.object();
     served
         .server
-        .put("topology.node.k8s.io", "noderesourcetopologies", steliad.object());
-    while victims().await == serde_json::json!({}) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        .put("topology.node.k8s.io", "noderesourcetopologies", object);
+    let taken = async {
+        while victims("steliad").await == none {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), taken).await.unwrap();
 }
