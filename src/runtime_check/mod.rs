@@ -6,7 +6,7 @@
 //! container's state in which the stand-in replaces the container. If it answers about the plain one only, it does not cope with threaded
 //! cgroups. If it answers about neither, the check has failed and says nothing about the runtime.
 //!
-//! `steliad-try-runtime@.service` runs it. The runtime is not asked about the container itself, of whose files only the state is read.
+//! `steliad-try-runtime@.service` runs it. The runtime is not asked about the container itself, of whose files only those of the runtime are read.
 //!
 //! | file | its job |
 //! |---|---|
@@ -122,12 +122,24 @@ impl Check<'_> {
         let file = container.join(self.runtime.kind.file());
         fs::create_dir_all(&container).with_context(|| format!("create {}", container.display()))?;
         fs::write(&file, state).with_context(|| format!("write {}", file.display()))?;
+        self.copy_configuration(&container)?;
         let log = directory.0.join("log.json");
         let output = question::command(self.runtime, &root, &log, self.container_id)
             .output()
             .with_context(|| format!("run {}", self.runtime.binary.display()))?;
         let logged = fs::read_to_string(&log).unwrap_or_default();
         Ok(question::answer(self.runtime.manager, &output, &logged, process.pid))
+    }
+
+    /// crun keeps the container's configuration beside its state, and reads it to answer `state`; runc keeps none.
+    fn copy_configuration(&self, container: &Path) -> anyhow::Result<()> {
+        let kept = self.runtime.state_file(self.container_id).with_file_name("config.json");
+        match fs::copy(&kept, container.join("config.json")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("copy {}", kept.display()))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

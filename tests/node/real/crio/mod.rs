@@ -1,0 +1,41 @@
+//! steliad beside CRI-O with crun and conmon, and a kubelet with static pods.
+
+mod adopted;
+mod names;
+mod node;
+mod pods;
+mod registered;
+mod whole;
+
+use crate::contained::unconfigure;
+use crate::kvm::needs_kvm;
+use crate::support::host::{run, wait_until_or};
+use crate::support::pods::{Pod, on_node_undoing};
+
+/// Run a test body on the node of CRI-O, and hold the node to being as clean as before when its pods are deleted.
+fn on_crio(body: impl FnOnce()) {
+    needs_kvm();
+    let undo = || {
+        pods::delete_all();
+        unconfigure();
+    };
+    on_node_undoing(undo, || {
+        node::start();
+        body();
+    });
+}
+
+/// Restart a unit. `holds` is what is so again afterwards, of the same container.
+fn restart(unit: &str, pod: &Pod, holds: impl Fn() -> bool) {
+    run(&["systemctl", "restart", unit]);
+    wait_until_or(&format!("isolated after a restart of {unit}"), node::said, || {
+        let is_known = unit != "kubelet" || pods::pod_status(pods::short_name(pod)).is_some();
+        (is_known && holds()).then_some(())
+    });
+    let now = pods::running(pods::short_name(pod), 0);
+    assert_eq!(
+        (now.pid, &now.cgroup),
+        (pod.pid, &pod.cgroup),
+        "the same container after a restart of {unit}"
+    );
+}

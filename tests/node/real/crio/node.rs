@@ -1,0 +1,178 @@
+//! The node: CRI-O with crun, and kubelet on it. Both are started by the first test and stay.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Once;
+
+use serde_json::Value;
+
+use crate::real::program;
+use crate::support::device_plugin::RESOURCE;
+use crate::support::host::{output, read, run, wait_until_or};
+
+/// The image of every container: folders and links, into which pods mount the node's `/usr`.
+pub const IMAGE: &str = "127.0.0.1:5000/node:latest";
+/// kubelet's static pods.
+pub const MANIFESTS: &str = "/run/real/manifests";
+/// Where CRI-O has a container's folder.
+pub const CONTAINERS: &str = "/run/containers/storage/overlay-containers";
+/// crun as CRI-O calls it. Not the node's own: crun before 1.22 takes the quota -1, which kubelet gives containers with exclusive CPUs, for one
+/// of 1 % (crun#1794).
+pub const CRUN: [&str; 3] = ["/job/real/crun", "--root", "/run/crun"];
+const READ_ONLY_PORT: u16 = 10255;
+
+/// As on OpenShift's nodes: conmon is in the pod's slice, and pods have no infra container.
+const CRIO: &str = r#"
+[crio]
+storage_driver = "overlay"
+[crio.runtime]
+cgroup_manager = "systemd"
+default_runtime = "crun"
+drop_infra_ctr = true
+# The node has neither iptables nor nft.
+disable_hostport_mapping = true
+pinns_path = "/job/real/pinns"
+# The node has no apparmor_parser.
+apparmor_profile = "unconfined"
+device_ownership_from_security_context = true
+[crio.runtime.runtimes.crun]
+runtime_path = "/job/real/crun"
+runtime_root = "/run/crun"
+monitor_path = "/job/real/conmon"
+monitor_cgroup = "pod"
+[crio.image]
+pause_image = "127.0.0.1:5000/node:latest"
+"#;
+const REGISTRIES: &str = "[[registry]]\nlocation = \"127.0.0.1:5000\"\ninsecure = true\n";
+const POLICY: &str = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#;
+
+const KUBELET: &str = r#"
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+staticPodPath: /run/real/manifests
+containerRuntimeEndpoint: unix:///run/crio/crio.sock
+readOnlyPort: 10255
+authentication: {anonymous: {enabled: false}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+cgroupDriver: systemd
+cpuManagerPolicy: static
+cpuManagerPolicyOptions: {full-pcpus-only: "true"}
+reservedSystemCPUs: "0-1"
+failSwapOn: false
+makeIPTablesUtilChains: false
+resolvConf: ""
+# The node's disk is small.
+evictionHard: {memory.available: 50Mi}
+"#;
+
+/// Units as distributions have them, as far as it matters here.
+const UNITS: [(&str, &str); 3] = [
+    ("registry", "ExecStart=/usr/bin/python3 /run/real/registry.py 5000\n"),
+    (
+        "crio",
+        "Type=notify\nExecStart=/job/real/crio --config=/run/real/crio.conf\nEnvironment=PATH=/usr/sbin:/usr/bin\n\
+         KillMode=process\nDelegate=yes\nTasksMax=infinity\n",
+    ),
+    (
+        "kubelet",
+        "ExecStart=/job/real/kubelet --config=/run/real/kubelet.yaml --hostname-override=node\n\
+         Environment=PATH=/usr/sbin:/usr/bin\nKillMode=process\n",
+    ),
+];
+
+/// Start the node, once in a job.
+pub fn start() {
+    static INIT: Once = Once::new();
+    INIT.call_once(|| {
+        for name in ["crio", "conmon", "crun", "kubelet"] {
+            println!("  {}", version(name));
+        }
+        // It does not say its version.
+        program("pinns");
+        write_files();
+        run(&["modprobe", "overlay"]);
+        run(&["systemctl", "daemon-reload"]);
+        run(&["systemctl", "start", "registry"]);
+        run(&["systemctl", "start", "crio"]);
+        forget_the_stand_in();
+        run(&["systemctl", "start", "kubelet"]);
+        wait_until_or("kubelet knows of the device plugin", said, || {
+            let checkpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
+            let known = fs::read_to_string(checkpoint).is_ok_and(|text| text.contains(RESOURCE));
+            known.then_some(())
+        });
+        println!("  kubelet's state: {}", read("/var/lib/kubelet/cpu_manager_state"));
+    });
+}
+
+fn version(name: &str) -> String {
+    let path = program(name);
+    let out = output(&[&path.to_string_lossy(), "--version"]);
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    format!("{name}: {}", text.lines().next().unwrap_or("no version"))
+}
+
+fn write_files() {
+    let files = [
+        ("/run/real/registry.py", include_str!("registry.py").to_owned()),
+        ("/run/real/crio.conf", CRIO.to_owned()),
+        ("/run/real/kubelet.yaml", KUBELET.to_owned()),
+        ("/etc/containers/registries.conf", REGISTRIES.to_owned()),
+        ("/etc/containers/policy.json", POLICY.to_owned()),
+    ];
+    let units = UNITS.map(|(name, text)| {
+        (
+            format!("/run/systemd/system/{name}.service"),
+            format!("[Service]\n{text}"),
+        )
+    });
+    let files = files.map(|(path, text)| (path.to_owned(), text));
+    fs::create_dir_all(MANIFESTS).expect(MANIFESTS);
+    for (path, text) in files.into_iter().chain(units) {
+        let folder = Path::new(&path).parent().expect("a folder");
+        fs::create_dir_all(folder).unwrap_or_else(|e| panic!("{path}: {e}"));
+        fs::write(&path, text).unwrap_or_else(|e| panic!("{path}: {e}"));
+    }
+}
+
+/// The stand-in's state is of another configuration: kubelet would not start with it.
+fn forget_the_stand_in() {
+    for name in ["cpu_manager_state", "memory_manager_state"] {
+        let _ = fs::remove_file(format!("/var/lib/kubelet/{name}"));
+    }
+}
+
+/// The end of what CRI-O and kubelet say.
+pub fn said() -> String {
+    let out = output(&[
+        "journalctl",
+        "-b",
+        "--no-pager",
+        "-n",
+        "40",
+        "-u",
+        "crio",
+        "-u",
+        "kubelet",
+    ]);
+    format!("; the journal says:\n{}", String::from_utf8_lossy(&out.stdout))
+}
+
+/// The pods that kubelet runs; none while it starts.
+pub fn pods() -> Vec<Value> {
+    let answer = ask("/pods").unwrap_or_default();
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+    let list: Value = serde_json::from_str(body).unwrap_or_default();
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
+/// What kubelet answers on its read-only port, with headers.
+fn ask(path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", READ_ONLY_PORT))?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}

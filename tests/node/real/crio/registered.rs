@@ -1,0 +1,203 @@
+//! VMs whose runner registers them.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+
+use super::pods::{Manifest, config, container_id, delete, exec, is_ready, qemu, running};
+use super::{on_crio, restart};
+use crate::limits::scope_file;
+use crate::support::host::{read, run, wait_until, wait_until_or};
+use crate::support::pods::Pod;
+use crate::support::promise::{assert_given_back, assert_isolated, is_isolated, state};
+
+const KVM: &str = "/dev/kvm";
+
+/// The container's scope.
+fn crio_scope(pod: &Pod) -> PathBuf {
+    pod.origin().parent().expect("a scope").to_owned()
+}
+
+fn property(name: &str, unit: &str) -> String {
+    run(&["systemctl", "show", "-P", name, unit])
+}
+
+/// What CRI-O and crun made of the container, for the record.
+fn print_container(pod: &Pod) {
+    let unit = format!("crio-{}.scope", container_id(pod));
+    for name in [
+        "Delegate",
+        "DevicePolicy",
+        "DeviceAllow",
+        "CPUWeight",
+        "TasksMax",
+        "AllowedCPUs",
+        "After",
+    ] {
+        println!("  {name} of its scope: {}", property(name, &unit));
+    }
+    for file in [
+        "cpuset.cpus",
+        "cpu.weight",
+        "memory.max",
+        "pids.max",
+        "cgroup.subtree_control",
+    ] {
+        let both = [crio_scope(pod), pod.origin()].map(|cgroup| fs::read_to_string(cgroup.join(file)));
+        println!("  {file} of scope and subgroup: {both:?}");
+    }
+    let config = config(pod);
+    println!("  cgroupsPath: {}", config["linux"]["cgroupsPath"]);
+    println!("  resources: {}", config["linux"]["resources"]);
+    println!("  devices: {}", config["linux"]["devices"]);
+    for (key, value) in config["annotations"].as_object().into_iter().flatten() {
+        println!("  annotation {key}: {value}");
+    }
+    for entry in config["mounts"].as_array().into_iter().flatten() {
+        println!(
+            "  mount {} {} {}",
+            entry["destination"], entry["source"], entry["options"]
+        );
+    }
+}
+
+fn until_ready(pod: &Pod) {
+    wait_until_or("kubelet says ready", super::node::said, || is_ready(pod).then_some(()));
+}
+
+#[test]
+fn a_vm_that_registers_is_isolated_through_restarts_and_killed_and_given_back() {
+    on_crio(|| {
+        // CRI-O gives the container's user a device of its own.
+        fs::set_permissions(KVM, fs::Permissions::from_mode(0o600)).expect(KVM);
+        let pod = Manifest::of_runner("vm").restricted().with_probe().apply();
+        fs::set_permissions(KVM, fs::Permissions::from_mode(0o666)).expect(KVM);
+        print_container(&pod);
+        let inside = fs::metadata(format!("/proc/{}/root{KVM}", pod.pid)).expect(KVM);
+        println!("  mode of the container's {KVM}: {:o}", inside.mode());
+        assert_eq!(inside.uid(), 107);
+        pod.wait_running();
+        // The probe runs in the container: no more of it is there afterwards.
+        until_ready(&pod);
+        assert_isolated(&pod, 2);
+        println!("{}", run(&["steliactl", "show", &pod.uid]));
+
+        for unit in ["crio", "kubelet", "steliad"] {
+            restart(unit, &pod, || is_isolated(&pod, 2));
+            until_ready(&pod);
+        }
+        run(&["systemctl", "daemon-reload"]);
+        run(&["steliactl", "verify", &pod.uid]);
+
+        // kubelet has CRI-O make a container anew, which is an instance anew.
+        run(&["kill", "-KILL", &pod.pid.to_string()]);
+        let again = running("vm", 1);
+        assert_ne!(again.cgroup, pod.cgroup);
+        assert_eq!(again.uid, pod.uid);
+        again.wait_running();
+        until_ready(&again);
+        let before = assert_isolated(&again, 2);
+        wait_until("nothing of the first one is left", || {
+            (!crio_scope(&pod).exists()).then_some(())
+        });
+        again.assert_alone();
+
+        run(&["steliactl", "deregister", &again.uid]);
+        assert_given_back(&again, before);
+        delete(&again);
+    });
+}
+
+/// The VM's runner beside a shell, which is moved to float with it and runs the scripts that come into its volume.
+fn with_shell(name: &str) -> Manifest {
+    let script = format!(
+        "trap exit TERM
+         stelia-runner run --qmp /vm/qmp -- {} &
+         while :; do
+           [ -e /vm/y.sh ] && mv /vm/y.sh /vm/now && {{ sh /vm/now > /vm/out 2>&1; mv /vm/out /vm/done; }}
+           sleep 0.2
+         done",
+        qemu().join(" ")
+    );
+    Manifest::new(name, &["sh", "-c", &script])
+        .with_device()
+        .with_capability("MKNOD")
+}
+
+/// Run a script in float; its output.
+fn in_float(pod: &Pod, script: &str) -> String {
+    let volume = PathBuf::from(format!(
+        "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~empty-dir/vm",
+        pod.uid
+    ));
+    let (draft, done) = (volume.join("y"), volume.join("done"));
+    fs::write(&draft, script).expect("a script");
+    fs::rename(&draft, volume.join("y.sh")).expect("a script");
+    let text = wait_until("the script's end", || fs::read_to_string(&done).ok());
+    fs::remove_file(&done).expect("its output");
+    text
+}
+
+/// Opens each of these devices, for reading and for writing, and says which may not be opened.
+const OPEN: &str = r#"
+for device in "c 1 1" "c 1 2" "c 1 3" "c 1 4" "c 1 5" "c 1 7" "c 1 8" "c 1 9" "c 1 11" "c 4 0" "c 5 0" "c 5 1" "c 5 2" \
+  "c 10 200" "c 10 229" "c 10 232" "c 10 237" "c 10 238" "c 10 241" "b 254 0" "b 259 0" "b 7 0"; do
+  rm -f /dev/tried; mknod /dev/tried $device || exit 1
+  for how in "<" ">>"; do
+    case $(sh -c "exec 3$how/dev/tried" 2>&1) in
+      *"not permitted"*) echo "$device $how no" ;;
+      *) echo "$device $how yes" ;;
+    esac
+  done
+done
+rm -f /dev/tried
+"#;
+
+#[test]
+fn devices_and_limits_that_cruns_container_has_are_those_of_its_instance() {
+    on_crio(|| {
+        let pod = with_shell("bound").apply();
+        pod.wait_running();
+        assert_isolated(&pod, 2);
+
+        let instance = format!("stelia-instance-{}.scope", pod.uid);
+        let unit = format!("crio-{}.scope", container_id(&pod));
+        println!("  DevicePolicy of crun's scope: {}", property("DevicePolicy", &unit));
+        println!(
+            "  DeviceAllow of the instance's: {}",
+            property("DeviceAllow", &instance)
+        );
+        assert_eq!(property("DevicePolicy", &instance), "strict");
+        let (of_crun, of_instance) = (exec(&pod, OPEN), in_float(&pod, OPEN));
+        println!("{of_crun}");
+        assert_eq!(
+            of_crun, of_instance,
+            "what crun's program permits, and what systemd's does"
+        );
+        for line in ["c 1 3 >> yes", "c 10 232 < yes", "c 1 1 < no", "b 254 0 < no"] {
+            assert!(of_instance.lines().any(|one| one == line), "{line}: {of_instance}");
+        }
+
+        let both = |file: &str| [crio_scope(&pod), pod.origin()].map(|cgroup| read(cgroup.join(file)));
+        for file in ["memory.max", "pids.max", "cpu.weight"] {
+            println!("  {file}: {:?}, of the instance {}", both(file), scope_file(&pod, file));
+        }
+        assert_eq!(scope_file(&pod, "memory.max"), (400u64 << 20).to_string());
+        assert_eq!(scope_file(&pod, "pids.max"), both("pids.max")[0]);
+        assert_eq!(scope_file(&pod, "cpu.weight"), both("cpu.weight")[0]);
+
+        // A program that CRI-O runs in the container comes to where crun puts it, and runs on shared CPUs.
+        exec(&pod, "sleep 1000 > /dev/null 2>&1 & echo started");
+        let procs = read(pod.origin().join("cgroup.procs"));
+        assert_eq!(procs.lines().count(), 2, "the anchor and the exec'd process");
+        run(&["steliactl", "reconcile"]);
+        for pid in procs.lines() {
+            let status = read(format!("/proc/{pid}/status"));
+            let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            let allowed = crate::support::host::cpus(allowed.expect("a list"));
+            assert!(allowed.is_disjoint(&pod.exclusive()), "{pid}: {allowed}");
+        }
+        delete(&pod);
+        assert_eq!(state(&pod), None);
+    });
+}

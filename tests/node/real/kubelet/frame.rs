@@ -1,0 +1,163 @@
+//! kubelet as a service of the node, with containerd, and the frame in which each test runs.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::Once;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::runtime::{self, containers, write};
+use crate::quiet::interrupts::remember;
+use crate::real::program;
+use crate::support::apiserver::ask;
+use crate::support::device_plugin;
+use crate::support::host::{leftovers, output, read, run, wait_until_or};
+
+pub const UNIT: &str = "kubelet.service";
+pub const MANIFESTS: &str = "/run/kubelet-node/manifests";
+const HOME: &str = "/var/lib/kubelet";
+const SETTINGS: &str = "/run/kubelet-node/kubelet.yaml";
+const UNIT_FILE: &str = "/run/systemd/system/kubelet.service";
+/// kubelet's port without TLS and rights.
+const SERVER: &str = "127.0.0.1:10255";
+
+/// What every test's kubelet has: static pods, and what this node lacks turned off.
+fn settings(more: &Value) -> Value {
+    let mut all = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "staticPodPath": MANIFESTS, "readOnlyPort": 10255,
+        "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "cgroupDriver": "systemd", "failSwapOn": false, "makeIPTablesUtilChains": false,
+        "evictionHard": {"memory.available": "100Mi"},
+        "cpuManagerPolicy": "static", "reservedSystemCPUs": "0-1",
+    });
+    let all_of = all.as_object_mut().expect("an object");
+    all_of.extend(more.as_object().expect("an object").clone());
+    all
+}
+
+/// Starts kubelet with these settings more, and flags, on a node without its files; answers when its API does.
+pub fn start(more: &Value, flags: &str) {
+    forget();
+    fs::create_dir_all(MANIFESTS).expect(MANIFESTS);
+    write(Path::new(SETTINGS), &settings(more).to_string());
+    let kubelet = program("kubelet");
+    let exec = format!(
+        "{} --config={SETTINGS} --hostname-override=node {flags}",
+        kubelet.display()
+    );
+    write(
+        Path::new(UNIT_FILE),
+        &format!("[Service]\nExecStart={exec}\nRestart=on-failure\nRestartSec=1\n"),
+    );
+    run(&["systemctl", "daemon-reload"]);
+    run(&["systemctl", "start", UNIT]);
+    wait_ready();
+}
+
+pub fn wait_ready() {
+    wait_until_or("kubelet answers", journal, || {
+        (Path::new(HOME).join("cpu_manager_state").exists() && get("/pods").is_some()).then_some(())
+    });
+}
+
+/// The pods end, and kubelet starts anew with other settings.
+pub fn change(more: &Value, flags: &str) {
+    stop();
+    start(more, flags);
+}
+
+/// Removes the manifests, waits for the containers' end, and stops kubelet.
+pub fn stop() {
+    let files = fs::read_dir(MANIFESTS).into_iter().flatten().flatten();
+    for file in files {
+        fs::remove_file(file.path()).expect("a manifest");
+    }
+    // A test may have ended while it was stopped.
+    run(&["systemctl", "start", UNIT]);
+    wait_until_or("no container runs", journal, || containers().is_empty().then_some(()));
+    run(&["systemctl", "stop", UNIT]);
+}
+
+/// As on a node on which kubelet never ran, but for its certificate, which takes an emulated node seconds to make.
+fn forget() {
+    device_plugin::stop();
+    for entry in fs::read_dir(HOME).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.ends_with("pki") {
+            continue;
+        }
+        let removed = if path.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
+        removed.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    }
+}
+
+/// An answer of kubelet's own API.
+pub fn get(path: &str) -> Option<Value> {
+    ask(SERVER, "GET", path, "")
+}
+
+/// kubelet's file.
+pub fn state() -> Value {
+    serde_json::from_str(&read(Path::new(HOME).join("cpu_manager_state"))).expect("JSON")
+}
+
+/// The last lines of kubelet, and of ours.
+pub fn journal() -> String {
+    let said = |unit: &str, lines: &str| {
+        let out = output(&[
+            "journalctl",
+            "-b",
+            "--no-pager",
+            "-o",
+            "short-monotonic",
+            "-n",
+            lines,
+            "-u",
+            unit,
+        ]);
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    format!("; the journal says:\n{}{}", said(UNIT, "60"), said("stelia*", "60"))
+}
+
+/// Runs a test's body beside a kubelet with these settings more, and holds the node to being as clean as before.
+pub fn beside_kubelet(more: &Value, body: impl FnOnce()) {
+    beside_kubelet_undoing(more, "", || (), body);
+}
+
+/// The same with flags, and something to undo however the body ends: after its pods.
+pub fn beside_kubelet_undoing(more: &Value, flags: &str, undo: impl FnOnce(), body: impl FnOnce()) {
+    static REMEMBERED: Once = Once::new();
+    REMEMBERED.call_once(remember);
+    let started = Instant::now();
+    runtime::start();
+    start(more, flags);
+    println!("  kubelet after {} ms", started.elapsed().as_millis());
+    let result = catch_unwind(AssertUnwindSafe(body));
+    if result.is_err() {
+        println!("{}", journal());
+    }
+    let stopped = catch_unwind(stop);
+    let undone = catch_unwind(AssertUnwindSafe(undo));
+    if let Err(panic) = result.and(stopped).and(undone) {
+        resume_unwind(panic);
+    }
+    forget();
+    let _ = fs::remove_file(UNIT_FILE);
+    run(&["systemctl", "daemon-reload"]);
+    wait_until_or(
+        "nothing is left",
+        || format!(": {:#?}", leftovers()),
+        || leftovers().is_empty().then_some(()),
+    );
+    println!("  whole test: {} ms", started.elapsed().as_millis());
+}

@@ -1,0 +1,177 @@
+//! Pods as kubelet reads them, and how it answers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::frame::{MANIFESTS, get, state};
+use super::runtime::{self, BUSYBOX, IMAGE};
+use crate::support::guest::Accel;
+use crate::support::host::{wait_until, wait_until_or};
+use crate::support::pods::Pod;
+
+/// The only container that has a VM, and the only one of most pods.
+pub const INSTANCE: &str = "instance";
+/// kubelet adds the node's name to that of a static pod.
+const NODE: &str = "node";
+
+/// A container that sleeps, with requests that are its limits.
+pub fn sleeper(name: &str, cpus: &str, memory: &str) -> Value {
+    let amounts = json!({"cpu": cpus, "memory": memory});
+    json!({
+        "name": name, "image": IMAGE, "imagePullPolicy": "Never",
+        "command": [BUSYBOX, "sleep", "1000000"],
+        "resources": {"requests": amounts, "limits": amounts},
+    })
+}
+
+/// A pod in the node's network: there is no other.
+pub fn pod(name: &str, containers: &[Value]) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"hostNetwork": true, "terminationGracePeriodSeconds": 2, "containers": containers},
+    })
+}
+
+/// A VM with all that its container has of the node by the device plugin.
+pub fn vm(name: &str, vcpus: u32) -> Value {
+    let mut instance = machine(Accel::Kvm, vcpus);
+    for amounts in ["requests", "limits"] {
+        instance["resources"][amounts]["stelia.io/vm"] = "1".into();
+    }
+    with_volumes(pod(name, &[instance]))
+}
+
+/// A VM with an emulated guest, and the runner's socket by a host path: no plugin is needed.
+pub fn emulated_vm(name: &str, vcpus: u32) -> Value {
+    let mut pod = with_volumes(pod(name, &[machine(Accel::Tcg, vcpus)]));
+    let socket = "/run/stelia/runner";
+    push(
+        &mut pod["spec"]["volumes"],
+        json!({"name": "stelia", "hostPath": {"path": socket}}),
+    );
+    let mounts = &mut pod["spec"]["containers"][0]["volumeMounts"];
+    push(mounts, json!({"name": "stelia", "mountPath": socket, "readOnly": true}));
+    pod
+}
+
+fn machine(accel: Accel, vcpus: u32) -> Value {
+    let count = vcpus.to_string();
+    let mut container = sleeper(INSTANCE, &count, "512Mi");
+    let runner = ["/usr/bin/stelia-runner", "run", "--qmp", "/vm/qmp", "--"];
+    container["command"] = [&runner[..], &accel.qemu(), &["-smp", &count]].concat().into();
+    container["volumeMounts"] = json!([
+        {"name": "usr", "mountPath": "/usr", "readOnly": true},
+        {"name": "vm", "mountPath": "/vm"},
+    ]);
+    container
+}
+
+fn with_volumes(mut pod: Value) -> Value {
+    pod["spec"]["volumes"] = json!([{"name": "usr", "hostPath": {"path": "/usr"}}, {"name": "vm", "emptyDir": {}}]);
+    pod
+}
+
+pub fn push(list: &mut Value, one: Value) {
+    list.as_array_mut().expect("a list").push(one);
+}
+
+fn name_of(pod: &Value) -> &str {
+    pod["metadata"]["name"].as_str().expect("a name")
+}
+
+fn path_of(name: &str) -> PathBuf {
+    Path::new(MANIFESTS).join(format!("{name}.yaml"))
+}
+
+/// The pod becomes static. kubelet reads no file whose name begins with a dot.
+pub fn apply(pod: &Value) {
+    let name = name_of(pod);
+    let new = Path::new(MANIFESTS).join(format!(".{name}"));
+    fs::write(&new, pod.to_string()).expect("a manifest");
+    fs::rename(&new, path_of(name)).expect("a manifest");
+}
+
+/// The pod's file is removed, and it is waited until neither kubelet nor its state has the pod.
+pub fn delete(name: &str) {
+    let uid = seen(name).map(|pod| text(&pod["metadata"]["uid"]));
+    fs::remove_file(path_of(name)).expect("a manifest");
+    wait_until(&format!("kubelet forgets {name}"), || {
+        let is_there = seen(name).is_some() || uid.as_ref().is_some_and(|uid| state()["entries"].get(uid).is_some());
+        (!is_there).then_some(())
+    });
+}
+
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// What kubelet says of a static pod.
+pub fn seen(name: &str) -> Option<Value> {
+    let list = get("/pods")?;
+    let name = format!("{name}-{NODE}");
+    let mut pods = list["items"].as_array()?.iter();
+    pods.find(|pod| name_of(pod) == name).cloned()
+}
+
+/// What kubelet makes of a pod.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The CPUs of the containers that have exclusive ones.
+    Admitted(BTreeMap<String, String>),
+    Rejected {
+        reason: String,
+        message: String,
+    },
+}
+
+/// Waits until kubelet has decided.
+pub fn verdict(name: &str) -> Verdict {
+    let decided = wait_until(&format!("kubelet decides on {name}"), || {
+        seen(name).filter(|pod| pod["status"]["phase"] == "Failed" || pod["status"]["containerStatuses"].is_array())
+    });
+    let status = &decided["status"];
+    if status["phase"] == "Failed" {
+        let (reason, message) = (text(&status["reason"]), text(&status["message"]));
+        return Verdict::Rejected { reason, message };
+    }
+    let uid = text(&decided["metadata"]["uid"]);
+    let entries = state()["entries"][&uid].clone();
+    let entries = entries.as_object().into_iter().flatten();
+    Verdict::Admitted(
+        entries
+            .map(|(container, cpus)| (container.clone(), text(cpus)))
+            .collect(),
+    )
+}
+
+/// A container of a pod that runs, as the other tests know pods.
+pub fn running(name: &str, container: &str) -> Pod {
+    let seen_now = || format!("; kubelet says: {}", seen(name).unwrap_or_default()["status"]);
+    wait_until_or(&format!("{container} of {name} runs"), seen_now, || {
+        of_kubelet(&seen(name)?, container)
+    })
+}
+
+/// The same of a pod that kubelet shows, whoever gave it to kubelet.
+pub fn of_kubelet(pod: &Value, container: &str) -> Option<Pod> {
+    let statuses = pod["status"]["containerStatuses"].as_array()?;
+    let status = statuses.iter().find(|status| status["name"] == container)?;
+    status["state"].get("running")?;
+    let id = status["containerID"].as_str()?.strip_prefix("containerd://")?;
+    let uid = text(&pod["metadata"]["uid"]);
+    let full = format!("{}_{}_{uid}", text(&pod["metadata"]["namespace"]), name_of(pod));
+    Some(Pod {
+        name: name_of(pod).to_owned(),
+        cgroup: format!(
+            "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{id}.scope",
+            uid.replace('-', "_")
+        ),
+        pid: runtime::first_process(id)?,
+        cpus: state()["entries"][&uid][container].as_str().map(str::to_owned),
+        log: format!("/var/log/pods/{full}/{container}/{}.log", status["restartCount"]).into(),
+        uid,
+    })
+}

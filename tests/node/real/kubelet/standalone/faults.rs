@@ -1,0 +1,122 @@
+//! kubelet, containerd, systemd, the daemon and QEMU end or start anew under a VM.
+
+use std::fs;
+
+use serde_json::json;
+
+use super::{started, verify};
+use crate::cold_start::{start_all, stopped_but_for};
+use crate::crash::main_pid;
+use crate::real::kubelet::frame::{UNIT, beside_kubelet, beside_kubelet_undoing, state, wait_ready};
+use crate::real::kubelet::manifest::{INSTANCE, apply, delete, emulated_vm, of_kubelet, pod, running, seen, sleeper};
+use crate::support::host::{container_of, leftovers, run, thread, wait_until};
+use crate::support::pods::{Pod, Threads};
+use crate::support::promise::{assert_isolated, state as state_of};
+
+/// What happens, and that no thread of the VM was moved by it.
+fn nobody_notices(what: &str, pod: &Pod, before: &Threads, happens: impl FnOnce()) {
+    println!("  {what}:");
+    happens();
+    run(&["steliactl", "reconcile"]);
+    let now = assert_isolated(pod, 2);
+    assert_eq!((&now.vcpus, &now.anchor), (&before.vcpus, &before.anchor), "{what}");
+    assert_eq!(now.others.len(), before.others.len(), "{what}");
+    verify();
+}
+
+fn daemon_is_another(before: &str) {
+    wait_until("the daemon is another process", || {
+        let now = main_pid();
+        (!now.is_empty() && now != "0" && now != before).then_some(())
+    });
+}
+
+#[test]
+fn a_vm_stays_isolated_when_everything_around_it_starts_anew() {
+    beside_kubelet(&json!({}), || {
+        apply(&emulated_vm("steady", 2));
+        let vm = started("steady");
+        let before = assert_isolated(&vm, 2);
+        let file = state();
+        nobody_notices("kubelet restarted", &vm, &before, || {
+            run(&["systemctl", "restart", UNIT]);
+            wait_ready();
+        });
+        assert_eq!(state(), file);
+        nobody_notices("kubelet killed", &vm, &before, || {
+            run(&["systemctl", "kill", "--signal=KILL", UNIT]);
+            wait_ready();
+        });
+        nobody_notices("containerd restarted", &vm, &before, || {
+            run(&["systemctl", "restart", "containerd"]);
+            // The container is known again, and another pod can be made.
+            assert_eq!(running("steady", INSTANCE).pid, vm.pid);
+            apply(&pod("after", &[sleeper("s", "500m", "32Mi")]));
+            running("after", "s");
+        });
+        nobody_notices("systemd reloaded", &vm, &before, || {
+            drop(run(&["systemctl", "daemon-reload"]))
+        });
+        nobody_notices("systemd executed anew", &vm, &before, || {
+            drop(run(&["systemctl", "daemon-reexec"]))
+        });
+        nobody_notices("the daemon killed", &vm, &before, || {
+            let daemon = main_pid();
+            run(&[
+                "systemctl",
+                "kill",
+                "--signal=KILL",
+                "--kill-whom=main",
+                "steliad.service",
+            ]);
+            daemon_is_another(&daemon);
+        });
+        nobody_notices("kubelet away while the daemon starts", &vm, &before, || {
+            run(&["systemctl", "stop", UNIT]);
+            let daemon = main_pid();
+            run(&["systemctl", "restart", "steliad.service"]);
+            daemon_is_another(&daemon);
+            run(&["systemctl", "start", UNIT]);
+            wait_ready();
+        });
+        delete("after");
+        delete("steady");
+        wait_until("no instance", || state_of(&vm).is_none().then_some(()));
+    });
+}
+
+#[test]
+fn a_killed_vm_is_isolated_anew_on_the_same_cpus_and_a_removed_one_leaves_nothing() {
+    beside_kubelet_undoing(&json!({}), "", start_all, || {
+        apply(&emulated_vm("mortal", 2));
+        let mut vm = started("mortal");
+        for victim in ["qemu-system-x86", "stelia-runner"] {
+            assert_isolated(&vm, 2);
+            let pid = container_of(vm.pid).into_keys().find(|pid| {
+                let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                name.trim() == victim
+            });
+            let pid = pid.unwrap_or_else(|| panic!("no {victim}")).to_string();
+            println!("  {victim} is killed:");
+            let dead = vm.pid;
+            run(&["kill", "-KILL", &pid]);
+            wait_until("kubelet has started the container again", || {
+                let now = of_kubelet(&seen("mortal")?, INSTANCE)?;
+                (now.pid != dead).then_some(())
+            });
+            let again = started("mortal");
+            assert_eq!((&again.uid, &again.cpus), (&vm.uid, &vm.cpus));
+            assert_isolated(&again, 2);
+            verify();
+            vm = again;
+        }
+        // Its pod ends while nobody is there who could give its CPUs back.
+        stopped_but_for(None);
+        delete("mortal");
+        assert!(thread(vm.pid).is_none(), "{vm:?}");
+        println!("  without the daemon there is left: {:?}", leftovers());
+        start_all();
+        wait_until("no instance", || state_of(&vm).is_none().then_some(()));
+        wait_until("nothing is left", || leftovers().is_empty().then_some(()));
+    });
+}

@@ -1,0 +1,48 @@
+//! A pod with CPUs of its own (the gate PodLevelResourceManagers), of which the VM's container has some and a sidecar the rest.
+
+use serde_json::{Value, json};
+
+use super::plan::foretold;
+use super::{started, verify};
+use crate::real::kubelet::frame::{beside_kubelet, state};
+use crate::real::kubelet::manifest::{apply, delete, emulated_vm, push, running, sleeper, verdict};
+use crate::support::host::{cpus, read, run, wait_until};
+use crate::support::promise::{assert_isolated_beside, state as state_of};
+
+#[test]
+fn a_vm_floats_on_what_its_pod_shares() {
+    let settings = json!({
+        "topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod",
+        "featureGates": {"PodLevelResourceManagers": true},
+    });
+    beside_kubelet(&settings, || {
+        let mut manifest = emulated_vm("level", 2);
+        let mut side = sleeper("side", "1", "32Mi");
+        side["resources"] = json!({});
+        push(&mut manifest["spec"]["containers"], side);
+        let amounts = json!({"cpu": "3", "memory": "1Gi"});
+        manifest["spec"]["resources"] = json!({"requests": amounts, "limits": amounts});
+        let (foretold, _) = foretold(&manifest);
+        apply(&manifest);
+        let vm = started("level");
+        let side = running("level", "side");
+        println!("  plan {foretold:?}, kubelet wrote {}", state());
+        assert_eq!(foretold, verdict("level"));
+        let shared = side.exclusive();
+        assert_eq!((vm.exclusive().len(), shared.len()), (2, 1));
+        let pod = cpus(
+            state()["podEntries"][&vm.uid]["cpuSet"]
+                .as_str()
+                .expect("the pod's CPUs"),
+        );
+        assert_eq!(vm.exclusive().union(&shared), pod);
+        run(&["steliactl", "reconcile"]);
+        assert_isolated_beside(&vm, 2, &shared);
+        assert_eq!(cpus(&read(side.origin().join("cpuset.cpus.effective"))), shared);
+        let understood: Value = serde_json::from_str(&run(&["steliactl", "--json", "kubelet-state"])).expect("JSON");
+        assert_eq!(understood["cpu_manager"]["schema"], "V3", "{understood}");
+        verify();
+        delete("level");
+        wait_until("no instance", || state_of(&vm).is_none().then_some(()));
+    });
+}

@@ -1,0 +1,76 @@
+//! kubelet's CPU manager does nothing, and steliad chooses the CPUs.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{started, verify};
+use crate::real::kubelet::frame::{UNIT, beside_kubelet_undoing, state, wait_ready};
+use crate::real::kubelet::manifest::{apply, delete, emulated_vm, pod, running, sleeper};
+use crate::real::kubelet::runtime::write;
+use crate::support::host::{cpus, read, run, wait_until};
+use crate::support::pods::Pod;
+use crate::support::promise::{assert_isolated, state as state_of};
+
+const DROP_IN: &str = "/etc/stelia/steliad.toml.d/80-real.toml";
+
+fn undo() {
+    if fs::remove_file(DROP_IN).is_ok() {
+        run(&["systemctl", "reload", "steliad"]);
+    }
+}
+
+/// With the CPUs that steliad chose: kubelet's file has none.
+fn chosen(name: &str) -> Pod {
+    let pod = started(name);
+    assert_eq!(pod.cpus, None);
+    let list: Value = serde_json::from_str(&run(&["steliactl", "--json", "list"])).expect("JSON");
+    let own = list
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|one| one["pod_uid"] == *pod.uid);
+    let own = own.unwrap_or_else(|| panic!("{name} is not in {list}"));
+    let cpus = own["exclusive_cpus"].as_str().map(str::to_owned);
+    println!("  {name} has {cpus:?}");
+    Pod { cpus, ..pod }
+}
+
+#[test]
+fn steliad_chooses_the_cpus_where_kubelet_does_not() {
+    let settings = json!({
+        "cpuManagerPolicy": "none", "reservedSystemCPUs": "", "systemReserved": {"cpu": "1"},
+    });
+    beside_kubelet_undoing(&settings, "", undo, || {
+        write(
+            Path::new(DROP_IN),
+            "cpu-source = \"steliad\"\nreserved-cpus = \"0-1\"\n",
+        );
+        run(&["systemctl", "reload", "steliad"]);
+        assert_eq!(state()["policyName"], "none");
+        apply(&emulated_vm("own", 2));
+        let vm = chosen("own");
+        let before = assert_isolated(&vm, 2);
+        verify();
+        // kubelet sets no cpuset, neither now nor when it starts anew: what steliad keeps others off, they stay off.
+        apply(&pod("other", &[sleeper("s", "500m", "32Mi")]));
+        let other = running("other", "s");
+        let allowed = cpus(&read(other.origin().join("cpuset.cpus.effective")));
+        println!("  another pod runs on {allowed}");
+        assert!(allowed.is_disjoint(&vm.exclusive()));
+        run(&["systemctl", "restart", UNIT]);
+        wait_ready();
+        run(&["steliactl", "reconcile"]);
+        assert_eq!(assert_isolated(&vm, 2).vcpus, before.vcpus);
+        apply(&emulated_vm("second", 2));
+        let second = chosen("second");
+        assert_isolated(&second, 2);
+        assert!(second.exclusive().is_disjoint(&vm.exclusive()));
+        verify();
+        for name in ["second", "other", "own"] {
+            delete(name);
+        }
+        wait_until("no instance", || state_of(&vm).is_none().then_some(()));
+    });
+}

@@ -1,0 +1,132 @@
+//! Adopted by the ready-made rules, in `stelia.slice` and with the container's cgroup as the partition.
+
+use serde_json::Value;
+
+use super::{CPUS, Vm, Vmm, Way, guest};
+use crate::adopted::{adopting, refused};
+use crate::contained::{configure, unconfigure};
+use crate::in_place::is_sid;
+use crate::real::program;
+use crate::support::guest::Accel;
+use crate::support::host::{all_pids, output, run, thread, wait_until};
+use crate::support::pods::Pod;
+
+/// The ready-made rule of this VMM, and what it says besides.
+pub fn rule(vmm: Vmm, more: &str) -> String {
+    format!("[[adopt]]\nuse = \"{}\"\n{more}", vmm.name())
+}
+
+pub fn lives_and_is_restored(vmm: Vmm, way: Way, rule: &str) {
+    adopting(rule, || {
+        let vm = Vm::start(vmm, way);
+        vm.lives();
+        vm.is_explained();
+        vm.has_no_kernel_thread_on_its_cpus();
+        vm.is_powered_off();
+        vm.is_restored();
+    });
+}
+
+#[test]
+fn cloud_hypervisor_in_the_slice() {
+    let vmm = Vmm::CloudHypervisor;
+    lives_and_is_restored(vmm, Way::Slice, &rule(vmm, ""));
+}
+
+#[test]
+fn firecracker_in_the_slice() {
+    let vmm = Vmm::Firecracker;
+    lives_and_is_restored(vmm, Way::Slice, &rule(vmm, ""));
+}
+
+#[test]
+fn cloud_hypervisor_as_container() {
+    let vmm = Vmm::CloudHypervisor;
+    lives_and_is_restored(vmm, Way::Container, &rule(vmm, "isolation = \"container\"\n"));
+}
+
+#[test]
+fn firecracker_as_container() {
+    let vmm = Vmm::Firecracker;
+    lives_and_is_restored(vmm, Way::Container, &rule(vmm, "isolation = \"container\"\n"));
+}
+
+impl Vm {
+    /// What is said of it does not take it for a QEMU.
+    fn is_explained(&self) {
+        let text = String::from_utf8_lossy(&output(&["steliactl", "explain", &self.pod.uid]).stdout).into_owned();
+        assert!(!text.is_empty() && !text.contains("QEMU"), "{text}");
+        let said = run(&[
+            "journalctl",
+            "-b",
+            "-q",
+            "-o",
+            "cat",
+            &format!("STELIA_POD_UID={}", self.pod.uid),
+        ]);
+        assert!(!said.contains("QEMU"), "{said}");
+    }
+
+    /// The thread that KVM makes for an emulated timer is the kernel's own, and no thread of the VMM's.
+    fn has_no_kernel_thread_on_its_cpus(&self) {
+        let own = self.pod.exclusive();
+        let threads = all_pids().into_iter().filter_map(thread);
+        let timers: Vec<_> = threads.filter(|thread| thread.name.starts_with("kvm-pit/")).collect();
+        assert_eq!(timers.len(), usize::from(self.vmm == Vmm::Firecracker), "{timers:?}");
+        for timer in &timers {
+            assert!(timer.allowed.is_disjoint(&own), "{timer:?}");
+        }
+        self.note("kernel threads of the VM", &format!("{timers:?}"));
+    }
+}
+
+/// What the dry run says of a pod: the rule or ready-made rule, whether it would be adopted, and why not.
+fn dry_run(pod: &Pod) -> Option<(String, bool, String)> {
+    let said = run(&["steliactl", "-o", "json", "adopt", "--dry-run"]);
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let all = said["vms"].as_array().expect("a list").clone();
+    let one = all.into_iter().find(|one| one["pod_uid"] == *pod.uid)?;
+    let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
+    let rules = format!("{}{}", text("rule"), text("ready_made"));
+    Some((
+        rules,
+        one["would_be_adopted"].as_bool().expect("a boolean"),
+        text("reason"),
+    ))
+}
+
+/// A VMM that is the container's first process, by the name of its release.
+#[test]
+fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes_and_the_dry_run_says_so() {
+    adopting("", || {
+        for vmm in [Vmm::CloudHypervisor, Vmm::Firecracker] {
+            guest::make();
+            let boot = vmm.command(&format!("exec /tmp/{}", vmm.released()), &guest::words(vmm));
+            let script = format!(
+                "ln -s {} /tmp/{}; {boot}",
+                program(vmm.name()).display(),
+                vmm.released()
+            );
+            let options = [Accel::Kvm.device(), &["--cpus", CPUS, "--runtime", "runc"]].concat();
+            let pod = Pod::start(&format!("{}-first", vmm.name()), &options, &["sh", "-c", &script]);
+            let before = wait_until("the dry run finds the VM", || {
+                dry_run(&pod).filter(|(rule, _, _)| !rule.is_empty())
+            });
+            println!("  {}: without a rule the dry run says {before:?}", vmm.name());
+            assert_eq!((before.0.as_str(), before.1), (vmm.name(), false));
+            configure(&rule(vmm, ""));
+            if is_sid() {
+                Vm::of(vmm, Way::InPlace, pod).until_isolated("the first process", 2);
+                continue;
+            }
+            let reason = wait_until("it is refused", || refused(&pod));
+            println!("  {}: {reason:?}", vmm.name());
+            assert_eq!(reason.0, "NoAnchor");
+            let after = dry_run(&pod).expect("a VM");
+            println!("  {}: the dry run says {after:?}", vmm.name());
+            assert_eq!(after, (vmm.name().to_owned(), false, "NoAnchor".to_owned()));
+            unconfigure();
+            run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+        }
+    });
+}

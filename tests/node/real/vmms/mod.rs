@@ -1,0 +1,274 @@
+//! steliad beside Cloud Hypervisor and Firecracker: adopted in each way, and started by the runner, through all that their API does to a guest.
+
+mod adopted;
+mod api;
+mod guest;
+mod in_place;
+mod life;
+mod runner;
+
+use std::cell::Cell;
+
+use stelia_cpus::CpuSet;
+
+use crate::container::is_partition;
+use crate::real::program;
+use crate::support::guest::Accel;
+use crate::support::host::{
+    Thread, container_of, cpus, kind, output, partitioned, read, thread, wait_until, wait_until_or, workers,
+};
+use crate::support::pods::Pod;
+use crate::support::promise::{near_pool, state};
+use api::Api;
+
+/// Of the container: Cloud Hypervisor boots 2 vCPUs and is given a third.
+const CPUS: &str = "3";
+const SOCKET: &str = "/run/api";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Vmm {
+    CloudHypervisor,
+    Firecracker,
+}
+
+/// How its CPUs come to be its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Adopted, in `stelia.slice`.
+    Slice,
+    /// Adopted, in the container's own cgroup.
+    InPlace,
+    /// Adopted, the container's own cgroup as the partition.
+    Container,
+    /// Started by `stelia-runner`, in `stelia.slice`.
+    Runner,
+}
+
+impl Vmm {
+    /// Its ready-made rule, and its program in the folder of the job.
+    fn name(self) -> &'static str {
+        match self {
+            Self::CloudHypervisor => "cloud-hypervisor",
+            Self::Firecracker => "firecracker",
+        }
+    }
+
+    /// The program's name in a release.
+    fn released(self) -> &'static str {
+        match self {
+            Self::CloudHypervisor => "cloud-hypervisor-static",
+            Self::Firecracker => "firecracker-v1.16.1-x86_64",
+        }
+    }
+
+    fn is_vcpu(self, thread: &Thread) -> bool {
+        let beginning = match self {
+            Self::CloudHypervisor => "vcpu",
+            Self::Firecracker => "fc_vcpu ",
+        };
+        let number = thread.name.strip_prefix(beginning);
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    }
+
+    /// The VMM with its API socket and these words.
+    fn command(self, program: &str, words: &[String]) -> String {
+        let socket = match self {
+            Self::CloudHypervisor => format!("--api-socket path={SOCKET}"),
+            Self::Firecracker => format!("--api-sock {SOCKET}"),
+        };
+        let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        format!("{program} {socket} {}", words.join(" "))
+    }
+}
+
+/// A VM in a pod of its own.
+struct Vm {
+    vmm: Vmm,
+    way: Way,
+    pod: Pod,
+    /// The guest's sign of life when its snapshot was taken.
+    saved: Cell<u32>,
+}
+
+/// The threads of its container.
+#[derive(Debug, Clone)]
+struct Threads {
+    vcpus: Vec<Thread>,
+    others: Vec<Thread>,
+}
+
+impl Vm {
+    /// Adopted: a shell that stays starts the VMM, by the name that its release has.
+    fn start(vmm: Vmm, way: Way) -> Self {
+        let boot = vmm.command(&format!("/tmp/{}", vmm.released()), &guest::words(vmm));
+        let (file, name) = (program(vmm.name()), vmm.released());
+        let script = format!(
+            "ln -s {} /tmp/{name}; {boot} & wait $!; echo \"the VMM ended: $?\"; sleep 100000",
+            file.display()
+        );
+        Self::start_with(vmm, way, &["sh", "-c", &script])
+    }
+
+    fn start_with(vmm: Vmm, way: Way, command: &[&str]) -> Self {
+        guest::make();
+        let runtime: &[&str] = match way {
+            Way::InPlace => &["--runtime", "runc"],
+            _ => &[],
+        };
+        let options = [Accel::Kvm.device(), &["--cpus", CPUS], runtime].concat();
+        let name = format!("{}-{way:?}", vmm.name()).to_lowercase();
+        Self::of(vmm, way, Pod::start(&name, &options, command))
+    }
+
+    fn of(vmm: Vmm, way: Way, pod: Pod) -> Self {
+        let saved = Cell::new(0);
+        Self { vmm, way, pod, saved }
+    }
+
+    /// A line of what was seen.
+    fn note(&self, step: &str, seen: &str) {
+        println!("  {:?}, {}: {step}: {seen}", self.way, self.vmm.name());
+    }
+
+    fn api(&self) -> Api {
+        Api::new(format!("/proc/{}/root{SOCKET}", self.pod.pid).into())
+    }
+
+    fn threads(&self) -> Threads {
+        let all = container_of(self.pod.pid).into_values().flatten();
+        let (vcpus, others) = all.partition(|thread| self.vmm.is_vcpu(thread));
+        Threads { vcpus, others }
+    }
+
+    /// The names of the container's threads, process by process.
+    fn names(&self) -> Vec<Vec<String>> {
+        let all = container_of(self.pod.pid).into_values();
+        all.map(|threads| threads.into_iter().map(|thread| thread.name).collect())
+            .collect()
+    }
+
+    /// The VMM's process, while it lives.
+    fn process(&self) -> Option<u32> {
+        let name: String = self.vmm.name().chars().take(15).collect();
+        let mut all = container_of(self.pod.pid).into_iter();
+        let found = all.find(|(pid, threads)| {
+            let first = threads.iter().find(|thread| thread.tid == *pid);
+            first.is_some_and(|first| first.name.starts_with(&name)) && threads.len() > 1
+        });
+        found.map(|(pid, _)| pid)
+    }
+
+    /// The container's process that stays in the container's own cgroup.
+    fn is_anchor(&self, thread: &Thread) -> bool {
+        match self.way {
+            Way::Slice => thread.tid == self.pod.pid,
+            Way::Runner => {
+                let command = std::fs::read_to_string(format!("/proc/{}/cmdline", thread.tid));
+                command.is_ok_and(|command| command.contains("\0anchor"))
+            }
+            Way::InPlace | Way::Container => false,
+        }
+    }
+
+    /// What is not as an isolated VM with this many vCPUs is promised.
+    fn wrong(&self, vcpus: usize) -> Option<String> {
+        let threads = self.threads();
+        if threads.vcpus.len() != vcpus {
+            return Some(format!("not {vcpus} vCPU threads: {threads:#?}"));
+        }
+        let state = state(&self.pod);
+        if state.as_deref() != Some("isolated") {
+            return Some(format!("{state:?}, {:?}", crate::adopted::refused(&self.pod)));
+        }
+        match self.way {
+            Way::Container => self.wrong_in_partition(&threads),
+            _ => self.wrong_seats(&threads).or_else(|| self.wrong_cgroups()),
+        }
+    }
+
+    /// With isolation "container" nothing is moved, and each thread may use the container's CPUs.
+    fn wrong_in_partition(&self, threads: &Threads) -> Option<String> {
+        let (own, exclusive) = (crate::container::own(&self.pod), self.pod.exclusive());
+        let mut all = threads.vcpus.iter().chain(&threads.others);
+        let stray = all.find(|thread| !thread.cgroup.starts_with(&own) || !thread.allowed.is_subset(&exclusive));
+        let stray = stray.map(|thread| format!("{thread:?}"));
+        stray.or_else(|| (!is_partition(&self.pod)).then(|| "not a partition".into()))
+    }
+
+    /// Each vCPU has a CPU of its own, and everything else is on shared CPUs.
+    fn wrong_seats(&self, threads: &Threads) -> Option<String> {
+        let pod = &self.pod;
+        let (exclusive, shared) = (pod.exclusive(), near_pool(pod));
+        let mut used = CpuSet::new();
+        for vcpu in &threads.vcpus {
+            let own = vcpu.allowed.len() == 1 && vcpu.allowed.is_subset(&exclusive);
+            if vcpu.cgroup != pod.vcpu() || !own || !vcpu.allowed.is_disjoint(&used) {
+                return Some(format!("{vcpu:?}, {used} used"));
+            }
+            used = used.union(&vcpu.allowed);
+        }
+        let floats = |thread: &&Thread| thread.cgroup == pod.float() && thread.allowed == shared;
+        let mut others = threads.others.iter().filter(|thread| !floats(thread));
+        let stray = others.find(|thread| thread.cgroup != pod.origin() || !self.is_anchor(thread))?;
+        Some(format!("{stray:?}, not in {} on {shared}", pod.float().display()))
+    }
+
+    /// The kernel's own word.
+    fn wrong_cgroups(&self) -> Option<String> {
+        let (exclusive, vcpu) = (self.pod.exclusive(), self.pod.vcpu());
+        let partition = read(vcpu.join("cpuset.cpus.partition"));
+        let effective = cpus(&read(vcpu.join("cpuset.cpus.effective")));
+        let (taken, workers) = (partitioned(), workers());
+        let whole = partition == kind()
+            && effective == exclusive
+            && exclusive.is_subset(&taken)
+            && workers.is_disjoint(&exclusive)
+            && self.pod.is_in_place() == (self.way == Way::InPlace);
+        (!whole).then(|| format!("{partition} on {effective}, {taken} in partitions, workers on {workers}"))
+    }
+
+    /// Wait until all is as promised, and hold `steliactl verify` to saying so.
+    fn until_isolated(&self, step: &str, vcpus: usize) -> Threads {
+        let seen = || format!(": {:?}\n{}", self.wrong(vcpus), self.pod.logs());
+        wait_until_or(&format!("{step}: isolated"), seen, || {
+            let ended = thread(self.pod.pid).is_none();
+            assert!(!ended, "the container ended:\n{}", self.pod.logs());
+            self.wrong(vcpus).is_none().then_some(())
+        });
+        self.until_verified(step);
+        let threads = self.threads();
+        let seats: Vec<String> = threads.vcpus.iter().map(|vcpu| vcpu.allowed.to_string()).collect();
+        let names = |threads: &[Thread]| -> Vec<String> { threads.iter().map(|thread| thread.name.clone()).collect() };
+        let (vcpus, others) = (names(&threads.vcpus), names(&threads.others));
+        self.note(
+            step,
+            &format!("{vcpus:?} on {}, beside them {others:?}", seats.join(" ")),
+        );
+        threads
+    }
+
+    /// What the daemon learns later than the kernel, that a vCPU was taken away, is a finding for a moment.
+    fn until_verified(&self, step: &str) {
+        let mut told = false;
+        wait_until(&format!("{step}: verified"), || {
+            let out = output(&["steliactl", "verify", &self.pod.uid]);
+            let whole = out.status.success();
+            if !whole && !told {
+                told = true;
+                println!("  {step}: {}", String::from_utf8_lossy(&out.stdout));
+            }
+            whole.then_some(())
+        });
+    }
+
+    /// Whether nothing of the node is the VM's any more.
+    fn until_given_back(&self, step: &str) {
+        let exclusive = self.pod.exclusive();
+        let seen = || format!(": {:?}, {} in partitions", state(&self.pod), partitioned());
+        wait_until_or(&format!("{step}: given back"), seen, || {
+            (state(&self.pod).is_none() && partitioned().is_disjoint(&exclusive)).then_some(())
+        });
+        assert!(!self.pod.scope().exists(), "{step}");
+        self.note(step, "its CPUs are given back");
+    }
+}

@@ -1,0 +1,189 @@
+//! Started by `stelia-runner`.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{SOCKET, Vm, Vmm, Way, guest};
+use crate::kvm::needs_kvm;
+use crate::real::program;
+use crate::support::host::{output, read, run, wait_until, wait_until_or};
+use crate::support::pods::on_node;
+
+/// For how long the runner's questions are counted.
+const COUNTED: Duration = Duration::from_secs(10);
+/// The most of them in that time: at first ten a second, then fewer and fewer.
+const MAX_QUESTIONS: usize = 60;
+
+impl Vm {
+    fn run(vmm: Vmm, words: &[String]) -> Self {
+        let vmm_file = program(vmm.name()).display().to_string();
+        let runner = [
+            "stelia-runner",
+            "run",
+            "--api-socket",
+            SOCKET,
+            "--grace",
+            "60",
+            "--",
+            &vmm_file,
+        ];
+        let mut command = runner.to_vec();
+        command.extend(words.iter().map(String::as_str));
+        Self::start_with(vmm, Way::Runner, &command)
+    }
+
+    /// Whether a probe succeeds, and what it says.
+    fn probe(&self, what: &str) -> (bool, String) {
+        let exec = ["kubelet-standin", "pod", "exec", &self.pod.name, "--"];
+        let out = output(&[&exec[..], &["stelia-runner", "probe", what, "--api-socket", SOCKET]].concat());
+        let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        (out.status.success(), text)
+    }
+
+    pub fn until_ready(&self) {
+        if self.way == Way::Runner {
+            self.until_probed(true, "isolated");
+        }
+    }
+
+    pub fn until_not_ready(&self, why: &str) {
+        if self.way == Way::Runner {
+            self.until_probed(false, why);
+        }
+    }
+
+    fn until_probed(&self, ready: bool, text: &str) {
+        let seen = || format!(": {:?}\n{}", self.probe("readiness"), self.pod.logs());
+        wait_until_or(&format!("the probe says {ready}, {text:?}"), seen, || {
+            let (now, said) = self.probe("readiness");
+            (now == ready && said.starts_with(text)).then_some(())
+        });
+        assert!(self.probe("liveness").0);
+    }
+
+    fn runner_says(&self) -> Value {
+        serde_json::from_str(&self.probe("state").1).expect("the runner's state")
+    }
+
+    /// How often the VMM was asked something: Firecracker logs each request, and Cloud Hypervisor has a thread that wakes for it, twice at most.
+    fn questions(&self) -> usize {
+        match self.vmm {
+            Vmm::CloudHypervisor => {
+                let threads = self.threads().others;
+                let server = threads.iter().find(|thread| thread.name == "http-server");
+                let status = read(format!("/proc/{}/status", server.expect("its server").tid));
+                let wakes = status
+                    .lines()
+                    .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+                wakes.and_then(|wakes| wakes.trim().parse().ok()).expect("a number")
+            }
+            Vmm::Firecracker => self.pod.logs().matches("The API server received").count(),
+        }
+    }
+
+    /// The runner's questions of some seconds in which nobody else asks.
+    fn is_asked(&self, step: &str, at_most: usize) {
+        let before = self.questions();
+        sleep(COUNTED);
+        let asked = self.questions() - before;
+        self.note(
+            step,
+            &format!("{asked} questions or wakes by the runner in {} s", COUNTED.as_secs()),
+        );
+        assert!(asked <= at_most, "{step}: {asked}");
+    }
+
+    pub fn is_shut_down_below_the_runner(&self) {
+        self.until_not_ready("the guest is shut down");
+        assert_eq!(self.runner_says()["guest"], "shutdown");
+        self.is_asked("shutdown", MAX_QUESTIONS);
+        assert!(!self.pod.logs().contains("debug-threads"), "{}", self.pod.logs());
+    }
+
+    /// How long the guest ran before its vCPUs were attached.
+    fn had_a_window(&self, step: &str) {
+        let state = self.runner_says();
+        self.note(step, &format!("window {}", state["window"]));
+        assert_eq!(state["paused-start"], false);
+        assert!(
+            state["window"]["wall-us"].as_u64().is_some_and(|wall| wall > 0),
+            "{state}"
+        );
+        assert!(state["window"]["run-us"].is_u64(), "{state}");
+    }
+
+    fn had_no_window(&self, step: &str) {
+        let state = self.runner_says();
+        self.note(
+            step,
+            &format!("window {}, paused start {}", state["window"], state["paused-start"]),
+        );
+        assert!(state["window"].is_null(), "{state}");
+        assert_eq!(state["paused-start"], true, "{state}");
+    }
+
+    /// As kubelet ends a pod: the guest powers off in its time, and the container's exit code is 0.
+    fn is_ended(&self) {
+        run(&["kill", "-TERM", &self.pod.pid.to_string()]);
+        let code = run(&["kubelet-standin", "pod", "wait", &self.pod.name]);
+        let log = self.pod.logs();
+        assert_eq!(code, "0", "{log}");
+        self.until_given_back("end by SIGTERM");
+        run(&["kubelet-standin", "pod", "delete", &self.pod.name, "--grace", "0"]);
+    }
+}
+
+#[test]
+fn cloud_hypervisor_by_the_runner() {
+    needs_kvm();
+    on_node(|| {
+        let vmm = Vmm::CloudHypervisor;
+        let vm = Vm::run(vmm, &guest::words(vmm));
+        vm.until_ready();
+        vm.had_a_window("boot");
+        vm.lives();
+        vm.is_asked("running", 20);
+        vm.is_ended();
+        let saved = vm.saved.get();
+        let source = format!("source_url=file://{}", vm.snapshot());
+        let vm = Vm::run(vmm, &["--restore".to_owned(), source]);
+        vm.until_isolated("restore", 2);
+        vm.until_ready();
+        vm.had_no_window("restore");
+        vm.goes_on_where_it_was_saved(saved);
+        vm.is_ended();
+    });
+}
+
+#[test]
+fn firecracker_by_the_runner() {
+    needs_kvm();
+    on_node(|| {
+        let vmm = Vmm::Firecracker;
+        let vm = Vm::run(vmm, &guest::words(vmm));
+        vm.until_ready();
+        vm.had_a_window("boot");
+        vm.lives();
+        vm.is_asked("running", 2);
+        vm.is_ended();
+        // Another program loads what was saved into a Firecracker that has no VM yet, and leaves it paused.
+        let (folder, saved) = (vm.snapshot(), vm.saved.get());
+        let vm = Vm::run(vmm, &[]);
+        wait_until("the API answers", || vm.api().is_there().then_some(()));
+        vm.is_asked("not configured", MAX_QUESTIONS);
+        vm.is_asked_to_pause("not configured", false);
+        let (state, threads) = (vm.run_state(), vm.names());
+        vm.note(
+            "not configured",
+            &format!("the VMM says {state:?}, and has {threads:?}"),
+        );
+        vm.load_snapshot(&folder, false);
+        vm.until_isolated("restore", 2);
+        vm.until_ready();
+        vm.had_no_window("restore");
+        vm.goes_on_where_it_was_saved(saved);
+        vm.is_ended();
+    });
+}
