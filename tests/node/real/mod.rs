@@ -2,6 +2,7 @@
 
 mod crio;
 mod kubelet;
+mod virt_launcher;
 mod vmms;
 
 use std::path::PathBuf;

@@ -115,8 +115,14 @@ fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes_and_the_dr
             println!("  {}: without a rule the dry run says {before:?}", vmm.name());
             assert_eq!((before.0.as_str(), before.1), (vmm.name(), false));
             configure(&rule(vmm, ""));
+            let name = pod.name.clone();
+            let end = || {
+                unconfigure();
+                run(&["kubelet-standin", "pod", "delete", &name, "--grace", "0"]);
+            };
             if is_sid() {
                 Vm::of(vmm, Way::InPlace, pod).until_isolated("the first process", 2);
+                end();
                 continue;
             }
             let reason = wait_until("it is refused", || refused(&pod));
@@ -125,8 +131,7 @@ fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes_and_the_dr
             let after = dry_run(&pod).expect("a VM");
             println!("  {}: the dry run says {after:?}", vmm.name());
             assert_eq!(after, (vmm.name().to_owned(), false, "NoAnchor".to_owned()));
-            unconfigure();
-            run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+            end();
         }
     });
 }
