@@ -1,12 +1,10 @@
 //! Two instances of stelia-placement behind their Service, and what happens to either of them while pods are bound.
 
-use std::time::Duration;
-
 use http::Method;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::service::Cable;
+use super::service::ApiServerProxy;
 use super::{INSTANCES, Installed};
 use crate::apiserver::lease::LEASE_DURATION;
 use crate::real_cluster::nodes::{create_pods, vm};
@@ -44,9 +42,9 @@ impl Installed {
 async fn pods_are_bound_once_whatever_becomes_of_the_leader() {
     let mut cluster = Installed::start(40, &KINDS).await;
     let server = cluster.plane.server.clone();
-    let cables = [Cable::to(&server).await, Cable::to(&server).await];
-    for (instance, cable) in cables.iter().enumerate() {
-        cluster.run_placement(instance, &cable.url).await;
+    let proxies = [ApiServerProxy::to(&server).await, ApiServerProxy::to(&server).await];
+    for (instance, proxy) in proxies.iter().enumerate() {
+        cluster.run_placement(instance, &proxy.url).await;
     }
     cluster.wait_for_leader().await;
     cluster.run_scheduler().await;
@@ -57,7 +55,7 @@ async fn pods_are_bound_once_whatever_becomes_of_the_leader() {
     cluster.wait_for_other_leader(leader).await;
     cluster.wait_for_bound(BATCH).await;
     println!("  killed: all bound");
-    cluster.run_placement(leader, &cables[leader].url).await;
+    cluster.run_placement(leader, &proxies[leader].url).await;
 
     cluster.begin_batch(1).await;
     let leader = cluster.leader().await.expect("a leader");
@@ -69,10 +67,10 @@ async fn pods_are_bound_once_whatever_becomes_of_the_leader() {
 
     cluster.begin_batch(2).await;
     let leader = cluster.leader().await.expect("a leader");
-    cables[leader].cut();
+    proxies[leader].disconnect();
     cluster.wait_for_other_leader(leader).await;
     cluster.wait_for_bound(3 * BATCH).await;
-    cables[leader].mend();
+    proxies[leader].connect();
     println!("  cut off: all bound");
 
     cluster.begin_batch(3).await;
@@ -85,5 +83,4 @@ async fn pods_are_bound_once_whatever_becomes_of_the_leader() {
     tokio::time::sleep(LEASE_DURATION).await;
     cluster.assert_whole();
     assert_eq!(cluster.nodes.outcome().bound.len(), 4 * BATCH);
-    tokio::time::sleep(Duration::from_secs(1)).await;
 }

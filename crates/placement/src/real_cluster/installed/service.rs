@@ -75,13 +75,13 @@ async fn forward(mut client: TcpStream, port: u16) {
     }
 }
 
-/// A way to the API server that can be cut.
-pub(super) struct Cable {
+/// A proxy to the API server, which can refuse and end all connections.
+pub(super) struct ApiServerProxy {
     pub(super) url: String,
     connected: watch::Sender<bool>,
 }
 
-impl Cable {
+impl ApiServerProxy {
     pub(super) async fn to(server: &str) -> Self {
         let port: u16 = server
             .rsplit_once(':')
@@ -108,11 +108,11 @@ impl Cable {
         Self { url, connected }
     }
 
-    pub(super) fn cut(&self) {
+    pub(super) fn disconnect(&self) {
         let _ = self.connected.send(false);
     }
 
-    pub(super) fn mend(&self) {
+    pub(super) fn connect(&self) {
         let _ = self.connected.send(true);
     }
 }
