@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long a call may take. virt-handler waits 20 s; this node is emulated.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// The most that a frame may hold, and with it a request.
-const MAX_FRAME: usize = 16_384;
+/// Limit of a call. virt-handler waits 20 s; this node is emulated.
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Limit of a frame's payload, and so of a request.
+const MAX_FRAME_BYTES: usize = 16_384;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Kinds of frames, and flags.
@@ -41,7 +41,7 @@ impl Frame {
     }
 
     fn write(&self, to: &mut impl Write) -> io::Result<()> {
-        assert!(self.payload.len() <= MAX_FRAME, "{} bytes", self.payload.len());
+        assert!(self.payload.len() <= MAX_FRAME_BYTES, "{} bytes", self.payload.len());
         let length = u32::try_from(self.payload.len()).map_err(io::Error::other)?;
         to.write_all(&length.to_be_bytes()[1..])?;
         to.write_all(&[self.kind, self.flags])?;
@@ -86,7 +86,7 @@ impl Socket {
     /// The answer's message, without gRPC's prefix.
     fn exchange(&self, method: &str, request: &[u8]) -> io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(&self.0)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(CALL_TIMEOUT))?;
         stream.write_all(PREFACE)?;
         Frame::new(SETTINGS, 0, 0, vec![]).write(&mut stream)?;
         Frame::new(HEADERS, END_HEADERS, 1, headers(method)).write(&mut stream)?;
