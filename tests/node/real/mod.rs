@@ -1,6 +1,7 @@
 //! steliad beside real programs, which a job of `tests/real/jobs/` copies into the node: `make check-long SECTIONS=real BIN=DIR`, docs/real.md.
 
 mod crio;
+mod k3s;
 mod kubelet;
 mod virt_launcher;
 mod vmms;

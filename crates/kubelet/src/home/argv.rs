@@ -115,8 +115,18 @@ fn k3s(root: &Path) -> Result<Vec<String>, ConfigError> {
     let mut argv = vec!["k3s".to_owned()];
     argv.extend(has_folder.then(|| format!("--config-dir={}", drop_ins.display())));
     argv.extend(name.map(|name| format!("--hostname-override={name}")));
-    argv.extend(args.iter().map(|word| format!("--{}", word.trim_start_matches('-'))));
+    // k3s copies what these name into that directory and passes neither on (`extractConfigArgs` in pkg/daemons/agent).
+    let is_copied = |flag: &str| has_folder && (flag.starts_with("--config=") || flag.starts_with("--config-dir="));
+    argv.extend(args.iter().map(|word| passed_on(word)).filter(|flag| !is_copied(flag)));
     Ok(argv)
+}
+
+/// A value of `kubelet-arg` as the flag that k3s makes of it (`GetArgs` in pkg/util/args.go): without a value it is a switch, and `+` or
+/// `-` after the name adds to an earlier value.
+fn passed_on(word: &str) -> String {
+    let (name, value) = word.trim_start_matches('-').split_once('=').unwrap_or((word, "true"));
+    let name = name.trim_start_matches('-').trim_end_matches(['+', '-']);
+    format!("--{name}={value}")
 }
 
 /// The file of flags as kubelite reads it: lines without quotes, blanks between flags, `$NAME` and `${NAME}` replaced.

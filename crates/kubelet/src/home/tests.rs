@@ -136,6 +136,44 @@ fn k3s_runs_kubelet_as_a_part_of_itself_and_its_files_say_how() {
 }
 
 #[test]
+fn what_k3s_copies_into_its_own_directory_does_not_replace_that() {
+    let mut machine = Machine::new();
+    machine.process(me(), "k3s-server", "/system.slice/k3s.service", &["k3s server"]);
+    machine.listen(DEFAULT);
+    let folder = "root/var/lib/rancher/k3s/agent/etc/kubelet.conf.d";
+    machine.write(
+        &format!("{folder}/00-k3s-defaults.conf"),
+        &format!("{HEAD}cgroupDriver: systemd\n"),
+    );
+    machine.write(
+        &format!("{folder}/10-cli-config.conf"),
+        &format!("{HEAD}cpuManagerPolicy: static\n"),
+    );
+    machine.write(
+        &format!("{folder}/20-cli-config-dir/cpus.conf"),
+        &format!("{HEAD}reservedSystemCPUs: \"0\"\n"),
+    );
+    // What they were copied from may be gone, or changed since k3s started.
+    machine.write(
+        "root/etc/rancher/k3s/config.yaml",
+        "kubelet-arg:\n- config=/etc/kubelet.yaml\n- --config-dir=/etc/kubelet.d\n- fail-swap-on\n\
+         - feature-gates+=InPlacePodVerticalScaling=false\n- topology-manager-policy=restricted\n",
+    );
+    let config = machine.config().unwrap();
+    assert_eq!(
+        (config.cgroup_driver.as_str(), config.cpu_manager_policy.as_str()),
+        ("systemd", "static")
+    );
+    assert_eq!(config.reserved_system_cpus.to_string(), "0");
+    assert_eq!(config.topology_manager_policy, "restricted");
+    assert_eq!(config.feature_gates.get("InPlacePodVerticalScaling"), Some(&false));
+    // Older ones have no such directory and pass both on.
+    fs::remove_dir_all(machine.directory.path().join(folder)).unwrap();
+    let error = machine.config().unwrap_err().to_string();
+    assert!(error.contains("/etc/kubelet.yaml"), "{error}");
+}
+
+#[test]
 fn k3s_without_any_file_is_found_by_its_name() {
     let machine = Machine::new();
     machine.process(

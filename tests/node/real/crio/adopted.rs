@@ -21,7 +21,7 @@ pub fn unregistered(name: &str) -> Manifest {
 }
 
 /// Whether each vCPU thread is alone on a CPU of the pod's, and everything else floats.
-fn is_adopted(pod: &Pod) -> bool {
+pub fn is_adopted(pod: &Pod) -> bool {
     let threads = pod.threads();
     let mut used = CpuSet::new();
     for vcpu in threads
@@ -53,7 +53,7 @@ pub fn until_adopted(pod: &Pod) {
     });
 }
 
-fn until_given_back(pod: &Pod) {
+pub fn until_given_back(pod: &Pod) {
     wait_until("its CPUs are given back", || state(pod).is_none().then_some(()));
     wait_until("its cgroups are gone", || {
         (!pod.vcpu().exists() && !pod.scope().exists()).then_some(())

@@ -13,8 +13,11 @@ use crate::support::host::run;
 pub const IMAGE: &str = "localhost/node:1";
 /// A program of the image that needs nothing else: busybox.
 pub const BUSYBOX: &str = "/busybox";
-/// Where containerd's shims keep the containers of the CRI.
-const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+/// Where containerd's shims keep the containers of the CRI: the node's, and k3s's.
+const TASKS: [&str; 2] = [
+    "/run/containerd/io.containerd.runtime.v2.task/k8s.io",
+    "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io",
+];
 const FOLDER: &str = "/run/kubelet-node";
 /// The configuration in /etc stays as the package made it.
 const DROP_IN: &str = "/run/systemd/system/containerd.service.d/kubelet.conf";
@@ -33,13 +36,13 @@ pub fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let started = Instant::now();
-        make_image();
+        let image = make_image();
         write(&Path::new(FOLDER).join("containerd.toml"), CONFIG);
         let exec = format!("[Service]\nExecStart=\nExecStart=/usr/bin/containerd --config {FOLDER}/containerd.toml\n");
         write(Path::new(DROP_IN), &exec);
         run(&["systemctl", "daemon-reload"]);
         run(&["systemctl", "restart", "containerd"]);
-        run(&["ctr", "-n", "k8s.io", "images", "import", &file("image.tar")]);
+        run(&["ctr", "-n", "k8s.io", "images", "import", &image]);
         for program in ["containerd", "runc"] {
             println!("  {}", run(&[program, "--version"]).lines().next().unwrap_or_default());
         }
@@ -49,7 +52,7 @@ pub fn start() {
 
 /// The containers that the runtime has, sandboxes among them.
 pub fn containers() -> Vec<String> {
-    let entries = fs::read_dir(TASKS).into_iter().flatten().flatten();
+    let entries = TASKS.iter().flat_map(fs::read_dir).flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect()
@@ -57,7 +60,8 @@ pub fn containers() -> Vec<String> {
 
 /// The first process of a container that has one.
 pub fn first_process(id: &str) -> Option<u32> {
-    let text = fs::read_to_string(Path::new(TASKS).join(id).join("init.pid")).ok()?;
+    let mut files = TASKS.iter().map(|tasks| Path::new(tasks).join(id).join("init.pid"));
+    let text = files.find_map(|file| fs::read_to_string(file).ok())?;
     text.trim().parse().ok()
 }
 
@@ -71,8 +75,8 @@ pub fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-/// In the form of `docker save`, which ctr imports: there is no registry.
-fn make_image() {
+/// In the form of `docker save`, which containerd imports: there is no registry. Answers the file.
+pub fn make_image() -> String {
     let root = PathBuf::from(file("root"));
     let _ = fs::remove_dir_all(&root);
     for folder in ["usr", "proc", "sys", "dev", "run", "tmp", "var", "etc"] {
@@ -109,4 +113,5 @@ fn make_image() {
         "config.json",
         "layer.tar",
     ]);
+    image
 }
