@@ -1,55 +1,55 @@
-//! VMs of other VMMs than QEMU, by `crates/test-vmm` (theirs are not in Debian), and how the daemon gets to know of a VM that
-//! nobody registers: KVM's uevents, as they arrive in the sandbox of its unit.
+//! VMs of other VMMs than QEMU, by `crates/test-vmm`, which is held to recordings of the real ones (they are not in Debian), and how the
+//! daemon gets to know of a VM that nobody registers: KVM's uevents, as they arrive in the sandbox of its unit.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use stelia_node::kvm_events::{Change, KvmEvents, KvmMessage, VmEvent};
+use test_vmm::recording::{self, Moment, Recording};
 
 use crate::client::block_on;
 use crate::kvm::needs_kvm;
 use crate::support::guest::Accel;
-use crate::support::host::{Thread, container_of, output, read, run, threads_of, wait_until, wait_until_or};
+use crate::support::host::{Thread, container_and_nested, output, read, run, threads_of, wait_until, wait_until_or};
 use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::vmm_processes::processes;
 
 pub const TEST_VMM: &str = "/job/test-vmm";
 /// The guest's memory, within the container.
 const MEMORY: &str = "/tmp/guest";
 
-/// A VMM that `test-vmm` can look like: the thread that makes the VM, the names of its vCPU threads without their numbers, some of its
-/// other threads, and how many processes it has.
+/// A VMM that `test-vmm` can look like.
 pub struct Shape {
     pub like: &'static str,
-    maker: &'static str,
+    /// The names of its vCPU threads without their numbers.
     pub vcpu: &'static str,
-    others: &'static [&'static str],
-    processes: usize,
+    recording: &'static str,
 }
 
 pub const SHAPES: [Shape; 3] = [
     Shape {
         like: "cloud-hypervisor",
-        maker: "vmm",
         vcpu: "vcpu",
-        others: &["cloud-hyperviso", "http-server", "_disk0_q0", "vmm_signal_hand"],
-        processes: 1,
+        recording: recording::CLOUD_HYPERVISOR,
     },
     Shape {
         like: "firecracker",
-        maker: "firecracker",
         vcpu: "fc_vcpu ",
-        others: &["fc_api"],
-        processes: 1,
+        recording: recording::FIRECRACKER,
     },
     Shape {
         like: "crosvm",
-        maker: "crosvm",
         vcpu: "crosvm_vcpu",
-        others: &["pcivirtio-block", "pcivirtio-net"],
-        processes: 3,
+        recording: recording::CROSVM,
     },
 ];
+
+impl Shape {
+    fn recording(&self) -> Recording {
+        Recording::parse(self.recording).expect("a recording")
+    }
+}
 
 /// A pod whose container runs such a VMM, with 2 vCPUs, and whose guest runs.
 fn start(shape: &Shape) -> Pod {
@@ -60,22 +60,23 @@ fn start(shape: &Shape) -> Pod {
     pod
 }
 
+/// Wait until the processes and threads are those that the real VMM had at this moment.
+fn until_as_recorded(pod: &Pod, shape: &Shape, moment: Moment) {
+    let recording = shape.recording();
+    let expected = recording.at(moment);
+    assert!(expected.is_some(), "{moment:?} of {} is not recorded", shape.like);
+    let seen = || processes(pod.pid);
+    wait_until_or(
+        &format!("{} is as the recording {moment:?}", pod.name),
+        || format!(": {:#?}, expected {expected:#?}", seen()),
+        || (seen().as_deref() == expected).then_some(()),
+    );
+}
+
 /// Every thread of the container, once all have the names that they give themselves.
 fn threads(pod: &Pod, shape: &Shape) -> Vec<Thread> {
-    let seen = || container_of(pod.pid);
-    let vcpus = (0..2).map(|vcpu| format!("{}{vcpu}", shape.vcpu));
-    let others = [shape.maker].into_iter().chain(shape.others.iter().copied());
-    let names: Vec<String> = vcpus.chain(others.map(str::to_owned)).collect();
-    wait_until_or(
-        &format!("processes and threads of {}", pod.name),
-        || format!(": {:#?}", seen()),
-        || {
-            let found = seen();
-            let threads: Vec<Thread> = found.values().flatten().cloned().collect();
-            let once = |name: &String| threads.iter().filter(|thread| thread.name == *name).count() == 1;
-            (found.len() == shape.processes && names.iter().all(once)).then_some(threads)
-        },
-    )
+    until_as_recorded(pod, shape, Moment::Booted);
+    container_and_nested(pod.pid).into_values().flatten().collect()
 }
 
 fn number_of(threads: &[Thread], name: &str) -> u32 {
@@ -255,7 +256,7 @@ fn a_vm_of_any_vmm_is_heard_to_begin_and_to_end_in_the_daemons_sandbox() {
         for shape in &SHAPES {
             let pod = start(shape);
             let threads = threads(&pod, shape);
-            let maker = number_of(&threads, shape.maker).cast_signed();
+            let maker = number_of(&threads_of(pod.pid), &shape.recording().vm_made_by).cast_signed();
             let began = listener.next_vm(&format!("a VM like {}'s", shape.like));
             println!("  {}: {began:?}", shape.like);
             assert_eq!(
@@ -294,7 +295,7 @@ fn a_vm_of_any_vmm_is_heard_to_begin_and_to_end_in_the_daemons_sandbox() {
 }
 
 #[test]
-fn threads_and_processes_are_those_of_the_vmm_that_is_looked_like() {
+fn threads_and_processes_are_as_recorded_of_the_vmm_that_is_looked_like() {
     needs_kvm();
     on_node(|| {
         for shape in &SHAPES {
@@ -310,14 +311,15 @@ fn threads_and_processes_are_those_of_the_vmm_that_is_looked_like() {
                 .collect();
             let own: Vec<u32> = threads_of(pod.pid).iter().map(|thread| thread.tid).collect();
             assert!(vcpus.iter().all(|vcpu| own.contains(vcpu)), "{found:#?}");
-            let command = fs::read(format!("/proc/{}/cmdline", pod.pid)).expect("a command line");
-            assert!(
-                command.starts_with(format!("{}\0", shape.like).as_bytes()),
-                "{command:?}"
-            );
             // Nobody registered it: it is where its runtime put it.
             assert!(found.iter().all(|thread| thread.cgroup == pod.origin()), "{found:#?}");
             assert_runs(&pod);
+            if shape.recording().at(Moment::ShutDown).is_some() {
+                run(&["kill", "-USR1", &pod.pid.to_string()]);
+                until_as_recorded(&pod, shape, Moment::ShutDown);
+                run(&["kill", "-USR2", &pod.pid.to_string()]);
+                until_as_recorded(&pod, shape, Moment::BootedAgain);
+            }
             run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
         }
     });

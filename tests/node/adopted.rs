@@ -7,7 +7,9 @@ use crate::contained::{configure, unconfigure};
 use crate::in_place::is_sid;
 use crate::kvm::needs_kvm;
 use crate::support::guest::Accel;
-use crate::support::host::{Thread, container_of, cpus, kind, partitioned, read, run, wait_until, wait_until_or};
+use crate::support::host::{
+    Thread, container_and_nested, cpus, kind, partitioned, read, run, wait_until, wait_until_or,
+};
 use crate::support::pods::{Pod, on_node_undoing};
 use crate::support::promise::{describe, near_pool, state};
 
@@ -35,7 +37,7 @@ fn launched(shape: &Shape, env: &[&'static str]) -> Pod {
 
 fn kill_vmm(pod: &Pod, shape: &Shape) {
     let is_vcpu = |thread: &Thread| thread.name.starts_with(shape.vcpu);
-    let processes = container_of(pod.pid).into_iter();
+    let processes = container_and_nested(pod.pid).into_iter();
     let vmm = processes.filter(|(_, threads)| threads.iter().any(is_vcpu));
     let vmm: Vec<String> = vmm.map(|(pid, _)| pid.to_string()).collect();
     run(&["kill", "-KILL", vmm.first().expect("a VMM")]);
@@ -66,7 +68,7 @@ pub fn journal(id: &str, pod: &Pod) -> Vec<String> {
 
 /// Its vCPU threads have a CPU each, and all others of the container float; in a scope its first process stays behind.
 fn assert_adopted(pod: &Pod, shape: &Shape) {
-    let threads: Vec<Thread> = container_of(pod.pid).into_values().flatten().collect();
+    let threads: Vec<Thread> = container_and_nested(pod.pid).into_values().flatten().collect();
     let is_vcpu = |thread: &&Thread| thread.name.starts_with(shape.vcpu);
     let mut used = CpuSet::new();
     for vcpu in threads.iter().filter(is_vcpu) {
@@ -175,7 +177,7 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
         for pod in [&refuses, &ruleless] {
             assert_eq!(state(pod), None);
             assert_eq!(read(pod.origin().join("cgroup.type")), "domain");
-            let allowed = container_of(pod.pid).into_values().flatten();
+            let allowed = container_and_nested(pod.pid).into_values().flatten();
             allowed.for_each(|thread| assert_eq!(thread.cgroup, pod.origin(), "{thread:?}"));
         }
         // A rule that comes later is of the VMs that are there.
@@ -186,7 +188,7 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
         unconfigure();
         run(&["steliactl", "deregister", &ruleless.uid]);
         wait_until("given back", || state(&ruleless).is_none().then_some(()));
-        let threads = container_of(ruleless.pid).into_values().flatten();
+        let threads = container_and_nested(ruleless.pid).into_values().flatten();
         let back = threads.map(|thread| {
             assert_eq!(thread.cgroup, ruleless.origin(), "{thread:?}");
             thread.name.starts_with(firecracker.vcpu)

@@ -8,7 +8,9 @@ use stelia_cpus::CpuSet;
 use crate::adopted::refused;
 use crate::contained::{configure, unconfigure};
 use crate::noise::{Switches, recorded, start, stop};
-use crate::support::host::{CGROUP, container_of, cpus, partitioned, read, run, wait_until, wait_until_or, workers};
+use crate::support::host::{
+    CGROUP, container_and_nested, container_of, cpus, partitioned, read, run, wait_until, wait_until_or, workers,
+};
 use crate::support::pods::{Pod, on_node_undoing, pool};
 use crate::support::promise::{counters, state};
 
@@ -86,7 +88,7 @@ fn lists_above(pod: &Pod) -> Vec<String> {
 
 /// Those that ran on the container's CPUs, and are neither its own nor bound to a CPU.
 pub fn foreign(pod: &Pod, switches: &Switches) -> Vec<(u32, String, u32)> {
-    let own: Vec<u32> = container_of(pod.pid)
+    let own: Vec<u32> = container_and_nested(pod.pid)
         .into_values()
         .flatten()
         .map(|thread| thread.tid)

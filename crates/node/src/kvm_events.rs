@@ -4,8 +4,8 @@
 //! KVM has its device, `/dev/kvm`, say `EVENT=create` when a VM was made, and `EVENT=destroy` when the last descriptor of a VM was
 //! closed. What the kernel does and what was seen of it (kernel 6.12, `tests/node/adopt_vmm.rs`):
 //!
-//! - `PID` is the number of the **thread** that called `KVM_CREATE_VM` (`task_pid_nr`). In QEMU that is the main thread, by their sources in
-//!   Firecracker and crosvm too; in Cloud Hypervisor it is the thread `vmm`, so the number is not that of a process. Both events of
+//! - `PID` is the number of the **thread** that called `KVM_CREATE_VM` (`task_pid_nr`). In QEMU, Firecracker and crosvm that is
+//!   the main thread; in Cloud Hypervisor it is the thread `vmm`, so the number is not that of a process. Both events of
 //!   a VM have it, even when the thread has ended and the number is another's: the event of the end means the VM of which the
 //!   beginning was heard.
 //! - The number is the initial PID namespace's, also for a VM in a container, and whoever reads it.

@@ -1,7 +1,11 @@
-#![doc = include_str!("../README.md")]
+//! The program: see the library.
 
 #[cfg(target_arch = "x86_64")]
 mod guest;
+#[cfg(target_arch = "x86_64")]
+mod idle;
+#[cfg(target_arch = "x86_64")]
+mod process;
 mod shape;
 
 use std::path::PathBuf;
@@ -20,9 +24,12 @@ struct Options {
     /// The guest's memory: vCPU n counts in the 4 bytes at 0x2000 + 4 n. Made anew
     #[arg(long)]
     memory: Option<PathBuf>,
-    /// Be the process of a device: bear this name and do nothing
+    /// Be the process of a device: bear this name, and have the threads that standard input names
     #[arg(long, hide = true)]
     device: Option<String>,
+    /// Start that process in PID and user namespaces of its own instead
+    #[arg(long, hide = true, requires = "device")]
+    namespaces: bool,
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -32,12 +39,6 @@ fn main() -> anyhow::Result<()> {
 
 #[cfg(not(target_arch = "x86_64"))]
 fn main() -> anyhow::Result<()> {
-    let options = Options::parse();
-    anyhow::bail!(
-        "the guest is x86 code: {} is not looked like here",
-        options.like.program()
-    )
+    let shape = shape::Shape::of(Options::parse().like)?;
+    anyhow::bail!("the guest is x86 code: {} is not looked like here", shape.program())
 }
-
-#[cfg(target_arch = "x86_64")]
-mod process;

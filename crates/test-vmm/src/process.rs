@@ -4,20 +4,21 @@ use std::env;
 use std::ffi::CString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, exit};
+use std::process::exit;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{Builder, park};
+use std::thread::Builder;
 
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::set_parent_process_death_signal;
+use test_vmm::recording::Moment;
 
 use crate::Options;
 use crate::guest::Guest;
-use crate::shape::Vmm;
+use crate::idle::{Idle, be_device, myself, start_device_in_namespaces};
+use crate::shape::{Shape, Vmm};
 
 /// Shuts the guest down: its vCPU threads end.
 const SHUT_DOWN: Signal = Signal::SIGUSR1;
@@ -30,55 +31,46 @@ const POLL_INTERVAL: Timespec = Timespec {
 };
 
 pub fn main(options: &Options) -> anyhow::Result<()> {
-    let program = options.like.program();
-    if env::args_os().next().is_none_or(|name| name != program) {
-        let error = myself(program).args(env::args_os().skip(1)).exec();
+    let shape = Shape::of(options.like)?;
+    if env::args_os().next().is_none_or(|name| name != shape.program()) {
+        let error = myself(shape.program()).args(env::args_os().skip(1)).exec();
         return Err(error).context("exec under another name");
     }
     if let Some(name) = &options.device {
-        set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).context("PR_SET_PDEATHSIG")?;
-        name_this_thread(name)?;
-        loop {
-            park();
-        }
+        return device(&shape, name, options.namespaces);
     }
-    name_this_thread(program)?;
+    name_this_thread(shape.comm())?;
     // Before there are threads, which inherit it. As a container's first process it would not be ended by a signal it ignores.
     let signals = [Signal::SIGTERM, Signal::SIGINT, SHUT_DOWN, BOOT];
     let signals: SigSet = signals.into_iter().collect();
     signals.thread_block().context("block SIGTERM")?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("signalfd")?;
 
-    for name in options.like.devices() {
-        let device = myself(program).args(["--like", program, "--device", name]).spawn();
-        device.with_context(|| format!("start the process of {name}"))?;
-    }
-    for name in options.like.helpers() {
-        idle(name)?;
-    }
-    let maker = VmCreator::new(options)?;
+    let mut idle = Idle::new()?;
+    idle.become_as_at(&shape, Moment::Booting)?;
+    let maker = VmCreator::new(&shape, options)?;
     let guest = maker.make(options)?;
-    wait_for_the_end(guest, options, &maker, &signals)
+    let vm = Vm {
+        shape,
+        idle,
+        maker,
+        guest: Some(guest),
+        runs: false,
+    };
+    vm.wait_for_the_end(options, &signals)
 }
 
-fn myself(program: &str) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(program);
-    command
+fn device(shape: &Shape, name: &str, namespaces: bool) -> anyhow::Result<()> {
+    if !namespaces {
+        return be_device(name);
+    }
+    let arguments = env::args().skip(1).filter(|word| word != "--namespaces");
+    start_device_in_namespaces(shape.program(), &arguments.collect::<Vec<_>>())
 }
 
-fn name_this_thread(name: &str) -> anyhow::Result<()> {
+pub fn name_this_thread(name: &str) -> anyhow::Result<()> {
     let text = CString::new(name).context("a thread's name")?;
     rustix::thread::set_name(&text).with_context(|| format!("name a thread {name}"))
-}
-
-fn idle(name: &str) -> anyhow::Result<()> {
-    let thread = Builder::new().name(name.into()).spawn(|| {
-        loop {
-            park();
-        }
-    });
-    thread.map(drop).with_context(|| format!("start the thread {name}"))
 }
 
 /// The thread that creates and starts the VM, as in the VMM that is imitated. KVM's events name that thread.
@@ -91,9 +83,9 @@ enum VmCreator {
 }
 
 impl VmCreator {
-    fn new(options: &Options) -> anyhow::Result<Self> {
+    fn new(shape: &Shape, options: &Options) -> anyhow::Result<Self> {
         let (like, vcpus, memory) = (options.like, options.vcpus, options.memory.clone());
-        let Some(name) = like.maker() else {
+        let Some(name) = shape.maker() else {
             return Ok(Self::ThisThread);
         };
         let (orders, ordered) = channel();
@@ -139,47 +131,73 @@ fn start_vcpus(like: Vmm, guest: &mut Guest) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says when every vCPU has counted, shuts the guest down and boots it when it is told to, and returns at SIGTERM. The vCPUs end
-/// with the process.
-fn wait_for_the_end(first: Guest, options: &Options, maker: &VmCreator, signals: &SignalFd) -> anyhow::Result<()> {
-    let mut guest = Some(first);
-    let mut runs = false;
-    loop {
-        if let Some(guest) = &guest
-            && !runs
+/// The VMM and its guest, if that is not shut down.
+struct Vm {
+    shape: Shape,
+    idle: Idle,
+    maker: VmCreator,
+    guest: Option<Guest>,
+    /// Whether every vCPU has counted.
+    runs: bool,
+}
+
+impl Vm {
+    /// Says when every vCPU has counted, shuts the guest down and boots it when it is told to, and returns at SIGTERM. The vCPUs end
+    /// with the process.
+    fn wait_for_the_end(mut self, options: &Options, signals: &SignalFd) -> anyhow::Result<()> {
+        loop {
+            self.look(options)?;
+            let limit = (!self.runs && self.guest.is_some()).then_some(&POLL_INTERVAL);
+            match poll(&mut [PollFd::new(signals, PollFlags::IN)], limit) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                Ok(_) => {}
+                Err(error) => return Err(error).context("wait for SIGTERM"),
+            }
+            let Some(signal) = signals.read_signal().context("read a signal")? else {
+                continue;
+            };
+            let number = i32::try_from(signal.ssi_signo).ok();
+            match number.and_then(|number| Signal::try_from(number).ok()) {
+                Some(SHUT_DOWN) => {
+                    self.shut_down()?;
+                    if !self.shape.stays_when_shut_down() {
+                        return Ok(());
+                    }
+                }
+                Some(BOOT) => self.boot(options)?,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn look(&mut self, options: &Options) -> anyhow::Result<()> {
+        if let Some(guest) = &self.guest
+            && !self.runs
             && guest.has_counted(options.vcpus)?
         {
+            self.idle.become_as_at(&self.shape, Moment::Booted)?;
             println!("guest running");
-            runs = true;
+            self.runs = true;
         }
-        let limit = (!runs && guest.is_some()).then_some(&POLL_INTERVAL);
-        match poll(&mut [PollFd::new(signals, PollFlags::IN)], limit) {
-            Ok(0) | Err(Errno::INTR) => continue,
-            Ok(_) => {}
-            Err(error) => return Err(error).context("wait for SIGTERM"),
+        Ok(())
+    }
+
+    fn shut_down(&mut self) -> anyhow::Result<()> {
+        let Some(guest) = self.guest.take() else { return Ok(()) };
+        guest.shut_down()?;
+        if self.shape.stays_when_shut_down() {
+            self.idle.become_as_at(&self.shape, Moment::ShutDown)?;
         }
-        let Some(signal) = signals.read_signal().context("read a signal")? else {
-            continue;
-        };
-        match i32::try_from(signal.ssi_signo)
-            .ok()
-            .and_then(|number| Signal::try_from(number).ok())
-        {
-            Some(SHUT_DOWN) => {
-                if let Some(guest) = guest.take() {
-                    guest.shut_down()?;
-                    println!("guest shut down");
-                }
-                if !options.like.stays_when_shut_down() {
-                    return Ok(());
-                }
-            }
-            Some(BOOT) if guest.is_none() => {
-                guest = Some(maker.make(options)?);
-                runs = false;
-            }
-            Some(BOOT) => {}
-            _ => return Ok(()),
+        println!("guest shut down");
+        Ok(())
+    }
+
+    fn boot(&mut self, options: &Options) -> anyhow::Result<()> {
+        if self.guest.is_none() {
+            self.idle.become_as_at(&self.shape, Moment::Booting)?;
+            self.guest = Some(self.maker.make(options)?);
+            self.runs = false;
         }
+        Ok(())
     }
 }

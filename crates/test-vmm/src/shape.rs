@@ -1,9 +1,11 @@
-//! What a VMM looks like from outside: its name, its threads, and which of them makes the VM.
+//! What a VMM looks like from outside: as it was recorded.
 //!
 //! The names of vCPU threads stand also in the ready-made rules of adoption (`crates/settings/src/adopt/ready_made.rs`) and in
 //! `crates/runner/src/vmm/thread_names.rs`.
 
+use anyhow::Context;
 use clap::ValueEnum;
+use test_vmm::recording::{self, Moment, Process, Recording};
 
 /// The VMM that is imitated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -14,58 +16,79 @@ pub enum Vmm {
 }
 
 impl Vmm {
-    /// The program: `argv[0]`, and the main thread's name as far as the kernel keeps it.
-    pub fn program(self) -> &'static str {
+    fn vcpu_prefix(self) -> &'static str {
         match self {
-            Self::CloudHypervisor => "cloud-hypervisor",
-            Self::Firecracker => "firecracker",
-            Self::Crosvm => "crosvm",
+            Self::CloudHypervisor => "vcpu",
+            Self::Firecracker => "fc_vcpu ",
+            Self::Crosvm => "crosvm_vcpu",
         }
-    }
-
-    /// The thread that makes the VM and starts the vCPUs. None: the main thread.
-    pub fn maker(self) -> Option<&'static str> {
-        match self {
-            Self::CloudHypervisor => Some("vmm"),
-            Self::Firecracker | Self::Crosvm => None,
-        }
-    }
-
-    /// Whether the process stays when its guest was shut down, and can boot another. The others end.
-    pub fn stays_when_shut_down(self) -> bool {
-        self == Self::CloudHypervisor
     }
 
     pub fn vcpu(self, index: u8) -> String {
-        match self {
-            Self::CloudHypervisor => format!("vcpu{index}"),
-            Self::Firecracker => format!("fc_vcpu {index}"),
-            Self::Crosvm => format!("crosvm_vcpu{index}"),
-        }
+        format!("{}{index}", self.vcpu_prefix())
+    }
+}
+
+/// A VMM's recording.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    pub vmm: Vmm,
+    recording: Recording,
+    /// While it boots.
+    first: Process,
+}
+
+impl Shape {
+    pub fn of(vmm: Vmm) -> anyhow::Result<Self> {
+        let text = match vmm {
+            Vmm::CloudHypervisor => recording::CLOUD_HYPERVISOR,
+            Vmm::Firecracker => recording::FIRECRACKER,
+            Vmm::Crosvm => recording::CROSVM,
+        };
+        let recording = Recording::parse(text).with_context(|| format!("read the recording of {vmm:?}"))?;
+        let processes = recording.at(Moment::Booting).unwrap_or_default();
+        let first = processes
+            .first()
+            .with_context(|| format!("no process of {vmm:?} is recorded"))?
+            .clone();
+        Ok(Self { vmm, recording, first })
     }
 
-    /// The process's other threads. The kernel keeps 15 bytes of a name.
-    pub fn helpers(self) -> &'static [&'static str] {
-        match self {
-            Self::CloudHypervisor => &[
-                "http-server",
-                "vmm_signal_handler",
-                "_disk0_q0",
-                "_net1_qp0",
-                "__rng",
-                "__console",
-            ],
-            Self::Firecracker => &["fc_api"],
-            Self::Crosvm => &[],
-        }
+    /// `argv[0]`.
+    pub fn program(&self) -> &str {
+        &self.first.argv0
     }
 
-    /// The names of its child processes: crosvm forks one for each device.
-    pub fn devices(self) -> &'static [&'static str] {
-        match self {
-            Self::CloudHypervisor | Self::Firecracker => &[],
-            Self::Crosvm => &["pcivirtio-block", "pcivirtio-net"],
-        }
+    /// The main thread's name.
+    pub fn comm(&self) -> &str {
+        &self.first.comm
+    }
+
+    /// The thread that makes the VM and starts the vCPUs. None: the main thread.
+    pub fn maker(&self) -> Option<&str> {
+        let name = &self.recording.vm_made_by;
+        (*name != self.first.comm).then_some(name)
+    }
+
+    /// Whether the process stays when its guest was shut down, and can boot another. The others end.
+    pub fn stays_when_shut_down(&self) -> bool {
+        self.recording.at(Moment::ShutDown).is_some()
+    }
+
+    /// The threads of its own process that do nothing here: not those of the vCPUs, the one that makes the VM, and those that KVM makes.
+    pub fn idle_threads(&self, moment: Moment) -> Vec<&str> {
+        let own = self.recording.at(moment).and_then(|processes| processes.first());
+        let threads = own.into_iter().flat_map(|own| &own.threads).map(String::as_str);
+        let is_idle = |name: &&str| {
+            !name.starts_with(self.vmm.vcpu_prefix()) && !name.starts_with("kvm-") && Some(*name) != self.maker()
+        };
+        threads.filter(is_idle).collect()
+    }
+
+    /// The processes that it starts, one for each device.
+    pub fn devices(&self, moment: Moment) -> &[Process] {
+        let processes = self.recording.at(moment).unwrap_or_default();
+        processes.split_first().map_or(&[], |(_, devices)| devices)
     }
 }
 
@@ -74,17 +97,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_threads_of_a_vmm_have_the_same_name_once_the_kernel_has_cut_it() {
+    fn every_recording_has_a_boot_with_two_vcpus_and_the_thread_that_makes_the_vm() {
         for vmm in Vmm::value_variants() {
-            let vcpus = (0..u8::MAX).map(|index| vmm.vcpu(index));
-            let others = vmm.helpers().iter().chain(vmm.devices()).copied();
-            let names = [vmm.program()].into_iter().chain(vmm.maker()).chain(others);
-            let mut names: Vec<String> = names.map(str::to_owned).chain(vcpus).collect();
-            names.iter_mut().for_each(|name| name.truncate(15));
-            let count = names.len();
-            names.sort_unstable();
-            names.dedup();
-            assert_eq!(names.len(), count, "{vmm:?}");
+            let shape = Shape::of(*vmm).unwrap();
+            for moment in [Moment::Booting, Moment::Booted] {
+                let own = &shape.recording.at(moment).unwrap()[0];
+                let vcpus = own.threads.iter().filter(|name| name.starts_with(vmm.vcpu_prefix()));
+                assert_eq!(vcpus.collect::<Vec<_>>(), [&vmm.vcpu(0), &vmm.vcpu(1)]);
+                assert!(
+                    shape
+                        .maker()
+                        .is_none_or(|name| own.threads.iter().any(|own| own == name))
+                );
+                assert_eq!((own.argv0.as_str(), own.comm.as_str()), (shape.program(), shape.comm()));
+            }
+            assert_eq!(shape.stays_when_shut_down(), *vmm == Vmm::CloudHypervisor);
         }
+    }
+
+    #[test]
+    fn a_recording_is_written_as_it_was_read() {
+        let text = recording::CROSVM;
+        let recording = Recording::parse(text).unwrap();
+        assert_eq!(serde_json::to_string_pretty(&recording).unwrap(), text.trim_end());
     }
 }

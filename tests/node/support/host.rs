@@ -123,6 +123,29 @@ pub fn container_of(init: u32) -> BTreeMap<u32, Vec<Thread>> {
     inside.map(|pid| (pid, threads_of(pid))).collect()
 }
 
+/// The same with the processes in PID namespaces within the container's own, as crosvm's devices are: what the others started.
+pub fn container_and_nested(init: u32) -> BTreeMap<u32, Vec<Thread>> {
+    let mut all = container_of(init);
+    let mut left: Vec<u32> = all.keys().copied().collect();
+    while let Some(parent) = left.pop() {
+        for child in children(parent) {
+            if !all.contains_key(&child) {
+                all.insert(child, threads_of(child));
+                left.push(child);
+            }
+        }
+    }
+    all
+}
+
+/// The processes that a process's threads have started, or become the parent of.
+pub fn children(pid: u32) -> Vec<u32> {
+    let of_thread = |thread: Thread| fs::read_to_string(format!("/proc/{pid}/task/{}/children", thread.tid)).ok();
+    let texts: Vec<String> = threads_of(pid).into_iter().filter_map(of_thread).collect();
+    let words = texts.iter().flat_map(|text| text.split_whitespace());
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
 pub fn all_pids() -> BTreeSet<u32> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()

@@ -99,6 +99,27 @@ pub fn words(vmm: Vmm) -> Vec<String> {
             fs::write(&file, configuration()).expect("Firecracker's configuration");
             vec!["--config-file".into(), file]
         }
+        Vmm::Crosvm => {
+            // What its sandbox has as the root.
+            fs::create_dir_all("/var/empty").expect("/var/empty");
+            let serial = format!("type=file,path={SERIAL},hardware=serial,num=1");
+            let words = [
+                "--cpus",
+                "2",
+                "--mem",
+                "128",
+                "--serial",
+                &serial,
+                "--block",
+                "/job/vmms/disk",
+                "--initrd",
+                INITRAMFS,
+                "--params",
+                WORDS,
+                KERNEL,
+            ];
+            words.map(str::to_owned).to_vec()
+        }
     }
 }
 

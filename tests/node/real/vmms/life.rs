@@ -4,6 +4,8 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::api::Answer;
 use super::guest::{FOLDER, SERIAL, alive};
 use super::{SOCKET, Threads, Vm, Vmm, Way};
@@ -11,6 +13,7 @@ use crate::container::foreign;
 use crate::in_place::is_sid;
 use crate::noise::{recorded, start, stop};
 use crate::support::host::{output, read, run, wait_until, wait_until_or};
+use test_vmm::recording::Moment;
 
 /// How long the CPUs are watched under noise.
 const WATCHED: Duration = Duration::from_secs(5);
@@ -18,9 +21,11 @@ const WATCHED: Duration = Duration::from_secs(5);
 impl Vm {
     /// From the boot to the end: everything but the restore.
     pub fn lives(&self) {
+        self.record_the_boot();
         let threads = self.until_isolated("boot", 2);
         self.note("boot", &format!("its threads {:?}", self.names()));
         self.until_alive("boot", 0);
+        self.record(Moment::Booted);
         self.has_its_cpus_for_itself(&threads);
         self.is_paused_and_resumed();
         if self.vmm == Vmm::CloudHypervisor {
@@ -93,16 +98,24 @@ impl Vm {
         match self.vmm {
             Vmm::CloudHypervisor => self.api().ask("PUT", "/api/v1/vm.pause", ""),
             Vmm::Firecracker => self.api().ask("PATCH", "/vm", r#"{"state":"Paused"}"#),
+            Vmm::Crosvm => self.tell_crosvm(&["suspend"]),
         }
     }
 
     pub fn pause(&self) {
         let answer = self.ask_to_pause();
         assert!(answer.is_success(), "{answer:?}");
-        assert_eq!(self.run_state(), "Paused");
+        self.is_said_to_be("Paused");
     }
 
-    /// What the runner takes for granted: only Firecracker pauses a paused guest, and neither pauses one that is not booted.
+    /// crosvm cannot be asked.
+    fn is_said_to_be(&self, state: &str) {
+        if self.vmm != Vmm::Crosvm {
+            assert_eq!(self.run_state(), state);
+        }
+    }
+
+    /// What the runner takes for granted: of its VMMs only Firecracker pauses a paused guest, and neither pauses one that is not booted.
     pub fn is_asked_to_pause(&self, step: &str, granted: bool) {
         let answer = self.ask_to_pause();
         self.note(step, &format!("asked to pause it answers {answer:?}"));
@@ -113,8 +126,12 @@ impl Vm {
         match self.vmm {
             Vmm::CloudHypervisor => self.api().must("PUT", "/api/v1/vm.resume", ""),
             Vmm::Firecracker => self.api().must("PATCH", "/vm", r#"{"state":"Resumed"}"#),
+            Vmm::Crosvm => {
+                self.must_tell_crosvm(&["resume"]);
+                Value::Null
+            }
         };
-        assert_eq!(self.run_state(), "Running");
+        self.is_said_to_be("Running");
     }
 
     /// What the VMM says, in its own words.
@@ -122,16 +139,17 @@ impl Vm {
         let path = match self.vmm {
             Vmm::CloudHypervisor => "/api/v1/vm.info",
             Vmm::Firecracker => "/",
+            Vmm::Crosvm => panic!("crosvm does not say its state"),
         };
         let answer = self.api().must("GET", path, "");
         answer["state"].as_str().expect("a state").to_owned()
     }
 
-    fn is_paused_and_resumed(&self) {
+    pub fn is_paused_and_resumed(&self) {
         let before = alive(&self.pod).expect("a sign of life").0;
         self.pause();
         self.until_isolated("pause", 2);
-        self.is_asked_to_pause("pause", self.vmm == Vmm::Firecracker);
+        self.is_asked_to_pause("pause", self.vmm != Vmm::CloudHypervisor);
         let ran = self.run_time();
         sleep(Duration::from_millis(500));
         assert_eq!(self.run_time(), ran, "a paused guest runs");
@@ -184,6 +202,7 @@ impl Vm {
         wait_until("the guest lives anew", || {
             alive(&self.pod).filter(|(now, _)| *now < number)
         });
+        self.record(Moment::Rebooted);
     }
 
     fn is_shut_down_and_booted(&self) {
@@ -196,11 +215,13 @@ impl Vm {
         }
         self.is_asked_to_pause("shutdown", false);
         let (state, threads) = (self.run_state(), self.names());
+        self.record(Moment::ShutDown);
         self.note("shutdown", &format!("the VMM says {state:?}, and has {threads:?}"));
         let _ = fs::remove_file(format!("/proc/{}/root{SERIAL}", self.pod.pid));
         self.api().must("PUT", "/api/v1/vm.boot", "");
         self.until_new("boot after shutdown", &before);
         self.until_alive("boot after shutdown", 0);
+        self.record(Moment::BootedAgain);
     }
 
     pub fn snapshot(&self) -> String {
@@ -222,6 +243,7 @@ impl Vm {
                 let body = format!("{{\"snapshot_path\":\"{folder}/state\",\"mem_file_path\":\"{folder}/memory\"}}");
                 self.api().ask("PUT", "/snapshot/create", &body)
             }
+            Vmm::Crosvm => self.tell_crosvm(&["snapshot", "take", &format!("{folder}/crosvm")]),
         };
         // Linux 7.2, whose KVM is loaded with nested=0 in this node, refuses to read the nested state, for which Cloud Hypervisor 53 asks.
         let refused = is_sid() && answer.body.contains("GetNestedState");
@@ -244,6 +266,10 @@ impl Vm {
             Vmm::Firecracker => self
                 .api()
                 .must("PUT", "/actions", r#"{"action_type":"SendCtrlAltDel"}"#),
+            Vmm::Crosvm => {
+                self.must_tell_crosvm(&["powerbtn"]);
+                Value::Null
+            }
         };
         wait_until("the VMM has ended", || self.process().is_none().then_some(()));
         let said = self.pod.logs();
@@ -264,9 +290,16 @@ impl Vm {
                 format!("source_url=file://{folder},resume=true"),
             ],
             Vmm::Firecracker => vec![],
+            Vmm::Crosvm => [
+                vec!["--restore".to_owned(), format!("{folder}/crosvm")],
+                super::guest::words(self.vmm),
+            ]
+            .concat(),
         };
+        // crosvm writes to its serial line's file itself.
+        let log = if self.vmm == Vmm::Crosvm { "/run/log" } else { SERIAL };
         let vmm = self.vmm.command(&format!("/tmp/{}", self.vmm.released()), &words);
-        let script = format!("rm -f {SOCKET} {SERIAL}; {vmm} >> {SERIAL} 2>&1 < /dev/null &");
+        let script = format!("rm -f {SOCKET} {SERIAL}; {vmm} >> {log} 2>&1 < /dev/null &");
         run(&[
             "kubelet-standin",
             "pod",
@@ -283,6 +316,7 @@ impl Vm {
         }
         self.until_isolated("restore", 2);
         self.goes_on_where_it_was_saved(self.saved.get());
+        self.record(Moment::Restored);
         let vmm = self.process().expect("a VMM").to_string();
         output(&["kill", "-KILL", &vmm]);
         self.until_given_back("end by SIGKILL");

@@ -1,10 +1,13 @@
-//! steliad beside Cloud Hypervisor and Firecracker: adopted in each way, and started by the runner, through all that their API does to a guest.
+//! steliad beside Cloud Hypervisor, Firecracker and crosvm: adopted in each way, and but for crosvm started by the runner, through all that their
+//! API does to a guest. What their processes and threads are at each step is held to `crates/test-vmm/recordings/`.
 
 mod adopted;
 mod api;
+mod crosvm;
 mod guest;
 mod in_place;
 mod life;
+mod recorded;
 mod runner;
 
 use std::cell::Cell;
@@ -15,11 +18,12 @@ use crate::container::is_partition;
 use crate::real::program;
 use crate::support::guest::Accel;
 use crate::support::host::{
-    Thread, container_of, cpus, kind, output, partitioned, read, thread, wait_until, wait_until_or, workers,
+    Thread, container_and_nested, cpus, kind, output, partitioned, read, thread, wait_until, wait_until_or, workers,
 };
 use crate::support::pods::Pod;
 use crate::support::promise::{near_pool, state};
-use api::Api;
+use api::{Answer, Api};
+use recorded::Recorder;
 
 /// Of the container: Cloud Hypervisor boots 2 vCPUs and is given a third.
 const CPUS: &str = "3";
@@ -29,6 +33,8 @@ const SOCKET: &str = "/run/api";
 enum Vmm {
     CloudHypervisor,
     Firecracker,
+    /// With its sandbox: each of its devices is a process in a PID namespace of its own.
+    Crosvm,
 }
 
 /// How its CPUs come to be its own.
@@ -50,6 +56,7 @@ impl Vmm {
         match self {
             Self::CloudHypervisor => "cloud-hypervisor",
             Self::Firecracker => "firecracker",
+            Self::Crosvm => "crosvm",
         }
     }
 
@@ -58,6 +65,7 @@ impl Vmm {
         match self {
             Self::CloudHypervisor => "cloud-hypervisor-static",
             Self::Firecracker => "firecracker-v1.16.1-x86_64",
+            Self::Crosvm => "crosvm",
         }
     }
 
@@ -65,19 +73,26 @@ impl Vmm {
         let beginning = match self {
             Self::CloudHypervisor => "vcpu",
             Self::Firecracker => "fc_vcpu ",
+            Self::Crosvm => "crosvm_vcpu",
         };
         let number = thread.name.strip_prefix(beginning);
         number.is_some_and(|number| number.parse::<u32>().is_ok())
     }
 
-    /// The VMM with its API socket and these words.
-    fn command(self, program: &str, words: &[String]) -> String {
+    /// Its API socket and these words.
+    fn options(self, words: &[String]) -> Vec<String> {
+        let path = format!("path={SOCKET}");
         let socket = match self {
-            Self::CloudHypervisor => format!("--api-socket path={SOCKET}"),
-            Self::Firecracker => format!("--api-sock {SOCKET}"),
+            Self::CloudHypervisor => vec!["--api-socket", &path],
+            Self::Firecracker => vec!["--api-sock", SOCKET],
+            Self::Crosvm => vec!["--no-syslog", "run", "--socket", SOCKET],
         };
-        let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
-        format!("{program} {socket} {}", words.join(" "))
+        socket.into_iter().map(str::to_owned).chain(words.to_vec()).collect()
+    }
+
+    fn command(self, program: &str, words: &[String]) -> String {
+        let words = self.options(words).into_iter().map(|word| format!("'{word}'"));
+        format!("{program} {}", words.collect::<Vec<_>>().join(" "))
     }
 }
 
@@ -88,6 +103,8 @@ struct Vm {
     pod: Pod,
     /// The guest's sign of life when its snapshot was taken.
     saved: Cell<u32>,
+    /// Of a VM in the slice.
+    recorder: Option<Recorder>,
 }
 
 /// The threads of its container.
@@ -100,7 +117,14 @@ struct Threads {
 impl Vm {
     /// Adopted: a shell that stays starts the VMM, by the name that its release has.
     fn start(vmm: Vmm, way: Way) -> Self {
-        let boot = vmm.command(&format!("/tmp/{}", vmm.released()), &guest::words(vmm));
+        let recorder = (way == Way::Slice).then(Recorder::start);
+        let mut vm = Self::start_words(vmm, way, &guest::words(vmm));
+        vm.recorder = recorder;
+        vm
+    }
+
+    fn start_words(vmm: Vmm, way: Way, words: &[String]) -> Self {
+        let boot = vmm.command(&format!("/tmp/{}", vmm.released()), words);
         let (file, name) = (program(vmm.name()), vmm.released());
         let script = format!(
             "ln -s {} /tmp/{name}; {boot} & wait $!; echo \"the VMM ended: $?\"; sleep 100000",
@@ -121,8 +145,13 @@ impl Vm {
     }
 
     fn of(vmm: Vmm, way: Way, pod: Pod) -> Self {
-        let saved = Cell::new(0);
-        Self { vmm, way, pod, saved }
+        Self {
+            vmm,
+            way,
+            pod,
+            saved: Cell::new(0),
+            recorder: None,
+        }
     }
 
     /// A line of what was seen.
@@ -134,15 +163,31 @@ impl Vm {
         Api::new(format!("/proc/{}/root{SOCKET}", self.pod.pid).into())
     }
 
+    /// A command of crosvm's to its control socket.
+    fn tell_crosvm(&self, words: &[&str]) -> Answer {
+        let (crosvm, socket) = (program("crosvm"), format!("/proc/{}/root{SOCKET}", self.pod.pid));
+        let crosvm = crosvm.display().to_string();
+        let out = output(&[&[crosvm.as_str(), "--no-syslog"][..], words, &[socket.as_str()]].concat());
+        Answer {
+            status: if out.status.success() { 200 } else { 500 },
+            body: String::from_utf8_lossy(&out.stderr).into_owned(),
+        }
+    }
+
+    fn must_tell_crosvm(&self, words: &[&str]) {
+        let answer = self.tell_crosvm(words);
+        assert!(answer.is_success(), "{words:?}: {answer:?}");
+    }
+
     fn threads(&self) -> Threads {
-        let all = container_of(self.pod.pid).into_values().flatten();
+        let all = container_and_nested(self.pod.pid).into_values().flatten();
         let (vcpus, others) = all.partition(|thread| self.vmm.is_vcpu(thread));
         Threads { vcpus, others }
     }
 
     /// The names of the container's threads, process by process.
     fn names(&self) -> Vec<Vec<String>> {
-        let all = container_of(self.pod.pid).into_values();
+        let all = container_and_nested(self.pod.pid).into_values();
         all.map(|threads| threads.into_iter().map(|thread| thread.name).collect())
             .collect()
     }
@@ -150,7 +195,7 @@ impl Vm {
     /// The VMM's process, while it lives.
     fn process(&self) -> Option<u32> {
         let name: String = self.vmm.name().chars().take(15).collect();
-        let mut all = container_of(self.pod.pid).into_iter();
+        let mut all = container_and_nested(self.pod.pid).into_iter();
         let found = all.find(|(pid, threads)| {
             let first = threads.iter().find(|thread| thread.tid == *pid);
             first.is_some_and(|first| first.name.starts_with(&name)) && threads.len() > 1

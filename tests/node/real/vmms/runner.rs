@@ -80,6 +80,7 @@ impl Vm {
                 wakes.and_then(|wakes| wakes.trim().parse().ok()).expect("a number")
             }
             Vmm::Firecracker => self.pod.logs().matches("The API server received").count(),
+            Vmm::Crosvm => panic!("the runner knows no crosvm"),
         }
     }
 

@@ -1,0 +1,107 @@
+//! The VMM's processes and threads step by step, compared with the recording of its version.
+
+use std::cell::RefCell;
+use std::sync::mpsc::channel;
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::Duration;
+
+use stelia_node::kvm_events::{Change, KvmEvents, KvmMessage};
+use test_vmm::recording::{self, Moment, Recording, Step};
+
+use super::{Vm, Vmm, guest};
+use crate::client::block_on;
+use crate::real::program;
+use crate::support::host::{output, wait_until, wait_until_or};
+use crate::support::vmm_processes::{comm, processes};
+
+/// Threads that have not changed for so long are those of a step.
+const STEADY: Duration = Duration::from_millis(200);
+
+pub struct Recorder {
+    vm_made_by: JoinHandle<String>,
+    steps: RefCell<Vec<Step>>,
+}
+
+impl Recorder {
+    /// Before the VMM starts: the node's next VM is its.
+    pub fn start() -> Self {
+        let (listens, listening) = channel();
+        let vm_made_by = spawn(move || {
+            block_on(async {
+                let mut events = KvmEvents::listen().expect("a socket");
+                listens.send(()).expect("somebody waits");
+                loop {
+                    if let KvmMessage::Vm(event) = events.next().await.expect("an event")
+                        && event.change == Change::Created
+                    {
+                        return comm(event.thread);
+                    }
+                }
+            })
+        });
+        listening.recv().expect("the listener listens");
+        let steps = RefCell::default();
+        Self { vm_made_by, steps }
+    }
+}
+
+impl Vm {
+    /// Note the processes and threads of this moment, where they are recorded.
+    pub fn record(&self, moment: Moment) {
+        let Some(recorder) = &self.recorder else { return };
+        let seen = || format!(": {:?}", self.names());
+        let processes = wait_until_or(&format!("its threads {moment:?}"), seen, || {
+            let before = processes(self.process()?)?;
+            sleep(STEADY);
+            (processes(self.process()?)? == before).then_some(before)
+        });
+        recorder.steps.borrow_mut().push(Step { moment, processes });
+    }
+
+    pub fn record_the_boot(&self) {
+        if self.recorder.is_some() {
+            wait_until("its vCPU threads", || (self.threads().vcpus.len() == 2).then_some(()));
+            self.record(Moment::Booting);
+        }
+    }
+
+    /// At the end of its life. What is printed otherwise becomes the recording of a new version.
+    pub fn is_as_recorded(self) {
+        let Some(recorder) = self.recorder else { return };
+        let seen = Recording {
+            program: self.vmm.name().to_owned(),
+            version: self.vmm.version(),
+            options: self.vmm.options(&guest::words(self.vmm)).join(" "),
+            vm_made_by: recorder.vm_made_by.join().expect("the listener"),
+            steps: recorder.steps.into_inner(),
+        };
+        let recorded = Recording::parse(self.vmm.recording()).expect("a recording");
+        if seen != recorded {
+            let text = serde_json::to_string_pretty(&seen).expect("JSON");
+            println!("RECORDING BEGINS\n{text}\nRECORDING ENDS");
+        }
+        assert!(seen == recorded, "{} is not as recorded", self.vmm.name());
+    }
+}
+
+impl Vmm {
+    fn recording(self) -> &'static str {
+        match self {
+            Self::CloudHypervisor => recording::CLOUD_HYPERVISOR,
+            Self::Firecracker => recording::FIRECRACKER,
+            Self::Crosvm => recording::CROSVM,
+        }
+    }
+
+    /// As it says itself: `Firecracker v1.16.1`.
+    fn version(self) -> String {
+        let option = match self {
+            Self::CloudHypervisor | Self::Firecracker => "--version",
+            Self::Crosvm => "version",
+        };
+        let out = output(&[&program(self.name()).display().to_string(), option]);
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let last = text.lines().next().and_then(|line| line.split(' ').next_back());
+        last.unwrap_or_default().trim_start_matches('v').to_owned()
+    }
+}
