@@ -52,6 +52,7 @@ mod runner;
 mod runtime_check;
 mod scale;
 mod sid;
+mod standin;
 mod support;
 mod topology;
 mod upgrade;

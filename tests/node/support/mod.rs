@@ -7,5 +7,7 @@ pub mod host;
 pub mod linux_guest;
 pub mod pods;
 pub mod promise;
+pub mod recorded;
 pub mod stopped_daemon;
 pub mod strace;
+pub mod vmm_processes;

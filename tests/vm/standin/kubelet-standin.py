@@ -785,7 +785,10 @@ FORBIDDEN = (
     " settimeofday stime swapoff swapon syslog umount umount2 unshare uselib userfaultfd ustat vhangup vm86 vm86old"
 ).split()
 USERNS_SIZE = 65536
-DEVICES = [(1, 3), (1, 8), (1, 7), (5, 0), (1, 5), (1, 9), (5, 1), (136, None), (5, 2)]
+MASKED = (
+    "/proc/acpi /proc/asound /proc/interrupts /proc/kcore /proc/keys /proc/latency_stats /proc/sched_debug /proc/scsi /proc/timer_list"
+    " /proc/timer_stats /sys/devices/virtual/powercap /sys/firmware"
+).split()
 
 
 def root_bind():
@@ -798,12 +801,16 @@ def root_bind():
     return path
 
 
+def oom_score_adj(qos, memory):
+    """A burstable container's is lower the more of the node's memory it requests."""
+    if qos != "burstable":
+        return {"guaranteed": -997, "besteffort": 1000}[qos]
+    node = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(3, min(999, 1000 - 1000 * size(memory or "0") // node))
+
+
 def oci_spec(pod, options, cpus):
-    devices = [{"allow": False, "access": "rwm"}]
-    devices += [{"allow": True, "type": kind, "access": "m"} for kind in "cb"]
-    for major, minor in DEVICES:
-        rule = {"allow": True, "type": "c", "major": major, "access": "rwm"}
-        devices.append(rule if minor is None else {**rule, "minor": minor})
+    devices = [{"allow": False, "access": "rwm"}]  # the runtime adds those that every container has
     nodes = []
     for path in options["device"]:
         info = os.stat(path)
@@ -862,18 +869,21 @@ def oci_spec(pod, options, cpus):
     user, _, group = options["user"].partition(":")
     # Capabilities of other users than root are only bounds, as with containerd.
     held = caps if user == "0" else []
-    resources = {"devices": devices, "cpu": {"shares": options["shares"], "cpus": format_cpus(cpus)}}
-    if pod["cpus"] is None and options["limit"]:  # CPUs of its own have no quota since kubelet 1.33
-        resources["cpu"].update(quota=cpu_quota(options["limit"]), period=PERIOD)
+    resources = {"devices": devices, "cpu": {"shares": options["shares"], "cpus": format_cpus(cpus), "period": PERIOD}}
+    if pod["cpus"] is None and options["limit"]:
+        resources["cpu"]["quota"] = cpu_quota(options["limit"])
+    elif pod["cpus"] and options["runtime"] == "runc":
+        # CPUs of its own have no quota since kubelet 1.33. crun before 1.22 takes -1 for 1 % of a CPU (crun#1794).
+        resources["cpu"]["quota"] = -1
     if options["mems"]:
         resources["cpu"]["mems"] = options["mems"]
     if options["memory"]:
-        resources["memory"] = {"limit": size(options["memory"])}
+        resources["memory"] = {"limit": size(options["memory"]), "swap": size(options["memory"])}
     if options["hugepages"]:
         limits = (text.partition("=") for text in options["hugepages"])
         resources["hugepageLimits"] = [{"pageSize": name, "limit": size(limit)} for name, _, limit in limits]
-    if options["unified"]:
-        resources["unified"] = dict(text.split("=", 1) for text in options["unified"])
+    resources["unified"] = {"memory.oom.group": "1", "memory.swap.max": "0"}
+    resources["unified"].update(text.split("=", 1) for text in options["unified"])
     if options["container_pids"]:
         resources["pids"] = {"limit": options["container_pids"]}
     # containerd gives every container but a privileged one a cgroup namespace.
@@ -903,13 +913,13 @@ def oci_spec(pod, options, cpus):
     return {
         "ociVersion": "1.1.0",
         "process": {
-            "user": {"uid": int(user), "gid": int(group or user)},
+            "user": {"uid": int(user), "gid": int(group or user), "additionalGids": [int(group or user)]},
             "args": options["command"],
             "env": [f"{k}={v}" for k, v in env.items()],
             "cwd": "/",
             "capabilities": {"bounding": caps, "effective": held, "permitted": held},
             "noNewPrivileges": options["restricted"],
-            "oomScoreAdj": {"guaranteed": -997, "burstable": 900, "besteffort": 1000}[pod["qos"]],
+            "oomScoreAdj": oom_score_adj(pod["qos"], options["memory"]),
         },
         "root": {"path": str(root_bind()), "readonly": options["readonly"]},
         "hostname": pod["name"],
@@ -917,7 +927,7 @@ def oci_spec(pod, options, cpus):
         "annotations": {
             "io.kubernetes.cri.container-name": pod["container"],
             "io.kubernetes.cri.container-type": "container",
-            "io.kubernetes.cri.image-name": "localhost/node:latest",
+            "io.kubernetes.cri.image-name": "localhost/node:1",
             "io.kubernetes.cri.sandbox-id": pod["sandbox"],
             "io.kubernetes.cri.sandbox-name": pod["name"],
             "io.kubernetes.cri.sandbox-namespace": "default",
@@ -929,7 +939,7 @@ def oci_spec(pod, options, cpus):
             "namespaces": namespaces,
             **extra,
             "devices": nodes,
-            "maskedPaths": [] if options["privileged"] else ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"],
+            "maskedPaths": [] if options["privileged"] else MASKED,
             "readonlyPaths": [] if options["privileged"] else ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
         },
     }
@@ -995,6 +1005,12 @@ def update_shared(pool):
             # kubelet logs it too, and goes on: the container may have ended without anyone having noticed yet.
             if done.returncode and load(pod["name"])["status"] == "running":
                 print(f"update of {pod['name']}: {done.stderr.strip()}", file=sys.stderr)
+
+
+def weigh_burstable():
+    """kubelet gives the slice of burstable pods the weight of all their requests."""
+    shares = sum(pod["options"]["shares"] for pod in pods() if pod["qos"] == "burstable")
+    run("systemctl", "set-property", "--runtime", "kubepods-burstable.slice", f"CPUWeight={cpu_weight(shares)}")
 
 
 def runtime(pod):
@@ -1223,6 +1239,8 @@ def do_pod_start(args):
         if parent != "kubepods.slice":
             start_slice(parent, "kubepods.slice", [("CPUWeight", "t", cpu_weight(2))])
         limits = [("CPUWeight", "t", cpu_weight(1024 * len(level) if level else shares))]
+        if args.qos == "guaranteed":
+            limits.append(("CPUQuotaPeriodUSec", "t", PERIOD))
         if args.pod_memory or args.memory and not level:
             limits.append(("MemoryMax", "t", size(args.pod_memory or args.memory)))
         if args.pids:
@@ -1236,6 +1254,8 @@ def do_pod_start(args):
             "cpus": format_cpus(cpus) if pinned else None, "pool": pool, "options": options,
         }  # fmt: skip
         start_container(pod, options, runs_on(pod, state))
+        if args.qos == "burstable":
+            weigh_burstable()
     except BaseException:
         remove_folder(folder)
         if not beside:

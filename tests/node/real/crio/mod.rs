@@ -1,9 +1,10 @@
 //! steliad beside CRI-O with crun and conmon, and a kubelet with static pods.
 
-mod adopted;
+pub(super) mod adopted;
 mod names;
 mod node;
 mod pods;
+mod recorded;
 mod registered;
 mod whole;
 

@@ -165,13 +165,19 @@ pub fn of_kubelet(pod: &Value, container: &str) -> Option<Pod> {
     let full = format!("{}_{}_{uid}", text(&pod["metadata"]["namespace"]), name_of(pod));
     Some(Pod {
         name: name_of(pod).to_owned(),
-        cgroup: format!(
-            "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-{id}.scope",
-            uid.replace('-', "_")
-        ),
+        cgroup: format!("{}/cri-containerd-{id}.scope", slice_of(pod, &uid)),
         pid: runtime::first_process(id)?,
         cpus: state()["entries"][&uid][container].as_str().map(str::to_owned),
         log: format!("/var/log/pods/{full}/{container}/{}.log", status["restartCount"]).into(),
         uid,
     })
+}
+
+/// The pod's slice. Guaranteed pods have none of their class above it.
+fn slice_of(pod: &Value, uid: &str) -> String {
+    let (class, uid) = (text(&pod["status"]["qosClass"]).to_lowercase(), uid.replace('-', "_"));
+    match class.as_str() {
+        "guaranteed" => format!("/kubepods.slice/kubepods-pod{uid}.slice"),
+        _ => format!("/kubepods.slice/kubepods-{class}.slice/kubepods-{class}-pod{uid}.slice"),
+    }
 }

@@ -5,6 +5,7 @@ mod faults;
 mod level;
 mod own_cpus;
 mod plan;
+mod recorded;
 
 use serde_json::{Value, json};
 

@@ -1,0 +1,52 @@
+//! What kubelet, containerd and runc make of pods, recorded for the stand-in.
+
+use serde_json::{Value, json};
+
+use crate::real::kubelet::frame::{beside_kubelet, journal};
+use crate::real::kubelet::manifest::{INSTANCE, apply, delete, pod, running, sleeper};
+use crate::support::host::{cpus, read, wait_until_or};
+use crate::support::pods::Pod;
+use crate::support::recorded::{KUBELET_WITH_CONTAINERD, Seen, assert_recorded, of_containerd, pod as seen_of, writes};
+
+/// A pod with these requests and limits.
+fn started(name: &str, resources: Value) -> Pod {
+    let mut container = sleeper(INSTANCE, "1", "1Mi");
+    container["resources"] = resources;
+    apply(&pod(name, &[container]));
+    running(name, INSTANCE)
+}
+
+#[test]
+fn pods_and_the_writes_of_the_state_file_are_as_recorded() {
+    beside_kubelet(&json!({}), || {
+        let burstable = started("record-burstable", json!({"requests": {"cpu": "100m"}}));
+        let best_effort = started("record-besteffort", json!({}));
+        let mut seen = Seen::new();
+        let mut guaranteed = None;
+        seen.extend(writes("admission", || {
+            let amounts = json!({"cpu": "2", "memory": "64Mi"});
+            let pod = started("record-guaranteed", json!({"requests": amounts, "limits": amounts}));
+            guaranteed = Some(pod.clone());
+            pod.uid
+        }));
+        let guaranteed = guaranteed.expect("a pod");
+        for shared in [&burstable, &best_effort] {
+            wait_until_or(&format!("kubelet's pool in {}", shared.name), journal, || {
+                let own = cpus(&read(shared.origin().join("cpuset.cpus")));
+                own.is_disjoint(&guaranteed.exclusive()).then_some(())
+            });
+        }
+        for (label, pod) in [
+            ("guaranteed", &guaranteed),
+            ("burstable", &burstable),
+            ("besteffort", &best_effort),
+        ] {
+            seen.extend(seen_of(label, pod, &of_containerd(pod)));
+        }
+        seen.extend(writes("removal", || {
+            delete("record-guaranteed");
+            guaranteed.uid.clone()
+        }));
+        assert_recorded(KUBELET_WITH_CONTAINERD, &seen);
+    });
+}

@@ -1,0 +1,284 @@
+//! What kubelet and a container runtime make of a pod on the node, and how they write kubelet's state file: recorded beside the real programs
+//! (`real::kubelet`, `real::crio`), for the stand-in to be compared with (`standin`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use inotify::{Inotify, WatchMask};
+use serde_json::Value;
+
+use crate::support::host::{CGROUP, read, run};
+use crate::support::pods::Pod;
+
+/// Each thing that was looked at, and what it was.
+pub type Seen = BTreeMap<String, String>;
+
+pub const KUBELET_WITH_CONTAINERD: &str =
+    include_str!("../../vm/standin/recordings/kubelet-1.36.3-containerd-1.7.24-runc-1.1.15.json");
+pub const KUBELET_WITH_CRIO: &str =
+    include_str!("../../vm/standin/recordings/kubelet-1.36.3-crio-1.36.3-crun-1.27.json");
+/// The folder of containerd's containers.
+pub const CONTAINERD: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+const STATE: &str = "/var/lib/kubelet/cpu_manager_state";
+
+const CGROUP_FILES: [&str; 8] = [
+    "cgroup.type",
+    "cpu.max",
+    "cpu.weight",
+    "cpuset.cpus",
+    "cpuset.cpus.partition",
+    "cpuset.mems",
+    "memory.max",
+    "pids.max",
+];
+const UNIT_PROPERTIES: [&str; 18] = [
+    "AllowedCPUs",
+    "AllowedMemoryNodes",
+    "CPUAccounting",
+    "CPUQuotaPerSecUSec",
+    "CPUQuotaPeriodUSec",
+    "CPUWeight",
+    "DefaultDependencies",
+    "Delegate",
+    "DelegateControllers",
+    "Description",
+    "DevicePolicy",
+    "IOAccounting",
+    "MemoryAccounting",
+    "MemoryMax",
+    "Slice",
+    "TasksAccounting",
+    "TasksMax",
+    "Transient",
+];
+/// Annotations whose values are recorded. Others have times, paths and hashes in them.
+const RECORDED_ANNOTATIONS: [&str; 3] = [
+    "io.kubernetes.cri.",
+    "io.kubernetes.pod.",
+    "io.kubernetes.container.name",
+];
+
+/// What a running pod's container is, from the file that its runtime was given, the units, and the cgroups up to kubelet's.
+pub fn pod(label: &str, pod: &Pod, config: &Path) -> Seen {
+    let mut seen = Seen::new();
+    let config: Value = serde_json::from_str(&read(config)).expect("config.json");
+    let names = Names::of(pod, &config);
+    let mut add = |kind: &str, name: &str, value: &str| {
+        seen.insert(format!("{label}: {kind}: {}", names.hide(name)), names.hide(value));
+    };
+    // kubelet's first slice has what the node has.
+    let ancestors = pod.origin();
+    let ancestors = ancestors
+        .ancestors()
+        .take_while(|path| !path.ends_with("kubepods.slice"));
+    for cgroup in ancestors {
+        let below = cgroup.strip_prefix(CGROUP).expect("a cgroup").display().to_string();
+        for file in CGROUP_FILES {
+            if let Ok(text) = fs::read_to_string(cgroup.join(file)) {
+                add("cgroup", &format!("{below}: {file}"), text.trim_end());
+            }
+        }
+        let unit = cgroup
+            .file_name()
+            .and_then(|name| name.to_str())
+            .expect("a cgroup's name");
+        if unit.ends_with(".slice") || unit.ends_with(".scope") {
+            for line in run(&["systemctl", "show", "-p", &UNIT_PROPERTIES.join(","), unit]).lines() {
+                let (property, value) = line.split_once('=').expect("a property");
+                add("unit", &format!("{unit}: {property}"), value);
+            }
+        }
+    }
+    for (name, value) in of_config(&config) {
+        add("config.json", &name, &value);
+    }
+    seen
+}
+
+/// The names that differ from pod to pod.
+struct Names(Vec<(String, &'static str)>);
+
+impl Names {
+    fn of(pod: &Pod, config: &Value) -> Self {
+        let annotations = &config["annotations"];
+        let sandbox = ["io.kubernetes.cri.sandbox-id", "io.kubernetes.cri-o.SandboxID"]
+            .iter()
+            .find_map(|key| annotations[key].as_str());
+        let mut names = vec![
+            (pod.uid.replace('-', "_"), "UID"),
+            (pod.uid.clone(), "UID"),
+            (id_of(pod), "ID"),
+        ];
+        names.extend(sandbox.map(|id| (id.to_owned(), "SANDBOX")));
+        names.push((pod.name.clone(), "NAME"));
+        Self(names)
+    }
+
+    fn hide(&self, text: &str) -> String {
+        let hidden = |text: String, (name, short): &(String, &str)| text.replace(name.as_str(), short);
+        self.0.iter().fold(text.to_owned(), hidden)
+    }
+}
+
+/// The parts of config.json that kubelet and the runtime decide.
+fn of_config(config: &Value) -> Seen {
+    let mut seen = Seen::new();
+    let (linux, process) = (&config["linux"], &config["process"]);
+    for (name, value) in config["annotations"].as_object().into_iter().flatten() {
+        let is_recorded = RECORDED_ANNOTATIONS.iter().any(|prefix| name.starts_with(prefix));
+        let value = if is_recorded {
+            value.as_str().unwrap_or_default()
+        } else {
+            "(not recorded)"
+        };
+        seen.insert(format!("annotation {name}"), value.to_owned());
+    }
+    for mount in config["mounts"].as_array().into_iter().flatten() {
+        let target = mount["destination"].as_str().expect("a mount's place");
+        seen.insert(
+            format!("mount {target}"),
+            format!("{} {}", text(&mount["type"]), sorted(&mount["options"])),
+        );
+    }
+    for namespace in linux["namespaces"].as_array().into_iter().flatten() {
+        let of = if namespace["path"].is_string() {
+            "another's"
+        } else {
+            "its own"
+        };
+        seen.insert(format!("namespace {}", text(&namespace["type"])), of.to_owned());
+    }
+    for (kind, value) in process["capabilities"].as_object().into_iter().flatten() {
+        seen.insert(format!("capabilities {kind}"), sorted(value));
+    }
+    for (kind, resources) in linux["resources"].as_object().into_iter().flatten() {
+        // Devices are compared as devices: each runtime has its own way of saying the same.
+        if kind != "devices" {
+            seen.insert(format!("resources {kind}"), resources.to_string());
+        }
+    }
+    let rules = linux["resources"]["devices"].as_array().into_iter().flatten();
+    let mut rules: Vec<String> = rules.map(Value::to_string).collect();
+    rules.sort_unstable();
+    seen.insert("device rules".into(), rules.join(" "));
+    for key in ["oomScoreAdj", "user"] {
+        seen.insert(key.into(), process[key].to_string());
+    }
+    // An absent one is false.
+    for (key, value) in [
+        ("noNewPrivileges", &process["noNewPrivileges"]),
+        ("root read-only", &config["root"]["readonly"]),
+    ] {
+        seen.insert(key.into(), (value == true).to_string());
+    }
+    for key in ["maskedPaths", "readonlyPaths"] {
+        seen.insert(key.into(), sorted(&linux[key]));
+    }
+    seen.insert("cgroupsPath".into(), text(&linux["cgroupsPath"]));
+    seen.insert("seccomp".into(), linux["seccomp"].is_object().to_string());
+    seen
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn sorted(list: &Value) -> String {
+    let mut words: Vec<&str> = list
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    words.sort_unstable();
+    words.join(" ")
+}
+
+/// The contents that kubelet's state file has, one after another, while `body` runs; without checksums. It answers the pod's uid, which is
+/// not recorded.
+pub fn writes(label: &str, body: impl FnOnce() -> String) -> Seen {
+    let mut inotify = Inotify::init().expect("inotify");
+    let folder = Path::new(STATE).parent().expect("a folder");
+    inotify
+        .watches()
+        .add(folder, WatchMask::MOVED_TO)
+        .expect("the folder is watched");
+    let ended = AtomicBool::new(false);
+    let (uid, contents) = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut contents = vec![read(STATE)];
+            let mut buffer = [0; 4096];
+            loop {
+                // Whatever was written before the body's end is read after it was seen to have ended.
+                let last = ended.load(Ordering::SeqCst);
+                match inotify.read_events(&mut buffer) {
+                    Ok(_) => contents.push(read(STATE)),
+                    Err(_) if last => return contents,
+                    Err(_) => thread::sleep(Duration::from_millis(1)),
+                }
+            }
+        });
+        let uid = body();
+        ended.store(true, Ordering::SeqCst);
+        (uid, watcher.join().expect("the watcher"))
+    });
+    let mut contents: Vec<String> = contents.iter().map(|text| without_checksum(text, &uid)).collect();
+    contents.dedup();
+    let numbered = contents.into_iter().enumerate();
+    numbered
+        .map(|(number, text)| (format!("{label}: write {number}"), text))
+        .collect()
+}
+
+fn without_checksum(text: &str, uid: &str) -> String {
+    let mut content: Value = serde_json::from_str(text).expect("kubelet's state");
+    content
+        .as_object_mut()
+        .expect("an object")
+        .retain(|key, _| key != "checksum");
+    content.to_string().replace(uid, "UID")
+}
+
+/// Where `here` is not as recorded.
+pub fn differences(recording: &str, here: &Seen) -> BTreeMap<String, String> {
+    let recorded: Seen = serde_json::from_str(recording).expect("a recording");
+    let names = recorded.keys().chain(here.keys());
+    let value = |of: &Seen, name: &str| of.get(name).cloned().unwrap_or_else(|| "(none)".into());
+    names
+        .map(|name| (name, value(&recorded, name), value(here, name)))
+        .filter(|(_, recorded, here)| recorded != here)
+        .map(|(name, recorded, here)| (name.clone(), format!("recorded {recorded}, here {here}")))
+        .collect()
+}
+
+/// Holds the real programs to their recording. What was seen is printed when it differs, so that it can become the recording.
+pub fn assert_recorded(recording: &str, here: &Seen) {
+    let differences = differences(recording, here);
+    if !differences.is_empty() {
+        println!(
+            "RECORDING BEGINS\n{}\nRECORDING ENDS",
+            serde_json::to_string_pretty(here).expect("JSON")
+        );
+    }
+    assert!(differences.is_empty(), "{differences:#?}");
+}
+
+/// Where containerd has a container's config.json.
+pub fn of_containerd(pod: &Pod) -> PathBuf {
+    Path::new(CONTAINERD).join(id_of(pod)).join("config.json")
+}
+
+/// The runtime's name of a container: its scope's, of whose cgroup it may be a part.
+fn id_of(pod: &Pod) -> String {
+    let origin = pod.origin();
+    let scope = origin
+        .ancestors()
+        .find(|path| path.extension().is_some_and(|kind| kind == "scope"));
+    let name = scope.and_then(Path::file_stem).and_then(|name| name.to_str());
+    let id = name.and_then(|name| name.rsplit_once('-')).map(|(_, id)| id.to_owned());
+    id.unwrap_or_else(|| panic!("no container's scope: {}", pod.cgroup))
+}
