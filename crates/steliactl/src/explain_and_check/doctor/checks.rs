@@ -11,8 +11,8 @@ use stelia_node::kernel_release::isolated_is_safe;
 use super::merge::merge;
 use super::start::{CORRECT, hidden_policy, start};
 use super::{
-    Check, Facts, Verdict, cgroups, config, device_plugin, dra, home, interrupts, ledger, locality, noise, publish,
-    scheduler_settings, vm_memory,
+    Check, Facts, Verdict, cgroups, config, crun, device_plugin, dra, home, interrupts, ledger, locality, noise,
+    publish, scheduler_settings, vm_memory,
 };
 use crate::shared::output::counted;
 
@@ -22,7 +22,7 @@ const MIN_SYSTEMD_VERSION: u32 = 252;
 type NamedCheck = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [NamedCheck; 28] = [
+const CHECKS: [NamedCheck; 29] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
@@ -32,6 +32,7 @@ const CHECKS: [NamedCheck; 28] = [
     ("kubelet-cgroups", cgroups::check),
     ("kubelet-policy", policy),
     ("dra-driver", dra::check),
+    ("crun", crun::check),
     ("kubelet-state", state),
     ("kubelet-start", start),
     ("hint-merge", merge),

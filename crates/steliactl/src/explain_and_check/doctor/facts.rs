@@ -16,6 +16,7 @@ use stelia_node::cgroup::hierarchy;
 use stelia_node::locality::Localities;
 use stelia_settings::Settings;
 
+use super::crun::Runtimes;
 use super::device_plugin::{self, DevicePlugin};
 use super::dra::{self, Drivers};
 use super::noise::{Noise, is_domain, isolcpus_list};
@@ -23,6 +24,7 @@ use super::publish::Published;
 use super::scheduler_settings::Scheduling;
 use super::vm_memory::OutsideMemory;
 use super::{ConfigProblem, KubeletFiles, KubeletHome, Misplaced, locality};
+use crate::shared::commands::printed;
 use crate::shared::files::below;
 use crate::shared::kernel::numbered;
 
@@ -52,6 +54,8 @@ pub struct Facts {
     pub(crate) files: KubeletFiles,
     /// The DRA drivers that give CPUs to containers.
     pub(crate) dra: Drivers,
+    /// The runtimes of the containers.
+    pub(crate) runtimes: Runtimes,
     /// Settings of the kernel's scheduler other than cpusets.
     pub(crate) scheduling: Scheduling,
     /// CPUs that `isolcpus=` takes out of the scheduler's balancing.
@@ -124,6 +128,9 @@ impl Facts {
         let kernel = text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
         Self {
             dra: dra::read(root, &folder),
+            runtimes: Runtimes::read(root, |program| {
+                printed(root, &[&program.to_string_lossy(), "--version"])
+            }),
             scheduling: Scheduling::read(root, &kernel),
             kernel,
             systemd: systemd(root),

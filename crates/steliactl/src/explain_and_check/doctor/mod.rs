@@ -3,6 +3,7 @@
 mod cgroups;
 mod checks;
 mod config;
+mod crun;
 mod device_plugin;
 mod dra;
 mod facts;

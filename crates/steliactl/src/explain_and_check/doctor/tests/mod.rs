@@ -1,3 +1,4 @@
+mod crun;
 mod device_plugin;
 mod interrupts;
 mod ledger;
@@ -93,6 +94,7 @@ fn fit() -> Facts {
         },
         state: Ok(state),
         dra: [].into(),
+        runtimes: super::crun::Runtimes::default(),
         scheduling: Scheduling::default(),
         isolcpus: cpus(""),
         nohz_full: cpus(""),
