@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
 use stelia_node::oci::{Identity, Runtime, Verdict, runtime_of, verdict_file};
 
-use crate::support::host::{CGROUP, output, read, run, wait_until};
-use crate::support::pods::{Pod, on_node};
+use crate::support::host::{CGROUP, assert_reaches_neither_bus_nor_systemd, output, read, run, wait_until};
+use crate::support::pods::{Pod, on_node, on_node_undoing};
 
 const VERDICTS: &str = "/run/stelia/runtimes";
 
@@ -86,12 +87,38 @@ fn the_verdict_on_runc_is_what_runc_says_of_a_container_with_threaded_cgroups() 
     });
 }
 
+/// An old one has a warning.
+fn doctor_tells_its_version(crun: &Runtime) {
+    let doctor = output(&["steliactl", "-o", "json", "doctor"]);
+    let rows: Vec<Value> = serde_json::from_slice(&doctor.stdout).expect("JSON");
+    let row = rows.iter().find(|row| row["check"] == "crun").expect("a row");
+    println!("  {row}");
+    let printed = run(&[&crun.binary.to_string_lossy(), "--version"]);
+    let version = printed
+        .lines()
+        .next()
+        .and_then(|line| line.strip_prefix("crun version "));
+    let version = version.expect("a version").trim();
+    let mut numbers = version.split('.').map(|number| number.parse::<u32>());
+    let numbers = [(); 2].map(|()| numbers.next().and_then(Result::ok).expect("a number"));
+    let expected = if numbers < [1, 22] { "warning" } else { "ok" };
+    assert_eq!(row["verdict"], expected, "{row}");
+    assert!(
+        row["found"]
+            .as_str()
+            .expect("a text")
+            .starts_with(&format!("crun {version}")),
+        "{row}"
+    );
+}
+
 #[test]
 fn the_verdict_on_crun_is_what_crun_says_of_a_container_with_threaded_cgroups() {
     on_node(|| {
         let pod = Pod::start("tried-crun", &["--runtime", "crun", "--cpus", "1"], &["sleep", "1000"]);
         let (runtime, verdict) = tried(&pod);
         assert_eq!(verdict.copes, copes(&pod, &runtime));
+        doctor_tells_its_version(&runtime);
     });
 }
 
@@ -120,5 +147,26 @@ fn a_container_that_is_not_there_is_no_verdict_and_no_failed_unit() {
         // By hand, in a cgroup that is nobody's to give.
         let by_hand = output(&["/usr/libexec/stelia/steliad", "--try-runtime", &id]);
         assert_eq!(by_hand.status.code(), Some(3), "{by_hand:?}");
+    });
+}
+
+const DROP_IN: &str = "/run/systemd/system/steliad-try-runtime@sandbox.service.d";
+
+/// The unit with a program that stays.
+#[test]
+fn what_is_tried_reaches_neither_the_bus_nor_systemd() {
+    let unit = unit("sandbox");
+    let undo = || {
+        let _ = output(&["systemctl", "stop", "steliad-try-runtime@sandbox.service"]);
+        let _ = fs::remove_dir_all(DROP_IN);
+        let _ = output(&["systemctl", "daemon-reload"]);
+    };
+    on_node_undoing(undo, || {
+        fs::create_dir_all(DROP_IN).expect(DROP_IN);
+        let stays = "[Service]\nType=exec\nExecStart=\nExecStart=sleep 100000\n";
+        fs::write(format!("{DROP_IN}/stays.conf"), stays).expect("a drop-in");
+        run(&["systemctl", "daemon-reload"]);
+        run(&["systemctl", "start", &unit]);
+        assert_reaches_neither_bus_nor_systemd(&unit);
     });
 }

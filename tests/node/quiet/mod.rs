@@ -28,7 +28,9 @@ use crate::contained::{configure, unconfigure};
 use crate::container::{RULE, database, until_partition};
 use crate::crash::{kill_daemon, wait_state};
 use crate::drift::all_online;
-use crate::support::host::{all_pids, cpus, output, read, run, thread, wait_until, wait_until_or};
+use crate::support::host::{
+    all_pids, assert_reaches_neither_bus_nor_systemd, cpus, output, read, run, thread, wait_until, wait_until_or,
+};
 use crate::support::pods::{Pod, on_node, on_node_undoing, pool};
 use crate::support::promise::{assert_isolated, describe, is_isolated};
 use crate::support::stopped_daemon::StoppedDaemon;
@@ -388,7 +390,7 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
         wait_steered(&own);
         let ours = Masks::now();
         nobody_else_orders(&pod);
-        it_reaches_neither_the_bus_nor_systemd();
+        assert_reaches_neither_bus_nor_systemd("steliad-quiet.service");
         assert_eq!(Masks::now(), ours);
         assert_eq!(round().report.writes, 0);
         a_wrong_vm_is_left_out(&pod);
@@ -412,26 +414,6 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
         assert_eq!(round().problem, None);
         wait_steered(&own.union(&second.exclusive()));
     });
-}
-
-/// It is root without capabilities, which could have systemd start any unit.
-fn it_reaches_neither_the_bus_nor_systemd() {
-    let pid = run(&[
-        "systemctl",
-        "show",
-        "--property=MainPID",
-        "--value",
-        "steliad-quiet.service",
-    ]);
-    let inside = ["nsenter", "--mount", "--target", &pid];
-    // systemd makes its sockets anew.
-    run(&["systemctl", "daemon-reexec"]);
-    for socket in ["/run/dbus/system_bus_socket", "/run/systemd/private"] {
-        let address = format!("UNIX-CONNECT:{socket}");
-        let connect = ["socat", "-u", "/dev/null", &address];
-        run(&connect);
-        assert!(!output(&[&inside[..], &connect].concat()).status.success(), "{socket}");
-    }
 }
 
 /// What a process that got there is answered.

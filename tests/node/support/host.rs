@@ -216,3 +216,27 @@ pub fn leftovers() -> Vec<String> {
     left.extend(remains());
     left
 }
+
+/// The last lines of these units, for the message of a wait that failed.
+pub fn journal_of(units: &[&str]) -> String {
+    let units: Vec<String> = units.iter().map(|unit| format!("--unit={unit}")).collect();
+    let units: Vec<&str> = units.iter().map(String::as_str).collect();
+    let last = ["journalctl", "-b", "--no-pager", "-o", "short-monotonic", "-n", "100"];
+    let out = output(&[&last[..], &units].concat());
+    format!("; the journal says:\n{}", String::from_utf8_lossy(&out.stdout))
+}
+
+/// The main process of this unit is root without capabilities, which could have systemd start any unit.
+pub fn assert_reaches_neither_bus_nor_systemd(unit: &str) {
+    let pid = run(&["systemctl", "show", "-P", "MainPID", unit]);
+    let inside = ["nsenter", "--mount", "--target", &pid];
+    // systemd makes its sockets anew.
+    run(&["systemctl", "daemon-reexec"]);
+    for socket in ["/run/dbus/system_bus_socket", "/run/systemd/private"] {
+        let address = format!("UNIX-CONNECT:{socket}");
+        let connect = ["socat", "-u", "/dev/null", &address];
+        run(&connect);
+        let inside = output(&[&inside[..], &connect].concat());
+        assert!(!inside.status.success(), "{unit}: {socket}");
+    }
+}

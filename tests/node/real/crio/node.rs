@@ -1,16 +1,15 @@
 //! The node: CRI-O with crun, and kubelet on it. Both are started by the first test and stay.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Once;
 
 use serde_json::Value;
 
 use crate::real::program;
+use crate::support::apiserver::ask;
 use crate::support::device_plugin::RESOURCE;
-use crate::support::host::{output, read, run, wait_until_or};
+use crate::support::host::{journal_of, output, read, run, wait_until_or};
 
 /// The image of every container: folders and links, into which pods mount the node's `/usr`.
 pub const IMAGE: &str = "127.0.0.1:5000/node:latest";
@@ -146,33 +145,12 @@ fn forget_the_stand_in() {
 
 /// The end of what CRI-O and kubelet say.
 pub fn said() -> String {
-    let out = output(&[
-        "journalctl",
-        "-b",
-        "--no-pager",
-        "-n",
-        "40",
-        "-u",
-        "crio",
-        "-u",
-        "kubelet",
-    ]);
-    format!("; the journal says:\n{}", String::from_utf8_lossy(&out.stdout))
+    journal_of(&["crio", "kubelet"])
 }
 
 /// The pods that kubelet runs; none while it starts.
 pub fn pods() -> Vec<Value> {
-    let answer = ask("/pods").unwrap_or_default();
-    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
-    let list: Value = serde_json::from_str(body).unwrap_or_default();
+    let server = format!("127.0.0.1:{READ_ONLY_PORT}");
+    let list = ask(&server, "GET", "/pods", "").unwrap_or_default();
     list["items"].as_array().cloned().unwrap_or_default()
-}
-
-/// What kubelet answers on its read-only port, with headers.
-fn ask(path: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", READ_ONLY_PORT))?;
-    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    Ok(answer)
 }

@@ -13,7 +13,7 @@ use crate::quiet::interrupts::remember;
 use crate::real::program;
 use crate::support::apiserver::ask;
 use crate::support::device_plugin;
-use crate::support::host::{leftovers, output, read, run, wait_until_or};
+use crate::support::host::{journal_of, leftovers, read, run, wait_until_or};
 
 pub const UNIT: &str = "kubelet.service";
 pub const MANIFESTS: &str = "/run/kubelet-node/manifests";
@@ -112,21 +112,7 @@ pub fn state() -> Value {
 
 /// The last lines of kubelet, and of ours.
 pub fn journal() -> String {
-    let said = |unit: &str, lines: &str| {
-        let out = output(&[
-            "journalctl",
-            "-b",
-            "--no-pager",
-            "-o",
-            "short-monotonic",
-            "-n",
-            lines,
-            "-u",
-            unit,
-        ]);
-        String::from_utf8_lossy(&out.stdout).into_owned()
-    };
-    format!("; the journal says:\n{}{}", said(UNIT, "60"), said("stelia*", "60"))
+    journal_of(&[UNIT, "stelia*"])
 }
 
 /// Runs a test's body beside a kubelet with these settings more, and holds the node to being as clean as before.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::real::kubelet::runtime::write;
 use crate::real::program;
-use crate::support::host::{output, run, wait_until_or};
+use crate::support::host::{journal_of, output, run, wait_until_or};
 
 /// The node's address, on the loopback device: kubelet takes none of 127.0.0.0/8.
 const ADDRESS: &str = "192.0.2.1";
@@ -100,18 +100,7 @@ pub fn stop() {
 }
 
 fn journal() -> String {
-    let out = output(&[
-        "journalctl",
-        "-b",
-        "--no-pager",
-        "-n",
-        "40",
-        "-u",
-        UNITS[0],
-        "-u",
-        UNITS[1],
-    ]);
-    format!("; the journal says:\n{}", String::from_utf8_lossy(&out.stdout))
+    journal_of(&UNITS)
 }
 
 /// Code and body of an answer. The server speaks TLS only, with a certificate that it made itself.
