@@ -108,7 +108,7 @@ impl Launched {
     }
 
     fn call(&self, method: &str, vmi: Vmi) {
-        let answer = self.socket.call(method, &vmi.request());
+        let answer = self.socket.call(method, vmi.request());
         answer.unwrap_or_else(|error| panic!("{method} of {vmi:?}: {error}{}", self.said()));
     }
 

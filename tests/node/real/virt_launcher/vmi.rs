@@ -1,8 +1,7 @@
 //! The VMI that virt-launcher is told, as virt-handler sends it: the VirtualMachineInstance as JSON, and the node's topology.
 
+use prost::Message;
 use serde_json::{Value, json};
-
-use super::rpc::field;
 
 pub const UID: &str = "6f1bd4ae-3f4a-4c58-9c17-2b1f0f3f7a10";
 /// Of the VMI, in the namespace `default`.
@@ -86,22 +85,70 @@ impl Vmi {
         })
     }
 
-    /// `VMIRequest`: `vmi` with its `vmiJson`, and `options` with `topology`.
-    pub fn request(self) -> Vec<u8> {
-        let vmi = field(1, self.json().to_string().as_bytes());
-        [field(1, &vmi), field(2, &field(4, &topology()))].concat()
+    /// As virt-handler sends it.
+    pub fn request(self) -> VmiRequest {
+        let cpu = |id: u32| Cpu {
+            id,
+            siblings: vec![id & !1, id | 1],
+        };
+        let cell = |id: u32| Cell {
+            id,
+            cpus: (4 * id..4 * (id + 1)).map(cpu).collect(),
+        };
+        // Of the node: two cells, of four CPUs that are siblings in pairs.
+        let topology = Topology {
+            numa_cells: vec![cell(0), cell(1)],
+        };
+        VmiRequest {
+            vmi: Some(VmiMessage {
+                vmi_json: self.json().to_string().into_bytes(),
+            }),
+            options: Some(VmiOptions {
+                topology: Some(topology),
+            }),
+        }
     }
 }
 
-/// `Topology` of the node: two cells, of four CPUs that are siblings in pairs.
-fn topology() -> Vec<u8> {
-    let cpu = |id: u8| {
-        let siblings = field(2, &[id & !1, id | 1]);
-        field(5, &[&[0x08, id], &siblings[..]].concat())
-    };
-    let cell = |id: u8| {
-        let cpus = (4 * id..4 * (id + 1)).flat_map(cpu);
-        field(1, &[0x08, id].into_iter().chain(cpus).collect::<Vec<u8>>())
-    };
-    [0, 1].into_iter().flat_map(cell).collect()
+/// `VMIRequest`, and what it consists of, as far as they are used here.
+#[derive(Clone, PartialEq, Message)]
+pub struct VmiRequest {
+    #[prost(message, tag = "1")]
+    vmi: Option<VmiMessage>,
+    #[prost(message, tag = "2")]
+    options: Option<VmiOptions>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct VmiMessage {
+    #[prost(bytes = "vec", tag = "1")]
+    vmi_json: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct VmiOptions {
+    #[prost(message, tag = "4")]
+    topology: Option<Topology>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Topology {
+    #[prost(message, repeated, tag = "1")]
+    numa_cells: Vec<Cell>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Cell {
+    #[prost(uint32, tag = "1")]
+    id: u32,
+    #[prost(message, repeated, tag = "5")]
+    cpus: Vec<Cpu>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Cpu {
+    #[prost(uint32, tag = "1")]
+    id: u32,
+    #[prost(uint32, repeated, tag = "2")]
+    siblings: Vec<u32>,
 }
