@@ -8,19 +8,23 @@
 //! | `budget` | the limit of the time for scans of one pod's containers |
 //! | `scan` | one scan of a container |
 //! | `pod_search` | when the containers of a pod that was given CPUs are listed, for rules that adopt whole containers |
+//! | `vm_end` | whether a VM that ended was the container's adopted one |
 //! | `register_and_attach` | the calls to the engine |
 //! | `task` | receives KVM's events, and takes the next step for each container |
+//! | `kvm_event` | what an event begins |
 //! | `status` | the journal's messages and the view |
 //!
 //! Without a rule there are no events, scans or timers. Only the engine holds which VMs are adopted, in the instances' records. The state
 //! here is lost when the daemon ends; its next start scans all containers.
 
 mod budget;
+mod kvm_event;
 mod pod_search;
 mod register_and_attach;
 mod scan;
 mod starting_vm;
 mod status;
 mod task;
+mod vm_end;
 
 pub(crate) use task::run;

@@ -8,7 +8,7 @@ use stelia_api::Error;
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
-use stelia_node::kvm_events::{Change, KvmEvents, KvmEventsError, KvmMessage};
+use stelia_node::kvm_events::{KvmEvents, KvmEventsError, KvmMessage};
 use stelia_settings::{AdoptKind, Settings};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -18,8 +18,8 @@ use super::budget::Budgets;
 use super::pod_search::PodSearches;
 use super::scan::{Adoptable, ScanOutcome};
 use super::starting_vm::{Next, StartingVm};
-use super::{register_and_attach::adopt, scan};
-use crate::engine::{CallChange, Handle, Peer, RollbackError};
+use super::{register_and_attach::adopt, scan, vm_end};
+use crate::engine::{CallChange, Handle, RollbackError};
 use crate::journal;
 use crate::wait_until::wait_until;
 
@@ -37,6 +37,7 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
         unadopted: BTreeMap::new(),
         undone: BTreeMap::new(),
         without_rule: BTreeSet::new(),
+        end_checks: vm_end::Checks::default(),
         tasks: JoinSet::new(),
         next_audit: None,
     };
@@ -70,16 +71,20 @@ async fn next_event(events: &mut Option<KvmEvents>) -> Result<KvmMessage, KvmEve
 }
 
 /// The result of a task.
-enum TaskResult {
+pub(super) enum TaskResult {
     /// The containers that match a rule.
     Swept(Vec<(CgroupPath, ContainerCgroup)>),
     Scanned(CgroupPath, ScanOutcome),
+    /// Whether all threads of an adopted VM have ended.
+    EndChecked(PodUid, bool),
+    /// The engine audited an instance.
+    Audited,
     /// The engine answered.
     Answered(CgroupPath, Box<Answer>),
 }
 
 /// The engine's answer about a VM or a whole container.
-struct Answer {
+pub(super) struct Answer {
     vm: Adoptable,
     refusal: Option<RollbackError>,
 }
@@ -101,8 +106,10 @@ pub(super) struct Adoption {
     /// VMs that were registered and whose vCPUs could not be isolated. They are not moved again before something about them changes.
     undone: BTreeMap<CgroupPath, Adoptable>,
     /// Containers that match no rule and in which a VM was created. They are not scanned again.
-    without_rule: BTreeSet<CgroupPath>,
-    tasks: JoinSet<TaskResult>,
+    pub(super) without_rule: BTreeSet<CgroupPath>,
+    /// Adopted VMs that may have ended.
+    pub(super) end_checks: vm_end::Checks,
+    pub(super) tasks: JoinSet<TaskResult>,
     /// `None` without a rule.
     next_audit: Option<Instant>,
 }
@@ -159,7 +166,7 @@ impl Adoption {
         }
     }
 
-    fn not_listening(&mut self, error: &KvmEventsError) {
+    pub(super) fn not_listening(&mut self, error: &KvmEventsError) {
         self.events = None;
         tracing::warn!(
             MESSAGE_ID = journal::KVM_UNHEARD,
@@ -175,7 +182,7 @@ impl Adoption {
     }
 
     /// List all containers that match a rule; `only_whole`: those that a rule adopts whole.
-    fn sweep(&mut self, only_whole: bool) {
+    pub(super) fn sweep(&mut self, only_whole: bool) {
         let (system, settings) = (self.engine.system().clone(), self.settings.borrow().clone());
         self.tasks.spawn_blocking(move || {
             TaskResult::Swept(scan::containers_with_rule(
@@ -184,60 +191,6 @@ impl Adoption {
                 only_whole,
             ))
         });
-    }
-
-    fn use_event(&mut self, event: Result<KvmMessage, KvmEventsError>) {
-        match event {
-            // The end of a VM shows in its cgroup: a container may have several VMMs in turn.
-            Ok(KvmMessage::Vm(event)) if event.change == Change::Destroyed => {}
-            Ok(KvmMessage::Vm(event)) => self.vm_created_by(event.thread),
-            Ok(KvmMessage::Lost) => self.sweep(false),
-            Err(error) => self.not_listening(&error),
-        }
-    }
-
-    /// A thread created a VM, so its container is scanned. If the thread has ended, there is no VM to adopt.
-    fn vm_created_by(&mut self, thread: i32) {
-        let system = self.engine.system();
-        let Ok(cgroup) = system.procs.cgroup(thread) else {
-            return;
-        };
-        match Peer::of(cgroup.clone()) {
-            Peer::Container(origin, container) if !self.without_rule.contains(&origin) => self.scan(origin, container),
-            // Another VMM in an adopted container, while the former one's instance is there.
-            Peer::Instance(pod) if self.engine.view().instances.contains_key(&pod) => self.scan_instance(&pod),
-            // KubeVirt's cgroup of that name.
-            Peer::Instance(_) => self.scan_parent(&cgroup),
-            Peer::Container(..) | Peer::Other(_) => {}
-        }
-    }
-
-    /// Scan the container of an adopted instance.
-    fn scan_instance(&mut self, pod: &PodUid) {
-        let view = self.engine.view();
-        let Some(known) = view.instances.get(pod).filter(|known| known.adopted_by.is_some()) else {
-            return;
-        };
-        if let Some(container) = ContainerCgroup::parse(known.origin.as_str()) {
-            self.scan(known.origin.clone(), container);
-        }
-    }
-
-    /// Scan the container that this cgroup is a part of.
-    fn scan_parent(&mut self, part: &CgroupPath) {
-        let Some(origin) = part.parent() else { return };
-        let container = ContainerCgroup::parse(origin.as_str());
-        if let Some(container) = container.filter(|_| !self.without_rule.contains(&origin)) {
-            self.scan(origin, container);
-        }
-    }
-
-    fn scan(&mut self, origin: CgroupPath, container: ContainerCgroup) {
-        let now = Instant::now();
-        let starting_vm = self.starting.entry(origin);
-        starting_vm
-            .and_modify(|starting_vm| starting_vm.created_again(now))
-            .or_insert_with(|| StartingVm::created(container, now));
     }
 
     /// Begin the audit and the scans that are due.
@@ -317,10 +270,13 @@ impl Adoption {
                 }
                 self.scanned(origin, outcome, now);
             }
+            Ok(TaskResult::EndChecked(pod, has_ended)) => self.end_checked(pod, has_ended),
+            Ok(TaskResult::Audited) => {}
             Ok(TaskResult::Answered(origin, answer)) => self.answered(&origin, *answer, now),
             // A scan or a call panicked. It is not known which, so all that are under way are dropped, and begun again by the next audit.
             Err(error) => {
                 self.budgets.clear();
+                self.end_checks.clear();
                 self.starting.retain(|_, starting_vm| starting_vm.due().is_some());
                 tracing::warn!("adoption: {error}");
             }

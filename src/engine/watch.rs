@@ -12,8 +12,11 @@ use stelia_kubelet::PodUid;
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
+use stelia_node::proc::Procs;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
+
+use super::vmm_end::{Vmm, WatchedVmms};
 
 /// What is to be read again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +69,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Watcher {
     watches: Watches,
     descriptors: BTreeMap<(Place, PathBuf), WatchDescriptor>,
+    vmms: WatchedVmms,
     shared: Arc<SharedEvents>,
     /// Reads inotify until the watcher is dropped, which closes the inotify instance.
     _reader: AbortOnDropHandle<()>,
@@ -100,6 +104,7 @@ impl Watcher {
         Ok(Self {
             watches,
             descriptors: BTreeMap::new(),
+            vmms: WatchedVmms::default(),
             shared,
             _reader: AbortOnDropHandle::new(reader),
         })
@@ -125,8 +130,18 @@ impl Watcher {
         }
     }
 
+    /// Watch for the end of exactly this VMM of an instance.
+    ///
+    /// # Errors
+    /// Why it cannot be watched.
+    pub(super) fn watch_vmm(&mut self, procs: &dyn Procs, pod: &PodUid, vmm: Option<Vmm>) -> Result<(), String> {
+        let wake = self.notifier(pod);
+        self.vmms.watch(procs, pod, vmm, wake)
+    }
+
     /// Watch nothing of an instance any more.
     pub(super) fn forget(&mut self, pod: &PodUid) {
+        self.vmms.forget(pod);
         for place in [Place::Instance, Place::Float, Place::Limits] {
             // Without paths nothing can fail.
             let _ = self.watch(place(pod.clone()), &[]);

@@ -262,8 +262,8 @@ fn with_isolate_emulator_thread_virt_handlers_cgroup_is_a_part_of_the_partition(
         web.assert_whole();
         assert_eq!(counters(), before, "drift was found");
         assert_eq!(web.manager_path(), web.pod.origin());
+        // By the end of its process: no audit runs.
         run(&["kill", "-KILL", &web.vmm.to_string()]);
-        run(&["steliactl", "reconcile"]);
         wait_until("its CPUs are given back", || state(&web.pod).is_none().then_some(()));
         assert_eq!(read(web.pod.origin().join("cpuset.cpus.partition")), "member");
         assert!(web.pod.exclusive().is_disjoint(&partitioned()));

@@ -30,6 +30,8 @@ use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recvfrom, socket_with};
 use tokio::io::unix::AsyncFd;
 
+use crate::async_fd;
+
 /// The group to which the kernel sends; udev sends what it made of them to group 2.
 const KERNELS_GROUP: u32 = 1;
 
@@ -100,7 +102,7 @@ impl KvmEvents {
         let socket = socket.map_err(KvmEventsError::of("create"))?;
         bind(&socket, &SocketAddrNetlink::new(0, KERNELS_GROUP)).map_err(KvmEventsError::of("bind"))?;
         Ok(Self {
-            socket: registered(socket)?,
+            socket: async_fd::register(socket).map_err(KvmEventsError::of("wait for"))?,
             queue: Queue::default(),
         })
     }
@@ -128,12 +130,6 @@ impl KvmEvents {
             }
         }
     }
-}
-
-/// Its successor `register` is unsafe, for types whose descriptor may become another. An [`OwnedFd`]'s does not.
-#[allow(deprecated)]
-fn registered(socket: OwnedFd) -> Result<AsyncFd<OwnedFd>, KvmEventsError> {
-    AsyncFd::new(socket).map_err(KvmEventsError::of("wait for"))
 }
 
 /// The length of a message, which may be more than there is room for, and its sender, if it has an address.

@@ -2,6 +2,7 @@
 
 pub mod activation;
 pub mod affinity;
+mod async_fd;
 pub mod cgroup;
 pub mod clock;
 pub mod containers;

@@ -1,13 +1,16 @@
 //! Processes and threads: identity, PID namespaces, affinity. [`Procs`] is implemented by the kernel and by the test
 //! node's model.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::{fs, io};
 
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use stelia_cpus::{CpuSet, MAX_CPUS, files};
 
 use crate::affinity;
+use crate::async_fd;
 use crate::cgroup::CgroupPath;
 use crate::vmm_processes;
 
@@ -80,6 +83,8 @@ pub trait Procs: Send + Sync {
     fn allow_cpus(&self, tid: i32, cpus: &CpuSet) -> Result<(), ProcError>;
     /// The process a pidfd stands for, numbered as on the host.
     fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError>;
+    /// A pidfd of a process. It is readable once all threads of the process have ended.
+    fn open_pidfd(&self, pid: i32) -> Result<OwnedFd, ProcError>;
 }
 
 /// `/proc` and the scheduler's calls.
@@ -112,6 +117,14 @@ impl KernelProcs {
         let status = self.read(&format!("{id}/status"))?;
         find(&status).ok_or_else(|| bad(format!("read {what} of {id}"), "no such line"))
     }
+}
+
+/// Returns once all threads of a pidfd's process have ended. Belongs to the runtime it is called in.
+///
+/// # Errors
+/// The descriptor cannot be waited for.
+pub async fn ended(pidfd: OwnedFd) -> io::Result<()> {
+    async_fd::register(pidfd)?.readable().await.map(drop)
 }
 
 /// The process a pidfd stands for, numbered as on the host.
@@ -271,6 +284,12 @@ impl Procs for KernelProcs {
     fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
         pid_of_pidfd(pidfd)
     }
+
+    fn open_pidfd(&self, pid: i32) -> Result<OwnedFd, ProcError> {
+        let failed = |cause: Errno| failed(format!("open a pidfd of {pid}"), cause.into());
+        let process = Pid::from_raw(pid).ok_or_else(|| failed(Errno::INVAL))?;
+        pidfd_open(process, PidfdFlags::empty()).map_err(failed)
+    }
 }
 
 #[cfg(test)]
@@ -370,9 +389,25 @@ mod tests {
         assert_eq!(ns_numbers("Name:\tx\n"), None);
     }
 
+    #[tokio::test]
+    async fn a_process_has_ended_when_its_pidfd_says_so_and_then_there_is_none_to_open() {
+        let procs = KernelProcs::new("/proc");
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let end = tokio::spawn(ended(procs.open_pidfd(pid).unwrap()));
+        tokio::task::yield_now().await;
+        assert!(!end.is_finished());
+        child.kill().unwrap();
+        end.await.unwrap().unwrap();
+        child.wait().unwrap();
+        let error = procs.open_pidfd(pid).unwrap_err();
+        assert!(error.is_gone(), "{error}");
+        assert!(!procs.open_pidfd(0).unwrap_err().is_gone());
+    }
+
     #[test]
     fn a_pidfd_gives_its_process_and_another_descriptor_is_refused() {
-        let me = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
+        let me = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
         assert_eq!(pid_of_pidfd(me.as_fd()).unwrap(), std::process::id() as i32);
         let file = fs::File::open("/dev/null").unwrap();
         assert!(

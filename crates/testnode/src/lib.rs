@@ -55,7 +55,7 @@ use counts::CallLog;
 use freezer::Link;
 use partitions::Partitions;
 use population::Population;
-use procs::Task;
+use procs::{Pidfd, Task};
 use systemd::Unit;
 use tree::Group;
 
@@ -112,7 +112,7 @@ struct State {
     next_id: i32,
     clock: u64,
     /// The processes of pidfds, by device and inode: duplicates and passed descriptors are the same one.
-    pidfds: BTreeMap<(u64, u64), stelia_node::proc::TaskId>,
+    pidfds: BTreeMap<(u64, u64), Pidfd>,
     units: BTreeMap<String, Unit>,
     /// The directory of `sys`, `run`, `cgroup` and `kubelet`: files that are read without the traits, and files that
     /// are watched.

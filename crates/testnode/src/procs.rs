@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::{CgroupPath, File};
 use stelia_node::proc::{ProcError, Procs, TaskId, Thread};
@@ -27,6 +28,14 @@ pub(super) struct Task {
     pub cgroup: CgroupPath,
     /// The affinity that `sched_setaffinity` requested.
     pub mask: CpuSet,
+}
+
+/// What a descriptor stands for that was opened of a process.
+#[derive(Debug)]
+pub(super) struct Pidfd {
+    task: TaskId,
+    /// Closed when the process ends, which makes the descriptor readable.
+    alive: Option<OwnedFd>,
 }
 
 fn failed(operation: String) -> impl FnOnce(Errno) -> ProcError {
@@ -113,7 +122,21 @@ impl State {
         for id in ended {
             self.remove_task(id);
         }
+        for pidfd in self.pidfds.values_mut() {
+            pidfd.alive.take_if(|_| !self.tasks.contains_key(&pidfd.task.id));
+        }
         Ok(())
+    }
+
+    /// The end of a pipe for reading, in place of a pidfd.
+    fn pidfd(&mut self, pid: i32) -> Result<OwnedFd, Errno> {
+        let task = self.identity(pid).map_err(|_| Errno::ESRCH)?;
+        let errno = |cause: rustix::io::Errno| Errno::from_raw(cause.raw_os_error());
+        let (pidfd, alive) = pipe_with(PipeFlags::CLOEXEC).map_err(errno)?;
+        let key = key(pidfd.as_fd()).map_err(errno)?;
+        let alive = Some(alive);
+        self.pidfds.insert(key, Pidfd { task, alive });
+        Ok(pidfd)
     }
 
     fn task(&self, id: i32) -> Result<&Task, Errno> {
@@ -186,11 +209,7 @@ impl Model {
     /// # Errors
     /// ESRCH without that process.
     pub fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {
-        let task = self.outside(|state| state.identity(pid).map_err(|_| Errno::ESRCH))?;
-        let fd = rustix::fs::memfd_create("model pidfd", rustix::fs::MemfdFlags::CLOEXEC)?;
-        let key = key(fd.as_fd())?;
-        self.lock().pidfds.insert(key, task);
-        Ok(fd)
+        self.outside(|state| state.pidfd(pid))
     }
 
     /// The affinity that `sched_setaffinity` last requested, whatever the cpuset permits.
@@ -220,7 +239,7 @@ impl Model {
     }
 }
 
-fn key(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+fn key(fd: BorrowedFd<'_>) -> rustix::io::Result<(u64, u64)> {
     let stat = rustix::fs::fstat(fd)?;
     Ok((stat.st_dev, stat.st_ino))
 }
@@ -341,20 +360,26 @@ impl Procs for Model {
         let operation = "look up a pidfd's process";
         let key = key(pidfd).map_err(|cause| ProcError {
             operation: operation.into(),
-            cause,
+            cause: cause.into(),
         })?;
         let state = self.ask(Call::Read, || operation.to_owned());
-        let Some(task) = state.pidfds.get(&key) else {
+        let Some(&Pidfd { task, .. }) = state.pidfds.get(&key) else {
             return Err(ProcError {
                 operation: operation.into(),
                 cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not a pidfd"),
             });
         };
-        let is_alive = state.identity(task.id) == Ok(*task);
+        let is_alive = state.identity(task.id) == Ok(task);
         if is_alive {
             Ok(task.id)
         } else {
             Err(failed(operation.into())(Errno::ESRCH))
         }
+    }
+
+    fn open_pidfd(&self, pid: i32) -> Result<OwnedFd, ProcError> {
+        let what = || format!("open a pidfd of {pid}");
+        let opened = self.ask(Call::Read, what).pidfd(pid);
+        opened.map_err(|cause| failed(what())(cause))
     }
 }

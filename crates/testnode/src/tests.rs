@@ -188,6 +188,20 @@ fn the_first_process_takes_its_namespace_along_wherever_the_others_are() {
     assert!(!model.exists(&pod.origin) && !model.exists(&pod.origin.parent().unwrap()));
 }
 
+#[tokio::test]
+async fn a_pidfd_is_readable_once_its_process_has_ended() {
+    let (model, _directory) = node(Kernel::V6_12);
+    let pid = model.spawn(1, "task").unwrap();
+    let end = tokio::spawn(stelia_node::proc::ended(model.open_pidfd(pid).unwrap()));
+    let another = model.spawn(1, "task").unwrap();
+    model.end(another).unwrap();
+    tokio::task::yield_now().await;
+    assert!(!end.is_finished());
+    model.end(pid).unwrap();
+    end.await.unwrap().unwrap();
+    assert!(model.open_pidfd(pid).unwrap_err().is_gone());
+}
+
 #[test]
 fn a_pidfd_names_its_process_until_it_ends_and_never_a_later_one_of_the_same_number() {
     let (model, directory) = node(Kernel::V6_12);

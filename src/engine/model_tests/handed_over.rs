@@ -1,6 +1,6 @@
 //! A process that ends while the threads that it hands over are read.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use stelia_node::proc::{ProcError, TaskId, Thread};
@@ -72,6 +72,10 @@ impl Procs for Ending {
 
     fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
         self.procs.pid_of_pidfd(pidfd)
+    }
+
+    fn open_pidfd(&self, pid: i32) -> Result<OwnedFd, ProcError> {
+        self.procs.open_pidfd(pid)
     }
 }
 

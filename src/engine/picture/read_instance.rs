@@ -13,6 +13,7 @@ use stelia_settings::{Partition, Policies, TreeHome};
 use super::Picture;
 use crate::engine::out_of_date::{Dirty, Stale, StaleLimits};
 use crate::engine::read_limits::{LastLimits, Side};
+use crate::engine::vmm_end::Vmm;
 use crate::engine::watch::{Place, Watcher, directory};
 use crate::engine::{in_place, read_cgroups, sibling_containers};
 
@@ -78,6 +79,7 @@ impl Picture {
             watcher.watch(Place::Instance(pod.clone()), &watched(system, &now)),
             watcher.watch(Place::Float(pod.clone()), float.as_slice()),
             watcher.watch(Place::Limits(pod.clone()), &limited(system, &now)),
+            watcher.watch_vmm(&*system.procs, pod, Vmm::of(&now)),
         ];
         now.unwatched = watched.into_iter().find_map(Result::err);
         let asked = self.partition_requested.remove(pod);

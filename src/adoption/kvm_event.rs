@@ -1,0 +1,112 @@
+//! What KVM's events begin: the scan of a container in which a VM was created, and a look at the threads of an adopted VM that may have ended.
+
+use std::time::Instant;
+
+use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::kvm_events::{Change, KvmEventsError, KvmMessage};
+
+use super::starting_vm::StartingVm;
+use super::task::{Adoption, TaskResult};
+use super::vm_end;
+use crate::engine::Peer;
+
+impl Adoption {
+    pub(super) fn use_event(&mut self, event: Result<KvmMessage, KvmEventsError>) {
+        match event {
+            Ok(KvmMessage::Vm(event)) => match event.change {
+                Change::Created => self.vm_created_by(event.thread),
+                Change::Destroyed => self.vm_destroyed(event.thread),
+            },
+            Ok(KvmMessage::Lost) => self.sweep(false),
+            Err(error) => self.not_listening(&error),
+        }
+    }
+
+    /// A thread created a VM, so its container is scanned. If the thread has ended, there is no VM to adopt.
+    fn vm_created_by(&mut self, thread: i32) {
+        let system = self.engine.system();
+        let Ok(cgroup) = system.procs.cgroup(thread) else {
+            return;
+        };
+        match Peer::of(cgroup.clone()) {
+            Peer::Container(origin, container) if !self.without_rule.contains(&origin) => self.scan(origin, container),
+            // Another VMM in an adopted container, while the former one's instance is there.
+            Peer::Instance(pod) if self.engine.view().instances.contains_key(&pod) => self.scan_instance(&pod),
+            // KubeVirt's cgroup of that name.
+            Peer::Instance(_) => self.scan_parent(&cgroup),
+            Peer::Container(..) | Peer::Other(_) => {}
+        }
+    }
+
+    /// A VM ended that this thread had made. If the thread has ended too, its VMM has, for whose end the engine waits.
+    fn vm_destroyed(&mut self, thread: i32) {
+        let Ok(cgroup) = self.engine.system().procs.cgroup(thread) else {
+            return;
+        };
+        if let Some(pod) = vm_end::pod(cgroup, &self.engine.view())
+            && self.end_checks.begin(&pod)
+        {
+            self.check_end(pod);
+        }
+    }
+
+    fn check_end(&mut self, pod: PodUid) {
+        let engine = self.engine.clone();
+        self.tasks.spawn(async move {
+            let has_ended = vm_end::has_ended(&engine, &pod).await;
+            TaskResult::EndChecked(pod, has_ended)
+        });
+    }
+
+    /// The threads of an adopted VM were looked at.
+    pub(super) fn end_checked(&mut self, pod: PodUid, has_ended: bool) {
+        let is_again = self.end_checks.end(&pod);
+        if has_ended && !self.has_starting_vm(&pod) {
+            let engine = self.engine.clone();
+            self.tasks.spawn(async move {
+                // Without an instance there is nothing to release.
+                let _ = engine.audit(pod).await;
+                TaskResult::Audited
+            });
+        } else if is_again && self.end_checks.begin(&pod) {
+            self.check_end(pod);
+        }
+    }
+
+    /// Whether another VM starts in the container of this pod's instance, as after a restart of the guest: then its threads are attached, and
+    /// the CPUs stay its own meanwhile. If it is not adopted, the next audit releases them.
+    fn has_starting_vm(&self, pod: &PodUid) -> bool {
+        let view = self.engine.view();
+        let known = view.instances.get(pod);
+        known.is_some_and(|known| self.starting.contains_key(&known.origin))
+    }
+
+    /// Scan the container of an adopted instance.
+    fn scan_instance(&mut self, pod: &PodUid) {
+        let view = self.engine.view();
+        let Some(known) = view.instances.get(pod).filter(|known| known.adopted_by.is_some()) else {
+            return;
+        };
+        if let Some(container) = ContainerCgroup::parse(known.origin.as_str()) {
+            self.scan(known.origin.clone(), container);
+        }
+    }
+
+    /// Scan the container that this cgroup is a part of.
+    fn scan_parent(&mut self, part: &CgroupPath) {
+        let Some(origin) = part.parent() else { return };
+        let container = ContainerCgroup::parse(origin.as_str());
+        if let Some(container) = container.filter(|_| !self.without_rule.contains(&origin)) {
+            self.scan(origin, container);
+        }
+    }
+
+    fn scan(&mut self, origin: CgroupPath, container: ContainerCgroup) {
+        let now = Instant::now();
+        let starting_vm = self.starting.entry(origin);
+        starting_vm
+            .and_modify(|starting_vm| starting_vm.created_again(now))
+            .or_insert_with(|| StartingVm::created(container, now));
+    }
+}
