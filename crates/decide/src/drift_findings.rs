@@ -57,8 +57,8 @@ pub fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
 /// CPUs of instances in place that another program took out of the list of the cgroup that all pods are in.
 pub fn of_kubepods(before: Option<&Level>, now: Option<&Level>) -> Option<Finding> {
     let (before, now) = (before?, now?);
-    // What this program records about it changes with the list, and only by its own hand.
-    let taken = before.ours == now.ours && before.has(&now.ours) && !now.has(&now.ours);
+    // What this program records about it changes with the list, and only by its own hand. The file itself goes with the last pod.
+    let taken = !now.ours.is_empty() && before.ours == now.ours && before.has(&now.ours) && !now.has(&now.ours);
     let list = |level: &Level| level.exclusive.clone().unwrap_or_default().to_string();
     taken.then(|| Finding {
         pod: None,
@@ -208,5 +208,21 @@ mod tests {
         let vcpu = found.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
         vcpu.threads.push(99);
         assert_eq!(of_instance(before.first(), found.first()), []);
+    }
+
+    #[test]
+    fn cpus_that_are_missing_in_the_list_of_all_pods_are_drift_and_the_end_of_the_last_pod_is_none() {
+        let cpus = |text: &str| -> CpuSet { text.parse().unwrap() };
+        let path = stelia_node::cgroup::CgroupPath::parse("/kubepods.slice").unwrap();
+        let level = |listed: Option<&str>, ours: &str| Level {
+            path: path.clone(),
+            exclusive: listed.map(cpus),
+            ours: cpus(ours),
+        };
+        let of = |before: &Level, now: &Level| of_kubepods(Some(before), Some(now));
+        let finding = of(&level(Some("2-3"), "2-3"), &level(Some("2"), "2-3")).unwrap();
+        assert_eq!((finding.expected.as_str(), finding.found.as_str()), ("2-3", "2"));
+        assert_eq!(of(&level(Some("2-3"), "2-3"), &level(Some("2-3"), "2-3")), None);
+        assert_eq!(of(&level(Some(""), ""), &level(None, "")), None);
     }
 }

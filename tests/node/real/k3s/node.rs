@@ -10,7 +10,7 @@ use crate::real::kubelet::frame::{MANIFESTS, get};
 use crate::real::kubelet::runtime::{make_image, write};
 use crate::real::program;
 use crate::support::device_plugin::{FOLDER, RESOURCE};
-use crate::support::host::{output, run, wait_within};
+use crate::support::host::{journal_of, run, wait_within};
 
 /// k3s's data directory.
 pub const DATA: &str = "/var/lib/rancher/k3s";
@@ -117,9 +117,5 @@ pub fn restart() {
 
 /// The end of what k3s and steliad say.
 pub fn said() -> String {
-    let of = |unit: &str| {
-        let out = output(&["journalctl", "-b", "--no-pager", "-n", "60", "-u", unit]);
-        String::from_utf8_lossy(&out.stdout).into_owned()
-    };
-    format!("; the journal says:\n{}{}", of(UNIT), of("stelia*"))
+    journal_of(&[UNIT, "stelia*"])
 }
