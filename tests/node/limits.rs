@@ -7,7 +7,7 @@ use crate::life::degraded;
 use crate::support::guest::Accel;
 use crate::support::host::{CGROUP, SLICE, keep_huge_pages, output, read, run, wait_until};
 use crate::support::pods::{Pod, on_node, on_node_undoing};
-use crate::support::promise::{assert_isolated, describe};
+use crate::support::promise::{assert_isolated, describe, state};
 
 /// Beside the VM's runner a shell that is moved to float with it, and does what files in the container's /tmp ask for.
 pub fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
@@ -30,18 +30,24 @@ pub fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
 
 /// Run a script in float; its output.
 pub fn in_float(pod: &Pod, script: &str) -> String {
-    let exec = |command: &str| {
-        let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--", "sh", "-c", command];
-        String::from_utf8_lossy(&output(&exec).stdout).into_owned()
-    };
-    let quoted = script.replace('\'', "'\\''");
-    exec(&format!(
-        "rm -f /tmp/out /tmp/rc; printf '%s' '{quoted}' > /tmp/y; mv /tmp/y /tmp/y.sh"
-    ));
+    begin_in_float(pod, script);
     wait_until("the script's end", || {
-        let text = exec("[ -e /tmp/rc ] && cat /tmp/out && echo END");
+        let text = exec(pod, "[ -e /tmp/rc ] && cat /tmp/out && echo END");
         text.contains("END").then_some(text)
     })
+}
+
+fn begin_in_float(pod: &Pod, script: &str) {
+    let quoted = script.replace('\'', "'\\''");
+    exec(
+        pod,
+        &format!("rm -f /tmp/out /tmp/rc; printf '%s' '{quoted}' > /tmp/y; mv /tmp/y /tmp/y.sh"),
+    );
+}
+
+fn exec(pod: &Pod, command: &str) -> String {
+    let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--", "sh", "-c", command];
+    String::from_utf8_lossy(&output(&exec).stdout).into_owned()
 }
 
 pub fn scope_file(pod: &Pod, file: &str) -> String {
@@ -51,7 +57,9 @@ pub fn scope_file(pod: &Pod, file: &str) -> String {
 #[test]
 fn memory_pids_and_devices_of_the_container_bind_what_floats() {
     on_node(|| {
-        let pod = vm_with_shell("limited", &["--memory", "400M", "--pids", "200"], "-m 64");
+        // As with kubelet's singleProcessOOMKill.
+        let options = ["--memory", "400M", "--pids", "200", "--unified", "memory.oom.group=0"];
+        let pod = vm_with_shell("limited", &options, "-m 64");
         assert_eq!(scope_file(&pod, "memory.max"), (400u64 << 20).to_string());
         assert_eq!(scope_file(&pod, "pids.max"), "200");
         assert_eq!(scope_file(&pod, "cpu.weight"), read(pod.origin().join("cpu.weight")));
@@ -221,6 +229,19 @@ fn disk() -> String {
     let mut disks: Vec<_> = real.map(|disk| disk.path().join("dev")).collect();
     disks.sort();
     read(disks.last().expect("a disk"))
+}
+
+#[test]
+fn an_allocation_beyond_the_limit_ends_the_whole_vm_where_kubelet_has_it_so() {
+    on_node(|| {
+        // kubelet's default: the OOM killer takes all of the container.
+        let pod = vm_with_shell("whole", &["--memory", "400M"], "-m 64");
+        assert_eq!(scope_file(&pod, "memory.oom.group"), "1");
+        assert_isolated(&pod, 2);
+        begin_in_float(&pod, "tail /dev/zero");
+        wait_until("the VM has ended", || state(&pod).is_none().then_some(()));
+        assert!(!pod.scope().exists());
+    });
 }
 
 #[test]
