@@ -1,4 +1,4 @@
-//! What KVM's events begin: the scan of a container in which a VM was created, and a look at the threads of an adopted VM that may have ended.
+//! Handles KVM's events: a created VM starts the scan of its container, a destroyed VM a check whether the adopted VM has ended.
 
 use std::time::Instant;
 
@@ -18,7 +18,10 @@ impl Adoption {
                 Change::Created => self.vm_created_by(event.thread),
                 Change::Destroyed => self.vm_destroyed(event.thread),
             },
-            Ok(KvmMessage::Lost) => self.sweep(false),
+            Ok(KvmMessage::Lost) => {
+                self.sweep(false);
+                self.check_all_ends();
+            }
             Err(error) => self.not_listening(&error),
         }
     }
@@ -39,14 +42,27 @@ impl Adoption {
         }
     }
 
-    /// A VM ended that this thread had made. If the thread has ended too, its VMM has, for whose end the engine waits.
+    /// The VM that this thread created was destroyed. If the thread has ended, its container is not known, and every adopted VM is checked:
+    /// most often its VMM has ended too, whose end the engine detects, but a VMM may have created its VM in a short-lived thread.
     fn vm_destroyed(&mut self, thread: i32) {
         let Ok(cgroup) = self.engine.system().procs.cgroup(thread) else {
-            return;
+            return self.check_all_ends();
         };
-        if let Some(pod) = vm_end::pod(cgroup, &self.engine.view())
-            && self.end_checks.begin(&pod)
-        {
+        if let Some(pod) = vm_end::pod(cgroup, &self.engine.view()) {
+            self.begin_end_check(pod);
+        }
+    }
+
+    /// Check every adopted VM whose end may have been missed.
+    pub(super) fn check_all_ends(&mut self) {
+        for pod in vm_end::all(&self.engine.view()) {
+            self.begin_end_check(pod);
+        }
+    }
+
+    /// Check whether the adopted VM of this pod has ended, if it has one whose end is to be found here.
+    pub(super) fn begin_end_check(&mut self, pod: PodUid) {
+        if vm_end::instance(&pod, &self.engine.view()).is_some() && self.end_checks.begin(&pod) {
             self.check_end(pod);
         }
     }
@@ -59,9 +75,9 @@ impl Adoption {
         });
     }
 
-    /// The threads of an adopted VM were looked at.
+    /// The check of an adopted VM's threads ended.
     pub(super) fn end_checked(&mut self, pod: PodUid, has_ended: bool) {
-        let is_again = self.end_checks.end(&pod);
+        let is_again = self.end_checks.finish(&pod);
         if has_ended && !self.has_starting_vm(&pod) {
             let engine = self.engine.clone();
             self.tasks.spawn(async move {
@@ -69,17 +85,18 @@ impl Adoption {
                 let _ = engine.audit(pod).await;
                 TaskResult::Audited
             });
-        } else if is_again && self.end_checks.begin(&pod) {
-            self.check_end(pod);
+        } else if is_again {
+            self.begin_end_check(pod);
         }
     }
 
-    /// Whether another VM starts in the container of this pod's instance, as after a restart of the guest: then its threads are attached, and
-    /// the CPUs stay its own meanwhile. If it is not adopted, the next audit releases them.
+    /// Whether a new VM starts in the container of this pod's instance, as when the guest reboots. Then the CPUs stay its own until the new
+    /// threads are attached. If that VM is not adopted, the check is begun again.
     fn has_starting_vm(&self, pod: &PodUid) -> bool {
         let view = self.engine.view();
         let known = view.instances.get(pod);
-        known.is_some_and(|known| self.starting.contains_key(&known.origin))
+        let starting = known.and_then(|known| self.starting.get(&known.origin));
+        starting.is_some_and(StartingVm::is_created)
     }
 
     /// Scan the container of an adopted instance.

@@ -11,7 +11,8 @@
 //! | `vm_end` | whether a VM that ended was the container's adopted one |
 //! | `register_and_attach` | the calls to the engine |
 //! | `task` | receives KVM's events, and takes the next step for each container |
-//! | `kvm_event` | what an event begins |
+//! | `kvm_event` | what each event of KVM starts |
+//! | `sweep` | lists the containers that match a rule |
 //! | `status` | the journal's messages and the view |
 //!
 //! Without a rule there are no events, scans or timers. Only the engine holds which VMs are adopted, in the instances' records. The state
@@ -24,6 +25,7 @@ mod register_and_attach;
 mod scan;
 mod starting_vm;
 mod status;
+mod sweep;
 mod task;
 mod vm_end;
 

@@ -136,6 +136,11 @@ impl StartingVm {
         self.has_newer_vm
     }
 
+    /// Whether a VM was created in the container, and not only its known VM is checked again.
+    pub(super) fn is_created(&self) -> bool {
+        self.has_newer_vm || self.cause == ScanCause::VmCreated
+    }
+
     /// A scan ended at `now`.
     pub(super) fn scanned(&mut self, outcome: ScanOutcome, now: Instant) -> Next {
         match outcome {
@@ -391,5 +396,19 @@ mod tests {
         assert_eq!(scans(sweep(), began, |_| ScanOutcome::Waiting(None)), nothing);
         let (after, count, _) = scans(sweep(), began, |_| waiting());
         assert!(after >= 30_000 && count > 5, "{after} {count}");
+    }
+
+    #[test]
+    fn a_known_vm_that_is_checked_again_is_no_created_one_until_another_is_created() {
+        let now = Instant::now();
+        assert!(StartingVm::created(container(), now).is_created());
+        for mut known in [
+            StartingVm::recheck(container(), now),
+            StartingVm::sweep(container(), now),
+        ] {
+            assert!(!known.is_created());
+            known.created_again(now);
+            assert!(known.is_created());
+        }
     }
 }

@@ -18,6 +18,7 @@ use super::budget::Budgets;
 use super::pod_search::PodSearches;
 use super::scan::{Adoptable, ScanOutcome};
 use super::starting_vm::{Next, StartingVm};
+use super::sweep::Sweeps;
 use super::{register_and_attach::adopt, scan, vm_end};
 use crate::engine::{CallChange, Handle, RollbackError};
 use crate::journal;
@@ -37,7 +38,8 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
         unadopted: BTreeMap::new(),
         undone: BTreeMap::new(),
         without_rule: BTreeSet::new(),
-        end_checks: vm_end::Checks::default(),
+        sweeps: Sweeps::default(),
+        end_checks: vm_end::EndChecks::default(),
         tasks: JoinSet::new(),
         next_audit: None,
     };
@@ -72,8 +74,10 @@ async fn next_event(events: &mut Option<KvmEvents>) -> Result<KvmMessage, KvmEve
 
 /// The result of a task.
 pub(super) enum TaskResult {
-    /// The containers that match a rule.
+    /// All containers that match a rule.
     Swept(Vec<(CgroupPath, ContainerCgroup)>),
+    /// The containers of a pod that match a rule.
+    Searched(Vec<(CgroupPath, ContainerCgroup)>),
     Scanned(CgroupPath, ScanOutcome),
     /// Whether all threads of an adopted VM have ended.
     EndChecked(PodUid, bool),
@@ -91,7 +95,7 @@ pub(super) struct Answer {
 
 pub(super) struct Adoption {
     pub(super) engine: Handle,
-    settings: watch::Receiver<Arc<Settings>>,
+    pub(super) settings: watch::Receiver<Arc<Settings>>,
     reconciled: watch::Receiver<()>,
     views: watch::Receiver<Arc<model::Node>>,
     /// `None` without a rule, or if there is no socket: then VMs are found by audits.
@@ -107,8 +111,9 @@ pub(super) struct Adoption {
     undone: BTreeMap<CgroupPath, Adoptable>,
     /// Containers that match no rule and in which a VM was created. They are not scanned again.
     pub(super) without_rule: BTreeSet<CgroupPath>,
+    pub(super) sweeps: Sweeps,
     /// Adopted VMs that may have ended.
-    pub(super) end_checks: vm_end::Checks,
+    pub(super) end_checks: vm_end::EndChecks,
     pub(super) tasks: JoinSet<TaskResult>,
     /// `None` without a rule.
     next_audit: Option<Instant>,
@@ -124,6 +129,7 @@ impl Adoption {
             self.events = None;
             self.next_audit = None;
             self.starting.clear();
+            self.check_all_ends();
             self.searches = PodSearches::default();
             self.unadopted.clear();
             return self.show();
@@ -181,18 +187,6 @@ impl Adoption {
         starting.chain(self.searches.next()).chain(self.next_audit).min()
     }
 
-    /// List all containers that match a rule; `only_whole`: those that a rule adopts whole.
-    pub(super) fn sweep(&mut self, only_whole: bool) {
-        let (system, settings) = (self.engine.system().clone(), self.settings.borrow().clone());
-        self.tasks.spawn_blocking(move || {
-            TaskResult::Swept(scan::containers_with_rule(
-                &system,
-                &settings.policies.adopt,
-                only_whole,
-            ))
-        });
-    }
-
     /// Begin the audit and the scans that are due.
     fn begin_due_work(&mut self, now: Instant) {
         if self.next_audit.is_some_and(|audit| audit <= now) {
@@ -201,7 +195,7 @@ impl Adoption {
         for pod in self.searches.begin_due(now) {
             let (system, settings) = (self.engine.system().clone(), self.settings.borrow().clone());
             self.tasks.spawn_blocking(move || {
-                TaskResult::Swept(scan::whole_containers_of(&system, &settings.policies.adopt, &pod))
+                TaskResult::Searched(scan::whole_containers_of(&system, &settings.policies.adopt, &pod))
             });
         }
         for (origin, starting_vm) in &mut self.starting {
@@ -258,12 +252,10 @@ impl Adoption {
         let now = Instant::now();
         match ended {
             Ok(TaskResult::Swept(containers)) => {
-                for (origin, container) in containers {
-                    self.starting
-                        .entry(origin)
-                        .or_insert_with(|| StartingVm::sweep(container, now));
-                }
+                self.swept(containers, now);
+                self.sweep_ended();
             }
+            Ok(TaskResult::Searched(containers)) => self.swept(containers, now),
             Ok(TaskResult::Scanned(origin, outcome)) => {
                 if let Some(container) = ContainerCgroup::parse(origin.as_str()) {
                     self.budgets.end(&container.pod, now);
@@ -276,10 +268,20 @@ impl Adoption {
             // A scan or a call panicked. It is not known which, so all that are under way are dropped, and begun again by the next audit.
             Err(error) => {
                 self.budgets.clear();
-                self.end_checks.clear();
                 self.starting.retain(|_, starting_vm| starting_vm.due().is_some());
+                self.end_checks.clear();
+                self.check_all_ends();
+                self.sweep_ended();
                 tracing::warn!("adoption: {error}");
             }
+        }
+    }
+
+    fn swept(&mut self, containers: Vec<(CgroupPath, ContainerCgroup)>, now: Instant) {
+        for (origin, container) in containers {
+            self.starting
+                .entry(origin)
+                .or_insert_with(|| StartingVm::sweep(container, now));
         }
     }
 
@@ -342,11 +344,16 @@ impl Adoption {
 
     /// End the scans of a container, unless another VM was created in it meanwhile.
     fn end_scans(&mut self, origin: &CgroupPath, now: Instant) {
-        if let Some(starting_vm) = self.starting.remove(origin)
-            && starting_vm.has_newer_vm()
-        {
+        let Some(ended) = self.starting.remove(origin) else {
+            return;
+        };
+        let (is_created, pod) = (ended.is_created(), ended.container.pod.clone());
+        if ended.has_newer_vm() {
             self.starting
-                .insert(origin.clone(), StartingVm::created(starting_vm.container, now));
+                .insert(origin.clone(), StartingVm::created(ended.container, now));
+        } else if is_created {
+            // The end of the former VM was not acted on while this one started.
+            self.begin_end_check(pod);
         }
     }
 

@@ -1,7 +1,7 @@
-//! The end of a VM whose VMM lives on, as that of a Cloud Hypervisor whose guest was shut down, where the container's own cgroup is the
-//! partition. Elsewhere the cgroup of the vCPU threads tells of it, and where the VMM ends too its process does: both are the engine's.
+//! Detects the end of an adopted VM whose VMM keeps running, as Cloud Hypervisor does when its guest shuts down, where the container's own
+//! cgroup is the partition. The engine detects the other ends: by the vCPU threads' own cgroup, or by the end of the VMM's process.
 //!
-//! KVM's event only has the threads looked at: the container may have other VMs, and a pod can make and end as many as it likes.
+//! A KVM event only starts a check of the threads: the container may have other VMs, and a pod can create and destroy any number of them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use tokio::time::sleep;
 
 use crate::engine::{Handle, Peer};
 
-/// The pauses before the readings. A thread that has ended may be in `/proc` for a moment, and Cloud Hypervisor restarts a guest in another VM,
-/// which it makes as soon as the former one has ended.
+/// The pauses before the checks of the threads. A thread that has ended may stay in `/proc` for a moment, and Cloud Hypervisor reboots a guest
+/// by creating a new VM as soon as the old one has ended.
 const READ_PAUSES: [Duration; 3] = [
     Duration::from_millis(200),
     Duration::from_millis(200),
     Duration::from_secs(1),
 ];
 
-/// The instances whose threads are looked at, and whether another VM ended meanwhile.
+/// The instances whose threads are being checked, and whether another VM was destroyed meanwhile.
 #[derive(Debug, Default)]
-pub(super) struct Checks(BTreeMap<PodUid, bool>);
+pub(super) struct EndChecks(BTreeMap<PodUid, bool>);
 
-impl Checks {
-    /// Whether to begin; if the threads of this pod are looked at already, they are looked at again afterwards.
+impl EndChecks {
+    /// Whether to start a check. One that is running for this pod is repeated when it ends.
     pub(super) fn begin(&mut self, pod: &PodUid) -> bool {
         let is_again = self.0.get_mut(pod).map(|again| *again = true).is_some();
         if !is_again {
@@ -37,25 +37,31 @@ impl Checks {
         !is_again
     }
 
-    /// A look ended; whether to begin again.
-    pub(super) fn end(&mut self, pod: &PodUid) -> bool {
+    /// A check ended; whether to start another one.
+    pub(super) fn finish(&mut self, pod: &PodUid) -> bool {
         self.0.remove(pod).unwrap_or_default()
     }
 
-    /// A look ended, and it is not known which.
+    /// A check ended, and it is not known which.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// The pod of which a VM may have ended that a thread in this cgroup had made, if that VM may be its instance's.
+/// The pod whose adopted VM may have ended when a VM is destroyed that a thread in this cgroup created.
 pub(super) fn pod(cgroup: CgroupPath, view: &model::Node) -> Option<PodUid> {
     let pod = Peer::of(cgroup).pod()?.clone();
     instance(&pod, view).map(|_| pod)
 }
 
+/// The pods with an adopted VM whose end is to be detected here.
+pub(super) fn all(view: &model::Node) -> Vec<PodUid> {
+    let pods = view.instances.keys();
+    pods.filter(|pod| instance(pod, view).is_some()).cloned().collect()
+}
+
 /// The adopted VM of this pod, if its container's cgroup is the partition.
-fn instance<'a>(pod: &PodUid, view: &'a model::Node) -> Option<&'a model::Instance> {
+pub(super) fn instance<'a>(pod: &PodUid, view: &'a model::Node) -> Option<&'a model::Instance> {
     let known = view.instances.get(pod)?;
     let is_partition = known.isolation.known() == Some(Isolation::Container);
     (is_partition && known.adopted_by.is_some() && !known.vcpus.is_empty()).then_some(known)
@@ -122,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn vms_that_the_engine_hears_of_itself_and_whole_containers_are_not_looked_at() {
+    fn vms_that_the_engine_hears_of_itself_and_whole_containers_are_not_checked() {
         let changes: [fn(&mut model::Instance); 3] = [
             |one| one.isolation = Isolation::Vcpus.into(),
             |one| one.adopted_by = None,
@@ -134,12 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn events_during_a_look_are_one_more_look() {
-        let (mut checks, uid) = (Checks::default(), PodUid::parse(POD).unwrap());
+    fn events_during_a_check_are_one_more_check() {
+        let (mut checks, uid) = (EndChecks::default(), PodUid::parse(POD).unwrap());
         assert!(checks.begin(&uid));
         assert!(!checks.begin(&uid) && !checks.begin(&uid));
-        assert!(checks.end(&uid));
+        assert!(checks.finish(&uid));
         assert!(checks.begin(&uid));
-        assert!(!checks.end(&uid));
+        assert!(!checks.finish(&uid));
     }
 }

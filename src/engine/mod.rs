@@ -12,7 +12,7 @@
 //! | `picture` (`read_node`, `read_instance`) | what is known, and its parts read again |
 //! | `read_cgroups`, `outside_units`, `read_limits`, `sibling_containers`, `kubelet_file` | reading cgroups, units outside and workers, limits, other containers, kubelet's file |
 //! | `delayed_condition`, `kvm_threads` | conditions that count after a delay; threads that KVM makes after the guest has started |
-//! | `vmm_end` | the end of a VMM whose container's own cgroup is the partition |
+//! | `vmm_exit` | the exit of a VMM whose container's own cgroup is the partition |
 //! | `turn`, `pass`, `pass_log` | one turn; the turns from the first with work to the last, and what they did |
 //! | `apply`, `systemd_calls` | taking steps; those that systemd takes, without waiting for it |
 //! | `move_tasks` | moving and pinning tasks, only those of the instance and its container |
@@ -79,7 +79,7 @@ mod turn;
 mod view;
 mod view_writer;
 mod visible_to_pods;
-mod vmm_end;
+mod vmm_exit;
 mod watch;
 
 pub use calls::attach::{AttachRequest, Placed, VcpuRequest, Vmm};

@@ -16,7 +16,7 @@ use stelia_node::proc::Procs;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::vmm_end::{Vmm, WatchedVmms};
+use super::vmm_exit::{Vmm, WatchedVmms};
 
 /// What is to be read again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -119,12 +119,13 @@ impl KernelProcs {
     }
 }
 
-/// Returns once all threads of a pidfd's process have ended. Belongs to the runtime it is called in.
+/// What returns once all threads of a pidfd's process have ended. Belongs to the runtime it is called in.
 ///
 /// # Errors
 /// The descriptor cannot be waited for.
-pub async fn ended(pidfd: OwnedFd) -> io::Result<()> {
-    async_fd::register(pidfd)?.readable().await.map(drop)
+pub fn ended(pidfd: OwnedFd) -> io::Result<impl Future<Output = io::Result<()>> + Send + 'static> {
+    let pidfd = async_fd::register(pidfd)?;
+    Ok(async move { pidfd.readable().await.map(drop) })
 }
 
 /// The process a pidfd stands for, numbered as on the host.
@@ -394,7 +395,7 @@ mod tests {
         let procs = KernelProcs::new("/proc");
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let end = tokio::spawn(ended(procs.open_pidfd(pid).unwrap()));
+        let end = tokio::spawn(ended(procs.open_pidfd(pid).unwrap()).unwrap());
         tokio::task::yield_now().await;
         assert!(!end.is_finished());
         child.kill().unwrap();

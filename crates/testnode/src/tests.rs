@@ -192,7 +192,7 @@ fn the_first_process_takes_its_namespace_along_wherever_the_others_are() {
 async fn a_pidfd_is_readable_once_its_process_has_ended() {
     let (model, _directory) = node(Kernel::V6_12);
     let pid = model.spawn(1, "task").unwrap();
-    let end = tokio::spawn(stelia_node::proc::ended(model.open_pidfd(pid).unwrap()));
+    let end = tokio::spawn(stelia_node::proc::ended(model.open_pidfd(pid).unwrap()).unwrap());
     let another = model.spawn(1, "task").unwrap();
     model.end(another).unwrap();
     tokio::task::yield_now().await;

@@ -29,7 +29,7 @@ mod refused;
 mod repair;
 mod tenant;
 mod until_attached;
-mod vmm_end;
+mod vmm_exit;
 mod workers;
 
 use std::collections::BTreeMap;

@@ -13,7 +13,7 @@ use stelia_settings::{Partition, Policies, TreeHome};
 use super::Picture;
 use crate::engine::out_of_date::{Dirty, Stale, StaleLimits};
 use crate::engine::read_limits::{LastLimits, Side};
-use crate::engine::vmm_end::Vmm;
+use crate::engine::vmm_exit::Vmm;
 use crate::engine::watch::{Place, Watcher, directory};
 use crate::engine::{in_place, read_cgroups, sibling_containers};
 

@@ -1,10 +1,11 @@
-//! The end of a VMM whose container's own cgroup is the partition.
+//! Releases the CPUs of an adopted VM when its VMM ends, where the container's own cgroup is the partition.
 //!
-//! vCPU threads in a cgroup of their own leave it empty, of which its `cgroup.events` tells. Here other processes of the container are in the
-//! same cgroup, so none of its files tells of the end. A pidfd of the VMM's process does: the kernel makes it readable when all
-//! threads of the process have ended. It only wakes the engine, which then reads the instance.
+//! Elsewhere the vCPU threads have a cgroup of their own, whose `cgroup.events` reports when it becomes empty. Here the cgroup also has the
+//! container's other processes, so no cgroup file reports the end. A pidfd of the VMM does: it becomes readable when all threads of the
+//! process have ended. That only wakes the engine, which then reads the instance.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 use stelia_decide::Instance;
 use stelia_kubelet::PodUid;
@@ -19,7 +20,7 @@ pub(super) struct Vmm {
 }
 
 impl Vmm {
-    /// The VMM that is to be watched. Who registered itself deregisters itself.
+    /// The VMM to watch, if the instance was adopted. A runner that registers its VM also deregisters it, so its VMM is not watched.
     pub(super) fn of(instance: &Instance) -> Option<Self> {
         let record = &instance.record;
         if !record.is_container() || record.adopted.is_none() {
@@ -63,24 +64,29 @@ impl WatchedVmms {
         }
         self.0.remove(pod);
         let Some(vmm) = vmm else { return Ok(()) };
+        let unwatched =
+            |error: &dyn Display| format!("the end of its VMM is not watched; only the audit finds it: {error}");
         let pidfd = match procs.open_pidfd(vmm.process) {
             Ok(pidfd) => Some(pidfd),
             Err(error) if error.is_gone() => None,
-            Err(error) => {
-                return Err(format!(
-                    "the end of its VMM is not watched, it is found by the audit only: {error}"
-                ));
-            }
+            Err(error) => return Err(unwatched(&error)),
         };
-        // The process could have ended before its pidfd was opened, and its number been reused. While the thread that belongs to it lives,
-        // it was not.
-        let is_its = procs.identify(vmm.vcpu.id).is_ok_and(|now| now == vmm.vcpu);
-        let task = match pidfd.filter(|_| is_its) {
-            Some(pidfd) => Some(tokio::spawn(async move {
-                if ended(pidfd).await.is_ok() {
-                    wake();
-                }
-            })),
+        // The process may have ended before the pidfd was opened, and its PID may have been reused. It was not if the vCPU thread still
+        // exists.
+        let is_same_process = match procs.identify(vmm.vcpu.id) {
+            Ok(now) => now == vmm.vcpu,
+            Err(error) if error.is_gone() => false,
+            Err(error) => return Err(unwatched(&error)),
+        };
+        let task = match pidfd.filter(|_| is_same_process) {
+            Some(pidfd) => {
+                let end = ended(pidfd).map_err(|error| unwatched(&error))?;
+                Some(tokio::spawn(async move {
+                    if end.await.is_ok() {
+                        wake();
+                    }
+                }))
+            }
             None => {
                 wake();
                 None
