@@ -1,84 +1,84 @@
-//! Whether a runtime of the node's containers is a crun that limits those which kubelet does not limit.
+//! Containers with exclusive CPUs whose CPU quota is below these CPUs, as crun before 1.22 writes it where kubelet sets none.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use stelia_node::cgroup::KernelCgroups;
-use stelia_node::containers::all_containers;
-use stelia_node::oci::{Kind, runtime_of};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::CpuManagerState;
+use stelia_node::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, read_cpus};
+use stelia_node::containers::{container_levels, least_limit_milli, pod_containers};
 
 use super::Facts;
 use super::checks::{Finding, ok, unknown, warning};
+use crate::shared::output::counted;
 
-/// The first version in which a quota of -1, which kubelet sends for a container with exclusive CPUs, is no limit (containers/crun issue 1794).
-const FIXED: (u32, u32) = (1, 22);
-
-/// The runtimes of the containers that run.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Runtimes {
-    /// Each crun, with what it prints as its version, or why that is not known.
-    pub(super) cruns: BTreeMap<PathBuf, Result<String, String>>,
-    /// How many containers there are of which the runtime is not known, and how many in all.
-    pub(super) unknown: (usize, usize),
+/// A container with exclusive CPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Quota {
+    /// Its cgroup.
+    pub(super) cgroup: String,
+    /// How many exclusive CPUs it has.
+    pub(super) cpus: u64,
+    /// What its `cpu.max` allows, thousandths of a CPU; `None` without a limit.
+    pub(super) milli: Option<u64>,
 }
 
-impl Runtimes {
-    /// Reads which runtime each container has; `root` is `/`. `version` has a program print its version.
-    pub(super) fn read(root: &Path, version: impl Fn(&Path) -> Result<String, String>) -> Self {
-        let all = all_containers(&KernelCgroups::new(root.join("sys/fs/cgroup"))).unwrap_or_default();
-        let known = all
-            .iter()
-            .filter_map(|(_, container)| runtime_of(root, &container.container_id));
-        let known: Vec<_> = known.collect();
-        let unknown = (all.len() - known.len(), all.len());
-        let cruns = known.into_iter().filter(|runtime| runtime.kind == Kind::Crun);
-        let mut of_programs = BTreeMap::new();
-        for crun in cruns {
-            of_programs
-                .entry(crun.binary)
-                .or_insert_with_key(|program| version(program));
-        }
-        Self {
-            cruns: of_programs,
-            unknown,
-        }
+impl Quota {
+    fn is_too_low(&self) -> bool {
+        self.milli.is_some_and(|milli| milli < self.cpus.saturating_mul(1000))
     }
 }
 
-/// The first two numbers of `crun version 1.21`, and the version as it is printed.
-fn version(printed: &str) -> Option<((u32, u32), &str)> {
-    let text = printed.lines().next()?.strip_prefix("crun version ")?.trim();
-    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    Some(((numbers.next()?.ok()?, numbers.next()?.ok()?), text))
+/// The quotas of the containers that kubelet gave exclusive CPUs; `root` is `/`.
+///
+/// # Errors
+/// Why a quota is not known.
+pub(super) fn read(root: &Path, state: &CpuManagerState) -> Result<Vec<Quota>, String> {
+    let cgroups = KernelCgroups::new(root.join("sys/fs/cgroup"));
+    let mut quotas = Vec::new();
+    for (pod, entries) in &state.entries {
+        let containers = pod_containers(&cgroups, pod).map_err(|error| error.to_string())?;
+        for (cgroup, _) in containers {
+            let levels = container_levels(&cgroup);
+            let given = |cpus: &&CpuSet| levels.iter().any(|level| has(&cgroups, level, cpus));
+            let Some(cpus) = entries.values().find(given) else {
+                continue;
+            };
+            let (cpus, cgroup) = (cpus.len() as u64, cgroup.to_string());
+            let milli = least_limit_milli(&cgroups, levels).map_err(|error| error.to_string())?;
+            quotas.push(Quota { cgroup, cpus, milli });
+        }
+    }
+    Ok(quotas)
+}
+
+/// Whether kubelet gave a container these CPUs, by the `cpuset.cpus` of its cgroup: an entry has the container's name, which only root reads.
+fn has(cgroups: &dyn Cgroups, cgroup: &CgroupPath, cpus: &CpuSet) -> bool {
+    !cpus.is_empty() && read_cpus(cgroups, cgroup, File::Cpus).is_ok_and(|own| own == *cpus)
 }
 
 pub(super) fn check(facts: &Facts) -> Finding {
-    let (mut old, mut unclear, mut fixed) = (Vec::new(), Vec::new(), Vec::new());
-    for (program, printed) in &facts.runtimes.cruns {
-        let program = program.display();
-        match printed.as_deref().map(version) {
-            Ok(Some((numbers, text))) if numbers < FIXED => old.push(format!("crun {text} ({program})")),
-            Ok(Some((_, text))) => fixed.push(format!("crun {text} ({program})")),
-            Ok(None) => unclear.push(format!("{program} does not print a version of crun")),
-            Err(error) => unclear.push(format!("{program}: {error}")),
-        }
-    }
-    if !old.is_empty() {
-        return warning(
+    let quotas = match &facts.quotas {
+        Ok(quotas) => quotas,
+        Err(why) => return unknown(format!("the CPU quotas of containers are not known: {why}")),
+    };
+    let low: Vec<String> = quotas
+        .iter()
+        .filter(|quota| quota.is_too_low())
+        .map(|quota| {
+            let percent = quota.milli.unwrap_or_default() / 10;
             format!(
-                "{}: a container with exclusive CPUs has 1 % of a CPU where kubelet sets no quota",
-                old.join(", ")
-            ),
-            "install crun 1.22 or newer, or use runc, and start the containers anew: cpu.max stays as it was written (containers/crun issue 1794)",
-        );
+                "{} has {} of its own and a quota of {percent} % of a CPU",
+                quota.cgroup,
+                counted(quota.cpus, "CPU")
+            )
+        })
+        .collect();
+    if low.is_empty() {
+        return ok("no container with exclusive CPUs has a CPU quota below them");
     }
-    let (unread, all) = facts.runtimes.unknown;
-    if unread > 0 {
-        unclear.push(format!("not known of {unread} of {all} containers; run it as root"));
-    }
-    match (unclear.is_empty(), fixed.is_empty()) {
-        (false, _) => unknown(unclear.join(", ")),
-        (true, false) => ok(fixed.join(", ")),
-        (true, true) => ok("no container has it as its runtime"),
-    }
+    warning(
+        low.join("; "),
+        "where it is 1 %, crun before 1.22 wrote it (containers/crun issue 1794): install crun 1.22 or newer, or use runc, and start the \
+         containers anew: cpu.max stays as it was written",
+    )
 }

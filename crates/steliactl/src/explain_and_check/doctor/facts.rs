@@ -16,7 +16,7 @@ use stelia_node::cgroup::hierarchy;
 use stelia_node::locality::Localities;
 use stelia_settings::Settings;
 
-use super::crun::Runtimes;
+use super::crun::{self, Quota};
 use super::device_plugin::{self, DevicePlugin};
 use super::dra::{self, Drivers};
 use super::noise::{Noise, is_domain, isolcpus_list};
@@ -24,7 +24,6 @@ use super::publish::Published;
 use super::scheduler_settings::Scheduling;
 use super::vm_memory::OutsideMemory;
 use super::{ConfigProblem, KubeletFiles, KubeletHome, Misplaced, locality};
-use crate::shared::commands::printed;
 use crate::shared::files::below;
 use crate::shared::kernel::numbered;
 
@@ -54,8 +53,8 @@ pub struct Facts {
     pub(crate) files: KubeletFiles,
     /// The DRA drivers that give CPUs to containers.
     pub(crate) dra: Drivers,
-    /// The runtimes of the containers.
-    pub(crate) runtimes: Runtimes,
+    /// The CPU quotas of the containers with exclusive CPUs.
+    pub(crate) quotas: Result<Vec<Quota>, String>,
     /// Settings of the kernel's scheduler other than cpusets.
     pub(crate) scheduling: Scheduling,
     /// CPUs that `isolcpus=` takes out of the scheduler's balancing.
@@ -121,16 +120,14 @@ impl Facts {
         };
         let allocator = settings.policies.allocator;
         let folder = below(root, &kubelet_root);
-        let state = folder.join(CPU_MANAGER_STATE);
+        let state = cpu_manager_state(&folder.join(CPU_MANAGER_STATE), allocator.source);
         let topology = Topology::read(&sys).map_err(|error| error.to_string());
         let near = |topology: &Topology| locality::read(root, topology, &folder);
         let cmdline = text(&root.join("proc/cmdline")).unwrap_or_default();
         let kernel = text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
         Self {
             dra: dra::read(root, &folder),
-            runtimes: Runtimes::read(root, |program| {
-                printed(root, &[&program.to_string_lossy(), "--version"])
-            }),
+            quotas: state.clone().and_then(|state| crun::read(root, &state)),
             scheduling: Scheduling::read(root, &kernel),
             kernel,
             systemd: systemd(root),
@@ -143,15 +140,7 @@ impl Facts {
             topology,
             kubelet,
             home,
-            state: match fs::read(&state) {
-                Err(error) if error.kind() == ErrorKind::NotFound && allocator.source == CpuSource::Steliad => {
-                    Ok(CpuManagerState::absent())
-                }
-                read => read
-                    .map_err(|error| error.to_string())
-                    .and_then(|bytes| CpuManagerState::parse(&bytes).map_err(|error| error.to_string()))
-                    .map_err(|error| format!("{}: {error}", state.display())),
-            },
+            state,
             allocator,
             isolcpus: isolcpus(&cmdline),
             cmdline,
@@ -172,6 +161,18 @@ impl Facts {
             tracing: sys.join("kernel/tracing/events").is_dir(),
             noise: None,
         }
+    }
+}
+
+fn cpu_manager_state(file: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
+    match fs::read(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound && source == CpuSource::Steliad => {
+            Ok(CpuManagerState::absent())
+        }
+        read => read
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| CpuManagerState::parse(&bytes).map_err(|error| error.to_string()))
+            .map_err(|error| format!("{}: {error}", file.display())),
     }
 }
 

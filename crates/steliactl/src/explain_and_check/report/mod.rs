@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +31,6 @@ use crate::explain_and_check::doctor::{self, Examined};
 use crate::explain_and_check::ledger;
 use crate::explain_and_check::quiet::{self, Quietness};
 use crate::explain_and_check::verify::{self, Verified};
-use crate::shared::commands::printed;
 use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod, Selection, Why, not_isolated, to_do};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
@@ -251,6 +251,19 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
 fn kubelets_own(root: &Path) -> Result<Value, String> {
     let read = config::read(&root.join("proc"), root).map_err(|error| error.in_full())?;
     serde_json::to_value(read).map_err(|error| error.to_string())
+}
+
+/// What a command prints on this host; of a node in a folder nothing can.
+fn printed(root: &Path, command: &[&str]) -> Result<String, String> {
+    let (Some((program, arguments)), true) = (command.split_first(), root == Path::new("/")) else {
+        return Err("not of this host".to_owned());
+    };
+    let answer = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let answer = answer.map_err(|cause| format!("run {program}: {cause}"))?;
+    match answer.status.success() {
+        true => Ok(String::from_utf8_lossy(&answer.stdout).into_owned()),
+        false => Err(format!("{program}: {}", String::from_utf8_lossy(&answer.stderr).trim())),
+    }
 }
 
 /// Whether we may not see which files a process has open.

@@ -1,94 +1,69 @@
-//! The runtimes of the containers.
+//! The CPU quotas of containers with exclusive CPUs.
 
-use std::os::unix::fs::PermissionsExt;
-
-use super::super::crun::Runtimes;
+use super::super::crun::{Quota, read};
 use super::*;
 
-/// As Debian 13's prints it.
-const OLD: &str = "crun version 1.21\ncommit: 10269840aa07fb7e6b7e1acff6198692d8ff5c88\nspec: 1.0.0\n";
-
-fn check(cruns: &[(&str, Result<&str, &str>)], unknown: (usize, usize)) -> Check {
-    let own = |said: &Result<&str, &str>| said.map(str::to_owned).map_err(str::to_owned);
-    let runtimes = Runtimes {
-        cruns: cruns.iter().map(|(path, said)| (path.into(), own(said))).collect(),
-        unknown,
-    };
-    let all = checks(&Facts { runtimes, ..fit() });
+fn check(quotas: Result<Vec<Quota>, String>) -> Check {
+    let all = checks(&Facts { quotas, ..fit() });
     all.into_iter().find(|check| check.check == "crun").unwrap()
 }
 
 #[rstest]
-#[case(OLD, Verdict::Warning)]
-#[case("crun version 0.17.110-1f21\n", Verdict::Warning)]
-#[case("crun version 1.22\n", Verdict::Ok)]
-#[case("crun version 1.22.0.0.0.8-3a4b\n", Verdict::Ok)]
-#[case("crun version 1.27-dirty", Verdict::Ok)]
-#[case("crun version 2.0\n", Verdict::Ok)]
-#[case("runc version 1.1.15\n", Verdict::Unknown)]
-#[case("crun version \n", Verdict::Unknown)]
-#[case("", Verdict::Unknown)]
-fn a_crun_before_1_22_is_told_by_what_it_prints(#[case] printed: &str, #[case] expected: Verdict) {
-    let check = check(&[("/usr/bin/crun", Ok(printed))], (0, 1));
+#[case(2, Some(10), Verdict::Warning)]
+#[case(2, Some(1999), Verdict::Warning)]
+#[case(2, Some(2000), Verdict::Ok)]
+#[case(1, Some(1100), Verdict::Ok)]
+#[case(2, None, Verdict::Ok)]
+fn a_quota_below_the_exclusive_cpus_is_told(#[case] cpus: u64, #[case] milli: Option<u64>, #[case] expected: Verdict) {
+    let cgroup = "/kubepods.slice/a.scope".to_owned();
+    let check = check(Ok(vec![Quota { cgroup, cpus, milli }]));
     assert_eq!(check.verdict, expected, "{check:?}");
     assert_eq!(check.cure.is_empty(), expected != Verdict::Warning);
-    assert!(check.found.contains("/usr/bin/crun"), "{check:?}");
+    if milli == Some(10) {
+        let found = "/kubepods.slice/a.scope has 2 CPUs of its own and a quota of 1 % of a CPU";
+        assert_eq!(check.found, found);
+    }
 }
 
 #[test]
-fn an_old_one_beside_a_new_one_is_told_and_what_is_not_known_is_not_said_to_be_right() {
-    let both = [
-        ("/opt/bin/crun", Ok("crun version 1.27")),
-        ("/usr/bin/crun", Ok("crun version 1.21")),
-    ];
-    let old = check(&both, (3, 7));
-    assert_eq!(old.verdict, Verdict::Warning);
-    assert!(old.found.starts_with("crun 1.21 (/usr/bin/crun):"), "{old:?}");
-    let failed = check(&[("/usr/bin/crun", Err("run it: no such file"))], (0, 1));
-    assert_eq!(
-        (failed.verdict, failed.found.as_str()),
-        (Verdict::Unknown, "/usr/bin/crun: run it: no such file")
-    );
-    let unread = check(&both[..1], (3, 7));
-    assert_eq!(
-        (unread.verdict, unread.found.as_str()),
-        (Verdict::Unknown, "not known of 3 of 7 containers; run it as root")
-    );
-    assert_eq!(check(&[], (0, 7)).verdict, Verdict::Ok);
+fn what_is_not_known_is_not_said_to_be_right() {
+    let check = check(Err("cpu.max: denied".to_owned()));
+    assert_eq!(check.verdict, Verdict::Unknown);
+    assert!(check.found.ends_with("cpu.max: denied"), "{check:?}");
 }
 
 #[test]
-fn each_program_that_a_running_container_has_is_asked_once() {
+fn the_containers_are_those_with_the_cpus_of_an_entry_and_their_scope_counts_too() {
     let root = tempfile::tempdir().unwrap();
-    let file = |path: &str, text: &str| {
-        let path = root.path().join(path);
+    let pod = POD.replace('-', "_");
+    let folder = format!("sys/fs/cgroup/kubepods.slice/kubepods-pod{pod}.slice");
+    let file = |cgroup: &str, name: &str, text: &str| {
+        let path = root.path().join(&folder).join(cgroup).join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    for (number, options, state) in [
-        (1, r#"{"binary_name":"/usr/bin/crun"}"#, "status"),
-        (2, r#"{"binary_name":"/usr/bin/crun"}"#, "status"),
-        (3, "{}", "state.json"),
-        (4, "{}", "gone"),
+    let scope = |number: u32| format!("cri-containerd-{number:064x}.scope");
+    for (number, cpus, max) in [
+        (1, "1,5", "1000 100000"),
+        (2, "0,2-4,6-7", "5000 100000"),
+        (3, "1,5", "max 100000"),
     ] {
-        let id = format!("{number:064x}");
-        let bundle = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{id}");
-        file(&format!("{bundle}/config.json"), "{}");
-        file(&format!("{bundle}/options.json"), options);
-        file(&format!("run/containerd/runc/k8s.io/{id}/{state}"), "{}");
-        let pod = POD.replace('-', "_");
-        let cgroup = format!("sys/fs/cgroup/kubepods.slice/kubepods-pod{pod}.slice/cri-containerd-{id}.scope");
-        file(&format!("{cgroup}/cgroup.procs"), "");
+        file(&scope(number), "cgroup.procs", "");
+        file(&scope(number), "cgroup.events", "populated 1\nfrozen 0\n");
+        file(&scope(number), "cpuset.cpus", cpus);
+        file(&scope(number), "cpu.max", max);
     }
-    for program in ["usr/bin/crun", "usr/bin/runc"] {
-        file(program, "");
-        fs::set_permissions(root.path().join(program), fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let asked = std::cell::RefCell::new(Vec::new());
-    let read = Runtimes::read(root.path(), |program| {
-        asked.borrow_mut().push(program.to_owned());
-        Ok(OLD.to_owned())
-    });
-    assert_eq!(asked.into_inner(), [Path::new("/usr/bin/crun")]);
-    assert_eq!((read.cruns.len(), read.unknown), (1, (1, 4)));
+    // With crun the processes are one level below.
+    let inner = format!("{}/container", scope(1));
+    file(&inner, "cgroup.events", "populated 1\nfrozen 0\n");
+    file(&inner, "cpuset.cpus", "");
+    file(&inner, "cpu.max", "max 100000");
+    let mut quotas = read(root.path(), fit().state.as_ref().unwrap()).unwrap();
+    quotas.sort_by_key(|quota| quota.milli);
+    let found: Vec<_> = quotas.iter().map(|quota| (quota.cpus, quota.milli)).collect();
+    assert_eq!(found, [(2, None), (2, Some(10))]);
+    assert!(
+        quotas.iter().any(|quota| quota.cgroup.ends_with("/container")),
+        "{quotas:?}"
+    );
 }

@@ -94,7 +94,7 @@ fn fit() -> Facts {
         },
         state: Ok(state),
         dra: [].into(),
-        runtimes: super::crun::Runtimes::default(),
+        quotas: Ok(Vec::new()),
         scheduling: Scheduling::default(),
         isolcpus: cpus(""),
         nohz_full: cpus(""),
