@@ -115,10 +115,31 @@ fn k3s(root: &Path) -> Result<Vec<String>, ConfigError> {
     let mut argv = vec!["k3s".to_owned()];
     argv.extend(has_folder.then(|| format!("--config-dir={}", drop_ins.display())));
     argv.extend(name.map(|name| format!("--hostname-override={name}")));
-    // k3s copies what these name into that directory and passes neither on (`extractConfigArgs` in pkg/daemons/agent).
-    let is_copied = |flag: &str| has_folder && (flag.starts_with("--config=") || flag.starts_with("--config-dir="));
-    argv.extend(args.iter().map(|word| passed_on(word)).filter(|flag| !is_copied(flag)));
+    let kept = if has_folder {
+        without_copied(&args)
+    } else {
+        args.iter().collect()
+    };
+    argv.extend(kept.into_iter().map(|word| passed_on(word)));
     Ok(argv)
+}
+
+/// What k3s passes on of `kubelet-arg` where it copies files into its directory (`extractConfigArgs` in pkg/daemons/agent). It takes the
+/// element after a name without `=` for the value of that name, and drops it, even if the name is kept.
+fn without_copied(args: &[String]) -> Vec<&String> {
+    let mut rest = args.iter();
+    let mut kept = Vec::new();
+    while let Some(word) = rest.next() {
+        let flag = word.strip_prefix("--").unwrap_or(word);
+        let name = flag.split_once('=').map(|(name, _)| name);
+        if name.is_none() {
+            rest.next();
+        }
+        if !matches!(name.unwrap_or(flag), "config" | "config-dir") {
+            kept.push(word);
+        }
+    }
+    kept
 }
 
 /// A value of `kubelet-arg` as the flag that k3s makes of it (`GetArgs` in pkg/util/args.go): without a value it is a switch, and `+` or

@@ -156,8 +156,9 @@ fn what_k3s_copies_into_its_own_directory_does_not_replace_that() {
     // What they were copied from may be gone, or changed since k3s started.
     machine.write(
         "root/etc/rancher/k3s/config.yaml",
-        "kubelet-arg:\n- config=/etc/kubelet.yaml\n- --config-dir=/etc/kubelet.d\n- fail-swap-on\n\
-         - feature-gates+=InPlacePodVerticalScaling=false\n- topology-manager-policy=restricted\n",
+        "kubelet-arg:\n- config=/etc/kubelet.yaml\n- --config-dir\n- /etc/kubelet.d\n\
+         - feature-gates+=InPlacePodVerticalScaling=false\n- topology-manager-policy=restricted\n\
+         - fail-swap-on\n- topology-manager-policy=best-effort\n",
     );
     let config = machine.config().unwrap();
     assert_eq!(
