@@ -330,7 +330,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,quick)"
 
 # What is too long for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement")
+check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement"), and SECTIONS=real BIN=DIR
 	@packaging/tools/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
