@@ -256,18 +256,18 @@ fn a_vm_of_any_vmm_is_heard_to_begin_and_to_end_in_the_daemons_sandbox() {
         for shape in &SHAPES {
             let pod = start(shape);
             let threads = threads(&pod, shape);
-            let maker = number_of(&threads_of(pod.pid), &shape.recording().vm_made_by).cast_signed();
+            let creator = number_of(&threads_of(pod.pid), &shape.recording().vm_created_by).cast_signed();
             let began = listener.next_vm(&format!("a VM like {}'s", shape.like));
             println!("  {}: {began:?}", shape.like);
             assert_eq!(
                 (began.change, began.thread, began.count),
-                (Change::Created, maker, 1),
+                (Change::Created, creator, 1),
                 "{threads:#?}"
             );
             assert!(created.is_none_or(|before| before + 1 == began.created), "{created:?}");
             created = Some(began.created);
             // It is the node's number of the thread: the container counts its own from 1.
-            let status = read(format!("/proc/{maker}/status"));
+            let status = read(format!("/proc/{creator}/status"));
             let numbers = status
                 .lines()
                 .find_map(|line| line.strip_prefix("NSpid:"))

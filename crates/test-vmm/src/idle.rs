@@ -46,7 +46,7 @@ impl Thread {
 
 impl Threads {
     /// Have exactly those of these names.
-    pub fn become_these(&mut self, names: &[&str]) -> anyhow::Result<()> {
+    pub fn set_names(&mut self, names: &[&str]) -> anyhow::Result<()> {
         let mut missing = names.to_vec();
         for thread in std::mem::take(&mut self.0) {
             match missing.iter().position(|name| *name == thread.name) {
@@ -90,7 +90,7 @@ impl Device {
         Ok(Self { comm, pipe })
     }
 
-    fn become_these(&mut self, names: &[String]) -> anyhow::Result<()> {
+    fn set_names(&mut self, names: &[String]) -> anyhow::Result<()> {
         let told = writeln!(self.pipe, "{}", names.join(","));
         told.with_context(|| format!("write to the process of {}", self.comm))
     }
@@ -111,17 +111,17 @@ impl Idle {
     }
 
     /// Look as at this moment.
-    pub fn become_as_at(&mut self, shape: &Shape, moment: Moment) -> anyhow::Result<()> {
+    pub fn show_moment(&mut self, shape: &Shape, moment: Moment) -> anyhow::Result<()> {
         let mut old = std::mem::take(&mut self.devices);
         for process in shape.devices(moment) {
             let mut device = match old.iter().position(|device| device.comm == process.comm) {
                 Some(at) => old.remove(at),
                 None => Device::start(shape, process)?,
             };
-            device.become_these(&process.threads)?;
+            device.set_names(&process.threads)?;
             self.devices.push(device);
         }
-        self.threads.become_these(&shape.idle_threads(moment))
+        self.threads.set_names(&shape.idle_threads(moment))
     }
 }
 
@@ -132,7 +132,7 @@ pub fn be_device(comm: &str) -> anyhow::Result<()> {
     for line in io::stdin().lines() {
         let line = line.context("read from the VMM's process")?;
         let names: Vec<&str> = line.split(',').filter(|name| !name.is_empty()).collect();
-        threads.become_these(&names)?;
+        threads.set_names(&names)?;
     }
     Ok(())
 }

@@ -40,5 +40,8 @@ fn main() -> anyhow::Result<()> {
 #[cfg(not(target_arch = "x86_64"))]
 fn main() -> anyhow::Result<()> {
     let shape = shape::Shape::of(Options::parse().like)?;
-    anyhow::bail!("the guest is x86 code: {} is not looked like here", shape.program())
+    anyhow::bail!(
+        "the guest is x86 code: {} cannot be imitated on this architecture",
+        shape.program()
+    )
 }

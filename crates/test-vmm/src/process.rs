@@ -47,13 +47,13 @@ pub fn main(options: &Options) -> anyhow::Result<()> {
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC).context("signalfd")?;
 
     let mut idle = Idle::new()?;
-    idle.become_as_at(&shape, Moment::Booting)?;
-    let maker = VmCreator::new(&shape, options)?;
-    let guest = maker.make(options)?;
+    idle.show_moment(&shape, Moment::Booting)?;
+    let creator = VmCreator::new(&shape, options)?;
+    let guest = creator.create(options)?;
     let vm = Vm {
         shape,
         idle,
-        maker,
+        creator,
         guest: Some(guest),
         runs: false,
     };
@@ -78,18 +78,18 @@ enum VmCreator {
     ThisThread,
     Thread {
         orders: Sender<()>,
-        made: Receiver<anyhow::Result<Guest>>,
+        created: Receiver<anyhow::Result<Guest>>,
     },
 }
 
 impl VmCreator {
     fn new(shape: &Shape, options: &Options) -> anyhow::Result<Self> {
         let (like, vcpus, memory) = (options.like, options.vcpus, options.memory.clone());
-        let Some(name) = shape.maker() else {
+        let Some(name) = shape.vm_creator() else {
             return Ok(Self::ThisThread);
         };
         let (orders, ordered) = channel();
-        let (answer, made) = channel();
+        let (answer, created) = channel();
         let thread = Builder::new().name(name.into()).spawn(move || {
             for () in ordered {
                 // Nobody waits for it any more only when the process is ending.
@@ -97,15 +97,15 @@ impl VmCreator {
             }
         });
         thread.with_context(|| format!("start the thread {name}"))?;
-        Ok(Self::Thread { orders, made })
+        Ok(Self::Thread { orders, created })
     }
 
-    fn make(&self, options: &Options) -> anyhow::Result<Guest> {
+    fn create(&self, options: &Options) -> anyhow::Result<Guest> {
         match self {
             Self::ThisThread => boot(options.like, options.vcpus, options.memory.as_deref()),
-            Self::Thread { orders, made } => {
-                orders.send(()).context("the thread that makes the VM ended")?;
-                made.recv().context("the thread that makes the VM ended")?
+            Self::Thread { orders, created } => {
+                orders.send(()).context("the thread that creates the VM ended")?;
+                created.recv().context("the thread that creates the VM ended")?
             }
         }
     }
@@ -135,7 +135,7 @@ fn start_vcpus(like: Vmm, guest: &mut Guest) -> anyhow::Result<()> {
 struct Vm {
     shape: Shape,
     idle: Idle,
-    maker: VmCreator,
+    creator: VmCreator,
     guest: Option<Guest>,
     /// Whether every vCPU has counted.
     runs: bool,
@@ -175,7 +175,7 @@ impl Vm {
             && !self.runs
             && guest.has_counted(options.vcpus)?
         {
-            self.idle.become_as_at(&self.shape, Moment::Booted)?;
+            self.idle.show_moment(&self.shape, Moment::Booted)?;
             println!("guest running");
             self.runs = true;
         }
@@ -186,7 +186,7 @@ impl Vm {
         let Some(guest) = self.guest.take() else { return Ok(()) };
         guest.shut_down()?;
         if self.shape.stays_when_shut_down() {
-            self.idle.become_as_at(&self.shape, Moment::ShutDown)?;
+            self.idle.show_moment(&self.shape, Moment::ShutDown)?;
         }
         println!("guest shut down");
         Ok(())
@@ -194,8 +194,8 @@ impl Vm {
 
     fn boot(&mut self, options: &Options) -> anyhow::Result<()> {
         if self.guest.is_none() {
-            self.idle.become_as_at(&self.shape, Moment::Booting)?;
-            self.guest = Some(self.maker.make(options)?);
+            self.idle.show_moment(&self.shape, Moment::Booting)?;
+            self.guest = Some(self.creator.create(options)?);
             self.runs = false;
         }
         Ok(())

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 pub const CLOUD_HYPERVISOR: &str = include_str!("../recordings/cloud-hypervisor-53.0.json");
 pub const FIRECRACKER: &str = include_str!("../recordings/firecracker-1.16.1.json");
-/// crosvm has one version for ever, so its file names the commit.
+/// crosvm's version never changes, so the name of its file has the commit.
 pub const CROSVM: &str = include_str!("../recordings/crosvm-0.1.0-f1e797a68dad.json");
 
 /// A VMM with two vCPUs.
@@ -14,8 +14,8 @@ pub struct Recording {
     pub version: String,
     /// Its command line without the program.
     pub options: String,
-    /// The thread that makes the VM, as KVM's uevent names it.
-    pub vm_made_by: String,
+    /// The thread that creates the VM, as KVM's uevent names it.
+    pub vm_created_by: String,
     pub steps: Vec<Step>,
 }
 

@@ -64,9 +64,9 @@ impl Shape {
         &self.first.comm
     }
 
-    /// The thread that makes the VM and starts the vCPUs. None: the main thread.
-    pub fn maker(&self) -> Option<&str> {
-        let name = &self.recording.vm_made_by;
+    /// The thread that creates the VM and starts the vCPUs. None: the main thread.
+    pub fn vm_creator(&self) -> Option<&str> {
+        let name = &self.recording.vm_created_by;
         (*name != self.first.comm).then_some(name)
     }
 
@@ -75,12 +75,12 @@ impl Shape {
         self.recording.at(Moment::ShutDown).is_some()
     }
 
-    /// The threads of its own process that do nothing here: not those of the vCPUs, the one that makes the VM, and those that KVM makes.
+    /// The threads of its own process that do nothing here: not those of the vCPUs, the one that creates the VM, and those that KVM makes.
     pub fn idle_threads(&self, moment: Moment) -> Vec<&str> {
         let own = self.recording.at(moment).and_then(|processes| processes.first());
         let threads = own.into_iter().flat_map(|own| &own.threads).map(String::as_str);
         let is_idle = |name: &&str| {
-            !name.starts_with(self.vmm.vcpu_prefix()) && !name.starts_with("kvm-") && Some(*name) != self.maker()
+            !name.starts_with(self.vmm.vcpu_prefix()) && !name.starts_with("kvm-") && Some(*name) != self.vm_creator()
         };
         threads.filter(is_idle).collect()
     }
@@ -106,7 +106,7 @@ mod tests {
                 assert_eq!(vcpus.collect::<Vec<_>>(), [&vmm.vcpu(0), &vmm.vcpu(1)]);
                 assert!(
                     shape
-                        .maker()
+                        .vm_creator()
                         .is_none_or(|name| own.threads.iter().any(|own| own == name))
                 );
                 assert_eq!((own.argv0.as_str(), own.comm.as_str()), (shape.program(), shape.comm()));

@@ -1,5 +1,6 @@
 //! The node as the kernel and systemd show it.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,8 +130,8 @@ pub fn container_and_nested(init: u32) -> BTreeMap<u32, Vec<Thread>> {
     let mut left: Vec<u32> = all.keys().copied().collect();
     while let Some(parent) = left.pop() {
         for child in children(parent) {
-            if !all.contains_key(&child) {
-                all.insert(child, threads_of(child));
+            if let Entry::Vacant(new) = all.entry(child) {
+                new.insert(threads_of(child));
                 left.push(child);
             }
         }

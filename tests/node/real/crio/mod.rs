@@ -1,6 +1,6 @@
 //! steliad beside CRI-O with crun and conmon, and a kubelet with static pods.
 
-pub(super) mod adopted;
+mod adopted;
 mod names;
 mod node;
 mod pods;
@@ -29,7 +29,7 @@ fn on_crio(body: impl FnOnce()) {
 /// Restart a unit. `holds` is what is so again afterwards, of the same container.
 fn restart(unit: &str, pod: &Pod, holds: impl Fn() -> bool) {
     run(&["systemctl", "restart", unit]);
-    wait_until_or(&format!("isolated after a restart of {unit}"), node::said, || {
+    wait_until_or(&format!("isolated after a restart of {unit}"), node::last_logs, || {
         let is_known = unit != "kubelet" || pods::pod_status(pods::short_name(pod)).is_some();
         (is_known && holds()).then_some(())
     });

@@ -2,11 +2,12 @@
 
 use serde_json::json;
 
-use super::adopted::{unregistered, until_adopted};
+use super::adopted::unregistered;
 use super::on_crio;
 use super::pods::{CONTAINER, Manifest, config};
 use crate::adopted::refused;
 use crate::contained::configure;
+use crate::real::common::adopted::until_adopted;
 use crate::support::host::{run, wait_until};
 use crate::support::pods::Pod;
 use crate::support::promise::state;

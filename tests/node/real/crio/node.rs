@@ -6,6 +6,8 @@ use std::sync::Once;
 
 use serde_json::Value;
 
+use crate::real::common::image::write;
+use crate::real::common::remove_stand_in_state;
 use crate::real::program;
 use crate::support::apiserver::ask;
 use crate::support::device_plugin::RESOURCE;
@@ -95,9 +97,9 @@ pub fn start() {
         run(&["systemctl", "daemon-reload"]);
         run(&["systemctl", "start", "registry"]);
         run(&["systemctl", "start", "crio"]);
-        forget_the_stand_in();
+        remove_stand_in_state();
         run(&["systemctl", "start", "kubelet"]);
-        wait_until_or("kubelet knows of the device plugin", said, || {
+        wait_until_or("kubelet knows of the device plugin", last_logs, || {
             let checkpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
             let known = fs::read_to_string(checkpoint).is_ok_and(|text| text.contains(RESOURCE));
             known.then_some(())
@@ -130,21 +132,12 @@ fn write_files() {
     let files = files.map(|(path, text)| (path.to_owned(), text));
     fs::create_dir_all(MANIFESTS).expect(MANIFESTS);
     for (path, text) in files.into_iter().chain(units) {
-        let folder = Path::new(&path).parent().expect("a folder");
-        fs::create_dir_all(folder).unwrap_or_else(|e| panic!("{path}: {e}"));
-        fs::write(&path, text).unwrap_or_else(|e| panic!("{path}: {e}"));
-    }
-}
-
-/// The stand-in's state is of another configuration: kubelet would not start with it.
-fn forget_the_stand_in() {
-    for name in ["cpu_manager_state", "memory_manager_state"] {
-        let _ = fs::remove_file(format!("/var/lib/kubelet/{name}"));
+        write(Path::new(&path), &text);
     }
 }
 
 /// The end of what CRI-O and kubelet say.
-pub fn said() -> String {
+pub fn last_logs() -> String {
     journal_of(&["crio", "kubelet"])
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::node::{CONTAINERS, CRUN, IMAGE, MANIFESTS, pods, said};
+use super::node::{CONTAINERS, CRUN, IMAGE, MANIFESTS, last_logs, pods};
 use crate::support::guest::Accel;
 use crate::support::host::{output, read, run, wait_until, wait_until_or};
 use crate::support::pods::Pod;
@@ -170,7 +170,7 @@ pub fn running(name: &str, restarts: u64) -> Pod {
         format!(
             "; kubelet says {:#}{}",
             pod_status(name).unwrap_or_default()["status"],
-            said()
+            last_logs()
         )
     };
     wait_until_or(&format!("the container of {name} runs"), seen, || {
@@ -239,7 +239,7 @@ pub fn delete(pod: &Pod) {
 
 fn gone(pod: &Pod) {
     let slice = pod.origin().ancestors().nth(2).expect("the pod's slice").to_owned();
-    wait_until_or(&format!("{} is gone", pod.name), said, || {
+    wait_until_or(&format!("{} is gone", pod.name), last_logs, || {
         let is_there = slice.exists() || userdata(&container_id(pod)).exists();
         (!is_there && pod_status(short_name(pod)).is_none()).then_some(())
     });

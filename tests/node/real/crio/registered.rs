@@ -62,7 +62,9 @@ fn print_container(pod: &Pod) {
 }
 
 fn until_ready(pod: &Pod) {
-    wait_until_or("kubelet says ready", super::node::said, || is_ready(pod).then_some(()));
+    wait_until_or("kubelet says ready", super::node::last_logs, || {
+        is_ready(pod).then_some(())
+    });
 }
 
 #[test]

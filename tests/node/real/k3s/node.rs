@@ -6,8 +6,9 @@ use std::path::Path;
 use std::sync::Once;
 use std::time::Duration;
 
+use crate::real::common::image::{make_image, write};
+use crate::real::common::remove_stand_in_state;
 use crate::real::kubelet::frame::{MANIFESTS, get};
-use crate::real::kubelet::runtime::{make_image, write};
 use crate::real::program;
 use crate::support::device_plugin::{FOLDER, RESOURCE};
 use crate::support::host::{journal_of, run, wait_within};
@@ -19,7 +20,7 @@ const PROGRAM: &str = "/usr/local/bin/k3s";
 /// An emulated node takes minutes to start a control plane.
 const PATIENCE: Duration = Duration::from_secs(420);
 
-/// kubelet has a port without TLS and rights, as the other jobs' kubelets have; what needs a network, or images that are not there, is off.
+/// kubelet has a port without TLS and authorization, as in the other jobs. What needs a network or missing images is off.
 const CONFIG: &str = r#"
 node-name: node
 pause-image: localhost/node:1
@@ -43,7 +44,7 @@ const SERVICE: &str = "[Service]\nType=notify\nKillMode=process\nDelegate=yes\nU
     LimitCORE=infinity\nTasksMax=infinity\nTimeoutStartSec=0\nRestart=always\nRestartSec=5s\nExecStartPre=-/sbin/modprobe overlay\n\
     ExecStart=/usr/local/bin/k3s server\n";
 
-/// k3s looks for the node's address at the default route: the one that its documentation has for nodes without a network.
+/// k3s takes the node's address from the default route. Its documentation has this one for nodes without a network.
 const ROUTE: [&str; 4] = [
     "link add dummy0 type dummy",
     "link set dummy0 up",
@@ -80,17 +81,14 @@ fn write_files() {
     let manifests = Path::new(DATA).join("agent/pod-manifests");
     fs::create_dir_all(&manifests).expect("a folder");
     symlink(&manifests, MANIFESTS).expect(MANIFESTS);
-    // The stand-in's state is of another configuration: kubelet would not start with it.
-    for name in ["cpu_manager_state", "memory_manager_state"] {
-        let _ = fs::remove_file(format!("/var/lib/kubelet/{name}"));
-    }
+    remove_stand_in_state();
 }
 
 fn wait_ready() {
     wait_within(
         PATIENCE,
         "k3s's kubelet answers and knows the device plugin",
-        said,
+        last_logs,
         || {
             let known = fs::read_to_string(format!("{FOLDER}/kubelet_internal_checkpoint"))
                 .is_ok_and(|text| text.contains(RESOURCE));
@@ -108,7 +106,7 @@ pub fn server() -> String {
 pub fn restart() {
     let before = server();
     run(&["systemctl", "restart", "--no-block", UNIT]);
-    wait_within(PATIENCE, "another k3s", said, || {
+    wait_within(PATIENCE, "another k3s", last_logs, || {
         let now = server();
         (now != before && now != "0").then_some(())
     });
@@ -116,6 +114,6 @@ pub fn restart() {
 }
 
 /// The end of what k3s and steliad say.
-pub fn said() -> String {
+pub fn last_logs() -> String {
     journal_of(&[UNIT, "stelia*"])
 }

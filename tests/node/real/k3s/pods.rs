@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::node::said;
+use super::node::last_logs;
 use crate::real::kubelet::frame::{MANIFESTS, state};
 use crate::real::kubelet::manifest::{INSTANCE, apply, of_kubelet, seen, text, vm};
 use crate::real::kubelet::runtime::containers;
@@ -51,14 +51,20 @@ pub fn started(pod: &Value) -> Pod {
 
 /// The same, of a container that was not this process before.
 pub fn another(name: &str, before: u32) -> Pod {
-    let seen_now = || format!("; kubelet says: {}{}", seen(name).unwrap_or_default()["status"], said());
+    let seen_now = || {
+        format!(
+            "; kubelet says: {}{}",
+            seen(name).unwrap_or_default()["status"],
+            last_logs()
+        )
+    };
     wait_until_or(&format!("the container of {name} runs"), seen_now, || {
         of_kubelet(&seen(name)?, INSTANCE).filter(|pod| pod.pid != before)
     })
 }
 
 pub fn until_ready(name: &str) {
-    wait_until_or(&format!("kubelet says that {name} is ready"), said, || {
+    wait_until_or(&format!("kubelet says that {name} is ready"), last_logs, || {
         (seen(name)?["status"]["containerStatuses"][0]["ready"] == true).then_some(())
     });
 }
@@ -68,7 +74,7 @@ pub fn delete_all() {
     for entry in fs::read_dir(MANIFESTS).into_iter().flatten().flatten() {
         let _ = fs::remove_file(entry.path());
     }
-    wait_until_or("no container runs and none has CPUs", said, || {
+    wait_until_or("no container runs and none has CPUs", last_logs, || {
         (containers().is_empty() && state()["entries"].is_null()).then_some(())
     });
 }

@@ -10,7 +10,7 @@ use super::pods::{another, registered, shell, started, unregistered, until_ready
 use crate::adopted::{ADOPTED, journal, refused};
 use crate::contained::configure;
 use crate::container::is_partition;
-use crate::real::crio::adopted::{is_adopted, until_adopted, until_given_back};
+use crate::real::common::adopted::{is_adopted, until_adopted, until_given_back};
 use crate::real::kubelet::manifest::{INSTANCE, delete};
 use crate::support::host::{container_of, read, run, wait_until, wait_until_or};
 use crate::support::pods::Pod;

@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::runtime::{self, containers, write};
+use super::runtime::{self, containers};
 use crate::quiet::interrupts::remember;
+use crate::real::common::image::write;
 use crate::real::program;
 use crate::support::apiserver::ask;
 use crate::support::device_plugin;
@@ -20,7 +21,7 @@ pub const MANIFESTS: &str = "/run/kubelet-node/manifests";
 const HOME: &str = "/var/lib/kubelet";
 const SETTINGS: &str = "/run/kubelet-node/kubelet.yaml";
 const UNIT_FILE: &str = "/run/systemd/system/kubelet.service";
-/// kubelet's port without TLS and rights.
+/// kubelet's port without TLS and authorization.
 const SERVER: &str = "127.0.0.1:10255";
 
 /// What every test's kubelet has: static pods, and what this node lacks turned off.

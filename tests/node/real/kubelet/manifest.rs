@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::frame::{MANIFESTS, get, state};
-use super::runtime::{self, BUSYBOX, IMAGE};
+use super::runtime;
+use crate::real::common::image::{BUSYBOX, IMAGE};
 use crate::support::guest::Accel;
 use crate::support::host::{wait_until, wait_until_or};
 use crate::support::pods::Pod;

@@ -93,14 +93,14 @@ impl Launched {
         };
         wait_until_or(
             "virt-launcher is ready",
-            || launched.said(),
+            || launched.last_logs(),
             || launched.socket.is_there().then_some(()),
         );
         launched
     }
 
     /// The last that the launcher wrote.
-    fn said(&self) -> String {
+    fn last_logs(&self) -> String {
         let logs = self.pod.logs();
         let lines: Vec<&str> = logs.lines().collect();
         let last = lines[lines.len().saturating_sub(60)..].join("\n");
@@ -109,7 +109,7 @@ impl Launched {
 
     fn call(&self, method: &str, vmi: Vmi) {
         let answer = self.socket.call(method, vmi.request());
-        answer.unwrap_or_else(|error| panic!("{method} of {vmi:?}: {error}{}", self.said()));
+        answer.unwrap_or_else(|error| panic!("{method} of {vmi:?}: {error}{}", self.last_logs()));
     }
 
     fn sync(&self, vmi: Vmi) {
@@ -131,7 +131,7 @@ impl Launched {
     }
 
     /// virt-handler's next look changes nothing.
-    fn is_synced(&self, when: &str, vmi: Vmi) {
+    fn assert_sync_changes_nothing(&self, when: &str, vmi: Vmi) {
         let before = self.pins(vmi.vcpus);
         for _ in 0..2 {
             self.sync(vmi);
@@ -143,7 +143,7 @@ impl Launched {
     }
 
     /// One more vCPU than it has.
-    fn plugs_a_cpu(&self, when: &str, vmi: Vmi) -> Vmi {
+    fn plug_cpu(&self, when: &str, vmi: Vmi) -> Vmi {
         let before = self.pins(vmi.vcpus);
         let plugged = Vmi {
             vcpus: vmi.vcpus + 1,
@@ -172,7 +172,7 @@ impl Launched {
         disks.contains(&format!("hotplug-disks/{VOLUME}.img"))
     }
 
-    fn plugs_and_unplugs_a_volume(&self, when: &str, vmi: Vmi) {
+    fn plug_and_unplug_volume(&self, when: &str, vmi: Vmi) {
         for has_volume in [true, false] {
             self.sync(Vmi { has_volume, ..vmi });
             wait_until(&format!("{when}: a volume, {has_volume}"), || {
@@ -205,7 +205,7 @@ impl Launched {
     }
 
     /// A guest without a system does not hear its power button, so virt-handler kills the VM.
-    fn ends(&self, vmi: Vmi) {
+    fn end(&self, vmi: Vmi) {
         self.call("ShutdownVirtualMachine", vmi);
         self.call("KillVirtualMachine", vmi);
         wait_until("no vCPU thread", || self.pod.threads().vcpus.is_empty().then_some(()));
@@ -265,26 +265,26 @@ fn its_cpus_and_volumes_are_plugged_before_and_after_adoption() {
             is_running: false,
             ..vmi
         });
-        launched.is_synced("before", vmi);
-        let vmi = launched.plugs_a_cpu("before", vmi);
-        launched.plugs_and_unplugs_a_volume("before", vmi);
+        launched.assert_sync_changes_nothing("before", vmi);
+        let vmi = launched.plug_cpu("before", vmi);
+        launched.plug_and_unplug_volume("before", vmi);
 
         configure(RULE);
         launched.until_adopted("adopted", vmi);
         let counted = counters();
-        launched.is_synced("adopted", vmi);
-        launched.plugs_and_unplugs_a_volume("adopted", vmi);
-        let vmi = launched.plugs_a_cpu("adopted", vmi);
+        launched.assert_sync_changes_nothing("adopted", vmi);
+        launched.plug_and_unplug_volume("adopted", vmi);
+        let vmi = launched.plug_cpu("adopted", vmi);
         launched.until_adopted("with one more CPU", vmi);
-        launched.is_synced("with one more CPU", vmi);
+        launched.assert_sync_changes_nothing("with one more CPU", vmi);
         assert_eq!(counters(), counted, "drift was found");
         for method in ["PauseVirtualMachine", "UnpauseVirtualMachine"] {
             launched.call(method, vmi);
         }
         run(&["systemctl", "restart", "steliad"]);
         launched.until_adopted("after a restart", vmi);
-        launched.is_synced("after a restart", vmi);
-        launched.ends(vmi);
+        launched.assert_sync_changes_nothing("after a restart", vmi);
+        launched.end(vmi);
     });
 }
 
@@ -309,10 +309,10 @@ fn with_isolate_emulator_thread_its_guest_is_resumed_and_then_adopted() {
         launched.sync(vmi);
         assert_eq!(launched.virsh("domstate"), "running");
         launched.until_adopted("adopted", vmi);
-        launched.is_synced("adopted", vmi);
-        let vmi = launched.plugs_a_cpu("adopted", vmi);
+        launched.assert_sync_changes_nothing("adopted", vmi);
+        let vmi = launched.plug_cpu("adopted", vmi);
         launched.until_adopted("with one more CPU", vmi);
-        launched.is_synced("with one more CPU", vmi);
-        launched.ends(vmi);
+        launched.assert_sync_changes_nothing("with one more CPU", vmi);
+        launched.end(vmi);
     });
 }

@@ -17,49 +17,49 @@ pub fn rule(vmm: Vmm, more: &str) -> String {
 }
 
 /// The same for containers that become partitions. No audit runs but those that are asked for: the ends of VMs are noticed without.
-fn of_containers(vmm: Vmm) -> String {
+pub fn of_containers(vmm: Vmm) -> String {
     format!("audit-interval-s = 3600\n{}", rule(vmm, "isolation = \"container\"\n"))
 }
 
-pub fn lives_and_is_restored(vmm: Vmm, way: Way, rule: &str) {
+pub fn test_life_and_restore(vmm: Vmm, way: Way, rule: &str) {
     adopting(rule, || {
         let vm = Vm::start(vmm, way);
-        vm.lives();
-        vm.is_explained();
-        vm.has_no_kernel_thread_on_its_cpus();
-        vm.is_powered_off();
-        vm.is_restored();
-        vm.is_as_recorded();
+        vm.go_through_its_life();
+        vm.assert_not_called_qemu();
+        vm.assert_no_timer_on_its_cpus();
+        vm.power_off();
+        vm.restore();
+        vm.assert_as_recorded();
     });
 }
 
 #[test]
 fn cloud_hypervisor_in_the_slice() {
     let vmm = Vmm::CloudHypervisor;
-    lives_and_is_restored(vmm, Way::Slice, &rule(vmm, ""));
+    test_life_and_restore(vmm, Way::Slice, &rule(vmm, ""));
 }
 
 #[test]
 fn firecracker_in_the_slice() {
     let vmm = Vmm::Firecracker;
-    lives_and_is_restored(vmm, Way::Slice, &rule(vmm, ""));
+    test_life_and_restore(vmm, Way::Slice, &rule(vmm, ""));
 }
 
 #[test]
 fn cloud_hypervisor_as_container() {
     let vmm = Vmm::CloudHypervisor;
-    lives_and_is_restored(vmm, Way::Container, &of_containers(vmm));
+    test_life_and_restore(vmm, Way::Container, &of_containers(vmm));
 }
 
 #[test]
 fn firecracker_as_container() {
     let vmm = Vmm::Firecracker;
-    lives_and_is_restored(vmm, Way::Container, &of_containers(vmm));
+    test_life_and_restore(vmm, Way::Container, &of_containers(vmm));
 }
 
 impl Vm {
     /// What is said of it does not take it for a QEMU.
-    fn is_explained(&self) {
+    fn assert_not_called_qemu(&self) {
         let text = String::from_utf8_lossy(&output(&["steliactl", "explain", &self.pod.uid]).stdout).into_owned();
         assert!(!text.is_empty() && !text.contains("QEMU"), "{text}");
         let said = run(&[
@@ -74,7 +74,7 @@ impl Vm {
     }
 
     /// The thread that KVM makes for an emulated timer is the kernel's own, and no thread of the VMM's.
-    fn has_no_kernel_thread_on_its_cpus(&self) {
+    fn assert_no_timer_on_its_cpus(&self) {
         let own = self.pod.exclusive();
         let threads = all_pids().into_iter().filter_map(thread);
         let timers: Vec<_> = threads.filter(|thread| thread.name.starts_with("kvm-pit/")).collect();

@@ -1,21 +1,17 @@
 //! crosvm, adopted.
 
-use super::adopted::{lives_and_is_restored, rule};
+use super::adopted::{of_containers, rule, test_life_and_restore};
 use super::{Vm, Vmm, Way, guest};
 use crate::adopted::adopting;
 
 #[test]
 fn crosvm_in_the_slice() {
-    lives_and_is_restored(Vmm::Crosvm, Way::Slice, &rule(Vmm::Crosvm, ""));
+    test_life_and_restore(Vmm::Crosvm, Way::Slice, &rule(Vmm::Crosvm, ""));
 }
 
 #[test]
 fn crosvm_as_container() {
-    lives_and_is_restored(
-        Vmm::Crosvm,
-        Way::Container,
-        &rule(Vmm::Crosvm, "isolation = \"container\"\n"),
-    );
+    test_life_and_restore(Vmm::Crosvm, Way::Container, &of_containers(Vmm::Crosvm));
 }
 
 #[test]
@@ -26,7 +22,7 @@ fn crosvm_without_its_sandbox_in_the_slice() {
         vm.until_isolated("boot", 2);
         vm.note("boot", &format!("its threads {:?}", vm.names()));
         vm.until_alive("boot", 0);
-        vm.is_paused_and_resumed();
+        vm.pause_and_resume();
         vm.must_tell_crosvm(&["stop"]);
         vm.until_given_back("stop");
     });

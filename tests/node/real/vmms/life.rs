@@ -20,20 +20,20 @@ const WATCHED: Duration = Duration::from_secs(5);
 
 impl Vm {
     /// From the boot to the end: everything but the restore.
-    pub fn lives(&self) {
+    pub fn go_through_its_life(&self) {
         self.record_the_boot();
         let threads = self.until_isolated("boot", 2);
         self.note("boot", &format!("its threads {:?}", self.names()));
         self.until_alive("boot", 0);
         self.record(Moment::Booted);
-        self.has_its_cpus_for_itself(&threads);
-        self.is_paused_and_resumed();
+        self.assert_no_other_task(&threads);
+        self.pause_and_resume();
         if self.vmm == Vmm::CloudHypervisor {
-            self.is_resized();
-            self.is_rebooted();
-            self.is_shut_down_and_booted();
+            self.resize();
+            self.reboot();
+            self.shut_down_and_boot();
         }
-        self.is_saved();
+        self.take_snapshot();
     }
 
     /// Wait for a sign of life newer than this one.
@@ -50,7 +50,7 @@ impl Vm {
     }
 
     /// Two busy loops a CPU in system.slice, and nobody but the vCPUs on theirs: by the kernel's trace.
-    fn has_its_cpus_for_itself(&self, threads: &Threads) {
+    fn assert_no_other_task(&self, threads: &Threads) {
         let own = self.pod.exclusive();
         let noise = "for n in $(seq 16); do { while :; do :; done; } & done; wait";
         run(&["systemd-run", "--quiet", "--unit=noise", "sh", "-c", noise]);
@@ -105,18 +105,18 @@ impl Vm {
     pub fn pause(&self) {
         let answer = self.ask_to_pause();
         assert!(answer.is_success(), "{answer:?}");
-        self.is_said_to_be("Paused");
+        self.assert_run_state("Paused");
     }
 
     /// crosvm cannot be asked.
-    fn is_said_to_be(&self, state: &str) {
+    fn assert_run_state(&self, state: &str) {
         if self.vmm != Vmm::Crosvm {
             assert_eq!(self.run_state(), state);
         }
     }
 
     /// What the runner takes for granted: of its VMMs only Firecracker pauses a paused guest, and neither pauses one that is not booted.
-    pub fn is_asked_to_pause(&self, step: &str, granted: bool) {
+    pub fn assert_pause_answer(&self, step: &str, granted: bool) {
         let answer = self.ask_to_pause();
         self.note(step, &format!("asked to pause it answers {answer:?}"));
         assert_eq!(answer.is_success(), granted, "{answer:?}");
@@ -131,7 +131,7 @@ impl Vm {
                 Value::Null
             }
         };
-        self.is_said_to_be("Running");
+        self.assert_run_state("Running");
     }
 
     /// What the VMM says, in its own words.
@@ -145,11 +145,11 @@ impl Vm {
         answer["state"].as_str().expect("a state").to_owned()
     }
 
-    pub fn is_paused_and_resumed(&self) {
+    pub fn pause_and_resume(&self) {
         let before = alive(&self.pod).expect("a sign of life").0;
         self.pause();
         self.until_isolated("pause", 2);
-        self.is_asked_to_pause("pause", self.vmm != Vmm::CloudHypervisor);
+        self.assert_pause_answer("pause", self.vmm != Vmm::CloudHypervisor);
         let ran = self.run_time();
         sleep(Duration::from_millis(500));
         assert_eq!(self.run_time(), ran, "a paused guest runs");
@@ -160,7 +160,7 @@ impl Vm {
         self.until_ready();
     }
 
-    fn has_vcpus(&self, count: usize) {
+    fn resize_to(&self, count: usize) {
         let body = format!("{{\"desired_vcpus\":{count}}}");
         self.api().must("PUT", "/api/v1/vm.resize", &body);
         wait_until(&format!("{count} vCPU threads"), || {
@@ -177,9 +177,9 @@ impl Vm {
         });
     }
 
-    fn is_resized(&self) {
-        self.has_vcpus(3);
-        self.has_vcpus(2);
+    fn resize(&self) {
+        self.resize_to(3);
+        self.resize_to(2);
     }
 
     /// Its vCPUs again, all of them new threads.
@@ -193,7 +193,7 @@ impl Vm {
         self.until_ready();
     }
 
-    fn is_rebooted(&self) {
+    fn reboot(&self) {
         let before = self.threads();
         let number = alive(&self.pod).expect("a sign of life").0;
         self.api().must("PUT", "/api/v1/vm.reboot", "");
@@ -205,15 +205,15 @@ impl Vm {
         self.record(Moment::Rebooted);
     }
 
-    fn is_shut_down_and_booted(&self) {
+    fn shut_down_and_boot(&self) {
         let before = self.threads();
         self.api().must("PUT", "/api/v1/vm.shutdown", "");
         wait_until("no vCPU thread", || self.threads().vcpus.is_empty().then_some(()));
         match self.way {
-            Way::Runner => self.is_shut_down_below_the_runner(),
+            Way::Runner => self.assert_runner_sees_shutdown(),
             _ => self.until_given_back("shutdown"),
         }
-        self.is_asked_to_pause("shutdown", false);
+        self.assert_pause_answer("shutdown", false);
         let (state, threads) = (self.run_state(), self.names());
         self.record(Moment::ShutDown);
         self.note("shutdown", &format!("the VMM says {state:?}, and has {threads:?}"));
@@ -229,7 +229,7 @@ impl Vm {
     }
 
     /// A snapshot of the paused guest; it runs on.
-    fn is_saved(&self) {
+    fn take_snapshot(&self) {
         let folder = self.snapshot();
         fs::create_dir_all(&folder).expect("a folder");
         self.pause();
@@ -260,7 +260,7 @@ impl Vm {
     }
 
     /// The guest ends by its power button, or the nearest that Firecracker has, and its VMM with it.
-    pub fn is_powered_off(&self) {
+    pub fn power_off(&self) {
         match self.vmm {
             Vmm::CloudHypervisor => self.api().must("PUT", "/api/v1/vm.power-button", ""),
             Vmm::Firecracker => self
@@ -279,7 +279,7 @@ impl Vm {
     }
 
     /// Adopted: another VMM, exec'd into the container, restores what was saved.
-    pub fn is_restored(&self) {
+    pub fn restore(&self) {
         if self.saved.get() == 0 {
             return self.note("restore", "there is no snapshot");
         }

@@ -215,7 +215,7 @@ impl Vm {
         }
     }
 
-    /// What is not as an isolated VM with this many vCPUs is promised.
+    /// How the container differs from a VM isolated with this many vCPUs; `None` if it does not.
     fn wrong(&self, vcpus: usize) -> Option<String> {
         let threads = self.threads();
         if threads.vcpus.len() != vcpus {
@@ -227,7 +227,7 @@ impl Vm {
         }
         match self.way {
             Way::Container => self.wrong_in_partition(&threads),
-            _ => self.wrong_seats(&threads).or_else(|| self.wrong_cgroups()),
+            _ => self.wrong_placement(&threads).or_else(|| self.wrong_cgroups()),
         }
     }
 
@@ -241,7 +241,7 @@ impl Vm {
     }
 
     /// Each vCPU has a CPU of its own, and everything else is on shared CPUs.
-    fn wrong_seats(&self, threads: &Threads) -> Option<String> {
+    fn wrong_placement(&self, threads: &Threads) -> Option<String> {
         let pod = &self.pod;
         let (exclusive, shared) = (pod.exclusive(), near_pool(pod));
         let mut used = CpuSet::new();
@@ -282,17 +282,17 @@ impl Vm {
         });
         self.until_verified(step);
         let threads = self.threads();
-        let seats: Vec<String> = threads.vcpus.iter().map(|vcpu| vcpu.allowed.to_string()).collect();
+        let cpus_of_vcpus: Vec<String> = threads.vcpus.iter().map(|vcpu| vcpu.allowed.to_string()).collect();
         let names = |threads: &[Thread]| -> Vec<String> { threads.iter().map(|thread| thread.name.clone()).collect() };
         let (vcpus, others) = (names(&threads.vcpus), names(&threads.others));
         self.note(
             step,
-            &format!("{vcpus:?} on {}, beside them {others:?}", seats.join(" ")),
+            &format!("{vcpus:?} on {}, beside them {others:?}", cpus_of_vcpus.join(" ")),
         );
         threads
     }
 
-    /// What the daemon learns later than the kernel, that a vCPU was taken away, is a finding for a moment.
+    /// `steliactl verify` may fail for a moment: the daemon learns later than the kernel that a vCPU was unplugged.
     fn until_verified(&self, step: &str) {
         let mut told = false;
         wait_until(&format!("{step}: verified"), || {
@@ -306,7 +306,7 @@ impl Vm {
         });
     }
 
-    /// Whether nothing of the node is the VM's any more.
+    /// Waits until the VM has no CPU, cgroup or instance any more.
     fn until_given_back(&self, step: &str) {
         let exclusive = self.pod.exclusive();
         let seen = || format!(": {:?}, {} in partitions", state(&self.pod), partitioned());

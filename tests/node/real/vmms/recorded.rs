@@ -18,15 +18,15 @@ use crate::support::vmm_processes::{comm, processes};
 const STEADY: Duration = Duration::from_millis(200);
 
 pub struct Recorder {
-    vm_made_by: JoinHandle<String>,
+    vm_created_by: JoinHandle<String>,
     steps: RefCell<Vec<Step>>,
 }
 
 impl Recorder {
-    /// Before the VMM starts: the node's next VM is its.
+    /// Call it before the VMM starts: the next VM that is created on the node is taken for the VMM's.
     pub fn start() -> Self {
         let (listens, listening) = channel();
-        let vm_made_by = spawn(move || {
+        let vm_created_by = spawn(move || {
             block_on(async {
                 let mut events = KvmEvents::listen().expect("a socket");
                 listens.send(()).expect("somebody waits");
@@ -41,7 +41,7 @@ impl Recorder {
         });
         listening.recv().expect("the listener listens");
         let steps = RefCell::default();
-        Self { vm_made_by, steps }
+        Self { vm_created_by, steps }
     }
 }
 
@@ -65,14 +65,14 @@ impl Vm {
         }
     }
 
-    /// At the end of its life. What is printed otherwise becomes the recording of a new version.
-    pub fn is_as_recorded(self) {
+    /// Compares the whole life with the recording. If they differ, the new recording is printed (docs/real.md).
+    pub fn assert_as_recorded(self) {
         let Some(recorder) = self.recorder else { return };
         let seen = Recording {
             program: self.vmm.name().to_owned(),
             version: self.vmm.version(),
             options: self.vmm.options(&guest::words(self.vmm)).join(" "),
-            vm_made_by: recorder.vm_made_by.join().expect("the listener"),
+            vm_created_by: recorder.vm_created_by.join().expect("the listener"),
             steps: recorder.steps.into_inner(),
         };
         let recorded = Recording::parse(self.vmm.recording()).expect("a recording");
@@ -80,7 +80,11 @@ impl Vm {
             let text = serde_json::to_string_pretty(&seen).expect("JSON");
             println!("RECORDING BEGINS\n{text}\nRECORDING ENDS");
         }
-        assert!(seen == recorded, "{} is not as recorded", self.vmm.name());
+        assert!(
+            seen == recorded,
+            "{} is not as recorded: docs/real.md, \"A new version\"",
+            self.vmm.name()
+        );
     }
 }
 

@@ -14,7 +14,7 @@ use crate::support::pods::{Pod, Threads};
 use crate::support::promise::{assert_isolated, state as state_of};
 
 /// What happens, and that no thread of the VM was moved by it.
-fn nobody_notices(what: &str, pod: &Pod, before: &Threads, happens: impl FnOnce()) {
+fn assert_undisturbed(what: &str, pod: &Pod, before: &Threads, happens: impl FnOnce()) {
     println!("  {what}:");
     happens();
     run(&["steliactl", "reconcile"]);
@@ -24,7 +24,7 @@ fn nobody_notices(what: &str, pod: &Pod, before: &Threads, happens: impl FnOnce(
     verify();
 }
 
-fn daemon_is_another(before: &str) {
+fn wait_new_daemon(before: &str) {
     wait_until("the daemon is another process", || {
         let now = main_pid();
         (!now.is_empty() && now != "0" && now != before).then_some(())
@@ -38,29 +38,29 @@ fn a_vm_stays_isolated_when_everything_around_it_starts_anew() {
         let vm = started("steady");
         let before = assert_isolated(&vm, 2);
         let file = state();
-        nobody_notices("kubelet restarted", &vm, &before, || {
+        assert_undisturbed("kubelet restarted", &vm, &before, || {
             run(&["systemctl", "restart", UNIT]);
             wait_ready();
         });
         assert_eq!(state(), file);
-        nobody_notices("kubelet killed", &vm, &before, || {
+        assert_undisturbed("kubelet killed", &vm, &before, || {
             run(&["systemctl", "kill", "--signal=KILL", UNIT]);
             wait_ready();
         });
-        nobody_notices("containerd restarted", &vm, &before, || {
+        assert_undisturbed("containerd restarted", &vm, &before, || {
             run(&["systemctl", "restart", "containerd"]);
             // The container is known again, and another pod can be made.
             assert_eq!(running("steady", INSTANCE).pid, vm.pid);
             apply(&pod("after", &[sleeper("s", "500m", "32Mi")]));
             running("after", "s");
         });
-        nobody_notices("systemd reloaded", &vm, &before, || {
+        assert_undisturbed("systemd reloaded", &vm, &before, || {
             drop(run(&["systemctl", "daemon-reload"]))
         });
-        nobody_notices("systemd executed anew", &vm, &before, || {
+        assert_undisturbed("systemd executed anew", &vm, &before, || {
             drop(run(&["systemctl", "daemon-reexec"]))
         });
-        nobody_notices("the daemon killed", &vm, &before, || {
+        assert_undisturbed("the daemon killed", &vm, &before, || {
             let daemon = main_pid();
             run(&[
                 "systemctl",
@@ -69,15 +69,24 @@ fn a_vm_stays_isolated_when_everything_around_it_starts_anew() {
                 "--kill-whom=main",
                 "steliad.service",
             ]);
-            daemon_is_another(&daemon);
+            wait_new_daemon(&daemon);
         });
-        nobody_notices("kubelet away while the daemon starts", &vm, &before, || {
+        assert_undisturbed("kubelet away while the daemon starts", &vm, &before, || {
             run(&["systemctl", "stop", UNIT]);
             let daemon = main_pid();
             run(&["systemctl", "restart", "steliad.service"]);
-            daemon_is_another(&daemon);
+            wait_new_daemon(&daemon);
             run(&["systemctl", "start", UNIT]);
             wait_ready();
+        });
+        assert_undisturbed("the package removed and installed", &vm, &before, || {
+            let package = std::env::var("NODE_DEB").expect("NODE_DEB");
+            run(&["apt-get", "-qq", "remove", "-y", "steliad"]);
+            assert_eq!(vm.threads(), before);
+            run(&["apt-get", "-qq", "install", "-y", &package]);
+            wait_until("the daemon knows the VM", || {
+                (state_of(&vm).as_deref() == Some("isolated")).then_some(())
+            });
         });
         delete("after");
         delete("steady");

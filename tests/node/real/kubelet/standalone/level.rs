@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::plan::foretold;
+use super::plan::predicted;
 use super::{started, verify};
 use crate::real::kubelet::frame::{beside_kubelet, state};
 use crate::real::kubelet::manifest::{apply, delete, emulated_vm, push, running, sleeper, verdict};
@@ -22,12 +22,12 @@ fn a_vm_floats_on_what_its_pod_shares() {
         push(&mut manifest["spec"]["containers"], side);
         let amounts = json!({"cpu": "3", "memory": "1Gi"});
         manifest["spec"]["resources"] = json!({"requests": amounts, "limits": amounts});
-        let (foretold, _) = foretold(&manifest);
+        let (predicted, _) = predicted(&manifest);
         apply(&manifest);
         let vm = started("level");
         let side = running("level", "side");
-        println!("  plan {foretold:?}, kubelet wrote {}", state());
-        assert_eq!(foretold, verdict("level"));
+        println!("  plan {predicted:?}, kubelet wrote {}", state());
+        assert_eq!(predicted, verdict("level"));
         let shared = side.exclusive();
         assert_eq!((vm.exclusive().len(), shared.len()), (2, 1));
         let pod = cpus(

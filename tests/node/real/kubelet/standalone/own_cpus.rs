@@ -6,9 +6,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{started, verify};
+use crate::real::common::image::write;
 use crate::real::kubelet::frame::{UNIT, beside_kubelet_undoing, state, wait_ready};
 use crate::real::kubelet::manifest::{apply, delete, emulated_vm, pod, running, sleeper};
-use crate::real::kubelet::runtime::write;
 use crate::support::host::{cpus, read, run, wait_until};
 use crate::support::pods::Pod;
 use crate::support::promise::{assert_isolated, state as state_of};

@@ -52,8 +52,8 @@ fn manifest(name: &str, containers: &[Container]) -> Value {
     manifest
 }
 
-/// The verdict that `steliactl plan` foretells, and what it assumed.
-pub fn foretold(manifest: &Value) -> (Verdict, Value) {
+/// The verdict that `steliactl plan` predicts, and what it assumed.
+pub fn predicted(manifest: &Value) -> (Verdict, Value) {
     std::fs::write(FILE, manifest.to_string()).expect(FILE);
     let out = output(&["steliactl", "plan", "-o", "json", FILE]);
     let answer: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
@@ -71,8 +71,8 @@ pub fn foretold(manifest: &Value) -> (Verdict, Value) {
 }
 
 /// kubelet's message has words before the manager's.
-fn agree(foretold: &Verdict, real: &Verdict) -> bool {
-    match (foretold, real) {
+fn agree(predicted: &Verdict, real: &Verdict) -> bool {
+    match (predicted, real) {
         (
             Verdict::Rejected { reason, message },
             Verdict::Rejected {
@@ -80,7 +80,7 @@ fn agree(foretold: &Verdict, real: &Verdict) -> bool {
                 message: said,
             },
         ) => reason == given && said.contains(message.as_str()),
-        _ => foretold == real,
+        _ => predicted == real,
     }
 }
 
@@ -95,11 +95,11 @@ fn play(policy: &str, steps: &[Step]) -> (usize, Vec<String>) {
             }
             Beyond(name, containers) => {
                 let manifest = manifest(name, containers);
-                let (foretold, _) = foretold(&manifest);
+                let (predicted, _) = predicted(&manifest);
                 apply(&manifest);
                 let real = verdict(name);
-                println!("  {policy}: {name}, beyond the node's requests: plan {foretold:?}, kubelet {real:?}");
-                assert!(matches!(foretold, Verdict::Admitted(_)), "{foretold:?}");
+                println!("  {policy}: {name}, beyond the node's requests: plan {predicted:?}, kubelet {real:?}");
+                assert!(matches!(predicted, Verdict::Admitted(_)), "{predicted:?}");
                 // A static pod would preempt others.
                 let is_preemption =
                     |message: &str| message.contains("preemption: error finding a set of pods to preempt");
@@ -110,13 +110,13 @@ fn play(policy: &str, steps: &[Step]) -> (usize, Vec<String>) {
             }
             Admit(name, containers) => {
                 let manifest = manifest(name, containers);
-                let (foretold, answer) = foretold(&manifest);
+                let (predicted, answer) = predicted(&manifest);
                 apply(&manifest);
                 let real = verdict(name);
                 decided += 1;
-                let line = format!("{policy}: {name} {containers:?}: plan {foretold:?}, kubelet {real:?}");
+                let line = format!("{policy}: {name} {containers:?}: plan {predicted:?}, kubelet {real:?}");
                 println!("  {line}; assumed {}, faults {}", answer["assumed"], answer["faults"]);
-                if !agree(&foretold, &real) {
+                if !agree(&predicted, &real) {
                     different.push(line);
                 }
             }

@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 use crate::real::kubelet::frame::{beside_kubelet, journal};
 use crate::real::kubelet::manifest::{INSTANCE, apply, delete, pod, running, sleeper};
 use crate::support::host::{cpus, read, wait_until_or};
-use crate::support::pods::Pod;
-use crate::support::recorded::{KUBELET_WITH_CONTAINERD, Seen, assert_recorded, of_containerd, pod as seen_of, writes};
+use crate::support::pod_recording::{
+    KUBELET_WITH_CONTAINERD, Seen, assert_recorded, of_containerd, record_pod, record_state_writes,
+};
+use crate::support::pods::{Pod, pool};
 
 /// A pod with these requests and limits.
 fn started(name: &str, resources: Value) -> Pod {
@@ -21,9 +23,9 @@ fn pods_and_the_writes_of_the_state_file_are_as_recorded() {
     beside_kubelet(&json!({}), || {
         let burstable = started("record-burstable", json!({"requests": {"cpu": "100m"}}));
         let best_effort = started("record-besteffort", json!({}));
-        let mut seen = Seen::new();
+        let (mut seen, before) = (Seen::new(), pool());
         let mut guaranteed = None;
-        seen.extend(writes("admission", || {
+        seen.extend(record_state_writes("admission", || {
             let amounts = json!({"cpu": "2", "memory": "64Mi"});
             let pod = started("record-guaranteed", json!({"requests": amounts, "limits": amounts}));
             guaranteed = Some(pod.clone());
@@ -41,10 +43,13 @@ fn pods_and_the_writes_of_the_state_file_are_as_recorded() {
             ("burstable", &burstable),
             ("besteffort", &best_effort),
         ] {
-            seen.extend(seen_of(label, pod, &of_containerd(pod)));
+            seen.extend(record_pod(label, pod, &of_containerd(pod)));
         }
-        seen.extend(writes("removal", || {
+        seen.extend(record_state_writes("removal", || {
             delete("record-guaranteed");
+            wait_until_or("the pool has its CPUs again", journal, || {
+                (pool() == before).then_some(())
+            });
             guaranteed.uid.clone()
         }));
         assert_recorded(KUBELET_WITH_CONTAINERD, &seen);

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::real::kubelet::runtime::write;
+use crate::real::common::image::write;
 use crate::real::program;
 use crate::support::host::{journal_of, output, run, wait_until_or};
 

@@ -1,5 +1,5 @@
-//! What kubelet and a container runtime make of a pod on the node, and how they write kubelet's state file: recorded beside the real programs
-//! (`real::kubelet`, `real::crio`), for the stand-in to be compared with (`standin`).
+//! Records what kubelet and a container runtime create for a pod, and each content of kubelet's state file. `real::kubelet` and `real::crio`
+//! compare the real programs with the recordings, `standin` compares the stand-in.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ pub const KUBELET_WITH_CONTAINERD: &str =
 pub const KUBELET_WITH_CRIO: &str =
     include_str!("../../vm/standin/recordings/kubelet-1.36.3-crio-1.36.3-crun-1.27.json");
 /// The folder of containerd's containers.
-pub const CONTAINERD: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+const CONTAINERD: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
 const STATE: &str = "/var/lib/kubelet/cpu_manager_state";
 
 const CGROUP_FILES: [&str; 8] = [
@@ -63,7 +63,7 @@ const RECORDED_ANNOTATIONS: [&str; 3] = [
 ];
 
 /// What a running pod's container is, from the file that its runtime was given, the units, and the cgroups up to kubelet's.
-pub fn pod(label: &str, pod: &Pod, config: &Path) -> Seen {
+pub fn record_pod(label: &str, pod: &Pod, config: &Path) -> Seen {
     let mut seen = Seen::new();
     let config: Value = serde_json::from_str(&read(config)).expect("config.json");
     let names = Names::of(pod, &config);
@@ -198,9 +198,8 @@ fn sorted(list: &Value) -> String {
     words.join(" ")
 }
 
-/// The contents that kubelet's state file has, one after another, while `body` runs; without checksums. It answers the pod's uid, which is
-/// not recorded.
-pub fn writes(label: &str, body: impl FnOnce() -> String) -> Seen {
+/// Each content of kubelet's state file while `body` runs, without checksums. `body` returns the pod's UID, which is replaced by `UID`.
+pub fn record_state_writes(label: &str, body: impl FnOnce() -> String) -> Seen {
     let mut inotify = Inotify::init().expect("inotify");
     let folder = Path::new(STATE).parent().expect("a folder");
     inotify
@@ -264,7 +263,10 @@ pub fn assert_recorded(recording: &str, here: &Seen) {
             serde_json::to_string_pretty(here).expect("JSON")
         );
     }
-    assert!(differences.is_empty(), "{differences:#?}");
+    assert!(
+        differences.is_empty(),
+        "docs/real.md, \"A new version\": {differences:#?}"
+    );
 }
 
 /// Where containerd has a container's config.json.
