@@ -42,11 +42,11 @@ impl Adoption {
         }
     }
 
-    /// The VM that this thread created was destroyed. If the thread has ended, its container is not known, and every adopted VM is checked:
-    /// most often its VMM has ended too, whose end the engine detects, but a VMM may have created its VM in a short-lived thread.
+    /// The VM that this thread created was destroyed. If the thread has ended, most often its VMM has too, whose end the engine detects; that of
+    /// another VM is found by the audit. To check every VM would have one pod's events cost the time of all.
     fn vm_destroyed(&mut self, thread: i32) {
         let Ok(cgroup) = self.engine.system().procs.cgroup(thread) else {
-            return self.check_all_ends();
+            return;
         };
         if let Some(pod) = vm_end::pod(cgroup, &self.engine.view()) {
             self.begin_end_check(pod);
