@@ -3,6 +3,9 @@
 pub(super) mod adopted;
 pub(super) mod image;
 
+use crate::contained::unconfigure;
+use crate::kvm::needs_kvm;
+use crate::support::pods::on_node_undoing;
 use std::fs;
 
 /// The stand-in's state is of another configuration: kubelet would not start with it.
@@ -10,4 +13,17 @@ pub(super) fn remove_stand_in_state() {
     for name in ["cpu_manager_state", "memory_manager_state"] {
         let _ = fs::remove_file(format!("/var/lib/kubelet/{name}"));
     }
+}
+
+/// Run a test body on a node that `start` starts, and hold the node to being as clean as before when `delete_pods` has deleted its pods.
+pub fn on_node_of(start: fn(), delete_pods: fn(), body: impl FnOnce()) {
+    needs_kvm();
+    let undo = || {
+        delete_pods();
+        unconfigure();
+    };
+    on_node_undoing(undo, || {
+        start();
+        body();
+    });
 }

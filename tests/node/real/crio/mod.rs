@@ -8,22 +8,13 @@ mod recorded;
 mod registered;
 mod whole;
 
-use crate::contained::unconfigure;
-use crate::kvm::needs_kvm;
+use crate::real::common::on_node_of;
 use crate::support::host::{run, wait_until_or};
-use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::pods::Pod;
 
 /// Run a test body on the node of CRI-O, and hold the node to being as clean as before when its pods are deleted.
 fn on_crio(body: impl FnOnce()) {
-    needs_kvm();
-    let undo = || {
-        pods::delete_all();
-        unconfigure();
-    };
-    on_node_undoing(undo, || {
-        node::start();
-        body();
-    });
+    on_node_of(node::start, pods::delete_all, body);
 }
 
 /// Restart a unit. `holds` is what is so again afterwards, of the same container.

@@ -9,19 +9,9 @@ mod node;
 mod pods;
 mod vms;
 
-use crate::contained::unconfigure;
-use crate::kvm::needs_kvm;
-use crate::support::pods::on_node_undoing;
+use crate::real::common::on_node_of;
 
 /// Run a test body on the node of k3s, and hold the node to being as clean as before when its pods are deleted.
 fn on_k3s(body: impl FnOnce()) {
-    needs_kvm();
-    let undo = || {
-        pods::delete_all();
-        unconfigure();
-    };
-    on_node_undoing(undo, || {
-        node::start();
-        body();
-    });
+    on_node_of(node::start, pods::delete_all, body);
 }
