@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::support::host::run;
 use crate::support::pod_recording::{
-    KUBELET_WITH_CONTAINERD, KUBELET_WITH_CRIO, Seen, differences, of_containerd, record_pod, record_state_writes,
+    KUBELET_WITH_CONTAINERD, KUBELET_WITH_CRIO, Seen, differences, of_containerd, record_classes, record_pod,
+    record_state_writes,
 };
 use crate::support::pods::{Pod, on_node_undoing};
 
@@ -135,13 +136,7 @@ fn seen() -> Seen {
         pod.uid
     }));
     let guaranteed = guaranteed.expect("a pod");
-    for (label, pod) in [
-        ("guaranteed", &guaranteed),
-        ("burstable", &burstable),
-        ("besteffort", &best_effort),
-    ] {
-        seen.extend(record_pod(label, pod, &of_containerd(pod)));
-    }
+    seen.extend(record_classes(&guaranteed, &burstable, &best_effort));
     seen.extend(record_state_writes("removal", || {
         delete("record-guaranteed");
         guaranteed.uid.clone()

@@ -99,6 +99,19 @@ pub fn record_pod(label: &str, pod: &Pod, config: &Path) -> Seen {
     seen
 }
 
+/// The same of the pods of a recording, one for each QoS class, that containerd runs.
+pub fn record_classes(guaranteed: &Pod, burstable: &Pod, best_effort: &Pod) -> Seen {
+    let pods = [
+        ("guaranteed", guaranteed),
+        ("burstable", burstable),
+        ("besteffort", best_effort),
+    ];
+    let seen = pods
+        .into_iter()
+        .flat_map(|(label, pod)| record_pod(label, pod, &of_containerd(pod)));
+    seen.collect()
+}
+
 /// The names that differ from pod to pod.
 struct Names(Vec<(String, &'static str)>);
 

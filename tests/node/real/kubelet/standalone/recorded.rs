@@ -6,7 +6,7 @@ use crate::real::kubelet::frame::{beside_kubelet, journal};
 use crate::real::kubelet::manifest::{INSTANCE, apply, delete, pod, running, sleeper};
 use crate::support::host::{cpus, read, wait_until_or};
 use crate::support::pod_recording::{
-    KUBELET_WITH_CONTAINERD, Seen, assert_recorded, of_containerd, record_pod, record_state_writes,
+    KUBELET_WITH_CONTAINERD, Seen, assert_recorded, record_classes, record_state_writes,
 };
 use crate::support::pods::{Pod, pool};
 
@@ -38,13 +38,7 @@ fn pods_and_the_writes_of_the_state_file_are_as_recorded() {
                 own.is_disjoint(&guaranteed.exclusive()).then_some(())
             });
         }
-        for (label, pod) in [
-            ("guaranteed", &guaranteed),
-            ("burstable", &burstable),
-            ("besteffort", &best_effort),
-        ] {
-            seen.extend(record_pod(label, pod, &of_containerd(pod)));
-        }
+        seen.extend(record_classes(&guaranteed, &burstable, &best_effort));
         seen.extend(record_state_writes("removal", || {
             delete("record-guaranteed");
             wait_until_or("the pool has its CPUs again", journal, || {
