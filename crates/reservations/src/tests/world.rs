@@ -65,6 +65,8 @@ struct World {
     /// Where the writer began to read.
     from: [usize; 3],
     writer: Reservations<Lowest>,
+    /// Writers so far. Each has a process number of its own, also if nothing changed in the API server between two of them.
+    writers: u64,
     tasks: Vec<Task>,
     posts: Vec<Post>,
     pods_made: u128,
@@ -84,6 +86,7 @@ impl World {
             read: [0; 3],
             from: [0; 3],
             writer: Reservations::new(Lowest::default(), 0),
+            writers: 0,
             tasks: Vec::new(),
             posts: Vec::new(),
             pods_made: 0,
@@ -167,8 +170,9 @@ impl World {
         self.tasks.iter_mut().for_each(|task| task.awake = false);
     }
 
-    fn fresh(&self) -> Reservations<Lowest> {
-        let mut writer = Reservations::new(Lowest::default(), self.clock);
+    fn fresh(&mut self) -> Reservations<Lowest> {
+        self.writers += 1;
+        let mut writer = Reservations::new(Lowest::default(), self.writers);
         let claims = self
             .claims
             .iter()
