@@ -18,6 +18,7 @@ mod cookbook;
 mod cost;
 mod crash;
 mod crun;
+mod descriptors;
 mod device_plugin;
 mod drift;
 mod entry_points;

@@ -64,21 +64,30 @@ pub fn words() -> Vec<&'static str> {
 
 /// Its file, made where it is not there yet.
 pub fn initramfs() -> &'static str {
-    if Path::new(INITRAMFS).exists() {
-        return INITRAMFS;
-    }
-    let script = format!(
-        "d=$(mktemp -d); mkdir -p $d/bin $d/dev $d/sys; cp /bin/busybox $d/bin/; cat > $d/init; chmod +x $d/init
-         mknod $d/dev/console c 5 1; mknod $d/dev/null c 1 3; mknod $d/dev/ttyS0 c 4 64
-         cd $d && find . | cpio -o -H newc --quiet > {INITRAMFS}.new && mv {INITRAMFS}.new {INITRAMFS}"
-    );
-    let init = format!("{INITRAMFS}.init");
-    fs::write(&init, INIT).expect("the guest's init");
-    run(&["sh", "-ec", &format!("exec < {init}\n{script}")]);
+    make_initramfs(INITRAMFS, INIT, &[]);
     INITRAMFS
 }
 
-fn serial(pod: &Pod) -> String {
+/// Makes an initramfs with busybox, this init, and these modules of the node's kernel as `/NAME.ko`, where it is not there yet. A file under
+/// `/job` is visible in every pod.
+pub fn make_initramfs(file: &str, init: &str, modules: &[&str]) {
+    if Path::new(file).exists() {
+        return;
+    }
+    let names = modules.join(" ");
+    let script = format!(
+        "d=$(mktemp -d); mkdir -p $d/bin $d/dev $d/sys; cp /bin/busybox $d/bin/; cat > $d/init; chmod +x $d/init
+         mknod $d/dev/console c 5 1; mknod $d/dev/null c 1 3; mknod $d/dev/ttyS0 c 4 64
+         for name in {names}; do xz -dc $(modinfo -n $name) > $d/$name.ko; done
+         cd $d && find . | cpio -o -H newc --quiet > {file}.new && mv {file}.new {file}; rm -r $d"
+    );
+    let init_file = format!("{file}.init");
+    fs::write(&init_file, init).expect("the guest's init");
+    run(&["sh", "-ec", &format!("exec < {init_file}\n{script}")]);
+}
+
+/// What the guest wrote to its serial line.
+pub fn serial(pod: &Pod) -> String {
     let bytes = fs::read(format!("/proc/{}/root/run/serial", pod.pid)).unwrap_or_default();
     String::from_utf8_lossy(&bytes).replace('\r', "")
 }

@@ -56,7 +56,7 @@ open(sys.argv[2], "wb").write(kernel.raw[:length])
 "#;
 
 /// Firecracker has no ACPI power button, ends when its guest resets by the keyboard's controller, and has no PCI.
-const WORDS: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable";
+pub const WORDS: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable";
 
 /// The kernel, the initramfs and Firecracker's configuration for this many vCPUs, made where they are not there yet.
 pub fn make() {

@@ -6,10 +6,13 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{SOCKET, Vm, Vmm, Way, guest};
+use crate::descriptors::{INITRAMFS, assert_network_answers, make_guest, make_tap, open_devices, remove_tap};
 use crate::kvm::needs_kvm;
 use crate::real::program;
+use crate::support::guest::Accel;
 use crate::support::host::{output, read, run, wait_until, wait_until_or};
-use crate::support::pods::on_node;
+use crate::support::linux_guest::KERNEL;
+use crate::support::pods::{Pod, on_node, on_node_undoing};
 
 /// For how long the runner's questions are counted.
 const COUNTED: Duration = Duration::from_secs(10);
@@ -189,5 +192,63 @@ fn firecracker_by_the_runner() {
         vm.had_no_window("restore");
         vm.goes_on_where_it_was_saved(saved);
         vm.terminate();
+    });
+}
+
+/// A tap that the runner opens: the container may create no network interface.
+#[test]
+fn cloud_hypervisor_with_a_tap_by_descriptor() {
+    needs_kvm();
+    on_node_undoing(remove_tap, || {
+        let vmm = Vmm::CloudHypervisor;
+        make_tap();
+        make_guest();
+        let file = program(vmm.name()).display().to_string();
+        let runner = [
+            "stelia-runner",
+            "run",
+            "--api-socket",
+            SOCKET,
+            "--fd",
+            "net=tap:stelia-tap0",
+            "--",
+        ];
+        let serial = format!("file={}", guest::SERIAL);
+        let words = [
+            &file,
+            "--kernel",
+            KERNEL,
+            "--initramfs",
+            INITRAMFS,
+            "--cmdline",
+            guest::WORDS,
+            "--cpus",
+            "boot=2",
+            "--memory",
+            "size=128M",
+            "--serial",
+            &serial,
+            "--console",
+            "off",
+            "--net",
+            "fd={fd:net},mac=02:00:00:00:00:01",
+        ];
+        let options = [Accel::Kvm.device(), &["--cpus", "2", "--device", "/dev/net/tun"]].concat();
+        let pod = Pod::start("cloud-hypervisor-tap", &options, &[&runner[..], &words].concat());
+        let vm = Vm::of(vmm, Way::Runner, pod);
+        vm.until_isolated("boot", 2);
+        vm.until_ready();
+        assert_network_answers();
+        let open = open_devices(&vm.pod);
+        vm.note("boot", &format!("open devices: {open:?}"));
+        for (process, open) in &open {
+            let is_vmm = process.starts_with("cloud-hyper");
+            assert_eq!(
+                open.iter().any(|device| device == "/dev/net/tun"),
+                is_vmm,
+                "{process}: {open:?}"
+            );
+        }
+        run(&["kubelet-standin", "pod", "delete", &vm.pod.name, "--grace", "0"]);
     });
 }
