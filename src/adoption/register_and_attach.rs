@@ -3,6 +3,7 @@
 use stelia_api::ErrorKind;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
+use stelia_settings::Isolation;
 
 use super::scan::Adoptable;
 use crate::engine::{
@@ -29,25 +30,10 @@ pub(super) async fn adopt(
         let known = view.instances.get(pod).filter(|known| known.adopted_by.is_some());
         known.and_then(|known| known.isolation.known())
     };
+    // What is adopted already stays as it is, whatever the rule says by now.
+    let isolation = known_isolation.unwrap_or(adoptable.rule.isolation);
     engine
-        .register(RegisterRequest {
-            claim: Claim {
-                // What is adopted already stays as it is, whatever the rule says by now.
-                isolation: known_isolation.unwrap_or(adoptable.rule.isolation),
-                ..Claim::default()
-            },
-            caller: None,
-            origin: Some(origin.clone()),
-            anchor: None,
-            timeout: REGISTRATION_TIMEOUT,
-            adopting: Some(Adopting {
-                rule: adoptable.rule.clone(),
-                vmm: adoptable.process,
-                threads: adoptable.threads.clone(),
-                guest: adoptable.guest.clone(),
-                wanted: adoptable.wanted.clone(),
-            }),
-        })
+        .register(registration(origin, adoptable, isolation))
         .await
         .map_err(|cause| RollbackError::new(pod, cause))?;
     let Some(vmm) = adoptable.process else { return Ok(()) };
@@ -75,4 +61,24 @@ pub(super) async fn adopt(
         Err(why) if why.kind != ErrorKind::NoSuchInstance => failed.not_undone(CallChange::Registration, why),
         _ => failed.undone(CallChange::Registration),
     })
+}
+
+fn registration(origin: &CgroupPath, adoptable: &Adoptable, isolation: Isolation) -> RegisterRequest {
+    RegisterRequest {
+        claim: Claim {
+            isolation,
+            ..Claim::default()
+        },
+        caller: None,
+        origin: Some(origin.clone()),
+        anchor: None,
+        timeout: REGISTRATION_TIMEOUT,
+        adopting: Some(Adopting {
+            rule: adoptable.rule.clone(),
+            vmm: adoptable.process,
+            threads: adoptable.threads.clone(),
+            guest: adoptable.guest.clone(),
+            wanted: adoptable.wanted.clone(),
+        }),
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_adopt::{Names, NotAdopted, RulesFor, is_vcpu, is_vmm, rules_for, vm};
+use stelia_adopt::{Names, NotAdopted, RulesFor, Vm, is_vcpu, is_vmm, rules_for, vm};
 use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_decide::AdoptedPlacement;
@@ -40,6 +40,24 @@ pub(super) struct Adoptable {
 }
 
 impl Adoptable {
+    fn of_vm(container: &ContainerCgroup, names: &Names, vm: Vm<'_>) -> Self {
+        Self {
+            pod: container.pod.clone(),
+            pod_name: names.pod.clone(),
+            container: names.container.clone().unwrap_or_default(),
+            is_unpinned: vm.rule.placement == AdoptPlacement::Keep && vm.pinned_cpus.is_none(),
+            is_counted: vm.guest.iter().any(|vcpu| !vcpu.props.is_empty()),
+            rule: vm.rule.clone(),
+            process: Some(vm.process),
+            threads: vm.threads,
+            guest: vm.guest,
+            wanted: AdoptedPlacement {
+                pinned_cpus: vm.pinned_cpus,
+                policy: vm.policy,
+            },
+        }
+    }
+
     /// Whether another scan has the same threads and pins.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.process == other.process && self.threads == other.threads && self.wanted == other.wanted
@@ -175,39 +193,23 @@ pub(super) fn container(
             ScanOutcome::Refused(refused(&rule, why.name(), why.to_string()))
         }
         Err(_) if refuses => ScanOutcome::Waiting(None),
-        Ok(vm) => {
-            let is_same = |known: &model::Instance| {
-                let threads = known
-                    .vcpus
-                    .iter()
-                    .map(|pinned| (pinned.thread.role.into(), pinned.thread.task));
-                threads.collect::<BTreeMap<u32, TaskId>>() == vm.threads
-            };
-            if known.is_some_and(|known| is_same(known)) {
-                return ScanOutcome::Nothing;
-            }
-            ScanOutcome::Adoptable(Box::new(Adoptable {
-                pod: container.pod.clone(),
-                pod_name: names.pod.clone(),
-                container: names.container.clone().unwrap_or_default(),
-                is_unpinned: vm.rule.placement == AdoptPlacement::Keep && vm.pinned_cpus.is_none(),
-                is_counted: vm.guest.iter().any(|vcpu| !vcpu.props.is_empty()),
-                rule: vm.rule.clone(),
-                process: Some(vm.process),
-                threads: vm.threads,
-                guest: vm.guest,
-                wanted: AdoptedPlacement {
-                    pinned_cpus: vm.pinned_cpus,
-                    policy: vm.policy,
-                },
-            }))
-        }
+        Ok(vm) if known.is_some_and(|known| has_attached(known, &vm)) => ScanOutcome::Nothing,
+        Ok(vm) => ScanOutcome::Adoptable(Box::new(Adoptable::of_vm(container, &names, vm))),
         Err(why) if why.may_pass() => {
             let is_vmm = !matches!(why, NotAdopted::NoVmm { .. });
             ScanOutcome::Waiting(is_vmm.then(|| refused(rule, why.name(), why.to_string())))
         }
         Err(why) => ScanOutcome::Refused(refused(rule, why.name(), why.to_string())),
     }
+}
+
+/// Whether the instance has exactly the vCPU threads of this VM.
+fn has_attached(instance: &model::Instance, vm: &Vm<'_>) -> bool {
+    let threads = instance
+        .vcpus
+        .iter()
+        .map(|pinned| (pinned.thread.role.into(), pinned.thread.task));
+    threads.collect::<BTreeMap<u32, TaskId>>() == vm.threads
 }
 
 /// A container that is to be adopted whole, if it has exclusive CPUs from kubelet or can have them from steliad's allocator.
