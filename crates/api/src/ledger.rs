@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::located::Located;
+
 /// As Describe has it, and the metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -24,6 +26,8 @@ pub struct LedgerSummary {
     pub bytes: u64,
     /// By pod UID, of VMs that have CPUs of their own now.
     pub vms: BTreeMap<String, LedgerVm>,
+    /// By pod UID: where the parts of these VMs are, as the ledger recorded it.
+    pub located: BTreeMap<String, Vec<Located>>,
 }
 
 /// Sums since the daemon began to keep the ledger: they only grow, and begin at 0 with each daemon.

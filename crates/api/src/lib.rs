@@ -12,6 +12,7 @@ pub mod dict;
 mod error;
 mod instance_state;
 pub mod ledger;
+pub mod located;
 pub mod metrics;
 mod names;
 pub mod publishing;

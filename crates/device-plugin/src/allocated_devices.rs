@@ -120,6 +120,7 @@ mod tests {
             container: "compute".to_owned(),
             resource: resource.to_owned(),
             devices: [(None, ids.iter().map(ToString::to_string).collect())].into(),
+            files: BTreeSet::new(),
         };
         let state = DeviceManagerState {
             entries: vec![

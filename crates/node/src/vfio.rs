@@ -1,4 +1,4 @@
-//! The PCI devices that a container has by VFIO.
+//! The PCI and mediated devices that a container has by VFIO.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,13 +9,24 @@ use stelia_kubelet::ContainerCgroup;
 use crate::cgroup::CgroupPath;
 use crate::{System, runtime_config};
 
-/// The PCI addresses of a container's VFIO devices: all that are in the groups which the runtime gave it as `/dev/vfio/GROUP`, and
+/// The PCI addresses of a container's VFIO devices, and the UUIDs of its mediated ones: all that are in the groups which the runtime gave it as `/dev/vfio/GROUP`, and
 /// the devices that it gave as `/dev/vfio/devices/vfioN` (Documentation/driver-api/vfio.rst). Empty where the runtime's
 /// configuration is not found.
 pub fn devices(run: &Path, sys: &Path, container: &ContainerCgroup) -> BTreeSet<String> {
     let paths = runtime_config::device_paths(run, &container.container_id);
-    let names = paths.iter().filter_map(|path| path.strip_prefix("/dev/vfio/"));
-    names.flat_map(|name| addresses(sys, name)).collect()
+    paths.iter().flat_map(|path| of_file(sys, path)).collect()
+}
+
+/// Whether VFIO has a device on this host, in a group or for iommufd.
+pub fn has_devices(sys: &Path) -> bool {
+    let has = |class: &str| fs::read_dir(sys.join("class").join(class)).is_ok_and(|mut all| all.next().is_some());
+    has("vfio") || has("vfio-dev")
+}
+
+/// The addresses of the devices behind a device file of the host, `/dev/vfio/GROUP` or `/dev/vfio/devices/vfioN`.
+pub fn of_file(sys: &Path, path: &str) -> Vec<String> {
+    let name = path.strip_prefix("/dev/vfio/");
+    name.map(|name| addresses(sys, name)).unwrap_or_default()
 }
 
 /// As [`devices`], for the container with this cgroup. Empty if it is not a container's.

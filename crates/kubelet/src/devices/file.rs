@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{DeviceEntry, DeviceManagerState};
+use super::{DeviceEntry, DeviceManagerState, answer};
 use crate::checksum::{self, nil_or};
 use crate::cpu_manager_state::{CheckpointError, json, pod_uid, unknown};
 
@@ -70,6 +70,7 @@ fn entry(entry: Entry) -> Result<DeviceEntry, CheckpointError> {
         container: entry.container,
         resource: entry.resource,
         devices: devices.collect::<Result<_, _>>()?,
+        files: answer::device_files(&decoded(entry.answer.as_ref())?.unwrap_or_default()),
     })
 }
 
@@ -91,8 +92,7 @@ fn hashed(data: &Data) -> Result<String, CheckpointError> {
 }
 
 fn entry_text(entry: &Entry) -> Result<String, CheckpointError> {
-    let answer = entry.answer.as_ref().map(|text| STANDARD.decode(text)).transpose();
-    let answer = answer.map_err(|_| unknown("AllocResp is not Base64"))?;
+    let answer = decoded(entry.answer.as_ref())?;
     let answer = nil_or(answer.as_ref(), |bytes| checksum::list(bytes.iter()));
     let devices = entry.devices.iter().flatten();
     let devices = checksum::map(devices.map(|(node, ids)| (node, ids_text(ids))));
@@ -101,6 +101,11 @@ fn entry_text(entry: &Entry) -> Result<String, CheckpointError> {
          DeviceIDs:(checkpoint.DevicesPerNUMA){devices} AllocResp:([]uint8){answer}}}",
         entry.pod, entry.container, entry.resource
     ))
+}
+
+fn decoded(answer: Option<&String>) -> Result<Option<Vec<u8>>, CheckpointError> {
+    let bytes = answer.map(|text| STANDARD.decode(text)).transpose();
+    bytes.map_err(|_| unknown("AllocResp is not Base64"))
 }
 
 fn ids_text(ids: &Ids) -> String {

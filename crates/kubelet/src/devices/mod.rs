@@ -1,5 +1,6 @@
 //! `kubelet_internal_checkpoint`: kubelet's record of the devices that plugins offer and pods have.
 
+mod answer;
 mod file;
 #[cfg(test)]
 mod tests;
@@ -61,6 +62,8 @@ pub struct DeviceEntry {
     pub resource: String,
     /// Ids by NUMA node; `None`: their plugin does not report it. A device at several nodes is listed at each.
     pub devices: BTreeMap<Option<u32>, BTreeSet<String>>,
+    /// The files below the host's `/dev` that the plugin gave the container for them, such as `/dev/vfio/12`.
+    pub files: BTreeSet<String>,
 }
 
 impl DeviceManagerState {

@@ -38,6 +38,7 @@ fn a_genuine_file_is_read_whole() {
         container: "instance".to_owned(),
         resource: resource.to_owned(),
         devices: [(node, set(ids))].into(),
+        files: BTreeSet::new(),
     };
     let (gpu, kvm) = ("nvidia.com/gpu", "devices.kubevirt.io/kvm");
     assert_eq!(

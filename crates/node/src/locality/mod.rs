@@ -1,8 +1,26 @@
 //! Whether a VM's memory and devices are where its CPUs are: the NUMA nodes of both, compared.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `certificate` | all parts of a VM in rows, each with its NUMA nodes |
+//! | `pci` | PCI devices and how near two of them are |
+//! | `memory_only` | NUMA nodes without CPUs |
+//! | `interrupts` | where the interrupts of the VM's devices fire |
+//! | `read` | what is read of the kernel and of kubelet |
 
+mod certificate;
+mod interrupts;
+#[cfg(test)]
+mod machines;
+mod memory_only;
+mod pci;
 mod read;
 
-pub use read::{Reading, Vm};
+pub use certificate::{Row, certificate, recorded};
+pub use interrupts::Interrupts;
+pub use memory_only::{MemoryKind, MemoryOnlyNode, Place};
+pub use pci::{Distance, Pair, PciDevice, PciKind, pairs};
+pub use read::{Reading, VfioDevices, Vm};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -67,7 +85,7 @@ pub(crate) fn add_huge_pages(memory: &mut Memory, text: &str) {
 /// Devices of one kind on one NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Device {
-    /// The resource as pods ask for it, such as `nvidia.com/gpu`; or a VFIO device's own name.
+    /// The resource as pods ask for it, such as `nvidia.com/gpu`.
     pub name: String,
     /// The NUMA node; `None` where its plugin names none.
     pub node: Option<u32>,
@@ -91,33 +109,50 @@ pub fn devices(state: &DeviceManagerState, pod: &PodUid, container: &str) -> Vec
 
 /// Where one VM's CPUs, memory and devices are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Locality {
     /// The NUMA nodes of the VM's exclusive CPUs; empty where it has none, or they are offline.
     pub nodes: BTreeSet<u32>,
+    /// How many of these CPUs each NUMA node has.
+    pub cpus: BTreeMap<u32, u32>,
     /// The memory nodes it may use, as `cpuset.mems` has them; empty: all.
     pub allowed: String,
     /// What it holds, by NUMA node; empty where the kernel does not say.
     pub memory: Memory,
     /// Its devices, as kubelet's device file has them.
     pub devices: Vec<Device>,
+    /// Its VFIO devices, as the runtime's configuration has them.
+    pub pci: Vec<PciDevice>,
+    /// The interrupts of these; `None` where it has none, or they cannot be read.
+    pub interrupts: Option<Interrupts>,
+    /// The host's NUMA nodes with memory and without CPUs.
+    pub memory_only: BTreeMap<u32, MemoryOnlyNode>,
+}
+
+/// How many of these CPUs each NUMA node has; those that are offline are left out.
+pub fn cpus_by_node(topology: &Topology, cpus: &CpuSet) -> BTreeMap<u32, u32> {
+    let mut counts = BTreeMap::new();
+    for (_, cpu) in topology.cpus.iter().filter(|(cpu, _)| cpus.contains(**cpu)) {
+        *counts.entry(cpu.node).or_default() += 1;
+    }
+    counts
 }
 
 /// The NUMA nodes of the online CPUs among these.
 pub fn nodes(topology: &Topology, cpus: &CpuSet) -> BTreeSet<u32> {
-    let of = topology.cpus.iter().filter(|(cpu, _)| cpus.contains(**cpu));
-    of.map(|(_, cpu)| cpu.node).collect()
+    cpus_by_node(topology, cpus).into_keys().collect()
 }
 
-/// How much of a VM's memory is on other NUMA nodes than its CPUs'.
+/// How much of a VM's memory is on some NUMA nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RemoteMemory {
-    /// Bytes on other NUMA nodes.
+pub struct MemoryShare {
+    /// Bytes on these nodes.
     pub bytes: u64,
     /// All bytes.
     pub of: u64,
 }
 
-impl RemoteMemory {
+impl MemoryShare {
     /// The share, from 0 to 1; 0 of no memory.
     pub fn ratio(self) -> f64 {
         if self.of == 0 {
@@ -139,7 +174,7 @@ impl RemoteMemory {
     }
 }
 
-impl fmt::Display for RemoteMemory {
+impl fmt::Display for MemoryShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} % ({} of {})", self.percent(), size(self.bytes), size(self.of))
     }
@@ -151,51 +186,110 @@ impl Locality {
         self.nodes.contains(&node)
     }
 
-    /// How much of its memory is away from its CPUs; `None` where it has no exclusive CPUs, or its memory is unknown.
-    pub fn away(&self) -> Option<RemoteMemory> {
+    /// How memory on this node, or a device there, counts. Memory of a device belongs to that: it is attached if the device is the VM's,
+    /// and remote if it is another's, however near. Other memory without CPUs is attached if the VM has the nearest ones.
+    pub fn place(&self, node: u32) -> Place {
+        if self.is_own(node) {
+            return Place::Near;
+        }
+        let belongs = self.memory_only.get(&node).is_some_and(|memory| {
+            if memory.kind == MemoryKind::Device {
+                let device = memory.device.as_deref();
+                return device.is_some_and(|device| self.pci.iter().any(|own| own.is_of(device)));
+            }
+            !memory.nearest.is_disjoint(&self.nodes)
+        });
+        match belongs {
+            true => Place::Attached,
+            false => Place::Remote,
+        }
+    }
+
+    /// Its memory on nodes of this kind; `None` where it has no exclusive CPUs, or its memory is unknown.
+    fn memory_at(&self, place: Place) -> Option<MemoryShare> {
         if self.nodes.is_empty() || self.memory.is_empty() {
             return None;
         }
-        let sum = |away: bool| {
-            let nodes = self.memory.iter().filter(|(node, _)| !away || !self.is_own(**node));
+        let sum = |only: Option<Place>| {
+            let nodes = self
+                .memory
+                .iter()
+                .filter(|(node, _)| only.is_none_or(|only| self.place(**node) == only));
             nodes.fold(0u64, |sum, (_, memory)| sum.saturating_add(memory.counted()))
         };
-        Some(RemoteMemory {
-            bytes: sum(true),
-            of: sum(false),
+        Some(MemoryShare {
+            bytes: sum(Some(place)),
+            of: sum(None),
         })
     }
 
-    /// Its devices on other NUMA nodes than its CPUs'; none where either's NUMA node is unknown.
-    fn devices_away(&self) -> impl Iterator<Item = &Device> {
-        let elsewhere = |device: &&Device| device.node.is_some_and(|node| !self.is_own(node));
-        self.devices.iter().filter(|_| !self.nodes.is_empty()).filter(elsewhere)
+    /// How much of its memory is remote; `None` where it has no exclusive CPUs, or its memory is unknown.
+    pub fn away(&self) -> Option<MemoryShare> {
+        self.memory_at(Place::Remote)
+    }
+
+    /// How much of its memory is on NUMA nodes without CPUs that belong to its own; `None` as for [`away`](Self::away).
+    pub fn attached(&self) -> Option<MemoryShare> {
+        self.memory_at(Place::Attached)
+    }
+
+    /// What these nodes have of its memory, `512 MiB on 1, 1.0 GiB on 2`.
+    fn memory_on(&self, place: Place) -> String {
+        let there = self.memory.iter().filter(|(node, _)| self.place(**node) == place);
+        let there = there.filter(|(_, memory)| memory.counted() > 0);
+        let there = there.map(|(node, memory)| match self.memory_only.get(node) {
+            None => format!("{} on {node}", size(memory.counted())),
+            Some(only) => format!("{} on {node} ({})", size(memory.counted()), only.words()),
+        });
+        there.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether kubelet's device file has the NUMA node of a resource.
+    fn has_node(&self, resource: &str) -> bool {
+        let same = self.devices.iter().filter(|device| device.name == resource);
+        same.into_iter().any(|device| device.node.is_some())
+    }
+
+    /// Its devices on other NUMA nodes than its CPUs', each with its node; none where either's NUMA node is unknown. A device that kubelet gave
+    /// is named by its resource, once.
+    fn devices_away(&self) -> Vec<(String, u32)> {
+        let of_kubelet = self.devices.iter().map(|device| match device.count {
+            1 => (device.name.clone(), device.node),
+            count => (format!("{count} × {}", device.name), device.node),
+        });
+        let known = |device: &&PciDevice| {
+            let resource = device.resource.as_deref();
+            !resource.is_some_and(|resource| self.has_node(resource))
+        };
+        let of_pci = self.pci.iter().filter(known).map(|device| (device.name(), device.node));
+        let all = of_kubelet.chain(of_pci).filter_map(|(name, node)| Some((name, node?)));
+        all.filter(|(_, node)| !self.nodes.is_empty() && self.place(*node) == Place::Remote)
+            .collect()
     }
 
     /// What is reported of its memory; `None` if nothing is wrong.
     pub fn memory_problem(&self) -> Option<String> {
         let away = self.away().filter(|away| away.is_too_much())?;
-        let elsewhere = self.memory.iter().filter(|(node, _)| !self.is_own(**node));
-        let elsewhere = elsewhere.filter(|(_, memory)| memory.counted() > 0);
-        let elsewhere = elsewhere.map(|(node, memory)| format!("{} on {node}", size(memory.counted())));
         Some(format!(
             "{away} of its memory is not on the NUMA nodes of its CPUs, {}: {}",
             list(&self.nodes),
-            elsewhere.collect::<Vec<_>>().join(", ")
+            self.memory_on(Place::Remote)
+        ))
+    }
+
+    /// What is said of memory on NUMA nodes without CPUs that belong to its own, if it is as much as would be reported of remote memory.
+    pub fn attached_note(&self) -> Option<String> {
+        let attached = self.attached().filter(|attached| attached.is_too_much())?;
+        let there = self.memory_on(Place::Attached);
+        Some(format!(
+            "{attached} of its memory is on NUMA nodes without CPUs: {there}"
         ))
     }
 
     /// What is reported of its devices; `None` if nothing is wrong.
     pub fn devices_problem(&self) -> Option<String> {
-        let away = self.devices_away().filter_map(|device| {
-            let count = if device.count == 1 {
-                String::new()
-            } else {
-                format!("{} × ", device.count)
-            };
-            Some(format!("{count}{} on {}", device.name, device.node?))
-        });
-        let away: Vec<String> = away.collect();
+        let away = self.devices_away().into_iter();
+        let away: Vec<String> = away.map(|(name, node)| format!("{name} on {node}")).collect();
         let text = || {
             let (nodes, away) = (list(&self.nodes), away.join(", "));
             format!("devices not on the NUMA nodes of its CPUs, {nodes}: {away}")
@@ -207,7 +301,9 @@ impl Locality {
     pub fn memory_cure(&self) -> String {
         let strays = self.memory.iter().any(|(node, memory)| {
             let allowed = self.allowed.parse::<CpuSet>();
-            memory.counted() > 0 && !self.is_own(*node) && allowed.is_ok_and(|allowed| allowed.contains(*node))
+            memory.counted() > 0
+                && self.place(*node) == Place::Remote
+                && allowed.is_ok_and(|allowed| allowed.contains(*node))
         });
         if strays {
             let allowed = &self.allowed;
@@ -329,7 +425,7 @@ mod tests {
             memory,
             ..Locality::default()
         };
-        assert_eq!(vm.away(), Some(RemoteMemory { bytes: 212, of: 4318 }));
+        assert_eq!(vm.away(), Some(MemoryShare { bytes: 212, of: 4318 }));
     }
 
     /// What Linux 6.12 printed of a VM's scope, whose 256 MiB QEMU laid on both nodes in turn.
@@ -345,7 +441,7 @@ mod tests {
             memory,
             ..Locality::default()
         };
-        let away = RemoteMemory {
+        let away = MemoryShare {
             bytes: 134_217_728,
             of: 281_989_120,
         };

@@ -1,16 +1,22 @@
-//! Where the VMs' memory and devices are. Read when a caller asks, never in a pass of the engine.
+//! Where the VMs' memory and devices are. Read when a caller asks and once an hour for the ledger, never in a pass of the engine.
 
+pub(super) mod memory_only;
+pub(super) mod pci;
+mod vfio_devices;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::devices::device_manager_state;
-use stelia_kubelet::{DeviceManagerState, PodUid};
+use stelia_kubelet::{ContainerCgroup, DeviceManagerState, PodUid};
 
 use crate::cgroup::{CgroupPath, Cgroups, File, HugePage};
-use crate::locality;
-use crate::locality::{Localities, Locality, Memory, add_huge_pages, add_memory, nodes};
+use crate::locality::{self, Localities, Locality, Memory, MemoryOnlyNode, add_huge_pages, add_memory, cpus_by_node};
+use crate::vfio;
+pub use vfio_devices::VfioDevices;
 
 /// What is needed of a VM to read its locality.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +39,12 @@ pub struct Reading<'a> {
     topology: &'a Topology,
     pages: Vec<HugePage>,
     devices: Result<DeviceManagerState, String>,
+    memory_only: BTreeMap<u32, MemoryOnlyNode>,
+    /// Whether VFIO has any device: else no VM has one, and no container's configuration is read.
+    has_vfio: bool,
+    vfio: VfioDevices<'a>,
+    /// `/run`.
+    run: PathBuf,
 }
 
 impl<'a> Reading<'a> {
@@ -45,6 +57,10 @@ impl<'a> Reading<'a> {
             topology,
             pages: HugePage::ALL.into_iter().filter(has).collect(),
             devices: device_file(&device_manager_state(root, kubelet)),
+            memory_only: memory_only::nodes(root),
+            has_vfio: vfio::has_devices(&root.join("sys")),
+            vfio: VfioDevices::new(&root.join("proc"), &root.join("sys"), topology),
+            run: root.join("run"),
         }
     }
 
@@ -66,14 +82,44 @@ impl<'a> Reading<'a> {
             }
         }
         let state = self.devices.as_ref();
-        Locality {
-            nodes: nodes(self.topology, vm.cpus),
+        let cpus = cpus_by_node(self.topology, vm.cpus);
+        let mut locality = Locality {
+            nodes: cpus.keys().copied().collect(),
+            cpus,
             allowed: vm.mems.to_owned(),
             memory,
             devices: state
                 .map(|state| locality::devices(state, vm.pod, vm.container))
                 .unwrap_or_default(),
+            memory_only: self.memory_only.clone(),
+            ..Locality::default()
+        };
+        if self.has_vfio {
+            let resource = |address: &str| self.resource(vm, address);
+            self.vfio.add(&mut locality, &self.configured(vm.origin), resource);
         }
+        locality
+    }
+
+    /// The devices that the runtime's configuration gives this container.
+    fn configured(&self, origin: &CgroupPath) -> BTreeSet<String> {
+        let container = ContainerCgroup::parse(origin.as_str());
+        let devices = container.map(|container| vfio::devices(&self.run, self.vfio.sys(), &container));
+        devices.unwrap_or_default()
+    }
+
+    /// The resource by which kubelet gave the container this device: its plugin named the device's group or the device, or its id is the address.
+    fn resource(&self, vm: Vm<'_>, address: &str) -> Option<String> {
+        let state = self.devices.as_ref().ok()?;
+        let own = state
+            .entries
+            .iter()
+            .filter(|entry| entry.pod == *vm.pod && entry.container == vm.container);
+        let mut with = own.filter(|entry| {
+            let mut behind = entry.files.iter().flat_map(|file| vfio::of_file(self.vfio.sys(), file));
+            behind.any(|one| one == address) || entry.devices.values().any(|ids| ids.contains(address))
+        });
+        Some(with.next()?.resource.clone())
     }
 }
 

@@ -1,0 +1,165 @@
+//! Where the parts of a VM are, in percent by NUMA node: the ledger records it, and Describe has the record.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use stelia_text::named;
+
+use crate::Word;
+
+/// By how many percentage points a share may move before it counts as changed: a guest that touches and frees memory would otherwise
+/// change at every reading.
+const MAX_DRIFT_POINTS: u8 = 4;
+/// More than this is reported.
+const MAX_REMOTE_PERCENT: u8 = 10;
+
+named! {
+    /// What has a place on the node's NUMA nodes.
+    pub enum Part {
+        Cpus = "cpus",
+        /// Without huge pages.
+        Memory = "memory",
+        HugePages = "huge-pages",
+        Device = "device",
+        /// Those of the VM's devices.
+        Interrupts = "interrupts",
+    }
+}
+
+/// Where one part of a VM is, and since when.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Located {
+    pub part: Word<Part>,
+    /// A device's kind and PCI address, a mediated device's UUID, or kubelet's resource; empty for any other part.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Each NUMA node with its share in percent, without those that round to 0. Empty where the node of a device is not known.
+    pub nodes: Vec<(u32, u8)>,
+    /// The share on the NUMA nodes of the VM's CPUs, in percent.
+    pub near: u8,
+    /// The share on nodes without CPUs that belong to those, in percent. What is neither is remote.
+    pub attached: u8,
+    /// The first reading that found it so, microseconds since the epoch; 0: not recorded yet.
+    pub since_us: u64,
+}
+
+impl Located {
+    /// What is neither near nor attached, in percent; `None` where the node is not known.
+    pub fn remote(&self) -> Option<u8> {
+        let known = !self.nodes.is_empty();
+        known.then(|| 100u8.saturating_sub(self.near.saturating_add(self.attached)))
+    }
+
+    /// Whether more of it is remote than a VM's memory may be without being reported, in percent: a few pages of QEMU's own always are.
+    pub fn is_much_remote(&self) -> bool {
+        self.remote().is_some_and(|remote| remote > MAX_REMOTE_PERCENT)
+    }
+
+    /// Whether these are the same part, of the same device.
+    pub fn is_of(&self, other: &Self) -> bool {
+        self.part == other.part && self.name == other.name
+    }
+
+    /// Whether the part is still where it was: a device and CPUs exactly, memory and interrupts within a few percentage points.
+    pub fn is_still(&self, now: &Self) -> bool {
+        if !self.is_of(now) {
+            return false;
+        }
+        if matches!(self.part.known(), Some(Part::Cpus | Part::Device)) {
+            return (&self.nodes, self.near, self.attached) == (&now.nodes, now.near, now.attached);
+        }
+        let nodes: BTreeSet<u32> = self.nodes.iter().chain(&now.nodes).map(|(node, _)| *node).collect();
+        let near = |a: u8, b: u8| a.abs_diff(b) <= MAX_DRIFT_POINTS;
+        near(self.near, now.near)
+            && near(self.attached, now.attached)
+            && self.nodes.is_empty() == now.nodes.is_empty()
+            && nodes.into_iter().all(|node| near(self.on(node), now.on(node)))
+    }
+
+    /// The share on this node, in percent.
+    fn on(&self, node: u32) -> u8 {
+        let share = self.nodes.iter().find(|(one, _)| *one == node);
+        share.map_or(0, |(_, percent)| *percent)
+    }
+}
+
+/// What is recorded after a reading: a part that is still where it was keeps its record, one that moved or is new begins at this time.
+/// `None` if no part moved, came or went.
+pub fn moved(recorded: &[Located], now: &[Located], at_us: u64) -> Option<Vec<Located>> {
+    let known = |part: &Located| recorded.iter().find(|one| one.is_still(part));
+    if recorded.len() == now.len() && now.iter().all(|part| known(part).is_some()) {
+        return None;
+    }
+    let begins = |part: &Located| Located {
+        since_us: at_us,
+        ..part.clone()
+    };
+    let merged = now
+        .iter()
+        .map(|part| known(part).cloned().unwrap_or_else(|| begins(part)));
+    Some(merged.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn located(part: Part, name: &str, nodes: &[(u32, u8)], near: u8) -> Located {
+        Located {
+            part: part.into(),
+            name: name.to_owned(),
+            nodes: nodes.to_vec(),
+            near,
+            ..Located::default()
+        }
+    }
+
+    #[test]
+    fn memory_that_drifts_is_where_it_was_and_what_moved_begins_anew() {
+        let first = [
+            located(Part::Cpus, "", &[(0, 100)], 100),
+            located(Part::Memory, "", &[(0, 97), (1, 3)], 97),
+        ];
+        let recorded = moved(&[], &first, 5).unwrap();
+        assert!(recorded.iter().all(|part| part.since_us == 5));
+        assert_eq!(moved(&recorded, &first, 6), None);
+
+        let drifted = [first[0].clone(), located(Part::Memory, "", &[(0, 93), (1, 7)], 93)];
+        assert_eq!(moved(&recorded, &drifted, 6), None);
+        // What drifts is compared with the record, and not with the last reading: it cannot walk away unnoticed.
+        let walked = [first[0].clone(), located(Part::Memory, "", &[(0, 92), (1, 8)], 92)];
+        let now = moved(&recorded, &walked, 7).unwrap();
+        assert_eq!((now[0].since_us, now[1].since_us, now[1].near), (5, 7, 92));
+    }
+
+    #[test]
+    fn cpus_that_moved_make_the_same_memory_remote() {
+        let memory = |near| located(Part::Memory, "", &[(0, 100)], near);
+        let recorded = moved(&[], &[located(Part::Cpus, "", &[(0, 100)], 100), memory(100)], 1).unwrap();
+        let now = moved(&recorded, &[located(Part::Cpus, "", &[(1, 100)], 100), memory(0)], 2).unwrap();
+        assert_eq!([now[0].since_us, now[1].since_us], [2, 2]);
+        assert_eq!(now[1].remote(), Some(100));
+    }
+
+    #[test]
+    fn a_device_that_went_or_came_is_a_change_and_the_other_keeps_its_time() {
+        let (gpu, nic) = (
+            located(Part::Device, "GPU 0000:3b:00.0", &[(0, 100)], 100),
+            located(Part::Device, "NIC 0000:3c:00.0", &[], 0),
+        );
+        let both = moved(&[], &[gpu.clone(), nic.clone()], 1).unwrap();
+        assert_eq!(both[1].remote(), None, "where it is, is not known");
+        let one = moved(&both, std::slice::from_ref(&gpu), 2).unwrap();
+        assert_eq!((one.len(), one[0].since_us), (1, 1));
+        let again = moved(&one, &[gpu, nic], 3).unwrap();
+        assert_eq!([again[0].since_us, again[1].since_us], [1, 3]);
+    }
+
+    #[test]
+    fn what_a_newer_daemon_records_is_read() {
+        let text = r#"{"part":"cache","nodes":[[0,100]],"near":100,"ways":3}"#;
+        let read: Located = serde_json::from_str(text).unwrap();
+        assert_eq!((read.part.name(), read.part.known(), read.since_us), ("cache", None, 0));
+    }
+}

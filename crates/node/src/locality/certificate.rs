@@ -1,0 +1,179 @@
+//! The locality certificate: every part of a VM that has a place on NUMA nodes, in rows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_api::located::{Located, Part};
+
+use super::{Locality, NodeMemory, Place};
+
+/// A part of a VM with its amounts by NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    pub part: Part,
+    /// A device's [`PciDevice::name`](super::PciDevice::name), or kubelet's resource; empty for any other part.
+    pub name: String,
+    /// What more is known of it.
+    pub details: String,
+    /// CPUs, bytes, devices, or interrupts. Empty where no node is known.
+    pub by_node: BTreeMap<u32, u64>,
+    /// The same on the NUMA nodes of the VM's CPUs, and on nodes without CPUs that belong to those.
+    pub near: u64,
+    pub attached: u64,
+    /// All of it: more than the sum of `by_node` if some nodes are not known.
+    pub amount: u64,
+}
+
+impl Row {
+    fn new(locality: &Locality, part: Part, by_node: BTreeMap<u32, u64>, amount: Option<u64>) -> Self {
+        let at = |place: Place| {
+            let there = by_node.iter().filter(|(node, _)| locality.place(**node) == place);
+            there.fold(0u64, |sum, (_, amount)| sum.saturating_add(*amount))
+        };
+        let (near, attached) = (at(Place::Near), at(Place::Attached));
+        let known = by_node.values().fold(0u64, |sum, amount| sum.saturating_add(*amount));
+        Self {
+            part,
+            name: String::new(),
+            details: String::new(),
+            by_node,
+            near,
+            attached,
+            amount: amount.unwrap_or(known),
+        }
+    }
+
+    /// What the nodes have that are known.
+    fn known(&self) -> u64 {
+        self.by_node.values().fold(0, |sum, amount| sum.saturating_add(*amount))
+    }
+
+    /// A share of what is known, in percent to the nearest. What is not all is never 100, and what is something never 0.
+    fn percent(&self, amount: u64) -> u8 {
+        let known = u128::from(self.known());
+        if known == 0 || amount == 0 {
+            return 0;
+        }
+        let percent = (u128::from(amount) * 200 + known) / (2 * known);
+        let most = if u128::from(amount) == known { 100 } else { 99 };
+        u8::try_from(percent.clamp(1, most)).unwrap_or(100)
+    }
+
+    /// The part in percent, as it is recorded and compared.
+    pub fn located(&self) -> Located {
+        let nodes = self.by_node.iter().filter(|(_, amount)| **amount > 0);
+        Located {
+            part: self.part.into(),
+            name: self.name.clone(),
+            nodes: nodes.map(|(node, amount)| (*node, self.percent(*amount))).collect(),
+            near: self.percent(self.near),
+            attached: self.percent(self.attached),
+            since_us: 0,
+        }
+    }
+
+    /// Since when the part is where it is, by the record; `None` where there is none, or the part has moved since.
+    pub fn since(&self, recorded: &[Located]) -> Option<u64> {
+        let now = self.located();
+        let record = recorded.iter().find(|one| one.is_still(&now))?;
+        Some(record.since_us).filter(|since| *since > 0)
+    }
+}
+
+/// All parts of a VM: CPUs, memory, huge pages, devices, interrupts. Empty where it has no exclusive CPUs: nothing is near or remote then.
+/// Parts of which nothing is there are left out.
+pub fn certificate(locality: &Locality) -> Vec<Row> {
+    if locality.nodes.is_empty() {
+        return Vec::new();
+    }
+    let row = |part, by_node| Row::new(locality, part, by_node, None);
+    let memory = |bytes: fn(&NodeMemory) -> u64| {
+        let nodes = locality.memory.iter().map(|(node, memory)| (*node, bytes(memory)));
+        nodes.filter(|(_, bytes)| *bytes > 0).collect()
+    };
+    let cpus = locality.cpus.iter().map(|(node, cpus)| (*node, u64::from(*cpus)));
+    let parts = [
+        row(Part::Cpus, cpus.collect()),
+        row(Part::Memory, memory(|memory| memory.anon.saturating_add(memory.shmem))),
+        row(Part::HugePages, memory(|memory| memory.huge)),
+    ];
+    let rows = parts.into_iter().filter(|row| row.amount > 0);
+    let interrupts = interrupts(locality);
+    rows.chain(devices(locality)).chain(interrupts).collect()
+}
+
+/// The certificate as the ledger records it: without devices that only kubelet knows of and of which it knows no node, such as `/dev/kvm`.
+pub fn recorded(locality: &Locality) -> Vec<Located> {
+    let rows = certificate(locality).into_iter();
+    let is_pci = |row: &Row| locality.pci.iter().any(|device| device.name() == row.name);
+    let placed = rows.filter(|row| row.part != Part::Device || !row.by_node.is_empty() || is_pci(row));
+    placed.map(|row| row.located()).collect()
+}
+
+/// The VFIO devices, then what only kubelet knows, such as MIG instances.
+fn devices(locality: &Locality) -> Vec<Row> {
+    let of_pci = locality.pci.iter().map(|device| {
+        let by_node = device.node.map(|node| (node, 1)).into_iter().collect();
+        Row {
+            name: device.name(),
+            details: device.details(),
+            ..Row::new(locality, Part::Device, by_node, Some(1))
+        }
+    });
+    let known: BTreeSet<&str> = locality
+        .pci
+        .iter()
+        .filter_map(|device| device.resource.as_deref())
+        .collect();
+    let mut resources: BTreeMap<&str, (BTreeMap<u32, u64>, u64)> = BTreeMap::new();
+    for device in locality
+        .devices
+        .iter()
+        .filter(|device| !known.contains(device.name.as_str()))
+    {
+        let (by_node, amount) = resources.entry(&device.name).or_default();
+        *amount += u64::from(device.count);
+        if let Some(node) = device.node {
+            *by_node.entry(node).or_default() += u64::from(device.count);
+        }
+    }
+    let of_kubelet = resources.into_iter().map(|(name, (by_node, amount))| Row {
+        name: name.to_owned(),
+        details: if is_mig(name) { "MIG" } else { "" }.to_owned(),
+        ..Row::new(locality, Part::Device, by_node, Some(amount))
+    });
+    of_pci.chain(of_kubelet).collect()
+}
+
+/// Whether a resource is a part of a GPU that NVIDIA's device plugin offers, such as `nvidia.com/mig-1g.10gb`.
+fn is_mig(resource: &str) -> bool {
+    resource
+        .split_once('/')
+        .is_some_and(|(domain, name)| domain.starts_with("nvidia.com") && name.starts_with("mig-"))
+}
+
+/// Where they fired; before the first one, where they go.
+fn interrupts(locality: &Locality) -> Option<Row> {
+    let interrupts = locality.interrupts.as_ref().filter(|all| all.vectors > 0)?;
+    let fired = interrupts
+        .fired
+        .values()
+        .fold(0u64, |sum, count| sum.saturating_add(*count));
+    let targets = interrupts.targets.iter();
+    let by_node = match fired {
+        0 => targets.map(|(node, vectors)| (*node, u64::from(*vectors))).collect(),
+        _ => interrupts.fired.clone(),
+    };
+    let goes: BTreeSet<u32> = interrupts.targets.keys().copied().collect();
+    let vectors = match interrupts.vectors {
+        1 => "1 vector".to_owned(),
+        count => format!("{count} vectors"),
+    };
+    let details = match goes.is_empty() {
+        true => vectors,
+        false => format!("{vectors}, now to {}", super::list(&goes)),
+    };
+    Some(Row {
+        details,
+        ..Row::new(locality, Part::Interrupts, by_node, Some(fired))
+    })
+}

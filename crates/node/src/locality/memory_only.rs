@@ -1,0 +1,110 @@
+//! NUMA nodes with memory and without CPUs: of CXL expanders, of persistent memory, of HBM beside DRAM, and of GPUs whose memory the kernel
+//! manages (Grace Hopper, POWER9 with NVLink). Memory there is never near, and not simply remote.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use stelia_api::Word;
+use stelia_text::named;
+
+named! {
+    /// What the memory of such a node is.
+    pub enum MemoryKind {
+        /// A GPU's, or another device's that computes.
+        Device = "device",
+        Cxl = "CXL",
+        Persistent = "persistent",
+        /// The kernel does not tell: HBM, or CXL memory that the firmware set up.
+        Other = "memory-only",
+    }
+}
+
+/// A NUMA node with memory and without CPUs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryOnlyNode {
+    pub kind: Word<MemoryKind>,
+    /// PCI address of the device whose memory it is, where that is known.
+    pub device: Option<String>,
+    /// The NUMA nodes with CPUs that it is nearest to; empty where the firmware does not tell them apart.
+    pub nearest: BTreeSet<u32>,
+}
+
+impl MemoryOnlyNode {
+    /// `CXL memory, nearest to 0`.
+    pub fn words(&self) -> String {
+        let kind = match (self.kind.known(), &self.device) {
+            (Some(MemoryKind::Device), Some(device)) => format!("memory of {device}"),
+            (Some(MemoryKind::Device), None) => "memory of a device".to_owned(),
+            (Some(MemoryKind::Other) | None, _) => "memory without CPUs".to_owned(),
+            (Some(kind), _) => format!("{} memory", kind.name()),
+        };
+        match self.nearest.is_empty() {
+            true => kind,
+            false => format!("{kind}, nearest to {}", super::list(&self.nearest)),
+        }
+    }
+}
+
+/// Where memory is, seen from the VM's CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// On a NUMA node of the VM's CPUs.
+    Near,
+    /// On a node without CPUs that belongs to such a node, or to a device of the VM.
+    Attached,
+    Remote,
+}
+
+impl Place {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Attached => "attached",
+            Self::Remote => "remote",
+        }
+    }
+}
+
+/// The nodes with CPUs that a node without any is nearest to: those that the firmware names (`initiators`, from HMAT), else those at the
+/// least distance (SLIT). If all are at one distance that says nothing, unless there is only one.
+pub fn nearest(initiators: &BTreeSet<u32>, distances: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
+    // Among the initiators of class 0 are devices.
+    let named: BTreeSet<u32> = initiators
+        .iter()
+        .copied()
+        .filter(|node| distances.contains_key(node))
+        .collect();
+    if !named.is_empty() {
+        return named;
+    }
+    let least = distances.values().min();
+    let at_least = distances.iter().filter(|(_, distance)| Some(*distance) == least);
+    let found: BTreeSet<u32> = at_least.map(|(node, _)| *node).collect();
+    match found.len() == distances.len() && found.len() > 1 {
+        true => BTreeSet::new(),
+        false => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn firmware_that_names_initiators_is_believed_before_distances() {
+        let distances = BTreeMap::from([(0, 17), (1, 28), (2, 17)]);
+        let of = |initiators: &[u32]| super::super::list(&nearest(&initiators.iter().copied().collect(), &distances));
+        assert_eq!([of(&[1]), of(&[0, 2]), of(&[])], ["1", "0,2", "0,2"]);
+        // Node 4 is a device: it has no distance as a node with CPUs.
+        assert_eq!([of(&[4]), of(&[4, 1])], ["0,2", "1"]);
+    }
+
+    #[test]
+    fn equal_distances_tell_nothing_unless_there_is_one_node() {
+        let of = |distances: &[(u32, u32)]| nearest(&BTreeSet::new(), &distances.iter().copied().collect());
+        assert!(of(&[(0, 80), (8, 80)]).is_empty());
+        assert_eq!(of(&[(0, 80)]), BTreeSet::from([0]));
+        assert!(of(&[]).is_empty());
+    }
+}
