@@ -1,7 +1,8 @@
 //! Which container a process belongs to, by its cgroup, and what is read of a container before it becomes an instance.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use stelia_allocator::RunningContainer;
@@ -10,7 +11,8 @@ use stelia_cpus::CpuSet;
 use stelia_decide::Instance;
 pub(super) use stelia_decide::admission::NOT_THE_CALLERS;
 use stelia_decide::admission::{Adopting, Candidate, CheckedClaim, Claim, first_process, take_housekeeping};
-use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
+use stelia_kubelet::devices::device_manager_state;
+use stelia_kubelet::{ContainerCgroup, DeviceManagerState, PodUid, QosClass};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus};
 use stelia_node::containers::{
     all_containers, container_levels, container_request, least_limit_milli, limit_milli, live_containers_among,
@@ -143,12 +145,13 @@ pub(super) fn find_origin(
     }
 }
 
-/// Read what admission must know of the container.
+/// Read what admission must know of the container. `kubelet`: kubelet's root directory, where steliad chooses the CPUs.
 pub(super) fn candidate(
     system: &System,
     request: &RegisterRequest,
     origin: CgroupPath,
     container: ContainerCgroup,
+    kubelet: Option<&Path>,
 ) -> Result<Candidate, Error> {
     let cgroups = &*system.cgroups;
     let cpus = cgroups.read(&origin, File::Cpus)?;
@@ -195,6 +198,7 @@ pub(super) fn candidate(
     };
     let mems = optional(cgroups.read(&origin, File::Mems))?.unwrap_or_default();
     let written = runtime_config::container(&system.run, &container);
+    let devices = kubelet.map(|kubelet| device_nodes(system, kubelet, &container.pod, written.name.as_deref()));
     let request_of_cpus = container_request(cgroups, &origin, written.shares)?;
     let own = Some(container.container_id.as_str());
     let live_containers =
@@ -208,6 +212,7 @@ pub(super) fn candidate(
         container,
         cpus,
         mems,
+        devices: devices.unwrap_or_default(),
         processes,
         elsewhere,
         housekeeping,
@@ -219,6 +224,21 @@ pub(super) fn candidate(
         needs_anchor: request.adopting.is_none(),
         caller,
     })
+}
+
+/// The NUMA nodes of a container's devices; those of its pod, where its name is not known. None while kubelet's record cannot be used: the CPUs are then
+/// chosen without them.
+fn device_nodes(system: &System, kubelet: &Path, pod: &PodUid, name: Option<&str>) -> BTreeSet<u32> {
+    let path = device_manager_state(system.root(), kubelet);
+    let state = std::fs::read(path).ok();
+    let state = state
+        .and_then(|bytes| DeviceManagerState::parse(&bytes).ok())
+        .unwrap_or_default();
+    let own = state
+        .entries
+        .iter()
+        .filter(|entry| entry.pod == *pod && name.is_none_or(|name| entry.container == name));
+    own.flat_map(|entry| entry.devices.keys().copied().flatten()).collect()
 }
 
 /// The CPU lists of the containers on this host that run.

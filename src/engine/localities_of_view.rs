@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use stelia_kubelet::PodUid;
 use stelia_model as model;
 use stelia_node::cgroup::Cgroups;
 use stelia_node::locality::{Localities, Reading, Vm};
@@ -18,10 +19,18 @@ fn vm(instance: &model::Instance) -> Vm<'_> {
     }
 }
 
-/// Where the instances of this view have their memory and devices: two files each, and two a size of huge pages.
-pub fn localities(cgroups: &dyn Cgroups, view: &model::Node, root: &Path, kubelet: &Path) -> Localities {
+/// Where the instances of this view that are wanted have their memory and devices: two files each, and two a size of huge pages. On a host with VFIO
+/// devices the runtime's configuration of each too.
+pub fn localities(
+    cgroups: &dyn Cgroups,
+    view: &model::Node,
+    root: &Path,
+    kubelet: &Path,
+    wanted: impl Fn(&PodUid) -> bool,
+) -> Localities {
     let reading = Reading::new(cgroups, &view.topology, root, kubelet);
-    reading.of(view.instances.values().map(|instance| vm(instance)))
+    let instances = view.instances.values().filter(|instance| wanted(&instance.pod));
+    reading.of(instances.map(|instance| vm(instance)))
 }
 
 #[cfg(test)]
@@ -31,7 +40,6 @@ mod tests {
     use std::sync::Arc;
 
     use stelia_cpus::testing::Shape;
-    use stelia_kubelet::PodUid;
     use stelia_node::cgroup::{CgroupPath, KernelCgroups};
     use stelia_node::locality::{Device, Locality, Memory, NodeMemory};
 
@@ -95,7 +103,7 @@ mod tests {
         let view = node(root.path());
         let read = |view: &model::Node| {
             let cgroups = KernelCgroups::new(root.path().join("cgroup"));
-            localities(&cgroups, view, root.path(), &root.path().join("kubelet"))
+            localities(&cgroups, view, root.path(), &root.path().join("kubelet"), |_| true)
         };
         let memory = |anon, huge| NodeMemory {
             anon,
@@ -109,9 +117,11 @@ mod tests {
         };
         let there = Locality {
             nodes: BTreeSet::from([1]),
+            cpus: [(1, 2)].into(),
             allowed: "1".to_owned(),
             memory: [(0, memory(6, 4)), (1, memory(72, 40))].into(),
             devices: vec![gpus],
+            ..Locality::default()
         };
         let expected = Localities {
             instances: [(POD.to_owned(), there.clone())].into(),

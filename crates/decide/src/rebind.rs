@@ -56,6 +56,8 @@ pub struct Move {
 pub(crate) struct LayoutCost {
     /// The sum over all instances of the NUMA nodes that each is on.
     pub spans: usize,
+    /// The sum over all instances of the NUMA nodes of its devices that have none of its CPUs.
+    pub away: usize,
     /// CPUs that do not satisfy their instance's bind policy.
     pub misbound: usize,
     /// Instances whose exclusive policy is not kept: 1 for each downgraded, 2 for each dropped.
@@ -70,6 +72,7 @@ pub(crate) struct LayoutCost {
 #[derive(Clone, Copy, Default)]
 struct InstanceCost {
     span: usize,
+    away: usize,
     misbound: usize,
     exclusivity_loss: usize,
 }
@@ -156,6 +159,8 @@ struct Owner {
     exclusive: CpuExclusivePolicy,
     /// The NUMA nodes that its memory comes from; empty for any.
     memory: BTreeSet<u32>,
+    /// The NUMA nodes of its devices.
+    devices: BTreeSet<u32>,
 }
 
 impl Owner {
@@ -166,6 +171,7 @@ impl Owner {
             bind: allocation.map(|allocation| allocation.bind),
             exclusive: allocation.map_or(CpuExclusivePolicy::None, |allocation| allocation.exclusive),
             memory: memory(&instance.record.mems).unwrap_or_default(),
+            devices: instance.record.devices.clone(),
         }
     }
 }
@@ -210,7 +216,7 @@ impl Assignments {
         ];
         let mut found = Vec::new();
         for alignment in alignments.into_iter().flatten() {
-            let Ok(nodes) = align(alignment, allocation.strategy, count, &room) else {
+            let Ok(nodes) = align(alignment, allocation.strategy, count, &room, &owner.devices) else {
                 continue;
             };
             for preferred in [from.clone(), CpuSet::new()] {
@@ -230,6 +236,7 @@ impl Assignments {
                 let (disorder, then) = (after.disorder(), after.own(pod));
                 // No instance gets worse in any respect, and the host as a whole gets better.
                 let no_worse = then.span <= own.span
+                    && then.away <= own.away
                     && then.misbound <= own.misbound
                     && then.exclusivity_loss <= own.exclusivity_loss;
                 if no_worse && disorder < before && self.nobody_else_worse(&after, pod) {
@@ -276,8 +283,10 @@ impl Assignments {
         let Some(owner) = self.owners.get(pod) else {
             return InstanceCost::default();
         };
+        let nodes = self.host.nodes_of(&owner.cpus);
         InstanceCost {
-            span: self.host.nodes_of(&owner.cpus).len(),
+            span: nodes.len(),
+            away: owner.devices.difference(&nodes).count(),
             misbound: self.misbound(owner),
             exclusivity_loss: self.exclusivity_loss(pod, owner),
         }
@@ -332,6 +341,7 @@ impl Assignments {
         let room = self.free.len();
         LayoutCost {
             spans: all.iter().map(|own| own.span).sum(),
+            away: all.iter().map(|own| own.away).sum(),
             misbound: all.iter().map(|own| own.misbound).sum(),
             exclusivity_loss: all.iter().map(|own| own.exclusivity_loss).sum(),
             broken_cores: self.host.cores_of(&self.free).len()
@@ -349,6 +359,7 @@ fn gain((own, before): (InstanceCost, LayoutCost), (then, after): (InstanceCost,
         }
     };
     fewer("NUMA nodes", own.span, then.span);
+    fewer("NUMA nodes of devices without its CPUs", own.away, then.away);
     fewer("CPUs against the bind policy", own.misbound, then.misbound);
     fewer("unwanted company", before.exclusivity_loss, after.exclusivity_loss);
     fewer("partly free cores of the host", before.broken_cores, after.broken_cores);

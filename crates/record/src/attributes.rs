@@ -1,6 +1,6 @@
 //! The attributes: their names, and a record as texts and back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
@@ -96,6 +96,16 @@ fn cpus(text: &str) -> Option<(CpuSet, CpuSet, CpuSet)> {
     let (text, spare) = text.split_once(SPARE_SEPARATOR).unwrap_or((text, ""));
     let (exclusive, entry) = text.split_once(" of ")?;
     Some((exclusive.parse().ok()?, entry.parse().ok()?, spare.parse().ok()?))
+}
+
+/// NUMA nodes, as the kernel prints lists.
+fn nodes_text(nodes: &BTreeSet<u32>) -> String {
+    nodes.iter().copied().collect::<CpuSet>().to_string()
+}
+
+fn nodes(text: &str) -> Option<BTreeSet<u32>> {
+    let nodes: CpuSet = text.parse().ok()?;
+    Some(nodes.iter().collect())
 }
 
 const SPARE_SEPARATOR: &str = " spare ";
@@ -196,6 +206,7 @@ impl Record {
             ("pod-pool", self.pod_pool.as_ref().map(CpuSet::to_string)),
             ("scheduled", self.scheduled.then(|| "yes".to_owned())),
             ("refused", self.refused.then(|| "yes".to_owned())),
+            ("devices", (!self.devices.is_empty()).then(|| nodes_text(&self.devices))),
             ("quiet", Some(self.quiet.text()).filter(|text| !text.is_empty())),
         ];
         attributes.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
@@ -247,6 +258,7 @@ impl Record {
             pod_pool: optional(attributes, "pod-pool", |text| text.parse().ok())?,
             scheduled: attributes.contains_key("scheduled"),
             refused: attributes.contains_key("refused"),
+            devices: optional(attributes, "devices", nodes)?.unwrap_or_default(),
             quiet: optional(attributes, "quiet", QuietRequest::parse)?.unwrap_or_default(),
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,

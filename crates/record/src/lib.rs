@@ -10,7 +10,7 @@ mod tests;
 mod tree;
 mod vcpu;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use stelia_allocator::{Allocation, Qos};
@@ -136,6 +136,8 @@ pub struct Record {
     pub quiet: QuietRequest,
     /// The origin's `cpuset.mems` text; empty = not restricted.
     pub mems: String,
+    /// The NUMA nodes of the container's devices when steliad chose the CPUs, by kubelet's record; empty where kubelet chose them.
+    pub devices: BTreeSet<u32>,
     pub phase: Phase,
     /// The vCPU threads handed over; empty before AttachVcpus.
     pub vcpus: Vec<VcpuThread>,

@@ -29,6 +29,7 @@ pub fn record() -> Record {
         scheduled: false,
         quiet: Default::default(),
         mems: "0".into(),
+        devices: Default::default(),
         phase: Phase::Isolated,
         vcpus: vec![
             VcpuThread {

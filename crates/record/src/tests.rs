@@ -22,8 +22,14 @@ fn a_record_comes_back_as_it_was_written() {
         refused: true,
         ..record()
     };
+    let beside_devices = Record {
+        devices: [0, 2].into(),
+        ..allocated()
+    };
+    assert_eq!(map(&beside_devices)["devices"], "0,2");
     for record in [
         record(),
+        beside_devices,
         allocated(),
         in_place(),
         adopted(),

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use stelia_allocator::Host;
+use stelia_allocator::{CpuSource, Host};
 use stelia_api::{Error, ErrorKind};
 use stelia_decide::admission::{CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, choose_home};
 use stelia_decide::limits_of_scope;
@@ -51,7 +51,9 @@ impl State {
             return self.admit_again(&name.pod, &claim);
         }
         let own = |refusal: Error| refusal.of(&name.pod);
-        let candidate = container::candidate(&self.system, request, origin, name.clone()).map_err(own)?;
+        let chooses = self.picture.snapshot.source == CpuSource::Steliad;
+        let kubelet = chooses.then(|| self.picture.kubelet.path());
+        let candidate = container::candidate(&self.system, request, origin, name.clone(), kubelet).map_err(own)?;
         self.recent_looks
             .add(&name.pod, candidate.processes.len(), Instant::now());
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);

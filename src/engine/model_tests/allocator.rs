@@ -55,6 +55,33 @@ fn as_class(qos: Qos) -> AllocationRequest {
     }
 }
 
+/// kubelet's record has the pod's GPUs at NUMA node 0, where fewer CPUs are free.
+#[tokio::test]
+async fn cpus_are_at_the_numa_node_of_the_devices_in_kubelets_record() {
+    const DEVICES: &[u8] =
+        include_bytes!("../../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint");
+    let asked = AllocationRequest {
+        qos: Some(Qos::Lse),
+        numa_allocate_strategy: Some(stelia_allocator::NumaAllocateStrategy::LeastAllocated),
+        ..AllocationRequest::default()
+    };
+    for (has_devices, expected) in [(false, "4-7"), (true, "0-3")] {
+        let node = node().await;
+        let folder = node.settings.kubelet_root.join("device-plugins");
+        std::fs::create_dir_all(&folder).unwrap();
+        if has_devices {
+            std::fs::write(folder.join("kubelet_internal_checkpoint"), DEVICES).unwrap();
+        }
+        let uid = PodUid::parse("ce32ebd2-f905-449e-b74b-4231a84b88e1").unwrap();
+        let pod = node.model.add_pod(&uid, &CpuSet::new(), &Limits::default()).unwrap();
+        node.model.meddle(&pod.origin, File::CpuMax, "200000 100000").unwrap();
+        node.ask(&pod, asked.clone()).await.unwrap();
+        let own = node.exclusive(&pod);
+        assert!(own.len() == 2 && own.is_subset(&cpus(expected)), "{own}");
+        node.check().await;
+    }
+}
+
 #[tokio::test]
 async fn lse_is_isolated_and_every_pool_follows() {
     let node = node().await;

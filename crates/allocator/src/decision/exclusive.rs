@@ -27,6 +27,7 @@ pub(super) fn allot(
         node,
         request,
         memory: requester.memory.as_ref(),
+        devices: &requester.devices,
         allocation: &allocation,
         free: usage.available(&pools.allocatable),
     };
@@ -145,6 +146,8 @@ struct Choice<'a> {
     request: &'a AllocationRequest,
     /// The NUMA nodes that the container's memory may come from; `None` for any.
     memory: Option<&'a BTreeSet<u32>>,
+    /// The NUMA nodes of the container's devices.
+    devices: &'a BTreeSet<u32>,
     allocation: &'a Allocation,
     free: CpuSet,
 }
@@ -237,8 +240,22 @@ impl Choice<'_> {
             Some(nodes) => format!("NUMA nodes {}", numbers(nodes)),
             None => "every NUMA node open".to_owned(),
         };
-        let why = format!("alignment policy {}: {which}{of_memory}", alignment.name());
+        let of_devices = match &nodes {
+            Some(nodes) if !self.devices.is_empty() => self.words_of_devices(nodes),
+            _ => String::new(),
+        };
+        let why = format!("alignment policy {}: {which}{of_memory}{of_devices}", alignment.name());
         Ok((nodes, why))
+    }
+
+    /// Whether its devices are at the NUMA nodes that were chosen.
+    fn words_of_devices(&self, nodes: &BTreeSet<u32>) -> String {
+        let devices = numbers(self.devices);
+        match (self.devices.is_subset(nodes), self.devices.is_disjoint(nodes)) {
+            (true, _) => format!(", with those of its devices ({devices})"),
+            (false, false) => format!(", with some of those of its devices ({devices})"),
+            (false, true) => format!("; its devices are at {devices}, where too few are free"),
+        }
     }
 
     /// The NUMA nodes by the alignment policy, `within` some or of all.
@@ -260,7 +277,7 @@ impl Choice<'_> {
         let by = |free: &CpuSet, bind: Option<CpuBindPolicy>| {
             let room = Room::new(host, &self.node.capacity(), free, bind);
             let room = within.map_or_else(|| room.clone(), |nodes| room.within(nodes));
-            align(alignment, strategy, self.count(), &room)
+            align(alignment, strategy, self.count(), &room, self.devices)
         };
         let size = |answer: &Result<Option<BTreeSet<u32>>, Unsatisfied>| {
             answer.as_ref().ok().and_then(|nodes| nodes.as_ref().map(BTreeSet::len))

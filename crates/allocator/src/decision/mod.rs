@@ -33,6 +33,9 @@ pub struct Requester {
     pub bound: bool,
     /// The NUMA nodes its memory and huge pages may come from (`cpuset.mems`, kubelet's memory manager's); `None` for any.
     pub memory: Option<BTreeSet<u32>>,
+    /// The NUMA nodes of its devices, by kubelet's record; empty where it has none, or these have no NUMA nodes. Preferred among equally
+    /// good NUMA nodes, and never a reason to refuse.
+    pub devices: BTreeSet<u32>,
 }
 
 /// CPUs of instances with an exclusive policy, which the pools do not tell apart.

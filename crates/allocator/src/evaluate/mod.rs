@@ -8,13 +8,15 @@ mod answer;
 mod request;
 pub mod score;
 
+use std::collections::BTreeSet;
+
 pub use answer::{Answer, Fit};
 pub use request::{MAX_REQUESTS, Request, RequestsError, SchedulerOptions, requests};
 pub use score::{Score, ScoringStrategy};
 use stelia_api::Error;
 use stelia_cpus::CpuSet;
 
-use crate::{Allocation, AllocatorNode};
+use crate::{Allocation, AllocatorNode, Requester};
 
 /// Answer requests, each alone.
 pub fn evaluate(node: &AllocatorNode, requests: &[Request]) -> Vec<Result<Fit, Error>> {
@@ -26,7 +28,19 @@ pub fn evaluate(node: &AllocatorNode, requests: &[Request]) -> Vec<Result<Fit, E
 /// # Errors
 /// As [`AllocatorNode::allot`].
 pub fn answer(node: &AllocatorNode, request: &Request) -> Result<Fit, Error> {
-    let (cpus, allocation) = node.allot(&request.wanted(), &request.requester())?;
+    answer_near(node, request, &BTreeSet::new())
+}
+
+/// Answer one whose container would have devices at these NUMA nodes.
+///
+/// # Errors
+/// As [`AllocatorNode::allot`].
+pub fn answer_near(node: &AllocatorNode, request: &Request, devices: &BTreeSet<u32>) -> Result<Fit, Error> {
+    let requester = Requester {
+        devices: devices.clone(),
+        ..request.requester()
+    };
+    let (cpus, allocation) = node.allot(&request.wanted(), &requester)?;
     let runs_on = runs_on(node, &allocation, &cpus);
     let numa_nodes = node.host().nodes_of(&runs_on);
     let strategy = request.options.scoring_strategy;

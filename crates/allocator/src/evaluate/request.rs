@@ -1,5 +1,7 @@
 //! What is asked, and reading it as text.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use stelia_kubelet::QosClass;
 use stelia_text::excerpt;
@@ -54,6 +56,7 @@ impl Request {
             limit_milli: self.allocation.cpu_limit.map(u64::from).or(by_cpus),
             bound: class.is_some(),
             memory: None,
+            devices: BTreeSet::new(),
         }
     }
 }

@@ -56,8 +56,8 @@ pub fn satisfies(policy: NumaTopologyAlignmentPolicy, nodes: usize, count: usize
 /// Choose the nodes for `count` CPUs; `None` leaves every node open.
 ///
 /// As few nodes as have enough available. An alignment is one on as few nodes as would do with nothing allocated; nodes
-/// that tie are taken in the strategy's order, then by id. DistributeEvenly spreads over the nodes chosen here, and
-/// breaks ties as LeastAllocated.
+/// that tie are taken by how many of them are `near` (the NUMA nodes of devices), in the strategy's order, then by id. DistributeEvenly
+/// spreads over the nodes chosen here, and breaks ties as LeastAllocated.
 ///
 /// # Errors
 /// The policy is strict and there are no such nodes.
@@ -66,6 +66,7 @@ pub fn align(
     strategy: NumaAllocateStrategy,
     count: usize,
     room: &Room,
+    near: &BTreeSet<u32>,
 ) -> Result<Option<BTreeSet<u32>>, Unsatisfied> {
     let fewest = |room: &BTreeMap<u32, usize>| least_nodes(count, room.values().copied());
     let now = fewest(&room.available);
@@ -76,7 +77,7 @@ pub fn align(
         NumaTopologyAlignmentPolicy::SingleNumaNode => now.filter(|now| *now <= 1),
     };
     match aligned {
-        Some(size) => Ok(Some(choose(size, strategy, count, &room.available))),
+        Some(size) => Ok(Some(choose(size, strategy, count, &room.available, near))),
         None if policy == NumaTopologyAlignmentPolicy::BestEffort => Ok(None),
         None => Err(Unsatisfied::Alignment { wanted: count, policy }),
     }
@@ -96,10 +97,41 @@ fn least_nodes(amount: usize, room: impl Iterator<Item = usize>) -> Option<usize
 
 /// As many nodes as an amount needs: those with most room, or for MostAllocated the run of nodes, in order of room,
 /// that leaves least over.
-fn choose(size: usize, strategy: NumaAllocateStrategy, amount: usize, room: &BTreeMap<u32, usize>) -> BTreeSet<u32> {
-    let mut order: Vec<(u32, usize)> = room.iter().map(|(node, room)| (*node, *room)).collect();
-    order.sort_by_key(|(node, room)| (strategy.rank(*room), *node));
-    let fits = |run: &&[(u32, usize)]| run.iter().map(|(_, room)| room).sum::<usize>() >= amount;
-    let chosen = order.windows(size).find(fits).unwrap_or_default();
-    chosen.iter().map(|(node, _)| *node).collect()
+///
+/// Among the sets with the most `near` nodes, it is the first such run of these with the first run of others: the last runs have the most room,
+/// so a set is found if there is one.
+fn choose(
+    size: usize,
+    strategy: NumaAllocateStrategy,
+    amount: usize,
+    room: &BTreeMap<u32, usize>,
+    near: &BTreeSet<u32>,
+) -> BTreeSet<u32> {
+    let ordered = |is_near: bool| -> Vec<(u32, usize)> {
+        let nodes = room.iter().filter(|(node, _)| near.contains(node) == is_near);
+        let mut order: Vec<(u32, usize)> = nodes.map(|(node, room)| (*node, *room)).collect();
+        order.sort_by_key(|(node, room)| (strategy.rank(*room), *node));
+        order
+    };
+    let (close, others) = (ordered(true), ordered(false));
+    for count in (0..=size.min(close.len())).rev() {
+        for run in runs(&close, count) {
+            let fits = |other: &&[(u32, usize)]| {
+                let sum: usize = run.iter().chain(*other).map(|(_, room)| room).sum();
+                sum >= amount
+            };
+            if let Some(other) = runs(&others, size - count).find(fits) {
+                return run.iter().chain(other).map(|(node, _)| *node).collect();
+            }
+        }
+    }
+    BTreeSet::new()
+}
+
+/// Every run of so many nodes; one that is empty for 0.
+fn runs(order: &[(u32, usize)], count: usize) -> impl Iterator<Item = &[(u32, usize)]> {
+    let starts = (order.len() + 1).saturating_sub(count);
+    (0..starts)
+        .filter_map(move |start| order.get(start..start + count))
+        .take(if count == 0 { 1 } else { usize::MAX })
 }

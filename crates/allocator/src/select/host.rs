@@ -131,7 +131,7 @@ impl Host {
     }
 
     /// How many of a set's CPUs each NUMA node has; nodes without any are left out.
-    pub(crate) fn counts(&self, cpus: &CpuSet) -> BTreeMap<u32, usize> {
+    pub fn counts(&self, cpus: &CpuSet) -> BTreeMap<u32, usize> {
         let parts = self.by_node(cpus).into_iter();
         parts.map(|(id, part)| (id, part.len())).collect()
     }

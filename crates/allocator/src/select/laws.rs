@@ -298,6 +298,7 @@ proptest! {
     fn aligned_nodes_are_as_few_as_can_be(
         room in proptest::collection::vec((0usize..9, 0usize..9), 1..7), count in 1usize..30,
         policy in select(&NumaTopologyAlignmentPolicy::ALL[1..]), strategy in select(&NumaAllocateStrategy::ALL[..]),
+        near in proptest::collection::btree_set(0u32..8, 0..4),
     ) {
         let room = Room {
             capacity: (0..).zip(room.iter().map(|(free, held)| free + held)).collect(),
@@ -317,11 +318,18 @@ proptest! {
             NumaTopologyAlignmentPolicy::SingleNumaNode => now == Some(1),
             _ => true,
         };
-        match align(policy, strategy, count, &room) {
+        match align(policy, strategy, count, &room, &near) {
             Ok(Some(nodes)) => {
                 prop_assert!(accepted);
                 prop_assert_eq!(Some(nodes.len() as u32), now);
                 prop_assert!(nodes.iter().map(|node| room.available[node]).sum::<usize>() >= count);
+                // Among the sets that are as small, none with enough CPUs has more nodes of devices.
+                let best = (1u32..1 << room.available.len()).filter(|mask| {
+                    let chosen = room.available.iter().filter(|(node, _)| mask >> **node & 1 == 1);
+                    mask.count_ones() as usize == nodes.len() && chosen.map(|(_, room)| room).sum::<usize>() >= count
+                });
+                let nearness = |mask: u32| near.iter().filter(|node| mask >> **node & 1 == 1).count();
+                prop_assert_eq!(Some(nodes.intersection(&near).count()), best.map(nearness).max());
             }
             Ok(None) => prop_assert!(accepted && now.is_none()),
             Err(_) => prop_assert!(!accepted),

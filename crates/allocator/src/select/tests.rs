@@ -193,8 +193,42 @@ fn alignment_chooses_the_nodes(
     let refusal = Unsatisfied::Alignment { wanted: count, policy };
     let expected = expected.map(|some| some.map(nodes)).map_err(|()| refusal);
     assert_eq!(
-        align(policy, NumaAllocateStrategy::MostAllocated, count, &room),
+        align(
+            policy,
+            NumaAllocateStrategy::MostAllocated,
+            count,
+            &room,
+            &BTreeSet::new()
+        ),
         expected
+    );
+}
+
+/// Nodes of devices come first among sets that are equally small, and never make one larger.
+#[rstest]
+#[case("8,8,8,8", 4, "2", "2")]
+#[case("8,8,2,8", 4, "2", "0")]
+#[case("8,8,8,8", 12, "2", "0,2")]
+#[case("8,8,8,8", 12, "2-3", "2-3")]
+#[case("8,8,2,8", 12, "2-3", "0,3")]
+#[case("4,6,8,8", 4, "1-2", "1")]
+#[case("4,6,8,8", 4, "", "0")]
+#[case("4,6,8,8", 4, "9", "0")]
+fn nodes_of_devices_come_first(#[case] free: &str, #[case] count: usize, #[case] near: &str, #[case] expected: &str) {
+    let free = free.split(',').map(|count| count.parse::<usize>().unwrap());
+    let available: BTreeMap<u32, usize> = (0..).zip(free).collect();
+    let room = Room {
+        capacity: available.keys().map(|node| (*node, 8)).collect(),
+        available,
+    };
+    let nodes = |text: &str| -> BTreeSet<u32> { cpus(text).iter().collect() };
+    let (policy, strategy) = (
+        NumaTopologyAlignmentPolicy::BestEffort,
+        NumaAllocateStrategy::MostAllocated,
+    );
+    assert_eq!(
+        align(policy, strategy, count, &room, &nodes(near)),
+        Ok(Some(nodes(expected)))
     );
 }
 

@@ -96,6 +96,8 @@ pub struct Candidate {
     pub cpus: CpuSet,
     /// The origin's `cpuset.mems`, as text.
     pub mems: String,
+    /// The NUMA nodes of its devices, by kubelet's record; read where steliad chooses the CPUs.
+    pub devices: BTreeSet<u32>,
     /// Its processes, each with its number in every PID namespace.
     pub processes: Vec<(i32, Vec<i32>)>,
     /// Other cgroups of the container that hold processes: below the origin, and where that is a subgroup of the container's
@@ -262,6 +264,7 @@ fn admit_allocated(
         limit_milli: candidate.limit_milli,
         bound: candidate.caller.is_some(),
         memory: memory(&candidate.mems),
+        devices: candidate.devices.clone(),
     };
     let (exclusive, allocation) = allot(&claim.request, &requester, snapshot, facts, node)?;
     if claim.isolation == Isolation::Container && allocation.qos != Qos::Lse {
@@ -277,6 +280,7 @@ fn admit_allocated(
         entry: exclusive.clone(),
         exclusive,
         allocation: Some(allocation),
+        devices: candidate.devices.clone(),
         scheduled: !claim.request.schedule.is_empty(),
         ..blank(claim, candidate, anchor)
     })
@@ -358,6 +362,7 @@ fn blank(claim: &CheckedClaim, candidate: &Candidate, anchor: Option<TaskId>) ->
         exclusive: CpuSet::new(),
         spare: CpuSet::new(),
         mems: candidate.mems.clone(),
+        devices: BTreeSet::new(),
         phase: Phase::Registered,
         vcpus: Vec::new(),
         props: BTreeMap::new(),

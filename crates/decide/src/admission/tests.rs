@@ -13,6 +13,7 @@ pub(super) fn candidate() -> Candidate {
         container: ContainerCgroup::parse(origin.as_str()).unwrap(),
         cpus: "2-3".parse().unwrap(),
         mems: "0".into(),
+        devices: Default::default(),
         processes: vec![(100, vec![100, 1]), (101, vec![101, 7])],
         elsewhere: vec![],
         housekeeping: false,

@@ -66,7 +66,46 @@ pub(super) fn requester(limit_milli: u64) -> Requester {
         limit_milli: Some(limit_milli),
         bound: true,
         memory: None,
+        devices: Default::default(),
     }
+}
+
+/// The NUMA nodes of devices decide between equally good ones, and only there.
+#[test]
+fn cpus_are_at_the_devices_and_that_is_explained() {
+    let told = |snapshot: &Snapshot, cpus: u64, devices: &[u32]| {
+        let requester = Requester {
+            devices: devices.iter().copied().collect(),
+            ..requester(cpus * 1000)
+        };
+        let (given, allocation) = allot(&AllocationRequest::default(), &requester, snapshot, &node()).unwrap();
+        (given.to_string(), allocation.explanation[1].clone())
+    };
+    let mut host = empty();
+    // NUMA node 0 has three free CPUs, and 1 has four.
+    assert_eq!(told(&host, 2, &[]).0, "2-3");
+    let (given, why) = told(&host, 2, &[1]);
+    assert_eq!(given, "4-5");
+    assert!(why.ends_with("NUMA nodes 1, with those of its devices (1)"), "{why}");
+    let (_, why) = told(&host, 2, &[0, 1]);
+    assert!(
+        why.ends_with("NUMA nodes 0, with some of those of its devices (0,1)"),
+        "{why}"
+    );
+    // More CPUs than a NUMA node has.
+    assert_eq!(told(&host, 6, &[1]).0, told(&host, 6, &[]).0);
+    let near = Requester {
+        devices: [1].into(),
+        ..requester(4000)
+    };
+    let taken = allot(&AllocationRequest::default(), &near, &host, &node()).unwrap();
+    hold(&mut host, 1, taken);
+    let (given, why) = told(&host, 2, &[1]);
+    assert_eq!(given, "2-3");
+    assert!(
+        why.ends_with("NUMA nodes 0; its devices are at 1, where too few are free"),
+        "{why}"
+    );
 }
 
 /// Take the answer as an instance of the host.

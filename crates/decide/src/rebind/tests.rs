@@ -80,6 +80,7 @@ fn administrator() -> Requester {
         limit_milli: None,
         bound: false,
         memory: None,
+        devices: Default::default(),
     }
 }
 
@@ -134,6 +135,26 @@ fn what_a_scheduler_chose_stays_and_nobody_leaves_the_nodes_of_its_memory() {
     }
     host.first_mut().record.scheduled = true;
     assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
+}
+
+#[test]
+fn a_vm_moves_to_its_devices_and_never_away_from_them() {
+    let mut host = empty();
+    with(&mut host, 1, "2-3", CpuBindPolicy::FullPcpus);
+    host.first_mut().record.devices = [1].into();
+    let moves = all(&host, &policies(), &RebindScope::Node);
+    let first = &moves[0];
+    assert!(["4-5", "6-7"].contains(&first.to.to_string().as_str()), "{first:?}");
+    assert!(
+        first.gain.contains("NUMA nodes of devices without its CPUs: 1 -> 0"),
+        "{first:?}"
+    );
+    // A split core becomes whole where the devices are.
+    let mut host = empty();
+    with(&mut host, 1, "5-6", CpuBindPolicy::FullPcpus);
+    host.first_mut().record.devices = [1].into();
+    let moves = all(&host, &policies(), &RebindScope::Node);
+    assert!(["4-5", "6-7"].contains(&moves[0].to.to_string().as_str()), "{moves:?}");
 }
 
 #[test]
