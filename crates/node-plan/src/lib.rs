@@ -2,11 +2,17 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | [`devices`] | a node's devices, where no file of kubelet's has them |
+//! | [`hints`] | what kubelet's managers tell the Topology Manager, and what it makes of it |
+//! | [`locality`] | whether CPUs, memory and devices are on the same NUMA nodes |
 //! | `subject` | [`Subject`]: a node, and what is assumed of it |
 //! | [`settings`] | kubelet's settings as the planner takes them |
 //! | [`start`] | what keeps kubelet from starting, its state files included |
 //! | [`why`] | why an answer is not better |
 
+pub mod devices;
+pub mod hints;
+pub mod locality;
 pub mod settings;
 pub mod start;
 mod subject;

@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 
 use kubelet_planner::cpus::{AFFINITY_IS_LEAST_SINCE, CpuTopology};
 use kubelet_planner::merge::Policy;
-use kubelet_planner::{CpuManager, Machine, Node, NodeState, NumaNode, Settings, cpus};
+use kubelet_planner::start_errors::unknown_gates;
+use kubelet_planner::{CpuManager, Machine, MemoryManager, Node, NodeState, NumaNode, Settings, cpus};
 use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::KubeletConfig;
 use stelia_node_report::{Facts, numa};
 
-use crate::settings::{cpu_manager, policy, scope};
+use crate::devices::{DeviceWords, counted};
+use crate::settings::{cpu_manager, policy, scope, settings};
+use crate::start::{self, StateFiles};
 
 /// A node, and which of its facts are assumed.
 #[derive(Debug, Clone)]
@@ -31,10 +35,11 @@ impl Subject {
     /// # Errors
     /// kubelet would not start with what is described.
     pub fn described(facts: &Facts) -> Result<Self, String> {
-        let mut notes = vec![
-            "a described node tells nothing of the memory manager, of devices, L3 caches and feature gates: none is looked at"
-                .to_owned(),
-        ];
+        let untold = match facts.devices.is_empty() {
+            true => "the memory manager, of devices, L3 caches and feature gates",
+            false => "the memory manager, L3 caches and feature gates",
+        };
+        let mut notes = vec![format!("a described node tells nothing of {untold}: none is looked at")];
         let kubelet = &facts.kubelet;
         let reserved = match kubelet.reserved.is_empty() {
             true => &facts.reserved,
@@ -51,8 +56,36 @@ impl Subject {
             }
             None => notes.push("the Topology Manager's policy is not told: none is assumed".to_owned()),
         }
+        Self::of_facts(facts, settings, reserved, notes)
+    }
+
+    /// The same node under another configuration of kubelet, which has assigned no memory yet.
+    ///
+    /// # Errors
+    /// kubelet would not start with it.
+    pub fn described_under(facts: &Facts, config: &KubeletConfig) -> Result<Self, String> {
+        let settings = settings(config, None)?;
+        let machine = machine(&facts.topology, &BTreeMap::new(), &facts.numa);
+        let problems = start::problems(config, Some(&machine), StateFiles::default());
+        if !problems.is_empty() {
+            let words: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            return Err(format!("kubelet would not start: {}", words.join("; ")));
+        }
+        let mut notes = vec!["a described node tells nothing of L3 caches: none is looked at".to_owned()];
+        if settings.memory_manager != MemoryManager::None {
+            notes.push("no memory of the described node is given away yet".to_owned());
+        }
+        let mut subject = Self::of_facts(facts, settings, &config.reserved_system_cpus, notes)?;
+        subject.warnings = config.warnings.iter().map(ToString::to_string).collect();
+        subject.warnings.extend(unknown_gates(config));
+        subject.gates = Some(config.feature_gates.clone());
+        Ok(subject)
+    }
+
+    fn of_facts(facts: &Facts, settings: Settings, reserved: &CpuSet, notes: Vec<String>) -> Result<Self, String> {
         let state = NodeState {
             cpus: cpu_state(facts, &settings.cpu_manager, reserved),
+            devices: counted(&facts.devices),
             ..NodeState::default()
         };
         let (name, topology) = (facts.name.clone(), facts.topology.clone());
@@ -65,6 +98,19 @@ impl Subject {
             state,
             notes,
         )
+    }
+
+    /// The same node with these devices, instead of what is known of their resources.
+    ///
+    /// # Errors
+    /// Devices are at more NUMA nodes than are looked at.
+    pub fn with_devices(mut self, devices: &[DeviceWords]) -> Result<Self, String> {
+        let mut state = self.node.state().clone();
+        devices.iter().for_each(|words| words.apply(&mut state.devices));
+        let settings = self.node.settings().clone();
+        let node = Node::running(self.node.machine().clone(), settings, state);
+        self.node = node.map_err(|cause| cause.sentence())?;
+        Ok(self)
     }
 
     /// A node whose kubelet has these settings and this state.

@@ -9,11 +9,10 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
 
 use crate::Subject;
+use crate::hints::CPU;
 
 /// Limit of the sets of NUMA nodes that are named.
 const MAX_NAMED_NODE_SETS: usize = 8;
-
-const CPU: &str = "cpu";
 
 /// Smallest computing time of kubelet that is printed, in seconds.
 const MIN_REPORTED_SECONDS: f64 = 10.0;

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_kubelet::memory::MemoryBlock;
@@ -146,20 +146,41 @@ pub fn devices(
     found
 }
 
-/// The NUMA node of a device whose id is a PCI address (`0000:3b:02.1`), as SR-IOV's plugins give them. `None` for other
-/// ids, and where the firmware does not say it.
+/// The NUMA node of a device by its id: a PCI address (`0000:3b:02.1`), as SR-IOV's plugins give them, or the number of an IOMMU group
+/// of devices that vfio-pci drives, as KubeVirt's plugin gives them. `None` for other ids, and where the firmware does not say it.
 pub fn pci_node(sys: &Path, id: &str) -> Option<u32> {
+    let devices = sys.join("bus/pci/devices");
+    if is_pci_address(id) {
+        return numa_node(&devices.join(id.to_lowercase()));
+    }
+    let group = id.parse::<u32>().ok().filter(|number| number.to_string() == id)?;
+    let group = sys.join(format!("kernel/iommu_groups/{group}/devices"));
+    let of_group = fs::read_dir(group).ok()?.flatten();
+    let of_group = of_group.map(|entry| devices.join(entry.file_name()));
+    // Bridges may be in the group too.
+    let is_given_away = |device: &PathBuf| {
+        let driver = fs::read_link(device.join("driver"));
+        driver.is_ok_and(|driver| driver.ends_with("vfio-pci"))
+    };
+    let nodes: BTreeSet<Option<u32>> = of_group
+        .filter(is_given_away)
+        .map(|device| numa_node(&device))
+        .collect();
+    nodes.first().copied().flatten().filter(|_| nodes.len() == 1)
+}
+
+fn is_pci_address(id: &str) -> bool {
     let shape = |(at, byte): (usize, u8)| match at {
         4 | 7 => byte == b':',
         10 => byte == b'.',
         _ => byte.is_ascii_hexdigit(),
     };
-    if id.len() != 12 || !id.bytes().enumerate().all(shape) {
-        return None;
-    }
-    let file = sys.join("bus/pci/devices").join(id.to_lowercase()).join("numa_node");
-    // -1 is no node.
-    fs::read_to_string(file).ok()?.trim().parse().ok()
+    id.len() == 12 && id.bytes().enumerate().all(shape)
+}
+
+/// -1 is no node.
+fn numa_node(device: &Path) -> Option<u32> {
+    fs::read_to_string(device.join("numa_node")).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]

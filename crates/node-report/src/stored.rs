@@ -180,6 +180,7 @@ impl Stored {
             is_container: Some(compact.containers.contains(pod)),
         };
         self.holders = compact.pods.iter().map(holder).collect();
+        let devices = amounts::devices(&self.zones);
         for zone in &mut object.zones {
             let is_memory = |name: &str| ["cpu", "memory"].contains(&name) || name.starts_with("hugepages-");
             zone.resources.retain(|resource| is_memory(&resource.name));
@@ -189,7 +190,8 @@ impl Stored {
             self.problem = Some(cause.to_string());
             BTreeMap::new()
         });
-        self.facts = Some(compact.facts(self.name.clone(), self.alignment.clone(), numa));
+        let facts = compact.facts(self.name.clone(), self.alignment.clone(), numa);
+        self.facts = Some(Facts { devices, ..facts });
         self.profile = Profile::Stelia;
     }
 

@@ -15,6 +15,8 @@ pub struct Chosen {
     /// Whether kubelet has no choice. Otherwise the plugin's preference, or chance, may select others of the same
     /// group.
     pub certain: bool,
+    /// These, and those that may be selected instead.
+    pub among: BTreeSet<String>,
 }
 
 /// The device manager while it admits one pod.
@@ -101,6 +103,7 @@ impl DeviceManager {
                 true => Ok(Chosen {
                     ids: had.clone(),
                     certain: true,
+                    among: had.clone(),
                 }),
                 false => Err(DeviceRefusal::NoLongerHealthy(resource.to_owned())),
             };
@@ -126,6 +129,8 @@ impl DeviceManager {
         // The plugin is asked about all of these in one call.
         if choice.needed > 0 && choice.needed < (others.len() + without.len()) as u64 {
             choice.chosen.certain = false;
+            choice.may_take(&others);
+            choice.may_take(&without);
         }
         choice.take(&others);
         choice.take(&without);
@@ -165,6 +170,11 @@ impl Choice {
         }
         let taken = group.len().min(usize::try_from(self.needed).unwrap_or(usize::MAX));
         self.chosen.ids.extend(group[..taken].iter().map(|id| (*id).to_owned()));
+        self.may_take(group);
         self.needed -= taken as u64;
+    }
+
+    fn may_take(&mut self, group: &[&str]) {
+        self.chosen.among.extend(group.iter().map(|id| (*id).to_owned()));
     }
 }

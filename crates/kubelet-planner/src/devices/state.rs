@@ -30,6 +30,9 @@ pub struct DeviceState {
     pub entries: BTreeMap<String, BTreeMap<String, DeviceIds>>,
 }
 
+/// The pod and the container of devices whose owner is not known.
+const NAMELESS: &str = "-";
+
 impl DeviceState {
     /// The devices of one resource that a container has.
     pub(super) fn entry(&self, pod: &str, container: &str, resource: &str) -> Option<&BTreeSet<String>> {
@@ -58,6 +61,34 @@ impl DeviceState {
     /// Whether the resource is one of device plugins: registered, or in use.
     pub(super) fn knows(&self, resource: &str) -> bool {
         self.resources.contains_key(resource) || !self.given(resource).is_empty()
+    }
+
+    /// Adds devices of which only the number is known, and at which NUMA node they are; those that are not free belong to a pod of
+    /// no name. Their ids are made up: kubelet chooses by NUMA nodes alone.
+    pub fn add_counted(&mut self, resource: &str, node: Option<u32>, all: u64, free: u64) {
+        let devices = self.resources.entry(resource.to_owned()).or_default();
+        let place = node.map_or_else(|| "x".to_owned(), |node| format!("{node:02}"));
+        let id = |number: u64| format!("{place}-{number:04}");
+        devices.extend((0..all).map(|number| {
+            let nodes = node.into_iter().collect();
+            (id(number), Device { nodes, healthy: true })
+        }));
+        if free < all {
+            let containers = self.entries.entry(NAMELESS.to_owned()).or_default();
+            let given = containers.entry(NAMELESS.to_owned()).or_default();
+            given
+                .entry(resource.to_owned())
+                .or_default()
+                .extend((free..all).map(id));
+        }
+    }
+
+    /// Removes a resource, and what containers have of it.
+    pub fn forget(&mut self, resource: &str) {
+        self.resources.remove(resource);
+        for given in self.entries.values_mut().flat_map(BTreeMap::values_mut) {
+            given.remove(resource);
+        }
     }
 
     /// A device's NUMA nodes.

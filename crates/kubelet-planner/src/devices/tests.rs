@@ -146,6 +146,9 @@ fn a_pods_hints_are_for_what_it_needs_together() {
     assert_eq!(hints, [(GPU.to_owned(), masks(&[(0b10, true), (0b11, false)]))]);
 }
 
+/// Every device of the next test.
+const ALL: &[&str] = &["gpu0", "gpu1", "gpu2", "gpu3"];
+
 fn chosen(state: &mut DeviceState, count: u64, hint: Merged) -> Result<Chosen, DeviceRefusal> {
     let container = container("vm", ContainerKind::App, count);
     let all = DeviceManager::default().allocate(state, "pod", &container, hint);
@@ -156,26 +159,27 @@ fn chosen(state: &mut DeviceState, count: u64, hint: Merged) -> Result<Chosen, D
 /// `devicesToAllocate`: devices at the hint's nodes, then at others, then without nodes. Where kubelet has a choice within
 /// one of these, it is not certain.
 #[rstest]
-#[case(hint(0b10), 1, &["gpu1"], false)]
-#[case(hint(0b10), 2, &["gpu1", "gpu2"], true)]
-#[case(hint(0b01), 1, &["gpu0"], true)]
-#[case(hint(0b01), 2, &["gpu0", "gpu1"], false)]
-#[case(hint(0b01), 3, &["gpu0", "gpu1", "gpu2"], false)]
-#[case(hint(0b01), 4, &["gpu0", "gpu1", "gpu2", "gpu3"], true)]
-#[case(NO_HINT, 2, &["gpu0", "gpu1"], false)]
+#[case(hint(0b10), 1, &["gpu1"], &["gpu1", "gpu2"])]
+#[case(hint(0b10), 2, &["gpu1", "gpu2"], &["gpu1", "gpu2"])]
+#[case(hint(0b01), 1, &["gpu0"], &["gpu0"])]
+#[case(hint(0b01), 2, &["gpu0", "gpu1"], ALL)]
+#[case(hint(0b01), 3, &["gpu0", "gpu1", "gpu2"], ALL)]
+#[case(hint(0b01), 4, ALL, ALL)]
+#[case(NO_HINT, 2, &["gpu0", "gpu1"], ALL)]
 fn devices_near_the_hint_come_first(
     #[case] hint: Merged,
     #[case] count: u64,
     #[case] ids: &[&str],
-    #[case] certain: bool,
+    #[case] among: &[&str],
 ) {
     let mut state = state(&[&[0], &[1], &[1], &[]]);
-    let ids = set(ids);
+    let (ids, among) = (set(ids), set(among));
     assert_eq!(
         chosen(&mut state, count, hint),
         Ok(Chosen {
+            certain: ids == among,
             ids: ids.clone(),
-            certain
+            among,
         })
     );
     assert_eq!(state.entry("pod", "vm", GPU), Some(&ids));

@@ -157,6 +157,7 @@ fn nics() -> DeviceManagerState {
         container: "vm".to_owned(),
         resource: "example.com/nic".to_owned(),
         devices: BTreeMap::from([(node, BTreeSet::from([id.to_owned()]))]),
+        files: BTreeSet::new(),
     };
     DeviceManagerState {
         entries: vec![entry(A, Some(0), "1"), entry(B, Some(1), "3")],
@@ -214,6 +215,37 @@ fn the_id_of_a_pci_device_tells_its_place() {
         "",
         "0000:3b:02.1/",
     ] {
+        assert_eq!(pci_node(sys.path(), other), None, "{other}");
+    }
+}
+
+#[test]
+fn the_number_of_an_iommu_group_tells_the_place_of_its_devices() {
+    let sys = tempfile::tempdir().unwrap();
+    let add = |group: &str, id: &str, driver: &str, node: &str| {
+        let device = sys.path().join("bus/pci/devices").join(id);
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("numa_node"), node).unwrap();
+        let driver = sys.path().join("bus/pci/drivers").join(driver);
+        std::os::unix::fs::symlink(driver, device.join("driver")).unwrap();
+        fs::create_dir_all(
+            sys.path()
+                .join("kernel/iommu_groups")
+                .join(group)
+                .join("devices")
+                .join(id),
+        )
+        .unwrap();
+    };
+    add("41", "0000:40:00.0", "pcieport", "0\n");
+    add("41", "0000:41:00.0", "vfio-pci", "1\n");
+    add("41", "0000:41:00.1", "vfio-pci", "1\n");
+    add("42", "0000:42:00.0", "nvidia", "1\n");
+    add("43", "0000:43:00.0", "vfio-pci", "-1\n");
+    add("44", "0000:44:00.0", "vfio-pci", "0\n");
+    add("44", "0000:44:00.1", "vfio-pci", "1\n");
+    assert_eq!(pci_node(sys.path(), "41"), Some(1));
+    for other in ["041", "42", "43", "44", "45"] {
         assert_eq!(pci_node(sys.path(), other), None, "{other}");
     }
 }

@@ -7,6 +7,10 @@ use stelia_text::excerpt;
 
 use super::{Amounts, StoredError, StoredZone};
 use crate::described;
+use crate::memory_and_devices::Devices;
+
+/// Limit of the devices of a resource on a NUMA node that are believed.
+const MAX_DEVICES: u64 = 4096;
 
 /// What each NUMA node has, by resource.
 pub(super) fn amounts(zones: &[StoredZone]) -> Result<BTreeMap<u32, BTreeMap<String, Amounts>>, StoredError> {
@@ -37,4 +41,23 @@ pub(super) fn amounts(zones: &[StoredZone]) -> Result<BTreeMap<u32, BTreeMap<Str
         }
     }
     Ok(all)
+}
+
+/// The devices among these amounts: resources with a domain.
+pub(super) fn devices(zones: &BTreeMap<u32, BTreeMap<String, Amounts>>) -> BTreeMap<u32, BTreeMap<String, Devices>> {
+    let whole = |amount: Quantity| usize::try_from(amount.value().min(MAX_DEVICES)).unwrap_or_default();
+    let of_zone = |(node, resources): (&u32, &BTreeMap<String, Amounts>)| {
+        let devices = resources.iter().filter(|(name, _)| name.contains('/'));
+        let devices = devices.map(|(name, amounts)| {
+            let all = whole(amounts.allocatable);
+            let free = whole(amounts.available).min(all);
+            (name.clone(), Devices { all, free })
+        });
+        (*node, devices.collect::<BTreeMap<_, _>>())
+    };
+    zones
+        .iter()
+        .map(of_zone)
+        .filter(|(_, devices)| !devices.is_empty())
+        .collect()
 }

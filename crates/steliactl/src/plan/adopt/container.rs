@@ -1,5 +1,6 @@
 //! A container as admission takes it, read without the daemon.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use stelia_decide::admission::{Candidate, first_process, take_housekeeping};
@@ -40,6 +41,8 @@ pub(super) fn candidate(
         container: container.clone(),
         cpus: read_cpus(cgroups, origin, File::Cpus)?,
         mems: optional(cgroups.read(origin, File::Mems))?.unwrap_or_default(),
+        // They decide which CPUs it would get, not whether there are enough.
+        devices: BTreeSet::new(),
         processes: processes.collect(),
         elsewhere,
         annotated_name: written.name.clone(),

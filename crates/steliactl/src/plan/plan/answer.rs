@@ -9,9 +9,11 @@ use kubelet_planner::{
 };
 use serde::Serialize;
 use stelia_cpus::CpuSet;
+use stelia_node_plan::locality::{Locality, Verdict};
 use stelia_node_plan::settings::options_on;
 use stelia_node_plan::{Subject, why};
 
+use super::merges::{Merged, merges};
 use super::text;
 use crate::shared::output::{Render, TextStyle};
 
@@ -29,6 +31,8 @@ pub(super) struct Answer {
     pub(super) admitted: bool,
     pub(super) rejection: Option<Rejected>,
     pub(super) containers: Vec<Row>,
+    /// The Topology Manager's merges, in their order; none with its policy `none`.
+    pub(super) merges: Vec<Merged>,
     pub(super) why_not_better: Vec<String>,
     /// Faults of kubelet in the CPUs that it would assign, and in how it finds them.
     pub(super) faults: Vec<String>,
@@ -79,6 +83,10 @@ pub(super) struct Row {
     pub(super) preferred: bool,
     pub(super) memory: Vec<Block>,
     pub(super) devices: Vec<Devices>,
+    /// Whether its CPUs, memory and devices are together ([`Verdict::name`]); null without devices that have NUMA nodes.
+    pub(super) locality: Option<&'static str>,
+    #[serde(skip)]
+    pub(super) locality_words: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -94,6 +102,8 @@ pub(super) struct Devices {
     pub(super) ids: Vec<String>,
     /// kubelet has no choice. Otherwise the plugin's preference, or chance, may select others.
     pub(super) certain: bool,
+    /// The NUMA nodes of all devices that it may get; empty where they have none.
+    pub(super) numa_nodes: CpuSet,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -117,6 +127,10 @@ pub(super) struct WhatIf {
     pub(super) no_start: Option<String>,
     pub(super) cpus: CpuSet,
     pub(super) numa_nodes: CpuSet,
+    /// The NUMA nodes of the devices that the pod may get.
+    pub(super) device_nodes: CpuSet,
+    /// As that of the container whose locality is the worst.
+    pub(super) locality: Option<&'static str>,
     pub(super) fits: usize,
     pub(super) or_more: bool,
     /// Feature gates that these settings need and that are off: kubelet does not start before they are on.
@@ -152,6 +166,7 @@ impl Answer {
             Ok(admission) => {
                 let pairs = pod.containers.iter().zip(&admission.containers);
                 answer.containers = pairs.map(|(one, given)| Row::new(one.kind, given, subject)).collect();
+                answer.merges = merges(subject, &admission.merges);
                 answer.why_not_better = why::not_better(subject, pod, &admission);
                 let fault = |(container, fault): &(Option<String>, _)| match container {
                     Some(container) => format!("{container}: {fault}"),
@@ -160,7 +175,10 @@ impl Answer {
                 answer.faults = admission.faults.iter().map(fault).collect();
                 answer.admitted = true;
             }
-            Err(rejection) => answer.rejection = Some(Rejected::new(&rejection, subject)),
+            Err(rejection) => {
+                answer.merges = merges(subject, &rejection.merges);
+                answer.rejection = Some(Rejected::new(&rejection, subject));
+            }
         }
         answer.faults.extend(why::slow(subject, pod));
         answer
@@ -234,10 +252,16 @@ impl Row {
             r#type: block.kind.clone(),
             size_bytes: block.size,
         };
-        let devices = given.devices.iter().map(|(resource, ids)| Devices {
-            resource: resource.clone(),
-            ids: ids.ids.iter().cloned().collect(),
-            certain: ids.certain,
+        let locality = Locality::of(subject, given);
+        let devices = given.devices.iter().map(|(resource, ids)| {
+            let mut known = locality.iter().flat_map(|locality| &locality.devices);
+            let known = known.find(|one| one.resource == *resource);
+            Devices {
+                resource: resource.clone(),
+                ids: ids.ids.iter().cloned().collect(),
+                certain: ids.certain,
+                numa_nodes: known.map(|one| one.nodes.clone()).unwrap_or_default(),
+            }
         });
         Self {
             container: given.container.clone(),
@@ -253,6 +277,8 @@ impl Row {
             preferred: given.hint.preferred,
             memory: given.memory.iter().map(block).collect(),
             devices: devices.collect(),
+            locality: locality.as_ref().map(|locality| locality.verdict.name()),
+            locality_words: locality.as_ref().map(Locality::sentence),
         }
     }
 }
@@ -302,6 +328,11 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<WhatIf> {
                     other.admitted = true;
                     other.cpus = own(first);
                     other.numa_nodes = subject.nodes(&other.cpus);
+                    let localities: Vec<Locality> =
+                        first.iter().filter_map(|given| Locality::of(subject, given)).collect();
+                    let devices = localities.iter().flat_map(|one| &one.devices);
+                    other.device_nodes = devices.flat_map(|one| one.nodes.iter()).collect();
+                    other.locality = localities.iter().map(|one| one.verdict).max().map(Verdict::name);
                 }
                 let reason = |rejection: &Rejection| match rejection.is_unknown() {
                     true => "not predicted".to_owned(),

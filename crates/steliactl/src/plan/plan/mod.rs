@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `subject` | this node; one that is only described is read by `stelia-node-plan` |
 //! | `answer` | what kubelet would do, as values |
+//! | `merges` | the Topology Manager's merges, as values |
 //! | `text` | the answer as text |
 
 mod answer;
+mod merges;
 mod subject;
 mod text;
 
@@ -18,7 +20,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kubelet_planner::manifest::NodeRequirements;
 use kubelet_planner::{Node, Pod, manifest, until_full};
+use stelia_kubelet::{KubeletConfig, config};
 use stelia_node_plan::Subject;
+use stelia_node_plan::devices::DeviceWords;
 use stelia_node_report::described;
 
 use crate::shared::daemon::Failure;
@@ -48,6 +52,13 @@ pub(crate) struct PlanOptions {
     /// Plan for the node that this file describes, which `steliactl node-topology` printed on that node. Default: this node
     #[arg(short, long, value_name = "FILE")]
     pub node: Option<PathBuf>,
+    /// With --node: the answer of a kubelet with this configuration file, whatever the described one's is
+    #[arg(long, value_name = "FILE", requires = "node")]
+    pub kubelet_config: Option<PathBuf>,
+    /// Devices of the node by NUMA node, such as example.com/gpu=0:4,1:3/4: four at NUMA node 0, and four at 1 of which three are free.
+    /// Replaces what is known of the resource. May be repeated
+    #[arg(long, value_name = "RESOURCE=NODE:COUNT,...")]
+    pub devices: Vec<DeviceWords>,
     /// kubelet's version, such as 1.37. From 1.37 on, distribute-cpus-across-numa takes CPUs from at least as many NUMA nodes as the
     /// Topology Manager chose. Default: 1.37 if kubelet's file has the schema of 1.37, otherwise 1.36
     #[arg(long, value_name = "VERSION", value_parser = minor)]
@@ -71,12 +82,19 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, output_options: OutputOption
         Some(path) => {
             let text = files::text(path, described::MAX_BYTES)?;
             let facts = described::read(&text).map_err(|cause| Failure::about(path, &cause))?;
-            let described = Subject::described(&facts).map_err(|cause| Failure::about(path, &cause))?;
+            let described = match &asked.kubelet_config {
+                Some(config) => Subject::described_under(&facts, &configuration(config)?),
+                None => Subject::described(&facts),
+            };
+            let described = described.map_err(|cause| Failure::about(path, &cause))?;
             described.with_version(asked.kubelet_version)
         }
         None => subject::here(root, asked.kubelet_version).map_err(Failure::Other)?,
     };
     subject.notes.extend(assumed);
+    if !asked.devices.is_empty() {
+        subject = subject.with_devices(&asked.devices).map_err(Failure::Other)?;
+    }
     let mut answer = Answer::new(&name, &pod, &subject);
     if asked.until_full {
         answer.until_full = Some(Fits::new(&until_full(&subject.node, &pod, MAX_PODS), &subject));
@@ -95,6 +113,14 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, output_options: OutputOption
 pub(crate) fn here(root: &Path) -> Result<(Node, Vec<String>), Failure> {
     let subject = subject::here(root, None).map_err(Failure::Other)?;
     Ok((subject.node, subject.notes))
+}
+
+/// The configuration in a file of kubelet's.
+fn configuration(path: &Path) -> Result<KubeletConfig, Failure> {
+    let text = files::text(path, described::MAX_BYTES)?;
+    let file = config::File::parse(&text, &path.display().to_string());
+    let read = file.and_then(|file| KubeletConfig::new(Some(file), Vec::new(), config::Flags::default()));
+    read.map_err(|cause| Failure::Other(cause.in_full()))
 }
 
 /// The minor version in `1.37`, `v1.37.2` or `v1.37.2+k3s1`.

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use kubelet_planner::devices::{DeviceState, Devices};
 use kubelet_planner::start_errors::unknown_gates;
 use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState, cpus};
+use stelia_api::VM_RESOURCE;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::config::{ConfigError, HIDDEN};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, Schema};
@@ -13,7 +15,7 @@ use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
 use stelia_node_plan::start::{self, StateFiles};
 use stelia_node_plan::{Subject, machine, settings};
-use stelia_node_report::numa;
+use stelia_node_report::{memory_and_devices, numa};
 
 use crate::shared::files::{below, kubelet_state};
 
@@ -75,11 +77,8 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
         }
     }
     let devices = kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse)?;
-    if devices.as_ref().is_some_and(|state| !state.registered.is_empty()) {
-        notes.push(
-            "the NUMA nodes of devices that nobody has are in no file: they are taken for aligned to none".to_owned(),
-        );
-    }
+    let devices = devices.as_ref().map(|state| placed(state, &sys)).unwrap_or_default();
+    notes.extend(unplaced(&devices));
     let settings = settings::settings(&config, memory.as_ref())?;
     if cpus.is_none() && settings.cpu_manager != CpuManager::None {
         notes.push(absent(&folder.join(CPU_MANAGER_STATE), "no CPUs are given away yet"));
@@ -97,7 +96,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     let state = NodeState {
         cpus: cpus.as_ref().map(of_cpus).unwrap_or_default(),
         memory: memory.as_ref().map(Into::into).unwrap_or_default(),
-        devices: devices.as_ref().map(Into::into).unwrap_or_default(),
+        devices,
     };
     let mut subject = Subject::new(None, topology, &caches, &numa, settings, state, notes)?;
     subject.warnings = warnings;
@@ -139,6 +138,31 @@ fn stopped(root: &Path, notes: &mut Vec<String>) -> Option<Result<KubeletConfig,
         "no kubelet runs: its settings are taken from {place}, and flags are not known"
     ));
     Some(read)
+}
+
+/// The devices, those that nobody has with the NUMA nodes that `/sys` tells by their ids.
+fn placed(state: &DeviceManagerState, sys: &Path) -> DeviceState {
+    let mut placed = DeviceState::from(state);
+    for (id, device) in placed.resources.values_mut().flatten() {
+        if device.nodes.is_empty() {
+            device.nodes.extend(memory_and_devices::pci_node(sys, id));
+        }
+    }
+    placed
+}
+
+/// Which resources have devices without NUMA nodes. VMs have none.
+fn unplaced(state: &DeviceState) -> Option<String> {
+    let has_unplaced = |devices: &Devices| devices.values().any(|device| device.nodes.is_empty());
+    let resources = state.resources.iter();
+    let resources = resources.filter(|(name, devices)| *name != VM_RESOURCE && has_unplaced(devices));
+    let names: Vec<&str> = resources.map(|(name, _)| name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "the NUMA nodes of devices that nobody has are in no file, and ids of {} do not tell them: they are taken for aligned to none (--devices)",
+            names.join(", ")
+        )
+    })
 }
 
 fn absent(path: &Path, assumed: &str) -> String {

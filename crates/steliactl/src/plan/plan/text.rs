@@ -3,6 +3,7 @@
 use stelia_cpus::CpuSet;
 
 use super::answer::{Answer, Block, Chosen, Devices, Fits, Kubelet, Rejected, Row, WhatIf};
+use super::merges::{Hinted, Merged};
 use crate::shared::output::{self, Column, TextStyle, column, properties};
 
 /// Has the version of `kubelet_planner::features::KUBELET`; a test compares them.
@@ -29,13 +30,32 @@ const CONTAINERS: [Column<Row>; 7] = [
     column("DEVICES", |row| {
         let devices = |one: &Devices| {
             let others = if one.certain { "" } else { " or others" };
-            format!("{}: {}{others}", one.resource, one.ids.join(","))
+            let place = match one.numa_nodes.is_empty() {
+                true => String::new(),
+                false => format!(" on {}", one.numa_nodes),
+            };
+            format!("{}: {}{others}{place}", one.resource, one.ids.join(","))
         };
         row.devices.iter().map(devices).collect::<Vec<_>>().join("; ")
     }),
 ];
 
-const WHAT_IF: [Column<WhatIf>; 9] = [
+/// The hints for a resource, of a merge for a container or the pod.
+struct Hint {
+    whose: String,
+    hinted: Hinted,
+}
+
+const HINTS: [Column<Hint>; 5] = [
+    column("MERGED FOR", |hint: &Hint| hint.whose.clone()),
+    column("RESOURCE", |hint: &Hint| hint.hinted.resource.clone()),
+    column("PREFERS", |hint: &Hint| hint.hinted.words[0].clone()),
+    column("ALSO ENOUGH", |hint: &Hint| hint.hinted.words[1].clone()),
+    column("FREE BY NUMA NODE", |hint: &Hint| hint.hinted.words[2].clone()),
+];
+
+/// The last [`DEVICE_COLUMNS`] are shown for pods with devices.
+const WHAT_IF: [Column<WhatIf>; 11] = [
     column("NOW", |other| if other.now { "yes" } else { "" }.to_owned()),
     column("TOPOLOGY", |other| other.kubelet.topology_manager_policy.to_owned()),
     column("SCOPE", |other| match other.kubelet.aligns() {
@@ -57,7 +77,10 @@ const WHAT_IF: [Column<WhatIf>; 9] = [
         format!("{}{}", other.fits, if other.or_more { "+" } else { "" })
     }),
     column("GATE TO TURN ON", |other| other.missing_gates.join(",")),
+    column("DEVICES", |other| other.device_nodes.to_string()),
+    column("TOGETHER", |other| other.locality.unwrap_or_default().to_owned()),
 ];
+const DEVICE_COLUMNS: usize = 2;
 
 const FEATURES: [Column<Chosen>; 3] = [
     column("SETTING", |feature| feature.name.to_owned()),
@@ -95,6 +118,15 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     lines.extend(answer.warnings.iter().map(|warning| ("Warning", warning.clone())));
     lines.extend(answer.faults.iter().map(|fault| ("Fault", fault.clone())));
     lines.extend(answer.why_not_better.iter().map(|why| ("Why not better", why.clone())));
+    let has_devices = answer.containers.iter().any(|row| !row.devices.is_empty());
+    let explains = style.wide || has_devices || answer.merges.iter().any(Merged::has_devices);
+    if explains {
+        lines.extend(merged(answer));
+    }
+    lines.extend(answer.containers.iter().filter_map(|row| {
+        let words = row.locality_words.as_ref()?;
+        Some(("Together", format!("{}: {words}", row.container)))
+    }));
     if let Some(fits) = &answer.until_full {
         lines.extend(until_full(fits));
     }
@@ -102,11 +134,60 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     if !answer.containers.is_empty() {
         parts.push(output::table(&CONTAINERS, &answer.containers, style));
     }
+    let hints = answer.merges.iter().flat_map(|merge| {
+        let hint = |hinted: &Hinted| Hint {
+            whose: merge.whose(),
+            hinted: hinted.clone(),
+        };
+        merge.hints.iter().map(hint)
+    });
+    let hints: Vec<Hint> = hints.filter(|_| explains).collect();
+    if !hints.is_empty() {
+        parts.push(output::table(&HINTS, &hints, style));
+    }
     if !answer.what_if.is_empty() {
-        parts.push(output::table(&WHAT_IF, &answer.what_if, style));
+        let shown = match answer.what_if.iter().any(|other| other.locality.is_some()) {
+            true => &WHAT_IF[..],
+            false => &WHAT_IF[..WHAT_IF.len() - DEVICE_COLUMNS],
+        };
+        parts.push(output::table(shown, &answer.what_if, style));
         parts.push(output::table(&FEATURES, &answer.features, style));
     }
     parts.join("\n")
+}
+
+/// What each merge chose.
+fn merged(answer: &Answer) -> Vec<(&'static str, String)> {
+    if answer.merges.is_empty() {
+        let alone = match answer.kubelet.aligns() {
+            true => "no",
+            false => "no, with the policy none each manager chooses alone",
+        };
+        return vec![("Merged", alone.to_owned())];
+    }
+    let line = |merge: &Merged| {
+        let nodes = match &merge.numa_nodes {
+            None => "any NUMA nodes".to_owned(),
+            Some(nodes) if nodes.len() == 1 => format!("NUMA node {nodes}"),
+            Some(nodes) => format!("NUMA nodes {nodes}"),
+        };
+        let who = match merge.preferred {
+            true => "which every resource prefers",
+            false => "which not every resource prefers",
+        };
+        ("Merged", format!("{}: {nodes}, {who}", merge.whose()))
+    };
+    answer.merges.iter().map(line).collect()
+}
+
+impl Merged {
+    fn whose(&self) -> String {
+        self.container.clone().unwrap_or_else(|| "the pod".to_owned())
+    }
+
+    fn has_devices(&self) -> bool {
+        self.hints.iter().any(|hinted| hinted.resource.contains('/'))
+    }
 }
 
 fn kubelet(told: &Kubelet) -> String {

@@ -1,4 +1,5 @@
 mod described;
+mod gpu;
 mod kubelet;
 mod machines;
 mod pods;

@@ -1,0 +1,176 @@
+//! What kubelet's managers tell the Topology Manager, and what it makes of it.
+
+use std::collections::BTreeMap;
+
+use kubelet_planner::Merge;
+use kubelet_planner::merge::Hint;
+use stelia_cpus::CpuSet;
+
+use crate::Subject;
+
+/// Limit of the sets of NUMA nodes that are listed.
+const MAX_LISTED_NODE_SETS: usize = 8;
+
+pub(crate) const CPU: &str = "cpu";
+
+/// One merge: the hints of all resources, and the NUMA nodes that were chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MergeReport {
+    /// `None`: the pod as a whole.
+    pub container: Option<String>,
+    /// In the order in which kubelet asks. Resources without a preference are left out.
+    pub resources: Vec<ResourceHints>,
+    /// The chosen NUMA nodes; `None`: any.
+    pub nodes: Option<CpuSet>,
+    /// Whether every resource prefers exactly these.
+    pub preferred: bool,
+}
+
+/// The hints for one resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceHints {
+    pub resource: String,
+    pub preferred: NodeSets,
+    /// Sets of NUMA nodes that have enough, and are not preferred.
+    pub others: NodeSets,
+    /// What was free by NUMA node before the pod: CPUs, devices, bytes.
+    pub free: BTreeMap<u32, u64>,
+}
+
+/// Sets of NUMA nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeSets {
+    pub count: u64,
+    /// The first ones: the smallest, then those with the lowest ids.
+    pub listed: Vec<CpuSet>,
+}
+
+impl NodeSets {
+    fn of<'a>(hints: impl Iterator<Item = &'a Hint>) -> Self {
+        let mut sets: Vec<_> = hints.filter_map(|hint| hint.nodes).collect();
+        sets.sort_by_key(|nodes| (nodes.len(), *nodes));
+        Self {
+            count: sets.len() as u64,
+            listed: sets.into_iter().take(MAX_LISTED_NODE_SETS).map(CpuSet::from).collect(),
+        }
+    }
+
+    /// `{0} or {1}`; the number of sets if there are too many.
+    pub fn words(&self) -> String {
+        let listed: Vec<String> = self.listed.iter().map(|nodes| format!("{{{nodes}}}")).collect();
+        match self.count as usize > listed.len() {
+            true => format!(
+                "{} or … ({} sets)",
+                listed.first().cloned().unwrap_or_default(),
+                self.count
+            ),
+            false => listed.join(" or "),
+        }
+    }
+}
+
+impl MergeReport {
+    /// The merges of a pod on this node.
+    pub fn all(subject: &Subject, merges: &[Merge]) -> Vec<Self> {
+        merges.iter().map(|merge| Self::of(subject, merge)).collect()
+    }
+
+    fn of(subject: &Subject, merge: &Merge) -> Self {
+        let resources = merge.hints.iter().map(|(resource, hints)| ResourceHints {
+            resource: resource.clone(),
+            preferred: NodeSets::of(hints.iter().filter(|hint| hint.preferred)),
+            others: NodeSets::of(hints.iter().filter(|hint| !hint.preferred)),
+            free: free(subject, resource),
+        });
+        Self {
+            container: merge.container.clone(),
+            resources: resources.collect(),
+            nodes: merge.merged.nodes.map(CpuSet::from),
+            preferred: merge.merged.preferred,
+        }
+    }
+}
+
+/// What is free of a resource on each NUMA node that has any of it.
+pub fn free(subject: &Subject, resource: &str) -> BTreeMap<u32, u64> {
+    let (state, mut free) = (subject.node.state(), BTreeMap::new());
+    if resource == CPU {
+        let open = state.cpus.default.difference(&subject.node.reserved_cpus());
+        return by_node(subject, &open);
+    }
+    if let Some(devices) = state.devices.resources.get(resource) {
+        let available = state.devices.available(resource);
+        for (id, device) in devices {
+            for node in &device.nodes {
+                *free.entry(*node).or_default() += u64::from(available.contains(id.as_str()));
+            }
+        }
+    } else {
+        let tables = state.memory.nodes.iter();
+        free.extend(tables.filter_map(|(id, node)| Some((*id, node.tables.get(resource)?.free))));
+    }
+    free
+}
+
+/// How many of these CPUs each NUMA node has that has any CPUs.
+pub fn by_node(subject: &Subject, cpus: &CpuSet) -> BTreeMap<u32, u64> {
+    let mut counts = BTreeMap::new();
+    for (cpu, place) in &subject.topology.cpus {
+        *counts.entry(place.node).or_default() += u64::from(cpus.contains(*cpu));
+    }
+    counts
+}
+
+/// Bytes of memory for the eye, whole numbers of anything else.
+pub fn amount_words(resource: &str, amount: u64) -> String {
+    const GIB: f64 = (1u64 << 30) as f64;
+    match resource == "memory" || resource.starts_with("hugepages-") {
+        true => format!("{:.1} GiB", amount as f64 / GIB),
+        false => amount.to_string(),
+    }
+}
+
+/// `4 on 0, 3 on each of 1-3`
+pub fn free_words(resource: &str, free: &BTreeMap<u32, u64>) -> String {
+    let mut groups: Vec<(u64, CpuSet)> = Vec::new();
+    for (node, amount) in free {
+        match groups.iter_mut().find(|(known, _)| known == amount) {
+            Some((_, nodes)) => nodes.insert(*node),
+            None => groups.push((*amount, [*node].into_iter().collect())),
+        }
+    }
+    let words = groups.into_iter().map(|(amount, nodes)| {
+        let each = if nodes.len() > 1 { "each of " } else { "" };
+        format!("{} on {each}{nodes}", amount_words(resource, amount))
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use kubelet_planner::merge::NodeMask;
+
+    use super::*;
+
+    #[test]
+    fn what_is_free_is_told_by_amount() {
+        let free = BTreeMap::from([(0, 4), (1, 8), (2, 8), (3, 4)]);
+        assert_eq!(free_words("cpu", &free), "4 on each of 0,3, 8 on each of 1-2");
+        let memory = BTreeMap::from([(0, 3 << 29)]);
+        assert_eq!(free_words("hugepages-2Mi", &memory), "1.5 GiB on 0");
+    }
+
+    #[test]
+    fn many_sets_are_counted() {
+        let hints = |bits: std::ops::Range<u64>| -> Vec<Hint> {
+            let hint = |bits| Hint {
+                nodes: Some(NodeMask::from_bits(bits)),
+                preferred: true,
+            };
+            bits.map(hint).collect()
+        };
+        assert_eq!(NodeSets::of(hints(1..4).iter()).words(), "{0} or {1} or {0-1}");
+        assert_eq!(NodeSets::of(hints(1..256).iter()).words(), "{0} or … (255 sets)");
+        assert_eq!(NodeSets::of([].iter()).words(), "");
+    }
+}
