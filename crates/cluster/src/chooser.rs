@@ -1,10 +1,13 @@
 //! What a node's CPUs have room for, by who chooses them there: kubelet's planner, steliad's allocator, or, where every CPU is not
 //! told, amounts.
 
+mod devices;
+mod fill;
+
 use std::collections::BTreeMap;
 
 use kubelet_planner::merge::Policy;
-use kubelet_planner::{CpuManager, Pod, admit, until_full};
+use kubelet_planner::{ContainerAllocation, CpuManager, Pod, admit, until_full};
 use serde::Serialize;
 use stelia_allocator::evaluate::{self, Request, SchedulerOptions};
 use stelia_allocator::{AllocationRequest, AllocatorNode, NumaTopologyAlignmentPolicy, Qos, RequiredBind};
@@ -16,6 +19,7 @@ use stelia_node_report::stored::Stored;
 
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
+pub use devices::Meeting;
 
 /// Who chooses the CPUs of a node, ready to be asked.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ pub struct Refusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fits {
     pub count: u64,
+    /// On how many of them CPUs and devices are on the same NUMA nodes; `None` for pods without devices whose NUMA nodes are published.
+    pub together: Option<u64>,
     /// Why the next one does not; `None` where the search ended at the limit.
     pub then: Option<Refusal>,
 }
@@ -115,11 +121,15 @@ impl Chooser {
         match self {
             Self::Kubelet(subject) => admit(&subject.node, &pod_request.pod)
                 .map(|_| ())
-                .map_err(|rejection| Refusal::of_kubelet(&rejection, subject)),
-            Self::Steliad(both) => match evaluate::answer(&both.1, &pod_request.request()) {
-                Ok(_) => Ok(()),
-                Err(error) => Err(Refusal::of_steliad(&error)),
-            },
+                .map_err(|rejection| Refusal::of_kubelet(&rejection, subject, pod_request)),
+            Self::Steliad(both) => {
+                if let Some(subject) = devices::devices_of(&both.0, pod_request) {
+                    let admission = admit(&subject.node, &pod_request.pod);
+                    admission.map_err(|rejection| Refusal::of_kubelet(&rejection, &subject, pod_request))?;
+                }
+                let answer = evaluate::answer(&both.1, &pod_request.request());
+                answer.map(|_| ()).map_err(|error| Refusal::of_steliad(&error))
+            }
             Self::Amounts(zones) => match zones.fit(own_cpus(&pod_request.pod)) {
                 0 => refused(
                     "too few CPUs are free".to_owned(),
@@ -144,19 +154,28 @@ impl Chooser {
                     &pod_request.pod,
                     usize::try_from(most).unwrap_or(usize::MAX),
                 );
+                let has_devices = devices::asked_devices(&subject.node, pod_request).next().is_some();
+                let is_together = |pod: &&Vec<ContainerAllocation>| {
+                    devices::worst(subject, pod, None).is_some_and(|locality| locality.verdict.is_together())
+                };
                 Fits {
                     count: fill.pods.len() as u64,
-                    then: fill.end.map(|rejection| Refusal::of_kubelet(&rejection, subject)),
+                    together: has_devices.then(|| fill.pods.iter().filter(is_together).count() as u64),
+                    then: fill
+                        .end
+                        .map(|rejection| Refusal::of_kubelet(&rejection, subject, pod_request)),
                 }
             }
-            Self::Steliad(both) => fill(&both.0, &pod_request.request(), most),
+            Self::Steliad(both) => fill::fill(&both.0, pod_request, most),
             Self::Amounts(zones) => match (own_cpus(&pod_request.pod), zones.fit(own_cpus(&pod_request.pod))) {
                 (0, _) => Fits {
                     count: most,
+                    together: None,
                     then: None,
                 },
                 (_, fit) => Fits {
                     count: fit.min(most),
+                    together: None,
                     then: (fit < most).then(|| Refusal {
                         what: "too few CPUs are free".to_owned(),
                         detail: format!("free by NUMA node: {}", zones.words()),
@@ -165,6 +184,7 @@ impl Chooser {
             },
             Self::Nobody(_) => Fits {
                 count: 0,
+                together: None,
                 then: self.admit(pod_request).err(),
             },
         }
@@ -259,14 +279,15 @@ impl Zones {
 }
 
 impl Refusal {
-    fn of_kubelet(rejection: &kubelet_planner::Rejection, subject: &Subject) -> Self {
-        Self {
+    fn of_kubelet(rejection: &kubelet_planner::Rejection, subject: &Subject, pod_request: &PodRequest) -> Self {
+        let refusal = Self {
             what: match rejection.reason() {
                 Some(reason) => format!("kubelet would reject it: {reason}"),
                 None => "kubelet never answers".to_owned(),
             },
             detail: why::misaligned(subject, rejection).unwrap_or_else(|| rejection.to_string()),
-        }
+        };
+        devices::with_free(refusal, subject, pod_request)
     }
 
     fn of_steliad(error: &stelia_api::Error) -> Self {
@@ -274,49 +295,6 @@ impl Refusal {
             what: format!("steliad would refuse it: {}", error.kind.name()),
             detail: error.to_string(),
         }
-    }
-}
-
-/// Registers the pod again and again.
-fn fill(facts: &Facts, request: &Request, most: u64) -> Fits {
-    let mut facts = facts.clone();
-    for count in 0..most {
-        let decided = facts.allocator_node().and_then(|node| evaluate::answer(&node, request));
-        let fit = match decided {
-            Ok(fit) => fit,
-            Err(error) => {
-                return Fits {
-                    count,
-                    then: Some(Refusal::of_steliad(&error)),
-                };
-            }
-        };
-        if fit.cpus.is_empty() {
-            // On a shared pool: nothing is used up.
-            break;
-        }
-        take(&mut facts, request, &fit);
-    }
-    Fits {
-        count: most,
-        then: None,
-    }
-}
-
-/// The node with one more instance.
-fn take(facts: &mut Facts, request: &Request, fit: &evaluate::Fit) {
-    use stelia_allocator::CpuExclusivePolicy as Policy;
-    facts.exclusive.union_with(&fit.cpus);
-    facts.shared = facts.shared.difference(&fit.cpus);
-    let Some(allocator) = &mut facts.allocator else { return };
-    if fit.qos == Qos::Lsr {
-        allocator.lsr.union_with(&fit.cpus);
-    }
-    let asked = request.allocation.cpu_exclusive_policy.unwrap_or_default();
-    match asked.or(allocator.policies.exclusive) {
-        Policy::PcpuLevel => allocator.held.pcpu_level.union_with(&fit.cpus),
-        Policy::NumaNodeLevel => allocator.held.numa_node_level.union_with(&fit.cpus),
-        Policy::None | Policy::Default => {}
     }
 }
 

@@ -74,6 +74,17 @@ pub struct Numa {
     /// Null if only amounts are published.
     pub cores: Option<u64>,
     pub free_cores: Option<u64>,
+    /// Resources whose devices have no NUMA nodes are left out.
+    pub devices: Vec<Devices>,
+}
+
+/// The devices of a resource on a NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Devices {
+    pub resource: String,
+    /// Those that pods may have.
+    pub all: u64,
+    pub free: u64,
 }
 
 /// All nodes, and what could not be read.
@@ -84,7 +95,7 @@ pub struct Nodes {
 }
 
 /// The columns of the table.
-pub const COLUMNS: [Column<Row>; 16] = [
+pub const COLUMNS: [Column<Row>; 17] = [
     column("NODE", |row: &Row| row.name.clone()).yields(1).shortens(),
     column("READY", |row: &Row| yes_or_no(row.can_admit())).means(|row| match row.can_admit() {
         Some(true) => Meaning::Good,
@@ -109,6 +120,7 @@ pub const COLUMNS: [Column<Row>; 16] = [
         .right()
         .whole(),
     column("VMS", |row: &Row| number(row.vms)).right().whole(),
+    column("FREE DEVICES", devices).wide().wraps(),
     column("CONTAINERS", |row: &Row| number(row.containers)).wide().right(),
     column("DEGRADED", |row: &Row| number(row.degraded))
         .wide()
@@ -148,6 +160,21 @@ fn cores(row: &Row) -> String {
         cells.push("…".to_owned());
     }
     cells.join(" ")
+}
+
+/// `nvidia.com/gpu 0:3 1:4`, by NUMA node.
+fn devices(row: &Row) -> String {
+    let mut cells: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for numa in row.numa.iter().take(MAX_LISTED_NUMA_NODES) {
+        for devices in &numa.devices {
+            let cell = format!("{}:{}", numa.node, devices.free);
+            cells.entry(&devices.resource).or_default().push(cell);
+        }
+    }
+    let words = cells
+        .into_iter()
+        .map(|(resource, cells)| format!("{resource} {}", cells.join(" ")));
+    words.collect::<Vec<_>>().join("; ")
 }
 
 impl Nodes {
@@ -239,6 +266,7 @@ impl Row {
             }
             None => row.count(&stored.zones),
         }
+        row.count_devices(&stored.zones);
         row
     }
 
@@ -279,6 +307,19 @@ impl Row {
         let sum = |of: fn(&Numa) -> u64| self.numa.iter().map(of).fold(0, u64::saturating_add);
         self.cpus = Some(sum(|numa| numa.cpus));
         self.free_cpus = Some(sum(|numa| numa.free_cpus));
+    }
+
+    fn count_devices(&mut self, zones: &BTreeMap<u32, BTreeMap<String, stelia_node_report::stored::Amounts>>) {
+        for numa in &mut self.numa {
+            let resources = zones.get(&numa.node).into_iter().flatten();
+            let devices = resources.filter(|(name, _)| name.contains('/'));
+            let devices = devices.map(|(resource, amounts)| Devices {
+                resource: resource.clone(),
+                all: amounts.allocatable.value(),
+                free: amounts.available.value(),
+            });
+            numa.devices = devices.collect();
+        }
     }
 
     /// Whether VMs can be admitted: a label that was set before the machine lost its power says nothing.

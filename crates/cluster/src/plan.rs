@@ -33,6 +33,10 @@ pub struct Plan {
     pub fits: u64,
     /// There is a node that may have room for more.
     pub or_more: bool,
+    /// How many of these have CPUs and devices on the same NUMA nodes; null for a pod without devices whose NUMA nodes are published.
+    pub together: Option<u64>,
+    /// How many would fit by the sums of free CPUs and devices, wherever they are; null as `together`.
+    pub by_sum: Option<u64>,
     /// Nodes of which it is not known.
     pub unknown: u64,
     pub nodes: Vec<Filled>,
@@ -49,6 +53,9 @@ pub struct Filled {
     /// Null where it is not known.
     pub fits: Option<u64>,
     pub or_more: bool,
+    /// Null where the devices' NUMA nodes are not published.
+    pub together: Option<u64>,
+    pub by_sum: Option<u64>,
     /// How exact that is; null without a description.
     pub profile: Option<&'static str>,
     /// What stops the next one; null where nothing was found that does.
@@ -62,26 +69,29 @@ impl Plan {
         let filled = each(&cluster.members, |member| {
             let chooser = member.chooser();
             let verdict = Verdict::of(pod_request, member, &chooser);
-            let (fits, stop) = fill(pod_request, member, &chooser, &verdict, most);
+            let mut filled = fill(pod_request, member, &chooser, &verdict, most);
             // Where the question is for one, nobody asks what would stop a second.
-            let stop = stop.filter(|_| until_full || fits.is_none_or(|fits| fits == 0));
-            (verdict, fits, stop)
+            let asks = until_full || filled.fits.is_none_or(|fits| fits == 0);
+            filled.stop = filled.stop.filter(|_| asks);
+            (verdict, filled)
         });
         let nodes: Vec<Filled> = cluster
             .members
             .iter()
             .zip(&filled)
-            .map(|(member, (_, fits, stop))| Filled {
+            .map(|(member, (_, filled))| Filled {
                 name: member.name.clone(),
-                fits: *fits,
-                or_more: until_full && fits.is_some() && stop.is_none(),
+                fits: filled.fits,
+                or_more: until_full && filled.fits.is_some() && filled.stop.is_none(),
+                together: filled.together,
+                by_sum: filled.by_sum,
                 profile: member.report.as_ref().map(|report| report.stored.profile.name()),
-                stopped_by: stop.as_ref().map(|stop| stop.what.clone()),
-                detail: stop.as_ref().map(|stop| stop.detail.clone()),
+                stopped_by: filled.stop.as_ref().map(|stop| stop.what.clone()),
+                detail: filled.stop.as_ref().map(|stop| stop.detail.clone()),
             })
             .collect();
         let stops = cluster.members.iter().zip(&filled);
-        let stops = stops.filter_map(|(member, (_, _, stop))| Some((member.name.as_str(), stop.as_ref()?)));
+        let stops = stops.filter_map(|(member, (_, filled))| Some((member.name.as_str(), filled.stop.as_ref()?)));
         let stops = groups(stops);
         let verdicts: Vec<Verdict> = filled.into_iter().map(|(verdict, ..)| verdict).collect();
         Self {
@@ -91,6 +101,8 @@ impl Plan {
             until_full,
             fits: nodes.iter().filter_map(|node| node.fits).fold(0, u64::saturating_add),
             or_more: nodes.iter().any(|node| node.or_more),
+            together: sum(&nodes, |node| node.together),
+            by_sum: sum(&nodes, |node| node.by_sum),
             unknown: nodes.iter().filter(|node| node.fits.is_none()).count() as u64,
             stops,
             assumed: assumed(pod_request, cluster, &verdicts),
@@ -100,20 +112,40 @@ impl Plan {
     }
 }
 
-/// How many fit on a node, at most `most`, and what stops the next; `None` where it is not known.
-fn fill(
-    pod_request: &PodRequest,
-    member: &Member,
-    chooser: &Chooser,
-    verdict: &Verdict,
-    most: u64,
-) -> (Option<u64>, Option<Refusal>) {
+/// The sum over all nodes of which it is known; `None` where that is none.
+fn sum(nodes: &[Filled], of: fn(&Filled) -> Option<u64>) -> Option<u64> {
+    nodes.iter().filter_map(of).reduce(u64::saturating_add)
+}
+
+/// What a node has room for.
+#[derive(Debug, Default)]
+struct NodeRoom {
+    /// `None` where it is not known.
+    fits: Option<u64>,
+    together: Option<u64>,
+    by_sum: Option<u64>,
+    /// What stops the next one.
+    stop: Option<Refusal>,
+}
+
+/// How many fit on a node, at most `most`.
+fn fill(pod_request: &PodRequest, member: &Member, chooser: &Chooser, verdict: &Verdict, most: u64) -> NodeRoom {
+    let by_sum = chooser.by_sum(pod_request);
     let refused = verdict.fixed.first().or(verdict.requests.first());
     if let Some(refusal) = refused {
-        return (Some(0), Some(refusal.clone()));
+        let none = by_sum.map(|_| 0);
+        return NodeRoom {
+            fits: Some(0),
+            together: none,
+            by_sum: none,
+            stop: Some(refusal.clone()),
+        };
     }
     if verdict.basis == Basis::Nothing {
-        return (None, verdict.placement.clone().err());
+        return NodeRoom {
+            stop: verdict.placement.clone().err(),
+            ..NodeRoom::default()
+        };
     }
     let by_requests = member
         .node
@@ -125,10 +157,15 @@ fn fill(
         let (count, resource) = by_requests.filter(|(count, _)| *count < most || *count == fits.count)?;
         (count == fits.count).then(|| eligible::too_little(&resource))
     });
-    (Some(fits.count), stop)
+    NodeRoom {
+        fits: Some(fits.count),
+        together: fits.together,
+        by_sum: by_sum.map(|by_sum| by_sum.min(bound)),
+        stop,
+    }
 }
 
-const FILLED: [Column<Filled>; 5] = [
+const FILLED: [Column<Filled>; 7] = [
     column("NODE", |node: &Filled| node.name.clone()).yields(1).shortens(),
     column("FIT", |node: &Filled| match (node.fits, node.or_more) {
         (Some(fits), true) => format!("{fits}+"),
@@ -136,6 +173,8 @@ const FILLED: [Column<Filled>; 5] = [
         (None, _) => "?".to_owned(),
     })
     .right(),
+    column(TOGETHER, |node: &Filled| number(node.together)).right(),
+    column(BY_SUM, |node: &Filled| number(node.by_sum)).right(),
     column("PROFILE", |node: &Filled| node.profile.unwrap_or_default().to_owned()).wide(),
     column("STOPPED BY", |node: &Filled| {
         node.stopped_by.clone().unwrap_or_default()
@@ -145,6 +184,14 @@ const FILLED: [Column<Filled>; 5] = [
         .wide()
         .wraps(),
 ];
+
+/// The columns of pods with devices alone.
+const TOGETHER: &str = "TOGETHER";
+const BY_SUM: &str = "BY SUM";
+
+fn number(value: Option<u64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
 
 impl Render for Plan {
     fn text(&self, style: TextStyle) -> String {
@@ -173,14 +220,25 @@ impl Render for Plan {
             ),
             ("Fit", fit),
         ];
+        if let (Some(together), Some(by_sum)) = (self.together, self.by_sum) {
+            let words =
+                format!("{together} with CPUs and devices on the same NUMA nodes; {by_sum} by the sums of both");
+            lines.push(("Together", words));
+        }
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
         let mut parts = vec![properties(lines, style)];
         let is_shown = |node: &&Filled| style.wide || node.fits.is_some_and(|fits| fits > 0);
         let shown = self.nodes.iter().filter(is_shown).cloned().collect();
-        let key = |node: &Filled| (node.fits, node.or_more, node.stopped_by.clone());
+        let key = |node: &Filled| {
+            let counts = (node.fits, node.or_more, node.together, node.by_sum);
+            (counts, node.stopped_by.clone())
+        };
         let shown = NodeRows::of(shown, style, |node| &mut node.name, key, |_, _| ());
         if !shown.rows.is_empty() {
-            parts.push(table(&FILLED, &shown.rows, style));
+            let is_shown =
+                |column: &Column<Filled>| self.together.is_some() || ![TOGETHER, BY_SUM].contains(&column.heading());
+            let columns: Vec<Column<Filled>> = FILLED.into_iter().filter(is_shown).collect();
+            parts.push(table(&columns, &shown.rows, style));
         }
         if style.legend && shown.is_folded {
             parts.push(prose(node_rows::FOLDED, style));

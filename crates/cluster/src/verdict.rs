@@ -4,10 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use stelia_node_plan::locality;
 use stelia_table::{Column, TextStyle, column, table};
 use stelia_text::excerpt;
 
-use crate::chooser::{Chooser, Refusal};
+use crate::chooser::{Chooser, Meeting, Refusal};
 use crate::cluster::{Member, without_domain};
 use crate::eligible;
 use crate::pod_request::PodRequest;
@@ -33,6 +34,8 @@ pub struct Verdict {
     pub requests: Vec<Refusal>,
     /// The answer of who chooses its CPUs.
     pub placement: Result<(), Refusal>,
+    /// How its CPUs and devices would be to each other, if it is admitted; `None` also where that is not published.
+    pub meeting: Option<Meeting>,
     /// How much that answer says.
     pub basis: Basis,
 }
@@ -53,6 +56,7 @@ impl Verdict {
             fixed: fixed(pod_request, member),
             requests: requests.unwrap_or_default(),
             placement: chooser.admit(pod_request),
+            meeting: chooser.meeting(pod_request),
             basis: match chooser {
                 Chooser::Kubelet(_) | Chooser::Steliad(_) => Basis::Cpus,
                 Chooser::Amounts(_) => Basis::Amounts,
@@ -68,6 +72,28 @@ impl Verdict {
             (Basis::Nothing, true) => None,
             (_, true) => Some(self.placement.is_ok()),
         }
+    }
+
+    /// How its CPUs and devices would be to each other, if it has room.
+    pub fn locality(&self) -> Option<locality::Verdict> {
+        let meeting = self.meeting.as_ref().filter(|_| self.has_room() == Some(true));
+        meeting.map(|meeting| meeting.verdict)
+    }
+
+    /// Where its CPUs and devices would be, if it has room and they would not be on the same NUMA nodes.
+    pub fn apart(&self) -> Option<Refusal> {
+        let meeting = self.meeting.as_ref().filter(|_| self.has_room() == Some(true))?;
+        let what = match meeting.verdict {
+            locality::Verdict::OneNode | locality::Verdict::SameNodes => return None,
+            locality::Verdict::Spread => "CPUs and devices would be on more NUMA nodes than necessary",
+            locality::Verdict::Uncertain => "the device's plugin decides whether CPUs and devices meet",
+            locality::Verdict::Apart => "CPUs and devices would not be on the same NUMA nodes",
+            locality::Verdict::NoCpus => "the devices' container has no CPUs of its own",
+        };
+        Some(Refusal {
+            what: what.to_owned(),
+            detail: meeting.words.clone(),
+        })
     }
 
     /// Every reason against it.

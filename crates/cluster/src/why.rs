@@ -5,10 +5,12 @@ mod closest;
 mod tests;
 
 use serde::Serialize;
+use stelia_api::VM_RESOURCE;
+use stelia_node_plan::locality;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
 use crate::chooser::Refusal;
-use crate::cluster::{Cluster, called, each};
+use crate::cluster::{Cluster, Member, called, each};
 use crate::objects::{Problem, own_cpus};
 use crate::pod_request::PodRequest;
 use crate::prose;
@@ -19,8 +21,7 @@ pub use closest::{Closest, Held};
 /// Limit of the nodes with room that are named.
 const MAX_NAMED_NODES: usize = 5;
 /// Assumptions that hold for every answer.
-const ASSUMED: &str =
-    "kubelet's Memory Manager, NUMA nodes of devices, other pods' affinity, volumes and quotas are not considered";
+const ASSUMED: &str = "kubelet's Memory Manager, other pods' affinity, volumes and quotas are not considered";
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -41,7 +42,11 @@ pub struct WhyAnswer {
     pub room: u64,
     /// How many cannot tell.
     pub unknown: u64,
+    /// How many of those with room have its CPUs and devices on the same NUMA nodes; null without devices whose NUMA nodes are published.
+    pub together: Option<u64>,
     pub reasons: Vec<Group>,
+    /// Where CPUs and devices would be on nodes with room that are not among these.
+    pub apart: Vec<Group>,
     /// The nodes that lack the fewest CPUs.
     pub closest: Vec<Closest>,
     pub nodes: Vec<Answer>,
@@ -57,6 +62,8 @@ pub struct Answer {
     pub room: Option<bool>,
     /// How exact that is; null without a description.
     pub profile: Option<&'static str>,
+    /// How its CPUs and devices would be to each other ([`locality::Verdict::name`]); null without room, devices or their NUMA nodes.
+    pub locality: Option<&'static str>,
     pub reasons: Vec<Refusal>,
 }
 
@@ -74,9 +81,15 @@ impl WhyAnswer {
             name: member.name.clone(),
             room: verdict.has_room(),
             profile: member.report.as_ref().map(|report| report.stored.profile.name()),
+            locality: verdict.locality().map(locality::Verdict::name),
             reasons: verdict.refusals(),
         });
         let answers: Vec<Answer> = answers.collect();
+        let localities: Vec<locality::Verdict> = verdicts.iter().filter_map(Verdict::locality).collect();
+        let together = localities.iter().filter(|verdict| verdict.is_together()).count() as u64;
+        let apart: Vec<Option<Refusal>> = verdicts.iter().map(Verdict::apart).collect();
+        let apart = cluster.members.iter().zip(&apart);
+        let apart = groups(apart.filter_map(|(member, apart)| Some((member.name.as_str(), apart.as_ref()?))));
         let reasons = answers.iter().flat_map(|answer| {
             let name = answer.name.as_str();
             answer.reasons.iter().map(move |refusal| (name, refusal))
@@ -93,7 +106,9 @@ impl WhyAnswer {
             asked: verdicts.len() as u64,
             room: room(Some(true)),
             unknown: room(None),
+            together: (!localities.is_empty()).then_some(together),
             reasons: groups(reasons),
+            apart,
             closest: closest::of(pod_request, cluster, &short),
             nodes: answers,
             assumed: assumed(pod_request, cluster, &verdicts),
@@ -122,6 +137,7 @@ pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[V
             counted(amounts as u64, "node")
         ));
     }
+    assumed.extend(unplaced(pod_request, cluster));
     if pod_request
         .spec
         .scheduling_gates
@@ -133,7 +149,33 @@ pub(crate) fn assumed(pod_request: &PodRequest, cluster: &Cluster, verdicts: &[V
     assumed
 }
 
-const NODES: [Column<Answer>; 4] = [
+/// That the devices' NUMA nodes are not known everywhere.
+fn unplaced(pod_request: &PodRequest, cluster: &Cluster) -> Option<String> {
+    let has = |member: &&Member, resource: &str| {
+        let zones = member.report.as_ref().map(|report| &report.stored.zones);
+        zones.is_some_and(|zones| zones.values().any(|resources| resources.contains_key(resource)))
+    };
+    let offers = |member: &&Member, resource: &str| {
+        let node = member.node.as_ref();
+        node.is_some_and(|node| node.allocatable.get(resource).is_some_and(|amount| amount.value() > 0))
+    };
+    let counts = pod_request.requests.devices.keys().map(|resource| {
+        let offering = cluster.members.iter().filter(|member| offers(member, resource));
+        let unplaced = offering.filter(|member| !has(member, resource)).count() as u64;
+        (resource, unplaced)
+    });
+    let counts = counts.filter(|(resource, unplaced)| *unplaced > 0 && *resource != VM_RESOURCE);
+    let words = counts.map(|(resource, unplaced)| {
+        format!(
+            "the NUMA nodes of {resource} on {} are not published: it is only counted there",
+            counted(unplaced, "node")
+        )
+    });
+    let words: Vec<String> = words.collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
+const NODES: [Column<Answer>; 5] = [
     column("NODE", |answer: &Answer| answer.name.clone())
         .yields(1)
         .shortens(),
@@ -149,6 +191,9 @@ const NODES: [Column<Answer>; 4] = [
     }),
     column("PROFILE", |answer: &Answer| {
         answer.profile.unwrap_or_default().to_owned()
+    }),
+    column("TOGETHER", |answer: &Answer| {
+        answer.locality.unwrap_or_default().to_owned()
     }),
     column("WHY NOT", |answer: &Answer| {
         let words = answer.reasons.iter().map(|one| match one.detail.is_empty() {
@@ -182,12 +227,17 @@ impl Render for WhyAnswer {
             lines.push(("Message", texts.join(": ")));
         }
         lines.push(("Room", self.room_in_words(style)));
+        if let Some(together) = self.together {
+            let words = format!("CPUs and devices on the same NUMA nodes on {together} of {}", self.room);
+            lines.push(("Together", words));
+        }
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
         let mut parts = vec![properties(lines, style)];
         if style.wide {
             parts.push(table(&NODES, &self.nodes, style));
         } else {
             parts.push(table_of(&self.reasons, style));
+            parts.push(table_of(&self.apart, style));
         }
         parts.push(
             self.closest

@@ -39,4 +39,5 @@ fn the_objects_are_those_of_a_small_cluster() {
     hold("pods.yaml", &pods);
     // Those with VMs, apart: what is said of the others is about six nodes.
     hold("vms/cluster.json", &json(shared::vms()));
+    hold("gpus/cluster.json", &json(shared::gpus()));
 }

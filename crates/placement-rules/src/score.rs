@@ -3,9 +3,10 @@
 //! | part, each from 0 to 100 | what |
 //! |---|---|
 //! | koordinator | half of Koordinator's score A + B, by the request's strategy ([`stelia_allocator::evaluate::score`]); where kubelet chooses, of the CPUs that it would assign and by its alignment policy |
-//! | distance | 100 within one NUMA node. Else the distance of a NUMA node to itself by the mean of all distances among those that its CPUs and its memory are on |
+//! | distance | 100 within one NUMA node. Else the distance of a NUMA node to itself by the mean of all distances among those that its CPUs, its memory and its devices are on |
 //! | fragmentation | how few whole free cores are lost beyond what so many CPUs need at least; 10 less for each NUMA node that was free as a whole and is in part now |
 //! | company | 100 where the exclusive policy is kept or not asked for, 50 where a NUMA node is shared and no core, 0 where a core is |
+//! | devices | the lesser share, in percent: of its devices on NUMA nodes with its CPUs, and of its CPUs on NUMA nodes with its devices. Counts only where the pod has devices with NUMA nodes, and as much as all other parts together, so a node where all meet comes before one where none do |
 //!
 //! The total is their weighted mean, in thousandths; the extender's priorities are tenths of that.
 
@@ -19,7 +20,7 @@ use stelia_allocator::{
     Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaTopologyAlignmentPolicy, Qos,
 };
 
-use crate::evaluate::Outcome;
+use crate::evaluate::{Outcome, PlacedDevices};
 use crate::node::{FreeResources, Shape};
 use crate::request::Request;
 
@@ -35,6 +36,8 @@ pub struct Weights {
     pub distance: u32,
     pub fragmentation: u32,
     pub company: u32,
+    /// Counts for pods with devices only.
+    pub devices: u32,
 }
 
 impl Default for Weights {
@@ -44,6 +47,7 @@ impl Default for Weights {
             distance: 20,
             fragmentation: 20,
             company: 10,
+            devices: 100,
         }
     }
 }
@@ -59,6 +63,9 @@ pub struct Score {
     pub distance: u32,
     pub fragmentation: u32,
     pub company: u32,
+    /// `None` of a pod without devices that have NUMA nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub devices: Option<u32>,
 }
 
 /// A total as kube-scheduler takes it from an extender.
@@ -83,14 +90,17 @@ impl Score {
         let distance = distance(shape, outcome);
         let fragmentation = fragmentation(shape, before, outcome);
         let company = company(outcome);
+        let devices = devices(shape, outcome);
         let parts = [
             (weights.koordinator, koordinator * 5),
             (weights.distance, distance * 10),
             (weights.fragmentation, fragmentation * 10),
             (weights.company, company * 10),
         ];
-        let weight: u32 = parts.iter().map(|(weight, _)| weight).sum();
-        let sum: u32 = parts.iter().map(|(weight, part)| weight * part).sum();
+        let of_devices = devices.map(|devices| (weights.devices, devices * 10));
+        let parts = || parts.iter().copied().chain(of_devices);
+        let weight: u32 = parts().map(|(weight, _)| weight).sum();
+        let sum: u32 = parts().map(|(weight, part)| weight * part).sum();
         let total = sum.checked_div(weight).and_then(|total| u16::try_from(total).ok());
         Self {
             total: total.unwrap_or(0).min(MAX_SCORE),
@@ -98,6 +108,7 @@ impl Score {
             distance,
             fragmentation,
             company,
+            devices,
         }
     }
 }
@@ -152,7 +163,8 @@ fn by_kubelet(shape: &Shape, outcome: &Outcome, policies: &AllocatorPolicies) ->
 }
 
 fn distance(shape: &Shape, outcome: &Outcome) -> u32 {
-    let nodes: BTreeSet<u32> = outcome.numa_nodes.union(&outcome.memory_nodes).copied().collect();
+    let mut nodes: BTreeSet<u32> = outcome.numa_nodes.union(&outcome.memory_nodes).copied().collect();
+    nodes.extend(PlacedDevices::nodes(&outcome.devices));
     // A pod on the shared pool of the whole node has no distance.
     if nodes.len() < 2 || outcome.cpus.is_empty() {
         return 100;
@@ -190,6 +202,24 @@ fn fragmentation(shape: &Shape, before: &FreeResources, outcome: &Outcome) -> u3
     });
     let kept = u32::try_from(least * 100 / lost).unwrap_or(100);
     kept.saturating_sub(10 * u32::try_from(broken.count()).unwrap_or(10))
+}
+
+/// The lesser of two shares: the devices that are on NUMA nodes with its CPUs, and the CPUs that are on NUMA nodes with its devices.
+fn devices(shape: &Shape, outcome: &Outcome) -> Option<u32> {
+    let near = PlacedDevices::percent_on(&outcome.devices, &outcome.numa_nodes)?;
+    let cpus = match outcome.vm_cpus.is_empty() {
+        true => &outcome.cpus,
+        false => &outcome.vm_cpus,
+    };
+    let nodes = PlacedDevices::nodes(&outcome.devices);
+    let counts = shape.host.counts(cpus);
+    let here: usize = counts
+        .iter()
+        .filter(|(node, _)| nodes.contains(node))
+        .map(|(_, count)| count)
+        .sum();
+    let of_cpus = (here as u64 * 100).checked_div(cpus.len() as u64).unwrap_or(100);
+    Some(u32::try_from(near.min(of_cpus)).unwrap_or(100))
 }
 
 fn company(outcome: &Outcome) -> u32 {

@@ -113,7 +113,11 @@ fn the_allocator_is_filled_as_instances_would_register() {
     assert!(fits.then.unwrap().what.contains("NotAllocated"));
     assert_eq!(
         chooser(&node).until_full(&pod_request(4), 2),
-        Fits { count: 2, then: None }
+        Fits {
+            count: 2,
+            together: None,
+            then: None,
+        }
     );
 
     // Whoever avoids others of its kind on a core gets a core of its own.
@@ -131,7 +135,14 @@ fn the_allocator_is_filled_as_instances_would_register() {
     // On a shared pool nothing is used up.
     let mut shared = pod_request(1);
     shared.allocation.qos = Some(Qos::Ls);
-    assert_eq!(chooser(&spread).until_full(&shared, 9), Fits { count: 9, then: None });
+    assert_eq!(
+        chooser(&spread).until_full(&shared, 9),
+        Fits {
+            count: 9,
+            together: None,
+            then: None,
+        }
+    );
 }
 
 #[test]
@@ -174,7 +185,14 @@ fn amounts_answer_with_the_most_that_they_allow() {
     let any = zones("best-effort");
     assert_eq!(
         (any.largest(), any.until_full(&pod_request(4), 2)),
-        (Some(14), Fits { count: 2, then: None })
+        (
+            Some(14),
+            Fits {
+                count: 2,
+                together: None,
+                then: None,
+            }
+        )
     );
     assert!(any.admit(&pod_request(14)).is_ok());
     // A pod without CPUs of its own fits wherever requests do.

@@ -6,6 +6,7 @@ fn numa(node: u32, free: u64, cores: u64) -> Numa {
         cpus: 2 * cores,
         free_cpus: 2 * free,
         cores: Some(cores),
+        devices: Vec::new(),
         free_cores: Some(free),
     }
 }

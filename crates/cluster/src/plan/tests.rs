@@ -208,3 +208,40 @@ fn different_details_of_a_reason_are_named_by_how_many_nodes_have_them() {
     let checksums = ["the checksum is 1", "the checksum is 2", "the checksum is 3"];
     assert_eq!(of(&checksums), "w-1, w-2, w-3; the first of them: the checksum is 1");
 }
+
+/// What the objects in tests/data/cluster/gpus have room for.
+#[test]
+fn vms_with_devices_are_counted_together_and_by_sums() {
+    let text = std::fs::read_to_string("../../tests/data/cluster/gpus/cluster.json").unwrap();
+    let mut objects = Objects::new(ObjectSelection { pods: true, pod: None });
+    objects.read("", &text);
+    let cluster = Cluster::of(objects, &Chosen::default()).unwrap();
+    let counts = |words: &str| {
+        let plan = Plan::of(&pod_request(words), &cluster, true);
+        let of = |node: &Filled| (node.name.clone(), node.fits, node.together, node.by_sum);
+        let nodes: Vec<_> = plan.nodes.iter().map(of).collect();
+        (nodes, plan.together, plan.by_sum)
+    };
+    let expected = [
+        // The CPUs that are left are at one NUMA node, the devices at the other.
+        ("gpu-1", 4, 0, 4),
+        ("gpu-2", 6, 5, 6),
+        ("gpu-3", 0, 0, 4),
+        // Three VMs have CPUs and devices at NUMA node 0, and one at 1.
+        ("gpu-4", 6, 4, 6),
+    ];
+    let expected =
+        expected.map(|(name, fits, together, by_sum)| (name.to_owned(), Some(fits), Some(together), Some(by_sum)));
+    assert_eq!(
+        counts("cpus=4,memory=1Gi,nvidia.com/gpu=1"),
+        (expected.to_vec(), Some(9), Some(20))
+    );
+    let (nodes, together, by_sum) = counts("cpus=4,memory=1Gi");
+    assert!(
+        nodes
+            .iter()
+            .all(|(_, _, together, by_sum)| (*together, *by_sum) == (None, None)),
+        "{nodes:?}"
+    );
+    assert_eq!((together, by_sum), (None, None));
+}

@@ -8,6 +8,7 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node_report::fingerprint::Method;
+use stelia_node_report::memory_and_devices::Devices;
 use stelia_node_report::profile::{Profile, object};
 use stelia_node_report::testing::numa;
 use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, Managers, Pod, PodAllocation};
@@ -313,6 +314,94 @@ pub fn vms() -> Vec<Value> {
             vm["spec"]["nodeName"] = json!(node);
             for amounts in ["limits", "requests"] {
                 vm["spec"]["containers"][0]["resources"][amounts]["stelia.io/vm"] = json!("1");
+            }
+            all.push(vm);
+        }
+    }
+    all
+}
+
+const GPU: &str = "nvidia.com/gpu";
+
+/// Four nodes with four GPUs at each NUMA node, all at node 1 of which are pods' on the first and the third: what is free of CPUs and GPUs is on
+/// different NUMA nodes there. The third one's kubelet rejects what is not aligned; on the fourth steliad chooses the CPUs.
+pub fn gpus() -> Vec<Value> {
+    const NODES: [(&str, &str, [usize; 2]); 4] = [
+        ("gpu-1", "best-effort", [4, 0]),
+        ("gpu-2", "best-effort", [4, 2]),
+        ("gpu-3", "restricted", [4, 0]),
+        ("gpu-4", "best-effort", [4, 4]),
+    ];
+    const PODS: [(Running, u64); 6] = [
+        (("team-a", "render", "gpu-1", 12, "1-6,17-22"), 0),
+        (("team-a", "train", "gpu-1", 2, "8,24"), 4),
+        (("team-b", "serve", "gpu-2", 4, "8-9,24-25"), 2),
+        (("team-c", "render", "gpu-3", 12, "1-6,17-22"), 0),
+        (("team-c", "train", "gpu-3", 2, "8,24"), 4),
+        (("team-d", "notebook", "gpu-4", 6, "8-10,24-26"), 0),
+    ];
+    let mut all = Vec::new();
+    for (name, policy, free) in NODES {
+        let of_steliad = name == "gpu-4";
+        let here = PODS
+            .iter()
+            .enumerate()
+            .filter(|(_, ((.., node, _, _), _))| *node == name);
+        let here: Vec<(usize, &(Running, u64))> = here.map(|(at, pod)| (at + 64, pod)).collect();
+        let mut of = facts(name);
+        let allocations = here
+            .iter()
+            .map(|(at, ((namespace, pod, _, _, list), _))| PodAllocation {
+                pod: PodUid::parse(&uid(*at)).unwrap(),
+                name: PodName::new(namespace, pod),
+                cpus: cpus(list),
+                by_kubelet: !of_steliad,
+            });
+        of.allocations = allocations.collect();
+        of.exclusive = of
+            .allocations
+            .iter()
+            .fold(CpuSet::new(), |all, one| all.union(&one.cpus));
+        of.shared = of.topology.online().difference(&of.exclusive);
+        of.kubelet.alignment = Some(Alignment {
+            policy: policy.to_owned(),
+            scope: "pod".to_owned(),
+        });
+        of.devices = (0..)
+            .zip(free)
+            .map(|(node, free)| (node, BTreeMap::from([(GPU.to_owned(), Devices { all: 4, free })])))
+            .collect();
+        if of_steliad {
+            of.kubelet.cpu_policy = "none".to_owned();
+            of.kubelet.cpu_options = BTreeMap::new();
+            of.allocator = Some(Allocator {
+                policies: AllocatorPolicies {
+                    source: CpuSource::Steliad,
+                    reserved: of.reserved.clone(),
+                    ..AllocatorPolicies::default()
+                },
+                held: HeldCpus::default(),
+                lsr: CpuSet::new(),
+            });
+        }
+        all.push(topology(&of, Profile::Stelia));
+        all.push(json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": { "name": name },
+            "status": { "allocatable": { "cpu": "30", "memory": "60Gi", "pods": "110", GPU: "8" } },
+        }));
+        for (at, ((namespace, pod_name, node, count, _), gpus)) in here {
+            let mut vm = pod(
+                namespace,
+                pod_name,
+                at,
+                &count.to_string(),
+                json!({ "phase": "Running" }),
+            );
+            vm["spec"]["nodeName"] = json!(node);
+            for amounts in ["limits", "requests"].iter().filter(|_| *gpus > 0) {
+                vm["spec"]["containers"][0]["resources"][amounts][GPU] = json!(gpus.to_string());
             }
             all.push(vm);
         }

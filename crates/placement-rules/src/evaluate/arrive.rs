@@ -8,7 +8,7 @@ use stelia_allocator::{Allocation, AllocatorPolicies, Exclusivity, Qos, Requeste
 use stelia_api::Error;
 use stelia_cpus::CpuSet;
 
-use super::{DecidedBy, Refusal};
+use super::{DecidedBy, PlacedDevices, Refusal};
 use crate::node::{FreeResources, Shape};
 use crate::request::{Request, Vm};
 
@@ -20,6 +20,10 @@ pub(crate) struct Outcome {
     pub(crate) vm_cpus: CpuSet,
     pub(crate) numa_nodes: BTreeSet<u32>,
     pub(crate) memory_nodes: BTreeSet<u32>,
+    /// Devices of its VM, or of all its containers.
+    pub(crate) devices: Vec<PlacedDevices>,
+    /// Whether its CPUs depend on which devices a plugin chooses.
+    pub(crate) follows_plugin: bool,
     pub(crate) qos: Option<Qos>,
     pub(crate) exclusivity: Option<Exclusivity>,
     /// The allocator's decision; `None` if the allocator was not asked.
@@ -77,6 +81,8 @@ fn admitted_by_kubelet(shape: &Shape, available: &FreeResources, admission: &Adm
         vm_cpus: CpuSet::new(),
         numa_nodes: BTreeSet::new(),
         memory_nodes: BTreeSet::new(),
+        devices: Vec::new(),
+        follows_plugin: false,
         qos: None,
         exclusivity: None,
         allocation: None,
@@ -96,6 +102,8 @@ fn admitted_by_kubelet(shape: &Shape, available: &FreeResources, admission: &Adm
         if vm || request.vm.is_none() {
             let nodes = container.memory.iter().flat_map(|block| block.nodes.iter().copied());
             outcome.memory_nodes.extend(nodes);
+            let state = &admission.node.state().devices;
+            outcome.devices.extend(PlacedDevices::of(state, container));
         }
     }
     outcome.numa_nodes = shape.host.nodes_of(&outcome.cpus);
@@ -146,11 +154,13 @@ fn register_on_allocated_cpus(
     let node = admitted.left.allocator(shape, policies);
     let mut wanted = vm.allocation.clone();
     wanted.schedule.cpus = assigned.cloned();
+    let devices = PlacedDevices::certain_nodes(&admitted.devices);
     let requester = Requester {
         class: request.pod.qos(),
         limit_milli: request.limit_milli(vm),
         bound: true,
         memory: (!admitted.memory_nodes.is_empty()).then(|| admitted.memory_nodes.clone()),
+        devices: devices.clone().unwrap_or_default(),
     };
     let allotted = node.allot(&wanted, &requester);
     let (cpus, allocation) = allotted.map_err(|error| refusal_of(&error))?;
@@ -161,6 +171,7 @@ fn register_on_allocated_cpus(
     };
     Ok(Outcome {
         by: DecidedBy::Steliad,
+        follows_plugin: devices.is_none() && assigned.is_none(),
         numa_nodes: node.host().nodes_of(runs_on),
         cpus: admitted.cpus.union(&cpus),
         qos: Some(allocation.qos),

@@ -7,9 +7,11 @@
 //! | module | what it is |
 //! |---|---|
 //! | `arrive` | one pod arrives at a node: what it gets, and what is left |
+//! | `devices` | where its devices are |
 //! | `orders` | pods that are on their way arrive in any order |
 
 mod arrive;
+mod devices;
 mod orders;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,7 @@ use crate::request::{Request, SharedRequest};
 use crate::score::{Score, Weights};
 
 pub(crate) use arrive::Outcome;
+pub(crate) use devices::PlacedDevices;
 pub use orders::MAX_PODS_ON_THEIR_WAY;
 
 /// The program whose rules decide.
@@ -69,6 +72,9 @@ pub struct Placement {
     pub numa_nodes: BTreeSet<u32>,
     /// The NUMA nodes that its memory is bound to; empty where it is bound to none.
     pub memory_nodes: BTreeSet<u32>,
+    /// The NUMA nodes of the devices that it may get; empty where it has none, or these have no NUMA nodes. `score.devices` says how far
+    /// its CPUs are there.
+    pub device_nodes: BTreeSet<u32>,
     /// The VM's class, where steliad chooses.
     pub qos: Option<&'static str>,
     pub exclusivity: &'static str,
@@ -130,19 +136,22 @@ pub fn evaluate(
 ) -> Result<Placement, Refusal> {
     let outcome = arrive::arrive(shape, &forecast.expected, request, None)?;
     let certain = orders::fits_in_every_order(shape, forecast, request, &outcome)?;
+    let is_told = assigned_cpus(request, &outcome).is_some();
     let score = Score::of(shape, &forecast.expected, request, &outcome, weights);
     Ok(Placement {
         assigned_cpus: assigned_cpus(request, &outcome).cloned(),
         by: outcome.by,
         numa_nodes: outcome.numa_nodes,
         memory_nodes: outcome.memory_nodes,
+        device_nodes: PlacedDevices::nodes(&outcome.devices),
         qos: outcome.qos.map(Qos::name),
         exclusivity: outcome
             .exclusivity
             .map_or(Exclusivity::NotAsked.name(), Exclusivity::name),
         vm_cpus: outcome.vm_cpus,
         cpus: outcome.cpus,
-        certain,
+        // What is told to the node is taken there, whatever devices it gets.
+        certain: certain && (!outcome.follows_plugin || is_told),
         score,
     })
 }

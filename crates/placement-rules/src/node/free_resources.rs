@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use kubelet_planner::cpus::CpuState;
-use kubelet_planner::devices::{Device, DeviceState};
+use kubelet_planner::devices::DeviceState;
 use kubelet_planner::memory::{self, MemoryState};
 use kubelet_planner::{Amounts, ContainerAllocation, NodeState, Pod};
 use stelia_allocator::{AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, HeldCpus, Pools, Qos};
@@ -53,9 +53,6 @@ pub struct FreeResources {
     pub groups: Box<[u64]>,
     pub devices: Box<[Devices]>,
 }
-
-/// The owner that everything which other pods have is assigned to: kubelet's managers only read what is left.
-const OTHER_OWNER: &str = "-";
 
 impl FreeResources {
     pub(super) fn of(compact: &Compact, zones: &Zones) -> Self {
@@ -167,30 +164,12 @@ impl FreeResources {
         }
     }
 
-    /// Devices with ids of our own: kubelet tells by their NUMA nodes alone which ones it takes.
     fn device_state(&self) -> DeviceState {
         let mut state = DeviceState::default();
-        let mut given: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for Devices { resource, by_node } in &self.devices {
-            let all = state.resources.entry(resource.to_string()).or_default();
             for (node, amount) in by_node {
-                for number in 0..amount.all {
-                    let id = format!("{node:02}-{number:04}");
-                    if number >= amount.free {
-                        given.entry(resource.to_string()).or_default().insert(id.clone());
-                    }
-                    let device = Device {
-                        nodes: [*node].into(),
-                        healthy: true,
-                    };
-                    all.insert(id, device);
-                }
+                state.add_counted(resource, Some(*node), amount.all, amount.free);
             }
-        }
-        if !given.is_empty() {
-            state
-                .entries
-                .insert(OTHER_OWNER.to_owned(), [(OTHER_OWNER.to_owned(), given)].into());
         }
         state
     }
@@ -235,9 +214,13 @@ impl FreeResources {
                     .iter()
                     .filter(|(node, amount)| amount.free > 0 && near(*node))
                     .count();
+                let all = after.devices.resources.get(resource);
+                let is_on = |id: &String, node: u32| {
+                    let device = all.and_then(|all| all.get(id));
+                    device.is_some_and(|device| device.nodes.contains(&node))
+                };
                 for (node, amount) in &mut devices.by_node {
-                    let here = format!("{node:02}-");
-                    let count = chosen.ids.iter().filter(|id| id.starts_with(&here)).count() as u64;
+                    let count = chosen.ids.iter().filter(|id| is_on(id, *node)).count() as u64;
                     amount.free = match chosen.certain || nodes < 2 {
                         true => amount.free.saturating_sub(count),
                         // The plugin chooses: until the object tells, they are missing on each of these NUMA nodes.

@@ -69,6 +69,7 @@ impl Machine {
             limit_milli: Some(u64::from(cpus) * 1000),
             bound: true,
             memory: None,
+            devices: Default::default(),
         };
         let (given, _) = node
             .allot(&request, &requester)

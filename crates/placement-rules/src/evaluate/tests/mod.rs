@@ -1,5 +1,6 @@
 //! Answers against the node's own, of its full description.
 
+mod devices;
 mod kubelet;
 mod steliad;
 

@@ -101,6 +101,7 @@ fn requester(cpus: u64) -> Requester {
         limit_milli: Some(cpus * 1000),
         bound: true,
         memory: None,
+        devices: Default::default(),
     }
 }
 

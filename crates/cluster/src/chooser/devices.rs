@@ -1,0 +1,142 @@
+//! Where the devices of a pod would be, and whether its CPUs are there too.
+
+use std::collections::BTreeSet;
+
+use kubelet_planner::{ContainerAllocation, Node, admit};
+use stelia_allocator::evaluate;
+use stelia_cpus::CpuSet;
+use stelia_node_plan::Subject;
+use stelia_node_plan::hints::{self, by_node, free_words};
+use stelia_node_plan::locality::{Locality, Verdict};
+use stelia_node_report::Facts;
+
+use super::{Chooser, Refusal};
+use crate::objects::own_cpus;
+use crate::pod_request::PodRequest;
+
+/// How a pod's CPUs and devices would be to each other on a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meeting {
+    pub verdict: Verdict,
+    /// The NUMA nodes of each, and what is free there.
+    pub words: String,
+}
+
+impl Chooser {
+    /// Where the devices of one more pod would be; `None` where it is not admitted, has no devices, or their NUMA nodes are not published.
+    pub fn meeting(&self, pod_request: &PodRequest) -> Option<Meeting> {
+        let (locality, subject) = match self {
+            Self::Kubelet(subject) => {
+                asked_devices(&subject.node, pod_request).next()?;
+                let admission = admit(&subject.node, &pod_request.pod).ok()?;
+                (worst(subject, &admission.containers, None)?, subject.as_ref().clone())
+            }
+            Self::Steliad(both) => {
+                let subject = devices_of(&both.0, pod_request)?;
+                let admission = admit(&subject.node, &pod_request.pod).ok()?;
+                let nodes = device_nodes(&subject, &admission.containers);
+                let fit = evaluate::answer_near(&both.1, &pod_request.request(), &nodes).ok()?;
+                let locality = worst(&subject, &admission.containers, Some(&fit.runs_on))?;
+                (locality, subject)
+            }
+            Self::Amounts(_) | Self::Nobody(_) => return None,
+        };
+        Some(Meeting {
+            verdict: locality.verdict,
+            words: {
+                let free = self.free().unwrap_or_default();
+                format!("{}; {}", locality.words(), all_free(&subject, pod_request, &free))
+            },
+        })
+    }
+
+    /// How many pods fit by the sums of CPUs and devices, wherever they are; `None` for a pod without devices whose NUMA nodes are published.
+    pub fn by_sum(&self, pod_request: &PodRequest) -> Option<u64> {
+        let subject = match self {
+            Self::Kubelet(subject) => subject.as_ref().clone(),
+            Self::Steliad(both) => devices_of(&both.0, pod_request)?,
+            Self::Amounts(_) | Self::Nobody(_) => return None,
+        };
+        let state = &subject.node.state().devices;
+        let by_devices = asked_devices(&subject.node, pod_request)
+            .map(|(resource, count)| state.available(resource).len() as u64 / count)
+            .min()?;
+        let cpus = self.free().map_or(0, |free| free.len() as u64);
+        let by_cpus = cpus.checked_div(own_cpus(&pod_request.pod));
+        Some(by_cpus.map_or(by_devices, |by_cpus| by_cpus.min(by_devices)))
+    }
+}
+
+/// The devices that a pod requests and whose NUMA nodes the node's object has.
+pub(super) fn asked_devices<'a>(node: &'a Node, pod_request: &'a PodRequest) -> impl Iterator<Item = (&'a str, u64)> {
+    let known = &node.state().devices.resources;
+    let asked = pod_request.requests.devices.iter();
+    let asked = asked.filter(|(resource, count)| **count > 0 && known.contains_key(*resource));
+    asked.map(|(resource, count)| (resource.as_str(), *count))
+}
+
+/// The devices of a node where steliad chooses the CPUs, as kubelet gives them; `None` where the pod requests none of them.
+pub(super) fn devices_of(facts: &Facts, pod_request: &PodRequest) -> Option<Subject> {
+    let has = |resource: &String| facts.devices.values().any(|devices| devices.contains_key(resource));
+    if !pod_request.requests.devices.keys().any(has) {
+        return None;
+    }
+    let subject = Subject::described(facts).ok()?;
+    asked_devices(&subject.node, pod_request).next()?;
+    Some(subject)
+}
+
+/// The NUMA nodes of the devices, where no plugin chooses between several; steliad prefers CPUs there.
+pub(super) fn device_nodes(subject: &Subject, containers: &[ContainerAllocation]) -> BTreeSet<u32> {
+    let state = &subject.node.state().devices;
+    let nodes_of = |resource: &str, ids: &BTreeSet<String>| -> BTreeSet<u32> {
+        let devices = state.resources.get(resource);
+        let devices = devices
+            .into_iter()
+            .flat_map(|all| ids.iter().filter_map(|id| all.get(id)));
+        devices.flat_map(|device| device.nodes.iter().copied()).collect()
+    };
+    let chosen = containers.iter().flat_map(|given| &given.devices);
+    let mut nodes = BTreeSet::new();
+    for (resource, chosen) in chosen {
+        let among = nodes_of(resource, &chosen.among);
+        if !chosen.certain && among.len() > 1 {
+            return BTreeSet::new();
+        }
+        nodes.extend(among);
+    }
+    nodes
+}
+
+/// The locality of the container with the worst one. `cpus`: those that steliad chooses.
+pub(super) fn worst(subject: &Subject, containers: &[ContainerAllocation], cpus: Option<&CpuSet>) -> Option<Locality> {
+    let all = containers.iter().filter_map(|given| match cpus {
+        Some(cpus) => Locality::on(subject, cpus, given),
+        None => Locality::of(subject, given),
+    });
+    all.max_by_key(|locality| locality.verdict)
+}
+
+/// The refusal of a pod with devices, with what is free.
+pub(super) fn with_free(refusal: Refusal, subject: &Subject, pod_request: &PodRequest) -> Refusal {
+    let state = &subject.node.state().cpus;
+    let free = state.default.difference(&subject.node.reserved_cpus());
+    match asked_devices(&subject.node, pod_request).next() {
+        None => refusal,
+        Some(_) => Refusal {
+            detail: format!("{}; {}", refusal.detail, all_free(subject, pod_request, &free)),
+            ..refusal
+        },
+    }
+}
+
+/// `free by NUMA node: cpu 4 on 0, 8 on 1; nvidia.com/gpu 3 on 0, 0 on 1`. `free`: CPUs; none where another program gives them.
+fn all_free(subject: &Subject, pod_request: &PodRequest, free: &CpuSet) -> String {
+    let cpus = (!free.is_empty()).then(|| format!("cpu {}", free_words("cpu", &by_node(subject, free))));
+    let devices = asked_devices(&subject.node, pod_request).map(|(resource, _)| {
+        let free = hints::free(subject, resource);
+        format!("{resource} {}", free_words(resource, &free))
+    });
+    let words: Vec<String> = cpus.into_iter().chain(devices).collect();
+    format!("free by NUMA node: {}", words.join("; "))
+}
