@@ -188,7 +188,7 @@ impl Recent {
             cached.instances.keys().map(String::as_str).eq(pods)
         };
         self.locality.get(Instant::now(), MAX_LOCALITY_AGE, is_of_these, || {
-            localities(&*system.cgroups, view, system.root(), &root)
+            localities(&*system.cgroups, view, system.root(), &root, |_| true)
         })
     }
 }

@@ -42,6 +42,7 @@ mod tests {
     use stelia_node::proc::TaskId;
 
     use stelia_api::ledger::{LedgerSummary, LedgerVm};
+    use stelia_api::located::{Located, Part};
     use stelia_api::publishing::Publishing;
     use stelia_api::quiet::{self, Quiet};
 
@@ -166,6 +167,14 @@ mod tests {
             covered_us: 5,
             intruded: 7,
         };
+        let located = Located {
+            part: Part::Memory.into(),
+            nodes: vec![(0, 97), (1, 3)],
+            near: 97,
+            attached: 0,
+            since_us: 10,
+            ..Located::default()
+        };
         LedgerSummary {
             enabled: true,
             problem: Some("full".to_owned()),
@@ -175,6 +184,7 @@ mod tests {
             day: "2026-10-31".to_owned(),
             bytes: 9,
             vms: [("3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned(), of)].into(),
+            located: [("3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned(), vec![located])].into(),
         }
     }
 

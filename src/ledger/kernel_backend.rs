@@ -1,11 +1,13 @@
 //! Implements the ledger's traits with the kernel's counters and the ring's files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use stelia_api::located::Located;
 use stelia_kubelet::PodUid;
+use stelia_kubelet::config::KubeletConfig;
 use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::entry::{Entry, Event};
 use stelia_ledger::replay::LedgerState;
@@ -13,14 +15,18 @@ use stelia_ledger::ring::key::{Key, KeyOrigin};
 use stelia_ledger::ring::{Appended, Limits, Ring, key, read, verify};
 use stelia_ledger::sample::{CounterSample, Reader, Seat};
 use stelia_ledger::verdict::Verdict;
+use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::clock::{now_us, since_boot};
+use stelia_node::locality::recorded;
 use stelia_node::{System, vfio};
 
 use super::LedgerBackend;
 use super::accounts::AccountReader;
 use super::attribution::{QuietTracer, Tracer};
-use super::thread::{CounterReader, OpenedRing, RingOpener, RingWriter};
+use super::open_ring::{OpenedRing, RingOpener, RingWriter};
+use super::thread::CounterReader;
+use crate::engine::localities;
 
 /// The directory of the ring if systemd did not start the daemon, the same as by the unit's `StateDirectory=`.
 const DEFAULT_DIRECTORY: &str = "/var/lib/stelia/ledger";
@@ -83,6 +89,16 @@ impl CounterReader for KernelCounters {
 
     fn devices(&self, origin: &CgroupPath) -> BTreeSet<String> {
         vfio::devices_of(&self.system, origin)
+    }
+
+    fn located(&self, view: &model::Node, pods: &BTreeSet<PodUid>) -> BTreeMap<PodUid, Vec<Located>> {
+        // Its own directory is only asked for a record of devices; looking for kubelet among all processes is more than that is worth.
+        let kubelet = KubeletConfig::default().root_dir;
+        let cgroups = &*self.system.cgroups;
+        let found = localities(cgroups, view, self.system.root(), &kubelet, |pod| pods.contains(pod));
+        let all = found.instances.into_iter();
+        all.filter_map(|(pod, locality)| Some((PodUid::parse(&pod).ok()?, recorded(&locality))))
+            .collect()
     }
 }
 

@@ -9,6 +9,8 @@
 //! | `task` | follows the engine's view, settings and audits; takes callers' requests |
 //! | `target` | which CPUs and threads are read, from the engine's view |
 //! | `queue`, `thread` | the work for the ledger's thread, and that thread |
+//! | `locator` | which VMs' parts are located, and when |
+//! | `open_ring` | the ring's files, behind traits |
 //! | `kernel_backend` | `/proc`, the ring and the key, behind traits |
 //! | `accounts`, `visible_to_pods` | accounts and verdicts, computed from the files; what a pod may read of them |
 //! | `attribution` | the names of what ran: on demand, after an intrusion, or sampled |
@@ -17,6 +19,8 @@
 mod accounts;
 mod attribution;
 mod kernel_backend;
+mod locator;
+mod open_ring;
 mod queue;
 mod status;
 mod target;
@@ -34,10 +38,11 @@ pub(crate) use attribution::Tracer;
 pub(crate) use kernel_backend::KernelBackend;
 #[cfg(test)]
 pub(crate) use kernel_backend::RingDirectory;
-pub(crate) use task::run;
-pub(crate) use thread::{CounterReader, RingOpener};
+pub(crate) use open_ring::RingOpener;
 #[cfg(test)]
-pub(crate) use thread::{OpenedRing, RingWriter};
+pub(crate) use open_ring::{OpenedRing, RingWriter};
+pub(crate) use task::run;
+pub(crate) use thread::CounterReader;
 
 /// The interface to the kernel and the state directory, which tests replace.
 pub(crate) trait LedgerBackend: Send + Sync {

@@ -195,6 +195,7 @@ pub(super) fn recorder_vms(
             state: vm.state.to_string(),
             seats: vm.seats.clone(),
             own_devices: own.get(pod).cloned().unwrap_or_default(),
+            located: None,
         };
         (pod.to_string(), vm)
     };

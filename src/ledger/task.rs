@@ -130,7 +130,14 @@ impl Task {
     fn start(&mut self, settings: LedgerSettings) {
         let queue = Arc::new(WorkQueue::default());
         let (reader, opener) = (self.backend.counter_reader(), self.backend.ring_opener());
-        let ledger = LedgerThread::new(queue.clone(), reader, opener, settings, self.updates.clone());
+        let ledger = LedgerThread::new(
+            queue.clone(),
+            reader,
+            opener,
+            settings,
+            self.updates.clone(),
+            self.views.clone(),
+        );
         let (ends, ended) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("ledger".into())

@@ -5,18 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stelia_api::ledger::LedgerSummary;
+use stelia_api::located::Located;
 use stelia_kubelet::PodUid;
 use stelia_ledger::account::Account;
 use stelia_ledger::day;
 use stelia_ledger::entry::{Entry, Event};
 use stelia_ledger::recorder::{Draft, EntryRecorder};
-use stelia_ledger::replay::LedgerState;
-use stelia_ledger::ring::Appended;
 use stelia_ledger::sample::{CounterSample, Seat};
+use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 use stelia_settings::LedgerSettings;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
+use super::locator::Locator;
+use super::open_ring::{RingOpener, RingWriter};
 use super::queue::{ReadReason, Work, WorkQueue};
 use super::status;
 use super::target::{Targets, recorder_vms, settling};
@@ -33,47 +35,9 @@ pub(crate) trait CounterReader: Send {
 
     /// PCI addresses of the VFIO devices of a container.
     fn devices(&self, origin: &CgroupPath) -> BTreeSet<String>;
-}
 
-/// Writes entries to the open ring.
-pub(crate) trait RingWriter: Send {
-    /// # Errors
-    /// Why the entry was not written.
-    fn append(&mut self, entry: &mut Entry) -> Result<Appended, String>;
-    fn starts_segment(&self) -> bool;
-    fn limit(&mut self, bytes: u64);
-    /// Sign the hash of entry `seq` as the head of a day.
-    fn sign(&self, day: &str, seq: u64, hash: &str) -> Event;
-}
-
-/// An open ring, and its state.
-pub(crate) struct OpenedRing {
-    pub(crate) writer: Box<dyn RingWriter>,
-    /// Bytes of an incomplete line that a crash left and that were removed.
-    pub(crate) cut_bytes: u64,
-    /// The first line that fails verification, in words.
-    pub(crate) fault: Option<String>,
-    /// Number and hash of the last entry.
-    pub(crate) last: Option<(u64, String)>,
-    /// The state after the last segment, from which the recorder resumes.
-    pub(crate) replay: LedgerState,
-    /// The last signed head, an [`Event::Head`].
-    pub(crate) head: Option<Event>,
-    pub(crate) boot_id: String,
-    /// The public key, base64.
-    pub(crate) key: String,
-    /// Why the key is new, as a sentence; `None` if it is the former one.
-    pub(crate) new_key: Option<String>,
-}
-
-/// Opens the ring.
-pub(crate) trait RingOpener: Send {
-    /// # Errors
-    /// Why entries cannot be written. The caller tries again.
-    fn open(&mut self, bytes: u64) -> Result<OpenedRing, String>;
-
-    /// The size of the ring's files, in bytes.
-    fn bytes(&self) -> u64;
+    /// Where the parts of these VMs are. One that has ended is left out.
+    fn located(&self, view: &model::Node, pods: &BTreeSet<PodUid>) -> BTreeMap<PodUid, Vec<Located>>;
 }
 
 /// A message of the thread to the ledger's task.
@@ -112,6 +76,7 @@ pub(super) struct LedgerThread {
     problem: LastingProblem,
     /// The VFIO devices of each target's container, with the container's cgroup.
     devices: BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
+    locator: Locator,
 }
 
 impl LedgerThread {
@@ -121,6 +86,7 @@ impl LedgerThread {
         opener: Box<dyn RingOpener>,
         settings: LedgerSettings,
         updates: mpsc::UnboundedSender<Update>,
+        views: watch::Receiver<Arc<model::Node>>,
     ) -> Self {
         Self {
             queue,
@@ -133,6 +99,7 @@ impl LedgerThread {
             sent_summary: None,
             problem: LastingProblem::default(),
             devices: BTreeMap::new(),
+            locator: Locator::new(views),
         }
     }
 
@@ -209,6 +176,7 @@ impl LedgerThread {
         if let Some(reason) = &opened.new_key {
             status::key(&opened.key, reason);
         }
+        self.summary.located.clone_from(recorder.located());
         self.summary.key = opened.key;
         self.summary.problem = None;
         self.ledger = Some(OpenLedger {
@@ -224,10 +192,10 @@ impl LedgerThread {
     /// Read the counters, and write an entry if one is due. Returns the reading as an entry if a caller waits for it (`for_caller`).
     fn read(&mut self, reason: ReadReason, targets: &Targets, for_caller: bool) -> Option<Entry> {
         self.read_devices(targets);
-        let vms = recorder_vms(targets, &self.devices);
+        let mut vms = recorder_vms(targets, &self.devices);
         let settling = settling(targets, self.reader.clocks().0);
         let ledger = self.ledger.as_mut()?;
-        ledger.recorder.set_settling(settling);
+        ledger.recorder.set_settling(settling.clone());
         let sample = match self.reader.read(&ledger.recorder.seats_to_read(&vms)) {
             Ok(sample) => sample,
             Err(problem) => {
@@ -237,6 +205,9 @@ impl LedgerThread {
             }
         };
         if reason != ReadReason::Query {
+            let all = ledger.writer.starts_segment() || ledger.recorder.is_heartbeat(&sample);
+            let reader = &*self.reader;
+            self.locator.locate((reason, all), targets, &settling, reader, &mut vms);
             ledger.sign(sample.at_us);
             match ledger
                 .recorder
@@ -266,6 +237,9 @@ impl LedgerThread {
         ledger.last = Some((draft.entry.at, appended.seq, appended.hash));
         let (head, intrusions) = (ledger.head.take(), std::mem::take(&mut draft.intrusions));
         let accounts = ledger.recorder.committed(draft, appended.bytes);
+        if self.summary.located != *ledger.recorder.located() {
+            self.summary.located.clone_from(ledger.recorder.located());
+        }
         self.add_to_summary(accounts, &intrusions, targets);
         if let Some(head) = head {
             self.publish(head);

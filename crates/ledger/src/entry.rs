@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stelia_api::attribution::Attribution;
+use stelia_api::located::Located;
 use stelia_cpus::CpuSet;
 use stelia_text::named;
 
@@ -137,6 +138,9 @@ pub enum Event {
     },
     /// A VM's state as on D-Bus (`isolated`, `contained`, `floating`, …), or `gone`.
     State { vm: String, state: String },
+    /// Where the parts of a VM are now, all of them; none while it has no CPUs of its own. Written when one of them moved, came or went, and
+    /// repeated at the beginning of each segment.
+    Located { vm: String, parts: Vec<Located> },
     /// Something ran on a VM's CPUs that is neither the VM's nor bound to these CPUs.
     Intruded {
         vm: String,

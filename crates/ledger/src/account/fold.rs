@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::coverage::{Coverage, Moment, Uncovered};
+use super::located;
 use super::sum::WindowSum;
-use super::{Account, Day, Gap, Range, Window};
+use super::{Account, Day, Gap, LocatedTime, Range, Window};
 use crate::day::day;
 use crate::entry::{Class, Entry, Event};
 use crate::replay::{FullReading, LedgerState, OpenSeat, ReadingDelta, ReplayVisitor};
@@ -63,6 +64,7 @@ struct Vm {
     days: BTreeMap<String, Day>,
     gaps: Vec<Gap>,
     state: String,
+    located: Vec<LocatedTime>,
 }
 
 impl AccountBuilder {
@@ -104,7 +106,8 @@ impl AccountBuilder {
     fn accounts(self) -> BTreeMap<String, Account> {
         let (end, until_us) = (self.now.at.min(self.until_us), self.until_us);
         let finished = self.vms.into_iter().filter_map(|(uid, vm)| {
-            let mut account = vm.finish();
+            let located = located::finish(vm.located.clone(), vm.account.since_us, until_us);
+            let mut account = Account { located, ..vm.finish() };
             account.until_us = if until_us == u64::MAX { end } else { until_us };
             let has_content = account.promised_us > 0 || !account.states.is_empty() || !account.attributions.is_empty();
             has_content.then_some((uid, account))
@@ -197,7 +200,11 @@ impl ReplayVisitor for AccountBuilder {
     fn event(&mut self, entry: &Entry, event: &Event, open: Option<&OpenSeat>) {
         let (at, within) = (entry.at, self.is_within(entry.at));
         match event {
-            Event::Boot { .. } => self.coverage.booted(),
+            Event::Boot { .. } => {
+                self.coverage.booted();
+                let all = self.vms.values_mut();
+                all.for_each(|vm| located::record(&mut vm.located, &[], at));
+            }
             Event::Opened {
                 seat,
                 vm: uid,
@@ -217,6 +224,7 @@ impl ReplayVisitor for AccountBuilder {
             }
             Event::State { vm: uid, state } => {
                 let Some(vm) = self.vm(uid, "") else { return };
+                located::end(&mut vm.located, state, at);
                 // States are repeated at the beginning of each segment.
                 if vm.state != *state {
                     vm.state.clone_from(state);
@@ -225,6 +233,10 @@ impl ReplayVisitor for AccountBuilder {
                     }
                 }
                 self.coverage.state(uid, state);
+            }
+            Event::Located { vm: uid, parts } => {
+                let Some(vm) = self.vm(uid, "") else { return };
+                located::record(&mut vm.located, parts, at);
             }
             Event::Attributed { vm: uid, attribution } if within => {
                 if let Some(vm) = self.vm(uid, "") {

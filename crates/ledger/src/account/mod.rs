@@ -2,6 +2,7 @@
 
 mod coverage;
 mod fold;
+mod located;
 mod merge;
 mod sum;
 #[cfg(test)]
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stelia_api::attribution::Attribution;
+use stelia_api::located::Located;
 
 use crate::entry::{Class, Closed};
 
@@ -50,9 +52,22 @@ pub struct Account {
     pub attributions: Vec<Attribution>,
     /// Each change of state with its time, ascending, at most 100: `isolated`, `contained`, `floating`, …
     pub states: Vec<(u64, String)>,
+    /// Where the VM's parts were, ascending by part and time, at most the last 100 of the period.
+    pub located: Vec<LocatedTime>,
     /// The last entry that this account includes, and its hash.
     pub seq: u64,
     pub hash: String,
+}
+
+/// The time in which a part of the VM was in one place. It begins and ends with readings, of which there is one an hour and one when the VM's CPUs
+/// change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LocatedTime {
+    #[serde(flatten)]
+    pub located: Located,
+    /// The first reading that did not find it so; 0: none in the period.
+    pub until_us: u64,
 }
 
 /// Counts by class.

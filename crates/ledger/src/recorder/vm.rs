@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use stelia_api::located::Located;
+
 use crate::sample::Seat;
 
 /// Whether a VM in this state has CPUs of its own, which are then read.
@@ -18,6 +20,8 @@ pub struct Vm {
     pub seats: BTreeSet<Seat>,
     /// PCI addresses.
     pub own_devices: BTreeSet<String>,
+    /// Where its parts are; `None`: they were not read with this sample.
+    pub located: Option<Vec<Located>>,
 }
 
 impl Vm {

@@ -7,6 +7,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use delta::{Contradiction, ReadingDelta};
+use stelia_api::located::Located;
 
 use crate::entry::{Closed, Device, Entry, Event, Reading};
 use crate::sample::{Bound, Counters, Fired, Seat, Thread};
@@ -25,6 +26,8 @@ pub struct LedgerState {
     pub seats: BTreeMap<u64, OpenSeat>,
     /// The last recorded state by pod UID, without VMs that ended.
     pub states: BTreeMap<String, String>,
+    /// Where the parts of VMs are by the last record, by pod UID.
+    pub located: BTreeMap<String, Vec<Located>>,
     /// The public key in use; empty before the first.
     pub key: String,
 }
@@ -146,6 +149,7 @@ impl LedgerState {
                     visitor.event(entry, &Event::Closed { seat, why, last }, Some(&open));
                 }
                 self.states.clear();
+                self.located.clear();
             }
             Event::Opened {
                 seat,
@@ -179,9 +183,16 @@ impl LedgerState {
             }
             Event::State { vm, state } if state == ENDED_STATE => {
                 self.states.remove(vm);
+                self.located.remove(vm);
             }
             Event::State { vm, state } => {
                 self.states.insert(vm.clone(), state.clone());
+            }
+            Event::Located { vm, parts } if parts.is_empty() => {
+                self.located.remove(vm);
+            }
+            Event::Located { vm, parts } => {
+                self.located.insert(vm.clone(), parts.clone());
             }
             Event::Key { key } => self.key.clone_from(key),
             Event::Started { .. }

@@ -3,4 +3,5 @@
 pub(crate) mod daemon;
 pub(crate) mod files;
 pub(crate) mod kernel;
+pub(crate) mod located;
 pub mod output;

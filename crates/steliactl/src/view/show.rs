@@ -66,7 +66,7 @@ pub(crate) struct InstanceDetails {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Shown {
-    One(InstanceDetails),
+    One(Box<InstanceDetails>),
     Several(Vec<InstanceDetails>),
 }
 
@@ -90,7 +90,7 @@ pub(crate) async fn gather(
     if let Some(vm) = selection.name()
         && let Ok(found) = client.find(vm).await
     {
-        return Ok(Shown::One(details(found)?));
+        return Ok(Shown::One(Box::new(details(found)?)));
     }
     let mut all = Vec::new();
     for found in selection.of_listed(client.instances().await?)? {
@@ -117,8 +117,7 @@ fn details(
         text_of(&properties, "OriginControlGroup"),
         Isolation::parse(text_of(&properties, "Isolation")).unwrap_or_default(),
     )?;
-    let mut vm_locality =
-        description.and_then(|node| VmLocality::of(node.locality.clone(), &found.pod.pod_uid, roots, &processes));
+    let mut vm_locality = description.and_then(|node| VmLocality::of(node, &found.pod.pod_uid, roots, &processes));
     if numa_maps && let Some(vm_locality) = &mut vm_locality {
         vm_locality.read_maps(roots, &processes)?;
     }
@@ -135,7 +134,7 @@ fn details(
 impl Shown {
     fn all(&self) -> &[InstanceDetails] {
         match self {
-            Self::One(one) => std::slice::from_ref(one),
+            Self::One(one) => std::slice::from_ref(&**one),
             Self::Several(all) => all,
         }
     }

@@ -7,9 +7,9 @@ use stelia_node::cgroup::{CgroupPath, Cgroups, KernelCgroups};
 use stelia_node::locality::{Localities, Locality, Reading, Vm, list, size};
 use stelia_record::Record;
 
-use super::checks::{Finding, ok, warning};
+use super::checks::{Finding, advice, ok, warning};
 use crate::shared::kernel::Roots;
-use crate::shared::kernel::locality::vfio_devices;
+use crate::shared::kernel::locality::add_vfio_devices;
 use crate::shared::output::counted;
 
 /// Reads every scope whose record can be used; `root` is `/`.
@@ -35,7 +35,7 @@ pub(crate) fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localiti
     let mut localities = Reading::new(&cgroups, topology, root, kubelet).of(whose);
     for (scope, record) in &records {
         if let Some(locality) = localities.instances.get_mut(record.pod.as_str()) {
-            locality.devices.extend(vfio_devices(&roots, scope.as_str()));
+            add_vfio_devices(locality, topology, &roots, scope.as_str());
         }
     }
     localities
@@ -58,6 +58,13 @@ pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
             (!problems.is_empty()).then(|| warning(format!("{pod}: {}", problems.join("; ")), cure))
         })
         .collect();
+    let attached = localities.instances.iter();
+    let attached = attached.filter_map(|(pod, locality)| Some(format!("{pod}: {}", locality.attached_note()?)));
+    checks.extend(attached.map(|found| {
+        let cure = "kubelet's reservedMemory without these nodes, and memoryManagerPolicy: Static, keep a VM off them \
+                    (/usr/share/doc/steliad/locality.md)";
+        advice(found, cure)
+    }));
     if let Some(why) = &localities.devices_unknown {
         let found = format!("where devices are is not known: {why}");
         let cure = "run it as root; a file whose checksum is wrong: drain the node, remove it, start kubelet";
@@ -113,6 +120,7 @@ mod tests {
             allowed: String::new(),
             memory: (0..).zip(anon).map(node).collect(),
             devices: vec![device],
+            ..Locality::default()
         }
     }
 

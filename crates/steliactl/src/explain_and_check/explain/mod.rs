@@ -2,6 +2,7 @@
 
 mod cpu;
 mod guest;
+mod near;
 mod node;
 mod other_tasks;
 mod pod;

@@ -6,11 +6,12 @@ use stelia_allocator::{CpuSource, Exclusivity, Qos};
 use stelia_api::{Reason, State, Word};
 use stelia_cpus::CpuSet;
 use stelia_model::{Allocation, FloatReason, Instance};
-use stelia_node::locality::{list, nodes, size};
+use stelia_node::locality::{list, nodes};
 use stelia_settings::{Isolation, Partition};
 
 use super::cpu::{COLUMNS, Fact};
 use super::guest::{GuestNode, guest_nodes};
+use super::near::near;
 use super::slow::{self, Line};
 use super::source_in_words;
 use crate::shared::daemon::{Description, Failure, Pod, age, no_instance, not_isolated, to_do};
@@ -54,8 +55,6 @@ const KERNEL: &str = "the kernel's cgroup files";
 const SETTINGS: &str = "steliad's settings";
 const CHOICE: &str = "steliad's allocator";
 const GUEST: &str = "the vCPUs' properties, as attached";
-const MEMORY: &str = "memory.numa_stat";
-const DEVICES: &str = "kubelet's device file";
 const TOPOLOGY: &str = "/sys/devices/system";
 const VIEW: &str = "steliad";
 
@@ -107,10 +106,10 @@ impl PodExplained {
 
 /// Facts as they are gathered.
 #[derive(Default)]
-struct Facts(Vec<Fact>);
+pub(super) struct Facts(pub(super) Vec<Fact>);
 
 impl Facts {
-    fn say(&mut self, fact: impl Into<String>, source: &'static str) {
+    pub(super) fn say(&mut self, fact: impl Into<String>, source: &'static str) {
         let fact = fact.into();
         self.0.push(Fact { fact, source });
     }
@@ -290,39 +289,6 @@ fn guest_facts(guest: &[GuestNode]) -> Vec<Fact> {
     let mut facts = Facts::default();
     for node in guest {
         facts.say(node.in_words(), GUEST);
-    }
-    facts.0
-}
-
-fn near(description: &Description, pod: &str, instance: &Instance) -> Vec<Fact> {
-    let mut facts = Facts::default();
-    if !instance.mems.is_empty() {
-        facts.say(
-            format!("memory may be on the NUMA nodes {}", instance.mems),
-            "cpuset.mems",
-        );
-    }
-    let Some(locality) = description.locality.instances.get(pod) else {
-        return facts.0;
-    };
-    for (node, memory) in &locality.memory {
-        let own = match (locality.nodes.is_empty(), locality.is_own(*node)) {
-            (true, _) => "",
-            (false, true) => ", its CPUs' own",
-            (false, false) => ", away from its CPUs",
-        };
-        facts.say(format!("{} on NUMA node {node}{own}", size(memory.counted())), MEMORY);
-    }
-    for device in &locality.devices {
-        let place = match device.node {
-            Some(node) if locality.is_own(node) => format!("on NUMA node {node}, its CPUs' own"),
-            Some(node) => format!("on NUMA node {node}, away from its CPUs"),
-            None => "on an unknown NUMA node".to_owned(),
-        };
-        facts.say(format!("{} {} {place}", device.count, device.name), DEVICES);
-    }
-    if let Some(why) = &description.locality.devices_unknown {
-        facts.say(format!("kubelet's devices are not known: {why}"), DEVICES);
     }
     facts.0
 }

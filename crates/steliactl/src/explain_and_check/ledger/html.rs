@@ -11,6 +11,7 @@ use super::owner;
 use super::report::{Report, ReportProof};
 use super::text::between;
 use super::words::{self, Row};
+use crate::shared::located;
 use crate::shared::output::escaped;
 use crate::shared::output::{PAGE_HEAD, counted, printable};
 
@@ -32,6 +33,7 @@ pub(super) fn page(report: &Report) -> String {
     facts(&mut out, report);
     days(&mut out, account);
     classes(&mut out, account);
+    located_times(&mut out, account);
     worst(&mut out, account);
     gaps(&mut out, account);
     for one in &account.attributions {
@@ -159,6 +161,33 @@ fn classes(out: &mut String, account: &Account) {
         &["What", "#How often", "#How long", "What it is"],
         rows.iter().map(row),
     );
+}
+
+fn located_times(out: &mut String, account: &Account) {
+    if account.located.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "<h2>Where it was</h2>\n<p>The NUMA nodes of the {}'s CPUs, memory, devices and their interrupts. It is near what is on the nodes of its \
+         CPUs; attached is memory on nodes without CPUs that belong to these. The times are those of readings, of which there is one an hour and one \
+         when its CPUs change.</p>",
+        owner::kind(account)
+    );
+    let rows = account.located.iter().map(|time| {
+        let place = match time.located.is_much_remote() {
+            true => format!("<span class=\"amiss\">{}</span>", located::place(&time.located)),
+            false => located::place(&time.located),
+        };
+        vec![
+            clean(&located::part(&time.located)),
+            located::nodes(&time.located),
+            place,
+            words::clock(time.located.since_us),
+            words::clock(time.until_us),
+        ]
+    });
+    table(out, &["Part", "NUMA nodes", "Place", "@Since", "@Until"], rows);
 }
 
 fn worst(out: &mut String, account: &Account) {

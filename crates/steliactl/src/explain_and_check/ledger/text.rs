@@ -1,10 +1,11 @@
 //! Accounts as tables.
 
-use stelia_ledger::account::{Day, Gap, Window};
+use stelia_ledger::account::{Day, Gap, LocatedTime, Window};
 
 use super::VmAccount;
 use super::owner;
 use super::words::{self, Row, RunRow};
+use crate::shared::located;
 use crate::shared::output::{Column, Meaning, TextStyle, column, counted, printable, properties, table};
 
 /// Names of a class that are printed; the others are counted.
@@ -101,6 +102,14 @@ pub(crate) const RUN_COLUMNS: [Column<RunRow>; 5] = [
     column("RAN", RunRow::ran).right(),
 ];
 
+pub(crate) const LOCATED: [Column<LocatedTime>; 5] = [
+    column("PART", |time: &LocatedTime| located::part(&time.located)).yields(1),
+    column("NODES", |time: &LocatedTime| located::nodes(&time.located)).yields(2),
+    column("PLACE", |time: &LocatedTime| located::place(&time.located)).means(|time| located::meaning(&time.located)),
+    column("SINCE", |time: &LocatedTime| words::clock(time.located.since_us)),
+    column("UNTIL", |time: &LocatedTime| words::clock(time.until_us)).or_nothing(),
+];
+
 fn zero(count: u64) -> Meaning {
     match count {
         0 => Meaning::Good,
@@ -126,6 +135,12 @@ pub(super) fn one(vm_account: &VmAccount, style: TextStyle) -> String {
         true => parts.push(format!("{title}\n{text}")),
         false => parts.push(text),
     };
+    if !account.located.is_empty() {
+        part(
+            "Where it was, by NUMA node, at readings an hour apart:",
+            table(&LOCATED, &account.located, style),
+        );
+    }
     if style.wide && !account.days.is_empty() {
         part("By day:", table(&DAYS, &account.days, style));
     }

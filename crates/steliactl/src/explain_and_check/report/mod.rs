@@ -196,7 +196,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         VmReport {
             pod_uid: uid.to_string(),
             threads: watched(processes, &instance.vcpus, &tracks),
-            locality: VmLocality::of(description.locality.clone(), uid.as_str(), roots, processes),
+            locality: VmLocality::of(&description, uid.as_str(), roots, processes),
             instance: instance.clone(),
         }
     });

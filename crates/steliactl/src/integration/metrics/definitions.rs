@@ -282,7 +282,7 @@ pub const ALL: [Definition; 47] = [
     Definition::gauge(
         "stelia_instance_memory_away_ratio",
         POD,
-        "Share of an instance's memory on other NUMA nodes than its CPUs', 0 to 1, without the page cache. Absent if it has no exclusive CPUs.",
+        "Share of an instance's memory that is remote from its CPUs, 0 to 1, without the page cache. Absent if it has no exclusive CPUs.",
         |input| {
             input.of_pods(&input.described.locality.instances, |vm| {
                 Some(Value::Ratio(vm.away()?.ratio()))

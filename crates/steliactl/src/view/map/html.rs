@@ -81,7 +81,12 @@ fn devices(pod: &Pod) -> String {
             .node
             .map(|node| format!(" on NUMA node {node}"))
             .unwrap_or_default();
-        format!("{count}{}{node}", device.name)
+        let away = if pod.is_remote(device) {
+            ", not that of its CPUs"
+        } else {
+            ""
+        };
+        format!("{count}{}{node}{away}", device.name)
     });
     devices.collect::<Vec<_>>().join(", ")
 }

@@ -64,7 +64,7 @@ impl Map {
 
     fn pod(&self, n: usize, pod: &Pod) -> Value {
         let instance = pod.instance.as_ref();
-        let device = |device: &Device| json!({ "name": device.name, "node": device.node, "count": device.count });
+        let device = |device: &Device| json!({ "name": device.name, "node": device.node, "count": device.count, "remote": pod.is_remote(device) });
         let mut object = identity(Some((n, pod)));
         let class = instance.map(|instance| instance.class());
         let class = class.filter(|class| !class.is_empty());

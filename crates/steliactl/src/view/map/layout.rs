@@ -4,7 +4,7 @@
 use stelia_node::locality::{Device, size};
 
 use super::boxes::{CELL_HEIGHT, GAP, LARGE_TEXT_SIZE, SMALL_TEXT_SIZE, Shape, TEXT_SIZE, balance, grid, text_width};
-use super::marks::{COLOURS, columns, cut, keys, mark, sign, tail};
+use super::marks::{COLOURS, columns, cut, device_mark, keys, mark, sign, tail};
 use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
 use crate::shared::output::printable;
 
@@ -180,7 +180,7 @@ fn device(map: &Map, n: usize, device: &Device) -> Shape {
         format!(" ×{}", device.count)
     };
     let name = printable(&device.name);
-    let text = format!("{}{count} {}", cut(&name, DEVICE_COLUMNS), mark(n));
+    let text = format!("{}{count} {}", cut(&name, DEVICE_COLUMNS), device_mark(map, n, device));
     let (class, pod) = match map.pods.get(n) {
         Some(pod) => (format!("c{} v{n}", n % COLOURS), pod.pod.to_string()),
         None => (String::new(), String::new()),
@@ -189,7 +189,11 @@ fn device(map: &Map, n: usize, device: &Device) -> Shape {
         .node
         .map(|node| format!(", NUMA node {node}"))
         .unwrap_or_default();
-    let title = printable(&format!("{name}{count}{on}: {pod}"));
+    let away = match map.pods.get(n).is_some_and(|pod| pod.is_remote(device)) {
+        true => ", not that of its CPUs",
+        false => "",
+    };
+    let title = printable(&format!("{name}{count}{on}{away}: {pod}"));
     let mut shape = Shape::new(format!("device {class}"), title);
     (shape.width, shape.height) = (text_width(&text, SMALL_TEXT_SIZE) + 8, CELL_HEIGHT);
     shape.label(4, 13, SMALL_TEXT_SIZE, text);

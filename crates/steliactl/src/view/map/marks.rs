@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use stelia_api::State;
+use stelia_node::locality::Device;
 use unicode_width::UnicodeWidthStr;
 
 use super::{Cpu, CpuOwner, Map, Pod};
@@ -46,6 +47,9 @@ const OTHER: Sign = Sign::of("?", "of another state", "other");
 
 /// A sign of the CPU, not of its pod; it comes before the pod's sign.
 const INTERRUPTED: Sign = Sign::of("#", "reached by device interrupts", "interrupted");
+
+/// A sign of a pod's device.
+const REMOTE: Sign = Sign::of("^", "device on another NUMA node than the CPUs", "remote");
 
 /// CPUs without a pod: the mark, its meaning and its class.
 const POOLS: [(CpuOwner, &str, &str, &str); 5] = [
@@ -94,6 +98,12 @@ pub(super) fn tail(map: &Map, cpu: &Cpu) -> String {
     }
 }
 
+/// What follows the name of a pod's device: the pod's mark, and whether it is remote.
+pub(super) fn device_mark(map: &Map, pod: usize, device: &Device) -> String {
+    let remote = map.pods.get(pod).is_some_and(|pod| pod.is_remote(device));
+    mark(pod) + if remote { REMOTE.sign } else { "" }
+}
+
 /// One explanation below the map.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Key {
@@ -115,9 +125,15 @@ pub(super) fn keys(map: &Map) -> Vec<Key> {
     let of_pods = |cpu: &&Cpu| matches!(cpu.whose, CpuOwner::Pod(_));
     let mut of_pods = map.cpus().filter(of_pods);
     let interrupted = of_pods.any(|cpu| map.interrupted.contains(cpu.number));
+    let mut devices = map
+        .pods
+        .iter()
+        .flat_map(|pod| pod.devices.iter().map(move |device| (pod, device)));
+    let remote = devices.any(|(pod, device)| pod.is_remote(device));
     let signs = signs
         .into_iter()
         .chain(interrupted.then_some(&INTERRUPTED))
+        .chain(remote.then_some(&REMOTE))
         .map(|sign| {
             let mark = format!("A{}", sign.sign);
             (mark, sign.meaning, sign.class)
@@ -145,7 +161,7 @@ mod tests {
         let pools = POOLS.map(|(_, mark, ..)| mark.to_owned());
         let signs = STATES
             .into_iter()
-            .chain([&DEGRADED, &NO_INSTANCE, &OTHER, &INTERRUPTED]);
+            .chain([&DEGRADED, &NO_INSTANCE, &OTHER, &INTERRUPTED, &REMOTE]);
         let signs = signs.map(|sign| format!("A{}", sign.sign));
         let all: Vec<String> = pools.into_iter().chain(signs).collect();
         assert_eq!(crate::shared::output::manual::explained("THE MAP'S SIGNS", None), all);

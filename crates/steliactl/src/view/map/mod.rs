@@ -23,7 +23,7 @@ use stelia_api::Reason;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_model::Instance;
-use stelia_node::locality::Device;
+use stelia_node::locality::{Device, Locality, Place};
 
 use crate::shared::daemon::{self, Description, Failure, Owner, is_reported, owner};
 use crate::shared::kernel::locality;
@@ -111,9 +111,16 @@ struct Pod {
     instance: Option<Arc<Instance>>,
     cpus: CpuSet,
     devices: Vec<Device>,
+    /// NUMA nodes from which devices are remote.
+    remote: BTreeSet<u32>,
 }
 
 impl Pod {
+    /// Whether a device of the pod is on another NUMA node than its CPUs.
+    fn is_remote(&self, device: &Device) -> bool {
+        device.node.is_some_and(|node| self.remote.contains(&node))
+    }
+
     /// The reasons of degradation.
     fn degraded(&self) -> Vec<String> {
         let reasons = self.instance.iter().flat_map(|instance| &instance.degraded);
@@ -261,13 +268,7 @@ pub(crate) fn write(picture: String, path: &Path) -> Result<String, Failure> {
 
 /// The node as the daemon describes it, with what sysfs has. What cannot be read is left out of the map.
 pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
-    let mut pods = pods(description);
-    for pod in &mut pods {
-        if let Some(instance) = &pod.instance {
-            pod.devices
-                .extend(locality::vfio_devices(roots, instance.scope.as_str()));
-        }
-    }
+    let pods = pods(description, roots);
     let topology = &description.node.topology;
     let mut caches = sys::caches(&roots.sys, topology.cpus.keys().copied());
     for cache in &mut caches {
@@ -332,14 +333,38 @@ fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core>
     cores
 }
 
+/// The VFIO devices by their names, and kubelet's devices that are none of these.
+fn devices(locality: &Locality) -> Vec<Device> {
+    let pci = locality.pci.iter();
+    let of_pci = pci.map(|device| Device {
+        name: device.name(),
+        node: device.node,
+        count: 1,
+    });
+    let is_pci = |resource: &str| locality.pci.iter().any(|one| one.resource.as_deref() == Some(resource));
+    let of_kubelet = locality.devices.iter().filter(|device| !is_pci(&device.name)).cloned();
+    of_kubelet.chain(of_pci).collect()
+}
+
 /// The instances, and other pods to which kubelet gave CPUs, by their first CPUs, so that the marks ascend along the map.
-fn pods(description: &Description) -> Vec<Pod> {
+fn pods(description: &Description, roots: &Roots) -> Vec<Pod> {
     let node = &description.node;
     let uids: BTreeSet<&PodUid> = node.instances.keys().chain(node.entries.keys()).collect();
     let pods = uids.into_iter().map(|uid| {
         let found = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
-        let locality = description.locality.instances.get(uid.as_str());
+        let mut locality = description
+            .locality
+            .instances
+            .get(uid.as_str())
+            .cloned()
+            .unwrap_or_default();
+        if let Some(instance) = found {
+            locality::add_vfio_devices(&mut locality, &node.topology, roots, instance.scope.as_str());
+        }
+        let devices = devices(&locality);
+        let places = devices.iter().filter_map(|device| device.node);
+        let is_remote = |node: &u32| !locality.nodes.is_empty() && locality.place(*node) == Place::Remote;
         Pod {
             pod: daemon::Pod::new(uid, found.and_then(|found| found.pod_name.as_ref())),
             instance: found.cloned(),
@@ -347,7 +372,8 @@ fn pods(description: &Description) -> Vec<Pod> {
                 Some(found) => found.exclusive.clone(),
                 None => containers.fold(CpuSet::new(), |all, cpus| all.union(cpus)),
             },
-            devices: locality.map(|locality| locality.devices.clone()).unwrap_or_default(),
+            remote: places.filter(is_remote).collect(),
+            devices,
         }
     });
     let mut pods: Vec<Pod> = pods.collect();

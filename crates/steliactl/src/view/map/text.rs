@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use stelia_node::locality::size;
+use stelia_node::locality::{Device, size};
 
-use super::marks::{COLOURS, columns, cut, keys, mark, tail};
+use super::marks::{COLOURS, columns, cut, device_mark, keys, mark, tail};
 use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
 use crate::shared::daemon::{Cause, causes_of};
 use crate::shared::output::{self, Column, Meaning, TextStyle, column, printable};
@@ -199,24 +199,24 @@ fn place_text(out: &mut String, map: &Map, paper: &Paper, cells: &Cells, place: 
     }
 }
 
-/// `(nvidia.com/gpu A B×2) (VFIO 0000:3b:00.0 C)`
+/// `(nvidia.com/gpu A B×2) (GPU 0000:3b:00.0 C^)`
 fn devices(out: &mut String, map: &Map, paper: &Paper, node: Option<u32>) {
-    let mut by_name: BTreeMap<&str, Vec<(usize, u32)>> = BTreeMap::new();
+    let mut by_name: BTreeMap<&str, Vec<(usize, &Device)>> = BTreeMap::new();
     for (pod, device) in map.devices(node) {
-        by_name.entry(&device.name).or_default().push((pod, device.count));
+        by_name.entry(&device.name).or_default().push((pod, device));
     }
     if node.is_none() && !by_name.is_empty() {
         out.push_str("devices on NUMA nodes without CPUs\n");
     }
     let mut pieces = Vec::new();
     for (name, pods) in by_name {
-        for (n, (pod, count)) in pods.iter().enumerate() {
-            let count = if *count == 1 {
+        for (n, (pod, device)) in pods.iter().enumerate() {
+            let count = if device.count == 1 {
                 String::new()
             } else {
-                format!("×{count}")
+                format!("×{}", device.count)
             };
-            let mark = mark(*pod) + &count;
+            let mark = device_mark(map, *pod, device) + &count;
             let after = if n + 1 == pods.len() { ")" } else { "" };
             let room = paper.width.saturating_sub(columns(&mark) + 4);
             let before = if n == 0 {

@@ -44,6 +44,7 @@ fn devices_that_kubelet_has_registered_pass_with_their_number() {
         container: "instance".to_owned(),
         resource: VM_RESOURCE.to_owned(),
         devices: [(None, ["vm-1".to_owned()].into())].into(),
+        files: [].into(),
     };
     let other = DeviceEntry {
         resource: "example.com/gpu".to_owned(),

@@ -40,6 +40,7 @@ fn devices(facts: &mut Facts, resources: &[&str]) {
         container: "vm".to_owned(),
         resource: (*name).to_owned(),
         devices: [(None, ["0".to_owned()].into())].into(),
+        files: [].into(),
     });
     facts.files.devices = Ok(Some(DeviceManagerState {
         entries: entries.into_iter().collect(),

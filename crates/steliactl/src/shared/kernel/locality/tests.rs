@@ -1,22 +1,22 @@
 use std::path::Path;
 
-use super::*;
-use crate::shared::daemon::node;
-use crate::shared::kernel::Roots;
-use crate::shared::output::TextStyle;
+use serde_json::{Value, json};
 
-fn parse(description: &str) -> Result<Localities, Failure> {
-    Ok(node::parse(description)?.locality)
-}
+use super::*;
+use crate::shared::daemon::node::parse;
+use crate::shared::output::TextStyle;
 
 /// A VM on node 0 with half of its memory on node 1, and one without remote memory.
 fn description() -> String {
     let node = |anon: u64, huge: u64| format!(r#"{{"anon":{anon},"file":4096,"shmem":0,"huge":{huge}}}"#);
     format!(
         r#"{{"version":"0.1.0","locality":{{"devices_unknown":null,"instances":{{
-        "far":{{"nodes":[0],"allowed":"","memory":{{"0":{},"1":{}}},"devices":[{{"name":"nvidia.com/gpu","node":1,"count":2}},
+        "far":{{"nodes":[0],"cpus":{{"0":2}},"allowed":"","memory":{{"0":{},"1":{}}},"devices":[{{"name":"nvidia.com/gpu","node":1,"count":2}},
             {{"name":"kvm\u001b[2J","node":null,"count":1}}]}},
-        "near":{{"nodes":[0,1],"allowed":"0-1","memory":{{"0":{},"1":{}}},"devices":[]}}}}}}}}"#,
+        "near":{{"nodes":[0,1],"allowed":"0-1","memory":{{"0":{},"1":{}}},"devices":[]}}}}}},
+        "node":{{"ledger":{{"located":{{"far":[
+            {{"part":"cpus","nodes":[[0,100]],"near":100,"attached":0,"since_us":1793000000000000}},
+            {{"part":"memory","nodes":[[0,98],[1,2]],"near":98,"attached":0,"since_us":1793000000000000}}]}}}}}}}}"#,
         node(1 << 30, 0),
         node(0, 1 << 30),
         node(1 << 30, 0),
@@ -26,25 +26,93 @@ fn description() -> String {
 
 fn vm_locality(pod: &str) -> VmLocality {
     let roots = Roots::below(Path::new("/nowhere"));
-    VmLocality::of(parse(&description()).unwrap(), pod, &roots, &[]).unwrap()
+    VmLocality::of(&parse(&description()).unwrap(), pod, &roots, &[]).unwrap()
 }
 
 #[test]
 fn show_prints_each_node_and_each_device() {
     assert_eq!(
         vm_locality("far").text(TextStyle::from(true)),
-        "\nMemory: 50 % (1.0 GiB of 2.0 GiB) is not on the NUMA nodes of its CPUs, 0\n\
+        "\nLocality: its CPUs are on 0\n\
+         PART             AMOUNT  NODES  PLACE   SINCE                DETAILS\n\
+         CPUs                  2  0      near    2026-10-26 07:33:20\n\
+         memory          1.0 GiB  0      near    2026-10-26 07:33:20\n\
+         huge pages      1.0 GiB  1      remote  -\n\
+         kvm?[2J               1  -      -       -\n\
+         nvidia.com/gpu        2  1      remote  -\n\
+         \nMemory: 50 % (1.0 GiB of 2.0 GiB) is not on the NUMA nodes of its CPUs, 0\n\
          NODE  OWN  ANON     SHMEM  HUGE PAGES  FILE\n\
          0     yes  1.0 GiB  0 B    0 B         4.0 KiB\n\
-         1     no   0 B      0 B    1.0 GiB     4.0 KiB\n\
-         \nDevices\n\
-         NODE  OWN  COUNT  DEVICE\n\
-         1     no   2      nvidia.com/gpu\n\
-         -     -    1      kvm?[2J\n"
+         1     no   0 B      0 B    1.0 GiB     4.0 KiB\n"
     );
     let bare = vm_locality("near").text(TextStyle::from(false));
-    assert_eq!(bare.lines().count(), 2, "{bare}");
-    assert!(bare.starts_with("0  yes  1.0 GiB"), "{bare}");
+    let lines: Vec<&str> = bare.lines().collect();
+    assert_eq!(lines.len(), 3, "{bare}");
+    assert!(lines[0].starts_with("memory  1.0 GiB  0 99%, 1 1%  near"), "{bare}");
+    assert!(lines[1].starts_with("0  yes  1.0 GiB"), "{bare}");
+}
+
+/// A GPU of the VM with its own memory node, an expander, a card at the same switch, and their interrupts.
+#[test]
+fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
+    let mut vm = vm_locality("far");
+    let pci = r#"[{"address":"0000:3b:00.0","class":197120,"vendor":4318,"device":9008,"node":0,"path":["pci0000:3a","0000:3a:00.0","0000:3b:00.0"],
+            "resource":"nvidia.com/gpu"},
+        {"address":"0000:3b:00.1","class":131072,"vendor":5555,"device":4125,"node":1,"path":["pci0000:3a","0000:3a:00.0","0000:3b:00.1"],
+            "part_of":"0000:3b:00.0"}]"#;
+    vm.locality.pci = serde_json::from_str(pci).unwrap();
+    vm.locality.interrupts =
+        serde_json::from_str(r#"{"vectors":3,"targets":{"0":3},"fired":{"0":75,"1":25}}"#).unwrap();
+    vm.locality.memory_only = serde_json::from_str(r#"{"1":{"kind":"CXL","nearest":[0]}}"#).unwrap();
+    let text = vm.text(TextStyle::from(true));
+    for line in [
+        "huge pages        1.0 GiB  1             attached               -",
+        "GPU 0000:3b:00.0        1  0             near                   -                    10de:2330, nvidia.com/gpu",
+        "NIC 0000:3b:00.1        1  1             attached               -                    15b3:101d, VF of 0000:3b:00.0",
+        "interrupts            100  0 75%, 1 25%  75% near, 25% attached  -                    3 vectors, now to 0",
+        "0000:3b:00.0  0000:3b:00.1  PIX, one PCIe switch",
+        "1     attached  0 B      0 B    1.0 GiB     4.0 KiB  CXL memory, nearest to 0",
+    ] {
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words(&text).contains(&words(line)), "{line}: {text}");
+    }
+    assert!(
+        text.contains("; 50 % (1.0 GiB of 2.0 GiB) is on nodes without CPUs"),
+        "{text}"
+    );
+    let json = vm.json();
+    assert_eq!(
+        (&json["attached_ratio"], &json["nodes"][1]["place"]),
+        (&json!(0.5), &json!("attached"))
+    );
+    assert_eq!(
+        json["pairs"],
+        json!([{"gpu": "0000:3b:00.0", "nic": "0000:3b:00.1", "distance": "PIX"}])
+    );
+    let gpu = json["certificate"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| row["name"] == "GPU 0000:3b:00.0");
+    let gpu = gpu.unwrap();
+    assert_eq!(
+        (&gpu["near_ratio"], &gpu["device"]["resource"]),
+        (&json!(1.0), &json!("nvidia.com/gpu"))
+    );
+    assert_eq!(
+        json["devices"][2],
+        json!({"name": "VFIO 0000:3b:00.0", "node": 0, "own": true, "count": 1})
+    );
+    let names: Vec<&str> = json["certificate"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|row| row["name"].as_str())
+        .collect();
+    assert!(
+        !names.contains(&"nvidia.com/gpu"),
+        "the GPU is not told twice: {names:?}"
+    );
 }
 
 #[test]
@@ -72,19 +140,19 @@ fn json_holds_the_share_and_what_it_is_of() {
 #[test]
 fn a_vm_that_is_not_in_the_report_has_no_locality() {
     let none = parse(r#"{"version":"0.1.0","node":{}}"#).unwrap();
-    assert_eq!(VmLocality::of(none, "far", &Roots::default(), &[]), None);
+    assert_eq!(VmLocality::of(&none, "far", &Roots::default(), &[]), None);
     assert!(parse("no JSON").is_err());
 }
 
 #[test]
 fn devices_that_are_not_known_are_not_none() {
     let mut all = parse(&description()).unwrap();
-    all.devices_unknown = Some("/x: checksum".to_owned());
-    let vm_locality = VmLocality::of(all, "near", &Roots::below(Path::new("/nowhere")), &[]).unwrap();
+    all.locality.devices_unknown = Some("/x: checksum".to_owned());
+    let vm_locality = VmLocality::of(&all, "near", &Roots::below(Path::new("/nowhere")), &[]).unwrap();
+    let text = vm_locality.text(TextStyle::from(true));
     assert!(
-        vm_locality
-            .text(TextStyle::from(true))
-            .ends_with("\nDevices\nkubelet's are not known: /x: checksum\n")
+        text.contains("\nkubelet's devices are not known: /x: checksum\n"),
+        "{text}"
     );
     assert_eq!(vm_locality.json()["devices_unknown"], "/x: checksum");
 }

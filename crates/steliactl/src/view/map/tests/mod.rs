@@ -137,18 +137,20 @@ fn memory_caches_and_devices_are_where_they_are() {
         body(&map, &PLAIN).split("\n\n").next().unwrap(),
         "socket 0 node 0, 2.0 GiB\n L3 8.0 MiB, CPUs 0-1\n  [0r  1r ]\n L3 8.0 MiB, CPUs 2-3\n  [2A! 3. ]\n\
          socket 1 node 1, 2.0 GiB\n L3 8.0 MiB, CPUs 4-5\n  [4B  5B ]\n L3 8.0 MiB, CPUs 6-7\n  [6C* 7. ]\n \
-         (nvidia.com/gpu B×2)\ndevices on NUMA nodes without CPUs\n (example.com/memory B)"
+         (nvidia.com/gpu B×2)\ndevices on NUMA nodes without CPUs\n (example.com/memory B^)"
     );
     let picture = map.svg();
     for title in [
         "NUMA node 1 2.0 GiB",
         "L3 8.0 MiB, shared by CPUs 6-7",
         "nvidia.com/gpu ×2, NUMA node 1: aaaaaaaa-0000-4000-8000-000000000000",
-        "example.com/memory, NUMA node 7: aaaaaaaa-0000-4000-8000-000000000000",
+        "example.com/memory, NUMA node 7, not that of its CPUs: aaaaaaaa-0000-4000-8000-000000000000",
         "Machine 4.0 GiB",
     ] {
         assert!(picture.contains(title), "{title}: {picture}");
     }
+    let key = draw(&map, &PLAIN);
+    assert!(key.contains("A^ device on another NUMA node than the CPUs"), "{key}");
     assert!(!picture.contains("kubevirt") && map.html().contains("devices.kubevirt.io/kvm"));
 }
 

@@ -1,0 +1,123 @@
+//! Where the parts of a VM were during a period.
+
+use stelia_api::located::Located;
+
+use super::LocatedTime;
+use crate::replay::ENDED_STATE;
+
+/// Limit of the list of an account. The oldest are left out.
+const MAX_TIMES: usize = 100;
+
+/// Notes what is recorded from this time on: parts that are not as before end. A record is repeated at the beginning of each segment, and the times of its
+/// parts tell that it is the same.
+pub(super) fn record(times: &mut Vec<LocatedTime>, now: &[Located], at: u64) {
+    for open in times.iter_mut().filter(|time| time.until_us == 0) {
+        if !now.contains(&open.located) {
+            open.until_us = at;
+        }
+    }
+    for part in now {
+        if !times.iter().any(|time| time.until_us == 0 && time.located == *part) {
+            times.push(LocatedTime {
+                located: part.clone(),
+                until_us: 0,
+            });
+        }
+    }
+    // A ring of another's making may have any number; the oldest that ended go first.
+    while times.len() > 2 * MAX_TIMES
+        && let Some(ended) = times.iter().position(|time| time.until_us > 0)
+    {
+        times.remove(ended);
+    }
+}
+
+/// Ends all times of a VM that ended.
+pub(super) fn end(times: &mut Vec<LocatedTime>, state: &str, at: u64) {
+    if state == ENDED_STATE {
+        record(times, &[], at);
+    }
+}
+
+/// The times that are in this period. One that ends after it has not ended.
+pub(super) fn finish(mut times: Vec<LocatedTime>, since_us: u64, until_us: u64) -> Vec<LocatedTime> {
+    times.retain(|time| (time.until_us == 0 || time.until_us > since_us) && time.located.since_us <= until_us);
+    for time in times.iter_mut().filter(|time| time.until_us > until_us) {
+        time.until_us = 0;
+    }
+    times.drain(..times.len().saturating_sub(MAX_TIMES));
+    let order = |time: &LocatedTime| {
+        let part = time.located.part.known().map_or(u8::MAX, |part| part as u8);
+        (part, time.located.name.clone(), time.located.since_us)
+    };
+    times.sort_by_cached_key(order);
+    times
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_api::located::Part;
+
+    use super::*;
+
+    fn memory(near: u8, since_us: u64) -> Located {
+        Located {
+            part: Part::Memory.into(),
+            nodes: vec![(0, near), (1, 100 - near)],
+            near,
+            since_us,
+            ..Located::default()
+        }
+    }
+
+    #[test]
+    fn a_part_that_moved_ends_and_a_record_that_is_repeated_is_the_same() {
+        let cpus = Located {
+            part: Part::Cpus.into(),
+            since_us: 1,
+            ..Located::default()
+        };
+        let mut times = Vec::new();
+        record(&mut times, &[cpus.clone(), memory(97, 1)], 1);
+        record(&mut times, &[cpus.clone(), memory(97, 1)], 5);
+        record(&mut times, &[cpus.clone(), memory(50, 7)], 7);
+        let told = |times: Vec<LocatedTime>| -> Vec<(u8, u64, u64)> {
+            let times = times.into_iter();
+            times
+                .map(|time| (time.located.near, time.located.since_us, time.until_us))
+                .collect()
+        };
+        assert_eq!(
+            told(finish(times.clone(), 0, u64::MAX)),
+            [(0, 1, 0), (97, 1, 7), (50, 7, 0)]
+        );
+        assert_eq!(
+            told(finish(times.clone(), 0, 6)),
+            [(0, 1, 0), (97, 1, 0)],
+            "what came after the period"
+        );
+        assert_eq!(
+            told(finish(times.clone(), 7, u64::MAX)),
+            [(0, 1, 0), (50, 7, 0)],
+            "it ended before"
+        );
+        end(&mut times, "floating", 8);
+        assert!(times.iter().any(|time| time.until_us == 0));
+        end(&mut times, ENDED_STATE, 9);
+        assert!(times.iter().all(|time| time.until_us > 0));
+    }
+
+    #[test]
+    fn the_list_is_bounded_and_the_newest_stay() {
+        let mut times = Vec::new();
+        for at in 1..=300 {
+            record(&mut times, &[memory(if at % 2 == 0 { 90 } else { 10 }, at)], at);
+        }
+        let times = finish(times, 0, u64::MAX);
+        let bounds = times.first().zip(times.last()).unwrap();
+        assert_eq!(
+            (times.len(), bounds.0.located.since_us, bounds.1.located.since_us),
+            (100, 201, 300)
+        );
+    }
+}

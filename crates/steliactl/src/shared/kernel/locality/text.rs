@@ -1,0 +1,165 @@
+//! The locality of a VM as tables.
+
+use stelia_api::located::{Located, Part};
+use stelia_node::locality::{
+    Distance, Locality, MemoryOnlyNode, NodeMemory, Place, Row, certificate, list, pairs, size,
+};
+
+use super::{Mapped, VmLocality};
+use crate::shared::located;
+use crate::shared::output::{self, Column, TextStyle, column, headed, table};
+
+/// A row of the certificate, with its shares and its record.
+pub(crate) struct CertificateRow {
+    row: Row,
+    located: Located,
+    since_us: Option<u64>,
+}
+
+pub(crate) const CERTIFICATE: [Column<CertificateRow>; 6] = [
+    column("PART", |row: &CertificateRow| located::part(&row.located)),
+    column("AMOUNT", |row: &CertificateRow| match row.row.part {
+        Part::Memory | Part::HugePages => size(row.row.amount),
+        _ => row.row.amount.to_string(),
+    })
+    .right(),
+    column("NODES", |row: &CertificateRow| located::nodes(&row.located)).yields(2),
+    column("PLACE", |row: &CertificateRow| located::place(&row.located)).means(|row| located::meaning(&row.located)),
+    column("SINCE", |row: &CertificateRow| located::clock(row.since_us)),
+    column("DETAILS", |row: &CertificateRow| row.row.details.clone())
+        .yields(1)
+        .or_nothing(),
+];
+
+/// A GPU, a network card and their distance.
+const PAIRS: [Column<[String; 3]>; 3] = [
+    column("GPU", |[gpu, ..]: &[String; 3]| gpu.clone()),
+    column("NIC", |[_, nic, _]: &[String; 3]| nic.clone()),
+    column("DISTANCE", |[.., distance]: &[String; 3]| distance.clone()),
+];
+
+/// A NUMA node with memory of the VM.
+struct MemoryRow {
+    node: u32,
+    own: &'static str,
+    memory: NodeMemory,
+    /// What the memory of a node without CPUs is; empty for any other.
+    without_cpus: String,
+}
+
+impl VmLocality {
+    /// Tables, printed after the properties.
+    pub(crate) fn text(&self, style: TextStyle) -> String {
+        self.certificate(style) + &self.pairs(style) + &self.memory(style) + &self.maps(style)
+    }
+
+    fn certificate(&self, style: TextStyle) -> String {
+        let unknown = self.devices_unknown.iter();
+        let unknown: String = unknown
+            .map(|why| format!("kubelet's devices are not known: {}\n", output::printable(why)))
+            .collect();
+        let rows = certificate(&self.locality).into_iter().map(|row| CertificateRow {
+            located: row.located(),
+            since_us: row.since(&self.recorded),
+            row,
+        });
+        let rows: Vec<CertificateRow> = rows.collect();
+        let heading = match rows.is_empty() {
+            true => "Locality: it has no CPUs of its own".to_owned(),
+            false => format!("Locality: its CPUs are on {}", list(&self.locality.nodes)),
+        };
+        let table = match rows.is_empty() {
+            true => String::new(),
+            false => table(&CERTIFICATE, &rows, style),
+        };
+        headed(&heading, style, table + &unknown)
+    }
+
+    fn pairs(&self, style: TextStyle) -> String {
+        let rows = pairs(&self.locality.pci).into_iter().map(|pair| {
+            let words = |distance: Distance| format!("{}, {}", distance.name(), distance.words());
+            let distance = pair.distance.map(words).unwrap_or_default();
+            [pair.gpu.address.clone(), pair.nic.address.clone(), distance]
+        });
+        let rows: Vec<[String; 3]> = rows.collect();
+        match rows.is_empty() {
+            true => String::new(),
+            false => headed("GPUs and network cards", style, table(&PAIRS, &rows, style)),
+        }
+    }
+
+    fn memory(&self, style: TextStyle) -> String {
+        let locality = &self.locality;
+        if locality.memory.is_empty() {
+            return String::new();
+        }
+        let attached = locality.attached().filter(|attached| attached.bytes > 0);
+        let attached = attached.map(|attached| format!("; {attached} is on nodes without CPUs that belong to these"));
+        let heading = match locality.away() {
+            Some(away) => format!(
+                "{away} is not on the NUMA nodes of its CPUs, {}{}",
+                list(&locality.nodes),
+                attached.unwrap_or_default()
+            ),
+            None => "it has no CPUs of its own".to_owned(),
+        };
+        let columns = [
+            column("NODE", |row: &MemoryRow| row.node.to_string()),
+            column("OWN", |row| row.own.to_owned()),
+            column("ANON", |row| size(row.memory.anon)),
+            column("SHMEM", |row| size(row.memory.shmem)),
+            column("HUGE PAGES", |row| size(row.memory.huge)),
+            column("FILE", |row| size(row.memory.file)),
+            column("WITHOUT CPUS", |row: &MemoryRow| row.without_cpus.clone())
+                .yields(1)
+                .or_nothing(),
+        ];
+        let rows = locality.memory.iter().map(|(node, memory)| {
+            let memory_only = locality.memory_only.get(node);
+            MemoryRow {
+                node: *node,
+                own: own(locality, *node),
+                memory: *memory,
+                without_cpus: memory_only.map(MemoryOnlyNode::words).unwrap_or_default(),
+            }
+        });
+        let rows: Vec<MemoryRow> = rows.collect();
+        // On most hosts every node has CPUs.
+        let count = match rows.iter().all(|row| row.without_cpus.is_empty()) {
+            true => columns.len() - 1,
+            false => columns.len(),
+        };
+        let columns = columns.get(..count).unwrap_or_default();
+        headed(&format!("Memory: {heading}"), style, table(columns, &rows, style))
+    }
+
+    fn maps(&self, style: TextStyle) -> String {
+        let columns = [
+            column("NODE", |(node, ..): &(u32, &'static str, u64, &Mapped)| {
+                node.to_string()
+            }),
+            column("OWN", |(_, own, ..)| (*own).to_owned()),
+            column("MAPPED", |(_, _, bytes, _)| size(*bytes)),
+            column("PID", |(.., process)| process.pid.to_string()),
+            column("PROCESS", |(.., process)| process.name.clone()),
+        ];
+        let rows = self.mapped.iter().flatten().flat_map(|process| {
+            let row = move |(node, bytes): (&u32, &u64)| (*node, own(&self.locality, *node), *bytes, process);
+            process.nodes.iter().map(row)
+        });
+        let rows: Vec<_> = rows.collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        headed("Mapped", style, table(&columns, &rows, style))
+    }
+}
+
+/// Whether a node is one of its CPUs', or has memory that belongs to those.
+fn own(locality: &Locality, node: u32) -> &'static str {
+    match locality.place(node) {
+        Place::Near => "yes",
+        Place::Attached => "attached",
+        Place::Remote => "no",
+    }
+}

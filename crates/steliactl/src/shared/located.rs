@@ -1,0 +1,105 @@
+//! Where the parts of a VM are, in words: for `show` and `report`, and for the ledger's record.
+
+use stelia_api::located::{Located, Part};
+
+use crate::shared::output::{Meaning, printable, time};
+
+/// The part's name; a device's own.
+pub(crate) fn part(located: &Located) -> String {
+    match located.part.known() {
+        Some(Part::Cpus) => "CPUs".to_owned(),
+        Some(Part::HugePages) => "huge pages".to_owned(),
+        Some(Part::Device) => printable(&located.name),
+        Some(part) => part.name().to_owned(),
+        // A newer daemon's.
+        None => printable(&format!("{} {}", located.part, located.name))
+            .trim()
+            .to_owned(),
+    }
+}
+
+/// `0`, or `0 97%, 1 3%`; empty where no node is known.
+pub(crate) fn nodes(located: &Located) -> String {
+    match located.nodes.as_slice() {
+        [(node, _)] => node.to_string(),
+        several => {
+            let nodes = several.iter().map(|(node, percent)| format!("{node} {percent}%"));
+            nodes.collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+/// `near`, `remote`, or the share of each; empty where no node is known.
+pub(crate) fn place(located: &Located) -> String {
+    let Some(remote) = located.remote() else {
+        return String::new();
+    };
+    let shares = [
+        (located.near, "near"),
+        (located.attached, "attached"),
+        (remote, "remote"),
+    ];
+    let some: Vec<&(u8, &str)> = shares.iter().filter(|(percent, _)| *percent > 0).collect();
+    match some.as_slice() {
+        [(_, word)] => (*word).to_owned(),
+        several => {
+            let words = several.iter().map(|(percent, word)| format!("{percent}% {word}"));
+            words.collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+pub(crate) fn meaning(located: &Located) -> Meaning {
+    match (located.remote(), located.is_much_remote()) {
+        (None, _) => Meaning::Plain,
+        (Some(_), true) => Meaning::Attention,
+        (Some(0), false) if located.attached == 0 => Meaning::Good,
+        (Some(_), false) => Meaning::Plain,
+    }
+}
+
+/// `2026-10-31 12:34:56`, UTC; empty where it is not known.
+pub(crate) fn clock(us: Option<u64>) -> String {
+    let time = us.map(time).unwrap_or_default();
+    time.split('.').next().unwrap_or_default().replace('T', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn located(nodes: &[(u32, u8)], near: u8, attached: u8) -> Located {
+        Located {
+            part: Part::Memory.into(),
+            nodes: nodes.to_vec(),
+            near,
+            attached,
+            ..Located::default()
+        }
+    }
+
+    #[test]
+    fn one_node_needs_no_share_and_several_have_each_theirs() {
+        let told = |one: Located| (nodes(&one), place(&one));
+        let pair = |nodes: &str, place: &str| (nodes.to_owned(), place.to_owned());
+        assert_eq!(told(located(&[(0, 100)], 100, 0)), pair("0", "near"));
+        assert_eq!(told(located(&[(1, 100)], 0, 0)), pair("1", "remote"));
+        assert_eq!(
+            told(located(&[(0, 60), (1, 10), (2, 30)], 60, 30)),
+            pair("0 60%, 1 10%, 2 30%", "60% near, 30% attached, 10% remote")
+        );
+        assert_eq!(told(located(&[], 0, 0)), pair("", ""));
+    }
+
+    #[test]
+    fn a_devices_name_is_text_of_others() {
+        let device = Located {
+            part: Part::Device.into(),
+            name: "evil\u{1b}[2J".to_owned(),
+            ..Located::default()
+        };
+        assert_eq!(part(&device), "evil?[2J");
+        let newer: Located = serde_json::from_str(r#"{"part":"cache"}"#).unwrap();
+        assert_eq!(part(&newer), "cache");
+    }
+}
