@@ -19,8 +19,8 @@ fn vm(instance: &model::Instance) -> Vm<'_> {
     }
 }
 
-/// Where the instances of this view that are wanted have their memory and devices: two files each, and two a size of huge pages. On a host with VFIO
-/// devices the runtime's configuration of each too.
+/// Where the wanted instances of this view have their memory and devices. For each instance two files are read, two more for each size of huge pages,
+/// and on a host with VFIO devices the runtime's configuration.
 pub fn localities(
     cgroups: &dyn Cgroups,
     view: &model::Node,

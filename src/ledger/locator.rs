@@ -1,4 +1,5 @@
-//! Which VMs are located with a reading: all of them once an hour or less often, with the entry of all seats, and in between those that are new or changed.
+//! For which VMs a reading also has where their parts are: for all once an hour or less often, with the entry of all seats, and in between for those
+//! that are new or changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::thread::CounterReader;
 
 pub(super) struct Locator {
     views: watch::Receiver<Arc<model::Node>>,
-    /// The targets with which VMs were located.
+    /// The target of each VM when its parts were last read.
     located: BTreeMap<PodUid, Arc<VmTarget>>,
 }
 

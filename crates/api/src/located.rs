@@ -10,11 +10,11 @@ use crate::Word;
 /// By how many percentage points a share may move before it counts as changed: a guest that touches and frees memory would otherwise
 /// change at every reading.
 const MAX_DRIFT_POINTS: u8 = 4;
-/// More than this is reported.
+/// Reports mark a part of which more than this share is remote.
 const MAX_REMOTE_PERCENT: u8 = 10;
 
 named! {
-    /// What has a place on the node's NUMA nodes.
+    /// A part of a VM whose NUMA nodes are recorded.
     pub enum Part {
         Cpus = "cpus",
         /// Without huge pages.
@@ -51,7 +51,7 @@ impl Located {
         known.then(|| 100u8.saturating_sub(self.near.saturating_add(self.attached)))
     }
 
-    /// Whether more of it is remote than a VM's memory may be without being reported, in percent: a few pages of QEMU's own always are.
+    /// Whether more than 10 % of it is remote, which reports mark: a few pages of QEMU's own always are.
     pub fn is_much_remote(&self) -> bool {
         self.remote().is_some_and(|remote| remote > MAX_REMOTE_PERCENT)
     }

@@ -34,7 +34,7 @@ pub struct Verdict {
     pub requests: Vec<Refusal>,
     /// The answer of who chooses its CPUs.
     pub placement: Result<(), Refusal>,
-    /// How its CPUs and devices would be to each other, if it is admitted; `None` also where that is not published.
+    /// Whether its CPUs and devices would be on the same NUMA nodes, if it is admitted; `None` also where that is not published.
     pub meeting: Option<Meeting>,
     /// How much that answer says.
     pub basis: Basis,
@@ -74,7 +74,7 @@ impl Verdict {
         }
     }
 
-    /// How its CPUs and devices would be to each other, if it has room.
+    /// Whether its CPUs and devices would be on the same NUMA nodes, if it has room.
     pub fn locality(&self) -> Option<locality::Verdict> {
         let meeting = self.meeting.as_ref().filter(|_| self.has_room() == Some(true));
         meeting.map(|meeting| meeting.verdict)

@@ -62,7 +62,7 @@ pub struct Answer {
     pub room: Option<bool>,
     /// How exact that is; null without a description.
     pub profile: Option<&'static str>,
-    /// How its CPUs and devices would be to each other ([`locality::Verdict::name`]); null without room, devices or their NUMA nodes.
+    /// Whether its CPUs and devices would be on the same NUMA nodes ([`locality::Verdict::name`]); null without room, devices or their NUMA nodes.
     pub locality: Option<&'static str>,
     pub reasons: Vec<Refusal>,
 }

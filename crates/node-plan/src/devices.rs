@@ -1,4 +1,4 @@
-//! A node's devices where no file of kubelet's has them: as the node's object counts them, or in words.
+//! A node's devices where no file of kubelet has them: counted by the node's object, or given as text (`--devices`).
 
 use std::collections::BTreeMap;
 

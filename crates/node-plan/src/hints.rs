@@ -121,7 +121,7 @@ pub fn by_node(subject: &Subject, cpus: &CpuSet) -> BTreeMap<u32, u64> {
     counts
 }
 
-/// Bytes of memory for the eye, whole numbers of anything else.
+/// Memory in GiB, anything else as a whole number.
 pub fn amount_words(resource: &str, amount: u64) -> String {
     const GIB: f64 = (1u64 << 30) as f64;
     match resource == "memory" || resource.starts_with("hugepages-") {

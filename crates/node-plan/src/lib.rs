@@ -2,7 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`devices`] | a node's devices, where no file of kubelet's has them |
+//! | [`devices`] | a node's devices, where no file of kubelet has them |
 //! | [`hints`] | what kubelet's managers tell the Topology Manager, and what it makes of it |
 //! | [`locality`] | whether CPUs, memory and devices are on the same NUMA nodes |
 //! | `subject` | [`Subject`]: a node, and what is assumed of it |

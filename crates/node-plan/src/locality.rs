@@ -26,21 +26,21 @@ pub struct DeviceNodes {
     pub resource: String,
     /// Those of all devices that it may get.
     pub nodes: CpuSet,
-    /// Whether whichever of these devices it gets makes no difference to its NUMA nodes.
+    /// Whether it gets devices on the same NUMA nodes whichever of these are selected.
     pub certain: bool,
     place: Place,
 }
 
-/// How CPUs, memory and devices are to each other, the best first.
+/// Whether CPUs, memory and devices are on the same NUMA nodes; the best answer first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// All on one NUMA node.
     OneNode,
     /// The CPUs are on several NUMA nodes, because fewer could never hold the CPUs and the devices; memory and devices are only on these.
     SameNodes,
-    /// As before, but on more NUMA nodes than that: some CPUs are away from the devices for no need.
+    /// Memory and devices are only on NUMA nodes of the CPUs, but the CPUs are on more NUMA nodes than necessary.
     Spread,
-    /// The device's plugin, or chance, decides.
+    /// Devices on several NUMA nodes may be selected, by the plugin or by kubelet, and the answer depends on which.
     Uncertain,
     /// Memory or a device is on a NUMA node without the container's CPUs.
     Apart,
@@ -48,7 +48,7 @@ pub enum Verdict {
     NoCpus,
 }
 
-/// How the devices of a resource are to the CPUs.
+/// Whether the devices of a resource are on the NUMA nodes of the CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Near,

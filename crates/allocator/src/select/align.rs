@@ -98,8 +98,8 @@ fn least_nodes(amount: usize, room: impl Iterator<Item = usize>) -> Option<usize
 /// As many nodes as an amount needs: those with most room, or for MostAllocated the run of nodes, in order of room,
 /// that leaves least over.
 ///
-/// Among the sets with the most `near` nodes, it is the first such run of these with the first run of others: the last runs have the most room,
-/// so a set is found if there is one.
+/// Sets with more `near` nodes come first. A set is a run of `near` nodes and a run of others; the last runs have the most room, so a set that fits is
+/// found if there is one.
 fn choose(
     size: usize,
     strategy: NumaAllocateStrategy,
@@ -128,7 +128,7 @@ fn choose(
     BTreeSet::new()
 }
 
-/// Every run of so many nodes; one that is empty for 0.
+/// Every run of `count` consecutive nodes of `order`; a single empty run if `count` is 0.
 fn runs(order: &[(u32, usize)], count: usize) -> impl Iterator<Item = &[(u32, usize)]> {
     let starts = (order.len() + 1).saturating_sub(count);
     (0..starts)

@@ -14,7 +14,7 @@ use super::{Chooser, Refusal};
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
 
-/// How a pod's CPUs and devices would be to each other on a node.
+/// Whether a pod's CPUs and devices would be on the same NUMA nodes of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meeting {
     pub verdict: Verdict,

@@ -8,7 +8,7 @@ use stelia_node_report::Facts;
 use super::{Fits, Refusal, devices};
 use crate::pod_request::PodRequest;
 
-/// Registers the pod again and again.
+/// Registers copies of the pod until one is refused, at most `most`.
 pub(super) fn fill(facts: &Facts, pod_request: &PodRequest, most: u64) -> Fits {
     let (mut facts, request) = (facts.clone(), pod_request.request());
     let mut subject = devices::devices_of(&facts, pod_request);

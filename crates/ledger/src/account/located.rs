@@ -8,8 +8,8 @@ use crate::replay::ENDED_STATE;
 /// Limit of the list of an account. The oldest are left out.
 const MAX_TIMES: usize = 100;
 
-/// Notes what is recorded from this time on: parts that are not as before end. A record is repeated at the beginning of each segment, and the times of its
-/// parts tell that it is the same.
+/// Adds a record of this time: the times of parts that it does not have unchanged end. A record that is repeated at the beginning of a segment changes
+/// nothing, because its parts have their first times.
 pub(super) fn record(times: &mut Vec<LocatedTime>, now: &[Located], at: u64) {
     for open in times.iter_mut().filter(|time| time.until_us == 0) {
         if !now.contains(&open.located) {

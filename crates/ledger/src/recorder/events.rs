@@ -45,7 +45,7 @@ pub(super) fn add_states(
     }
 }
 
-/// Where the parts of VMs are, of those of which one moved; with `all`, of every VM of which it is known. A VM without CPUs of its own has none.
+/// Adds where the parts of each VM are if one of them moved, came or went; with `all`, also if none did. A VM without CPUs of its own has none.
 pub(super) fn add_located(
     events: &mut Vec<Event>,
     before: Option<&BTreeMap<String, Vec<Located>>>,

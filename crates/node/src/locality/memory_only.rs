@@ -1,5 +1,5 @@
 //! NUMA nodes with memory and without CPUs: of CXL expanders, of persistent memory, of HBM beside DRAM, and of GPUs whose memory the kernel
-//! manages (Grace Hopper, POWER9 with NVLink). Memory there is never near, and not simply remote.
+//! manages (Grace Hopper, POWER9 with NVLink). Memory there is attached or remote, never near.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -140,7 +140,7 @@ fn stopped(root: &Path, notes: &mut Vec<String>) -> Option<Result<KubeletConfig,
     Some(read)
 }
 
-/// The devices, those that nobody has with the NUMA nodes that `/sys` tells by their ids.
+/// The devices. Those for which kubelet recorded no NUMA node get the one that `/sys` has for their id.
 fn placed(state: &DeviceManagerState, sys: &Path) -> DeviceState {
     let mut placed = DeviceState::from(state);
     for (id, device) in placed.resources.values_mut().flatten() {
