@@ -17,10 +17,12 @@ PREFIX  ?= /usr
 PACKAGE ?= steliad
 # The test node's system: trixie, bookworm or sid.
 IMAGE   ?= trixie
+# VFIO=1: a test node with an IOMMU and devices for its guests, and the tests that need one.
+VFIO    ?=
 # The node tests of a section, by the names that tests/node/sections has.
 node_tests = $(shell sed -n 's/^$(1) //p' tests/node/sections)
 # The sections of check-long.
-SECTIONS ?= sid slow breadth allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement
+SECTIONS ?= sid slow breadth allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -104,7 +106,7 @@ HASHING  := $(patsubst %,--config profile.release.package.%.opt-level=2,rpm sha1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-slow long-breadth long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser long-api long-placement long-real help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-slow long-breadth long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-vfio long-browser long-api long-placement long-real help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -297,7 +299,7 @@ package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the D
 	STELIA_CLUSTER_BIN=$(PACKAGED)/$(CLUSTER_PROFILE) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
 	$(TESTING) test $(WHOLE) --test packaging
 
-node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
+node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, VFIO=1, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
 	@$(TESTING) build $(WHOLE) --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
@@ -315,7 +317,7 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	@cp tests/node/run.sh tests/node/seconds tests/node/sections packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
 	@$(call sector,tests/node/first_vm/boot.S,$(NODE_JOB)/first-vm-boot.bin)
 	@$(call sector,tests/node/first_vm/button.S,$(NODE_JOB)/first-vm-button.bin)
-	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) EVERY=$(EVERY) tests/node/suite $(NODE_JOB)
+	@FILTER="$(FILTER)" IMAGE=$(IMAGE) VFIO=$(VFIO) CYCLES=$(CYCLES) EVERY=$(EVERY) tests/node/suite $(NODE_JOB)
 
 soak: ## 500 cycles of register and deregister in the test node
 	$(MAKE) node-test FILTER="$(call node_tests,soak)" CYCLES=500
@@ -330,7 +332,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,quick)"
 
 # What is too long for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt release browser api placement"), and SECTIONS=real BIN=DIR
+check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement"), and SECTIONS=real BIN=DIR
 	@packaging/tools/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -386,6 +388,9 @@ long-linux: # a Linux from the disk of the examples that the packages install: i
 long-libvirt: # what libvirt's verbs do to an adopted VM (docs/adopt.md): in the slice, and in place
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,libvirt)"
 	@$(MAKE) --no-print-directory node-test IMAGE=sid FILTER="$(call node_tests,libvirt)"
+
+long-vfio: # devices that VMs have by VFIO, on a node with an emulated IOMMU: their NUMA nodes, memory and interrupts
+	@$(MAKE) --no-print-directory node-test VFIO=1
 
 long-upgrade: $(OLDER)/steliad.deb # the package of 0.1.0 upgraded to this one while its VMs run
 	@$(MAKE) --no-print-directory node-test FROM_DEB=$(OLDER)/steliad.deb

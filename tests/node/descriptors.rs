@@ -17,22 +17,13 @@ const GUEST: &str = "192.0.2.2";
 /// The guest's address for vsock.
 const CID: &str = "42";
 pub const INITRAMFS: &str = "/job/guest-network";
-const MODULES: [&str; 6] = [
-    "failover",
-    "net_failover",
-    "virtio_net",
-    "vsock",
-    "vmw_vsock_virtio_transport_common",
-    "vmw_vsock_virtio_transport",
-];
+const MODULES: [&str; 2] = ["virtio_net", "vmw_vsock_virtio_transport"];
 
 /// It has an address on its network card, and answers on no port.
 const INIT: &str = r#"#!/bin/busybox sh
 b=/bin/busybox
 $b mount -t sysfs sys /sys
-for module in failover net_failover virtio_net vsock vmw_vsock_virtio_transport_common vmw_vsock_virtio_transport; do
-  $b insmod /$module.ko
-done
+for module in /modules/*; do $b insmod $module; done
 for interface in /sys/class/net/e*; do
   $b ip address add 192.0.2.2/24 dev ${interface##*/}
   $b ip link set ${interface##*/} up

@@ -57,3 +57,4 @@ mod standin;
 mod support;
 mod topology;
 mod upgrade;
+mod vfio;

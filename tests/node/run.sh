@@ -11,9 +11,10 @@ skip() {
   done
 }
 
-skip $(section libvirt) $(section real)
+skip $(section libvirt) $(section real) $(section vfio)
 case ${STELIA_FROM:+upgrade.}$NODE_IMAGE.$(nproc) in
   upgrade.*) set -- ${FILTER:-$(section upgrade)} ;;
+  trixie-vfio.*) set -- ${FILTER:-$(section vfio)}; skipped='' ;;
   bookworm.*) set -- ${FILTER:-$(section bookworm)} ;;
   *.16) set -- ${FILTER:-$(section cpus-16)} ;;
   *.32) set -- ${FILTER:-$(section cpus-32)} ;;

@@ -67,10 +67,13 @@ struct Linux {
     devices: Vec<DeviceNode>,
 }
 
-/// A device node of the container's `/dev`.
+/// A device node of the container's `/dev`. Its path there is not read: a device plugin may give it any.
 #[derive(Debug, Default, Deserialize)]
 struct DeviceNode {
-    path: String,
+    #[serde(default, rename = "type")]
+    kind: String,
+    major: Option<i64>,
+    minor: Option<i64>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -206,10 +209,14 @@ pub fn container(run: &Path, container: &ContainerCgroup) -> Container {
     named.or(others).unwrap_or_default()
 }
 
-/// The device nodes that the runtime made in the container, by their paths there. Empty where its configuration is not found.
-pub fn device_paths(run: &Path, id: &str) -> Vec<String> {
+/// The character devices that the runtime made in the container, by major and minor number. Empty where its configuration is not found.
+pub fn character_devices(run: &Path, id: &str) -> Vec<(u32, u32)> {
     let nodes = config(run, id).map(|config| config.linux.devices).unwrap_or_default();
-    nodes.into_iter().map(|node| node.path).collect()
+    let nodes = nodes.into_iter().filter(|node| matches!(node.kind.as_str(), "c" | "u"));
+    let number = |number: Option<i64>| u32::try_from(number?).ok();
+    nodes
+        .filter_map(|node| Some((number(node.major)?, number(node.minor)?)))
+        .collect()
 }
 
 /// The devices a container may open, where systemd does not know them: the container is no unit (cgroupfs driver), or its

@@ -2,19 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use stelia_kubelet::ContainerCgroup;
 
 use crate::cgroup::CgroupPath;
 use crate::{System, runtime_config};
 
-/// The PCI addresses of a container's VFIO devices, and the UUIDs of its mediated ones: all that are in the groups which the runtime gave it as `/dev/vfio/GROUP`, and
-/// the devices that it gave as `/dev/vfio/devices/vfioN` (Documentation/driver-api/vfio.rst). Empty where the runtime's
-/// configuration is not found.
+/// The PCI addresses of a container's VFIO devices, and the UUIDs of its mediated ones, by the device nodes that the runtime gave it. Empty where
+/// the runtime's configuration is not found.
 pub fn devices(run: &Path, sys: &Path, container: &ContainerCgroup) -> BTreeSet<String> {
-    let paths = runtime_config::device_paths(run, &container.container_id);
-    paths.iter().flat_map(|path| of_file(sys, path)).collect()
+    let numbers = runtime_config::character_devices(run, &container.container_id);
+    let found = numbers.into_iter().flat_map(|number| behind(sys, number));
+    let names = found.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
+    names.collect()
 }
 
 /// Whether VFIO has a device on this host, in a group or for iommufd.
@@ -48,6 +49,33 @@ pub fn without_shared<K: Ord>(devices: BTreeMap<K, BTreeSet<String>>) -> BTreeMa
     all.filter(|(_, devices)| !devices.is_empty()).collect()
 }
 
+/// The folders in `/sys` of the PCI devices behind a character device, each with the device's address as its name: all that are in a group
+/// (`/dev/vfio/GROUP`), also those that are no VFIO driver's, or the device of `/dev/vfio/devices/vfioN` (Documentation/driver-api/vfio.rst).
+/// By number, because a container may name its device nodes as it likes: `/sys/dev/char/MAJOR:MINOR` links to `…/vfio/GROUP`, or to
+/// `…/ADDRESS/vfio-dev/vfioN`.
+pub fn behind(sys: &Path, (major, minor): (u32, u32)) -> Vec<PathBuf> {
+    let folder = sys.join("dev/char");
+    let target = fs::read_link(folder.join(format!("{major}:{minor}"))).unwrap_or_default();
+    let mut parts = target.iter().rev().filter_map(|part| part.to_str());
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(group), Some("vfio"), _) => {
+            let found = fs::read_dir(sys.join("kernel/iommu_groups").join(group).join("devices"));
+            found
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path())
+                .collect()
+        }
+        (Some(_), Some("vfio-dev"), Some(_)) => {
+            let device = target.ancestors().nth(2).map(|device| folder.join(device));
+            device.into_iter().collect()
+        }
+        // `/dev/vfio/vfio` is the container of groups, no group.
+        _ => Vec::new(),
+    }
+}
+
 /// `name` is relative to `/dev/vfio`.
 fn addresses(sys: &Path, name: &str) -> Vec<String> {
     if let Some(device) = name.strip_prefix("devices/") {
@@ -74,23 +102,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_all_of_its_devices_and_a_device_itself() {
+    fn a_group_is_all_of_its_devices_and_a_device_itself_whatever_their_nodes_are_named() {
         let root = tempfile::tempdir().unwrap();
         let (run, sys) = (root.path().join("run"), root.path().join("sys"));
         let bundle = run.join("containerd/io.containerd.runtime.v2.task/k8s.io/c1");
         fs::create_dir_all(&bundle).unwrap();
         let config = r#"{"linux": {"devices": [
             {"path": "/dev/vfio/vfio", "type": "c", "major": 10, "minor": 196},
-            {"path": "/dev/vfio/12", "type": "c", "major": 243, "minor": 0},
+            {"path": "/dev/gpu", "type": "c", "major": 243, "minor": 0},
             {"path": "/dev/vfio/devices/vfio3", "type": "c", "major": 511, "minor": 3},
-            {"path": "/dev/vfio/../../etc", "type": "c", "major": 1, "minor": 3},
-            {"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232}]}}"#;
+            {"path": "/dev/vfio/14", "type": "b", "major": 243, "minor": 1},
+            {"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232},
+            {"path": "/run/pipe", "type": "p"}]}}"#;
         fs::write(bundle.join("config.json"), config).unwrap();
-        for address in ["0000:3b:00.0", "0000:3b:00.1"] {
-            fs::create_dir_all(sys.join("kernel/iommu_groups/12/devices").join(address)).unwrap();
+        let groups = [("12", "0000:3b:00.0"), ("12", "0000:3b:00.1"), ("14", "0000:40:00.0")];
+        for (group, address) in groups {
+            let devices = sys.join("kernel/iommu_groups").join(group).join("devices");
+            fs::create_dir_all(devices.join(address)).unwrap();
         }
-        fs::create_dir_all(sys.join("class/vfio-dev/vfio3")).unwrap();
-        symlink("../../../0000:5e:00.0", sys.join("class/vfio-dev/vfio3/device")).unwrap();
+        fs::create_dir_all(sys.join("dev/char")).unwrap();
+        let links = [
+            ("10:196", "../../devices/virtual/misc/vfio"),
+            ("10:232", "../../devices/virtual/misc/kvm"),
+            ("243:0", "../../devices/virtual/vfio/12"),
+            ("243:1", "../../devices/virtual/vfio/14"),
+            ("511:3", "../../devices/pci0000:5d/0000:5e:00.0/vfio-dev/vfio3"),
+        ];
+        for (number, target) in links {
+            symlink(target, sys.join("dev/char").join(number)).unwrap();
+        }
         let pod = "b9e4f71c_64a5_4f8d_8574_41363cbaf8e5";
         let cgroup = format!("/kubepods.slice/kubepods-pod{pod}.slice/cri-containerd-c1.scope");
         let container = ContainerCgroup::parse(&cgroup).unwrap();

@@ -1,6 +1,6 @@
 //! `kubelet_internal_checkpoint`: kubelet's record of devices, as kubelet since 1.20 writes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -11,7 +11,10 @@ use serde::Serialize;
 use stelia_kubelet::checksum::fnv1a;
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 
-use crate::manager::Manager;
+use crate::manager::{Allocation, Manager};
+
+/// Where kubelet keeps devices whose plugin does not say their NUMA node.
+const NO_NODE: i64 = -1;
 
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -36,13 +39,25 @@ struct Entry {
     container: String,
     #[serde(rename = "ResourceName")]
     resource: String,
-    /// By NUMA node. -1: the plugin does not say.
+    /// By NUMA node, or [`NO_NODE`].
     #[serde(rename = "DeviceIDs")]
     devices: BTreeMap<i64, Vec<String>>,
     #[serde(rename = "AllocResp")]
     answer: String,
     #[serde(skip)]
     bytes: Vec<u8>,
+}
+
+/// A device of several NUMA nodes is in each of their lists.
+fn by_node(allocation: &Allocation) -> BTreeMap<i64, Vec<String>> {
+    let mut by_node: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    for id in &allocation.devices {
+        let nodes = allocation.nodes.get(id).cloned();
+        for node in nodes.unwrap_or_else(|| BTreeSet::from([NO_NODE])) {
+            by_node.entry(node).or_default().push(id.clone());
+        }
+    }
+    by_node
 }
 
 /// The file's text.
@@ -58,7 +73,7 @@ fn text(manager: &Manager) -> anyhow::Result<String> {
             pod: one.pod.clone(),
             container: one.container.clone(),
             resource: one.resource.clone(),
-            devices: BTreeMap::from([(-1, one.devices.iter().cloned().collect())]),
+            devices: by_node(one),
             answer: STANDARD.encode(&one.answer.bytes),
             bytes: one.answer.bytes.clone(),
         })
@@ -121,15 +136,12 @@ pub fn write(manager: &Manager, folder: &Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use stelia_device_plugin_api::HEALTHY;
-    use stelia_device_plugin_api::messages::Device;
+    use stelia_device_plugin_api::messages::{Device, NumaNode, TopologyInfo};
     use stelia_kubelet::DeviceManagerState;
 
     use super::*;
     use crate::answer::Answer;
-    use crate::manager::Allocation;
 
     #[test]
     fn the_daemons_reader_takes_the_file() {
@@ -140,17 +152,29 @@ mod tests {
         assert_eq!(read(), DeviceManagerState::default());
 
         let registration = manager.register("stelia.io/vm", "vm.sock");
-        let devices = ["vm-0", "vm-1"].map(|id| Device {
+        let on = |nodes: &[i64]| TopologyInfo {
+            nodes: nodes.iter().map(|id| NumaNode { id: *id }).collect(),
+        };
+        let devices = [
+            ("vm-0", None),
+            ("vm-1", None),
+            ("vm-2", Some(on(&[1]))),
+            ("vm-3", Some(on(&[0, 1]))),
+        ];
+        let devices = devices.map(|(id, topology)| Device {
             id: id.to_owned(),
             health: HEALTHY.to_owned(),
-            topology: None,
+            topology,
         });
         manager.list("stelia.io/vm", registration, devices.to_vec());
+        let given = ["vm-1", "vm-2", "vm-3"].map(str::to_owned);
+        let nodes = manager.nodes("stelia.io/vm", &given.clone().into());
         manager.allocate(Allocation {
             pod: "3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned(),
             container: "instance".to_owned(),
             resource: "stelia.io/vm".to_owned(),
-            devices: BTreeSet::from(["vm-1".to_owned()]),
+            devices: given.into(),
+            nodes,
             answer: Answer {
                 bytes: vec![0x0a, 0x00, 0xff],
                 ..Answer::default()
@@ -158,7 +182,14 @@ mod tests {
         });
         write(&manager, folder.path()).unwrap();
         let state = read();
-        assert_eq!(state.registered["stelia.io/vm"].len(), 2);
-        assert_eq!(state.entries[0].devices[&None], BTreeSet::from(["vm-1".to_owned()]));
+        assert_eq!(state.registered["stelia.io/vm"].len(), 4);
+        let of = |node| {
+            state.entries[0].devices[&node]
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(None), ["vm-1"]);
+        assert_eq!((of(Some(0)), of(Some(1))), (vec!["vm-3"], vec!["vm-2", "vm-3"]));
     }
 }

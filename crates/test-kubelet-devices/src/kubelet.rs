@@ -129,13 +129,17 @@ impl Kubelet {
             bail!("the plugin of {resource} did not answer for one container");
         };
         let answer = Answer::new(ids, response);
-        lock(&self.manager).allocate(Allocation {
+        let mut manager = lock(&self.manager);
+        let nodes = manager.nodes(resource, &devices);
+        manager.allocate(Allocation {
             pod: container.pod.to_owned(),
             container: container.name.to_owned(),
             resource: resource.to_owned(),
             devices,
+            nodes,
             answer: answer.clone(),
         });
+        drop(manager);
         self.save()?;
         Ok(answer)
     }

@@ -6,4 +6,5 @@ pub mod control;
 pub mod folder;
 pub mod kubelet;
 pub mod manager;
+pub mod offered;
 pub mod unusual_calls;

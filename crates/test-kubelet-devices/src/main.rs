@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use stelia_device_plugin_api::PLUGIN_FOLDER;
 use test_kubelet_devices::control::{self, Request};
 use test_kubelet_devices::kubelet::Kubelet;
+use test_kubelet_devices::offered::{self, Offered};
 use test_kubelet_devices::unusual_calls;
 
 /// kubelet's side of the device plugin API, for the test node
@@ -52,6 +53,17 @@ enum Command {
     Free {
         /// The pod's UID
         pod: String,
+    },
+    /// A device plugin with these devices, until it is ended
+    Offer {
+        /// The resource's name
+        resource: String,
+        /// A device: its ID, its NUMA node, and the device nodes that its container gets
+        #[arg(long = "device", value_name = "ID=NODE:PATH,PATH")]
+        devices: Vec<Offered>,
+        /// The folder of plugins' sockets
+        #[arg(long, default_value = PLUGIN_FOLDER)]
+        folder: PathBuf,
     },
     /// A call that kubelet would not make
     Call {
@@ -107,6 +119,11 @@ async fn carry_out(Options { control, command }: Options) -> anyhow::Result<()> 
                 ended = control::serve(kubelet, &control) => ended,
             };
         }
+        Command::Offer {
+            resource,
+            devices,
+            folder,
+        } => return offered::offer(&folder, &resource, devices).await,
         Command::Call { socket, call } => return unusual(&socket, call).await,
         Command::Show => Request::Show,
         Command::Allocate {

@@ -50,6 +50,9 @@ pub enum Refusal {
     },
 }
 
+/// The NUMA nodes of devices, by their IDs, as the plugin's `TopologyInfo` names them.
+pub type NumaNodes = BTreeMap<String, BTreeSet<i64>>;
+
 /// The devices of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
@@ -61,6 +64,8 @@ pub struct Allocation {
     pub resource: String,
     /// The devices' IDs.
     pub devices: BTreeSet<String>,
+    /// Those whose plugin names NUMA nodes.
+    pub nodes: NumaNodes,
     /// What the plugin answered.
     pub answer: Answer,
 }
@@ -78,6 +83,8 @@ pub struct Resource {
     pub healthy: BTreeSet<String>,
     /// The IDs of the others.
     pub unhealthy: BTreeSet<String>,
+    /// Of both.
+    pub nodes: NumaNodes,
     /// The number of the registration that counts.
     pub registration: u64,
 }
@@ -158,6 +165,7 @@ impl Manager {
             return;
         };
         resource.lists += u64::from(resource.registration == registration);
+        resource.nodes = devices.iter().filter_map(numa_nodes).collect();
         let (healthy, unhealthy): (Vec<Device>, Vec<Device>) =
             devices.into_iter().partition(|device| device.health == HEALTHY);
         let ids = |devices: Vec<Device>| devices.into_iter().map(|device| device.id).collect();
@@ -226,6 +234,13 @@ impl Manager {
         }
     }
 
+    /// The NUMA nodes of these devices, as far as the plugin names them.
+    pub fn nodes(&self, resource: &str, devices: &BTreeSet<String>) -> NumaNodes {
+        let known = self.resources.get(resource).into_iter().flat_map(|one| &one.nodes);
+        let of_these = known.filter(|(id, _)| devices.contains(*id));
+        of_these.map(|(id, nodes)| (id.clone(), nodes.clone())).collect()
+    }
+
     /// The plugin has answered for a container.
     pub fn allocate(&mut self, allocation: Allocation) {
         self.allocations.push(allocation);
@@ -235,6 +250,13 @@ impl Manager {
     pub fn free(&mut self, pod: &str) {
         self.allocations.retain(|one| one.pod != pod);
     }
+}
+
+/// `None` of a device without any, which kubelet holds for one of no node.
+fn numa_nodes(device: &Device) -> Option<(String, BTreeSet<i64>)> {
+    let nodes = device.topology.iter().flat_map(|topology| &topology.nodes);
+    let nodes: BTreeSet<i64> = nodes.map(|node| node.id).collect();
+    (!nodes.is_empty()).then(|| (device.id.clone(), nodes))
 }
 
 #[cfg(test)]
@@ -283,6 +305,7 @@ mod tests {
             container: "instance".to_owned(),
             resource: VM.to_owned(),
             devices: devices.clone(),
+            nodes: NumaNodes::new(),
             answer: Answer::default(),
         });
         Ok(devices)

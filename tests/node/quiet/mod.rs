@@ -49,7 +49,7 @@ pub fn quiet() -> Quiet {
 }
 
 /// Have the daemon order once more, as it does at every audit, and wait for the answer.
-fn round() -> Quiet {
+pub fn round() -> Quiet {
     let earlier = quiet().answered_us;
     run(&["steliactl", "reconcile"]);
     wait_until("steliad-quiet answered", || {

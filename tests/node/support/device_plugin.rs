@@ -42,7 +42,11 @@ struct Allocation {
 
 impl Devices {
     pub fn vms(&self) -> Resource {
-        self.resources.get(RESOURCE).cloned().unwrap_or_default()
+        self.resource(RESOURCE)
+    }
+
+    pub fn resource(&self, name: &str) -> Resource {
+        self.resources.get(name).cloned().unwrap_or_default()
     }
 
     /// The devices of a pod.

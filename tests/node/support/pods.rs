@@ -42,7 +42,7 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
     INIT.call_once(|| {
         // Most tests need a container and not what made it; those that do say so. On Debian unstable what makes them is what is
         // new, and bookworm's node has no crun.
-        let is_usual = std::env::var("NODE_IMAGE").is_ok_and(|image| image == "trixie");
+        let is_usual = std::env::var("NODE_IMAGE").is_ok_and(|image| image.starts_with("trixie"));
         let runtime = if is_usual { "direct" } else { "runc" };
         run(&["kubelet-standin", "init", "--runtime", runtime]);
         remember();

@@ -55,6 +55,8 @@ impl EntryRecorder {
         let Some((number, known)) = known else {
             return builder.open_seat(vm_readings, (uid, vm), seat, now);
         };
+        let (now, is_earlier) = self.before_ended_interrupts(number, known, now);
+        vm_readings.is_changed |= is_earlier;
         let devices = vm.own_devices.iter();
         let changed = (!devices.eq(&known.own_devices) || known.name != vm.name).then(|| OpenSeat {
             own_devices: vm.own_devices.iter().cloned().collect(),

@@ -5,6 +5,7 @@
 //! not push other VMs' entries out of the ring.
 
 mod bound;
+mod ended_interrupts;
 mod entry_builder;
 mod events;
 mod pace;
@@ -307,6 +308,7 @@ impl EntryRecorder {
                 .is_some_and(|vm| vm.sampled_seats().any(|seat| *seat == open.seat));
             if let (true, Some(last), Some(counters)) = (is_sampled, &open.last, sample.seats.get(&open.seat)) {
                 let now = self.bound.complete(sample, &open.seat, counters);
+                let (now, _) = self.before_ended_interrupts(*number, open, now);
                 // Kept as the latest reading: a later account must not report less than this one.
                 if !self.closing.contains_key(number) && ReadingDelta::new(open, last, &now).is_ok() {
                     self.latest.insert(*number, now.clone());

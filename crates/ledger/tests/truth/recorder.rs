@@ -334,3 +334,52 @@ fn the_last_sample_of_a_seat_ends_it_although_it_was_not_written() {
     assert_eq!((account.totals.own.count, account.covered_us), (3, 3 * AUDIT_US));
     assert_eq!(account.promised_us, 4 * AUDIT_US);
 }
+
+/// A guest with a passed-through device restarts its driver, or gives the device back.
+#[test]
+fn what_an_interrupt_counted_until_the_last_sample_is_booked_when_it_has_ended() {
+    let mut daemon = Daemon::new();
+    let fire = |daemon: &mut Daemon, name: &str, count: u32| {
+        let name = name.to_owned();
+        daemon.counters().devices.insert(50, Fired { name, count });
+    };
+    let own = "vfio-msix[1](0000:3b:00.0)";
+    let booked = |daemon: &Daemon| {
+        daemon
+            .account()
+            .totals
+            .own_interrupts
+            .get(own)
+            .copied()
+            .unwrap_or_default()
+    };
+    let mut vms = daemon.vms("isolated");
+    for vm in vms.values_mut() {
+        vm.own_devices = ["0000:3b:00.0".to_owned()].into();
+    }
+    let mut audit = |daemon: &mut Daemon| {
+        daemon.host.later(AUDIT_US);
+        let sample = daemon.sample(&vms);
+        let draft = daemon.take(&sample, &vms);
+        draft.map(|draft| daemon.commit(draft)).is_some()
+    };
+    audit(&mut daemon);
+    fire(&mut daemon, own, 100);
+    assert!(!audit(&mut daemon), "it is the VM's own");
+    // Requested again under the same number, and fired since.
+    fire(&mut daemon, own, 40);
+    assert!(audit(&mut daemon));
+    assert_eq!(booked(&daemon), 100);
+    assert!(!audit(&mut daemon), "nothing else is lost");
+    // Gone, and its number is another's.
+    fire(&mut daemon, "eth0", 0);
+    assert!(audit(&mut daemon));
+    assert_eq!(booked(&daemon), 140);
+    fire(&mut daemon, own, 7);
+    audit(&mut daemon);
+    daemon.counters().devices.remove(&50);
+    assert!(audit(&mut daemon));
+    assert_eq!(booked(&daemon), 147);
+    let closes = |entry: &Entry| !closed(entry).is_empty();
+    assert!(!daemon.ring.entries.iter().any(closes));
+}

@@ -1,10 +1,11 @@
-//! The VFIO devices that processes have open. They are identified by device number, because a container may name its device files as it
-//! likes: a group (`/dev/vfio/12`) stands for the devices of its IOMMU group, `/dev/vfio/devices/vfio0` for one device.
+//! The VFIO devices that processes have open.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+
+use stelia_node::vfio::behind;
 
 use crate::shared::kernel::Roots;
 
@@ -29,28 +30,15 @@ fn open_devices(proc: &Path, pid: u32) -> Vec<(u32, u32)> {
     numbers.collect()
 }
 
-/// The VFIO devices behind a character device: `/sys/dev/char/<major>:<minor>` links to `…/vfio/<group>`, or to
-/// `…/<device>/vfio-dev/vfio<n>`.
-fn of_number(sys: &Path, (major, minor): (u32, u32)) -> Vec<String> {
-    let target = fs::read_link(sys.join(format!("dev/char/{major}:{minor}"))).unwrap_or_default();
-    let mut parts = target.iter().rev().filter_map(|part| part.to_str());
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some(group), Some("vfio"), _) => of_group(&sys.join("kernel/iommu_groups").join(group).join("devices")),
-        (Some(_), Some("vfio-dev"), Some(name)) => vec![name.to_owned()],
-        _ => Vec::new(),
-    }
-}
-
-/// The devices of an IOMMU group that have a VFIO driver; others in it, such as bridges, belong to the host. A mediated device is alone in its
-/// group, and its driver has any name.
-fn of_group(devices: &Path) -> Vec<String> {
-    let entries = fs::read_dir(devices).into_iter().flatten().flatten();
-    let found = entries.filter_map(|entry| {
-        let driver = fs::read_link(entry.path().join("driver")).ok();
+/// The devices behind a character device that have a VFIO driver; others in an IOMMU group, such as bridges, belong to the host. A mediated
+/// device is alone in its group, and its driver has any name.
+fn of_number(sys: &Path, number: (u32, u32)) -> Vec<String> {
+    let found = behind(sys, number).into_iter().filter_map(|path| {
+        let driver = fs::read_link(path.join("driver")).ok();
         let driver = driver.as_ref().and_then(|driver| driver.file_name()?.to_str());
         let is_vfio = driver.is_some_and(|driver| driver.contains("vfio"));
-        let is_mediated = entry.path().join("mdev_type").exists();
-        (is_vfio || is_mediated).then(|| entry.file_name().to_string_lossy().into_owned())
+        let is_mediated = path.join("mdev_type").exists();
+        (is_vfio || is_mediated).then(|| Some(path.file_name()?.to_str()?.to_owned()))?
     });
     found.collect()
 }

@@ -1,0 +1,184 @@
+//! The node's devices that a guest may have (`node run --vfio`), and the device plugin that gives them to pods.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::quiet::interrupts::{Interrupt, all};
+use crate::support::device_plugin::{self, FOLDER, show};
+use crate::support::host::{read, run, wait_until_or};
+
+const PROGRAM: &str = "/job/kubelet-devices";
+const BUS: &str = "/sys/bus/pci/devices";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Of 10 vectors, of which a guest with 2 CPUs takes 5.
+    Card,
+    /// Of 5 vectors: one for administration, and one for each of the guest's CPUs.
+    Disk,
+}
+
+impl Kind {
+    /// Its PCI class.
+    fn class(self) -> &'static str {
+        match self {
+            Self::Card => "0x020000",
+            Self::Disk => "0x010802",
+        }
+    }
+
+    /// What its name in QEMU begins with.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Card => "card",
+            Self::Disk => "disk",
+        }
+    }
+
+    /// As pods ask for it.
+    pub fn resource(self) -> &'static str {
+        match self {
+            Self::Card => "vendor.com/card",
+            Self::Disk => "vendor.com/disk",
+        }
+    }
+}
+
+/// One of them, at a NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    pub kind: Kind,
+    /// Its PCI address.
+    pub address: String,
+    pub node: u32,
+    pub group: String,
+}
+
+impl Given {
+    /// That of this NUMA node.
+    pub fn at(kind: Kind, node: u32) -> Self {
+        let found = given().into_iter().find(|one| one.kind == kind && one.node == node);
+        found.unwrap_or_else(|| panic!("no {kind:?} at node {node}: {:#?}", given()))
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new(BUS).join(&self.address)
+    }
+
+    /// The name under which `steliactl` shows it.
+    pub fn shown(&self) -> String {
+        format!("VFIO {}", self.address)
+    }
+
+    /// Its interrupts, which it has while a guest's driver has asked for them.
+    pub fn vectors(&self) -> Vec<Interrupt> {
+        let end = format!("({})", self.address);
+        let own = |one: &Interrupt| one.name.starts_with("vfio-msix[") && one.name.ends_with(&end);
+        all().into_iter().filter(own).collect()
+    }
+
+    /// Whether an interrupt of this name is one of its own.
+    pub fn is_vector(&self, name: &str) -> bool {
+        name.starts_with("vfio-") && name.ends_with(&format!("({})", self.address))
+    }
+
+    /// Takes it from whatever driver has it: VFIO alone may have it from now on.
+    fn hand_over(&self) {
+        let put = |file: &Path, text: &str| {
+            fs::write(file, text).unwrap_or_else(|e| panic!("{text:?} to {}: {e}", file.display()));
+        };
+        put(&self.path().join("driver_override"), "vfio-pci");
+        if !self.path().join("driver").exists() {
+            put(Path::new("/sys/bus/pci/drivers_probe"), &self.address);
+        }
+        let driver = fs::read_link(self.path().join("driver")).expect("its driver");
+        assert!(driver.ends_with("vfio-pci"), "{}: {}", self.address, driver.display());
+    }
+}
+
+/// All of them.
+pub fn given() -> Vec<Given> {
+    let addresses: BTreeSet<PathBuf> = fs::read_dir(BUS).expect(BUS).flatten().map(|e| e.path()).collect();
+    let given = addresses.into_iter().filter_map(|path| {
+        let class = read(path.join("class"));
+        let kind = [Kind::Card, Kind::Disk]
+            .into_iter()
+            .find(|kind| kind.class() == class)?;
+        // The node's own disk and card belong to no NUMA node.
+        let node = read(path.join("numa_node")).parse().ok()?;
+        let group = fs::read_link(path.join("iommu_group")).expect("a group of the IOMMU");
+        let name = |path: &Path| {
+            path.file_name()
+                .and_then(|name| name.to_str())
+                .expect("a name")
+                .to_owned()
+        };
+        Some(Given {
+            kind,
+            address: name(&path),
+            node,
+            group: name(&group),
+        })
+    });
+    given.collect()
+}
+
+/// The plugins, each a process.
+pub struct Plugins(Vec<Child>);
+
+impl Plugins {
+    /// kubelet's side, and a plugin for the cards and one for the disks, whose containers get the devices by their groups.
+    pub fn start() -> Self {
+        // Without changes of power states, after which QEMU maps the devices' registers anew: less for the emulator to get wrong.
+        run(&["modprobe", "vfio-pci", "disable_idle_d3=1"]);
+        let given = given();
+        assert_eq!(
+            given.len(),
+            4,
+            "this node has no devices to give away (node run --vfio): {given:#?}"
+        );
+        given.iter().for_each(Given::hand_over);
+        run(&["kubelet-standin", "devices", "start"]);
+        let mut children = Vec::new();
+        for kind in [Kind::Card, Kind::Disk] {
+            let mut offer = Command::new(PROGRAM);
+            offer.args(["offer", kind.resource()]).stdin(Stdio::null());
+            for one in given.iter().filter(|one| one.kind == kind) {
+                let (address, node, group) = (&one.address, one.node, &one.group);
+                let device = format!("--device={address}={node}:/dev/vfio/{group},/dev/vfio/vfio");
+                offer.arg(device);
+            }
+            children.push(offer.spawn().expect(PROGRAM));
+            wait_until_or("the plugin registers", device_plugin::journal, || {
+                (show().resource(kind.resource()).healthy.len() == 2).then_some(())
+            });
+        }
+        Self(children)
+    }
+}
+
+impl Drop for Plugins {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What kubelet's record has of this pod: each resource with its devices' IDs by NUMA node.
+pub fn recorded(pod: &str) -> serde_json::Value {
+    let text = read(format!("{FOLDER}/kubelet_internal_checkpoint"));
+    let file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let entries = file["Data"]["PodDeviceEntries"].as_array().expect("entries").iter();
+    let of_pod = entries.filter(|entry| entry["PodUID"] == pod);
+    of_pod
+        .map(|entry| {
+            let resource = entry["ResourceName"].as_str().expect("a name").to_owned();
+            (resource, entry["DeviceIDs"].clone())
+        })
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}

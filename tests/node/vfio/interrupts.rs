@@ -1,0 +1,210 @@
+//! Where the interrupts of passed-through devices fire while their guest works them, and what is counted of them.
+
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+
+use super::devices::{Given, Kind};
+use super::guest::{start, told, wait_working};
+use super::with_devices;
+use crate::contained::configure;
+use crate::ledger::{account, wait_booked};
+use crate::quiet::interrupts::{Watch, fired};
+use crate::quiet::round;
+use crate::runner::qmp;
+use crate::support::host::{cpus, read, run, wait_until, wait_until_or};
+use crate::support::pods::Pod;
+use crate::support::promise::assert_isolated;
+
+/// How often each vector of these devices fired on these CPUs since boot.
+fn counts(devices: &[Given], on: &CpuSet) -> BTreeMap<String, u64> {
+    let own = |name: &str| devices.iter().any(|device| device.is_vector(name));
+    let all = fired(on)
+        .into_iter()
+        .filter(|(one, count)| *count > 0 && own(&one.name));
+    all.map(|(one, count)| (one.name, count)).collect()
+}
+
+fn online() -> CpuSet {
+    cpus(&read("/sys/devices/system/cpu/online"))
+}
+
+/// The guest stands still, and so do its devices.
+fn pause(pod: &Pod, devices: &[Given]) {
+    qmp(pod, r#"{"execute":"stop"}"#);
+    let mut last = counts(devices, &online());
+    wait_until("its devices are silent", || {
+        let now = counts(devices, &online());
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let same = now == last;
+        last = now;
+        same.then_some(())
+    });
+}
+
+fn resume(pod: &Pod) {
+    qmp(pod, r#"{"execute":"cont"}"#);
+}
+
+fn difference(now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let more = now
+        .iter()
+        .map(|(name, count)| (name.clone(), count - before.get(name).copied().unwrap_or(0)));
+    more.filter(|(_, count)| *count > 0).collect()
+}
+
+/// Each vector with where it may fire and where the kernel has it.
+fn places(devices: &[Given]) -> Vec<(String, CpuSet, CpuSet)> {
+    let vectors = devices.iter().flat_map(Given::vectors);
+    vectors
+        .map(|one| (one.name.clone(), one.mask(), one.placed()))
+        .collect()
+}
+
+/// What the ledger booked while the guest worked, of these devices as the VM's own and of them as others', beside what `/proc/interrupts` counted on
+/// the VM's CPUs.
+fn booked(pod: &Pod, devices: &[Given]) -> [BTreeMap<String, u64>; 3] {
+    let own = pod.exclusive();
+    let of_devices = |all: &BTreeMap<String, u64>| -> BTreeMap<String, u64> {
+        let of = all
+            .iter()
+            .filter(|(name, _)| devices.iter().any(|device| device.is_vector(name)));
+        of.map(|(name, count)| (name.clone(), *count)).collect()
+    };
+    pause(pod, devices);
+    let (account_before, before) = (account(pod), counts(devices, &own));
+    let everywhere = counts(devices, &online()).values().sum::<u64>();
+    resume(pod);
+    wait_until("its devices fired some hundred times", || {
+        (counts(devices, &online()).values().sum::<u64>() > everywhere + 300).then_some(())
+    });
+    pause(pod, devices);
+    let (after, now) = (account(pod), counts(devices, &own));
+    resume(pod);
+    let [own_now, own_before] = [&after, &account_before].map(|one| of_devices(&one.totals.own_interrupts));
+    let [others_now, others_before] = [&after, &account_before].map(|one| of_devices(&one.totals.devices));
+    [
+        difference(&own_now, &own_before),
+        difference(&others_now, &others_before),
+        difference(&now, &before),
+    ]
+}
+
+#[test]
+fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
+    with_devices(|| {
+        let given = [Given::at(Kind::Card, 0), Given::at(Kind::Disk, 0)];
+        let pod = start("vectors", "2-3", &given, "");
+        wait_working(&pod, &given);
+        assert_isolated(&pod, 2);
+        let own = pod.exclusive();
+
+        // Float, the default: never on its CPUs, from the guest's first look at its devices on.
+        println!("  float: {:#?}", places(&given));
+        assert_eq!(counts(&given, &own), BTreeMap::new(), "{:#?}", places(&given));
+        // The card: its link, and two queues each way; the disk: its administration, and a queue for each vCPU.
+        assert_eq!(
+            (given[0].vectors().len(), given[1].vectors().len()),
+            (5, 3),
+            "{:#?}",
+            places(&given)
+        );
+        for (name, mask, placed) in places(&given) {
+            assert!(
+                mask.is_disjoint(&own) && placed.is_disjoint(&own),
+                "{name}: {mask}, {placed}"
+            );
+        }
+        wait_booked(&pod);
+        let [as_own, as_others, counted] = booked(&pod, &given);
+        assert_eq!((as_own, as_others, counted), Default::default());
+
+        // Own: only on its CPUs, and its own by the ledger's word.
+        configure("vfio-irqs = \"own\"\n");
+        let report = round().report;
+        println!("  own: {:#?}", places(&given));
+        for (name, mask, placed) in places(&given) {
+            assert!(
+                mask == own && placed.is_subset(&own),
+                "{name}: {mask}, {placed}; {report:#?}"
+            );
+        }
+        let rest = Watch::start(&online().difference(&own));
+        let [as_own, as_others, counted] = booked(&pod, &given);
+        println!("  booked as its own {as_own:?}, as others' {as_others:?}, counted {counted:?}");
+        assert!(counted.values().sum::<u64>() > 300, "{counted:?}");
+        assert_eq!((as_own, as_others), (counted, BTreeMap::new()));
+        let elsewhere: Vec<_> = rest
+            .risen()
+            .into_iter()
+            .filter(|(one, _)| one.name.starts_with("vfio-"))
+            .collect();
+        assert_eq!(elsewhere, Vec::new());
+        top_counts_them(&pod, &given);
+        the_guest_moves_its_queue_and_the_host_does_not_know(&pod, &given);
+
+        // And back.
+        configure("vfio-irqs = \"float\"\n");
+        round();
+        wait_until_or(
+            "none on its CPUs",
+            || format!("{:#?}", places(&given)),
+            || {
+                places(&given)
+                    .iter()
+                    .all(|(_, mask, placed)| mask.is_disjoint(&own) && placed.is_disjoint(&own))
+                    .then_some(())
+            },
+        );
+        let before = counts(&given, &own);
+        wait_working(&pod, &given);
+        assert_eq!(counts(&given, &own), before);
+    });
+}
+
+/// IRQ/S of `top` is what `/proc/interrupts` counted meanwhile on the VM's CPUs.
+fn top_counts_them(pod: &Pod, given: &[Given]) {
+    const SECONDS: f64 = 3.0;
+    let own = pod.exclusive();
+    let watch = Watch::start(&own);
+    let before = counts(given, &own);
+    let text = run(&["steliactl", "--json", "top", "-n", "1", "-d", "3", &pod.uid]);
+    let (all, risen) = (
+        watch.risen().values().sum::<u64>(),
+        difference(&counts(given, &own), &before),
+    );
+    let top: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let rate = find(&top, "device_interrupts_per_second").unwrap_or_else(|| panic!("no rate: {text}"));
+    println!("  top: {rate:.0} a second; {all} meanwhile, of its own devices {risen:?}");
+    // The first reading is a little after ours, and the last a little before.
+    let meanwhile = rate * SECONDS;
+    assert!(
+        meanwhile <= all as f64 && meanwhile > 0.3 * all as f64,
+        "{rate} a second, {all} in all"
+    );
+}
+
+/// The number that a member of this name has, wherever it is.
+fn find(value: &serde_json::Value, name: &str) -> Option<f64> {
+    match value {
+        serde_json::Value::Object(members) => {
+            let own = members.get(name).and_then(serde_json::Value::as_f64);
+            own.or_else(|| members.values().find_map(|one| find(one, name)))
+        }
+        serde_json::Value::Array(items) => items.iter().find_map(|one| find(one, name)),
+        _ => None,
+    }
+}
+
+/// The guest gives a queue of its card from one of its vCPUs to the other; the host's vector stays where it is.
+fn the_guest_moves_its_queue_and_the_host_does_not_know(pod: &Pod, given: &[Given]) {
+    let queue = "eth0-rx-0";
+    let before = (told(pod).1, places(given));
+    let on = |vcpu: usize| {
+        let now = told(pod).1;
+        let count = |counts: &super::guest::Counts| counts.get(queue).map_or(0, |counts| counts[vcpu]);
+        count(&now) > count(&before.0)
+    };
+    wait_until("the queue fired on both vCPUs", || (on(0) && on(1)).then_some(()));
+    assert_eq!(places(given), before.1);
+}

@@ -1,0 +1,190 @@
+//! Passed-through devices, on a node with an emulated IOMMU (`node run --vfio`): a guest drives a network card and a disk of the node by VFIO, in a pod
+//! that has them of a device plugin. Where their NUMA nodes, memory and interrupts are is what the kernel says.
+
+mod devices;
+mod guest;
+mod interrupts;
+mod unplug;
+
+use serde_json::Value;
+
+use self::devices::{Given, Kind, Plugins, recorded};
+use self::guest::{MEMORY_MIB, guest_memory, held, migrate_pages, qemu_pid, start, wait_working};
+use crate::contained::unconfigure;
+use crate::support::device_plugin;
+use crate::support::host::{output, read, run, wait_until};
+use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::promise::assert_isolated;
+
+/// A test with the plugins' devices: what it leaves is taken away however it ends.
+fn with_devices(body: impl FnOnce()) {
+    let undo = || {
+        unconfigure();
+        device_plugin::stop();
+    };
+    on_node_undoing(undo, || {
+        let _plugins = Plugins::start();
+        body();
+    });
+}
+
+/// What `show` says of the instance's NUMA nodes.
+fn locality(pod: &Pod) -> Value {
+    let text = run(&["steliactl", "--json", "show", "--numa-maps", &pod.uid]);
+    let shown: Value = serde_json::from_str(&text).expect("JSON");
+    shown["locality"].clone()
+}
+
+/// The devices that `show` names, each with its NUMA node and whether that is the VM's.
+fn shown_devices(locality: &Value) -> Vec<(String, u64, bool)> {
+    let devices = locality["devices"].as_array().expect("a list").iter();
+    let mut devices: Vec<_> = devices
+        .filter_map(|one| {
+            let name = one["name"].as_str()?.to_owned();
+            Some((name, one["node"].as_u64()?, one["own"].as_bool()?))
+        })
+        .collect();
+    devices.sort();
+    devices
+}
+
+/// Once the daemon has looked since the VM took its memory.
+fn settled_locality(pod: &Pod) -> Value {
+    wait_until("the memory of the VM is known", || {
+        let locality = locality(pod);
+        let held = locality["counted_bytes"].as_u64()?;
+        (held >= MEMORY_MIB << 20).then_some(locality)
+    })
+}
+
+/// What `doctor` finds of places, VM by VM.
+fn doctor() -> Vec<String> {
+    let out = output(&["steliactl", "--json", "doctor"]);
+    let checks: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let checks = checks.as_array().expect("a list").iter();
+    let found = checks.filter(|check| check["check"] == "locality");
+    found
+        .filter_map(|check| check["found"].as_str().map(str::to_owned))
+        .collect()
+}
+
+#[test]
+fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
+    with_devices(|| {
+        let given = [Given::at(Kind::Card, 0), Given::at(Kind::Disk, 0)];
+        let pod = start("near", "2-3", &given, "");
+        let counts = wait_working(&pod, &given);
+        println!("  the guest counts {counts:?}");
+        assert_isolated(&pod, 2);
+
+        let pid = qemu_pid(&pod);
+        println!(
+            "  {}",
+            read(format!("/proc/{pid}/status"))
+                .lines()
+                .filter(|line| line.starts_with("Vm"))
+                .collect::<Vec<_>>()
+                .join("; ")
+        );
+        assert!(
+            held(pid, "VmLck") >= MEMORY_MIB << 20,
+            "what VFIO pinned is counted as locked"
+        );
+        let placed = guest_memory(pid);
+        println!("  the guest's memory by node: {placed:?}");
+        assert_eq!(placed.keys().collect::<Vec<_>>(), [&0]);
+
+        let recorded = recorded(&pod.uid);
+        for one in &given {
+            assert_eq!(recorded[one.kind.resource()]["0"][0], *one.address, "{recorded}");
+        }
+        let locality = settled_locality(&pod);
+        let mut expected = Vec::new();
+        for one in &given {
+            expected.extend([(one.kind.resource().to_owned(), 0, true), (one.shown(), 0, true)]);
+        }
+        expected.sort();
+        assert_eq!(shown_devices(&locality), expected, "{locality}");
+        assert_eq!(
+            (&locality["cpu_nodes"], &locality["too_much_away"]),
+            (&"0".into(), &false.into())
+        );
+        let verify = output(&["steliactl", "verify", &pod.uid]);
+        assert!(verify.status.success(), "{}", String::from_utf8_lossy(&verify.stdout));
+        assert_eq!(doctor(), ["1 VM, near their memory and devices"]);
+        println!("{}", run(&["steliactl", "show", "--numa-maps", &pod.uid]));
+
+        // The kernel moves no page that a device may write to.
+        let left = migrate_pages(pid);
+        println!("  {left} pages stay");
+        assert!(left > 0);
+        assert_eq!(guest_memory(pid), placed);
+    });
+}
+
+#[test]
+fn memory_and_devices_on_another_node_are_told_with_the_share() {
+    with_devices(|| {
+        let card = Given::at(Kind::Card, 0);
+        let far = start("far", "6-7", std::slice::from_ref(&card), ",host-nodes=0,policy=bind");
+        let disks = [0, 1].map(|node| Given::at(Kind::Disk, node));
+        let both = start("both", "2-3", &disks, "");
+        wait_working(&far, std::slice::from_ref(&card));
+        wait_working(&both, &disks);
+        assert_isolated(&far, 2);
+        assert_isolated(&both, 2);
+        assert_eq!(guest_memory(qemu_pid(&far)).keys().collect::<Vec<_>>(), [&0]);
+
+        let share = settled_locality(&far)["away_ratio"].as_f64().expect("a share");
+        println!("  away: {share:.2}");
+        assert!(share > 0.7, "{share}");
+        let resource = |kind: Kind, node, own| (kind.resource().to_owned(), node, own);
+        let expected = [(card.shown(), 0, false), resource(Kind::Card, 0, false)];
+        assert_eq!(shown_devices(&locality(&far)), expected);
+        let expected = [
+            (disks[0].shown(), 0, true),
+            (disks[1].shown(), 1, false),
+            resource(Kind::Disk, 0, true),
+            resource(Kind::Disk, 1, false),
+        ];
+        assert_eq!(shown_devices(&settled_locality(&both)), expected);
+
+        let verify = |pod: &Pod| {
+            let out = output(&["steliactl", "verify", &pod.uid]);
+            (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
+        };
+        let (whole, text) = verify(&far);
+        // QEMU's own memory, on the VM's node, is not always as much.
+        let told = text
+            .split_once(" % (")
+            .and_then(|(before, _)| before.rsplit(' ').next());
+        let told: f64 = told.and_then(|percent| percent.parse().ok()).expect("a share");
+        assert!(!whole && (told - share * 100.0).abs() < 10.0, "{share}: {text}");
+        wait_until("nothing to say of the other one's memory", || {
+            verify(&both).0.then_some(())
+        });
+
+        let found = doctor();
+        println!("  doctor: {found:#?}");
+        let of = |pod: &Pod| {
+            let mut of_pod = found.iter().filter(|line| line.starts_with(&pod.uid));
+            of_pod
+                .next()
+                .unwrap_or_else(|| panic!("nothing of {}: {found:#?}", pod.name))
+        };
+        let away = |nodes: &str, names: [&str; 2], node: &str| {
+            let [first, second] = names.map(|name| format!("{name} on {node}"));
+            format!("devices not on the NUMA nodes of its CPUs, {nodes}: {first}, {second}")
+        };
+        let devices = away("1", [Kind::Card.resource(), &card.shown()], "0");
+        assert!(
+            of(&far).contains(" % of memory away") && of(&far).ends_with(&devices),
+            "{devices}: {found:#?}"
+        );
+        let devices = away("0", [Kind::Disk.resource(), &disks[1].shown()], "1");
+        assert!(
+            of(&both).ends_with(&devices) && !of(&both).contains("memory"),
+            "{devices}: {found:#?}"
+        );
+    });
+}

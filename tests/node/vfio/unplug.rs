@@ -1,0 +1,103 @@
+//! Passed-through devices that leave their guest and come to it while it runs, and a container that starts anew.
+
+use super::devices::{Given, Kind};
+use super::guest::{MEMORY_MIB, held, plug, qemu_pid, start_with, told, unplug, wait_working};
+use super::{locality, shown_devices, with_devices};
+use crate::contained::configure;
+use crate::ledger::{account, wait_booked};
+use crate::quiet::round;
+use crate::support::host::{run, wait_until, wait_until_or};
+use crate::support::pods::Pod;
+use crate::support::promise::{assert_isolated, is_isolated};
+
+/// The VFIO devices that `show` names.
+fn open(pod: &Pod) -> Vec<String> {
+    let all = shown_devices(&locality(pod)).into_iter().map(|(name, ..)| name);
+    all.filter(|name| name.starts_with("VFIO")).collect()
+}
+
+/// Whether the ledger has interrupts of this device as the VM's own.
+fn booked(pod: &Pod, device: &Given) -> bool {
+    let own = account(pod).totals.own_interrupts;
+    own.keys().any(|name| device.is_vector(name))
+}
+
+/// After the daemon's next look every vector of these devices fires on the VM's own CPUs.
+fn on_its_own_cpus(pod: &Pod, devices: &[Given]) {
+    let own = pod.exclusive();
+    let places = || {
+        let vectors = devices.iter().flat_map(Given::vectors);
+        vectors
+            .map(|one| (one.mask(), one.placed(), one.name))
+            .collect::<Vec<_>>()
+    };
+    println!("  before a look: {:?}", places());
+    round();
+    let said = || format!(": {:#?}", places());
+    wait_until_or("every vector is on the VM's CPUs", said, || {
+        let places = places();
+        let all_own = places
+            .iter()
+            .all(|(mask, placed, _)| *mask == own && placed.is_subset(&own));
+        (all_own && places.len() == devices.len() * 3).then_some(())
+    });
+}
+
+#[test]
+fn a_device_leaves_its_guest_and_comes_back_and_another_comes_from_the_other_node() {
+    with_devices(|| {
+        configure("vfio-irqs = \"own\"\n");
+        let disks = [0, 1].map(|node| Given::at(Kind::Disk, node));
+        let [near, far] = &disks;
+        let pod = start_with("plugged", "2-3", &disks, &disks[..1], "");
+        wait_working(&pod, &disks[..1]);
+        assert_isolated(&pod, 2);
+        on_its_own_cpus(&pod, &disks[..1]);
+        assert_eq!(open(&pod), [near.shown()]);
+        wait_booked(&pod);
+        // What fired since the last entry of the ledger ends with the device's interrupts: have one written.
+        wait_until("its device's interrupts are booked", || {
+            run(&["steliactl", "reconcile"]);
+            booked(&pod, near).then_some(())
+        });
+        run(&["steliactl", "reconcile"]);
+
+        unplug(&pod, near);
+        assert_eq!(near.vectors(), Vec::new());
+        assert_eq!(open(&pod), Vec::<String>::new());
+        assert!(
+            held(qemu_pid(&pod), "VmLck") < MEMORY_MIB << 20,
+            "nothing is pinned any more"
+        );
+        wait_until("the guest has no disk", || told(&pod).1.is_empty().then_some(()));
+        let report = round().report;
+        assert!(
+            report.remaining.iter().all(|one| !near.is_vector(&one.name)),
+            "{report:#?}"
+        );
+        // What the device did stays booked.
+        assert!(booked(&pod, near), "{:?}", account(&pod).totals.own_interrupts);
+
+        plug(&pod, near);
+        wait_working(&pod, &disks[..1]);
+        on_its_own_cpus(&pod, &disks[..1]);
+        plug(&pod, far);
+        wait_working(&pod, &disks);
+        on_its_own_cpus(&pod, &disks);
+        assert_eq!(open(&pod), [near.shown(), far.shown()]);
+        assert_isolated(&pod, 2);
+        assert!(held(qemu_pid(&pod), "VmLck") >= MEMORY_MIB << 20);
+
+        // A container that starts anew has its devices, and their interrupts have other numbers.
+        run(&["kubelet-standin", "pod", "restart", &pod.name]);
+        let again = Pod::show(&pod.name);
+        again.wait_running();
+        wait_until("isolated again", || is_isolated(&again, 2).then_some(()));
+        wait_working(&again, &disks[..1]);
+        on_its_own_cpus(&again, &disks[..1]);
+        run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+        wait_until("no vector is left", || {
+            disks.iter().all(|disk| disk.vectors().is_empty()).then_some(())
+        });
+    });
+}
