@@ -36,6 +36,7 @@ fn vms() -> BTreeMap<String, Vm> {
         state: "isolated".to_owned(),
         seats: [seat()].into(),
         own_devices: BTreeSet::new(),
+        located: None,
     };
     BTreeMap::from([(POD.to_owned(), vm)])
 }

@@ -223,6 +223,7 @@ impl Host {
                 state: STATES[self.states[number]].into(),
                 seats: seats.map(|(cpu, _)| cpu.seat.clone()).collect(),
                 own_devices: BTreeSet::new(),
+                located: None,
             };
             (VMS[number].to_owned(), vm)
         };

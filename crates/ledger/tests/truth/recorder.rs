@@ -357,7 +357,7 @@ fn what_an_interrupt_counted_until_the_last_sample_is_booked_when_it_has_ended()
     for vm in vms.values_mut() {
         vm.own_devices = ["0000:3b:00.0".to_owned()].into();
     }
-    let mut audit = |daemon: &mut Daemon| {
+    let audit = |daemon: &mut Daemon| {
         daemon.host.later(AUDIT_US);
         let sample = daemon.sample(&vms);
         let draft = daemon.take(&sample, &vms);
