@@ -53,4 +53,9 @@ impl Locator {
             }
         }
     }
+
+    /// Where VMs are was not written: it is read again with the next change.
+    pub(super) fn forget(&mut self) {
+        self.located.clear();
+    }
 }

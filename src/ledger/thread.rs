@@ -231,6 +231,7 @@ impl LedgerThread {
             Ok(appended) => appended,
             Err(problem) => {
                 ledger.recorder.missed(&problem);
+                self.locator.forget();
                 return self.failed(problem);
             }
         };

@@ -146,7 +146,7 @@ pub fn devices(
     found
 }
 
-/// The NUMA node of a device by its id: a PCI address (`0000:3b:02.1`), as SR-IOV's plugins give them, or the number of an IOMMU group
+/// The NUMA node of a device by its id: a PCI address (`0000:3b:02.1`, `10000:03:00.0`), as SR-IOV's plugins give them, or the number of an IOMMU group
 /// of devices that vfio-pci drives, as KubeVirt's plugin gives them. `None` for other ids, and where the firmware does not say it.
 pub fn pci_node(sys: &Path, id: &str) -> Option<u32> {
     let devices = sys.join("bus/pci/devices");
@@ -170,12 +170,17 @@ pub fn pci_node(sys: &Path, id: &str) -> Option<u32> {
 }
 
 fn is_pci_address(id: &str) -> bool {
+    // A domain has 4 hexadecimal digits, and more above 0xffff (Volume Management Devices).
+    let Some((domain, rest)) = id.split_once(':') else {
+        return false;
+    };
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let shape = |(at, byte): (usize, u8)| match at {
-        4 | 7 => byte == b':',
-        10 => byte == b'.',
+        2 => byte == b':',
+        5 => byte == b'.',
         _ => byte.is_ascii_hexdigit(),
     };
-    id.len() == 12 && id.bytes().enumerate().all(shape)
+    (4..=8).contains(&domain.len()) && is_hex(domain) && rest.len() == 7 && rest.bytes().enumerate().all(shape)
 }
 
 /// -1 is no node.

@@ -83,7 +83,7 @@ pub struct Resource {
     pub healthy: BTreeSet<String>,
     /// The IDs of the others.
     pub unhealthy: BTreeSet<String>,
-    /// Of both.
+    /// The NUMA nodes of the healthy and of the unhealthy ones.
     pub nodes: NumaNodes,
     /// The number of the registration that counts.
     pub registration: u64,

@@ -14,9 +14,9 @@ const BUS: &str = "/sys/bus/pci/devices";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Of 10 vectors, of which a guest with 2 CPUs takes 5.
+    /// It has 10 vectors, and a guest with 2 CPUs takes 5.
     Card,
-    /// Of 5 vectors: one for administration, and one for each of the guest's CPUs.
+    /// It has 5 vectors: one for administration, and one for each of the guest's CPUs.
     Disk,
 }
 

@@ -24,11 +24,15 @@ pub(super) fn record(times: &mut Vec<LocatedTime>, now: &[Located], at: u64) {
             });
         }
     }
-    // A ring of another's making may have any number; the oldest that ended go first.
-    while times.len() > 2 * MAX_TIMES
-        && let Some(ended) = times.iter().position(|time| time.until_us > 0)
-    {
-        times.remove(ended);
+    // A ring of another's making may have any number.
+    limit(times, 2 * MAX_TIMES);
+}
+
+/// Removes the oldest times that ended, so that what often moves does not remove what stays where it is; without any that ended, the first.
+fn limit(times: &mut Vec<LocatedTime>, most: usize) {
+    while times.len() > most {
+        let ended = times.iter().position(|time| time.until_us > 0);
+        times.remove(ended.unwrap_or_default());
     }
 }
 
@@ -42,10 +46,10 @@ pub(super) fn end(times: &mut Vec<LocatedTime>, state: &str, at: u64) {
 /// The times that are in this period. One that ends after it has not ended.
 pub(super) fn finish(mut times: Vec<LocatedTime>, since_us: u64, until_us: u64) -> Vec<LocatedTime> {
     times.retain(|time| (time.until_us == 0 || time.until_us > since_us) && time.located.since_us <= until_us);
+    limit(&mut times, MAX_TIMES);
     for time in times.iter_mut().filter(|time| time.until_us > until_us) {
         time.until_us = 0;
     }
-    times.drain(..times.len().saturating_sub(MAX_TIMES));
     let order = |time: &LocatedTime| {
         let part = time.located.part.known().map_or(u8::MAX, |part| part as u8);
         (part, time.located.name.clone(), time.located.since_us)
@@ -68,6 +72,24 @@ mod tests {
             since_us,
             ..Located::default()
         }
+    }
+
+    #[test]
+    fn what_often_moves_does_not_remove_what_stays() {
+        let cpus = Located {
+            part: Part::Cpus.into(),
+            since_us: 1,
+            ..Located::default()
+        };
+        let mut times = Vec::new();
+        for hour in 1..=300u64 {
+            let near = if hour % 2 == 0 { 100 } else { 90 };
+            record(&mut times, &[cpus.clone(), memory(near, hour)], hour);
+        }
+        let times = finish(times, 0, 1000);
+        assert_eq!(times.len(), MAX_TIMES);
+        assert!(times.iter().any(|time| time.located == cpus && time.until_us == 0));
+        assert!(times.iter().any(|time| time.located.since_us == 300));
     }
 
     #[test]

@@ -168,9 +168,12 @@ fn interrupts(locality: &Locality) -> Option<Row> {
         1 => "1 vector".to_owned(),
         count => format!("{count} vectors"),
     };
-    let details = match goes.is_empty() {
-        true => vectors,
-        false => format!("{vectors}, now to {}", super::list(&goes)),
+    let known = interrupts.targets.values().copied().fold(0u32, u32::saturating_add);
+    let details = match (goes.is_empty(), known < interrupts.vectors) {
+        (true, _) => vectors,
+        // The others may go to several NUMA nodes.
+        (false, true) => format!("{vectors}, {known} of them now to {}", super::list(&goes)),
+        (false, false) => format!("{vectors}, now to {}", super::list(&goes)),
     };
     Some(Row {
         details,

@@ -237,8 +237,13 @@ fn a_vm_with_a_vgpu_has_its_resource_and_its_interrupts() {
     let bundle = "run/containerd/io.containerd.runtime.v2.task/k8s.io/c1/config.json";
     write(
         bundle,
-        r#"{"linux": {"devices": [{"path": "/dev/vfio/77"}, {"path": "/dev/vfio/78"}]}}"#,
+        r#"{"linux": {"devices": [{"type": "c", "major": 243, "minor": 77}, {"type": "c", "major": 243, "minor": 78}]}}"#,
     );
+    fs::create_dir_all(root.path().join("sys/dev/char")).unwrap();
+    for group in [77, 78] {
+        let link = root.path().join(format!("sys/dev/char/243:{group}"));
+        symlink(format!("../../devices/virtual/vfio/{group}"), link).unwrap();
+    }
     write(
         "proc/interrupts",
         "           CPU0       CPU1\n 40:          3          1  IR-PCI-MSIX-0000:41:00.4  0-edge  vfio-msix[0](0000:41:00.4)\n",

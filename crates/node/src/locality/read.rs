@@ -74,7 +74,9 @@ impl<'a> Reading<'a> {
     /// What cannot be read counts as nothing: an instance may end at any moment.
     fn one(&self, vm: Vm<'_>) -> Locality {
         let mut memory = Memory::new();
-        for cgroup in [vm.scope, vm.origin] {
+        // With a tree in place both are the same cgroup.
+        let origin = (vm.origin != vm.scope).then_some(vm.origin);
+        for cgroup in [vm.scope].into_iter().chain(origin) {
             let read = |file| self.cgroups.read(cgroup, file).unwrap_or_default();
             add_memory(&mut memory, &read(File::MemoryNumaStat));
             for size in &self.pages {

@@ -13,7 +13,19 @@ use crate::locality::{MemoryKind, MemoryOnlyNode};
 pub(in crate::locality) fn nodes(root: &Path) -> BTreeMap<u32, MemoryOnlyNode> {
     let folder = root.join("sys/devices/system/node");
     let (with_memory, with_cpus) = (list(&folder.join("has_memory")), list(&folder.join("has_cpu")));
-    let only: Vec<u32> = with_memory.iter().filter(|node| !with_cpus.contains(*node)).collect();
+    // A node whose CPUs are all offline is not in `has_cpu`, and keeps its links to them.
+    let has_offline_cpus = |node: u32| {
+        let links = fs::read_dir(folder.join(format!("node{node}")));
+        let mut names = links.into_iter().flatten().flatten().map(|link| link.file_name());
+        names.any(|name| {
+            let number = name.to_str().and_then(|name| name.strip_prefix("cpu"));
+            number.is_some_and(|number| number.parse::<u32>().is_ok())
+        })
+    };
+    let only: Vec<u32> = with_memory
+        .iter()
+        .filter(|node| !with_cpus.contains(*node) && !has_offline_cpus(*node))
+        .collect();
     if only.is_empty() || with_cpus.is_empty() {
         return BTreeMap::new();
     }

@@ -61,8 +61,8 @@ pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
     let attached = localities.instances.iter();
     let attached = attached.filter_map(|(pod, locality)| Some(format!("{pod}: {}", locality.attached_note()?)));
     checks.extend(attached.map(|found| {
-        let cure = "kubelet's reservedMemory without these nodes, and memoryManagerPolicy: Static, keep a VM off them \
-                    (/usr/share/doc/steliad/locality.md)";
+        let cure = "memoryManagerPolicy: Static, with all memory of these nodes in kubelet's reservedMemory and kubeReserved, keeps a VM \
+                    off them (/usr/share/doc/steliad/locality.md)";
         advice(found, cure)
     }));
     if let Some(why) = &localities.devices_unknown {

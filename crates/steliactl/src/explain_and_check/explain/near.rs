@@ -30,13 +30,16 @@ pub(super) fn near(description: &Description, pod: &str, instance: &Instance) ->
                 Some(only) => format!(", {}", only.words()),
                 None => String::new(),
             },
-            (false, Place::Remote) => ", away from its CPUs".to_owned(),
+            (false, Place::Remote) => ", remote from its CPUs".to_owned(),
         };
         facts.say(format!("{} on NUMA node {node}{own}", size(memory.counted())), MEMORY);
     }
     let place = |node: Option<u32>| match node {
-        Some(node) if locality.is_own(node) => format!("on NUMA node {node}, its CPUs' own"),
-        Some(node) => format!("on NUMA node {node}, away from its CPUs"),
+        Some(node) => match locality.place(node) {
+            Place::Near => format!("on NUMA node {node}, its CPUs' own"),
+            Place::Attached => format!("on NUMA node {node}, attached"),
+            Place::Remote => format!("on NUMA node {node}, remote from its CPUs"),
+        },
         None => "on an unknown NUMA node".to_owned(),
     };
     for device in &locality.devices {

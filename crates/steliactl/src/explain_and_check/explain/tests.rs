@@ -93,8 +93,8 @@ fn an_isolated_vm_of_kubelets_has_its_whole_story() {
     guest node 0: vCPUs 0-1 on CPUs 4-5 of NUMA node 1  the vCPUs' properties, as attached
 
     Memory and devices
-    1.0 GiB on NUMA node 0, away from its CPUs  memory.numa_stat
-    1.0 GiB on NUMA node 1, its CPUs' own       memory.numa_stat
+    1.0 GiB on NUMA node 0, remote from its CPUs  memory.numa_stat
+    1.0 GiB on NUMA node 1, its CPUs' own         memory.numa_stat
     ");
 }
 
