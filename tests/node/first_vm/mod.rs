@@ -50,7 +50,7 @@ const LIKE_VM: &str = "vm-readiness-gate";
 /// Made as in a cluster, by containerd and runc, which takes longer: what has no privileges.
 const OF_RUNC: [&str; 4] = ["vm", "vm-userns", "vm-libvirt", "vm-qemu"];
 /// Objects that are no VMs.
-const NOT_RUN: [&str; 3] = ["kubelet-config", "quota", "vm-policy"];
+const NOT_RUN: [&str; 4] = ["kubelet-config", "kubelet-config-best-effort", "quota", "vm-policy"];
 
 const IMAGES: &str = "/run/kubelet-standin/images";
 /// Of the NUMA node whose CPUs the first of a round is given: no memory manager looks at that here.
