@@ -96,6 +96,10 @@ impl CounterReader for KernelCounters {
         let kubelet = KubeletConfig::default().root_dir;
         let cgroups = &*self.system.cgroups;
         let found = localities(cgroups, view, self.system.root(), &kubelet, |pod| pods.contains(pod));
+        // Devices that cannot be read now have not moved.
+        if found.devices_unknown.is_some() {
+            return BTreeMap::new();
+        }
         let all = found.instances.into_iter();
         all.filter_map(|(pod, locality)| Some((PodUid::parse(&pod).ok()?, recorded(&locality))))
             .collect()

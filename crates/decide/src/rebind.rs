@@ -239,7 +239,12 @@ impl Assignments {
                     && then.away <= own.away
                     && then.misbound <= own.misbound
                     && then.exclusivity_loss <= own.exclusivity_loss;
-                if no_worse && disorder < before && self.nobody_else_worse(&after, pod) {
+                // Where nothing binds the memory it stays on the nodes of the present CPUs, whatever is nearer to the devices elsewhere.
+                let leaves_memory = self.owners.get(pod).is_some_and(|owner| {
+                    let (now, new) = (self.host.nodes_of(&owner.cpus), self.host.nodes_of(&answer.cpus));
+                    owner.memory.is_empty() && then.away < own.away && !new.is_subset(&now)
+                });
+                if no_worse && !leaves_memory && disorder < before && self.nobody_else_worse(&after, pod) {
                     let step = Move {
                         pod: pod.clone(),
                         from: from.clone(),

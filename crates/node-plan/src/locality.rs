@@ -93,7 +93,10 @@ impl Locality {
             let devices = state.resources.get(resource)?;
             fewest(
                 chosen.ids.len(),
-                devices.values().flat_map(|device| device.nodes.iter().copied()),
+                devices
+                    .values()
+                    .filter(|device| device.healthy)
+                    .flat_map(|device| device.nodes.iter().copied()),
             )
         });
         let by_cpus = fewest(cpus.len(), subject.topology.cpus.values().map(|cpu| cpu.node));

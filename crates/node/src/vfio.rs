@@ -49,8 +49,8 @@ pub fn without_shared<K: Ord>(devices: BTreeMap<K, BTreeSet<String>>) -> BTreeMa
     all.filter(|(_, devices)| !devices.is_empty()).collect()
 }
 
-/// The folders in `/sys` of the PCI devices behind a character device, each with the device's address as its name: all that are in a group
-/// (`/dev/vfio/GROUP`), also those that are no VFIO driver's, or the device of `/dev/vfio/devices/vfioN` (Documentation/driver-api/vfio.rst).
+/// The folders in `/sys` of the devices behind a character device, each with the device's address as its name: those of a group
+/// (`/dev/vfio/GROUP`) that VFIO has, or the device of `/dev/vfio/devices/vfioN` (Documentation/driver-api/vfio.rst).
 /// By number, because a container may name its device nodes as it likes: `/sys/dev/char/MAJOR:MINOR` links to `…/vfio/GROUP`, or to
 /// `…/ADDRESS/vfio-dev/vfioN`.
 pub fn behind(sys: &Path, (major, minor): (u32, u32)) -> Vec<PathBuf> {
@@ -60,11 +60,10 @@ pub fn behind(sys: &Path, (major, minor): (u32, u32)) -> Vec<PathBuf> {
     match (parts.next(), parts.next(), parts.next()) {
         (Some(group), Some("vfio"), _) => {
             let found = fs::read_dir(sys.join("kernel/iommu_groups").join(group).join("devices"));
+            let found = found.into_iter().flatten().flatten();
             found
-                .into_iter()
-                .flatten()
-                .flatten()
                 .map(|entry| entry.path())
+                .filter(|path| is_given_away(path))
                 .collect()
         }
         (Some(_), Some("vfio-dev"), Some(_)) => {
@@ -74,6 +73,17 @@ pub fn behind(sys: &Path, (major, minor): (u32, u32)) -> Vec<PathBuf> {
         // `/dev/vfio/vfio` is the container of groups, no group.
         _ => Vec::new(),
     }
+}
+
+/// Whether VFIO has the device: others in its group, such as bridges, belong to the host. A driver of any name may hand its device to VFIO, which then
+/// makes `vfio-dev` in its folder (since Linux 6.1). A mediated device is alone in its group.
+fn is_given_away(device: &Path) -> bool {
+    if device.join("vfio-dev").exists() || device.join("mdev_type").exists() {
+        return true;
+    }
+    let driver = fs::read_link(device.join("driver")).ok();
+    let driver = driver.as_ref().and_then(|driver| driver.file_name()?.to_str());
+    driver.is_some_and(|driver| driver.contains("vfio"))
 }
 
 /// `name` is relative to `/dev/vfio`.
@@ -119,6 +129,17 @@ mod tests {
         for (group, address) in groups {
             let devices = sys.join("kernel/iommu_groups").join(group).join("devices");
             fs::create_dir_all(devices.join(address)).unwrap();
+            symlink(
+                "../../../bus/pci/drivers/vfio-pci",
+                devices.join(address).join("driver"),
+            )
+            .unwrap();
+        }
+        // A bridge, and a device that the host has back.
+        for (address, driver) in [("0000:3a:00.0", "pcieport"), ("0000:3b:00.2", "mlx5_core")] {
+            let device = sys.join("kernel/iommu_groups/12/devices").join(address);
+            fs::create_dir_all(&device).unwrap();
+            symlink(format!("../../../bus/pci/drivers/{driver}"), device.join("driver")).unwrap();
         }
         fs::create_dir_all(sys.join("dev/char")).unwrap();
         let links = [

@@ -142,6 +142,9 @@ fn a_vm_moves_to_its_devices_and_never_away_from_them() {
     let mut host = empty();
     with(&mut host, 1, "2-3", CpuBindPolicy::FullPcpus);
     host.first_mut().record.devices = [1].into();
+    // Its memory would stay behind.
+    assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
+    host.first_mut().record.mems = "0-1".into();
     let moves = all(&host, &policies(), &RebindScope::Node);
     let first = &moves[0];
     assert!(["4-5", "6-7"].contains(&first.to.to_string().as_str()), "{first:?}");

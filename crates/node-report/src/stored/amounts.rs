@@ -11,6 +11,8 @@ use crate::memory_and_devices::Devices;
 
 /// Limit of the devices of a resource on a NUMA node that are believed.
 const MAX_DEVICES: u64 = 4096;
+/// Limit of the devices of an object that are believed: the planner has a value for each of them.
+const MAX_OBJECT_DEVICES: u64 = 16_384;
 
 /// What each NUMA node has, by resource.
 pub(super) fn amounts(zones: &[StoredZone]) -> Result<BTreeMap<u32, BTreeMap<String, Amounts>>, StoredError> {
@@ -43,21 +45,24 @@ pub(super) fn amounts(zones: &[StoredZone]) -> Result<BTreeMap<u32, BTreeMap<Str
     Ok(all)
 }
 
-/// The devices among these amounts: resources with a domain.
+/// The devices among these amounts: resources with a domain. Beyond [`MAX_OBJECT_DEVICES`] none are counted.
 pub(super) fn devices(zones: &BTreeMap<u32, BTreeMap<String, Amounts>>) -> BTreeMap<u32, BTreeMap<String, Devices>> {
-    let whole = |amount: Quantity| usize::try_from(amount.value().min(MAX_DEVICES)).unwrap_or_default();
-    let of_zone = |(node, resources): (&u32, &BTreeMap<String, Amounts>)| {
-        let devices = resources.iter().filter(|(name, _)| name.contains('/'));
-        let devices = devices.map(|(name, amounts)| {
-            let all = whole(amounts.allocatable);
-            let free = whole(amounts.available).min(all);
-            (name.clone(), Devices { all, free })
-        });
-        (*node, devices.collect::<BTreeMap<_, _>>())
-    };
-    zones
+    let mut left = MAX_OBJECT_DEVICES;
+    let mut found: BTreeMap<u32, BTreeMap<String, Devices>> = BTreeMap::new();
+    let all = zones
         .iter()
-        .map(of_zone)
-        .filter(|(_, devices)| !devices.is_empty())
-        .collect()
+        .flat_map(|(node, resources)| resources.iter().map(move |one| (*node, one)));
+    for (node, (name, amounts)) in all.filter(|(_, (name, _))| name.contains('/')) {
+        let whole = |amount: Quantity| amount.value().min(MAX_DEVICES);
+        let all = whole(amounts.allocatable).min(left);
+        left -= all;
+        let free = whole(amounts.available).min(all);
+        let number = |count: u64| usize::try_from(count).unwrap_or_default();
+        let devices = Devices {
+            all: number(all),
+            free: number(free),
+        };
+        found.entry(node).or_default().insert(name.clone(), devices);
+    }
+    found
 }

@@ -22,6 +22,13 @@ fn open_devices(proc: &Path, pid: u32) -> Vec<(u32, u32)> {
     let open = fs::read_dir(proc.join(pid.to_string()).join("fd"));
     let open = open.into_iter().flatten().flatten();
     let numbers = open.filter_map(|entry| {
+        // A descriptor on a file system of the pod's is not followed: its server may never answer.
+        let is_device = fs::read_link(entry.path()).is_ok_and(|path| path.starts_with("/dev"));
+        // O_PATH opens what the container is not allowed to use.
+        let info = fs::read_to_string(proc.join(format!("{pid}/fdinfo")).join(entry.file_name())).unwrap_or_default();
+        if !is_device || is_path_only(&info) {
+            return None;
+        }
         let file = fs::metadata(entry.path()).ok()?;
         let number = file.rdev();
         let parts = (rustix::fs::major(number), rustix::fs::minor(number));
@@ -30,17 +37,19 @@ fn open_devices(proc: &Path, pid: u32) -> Vec<(u32, u32)> {
     numbers.collect()
 }
 
-/// The devices behind a character device that have a VFIO driver; others in an IOMMU group, such as bridges, belong to the host. A mediated
-/// device is alone in its group, and its driver has any name.
+/// Whether a descriptor was opened with O_PATH: `flags` of its fdinfo, in octal (proc_pid_fdinfo(5)).
+fn is_path_only(fdinfo: &str) -> bool {
+    let flags = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & rustix::fs::OFlags::PATH.bits() != 0)
+}
+
+/// The devices behind a character device.
 fn of_number(sys: &Path, number: (u32, u32)) -> Vec<String> {
-    let found = behind(sys, number).into_iter().filter_map(|path| {
-        let driver = fs::read_link(path.join("driver")).ok();
-        let driver = driver.as_ref().and_then(|driver| driver.file_name()?.to_str());
-        let is_vfio = driver.is_some_and(|driver| driver.contains("vfio"));
-        let is_mediated = path.join("mdev_type").exists();
-        (is_vfio || is_mediated).then(|| Some(path.file_name()?.to_str()?.to_owned()))?
-    });
-    found.collect()
+    let found = behind(sys, number).into_iter();
+    found
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .collect()
 }
 
 #[cfg(test)]
