@@ -214,7 +214,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
     tokio::spawn(vm_capacity::run(handle.clone(), cancel.clone()));
     let (sender, signals) = mpsc::unbounded_channel();
     tokio::spawn(dbus::emit_ledger_signals(bus.clone(), signals));
-    let backend = Arc::new(ledger::KernelBackend::new(handle.system()));
+    let backend = Arc::new(ledger::KernelBackend::new(handle.system(), handle.settings()));
     let ledger = tokio::spawn(ledger::run(handle.clone(), backend, sender, cancel.clone()));
     let mut views = handle.watch();
     notify(&[NotifyState::Ready]);

@@ -170,8 +170,8 @@ mod tests {
         let located = Located {
             part: Part::Memory.into(),
             nodes: vec![(0, 97), (1, 3)],
-            near: 97,
-            attached: 0,
+            near_percent: 97,
+            attached_percent: 0,
             since_us: 10,
             ..Located::default()
         };

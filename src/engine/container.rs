@@ -11,8 +11,7 @@ use stelia_cpus::CpuSet;
 use stelia_decide::Instance;
 pub(super) use stelia_decide::admission::NOT_THE_CALLERS;
 use stelia_decide::admission::{Adopting, Candidate, CheckedClaim, Claim, first_process, take_housekeeping};
-use stelia_kubelet::devices::device_manager_state;
-use stelia_kubelet::{ContainerCgroup, DeviceManagerState, PodUid, QosClass};
+use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus};
 use stelia_node::containers::{
     all_containers, container_levels, container_request, least_limit_milli, limit_milli, live_containers_among,
@@ -22,6 +21,8 @@ use stelia_node::proc::{ProcError, TaskId};
 use stelia_node::{System, runtime_config};
 use stelia_record::IN_PLACE;
 use stelia_settings::Isolation;
+
+use super::device_record::DeviceRecord;
 
 /// A container with more processes than this is not looked at one by one: others wait meanwhile.
 const MAX_PROCESSES: usize = 4096;
@@ -145,13 +146,13 @@ pub(super) fn find_origin(
     }
 }
 
-/// Read what admission must know of the container. `kubelet`: kubelet's root directory, where steliad chooses the CPUs.
+/// Read what admission must know of the container. `record`: kubelet's record of devices with kubelet's root directory, where steliad chooses the CPUs.
 pub(super) fn candidate(
     system: &System,
     request: &RegisterRequest,
     origin: CgroupPath,
     container: ContainerCgroup,
-    kubelet: Option<&Path>,
+    record: Option<(&mut DeviceRecord, &Path)>,
 ) -> Result<Candidate, Error> {
     let cgroups = &*system.cgroups;
     let cpus = cgroups.read(&origin, File::Cpus)?;
@@ -198,7 +199,10 @@ pub(super) fn candidate(
     };
     let mems = optional(cgroups.read(&origin, File::Mems))?.unwrap_or_default();
     let written = runtime_config::container(&system.run, &container);
-    let devices = kubelet.map(|kubelet| device_nodes(system, kubelet, &container.pod, written.name.as_deref()));
+    let devices = record.map_or_else(
+        || Ok(BTreeSet::new()),
+        |(record, kubelet)| record.nodes((system.root(), kubelet), &container.pod, written.name.as_deref()),
+    );
     let request_of_cpus = container_request(cgroups, &origin, written.shares)?;
     let own = Some(container.container_id.as_str());
     let live_containers =
@@ -212,6 +216,7 @@ pub(super) fn candidate(
         container,
         cpus,
         mems,
+        devices_unknown: devices.as_ref().err().cloned(),
         devices: devices.unwrap_or_default(),
         processes,
         elsewhere,
@@ -224,21 +229,6 @@ pub(super) fn candidate(
         needs_anchor: request.adopting.is_none(),
         caller,
     })
-}
-
-/// The NUMA nodes of a container's devices; those of its pod, where its name is not known. None while kubelet's record cannot be used: the CPUs are then
-/// chosen without them.
-fn device_nodes(system: &System, kubelet: &Path, pod: &PodUid, name: Option<&str>) -> BTreeSet<u32> {
-    let path = device_manager_state(system.root(), kubelet);
-    let state = std::fs::read(path).ok();
-    let state = state
-        .and_then(|bytes| DeviceManagerState::parse(&bytes).ok())
-        .unwrap_or_default();
-    let own = state
-        .entries
-        .iter()
-        .filter(|entry| entry.pod == *pod && name.is_none_or(|name| entry.container == name));
-    own.flat_map(|entry| entry.devices.keys().copied().flatten()).collect()
 }
 
 /// The CPU lists of the containers on this host that run.

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::calls::{Asker, Call, Calls};
+use super::device_record::DeviceRecord;
 use super::fair_share::RecentLooks;
 use super::handle::{Handle, Message};
 use super::inbox::Inbox;
@@ -92,6 +93,7 @@ impl Engine {
             },
             instance_log: InstanceLog::default(),
             jobs: Jobs::default(),
+            devices: DeviceRecord::default(),
             firing: FiringInterrupts::default(),
             shown_settings,
             audits: handle.audits.clone(),

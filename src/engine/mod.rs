@@ -10,7 +10,7 @@
 //! | `pod_rate_limits` | how often a pod may register, or have itself audited |
 //! | `fair_share` | how often the engine looked at each pod's instance of late; pods with many looks wait for others |
 //! | `picture` (`read_node`, `read_instance`) | what is known, and its parts read again |
-//! | `read_cgroups`, `outside_units`, `read_limits`, `sibling_containers`, `kubelet_file` | reading cgroups, units outside and workers, limits, other containers, kubelet's file |
+//! | `read_cgroups`, `outside_units`, `read_limits`, `sibling_containers`, `kubelet_file`, `device_record` | reading cgroups, units outside and workers, limits, other containers, kubelet's files |
 //! | `delayed_condition`, `kvm_threads` | conditions that count after a delay; threads that KVM makes after the guest has started |
 //! | `vmm_exit` | the exit of a VMM whose container's own cgroup is the partition |
 //! | `turn`, `pass`, `pass_log` | one turn; the turns from the first with work to the last, and what they did |
@@ -38,6 +38,7 @@ mod container;
 mod delayed_condition;
 #[cfg(test)]
 mod described_tests;
+mod device_record;
 mod drift;
 mod event_loop;
 mod events;

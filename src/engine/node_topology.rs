@@ -15,7 +15,7 @@ use stelia_model as model;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups};
 use stelia_node::{System, containers};
 use stelia_node_report::fingerprint::Method;
-use stelia_node_report::memory_and_devices::{self, LivePods};
+use stelia_node_report::memory_and_devices::{self, DevicePlaces, LivePods};
 use stelia_node_report::name::{self, NameError};
 use stelia_node_report::profile::{self, Profile};
 use stelia_node_report::{ApiVersion, Facts, NodeResourceTopology, Pod, numa};
@@ -189,7 +189,10 @@ fn devices(facts: &mut Facts, living: LivePods<'_>, root: &Path, kubelet: &Path)
     let Some(Some(state)) = note(&mut facts.problems, state(&path, DeviceManagerState::parse)) else {
         return BTreeSet::new();
     };
-    facts.devices = memory_and_devices::devices(&state, living, |id| memory_and_devices::pci_node(&sys, id));
+    facts.devices = memory_and_devices::devices(&state, living, |resource| {
+        let places = DevicePlaces::new(&sys, &state, resource);
+        move |id: &str| places.node(id)
+    });
     let reported = |resource: &str| facts.devices.values().any(|devices| devices.contains_key(resource));
     let entries = state.entries.into_iter().filter(|entry| reported(&entry.resource));
     entries.map(|entry| entry.pod).collect()

@@ -14,6 +14,7 @@ use stelia_settings::Settings;
 use tokio::sync::watch;
 
 use super::calls::Calls;
+use super::device_record::DeviceRecord;
 use super::fair_share::RecentLooks;
 use super::inbox::Inbox;
 use super::instance_log::InstanceLog;
@@ -50,6 +51,8 @@ pub(super) struct State {
     pub(super) view_writer: ViewWriter,
     pub(super) instance_log: InstanceLog,
     pub(super) jobs: Jobs,
+    /// kubelet's record of devices.
+    pub(super) devices: DeviceRecord,
     /// Which interrupts fire on VMs' CPUs.
     pub(super) firing: FiringInterrupts,
     /// The settings, for the tasks beside the engine that follow them.

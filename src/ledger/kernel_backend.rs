@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stelia_api::located::Located;
-use stelia_kubelet::PodUid;
-use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::{PodUid, home};
 use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::entry::{Entry, Event};
 use stelia_ledger::replay::LedgerState;
@@ -18,14 +17,16 @@ use stelia_ledger::verdict::Verdict;
 use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::clock::{now_us, since_boot};
-use stelia_node::locality::recorded;
+use stelia_node::locality::{InterruptCounters, recorded};
 use stelia_node::{System, vfio};
+use stelia_settings::Settings;
+use tokio::sync::watch;
 
 use super::LedgerBackend;
 use super::accounts::AccountReader;
 use super::attribution::{QuietTracer, Tracer};
+use super::counter_reader::CounterReader;
 use super::open_ring::{OpenedRing, RingOpener, RingWriter};
-use super::thread::CounterReader;
 use crate::engine::localities;
 
 /// The directory of the ring if systemd did not start the daemon, the same as by the unit's `StateDirectory=`.
@@ -38,14 +39,16 @@ const HEAD_SEARCH_US: u64 = 2 * 86_400_000_000;
 /// The kernel's counters, and the ring in the state directory.
 pub(crate) struct KernelBackend {
     system: System,
+    settings: watch::Receiver<Arc<Settings>>,
     directory: PathBuf,
 }
 
 impl KernelBackend {
-    pub(crate) fn new(system: &System) -> Self {
+    pub(crate) fn new(system: &System, settings: watch::Receiver<Arc<Settings>>) -> Self {
         let directory = std::env::var_os("STATE_DIRECTORY").filter(|directory| !directory.is_empty());
         Self {
             system: system.clone(),
+            settings,
             directory: directory.map_or_else(|| DEFAULT_DIRECTORY.into(), PathBuf::from),
         }
     }
@@ -56,6 +59,9 @@ impl LedgerBackend for KernelBackend {
         Box::new(KernelCounters {
             reader: Reader::new(self.system.root()),
             system: self.system.clone(),
+            settings: self.settings.clone(),
+            kubelet: home::ROOTS[0].into(),
+            interrupts: BTreeMap::new(),
         })
     }
 
@@ -75,6 +81,11 @@ impl LedgerBackend for KernelBackend {
 struct KernelCounters {
     reader: Reader,
     system: System,
+    settings: watch::Receiver<Arc<Settings>>,
+    /// kubelet's root directory, as set or last found.
+    kubelet: PathBuf,
+    /// The interrupts' counters of VMs when they were last located.
+    interrupts: BTreeMap<PodUid, InterruptCounters>,
 }
 
 impl CounterReader for KernelCounters {
@@ -91,18 +102,36 @@ impl CounterReader for KernelCounters {
         vfio::devices_of(&self.system, origin)
     }
 
-    fn located(&self, view: &model::Node, pods: &BTreeSet<PodUid>) -> BTreeMap<PodUid, Vec<Located>> {
-        // Its own directory is only asked for a record of devices; looking for kubelet among all processes is more than that is worth.
-        let kubelet = KubeletConfig::default().root_dir;
-        let cgroups = &*self.system.cgroups;
-        let found = localities(cgroups, view, self.system.root(), &kubelet, |pod| pods.contains(pod));
+    fn located(
+        &mut self,
+        view: &model::Node,
+        pods: &BTreeSet<PodUid>,
+        record: &BTreeMap<String, Vec<Located>>,
+    ) -> BTreeMap<PodUid, Vec<Located>> {
+        let (cgroups, root) = (&*self.system.cgroups, self.system.root());
+        // Where it is not clear which is kubelet's, it is the one before.
+        let setting = self.settings.borrow().kubelet_root.clone();
+        if let Ok(path) = home::by_setting(&setting, root, Some(&self.kubelet)) {
+            self.kubelet = path;
+        }
+        let found = localities(cgroups, view, root, &self.kubelet, |pod| pods.contains(pod));
         // Devices that cannot be read now have not moved.
         if found.devices_unknown.is_some() {
             return BTreeMap::new();
         }
-        let all = found.instances.into_iter();
-        all.filter_map(|(pod, locality)| Some((PodUid::parse(&pod).ok()?, recorded(&locality))))
-            .collect()
+        self.interrupts.retain(|pod, _| view.instances.contains_key(pod));
+        let mut all = BTreeMap::new();
+        for (uid, locality) in found.instances {
+            let Ok(pod) = PodUid::parse(&uid) else { continue };
+            let now = locality.interrupts.as_ref();
+            let before = now.and_then(|now| self.interrupts.insert(pod.clone(), now.counters.clone()));
+            let fired = now
+                .zip(before)
+                .map(|(now, before)| now.fired_since(&before, &view.topology));
+            let record = record.get(&uid).map_or(&[][..], Vec::as_slice);
+            all.insert(pod, recorded(&locality, fired.unwrap_or_default(), record));
+        }
+        all
     }
 }
 

@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use stelia_api::located::Located;
 use stelia_kubelet::PodUid;
 use stelia_ledger::recorder::Vm;
 use stelia_model as model;
 use tokio::sync::watch;
 
+use super::counter_reader::CounterReader;
 use super::queue::ReadReason;
 use super::target::{Targets, VmTarget};
-use super::thread::CounterReader;
 
 pub(super) struct Locator {
     views: watch::Receiver<Arc<model::Node>>,
@@ -27,13 +28,14 @@ impl Locator {
         }
     }
 
-    /// Read where the parts of VMs are. `all`: of all that have CPUs of their own and whose threads have settled.
+    /// Read where the parts of VMs are. `all`: of all that have CPUs of their own and whose threads have settled. `reader` is also given the last
+    /// record of each.
     pub(super) fn locate(
         &mut self,
         (reason, all): (ReadReason, bool),
         targets: &Targets,
         settling: &BTreeSet<String>,
-        reader: &dyn CounterReader,
+        (reader, recorded): (&mut dyn CounterReader, &BTreeMap<String, Vec<Located>>),
         vms: &mut BTreeMap<String, Vm>,
     ) {
         self.located.retain(|pod, _| targets.contains_key(pod));
@@ -46,7 +48,7 @@ impl Locator {
             return;
         }
         let view = self.views.borrow().clone();
-        for (pod, parts) in reader.located(&view, &wanted) {
+        for (pod, parts) in reader.located(&view, &wanted, recorded) {
             if let (Some(vm), Some(target)) = (vms.get_mut(pod.as_str()), targets.get(&pod)) {
                 vm.located = Some(parts);
                 self.located.insert(pod, target.clone());

@@ -11,6 +11,7 @@
 //! | `queue`, `thread` | the work for the ledger's thread, and that thread |
 //! | `locator` | which VMs' parts are located, and when |
 //! | `open_ring` | the ring's files, behind traits |
+//! | `counter_reader` | the kernel's counters, behind a trait |
 //! | `kernel_backend` | `/proc`, the ring and the key, behind traits |
 //! | `accounts`, `visible_to_pods` | accounts and verdicts, computed from the files; what a pod may read of them |
 //! | `attribution` | the names of what ran: on demand, after an intrusion, or sampled |
@@ -18,6 +19,7 @@
 
 mod accounts;
 mod attribution;
+mod counter_reader;
 mod kernel_backend;
 mod locator;
 mod open_ring;
@@ -35,6 +37,7 @@ use stelia_ledger::entry::Event;
 
 pub(crate) use accounts::AccountReader;
 pub(crate) use attribution::Tracer;
+pub(crate) use counter_reader::CounterReader;
 pub(crate) use kernel_backend::KernelBackend;
 #[cfg(test)]
 pub(crate) use kernel_backend::RingDirectory;
@@ -42,7 +45,6 @@ pub(crate) use open_ring::RingOpener;
 #[cfg(test)]
 pub(crate) use open_ring::{OpenedRing, RingWriter};
 pub(crate) use task::run;
-pub(crate) use thread::CounterReader;
 
 /// The interface to the kernel and the state directory, which tests replace.
 pub(crate) trait LedgerBackend: Send + Sync {

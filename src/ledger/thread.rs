@@ -5,40 +5,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stelia_api::ledger::LedgerSummary;
-use stelia_api::located::Located;
 use stelia_kubelet::PodUid;
 use stelia_ledger::account::Account;
 use stelia_ledger::day;
 use stelia_ledger::entry::{Entry, Event};
-use stelia_ledger::recorder::{Draft, EntryRecorder};
-use stelia_ledger::sample::{CounterSample, Seat};
+use stelia_ledger::recorder::{Draft, EntryRecorder, Vm};
+use stelia_ledger::sample::CounterSample;
 use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
 use stelia_settings::LedgerSettings;
 use tokio::sync::{mpsc, watch};
 
+use super::counter_reader::CounterReader;
 use super::locator::Locator;
 use super::open_ring::{RingOpener, RingWriter};
 use super::queue::{ReadReason, Work, WorkQueue};
 use super::status;
 use super::target::{Targets, recorder_vms, settling};
 use crate::lasting_problem::LastingProblem;
-
-/// Reads the kernel's counters.
-pub(crate) trait CounterReader: Send {
-    /// # Errors
-    /// What cannot be read, and why.
-    fn read(&mut self, seats: &BTreeSet<Seat>) -> Result<CounterSample, String>;
-
-    /// The realtime clock and `CLOCK_BOOTTIME`, microseconds.
-    fn clocks(&self) -> (u64, u64);
-
-    /// PCI addresses of the VFIO devices of a container.
-    fn devices(&self, origin: &CgroupPath) -> BTreeSet<String>;
-
-    /// Where the parts of these VMs are. One that has ended is left out.
-    fn located(&self, view: &model::Node, pods: &BTreeSet<PodUid>) -> BTreeMap<PodUid, Vec<Located>>;
-}
 
 /// A message of the thread to the ledger's task.
 #[derive(Debug)]
@@ -206,15 +190,19 @@ impl LedgerThread {
         };
         if reason != ReadReason::Query {
             let all = ledger.writer.starts_segment() || ledger.recorder.is_heartbeat(&sample);
-            let reader = &*self.reader;
-            self.locator.locate((reason, all), targets, &settling, reader, &mut vms);
+            let recorded = ledger.recorder.located();
+            self.locator.locate(
+                (reason, all),
+                targets,
+                &settling,
+                (&mut *self.reader, recorded),
+                &mut vms,
+            );
             ledger.sign(sample.at_us);
-            match ledger
-                .recorder
-                .take_sample(&sample, &vms, ledger.writer.starts_segment())
-            {
-                Some(draft) => self.append(draft, targets),
-                None => self.works(),
+            let starts_segment = ledger.writer.starts_segment();
+            let draft = ledger.recorder.take_sample(&sample, &vms, starts_segment);
+            if self.write_sample(draft, targets) {
+                self.write_located(&sample, &vms, starts_segment, targets);
             }
         }
         if reason != ReadReason::Query && !for_caller {
@@ -225,16 +213,45 @@ impl LedgerThread {
         for_caller.then_some(entry)
     }
 
-    fn append(&mut self, mut draft: Draft, targets: &Targets) {
-        let Some(ledger) = &mut self.ledger else { return };
-        let appended = match ledger.writer.append(&mut draft.entry) {
-            Ok(appended) => appended,
-            Err(problem) => {
-                ledger.recorder.missed(&problem);
-                self.locator.forget();
-                return self.failed(problem);
+    /// Write the sample's entry, if one is due. Returns whether it could be written.
+    fn write_sample(&mut self, draft: Option<Draft>, targets: &Targets) -> bool {
+        let written = draft.map_or(Ok(()), |draft| self.append(draft, targets));
+        if let (Err(problem), Some(ledger)) = (&written, &mut self.ledger) {
+            ledger.recorder.missed(problem);
+        }
+        self.note_written(written)
+    }
+
+    /// Write where the parts of VMs are, after the sample's entry, unless it would begin a segment: the next sample's entry does. `all`: of all VMs.
+    fn write_located(&mut self, sample: &CounterSample, vms: &BTreeMap<String, Vm>, all: bool, targets: &Targets) {
+        let Some(ledger) = &self.ledger else { return };
+        match ledger.recorder.take_located(sample, vms, all) {
+            Some(_) if ledger.writer.starts_segment() => self.locator.forget(),
+            Some(draft) => {
+                let written = self.append(draft, targets);
+                self.note_written(written);
             }
+            None => {}
+        }
+    }
+
+    fn note_written(&mut self, written: Result<(), String>) -> bool {
+        match written {
+            Ok(()) => self.works(),
+            Err(problem) => {
+                self.locator.forget();
+                self.failed(problem);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn append(&mut self, mut draft: Draft, targets: &Targets) -> Result<(), String> {
+        let Some(ledger) = &mut self.ledger else {
+            return Ok(());
         };
+        let appended = ledger.writer.append(&mut draft.entry)?;
         ledger.last = Some((draft.entry.at, appended.seq, appended.hash));
         let (head, intrusions) = (ledger.head.take(), std::mem::take(&mut draft.intrusions));
         let accounts = ledger.recorder.committed(draft, appended.bytes);
@@ -245,8 +262,8 @@ impl LedgerThread {
         if let Some(head) = head {
             self.publish(head);
         }
-        self.works();
         self.send_intrusions(intrusions, targets);
+        Ok(())
     }
 
     /// Add the counts of a written entry to the summary for the metrics. VMs without CPUs of their own are removed from it.

@@ -10,6 +10,8 @@ use crate::Word;
 /// By how many percentage points a share may move before it counts as changed: a guest that touches and frees memory would otherwise
 /// change at every reading.
 const MAX_DRIFT_POINTS: u8 = 4;
+/// The same of interrupts: each reading counts those since the one before, which may be few.
+const MAX_INTERRUPT_DRIFT_POINTS: u8 = 25;
 /// Reports mark a part of which more than this share is remote.
 const MAX_REMOTE_PERCENT: u8 = 10;
 
@@ -37,9 +39,9 @@ pub struct Located {
     /// Each NUMA node with its share in percent, without those that round to 0. Empty where the node of a device is not known.
     pub nodes: Vec<(u32, u8)>,
     /// The share on the NUMA nodes of the VM's CPUs, in percent.
-    pub near: u8,
+    pub near_percent: u8,
     /// The share on nodes without CPUs that belong to those, in percent. What is neither is remote.
-    pub attached: u8,
+    pub attached_percent: u8,
     /// The first reading that found it so, microseconds since the epoch; 0: not recorded yet.
     pub since_us: u64,
 }
@@ -48,7 +50,7 @@ impl Located {
     /// What is neither near nor attached, in percent; `None` where the node is not known.
     pub fn remote(&self) -> Option<u8> {
         let known = !self.nodes.is_empty();
-        known.then(|| 100u8.saturating_sub(self.near.saturating_add(self.attached)))
+        known.then(|| 100u8.saturating_sub(self.near_percent.saturating_add(self.attached_percent)))
     }
 
     /// Whether more than 10 % of it is remote, which reports mark: a few pages of QEMU's own always are.
@@ -61,20 +63,33 @@ impl Located {
         self.part == other.part && self.name == other.name
     }
 
-    /// Whether the part is still where it was: a device and CPUs exactly, memory and interrupts within a few percentage points.
+    /// Whether the part is still where it was: a device and CPUs exactly, memory within a few percentage points. Interrupts within more, unless they
+    /// came to a NUMA node or left it.
     pub fn is_still(&self, now: &Self) -> bool {
         if !self.is_of(now) {
             return false;
         }
         if matches!(self.part.known(), Some(Part::Cpus | Part::Device)) {
-            return (&self.nodes, self.near, self.attached) == (&now.nodes, now.near, now.attached);
+            let shares = |one: &Self| (one.near_percent, one.attached_percent);
+            return (&self.nodes, shares(self)) == (&now.nodes, shares(now));
         }
         let nodes: BTreeSet<u32> = self.nodes.iter().chain(&now.nodes).map(|(node, _)| *node).collect();
-        let near = |a: u8, b: u8| a.abs_diff(b) <= MAX_DRIFT_POINTS;
-        near(self.near, now.near)
-            && near(self.attached, now.attached)
+        let drift = match self.part.known() {
+            Some(Part::Interrupts) => MAX_INTERRUPT_DRIFT_POINTS,
+            _ => MAX_DRIFT_POINTS,
+        };
+        let came = |a: u8, b: u8| a.min(b) <= MAX_DRIFT_POINTS && a.max(b) > MAX_REMOTE_PERCENT;
+        let about = |a: u8, b: u8| a.abs_diff(b) <= drift && !came(a, b);
+        about(self.near_percent, now.near_percent)
+            && about(self.attached_percent, now.attached_percent)
             && self.nodes.is_empty() == now.nodes.is_empty()
-            && nodes.into_iter().all(|node| near(self.on(node), now.on(node)))
+            && nodes.into_iter().all(|node| about(self.on(node), now.on(node)))
+    }
+
+    /// The NUMA nodes with more than a few percent of it.
+    pub fn main_nodes(&self) -> impl Iterator<Item = u32> {
+        let main = self.nodes.iter().filter(|(_, percent)| *percent > MAX_DRIFT_POINTS);
+        main.map(|(node, _)| *node)
     }
 
     /// The share on this node, in percent.
@@ -110,7 +125,7 @@ mod tests {
             part: part.into(),
             name: name.to_owned(),
             nodes: nodes.to_vec(),
-            near,
+            near_percent: near,
             ..Located::default()
         }
     }
@@ -130,7 +145,24 @@ mod tests {
         // What drifts is compared with the record, and not with the last reading: it cannot walk away unnoticed.
         let walked = [first[0].clone(), located(Part::Memory, "", &[(0, 92), (1, 8)], 92)];
         let now = moved(&recorded, &walked, 7).unwrap();
-        assert_eq!((now[0].since_us, now[1].since_us, now[1].near), (5, 7, 92));
+        assert_eq!((now[0].since_us, now[1].since_us, now[1].near_percent), (5, 7, 92));
+    }
+
+    #[test]
+    fn interrupts_have_moved_when_they_came_to_a_node_or_mostly_fire_on_another() {
+        let on = |share: u8| located(Part::Interrupts, "", &[(0, share), (1, 100 - share)], share);
+        for (recorded, now, is_still) in [
+            (60, 52, true),
+            (60, 80, true),
+            (60, 34, false),
+            (90, 10, false),
+            (100, 90, true),
+            (100, 89, false),
+            (89, 95, true),
+            (89, 96, false),
+        ] {
+            assert_eq!(on(recorded).is_still(&on(now)), is_still, "{recorded} and {now}");
+        }
     }
 
     #[test]
@@ -158,7 +190,7 @@ mod tests {
 
     #[test]
     fn what_a_newer_daemon_records_is_read() {
-        let text = r#"{"part":"cache","nodes":[[0,100]],"near":100,"ways":3}"#;
+        let text = r#"{"part":"cache","nodes":[[0,100]],"near_percent":100,"ways":3}"#;
         let read: Located = serde_json::from_str(text).unwrap();
         assert_eq!((read.part.name(), read.part.known(), read.since_us), ("cache", None, 0));
     }

@@ -19,7 +19,7 @@ use stelia_node_report::stored::Stored;
 
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;
-pub use devices::Meeting;
+pub use devices::DeviceLocality;
 
 /// Who chooses the CPUs of a node, ready to be asked.
 #[derive(Debug)]

@@ -165,7 +165,8 @@ fn fill(pod_request: &PodRequest, member: &Member, chooser: &Chooser, verdict: &
     }
 }
 
-const FILLED: [Column<Filled>; 7] = [
+/// The columns of the table.
+pub const COLUMNS: [Column<Filled>; 7] = [
     column("NODE", |node: &Filled| node.name.clone()).yields(1).shortens(),
     column("FIT", |node: &Filled| match (node.fits, node.or_more) {
         (Some(fits), true) => format!("{fits}+"),
@@ -221,8 +222,9 @@ impl Render for Plan {
             ("Fit", fit),
         ];
         if let (Some(together), Some(by_sum)) = (self.together, self.by_sum) {
-            let words =
-                format!("{together} with CPUs and devices on the same NUMA nodes; {by_sum} by the sums of both");
+            let words = format!(
+                "{together} with CPUs and devices on the same NUMA nodes; {by_sum} would fit if NUMA nodes did not count"
+            );
             lines.push(("Together", words));
         }
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
@@ -237,7 +239,7 @@ impl Render for Plan {
         if !shown.rows.is_empty() {
             let is_shown =
                 |column: &Column<Filled>| self.together.is_some() || ![TOGETHER, BY_SUM].contains(&column.heading());
-            let columns: Vec<Column<Filled>> = FILLED.into_iter().filter(is_shown).collect();
+            let columns: Vec<Column<Filled>> = COLUMNS.into_iter().filter(is_shown).collect();
             parts.push(table(&columns, &shown.rows, style));
         }
         if style.legend && shown.is_folded {

@@ -8,7 +8,7 @@ use stelia_node_plan::locality;
 use stelia_table::{Column, TextStyle, column, table};
 use stelia_text::excerpt;
 
-use crate::chooser::{Chooser, Meeting, Refusal};
+use crate::chooser::{Chooser, DeviceLocality, Refusal};
 use crate::cluster::{Member, without_domain};
 use crate::eligible;
 use crate::pod_request::PodRequest;
@@ -35,7 +35,7 @@ pub struct Verdict {
     /// The answer of who chooses its CPUs.
     pub placement: Result<(), Refusal>,
     /// Whether its CPUs and devices would be on the same NUMA nodes, if it is admitted; `None` also where that is not published.
-    pub meeting: Option<Meeting>,
+    pub device_locality: Option<DeviceLocality>,
     /// How much that answer says.
     pub basis: Basis,
 }
@@ -56,7 +56,7 @@ impl Verdict {
             fixed: fixed(pod_request, member),
             requests: requests.unwrap_or_default(),
             placement: chooser.admit(pod_request),
-            meeting: chooser.meeting(pod_request),
+            device_locality: chooser.device_locality(pod_request),
             basis: match chooser {
                 Chooser::Kubelet(_) | Chooser::Steliad(_) => Basis::Cpus,
                 Chooser::Amounts(_) => Basis::Amounts,
@@ -76,23 +76,26 @@ impl Verdict {
 
     /// Whether its CPUs and devices would be on the same NUMA nodes, if it has room.
     pub fn locality(&self) -> Option<locality::Verdict> {
-        let meeting = self.meeting.as_ref().filter(|_| self.has_room() == Some(true));
-        meeting.map(|meeting| meeting.verdict)
+        let device_locality = self.device_locality.as_ref().filter(|_| self.has_room() == Some(true));
+        device_locality.map(|locality| locality.verdict)
     }
 
     /// Where its CPUs and devices would be, if it has room and they would not be on the same NUMA nodes.
     pub fn apart(&self) -> Option<Refusal> {
-        let meeting = self.meeting.as_ref().filter(|_| self.has_room() == Some(true))?;
-        let what = match meeting.verdict {
+        let device_locality = self
+            .device_locality
+            .as_ref()
+            .filter(|_| self.has_room() == Some(true))?;
+        let what = match device_locality.verdict {
             locality::Verdict::OneNode | locality::Verdict::SameNodes => return None,
-            locality::Verdict::Spread => "CPUs and devices would be on more NUMA nodes than necessary",
-            locality::Verdict::Uncertain => "the device's plugin decides whether CPUs and devices meet",
+            locality::Verdict::Spread => "CPUs and devices would be on more NUMA nodes than necessary if all were free",
+            locality::Verdict::Uncertain => "CPUs and devices may not be on the same NUMA nodes",
             locality::Verdict::Apart => "CPUs and devices would not be on the same NUMA nodes",
-            locality::Verdict::NoCpus => "the devices' container has no CPUs of its own",
+            locality::Verdict::NoCpus => "the container with the devices has no exclusive CPUs",
         };
         Some(Refusal {
             what: what.to_owned(),
-            detail: meeting.words.clone(),
+            detail: device_locality.words.clone(),
         })
     }
 

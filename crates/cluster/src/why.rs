@@ -175,7 +175,8 @@ fn unplaced(pod_request: &PodRequest, cluster: &Cluster) -> Option<String> {
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-const NODES: [Column<Answer>; 5] = [
+/// The columns of the table.
+pub const COLUMNS: [Column<Answer>; 5] = [
     column("NODE", |answer: &Answer| answer.name.clone())
         .yields(1)
         .shortens(),
@@ -228,13 +229,16 @@ impl Render for WhyAnswer {
         }
         lines.push(("Room", self.room_in_words(style)));
         if let Some(together) = self.together {
-            let words = format!("CPUs and devices on the same NUMA nodes on {together} of {}", self.room);
+            let words = format!(
+                "on {together} of these {}, CPUs and devices would be on the same NUMA nodes",
+                counted(self.room, "node")
+            );
             lines.push(("Together", words));
         }
         lines.extend(self.assumed.iter().map(|assumed| ("Assumed", assumed.clone())));
         let mut parts = vec![properties(lines, style)];
         if style.wide {
-            parts.push(table(&NODES, &self.nodes, style));
+            parts.push(table(&COLUMNS, &self.nodes, style));
         } else {
             parts.push(table_of(&self.reasons, style));
             parts.push(table_of(&self.apart, style));

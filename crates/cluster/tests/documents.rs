@@ -137,6 +137,8 @@ fn the_man_page_says_what_help_says() {
         stelia_cluster::nodes::COLUMNS.map(|column| column.heading()).to_vec(),
         stelia_cluster::vms::COLUMNS.map(|column| column.heading()).to_vec(),
         stelia_cluster::health::COLUMNS.map(|column| column.heading()).to_vec(),
+        stelia_cluster::plan::COLUMNS.map(|column| column.heading()).to_vec(),
+        stelia_cluster::why::COLUMNS.map(|column| column.heading()).to_vec(),
     ];
     for heading in headings.concat() {
         assert!(

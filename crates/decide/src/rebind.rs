@@ -364,7 +364,7 @@ fn gain((own, before): (InstanceCost, LayoutCost), (then, after): (InstanceCost,
         }
     };
     fewer("NUMA nodes", own.span, then.span);
-    fewer("NUMA nodes of devices without its CPUs", own.away, then.away);
+    fewer("NUMA nodes with its devices and without its CPUs", own.away, then.away);
     fewer("CPUs against the bind policy", own.misbound, then.misbound);
     fewer("unwanted company", before.exclusivity_loss, after.exclusivity_loss);
     fewer("partly free cores of the host", before.broken_cores, after.broken_cores);

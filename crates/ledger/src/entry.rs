@@ -139,7 +139,7 @@ pub enum Event {
     /// A VM's state as on D-Bus (`isolated`, `contained`, `floating`, …), or `gone`.
     State { vm: String, state: String },
     /// Where the parts of a VM are now, all of them; none while it has no CPUs of its own. Written when one of them moved, came or went, and
-    /// repeated at the beginning of each segment.
+    /// repeated after the first entry of each segment. It is in an entry of its own, which a version that does not know the event can do without.
     Located { vm: String, parts: Vec<Located> },
     /// Something ran on a VM's CPUs that is neither the VM's nor bound to these CPUs.
     Intruded {
@@ -172,6 +172,9 @@ pub enum Event {
         key: String,
         signature: String,
     },
+    /// An event of a newer version. It is covered by its entry's hash, and nothing of it is read. It is never written.
+    #[serde(other, skip_serializing)]
+    Newer,
 }
 
 /// Why a seat is not read any more.
@@ -214,6 +217,16 @@ named! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_event_of_a_newer_version_is_no_error_and_an_event_with_a_new_field_is_one() {
+        let text = r#"{"seq":3,"events":[{"event":"moved-away","vm":"a","to":{"node":1}},{"event":"stopped"}]}"#;
+        let entry: Entry = serde_json::from_str(text).unwrap();
+        assert_eq!(entry.events, [Event::Newer, Event::Stopped {}]);
+        assert!(serde_json::to_string(&entry).is_err(), "it would not be what was read");
+        let text = r#"{"seq":3,"events":[{"event":"stopped","why":"asked"}]}"#;
+        assert!(serde_json::from_str::<Entry>(text).is_err());
+    }
 
     #[test]
     fn a_reading_in_an_event_is_read_as_it_was_written() {

@@ -31,6 +31,8 @@ pub struct Verdict {
     pub days_without_head: Vec<String>,
     /// The entry that the caller gave, if it exists and has the hash that the caller gave; else 0.
     pub compared_seq: u64,
+    /// Events of a newer version. They are as they were written, and nothing of them is read.
+    pub newer_events: u64,
     /// What was changed since it was written.
     pub faults: Vec<Fault>,
 }

@@ -8,6 +8,9 @@ use stelia_cpus::CpuSet;
 
 use crate::Subject;
 
+/// Limit of the NUMA nodes of which every set is looked at; kubelet's own default.
+const MAX_COMBINED_NODES: usize = 8;
+
 /// The NUMA nodes of what a container gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locality {
@@ -28,6 +31,8 @@ pub struct DeviceNodes {
     pub nodes: CpuSet,
     /// Whether it gets devices on the same NUMA nodes whichever of these are selected.
     pub certain: bool,
+    /// Whether it may get a device whose NUMA node is not known.
+    pub has_unknown: bool,
     place: Place,
 }
 
@@ -36,15 +41,16 @@ pub struct DeviceNodes {
 pub enum Verdict {
     /// All on one NUMA node.
     OneNode,
-    /// The CPUs are on several NUMA nodes, because fewer could never hold the CPUs and the devices; memory and devices are only on these.
+    /// The CPUs are on several NUMA nodes, because fewer do not have as many CPUs and devices, even if all are free; memory and devices are only
+    /// on these.
     SameNodes,
-    /// Memory and devices are only on NUMA nodes of the CPUs, but the CPUs are on more NUMA nodes than necessary.
+    /// Memory and devices are only on NUMA nodes of the CPUs, but the CPUs are on more NUMA nodes than necessary if all CPUs and devices are free.
     Spread,
-    /// Devices on several NUMA nodes may be selected, by the plugin or by kubelet, and the answer depends on which.
+    /// It depends on which devices are selected, by the plugin or by kubelet, or the NUMA node of a device is not known.
     Uncertain,
     /// Memory or a device is on a NUMA node without the container's CPUs.
     Apart,
-    /// It has devices and no CPUs of its own.
+    /// It has devices and no exclusive CPUs.
     NoCpus,
 }
 
@@ -89,28 +95,31 @@ impl Locality {
     pub fn on(subject: &Subject, cpus: &CpuSet, given: &ContainerAllocation) -> Option<Self> {
         let memory = given.memory.iter().flat_map(|block| block.nodes.iter().copied());
         let state = &subject.node.state().devices;
+        let usable = subject.topology.cpus.iter();
+        let usable = usable.filter(|(cpu, _)| !subject.reserved.contains(**cpu));
+        let by_cpus = Need {
+            count: cpus.len(),
+            nodes: usable.map(|(_, cpu)| [cpu.node].into()).collect(),
+        };
         let by_devices = given.devices.iter().filter_map(|(resource, chosen)| {
-            let devices = state.resources.get(resource)?;
-            fewest(
-                chosen.ids.len(),
-                devices
-                    .values()
-                    .filter(|device| device.healthy)
-                    .flat_map(|device| device.nodes.iter().copied()),
-            )
+            let devices = state.resources.get(resource)?.values();
+            let placed = devices.filter(|device| device.healthy && !device.nodes.is_empty());
+            Some(Need {
+                count: chosen.ids.len(),
+                nodes: placed.map(|device| device.nodes.clone()).collect(),
+            })
         });
-        let by_cpus = fewest(cpus.len(), subject.topology.cpus.values().map(|cpu| cpu.node));
-        let fewest = by_devices.chain(by_cpus).max().unwrap_or(0);
-        Self::judge(subject.nodes(cpus), memory.collect(), state, given, fewest)
+        let needs: Vec<Need> = by_devices.chain([by_cpus]).collect();
+        Self::judge(subject.nodes(cpus), memory.collect(), state, given, &needs)
     }
 
-    /// `fewest`: how many NUMA nodes could hold the CPUs and the devices, if all were free.
+    /// `needs`: what else could hold the CPUs and the devices if all were free.
     fn judge(
         cpus: CpuSet,
         memory: CpuSet,
         state: &DeviceState,
         given: &ContainerAllocation,
-        fewest: usize,
+        needs: &[Need],
     ) -> Option<Self> {
         let of = |(resource, chosen): (&String, &Chosen)| DeviceNodes::of(state, resource, chosen, &cpus);
         let devices: Vec<DeviceNodes> = given.devices.iter().filter_map(of).collect();
@@ -123,7 +132,7 @@ impl Locality {
             _ if has(Place::Away) || !memory.is_subset(&cpus) => Verdict::Apart,
             _ if has(Place::Either) => Verdict::Uncertain,
             1 => Verdict::OneNode,
-            nodes if nodes > fewest => Verdict::Spread,
+            nodes if fewer_suffice(needs, nodes) => Verdict::Spread,
             _ => Verdict::SameNodes,
         };
         Some(Self {
@@ -142,14 +151,11 @@ impl Locality {
             "NUMA nodes"
         };
         let cpus = match self.cpus.is_empty() {
-            true => "no CPUs of its own".to_owned(),
+            true => "no exclusive CPUs".to_owned(),
             false => format!("CPUs on {noun} {}", self.cpus),
         };
         let memory = (!self.memory.is_empty()).then(|| format!("memory on {}", self.memory));
-        let devices = self.devices.iter().map(|one| match one.certain {
-            true => format!("{} on {}", one.resource, one.nodes),
-            false => format!("{} on some of {}", one.resource, one.nodes),
-        });
+        let devices = self.devices.iter().map(DeviceNodes::words);
         let words: Vec<String> = [cpus].into_iter().chain(memory).chain(devices).collect();
         words.join(", ")
     }
@@ -159,7 +165,7 @@ impl Locality {
         let verdict = match self.verdict {
             Verdict::OneNode => "yes, on one NUMA node",
             Verdict::SameNodes => "yes, on the same NUMA nodes",
-            Verdict::Spread => "no, on more NUMA nodes than necessary",
+            Verdict::Spread => "no, on more NUMA nodes than necessary if all were free",
             Verdict::Uncertain => "not certain",
             Verdict::Apart | Verdict::NoCpus => "no",
         };
@@ -167,52 +173,105 @@ impl Locality {
     }
 }
 
-/// On how few NUMA nodes so many of these are, each named by its NUMA node; `None` where there are not so many.
-fn fewest(count: usize, nodes: impl Iterator<Item = u32>) -> Option<usize> {
-    let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
-    for node in nodes {
-        *sizes.entry(node).or_default() += 1;
+/// So many CPUs, or devices of one resource, and the NUMA nodes of each that the node has.
+struct Need {
+    count: usize,
+    nodes: Vec<BTreeSet<u32>>,
+}
+
+impl Need {
+    fn has_enough_on(&self, nodes: &BTreeSet<u32>) -> bool {
+        let there = self.nodes.iter().filter(|one| !one.is_disjoint(nodes));
+        there.take(self.count).count() == self.count
     }
-    let mut sizes: Vec<usize> = sizes.into_values().collect();
-    sizes.sort_unstable_by(|one, other| other.cmp(one));
-    let sums = sizes.iter().scan(0, |sum, size| {
-        *sum += size;
-        Some(*sum)
-    });
-    let enough = sums.enumerate().find(|(_, sum)| *sum >= count);
-    enough.map(|(at, _)| at + 1)
+
+    /// Whether all NUMA nodes together have enough.
+    fn has_enough(&self) -> bool {
+        self.nodes.len() >= self.count
+    }
+
+    /// On how many NUMA nodes it is at least.
+    fn fewest(&self) -> usize {
+        let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
+        for node in self.nodes.iter().flatten() {
+            *sizes.entry(*node).or_default() += 1;
+        }
+        let mut sizes: Vec<usize> = sizes.into_values().collect();
+        sizes.sort_unstable_by(|one, other| other.cmp(one));
+        let sums = sizes.iter().scan(0, |sum, size| {
+            *sum += size;
+            Some(*sum)
+        });
+        sums.take_while(|sum| *sum < self.count).count() + 1
+    }
+}
+
+/// Whether fewer NUMA nodes than this hold all these needs together. Needs that all NUMA nodes together do not hold are not counted.
+fn fewer_suffice(needs: &[Need], count: usize) -> bool {
+    let needs: Vec<&Need> = needs.iter().filter(|need| need.has_enough()).collect();
+    let least = needs.iter().map(|need| need.fewest()).max().unwrap_or(0);
+    let all: BTreeSet<u32> = needs
+        .iter()
+        .flat_map(|need| need.nodes.iter().flatten().copied())
+        .collect();
+    let all: Vec<u32> = all.into_iter().collect();
+    if count <= least || all.len() > MAX_COMBINED_NODES {
+        // Each need alone: two that are on different NUMA nodes only are not noticed on a machine with more.
+        return count > least;
+    }
+    let sets = 1u32..1 << all.len();
+    let mut fewer = sets.filter(|set| (set.count_ones() as usize) < count);
+    fewer.any(|set| {
+        let nodes = all.iter().enumerate().filter(|(at, _)| set & (1 << at) != 0);
+        let nodes: BTreeSet<u32> = nodes.map(|(_, node)| *node).collect();
+        needs.iter().all(|need| need.has_enough_on(&nodes))
+    })
 }
 
 impl DeviceNodes {
-    /// `None` where no device has NUMA nodes.
+    /// `None` where no device of the resource has a NUMA node.
     fn of(state: &DeviceState, resource: &str, chosen: &Chosen, cpus: &CpuSet) -> Option<Self> {
         let all = state.resources.get(resource)?;
-        let empty = BTreeSet::new();
-        let nodes_of = |id: &String| all.get(id).map_or(&empty, |device| &device.nodes);
-        let nodes: CpuSet = chosen
-            .among
-            .iter()
-            .flat_map(|id| nodes_of(id).iter().copied())
-            .collect();
-        if nodes.is_empty() {
+        if all.values().all(|device| device.nodes.is_empty()) {
             return None;
         }
-        let is_near = |id: &&String| nodes_of(id).iter().any(|node| cpus.contains(*node));
-        let near = chosen.among.iter().filter(is_near).count();
+        let empty = BTreeSet::new();
+        let candidates = match chosen.certain {
+            true => &chosen.ids,
+            false => &chosen.among,
+        };
+        let nodes_of = |id: &String| all.get(id).map_or(&empty, |device| &device.nodes);
+        let mut different: Vec<&BTreeSet<u32>> = candidates.iter().map(nodes_of).collect();
+        let near = different
+            .iter()
+            .filter(|nodes| nodes.iter().any(|node| cpus.contains(*node)));
+        let (near, unknown) = (near.count(), different.iter().filter(|nodes| nodes.is_empty()).count());
         let place = match near {
-            near if near == chosen.among.len() => Place::Near,
+            near if near == candidates.len() => Place::Near,
             // However it is chosen, one is away.
-            near if chosen.certain || near < chosen.ids.len() => Place::Away,
+            near if near + unknown < chosen.ids.len() => Place::Away,
             _ => Place::Either,
         };
-        let mut different = chosen.among.iter().map(nodes_of).collect::<Vec<_>>();
         different.dedup();
         Some(Self {
             resource: resource.to_owned(),
-            nodes,
+            nodes: different.iter().flat_map(|nodes| nodes.iter().copied()).collect(),
             certain: chosen.certain || different.len() == 1,
+            has_unknown: unknown > 0,
             place,
         })
+    }
+
+    /// `nvidia.com/gpu on 0-1`
+    fn words(&self) -> String {
+        let Self { resource, nodes, .. } = self;
+        match (nodes.is_empty(), self.has_unknown, self.certain) {
+            (true, ..) => format!("{resource} on an unknown NUMA node"),
+            (false, false, true) => format!("{resource} on {nodes}"),
+            (false, false, false) => format!("{resource} on some of {nodes}"),
+            (false, true, true) => format!("{resource} on {nodes} and an unknown NUMA node"),
+            (false, true, false) => format!("{resource} on some of {nodes} or an unknown NUMA node"),
+        }
     }
 }
 
@@ -246,7 +305,12 @@ mod tests {
         }
     }
 
-    fn locality(cpus: &str, memory: &str, ids: &[u32], among: &[u32], fewest: usize) -> Option<Locality> {
+    fn need(count: usize, nodes: &[u32]) -> Need {
+        let nodes = nodes.iter().map(|node| [*node].into()).collect();
+        Need { count, nodes }
+    }
+
+    fn locality(cpus: &str, memory: &str, ids: &[u32], among: &[u32]) -> Option<Locality> {
         let names = |ids: &[u32]| -> BTreeSet<String> { ids.iter().map(u32::to_string).collect() };
         let chosen = Chosen {
             ids: names(ids),
@@ -265,20 +329,35 @@ mod tests {
             memory: Vec::new(),
             devices: [(GPU.to_owned(), chosen)].into(),
         };
-        Locality::judge(set(cpus), set(memory), &state(), &given, fewest)
+        let devices = state().resources.remove(GPU).unwrap().into_values();
+        let needs = [
+            need(1, &[0, 1]),
+            Need {
+                count: ids.len(),
+                nodes: devices.map(|device| device.nodes).collect(),
+            },
+        ];
+        Locality::judge(set(cpus), set(memory), &state(), &given, &needs)
     }
 
     #[rstest]
     #[case("0", "", &[1], &[1], Verdict::OneNode, "yes, on one NUMA node: CPUs on NUMA node 0, nvidia.com/gpu on 0")]
     #[case("0", "0", &[1], &[0, 1, 2], Verdict::OneNode, "yes, on one NUMA node: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0")]
-    #[case("0-1", "1", &[0, 4], &[0, 4], Verdict::SameNodes, "yes, on the same NUMA nodes: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
-    #[case("0-1", "", &[0], &[0], Verdict::Spread, "no, on more NUMA nodes than necessary: CPUs on NUMA nodes 0-1, nvidia.com/gpu on 0")]
+    #[case("0-1", "1", &[0, 1, 2, 3, 4], &[0, 1, 2, 3, 4], Verdict::SameNodes, "yes, on the same NUMA nodes: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
+    // Both would be on one NUMA node if others there were free.
+    #[case("0-1", "1", &[0, 4], &[0, 4], Verdict::Spread, "no, on more NUMA nodes than necessary if all were free: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
+    #[case("0-1", "", &[0], &[0], Verdict::Spread, "no, on more NUMA nodes than necessary if all were free: CPUs on NUMA nodes 0-1, nvidia.com/gpu on 0")]
     #[case("0", "0", &[4], &[4, 5], Verdict::Apart, "no: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 1")]
     #[case("0", "1", &[0], &[0], Verdict::Apart, "no: CPUs on NUMA node 0, memory on 1, nvidia.com/gpu on 0")]
     #[case("0", "", &[0], &[0, 4], Verdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on some of 0-1")]
     // Whichever two of three it gets, one is away.
     #[case("0", "", &[0, 4], &[0, 4, 5], Verdict::Apart, "no: CPUs on NUMA node 0, nvidia.com/gpu on some of 0-1")]
-    #[case("", "", &[0], &[0], Verdict::NoCpus, "no: no CPUs of its own, nvidia.com/gpu on 0")]
+    #[case("0", "0", &[0, 8], &[0, 8], Verdict::Uncertain, "not certain: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0 and an unknown NUMA node")]
+    #[case("0", "", &[0], &[0, 8], Verdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on some of 0 or an unknown NUMA node")]
+    #[case("0", "", &[8], &[8], Verdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on an unknown NUMA node")]
+    // Wherever the unknown one is, the other is away.
+    #[case("0", "", &[4, 8], &[4, 8], Verdict::Apart, "no: CPUs on NUMA node 0, nvidia.com/gpu on 1 and an unknown NUMA node")]
+    #[case("", "", &[0], &[0], Verdict::NoCpus, "no: no exclusive CPUs, nvidia.com/gpu on 0")]
     fn a_container_is_together_where_none_of_it_is_away_from_its_cpus(
         #[case] cpus: &str,
         #[case] memory: &str,
@@ -287,20 +366,39 @@ mod tests {
         #[case] verdict: Verdict,
         #[case] sentence: &str,
     ) {
-        let fewest = if ids.len() > 1 { 2 } else { 1 };
-        let found = locality(cpus, memory, ids, among, fewest).unwrap();
+        let found = locality(cpus, memory, ids, among).unwrap();
         assert_eq!((found.verdict, found.sentence().as_str()), (verdict, sentence));
     }
 
     #[test]
     fn the_fewest_numa_nodes_are_those_with_the_most() {
-        let nodes = || [0, 1, 1, 2, 2, 2].into_iter();
-        let counts = [0, 3, 4, 5, 6, 7].map(|count| fewest(count, nodes()));
-        assert_eq!(counts, [Some(1), Some(1), Some(2), Some(2), Some(3), None]);
+        let counts = [0, 3, 4, 5, 6].map(|count| need(count, &[0, 1, 1, 2, 2, 2]).fewest());
+        assert_eq!(counts, [1, 1, 2, 2, 3]);
     }
 
     #[test]
-    fn devices_without_numa_nodes_say_nothing() {
-        assert_eq!(locality("0", "0", &[8], &[8], 1), None);
+    fn needs_that_are_on_different_nodes_need_both() {
+        let (cpus, gpu) = (|| need(2, &[0, 0, 1, 1]), || need(1, &[0]));
+        assert!(fewer_suffice(&[cpus(), gpu()], 2));
+        // A network card that is only there forces the CPUs onto both; one that is on both does not.
+        assert!(!fewer_suffice(&[cpus(), gpu(), need(1, &[1])], 2));
+        assert!(fewer_suffice(&[cpus(), gpu(), need(1, &[0, 1])], 2));
+        // What nothing could hold says nothing.
+        assert!(fewer_suffice(&[cpus(), need(2, &[1])], 2));
+        assert!(!fewer_suffice(&[need(3, &[0, 0, 1, 1])], 2));
+        let many: Vec<u32> = (0..9).collect();
+        assert!(fewer_suffice(&[need(1, &many), gpu(), need(1, &[1])], 2), "each alone");
+    }
+
+    #[test]
+    fn a_resource_without_numa_nodes_says_nothing() {
+        let mut state = state();
+        state.resources.get_mut(GPU).unwrap().retain(|id, _| id == "8");
+        let chosen = Chosen {
+            ids: ["8".to_owned()].into(),
+            certain: true,
+            among: ["8".to_owned()].into(),
+        };
+        assert_eq!(DeviceNodes::of(&state, GPU, &chosen, &set("0")), None);
     }
 }

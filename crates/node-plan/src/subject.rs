@@ -1,6 +1,6 @@
 //! The node that is asked about.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_planner::cpus::{AFFINITY_IS_LEAST_SINCE, CpuTopology};
 use kubelet_planner::merge::Policy;
@@ -27,6 +27,10 @@ pub struct Subject {
     pub warnings: Vec<String>,
     /// The feature gates in kubelet's configuration; `None` where that is not known.
     pub gates: Option<BTreeMap<String, bool>>,
+    /// The CPUs that no container gets for itself.
+    pub reserved: CpuSet,
+    /// Resources of whose devices only the number is known: the planner's ids of them are none of the node's.
+    pub counted: BTreeSet<String>,
 }
 
 impl Subject {
@@ -36,10 +40,12 @@ impl Subject {
     /// kubelet would not start with what is described.
     pub fn described(facts: &Facts) -> Result<Self, String> {
         let untold = match facts.devices.is_empty() {
-            true => "the memory manager, of devices, L3 caches and feature gates",
-            false => "the memory manager, L3 caches and feature gates",
+            true => "the memory manager, devices, L3 caches or feature gates",
+            false => "the memory manager, L3 caches or feature gates",
         };
-        let mut notes = vec![format!("a described node tells nothing of {untold}: none is looked at")];
+        let mut notes = vec![format!(
+            "the node's description does not contain {untold}: the answer does not consider them"
+        )];
         let kubelet = &facts.kubelet;
         let reserved = match kubelet.reserved.is_empty() {
             true => &facts.reserved,
@@ -54,7 +60,10 @@ impl Subject {
                 settings.topology_policy = policy(&alignment.policy)?;
                 settings.topology_scope = scope(&alignment.scope)?;
             }
-            None => notes.push("the Topology Manager's policy is not told: none is assumed".to_owned()),
+            None => notes.push(
+                "the node's description does not contain the Topology Manager's policy: the policy none is assumed"
+                    .to_owned(),
+            ),
         }
         Self::of_facts(facts, settings, reserved, notes)
     }
@@ -71,9 +80,10 @@ impl Subject {
             let words: Vec<String> = problems.iter().map(ToString::to_string).collect();
             return Err(format!("kubelet would not start: {}", words.join("; ")));
         }
-        let mut notes = vec!["a described node tells nothing of L3 caches: none is looked at".to_owned()];
+        let mut notes =
+            vec!["the node's description does not contain L3 caches: the answer does not consider them".to_owned()];
         if settings.memory_manager != MemoryManager::None {
-            notes.push("no memory of the described node is given away yet".to_owned());
+            notes.push("the node's description does not contain the memory that kubelet has reserved for pods: all of it is taken as free".to_owned());
         }
         let mut subject = Self::of_facts(facts, settings, &config.reserved_system_cpus, notes)?;
         subject.warnings = config.warnings.iter().map(ToString::to_string).collect();
@@ -89,7 +99,7 @@ impl Subject {
             ..NodeState::default()
         };
         let (name, topology) = (facts.name.clone(), facts.topology.clone());
-        Self::new(
+        let new = Self::new(
             Some(name),
             topology,
             &BTreeMap::new(),
@@ -97,7 +107,12 @@ impl Subject {
             settings,
             state,
             notes,
-        )
+        );
+        Ok(Self {
+            reserved: reserved.clone(),
+            counted: facts.devices.values().flat_map(BTreeMap::keys).cloned().collect(),
+            ..new?
+        })
     }
 
     /// The same node with these devices, instead of what is known of their resources.
@@ -107,6 +122,8 @@ impl Subject {
     pub fn with_devices(mut self, devices: &[DeviceWords]) -> Result<Self, String> {
         let mut state = self.node.state().clone();
         devices.iter().for_each(|words| words.apply(&mut state.devices));
+        self.counted
+            .extend(devices.iter().map(|words| words.resource().to_owned()));
         let settings = self.node.settings().clone();
         let node = Node::running(self.node.machine().clone(), settings, state);
         self.node = node.map_err(|cause| cause.sentence())?;
@@ -131,10 +148,12 @@ impl Subject {
         Ok(Self {
             name,
             topology,
+            reserved: node.reserved_cpus(),
             node,
             notes,
             warnings: Vec::new(),
             gates: None,
+            counted: BTreeSet::new(),
         })
     }
 

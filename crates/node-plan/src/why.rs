@@ -108,14 +108,14 @@ fn shared(subject: &Subject, pod: &Pod, container: &Container) -> Option<String>
 /// Why a container's CPUs are on more NUMA nodes than could hold them.
 fn spread(subject: &Subject, allocation: &ContainerAllocation, cpus: &CpuSet, free: &CpuSet) -> Option<String> {
     let used = subject.nodes(cpus);
-    let online = subject.topology.online();
+    let usable = subject.topology.online().difference(&subject.reserved);
     let on = |set: &CpuSet, node: u32| {
         let here = set
             .iter()
             .filter(|cpu| subject.topology.cpus.get(cpu).is_some_and(|cpu| cpu.node == node));
         here.count()
     };
-    let all = subject.nodes(&online);
+    let all = subject.nodes(&usable);
     // How many of the largest NUMA nodes hold them all.
     let fewest = |set: &CpuSet| {
         let mut sizes: Vec<usize> = all.iter().map(|node| on(set, node)).collect();
@@ -126,7 +126,7 @@ fn spread(subject: &Subject, allocation: &ContainerAllocation, cpus: &CpuSet, fr
         });
         sums.take_while(|sum| *sum < cpus.len()).count() + 1
     };
-    if used.len() <= fewest(&online) {
+    if used.len() <= fewest(&usable) {
         return None;
     }
     let counts: Vec<String> = all.iter().map(|node| format!("{} on {node}", on(free, node))).collect();

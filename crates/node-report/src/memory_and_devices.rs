@@ -16,6 +16,11 @@ use crate::numa::NumaNode;
 /// The Memory Manager's policy that assigns memory; under others kubelet asks for none on a NUMA node.
 const STATIC: &str = "Static";
 
+/// Below `/sys`.
+const PCI_DEVICES: &str = "bus/pci/devices";
+/// The files of IOMMU groups are here, by the groups' numbers.
+const VFIO_FILES: &str = "/dev/vfio/";
+
 /// The pods that there are; `None` where they are not known: then every record counts.
 pub type LivePods<'a> = Option<&'a BTreeSet<PodUid>>;
 
@@ -107,17 +112,18 @@ pub struct Devices {
 
 /// The devices by NUMA node and resource.
 ///
-/// kubelet's file says where a device is only for those that a container has or had; `place` says it for others. A
+/// kubelet's file says where a device is only for those that a container has or had; `places` says it for others of a resource, by id. A
 /// resource with one whose place is not known, or who is on no NUMA node or on several, is left out: a scheduler that finds
 /// a resource in no zone leaves its place to kubelet, and one that found a part of it would send no pods for the rest.
-pub fn devices(
+pub fn devices<P: Fn(&str) -> Option<u32>>(
     state: &DeviceManagerState,
     living: LivePods<'_>,
-    place: impl Fn(&str) -> Option<u32>,
+    places: impl Fn(&str) -> P,
 ) -> BTreeMap<u32, BTreeMap<String, Devices>> {
     let mut found: BTreeMap<u32, BTreeMap<String, Devices>> = BTreeMap::new();
     for (resource, ids) in &state.registered {
         let entries = || state.entries.iter().filter(|entry| entry.resource == *resource);
+        let place = places(resource);
         let one = |id: &String| {
             let recorded: BTreeSet<Option<u32>> = entries()
                 .flat_map(|entry| &entry.devices)
@@ -146,27 +152,63 @@ pub fn devices(
     found
 }
 
-/// The NUMA node of a device by its id: a PCI address (`0000:3b:02.1`, `10000:03:00.0`), as SR-IOV's plugins give them, or the number of an IOMMU group
-/// of devices that vfio-pci drives, as KubeVirt's plugin gives them. `None` for other ids, and where the firmware does not say it.
-pub fn pci_node(sys: &Path, id: &str) -> Option<u32> {
-    let devices = sys.join("bus/pci/devices");
-    if is_pci_address(id) {
-        return numa_node(&devices.join(id.to_lowercase()));
+/// Where the devices of a resource are, by what `/sys` has for their ids.
+#[derive(Debug, Clone)]
+pub struct DevicePlaces<'a> {
+    sys: &'a Path,
+    /// Whether numbers are those of IOMMU groups, and not the plugin's own.
+    has_groups: bool,
+}
+
+impl<'a> DevicePlaces<'a> {
+    /// Numbers are taken for IOMMU groups if the plugin gave a container the file of the group that is the device's id, or if every id of the
+    /// resource is a group of devices that vfio-pci drives, and no container has other files for one: `0`, `1` and `2` may be any plugin's.
+    pub fn new(sys: &'a Path, state: &DeviceManagerState, resource: &str) -> Self {
+        let entries = || state.entries.iter().filter(|entry| entry.resource == resource);
+        let is_shown = entries().any(|entry| {
+            let mut ids = entry.devices.values().flatten();
+            ids.any(|id| entry.files.contains(&format!("{VFIO_FILES}{id}")))
+        });
+        let is_refuted = || {
+            let mut with_files = entries().filter(|entry| !entry.files.is_empty());
+            with_files.any(|entry| !entry.files.iter().any(|file| file.starts_with(VFIO_FILES)))
+        };
+        let ids = state.registered.get(resource);
+        let are_groups = |ids: &BTreeSet<String>| ids.iter().all(|id| !given_away(sys, id).is_empty());
+        Self {
+            sys,
+            has_groups: is_shown || ids.is_some_and(are_groups) && !is_refuted(),
+        }
     }
-    let group = id.parse::<u32>().ok().filter(|number| number.to_string() == id)?;
-    let group = sys.join(format!("kernel/iommu_groups/{group}/devices"));
-    let of_group = fs::read_dir(group).ok()?.flatten();
-    let of_group = of_group.map(|entry| devices.join(entry.file_name()));
-    // Bridges may be in the group too.
+
+    /// The NUMA node of a device by its id: a PCI address (`0000:3b:02.1`, `10000:03:00.0`), as SR-IOV's plugins give them, or the number of an
+    /// IOMMU group, as KubeVirt's plugin gives them. `None` for other ids, and where the firmware does not say it.
+    pub fn node(&self, id: &str) -> Option<u32> {
+        if is_pci_address(id) {
+            return numa_node(&self.sys.join(PCI_DEVICES).join(id.to_lowercase()));
+        }
+        let of_group = self.has_groups.then(|| given_away(self.sys, id)).into_iter().flatten();
+        let nodes: BTreeSet<Option<u32>> = of_group.map(|device| numa_node(&device)).collect();
+        nodes.first().copied().flatten().filter(|_| nodes.len() == 1)
+    }
+}
+
+/// The devices of the IOMMU group with this number that vfio-pci drives. Bridges may be in the group too.
+fn given_away(sys: &Path, group: &str) -> Vec<PathBuf> {
+    let number = group.parse::<u32>().ok().filter(|number| number.to_string() == group);
+    let folder = number.map(|number| sys.join(format!("kernel/iommu_groups/{number}/devices")));
+    let of_group = folder
+        .and_then(|folder| fs::read_dir(folder).ok())
+        .into_iter()
+        .flatten();
+    let of_group = of_group
+        .flatten()
+        .map(|entry| sys.join(PCI_DEVICES).join(entry.file_name()));
     let is_given_away = |device: &PathBuf| {
         let driver = fs::read_link(device.join("driver"));
         driver.is_ok_and(|driver| driver.ends_with("vfio-pci"))
     };
-    let nodes: BTreeSet<Option<u32>> = of_group
-        .filter(is_given_away)
-        .map(|device| numa_node(&device))
-        .collect();
-    nodes.first().copied().flatten().filter(|_| nodes.len() == 1)
+    of_group.filter(is_given_away).collect()
 }
 
 fn is_pci_address(id: &str) -> bool {

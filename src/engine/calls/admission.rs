@@ -52,8 +52,11 @@ impl State {
         }
         let own = |refusal: Error| refusal.of(&name.pod);
         let chooses = self.picture.snapshot.source == CpuSource::Steliad;
-        let kubelet = chooses.then(|| self.picture.kubelet.path());
-        let candidate = container::candidate(&self.system, request, origin, name.clone(), kubelet).map_err(own)?;
+        let devices = match chooses {
+            true => Some((&mut self.devices, self.picture.kubelet.path())),
+            false => None,
+        };
+        let candidate = container::candidate(&self.system, request, origin, name.clone(), devices).map_err(own)?;
         self.recent_looks
             .add(&name.pod, candidate.processes.len(), Instant::now());
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);

@@ -82,6 +82,54 @@ async fn cpus_are_at_the_numa_node_of_the_devices_in_kubelets_record() {
     }
 }
 
+/// The CPUs are chosen all the same, and the registration says what they were chosen without.
+#[tokio::test]
+async fn a_record_of_devices_that_cannot_be_used_is_told() {
+    let node = node().await;
+    let folder = node.settings.kubelet_root.join("device-plugins");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("kubelet_internal_checkpoint"), "{").unwrap();
+    let vm = node.registered(1, 2, Qos::Lse).await;
+    let explained = |pod: &Pod| {
+        let instance = &node.handle.view().instances[&pod.uid];
+        instance.allocation.as_ref().unwrap().explanation.join("; ")
+    };
+    let text = explained(&vm);
+    assert!(
+        text.contains("chosen without the NUMA nodes of its devices: ") && text.contains("kubelet_internal_checkpoint"),
+        "{text}"
+    );
+    std::fs::remove_file(folder.join("kubelet_internal_checkpoint")).unwrap();
+    let other = node.registered(2, 2, Qos::Lse).await;
+    assert!(!explained(&other).contains("chosen without"), "{}", explained(&other));
+}
+
+/// The ledger's record has the devices of the kubelet whose root directory is set.
+#[tokio::test]
+async fn the_ledger_reads_the_devices_of_the_kubelet_that_is_set() {
+    use crate::ledger::{KernelBackend, LedgerBackend};
+    const DEVICES: &[u8] =
+        include_bytes!("../../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint");
+    let node = node().await;
+    let folder = node.settings.kubelet_root.join("device-plugins");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("kubelet_internal_checkpoint"), DEVICES).unwrap();
+    let uid = PodUid::parse("ce32ebd2-f905-449e-b74b-4231a84b88e1").unwrap();
+    let pod = node.model.add_pod(&uid, &CpuSet::new(), &Limits::default()).unwrap();
+    node.model.meddle(&pod.origin, File::CpuMax, "200000 100000").unwrap();
+    node.ask(&pod, as_class(Qos::Lse)).await.unwrap();
+    let mut view = (*node.handle.view()).clone();
+    let instance = view.instances.get_mut(&uid).unwrap();
+    // As the runtime's configuration would name it.
+    Arc::make_mut(instance).container = "instance".to_owned();
+    let backend = KernelBackend::new(node.handle.system(), node.handle.settings());
+    let found = backend
+        .counter_reader()
+        .located(&view, &[uid.clone()].into(), &BTreeMap::new());
+    let names: Vec<&str> = found[&uid].iter().map(|part| part.name.as_str()).collect();
+    assert!(names.contains(&"nvidia.com/gpu"), "{names:?}");
+}
+
 #[tokio::test]
 async fn lse_is_isolated_and_every_pool_follows() {
     let node = node().await;

@@ -159,13 +159,18 @@ impl CounterReader for Fake {
         BTreeSet::new()
     }
 
-    fn located(&self, view: &stelia_model::Node, pods: &BTreeSet<PodUid>) -> BTreeMap<PodUid, Vec<Located>> {
+    fn located(
+        &mut self,
+        view: &stelia_model::Node,
+        pods: &BTreeSet<PodUid>,
+        _: &BTreeMap<String, Vec<Located>>,
+    ) -> BTreeMap<PodUid, Vec<Located>> {
         self.host.located.fetch_add(pods.len() as u64, Ordering::SeqCst);
         let near = u8::try_from(self.host.near.load(Ordering::SeqCst)).unwrap();
         let memory = Located {
             part: Part::Memory.into(),
             nodes: vec![(0, near), (1, 100 - near)],
-            near,
+            near_percent: near,
             ..Located::default()
         };
         let live = pods.iter().filter(|pod| view.instances.contains_key(*pod));

@@ -111,7 +111,7 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
         );
         let verify = output(&["steliactl", "verify", &pod.uid]);
         assert!(verify.status.success(), "{}", String::from_utf8_lossy(&verify.stdout));
-        assert_eq!(doctor(), ["1 VM, near their memory and devices"]);
+        assert_eq!(doctor(), ["1 VM, none with remote memory or devices"]);
         println!("{}", run(&["steliactl", "show", "--numa-maps", &pod.uid]));
 
         // The kernel moves no page that a device may write to.
@@ -174,11 +174,11 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
         };
         // A device of a plugin's is named once, by its resource.
         let away = |nodes: &str, resource: &str, node: &str| {
-            format!("devices not on the NUMA nodes of its CPUs, {nodes}: {resource} on {node}")
+            format!("devices are remote from its CPUs on NUMA node {nodes}: {resource} on {node}")
         };
         let devices = away("1", Kind::Card.resource(), "0");
         assert!(
-            of(&far).contains(" % of memory away") && of(&far).ends_with(&devices),
+            of(&far).contains(" of its memory is remote") && of(&far).ends_with(&devices),
             "{devices}: {found:#?}"
         );
         let devices = away("0", Kind::Disk.resource(), "1");

@@ -232,8 +232,8 @@ impl Choice<'_> {
             (Some(memory), None) => format!("; its memory comes from {}, where too few are free", numbers(memory)),
             (None, _) => String::new(),
         };
-        let nodes = match near {
-            Some(nodes) => Some(nodes),
+        let nodes = match &near {
+            Some(nodes) => Some(nodes.clone()),
             None => self.aligned(None).map_err(|cause| self.refused(&cause))?,
         };
         let which = match &nodes {
@@ -241,20 +241,43 @@ impl Choice<'_> {
             None => "every NUMA node open".to_owned(),
         };
         let of_devices = match &nodes {
-            Some(nodes) if !self.devices.is_empty() => self.words_of_devices(nodes),
+            Some(nodes) if !self.devices.is_empty() => self.words_of_devices(nodes, memory.filter(|_| near.is_some())),
             _ => String::new(),
         };
         let why = format!("alignment policy {}: {which}{of_memory}{of_devices}", alignment.name());
         Ok((nodes, why))
     }
 
-    /// Whether its devices are at the NUMA nodes that were chosen.
-    fn words_of_devices(&self, nodes: &BTreeSet<u32>) -> String {
+    /// Whether its devices are at the NUMA nodes that were chosen, `within` some or of all, and why they are not.
+    fn words_of_devices(&self, nodes: &BTreeSet<u32>, within: Option<&BTreeSet<u32>>) -> String {
         let devices = numbers(self.devices);
         match (self.devices.is_subset(nodes), self.devices.is_disjoint(nodes)) {
             (true, _) => format!(", with those of its devices ({devices})"),
             (false, false) => format!(", with some of those of its devices ({devices})"),
-            (false, true) => format!("; its devices are at {devices}, where too few are free"),
+            (false, true) => format!(
+                "; its devices are at {devices}, {}",
+                self.why_elsewhere(nodes.len(), within)
+            ),
+        }
+    }
+
+    /// Why none of so many NUMA nodes is one of its devices': the first rule of the choice that left those out.
+    fn why_elsewhere(&self, count: usize, within: Option<&BTreeSet<u32>>) -> String {
+        if within.is_some_and(|memory| memory.is_disjoint(self.devices)) {
+            return "from which its memory does not come".to_owned();
+        }
+        let Allocation { bind, exclusive, .. } = *self.allocation;
+        let fits = |bind| {
+            let policy = NumaTopologyAlignmentPolicy::BestEffort;
+            let room = self.room_of(&self.free, bind, within);
+            let found = align(policy, self.allocation.strategy, self.count(), &room, self.devices);
+            let found = found.ok().flatten();
+            found.is_some_and(|found| found.len() <= count && !found.is_disjoint(self.devices))
+        };
+        match (fits(None), fits(Some(bind))) {
+            (false, _) => "where too few are free".to_owned(),
+            (true, false) => format!("where too few are free for the bind policy {}", bind.name()),
+            (true, true) => format!("where the exclusive policy {} could not be kept", exclusive.name()),
         }
     }
 
@@ -275,8 +298,7 @@ impl Choice<'_> {
         }
         let AllocatorNode { host, usage, .. } = self.node;
         let by = |free: &CpuSet, bind: Option<CpuBindPolicy>| {
-            let room = Room::new(host, &self.node.capacity(), free, bind);
-            let room = within.map_or_else(|| room.clone(), |nodes| room.within(nodes));
+            let room = self.room_of(free, bind, within);
             align(alignment, strategy, self.count(), &room, self.devices)
         };
         let size = |answer: &Result<Option<BTreeSet<u32>>, Unsatisfied>| {
@@ -333,8 +355,16 @@ impl Choice<'_> {
     }
 
     fn room(&self) -> Room {
-        let node = self.node;
-        Room::new(&node.host, &node.capacity(), &self.free, self.required())
+        self.room_of(&self.free, self.required(), None)
+    }
+
+    /// `within` some NUMA nodes or on all.
+    fn room_of(&self, free: &CpuSet, bind: Option<CpuBindPolicy>, within: Option<&BTreeSet<u32>>) -> Room {
+        let room = Room::new(&self.node.host, &self.node.capacity(), free, bind);
+        match within {
+            Some(nodes) => room.within(nodes),
+            None => room,
+        }
     }
 
     fn selection(&self, nodes: Option<BTreeSet<u32>>) -> CpuSelection {

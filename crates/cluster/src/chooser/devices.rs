@@ -16,7 +16,7 @@ use crate::pod_request::PodRequest;
 
 /// Whether a pod's CPUs and devices would be on the same NUMA nodes of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Meeting {
+pub struct DeviceLocality {
     pub verdict: Verdict,
     /// The NUMA nodes of each, and what is free there.
     pub words: String,
@@ -24,7 +24,7 @@ pub struct Meeting {
 
 impl Chooser {
     /// Where the devices of one more pod would be; `None` where it is not admitted, has no devices, or their NUMA nodes are not published.
-    pub fn meeting(&self, pod_request: &PodRequest) -> Option<Meeting> {
+    pub fn device_locality(&self, pod_request: &PodRequest) -> Option<DeviceLocality> {
         let (locality, subject) = match self {
             Self::Kubelet(subject) => {
                 asked_devices(&subject.node, pod_request).next()?;
@@ -41,7 +41,7 @@ impl Chooser {
             }
             Self::Amounts(_) | Self::Nobody(_) => return None,
         };
-        Some(Meeting {
+        Some(DeviceLocality {
             verdict: locality.verdict,
             words: {
                 let free = self.free().unwrap_or_default();

@@ -98,6 +98,8 @@ pub struct Candidate {
     pub mems: String,
     /// The NUMA nodes of its devices, by kubelet's record; read where steliad chooses the CPUs.
     pub devices: BTreeSet<u32>,
+    /// Why that record cannot be used: the CPUs are chosen without it.
+    pub devices_unknown: Option<String>,
     /// Its processes, each with its number in every PID namespace.
     pub processes: Vec<(i32, Vec<i32>)>,
     /// Other cgroups of the container that hold processes: below the origin, and where that is a subgroup of the container's
@@ -266,7 +268,13 @@ fn admit_allocated(
         memory: memory(&candidate.mems),
         devices: candidate.devices.clone(),
     };
-    let (exclusive, allocation) = allot(&claim.request, &requester, snapshot, facts, node)?;
+    let (exclusive, mut allocation) = allot(&claim.request, &requester, snapshot, facts, node)?;
+    if let Some(problem) = candidate.devices_unknown.as_ref().filter(|_| !exclusive.is_empty()) {
+        // After why these NUMA nodes were chosen; the last line is about the exclusive policy.
+        let at = allocation.explanation.len().min(2);
+        let text = format!("chosen without the NUMA nodes of its devices: {problem}");
+        allocation.explanation.insert(at, text);
+    }
     if claim.isolation == Isolation::Container && allocation.qos != Qos::Lse {
         let text = format!(
             "isolation \"container\" is for class LSE, not {}",

@@ -14,6 +14,7 @@ pub(super) fn candidate() -> Candidate {
         cpus: "2-3".parse().unwrap(),
         mems: "0".into(),
         devices: Default::default(),
+        devices_unknown: None,
         processes: vec![(100, vec![100, 1]), (101, vec![101, 7])],
         elsewhere: vec![],
         housekeeping: false,

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 use rstest::rstest;
 use stelia_allocator::{
-    CpuBindPolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Pools, Qos, RequiredBind,
-    RunningContainer, leftover,
+    CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Pools, Qos,
+    RequiredBind, RunningContainer, leftover,
 };
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::testing::shapes;
@@ -104,6 +104,65 @@ fn cpus_are_at_the_devices_and_that_is_explained() {
     assert_eq!(given, "2-3");
     assert!(
         why.ends_with("NUMA nodes 0; its devices are at 1, where too few are free"),
+        "{why}"
+    );
+}
+
+/// The reason is the rule that decided.
+#[test]
+fn what_kept_cpus_from_the_devices_is_named() {
+    let told = |snapshot: &Snapshot, asked: &AllocationRequest, requester: &Requester, given: &str| {
+        let (cpus, allocation) = allot(asked, requester, snapshot, &node()).unwrap();
+        assert_eq!(cpus.to_string(), given);
+        let why = allocation.explanation[1].clone();
+        why.split_once("; its devices are at ").unwrap().1.to_owned()
+    };
+    let near = |node: u32| Requester {
+        devices: [node].into(),
+        ..requester(2000)
+    };
+    let asked = AllocationRequest::default();
+    // Both NUMA nodes have enough free CPUs, and the memory comes from the other one.
+    let bound = Requester {
+        memory: Some([0].into()),
+        ..near(1)
+    };
+    assert_eq!(
+        told(&empty(), &asked, &bound, "2-3"),
+        "1, from which its memory does not come"
+    );
+
+    // NUMA node 0 has two free CPUs, of two cores.
+    let mut halves = empty();
+    let (_, allocation) = allot(&asked, &requester(2000), &halves, &node()).unwrap();
+    hold(&mut halves, 1, (cpus("2"), allocation.clone()));
+    let why = told(&halves, &asked, &near(0), "4-5");
+    assert_eq!(
+        why,
+        format!(
+            "0, where too few are free for the bind policy {}",
+            allocation.bind.name()
+        )
+    );
+
+    let mut shared = empty();
+    let alone = AllocationRequest {
+        cpu_exclusive_policy: Some(CpuExclusivePolicy::NumaNodeLevel),
+        ..AllocationRequest::default()
+    };
+    let first = allot(&alone, &near(0), &shared, &node()).unwrap();
+    hold(&mut shared, 1, first);
+    let one = Requester {
+        devices: [0].into(),
+        ..requester(1000)
+    };
+    let spread = AllocationRequest {
+        cpu_bind_policy: Some(CpuBindPolicy::SpreadByPcpus),
+        ..alone
+    };
+    let why = told(&shared, &spread, &one, "4");
+    assert!(
+        why.starts_with("0, where the exclusive policy ") && why.ends_with(" could not be kept"),
         "{why}"
     );
 }

@@ -149,7 +149,9 @@ fn a_vm_moves_to_its_devices_and_never_away_from_them() {
     let first = &moves[0];
     assert!(["4-5", "6-7"].contains(&first.to.to_string().as_str()), "{first:?}");
     assert!(
-        first.gain.contains("NUMA nodes of devices without its CPUs: 1 -> 0"),
+        first
+            .gain
+            .contains("NUMA nodes with its devices and without its CPUs: 1 -> 0"),
         "{first:?}"
     );
     // A split core becomes whole where the devices are.

@@ -68,7 +68,7 @@ mod tests {
         Located {
             part: Part::Memory.into(),
             nodes: vec![(0, near), (1, 100 - near)],
-            near,
+            near_percent: near,
             since_us,
             ..Located::default()
         }
@@ -106,7 +106,7 @@ mod tests {
         let told = |times: Vec<LocatedTime>| -> Vec<(u8, u64, u64)> {
             let times = times.into_iter();
             times
-                .map(|time| (time.located.near, time.located.since_us, time.until_us))
+                .map(|time| (time.located.near_percent, time.located.since_us, time.until_us))
                 .collect()
         };
         assert_eq!(

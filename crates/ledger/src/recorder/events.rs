@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_api::located::{Located, moved};
-
 use super::Vm;
-use super::vm::is_sampled;
 use crate::entry::{Class, Closed, Event};
 use crate::replay::{ENDED_STATE, OpenSeat, ReadingDelta};
 use crate::sample::{CounterSample, Seat};
@@ -42,30 +39,6 @@ pub(super) fn add_states(
             vm: vm.clone(),
             state: ENDED_STATE.to_owned(),
         });
-    }
-}
-
-/// Adds where the parts of each VM are if one of them moved, came or went; with `all`, also if none did. A VM without CPUs of its own has none.
-pub(super) fn add_located(
-    events: &mut Vec<Event>,
-    before: Option<&BTreeMap<String, Vec<Located>>>,
-    vms: &BTreeMap<String, Vm>,
-    at_us: u64,
-    all: bool,
-) {
-    for (uid, vm) in vms {
-        let recorded = before.and_then(|before| before.get(uid)).map_or(&[][..], Vec::as_slice);
-        let now = match (&vm.located, is_sampled(&vm.state)) {
-            (_, false) => Some(&[][..]),
-            (now, true) => now.as_deref(),
-        };
-        let changed = now.and_then(|now| moved(recorded, now, at_us));
-        let repeated = || (all && !recorded.is_empty()).then(|| recorded.to_vec());
-        events.extend(
-            changed
-                .or_else(repeated)
-                .map(|parts| Event::Located { vm: uid.clone(), parts }),
-        );
     }
 }
 

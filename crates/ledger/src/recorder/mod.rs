@@ -8,6 +8,7 @@ mod bound;
 mod ended_interrupts;
 mod entry_builder;
 mod events;
+mod located;
 mod pace;
 mod vm;
 
@@ -15,13 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bound::BoundThreads;
 use entry_builder::{EntryBuilder, SeatReading, VmReadings};
-use events::{add_located, add_states, clock_step, opened_unread, why_closed};
+use events::{add_states, clock_step, opened_unread, why_closed};
 use pace::Pace;
 pub use pace::heartbeat_hours;
 pub use vm::Vm;
 pub(crate) use vm::is_sampled;
-
-use stelia_api::located::Located;
 
 use crate::account::{Account, AccountBuilder, Coverage};
 use crate::day::day;
@@ -203,8 +202,6 @@ impl EntryRecorder {
             }));
         let before = (self.replay.boot == self.boot).then_some(&self.replay.states);
         add_states(&mut builder.events, before, vms, starts_segment);
-        let before = (self.replay.boot == self.boot).then_some(&self.replay.located);
-        add_located(&mut builder.events, before, vms, sample.at_us, starts_segment);
         let open = open_seats(&self.replay, &self.boot);
         let by_seat: BTreeMap<(&str, &Seat), u64> = open
             .iter()
@@ -374,11 +371,6 @@ impl EntryRecorder {
             .filter_map(|(number, open)| Some((*number, open.last.as_ref(), self.latest.get(number)?.clone())))
             .collect();
         Some(self.entry((at_us, up_us), events, &readings))
-    }
-
-    /// Where the parts of VMs are by the last record, by pod UID.
-    pub fn located(&self) -> &BTreeMap<String, Vec<Located>> {
-        &self.replay.located
     }
 
     /// Whether all seats are to be written: at the first sample of each interval since boot, and of each UTC day.

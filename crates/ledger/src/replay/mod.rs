@@ -202,7 +202,8 @@ impl LedgerState {
             | Event::Clock { .. }
             | Event::Missed { .. }
             | Event::Cut { .. }
-            | Event::Head { .. } => {}
+            | Event::Head { .. }
+            | Event::Newer => {}
         }
     }
 

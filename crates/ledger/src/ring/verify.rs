@@ -175,6 +175,7 @@ impl Check<'_> {
                     });
                     faults.extend(fault.map(|fault| format!("the head of {seq}: {fault}")));
                 }
+                Event::Newer => self.verdict.newer_events += 1,
                 _ => {}
             }
         }

@@ -166,7 +166,7 @@ fn nics() -> DeviceManagerState {
 }
 
 fn placed(state: &DeviceManagerState, uids: &[&str], place: impl Fn(&str) -> Option<u32>) -> Vec<(u32, usize, usize)> {
-    let found = devices(state, Some(&living(uids)), place);
+    let found = devices(state, Some(&living(uids)), |_| &place);
     let nodes = found.into_iter().map(|(node, of)| (node, of["example.com/nic"]));
     nodes.map(|(node, devices)| (node, devices.all, devices.free)).collect()
 }
@@ -205,8 +205,9 @@ fn the_id_of_a_pci_device_tells_its_place() {
     };
     write("0000:3b:02.1", "1\n");
     write("0000:3b:02.2", "-1\n");
-    assert_eq!(pci_node(sys.path(), "0000:3b:02.1"), Some(1));
-    assert_eq!(pci_node(sys.path(), "0000:3B:02.1"), Some(1));
+    let places = DevicePlaces::new(sys.path(), &nics(), "example.com/nic");
+    assert_eq!(places.node("0000:3b:02.1"), Some(1));
+    assert_eq!(places.node("0000:3B:02.1"), Some(1));
     for other in [
         "0000:3b:02.2",
         "0000:3b:02.3",
@@ -215,8 +216,26 @@ fn the_id_of_a_pci_device_tells_its_place() {
         "",
         "0000:3b:02.1/",
     ] {
-        assert_eq!(pci_node(sys.path(), other), None, "{other}");
+        assert_eq!(places.node(other), None, "{other}");
     }
+}
+
+/// A resource with these ids, of which a container may have one with these files.
+fn groups(ids: &[&str], given: Option<(&str, &[&str])>) -> DeviceManagerState {
+    let mut state = nics();
+    state.registered = BTreeMap::from([(
+        "example.com/nic".to_owned(),
+        ids.iter().map(|id| (*id).to_owned()).collect(),
+    )]);
+    state.entries.truncate(1);
+    match given {
+        Some((id, files)) => {
+            state.entries[0].devices = BTreeMap::from([(None, BTreeSet::from([id.to_owned()]))]);
+            state.entries[0].files = files.iter().map(|file| (*file).to_owned()).collect();
+        }
+        None => state.entries.clear(),
+    }
+    state
 }
 
 #[test]
@@ -244,8 +263,24 @@ fn the_number_of_an_iommu_group_tells_the_place_of_its_devices() {
     add("43", "0000:43:00.0", "vfio-pci", "-1\n");
     add("44", "0000:44:00.0", "vfio-pci", "0\n");
     add("44", "0000:44:00.1", "vfio-pci", "1\n");
-    assert_eq!(pci_node(sys.path(), "41"), Some(1));
+    let shown = groups(&["41", "45"], Some(("41", &["/dev/vfio/vfio", "/dev/vfio/41"])));
+    let places = DevicePlaces::new(sys.path(), &shown, "example.com/nic");
+    assert_eq!(places.node("41"), Some(1));
     for other in ["041", "42", "43", "44", "45"] {
-        assert_eq!(pci_node(sys.path(), other), None, "{other}");
+        assert_eq!(places.node(other), None, "{other}");
     }
+
+    // Numbers of a plugin's own, of which some are groups by chance.
+    let node = |state: &DeviceManagerState| DevicePlaces::new(sys.path(), state, "example.com/nic").node("41");
+    assert_eq!(node(&groups(&["41", "43"], None)), Some(1));
+    assert_eq!(node(&groups(&["41", "42"], None)), None, "the host's driver has 42");
+    assert_eq!(node(&groups(&["41", "45"], None)), None, "there is no group 45");
+    assert_eq!(node(&groups(&["41", "43"], Some(("41", &["/dev/fuse"])))), None);
+    assert_eq!(
+        node(&groups(&["41", "43"], Some(("41", &[])))),
+        Some(1),
+        "its plugin gave it no files"
+    );
+    let by_device = groups(&["41", "43"], Some(("41", &["/dev/vfio/devices/vfio0", "/dev/iommu"])));
+    assert_eq!(node(&by_device), Some(1), "iommufd");
 }

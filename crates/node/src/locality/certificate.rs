@@ -21,6 +21,8 @@ pub struct Row {
     pub attached: u64,
     /// All of it: more than the sum of `by_node` if some nodes are not known.
     pub amount: u64,
+    /// Interrupts: the NUMA nodes that the vectors go to now; `None` where one may go to several.
+    pub goes_to: Option<BTreeSet<u32>>,
 }
 
 impl Row {
@@ -39,6 +41,7 @@ impl Row {
             near,
             attached,
             amount: amount.unwrap_or(known),
+            goes_to: None,
         }
     }
 
@@ -65,16 +68,23 @@ impl Row {
             part: self.part.into(),
             name: self.name.clone(),
             nodes: nodes.map(|(node, amount)| (*node, self.percent(*amount))).collect(),
-            near: self.percent(self.near),
-            attached: self.percent(self.attached),
+            near_percent: self.percent(self.near),
+            attached_percent: self.percent(self.attached),
             since_us: 0,
         }
     }
 
     /// Since when the part is where it is, by the record; `None` where there is none, or the part has moved since.
+    ///
+    /// The record of interrupts has those of an hour, and the kernel's counters all since the vectors were set up: their shares differ. So
+    /// interrupts are where the record has them as long as a vector goes to each of these NUMA nodes.
     pub fn since(&self, recorded: &[Located]) -> Option<u64> {
         let now = self.located();
-        let record = recorded.iter().find(|one| one.is_still(&now))?;
+        let is_still = |one: &&Located| match &self.goes_to {
+            Some(nodes) => one.is_of(&now) && one.main_nodes().all(|node| nodes.contains(&node)),
+            None => one.is_still(&now),
+        };
+        let record = recorded.iter().find(is_still)?;
         Some(record.since_us).filter(|since| *since > 0)
     }
 }
@@ -102,8 +112,20 @@ pub fn certificate(locality: &Locality) -> Vec<Row> {
 }
 
 /// The certificate as the ledger records it: without devices that only kubelet knows of and of which it knows no node, such as `/dev/kvm`.
-pub fn recorded(locality: &Locality) -> Vec<Located> {
-    let rows = certificate(locality).into_iter();
+///
+/// `fired`: how often interrupts fired on each NUMA node since the reading before. If none did, they are where the record `before` has them; without
+/// one, where they go. All that ever fired would say where they were once, and the counters wrap.
+pub fn recorded(locality: &Locality, fired: BTreeMap<u32, u64>, before: &[Located]) -> Vec<Located> {
+    let mut locality = locality.clone();
+    if let Some(interrupts) = &mut locality.interrupts {
+        let record = before.iter().find(|one| one.part == Part::Interrupts);
+        let nodes = record.into_iter().flat_map(|record| &record.nodes);
+        interrupts.fired = match fired.values().any(|count| *count > 0) {
+            true => fired,
+            false => nodes.map(|(node, percent)| (*node, u64::from(*percent))).collect(),
+        };
+    }
+    let rows = certificate(&locality).into_iter();
     let is_pci = |row: &Row| locality.pci.iter().any(|device| device.name() == row.name);
     let placed = rows.filter(|row| row.part != Part::Device || !row.by_node.is_empty() || is_pci(row));
     placed.map(|row| row.located()).collect()
@@ -177,6 +199,7 @@ fn interrupts(locality: &Locality) -> Option<Row> {
     };
     Some(Row {
         details,
+        goes_to: (known == interrupts.vectors).then_some(goes),
         ..Row::new(locality, Part::Interrupts, by_node, Some(fired))
     })
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use stelia_cpus::{CpuSet, Topology};
 
-use crate::counters::interrupts::{Table, vfio_device};
+use crate::counters::interrupts::{Table, risen, vfio_device};
 use crate::locality::nodes;
 
 /// The vectors of a VM's devices that VFIO has set up.
@@ -18,6 +18,18 @@ pub struct Interrupts {
     /// How often they fired on each NUMA node. The kernel counts from when a number was first used, and its counters wrap at 32 bits. An interrupt
     /// that the processor delivers into the guest (posted) is not counted.
     pub fired: BTreeMap<u32, u64>,
+    /// The same as the kernel counts it.
+    #[serde(skip)]
+    pub counters: InterruptCounters,
+}
+
+/// The kernel's counters of a VM's vectors, to be compared with later ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InterruptCounters {
+    /// The CPUs that were online.
+    cpus: CpuSet,
+    /// Name, and the count on each CPU, by number.
+    lines: BTreeMap<u32, (String, Vec<(u32, u32)>)>,
 }
 
 impl Interrupts {
@@ -29,9 +41,12 @@ impl Interrupts {
         target: impl Fn(u32) -> Option<CpuSet>,
     ) -> Self {
         let mut all = Self::default();
+        all.counters.cpus.clone_from(&table.cpus);
         let own = |name: &str| vfio_device(name).is_some_and(|address| addresses.contains(address));
         for line in table.lines.values().filter(|line| own(&line.name)) {
             all.vectors += 1;
+            let counted = (line.name.clone(), line.counts().to_vec());
+            all.counters.lines.insert(line.irq, counted);
             for (cpu, count) in line.counts() {
                 if let Some(cpu) = topology.cpus.get(cpu) {
                     let fired = all.fired.entry(cpu.node).or_default();
@@ -44,6 +59,24 @@ impl Interrupts {
             }
         }
         all
+    }
+
+    /// How often they fired on each NUMA node since an earlier reading. A vector that was set up later, or whose number another one had, counts from 0.
+    /// CPUs that were not online at both are left out.
+    pub fn fired_since(&self, before: &InterruptCounters, topology: &Topology) -> BTreeMap<u32, u64> {
+        let both = self.counters.cpus.intersection(&before.cpus);
+        let mut fired: BTreeMap<u32, u64> = BTreeMap::new();
+        for (irq, (name, now)) in &self.counters.lines {
+            let earlier = before.lines.get(irq).filter(|(earlier, _)| earlier == name);
+            let earlier = earlier.map_or(&[][..], |(_, counts)| counts.as_slice());
+            for (cpu, count) in risen(earlier, now, &both) {
+                if let Some(cpu) = topology.cpus.get(&cpu) {
+                    let sum = fired.entry(cpu.node).or_default();
+                    *sum = sum.saturating_add(u64::from(count));
+                }
+            }
+        }
+        fired
     }
 }
 
@@ -74,14 +107,43 @@ mod tests {
             _ => None,
         };
         let table = Table::parse(text).unwrap();
-        let own = Interrupts::of(&table, &BTreeSet::from(["0000:3b:00.0"]), &shape.topology(), target);
+        let mut own = Interrupts::of(&table, &BTreeSet::from(["0000:3b:00.0"]), &shape.topology(), target);
+        own.counters = InterruptCounters::default();
         let expected = Interrupts {
             vectors: 3,
             targets: [(1, 2)].into(),
             fired: [(0, 5), (1, 3)].into(),
+            ..Interrupts::default()
         };
         assert_eq!(own, expected);
         let none = Interrupts::of(&table, &BTreeSet::new(), &shape.topology(), target);
-        assert_eq!(none, Interrupts::default());
+        assert_eq!((none.vectors, none.fired.len()), (0, 0));
+    }
+
+    /// The kernel's counters have 32 bits. Vector 1 is set up later, and vector 2 anew.
+    #[test]
+    fn what_fired_between_two_readings_is_neither_what_wrapped_nor_what_was_before() {
+        let shape = Shape {
+            nodes: 2,
+            cores: 1,
+            threads: 1,
+            interleaved: false,
+        };
+        let topology = shape.topology();
+        let read = |lines: &[(u32, u32, u32)]| {
+            let mut text = "           CPU0       CPU1\n".to_owned();
+            for (vector, first, second) in lines {
+                let name = format!("{vector}-edge vfio-msix[{vector}](0000:3b:00.0)");
+                text += &format!("{}: {first} {second}  IR-PCI-MSIX-0000:3b:00.0 {name}\n", 30 + vector);
+            }
+            let table = Table::parse(text.as_bytes()).unwrap();
+            Interrupts::of(&table, &BTreeSet::from(["0000:3b:00.0"]), &topology, |_| None)
+        };
+        let before = read(&[(0, 4_294_967_290, 7), (2, 0, 900)]);
+        let now = read(&[(0, 4, 7), (1, 0, 5), (2, 0, 2)]);
+        assert_eq!(now.fired_since(&before.counters, &topology), [(0, 10), (1, 7)].into());
+        assert_eq!(now.fired_since(&now.counters, &topology), [].into());
+        let offline = InterruptCounters::default();
+        assert_eq!(now.fired_since(&offline, &topology), [].into());
     }
 }

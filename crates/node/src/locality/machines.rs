@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use stelia_api::located::Part;
+use stelia_api::located::{Located, Part};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
 use tempfile::TempDir;
@@ -84,16 +84,21 @@ fn a_cxl_expander_is_attached_to_the_socket_it_is_plugged_into_and_remote_from_t
     assert_eq!((away.percent(), attached.percent()), (20, 40));
     assert_eq!(
         vm.memory_problem().unwrap(),
-        "20 % (2.0 GiB of 10.0 GiB) of its memory is not on the NUMA nodes of its CPUs, 0: 2.0 GiB on 3 (CXL memory, nearest to 1)"
+        "20 % (2.0 GiB of 10.0 GiB) of its memory is remote from its CPUs on NUMA node 0: 2.0 GiB on 3 (CXL memory, nearest to 1)"
     );
     assert_eq!(
         vm.attached_note().unwrap(),
-        "40 % (4.0 GiB of 10.0 GiB) of its memory is on NUMA nodes without CPUs: 4.0 GiB on 2 (CXL memory, nearest to 0)"
+        "40 % (4.0 GiB of 10.0 GiB) of its memory is on NUMA nodes without CPUs that belong to it: 4.0 GiB on 2 (CXL memory, nearest to 0)"
     );
     let rows = certificate(&vm);
     let memory = rows[1].located();
     assert_eq!(
-        (memory.near, memory.attached, memory.remote(), memory.nodes),
+        (
+            memory.near_percent,
+            memory.attached_percent,
+            memory.remote(),
+            memory.nodes
+        ),
         (40, 40, Some(20), vec![(0, 40), (2, 40), (3, 20)])
     );
 }
@@ -277,7 +282,7 @@ fn a_vm_with_a_vgpu_has_its_resource_and_its_interrupts() {
     let rows = certificate(read);
     let told: Vec<(Part, &str, u8)> = rows
         .iter()
-        .map(|row| (row.part, row.name.as_str(), row.located().near))
+        .map(|row| (row.part, row.name.as_str(), row.located().near_percent))
         .collect();
     assert_eq!(
         told,
@@ -317,7 +322,14 @@ fn a_mig_instance_is_known_by_its_resource_alone() {
     let rows = certificate(&vm);
     let told: Vec<(&str, &str, u64, u8)> = rows[1..]
         .iter()
-        .map(|row| (row.name.as_str(), row.details.as_str(), row.amount, row.located().near))
+        .map(|row| {
+            (
+                row.name.as_str(),
+                row.details.as_str(),
+                row.amount,
+                row.located().near_percent,
+            )
+        })
         .collect();
     assert_eq!(
         told,
@@ -360,7 +372,40 @@ fn a_device_that_kubelet_gave_is_reported_once() {
 fn a_share_that_is_not_all_is_not_100_and_one_that_is_something_not_0() {
     let mut vm = vm(0, BTreeMap::new(), &[(0, 1000), (1, 1)]);
     let memory = certificate(&vm)[1].located();
-    assert_eq!((memory.nodes, memory.near), (vec![(0, 99), (1, 1)], 99));
+    assert_eq!((memory.nodes, memory.near_percent), (vec![(0, 99), (1, 1)], 99));
     vm.nodes.clear();
     assert!(certificate(&vm).is_empty());
+}
+
+#[test]
+fn interrupts_are_recorded_by_what_fired_last_and_shown_since_then_while_they_go_there() {
+    let mut vm = vm(0, BTreeMap::new(), &[]);
+    let interrupts = |targets: &[(u32, u32)], fired: &[(u32, u64)]| Interrupts {
+        vectors: targets.iter().map(|(_, vectors)| vectors).sum(),
+        targets: targets.iter().copied().collect(),
+        fired: fired.iter().copied().collect(),
+        ..Interrupts::default()
+    };
+    let of_interrupts = |parts: Vec<Located>| parts.into_iter().find(|one| one.part == Part::Interrupts).unwrap();
+    let since = |vm: &Locality, record: &Located| {
+        let rows = certificate(vm);
+        let row = rows.iter().find(|row| row.part == Part::Interrupts).unwrap();
+        row.since(std::slice::from_ref(record))
+    };
+    // Most fired on the other node before they were moved to the VM's.
+    vm.interrupts = Some(interrupts(&[(0, 2)], &[(0, 10), (1, 5000)]));
+    let first = of_interrupts(recorded(&vm, BTreeMap::new(), &[]));
+    assert_eq!(first.nodes, [(0, 100)], "where they go");
+    let fired = BTreeMap::from([(0, 97), (1, 3)]);
+    let mut record = of_interrupts(recorded(&vm, fired, std::slice::from_ref(&first)));
+    assert_eq!(record.nodes, [(0, 97), (1, 3)]);
+    record.since_us = 7;
+    let quiet = of_interrupts(recorded(&vm, BTreeMap::new(), std::slice::from_ref(&record)));
+    assert_eq!(quiet.nodes, record.nodes, "none fired that would be elsewhere");
+    assert_eq!(since(&vm, &record), Some(7));
+    // More interrupts change nothing, and vectors that go elsewhere do.
+    vm.interrupts = Some(interrupts(&[(0, 2)], &[(0, 900), (1, 5000)]));
+    assert_eq!(since(&vm, &record), Some(7));
+    vm.interrupts = Some(interrupts(&[(1, 2)], &[(0, 900), (1, 5000)]));
+    assert_eq!(since(&vm, &record), None);
 }

@@ -17,7 +17,7 @@ mod pci;
 mod read;
 
 pub use certificate::{Row, certificate, recorded};
-pub use interrupts::Interrupts;
+pub use interrupts::{InterruptCounters, Interrupts};
 pub use memory_only::{MemoryKind, MemoryOnlyNode, Place};
 pub use pci::{Distance, Pair, PciDevice, PciKind, pairs};
 pub use read::{Reading, VfioDevices, Vm};
@@ -271,8 +271,8 @@ impl Locality {
     pub fn memory_problem(&self) -> Option<String> {
         let away = self.away().filter(|away| away.is_too_much())?;
         Some(format!(
-            "{away} of its memory is not on the NUMA nodes of its CPUs, {}: {}",
-            list(&self.nodes),
+            "{away} of its memory is remote from its CPUs on {}: {}",
+            numa_nodes(&self.nodes),
             self.memory_on(Place::Remote)
         ))
     }
@@ -282,7 +282,7 @@ impl Locality {
         let attached = self.attached().filter(|attached| attached.is_too_much())?;
         let there = self.memory_on(Place::Attached);
         Some(format!(
-            "{attached} of its memory is on NUMA nodes without CPUs: {there}"
+            "{attached} of its memory is on NUMA nodes without CPUs that belong to it: {there}"
         ))
     }
 
@@ -291,8 +291,8 @@ impl Locality {
         let away = self.devices_away().into_iter();
         let away: Vec<String> = away.map(|(name, node)| format!("{name} on {node}")).collect();
         let text = || {
-            let (nodes, away) = (list(&self.nodes), away.join(", "));
-            format!("devices not on the NUMA nodes of its CPUs, {nodes}: {away}")
+            let (nodes, away) = (numa_nodes(&self.nodes), away.join(", "));
+            format!("devices are remote from its CPUs on {nodes}: {away}")
         };
         (!away.is_empty()).then(text)
     }
@@ -329,6 +329,14 @@ pub struct Localities {
 /// NUMA nodes as a list, `0-1,3`.
 pub fn list(nodes: &BTreeSet<u32>) -> String {
     nodes.iter().copied().collect::<CpuSet>().to_string()
+}
+
+/// `NUMA node 0`, `NUMA nodes 0-1`
+pub fn numa_nodes(nodes: &BTreeSet<u32>) -> String {
+    match nodes.len() {
+        1 => format!("NUMA node {}", list(nodes)),
+        _ => format!("NUMA nodes {}", list(nodes)),
+    }
 }
 
 /// Bytes for readers: three digits and the unit.
@@ -372,7 +380,7 @@ mod tests {
         assert_eq!(vm.away().unwrap().percent(), 50);
         assert_eq!(
             vm.memory_problem().unwrap(),
-            "50 % (512 MiB of 1.0 GiB) of its memory is not on the NUMA nodes of its CPUs, 0: 512 MiB on 1"
+            "50 % (512 MiB of 1.0 GiB) of its memory is remote from its CPUs on NUMA node 0: 512 MiB on 1"
         );
     }
 
@@ -465,7 +473,7 @@ mod tests {
         ];
         assert_eq!(
             vm.devices_problem().unwrap(),
-            "devices not on the NUMA nodes of its CPUs, 0: 2 × nvidia.com/gpu on 1, vendor.com/nic on 1"
+            "devices are remote from its CPUs on NUMA node 0: 2 × nvidia.com/gpu on 1, vendor.com/nic on 1"
         );
         vm.nodes.insert(1);
         assert_eq!(vm.devices_problem(), None);

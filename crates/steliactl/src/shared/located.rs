@@ -35,8 +35,8 @@ pub(crate) fn place(located: &Located) -> String {
         return String::new();
     };
     let shares = [
-        (located.near, "near"),
-        (located.attached, "attached"),
+        (located.near_percent, "near"),
+        (located.attached_percent, "attached"),
         (remote, "remote"),
     ];
     let some: Vec<&(u8, &str)> = shares.iter().filter(|(percent, _)| *percent > 0).collect();
@@ -49,11 +49,28 @@ pub(crate) fn place(located: &Located) -> String {
     }
 }
 
+/// What a [`place`] means that is not `near`, for whoever reads the table: a line for each that is there.
+pub(crate) fn legend<'a>(all: impl Iterator<Item = &'a Located>) -> String {
+    let (mut attached, mut remote) = (false, false);
+    for one in all {
+        attached |= one.attached_percent > 0;
+        remote |= one.remote().is_some_and(|percent| percent > 0);
+    }
+    let mut lines = String::new();
+    if attached {
+        lines += "attached: on a NUMA node without CPUs that belongs to those of its CPUs, or to one of its devices\n";
+    }
+    if remote {
+        lines += "remote: on any other NUMA node than those of its CPUs\n";
+    }
+    lines
+}
+
 pub(crate) fn meaning(located: &Located) -> Meaning {
     match (located.remote(), located.is_much_remote()) {
         (None, _) => Meaning::Plain,
         (Some(_), true) => Meaning::Attention,
-        (Some(0), false) if located.attached == 0 => Meaning::Good,
+        (Some(0), false) if located.attached_percent == 0 => Meaning::Good,
         (Some(_), false) => Meaning::Plain,
     }
 }
@@ -72,8 +89,8 @@ mod tests {
         Located {
             part: Part::Memory.into(),
             nodes: nodes.to_vec(),
-            near,
-            attached,
+            near_percent: near,
+            attached_percent: attached,
             ..Located::default()
         }
     }
@@ -89,6 +106,20 @@ mod tests {
             pair("0 60%, 1 10%, 2 30%", "60% near, 30% attached, 10% remote")
         );
         assert_eq!(told(located(&[], 0, 0)), pair("", ""));
+    }
+
+    #[test]
+    fn what_is_not_near_is_explained() {
+        let lines = |all: &[Located]| {
+            legend(all.iter())
+                .lines()
+                .map(|line| line.split(':').next().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lines(&[located(&[(0, 100)], 100, 0), located(&[], 0, 0)]), [""; 0]);
+        assert_eq!(lines(&[located(&[(0, 60), (1, 40)], 60, 0)]), ["remote"]);
+        let both = [located(&[(1, 100)], 0, 0), located(&[(2, 100)], 0, 100)];
+        assert_eq!(lines(&both), ["attached", "remote"]);
     }
 
     #[test]

@@ -36,10 +36,18 @@ async fn a_vm_is_located_when_it_is_new_and_then_once_an_hour_and_recorded_when_
     let (pod, _) = node.isolated(1, "2-3").await;
     let first = node.records(&fake, 1).await;
     assert_eq!(
-        (first.len(), first[0].0.as_str(), first[0].1[0].near),
+        (first.len(), first[0].0.as_str(), first[0].1[0].near_percent),
         (1, pod.uid.as_str(), 97)
     );
     let began = first[0].1[0].since_us;
+    let is_located = |event: &Event| matches!(event, Event::Located { .. });
+    let entries = fake.entries().into_iter();
+    let with = entries.filter(|entry| entry.events.iter().any(is_located));
+    for entry in with {
+        // An older version loses it, which must not be more than this.
+        assert!(entry.before.is_empty() && entry.readings.is_empty(), "{entry:?}");
+        assert!(entry.events.iter().all(is_located), "{entry:?}");
+    }
 
     // Audits within the hour read it no more, whatever moved.
     node.quiet().await;
@@ -62,7 +70,10 @@ async fn a_vm_is_located_when_it_is_new_and_then_once_an_hour_and_recorded_when_
     // With the hour all are, and the first has moved.
     fake.host.clock.fetch_add(HOUR, Ordering::SeqCst);
     let moved = node.records(&fake, 3).await;
-    assert_eq!((moved[2].0.as_str(), moved[2].1[0].near), (pod.uid.as_str(), 40));
+    assert_eq!(
+        (moved[2].0.as_str(), moved[2].1[0].near_percent),
+        (pod.uid.as_str(), 40)
+    );
     assert!(moved[2].1[0].since_us >= began + HOUR * 1_000_000);
     assert_eq!(fake.host.located.load(Ordering::SeqCst), both + 2);
 
@@ -83,13 +94,13 @@ async fn a_vm_is_located_when_it_is_new_and_then_once_an_hour_and_recorded_when_
     let times: Vec<(u8, bool)> = account
         .located
         .iter()
-        .map(|time| (time.located.near, time.until_us == 0))
+        .map(|time| (time.located.near_percent, time.until_us == 0))
         .collect();
     assert_eq!(times, [(97, false), (40, true)]);
     assert_eq!(account.located[0].until_us, account.located[1].located.since_us);
     let shown = |node: &Node| node.handle.view().ledger.located.get(pod.uid.as_str()).cloned();
     node.until("Describe has the record", |node| {
-        shown(node).is_some_and(|parts| parts[0].near == 40)
+        shown(node).is_some_and(|parts| parts[0].near_percent == 40)
     })
     .await;
     assert_eq!(shown(&node).unwrap()[0].since_us, account.located[1].located.since_us);

@@ -121,11 +121,34 @@ fn an_entry_of_a_newer_version_is_not_cut() {
     let file = segments(directory.path()).pop().unwrap();
     let text = fs::read_to_string(&file).unwrap();
     let last = line_format::Hash::parse(&text.as_bytes()[..64]).unwrap();
-    let json = r#"{"seq":2,"at":2,"up":2,"events":[{"event":"of-next-year"}]}"#;
+    let json = r#"{"seq":2,"at":2,"up":2,"of-next-year":1}"#;
     let line = format!("{} {json}\n", line_format::Hash::of(&last, json.as_bytes()));
     fs::write(&file, text + &line).unwrap();
     let (mut ring, found) = open(directory.path(), WIDE);
     assert_eq!((found.cut, found.last.unwrap().0), (0, 2));
     ring.append(&mut entry(9, 0)).unwrap();
     assert_eq!(seqs(&read(directory.path()).0), [1, 3]);
+}
+
+/// The rest of its entry is read, and whoever checks the ring is told.
+#[test]
+fn an_event_of_a_newer_version_is_no_fault() {
+    let directory = folder();
+    drop(filled(directory.path(), 1, WIDE));
+    let file = segments(directory.path()).pop().unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    let last = line_format::Hash::parse(&text.as_bytes()[..64]).unwrap();
+    let json = r#"{"seq":2,"at":2,"up":2,"events":[{"event":"of-next-year","to":[{"a":1}]},{"event":"stopped"}]}"#;
+    let line = format!("{} {json}\n", line_format::Hash::of(&last, json.as_bytes()));
+    fs::write(&file, text + &line).unwrap();
+    let (mut ring, found) = open(directory.path(), WIDE);
+    assert_eq!((found.last.unwrap().0, found.fault), (2, None));
+    ring.append(&mut entry(9, 0)).unwrap();
+    assert_eq!(segments(directory.path()).len(), 1, "the segment goes on");
+    let (all, faults) = read(directory.path());
+    assert_eq!((seqs(&all), faults), (vec![1, 2, 3], 0));
+    assert_eq!(all[1].events, [Event::Newer, Event::Stopped {}]);
+    let verdict = checked(directory.path());
+    assert!(verdict.is_good(), "{verdict:?}");
+    assert_eq!(verdict.newer_events, 1);
 }

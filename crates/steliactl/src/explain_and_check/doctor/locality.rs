@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stelia_cpus::Topology;
 use stelia_node::cgroup::{CgroupPath, Cgroups, KernelCgroups};
-use stelia_node::locality::{Localities, Locality, Reading, Vm, list, size};
+use stelia_node::locality::{Localities, Reading, Vm};
 use stelia_record::Record;
 
 use super::checks::{Finding, advice, ok, warning};
@@ -47,7 +47,7 @@ pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
         .instances
         .iter()
         .filter_map(|(pod, locality)| {
-            let memory = memory(locality);
+            let memory = locality.memory_problem();
             let cure = match memory {
                 Some(_) => locality.memory_cure(),
                 None => "a topologyManagerPolicy other than none, then restart the container where its NUMA nodes have such \
@@ -73,31 +73,18 @@ pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
     if checks.is_empty() {
         let found = match localities.instances.len() {
             0 => "no VM is registered here".to_owned(),
-            count => format!("{}, near their memory and devices", counted(count as u64, "VM")),
+            count => format!("{}, none with remote memory or devices", counted(count as u64, "VM")),
         };
         checks.push(ok(found));
     }
     checks
 }
 
-/// `75 % of memory away from node 0: 512 MiB on 0, 1.5 GiB on 1`
-fn memory(locality: &Locality) -> Option<String> {
-    let away = locality.away().filter(|away| away.is_too_much())?;
-    let nodes = locality.memory.iter();
-    let nodes = nodes.map(|(node, memory)| format!("{} on {node}", size(memory.counted())));
-    let nodes: Vec<String> = nodes.collect();
-    let (share, own) = (away.percent(), list(&locality.nodes));
-    Some(format!(
-        "{share} % of memory away from node {own}: {}",
-        nodes.join(", ")
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use stelia_node::locality::{Device, NodeMemory};
+    use stelia_node::locality::{Device, Locality, NodeMemory};
 
     use super::*;
     use crate::explain_and_check::doctor::Verdict;
@@ -141,15 +128,15 @@ mod tests {
         assert_eq!(
             found,
             [
-                "a: 50 % of memory away from node 0: 512 MiB on 0, 512 MiB on 1",
-                "c: devices not on the NUMA nodes of its CPUs, 0: nic on 1",
+                "a: 50 % (512 MiB of 1.0 GiB) of its memory is remote from its CPUs on NUMA node 0: 512 MiB on 1",
+                "c: devices are remote from its CPUs on NUMA node 0: nic on 1",
             ]
         );
         let bad = |check: &Finding| check.verdict == Verdict::Warning && !check.cure.is_empty();
         assert!(told.iter().all(bad), "{told:?}");
 
         localities.instances.retain(|pod, _| pod == "b");
-        assert_eq!(checks(&localities), [ok("1 VM, near their memory and devices")]);
+        assert_eq!(checks(&localities), [ok("1 VM, none with remote memory or devices")]);
         localities.devices_unknown = Some("x".to_owned());
         assert_eq!(checks(&localities)[0].verdict, Verdict::Warning);
     }

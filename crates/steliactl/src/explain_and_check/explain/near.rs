@@ -37,7 +37,7 @@ pub(super) fn near(description: &Description, pod: &str, instance: &Instance) ->
     let place = |node: Option<u32>| match node {
         Some(node) => match locality.place(node) {
             Place::Near => format!("on NUMA node {node}, its CPUs' own"),
-            Place::Attached => format!("on NUMA node {node}, attached"),
+            Place::Attached => format!("on NUMA node {node}, which has no CPUs and belongs to it"),
             Place::Remote => format!("on NUMA node {node}, remote from its CPUs"),
         },
         None => "on an unknown NUMA node".to_owned(),

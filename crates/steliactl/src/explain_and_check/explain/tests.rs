@@ -350,7 +350,7 @@ fn what_is_known_without_a_measurement_is_told_beside_it() {
         "Linux 6.7 or later",
         "a NUMA node of the guest is spread",
         "CPUs 2 share cores with its own",
-        " of its memory is not on the NUMA nodes",
+        " of its memory is remote from its CPUs",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

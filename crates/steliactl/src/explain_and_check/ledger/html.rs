@@ -169,9 +169,9 @@ fn located_times(out: &mut String, account: &Account) {
     }
     let _ = writeln!(
         out,
-        "<h2>Where it was</h2>\n<p>The NUMA nodes of the {}'s CPUs, memory, devices and their interrupts. It is near what is on the nodes of its \
-         CPUs; attached is memory on nodes without CPUs that belong to these. The times are those of readings, of which there is one an hour and one \
-         when its CPUs change.</p>",
+        "<h2>NUMA nodes</h2>\n<p>Where the CPUs, the memory, the devices of the {} and their interrupts were. Near: on a NUMA node of its CPUs. \
+         Attached: on a NUMA node without CPUs that belongs to one of these, or to one of its devices. Remote: on any other NUMA node. The times are \
+         those of readings, one an hour and one when its CPUs change.</p>",
         owner::kind(account)
     );
     let rows = account.located.iter().map(|time| {

@@ -166,9 +166,15 @@ impl Render for Proof {
             ("Keys", verdict.keys.join(", ")),
             ("Signed heads", heads),
         ];
+        let newer = match verdict.newer_events {
+            0 => None,
+            1 => Some("1 event, which this version does not know".to_owned()),
+            count => Some(format!("{count} events, which this version does not know")),
+        };
+        let rows = rows.into_iter().chain(newer.map(|text| ("Of a newer version", text)));
         // If the ring was changed, nothing else is reported.
         let vouched = if self.good { self.vouched().to_vec() } else { Vec::new() };
-        let rows = rows.into_iter().chain(vouched);
+        let rows = rows.chain(vouched);
         let mut text = properties(rows, style);
         if !verdict.faults.is_empty() {
             text += "\n";

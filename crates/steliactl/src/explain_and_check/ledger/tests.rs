@@ -296,7 +296,7 @@ fn every_column_is_explained() {
     assert_eq!(columns("ledger: classes"), headings(&text::CLASSES));
     assert_eq!(columns("ledger: windows"), headings(&text::WORST_COLUMNS));
     assert_eq!(columns("ledger: gaps"), headings(&text::GAPS));
-    assert_eq!(columns("ledger: where it was"), headings(&text::LOCATED));
+    assert_eq!(columns("ledger: NUMA nodes"), headings(&text::LOCATED));
     assert_eq!(columns("ledger: days"), headings(&text::DAYS));
     assert_eq!(columns("ledger: who ran"), headings(&text::RUN_COLUMNS));
     assert_eq!(columns("ledger: faults"), headings(&proof::FAULTS));

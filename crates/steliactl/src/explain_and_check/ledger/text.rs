@@ -104,7 +104,7 @@ pub(crate) const RUN_COLUMNS: [Column<RunRow>; 5] = [
 
 pub(crate) const LOCATED: [Column<LocatedTime>; 5] = [
     column("PART", |time: &LocatedTime| located::part(&time.located)).yields(1),
-    column("NODES", |time: &LocatedTime| located::nodes(&time.located)).yields(2),
+    column("NUMA NODES", |time: &LocatedTime| located::nodes(&time.located)).yields(2),
     column("PLACE", |time: &LocatedTime| located::place(&time.located)).means(|time| located::meaning(&time.located)),
     column("SINCE", |time: &LocatedTime| words::clock(time.located.since_us)),
     column("UNTIL", |time: &LocatedTime| words::clock(time.until_us)).or_nothing(),
@@ -136,9 +136,13 @@ pub(super) fn one(vm_account: &VmAccount, style: TextStyle) -> String {
         false => parts.push(text),
     };
     if !account.located.is_empty() {
+        let legend = match style.legend {
+            true => located::legend(account.located.iter().map(|time| &time.located)),
+            false => String::new(),
+        };
         part(
-            "Where it was, by NUMA node, at readings an hour apart:",
-            table(&LOCATED, &account.located, style),
+            "The NUMA nodes of its CPUs, memory and devices, read once an hour and when its CPUs change:",
+            table(&LOCATED, &account.located, style) + &legend,
         );
     }
     if style.wide && !account.days.is_empty() {

@@ -227,3 +227,10 @@ fn many_vms_without_a_problem_are_counted_below_what_is_wrong() {
     let at = |heading: &str| text.find(heading).unwrap();
     assert!(at("\n== Fitness of the node ==") < at("\n== VM"), "{text}");
 }
+
+#[test]
+fn every_column_of_the_threads_is_explained() {
+    let headings: Vec<&str> = text::THREADS.iter().map(|column| column.heading()).collect();
+    let explained = output::manual::explained("COLUMNS", Some("report: threads"));
+    assert_eq!(explained, headings);
+}

@@ -22,7 +22,7 @@ const NUMA_NODES: [Column<NumaNode>; 7] = [
     column("UNASSIGNED", |node| node.cpus.unknown.to_string()),
 ];
 
-const THREADS: [Column<Thread>; 8] = [
+pub(super) const THREADS: [Column<Thread>; 8] = [
     column("ROLE", |thread| match thread.index {
         Some(index) => format!("{} {index}", thread.role),
         None => thread.role.to_owned(),

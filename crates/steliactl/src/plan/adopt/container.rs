@@ -43,6 +43,7 @@ pub(super) fn candidate(
         mems: optional(cgroups.read(origin, File::Mems))?.unwrap_or_default(),
         // They decide which CPUs it would get, not whether there are enough.
         devices: BTreeSet::new(),
+        devices_unknown: None,
         processes: processes.collect(),
         elsewhere,
         annotated_name: written.name.clone(),

@@ -99,11 +99,16 @@ pub(super) struct Block {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Devices {
     pub(super) resource: String,
+    pub(super) count: usize,
+    /// Empty where only the number of the node's devices is known.
     pub(super) ids: Vec<String>,
     /// kubelet has no choice. Otherwise the plugin's preference, or chance, may select others.
     pub(super) certain: bool,
     /// The NUMA nodes of all devices that it may get; empty where they have none.
     pub(super) numa_nodes: CpuSet,
+    /// Whether the devices are on all of these, whichever are selected.
+    #[serde(skip)]
+    pub(super) same_nodes: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -253,14 +258,17 @@ impl Row {
             size_bytes: block.size,
         };
         let locality = Locality::of(subject, given);
-        let devices = given.devices.iter().map(|(resource, ids)| {
+        let devices = given.devices.iter().map(|(resource, chosen)| {
             let mut known = locality.iter().flat_map(|locality| &locality.devices);
             let known = known.find(|one| one.resource == *resource);
+            let ids = chosen.ids.iter().filter(|_| !subject.counted.contains(resource));
             Devices {
                 resource: resource.clone(),
-                ids: ids.ids.iter().cloned().collect(),
-                certain: ids.certain,
+                count: chosen.ids.len(),
+                ids: ids.cloned().collect(),
+                certain: chosen.certain,
                 numa_nodes: known.map(|one| one.nodes.clone()).unwrap_or_default(),
+                same_nodes: known.is_none_or(|one| one.certain),
             }
         });
         Self {

@@ -15,7 +15,8 @@ use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
 use stelia_node_plan::start::{self, StateFiles};
 use stelia_node_plan::{Subject, machine, settings};
-use stelia_node_report::{memory_and_devices, numa};
+use stelia_node_report::memory_and_devices::DevicePlaces;
+use stelia_node_report::numa;
 
 use crate::shared::files::{below, kubelet_state};
 
@@ -143,9 +144,10 @@ fn stopped(root: &Path, notes: &mut Vec<String>) -> Option<Result<KubeletConfig,
 /// The devices. Those for which kubelet recorded no NUMA node get the one that `/sys` has for their id.
 fn placed(state: &DeviceManagerState, sys: &Path) -> DeviceState {
     let mut placed = DeviceState::from(state);
-    for (id, device) in placed.resources.values_mut().flatten() {
-        if device.nodes.is_empty() {
-            device.nodes.extend(memory_and_devices::pci_node(sys, id));
+    for (resource, devices) in &mut placed.resources {
+        let places = DevicePlaces::new(sys, state, resource);
+        for (id, device) in devices.iter_mut().filter(|(_, device)| device.nodes.is_empty()) {
+            device.nodes.extend(places.node(id));
         }
     }
     placed
@@ -159,7 +161,7 @@ fn unplaced(state: &DeviceState) -> Option<String> {
     let names: Vec<&str> = resources.map(|(name, _)| name.as_str()).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "the NUMA nodes of devices that nobody has are in no file, and ids of {} do not tell them: they are taken for aligned to none (--devices)",
+            "kubelet's files do not contain the NUMA nodes of unassigned devices, and the IDs of {} name no PCI device: these devices are taken to have no NUMA node (--devices gives it)",
             names.join(", ")
         )
     })

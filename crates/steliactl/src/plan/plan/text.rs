@@ -1,10 +1,15 @@
 //! The answer as text.
 
+use kubelet_planner::merge::Policy;
 use stelia_cpus::CpuSet;
+use stelia_node::locality::size;
 
 use super::answer::{Answer, Block, Chosen, Devices, Fits, Kubelet, Rejected, Row, WhatIf};
 use super::merges::{Hinted, Merged};
 use crate::shared::output::{self, Column, TextStyle, column, properties};
+
+/// The pod's `status.reason` where the Topology Manager rejects it.
+const TOPOLOGY_AFFINITY_ERROR: &str = "TopologyAffinityError";
 
 /// Has the version of `kubelet_planner::features::KUBELET`; a test compares them.
 const GATE: &str = "FEATURE GATE IN 1.36";
@@ -24,19 +29,11 @@ const CONTAINERS: [Column<Row>; 7] = [
         None => String::new(),
     }),
     column("MEMORY", |row| {
-        let block = |block: &Block| format!("{} {} on {}", block.size_bytes, block.r#type, block.nodes);
+        let block = |block: &Block| format!("{} {} on {}", size(block.size_bytes), block.r#type, block.nodes);
         row.memory.iter().map(block).collect::<Vec<_>>().join("; ")
     }),
     column("DEVICES", |row| {
-        let devices = |one: &Devices| {
-            let others = if one.certain { "" } else { " or others" };
-            let place = match one.numa_nodes.is_empty() {
-                true => String::new(),
-                false => format!(" on {}", one.numa_nodes),
-            };
-            format!("{}: {}{others}{place}", one.resource, one.ids.join(","))
-        };
-        row.devices.iter().map(devices).collect::<Vec<_>>().join("; ")
+        row.devices.iter().map(Devices::words).collect::<Vec<_>>().join("; ")
     }),
 ];
 
@@ -77,7 +74,7 @@ const WHAT_IF: [Column<WhatIf>; 11] = [
         format!("{}{}", other.fits, if other.or_more { "+" } else { "" })
     }),
     column("GATE TO TURN ON", |other| other.missing_gates.join(",")),
-    column("DEVICES", |other| other.device_nodes.to_string()),
+    column("DEVICE NUMA", |other| other.device_nodes.to_string()),
     column("TOGETHER", |other| other.locality.unwrap_or_default().to_owned()),
 ];
 const DEVICE_COLUMNS: usize = 2;
@@ -160,27 +157,79 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
 fn merged(answer: &Answer) -> Vec<(&'static str, String)> {
     if answer.merges.is_empty() {
         let alone = match answer.kubelet.aligns() {
-            true => "no",
-            false => "no, with the policy none each manager chooses alone",
+            true => "no hints, because no resource of the pod has any",
+            false => "no hints: with the policy none, each manager chooses on its own",
         };
         return vec![("Merged", alone.to_owned())];
     }
-    let line = |merge: &Merged| {
-        let nodes = match &merge.numa_nodes {
-            None => "any NUMA nodes".to_owned(),
-            Some(nodes) if nodes.len() == 1 => format!("NUMA node {nodes}"),
-            Some(nodes) => format!("NUMA nodes {nodes}"),
-        };
-        let who = match merge.preferred {
-            true => "which every resource prefers",
-            false => "which not every resource prefers",
-        };
-        ("Merged", format!("{}: {nodes}, {who}", merge.whose()))
+    let is_rejected = |at: usize| match &answer.rejection {
+        // The last merge is the one that the policy did not take.
+        Some(rejected) => rejected.reason == Some(TOPOLOGY_AFFINITY_ERROR) && at + 1 == answer.merges.len(),
+        None => false,
     };
-    answer.merges.iter().map(line).collect()
+    let policy = answer.kubelet.topology_manager_policy;
+    let line = |(at, merge): (usize, &Merged)| {
+        let words = match is_rejected(at) {
+            true => merge.rejected_words(policy),
+            false => merge.words(),
+        };
+        ("Merged", format!("{}: {words}", merge.whose()))
+    };
+    answer.merges.iter().enumerate().map(line).collect()
+}
+
+impl Devices {
+    /// `nvidia.com/gpu (GPU-1,GPU-2) on NUMA node 0`, or `2 nvidia.com/gpu on NUMA node 0` where only the number is known.
+    fn words(&self) -> String {
+        let others = if self.certain { "" } else { " or others" };
+        let what = match self.ids.is_empty() {
+            true => format!("{} {}", self.count, self.resource),
+            false => format!("{} ({}{others})", self.resource, self.ids.join(",")),
+        };
+        let noun = numa_noun(&self.numa_nodes);
+        match self.numa_nodes.len() {
+            0 => what,
+            1 => format!("{what} on {noun}"),
+            _ if self.same_nodes => format!("{what} on {noun}"),
+            _ => format!("{what} on some of {noun}"),
+        }
+    }
+}
+
+/// `NUMA node 0`, `NUMA nodes 0-1`
+fn numa_noun(nodes: &CpuSet) -> String {
+    match nodes.len() {
+        1 => format!("NUMA node {nodes}"),
+        _ => format!("NUMA nodes {nodes}"),
+    }
 }
 
 impl Merged {
+    /// `NUMA node 0, preferred by every resource`
+    fn words(&self) -> String {
+        let nodes = match &self.numa_nodes {
+            None => "any NUMA nodes".to_owned(),
+            Some(nodes) => numa_noun(nodes),
+        };
+        let who = match self.preferred {
+            true => "preferred by every resource",
+            false => "not preferred by every resource",
+        };
+        format!("{nodes}, {who}")
+    }
+
+    /// Why a policy that admits only preferred hints rejects the pod.
+    fn rejected_words(&self, policy: &str) -> String {
+        let why = match &self.numa_nodes {
+            _ if policy == Policy::SingleNumaNode.name() => {
+                "no single NUMA node is preferred by every resource".to_owned()
+            }
+            Some(nodes) => format!("the best hint is {}, not preferred by every resource", numa_noun(nodes)),
+            None => "no NUMA nodes have enough of every resource".to_owned(),
+        };
+        format!("{why}; kubelet rejects the pod ({TOPOLOGY_AFFINITY_ERROR})")
+    }
+
     fn whose(&self) -> String {
         self.container.clone().unwrap_or_else(|| "the pod".to_owned())
     }
@@ -235,10 +284,24 @@ fn until_full(fits: &Fits) -> Vec<(&'static str, String)> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::shared::output::manual::explained;
+
+    #[test]
+    fn every_column_is_explained() {
+        fn headings<T>(columns: &[Column<T>]) -> Vec<&'static str> {
+            columns.iter().map(Column::heading).collect()
+        }
+        let columns = |part| explained("COLUMNS", Some(part));
+        assert_eq!(columns("plan"), headings(&CONTAINERS));
+        assert_eq!(columns("plan: hints"), headings(&HINTS));
+        assert_eq!(columns("plan: other settings"), headings(&WHAT_IF));
+    }
+
     #[test]
     fn the_gates_are_those_of_the_kubelet_that_is_predicted() {
         assert_eq!(
-            super::GATE,
+            GATE,
             format!("FEATURE GATE IN 1.{}", kubelet_planner::features::KUBELET)
         );
     }

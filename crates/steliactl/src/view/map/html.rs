@@ -82,7 +82,7 @@ fn devices(pod: &Pod) -> String {
             .map(|node| format!(" on NUMA node {node}"))
             .unwrap_or_default();
         let away = if pod.is_remote(device) {
-            ", not that of its CPUs"
+            ", remote from its CPUs"
         } else {
             ""
         };

@@ -190,7 +190,7 @@ fn device(map: &Map, n: usize, device: &Device) -> Shape {
         .map(|node| format!(", NUMA node {node}"))
         .unwrap_or_default();
     let away = match map.pods.get(n).is_some_and(|pod| pod.is_remote(device)) {
-        true => ", not that of its CPUs",
+        true => ", remote from its CPUs",
         false => "",
     };
     let title = printable(&format!("{name}{count}{on}{away}: {pod}"));

@@ -238,6 +238,27 @@ fn a_pod_beside_another_on_the_last_gpu_is_not_admitted() {
     );
 }
 
+/// 64 CPUs are on one NUMA node of this machine, and 62 of them can be given to a container.
+#[test]
+fn reserved_cpus_are_not_counted_as_room() {
+    let scene = Scene::new(0, "0,32,64,96", &[]);
+    let instance = "name=instance,cpus=64,memory=2Gi,nvidia.com/gpu=1";
+    let words = ["-c", instance, "--devices", "nvidia.com/gpu=0:4,1:4", "-o", "json"];
+    let answer: Value = serde_json::from_str(&scene.plan("best-effort", "pod", &words)).unwrap();
+    let container = &answer["containers"][0];
+    assert_eq!(
+        (&container["numa_nodes"], &container["locality"]),
+        (&json!("0-1"), &json!("same-nodes")),
+        "{answer}"
+    );
+    let devices = &container["devices"][0];
+    assert_eq!(
+        (&devices["count"], &devices["ids"]),
+        (&json!(1), &json!([])),
+        "the planner made the ids up"
+    );
+}
+
 #[test]
 fn words_and_files_that_do_not_fit_are_told() {
     let scene = Scene::new(0, "0,64", &[]);
@@ -296,7 +317,9 @@ fn the_places_of_pci_devices_are_read_on_this_node() {
     );
     assert_eq!(container["devices"][0]["numa_nodes"], "1");
     assert!(
-        !answer["assumed"].to_string().contains("NUMA nodes of devices"),
+        !answer["assumed"]
+            .to_string()
+            .contains("NUMA nodes of unassigned devices"),
         "{answer}"
     );
 }

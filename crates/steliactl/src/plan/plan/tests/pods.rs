@@ -211,7 +211,7 @@ fn devices_are_those_of_kubelets_own_record() {
     assert!(
         assumed
             .iter()
-            .any(|note| note.as_str().unwrap().starts_with("the NUMA nodes of devices"))
+            .any(|note| note.as_str().unwrap().contains("the NUMA nodes of unassigned devices"))
     );
     write(
         node.path(),

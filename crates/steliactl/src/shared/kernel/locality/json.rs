@@ -42,15 +42,12 @@ impl VmLocality {
     }
 
     fn row(&self, row: &Row) -> Value {
-        let known = row
-            .by_node
-            .values()
-            .fold(0u64, |sum, amount| sum.saturating_add(*amount));
-        let ratio = |amount: u64| (known > 0).then(|| amount as f64 / known as f64);
+        let located = row.located();
+        let share = |percent: u8| (!located.nodes.is_empty()).then_some(percent);
         let device = self.locality.pci.iter().find(|device| device.name() == row.name);
         json!({
             "part": row.part, "name": row.name, "amount": row.amount, "nodes": row.by_node,
-            "near_ratio": ratio(row.near), "attached_ratio": ratio(row.attached), "since_us": row.since(&self.recorded),
+            "near_percent": share(located.near_percent), "attached_percent": share(located.attached_percent), "since_us": row.since(&self.recorded),
             "device": device.map(pci),
         })
     }

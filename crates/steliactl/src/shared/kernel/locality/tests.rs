@@ -15,8 +15,8 @@ fn description() -> String {
             {{"name":"kvm\u001b[2J","node":null,"count":1}}]}},
         "near":{{"nodes":[0,1],"allowed":"0-1","memory":{{"0":{},"1":{}}},"devices":[]}}}}}},
         "node":{{"ledger":{{"located":{{"far":[
-            {{"part":"cpus","nodes":[[0,100]],"near":100,"attached":0,"since_us":1793000000000000}},
-            {{"part":"memory","nodes":[[0,98],[1,2]],"near":98,"attached":0,"since_us":1793000000000000}}]}}}}}}}}"#,
+            {{"part":"cpus","nodes":[[0,100]],"near_percent":100,"attached_percent":0,"since_us":1793000000000000}},
+            {{"part":"memory","nodes":[[0,98],[1,2]],"near_percent":98,"attached_percent":0,"since_us":1793000000000000}}]}}}}}}}}"#,
         node(1 << 30, 0),
         node(0, 1 << 30),
         node(1 << 30, 0),
@@ -33,14 +33,15 @@ fn vm_locality(pod: &str) -> VmLocality {
 fn show_prints_each_node_and_each_device() {
     assert_eq!(
         vm_locality("far").text(TextStyle::from(true)),
-        "\nLocality: its CPUs are on 0\n\
-         PART             AMOUNT  NODES  PLACE   SINCE                DETAILS\n\
-         CPUs                  2  0      near    2026-10-26 07:33:20\n\
-         memory          1.0 GiB  0      near    2026-10-26 07:33:20\n\
-         huge pages      1.0 GiB  1      remote  -\n\
-         kvm?[2J               1  -      -       -\n\
-         nvidia.com/gpu        2  1      remote  -\n\
-         \nMemory: 50 % (1.0 GiB of 2.0 GiB) is not on the NUMA nodes of its CPUs, 0\n\
+        "\nLocality: its CPUs are on NUMA node 0\n\
+         PART             AMOUNT  NUMA NODES  PLACE   SINCE                DETAILS\n\
+         CPUs                  2  0           near    2026-10-26 07:33:20\n\
+         memory          1.0 GiB  0           near    2026-10-26 07:33:20\n\
+         huge pages      1.0 GiB  1           remote  -\n\
+         kvm?[2J               1  -           -       -\n\
+         nvidia.com/gpu        2  1           remote  -\n\
+         remote: on any other NUMA node than those of its CPUs\n\
+         \nMemory: 50 % (1.0 GiB of 2.0 GiB) is remote from its CPUs on NUMA node 0\n\
          NODE  OWN  ANON     SHMEM  HUGE PAGES  FILE\n\
          0     yes  1.0 GiB  0 B    0 B         4.0 KiB\n\
          1     no   0 B      0 B    1.0 GiB     4.0 KiB\n"
@@ -69,7 +70,7 @@ fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
         "huge pages        1.0 GiB  1             attached               -",
         "GPU 0000:3b:00.0        1  0             near                   -                    10de:2330, nvidia.com/gpu",
         "NIC 0000:3b:00.1        1  1             attached               -                    15b3:101d, VF of 0000:3b:00.0",
-        "interrupts            100  0 75%, 1 25%  75% near, 25% attached  -                    3 vectors, now to 0",
+        "interrupts      100 times  0 75%, 1 25%  75% near, 25% attached  -                    3 vectors, now to 0",
         "0000:3b:00.0  0000:3b:00.1  PIX, one PCIe switch",
         "1     attached  0 B      0 B    1.0 GiB     4.0 KiB  CXL memory, nearest to 0",
     ] {
@@ -77,7 +78,7 @@ fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
         assert!(words(&text).contains(&words(line)), "{line}: {text}");
     }
     assert!(
-        text.contains("; 50 % (1.0 GiB of 2.0 GiB) is on nodes without CPUs"),
+        text.contains("; 50 % (1.0 GiB of 2.0 GiB) is on NUMA nodes without CPUs that belong to it"),
         "{text}"
     );
     let json = vm.json();
@@ -96,8 +97,8 @@ fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
         .find(|row| row["name"] == "GPU 0000:3b:00.0");
     let gpu = gpu.unwrap();
     assert_eq!(
-        (&gpu["near_ratio"], &gpu["device"]["resource"]),
-        (&json!(1.0), &json!("nvidia.com/gpu"))
+        (&gpu["near_percent"], &gpu["device"]["resource"]),
+        (&json!(100), &json!("nvidia.com/gpu"))
     );
     assert_eq!(
         json["devices"][2],

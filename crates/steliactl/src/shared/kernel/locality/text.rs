@@ -2,12 +2,12 @@
 
 use stelia_api::located::{Located, Part};
 use stelia_node::locality::{
-    Distance, Locality, MemoryOnlyNode, NodeMemory, Place, Row, certificate, list, pairs, size,
+    Distance, Locality, MemoryOnlyNode, NodeMemory, Place, Row, certificate, numa_nodes, pairs, size,
 };
 
 use super::{Mapped, VmLocality};
 use crate::shared::located;
-use crate::shared::output::{self, Column, TextStyle, column, headed, table};
+use crate::shared::output::{self, Column, TextStyle, column, counted, headed, table};
 
 /// A row of the certificate, with its shares and its record.
 pub(crate) struct CertificateRow {
@@ -20,10 +20,11 @@ pub(crate) const CERTIFICATE: [Column<CertificateRow>; 6] = [
     column("PART", |row: &CertificateRow| located::part(&row.located)),
     column("AMOUNT", |row: &CertificateRow| match row.row.part {
         Part::Memory | Part::HugePages => size(row.row.amount),
+        Part::Interrupts => counted(row.row.amount, "time"),
         _ => row.row.amount.to_string(),
     })
     .right(),
-    column("NODES", |row: &CertificateRow| located::nodes(&row.located)).yields(2),
+    column("NUMA NODES", |row: &CertificateRow| located::nodes(&row.located)).yields(2),
     column("PLACE", |row: &CertificateRow| located::place(&row.located)).means(|row| located::meaning(&row.located)),
     column("SINCE", |row: &CertificateRow| located::clock(row.since_us)),
     column("DETAILS", |row: &CertificateRow| row.row.details.clone())
@@ -65,14 +66,18 @@ impl VmLocality {
         });
         let rows: Vec<CertificateRow> = rows.collect();
         let heading = match rows.is_empty() {
-            true => "Locality: it has no CPUs of its own".to_owned(),
-            false => format!("Locality: its CPUs are on {}", list(&self.locality.nodes)),
+            true => "Locality: it has no exclusive CPUs".to_owned(),
+            false => format!("Locality: its CPUs are on {}", numa_nodes(&self.locality.nodes)),
         };
         let table = match rows.is_empty() {
             true => String::new(),
             false => table(&CERTIFICATE, &rows, style),
         };
-        headed(&heading, style, table + &unknown)
+        let legend = match style.legend {
+            true => located::legend(rows.iter().map(|row| &row.located)),
+            false => String::new(),
+        };
+        headed(&heading, style, table + &legend + &unknown)
     }
 
     fn pairs(&self, style: TextStyle) -> String {
@@ -94,14 +99,14 @@ impl VmLocality {
             return String::new();
         }
         let attached = locality.attached().filter(|attached| attached.bytes > 0);
-        let attached = attached.map(|attached| format!("; {attached} is on nodes without CPUs that belong to these"));
+        let attached = attached.map(|attached| format!("; {attached} is on NUMA nodes without CPUs that belong to it"));
         let heading = match locality.away() {
             Some(away) => format!(
-                "{away} is not on the NUMA nodes of its CPUs, {}{}",
-                list(&locality.nodes),
+                "{away} is remote from its CPUs on {}{}",
+                numa_nodes(&locality.nodes),
                 attached.unwrap_or_default()
             ),
-            None => "it has no CPUs of its own".to_owned(),
+            None => "it has no exclusive CPUs".to_owned(),
         };
         let columns = [
             column("NODE", |row: &MemoryRow| row.node.to_string()),

@@ -144,7 +144,7 @@ fn memory_caches_and_devices_are_where_they_are() {
         "NUMA node 1 2.0 GiB",
         "L3 8.0 MiB, shared by CPUs 6-7",
         "nvidia.com/gpu ×2, NUMA node 1: aaaaaaaa-0000-4000-8000-000000000000",
-        "example.com/memory, NUMA node 7, not that of its CPUs: aaaaaaaa-0000-4000-8000-000000000000",
+        "example.com/memory, NUMA node 7, remote from its CPUs: aaaaaaaa-0000-4000-8000-000000000000",
         "Machine 4.0 GiB",
     ] {
         assert!(picture.contains(title), "{title}: {picture}");
