@@ -11,6 +11,7 @@ use crate::support::host::{read, run, wait_until_or};
 
 const PROGRAM: &str = "/job/kubelet-devices";
 const BUS: &str = "/sys/bus/pci/devices";
+pub const IOMMUFD: &str = "/dev/iommu";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -63,7 +64,7 @@ impl Given {
         found.unwrap_or_else(|| panic!("no {kind:?} at node {node}: {:#?}", given()))
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         Path::new(BUS).join(&self.address)
     }
 
@@ -82,6 +83,24 @@ impl Given {
     /// Whether an interrupt of this name is one of its own.
     pub fn is_vector(&self, name: &str) -> bool {
         name.starts_with("vfio-") && name.ends_with(&format!("({})", self.address))
+    }
+
+    /// Its file for iommufd, which a kernel with `CONFIG_VFIO_DEVICE_CDEV` makes when VFIO gets the device.
+    pub fn file(&self) -> String {
+        let folder = self.path().join("vfio-dev");
+        let mut found = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        let name = found.next().expect("one file").expect("a name").file_name();
+        format!("/dev/vfio/devices/{}", name.display())
+    }
+
+    /// What a container needs to have it by its group.
+    fn files_of_group(&self) -> Vec<String> {
+        vec![format!("/dev/vfio/{}", self.group), "/dev/vfio/vfio".to_owned()]
+    }
+
+    /// What a container needs to have it by iommufd.
+    fn files_of_iommufd(&self) -> Vec<String> {
+        vec![self.file(), IOMMUFD.to_owned()]
     }
 
     /// Takes it from whatever driver has it: VFIO alone may have it from now on.
@@ -131,6 +150,15 @@ pub struct Plugins(Vec<Child>);
 impl Plugins {
     /// kubelet's side, and a plugin for the cards and one for the disks, whose containers get the devices by their groups.
     pub fn start() -> Self {
+        Self::offer(Given::files_of_group)
+    }
+
+    /// The same for iommufd.
+    pub fn start_for_iommufd() -> Self {
+        Self::offer(Given::files_of_iommufd)
+    }
+
+    fn offer(files: fn(&Given) -> Vec<String>) -> Self {
         // Without changes of power states, after which QEMU maps the devices' registers anew: less for the emulator to get wrong.
         run(&["modprobe", "vfio-pci", "disable_idle_d3=1"]);
         let given = given();
@@ -146,9 +174,8 @@ impl Plugins {
             let mut offer = Command::new(PROGRAM);
             offer.args(["offer", kind.resource()]).stdin(Stdio::null());
             for one in given.iter().filter(|one| one.kind == kind) {
-                let (address, node, group) = (&one.address, one.node, &one.group);
-                let device = format!("--device={address}={node}:/dev/vfio/{group},/dev/vfio/vfio");
-                offer.arg(device);
+                let (address, node, files) = (&one.address, one.node, files(one).join(","));
+                offer.arg(format!("--device={address}={node}:{files}"));
             }
             children.push(offer.spawn().expect(PROGRAM));
             wait_until_or("the plugin registers", device_plugin::journal, || {

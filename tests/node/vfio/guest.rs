@@ -12,7 +12,7 @@ use crate::support::host::{container_of, read, run, wait_until, wait_until_or};
 use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, make_initramfs, serial};
 use crate::support::pods::Pod;
 
-const INITRAMFS: &str = "/job/vfio-initramfs";
+pub const INITRAMFS: &str = "/job/vfio-initramfs";
 /// The guest's memory in MiB, all of which VFIO pins.
 pub const MEMORY_MIB: u64 = 192;
 
@@ -64,21 +64,18 @@ pub fn start(name: &str, cpus: &str, devices: &[Given], memory: &str) -> Pod {
 
 /// The same with only some of them in the guest.
 pub fn start_with(name: &str, cpus: &str, devices: &[Given], plugged: &[Given], memory: &str) -> Pod {
+    let words: Vec<String> = plugged
+        .iter()
+        .flat_map(|device| ["-device".to_owned(), device_words(device)])
+        .collect();
+    start_qemu(name, cpus, devices, memory, &[], &words)
+}
+
+/// QEMU with more options of the runner, and these words that give the guest its devices.
+pub fn start_qemu(name: &str, cpus: &str, devices: &[Given], memory: &str, runner: &[String], more: &[String]) -> Pod {
     needs_kvm();
-    make_initramfs(INITRAMFS, INIT, &["igb", "nvme"]);
-    // VFIO counts what it pins against RLIMIT_MEMLOCK, from which this frees.
-    let mut options = vec![
-        "--cpuset".to_owned(),
-        cpus.to_owned(),
-        "--cap".to_owned(),
-        "IPC_LOCK".to_owned(),
-    ];
-    for kind in [Kind::Card, Kind::Disk] {
-        let count = devices.iter().filter(|one| one.kind == kind).count();
-        if count > 0 {
-            options.extend(["--resource".to_owned(), format!("{}={count}", kind.resource())]);
-        }
-    }
+    make();
+    let options = options(cpus, devices);
     let object = format!("memory-backend-ram,id=ram,size={MEMORY_MIB}M{memory}");
     let size = MEMORY_MIB.to_string();
     let words = [
@@ -103,16 +100,34 @@ pub fn start_with(name: &str, cpus: &str, devices: &[Given], plugged: &[Given], 
             "file:/run/serial",
         ],
         &OTHER,
+        &texts(more),
     ];
-    let mut words: Vec<String> = words.concat().into_iter().map(str::to_owned).collect();
-    for device in plugged {
-        words.extend(["-device".to_owned(), device_words(device)]);
-    }
-    let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let pod = Pod::start_qemu(Accel::Kvm, name, &options, &["--qmp", "/run/qmp"], &words);
+    let runner = [&["--qmp", "/run/qmp"], &texts(runner)[..]].concat();
+    let pod = Pod::start_qemu(Accel::Kvm, name, &texts(&options), &runner, &words.concat());
     pod.wait_running();
     pod
+}
+
+pub fn texts(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+/// The guest's initramfs.
+pub fn make() {
+    make_initramfs(INITRAMFS, INIT, &["igb", "nvme"]);
+}
+
+/// Those of a pod with these CPUs that asks its plugins for these devices. VFIO counts what it pins against RLIMIT_MEMLOCK, from which the capability
+/// frees.
+pub fn options(cpus: &str, devices: &[Given]) -> Vec<String> {
+    let mut options = ["--cpuset", cpus, "--cap", "IPC_LOCK"].map(str::to_owned).to_vec();
+    for kind in [Kind::Card, Kind::Disk] {
+        let count = devices.iter().filter(|one| one.kind == kind).count();
+        if count > 0 {
+            options.extend(["--resource".to_owned(), format!("{}={count}", kind.resource())]);
+        }
+    }
+    options
 }
 
 /// Has the guest give it up, until QEMU has.
@@ -139,13 +154,18 @@ pub fn plug(pod: &Pod, device: &Given) {
 }
 
 /// Its name in QEMU: its kind and NUMA node.
-fn device_id(device: &Given) -> String {
+pub fn device_id(device: &Given) -> String {
     format!("{}{}", device.kind.id(), device.node)
 }
 
 fn device_words(device: &Given) -> String {
+    device_words_by(device, &format!("host={}", device.address))
+}
+
+/// As QEMU's option has it, with these words for what it is.
+pub fn device_words_by(device: &Given, what: &str) -> String {
     let without_rom = if device.kind == Kind::Card { ",romfile=" } else { "" };
-    format!("vfio-pci,host={},id={}{without_rom}", device.address, device_id(device))
+    format!("vfio-pci,{what},id={}{without_rom}", device_id(device))
 }
 
 /// What the guest's kernel counted when it last told: by the interrupt's name, how often it fired on each vCPU.

@@ -1,8 +1,8 @@
 //! Passed-through devices, on a node with an emulated IOMMU (`node run --vfio`): a guest drives a network card and a disk of the node by VFIO, in a pod
 //! that has them of a device plugin. Where their NUMA nodes, memory and interrupts are is what the kernel says.
 
-mod devices;
-mod guest;
+pub mod devices;
+pub mod guest;
 mod interrupts;
 mod unplug;
 
@@ -17,13 +17,18 @@ use crate::support::pods::{Pod, on_node_undoing};
 use crate::support::promise::assert_isolated;
 
 /// A test with the plugins' devices: what it leaves is taken away however it ends.
-fn with_devices(body: impl FnOnce()) {
+pub fn with_devices(body: impl FnOnce()) {
+    with_plugins(Plugins::start, body);
+}
+
+/// The same with the plugins that this starts.
+pub fn with_plugins(start: fn() -> Plugins, body: impl FnOnce()) {
     let undo = || {
         unconfigure();
         device_plugin::stop();
     };
     on_node_undoing(undo, || {
-        let _plugins = Plugins::start();
+        let _plugins = start();
         body();
     });
 }
@@ -36,7 +41,7 @@ fn locality(pod: &Pod) -> Value {
 }
 
 /// The devices that `show` names, each with its NUMA node and whether that is the VM's.
-fn shown_devices(locality: &Value) -> Vec<(String, u64, bool)> {
+pub fn shown_devices(locality: &Value) -> Vec<(String, u64, bool)> {
     let devices = locality["devices"].as_array().expect("a list").iter();
     let mut devices: Vec<_> = devices
         .filter_map(|one| {
@@ -49,7 +54,7 @@ fn shown_devices(locality: &Value) -> Vec<(String, u64, bool)> {
 }
 
 /// Once the daemon has looked since the VM took its memory.
-fn settled_locality(pod: &Pod) -> Value {
+pub fn settled_locality(pod: &Pod) -> Value {
     wait_until("the memory of the VM is known", || {
         let locality = locality(pod);
         let held = locality["counted_bytes"].as_u64()?;

@@ -183,7 +183,7 @@ impl Vm {
     }
 
     /// Its vCPUs again, all of them new threads.
-    fn until_new(&self, step: &str, before: &Threads) {
+    pub fn until_new(&self, step: &str, before: &Threads) {
         let is_old = |tid: u32| before.vcpus.iter().any(|old| old.tid == tid);
         wait_until(&format!("{step}: new vCPU threads"), || {
             let now = self.threads().vcpus;

@@ -7,6 +7,7 @@ mod crosvm;
 mod guest;
 mod in_place;
 mod life;
+mod passed_through;
 mod recorded;
 mod runner;
 

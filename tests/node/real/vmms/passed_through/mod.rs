@@ -1,0 +1,151 @@
+//! Guests that have a card and a disk of the node by VFIO, started by the runner on a node with an IOMMU: by their groups, and by iommufd with kernel
+//! modules that the job brings.
+
+mod groups;
+mod iommufd;
+
+use serde_json::{Value, json};
+use stelia_cpus::CpuSet;
+
+use super::{SOCKET, Vm, Vmm, Way};
+use crate::contained::configure;
+use crate::descriptors::open_devices;
+use crate::kvm::needs_kvm;
+use crate::quiet::round;
+use crate::real::program;
+use crate::support::guest::Accel;
+use crate::support::host::{output, read, wait_until_or};
+use crate::support::linux_guest::{KERNEL, KERNEL_WORDS};
+use crate::support::pods::Pod;
+use crate::vfio::devices::{Given, Kind};
+use crate::vfio::guest::{INITRAMFS, MEMORY_MIB, held, make, options, texts, told, wait_working};
+use crate::vfio::{settled_locality, shown_devices};
+
+/// Those of NUMA node 0, as the VM's CPUs are.
+const CPUS: &str = "2-3";
+
+fn card_and_disk() -> [Given; 2] {
+    [Given::at(Kind::Card, 0), Given::at(Kind::Disk, 0)]
+}
+
+/// Cloud Hypervisor by the runner with these options, in a pod that asks its plugins for the devices. `more` gives the guest its devices.
+fn start_cloud_hypervisor(name: &str, given: &[Given], runner: &[String], more: &[String]) -> Vm {
+    needs_kvm();
+    make();
+    let vmm = Vmm::CloudHypervisor;
+    let (file, memory) = (program(vmm.name()).display().to_string(), format!("size={MEMORY_MIB}M"));
+    let words = [
+        &["stelia-runner", "run", "--api-socket", SOCKET][..],
+        &texts(runner),
+        &["--", &file, "--kernel", KERNEL, "--initramfs", INITRAMFS],
+        &["--cmdline", KERNEL_WORDS, "--cpus", "boot=2", "--memory", &memory],
+        &["--serial", "file=/run/serial", "--console", "off"],
+        &texts(more),
+    ];
+    let options = options(CPUS, given);
+    let options = [Accel::Kvm.device(), &texts(&options)].concat();
+    let vm = Vm::of(vmm, Way::Runner, Pod::start(name, &options, &words.concat()));
+    vm.until_isolated("boot", 2);
+    vm.until_ready();
+    vm
+}
+
+impl Vm {
+    fn pid(&self) -> u32 {
+        self.process().expect("the VMM's process")
+    }
+
+    /// The guest resets its devices, and asks for their interrupts anew. Call it with `vfio-irqs = "own"`.
+    fn reboot_with(&self, given: &[Given]) {
+        let (threads, number) = (self.threads(), told(&self.pod).0);
+        self.api().must("PUT", "/api/v1/vm.reboot", "");
+        self.until_new("reboot", &threads);
+        let last = || format!(": {}, then {}", number, told(&self.pod).0);
+        wait_until_or("the guest lives anew", last, || {
+            (told(&self.pod).0 < number).then_some(())
+        });
+        wait_working(&self.pod, given);
+        until_on_own_cpus(&self.pod, given);
+    }
+}
+
+/// The guest works its devices, what is said of them is true, and their interrupts go where the setting says. `pinned` is the field of the process's
+/// status that counts what VFIO pinned.
+fn assert_works_and_is_told(pod: &Pod, vmm: u32, given: &[Given], pinned: &str) {
+    let counts = wait_working(pod, given);
+    println!("  the guest counts {counts:?}");
+    let status = read(format!("/proc/{vmm}/status"));
+    let memory: Vec<_> = status.lines().filter(|line| line.starts_with("Vm")).collect();
+    println!("  {}", memory.join("; "));
+    assert!(held(vmm, pinned) >= MEMORY_MIB << 20, "{pinned}: {memory:?}");
+    assert_certified(pod, given);
+    assert_steered(pod, given);
+    let verify = output(&["steliactl", "verify", &pod.uid]);
+    assert!(verify.status.success(), "{}", String::from_utf8_lossy(&verify.stdout));
+}
+
+/// The certificate names each device with its node and the resource by which kubelet gave it, and the interrupts of all.
+fn assert_certified(pod: &Pod, given: &[Given]) {
+    let locality = settled_locality(pod);
+    let of_kubelet = given.iter().map(|one| (one.kind.resource().to_owned(), 0, true));
+    let of_vfio = given.iter().map(|one| (one.shown(), 0, true));
+    let mut expected: Vec<_> = of_kubelet.chain(of_vfio).collect();
+    expected.sort();
+    assert_eq!(shown_devices(&locality), expected, "{locality:#}");
+    let rows = locality["certificate"].as_array().expect("rows");
+    for one in given {
+        let mut of_device = rows.iter().filter(|row| row["device"]["address"] == *one.address);
+        let row = of_device.next().unwrap_or_else(|| panic!("{one:?}: {locality:#}"));
+        let named = json!([row["part"], row["nodes"], row["near_ratio"], row["device"]["resource"]]);
+        let expected = json!(["device", {"0": 1}, 1.0, one.kind.resource()]);
+        assert_eq!(named, expected, "{row:#}");
+    }
+    let fired = |row: &Value| row["part"] == "interrupts" && row["amount"].as_u64() > Some(0);
+    assert!(rows.iter().any(fired), "{locality:#}");
+}
+
+/// By default no vector of the devices reaches the VM's CPUs, and with "own" each reaches only those.
+fn assert_steered(pod: &Pod, given: &[Given]) {
+    let own = pod.exclusive();
+    let is_off = |mask: &CpuSet, placed: &CpuSet| mask.is_disjoint(&own) && placed.is_disjoint(&own);
+    until_every_vector(given, "is off the VM's CPUs", &is_off);
+    configure("vfio-irqs = \"own\"\n");
+    until_on_own_cpus(pod, given);
+}
+
+fn until_on_own_cpus(pod: &Pod, given: &[Given]) {
+    let own = pod.exclusive();
+    let is_on = |mask: &CpuSet, placed: &CpuSet| *mask == own && placed.is_subset(&own);
+    until_every_vector(given, "is on the VM's CPUs", &is_on);
+}
+
+/// After the daemon's next order, for the CPUs on which a vector may fire and those on which the kernel has it.
+fn until_every_vector(given: &[Given], what: &str, is_right: &dyn Fn(&CpuSet, &CpuSet) -> bool) {
+    let places = || {
+        let vectors = given.iter().flat_map(Given::vectors);
+        vectors
+            .map(|one| (one.mask(), one.placed(), one.name))
+            .collect::<Vec<_>>()
+    };
+    let said = || format!(": {:#?}", places());
+    round();
+    let count = wait_until_or(&format!("every vector {what}"), said, || {
+        let places = places();
+        let are_right = places.iter().all(|(mask, placed, _)| is_right(mask, placed));
+        (are_right && !places.is_empty()).then_some(places.len())
+    });
+    println!("  {count} vectors");
+}
+
+/// Of the container's processes only the VMM, whose name begins so, has these files open.
+fn assert_only_open_in(pod: &Pod, vmm: &str, files: &[String]) {
+    let open = open_devices(pod);
+    println!("  open: {open:?}");
+    let mut expected = files.to_vec();
+    expected.sort();
+    for (process, mut files) in open.clone() {
+        files.dedup();
+        let expected: &[String] = if process.starts_with(vmm) { &expected } else { &[] };
+        assert_eq!(files, expected, "{process}: {open:?}");
+    }
+}
