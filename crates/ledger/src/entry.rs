@@ -38,7 +38,7 @@ pub struct Entry {
     pub readings: Vec<Reading>,
 }
 
-/// The counters of one seat as the kernel has them, not their increase. The next reading continues from the last one, whichever daemon
+/// The counters of one seat (a vCPU thread, or a whole container, with its CPUs) as the kernel has them, not their increase. The next reading continues from the last one, whichever daemon
 /// takes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -83,7 +83,7 @@ fn by_number<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<u32, Device
     let numbered = named.into_iter().map(|(key, device)| {
         let number = key.parse().ok().filter(|number: &u32| number.to_string() == key);
         Ok((
-            number.ok_or_else(|| D::Error::custom("an interrupt's number is none"))?,
+            number.ok_or_else(|| D::Error::custom(format!("{key:?} is no number of an interrupt")))?,
             device,
         ))
     });

@@ -91,7 +91,7 @@ impl Locality {
         Self::on(subject, &cpus, given)
     }
 
-    /// The same where others than kubelet chose its CPUs.
+    /// As [`Self::of`], for CPUs that steliad's allocator chose.
     pub fn on(subject: &Subject, cpus: &CpuSet, given: &ContainerAllocation) -> Option<Self> {
         let memory = given.memory.iter().flat_map(|block| block.nodes.iter().copied());
         let state = &subject.node.state().devices;
@@ -160,11 +160,11 @@ impl Locality {
         words.join(", ")
     }
 
-    /// The verdict in a sentence.
+    /// The verdict with its reasons, as `plan` prints it.
     pub fn sentence(&self) -> String {
         let verdict = match self.verdict {
             Verdict::OneNode => "yes, on one NUMA node",
-            Verdict::SameNodes => "yes, on the same NUMA nodes",
+            Verdict::SameNodes => "yes, only on NUMA nodes of its CPUs",
             Verdict::Spread => "no, on more NUMA nodes than necessary if all were free",
             Verdict::Uncertain => "not certain",
             Verdict::Apart | Verdict::NoCpus => "no",
@@ -216,7 +216,7 @@ fn fewer_suffice(needs: &[Need], count: usize) -> bool {
         .collect();
     let all: Vec<u32> = all.into_iter().collect();
     if count <= least || all.len() > MAX_COMBINED_NODES {
-        // Each need alone: two that are on different NUMA nodes only are not noticed on a machine with more.
+        // With more NUMA nodes each need is only compared by itself: two that can only be met on different nodes are not noticed.
         return count > least;
     }
     let sets = 1u32..1 << all.len();
@@ -343,7 +343,7 @@ mod tests {
     #[rstest]
     #[case("0", "", &[1], &[1], Verdict::OneNode, "yes, on one NUMA node: CPUs on NUMA node 0, nvidia.com/gpu on 0")]
     #[case("0", "0", &[1], &[0, 1, 2], Verdict::OneNode, "yes, on one NUMA node: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0")]
-    #[case("0-1", "1", &[0, 1, 2, 3, 4], &[0, 1, 2, 3, 4], Verdict::SameNodes, "yes, on the same NUMA nodes: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
+    #[case("0-1", "1", &[0, 1, 2, 3, 4], &[0, 1, 2, 3, 4], Verdict::SameNodes, "yes, only on NUMA nodes of its CPUs: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
     // Both would be on one NUMA node if others there were free.
     #[case("0-1", "1", &[0, 4], &[0, 4], Verdict::Spread, "no, on more NUMA nodes than necessary if all were free: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
     #[case("0-1", "", &[0], &[0], Verdict::Spread, "no, on more NUMA nodes than necessary if all were free: CPUs on NUMA nodes 0-1, nvidia.com/gpu on 0")]

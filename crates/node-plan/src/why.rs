@@ -130,15 +130,29 @@ fn spread(subject: &Subject, allocation: &ContainerAllocation, cpus: &CpuSet, fr
         return None;
     }
     let counts: Vec<String> = all.iter().map(|node| format!("{} on {node}", on(free, node))).collect();
-    let cause = match (used.len() > fewest(free), subject.node.settings().topology_policy) {
-        (true, Policy::None) => {
-            "the Topology Manager's policy is none, and the CPU manager alone takes whole cores first"
+    let chosen = allocation.hint.nodes.map(|nodes| nodes.to_string());
+    let is_chosen = |node: u32| allocation.hint.nodes.is_some_and(|nodes| nodes.contains(node));
+    let on_chosen: usize = all
+        .iter()
+        .filter(|node| is_chosen(*node))
+        .map(|node| on(free, node))
+        .sum();
+    let cause = match (
+        used.len() > fewest(free),
+        subject.node.settings().topology_policy,
+        chosen,
+    ) {
+        (true, Policy::None, _) => {
+            "the Topology Manager's policy is none, and the CPU manager alone takes whole cores first".to_owned()
         }
-        (true, _) => "the CPU manager's options or the hints of other resources spread them",
-        (false, _) => "fewer have not enough of them free",
+        (true, _, Some(nodes)) if on_chosen < cpus.len() => format!(
+            "the Topology Manager chose NUMA nodes {{{nodes}}}, which have {on_chosen} CPUs free, and kubelet takes the others elsewhere"
+        ),
+        (true, ..) => "the CPU manager's options or the hints of other resources spread them".to_owned(),
+        (false, ..) => "fewer have not enough of them free".to_owned(),
     };
     Some(format!(
-        "{} has CPUs of NUMA nodes {used}: {cause} (free CPUs by NUMA node: {})",
+        "{} has CPUs of NUMA nodes {used}: {cause} (free for it by NUMA node: {})",
         allocation.container,
         counts.join(", ")
     ))
@@ -210,7 +224,9 @@ fn cause(merge: &Merge, policy: Policy) -> Option<String> {
         }
         let narrow = |hint: &Hint| hint.nodes.is_none_or(|nodes| nodes.len() == 1);
         if policy == Policy::SingleNumaNode && hints.iter().any(|hint| hint.preferred && !narrow(hint)) {
-            return Some(format!("{resource} fits on no single NUMA node, however free"));
+            return Some(format!(
+                "no single NUMA node has enough {resource}, even if all of it were free"
+            ));
         }
         if !hints.iter().any(|hint| hint.preferred) {
             if resource == CPU

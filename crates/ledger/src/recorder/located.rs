@@ -10,8 +10,8 @@ use crate::entry::{Entry, Event};
 use crate::sample::CounterSample;
 
 impl EntryRecorder {
-    /// The entry to write after the sample's, if a part of a VM moved, came or went; with `all`, which is due after the first entry of a segment, with
-    /// what did not move too.
+    /// The entry to write after the sample's, if a part of a VM moved, came or went. With `all` it also has the VMs of which nothing moved:
+    /// that is due after the first entry of a segment.
     ///
     /// It has nothing else, because a version that does not know the event cannot read the entry. Nor may it begin a segment: the first entry
     /// has what the later ones continue from.
@@ -41,7 +41,7 @@ impl EntryRecorder {
     }
 }
 
-/// What is written of a VM; none of its parts is anywhere while it has no CPUs of its own.
+/// The parts to write of a VM; none while it has no exclusive CPUs.
 fn parts(recorded: &[Located], vm: &Vm, at_us: u64, all: bool) -> Option<Vec<Located>> {
     let now = match (&vm.located, is_sampled(&vm.state)) {
         (_, false) => Some(&[][..]),

@@ -58,10 +58,10 @@ pub(crate) fn legend<'a>(all: impl Iterator<Item = &'a Located>) -> String {
     }
     let mut lines = String::new();
     if attached {
-        lines += "attached: on a NUMA node without CPUs that belongs to those of its CPUs, or to one of its devices\n";
+        lines += "attached: on a NUMA node without CPUs whose nearest one has some of these CPUs, or that is a device's memory\n";
     }
     if remote {
-        lines += "remote: on any other NUMA node than those of its CPUs\n";
+        lines += "remote: on a NUMA node that has none of these CPUs and is not attached\n";
     }
     lines
 }

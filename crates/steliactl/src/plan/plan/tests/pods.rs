@@ -18,7 +18,7 @@ fn one_that_fits_nowhere_is_rejected_in_kubelets_words_and_the_program_fails() {
         reason,
         "kubelet would reject the pod: TopologyAffinityError: Resources cannot be allocated with Topology locality"
     );
-    let because = "Because:   cpu fits on no single NUMA node, however free";
+    let because = "Because:   no single NUMA node has enough cpu, even if all of it were free";
     for line in ["Admitted:  no: TopologyAffinityError", "For:       vm, cpu", because] {
         assert!(printed.contains(line), "{line}\n{printed}");
     }

@@ -33,15 +33,15 @@ fn vm_locality(pod: &str) -> VmLocality {
 fn show_prints_each_node_and_each_device() {
     assert_eq!(
         vm_locality("far").text(TextStyle::from(true)),
-        "\nLocality: its CPUs are on NUMA node 0\n\
+        "\nLocality: the VM's CPUs are on NUMA node 0\n\
          PART             AMOUNT  NUMA NODES  PLACE   SINCE                DETAILS\n\
          CPUs                  2  0           near    2026-10-26 07:33:20\n\
          memory          1.0 GiB  0           near    2026-10-26 07:33:20\n\
          huge pages      1.0 GiB  1           remote  -\n\
          kvm?[2J               1  -           -       -\n\
          nvidia.com/gpu        2  1           remote  -\n\
-         remote: on any other NUMA node than those of its CPUs\n\
-         \nMemory: 50 % (1.0 GiB of 2.0 GiB) is remote from its CPUs on NUMA node 0\n\
+         remote: on a NUMA node that has none of these CPUs and is not attached\n\
+         \nMemory: 50 % (1.0 GiB of 2.0 GiB) is remote from the VM's CPUs on NUMA node 0\n\
          NODE  OWN  ANON     SHMEM  HUGE PAGES  FILE\n\
          0     yes  1.0 GiB  0 B    0 B         4.0 KiB\n\
          1     no   0 B      0 B    1.0 GiB     4.0 KiB\n"
@@ -78,7 +78,7 @@ fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
         assert!(words(&text).contains(&words(line)), "{line}: {text}");
     }
     assert!(
-        text.contains("; 50 % (1.0 GiB of 2.0 GiB) is on NUMA nodes without CPUs that belong to it"),
+        text.contains("; 50 % (1.0 GiB of 2.0 GiB) is attached, on NUMA nodes without CPUs"),
         "{text}"
     );
     let json = vm.json();

@@ -66,8 +66,8 @@ impl VmLocality {
         });
         let rows: Vec<CertificateRow> = rows.collect();
         let heading = match rows.is_empty() {
-            true => "Locality: it has no exclusive CPUs".to_owned(),
-            false => format!("Locality: its CPUs are on {}", numa_nodes(&self.locality.nodes)),
+            true => "Locality: the VM has no exclusive CPUs".to_owned(),
+            false => format!("Locality: the VM's CPUs are on {}", numa_nodes(&self.locality.nodes)),
         };
         let table = match rows.is_empty() {
             true => String::new(),
@@ -99,14 +99,14 @@ impl VmLocality {
             return String::new();
         }
         let attached = locality.attached().filter(|attached| attached.bytes > 0);
-        let attached = attached.map(|attached| format!("; {attached} is on NUMA nodes without CPUs that belong to it"));
+        let attached = attached.map(|attached| format!("; {attached} is attached, on NUMA nodes without CPUs"));
         let heading = match locality.away() {
             Some(away) => format!(
-                "{away} is remote from its CPUs on {}{}",
+                "{away} is remote from the VM's CPUs on {}{}",
                 numa_nodes(&locality.nodes),
                 attached.unwrap_or_default()
             ),
-            None => "it has no exclusive CPUs".to_owned(),
+            None => "the VM has no exclusive CPUs".to_owned(),
         };
         let columns = [
             column("NODE", |row: &MemoryRow| row.node.to_string()),
