@@ -19,7 +19,7 @@ try:
             day, last = today, seq - 1
             if (today := time.strftime("%Y-%m-%d", time.gmtime(entry["at"] // 1000000))) != day and day: ended.append((day, last))
             for event in entry.get("events", []):
-                if (boot := event.get("id", boot)) and event["event"] == "opened": seats[event["seat"]] = every.setdefault(json.dumps([boot, event["seat"], event["threads"]]), {**event, "bound": {}})
+                if (boot := event["id"] if event["event"] == "boot" else boot) and event["event"] == "opened": seats[event["seat"]] = every.setdefault(json.dumps([boot, event["seat"], event["threads"]]), {**event, "bound": {}})
                 if event["event"] in ("key", "head"):
                     keys.append(event["key"])
                     if asked.key and event["key"] not in asked.key: faults.append(f"number {seq} names another key: {event['key']}")

@@ -7,7 +7,6 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::{DeviceManagerState, PodUid};
@@ -18,7 +17,8 @@ struct Version {
     path: PathBuf,
     inode: u64,
     bytes: u64,
-    modified: Option<SystemTime>,
+    /// When the inode changed: a file can be given the time of another one's content.
+    changed: (i64, i64),
 }
 
 impl Version {
@@ -29,7 +29,7 @@ impl Version {
                 path: path.to_owned(),
                 inode: metadata.ino(),
                 bytes: metadata.len(),
-                modified: metadata.modified().ok(),
+                changed: (metadata.ctime(), metadata.ctime_nsec()),
             })),
             Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
             Err(cause) => Err(cause),
@@ -69,15 +69,12 @@ impl DeviceRecord {
         container: Option<&str>,
     ) -> Result<BTreeSet<u32>, String> {
         let path = device_manager_state(root, kubelet);
-        let named = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
         // Before it is read: a file that is replaced meanwhile is read again next time.
-        let version = Version::of(&path).map_err(|cause| named(&cause))?;
+        let version = Version::of(&path).map_err(|cause| format!("{}: {cause}", path.display()))?;
         if version.is_none() || version != self.version {
-            // Nothing is kept of a file that could not be read.
-            self.version = None;
             self.pods = match &version {
                 None => Ok(BTreeMap::new()),
-                Some(_) => by_pod(&fs::read(&path).map_err(|cause| named(&cause))?).map_err(|cause| named(&cause)),
+                Some(_) => DeviceManagerState::read(&path).map(|state| by_pod(state.unwrap_or_default())),
             };
             self.version = version;
         }
@@ -88,19 +85,25 @@ impl DeviceRecord {
     }
 }
 
-fn by_pod(bytes: &[u8]) -> Result<BTreeMap<PodUid, Vec<OfContainer>>, stelia_kubelet::CheckpointError> {
+/// A device with several NUMA nodes is near to the CPUs of each: it does not say which to choose.
+fn by_pod(state: DeviceManagerState) -> BTreeMap<PodUid, Vec<OfContainer>> {
     let mut pods: BTreeMap<PodUid, Vec<OfContainer>> = BTreeMap::new();
-    for entry in DeviceManagerState::parse(bytes)?.entries {
-        let nodes: BTreeSet<u32> = entry.devices.into_keys().flatten().collect();
+    for entry in state.entries {
+        let of_ids = entry.nodes_by_id().into_values();
+        let nodes: BTreeSet<u32> = of_ids.filter(|nodes| nodes.len() == 1).flatten().collect();
         if !nodes.is_empty() {
             pods.entry(entry.pod).or_default().push((entry.container, nodes));
         }
     }
-    Ok(pods)
+    pods
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use stelia_kubelet::devices::DeviceEntry;
+
     use super::*;
 
     const DEVICES: &[u8] =
@@ -116,33 +119,72 @@ mod tests {
         let file = folder.join("kubelet_internal_checkpoint");
         let pod = PodUid::parse(POD).unwrap();
         let mut record = DeviceRecord::default();
-        let mut nodes = |name| record.nodes((root.path(), &kubelet), &pod, name);
-        assert_eq!(nodes(None), Ok([].into()), "there is no file");
+        let read = |record: &mut DeviceRecord, name| record.nodes((root.path(), &kubelet), &pod, name);
+        assert_eq!(read(&mut record, None), Ok([].into()), "there is no file");
 
         let replace = |bytes: &[u8]| {
             fs::write(folder.join("new"), bytes).unwrap();
             fs::rename(folder.join("new"), &file).unwrap();
         };
         replace(DEVICES);
-        assert_eq!(nodes(Some("instance")), Ok([0].into()));
-        assert_eq!((nodes(None), nodes(Some("other"))), (Ok([0].into()), Ok([].into())));
+        assert_eq!(read(&mut record, Some("instance")), Ok([0].into()));
+        assert_eq!(read(&mut record, Some("other")), Ok([].into()));
+        assert_eq!(read(&mut record, None), Ok([0].into()));
 
-        // By its metadata this is the same file, whose text would be refused.
-        let before = fs::metadata(&file).unwrap().modified().unwrap();
+        // What is kept is given while the file is the same.
+        record.pods = Ok([(pod.clone(), vec![("instance".to_owned(), [7].into())])].into());
+        assert_eq!(read(&mut record, None), Ok([7].into()));
+
+        // A file of the same size and time, which another program wrote into this one.
+        let (version, before) = (Version::of(&file).unwrap(), fs::metadata(&file).unwrap());
         fs::write(&file, vec![b'x'; DEVICES.len()]).unwrap();
-        fs::File::options()
-            .write(true)
-            .open(&file)
-            .unwrap()
-            .set_modified(before)
-            .unwrap();
-        assert_eq!(nodes(None), Ok([0].into()));
+        let restore = || {
+            let opened = fs::File::options().write(true).open(&file).unwrap();
+            opened.set_modified(before.modified().unwrap()).unwrap();
+        };
+        restore();
+        // The kernel's clock for files may be some milliseconds behind.
+        let start = Instant::now();
+        while Version::of(&file).unwrap() == version {
+            assert!(start.elapsed() < Duration::from_secs(10), "{version:?}");
+            restore();
+        }
+        let after = fs::metadata(&file).unwrap();
+        assert_eq!(
+            (after.ino(), after.len(), after.mtime_nsec()),
+            (before.ino(), before.len(), before.mtime_nsec())
+        );
+        let problem = read(&mut record, None).unwrap_err();
+        assert!(problem.contains("no known schema"), "{problem}");
 
         replace(b"{");
-        let problem = nodes(None).unwrap_err();
+        let problem = read(&mut record, None).unwrap_err();
         assert!(problem.contains("kubelet_internal_checkpoint: "), "{problem}");
-        assert_eq!(nodes(None).unwrap_err(), problem);
+        assert_eq!(read(&mut record, None).unwrap_err(), problem);
         replace(DEVICES);
-        assert_eq!(nodes(None), Ok([0].into()));
+        assert_eq!(read(&mut record, None), Ok([0].into()));
+    }
+
+    #[test]
+    fn a_device_with_several_numa_nodes_does_not_say_where_the_cpus_are_best() {
+        let pod = PodUid::parse(POD).unwrap();
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+        let entry = |container: &str, one: &[&str]| DeviceEntry {
+            pod: pod.clone(),
+            container: container.to_owned(),
+            resource: "example.com/nic".to_owned(),
+            devices: [(None, ids(&["d"])), (Some(0), ids(&["a"])), (Some(1), ids(one))].into(),
+            files: BTreeSet::new(),
+        };
+        let state = DeviceManagerState {
+            entries: vec![
+                entry("several", &["a"]),
+                entry("some", &["a", "b"]),
+                entry("each", &["b"]),
+            ],
+            ..DeviceManagerState::default()
+        };
+        let expected = vec![("some".to_owned(), [1].into()), ("each".to_owned(), [0, 1].into())];
+        assert_eq!(by_pod(state), [(pod, expected)].into());
     }
 }

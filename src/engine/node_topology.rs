@@ -186,7 +186,7 @@ fn caches(facts: &mut Facts, sys: &Path) {
 /// Add the devices. Returns the pods that have one of a reported resource.
 fn devices(facts: &mut Facts, living: LivePods<'_>, root: &Path, kubelet: &Path) -> BTreeSet<PodUid> {
     let (path, sys) = (device_manager_state(root, kubelet), root.join("sys"));
-    let Some(Some(state)) = note(&mut facts.problems, state(&path, DeviceManagerState::parse)) else {
+    let Some(Some(state)) = note(&mut facts.problems, DeviceManagerState::read(&path)) else {
         return BTreeSet::new();
     };
     facts.devices = memory_and_devices::devices(&state, living, |resource| {

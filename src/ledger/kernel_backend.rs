@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stelia_api::located::Located;
+use stelia_api::located::{Located, Part};
 use stelia_kubelet::{PodUid, home};
 use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::entry::{Entry, Event};
@@ -84,7 +84,7 @@ struct KernelCounters {
     settings: watch::Receiver<Arc<Settings>>,
     /// kubelet's root directory, as set or last found.
     kubelet: PathBuf,
-    /// The interrupts' counters of VMs when they were last located.
+    /// The interrupts' counters of VMs when a share of them was last taken.
     interrupts: BTreeMap<PodUid, InterruptCounters>,
 }
 
@@ -115,23 +115,35 @@ impl CounterReader for KernelCounters {
             self.kubelet = path;
         }
         let found = localities(cgroups, view, root, &self.kubelet, |pod| pods.contains(pod));
-        // Devices that cannot be read now have not moved.
-        if found.devices_unknown.is_some() {
-            return BTreeMap::new();
-        }
         self.interrupts.retain(|pod, _| view.instances.contains_key(pod));
         let mut all = BTreeMap::new();
         for (uid, locality) in found.instances {
             let Ok(pod) = PodUid::parse(&uid) else { continue };
-            let now = locality.interrupts.as_ref();
-            let before = now.and_then(|now| self.interrupts.insert(pod.clone(), now.counters.clone()));
-            let fired = now
-                .zip(before)
-                .map(|(now, before)| now.fired_since(&before, &view.topology));
+            let fired = locality.interrupts.as_ref().map(|now| {
+                let counters = self.interrupts.entry(pod.clone()).or_default();
+                counters.take_share(now, &view.topology)
+            });
             let record = record.get(&uid).map_or(&[][..], Vec::as_slice);
-            all.insert(pod, recorded(&locality, fired.unwrap_or_default(), record));
+            let mut parts = recorded(&locality, fired.unwrap_or_default(), record);
+            if found.devices_unknown.is_some() {
+                keep_devices(&mut parts, record);
+            }
+            all.insert(pod, parts);
         }
         all
+    }
+}
+
+/// Add the devices of the record that are not known now: what kubelet gave a VM stays where it was. A VM without CPUs of its own has no parts.
+fn keep_devices(parts: &mut Vec<Located>, record: &[Located]) {
+    if parts.is_empty() {
+        return;
+    }
+    let devices = record.iter().filter(|one| one.part == Part::Device);
+    for device in devices {
+        if !parts.iter().any(|part| part.is_of(device)) {
+            parts.push(device.clone());
+        }
     }
 }
 

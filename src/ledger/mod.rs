@@ -22,6 +22,7 @@ mod attribution;
 mod counter_reader;
 mod kernel_backend;
 mod locator;
+mod open_ledger;
 mod open_ring;
 mod queue;
 mod status;

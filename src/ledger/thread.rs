@@ -7,7 +7,6 @@ use std::sync::Arc;
 use stelia_api::ledger::LedgerSummary;
 use stelia_kubelet::PodUid;
 use stelia_ledger::account::Account;
-use stelia_ledger::day;
 use stelia_ledger::entry::{Entry, Event};
 use stelia_ledger::recorder::{Draft, EntryRecorder, Vm};
 use stelia_ledger::sample::CounterSample;
@@ -18,7 +17,8 @@ use tokio::sync::{mpsc, watch};
 
 use super::counter_reader::CounterReader;
 use super::locator::Locator;
-use super::open_ring::{RingOpener, RingWriter};
+use super::open_ledger::OpenLedger;
+use super::open_ring::RingOpener;
 use super::queue::{ReadReason, Work, WorkQueue};
 use super::status;
 use super::target::{Targets, recorder_vms, settling};
@@ -32,18 +32,6 @@ pub(crate) enum Update {
     Intruded(PodUid, Vec<Event>),
     /// A head that was written, an [`Event::Head`].
     Head(Event),
-}
-
-/// The open ring, with the recorder and its other state.
-struct OpenLedger {
-    recorder: EntryRecorder,
-    writer: Box<dyn RingWriter>,
-    /// Time, number and hash of the last entry.
-    last: Option<(u64, u64, String)>,
-    /// The number of the last entry for which this daemon signed a head.
-    signed: u64,
-    /// A signed head that is published once it is written with the next entry.
-    head: Option<Event>,
 }
 
 pub(super) struct LedgerThread {
@@ -105,6 +93,7 @@ impl LedgerThread {
             if let Some(ledger) = &mut self.ledger {
                 ledger.writer.limit(self.settings.bytes);
                 ledger.recorder.set_ring_bytes(self.settings.bytes);
+                ledger.first_fills = false;
             }
         }
         if let Some((reason, targets)) = work.reading {
@@ -169,6 +158,8 @@ impl LedgerThread {
             last: opened.last.map(|(seq, hash)| (last_us, seq, hash)),
             signed: 0,
             head: None,
+            located_due: false,
+            first_fills: false,
         });
         opened.head.iter().for_each(|head| self.summarize_head(head));
     }
@@ -189,20 +180,23 @@ impl LedgerThread {
             }
         };
         if reason != ReadReason::Query {
-            let all = ledger.writer.starts_segment() || ledger.recorder.is_heartbeat(&sample);
-            let recorded = ledger.recorder.located();
-            self.locator.locate(
-                (reason, all),
-                targets,
-                &settling,
-                (&mut *self.reader, recorded),
-                &mut vms,
-            );
-            ledger.sign(sample.at_us);
             let starts_segment = ledger.writer.starts_segment();
+            let all = starts_segment || ledger.recorder.is_heartbeat(&sample);
+            // It could not be written after an entry that fills its segment.
+            if !(starts_segment && ledger.first_fills) {
+                self.locator.locate(
+                    (reason, all),
+                    targets,
+                    &settling,
+                    (&mut *self.reader, ledger.recorder.located()),
+                    &mut vms,
+                );
+            }
+            ledger.sign(sample.at_us);
             let draft = ledger.recorder.take_sample(&sample, &vms, starts_segment);
+            let begins = starts_segment && draft.is_some();
             if self.write_sample(draft, targets) {
-                self.write_located(&sample, &vms, starts_segment, targets);
+                self.write_located(&sample, &vms, begins, targets);
             }
         }
         if reason != ReadReason::Query && !for_caller {
@@ -222,13 +216,22 @@ impl LedgerThread {
         self.note_written(written)
     }
 
-    /// Write where the parts of VMs are, after the sample's entry, unless it would begin a segment: the next sample's entry does. `all`: of all VMs.
-    fn write_located(&mut self, sample: &CounterSample, vms: &BTreeMap<String, Vm>, all: bool, targets: &Targets) {
-        let Some(ledger) = &self.ledger else { return };
+    /// Write where the parts of VMs are, after the sample's entry, unless it would begin a segment: the next sample's entry does. `begins`: the
+    /// sample's entry began a segment, so that where all VMs are is due.
+    fn write_located(&mut self, sample: &CounterSample, vms: &BTreeMap<String, Vm>, begins: bool, targets: &Targets) {
+        let Some(ledger) = &mut self.ledger else { return };
+        if begins {
+            ledger.located_due = true;
+            ledger.first_fills = ledger.writer.starts_segment();
+        }
+        let all = ledger.located_due;
         match ledger.recorder.take_located(sample, vms, all) {
             Some(_) if ledger.writer.starts_segment() => self.locator.forget(),
             Some(draft) => {
                 let written = self.append(draft, targets);
+                if let (Ok(()), Some(ledger)) = (&written, &mut self.ledger) {
+                    ledger.located_due = false;
+                }
                 self.note_written(written);
             }
             None => {}
@@ -367,22 +370,5 @@ impl LedgerThread {
         if let Some(Err(problem)) = last.map(|mut entry| ledger.writer.append(&mut entry)) {
             self.failed(problem);
         }
-    }
-}
-
-impl OpenLedger {
-    /// If a day has ended, sign its head, which is written with the next entry.
-    fn sign(&mut self, now_us: u64) {
-        // Each entry is signed once: a head that could not be written stays among the recorder's pending events.
-        let Some((last_us, seq, hash)) = self.last.as_ref().filter(|(_, seq, _)| *seq > self.signed) else {
-            return;
-        };
-        let Some(day) = day::day_to_sign(*last_us, now_us) else {
-            return;
-        };
-        let head = self.writer.sign(&day, *seq, hash);
-        self.recorder.add_event(head.clone());
-        self.signed = *seq;
-        self.head = Some(head);
     }
 }

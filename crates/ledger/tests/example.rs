@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use sha2::{Digest, Sha256};
 use stelia_ledger::entry::{Closed, Entry, Event, Reading};
 use stelia_ledger::ring::key::Key;
 use stelia_ledger::ring::{Limits, Ring};
@@ -118,6 +119,32 @@ fn the_script_finds_the_chain_whole_and_says_what_other_tasks_ran() {
         said,
         "head 2026-10-31 3 good\nvm-2 2 [33, 36]\nvm-3 3 [0, 0]\nvm-4 4 [1, 1]\n"
     );
+}
+
+/// The script takes no `id` of an event that it does not know as a boot's.
+#[test]
+fn the_script_knows_a_boot_by_its_event_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let entry = |seq: u64, before: &str, first: &str, switches: u64| {
+        let events = format!(
+            r#"{first},{{"event":"opened","seat":1,"vm":"vm","name":"","cpus":"2","threads":[{{"id":7,"start":2}}]}}"#
+        );
+        let reading = format!(r#"{{"s":1,"n":[{switches},0,0,0,0,0]}}"#);
+        let text = format!(
+            r#"{{"seq":{seq},"at":{seq},"up":{seq},"before":"{before}","events":[{events}],"readings":[{reading}]}}"#
+        );
+        let hash = Sha256::digest(format!("{before}\n{text}"));
+        let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = directory.path().join(format!("{seq:020}.ledger"));
+        fs::write(path, format!("{hash} {text}\n")).unwrap();
+        hash
+    };
+    let boot = r#"{"event":"boot","id":"one"}"#;
+    let first = entry(1, &"0".repeat(64), boot, 10);
+    entry(2, &first, &format!(r#"{boot},{{"event":"newer","id":"two"}}"#), 30);
+    let output = script(&files(directory.path()));
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(said, "vm 2 [20, 20]\n", "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

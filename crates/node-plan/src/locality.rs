@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_planner::devices::{Chosen, DeviceState};
+use kubelet_planner::memory::MemoryState;
 use kubelet_planner::{ContainerAllocation, Cpus};
 use stelia_cpus::CpuSet;
+use stelia_kubelet::memory::MemoryBlock;
 
 use crate::Subject;
 
@@ -41,10 +43,11 @@ pub struct DeviceNodes {
 pub enum Verdict {
     /// All on one NUMA node.
     OneNode,
-    /// The CPUs are on several NUMA nodes, because fewer do not have as many CPUs and devices, even if all are free; memory and devices are only
-    /// on these.
+    /// The CPUs are on several NUMA nodes, because fewer do not have as many CPUs and devices and as much memory, even if all are free; memory and
+    /// devices are only on these.
     SameNodes,
-    /// Memory and devices are only on NUMA nodes of the CPUs, but the CPUs are on more NUMA nodes than necessary if all CPUs and devices are free.
+    /// Memory and devices are only on NUMA nodes of the CPUs, but the CPUs are on more NUMA nodes than necessary if all CPUs, memory and devices
+    /// are free.
     Spread,
     /// It depends on which devices are selected, by the plugin or by kubelet, or the NUMA node of a device is not known.
     Uncertain,
@@ -94,26 +97,21 @@ impl Locality {
     /// As [`Self::of`], for CPUs that steliad's allocator chose.
     pub fn on(subject: &Subject, cpus: &CpuSet, given: &ContainerAllocation) -> Option<Self> {
         let memory = given.memory.iter().flat_map(|block| block.nodes.iter().copied());
-        let state = &subject.node.state().devices;
+        let (state, of_nodes) = (&subject.node.state().devices, &subject.node.state().memory);
         let usable = subject.topology.cpus.iter();
         let usable = usable.filter(|(cpu, _)| !subject.reserved.contains(**cpu));
-        let by_cpus = Need {
-            count: cpus.len(),
-            nodes: usable.map(|(_, cpu)| [cpu.node].into()).collect(),
-        };
+        let by_cpus = Need::each(cpus.len(), usable.map(|(_, cpu)| [cpu.node].into()));
         let by_devices = given.devices.iter().filter_map(|(resource, chosen)| {
             let devices = state.resources.get(resource)?.values();
             let placed = devices.filter(|device| device.healthy && !device.nodes.is_empty());
-            Some(Need {
-                count: chosen.ids.len(),
-                nodes: placed.map(|device| device.nodes.clone()).collect(),
-            })
+            Some(Need::each(chosen.ids.len(), placed.map(|device| device.nodes.clone())))
         });
-        let needs: Vec<Need> = by_devices.chain([by_cpus]).collect();
+        let by_memory = memory_needs(&given.memory, of_nodes);
+        let needs: Vec<Need> = by_devices.chain([by_cpus]).chain(by_memory).collect();
         Self::judge(subject.nodes(cpus), memory.collect(), state, given, &needs)
     }
 
-    /// `needs`: what else could hold the CPUs and the devices if all were free.
+    /// `needs`: what else could hold the CPUs, the memory and the devices if all were free.
     fn judge(
         cpus: CpuSet,
         memory: CpuSet,
@@ -173,37 +171,72 @@ impl Locality {
     }
 }
 
-/// So many CPUs, or devices of one resource, and the NUMA nodes of each that the node has.
+/// So many CPUs, devices of one resource, or bytes of one kind of memory, and what the node has of them: how much on which NUMA nodes. What is on
+/// several can be had on each.
 struct Need {
-    count: usize,
-    nodes: Vec<BTreeSet<u32>>,
+    amount: u64,
+    offers: Vec<(BTreeSet<u32>, u64)>,
 }
 
 impl Need {
+    /// So many of these, each with its NUMA nodes.
+    fn each(count: usize, nodes: impl Iterator<Item = BTreeSet<u32>>) -> Self {
+        Self {
+            amount: count as u64,
+            offers: nodes.map(|nodes| (nodes, 1)).collect(),
+        }
+    }
+
+    /// What is offered by those whose NUMA nodes fit.
+    fn offered(&self, fits: impl Fn(&BTreeSet<u32>) -> bool) -> u64 {
+        let fitting = self.offers.iter().filter(|(nodes, _)| fits(nodes));
+        fitting.fold(0, |sum, (_, amount)| sum.saturating_add(*amount))
+    }
+
     fn has_enough_on(&self, nodes: &BTreeSet<u32>) -> bool {
-        let there = self.nodes.iter().filter(|one| !one.is_disjoint(nodes));
-        there.take(self.count).count() == self.count
+        self.offered(|one| !one.is_disjoint(nodes)) >= self.amount
     }
 
     /// Whether all NUMA nodes together have enough.
     fn has_enough(&self) -> bool {
-        self.nodes.len() >= self.count
+        self.offered(|_| true) >= self.amount
     }
 
     /// On how many NUMA nodes it is at least.
     fn fewest(&self) -> usize {
-        let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
-        for node in self.nodes.iter().flatten() {
-            *sizes.entry(*node).or_default() += 1;
+        let mut sizes: BTreeMap<u32, u64> = BTreeMap::new();
+        for (nodes, amount) in &self.offers {
+            for node in nodes {
+                let size = sizes.entry(*node).or_default();
+                *size = size.saturating_add(*amount);
+            }
         }
-        let mut sizes: Vec<usize> = sizes.into_values().collect();
+        let mut sizes: Vec<u64> = sizes.into_values().collect();
         sizes.sort_unstable_by(|one, other| other.cmp(one));
-        let sums = sizes.iter().scan(0, |sum, size| {
-            *sum += size;
+        let sums = sizes.iter().scan(0u64, |sum, size| {
+            *sum = sum.saturating_add(*size);
             Some(*sum)
         });
-        sums.take_while(|sum| *sum < self.count).count() + 1
+        sums.take_while(|sum| *sum < self.amount).count() + 1
     }
+}
+
+/// What a container has of each kind of memory, and what the Memory Manager may give of it on each NUMA node.
+fn memory_needs(given: &[MemoryBlock], state: &MemoryState) -> Vec<Need> {
+    let mut amounts: BTreeMap<&str, u64> = BTreeMap::new();
+    for block in given {
+        let amount = amounts.entry(&block.kind).or_default();
+        *amount = amount.saturating_add(block.size);
+    }
+    let need = |(kind, amount): (&str, u64)| Need {
+        amount,
+        offers: state
+            .nodes
+            .iter()
+            .filter_map(|(id, node)| Some(([*id].into(), node.tables.get(kind)?.allocatable)))
+            .collect(),
+    };
+    amounts.into_iter().map(need).collect()
 }
 
 /// Whether fewer NUMA nodes than this hold all these needs together. Needs that all NUMA nodes together do not hold are not counted.
@@ -212,7 +245,7 @@ fn fewer_suffice(needs: &[Need], count: usize) -> bool {
     let least = needs.iter().map(|need| need.fewest()).max().unwrap_or(0);
     let all: BTreeSet<u32> = needs
         .iter()
-        .flat_map(|need| need.nodes.iter().flatten().copied())
+        .flat_map(|need| need.offers.iter().flat_map(|(nodes, _)| nodes).copied())
         .collect();
     let all: Vec<u32> = all.into_iter().collect();
     if count <= least || all.len() > MAX_COMBINED_NODES {
@@ -280,6 +313,7 @@ mod tests {
     use kubelet_planner::devices::Device;
     use kubelet_planner::merge::Merged;
     use rstest::rstest;
+    use stelia_kubelet::memory::{MemoryTable, NumaNodeState};
 
     use super::*;
 
@@ -306,8 +340,7 @@ mod tests {
     }
 
     fn need(count: usize, nodes: &[u32]) -> Need {
-        let nodes = nodes.iter().map(|node| [*node].into()).collect();
-        Need { count, nodes }
+        Need::each(count, nodes.iter().map(|node| [*node].into()))
     }
 
     fn locality(cpus: &str, memory: &str, ids: &[u32], among: &[u32]) -> Option<Locality> {
@@ -332,10 +365,7 @@ mod tests {
         let devices = state().resources.remove(GPU).unwrap().into_values();
         let needs = [
             need(1, &[0, 1]),
-            Need {
-                count: ids.len(),
-                nodes: devices.map(|device| device.nodes).collect(),
-            },
+            Need::each(ids.len(), devices.map(|device| device.nodes)),
         ];
         Locality::judge(set(cpus), set(memory), &state(), &given, &needs)
     }
@@ -388,6 +418,52 @@ mod tests {
         assert!(!fewer_suffice(&[need(3, &[0, 0, 1, 1])], 2));
         let many: Vec<u32> = (0..9).collect();
         assert!(fewer_suffice(&[need(1, &many), gpu(), need(1, &[1])], 2), "each alone");
+    }
+
+    #[test]
+    fn memory_that_one_node_does_not_have_needs_several() {
+        const GIB: u64 = 1 << 30;
+        let table = |allocatable| MemoryTable {
+            total: allocatable,
+            system_reserved: 0,
+            allocatable,
+            reserved: 0,
+            free: 0,
+        };
+        let node = |id: u32| {
+            let tables = [("memory", 512 * GIB), ("hugepages-1Gi", 8 * GIB)];
+            let state = NumaNodeState {
+                assignments: 1,
+                cells: vec![id],
+                tables: tables.map(|(kind, bytes)| (kind.to_owned(), table(bytes))).into(),
+            };
+            (id, state)
+        };
+        let state = MemoryState {
+            nodes: [node(0), node(1)].into(),
+            ..MemoryState::default()
+        };
+        let block = |kind: &str, size| MemoryBlock {
+            nodes: vec![0, 1],
+            kind: kind.to_owned(),
+            size,
+        };
+        for (memory, huge, expected) in [
+            (600 * GIB, 0, false),
+            (512 * GIB, 8 * GIB, true),
+            (GIB, 9 * GIB, false),
+            // What nothing could hold says nothing.
+            (2000 * GIB, GIB, true),
+        ] {
+            let given = [
+                block("memory", memory / 2),
+                block("memory", memory / 2),
+                block("hugepages-1Gi", huge),
+            ];
+            let mut needs = memory_needs(&given, &state);
+            needs.extend([need(2, &[0, 0, 1, 1]), need(1, &[0])]);
+            assert_eq!(fewer_suffice(&needs, 2), expected, "{memory} and {huge} bytes");
+        }
     }
 
     #[test]

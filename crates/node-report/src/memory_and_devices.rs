@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use stelia_cpus::quantity::bytes::of_bytes;
+use stelia_kubelet::devices::DeviceEntry;
 use stelia_kubelet::memory::MemoryBlock;
 use stelia_kubelet::{DeviceManagerState, MemoryManagerState, PodUid};
 
@@ -161,23 +162,17 @@ pub struct DevicePlaces<'a> {
 }
 
 impl<'a> DevicePlaces<'a> {
-    /// Numbers are taken for IOMMU groups if the plugin gave a container the file of the group that is the device's id, or if every id of the
-    /// resource is a group of devices that vfio-pci drives, and no container has other files for one: `0`, `1` and `2` may be any plugin's.
+    /// Numbers are taken for IOMMU groups if the plugin gave a container the files of the groups that are its devices' ids, or if every id of the
+    /// resource is a group of devices that vfio-pci drives; and in both cases only if no container has other files, or those of other groups:
+    /// `0`, `1` and `2` may be any plugin's.
     pub fn new(sys: &'a Path, state: &DeviceManagerState, resource: &str) -> Self {
-        let entries = || state.entries.iter().filter(|entry| entry.resource == resource);
-        let is_shown = entries().any(|entry| {
-            let mut ids = entry.devices.values().flatten();
-            ids.any(|id| entry.files.contains(&format!("{VFIO_FILES}{id}")))
-        });
-        let is_refuted = || {
-            let mut with_files = entries().filter(|entry| !entry.files.is_empty());
-            with_files.any(|entry| !entry.files.iter().any(|file| file.starts_with(VFIO_FILES)))
-        };
+        let entries = state.entries.iter().filter(|entry| entry.resource == resource);
+        let shown: BTreeSet<bool> = entries.filter_map(ids_are_groups).collect();
         let ids = state.registered.get(resource);
         let are_groups = |ids: &BTreeSet<String>| ids.iter().all(|id| !given_away(sys, id).is_empty());
         Self {
             sys,
-            has_groups: is_shown || ids.is_some_and(are_groups) && !is_refuted(),
+            has_groups: !shown.contains(&false) && (shown.contains(&true) || ids.is_some_and(are_groups)),
         }
     }
 
@@ -191,6 +186,25 @@ impl<'a> DevicePlaces<'a> {
         let nodes: BTreeSet<Option<u32>> = of_group.map(|device| numa_node(&device)).collect();
         nodes.first().copied().flatten().filter(|_| nodes.len() == 1)
     }
+}
+
+/// Whether the ids of a container's devices are the numbers of the IOMMU groups of which it has the files. `None` where that is not seen: it has no
+/// files for them, or those of iommufd, which have numbers of their own.
+fn ids_are_groups(entry: &DeviceEntry) -> Option<bool> {
+    if entry.files.is_empty() {
+        return None;
+    }
+    let of_vfio: Vec<&str> = entry
+        .files
+        .iter()
+        .filter_map(|file| file.strip_prefix(VFIO_FILES))
+        .collect();
+    if of_vfio.is_empty() {
+        return Some(false);
+    }
+    let groups: BTreeSet<&str> = of_vfio.into_iter().filter(|name| name.parse::<u32>().is_ok()).collect();
+    let mut ids = entry.devices.values().flatten();
+    (!groups.is_empty()).then(|| ids.all(|id| groups.contains(id.as_str())))
 }
 
 /// The devices of the IOMMU group with this number that vfio-pci drives. Bridges may be in the group too.

@@ -1,6 +1,7 @@
 //! CPUs that steliad chooses itself: the classes, their pools, and what others on the host may use.
 
 use stelia_allocator::{AllocationRequest, CpuBindPolicy, CpuSource, Qos, Schedule};
+use stelia_api::located::{Located, Part};
 
 use super::*;
 
@@ -96,12 +97,16 @@ async fn a_record_of_devices_that_cannot_be_used_is_told() {
     };
     let text = explained(&vm);
     assert!(
-        text.contains("chosen without the NUMA nodes of its devices: ") && text.contains("kubelet_internal_checkpoint"),
+        text.contains("so no device was considered") && text.contains("kubelet_internal_checkpoint"),
         "{text}"
     );
+    // A scheduler's choice is not changed for devices.
+    let pod = node.limited(3, 2);
+    node.ask(&pod, scheduled("6-7", 1)).await.unwrap();
+    assert!(!explained(&pod).contains("no device"), "{}", explained(&pod));
     std::fs::remove_file(folder.join("kubelet_internal_checkpoint")).unwrap();
     let other = node.registered(2, 2, Qos::Lse).await;
-    assert!(!explained(&other).contains("chosen without"), "{}", explained(&other));
+    assert!(!explained(&other).contains("no device"), "{}", explained(&other));
 }
 
 /// The ledger's record has the devices of the kubelet whose root directory is set.
@@ -128,6 +133,26 @@ async fn the_ledger_reads_the_devices_of_the_kubelet_that_is_set() {
         .located(&view, &[uid.clone()].into(), &BTreeMap::new());
     let names: Vec<&str> = found[&uid].iter().map(|part| part.name.as_str()).collect();
     assert!(names.contains(&"nvidia.com/gpu"), "{names:?}");
+
+    // A file of a kubelet that is not known yet: the devices are where they were, and the rest is read.
+    std::fs::write(folder.join("kubelet_internal_checkpoint"), r#"{"V3":{}}"#).unwrap();
+    let located = |record: &[Located]| {
+        let record = [(uid.to_string(), record.to_vec())].into();
+        let found = backend.counter_reader().located(&view, &[uid.clone()].into(), &record);
+        found[&uid].clone()
+    };
+    let is_device = |part: &&Located| part.part == Part::Device;
+    let mut before = found[&uid].clone();
+    before.retain(|part| is_device(&part));
+    let now = located(&before);
+    assert_eq!(
+        now.iter().filter(is_device).collect::<Vec<_>>(),
+        before.iter().collect::<Vec<_>>()
+    );
+    assert!(now.iter().any(|part| part.part == Part::Cpus), "{now:?}");
+    let unknown = located(&[]);
+    assert!(unknown.iter().any(|part| part.part == Part::Cpus), "{unknown:?}");
+    assert!(!unknown.iter().any(|part| is_device(&part)), "{unknown:?}");
 }
 
 #[tokio::test]

@@ -36,6 +36,8 @@ struct Host {
     hangs: Mutex<bool>,
     changed: Condvar,
     full: AtomicBool,
+    /// The disk takes no entry with where VMs are.
+    refuses_located: AtomicBool,
     /// Switch-ins of others since boot, on each CPU.
     others: AtomicU64,
     clock: AtomicU64,
@@ -202,7 +204,9 @@ struct SlowWriter {
 impl RingWriter for SlowWriter {
     fn append(&mut self, entry: &mut Entry) -> Result<Appended, String> {
         self.host.wait();
-        if self.host.full.load(Ordering::SeqCst) {
+        let is_located = |event: &Event| matches!(event, Event::Located { .. });
+        let is_refused = self.host.refuses_located.load(Ordering::SeqCst) && entry.events.iter().any(is_located);
+        if is_refused || self.host.full.load(Ordering::SeqCst) {
             return Err("write /var/lib/stelia/ledger: No space left on device".to_owned());
         }
         self.writer.append(entry)

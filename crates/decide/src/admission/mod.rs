@@ -269,10 +269,12 @@ fn admit_allocated(
         devices: candidate.devices.clone(),
     };
     let (exclusive, mut allocation) = allot(&claim.request, &requester, snapshot, facts, node)?;
-    if let Some(problem) = candidate.devices_unknown.as_ref().filter(|_| !exclusive.is_empty()) {
+    // Devices count only where steliad chooses the CPUs.
+    let chooses = !exclusive.is_empty() && claim.request.schedule.cpus.is_none();
+    if let Some(problem) = candidate.devices_unknown.as_ref().filter(|_| chooses) {
         // After why these NUMA nodes were chosen; the last line is about the exclusive policy.
         let at = allocation.explanation.len().min(2);
-        let text = format!("chosen without the NUMA nodes of its devices: {problem}");
+        let text = format!("kubelet's record of devices could not be used ({problem}), so no device was considered");
         allocation.explanation.insert(at, text);
     }
     if claim.isolation == Isolation::Container && allocation.qos != Qos::Lse {

@@ -6,10 +6,15 @@ mod file;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
+
 use super::PodUid;
-use super::cpu_manager_state::{CheckpointError, content};
+use super::cpu_manager_state::{CheckpointError, MAX_BYTES, content};
 
 /// kubelet's directory of device plugins' sockets and of its own record of devices: a constant of kubelet's (`DevicePluginPath`), whatever its
 /// root directory.
@@ -73,5 +78,54 @@ impl DeviceManagerState {
     /// Every [`CheckpointError`] except those about CPUs; nothing of an invalid file is used.
     pub fn parse(bytes: &[u8]) -> Result<Self, CheckpointError> {
         file::read(content(bytes)?)
+    }
+
+    /// Read, parse and check a `kubelet_internal_checkpoint`. `None` if there is none: then no container has devices.
+    ///
+    /// Pods of device plugins usually have the directory mounted read-write. So only a regular file is read, and no more of it than is used.
+    ///
+    /// # Errors
+    /// What is wrong with the file, with its path.
+    pub fn read(path: &Path) -> Result<Option<Self>, String> {
+        let named = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
+        match bytes(path) {
+            Ok(bytes) => Self::parse(&bytes).map(Some).map_err(|cause| named(&cause)),
+            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(named(&cause)),
+        }
+    }
+}
+
+/// The content of a file that others may replace by anything.
+fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let too_large =
+        |length: u64| io::Error::other(CheckpointError::TooLarge(usize::try_from(length).unwrap_or(usize::MAX)));
+    if metadata.len() > MAX_BYTES as u64 {
+        return Err(too_large(metadata.len()));
+    }
+    // Where a FIFO took its place meanwhile, opening it does not wait for the other end.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
+        .open(path)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl DeviceEntry {
+    /// Each device with the NUMA nodes that its plugin reports: none, one, or several.
+    pub fn nodes_by_id(&self) -> BTreeMap<&str, BTreeSet<u32>> {
+        let mut nodes: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+        for (node, ids) in &self.devices {
+            for id in ids {
+                nodes.entry(id).or_default().extend(node);
+            }
+        }
+        nodes
     }
 }

@@ -20,14 +20,65 @@ fn the_folder_is_kubelets_constant_unless_its_record_is_in_its_root_directory() 
     let changed = k0s.join("device-plugins");
     assert_eq!(plugin_folder(root.path(), &k0s), usual);
     // A folder without a record is of an earlier kubelet, or of another program.
-    std::fs::create_dir_all(&changed).unwrap();
+    fs::create_dir_all(&changed).unwrap();
     assert_eq!(plugin_folder(root.path(), &k0s), usual);
-    std::fs::write(changed.join(DEVICE_MANAGER_STATE), "").unwrap();
+    fs::write(changed.join(DEVICE_MANAGER_STATE), "").unwrap();
     assert_eq!(plugin_folder(root.path(), &k0s), changed);
     assert_eq!(
         device_manager_state(root.path(), &k0s),
         changed.join(DEVICE_MANAGER_STATE)
     );
+}
+
+/// Pods of device plugins can put anything there.
+#[test]
+fn only_a_regular_file_of_a_usual_size_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(DEVICE_MANAGER_STATE);
+    let refused = || {
+        let problem = DeviceManagerState::read(&path).unwrap_err();
+        assert!(problem.contains(DEVICE_MANAGER_STATE), "{problem}");
+        fs::remove_file(&path).unwrap();
+        problem
+    };
+    assert_eq!(DeviceManagerState::read(&path), Ok(None));
+    // Nobody writes into it: reading would wait for ever.
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(refused().ends_with("it is not a regular file"));
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    assert!(refused().ends_with("it is not a regular file"));
+    fs::File::create(&path).unwrap().set_len(20_000_000_000).unwrap();
+    assert!(refused().ends_with("the file has 20000000000 bytes, more than 8388608"));
+    fs::write(&path, "{").unwrap();
+    assert!(refused().contains("no known schema"));
+    fs::write(&path, GENUINE).unwrap();
+    assert_eq!(
+        DeviceManagerState::read(&path),
+        Ok(Some(DeviceManagerState::parse(GENUINE).unwrap()))
+    );
+}
+
+#[test]
+fn a_device_has_the_numa_nodes_of_every_list_that_it_is_in() {
+    let entry = DeviceEntry {
+        pod: PodUid::parse("ce32ebd2-f905-449e-b74b-4231a84b88e1").unwrap(),
+        container: "instance".to_owned(),
+        resource: "nvidia.com/gpu".to_owned(),
+        devices: [
+            (None, set(&["d"])),
+            (Some(0), set(&["a", "b"])),
+            (Some(1), set(&["a", "c"])),
+        ]
+        .into(),
+        files: BTreeSet::new(),
+    };
+    let expected = [
+        ("a", [0, 1].into()),
+        ("b", [0].into()),
+        ("c", [1].into()),
+        ("d", BTreeSet::new()),
+    ];
+    assert_eq!(entry.nodes_by_id(), expected.into());
 }
 
 #[test]

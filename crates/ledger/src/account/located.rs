@@ -1,11 +1,14 @@
 //! Where the parts of a VM were during a period.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
 use stelia_api::located::Located;
 
 use super::LocatedTime;
 use crate::replay::ENDED_STATE;
 
-/// Limit of the list of an account. The oldest are left out.
+/// Limit of the list of an account. The oldest of the parts with the most are left out.
 const MAX_TIMES: usize = 100;
 
 /// Adds a record of this time: the times of parts that it does not have unchanged end. A record that is repeated at the beginning of a segment changes
@@ -28,12 +31,35 @@ pub(super) fn record(times: &mut Vec<LocatedTime>, now: &[Located], at: u64) {
     limit(times, 2 * MAX_TIMES);
 }
 
-/// Removes the oldest times that ended, so that what often moves does not remove what stays where it is; without any that ended, the first.
+/// Removes times that ended, each the oldest of the part that has the most of them, so that what often moves removes neither what stays where it is nor
+/// what seldom moves; without any that ended, the first.
 fn limit(times: &mut Vec<LocatedTime>, most: usize) {
-    while times.len() > most {
-        let ended = times.iter().position(|time| time.until_us > 0);
-        times.remove(ended.unwrap_or_default());
+    let excess = times.len().saturating_sub(most);
+    if excess == 0 {
+        return;
     }
+    let mut ended: BTreeMap<(&str, &str), VecDeque<usize>> = BTreeMap::new();
+    for (index, time) in times.iter().enumerate().filter(|(_, time)| time.until_us > 0) {
+        let part = (time.located.part.name(), time.located.name.as_str());
+        ended.entry(part).or_default().push_back(index);
+    }
+    let mut removed = BTreeSet::new();
+    for _ in 0..excess {
+        let of_most = ended
+            .values_mut()
+            .max_by_key(|one| (one.len(), Reverse(one.front().copied())));
+        removed.extend(of_most.and_then(VecDeque::pop_front));
+    }
+    // Times that did not end.
+    let mut others = excess - removed.len();
+    let mut index = 0;
+    times.retain(|time| {
+        let is_ended = removed.contains(&index);
+        let is_other = others > 0 && time.until_us == 0;
+        index += 1;
+        others -= usize::from(is_other);
+        !is_ended && !is_other
+    });
 }
 
 /// Ends all times of a VM that ended.
@@ -90,6 +116,47 @@ mod tests {
         assert_eq!(times.len(), MAX_TIMES);
         assert!(times.iter().any(|time| time.located == cpus && time.until_us == 0));
         assert!(times.iter().any(|time| time.located.since_us == 300));
+    }
+
+    #[test]
+    fn what_often_moves_does_not_remove_what_seldom_moves() {
+        let part = |part: Part, since_us| Located {
+            part: part.into(),
+            since_us,
+            ..Located::default()
+        };
+        let mut times = Vec::new();
+        for hour in 1..=720u64 {
+            // The CPUs moved 6 times, in the first days.
+            let cpus = part(Part::Cpus, hour.min(60) / 10);
+            record(&mut times, &[cpus, part(Part::Interrupts, hour)], hour);
+        }
+        let times = finish(times, 0, 1000);
+        let since = |part: Part| -> Vec<u64> {
+            let of = times.iter().filter(|time| time.located.part == part);
+            of.map(|time| time.located.since_us).collect()
+        };
+        assert_eq!(since(Part::Cpus), (0..=6).collect::<Vec<u64>>());
+        assert_eq!(since(Part::Interrupts), (628..=720).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn of_parts_that_never_ended_the_first_are_left_out() {
+        let device = |number: u64| Located {
+            part: Part::Device.into(),
+            name: format!("{number:04}"),
+            since_us: number,
+            ..Located::default()
+        };
+        let all: Vec<Located> = (1..=300).map(device).collect();
+        let mut times = Vec::new();
+        record(&mut times, &all, 1);
+        let times = finish(times, 0, 1000);
+        let bounds = times.first().zip(times.last()).unwrap();
+        assert_eq!(
+            (times.len(), bounds.0.located.since_us, bounds.1.located.since_us),
+            (100, 201, 300)
+        );
     }
 
     #[test]

@@ -59,8 +59,8 @@ pub struct Account {
     pub hash: String,
 }
 
-/// The time in which a part of the VM was in one place. It begins and ends with readings, of which there is one an hour and one when the VM's CPUs
-/// change.
+/// The time in which a part of the VM was in one place. It begins and ends with readings, of which there is one an hour, or less often on nodes with
+/// many VMs, and one when the VM's CPUs change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LocatedTime {

@@ -43,6 +43,7 @@ pub struct Draft {
     /// VMs whose pause between entries changes, because their disturbance is in this entry.
     disturbed: BTreeSet<String>,
     is_heartbeat: bool,
+    starts_segment: bool,
     /// How many of the recorder's pending events it contains.
     pending: usize,
 }
@@ -181,6 +182,7 @@ impl EntryRecorder {
     fn draft(&self, sample: &CounterSample, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> DraftOutcome {
         let mut draft = Draft {
             is_heartbeat: starts_segment || self.is_heartbeat(sample),
+            starts_segment,
             pending: self.pending.len(),
             ..Draft::default()
         };
@@ -324,6 +326,7 @@ impl EntryRecorder {
             entry,
             disturbed,
             is_heartbeat,
+            starts_segment,
             pending,
             ..
         } = draft;
@@ -335,7 +338,10 @@ impl EntryRecorder {
         }
         if is_heartbeat {
             self.last_heartbeat = Some((entry.at, entry.up));
-            self.heartbeat_hours = heartbeat_hours(bytes, self.ring_bytes);
+            // The first entry of a segment is longer than the others, because it has all state.
+            if !starts_segment {
+                self.heartbeat_hours = heartbeat_hours(bytes, self.ring_bytes);
+            }
             self.paces.retain(|_, pace| !pace.is_quiet(entry.up));
         }
         // The entry was made from this state, so there is no error.

@@ -283,4 +283,21 @@ fn the_number_of_an_iommu_group_tells_the_place_of_its_devices() {
     );
     let by_device = groups(&["41", "43"], Some(("41", &["/dev/vfio/devices/vfio0", "/dev/iommu"])));
     assert_eq!(node(&by_device), Some(1), "iommufd");
+
+    // A plugin's own number is the group's by chance.
+    let other = groups(&["41", "43"], Some(("41", &["/dev/vfio/vfio", "/dev/vfio/17"])));
+    assert_eq!(node(&other), None, "41 is not the group that it gave");
+    let mut two = groups(
+        &["41", "43"],
+        Some(("41", &["/dev/vfio/vfio", "/dev/vfio/41", "/dev/vfio/17"])),
+    );
+    two.entries[0].devices.insert(Some(0), BTreeSet::from(["2".to_owned()]));
+    assert_eq!(node(&two), None, "2 has no file");
+    two.entries[0].files.insert("/dev/vfio/2".to_owned());
+    assert_eq!(node(&two), Some(1), "each id has its file");
+    for files in [["/dev/vfio/vfio", "/dev/vfio/17"], ["/dev/fuse", "/dev/null"]] {
+        let mut doubtful = shown.clone();
+        doubtful.entries.extend(groups(&[], Some(("45", &files))).entries);
+        assert_eq!(node(&doubtful), None, "another container has {files:?}");
+    }
 }

@@ -74,18 +74,34 @@ impl Row {
         }
     }
 
-    /// Since when the part is where it is, by the record; `None` where there is none, or the part has moved since.
+    /// The part in percent, with since when it is there by the record; 0 where there is none, or the part has moved since.
     ///
-    /// The record of interrupts has those of an hour, and the kernel's counters all since the vectors were set up: their shares differ. So
-    /// interrupts are where the record has them as long as a vector goes to each of these NUMA nodes.
-    pub fn since(&self, recorded: &[Located]) -> Option<u64> {
+    /// The record of interrupts has those since a reading, and the kernel's counters all since the vectors were set up: their shares differ. So
+    /// interrupts are where the record has them as long as a vector goes to each of these NUMA nodes, and their shares are the record's.
+    pub fn shown(&self, locality: &Locality, recorded: &[Located]) -> Located {
         let now = self.located();
         let is_still = |one: &&Located| match &self.goes_to {
-            Some(nodes) => one.is_of(&now) && one.main_nodes().all(|node| nodes.contains(&node)),
+            Some(nodes) => {
+                one.is_of(&now) && !one.nodes.is_empty() && one.main_nodes().all(|node| nodes.contains(&node))
+            }
             None => one.is_still(&now),
         };
-        let record = recorded.iter().find(is_still)?;
-        Some(record.since_us).filter(|since| *since > 0)
+        let Some(record) = recorded.iter().filter(|one| one.since_us > 0).find(is_still) else {
+            return now;
+        };
+        let shares = match self.part {
+            Part::Interrupts => {
+                let nodes = record.nodes.iter();
+                let by_node = nodes.map(|(node, percent)| (*node, u64::from(*percent))).collect();
+                // What is near goes by the CPUs of now.
+                Self::new(locality, self.part, by_node, None).located()
+            }
+            _ => now,
+        };
+        Located {
+            since_us: record.since_us,
+            ..shares
+        }
     }
 }
 
@@ -113,8 +129,9 @@ pub fn certificate(locality: &Locality) -> Vec<Row> {
 
 /// The certificate as the ledger records it: without devices that only kubelet knows of and of which it knows no node, such as `/dev/kvm`.
 ///
-/// `fired`: how often interrupts fired on each NUMA node since the reading before. If none did, they are where the record `before` has them; without
-/// one, where they go. All that ever fired would say where they were once, and the counters wrap.
+/// `fired`: how often interrupts fired on each NUMA node since a share was last taken ([`InterruptCounters::take_share`](super::InterruptCounters)). If
+/// it is none, they are where the record `before` has them; without one, where they go. All that ever fired would say where they were once, and the
+/// counters wrap.
 pub fn recorded(locality: &Locality, fired: BTreeMap<u32, u64>, before: &[Located]) -> Vec<Located> {
     let mut locality = locality.clone();
     if let Some(interrupts) = &mut locality.interrupts {

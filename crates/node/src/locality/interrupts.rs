@@ -8,6 +8,9 @@ use stelia_cpus::{CpuSet, Topology};
 use crate::counters::interrupts::{Table, risen, vfio_device};
 use crate::locality::nodes;
 
+/// Fewer interrupts than this do not say where a device's fire: those of an idle one would change sides at each reading.
+const MIN_FIRED: u64 = 100;
+
 /// The vectors of a VM's devices that VFIO has set up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -61,8 +64,8 @@ impl Interrupts {
         all
     }
 
-    /// How often they fired on each NUMA node since an earlier reading. A vector that was set up later, or whose number another one had, counts from 0.
-    /// CPUs that were not online at both are left out.
+    /// How often they fired on each NUMA node since an earlier reading. A vector whose number none or another one had counts from 0; one that was set
+    /// up again counts as [`rise`](crate::counters::interrupts::rise) can tell. CPUs that were not online at both are left out.
     pub fn fired_since(&self, before: &InterruptCounters, topology: &Topology) -> BTreeMap<u32, u64> {
         let both = self.counters.cpus.intersection(&before.cpus);
         let mut fired: BTreeMap<u32, u64> = BTreeMap::new();
@@ -76,6 +79,24 @@ impl Interrupts {
                 }
             }
         }
+        fired
+    }
+}
+
+impl InterruptCounters {
+    /// How often they fired on each NUMA node since a share was last taken, and takes those of now. As long as they are fewer than [`MIN_FIRED`], it
+    /// is none, and they count the next time.
+    pub fn take_share(&mut self, now: &Interrupts, topology: &Topology) -> BTreeMap<u32, u64> {
+        let mut fired = now.fired_since(self, topology);
+        let is_few = fired.values().fold(0u64, |sum, count| sum.saturating_add(*count)) < MIN_FIRED;
+        // Where a CPU came, what fires there would never be compared.
+        if is_few && self.cpus == now.counters.cpus {
+            return BTreeMap::new();
+        }
+        if is_few {
+            fired.clear();
+        }
+        self.clone_from(&now.counters);
         fired
     }
 }
@@ -145,5 +166,44 @@ mod tests {
         assert_eq!(now.fired_since(&now.counters, &topology), [].into());
         let offline = InterruptCounters::default();
         assert_eq!(now.fired_since(&offline, &topology), [].into());
+    }
+
+    #[test]
+    fn few_interrupts_are_no_share_and_count_until_they_are_enough() {
+        let shape = Shape {
+            nodes: 2,
+            cores: 1,
+            threads: 1,
+            interleaved: false,
+        };
+        let topology = shape.topology();
+        let read = |cpus: &str, counts: &str| {
+            let line = "IR-PCI-MSIX-0000:3b:00.0 0-edge vfio-msix[0](0000:3b:00.0)";
+            let table = Table::parse(format!("  {cpus}\n30: {counts}  {line}\n").as_bytes()).unwrap();
+            Interrupts::of(&table, &BTreeSet::from(["0000:3b:00.0"]), &topology, |_| None)
+        };
+        let both = |first: u32, second: u32| read("CPU0 CPU1", &format!("{first} {second}"));
+        let mut counters = InterruptCounters::default();
+        assert_eq!(counters.take_share(&both(500, 5000), &topology), [].into(), "the first");
+        for pair in 1..=49 {
+            assert_eq!(
+                counters.take_share(&both(500 + pair, 4999 + pair), &topology),
+                [].into()
+            );
+            assert_eq!(
+                counters.take_share(&both(500 + pair, 5000 + pair), &topology),
+                [].into()
+            );
+        }
+        assert_eq!(
+            counters.take_share(&both(551, 5049), &topology),
+            [(0, 51), (1, 49)].into()
+        );
+        assert_eq!(counters.take_share(&both(552, 5049), &topology), [].into());
+
+        // A CPU went, and came back: what fires there counts.
+        counters.take_share(&read("CPU0", "553"), &topology);
+        assert_eq!(counters.take_share(&both(553, 6000), &topology), [].into());
+        assert_eq!(counters.take_share(&both(553, 6100), &topology), [(1, 100)].into());
     }
 }

@@ -387,10 +387,11 @@ fn interrupts_are_recorded_by_what_fired_last_and_shown_since_then_while_they_go
         ..Interrupts::default()
     };
     let of_interrupts = |parts: Vec<Located>| parts.into_iter().find(|one| one.part == Part::Interrupts).unwrap();
-    let since = |vm: &Locality, record: &Located| {
+    let shown = |vm: &Locality, record: &Located| {
         let rows = certificate(vm);
         let row = rows.iter().find(|row| row.part == Part::Interrupts).unwrap();
-        row.since(std::slice::from_ref(record))
+        let shown = row.shown(vm, std::slice::from_ref(record));
+        (row.amount, shown.near_percent, shown.nodes, shown.since_us)
     };
     // Most fired on the other node before they were moved to the VM's.
     vm.interrupts = Some(interrupts(&[(0, 2)], &[(0, 10), (1, 5000)]));
@@ -402,10 +403,21 @@ fn interrupts_are_recorded_by_what_fired_last_and_shown_since_then_while_they_go
     record.since_us = 7;
     let quiet = of_interrupts(recorded(&vm, BTreeMap::new(), std::slice::from_ref(&record)));
     assert_eq!(quiet.nodes, record.nodes, "none fired that would be elsewhere");
-    assert_eq!(since(&vm, &record), Some(7));
+    let by_record = vec![(0, 97), (1, 3)];
+    assert_eq!(shown(&vm, &record), (5010, 97, by_record.clone(), 7));
     // More interrupts change nothing, and vectors that go elsewhere do.
     vm.interrupts = Some(interrupts(&[(0, 2)], &[(0, 900), (1, 5000)]));
-    assert_eq!(since(&vm, &record), Some(7));
+    assert_eq!(shown(&vm, &record), (5900, 97, by_record.clone(), 7));
+    // Another VM's CPUs have the same interrupts remote.
+    vm.nodes = [1].into();
+    assert_eq!(shown(&vm, &record), (5900, 3, by_record, 7));
+    vm.nodes = [0].into();
     vm.interrupts = Some(interrupts(&[(1, 2)], &[(0, 900), (1, 5000)]));
-    assert_eq!(since(&vm, &record), None);
+    assert_eq!(shown(&vm, &record), (5900, 15, vec![(0, 15), (1, 85)], 0));
+    // Nor is it known since when they are where a record without a time or without NUMA nodes has them.
+    vm.interrupts = Some(interrupts(&[(0, 2)], &[(0, 900), (1, 5000)]));
+    record.since_us = 0;
+    assert_eq!(shown(&vm, &record).3, 0);
+    (record.since_us, record.nodes) = (7, Vec::new());
+    assert_eq!(shown(&vm, &record).3, 0);
 }

@@ -94,17 +94,24 @@ pub struct Device {
 
 /// How many devices of each resource a container has on each NUMA node. Ids of devices are left out: only kubelet and
 /// its plugins know what they mean.
-pub fn devices(state: &DeviceManagerState, pod: &PodUid, container: &str) -> Vec<Device> {
+///
+/// A device with several NUMA nodes counts once, on one of those in `near`, the nodes of the VM's CPUs, if it has any of them.
+fn devices(state: &DeviceManagerState, (pod, container): (&PodUid, &str), near: &BTreeSet<u32>) -> Vec<Device> {
     let entries = state.entries.iter();
     let own = entries.filter(|entry| entry.pod == *pod && entry.container == container);
-    let by_node = own.flat_map(|entry| entry.devices.iter().map(move |(node, ids)| (entry, *node, ids)));
-    by_node
-        .map(|(entry, node, ids)| Device {
-            name: entry.resource.clone(),
-            node,
-            count: u32::try_from(ids.len()).unwrap_or(u32::MAX),
-        })
-        .collect()
+    let mut counts: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();
+    for entry in own {
+        for nodes in entry.nodes_by_id().into_values() {
+            let node = nodes.intersection(near).next().or_else(|| nodes.first());
+            *counts.entry((&entry.resource, node.copied())).or_default() += 1;
+        }
+    }
+    let device = |((name, node), count): ((&str, _), _)| Device {
+        name: name.to_owned(),
+        node,
+        count,
+    };
+    counts.into_iter().map(device).collect()
 }
 
 /// Where one VM's CPUs, memory and devices are.
@@ -353,6 +360,7 @@ pub fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use stelia_cpus::testing::Shape;
+    use stelia_kubelet::devices::DeviceEntry;
 
     use super::*;
 
@@ -477,6 +485,49 @@ mod tests {
         );
         vm.nodes.insert(1);
         assert_eq!(vm.devices_problem(), None);
+    }
+
+    #[test]
+    fn a_device_with_several_numa_nodes_counts_once_and_is_near_if_one_of_them_is() {
+        let pod = PodUid::parse("ce32ebd2-f905-449e-b74b-4231a84b88e1").unwrap();
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+        let entry = |resource: &str, devices: [(Option<u32>, &[&str]); 2]| DeviceEntry {
+            pod: pod.clone(),
+            container: "instance".to_owned(),
+            resource: resource.to_owned(),
+            devices: devices.map(|(node, of)| (node, ids(of))).into(),
+            files: BTreeSet::new(),
+        };
+        let state = DeviceManagerState {
+            entries: vec![
+                entry("gpu", [(Some(0), &["a", "b"]), (Some(1), &["a", "c"])]),
+                entry("nic", [(None, &["d"]), (Some(1), &["e"])]),
+            ],
+            ..DeviceManagerState::default()
+        };
+        for (near, gpus) in [(0, [2, 1]), (1, [1, 2]), (2, [2, 1])] {
+            let found = devices(&state, (&pod, "instance"), &[near].into());
+            let [zero, one] = gpus;
+            let expected = [
+                device("gpu", Some(0), zero),
+                device("gpu", Some(1), one),
+                device("nic", None, 1),
+                device("nic", Some(1), 1),
+            ];
+            assert_eq!(found, expected, "CPUs on {near}");
+        }
+        assert_eq!(devices(&state, (&pod, "other"), &[0].into()), []);
+
+        let mut both = state.clone();
+        both.entries = vec![entry("gpu", [(Some(0), &["a"]), (Some(1), &["a"])])];
+        let mut vm = vm(&[1, 0]);
+        vm.devices = devices(&both, (&pod, "instance"), &vm.nodes);
+        assert_eq!(vm.devices_problem(), None);
+        let row = &certificate(&vm)[1];
+        assert_eq!(
+            (row.name.as_str(), row.amount, row.located().near_percent),
+            ("gpu", 1, 100)
+        );
     }
 
     #[test]

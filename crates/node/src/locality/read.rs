@@ -5,8 +5,6 @@ pub(super) mod pci;
 mod vfio_devices;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use stelia_cpus::{CpuSet, Topology};
@@ -56,7 +54,7 @@ impl<'a> Reading<'a> {
             cgroups,
             topology,
             pages: HugePage::ALL.into_iter().filter(has).collect(),
-            devices: device_file(&device_manager_state(root, kubelet)),
+            devices: DeviceManagerState::read(&device_manager_state(root, kubelet)).map(Option::unwrap_or_default),
             memory_only: memory_only::nodes(root),
             has_vfio: vfio::has_devices(&root.join("sys")),
             vfio: VfioDevices::new(&root.join("proc"), &root.join("sys"), topology),
@@ -85,14 +83,15 @@ impl<'a> Reading<'a> {
         }
         let state = self.devices.as_ref();
         let cpus = cpus_by_node(self.topology, vm.cpus);
+        let nodes: BTreeSet<u32> = cpus.keys().copied().collect();
         let mut locality = Locality {
-            nodes: cpus.keys().copied().collect(),
-            cpus,
             allowed: vm.mems.to_owned(),
             memory,
             devices: state
-                .map(|state| locality::devices(state, vm.pod, vm.container))
+                .map(|state| locality::devices(state, (vm.pod, vm.container), &nodes))
                 .unwrap_or_default(),
+            nodes,
+            cpus,
             memory_only: self.memory_only.clone(),
             ..Locality::default()
         };
@@ -122,15 +121,5 @@ impl<'a> Reading<'a> {
             behind.any(|one| one == address) || entry.devices.values().any(|ids| ids.contains(address))
         });
         Some(with.next()?.resource.clone())
-    }
-}
-
-/// kubelet's device file; without one no container has devices.
-fn device_file(path: &Path) -> Result<DeviceManagerState, String> {
-    let named = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
-    match fs::read(path) {
-        Ok(bytes) => DeviceManagerState::parse(&bytes).map_err(|cause| named(&cause)),
-        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(DeviceManagerState::default()),
-        Err(cause) => Err(named(&cause)),
     }
 }

@@ -12,19 +12,108 @@ fn located(events: &[Event]) -> Vec<(String, Vec<Located>)> {
     located.collect()
 }
 
+/// The entries of the last segment.
+fn last_segment(fake: &Fake) -> Vec<Entry> {
+    let mut entries = fake.entries();
+    let first = entries.iter().rposition(|entry| !entry.before.is_empty());
+    entries.split_off(first.unwrap_or_default())
+}
+
 impl Node {
-    /// Audits until as many records are in the ring.
-    async fn records(&self, fake: &Fake, count: usize) -> Vec<(String, Vec<Located>)> {
+    /// Audits until this is so.
+    async fn audits_until(&self, fake: &Fake, what: &str, is_so: impl Fn(&Fake) -> bool) {
         for _ in 0..2_000 {
-            let found = located(&fake.events());
-            if found.len() >= count {
-                return found;
+            if is_so(fake) {
+                return;
             }
             self.reconcile().await;
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("{:?}", located(&fake.events()));
+        panic!("{what}: {:?}", fake.entries());
     }
+
+    /// Audits until as many records are in the ring.
+    async fn records(&self, fake: &Fake, count: usize) -> Vec<(String, Vec<Located>)> {
+        let are_found = |fake: &Fake| located(&fake.events()).len() >= count;
+        self.audits_until(fake, "records", are_found).await;
+        located(&fake.events())
+    }
+
+    /// Sets the size of the ring, in bytes.
+    async fn ring(&mut self, bytes: u64) {
+        self.settings.ledger.bytes = bytes;
+        self.handle.reload(self.settings.clone()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_repetition_that_the_disk_refused_is_written_in_the_same_segment() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    fake.host.near.store(97, Ordering::SeqCst);
+    let running = node.keep_ledger(&fake);
+    node.isolated(1, "2-3").await;
+    let first = node.records(&fake, 1).await;
+    let length = |fake: &Fake| fake.files().bytes();
+    while length(&fake) < 6_000 {
+        let entries = fake.entries().len();
+        fake.host.clock.fetch_add(HOUR, Ordering::SeqCst);
+        node.audits_until(&fake, "an hour", |fake| fake.entries().len() > entries)
+            .await;
+    }
+    node.quiet().await;
+
+    // The segment is longer than any may be now: the next one begins.
+    fake.host.refuses_located.store(true, Ordering::SeqCst);
+    let last = fake.entries().len();
+    node.ring(16 * 5_000).await;
+    node.audits_until(&fake, "the next segment", |fake| {
+        let entries = fake.entries();
+        entries[last..].iter().any(|entry| !entry.before.is_empty())
+    })
+    .await;
+    node.until("it is said", |node| node.handle.view().ledger.problem.is_some())
+        .await;
+    assert_eq!(located(&fake.events()), first);
+
+    fake.host.refuses_located.store(false, Ordering::SeqCst);
+    let of_last = |fake: &Fake| {
+        let events: Vec<Event> = last_segment(fake).into_iter().flat_map(|entry| entry.events).collect();
+        located(&events)
+    };
+    node.audits_until(&fake, "the repetition", |fake| !of_last(fake).is_empty())
+        .await;
+    node.quiet().await;
+    for _ in 0..3 {
+        node.reconcile().await;
+    }
+    assert_eq!(of_last(&fake), first, "once");
+    running.end().await;
+}
+
+#[tokio::test]
+async fn no_vm_is_located_while_each_entry_fills_its_segment() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    fake.host.near.store(97, Ordering::SeqCst);
+    node.ring(8_000).await;
+    let running = node.keep_ledger(&fake);
+    node.isolated(1, "2-3").await;
+    let begun = |fake: &Fake| fake.entries().last().map_or(0, |entry| entry.seq);
+    node.audits_until(&fake, "the first entries", |fake| begun(fake) >= 3)
+        .await;
+    assert!(fake.entries().iter().all(|entry| !entry.before.is_empty()));
+    node.quiet().await;
+    let before = (fake.host.located.load(Ordering::SeqCst), begun(&fake));
+    node.audits_until(&fake, "more entries", |fake| begun(fake) >= before.1 + 3)
+        .await;
+    assert_eq!(fake.host.located.load(Ordering::SeqCst), before.0);
+    assert_eq!(located(&fake.events()), []);
+
+    // A larger ring has room.
+    node.ring(1 << 20).await;
+    assert_eq!(node.records(&fake, 1).await[0].1[0].near_percent, 97);
+    running.end().await;
 }
 
 #[tokio::test]

@@ -124,8 +124,9 @@ impl Table {
     }
 }
 
-/// How much a counter of the kernel rose: it wraps at 32 bits, and begins again where the interrupt was freed and
-/// requested again.
+/// How much a counter of the kernel rose: it wraps at 32 bits, and begins again where the interrupt was freed and requested again. The counts do not
+/// tell these apart: one that began again and has reached the earlier count rose by their difference, and one that is more than half of all 32 bits
+/// below it has wrapped.
 pub fn rise(before: u32, now: u32) -> u32 {
     let difference = now.wrapping_sub(before);
     if difference <= u32::MAX / 2 { difference } else { now }

@@ -171,7 +171,7 @@ fn located_times(out: &mut String, account: &Account) {
         out,
         "<h2>NUMA nodes</h2>\n<p>Where the CPUs, the memory, the devices of the {} and their interrupts were. Near: on a NUMA node of its CPUs. \
          Attached: on a NUMA node without CPUs that belongs to one of these, or to one of its devices. Remote: on any other NUMA node. The times are \
-         those of readings, one an hour and one when its CPUs change.</p>",
+         those of readings, once an hour, or less often on nodes with many VMs, and when its CPUs change.</p>",
         owner::kind(account)
     );
     let rows = account.located.iter().map(|time| {

@@ -141,7 +141,7 @@ pub(super) fn one(vm_account: &VmAccount, style: TextStyle) -> String {
             false => String::new(),
         };
         part(
-            "The NUMA nodes of its CPUs, memory and devices, read once an hour and when its CPUs change:",
+            "The NUMA nodes of its CPUs, memory and devices, read once an hour, or less often on nodes with many VMs, and when its CPUs change:",
             table(&LOCATED, &account.located, style) + &legend,
         );
     }

@@ -42,12 +42,13 @@ impl VmLocality {
     }
 
     fn row(&self, row: &Row) -> Value {
-        let located = row.located();
+        let located = row.shown(&self.locality, &self.recorded);
+        let since_us = (located.since_us > 0).then_some(located.since_us);
         let share = |percent: u8| (!located.nodes.is_empty()).then_some(percent);
         let device = self.locality.pci.iter().find(|device| device.name() == row.name);
         json!({
             "part": row.part, "name": row.name, "amount": row.amount, "nodes": row.by_node,
-            "near_percent": share(located.near_percent), "attached_percent": share(located.attached_percent), "since_us": row.since(&self.recorded),
+            "near_percent": share(located.near_percent), "attached_percent": share(located.attached_percent), "since_us": since_us,
             "device": device.map(pci),
         })
     }

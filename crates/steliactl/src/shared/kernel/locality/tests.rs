@@ -114,6 +114,27 @@ fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
         !names.contains(&"nvidia.com/gpu"),
         "the GPU is not told twice: {names:?}"
     );
+    // The shares beside the record's time are the record's.
+    vm.recorded = serde_json::from_str(
+        r#"[{"part":"interrupts","nodes":[[0,97],[1,3]],"near_percent":97,"attached_percent":3,"since_us":1793000000000000}]"#,
+    )
+    .unwrap();
+    let text = vm.text(TextStyle::from(true));
+    let row = text.lines().find(|line| line.starts_with("interrupts"));
+    let words: Vec<&str> = row.unwrap().split_whitespace().collect();
+    assert_eq!(
+        words.join(" "),
+        "interrupts 100 times 0 97%, 1 3% 97% near, 3% attached 2026-10-26 07:33:20 3 vectors, now to 0"
+    );
+    let json = vm.json();
+    let row = json["certificate"]
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["part"] == "interrupts"));
+    let row = row.unwrap();
+    assert_eq!(
+        [&row["nodes"]["0"], &row["near_percent"], &row["since_us"]],
+        [&json!(75), &json!(97), &json!(1_793_000_000_000_000u64)]
+    );
 }
 
 #[test]

@@ -9,11 +9,16 @@ use super::{Mapped, VmLocality};
 use crate::shared::located;
 use crate::shared::output::{self, Column, TextStyle, column, counted, headed, table};
 
-/// A row of the certificate, with its shares and its record.
+/// A row of the certificate, with its shares and since when it is so.
 pub(crate) struct CertificateRow {
     row: Row,
     located: Located,
-    since_us: Option<u64>,
+}
+
+impl CertificateRow {
+    fn since_us(&self) -> Option<u64> {
+        Some(self.located.since_us).filter(|since| *since > 0)
+    }
 }
 
 pub(crate) const CERTIFICATE: [Column<CertificateRow>; 6] = [
@@ -26,7 +31,7 @@ pub(crate) const CERTIFICATE: [Column<CertificateRow>; 6] = [
     .right(),
     column("NUMA NODES", |row: &CertificateRow| located::nodes(&row.located)).yields(2),
     column("PLACE", |row: &CertificateRow| located::place(&row.located)).means(|row| located::meaning(&row.located)),
-    column("SINCE", |row: &CertificateRow| located::clock(row.since_us)),
+    column("SINCE", |row: &CertificateRow| located::clock(row.since_us())),
     column("DETAILS", |row: &CertificateRow| row.row.details.clone())
         .yields(1)
         .or_nothing(),
@@ -60,8 +65,7 @@ impl VmLocality {
             .map(|why| format!("kubelet's devices are not known: {}\n", output::printable(why)))
             .collect();
         let rows = certificate(&self.locality).into_iter().map(|row| CertificateRow {
-            located: row.located(),
-            since_us: row.since(&self.recorded),
+            located: row.shown(&self.locality, &self.recorded),
             row,
         });
         let rows: Vec<CertificateRow> = rows.collect();
