@@ -27,6 +27,8 @@ named! {
         Reconcile = "reconcile",
         /// Dry runs included.
         Rebind = "rebind",
+        /// Dry runs included.
+        Resize = "resize",
         Reload = "reload",
         /// The account of one's own VM, or of any.
         Account = "account",
@@ -62,16 +64,15 @@ named! {
 pub fn decide(role: Role, operation: Operation) -> Decision {
     use Operation::{
         Account, Attach, Attribute, Audit, Deregister, Describe, Ledger, List, Preview, Rebind, Reconcile, Register,
-        Reload,
+        Reload, Resize,
     };
     match (role, operation) {
         (Role::Root, _) | (Role::User, List | Describe | Preview) => Decision::Allow,
-        (Role::User, Register | Attach | Deregister | Rebind) => Decision::Ask(Action::ManageInstances),
+        (Role::User, Register | Attach | Deregister | Rebind | Resize) => Decision::Ask(Action::ManageInstances),
         (Role::User, Audit | Reconcile | Reload | Account | Ledger | Attribute) => Decision::Ask(Action::Maintain),
         (Role::Pod, Register | Attach | Deregister | List | Audit | Account) => Decision::Own,
-        (Role::Pod, Describe | Preview | Rebind | Reconcile | Reload | Ledger | Attribute) | (Role::Stranger, _) => {
-            Decision::Deny
-        }
+        (Role::Pod, Describe | Preview | Rebind | Resize | Reconcile | Reload | Ledger | Attribute)
+        | (Role::Stranger, _) => Decision::Deny,
     }
 }
 
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
     use Operation::{
         Account, Attach, Attribute, Audit, Deregister, Describe, Ledger, List, Preview, Rebind, Reconcile, Register,
-        Reload,
+        Reload, Resize,
     };
 
     const ROLES: [(Role, &str); 4] = [
@@ -102,6 +103,7 @@ mod tests {
             Preview => "Reconcile with dry-run",
             Reconcile => "Reconcile",
             Rebind => "Rebind",
+            Resize => "Resize",
             Reload => "Reload",
             Account => "Instance.Ledger",
             Ledger => "Manager.Ledger, VerifyLedger",
@@ -141,6 +143,7 @@ mod tests {
             (Preview, [allow, allow, deny, deny]),
             (Reconcile, [allow, maintain, deny, deny]),
             (Rebind, [allow, manage, deny, deny]),
+            (Resize, [allow, manage, deny, deny]),
             (Reload, [allow, maintain, deny, deny]),
             (Account, [allow, maintain, own, deny]),
             (Ledger, [allow, maintain, deny, deny]),

@@ -57,6 +57,8 @@ messages! {
     REBIND_ENDED = "0f6c2d9a7b5e4c1d8a3f6e9b2c4d7a18";
     /// An instance's CPUs are another pod's now; its vCPU threads float.
     EVICTED = "70588df9ba7e4bc2bc413648d91fe03d";
+    /// An instance is to have fewer CPUs than it has vCPUs, and waits for these to be unplugged.
+    SHRINKS = "6e0b94d2c7a14f5e83d1b50fa92c7e61";
     /// An instance was deregistered, and is gone.
     DEREGISTERED = "e1048495ed2d4d419b3db7c74dbb70a6";
     /// An instance ended without being deregistered.

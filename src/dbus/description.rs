@@ -87,6 +87,11 @@ mod tests {
                 },
                 guest_node: Some(0),
             }],
+            pending_resize: Some(model::PendingResize {
+                from: 4,
+                to: 2,
+                deadline_us: 9,
+            }),
             ..crate::engine::registered(pod.clone())
         };
         model::Node {

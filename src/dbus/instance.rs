@@ -107,8 +107,16 @@ fn vcpus(instance: &model::Instance) -> Vec<(u32, u32, u32)> {
     placement(threads.map(|thread| (thread.role, thread.task.id, thread.cpu)))
 }
 
+/// The value of the property PendingResize.
+fn pending_resize(instance: &model::Instance) -> (u32, u32, u64) {
+    let none = (0, 0, 0);
+    instance
+        .pending_resize
+        .map_or(none, |resize| (resize.from, resize.to, resize.deadline_us))
+}
+
 /// The properties that may change, with the values that the getters below return.
-pub(super) const PROPERTIES: [Property<model::Instance>; 10] = [
+pub(super) const PROPERTIES: [Property<model::Instance>; 11] = [
     ("State", |one| one.state.name().into()),
     ("Degraded", |one| {
         let reasons = one.degraded.iter().map(Reason::to_string);
@@ -122,6 +130,7 @@ pub(super) const PROPERTIES: [Property<model::Instance>; 10] = [
     ("AdoptedBy", |one| one.adopted_by.as_deref().unwrap_or_default().into()),
     ("IsolatedTimestamp", |one| one.isolated_us.into()),
     ("VCPUs", |one| vcpus(one).into()),
+    ("PendingResize", |one| pending_resize(one).into()),
 ];
 
 #[interface(name = "io.stelia.Isolation1.Instance")]
@@ -347,6 +356,11 @@ impl Instance {
     #[zbus(property)]
     fn isolated_timestamp(&self) -> u64 {
         self.show(|view| view.isolated_us)
+    }
+
+    #[zbus(property)]
+    fn pending_resize(&self) -> (u32, u32, u64) {
+        self.show(pending_resize)
     }
 
     #[zbus(property, name = "VCPUs")]

@@ -21,9 +21,9 @@ use super::job::{job_path, rows};
 use super::node_properties::PROPERTIES;
 use super::properties_changed;
 use super::reconcile_report::{preview_dict, report_dict};
-use super::{description, evaluate, node_topology, options, registration};
+use super::{description, evaluate, node_topology, options, registration, requests};
 use crate::authz::Operation;
-use crate::engine::{Handle, Peer, RebindRequest};
+use crate::engine::{Handle, Peer};
 
 pub(super) struct Manager {
     pub(super) engine: Handle,
@@ -48,11 +48,6 @@ impl Manager {
         properties_changed::emit(emitter, Self::name(), &PROPERTIES, old, new).await
     }
 
-    fn no_instance(pod: &str) -> Error {
-        let shown: String = pod.chars().take(64).collect();
-        ErrorKind::NoSuchInstance.because(format!("pod {shown:?} has no instance"))
-    }
-
     /// As [`Call::answer`].
     async fn answer<T, F>(
         &self,
@@ -71,23 +66,6 @@ impl Manager {
             header,
         };
         call.answer(operation, work).await
-    }
-
-    /// The pod with an instance that a caller names, or its own.
-    fn named(&self, caller: &Caller, pod_uid: &str) -> Result<PodUid, Error> {
-        if pod_uid.is_empty() {
-            return caller
-                .only
-                .clone()
-                .ok_or_else(|| ErrorKind::InvalidArgument.because("pod_uid is empty"));
-        }
-        let pod = PodUid::parse(pod_uid).map_err(ErrorKind::InvalidArgument.context("pod_uid"))?;
-        // What a caller may not see answers as what does not exist.
-        if caller.sees(&pod) && self.engine.view().instances.contains_key(&pod) {
-            Ok(pod)
-        } else {
-            Err(Self::no_instance(pod_uid))
-        }
     }
 }
 
@@ -121,7 +99,7 @@ impl Manager {
     ) -> Result<(), Error> {
         self.answer(connection, &header, Operation::Deregister, |caller| async move {
             options::known(&options, &[])?;
-            let pod = self.named(&caller, pod_uid)?;
+            let pod = requests::named(&self.engine, &caller, pod_uid)?;
             self.engine.deregister(pod).await
         })
         .await
@@ -158,7 +136,7 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Error> {
         self.answer(connection, &header, Operation::List, |caller| async move {
-            object_path(&self.named(&caller, pod_uid)?)
+            object_path(&requests::named(&self.engine, &caller, pod_uid)?)
         })
         .await
     }
@@ -227,18 +205,30 @@ impl Manager {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Error> {
         self.answer(connection, &header, Operation::Rebind, |_| async move {
-            options::known(&options, &["dry-run"])?;
-            let request = RebindRequest {
-                scope: scope.to_owned(),
-                deadline_s: deadline,
-                dry_run: options::flag(&options, "dry-run")?,
-            };
+            let request = requests::rebind(scope, deadline, &options)?;
             let (job, moves) = self.engine.rebind(request).await?;
             // The object must be there when the caller reads the answer.
             self.exporter.sync(&self.engine.view()).await?;
             let path = job.map_or_else(|| "/".to_owned(), job_path).try_into();
             let path = path.map_err(ErrorKind::Failed.context("object path of the job"))?;
             Ok((path, rows(&moves)))
+        })
+        .await
+    }
+
+    #[zbus(out_args("cpuset", "waits"))]
+    async fn resize(
+        &self,
+        pod_uid: &str,
+        cpus: u32,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(String, bool), Error> {
+        self.answer(connection, &header, Operation::Resize, |_| async move {
+            let request = requests::resize(pod_uid, cpus, &options)?;
+            let answer = self.engine.resize(request).await?;
+            Ok((answer.cpus.to_string(), answer.waits))
         })
         .await
     }

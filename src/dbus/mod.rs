@@ -21,6 +21,7 @@ mod polkit;
 mod properties_changed;
 mod reconcile_report;
 mod registration;
+mod requests;
 mod runner_socket;
 mod system_bus;
 #[cfg(test)]

@@ -87,6 +87,11 @@ mod tests {
                 },
                 guest_node: None,
             }],
+            pending_resize: Some(model::PendingResize {
+                from: 4,
+                to: 2,
+                deadline_us: 10_000_000,
+            }),
             ..old.clone()
         };
         let message = message(&old, &new).unwrap().unwrap();

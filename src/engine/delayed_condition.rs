@@ -37,6 +37,16 @@ impl DelayedCondition {
         self.counts.contains(pod)
     }
 
+    /// When the condition counts for an instance for which it holds and does not count yet.
+    pub(super) fn counts_at(&self, pod: &PodUid) -> Option<Instant> {
+        self.since.get(pod).map(|since| *since + self.delay)
+    }
+
+    /// Follow a change of the setting.
+    pub(super) fn set_delay(&mut self, delay: Duration) {
+        self.delay = delay;
+    }
+
     /// The instances for which the condition begins to count.
     pub(super) fn begins_to_count(&mut self, now: Instant) -> Vec<PodUid> {
         let delay = self.delay;

@@ -8,6 +8,7 @@ use stelia_allocator::{CpuSource, Guaranteed, guaranteed};
 use stelia_api::reason::joined;
 use stelia_api::{Reason, ReasonKind};
 use stelia_cpus::CpuSet;
+use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{Assessment, Instance, Snapshot};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_record::Phase;
@@ -30,6 +31,8 @@ struct LoggedInstance {
     leaving: bool,
     evicted: bool,
     cpus: CpuSet,
+    /// How many CPUs remain of these, and the vCPUs are being unplugged.
+    shrinks_to: Option<usize>,
     reasons: Vec<Reason>,
 }
 
@@ -38,6 +41,8 @@ enum Message {
     /// The instance ended and was not deregistered.
     Ended,
     Evicted,
+    /// So many of its CPUs remain, and it waits for its vCPUs to be unplugged.
+    Shrinks(usize),
     /// The instance is degraded, or for other reasons than before; with the message's id.
     Degraded(&'static str),
     /// The instance is not degraded any more.
@@ -108,6 +113,10 @@ impl LoggedInstance {
             leaving,
             evicted: assessment.eviction.is_some(),
             cpus: record.exclusive.clone(),
+            shrinks_to: match &assessment.entitlement {
+                Entitlement::Shrinks(shrink) => Some(shrink.to),
+                _ => None,
+            },
             reasons: Vec::new(),
         };
         if snapshot.kubelet.is_err() {
@@ -154,6 +163,9 @@ fn messages(before: Option<&LoggedInstance>, now: &LoggedInstance) -> Vec<Messag
     if now.evicted && !before.evicted {
         messages.push(Message::Evicted);
     }
+    if let Some(remain) = now.shrinks_to.filter(|_| now.shrinks_to != before.shrinks_to) {
+        messages.push(Message::Shrinks(remain));
+    }
     if now.reasons != before.reasons {
         messages.push(if now.reasons.is_empty() {
             Message::Restored
@@ -180,6 +192,10 @@ fn log(pod: &PodUid, last: &LoggedInstance, messages: Vec<Message>) {
             Message::Evicted => about!(
                 warn, journal::EVICTED, pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,
                 "the vCPUs of pod {pod} had to leave the CPUs {}: {reasons}", last.cpus
+            ),
+            Message::Shrinks(remain) => about!(
+                info, journal::SHRINKS, pod, STELIA_CPUSET = %last.cpus,
+                "pod {pod} was resized: {remain} of the CPUs {} remain, and it leaves the others when its vCPUs are unplugged", last.cpus
             ),
             Message::Degraded(id) => about!(
                 warn, id, pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,
@@ -219,6 +235,19 @@ mod tests {
             [Message::Degraded(journal::DEGRADED)]
         );
         assert_eq!(messages(Some(&bad), &good), [Message::Restored]);
+    }
+
+    #[test]
+    fn that_it_waits_for_its_vcpus_to_be_unplugged_is_logged_once_for_each_number() {
+        let shrinks = |to| LoggedInstance {
+            shrinks_to: to,
+            ..LoggedInstance::default()
+        };
+        let (whole, two, one) = (shrinks(None), shrinks(Some(2)), shrinks(Some(1)));
+        assert_eq!(messages(Some(&whole), &two), [Message::Shrinks(2)]);
+        assert_eq!(messages(Some(&two), &two), []);
+        assert_eq!(messages(Some(&two), &one), [Message::Shrinks(1)]);
+        assert_eq!(messages(Some(&one), &whole), []);
     }
 
     #[test]

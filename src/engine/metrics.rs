@@ -161,7 +161,7 @@ mod tests {
             assert_eq!(*kind as usize, place);
         }
         let read = Metrics::default().read();
-        assert_eq!((read.passes.len(), read.calls.len(), read.refusals.len()), (4, 13, 16));
+        assert_eq!((read.passes.len(), read.calls.len(), read.refusals.len()), (4, 14, 16));
     }
 
     #[test]

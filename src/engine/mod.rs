@@ -92,6 +92,7 @@ pub use stelia_decide::admission::{Adopting, Claim};
 pub(crate) use apply::release_host;
 pub(crate) use calls::rebind::RebindRequest;
 pub(crate) use calls::register::REGISTRATION_TIMEOUT;
+pub(crate) use calls::resize::ResizeRequest;
 pub(crate) use calls::rollback::{CallChange, RollbackError};
 pub(crate) use incidents::Incident;
 pub(crate) use ledger_calls::{AccountRequest, LedgerCall};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use stelia_allocator::{AllocatorNode, CpuSource};
 use stelia_api::{Error, State};
+use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{Assessment, Facts, Instance, Snapshot, allocator, placement_of};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_model as model;
@@ -82,8 +83,12 @@ pub(crate) fn registered(pod: PodUid) -> model::Instance {
     }
 }
 
-/// One instance, as its D-Bus object shows it.
-pub(super) fn instance(instance: &Instance, assessment: &Assessment) -> model::Instance {
+/// One instance, as its D-Bus object shows it. `unplug_deadline_us`: until when it waits for its vCPUs to be unplugged, if it does.
+pub(super) fn instance(
+    instance: &Instance,
+    assessment: &Assessment,
+    unplug_deadline_us: Option<u64>,
+) -> model::Instance {
     let record = &instance.record;
     let is_off_its_cpus = assessment.must_float || assessment.blocked.is_some();
     let contained = assessment.contained.filter(|_| !is_off_its_cpus);
@@ -112,7 +117,20 @@ pub(super) fn instance(instance: &Instance, assessment: &Assessment) -> model::I
         registered_us: record.registered_us,
         isolated_us: record.isolated_us,
         vcpus: model::PinnedThread::of(record),
+        pending_resize: pending_resize(&assessment.entitlement, unplug_deadline_us),
     }
+}
+
+fn pending_resize(entitlement: &Entitlement, deadline_us: Option<u64>) -> Option<model::PendingResize> {
+    let Entitlement::Shrinks(shrink) = entitlement else {
+        return None;
+    };
+    let count = |cpus: usize| cpus.try_into().unwrap_or(u32::MAX);
+    deadline_us.map(|deadline_us| model::PendingResize {
+        from: count(shrink.from),
+        to: count(shrink.to),
+        deadline_us,
+    })
 }
 
 /// Read what every instance uses. What cannot be read counts as 0: an instance may end at any moment.

@@ -44,7 +44,10 @@ impl ViewWriter {
         let mut changed: BTreeMap<PodUid, Option<Arc<model::Instance>>> = BTreeMap::new();
         let view = self.view();
         for (pod, assessment) in assessed {
-            let now = picture.find(pod).map(|instance| view::instance(instance, assessment));
+            let deadline = picture.unplug_deadline_us(pod);
+            let now = picture
+                .find(pod)
+                .map(|instance| view::instance(instance, assessment, deadline));
             let before = view.instances.get(pod);
             if before.map(|before| &**before) != now.as_ref() {
                 changed.insert(pod.clone(), now.map(Arc::new));

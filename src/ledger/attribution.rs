@@ -547,11 +547,9 @@ mod tests {
         let begun = fake.begun.lock().unwrap()[0].clone();
         assert_eq!((begun.own, begun.by_thread), ([1].into(), true));
         let listed = *fake.listed.lock().unwrap();
-        assert_eq!(
-            *fake.own.lock().unwrap(),
-            (1..=listed).collect(),
-            "before, meanwhile, and at the end"
-        );
+        let own = fake.own.lock().unwrap().clone();
+        // Before, meanwhile, and at the end. The end may come while the third list is read: then it is not used.
+        assert!(own.is_superset(&[1, 2, listed].into()), "{own:?} of {listed}");
         assert_eq!(attributed.unwrap().problems, [UNLISTED_TASKS]);
     }
 

@@ -108,17 +108,7 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
     }
     let is_container = instance.isolation.known() == Some(Isolation::Container);
     match instance.state.known() {
-        Some(State::Isolated) => PodState {
-            isolated: true,
-            ..of(
-                "Isolated",
-                &match is_container {
-                    true => format!("its container has the CPUs {cpus} to itself"),
-                    false => format!("its vCPUs have the CPUs {cpus} to themselves"),
-                },
-                Some(Kind::Normal),
-            )
-        },
+        Some(State::Isolated) => isolated(instance, is_container),
         Some(State::Contained) => {
             let why = instance.contained_reason.as_ref().and_then(Word::known);
             let kind = match why.is_none_or(model::ContainedReason::is_wanted) {
@@ -150,6 +140,36 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
             "it runs on shared CPUs until its vCPUs are handed over",
             None,
         ),
+    }
+}
+
+/// The state of an isolated instance, with what a resize left undone.
+fn isolated(instance: &model::Instance, is_container: bool) -> PodState {
+    let cpus = &instance.exclusive;
+    let who = match is_container {
+        true => format!("its container has the CPUs {cpus} to itself"),
+        false => format!("its vCPUs have the CPUs {cpus} to themselves"),
+    };
+    let crowded = instance
+        .degraded
+        .iter()
+        .find(|reason| reason.kind == ReasonKind::CpusShared);
+    let (more, event) = match (instance.pending_resize, crowded) {
+        (Some(resize), _) => (
+            format!(
+                "; {} of these {} CPUs remain, and vCPUs are being unplugged",
+                resize.to, resize.from
+            ),
+            Kind::Normal,
+        ),
+        (None, Some(reason)) => (format!("; {}", reason.text), Kind::Warning),
+        (None, None) => (String::new(), Kind::Normal),
+    };
+    PodState {
+        isolated: true,
+        reason: "Isolated",
+        message: format!("{who}{more}"),
+        event: Some(event),
     }
 }
 

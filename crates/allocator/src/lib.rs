@@ -18,7 +18,7 @@ mod pools;
 mod request;
 mod select;
 
-pub use decision::{Allocation, AllocatorNode, HeldCpus, Requester, chosen_by_kubelet};
+pub use decision::{Allocation, AllocatorNode, HeldCpus, Requester, ResizeRequest, chosen_by_kubelet};
 pub use guaranteed::{Guaranteed, RunningContainer, guaranteed, leftover};
 pub use policies::{
     AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, NumaAllocateStrategy, NumaTopologyAlignmentPolicy,

@@ -35,6 +35,7 @@ pub trait Manager {
     fn get_instance(&self, pod_uid: &str) -> zbus::Result<OwnedObjectPath>;
     fn reconcile(&self, options: Dict<'_>) -> zbus::Result<OwnedDict>;
     fn rebind(&self, scope: &str, deadline: u32, options: Dict<'_>) -> zbus::Result<(OwnedObjectPath, Vec<MoveRow>)>;
+    fn resize(&self, pod_uid: &str, cpus: u32, options: Dict<'_>) -> zbus::Result<(String, bool)>;
     fn describe(&self) -> zbus::Result<String>;
     fn node_topology(&self, options: Dict<'_>) -> zbus::Result<String>;
     fn evaluate_placement(&self, requests: Vec<Dict<'_>>, options: Dict<'_>) -> zbus::Result<Vec<OwnedDict>>;

@@ -64,9 +64,14 @@ pub(super) fn degraded(
         );
     }
     cpus(snapshot, instance, assessment, &mut reasons);
-    container(instance, &mut reasons);
+    container(instance, &assessment.entitlement, &mut reasons);
     if record.phase.has_vcpus() && !instance.is_over() {
-        vcpus(facts, instance, &mut reasons);
+        vcpus(
+            facts,
+            instance,
+            snapshot.unplug_overdue.contains(&record.pod),
+            &mut reasons,
+        );
         reasons
             .found
             .extend(snapshot.disturbances.of(&record.pod, &record.exclusive));
@@ -124,7 +129,7 @@ fn cpus(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, reaso
 }
 
 /// Reasons in the container: its cgroup, its anchor, its limits.
-fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
+fn container(instance: &Instance, entitlement: &Entitlement, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     if instance.origin_procs.is_none() {
         reasons.own(
@@ -138,7 +143,9 @@ fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
                 format!("the anchor (process {}) ended", anchor.id),
             );
         }
-        if record.allocation.is_none() && instance.origin_cpus != record.entry {
+        // The runtime follows kubelet's entry before a VM that gives up vCPUs does.
+        let is_followed = matches!(entitlement, Entitlement::Shrinks(shrink) if shrink.entry == instance.origin_cpus);
+        if record.allocation.is_none() && instance.origin_cpus != record.entry && !is_followed {
             let text = format!(
                 "{} has cpuset.cpus {:?}, kubelet's entry was {}",
                 record.origin,
@@ -174,7 +181,8 @@ fn astray(snapshot: &Snapshot, instance: &Instance, float: &CpuSet, reasons: &mu
     }
 }
 
-fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
+/// Reasons in its vCPU threads. `overdue`: they were not unplugged in time when its CPUs became fewer.
+fn vcpus(facts: &Facts, instance: &Instance, overdue: bool, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if now.is_none() {
@@ -203,8 +211,12 @@ fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
     }
     let shares = !record.is_container() && !record.vcpus.is_empty();
     if shares && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
+        let why = match overdue {
+            true => "; its pod was resized, and the guest did not give up vCPUs in time",
+            false => "",
+        };
         let text = format!(
-            "{} vCPUs share the CPUs {}: none has one of its own",
+            "{} vCPUs share the CPUs {}: none has one of its own{why}",
             record.vcpus.len(),
             record.exclusive
         );

@@ -3,11 +3,12 @@
 //! instance may have to leave its former CPUs and be given others at the same time.
 
 use stelia_allocator::CpuSource;
+use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
-use stelia_record::Record;
+use stelia_record::{Record, VcpuThread};
 
-use super::{Facts, Instance, Snapshot};
+use super::{Facts, Instance, Snapshot, VcpuNow};
 
 /// The entry of an instance's container compared with its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +28,21 @@ pub enum Entitlement {
         /// The CPUs of the entry that are this container's own.
         own: CpuSet,
     },
+    /// The container has fewer CPUs now than the VM has vCPUs, and no pod was given those that are gone. The VM keeps them until enough
+    /// vCPUs are unplugged, or until the time for that is over ([`Snapshot::unplug_overdue`]). Then the entitlement is `Changed`; where
+    /// steliad chose the CPUs and time is over, it is `Same`.
+    Shrinks(Shrink),
+}
+
+/// A VM is to have fewer CPUs than it has vCPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shrink {
+    /// The container's entry.
+    pub entry: CpuSet,
+    /// How many CPUs of its own the VM has.
+    pub from: usize,
+    /// How many of them remain.
+    pub to: usize,
 }
 
 /// CPUs that are another pod's and that an instance must leave before the new owner runs.
@@ -79,14 +95,76 @@ fn used_by_other_containers(state: &CpuManagerState, record: &Record) -> CpuSet 
     at_registration.intersection(&now)
 }
 
+/// The instance's vCPUs that have a thread.
+fn live_vcpus(instance: &Instance) -> usize {
+    let threads = instance.record.vcpus.iter().zip(&instance.vcpus);
+    let is_live =
+        |(thread, now): &(&VcpuThread, &Option<VcpuNow>)| matches!(thread.role, ThreadRole::Vcpu(_)) && now.is_some();
+    threads.filter(is_live).count()
+}
+
+/// Whether the VM has more vCPUs than CPUs of its own.
+pub fn is_crowded(instance: &Instance) -> bool {
+    live_vcpus(instance) > instance.record.exclusive.len()
+}
+
+/// Whether a VM that leaves CPUs waits for its vCPUs to be unplugged first: it has more vCPUs than so many CPUs.
+pub fn waits_for_vcpus(instance: &Instance, cpus: usize) -> bool {
+    instance.record.phase.has_vcpus() && live_vcpus(instance) > cpus
+}
+
+/// Which CPUs an instance is to have where steliad chose them: fewer, once its vCPUs fit; if they are not unplugged in time, all.
+fn of_steliad(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
+    let record = &instance.record;
+    let keeps = snapshot.to_keep.get(&record.pod);
+    match keeps.filter(|own| own.is_subset(&record.exclusive) && **own != record.exclusive) {
+        None => Entitlement::Same,
+        Some(own) if !waits_for_vcpus(instance, own.len()) => Entitlement::Changed {
+            entry: own.clone(),
+            own: own.clone(),
+        },
+        Some(_) if snapshot.unplug_overdue.contains(&record.pod) => Entitlement::Same,
+        Some(own) => Entitlement::Shrinks(Shrink {
+            entry: own.clone(),
+            from: record.exclusive.len(),
+            to: own.len(),
+        }),
+    }
+}
+
+/// Whether the instance is to wait for its vCPUs to be unplugged before it leaves CPUs: the entry has some of its CPUs and no others, the VM
+/// has more vCPUs than these, each with a CPU of its own now, and no other pod has a CPU that it would keep.
+///
+/// In the container's own cgroup nothing waits: the runtime soon writes the smaller set to its `cpuset.cpus`, which the partition must be
+/// within.
+fn shrink(snapshot: &Snapshot, facts: &Facts, instance: &Instance, entry: &CpuSet, own: &CpuSet) -> Option<Shrink> {
+    let record = &instance.record;
+    let now = record.own();
+    let is_less = own.is_subset(&now) && *own != now;
+    if !is_less || instance.is_in_place() || !record.phase.has_vcpus() || snapshot.unplug_overdue.contains(&record.pod)
+    {
+        return None;
+    }
+    let (from, to) = (
+        record.exclusive.len(),
+        record.clone().with_own(own.clone()).exclusive.len(),
+    );
+    let is_free = facts.other_owner(&record.pod, &now.difference(own)).is_none();
+    (waits_for_vcpus(instance, to) && live_vcpus(instance) <= from && is_free).then(|| Shrink {
+        entry: entry.clone(),
+        from,
+        to,
+    })
+}
+
 /// Which CPUs an instance is to have.
-pub(crate) fn entitlement(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
+pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Entitlement {
     let Ok(state) = &snapshot.kubelet else {
         return Entitlement::Unknown;
     };
     let record = &instance.record;
     if record.allocation.is_some() {
-        return Entitlement::Same;
+        return of_steliad(snapshot, instance);
     }
     match entry(state, record) {
         // Assigned before kubelet's policy became `none`: the VM keeps its CPUs.
@@ -97,6 +175,9 @@ pub(crate) fn entitlement(snapshot: &Snapshot, instance: &Instance) -> Entitleme
             let own = entry.difference(&used_by_other_containers(state, record));
             if own.is_empty() {
                 return Entitlement::Unusable(entry.clone());
+            }
+            if let Some(shrink) = shrink(snapshot, facts, instance, entry, &own) {
+                return Entitlement::Shrinks(shrink);
             }
             Entitlement::Changed {
                 entry: entry.clone(),
@@ -145,7 +226,7 @@ pub(crate) fn eviction(
 
 /// Whether an instance must leave CPUs.
 pub(crate) fn must_leave(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
-    let entitlement = entitlement(snapshot, instance);
+    let entitlement = entitlement(snapshot, facts, instance);
     eviction(snapshot, facts, instance, &entitlement).is_some()
 }
 
@@ -170,8 +251,9 @@ mod tests {
             containers.insert((*container).to_owned(), cpus.parse().unwrap());
         }
         let instance = snapshot.first();
-        let entitled = entitlement(&snapshot, instance);
-        let evicted = eviction(&snapshot, &snapshot.facts(), instance, &entitled);
+        let facts = snapshot.facts();
+        let entitled = entitlement(&snapshot, &facts, instance);
+        let evicted = eviction(&snapshot, &facts, instance, &entitled);
         (entitled, evicted)
     }
 
@@ -215,7 +297,7 @@ mod tests {
         let containers = state.entries.entry(pod).or_default();
         containers.insert("instance".into(), "2-5".parse().unwrap());
         containers.insert("sidecar".into(), "4".parse().unwrap());
-        let Entitlement::Changed { own, .. } = entitlement(&snapshot, snapshot.first()) else {
+        let Entitlement::Changed { own, .. } = entitlement(&snapshot, &snapshot.facts(), snapshot.first()) else {
             panic!("not changed")
         };
         assert_eq!(own.to_string(), "2-3,5");
@@ -230,7 +312,7 @@ mod tests {
                 .into(),
         );
         assert_eq!(
-            entitlement(&snapshot, snapshot.first()),
+            entitlement(&snapshot, &snapshot.facts(), snapshot.first()),
             Entitlement::Unusable(four.clone())
         );
         // The other container ended, and kubelet's file gives the CPU to this one alone.
@@ -242,6 +324,6 @@ mod tests {
             entry: four.clone(),
             own: four,
         };
-        assert_eq!(entitlement(&snapshot, snapshot.first()), alone);
+        assert_eq!(entitlement(&snapshot, &snapshot.facts(), snapshot.first()), alone);
     }
 }

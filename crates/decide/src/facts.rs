@@ -99,7 +99,7 @@ impl Blocked {
 impl Assessment {
     /// Derived for one instance of a snapshot.
     pub fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
-        let entitlement = entitlement(snapshot, instance);
+        let entitlement = entitlement(snapshot, facts, instance);
         let eviction = eviction(snapshot, facts, instance, &entitlement);
         let must_float = must_float(facts, instance, &entitlement, eviction.as_ref());
         let holds = thread_placement(instance, must_float) == ThreadPlacement::Hold;

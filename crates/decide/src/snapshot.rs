@@ -1,5 +1,7 @@
 //! What was read of the system, as plain values: the input of every decision.
 
+mod cgroups;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_allocator::CpuSource;
@@ -9,6 +11,8 @@ use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::containers::{LiveContainer, container_scope};
 use stelia_record::{Phase, Record};
 use stelia_settings::{Partition, TreeHome};
+
+pub use cgroups::{InstanceCgroup, MisplacedThread, Remaining, ThreadedCgroup, VcpuNow};
 
 use super::Tree;
 use super::disturbances::Disturbances;
@@ -40,6 +44,11 @@ pub struct Snapshot {
     pub siblings: BTreeMap<PodUid, Vec<LiveContainer>>,
     /// Pods whose entry in kubelet's state has been missing for less than 1 s: kubelet may be about to write it.
     pub unsettled: BTreeSet<PodUid>,
+    /// The CPUs that instances are to keep when enough of their vCPUs are unplugged, where steliad chose them and was asked for fewer.
+    pub to_keep: BTreeMap<PodUid, CpuSet>,
+    /// Instances whose vCPUs were not unplugged in time after their container was given fewer CPUs: they leave the CPUs with the vCPUs they
+    /// have.
+    pub unplug_overdue: BTreeSet<PodUid>,
     /// Scopes, and containers by their path, whose record cannot be used, with the reason. Nothing is changed in them.
     pub unreadable: Vec<(String, String)>,
     /// `cpuset.cpus.exclusive` of those scopes: the slice must go on covering it, or their partitions would break.
@@ -157,73 +166,6 @@ pub struct Instance {
     pub pod_level: Option<Level>,
 }
 
-/// A thread of the container outside of `float` and `vcpu`: it was exec'd into the container, or is not moved yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MisplacedThread {
-    /// Its thread id.
-    pub thread: i32,
-    /// The process of the thread.
-    pub process: i32,
-}
-
-/// A thread that stays in the origin of an instance in stelia.slice.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remaining {
-    /// Its thread id.
-    pub thread: i32,
-    /// Where it may run, within its cpuset.
-    pub affinity: CpuSet,
-}
-
-/// `instance/`: the threaded domain's root.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct InstanceCgroup {
-    /// Controllers enabled for its children.
-    pub controllers: BTreeSet<String>,
-    /// `cpuset.cpus.exclusive`.
-    pub exclusive: CpuSet,
-    /// `cpuset.mems`.
-    pub mems: String,
-    /// Every process of the domain (float's and vcpu's included).
-    pub procs: Vec<i32>,
-    /// `cgroup.freeze`: whether its tasks are to be frozen. Read only where steliad may have written it.
-    pub freeze: bool,
-    /// Whether they are frozen (`cgroup.events`).
-    pub frozen: bool,
-    /// The cgroup of all threads but the vCPUs'.
-    pub float: Option<ThreadedCgroup>,
-    /// The cgroup of the vCPU threads.
-    pub vcpu: Option<ThreadedCgroup>,
-}
-
-/// A threaded cgroup.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ThreadedCgroup {
-    /// `cgroup.type` is `threaded`.
-    pub threaded: bool,
-    /// `cpuset.cpus`.
-    pub cpus: CpuSet,
-    /// `cpuset.cpus.exclusive`.
-    pub exclusive: CpuSet,
-    /// `cpuset.cpus.partition` as printed; empty where the kernel has none.
-    pub partition: String,
-    /// `cpu.max` as printed; empty without the controller.
-    pub cpu_max: String,
-    /// `cgroup.threads`.
-    pub threads: Vec<i32>,
-}
-
-/// A recorded vCPU thread as found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VcpuNow {
-    /// The process of the thread.
-    pub process: i32,
-    /// Its cgroup.
-    pub cgroup: CgroupPath,
-    /// Where it may run.
-    pub affinity: CpuSet,
-}
-
 impl Snapshot {
     /// A node of which nothing is known but this: nothing has cgroups there.
     pub fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource, topology: Topology) -> Self {
@@ -239,6 +181,8 @@ impl Snapshot {
             instances: BTreeMap::new(),
             siblings: BTreeMap::new(),
             unsettled: BTreeSet::new(),
+            to_keep: BTreeMap::new(),
+            unplug_overdue: BTreeSet::new(),
             unreadable: Vec::new(),
             left_alone: CpuSet::new(),
             unwatched: None,

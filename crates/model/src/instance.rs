@@ -56,6 +56,20 @@ pub struct Instance {
     pub isolated_us: u64,
     /// The vCPU threads, and I/O threads that are pinned.
     pub vcpus: Vec<PinnedThread>,
+    /// It keeps CPUs that its container no longer has while vCPUs are unplugged; `None` otherwise.
+    pub pending_resize: Option<PendingResize>,
+}
+
+/// A VM with more vCPUs than its container has CPUs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PendingResize {
+    /// How many exclusive CPUs the VM has.
+    pub from: u32,
+    /// How many remain.
+    pub to: u32,
+    /// When it leaves the others, whatever vCPUs it has then: microseconds of `CLOCK_MONOTONIC`.
+    pub deadline_us: u64,
 }
 
 impl Instance {

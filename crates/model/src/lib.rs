@@ -16,7 +16,7 @@ mod vm_capacity;
 pub use admission::AdmissionProblem;
 pub use allocation::Allocation;
 pub use description::{Description, Usage};
-pub use instance::{Instance, PinnedThread};
+pub use instance::{Instance, PendingResize, PinnedThread};
 pub use job::{Job, JobMove, JobPhase};
 pub use node::{Counters, LastPass, Node, Pools, Trigger, Unadopted};
 pub use part::Part;

@@ -9,6 +9,12 @@ pub fn since_boot() -> Duration {
     clock_gettime(ClockId::Boottime).try_into().unwrap_or_default()
 }
 
+/// Microseconds of `CLOCK_MONOTONIC`, which counts from the boot without suspend.
+pub fn monotonic_us() -> u64 {
+    let now: Duration = clock_gettime(ClockId::Monotonic).try_into().unwrap_or_default();
+    now.as_micros().try_into().unwrap_or(u64::MAX)
+}
+
 /// Microseconds since the epoch.
 pub fn now_us() -> u64 {
     us(SystemTime::now())

@@ -38,6 +38,8 @@ pub struct Settings {
     /// Least time from the beginning of one rebind job to that of the next.
     pub rebind_interval: Duration,
     pub audit_interval: Duration,
+    /// How long a VM keeps CPUs that its container no longer has while vCPUs are unplugged; zero: not at all.
+    pub unplug_timeout: Duration,
 }
 
 /// The settings that decisions depend on.
@@ -73,6 +75,7 @@ impl Default for Settings {
             device_plugin: DevicePluginSettings::default(),
             rebind_interval: Duration::from_secs(60),
             audit_interval: Duration::from_secs(30),
+            unplug_timeout: Duration::from_secs(10),
         }
     }
 }
@@ -94,7 +97,7 @@ impl Default for Policies {
 }
 
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key<Settings>; 31] = [
+pub(crate) const KEYS: [Key<Settings>; 32] = [
     key!(
         "kubelet-root",
         ["auto", "an absolute path"],
@@ -264,6 +267,13 @@ pub(crate) const KEYS: [Key<Settings>; 31] = [
         audit_interval,
         |value| number(value, 1..=3600).map(Duration::from_secs),
         |interval| seconds(*interval)
+    ),
+    key!(
+        "unplug-timeout-s",
+        ["0 to 60"],
+        unplug_timeout,
+        |value| number(value, 0..=60).map(Duration::from_secs),
+        |timeout| seconds(*timeout)
     ),
 ];
 

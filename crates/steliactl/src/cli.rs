@@ -1,5 +1,6 @@
 //! The command line of `steliactl`.
 
+mod forms;
 mod habits;
 pub mod help;
 pub(crate) mod remote;
@@ -225,6 +226,22 @@ pub(crate) enum Command {
         #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = clap::value_parser!(u32).range(1..=86_400))]
         deadline: u32,
     },
+    /// Give a VM another number of CPUs while it runs
+    ///
+    /// Works where steliad chose its CPUs, and waits until it has them. A VM that is to have fewer CPUs than vCPUs leaves them when its
+    /// guest has given up vCPUs, and keeps them if the guest does not. Where kubelet chose the CPUs nothing is changed: the command prints
+    /// what kubelet would do and the command that resizes the pod. Root can read what kubelet would do.
+    Resize {
+        /// The VM, given as namespace/name, name, UID or at least the first 8 characters of the UID
+        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
+        vm: String,
+        /// How many CPUs it is to have
+        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=8192))]
+        cpus: u32,
+        /// Only print what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Print a report on the whole node, for a ticket
     ///
     /// Contains the host, versions, pools, kubelet's configuration, the threads of VMs with their cgroups, the CPUs on which they
@@ -344,45 +361,6 @@ pub(crate) enum Command {
               .map(|(shell, help)| PossibleValue::new(shell).help(help))))]
         shell: String,
     },
-}
-
-impl Command {
-    /// What is printed when no form is asked for.
-    fn form(&self) -> Form {
-        match self {
-            Self::NodeTopology(_) => Form::Yaml,
-            Self::Describe => Form::Json,
-            _ => Form::Text,
-        }
-    }
-
-    /// Why there is no answer of this form.
-    fn refuses(&self, form: Form) -> Option<&'static str> {
-        match (self, form) {
-            (Self::Completions { .. }, _) => Some("a completion script has no other form"),
-            (Self::Cluster { .. }, _) => Some("give options of stelia-cluster behind the word cluster"),
-            (Self::Describe | Self::NodeTopology(_) | Self::Metrics { .. }, _) if !form.is_data() => {
-                Some("there is no table of this: -o json or yaml")
-            }
-            (
-                Self::List(_)
-                | Self::Show { .. }
-                | Self::Verify { .. }
-                | Self::Rebind { .. }
-                | Self::Deregister { .. }
-                | Self::Adopt { .. },
-                Form::Name,
-            ) => None,
-            (Self::Ledger(asked), Form::Name) if asked.is_about_vms() => None,
-            (Self::Ledger(asked), _) if asked.is_document() => {
-                Some("a report has no other form: --report html or json")
-            }
-            (_, Form::Name) => Some(
-                "-o name is for list, show, verify, rebind, deregister, adopt and ledger, whose answers are about VMs",
-            ),
-            _ => None,
-        }
-    }
 }
 
 /// A number of seconds, with a fraction.

@@ -38,7 +38,7 @@ use clap::CommandFactory;
 use clap_complete::CompleteEnv;
 use zbus::Connection;
 
-use change::{deregister, rebind, reconcile, reload};
+use change::{deregister, rebind, reconcile, reload, resize};
 use cli::{Cli, Command, remote};
 use explain_and_check::{kubelet_state, quiet, report, verify};
 use integration::{cluster, completions, node_topology};
@@ -176,6 +176,9 @@ async fn run(
         }
         Command::Rebind { vm, dry_run, deadline } => {
             output_options.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
+        }
+        Command::Resize { vm, cpus, dry_run } => {
+            output_options.print(&resize::gather(&client().await?, root, vm, *cpus, *dry_run).await?)
         }
         Command::Deregister { vm } => output_options.print(&deregister::gather(&client().await?, vm).await?),
         Command::Reload => output_options.print(&reload::gather(&client().await?).await?),

@@ -5,7 +5,7 @@
 //! | `register` (with `admission`), `attach` (with `attach_threads`), `deregister` | of one instance: answered when the turns have brought it there |
 //! | `audit` | reads one instance again |
 //! | `reconcile`, `reload` | concern every instance: answered when each was looked at (`sweep`) |
-//! | `preview`, `rebind` | answered at once |
+//! | `preview`, `rebind`, `resize` | answered at once |
 //!
 //! A call that cannot be completed is undone; its error is a [`rollback::RollbackError`].
 //!
@@ -21,6 +21,7 @@ pub(super) mod rebind;
 mod reconcile;
 pub(crate) mod register;
 mod reload;
+pub(super) mod resize;
 pub(super) mod rollback;
 mod sweep;
 

@@ -39,6 +39,9 @@ impl State {
         let picture = Picture::read(&self.system, &self.settings, kubelet);
         let mut snapshot = picture.map_err(|problem| ErrorKind::Failed.because(problem))?.snapshot;
         snapshot.unsettled.clone_from(&self.picture.snapshot.unsettled);
+        snapshot
+            .unplug_overdue
+            .clone_from(&self.picture.snapshot.unplug_overdue);
         let facts = Facts::of(&snapshot, policies);
         let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
         let degraded = snapshot.live().flat_map(|instance| {

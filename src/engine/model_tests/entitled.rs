@@ -110,6 +110,93 @@ async fn a_vm_ends_on_its_new_cpus_whoever_has_its_former_ones(
     node.check().await;
 }
 
+impl Node {
+    /// A VM with 4 vCPUs on CPUs 2-5 whose container is resized to CPUs 2-3.
+    async fn shrunk(&mut self) -> (Pod, Qemu) {
+        let (pod, qemu) = self.with_vcpus(1, "2-5", 4).await;
+        self.reassign(&[(&pod, "2-3")], None);
+        self.reconcile().await;
+        self.quiet().await;
+        (pod, qemu)
+    }
+
+    /// No VM waits for its vCPUs to be unplugged.
+    async fn leaves_at_once(&mut self) {
+        self.settings.unplug_timeout = Duration::ZERO;
+        self.handle.reload(self.settings.clone()).await.unwrap();
+    }
+
+    fn pending(&self, pod: &Pod) -> Option<(u32, u32)> {
+        let resize = self.handle.view().instances[&pod.uid].pending_resize?;
+        assert!(resize.deadline_us > 0);
+        Some((resize.from, resize.to))
+    }
+}
+
+#[tokio::test]
+async fn a_vm_that_shrinks_keeps_its_cpus_until_its_vcpus_are_unplugged() {
+    let mut node = Node::new();
+    let (pod, qemu) = node.shrunk().await;
+    node.assert_on(&pod, &qemu, "2-5");
+    assert_eq!(node.pending(&pod), Some((4, 2)));
+    assert_eq!(node.handle.view().instances[&pod.uid].degraded, []);
+    // The runner attaches the vCPUs that are left.
+    for ended in &qemu.vcpus[2..] {
+        node.model.end(*ended).unwrap();
+    }
+    let left = Qemu {
+        vcpus: qemu.vcpus[..2].to_vec(),
+        ..qemu
+    };
+    node.attach(&pod, &left).await.unwrap();
+    node.quiet().await;
+    node.assert_on(&pod, &left, "2-3");
+    assert_eq!(node.pending(&pod), None);
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_starts_meanwhile_waits_no_longer() {
+    let mut node = Node::new();
+    let (pod, qemu) = node.shrunk().await;
+    node.stop().await;
+    node.start();
+    node.settle(&[(&pod, "2-3")]).await;
+    node.assert_on(&pod, &qemu, "2-3");
+    node.check().await;
+}
+
+#[tokio::test]
+async fn cpus_that_another_pod_is_given_meanwhile_are_left_at_once() {
+    let mut node = Node::new();
+    let (pod, qemu) = node.shrunk().await;
+    node.checkpoint.admit(&uid(WEB), "web", &cpus("5")).unwrap();
+    node.settle(&[(&pod, "2-3")]).await;
+    node.assert_on(&pod, &qemu, "2-3");
+    assert_eq!(node.pending(&pod), None);
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_guest_that_keeps_its_vcpus_shares_the_cpus_that_are_left_and_that_is_said() {
+    let mut node = Node::new();
+    node.leaves_at_once().await;
+    let (pod, qemu) = node.shrunk().await;
+    node.settle(&[(&pod, "2-3")]).await;
+    node.assert_on(&pod, &qemu, "2-3");
+    let degraded = node.handle.view().instances[&pod.uid].degraded.clone();
+    assert!(
+        degraded[0].text.contains("the guest did not give up vCPUs in time"),
+        "{degraded:?}"
+    );
+    // Given back, each vCPU has a CPU of its own again.
+    node.reassign(&[(&pod, "2-5")], None);
+    node.settle(&[(&pod, "2-5")]).await;
+    node.assert_on(&pod, &qemu, "2-5");
+    assert_eq!(node.handle.view().instances[&pod.uid].degraded, []);
+    node.check().await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn vms_that_exchange_their_cpus_end_on_each_others(
@@ -208,6 +295,7 @@ async fn a_vm_that_kubelet_moves_onto_another_vm_stays_where_it_is_and_says_so()
 #[tokio::test]
 async fn a_vm_that_has_as_many_cpus_as_vcpus_again_has_an_isolated_partition_again() {
     let mut node = Node::new();
+    node.leaves_at_once().await;
     let (pod, qemu) = node.with_vcpus(1, "2-3", 2).await;
     node.reassign(&[(&pod, "3")], None);
     node.settle(&[(&pod, "3")]).await;

@@ -27,6 +27,7 @@ mod records;
 mod refusals;
 mod refused;
 mod repair;
+mod resize;
 mod tenant;
 mod until_attached;
 mod vmm_exit;

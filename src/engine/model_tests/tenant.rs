@@ -156,6 +156,8 @@ impl PodConnection {
             .await;
         self.ask(MANAGER_PATH, MANAGER, "Reconcile", &(none(),)).await;
         self.ask(MANAGER_PATH, MANAGER, "Rebind", &("node", 0u32, none())).await;
+        self.ask(MANAGER_PATH, MANAGER, "Resize", &(pod.uid.as_str(), 1u32, none()))
+            .await;
         self.ask(MANAGER_PATH, MANAGER, "Reload", &()).await;
         for of in ["", theirs] {
             self.ask(MANAGER_PATH, MANAGER, "Ledger", &(of, 0u64, 0u64, none()))

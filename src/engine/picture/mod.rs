@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use stelia_cpus::{CpuSet, Topology};
-use stelia_decide::entitlement::Entitlement;
+use stelia_decide::entitlement::{Entitlement, is_crowded};
 use stelia_decide::{Assessment, Facts, Instance, Snapshot, Step, Tree};
 use stelia_kubelet::{PodName, PodUid};
-use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
+use stelia_node::{System, clock};
 use stelia_record::{Phase, Record};
 use stelia_settings::{Policies, Settings};
 
@@ -58,6 +58,10 @@ pub(super) struct Picture {
     /// A scope has no process.
     empty: DelayedCondition,
     freezing: DelayedCondition,
+    /// An instance waits for its vCPUs to be unplugged.
+    unplugging: DelayedCondition,
+    /// One moment of the monotonic clock, also in microseconds of `CLOCK_MONOTONIC`.
+    clock: (Instant, u64),
     /// Instances whose partition was written since they were last read.
     partition_requested: BTreeSet<PodUid>,
     /// Instances whose partition the kernel refused.
@@ -91,6 +95,8 @@ impl Picture {
             gone: DelayedCondition::new(MISSING_ENTRY_DELAY),
             empty: DelayedCondition::new(EMPTY_SCOPE_DELAY),
             freezing: DelayedCondition::new(FREEZE_DELAY),
+            unplugging: DelayedCondition::new(settings.unplug_timeout),
+            clock: (Instant::now(), clock::monotonic_us()),
             partition_requested: BTreeSet::new(),
             refused: Refused::default(),
             half_audited: BTreeSet::new(),
@@ -120,6 +126,7 @@ impl Picture {
     /// Follow a Reload. Whatever of the settings is kept in the snapshot or the facts is replaced here.
     pub(super) fn use_settings(&mut self, settings: &Settings) {
         self.snapshot.source = settings.policies.allocator.source;
+        self.unplugging.set_delay(settings.unplug_timeout);
         self.facts = Facts::of(&self.snapshot, &settings.policies);
         self.node_changed = true;
     }
@@ -156,8 +163,10 @@ impl Picture {
         let others = self.changed(policies, before.as_ref(), pod);
         self.snapshot.siblings.remove(pod);
         self.snapshot.unsettled.remove(pod);
+        self.snapshot.unplug_overdue.remove(pod);
+        self.snapshot.to_keep.remove(pod);
         let now = Instant::now();
-        for condition in [&mut self.gone, &mut self.empty, &mut self.freezing] {
+        for condition in self.conditions() {
             condition.update(pod, false, now);
         }
         self.partition_requested.remove(pod);
@@ -228,17 +237,34 @@ impl Picture {
         if !gone {
             self.gone.update(pod, false, now);
         }
-        let was = self.snapshot.unsettled.contains(pod);
-        if unsettled != was {
-            if unsettled {
-                self.snapshot.unsettled.insert(pod.clone());
-            } else {
-                self.snapshot.unsettled.remove(pod);
-            }
-            let instance = self.snapshot.instances.get(pod)?;
-            return Some(Assessment::of(&self.snapshot, &self.facts, policies, instance));
+        let shrinks = matches!(assessment.entitlement, Entitlement::Shrinks(_));
+        // Once it is overdue the record follows, and it stays so while the vCPUs share the CPUs that are left.
+        let is_changed = matches!(assessment.entitlement, Entitlement::Changed { .. });
+        let stays = self.snapshot.unplug_overdue.contains(pod) && (is_changed || is_crowded(instance));
+        let overdue = self.unplugging.update(pod, live && (shrinks || stays), now);
+        let changed =
+            set(&mut self.snapshot.unsettled, pod, unsettled) | set(&mut self.snapshot.unplug_overdue, pod, overdue);
+        if !changed {
+            return Some(assessment);
         }
-        Some(assessment)
+        let instance = self.snapshot.instances.get(pod)?;
+        Some(Assessment::of(&self.snapshot, &self.facts, policies, instance))
+    }
+
+    /// Until when an instance waits for its vCPUs to be unplugged, in microseconds of `CLOCK_MONOTONIC`.
+    pub(super) fn unplug_deadline_us(&self, pod: &PodUid) -> Option<u64> {
+        let (moment, us) = self.clock;
+        let since = self.unplugging.counts_at(pod)?.saturating_duration_since(moment);
+        Some(us.saturating_add(since.as_micros().try_into().unwrap_or(u64::MAX)))
+    }
+
+    fn conditions(&mut self) -> [&mut DelayedCondition; 4] {
+        [
+            &mut self.gone,
+            &mut self.empty,
+            &mut self.freezing,
+            &mut self.unplugging,
+        ]
     }
 
     /// Empty scopes that systemd did not remove in time.
@@ -275,6 +301,9 @@ impl Picture {
         for pod in self.freezing.begins_to_count(now) {
             dirty.plan.insert(pod);
         }
+        for pod in self.unplugging.begins_to_count(now) {
+            dirty.plan.insert(pod);
+        }
         for pod in self.empty.begins_to_count(now) {
             dirty.again(pod);
             dirty.shared = true;
@@ -283,9 +312,17 @@ impl Picture {
 
     /// When the next condition begins to count.
     pub(super) fn next(&self) -> Option<Instant> {
-        [&self.gone, &self.empty, &self.freezing]
+        [&self.gone, &self.empty, &self.freezing, &self.unplugging]
             .into_iter()
             .filter_map(DelayedCondition::next)
             .min()
+    }
+}
+
+/// Put a pod into a set or take it out. Returns whether the set has changed.
+fn set(pods: &mut BTreeSet<PodUid>, pod: &PodUid, is_in: bool) -> bool {
+    match is_in {
+        true => pods.insert(pod.clone()),
+        false => pods.remove(pod),
     }
 }

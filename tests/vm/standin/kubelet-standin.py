@@ -241,14 +241,16 @@ def compact(value):
 def versioned(doc, schema, checksum):
     """A state file's text. Schema 2 knows no pods; 3 has them among the other keys; 4 has them in `data`, and a schema 2 around it.
     The memory manager's own numbers are one less."""
+    later = ("podEntries", "baselines")
     pods = {"podEntries": doc["podEntries"]} if doc.get("podEntries") else {}
-    plain = {key: value for key, value in doc.items() if value and key != "podEntries" or key in ("defaultCpuSet", "machineState")}
+    baselines = {"baselines": doc["baselines"]} if doc.get("baselines") else {}
+    plain = {key: value for key, value in doc.items() if value and key not in later or key in ("defaultCpuSet", "machineState")}
     if schema == 3:
         whole = plain | pods
         return compact(whole | {"checksum": checksum(whole, schema)})
     whole = plain | {"checksum": checksum(plain, 2)}
     if schema == 4:
-        data = compact(plain | pods)
+        data = compact(plain | pods | baselines)
         whole |= {"data": data, "dataChecksum": data_checksum(data)}
     return compact(whole)
 
@@ -296,6 +298,9 @@ class State:
         self.default = parse_cpus(doc["defaultCpuSet"])
         self.entries = doc.get("entries") or {}
         self.pods = {uid: parse_cpus(entry.get("cpuSet", "")) for uid, entry in (doc.get("podEntries") or {}).items()}
+        # The CPUs of resized containers at their admission. Only schema 4 has them, of kubelet 1.37 with the gate
+        # InPlacePodVerticalScalingExclusiveCPUs.
+        self.baselines = doc.get("baselines") or {}
 
     @property
     def static(self):
@@ -305,6 +310,7 @@ class State:
         doc = {"policyName": self.policy, "defaultCpuSet": format_cpus(self.default)}
         doc["entries"] = {u: dict(sorted(c.items())) for u, c in sorted(self.entries.items())}
         doc["podEntries"] = {uid: {"cpuSet": format_cpus(cpus)} for uid, cpus in sorted(self.pods.items())}
+        doc["baselines"] = {uid: self.baselines[uid] for uid in sorted(self.baselines) if uid in self.entries}
         write_file(self.path, versioned(doc, self.schema, cpu_checksum))
 
     def admit(self, uid, container, cpus, gap):
@@ -335,6 +341,7 @@ class State:
         old = parse_cpus(self.entries[uid][container])
         if not cpus or not cpus - old <= self.default:
             raise Problem(f"CPUs {format_cpus(cpus - old)!r} are not all in the pool {format_cpus(self.default)!r}")
+        self.baselines.setdefault(uid, {}).setdefault(container, {"baseline": format_cpus(old)})
         self.default -= cpus
         self.write()
         time.sleep(gap)
@@ -609,7 +616,7 @@ def do_init(args):
         cpus = ""  # that policy has no pools
     state = State.__new__(State)
     state.path, state.schema, state.policy = root / "cpu_manager_state", args.schema, args.policy
-    state.default, state.entries, state.pods = parse_cpus(cpus), {}, {}
+    state.default, state.entries, state.pods, state.baselines = parse_cpus(cpus), {}, {}, {}
     state.write()
     Memory.first(root / "memory_manager_state", args.schema, args.memory_policy).write()
     if given["runtime"] != "direct":

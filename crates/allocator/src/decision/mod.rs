@@ -2,6 +2,7 @@
 
 mod allocation;
 mod exclusive;
+mod resize;
 mod shared;
 mod words;
 
@@ -9,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use allocation::Allocation;
+pub use resize::ResizeRequest;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::QosClass;
@@ -113,6 +115,14 @@ impl AllocatorNode {
             let allocation = shared::allot(request, requester, &self.pools, allocation)?;
             Ok((CpuSet::new(), allocation))
         }
+    }
+
+    /// Decide which CPUs an instance is to have instead of its present ones.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: no CPU would remain. `NotAllocated`: too few are free, or none would be shared any more.
+    pub fn resize(&self, request: ResizeRequest<'_>) -> Result<(CpuSet, Allocation), Error> {
+        resize::resize(self, request)
     }
 }
 

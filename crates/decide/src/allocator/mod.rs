@@ -7,14 +7,17 @@ mod tests;
 
 use stelia_allocator::{
     Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, CpuSource, HeldCpus, Pools,
-    Requester, chosen_by_kubelet,
+    Requester, ResizeRequest, chosen_by_kubelet,
 };
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
+use stelia_record::Phase;
 
+use super::admission::memory;
+use super::steps::instance_must_float;
 use super::totals::Of;
-use super::{Facts, Snapshot};
+use super::{Facts, Instance, Snapshot};
 
 /// The refusal where kubelet's file cannot be used.
 pub fn kubelet_unknown(reason: &str) -> Error {
@@ -38,6 +41,56 @@ pub fn allot(
         (Ok(_), None) => return Err(chosen_by_kubelet()),
     };
     AllocatorNode::new(&snapshot.topology, pools, &held(snapshot), node.clone()).allot(request, requester)
+}
+
+/// Decide which CPUs an instance whose CPUs steliad chose is to have instead, when it is to have so many.
+///
+/// # Errors
+/// `InvalidArgument`: kubelet or a scheduler chose its CPUs, its class has none of its own, or none would remain. `Busy`: its vCPUs are
+/// being isolated, or are off its CPUs. `NotAllocated`, `KubeletStateUnusable`.
+pub fn resize(
+    instance: &Instance,
+    count: usize,
+    snapshot: &Snapshot,
+    facts: &Facts,
+    node: &AllocatorPolicies,
+) -> Result<(CpuSet, Allocation), Error> {
+    let record = &instance.record;
+    let refused = |text: &str| Err(ErrorKind::InvalidArgument.because(text));
+    let Some(allocation) = &record.allocation else {
+        return refused("kubelet chose its CPUs, and only a resize of its pod changes how many they are");
+    };
+    if record.scheduled {
+        return refused("a scheduler chose its CPUs, which steliad does not change");
+    }
+    if !allocation.qos.is_exclusive() {
+        return refused(&format!("class {} has no CPUs of its own", allocation.qos.name()));
+    }
+    let is_settled = matches!(record.phase, Phase::Floating | Phase::Isolated | Phase::Contained);
+    if !is_settled || instance_must_float(snapshot, facts, instance) {
+        let text = format!("it is {}, and its CPUs cannot be changed now", record.phase.name());
+        return Err(ErrorKind::Busy.because(text));
+    }
+    let pools = match (&snapshot.kubelet, facts.pools()) {
+        (Ok(_), Some(pools)) => pools.clone(),
+        (Err(reason), _) => return Err(kubelet_unknown(reason)),
+        (Ok(_), None) => return Err(chosen_by_kubelet()),
+    };
+    // It is no neighbour of its own.
+    let mut held = held(snapshot);
+    for cpus in [&mut held.pcpu_level, &mut held.numa_node_level] {
+        *cpus = cpus.difference(&record.exclusive);
+    }
+    if let Some((scope, reason)) = &held.unreadable {
+        return Err(ErrorKind::Failed.because(format!("the CPUs of {scope} are unknown: {reason}")));
+    }
+    let memory = memory(&record.mems);
+    AllocatorNode::new(&snapshot.topology, pools, &held, node.clone()).resize(ResizeRequest {
+        now: &record.exclusive,
+        allocation,
+        memory: memory.as_ref(),
+        count,
+    })
 }
 
 /// What instances hold, as far as the pools do not tell.

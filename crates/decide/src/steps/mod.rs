@@ -84,7 +84,7 @@ pub(super) fn must_float(
 
 /// [`must_float`] for an instance without an assessment.
 pub(super) fn instance_must_float(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
-    let entitlement = entitlement(snapshot, instance);
+    let entitlement = entitlement(snapshot, facts, instance);
     let eviction = eviction(snapshot, facts, instance, &entitlement);
     must_float(facts, instance, &entitlement, eviction.as_ref())
 }

@@ -39,7 +39,7 @@ pub const GROUPS: [Group; 5] = [
     },
     Group {
         title: "Change",
-        commands: &["reconcile", "rebind", "deregister", "reload"],
+        commands: &["reconcile", "rebind", "resize", "deregister", "reload"],
     },
     Group {
         title: "Node and integration",

@@ -12,7 +12,7 @@ use crate::shared::kernel::threads::{self, Process};
 use crate::shared::output::{Column, Render, TextStyle, column, members, now, printable, snake_case, table, text_of};
 
 /// The properties' names in the D-Bus contract, in the order in which they are shown.
-const ORDER: [&str; 20] = [
+const ORDER: [&str; 21] = [
     "PodNamespace",
     "PodName",
     "PodUID",
@@ -23,6 +23,7 @@ const ORDER: [&str; 20] = [
     "Qos",
     "Degraded",
     "ExclusiveCPUs",
+    "PendingResize",
     "VCPUs",
     "FloatCPUs",
     "MemoryNodes",
@@ -182,6 +183,15 @@ impl Serialize for InstanceDetails {
     }
 }
 
+/// The property PendingResize in words; `None` while there is none.
+fn pending_resize(property: &Value) -> Option<String> {
+    let numbers: Vec<u64> = property.as_array()?.iter().filter_map(Value::as_u64).collect();
+    match numbers[..] {
+        [from, to, _] if from > 0 => Some(format!("{to} of {from} CPUs remain; vCPUs are being unplugged")),
+        _ => None,
+    }
+}
+
 impl Render for InstanceDetails {
     fn names(&self) -> Vec<String> {
         let pod = Pod::of_properties(text_of(&self.properties, "PodUID"), &self.properties);
@@ -198,6 +208,8 @@ impl Render for InstanceDetails {
         if let Some(vcpus) = properties.get_mut("VCPUs") {
             *vcpus = pinned(vcpus);
         }
+        let resize = properties.remove("PendingResize").as_ref().and_then(pending_resize);
+        properties.extend(resize.map(|resize| ("PendingResize".to_owned(), Value::from(resize))));
         let why = self.why.as_ref();
         properties.extend(why.map(|why| (NOT_ISOLATED.to_owned(), Value::from(why.as_str()))));
         let order = ORDER.into_iter().flat_map(|name| match name {

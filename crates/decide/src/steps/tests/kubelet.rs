@@ -1,6 +1,7 @@
 //! What follows from kubelet's file.
 
 use super::*;
+use crate::entitlement::{Entitlement, Shrink};
 
 #[test]
 fn float_keeps_what_it_has_while_kubelets_file_cannot_be_used() {
@@ -76,6 +77,44 @@ fn apply_checked(snapshot: &mut Snapshot) {
     panic!("still planning: {:?}", plan(snapshot, &policies()));
 }
 
+/// What is planned and said of an isolated VM with vCPUs on 2-3 whose entry became CPU 2.
+fn shrunk(change: impl FnOnce(&mut Snapshot)) -> (CpuSet, Vec<String>) {
+    let mut snapshot = isolated();
+    kubelet_says(&mut snapshot, "0-1,3-7", Some("2"), None);
+    snapshot.first_mut().origin_cpus = cpus("2");
+    change(&mut snapshot);
+    settle(&mut snapshot);
+    let vcpu = snapshot.first().vcpu().unwrap();
+    (vcpu.cpus.clone(), reasons(&snapshot))
+}
+
+#[test]
+fn a_vm_keeps_its_cpus_until_its_vcpus_are_unplugged_or_the_time_is_over_or_another_pod_has_them() {
+    let mut snapshot = isolated();
+    kubelet_says(&mut snapshot, "0-1,3-7", Some("2"), None);
+    snapshot.first_mut().origin_cpus = cpus("2");
+    assert_eq!((steps(&snapshot), reasons(&snapshot)), (Vec::new(), Vec::new()));
+    assert_eq!(
+        snapshot.assess(&policies(), snapshot.first()).entitlement,
+        Entitlement::Shrinks(Shrink {
+            entry: cpus("2"),
+            from: 2,
+            to: 1
+        })
+    );
+    assert_eq!(shrunk(|_| {}), (cpus("2-3"), Vec::new()));
+    // A vCPU thread ended, and the other one is moved to the CPU that is left.
+    assert_eq!(shrunk(|snapshot| snapshot.first_mut().vcpus[0] = None).0, cpus("2"));
+    let (left, said) = shrunk(|snapshot| {
+        snapshot.unplug_overdue.insert(record().pod);
+    });
+    assert_eq!(left, cpus("2"));
+    assert!(said[0].contains("did not give up vCPUs in time"), "{said:?}");
+    let (left, said) = shrunk(|snapshot| kubelet_says(snapshot, "0-1,4-7", Some("2"), Some("3")));
+    assert_eq!(left, cpus("2"));
+    assert!(said[0].contains("share the CPUs"), "{said:?}");
+}
+
 #[test]
 fn a_resize_in_place_re_pins_a_running_vm_level_by_level() {
     for (default, own) in [
@@ -87,6 +126,7 @@ fn a_resize_in_place_re_pins_a_running_vm_level_by_level() {
         let mut snapshot = isolated();
         kubelet_says(&mut snapshot, default, Some(own), None);
         snapshot.first_mut().origin_cpus = cpus(own);
+        snapshot.unplug_overdue.insert(record().pod);
         apply_checked(&mut snapshot);
         let instance = snapshot.first();
         let vcpu = instance.vcpu().unwrap();

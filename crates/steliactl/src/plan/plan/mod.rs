@@ -111,8 +111,16 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, output_options: OutputOption
 /// # Errors
 /// The node's files or kubelet's cannot be read, or kubelet would not start on them.
 pub(crate) fn here(root: &Path) -> Result<(Node, Vec<String>), Failure> {
-    let subject = subject::here(root, None).map_err(Failure::Other)?;
+    let subject = subject(root)?;
     Ok((subject.node, subject.notes))
+}
+
+/// The same with what else is known of kubelet.
+///
+/// # Errors
+/// As [`here`].
+pub(crate) fn subject(root: &Path) -> Result<Subject, Failure> {
+    subject::here(root, None).map_err(Failure::Other)
 }
 
 /// The configuration in a file of kubelet's.

@@ -360,6 +360,13 @@ impl Client {
             .await
     }
 
+    /// Gives an instance so many CPUs, or with a dry run answers what would be done; returns the CPUs, and whether they wait for vCPUs to
+    /// be unplugged.
+    pub(crate) async fn resize(&self, pod_uid: &str, cpus: u32, dry_run: bool) -> Result<(String, bool), Failure> {
+        self.answer_while_alive(self.manager.resize(pod_uid, cpus, options(dry_run)))
+            .await
+    }
+
     pub(crate) fn manager(&self) -> &ManagerProxy<'static> {
         &self.manager
     }

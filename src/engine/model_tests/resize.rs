@@ -1,0 +1,125 @@
+//! Another number of CPUs for VMs whose CPUs steliad chose.
+
+use stelia_allocator::{AllocationRequest, CpuBindPolicy};
+
+use super::*;
+use crate::engine::ResizeRequest;
+
+impl Node {
+    /// A VM that has so many CPUs by steliad, and as many vCPUs.
+    async fn chosen(&mut self, number: u32, cpus: u32) -> (Pod, Qemu) {
+        let pod = self.limited(number, cpus);
+        let request = AllocationRequest {
+            cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
+            ..AllocationRequest::default()
+        };
+        self.ask(&pod, request).await.unwrap();
+        let qemu = self.model.add_qemu(pod.init, cpus).unwrap();
+        self.attach(&pod, &qemu).await.unwrap();
+        (pod, qemu)
+    }
+
+    async fn resize_to(&self, pod: &Pod, cpus: u32, dry_run: bool) -> Result<(CpuSet, bool), Error> {
+        let request = ResizeRequest {
+            pod: pod.uid.clone(),
+            cpus,
+            dry_run,
+        };
+        let answer = self.handle.resize(request).await?;
+        self.quiet().await;
+        Ok((answer.cpus, answer.waits))
+    }
+}
+
+#[tokio::test]
+async fn a_vm_grows_on_the_cpus_that_it_has_and_more() {
+    let mut node = allocator::node().await;
+    let (pod, _) = node.chosen(1, 2).await;
+    let before = node.exclusive(&pod);
+    let changes = node.model.changes();
+    let planned = node.resize_to(&pod, 4, true).await.unwrap();
+    assert_eq!(
+        (node.exclusive(&pod), node.model.changes()),
+        (before.clone(), changes),
+        "a dry run"
+    );
+    assert_eq!(node.resize_to(&pod, 4, false).await.unwrap(), planned);
+    let (after, waits) = planned;
+    assert!(
+        before.is_subset(&after) && after.len() == 4 && !waits,
+        "{before} {after}"
+    );
+    assert_eq!(node.exclusive(&pod), after);
+    let allocation = node.handle.view().instances[&pod.uid].allocation.clone().unwrap();
+    assert!(
+        allocation
+            .explanation
+            .iter()
+            .any(|line| line.starts_with("resized from "))
+    );
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_vm_shrinks_when_its_vcpus_are_unplugged_and_keeps_its_cpus_when_they_are_not() {
+    let mut node = allocator::node().await;
+    let (pod, qemu) = node.chosen(1, 4).await;
+    let all = node.exclusive(&pod);
+    let (left, waits) = node.resize_to(&pod, 2, false).await.unwrap();
+    assert!(waits && left.is_subset(&all) && left.len() == 2, "{all} {left}");
+    let view = node.handle.view();
+    let shown = &view.instances[&pod.uid];
+    assert_eq!((&shown.exclusive, shown.degraded.len()), (&all, 0));
+    let pending = shown.pending_resize.unwrap();
+    assert_eq!((pending.from, pending.to), (4, 2));
+    for ended in &qemu.vcpus[2..] {
+        node.model.end(*ended).unwrap();
+    }
+    let vcpus = qemu.vcpus[..2].to_vec();
+    let qemu = Qemu { vcpus, ..qemu };
+    node.attach(&pod, &qemu).await.unwrap();
+    node.quiet().await;
+    assert_eq!(node.exclusive(&pod), left);
+    assert_eq!(node.handle.view().instances[&pod.uid].pending_resize, None);
+    node.check().await;
+
+    // This guest gives up none.
+    node.settings.unplug_timeout = Duration::ZERO;
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    assert!(node.resize_to(&pod, 1, false).await.unwrap().1);
+    node.reconcile().await;
+    node.quiet().await;
+    let view = node.handle.view();
+    let shown = &view.instances[&pod.uid];
+    assert_eq!(
+        (&shown.exclusive, shown.pending_resize, shown.degraded.len()),
+        (&left, None, 0)
+    );
+    node.check().await;
+}
+
+#[tokio::test]
+async fn what_steliad_did_not_choose_or_does_not_have_is_refused() {
+    let mut node = allocator::node().await;
+    let (pod, _) = node.chosen(1, 2).await;
+    for (cpus, kind) in [(0, ErrorKind::InvalidArgument), (64, ErrorKind::NotAllocated)] {
+        assert_eq!(
+            node.resize_to(&pod, cpus, false).await.unwrap_err().kind,
+            kind,
+            "{cpus}"
+        );
+    }
+    let stranger = ResizeRequest {
+        pod: uid(9),
+        cpus: 2,
+        dry_run: false,
+    };
+    let refused = node.handle.resize(stranger).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::NoSuchInstance);
+    let mut kubelets = Node::new();
+    let (pod, _) = kubelets.isolated(1, "2-3").await;
+    let refused = kubelets.resize_to(&pod, 4, false).await.unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::InvalidArgument);
+    assert!(refused.text.contains("kubelet chose its CPUs"), "{refused}");
+    node.check().await;
+}
