@@ -49,6 +49,7 @@ mod publisher_file;
 mod publisher_package;
 mod quiet;
 mod real;
+mod resize;
 mod runner;
 mod runtime_check;
 mod scale;

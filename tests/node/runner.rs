@@ -28,6 +28,11 @@ pub fn probe(pod: &Pod, what: &str) -> (bool, String) {
     (out.status.success(), text)
 }
 
+/// The runner's state.
+pub fn probe_state(pod: &Pod) -> Value {
+    serde_json::from_str(&probe(pod, "state").1).unwrap_or_default()
+}
+
 pub fn wait_ready(pod: &Pod) {
     wait_until(&format!("{} ready", pod.name), || {
         probe(pod, "readiness").0.then_some(())

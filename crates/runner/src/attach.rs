@@ -37,8 +37,9 @@ pub(crate) async fn run(mut options: AttachOptions) -> Result<u8, u8> {
     };
     let found = found.map_err(logged(EXIT_RUNNER));
     let (pid, pidfd) = found.inspect_err(|_| runner.anchor.kill())?;
+    let qemu = |qmp: &Path| Qemu::new(qmp, options.common.guest_agent.as_deref());
     match &options.qmp {
-        Some(qmp) => attach(&options, runner, (pid, pidfd), Qemu::new(qmp)).await,
+        Some(qmp) => attach(&options, runner, (pid, pidfd), qemu(qmp)).await,
         None => attach(&options, runner, (pid, pidfd), ThreadNames::new(Path::new(PROC), pid)).await,
     }
 }
@@ -65,6 +66,7 @@ async fn attach(
     tracing::info!("{name} is process {pid}");
     let instance = runner.register(&options.common).await?;
     let vm = Vm {
+        pid,
         pidfd: pidfd.as_fd(),
         child: None,
         release: Release::AlreadyRunning,

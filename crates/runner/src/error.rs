@@ -40,6 +40,9 @@ pub enum Error {
         socket: PathBuf,
         text: String,
     },
+    /// The guest agent was not reachable, did not answer, or gave an unexpected answer.
+    #[error("guest agent on {}: {text}", socket.display())]
+    GuestAgent { socket: PathBuf, text: String },
     /// The VMM's HTTP API was not reachable, did not answer, or gave an unexpected answer.
     #[error("{vmm}: {request} on {}: {text}", socket.display())]
     Api {

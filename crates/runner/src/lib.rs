@@ -12,7 +12,8 @@
 //! | `command`, `descriptors` | what is added to the VMM's command line; the host's descriptors it is given |
 //! | `isolator` | isolates the VM, lets the guest run, and follows what changes |
 //! | `daemon` | a client of the daemon's socket |
-//! | [`qmp`], `vmm` | QEMU's commands and events; a VM's threads, start and end, by QMP, an HTTP API or names of threads |
+//! | [`qmp`], `vmm` | QEMU's commands and events, its guest agent; a VM's threads, start and end, by QMP, an HTTP API or names of threads |
+//! | `resize`, `pause_mark` | how many vCPUs a VM has whose number of CPUs changes; that its guest is paused for new ones |
 //! | `helpers` | programs beside the VMM |
 //! | `anchor`, `children`, `signals`, `terminal` | the placeholder process; what PID 1 must do |
 //! | `state`, `readiness` | the runner's state; what it means to a readiness or liveness probe |
@@ -33,9 +34,11 @@ mod helpers;
 mod install;
 mod isolator;
 mod log;
+mod pause_mark;
 mod probe;
 pub mod qmp;
 mod readiness;
+mod resize;
 mod run;
 mod run_and_attach;
 mod shutdown;

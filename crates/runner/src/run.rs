@@ -99,6 +99,7 @@ async fn run_vmm(
     let pid = child.pid();
     let pidfd = open_pidfd(pid).map_err(logged(EXIT_RUNNER))?;
     let vm = Vm {
+        pid: pid.as_raw_nonzero().get(),
         pidfd: pidfd.as_fd(),
         child: Some(child),
         release: plan.command.release,
@@ -106,10 +107,12 @@ async fn run_vmm(
         ends_vmm: true,
     };
     let end = match Dialect::of(plan.kind) {
-        None => supervise(runner, &options.common, helpers, Qemu::new(&plan.control), vm).await,
+        None => {
+            let vmm = Qemu::new(&plan.control, options.common.guest_agent.as_deref());
+            supervise(runner, &options.common, helpers, vmm, vm).await
+        }
         Some(dialect) => {
-            let pid = pid.as_raw_nonzero().get();
-            let vmm = ApiVmm::new(dialect, &plan.control, Path::new("/proc"), pid);
+            let vmm = ApiVmm::new(dialect, &plan.control, Path::new("/proc"), vm.pid);
             supervise(runner, &options.common, helpers, vmm, vm).await
         }
     };

@@ -1,7 +1,7 @@
 //! What `run` and `attach` have in common: signals, probes, the anchor, the registration and its end.
 
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -26,6 +26,8 @@ pub(crate) struct Runner {
     pub(crate) anchor: Anchor,
     pub(crate) daemon: Daemon,
     pub(crate) status: Status,
+    /// The folder of the socket for probes.
+    pub(crate) directory: Option<PathBuf>,
 }
 
 impl Runner {
@@ -35,8 +37,9 @@ impl Runner {
         let stop = Stop::listen().map_err(&failed)?;
         let children = Children::reap().map_err(&failed)?;
         let status = Status::new(RunnerState::new(options.require_isolation, paused_start));
-        match state_directory(options.state_dir.as_deref(), control) {
-            Some(directory) => status.serve(&directory),
+        let directory = state_directory(options.state_dir.as_deref(), control);
+        match &directory {
+            Some(directory) => status.serve(directory),
             None => tracing::info!("neither --state-dir nor a socket of the VMM is given: no socket for probes"),
         }
         let anchor = Anchor::spawn(&options.anchor, &children)?;
@@ -47,6 +50,7 @@ impl Runner {
             anchor,
             daemon,
             status,
+            directory,
         })
     }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stelia_allocator::Qos;
 
+use super::resize::Resize;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Phase {
@@ -93,6 +95,9 @@ pub(crate) struct RunnerState {
     /// How long the vCPUs ran before they were attached, if the VMM cannot start paused.
     #[serde(default)]
     pub(crate) window: Option<UnpinnedWindow>,
+    /// The last change of the number of vCPUs that followed the CPUs.
+    #[serde(default)]
+    pub(crate) resize: Option<Resize>,
     /// (vCPU, thread id on the host, CPU) as attached; the CPU is `None` if the vCPU is not pinned.
     pub(crate) vcpus: Vec<(u32, u32, Option<u32>)>,
     /// QEMU's I/O threads by id, each with its thread id in the container.
@@ -113,6 +118,7 @@ impl RunnerState {
             guest: "absent".into(),
             paused_start,
             window: None,
+            resize: None,
             vcpus: Vec::new(),
             iothreads: BTreeMap::new(),
             helpers: BTreeMap::new(),

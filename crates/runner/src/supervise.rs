@@ -12,6 +12,7 @@ use super::children::{Child, Exit};
 use super::cli::CommonOptions;
 use super::helpers::Helpers;
 use super::isolator::{Isolator, VmOptions};
+use super::pause_mark::PauseMark;
 use super::run_and_attach::Runner;
 use super::shutdown::shut_down;
 use super::state::Phase;
@@ -24,6 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(crate) struct Vm<'a> {
+    pub(crate) pid: i32,
     pub(crate) pidfd: BorrowedFd<'a>,
     /// `None` if the runner did not start the VMM.
     pub(crate) child: Option<Child>,
@@ -82,6 +84,7 @@ pub(crate) async fn supervise<V: Vmm>(
         anchor,
         daemon,
         status,
+        directory,
         ..
     } = runner;
     let name = vmm.name();
@@ -91,12 +94,14 @@ pub(crate) async fn supervise<V: Vmm>(
         anchor: anchor.pidfd.as_fd(),
         common: options,
         release: vm.release,
+        pause_mark: PauseMark::new(directory.as_deref(), vm.pid),
     };
     let mut isolator = Isolator::new(vmm, daemon, status, vm_options, vm.instance);
     let mut anchor = anchor.child.clone();
     let mut anchor_watched = true;
     let mut helper_failed = false;
     let mut after_started = false;
+    let mut is_left = false;
     {
         let mut isolating = pin!(isolator.run());
         loop {
@@ -105,7 +110,8 @@ pub(crate) async fn supervise<V: Vmm>(
                 number = stop.recv() => {
                     if !vm.ends_vmm {
                         tracing::info!("signal {number}: leaving {name} to whoever started it");
-                        return End::Detached;
+                        is_left = true;
+                        break;
                     }
                     tracing::info!("signal {number}: shutting the guest down");
                     break;
@@ -131,8 +137,17 @@ pub(crate) async fn supervise<V: Vmm>(
         }
         // `isolating` is dropped here, so that it does not continue the guest during the shutdown.
     }
+    if is_left {
+        // Nobody else would let it run.
+        isolator.resume().await;
+        return End::Detached;
+    }
     status.update(|state| state.phase = Phase::Stopping);
-    let mut shutting_down = pin!(shut_down(&mut isolator.vmm, pidfd, options.grace));
+    let mut shutting_down = pin!(async {
+        // A paused guest does not notice its power button.
+        isolator.resume().await;
+        shut_down(&mut isolator.vmm, pidfd, options.grace).await;
+    });
     let mut killed = false;
     loop {
         tokio::select! {

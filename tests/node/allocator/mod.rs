@@ -9,6 +9,7 @@ mod life;
 mod policies;
 mod quota;
 mod rebind;
+mod resize;
 mod takeover;
 
 use std::collections::BTreeSet;

@@ -164,6 +164,12 @@ pub(crate) struct CommonOptions {
     /// Give each I/O thread one of the exclusive CPUs that the vCPUs do not use. yes needs a container with more CPUs than vCPUs
     #[arg(long, value_name = "yes|no", default_value = "no", action = clap::ArgAction::Set, value_parser = yes_or_no)]
     pub(crate) iothread_cpus: bool,
+    /// Plug and unplug vCPUs when the number of the container's exclusive CPUs changes, as far as the VMM and the guest can
+    #[arg(long, value_name = "yes|no", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
+    pub(crate) resize: bool,
+    /// QEMU: the socket of its guest agent, which only the runner uses. The guest takes vCPUs offline by it before they are unplugged
+    #[arg(long, value_name = "PATH", requires = "qmp")]
+    pub(crate) guest_agent: Option<PathBuf>,
     /// How long the guest may take to power down, such as 5 or 5s. Must be at least 5 s less than the pod's
     /// terminationGracePeriodSeconds
     #[arg(long, value_name = "SECONDS", default_value = "25s", value_parser = seconds)]

@@ -30,11 +30,11 @@ impl<V: Vmm> Isolator<'_, V> {
             DaemonEvent::Signal => sleep(SETTLE_TIME).await,
         }
         let Some(instance) = self.instance.clone() else { return };
-        let mut state = self.daemon.state(&instance).await;
+        let mut state = self.query_instance(&instance).await;
         if matches!(state, Ok(None)) {
             // Queried twice, so that a transient state is not taken for a deregistration.
             sleep(Duration::from_secs(1)).await;
-            state = self.daemon.state(&instance).await;
+            state = self.query_instance(&instance).await;
         }
         match state {
             Ok(Some((state, cpus))) => {

@@ -5,21 +5,24 @@
 
 mod daemon_events;
 mod hold;
+mod resizing;
 mod text;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use stelia_api::NOT_PINNED;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use zbus::OwnedObjectPath;
 
 use self::hold::HoldOutcome;
 use super::cli::CommonOptions;
 use super::daemon::Daemon;
 use super::error::Error;
+use super::pause_mark::PauseMark;
 use super::qmp::Vcpu;
 use super::readiness::in_words;
+use super::resize::{PendingResize, Resizer};
 use super::state::{Isolation, Phase};
 use super::status_socket::Status;
 use super::vmm::{Change, Release, SHUT_DOWN, Threads, Vmm};
@@ -46,6 +49,7 @@ pub(crate) struct VmOptions<'a> {
     pub(crate) anchor: BorrowedFd<'a>,
     pub(crate) common: &'a CommonOptions,
     pub(crate) release: Release,
+    pub(crate) pause_mark: PauseMark,
 }
 
 #[derive(Debug)]
@@ -62,6 +66,11 @@ pub(crate) struct Isolator<'a, V> {
     /// by itself, but unpins an I/O thread for which no CPU remains.
     cpus: String,
     resized: bool,
+    resizer: Resizer,
+    /// CPUs that the daemon is about to take.
+    pending: Option<PendingResize>,
+    /// Since when the guest is paused for its new vCPUs.
+    paused: Option<std::time::Instant>,
     released: bool,
     /// The state of the guest before its release.
     held: HoldOutcome,
@@ -83,6 +92,8 @@ impl<'a, V: Vmm> Isolator<'a, V> {
         options: VmOptions<'a>,
         instance: Option<OwnedObjectPath>,
     ) -> Isolator<'a, V> {
+        // By a runner before this one.
+        let paused = options.pause_mark.is_set().then(std::time::Instant::now);
         Isolator {
             vmm,
             daemon,
@@ -92,6 +103,9 @@ impl<'a, V: Vmm> Isolator<'a, V> {
             attached: None,
             cpus: String::new(),
             resized: false,
+            resizer: Resizer::default(),
+            pending: None,
+            paused,
             released: false,
             held: HoldOutcome::NotYet,
             ran: None,
@@ -108,19 +122,30 @@ impl<'a, V: Vmm> Isolator<'a, V> {
                 continue;
             };
             self.report_paused();
-            let done = match self.isolate(&threads).await {
-                Ok(()) => self.release().await,
-                Err(error) => Err(error),
-            };
-            match done {
-                Ok(()) => {
+            match self.isolate_and_run(&threads).await {
+                Ok(has_other_threads) => {
                     self.last_failure.clear();
                     self.retry = FIRST_RETRY_DELAY;
-                    self.watch(&threads).await;
+                    if !has_other_threads {
+                        self.watch(&threads).await;
+                    }
                 }
-                Err(error) => self.failed(&error).await,
+                Err(error) => {
+                    self.resume().await;
+                    self.failed(&error).await;
+                }
             }
         }
+    }
+
+    /// Attaches the threads, lets the guest run, and requests another number of vCPUs if that is due. Returns whether the threads have
+    /// changed by that.
+    async fn isolate_and_run(&mut self, threads: &Threads) -> Result<bool, Error> {
+        self.isolate_soon(threads).await?;
+        self.note_vcpus(threads).await;
+        self.release().await?;
+        self.resume().await;
+        self.resize().await
     }
 
     /// Waits until the VMM reports its vCPU threads, and returns them. `None`: the guest was shut down before its release, so the next one
@@ -137,6 +162,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
                 }
                 Err(error) => error,
             };
+            self.resume_if_late().await;
             // The VMM of a guest that was shut down may remain without vCPUs. This is not a failure, and probes must see it.
             self.run_state().await;
             let is_shut_down = self.status.now().guest == SHUT_DOWN;
@@ -220,9 +246,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
             text::placement(&attached.placement)
         );
         self.resized = false;
-        if !wanted.1.is_empty()
-            && let Ok(Some((_, cpus))) = self.daemon.state(&instance).await
-        {
+        if let Ok(Some((_, cpus))) = self.query_instance(&instance).await {
             self.cpus = cpus;
         }
         self.attached = Some(wanted);
@@ -304,7 +328,10 @@ impl<'a, V: Vmm> Isolator<'a, V> {
             // Some run states end without an event (`finish-migrate` on the source).
             let settled = matches!(self.status.now().guest.as_str(), "running" | "unknown");
             let is_reported = self.vmm.reports_every_change() || (settled && !threads.may_grow);
-            let interval = if is_reported { Duration::MAX } else { POLL_INTERVAL };
+            let deadline = self.resizer.deadline().map(Instant::from_std);
+            let is_quiet = is_reported && deadline.is_none() && self.paused.is_none();
+            let interval = if is_quiet { Duration::MAX } else { POLL_INTERVAL };
+            let may_change = threads.may_grow || deadline.is_some();
             let followed = self.is_followed();
             tokio::select! {
                 change = self.vmm.change() => match change {
@@ -312,7 +339,12 @@ impl<'a, V: Vmm> Isolator<'a, V> {
                         sleep(SETTLE_TIME).await;
                         return;
                     }
-                    Ok(Change::RunState) => self.run_state().await,
+                    Ok(Change::RunState) => {
+                        self.run_state().await;
+                        if self.is_resize_due() {
+                            return;
+                        }
+                    }
                     Err(error) => {
                         tracing::warn!("{error}; connecting again");
                         self.vmm.disconnect();
@@ -321,17 +353,22 @@ impl<'a, V: Vmm> Isolator<'a, V> {
                     }
                 },
                 () = sleep(interval) => {
-                    if threads.may_grow && !self.vmm.threads().await.is_ok_and(|now| now.vcpus == threads.vcpus) {
+                    if may_change && !self.vmm.threads().await.is_ok_and(|now| now.vcpus == threads.vcpus) {
                         return;
                     }
                     self.run_state().await;
+                    if self.paused.is_some() || self.is_resize_due() {
+                        return;
+                    }
+                    self.request_again().await;
                 }
                 event = self.daemon.event(), if followed => {
                     self.on_event(event).await;
-                    if self.resized {
+                    if self.resized || self.is_resize_due() {
                         return;
                     }
                 }
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => return,
             }
         }
     }

@@ -9,6 +9,8 @@ use qapi::{Command, Empty};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::slots::Slot;
+
 /// A command without arguments, and its answer.
 macro_rules! commands {
     ($($command:ident = $name:literal -> $answer:ty;)*) => {
@@ -31,6 +33,7 @@ commands! {
     QueryIothreads = "query-iothreads" -> Vec<Iothread>;
     QueryHotpluggableCpus = "query-hotpluggable-cpus" -> Vec<Slot>;
     QueryStatus = "query-status" -> StatusInfo;
+    Stop = "stop" -> Empty;
     Cont = "cont" -> Empty;
     SystemPowerdown = "system_powerdown" -> Empty;
     Quit = "quit" -> Empty;
@@ -44,6 +47,33 @@ pub(crate) struct MigrateIncoming<'a> {
 impl Command for MigrateIncoming<'_> {
     type Ok = Empty;
     const NAME: &'static str = "migrate-incoming";
+    const ALLOW_OOB: bool = false;
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct DeviceAdd<'a> {
+    pub driver: &'a str,
+    pub id: &'a str,
+    /// Properties of the device.
+    #[serde(flatten)]
+    pub props: &'a BTreeMap<String, Value>,
+}
+
+impl Command for DeviceAdd<'_> {
+    type Ok = Empty;
+    const NAME: &'static str = "device_add";
+    const ALLOW_OOB: bool = false;
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct DeviceDel<'a> {
+    /// The device's id or its path in QEMU's object tree.
+    pub id: &'a str,
+}
+
+impl Command for DeviceDel<'_> {
+    type Ok = Empty;
+    const NAME: &'static str = "device_del";
     const ALLOW_OOB: bool = false;
 }
 
@@ -65,14 +95,6 @@ pub struct Iothread {
     pub id: String,
     /// Thread id in the container's PID namespace.
     pub thread_id: i32,
-}
-
-/// An element of `query-hotpluggable-cpus`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) struct Slot {
-    /// The vCPU in the slot; `None`: one could be plugged.
-    pub qom_path: Option<String>,
 }
 
 /// The answer of `query-status`.
@@ -123,7 +145,10 @@ mod tests {
     #[case(QueryIothreads::NAME, qapi::qmp::query_iothreads::NAME)]
     #[case(QueryHotpluggableCpus::NAME, qapi::qmp::query_hotpluggable_cpus::NAME)]
     #[case(QueryStatus::NAME, qapi::qmp::query_status::NAME)]
+    #[case(Stop::NAME, qapi::qmp::stop::NAME)]
     #[case(Cont::NAME, qapi::qmp::cont::NAME)]
+    #[case(DeviceAdd::NAME, qapi::qmp::device_add::NAME)]
+    #[case(DeviceDel::NAME, qapi::qmp::device_del::NAME)]
     #[case(MigrateIncoming::NAME, qapi::qmp::migrate_incoming::NAME)]
     #[case(SystemPowerdown::NAME, qapi::qmp::system_powerdown::NAME)]
     #[case(Quit::NAME, qapi::qmp::quit::NAME)]

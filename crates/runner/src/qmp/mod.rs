@@ -1,7 +1,10 @@
 //! QMP: the few commands that the runner sends, as qapi's `Command`, over a connection of its own.
 
+mod agent;
 mod commands;
 mod events;
+mod lines;
+mod slots;
 mod wire;
 
 use std::path::{Path, PathBuf};
@@ -14,6 +17,7 @@ use zbus::Variant;
 use stelia_api::client::VcpuArg;
 
 use crate::error::Error;
+pub(crate) use agent::set_vcpus;
 pub use commands::{Iothread, StatusInfo, Vcpu};
 pub use events::{Reaction, reaction};
 pub use wire::Event;
@@ -36,6 +40,15 @@ impl Vcpu {
         });
         (self.cpu_index, self.thread_id, props.collect())
     }
+}
+
+/// A vCPU that can be unplugged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unpluggable {
+    /// In QEMU's object tree.
+    path: String,
+    /// Its number in QEMU; `None` if QEMU does not list it.
+    pub(crate) number: Option<u32>,
 }
 
 /// A QMP connection after negotiation. QEMU serves one client at a time; dropping this frees the socket.
@@ -69,6 +82,67 @@ impl Qmp {
     pub async fn has_free_cpu_slot(&mut self) -> Result<bool, Error> {
         let slots = self.execute(commands::QueryHotpluggableCpus {}).await?;
         Ok(slots.iter().any(|slot| slot.qom_path.is_none()))
+    }
+
+    /// Plugs so many vCPUs, as far as the machine has slots. Returns how many were plugged.
+    pub async fn plug_vcpus(&mut self, count: usize) -> Result<usize, Error> {
+        let slots = self.execute(commands::QueryHotpluggableCpus {}).await?;
+        let chosen = slots::to_plug(&slots, count);
+        for (plugged, slot) in chosen.iter().enumerate() {
+            let (id, props) = (&slot.device_id(), &slot.props);
+            let driver = &slot.driver;
+            match self.execute(commands::DeviceAdd { driver, id, props }).await {
+                // Those that were plugged before have to be attached.
+                Err(error @ Error::QmpRefused { .. }) if plugged > 0 => {
+                    tracing::warn!("{error}; {plugged} of {} vCPUs were plugged", chosen.len());
+                    return Ok(plugged);
+                }
+                added => added?,
+            };
+        }
+        Ok(chosen.len())
+    }
+
+    /// The vCPUs to unplug for so many fewer, or for fewer if that is not possible.
+    pub(crate) async fn vcpus_to_unplug(&mut self, count: usize) -> Result<Vec<Unpluggable>, Error> {
+        let slots = self.execute(commands::QueryHotpluggableCpus {}).await?;
+        let vcpus = self.vcpus().await?;
+        let chosen = slots::to_unplug(&slots, count).into_iter();
+        let numbered = chosen.map(|(slot, path)| Unpluggable {
+            path: path.to_owned(),
+            number: vcpus
+                .iter()
+                .find(|vcpu| vcpu.props == slot.props)
+                .map(|vcpu| vcpu.cpu_index),
+        });
+        Ok(numbered.collect())
+    }
+
+    /// Asks the guest to give up these vCPUs. Returns how many QEMU asked it for; each is gone when its `DEVICE_DELETED` comes. It is an
+    /// error if QEMU refuses to ask for all of them.
+    pub(crate) async fn unplug_vcpus(&mut self, vcpus: &[Unpluggable]) -> Result<usize, Error> {
+        let (mut asked, mut refusal) = (0, None);
+        for vcpu in vcpus {
+            match self.execute(commands::DeviceDel { id: &vcpu.path }).await {
+                Err(error @ Error::QmpRefused { .. }) => {
+                    tracing::warn!("{error}");
+                    refusal = Some(error);
+                }
+                done => {
+                    done?;
+                    asked += 1;
+                }
+            }
+        }
+        match refusal {
+            Some(error) if asked == 0 => Err(error),
+            _ => Ok(asked),
+        }
+    }
+
+    /// Stops the guest.
+    pub async fn stop(&mut self) -> Result<(), Error> {
+        self.execute(commands::Stop {}).await.map(drop)
     }
 
     pub async fn status(&mut self) -> Result<StatusInfo, Error> {

@@ -9,11 +9,11 @@ use std::io;
 use std::path::Path;
 
 use qapi::{Command, Execute};
-use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use serde_json::{Map, Value};
 use tokio::net::UnixStream;
 
 use super::commands::Capabilities;
+use super::lines::Lines;
 
 /// Limit of a message, in bytes; 8192 vCPUs with all their properties take 3 MB.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -40,29 +40,24 @@ enum Message {
 /// A connection after capabilities negotiation.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    stream: UnixStream,
-    /// Received bytes that are not a whole line yet.
-    buffer: Vec<u8>,
-    /// How many bytes of `buffer` are known to have no line feed.
-    searched: usize,
+    lines: Lines,
     events: VecDeque<Event>,
     next: u64,
-    /// Whether a write was cancelled midway: QEMU would read the next command as the rest of that one.
-    has_partial_write: bool,
 }
 
 impl Wire {
+    fn new(stream: UnixStream) -> Wire {
+        Wire {
+            lines: Lines::new(stream, MAX_MESSAGE_BYTES),
+            events: VecDeque::new(),
+            next: 0,
+        }
+    }
+
     /// Connects and negotiates. QEMU greets when its main loop runs, which is after all guest memory was allocated, and only
     /// one client at a time.
     pub(crate) async fn open(socket: &Path) -> io::Result<Wire> {
-        let mut wire = Wire {
-            stream: UnixStream::connect(socket).await?,
-            buffer: Vec::new(),
-            searched: 0,
-            events: VecDeque::new(),
-            next: 0,
-            has_partial_write: false,
-        };
+        let mut wire = Wire::new(UnixStream::connect(socket).await?);
         while wire.message().await? != Message::Greeting {}
         match wire.execute(Capabilities {}).await? {
             Ok(_) => Ok(wire),
@@ -76,15 +71,7 @@ impl Wire {
         let number = self.next;
         let mut line = serde_json::to_vec(&Execute::with_id(command, number))?;
         line.push(b'\n');
-        if self.has_partial_write {
-            return Err(io::Error::new(
-                io::ErrorKind::BrokenPipe,
-                "an earlier command was written only in part",
-            ));
-        }
-        self.has_partial_write = true;
-        self.stream.write_all(&line).await?;
-        self.has_partial_write = false;
+        self.lines.write(&line).await?;
         loop {
             match self.message().await? {
                 Message::Answer(of, answer) if of == number => return Ok(answer),
@@ -114,27 +101,9 @@ impl Wire {
         self.events.push_back(event);
     }
 
-    /// Cancel-safe: what was read stays in the buffer.
+    /// Cancel-safe, as [`Lines::next`] is.
     async fn message(&mut self) -> io::Result<Message> {
-        loop {
-            let found = self.buffer.iter().skip(self.searched).position(|byte| *byte == b'\n');
-            if let Some(offset) = found {
-                let line: Vec<u8> = self.buffer.drain(..=self.searched + offset).collect();
-                self.searched = 0;
-                return Ok(parse_message(&line));
-            }
-            self.searched = self.buffer.len();
-            if self.searched > MAX_MESSAGE_BYTES {
-                let text = format!("a message of more than {MAX_MESSAGE_BYTES} bytes");
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-            }
-            if self.stream.read_buf(&mut self.buffer).await? == 0 {
-                return Err(io::Error::new(
-                    io::ErrorKind::UnexpectedEof,
-                    "QEMU closed the connection",
-                ));
-            }
-        }
+        self.lines.next().await.map(|line| parse_message(&line))
     }
 }
 
@@ -152,14 +121,20 @@ fn parse_message(line: &[u8]) -> Message {
     let Some(number) = object.get("id").and_then(Value::as_u64) else {
         return Message::Unknown;
     };
-    match (object.remove("return"), object.remove("error")) {
-        (Some(value), _) => Message::Answer(number, Ok(value)),
-        (None, Some(error)) => {
-            let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
-            Message::Answer(number, Err(format!("{}: {}", text("class"), text("desc"))))
-        }
-        (None, None) => Message::Unknown,
+    match result(&mut object) {
+        Some(result) => Message::Answer(number, result),
+        None => Message::Unknown,
     }
+}
+
+/// The result of a command, or the error's text; `None` if the message is no answer.
+pub(super) fn result(message: &mut Map<String, Value>) -> Option<Result<Value, String>> {
+    if let Some(value) = message.remove("return") {
+        return Some(Ok(value));
+    }
+    let error = message.remove("error")?;
+    let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+    Some(Err(format!("{}: {}", text("class"), text("desc"))))
 }
 
 #[cfg(test)]
@@ -168,7 +143,7 @@ mod tests {
     use super::*;
     use qapi::futures::QmpStreamTokio;
     use rstest::rstest;
-    use tokio::io::{AsyncBufReadExt, BufReader};
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
     use tokio::net::UnixListener;
 
     #[rstest]
@@ -286,14 +261,7 @@ mod tests {
         // As the crate runs it in the background: until the end of the connection, or an error.
         assert_eq!(events.await.is_ok(), goes_on);
 
-        let mut wire = Wire {
-            stream: qemu_says(words).await,
-            buffer: Vec::new(),
-            searched: 0,
-            events: VecDeque::new(),
-            next: 0,
-            has_partial_write: false,
-        };
+        let mut wire = Wire::new(qemu_says(words).await);
         assert_eq!(wire.message().await.unwrap(), Message::Greeting);
         while wire.event().await.unwrap().name != "RESUME" {}
     }

@@ -15,6 +15,9 @@ use std::path::Path;
 /// | `half` | the first pause is carried out, its answer is cut off |
 /// | `restored` | it is paused from the start |
 /// | `deaf` | the guest and the command to quit are without effect |
+/// | `max=4` | Cloud Hypervisor: it can have 4 vCPUs |
+/// | `static` | it accepts another number of vCPUs and starts no thread, as with TDX |
+/// | `keeps-vcpus` | the guest gives up no vCPUs |
 ///
 /// Every request but a GET is appended to the file `commands`, every one to `asked`. A file `reboot` makes new vCPU threads; a
 /// file `shutdown` shuts the guest down: its threads end and the VMM stays, until there is a file `boot`. Exit codes: 7 powered
@@ -30,21 +33,27 @@ pub fn vmm(dir: &Path) {
             format!("vcpu{index}")
         }
     };
-    let spawn = |name: String, dir: &Path| {
-        let stop = ["reboot", "shutdown"].map(|file| dir.join(file));
+    let spawn = |index: u32| {
+        let stop = ["reboot", "shutdown", &format!("eject{index}")].map(|file| dir.join(file));
         let body = move || {
             while !stop.iter().any(|file| file.exists()) {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         };
-        std::thread::Builder::new().name(name).spawn(body).unwrap()
+        std::thread::Builder::new().name(name(index)).spawn(body).unwrap()
     };
+    let word = |name: &str| {
+        how.split_whitespace()
+            .find_map(|word| word.strip_prefix(name)?.parse::<u32>().ok())
+    };
+    let (mut boot, max) = (2u32, word("max=").unwrap_or(2));
+    let mut is_leaving = false;
     let mut state = match (has("restored"), has("unbooted")) {
         (true, _) => "Paused",
         (_, true) => "",
         _ => "Running",
     };
-    let mut vcpus = Vec::new();
+    let mut vcpus: Vec<std::thread::JoinHandle<()>> = Vec::new();
     let mut half = has("half");
     let listener = UnixListener::bind(dir.join("api")).unwrap();
     let mut commands = std::fs::File::create(dir.join("commands")).unwrap();
@@ -52,9 +61,7 @@ pub fn vmm(dir: &Path) {
     for stream in listener.incoming() {
         let mut stream = stream.unwrap();
         if dir.join("shutdown").exists() {
-            vcpus
-                .drain(..)
-                .for_each(|thread: std::thread::JoinHandle<()>| thread.join().unwrap());
+            vcpus.drain(..).for_each(|thread| thread.join().unwrap());
             state = "Created";
         }
         let is_down = state.is_empty() || state == "Created";
@@ -63,13 +70,11 @@ pub fn vmm(dir: &Path) {
             let _ = std::fs::remove_file(dir.join("shutdown"));
         }
         if dir.join("reboot").exists() {
-            vcpus
-                .drain(..)
-                .for_each(|thread: std::thread::JoinHandle<()>| thread.join().unwrap());
+            vcpus.drain(..).for_each(|thread| thread.join().unwrap());
             std::fs::remove_file(dir.join("reboot")).unwrap();
         }
         if vcpus.is_empty() && !state.is_empty() && state != "Created" {
-            vcpus.extend((0..2).map(|index| spawn(name(index), dir)));
+            vcpus.extend((0..boot).map(&spawn));
         }
         let Some((request, body)) = read(&stream) else { continue };
         writeln!(asked, "{request}").unwrap();
@@ -109,10 +114,38 @@ pub fn vmm(dir: &Path) {
             }
             ("GET /api/v1/vm.info", "") if state.is_empty() => answer(&mut stream, "404", r#"["Error from API"]"#),
             ("GET /api/v1/vm.info", "") => {
-                let cpus = r#"{"boot_vcpus":2,"max_vcpus":2,"topology":{"threads_per_core":1,"cores_per_die":2,"dies_per_package":1,"packages":1},"kvm_hyperv":false}"#;
+                let topology = r#"{"threads_per_core":1,"cores_per_die":2,"dies_per_package":1,"packages":1}"#;
+                let cpus =
+                    format!(r#"{{"boot_vcpus":{boot},"max_vcpus":{max},"topology":{topology},"kvm_hyperv":false}}"#);
                 let info =
                     format!(r#"{{"config":{{"cpus":{cpus},"disks":null}},"state":"{state}","memory_actual_size":1}}"#);
                 answer(&mut stream, "200", &info);
+            }
+            ("PUT /api/v1/vm.resize", body) => {
+                let body: serde_json::Value = serde_json::from_str(body).unwrap();
+                let desired = u32::try_from(body["desired_vcpus"].as_u64().unwrap()).unwrap();
+                if is_leaving {
+                    answer(&mut stream, "429", r#"["Error from API","vCPUs are pending removal"]"#);
+                    continue;
+                }
+                if desired > max || desired == 0 {
+                    refused(&mut stream);
+                    continue;
+                }
+                // The configuration has the number at once.
+                boot = desired;
+                let now = u32::try_from(vcpus.len()).unwrap();
+                if !has("static") {
+                    vcpus.extend((now..desired).map(&spawn));
+                    is_leaving = desired < now && has("keeps-vcpus");
+                    let left = if is_leaving { now } else { desired };
+                    (left..now).for_each(|index| std::fs::write(dir.join(format!("eject{index}")), "").unwrap());
+                    vcpus
+                        .drain(usize::try_from(left).unwrap()..)
+                        .for_each(|thread| thread.join().unwrap());
+                    (left..now).for_each(|index| std::fs::remove_file(dir.join(format!("eject{index}"))).unwrap());
+                }
+                answer(&mut stream, "204", "");
             }
             ("GET /", "") => {
                 let state = if state.is_empty() { "Not started" } else { state };

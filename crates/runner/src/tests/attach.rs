@@ -8,7 +8,7 @@ use crate::probe;
 use crate::state::Isolation;
 
 /// A QEMU that the runner did not start, and the directory it works in.
-fn qemu(how: &str) -> (TempDir, Child) {
+pub fn qemu(how: &str) -> (TempDir, Child) {
     let dir = tempfile::tempdir().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["tests::helper_qemu", "--exact", "--ignored", "--nocapture"])
@@ -20,7 +20,7 @@ fn qemu(how: &str) -> (TempDir, Child) {
     (dir, child)
 }
 
-fn attached(dir: TempDir, options: &[&str]) -> Bench {
+pub fn attached(dir: TempDir, options: &[&str]) -> Bench {
     let setup = Setup {
         daemon: Some(Behaviour::default()),
         ..Setup::default()

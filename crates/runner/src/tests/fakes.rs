@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use stelia_api::{Error, ErrorKind, NOT_PINNED};
@@ -57,6 +58,10 @@ pub struct Calls {
     pub state: Arc<Mutex<Option<String>>>,
     /// The CPUs that ListInstances returns.
     pub cpus: Arc<Mutex<String>>,
+    /// The property PendingResize; an older daemon has none.
+    pub pending: Arc<Mutex<Option<(u32, u32, u64)>>>,
+    /// While it is set, AttachVcpus is not answered.
+    pub hangs: Arc<AtomicBool>,
 }
 
 impl Calls {
@@ -187,6 +192,9 @@ impl Instance {
             self.1.hang_up.notify_one();
             std::future::pending::<()>().await;
         }
+        while self.1.hangs.load(Ordering::Relaxed) {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
         if failed < self.0.failing_attaches {
             return Err(ErrorKind::CpusetConflict.because("CPU 2 is taken"));
         }
@@ -199,6 +207,12 @@ impl Instance {
     fn qos(&self) -> zbus::fdo::Result<&str> {
         let unknown = || zbus::fdo::Error::UnknownProperty("no property Qos".into());
         self.0.qos.ok_or_else(unknown)
+    }
+
+    #[zbus(property)]
+    fn pending_resize(&self) -> zbus::fdo::Result<(u32, u32, u64)> {
+        let unknown = || zbus::fdo::Error::UnknownProperty("no property PendingResize".into());
+        self.1.pending.lock().unwrap().ok_or_else(unknown)
     }
 
     #[zbus(property)]
@@ -254,11 +268,13 @@ pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
 }
 
 /// QEMU's side of QMP: one client at a time; every command is appended to the file `commands`; the file `vcpus` has the
-/// number of vCPUs; the file `run-state` its run state; the text of a file `event` is sent at once. Exit codes: 7 powered down, 3 quit. Never returns.
+/// number of vCPUs; the file `run-state` its run state; the text of a file `event` is sent at once; a command in the file `refuses` is refused, from
+/// the time in its second line on, and at one in the file `dies` it ends with 9. Exit codes: 7 powered down, 3 quit. Never returns.
 pub fn qemu(dir: &Path) {
     let how = std::env::var("STELIA_TEST_QEMU").unwrap_or_default();
     let listener = UnixListener::bind(dir.join("qmp")).unwrap();
     let mut commands = std::fs::File::create(dir.join("commands")).unwrap();
+    let mut counts = HashMap::new();
     let mut status = if how == "running" { "running" } else { "prelaunch" };
     if std::env::var("STELIA_TEST_GIVEN").is_ok_and(|given| given.contains("-incoming")) {
         status = "inmigrate";
@@ -283,7 +299,16 @@ pub fn qemu(dir: &Path) {
                 serde_json::Value::Object(none) if none.is_empty() => writeln!(commands, "{command}").unwrap(),
                 arguments => writeln!(commands, "{command}{arguments}").unwrap(),
             }
-            let mut answer = serde_json::json!({"return": answer(dir, command, status), "id": message["id"]});
+            if std::fs::read_to_string(dir.join("dies")).is_ok_and(|text| text == command) {
+                std::process::exit(9);
+            }
+            let before = counts.entry(command.to_owned()).or_insert(0u32);
+            let is_refused = refuses(dir, command, *before);
+            *before += 1;
+            let mut answer = match is_refused {
+                true => serde_json::json!({"error": {"class": "GenericError", "desc": "refused"}, "id": message["id"]}),
+                false => serde_json::json!({"return": answer(dir, command, status), "id": message["id"]}),
+            };
             if how == "odd" && command.starts_with("query") {
                 // Fields that no QEMU sends today.
                 answer["return"] = serde_json::json!({"unheard": [null, -1]});
@@ -295,6 +320,11 @@ pub fn qemu(dir: &Path) {
             }
             match command {
                 "cont" => status = "running",
+                "stop" if status == "running" => status = "paused",
+                "device_del" if !is_refused && !dir.join("keeps-vcpus").exists() => {
+                    let event = r#"{"event":"DEVICE_DELETED","data":{},"timestamp":{"seconds":1,"microseconds":1}}"#;
+                    let _ = writeln!(stream, "{event}");
+                }
                 "system_powerdown" if how != "deaf" => std::process::exit(7),
                 "quit" if how != "deaf" => std::process::exit(3),
                 _ => {}
@@ -315,6 +345,12 @@ fn answer(dir: &Path, command: &str, status: &str) -> serde_json::Value {
             serde_json::json!([{"id": "disk", "thread-id": 7100, "poll-max-ns": 32768}])
         }
         "query-iothreads" => serde_json::json!([]),
+        "query-hotpluggable-cpus" if slots(dir) > 0 => (0..slots(dir)).rev().map(|index| slot(index, count)).collect(),
+        "device_add" | "device_del" if !dir.join("keeps-vcpus").exists() => {
+            let count = if command == "device_add" { count + 1 } else { count - 1 };
+            std::fs::write(dir.join("vcpus"), count.to_string()).unwrap();
+            serde_json::json!({})
+        }
         "query-hotpluggable-cpus" if dir.join("slots").exists() => serde_json::json!([{"type": "cpu", "props": {}}]),
         "query-hotpluggable-cpus" => serde_json::json!([{"type": "cpu", "qom-path": "/a", "props": {}}]),
         "query-status" => {
@@ -324,6 +360,26 @@ fn answer(dir: &Path, command: &str, status: &str) -> serde_json::Value {
         }
         _ => serde_json::json!({}),
     }
+}
+
+/// Whether a command is refused that came so often before.
+fn refuses(dir: &Path, command: &str, before: u32) -> bool {
+    let text = std::fs::read_to_string(dir.join("refuses")).unwrap_or_default();
+    let (name, from) = text.trim().split_once('\n').unwrap_or((text.trim(), "0"));
+    name == command && before >= from.parse().unwrap()
+}
+
+/// The number in the file `slots`: of all slots for vCPUs, each a core.
+fn slots(dir: &Path) -> i32 {
+    std::fs::read_to_string(dir.join("slots")).map_or(0, |text| text.trim().parse().unwrap_or(0))
+}
+
+fn slot(index: i32, vcpus: i32) -> serde_json::Value {
+    let mut slot = serde_json::json!({"type": "host-x86_64-cpu", "vcpus-count": 1, "props": {"core-id": index}});
+    if index < vcpus {
+        slot["qom-path"] = format!("/cpu/{index}").into();
+    }
+    slot
 }
 
 /// Sends what is put into the file, once, until the client leaves.

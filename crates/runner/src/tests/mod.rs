@@ -11,10 +11,12 @@ mod examples;
 mod fakes;
 mod helpers;
 mod policy;
+mod resize;
 mod run;
 mod threads;
 
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -59,7 +61,7 @@ fn helper_runner() {
 #[ignore = "a process of the other tests"]
 fn helper_qemu() {
     if let (Some(dir), Ok(given)) = (std::env::var_os(DIR), std::env::var("STELIA_TEST_GIVEN")) {
-        std::fs::write(std::path::Path::new(&dir).join("given"), given).unwrap();
+        std::fs::write(Path::new(&dir).join("given"), given).unwrap();
     }
     match (std::env::var_os(DIR), std::env::var("STELIA_TEST_QEMU").as_deref()) {
         (Some(_), Ok("named")) => fakes::named(),
@@ -116,43 +118,21 @@ impl Bench {
 
     fn started_in(dir: TempDir, subcommand: &str, options: &[&str], command: &[&str], setup: &Setup<'_>) -> Bench {
         let calls = Calls::default();
+        *calls.cpus.lock().unwrap() = "2-3".into();
         if let Some(behaviour) = &setup.daemon {
             fakes::daemon(&dir.path().join("socket"), behaviour.clone(), calls.clone());
         }
         for (name, text) in setup.files {
             std::fs::write(dir.path().join(name), text.replace("DIR", dir.path().to_str().unwrap())).unwrap();
         }
-        let arguments: Vec<String> = [
-            "stelia-runner",
-            subcommand,
-            "--socket",
-            "DIR/socket",
-            "--register-timeout",
-            "2",
-        ]
-        .iter()
-        .chain(options)
-        .chain(setup.options)
-        .map(|option| option.replace("DIR", dir.path().to_str().unwrap()))
-        .chain(command.iter().map(ToString::to_string))
-        .collect();
-        let exe = std::env::current_exe().unwrap();
-        let mut wrapped: Vec<_> = setup.wrapper.iter().map(std::ffi::OsString::from).collect();
-        wrapped.push(exe.clone().into());
-        let runner = Command::new(&wrapped[0])
-            .args(&wrapped[1..])
-            .args(["tests::helper_runner", "--exact", "--ignored", "--nocapture"])
-            .env(DIR, dir.path())
-            .env(ARGS, serde_json::to_string(&arguments).unwrap())
-            .env("STELIA_TEST_EXE", &exe)
-            .env("STELIA_TEST_QEMU", setup.qemu)
-            .env("RUST_LOG", "info,stelia_runner=debug")
-            .env_remove("STELIA_STATE_DIR")
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
-            .spawn()
-            .unwrap();
+        let runner = spawn(dir.path(), subcommand, options, command, setup);
         Bench { dir, runner, calls }
+    }
+
+    /// Starts another runner of the same kind in the same directory, after the end of the first.
+    fn restart(&mut self, subcommand: &str, options: &[&str]) {
+        let setup = Setup::default();
+        self.runner = spawn(self.dir.path(), subcommand, options, &[], &setup);
     }
 
     /// Put a file where QEMU or a helper looks for it.
@@ -225,6 +205,39 @@ impl Drop for Bench {
             let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
         }
     }
+}
+
+fn spawn(dir: &Path, subcommand: &str, options: &[&str], command: &[&str], setup: &Setup<'_>) -> Child {
+    let arguments: Vec<String> = [
+        "stelia-runner",
+        subcommand,
+        "--socket",
+        "DIR/socket",
+        "--register-timeout",
+        "2",
+    ]
+    .iter()
+    .chain(options)
+    .chain(setup.options)
+    .map(|option| option.replace("DIR", dir.to_str().unwrap()))
+    .chain(command.iter().map(ToString::to_string))
+    .collect();
+    let exe = std::env::current_exe().unwrap();
+    let mut wrapped: Vec<_> = setup.wrapper.iter().map(std::ffi::OsString::from).collect();
+    wrapped.push(exe.clone().into());
+    Command::new(&wrapped[0])
+        .args(&wrapped[1..])
+        .args(["tests::helper_runner", "--exact", "--ignored", "--nocapture"])
+        .env(DIR, dir)
+        .env(ARGS, serde_json::to_string(&arguments).unwrap())
+        .env("STELIA_TEST_EXE", &exe)
+        .env("STELIA_TEST_QEMU", setup.qemu)
+        .env("RUST_LOG", "info,stelia_runner=debug")
+        .env_remove("STELIA_STATE_DIR")
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(dir.join("log")).unwrap())
+        .spawn()
+        .unwrap()
 }
 
 fn children(pid: u32) -> Vec<i32> {

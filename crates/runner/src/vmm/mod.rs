@@ -94,6 +94,15 @@ pub(crate) enum Quit {
     BySignal,
 }
 
+/// How a VMM began to change the number of vCPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ResizeStart {
+    /// So many vCPUs were plugged, or the guest was asked to give up so many.
+    Begun(usize),
+    /// The VMM cannot do it, for this reason.
+    Impossible(String),
+}
+
 /// A virtual machine monitor, as the runner needs it.
 pub(crate) trait Vmm {
     /// For messages.
@@ -126,6 +135,31 @@ pub(crate) trait Vmm {
     fn power_down(&mut self) -> impl Future<Output = Result<PowerDown, Error>>;
     /// Tells the VMM to end.
     fn quit(&mut self) -> impl Future<Output = Result<Quit, Error>>;
+    /// Pauses a guest that runs.
+    fn pause(&mut self) -> impl Future<Output = Result<(), Error>> {
+        std::future::ready(Ok(()))
+    }
+    /// Lets a guest run that [`Vmm::pause`] paused. Returns whether it was still paused, and not in another state, as after a migration.
+    fn resume(&mut self) -> impl Future<Output = Result<bool, Error>> {
+        std::future::ready(Ok(false))
+    }
+    /// Why no vCPU can be plugged; `None` if one can be.
+    fn why_not_grow(&mut self) -> impl Future<Output = Result<Option<String>, Error>> {
+        std::future::ready(Ok(Some(format!("{} plugs no vCPUs", self.name()))))
+    }
+    /// Changes the number of vCPUs from one to another, as far as the VM can have more. Fewer are a request to the guest, which may refuse.
+    fn resize(&mut self, _from: usize, _to: usize) -> impl Future<Output = Result<ResizeStart, Error>> {
+        let text = format!("{} changes no number of vCPUs", self.name());
+        std::future::ready(Ok(ResizeStart::Impossible(text)))
+    }
+    /// Repeats a request for so many vCPUs less: a guest that was booting has not seen it.
+    fn request_again(&mut self, _count: usize) -> impl Future<Output = Result<(), Error>> {
+        std::future::ready(Ok(()))
+    }
+    /// The request for fewer vCPUs has ended, with or without success. What the guest did to give them up and what stays is undone.
+    fn shrunk(&mut self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
     /// Closes the connection, if it has one; the next call opens a new one.
     fn disconnect(&mut self) {}
 }

@@ -2,22 +2,28 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Change, PowerDown, Quit, Release, Threads, Vmm};
+use super::{Change, PowerDown, Quit, Release, ResizeStart, Threads, Vmm};
 use crate::error::Error;
-use crate::qmp::{Qmp, Reaction, reaction};
+use crate::qmp::{Qmp, Reaction, reaction, set_vcpus};
 
 /// QEMU by its QMP socket. It connects when needed, and again after a failure.
 #[derive(Debug)]
 pub(crate) struct Qemu {
     socket: PathBuf,
     qmp: Option<Qmp>,
+    /// The socket of the guest agent.
+    agent: Option<PathBuf>,
+    /// The vCPUs that the guest took offline to give them up.
+    offline: Vec<u32>,
 }
 
 impl Qemu {
-    pub(crate) fn new(socket: &Path) -> Qemu {
+    pub(crate) fn new(socket: &Path, agent: Option<&Path>) -> Qemu {
         Qemu {
             socket: socket.to_owned(),
             qmp: None,
+            agent: agent.map(Path::to_owned),
+            offline: Vec::new(),
         }
     }
 
@@ -48,6 +54,23 @@ impl Qemu {
             iothreads,
             may_grow,
         })
+    }
+
+    async fn unplug(&mut self, count: usize) -> Result<usize, Error> {
+        let vcpus = self.qmp().await?.vcpus_to_unplug(count).await?;
+        // ACPI alone asks the guest too, but a guest whose agent is asked first has moved its work when the vCPU is unplugged, and says
+        // why it does not.
+        if let Some(agent) = &self.agent {
+            let numbers: Vec<u32> = vcpus.iter().filter_map(|vcpu| vcpu.number).collect();
+            match set_vcpus(agent, &numbers, false).await {
+                Ok(offline) => {
+                    tracing::info!("the guest took {} of {} vCPUs offline", offline.len(), numbers.len());
+                    self.offline.extend(offline);
+                }
+                Err(error) => tracing::warn!("{error}; the guest is asked by ACPI alone"),
+            }
+        }
+        self.qmp().await?.unplug_vcpus(&vcpus).await
     }
 
     async fn next(&mut self) -> Result<Change, Error> {
@@ -122,6 +145,62 @@ impl Vmm for Qemu {
     async fn quit(&mut self) -> Result<Quit, Error> {
         let done = async { self.qmp().await?.quit().await }.await;
         self.checked(done).map(|()| Quit::Requested)
+    }
+
+    async fn pause(&mut self) -> Result<(), Error> {
+        let done = async { self.qmp().await?.stop().await }.await;
+        self.checked(done)
+    }
+
+    async fn resume(&mut self) -> Result<bool, Error> {
+        let done = async {
+            let qmp = self.qmp().await?;
+            // After a migration, or a fault of the guest, it must not run.
+            if qmp.status().await?.status != "paused" {
+                return Ok(false);
+            }
+            qmp.cont().await?;
+            Ok(true)
+        }
+        .await;
+        self.checked(done)
+    }
+
+    async fn why_not_grow(&mut self) -> Result<Option<String>, Error> {
+        let has_slot = async { or_default_if_refused(self.qmp().await?.has_free_cpu_slot().await) }.await;
+        let text = "QEMU has no free slot (maxcpus of -smp)";
+        Ok((!self.checked(has_slot)?).then(|| text.into()))
+    }
+
+    async fn resize(&mut self, from: usize, to: usize) -> Result<ResizeStart, Error> {
+        let begun = match to > from {
+            true => async { self.qmp().await?.plug_vcpus(to - from).await }.await,
+            false => self.unplug(from - to).await,
+        };
+        match self.checked(begun) {
+            Ok(0) if to > from => Ok(ResizeStart::Impossible("QEMU has no slot for a single vCPU".into())),
+            Ok(0) => Ok(ResizeStart::Impossible("QEMU has no vCPU that can be unplugged".into())),
+            Ok(count) => Ok(ResizeStart::Begun(count)),
+            Err(error @ Error::QmpRefused { .. }) => Ok(ResizeStart::Impossible(error.to_string())),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn request_again(&mut self, count: usize) -> Result<(), Error> {
+        let vcpus = self.qmp().await?.vcpus_to_unplug(count).await?;
+        self.qmp().await?.unplug_vcpus(&vcpus).await.map(drop)
+    }
+
+    async fn shrunk(&mut self) {
+        let offline = std::mem::take(&mut self.offline);
+        // Those that were unplugged the guest has no more. One remains where it refuses to give it up, or has other numbers.
+        if let Some(agent) = self.agent.as_ref().filter(|_| !offline.is_empty()) {
+            match set_vcpus(agent, &offline, true).await {
+                Ok(online) if online.is_empty() => {}
+                Ok(online) => tracing::info!("the guest brought {} vCPUs online again", online.len()),
+                Err(error) => tracing::warn!("{error}; vCPUs that stay may be offline in the guest"),
+            }
+        }
     }
 
     fn disconnect(&mut self) {

@@ -4,6 +4,7 @@
 //! `src/firecracker/swagger/firecracker.yaml`. The answers are declared with the few fields that are read, and with run
 //! states as texts, so that additions of a newer version are not errors.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ pub(super) struct Request {
     pub(super) method: Method,
     pub(super) path: &'static str,
     /// JSON, or empty.
-    pub(super) body: &'static str,
+    pub(super) body: Cow<'static, str>,
     /// For messages.
     pub(super) name: &'static str,
 }
@@ -37,7 +38,7 @@ impl Request {
         Request {
             method,
             path,
-            body,
+            body: Cow::Borrowed(body),
             name,
         }
     }
@@ -78,6 +79,17 @@ impl Dialect {
         match self {
             Dialect::CloudHypervisor => Request::put("vm.resume", "/api/v1/vm.resume"),
             Dialect::Firecracker => Request::new(Method::PATCH, "PATCH /vm", "/vm", r#"{"state":"Resumed"}"#),
+        }
+    }
+
+    /// `None` if the VMM cannot change the number of vCPUs.
+    pub(super) fn resize(self, vcpus: u32) -> Option<Request> {
+        match self {
+            Dialect::CloudHypervisor => Some(Request {
+                body: Cow::Owned(format!(r#"{{"desired_vcpus": {vcpus}}}"#)),
+                ..Request::put("vm.resize", "/api/v1/vm.resize")
+            }),
+            Dialect::Firecracker => None,
         }
     }
 
@@ -177,6 +189,8 @@ struct VmConfig {
 struct CpusConfig {
     boot_vcpus: u32,
     #[serde(default)]
+    max_vcpus: Option<u32>,
+    #[serde(default)]
     topology: Option<Topology>,
 }
 
@@ -206,6 +220,8 @@ struct MachineConfiguration {
 pub(super) struct Shape {
     /// How many there are.
     pub(super) vcpus: u32,
+    /// How many there can be.
+    pub(super) max: u32,
     topology: Option<Topology>,
     /// Guest NUMA node by vCPU.
     nodes: BTreeMap<u32, u32>,
@@ -247,6 +263,7 @@ impl From<VmInfo> for Shape {
         });
         Shape {
             vcpus: config.cpus.boot_vcpus,
+            max: config.cpus.max_vcpus.unwrap_or(config.cpus.boot_vcpus),
             topology: config.cpus.topology,
             nodes: nodes.collect(),
         }
@@ -262,6 +279,7 @@ impl From<MachineConfiguration> for Shape {
         };
         Shape {
             vcpus: machine.vcpu_count,
+            max: machine.vcpu_count,
             topology: machine.smt.then_some(siblings),
             nodes: BTreeMap::new(),
         }
@@ -337,7 +355,7 @@ mod tests {
             "numa":[{"guest_numa_id":0,"cpus":[0,1,2,3]},{"guest_numa_id":1,"cpus":[4,5,6,7]},{"guest_numa_id":2,"cpus":null}]},
             "state":"Paused"}"#;
         let shape = CloudHypervisor.shape(info).unwrap();
-        assert_eq!(shape.vcpus, 6);
+        assert_eq!((shape.vcpus, shape.max), (6, 8));
         let expected = [
             ("core-id", 0),
             ("die-id", 0),

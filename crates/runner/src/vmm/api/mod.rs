@@ -16,11 +16,12 @@ use tokio::time::{Instant, sleep, timeout};
 pub(crate) use dialect::Dialect;
 
 use super::{
-    Change, Hold, PowerDown, Quit, Release, SHUT_DOWN, Threads, Vmm, Window, is_in_guest, run_time, thread_names,
+    Change, Hold, PowerDown, Quit, Release, ResizeStart, SHUT_DOWN, Threads, Vmm, Window, is_in_guest, run_time,
+    thread_names,
 };
 use crate::error::Error;
 use crate::qmp::Vcpu;
-use dialect::Request;
+use dialect::{Request, Shape};
 use http::Failure;
 use poll_interval::QuerySchedule;
 
@@ -29,6 +30,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// No event reports a new thread, so the names are read this often. A reboot of Cloud Hypervisor's guest makes all threads
 /// anew.
 const THREAD_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a plugged vCPU's thread may take to have its name.
+const THREAD_START_TIME: Duration = Duration::from_millis(200);
 /// After this many refusals to pause a running guest the VMM counts as unable to pause.
 const MAX_PAUSE_REFUSALS: u32 = 20;
 
@@ -82,7 +85,7 @@ impl ApiVmm {
 
     /// The answer's body.
     async fn ask(&self, request: &Request) -> Result<Vec<u8>, Error> {
-        let sent = http::request(&self.socket, request.method.clone(), request.path, request.body);
+        let sent = http::request(&self.socket, request.method.clone(), request.path, &request.body);
         let text = match timeout(self.answer_limit, sent).await {
             Ok(Ok(answer)) if answer.status.is_success() => return Ok(answer.body),
             Ok(Ok(answer)) => {
@@ -156,6 +159,28 @@ impl ApiVmm {
             .is_some_and(|(since, asked)| asked.elapsed() < poll_interval::unbooted(asked.duration_since(since)))
     }
 
+    async fn shape(&self) -> Result<Shape, Error> {
+        let request = self.dialect.configuration();
+        let answer = self.ask(&request).await?;
+        let shape = self.dialect.shape(&answer);
+        shape.map_err(|error| self.failed(request.name, format!("unexpected answer: {error}")))
+    }
+
+    /// Whether there are threads of so many vCPUs. Cloud Hypervisor answers when they have started; their names may be a moment later.
+    async fn has_threads(&self, vcpus: u32) -> bool {
+        let started = Instant::now();
+        loop {
+            let found = thread_names::vcpus(&self.proc, self.pid).unwrap_or_default();
+            if found.iter().any(|vcpu| vcpu.cpu_index.saturating_add(1) >= vcpus) {
+                return true;
+            }
+            if started.elapsed() > THREAD_START_TIME {
+                return false;
+            }
+            sleep(THREAD_START_TIME / 10).await;
+        }
+    }
+
     fn run_time(&self, vcpus: &[Vcpu]) -> Option<Duration> {
         let times = vcpus.iter().map(|vcpu| run_time(&self.proc, self.pid, vcpu.thread_id));
         times.sum::<Option<Duration>>().filter(|_| !vcpus.is_empty())
@@ -223,10 +248,7 @@ impl Vmm for ApiVmm {
         let read = thread_names::vcpus(&self.proc, self.pid);
         self.vcpus = read.as_ref().map(Clone::clone).unwrap_or_default();
         let mut vcpus = read?;
-        let request = self.dialect.configuration();
-        let answer = self.ask(&request).await?;
-        let shape = self.dialect.shape(&answer);
-        let shape = shape.map_err(|error| self.failed(request.name, format!("unexpected answer: {error}")))?;
+        let shape = self.shape().await?;
         let named = u32::try_from(vcpus.len()).unwrap_or(u32::MAX);
         if named < shape.vcpus {
             let name = self.dialect.name();
@@ -286,6 +308,58 @@ impl Vmm for ApiVmm {
             },
             done => done.map(drop),
         }
+    }
+
+    async fn pause(&mut self) -> Result<(), Error> {
+        self.ask(&self.dialect.pause()).await.map(drop)
+    }
+
+    async fn resume(&mut self) -> Result<bool, Error> {
+        if self.state().await? != "paused" {
+            return Ok(false);
+        }
+        self.ask(&self.dialect.resume()).await.map(|_| true)
+    }
+
+    async fn why_not_grow(&mut self) -> Result<Option<String>, Error> {
+        if self.dialect.resize(1).is_none() {
+            return Ok(Some(format!("{} plugs no vCPUs", self.dialect.name())));
+        }
+        let shape = self.shape().await?;
+        let text = format!(
+            "{} has all of its {} vCPUs (max of --cpus)",
+            self.dialect.name(),
+            shape.vcpus
+        );
+        Ok((shape.vcpus >= shape.max).then_some(text))
+    }
+
+    async fn resize(&mut self, from: usize, to: usize) -> Result<ResizeStart, Error> {
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let mut target = number(to);
+        if to > from {
+            target = target.min(self.shape().await?.max);
+        }
+        let Some(request) = self.dialect.resize(target) else {
+            let text = format!("{} changes no number of vCPUs", self.dialect.name());
+            return Ok(ResizeStart::Impossible(text));
+        };
+        match self.ask(&request).await {
+            Ok(_) => {}
+            // Among others: the guest has not given up vCPUs that it was asked for before (status 429).
+            Err(error @ Error::ApiRefused { .. }) => return Ok(ResizeStart::Impossible(error.to_string())),
+            Err(error) => return Err(error),
+        }
+        if to > from && !self.has_threads(target).await {
+            // Some VMs (TDX) accept the request and have no more vCPUs; their configuration would say otherwise from now on.
+            if let Some(undo) = self.dialect.resize(number(from)) {
+                self.ask(&undo).await?;
+            }
+            let text = format!("{} started no thread for more than {from} vCPUs", self.dialect.name());
+            return Ok(ResizeStart::Impossible(text));
+        }
+        let target = usize::try_from(target).unwrap_or(usize::MAX);
+        Ok(ResizeStart::Begun(from.abs_diff(target)))
     }
 
     async fn power_down(&mut self) -> Result<PowerDown, Error> {

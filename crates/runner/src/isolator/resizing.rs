@@ -1,0 +1,203 @@
+//! Plugs and unplugs vCPUs when the number of the container's CPUs changes.
+
+use std::time::{Duration, Instant};
+
+use stelia_cpus::CpuSet;
+use stelia_node::clock::monotonic_us;
+use tokio::time::timeout;
+use zbus::OwnedObjectPath;
+
+use super::Isolator;
+use crate::error::Error;
+use crate::resize::{Outcome, RESIZE_TIMEOUT, Resize};
+use crate::vmm::{ResizeStart, Threads, Vmm};
+
+/// The guest is paused until its new vCPUs are pinned, but not for longer than this: then they are attached while it runs.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// How long the VMM may take to let it run, until that is tried again.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl<V: Vmm> Isolator<'_, V> {
+    /// State and CPUs of the instance, as [`crate::daemon::Daemon::state`]. Notes how many CPUs there are, or will be.
+    pub(super) async fn query_instance(
+        &mut self,
+        instance: &OwnedObjectPath,
+    ) -> Result<Option<(String, String)>, Error> {
+        if !self.options.common.resize {
+            return self.daemon.state(instance).await;
+        }
+        // A new connection may not have the instance's object yet: then the next signal tells.
+        let pending = self.daemon.pending_resize(instance).await;
+        let found = self.daemon.state(instance).await?;
+        if let (Some((_, cpus)), Ok(pending)) = (&found, pending)
+            && let Ok(cpus) = cpus.parse::<CpuSet>()
+        {
+            if pending != self.pending
+                && let Some(pending) = pending
+            {
+                tracing::info!(
+                    "the daemon is about to take {} CPUs",
+                    cpus.len().saturating_sub(pending.wanted)
+                );
+            }
+            self.pending = pending;
+            // As if they were gone.
+            let wanted = pending.map_or(usize::MAX, |pending| pending.wanted);
+            self.resizer.cpus_are(cpus.len().min(wanted));
+        }
+        Ok(found)
+    }
+
+    /// The VM has these threads, which are attached.
+    pub(super) async fn note_vcpus(&mut self, threads: &Threads) {
+        let ended = self.resizer.vcpus_are(threads.vcpus.len(), Instant::now());
+        let Some(resize) = ended else { return };
+        let Resize { from, to, outcome } = resize;
+        match outcome {
+            Outcome::Done => tracing::info!("the VM has {to} vCPUs now, {from} before"),
+            _ if to < from => tracing::warn!(
+                "the guest gave up {} of the {} vCPUs that it was asked for: the others share the CPUs that are left",
+                from - threads.vcpus.len().min(from),
+                from - to
+            ),
+            _ => tracing::warn!("{} started no thread for each of {to} vCPUs", self.vmm.name()),
+        }
+        self.status.update(|state| state.resize = Some(resize));
+        if to < from {
+            self.vmm.shrunk().await;
+        }
+    }
+
+    /// The change that is due and that the guest is able to make in its run state: to give up vCPUs it has to run, and one that was shut down or
+    /// migrates is not changed.
+    fn due(&self) -> Option<(usize, usize)> {
+        let (from, to) = self.resizer.step()?;
+        let is_able = match self.status.now().guest.as_str() {
+            // No monitor: that it is impossible is said.
+            "running" | "unknown" => true,
+            "paused" => to > from,
+            _ => false,
+        };
+        is_able.then_some((from, to))
+    }
+
+    pub(super) fn is_resize_due(&self) -> bool {
+        self.due().is_some()
+    }
+
+    /// Requests the change that is due, if there is one. Returns whether the threads have changed.
+    pub(super) async fn resize(&mut self) -> Result<bool, Error> {
+        if self.resizer.step().is_none() {
+            return Ok(false);
+        }
+        self.run_state().await;
+        let Some((from, to)) = self.due() else {
+            return Ok(false);
+        };
+        let begun = match to > from {
+            true => self.grow(from, to).await,
+            false => self.vmm.resize(from, to).await,
+        };
+        let resize = match begun {
+            Ok(ResizeStart::Begun(count)) => {
+                let to = match to > from {
+                    true => from + count,
+                    false => from.saturating_sub(count),
+                };
+                tracing::info!("the number of CPUs changed: {from} vCPUs are to become {to}");
+                self.resizer.requested(to, self.resize_deadline(from, to))
+            }
+            Ok(ResizeStart::Impossible(text)) => {
+                tracing::warn!("the number of CPUs changed, and {from} vCPUs stay: {text}");
+                match to > from {
+                    true => self.resume().await,
+                    false => self.vmm.shrunk().await,
+                }
+                self.resizer.impossible()
+            }
+            Err(error) => {
+                // It may have been carried out in part.
+                self.resizer.requested(to, self.resize_deadline(from, to));
+                return Err(error);
+            }
+        };
+        self.status.update(|state| state.resize = Some(resize));
+        Ok(to > from && resize.outcome == Outcome::Requested)
+    }
+
+    /// Asks the guest again for vCPUs that it has not given up.
+    pub(super) async fn request_again(&mut self) {
+        if self.status.now().guest == "running"
+            && let Some(owed) = self.resizer.owed()
+            && let Err(error) = self.vmm.request_again(owed).await
+        {
+            tracing::debug!("{error}");
+        }
+    }
+
+    /// Plugs vCPUs while the guest is paused: they would run before they are pinned.
+    async fn grow(&mut self, from: usize, to: usize) -> Result<ResizeStart, Error> {
+        if let Some(text) = self.vmm.why_not_grow().await? {
+            return Ok(ResizeStart::Impossible(text));
+        }
+        if self.status.now().guest == "running" {
+            self.options.pause_mark.set();
+            // Before the request, whose answer may be lost.
+            self.paused = Some(Instant::now());
+            self.vmm.pause().await?;
+        }
+        self.vmm.resize(from, to).await
+    }
+
+    /// When a request counts as refused: at the daemon's deadline if CPUs are about to go.
+    fn resize_deadline(&self, from: usize, to: usize) -> Instant {
+        let left = self.pending.filter(|_| to < from);
+        let left = left.map(|pending| pending.time_left(monotonic_us()));
+        Instant::now() + left.unwrap_or(RESIZE_TIMEOUT)
+    }
+
+    /// Attaches the threads. A guest that is paused for that is paused no longer than `MAX_PAUSE`, however long the daemon takes.
+    pub(super) async fn isolate_soon(&mut self, threads: &Threads) -> Result<(), Error> {
+        if let Some(since) = self.paused {
+            let left = MAX_PAUSE.saturating_sub(since.elapsed());
+            if let Ok(isolated) = timeout(left, self.isolate(threads)).await {
+                return isolated;
+            }
+            self.resume_late().await;
+        }
+        self.isolate(threads).await
+    }
+
+    /// Lets a guest run that was paused for its new vCPUs. One that another program paused meanwhile runs too: the VMM does not tell.
+    pub(crate) async fn resume(&mut self) {
+        let Some(since) = self.paused else { return };
+        match timeout(RESUME_TIMEOUT, self.vmm.resume()).await {
+            Ok(Ok(was_paused)) => {
+                match was_paused {
+                    true => tracing::info!("the guest was paused for {} ms", since.elapsed().as_millis()),
+                    false => tracing::info!("the guest is not paused any more, by another program"),
+                }
+                self.paused = None;
+                self.options.pause_mark.clear();
+                self.run_state().await;
+            }
+            Ok(Err(error)) => tracing::error!("{error}; the guest is still paused"),
+            Err(_) => {
+                self.vmm.disconnect();
+                tracing::error!("{} does not answer; the guest is still paused", self.vmm.name());
+            }
+        }
+    }
+
+    /// Lets it run although its new vCPUs are not pinned yet.
+    pub(super) async fn resume_if_late(&mut self) {
+        if self.paused.is_some_and(|since| since.elapsed() > MAX_PAUSE) {
+            self.resume_late().await;
+        }
+    }
+
+    async fn resume_late(&mut self) {
+        tracing::warn!("the new vCPUs are not pinned yet: they are attached while the guest runs");
+        self.resume().await;
+    }
+}
