@@ -130,7 +130,7 @@ pub fn amount_words(resource: &str, amount: u64) -> String {
     }
 }
 
-/// `4 on 0; 3 on each of 1-3`
+/// `4 on 0, 3 on each of 1-3`
 pub fn free_words(resource: &str, free: &BTreeMap<u32, u64>) -> String {
     let mut groups: Vec<(u64, CpuSet)> = Vec::new();
     for (node, amount) in free {
@@ -143,7 +143,7 @@ pub fn free_words(resource: &str, free: &BTreeMap<u32, u64>) -> String {
         let each = if nodes.len() > 1 { "each of " } else { "" };
         format!("{} on {each}{nodes}", amount_words(resource, amount))
     });
-    words.collect::<Vec<_>>().join("; ")
+    words.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn what_is_free_is_told_by_amount() {
         let free = BTreeMap::from([(0, 4), (1, 8), (2, 8), (3, 4)]);
-        assert_eq!(free_words("cpu", &free), "4 on each of 0,3; 8 on each of 1-2");
+        assert_eq!(free_words("cpu", &free), "4 on each of 0,3, 8 on each of 1-2");
         let memory = BTreeMap::from([(0, 3 << 29)]);
         assert_eq!(free_words("hugepages-2Mi", &memory), "1.5 GiB on 0");
     }

@@ -84,7 +84,7 @@ impl Interrupts {
 }
 
 impl InterruptCounters {
-    /// How often they fired on each NUMA node since a share was last taken, and takes those of now. As long as they are fewer than [`MIN_FIRED`], it
+    /// How often they fired on each NUMA node since a share was last taken, and takes those of now. As long as they are fewer than `MIN_FIRED`, it
     /// is none, and they count the next time.
     pub fn take_share(&mut self, now: &Interrupts, topology: &Topology) -> BTreeMap<u32, u64> {
         let mut fired = now.fired_since(self, topology);
