@@ -31,6 +31,10 @@ impl DelayedCondition {
             self.counts.remove(pod);
             return false;
         }
+        if self.delay.is_zero() {
+            self.since.remove(pod);
+            self.counts.insert(pod.clone());
+        }
         if !self.counts.contains(pod) {
             self.since.entry(pod.clone()).or_insert(now);
         }

@@ -113,6 +113,7 @@ async fn a_vm_ends_on_its_new_cpus_whoever_has_its_former_ones(
 impl Node {
     /// A VM with 4 vCPUs on CPUs 2-5 whose container is resized to CPUs 2-3.
     async fn shrunk(&mut self) -> (Pod, Qemu) {
+        self.waits_for_vcpus().await;
         let (pod, qemu) = self.with_vcpus(1, "2-5", 4).await;
         self.reassign(&[(&pod, "2-3")], None);
         self.reconcile().await;
@@ -120,9 +121,9 @@ impl Node {
         (pod, qemu)
     }
 
-    /// No VM waits for its vCPUs to be unplugged.
-    async fn leaves_at_once(&mut self) {
-        self.settings.unplug_timeout = Duration::ZERO;
+    /// VMs wait for their vCPUs to be unplugged, as by default.
+    pub(super) async fn waits_for_vcpus(&mut self) {
+        self.settings.unplug_timeout = Settings::default().unplug_timeout;
         self.handle.reload(self.settings.clone()).await.unwrap();
     }
 
@@ -180,8 +181,8 @@ async fn cpus_that_another_pod_is_given_meanwhile_are_left_at_once() {
 #[tokio::test]
 async fn a_guest_that_keeps_its_vcpus_shares_the_cpus_that_are_left_and_that_is_said() {
     let mut node = Node::new();
-    node.leaves_at_once().await;
-    let (pod, qemu) = node.shrunk().await;
+    let (pod, qemu) = node.with_vcpus(1, "2-5", 4).await;
+    node.reassign(&[(&pod, "2-3")], None);
     node.settle(&[(&pod, "2-3")]).await;
     node.assert_on(&pod, &qemu, "2-3");
     let degraded = node.handle.view().instances[&pod.uid].degraded.clone();
@@ -295,7 +296,6 @@ async fn a_vm_that_kubelet_moves_onto_another_vm_stays_where_it_is_and_says_so()
 #[tokio::test]
 async fn a_vm_that_has_as_many_cpus_as_vcpus_again_has_an_isolated_partition_again() {
     let mut node = Node::new();
-    node.leaves_at_once().await;
     let (pod, qemu) = node.with_vcpus(1, "2-3", 2).await;
     node.reassign(&[(&pod, "3")], None);
     node.settle(&[(&pod, "3")]).await;

@@ -125,6 +125,8 @@ impl Node {
         let settings = Settings {
             kubelet_root: directory.path().join("kubelet"),
             policies,
+            // That VMs wait has tests of its own.
+            unplug_timeout: Duration::ZERO,
             ..Settings::default()
         };
         let checkpoint = Checkpoint::create(&settings.kubelet_root, &topology.online()).unwrap();

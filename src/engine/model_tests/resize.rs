@@ -63,6 +63,7 @@ async fn a_vm_grows_on_the_cpus_that_it_has_and_more() {
 #[tokio::test]
 async fn a_vm_shrinks_when_its_vcpus_are_unplugged_and_keeps_its_cpus_when_they_are_not() {
     let mut node = allocator::node().await;
+    node.waits_for_vcpus().await;
     let (pod, qemu) = node.chosen(1, 4).await;
     let all = node.exclusive(&pod);
     let (left, waits) = node.resize_to(&pod, 2, false).await.unwrap();

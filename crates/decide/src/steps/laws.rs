@@ -12,6 +12,7 @@ use stelia_settings::FloatPolicy;
 
 use super::tests::{apply, possible_plan, settle};
 use super::*;
+use crate::entitlement::{Entitlement, entitlement};
 use crate::testing::{instance, snapshot};
 use crate::{Tree, VcpuNow};
 
@@ -237,7 +238,16 @@ fn check(snapshot: &Snapshot, policies: &Policies, meddled: bool) -> Result<(), 
         prop_assert!(vcpu.cpus.is_disjoint(&taken), "{} in two vcpu sets", vcpu.cpus);
         taken = taken.union(&vcpu.cpus);
         if let Some(entry) = state.entries.get(&record.pod) {
-            prop_assert_eq!(&vcpu.cpus, &entry["instance"]);
+            match entitlement(snapshot, &snapshot.facts(), instance) {
+                // It leaves the others when its vCPUs are unplugged, or another pod is given one.
+                Entitlement::Shrinks(_) => {
+                    prop_assert!(entry["instance"].is_subset(&vcpu.cpus));
+                    let others = state.entries.iter().filter(|(pod, _)| **pod != record.pod);
+                    let others: CpuSet = others.flat_map(|(_, entry)| entry["instance"].iter()).collect();
+                    prop_assert!(vcpu.cpus.is_disjoint(&others), "{} of {others}", vcpu.cpus);
+                }
+                _ => prop_assert_eq!(&vcpu.cpus, &entry["instance"]),
+            }
         }
         let threads: BTreeSet<i32> = vcpu.threads.iter().copied().collect();
         prop_assert_eq!(threads, record.vcpus.iter().map(|thread| thread.task.id).collect());
