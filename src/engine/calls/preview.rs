@@ -39,6 +39,7 @@ impl State {
         let picture = Picture::read(&self.system, &self.settings, kubelet);
         let mut snapshot = picture.map_err(|problem| ErrorKind::Failed.because(problem))?.snapshot;
         snapshot.unsettled.clone_from(&self.picture.snapshot.unsettled);
+        snapshot.to_keep.clone_from(&self.picture.snapshot.to_keep);
         snapshot
             .unplug_overdue
             .clone_from(&self.picture.snapshot.unplug_overdue);

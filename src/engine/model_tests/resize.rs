@@ -85,11 +85,18 @@ async fn a_vm_shrinks_when_its_vcpus_are_unplugged_and_keeps_its_cpus_when_they_
     node.check().await;
 
     // This guest gives up none.
-    node.settings.unplug_timeout = Duration::ZERO;
+    node.settings.unplug_timeout = Duration::from_millis(50);
     node.handle.reload(node.settings.clone()).await.unwrap();
     assert!(node.resize_to(&pod, 1, false).await.unwrap().1);
-    node.reconcile().await;
-    node.quiet().await;
+    while node.handle.view().instances[&pod.uid].pending_resize.is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // It is over, and nothing waits again.
+    for _ in 0..3 {
+        node.reconcile().await;
+        node.quiet().await;
+        assert_eq!(node.handle.view().instances[&pod.uid].pending_resize, None);
+    }
     let view = node.handle.view();
     let shown = &view.instances[&pod.uid];
     assert_eq!(

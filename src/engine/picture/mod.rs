@@ -242,8 +242,14 @@ impl Picture {
         let is_changed = matches!(assessment.entitlement, Entitlement::Changed { .. });
         let stays = self.snapshot.unplug_overdue.contains(pod) && (is_changed || is_crowded(instance));
         let overdue = self.unplugging.update(pod, live && (shrinks || stays), now);
-        let changed =
-            set(&mut self.snapshot.unsettled, pod, unsettled) | set(&mut self.snapshot.unplug_overdue, pod, overdue);
+        // Where steliad chose the CPUs a resize ends when it was followed, when the VM moved to other CPUs, and when its time is over.
+        let now_has = &instance.record.exclusive;
+        let keeps = self.snapshot.to_keep.get(pod);
+        let is_over = overdue || keeps.is_some_and(|keeps| keeps == now_has || !keeps.is_subset(now_has));
+        let ended = is_over && self.snapshot.to_keep.remove(pod).is_some();
+        let changed = set(&mut self.snapshot.unsettled, pod, unsettled)
+            | set(&mut self.snapshot.unplug_overdue, pod, overdue)
+            | ended;
         if !changed {
             return Some(assessment);
         }
