@@ -65,7 +65,9 @@ impl State {
         if self.jobs.is_running() {
             return Err(ErrorKind::Busy.because("a rebind job runs"));
         }
-        let waits = waits_for_vcpus(instance, cpus.len());
+        // More CPUs are given at once, also to a VM that has more vCPUs than those.
+        let gives_up = cpus != instance.record.exclusive && cpus.is_subset(&instance.record.exclusive);
+        let waits = gives_up && waits_for_vcpus(instance, cpus.len());
         let former = instance.record.clone();
         let answer = ResizeAnswer {
             cpus: cpus.clone(),

@@ -107,6 +107,25 @@ async fn a_vm_shrinks_when_its_vcpus_are_unplugged_and_keeps_its_cpus_when_they_
 }
 
 #[tokio::test]
+async fn a_vm_with_more_vcpus_than_cpus_is_given_more_at_once() {
+    let mut node = allocator::node().await;
+    node.waits_for_vcpus().await;
+    let pod = node.limited(1, 2);
+    node.ask(&pod, AllocationRequest::default()).await.unwrap();
+    let qemu = node.model.add_qemu(pod.init, 4).unwrap();
+    node.attach(&pod, &qemu).await.unwrap();
+    let before = node.exclusive(&pod);
+    assert_eq!(node.resize_to(&pod, 2, false).await.unwrap(), (before.clone(), false));
+    let (after, waits) = node.resize_to(&pod, 3, false).await.unwrap();
+    assert!(
+        !waits && before.is_subset(&after) && after.len() == 3,
+        "{before} {after}"
+    );
+    assert_eq!(node.exclusive(&pod), after);
+    node.check().await;
+}
+
+#[tokio::test]
 async fn what_steliad_did_not_choose_or_does_not_have_is_refused() {
     let mut node = allocator::node().await;
     let (pod, _) = node.chosen(1, 2).await;
