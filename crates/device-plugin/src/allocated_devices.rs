@@ -1,13 +1,13 @@
 //! Which devices kubelet has allocated to pods, by its own record.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use stelia_kubelet::DeviceManagerState;
-use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::devices::{DEVICE_MANAGER_STATE, read_regular_file};
 
 use crate::RESOURCE;
 use crate::offer::number;
@@ -87,11 +87,7 @@ impl AllocatedDevices {
 
 /// The inner error is what is wrong with the content.
 fn read(path: &Path) -> io::Result<Result<DeviceManagerState, String>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_RECORD_BYTES + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX_RECORD_BYTES {
-        return Ok(Err(format!("it is larger than {} MiB", MAX_RECORD_BYTES >> 20)));
-    }
+    let bytes = read_regular_file(path, MAX_RECORD_BYTES)?;
     Ok(DeviceManagerState::parse(&bytes).map_err(|cause| cause.to_string()))
 }
 
@@ -108,6 +104,8 @@ fn numbers(state: &DeviceManagerState) -> BTreeSet<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use stelia_kubelet::PodUid;
     use stelia_kubelet::devices::DeviceEntry;
 

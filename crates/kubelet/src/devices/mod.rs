@@ -88,7 +88,7 @@ impl DeviceManagerState {
     /// What is wrong with the file, with its path.
     pub fn read(path: &Path) -> Result<Option<Self>, String> {
         let named = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
-        match bytes(path) {
+        match read_regular_file(path, MAX_BYTES as u64) {
             Ok(bytes) => Self::parse(&bytes).map(Some).map_err(|cause| named(&cause)),
             Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
             Err(cause) => Err(named(&cause)),
@@ -96,16 +96,18 @@ impl DeviceManagerState {
     }
 }
 
-/// The content of a file that others may replace by anything.
-fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+/// The content of a regular file of at most `max_bytes`, in whose place others may put anything.
+///
+/// # Errors
+/// It cannot be read, is not a regular file, or is larger.
+pub fn read_regular_file(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    let too_large =
-        |length: u64| io::Error::other(CheckpointError::TooLarge(usize::try_from(length).unwrap_or(usize::MAX)));
-    if metadata.len() > MAX_BYTES as u64 {
-        return Err(too_large(metadata.len()));
+    let too_large = || io::Error::other(format!("it is larger than {} MiB", max_bytes >> 20));
+    if metadata.len() > max_bytes {
+        return Err(too_large());
     }
     // Where a FIFO took its place meanwhile, opening it does not wait for the other end.
     let file = OpenOptions::new()
@@ -113,8 +115,11 @@ fn bytes(path: &Path) -> io::Result<Vec<u8>> {
         .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
         .open(path)?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    file.take(max_bytes + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > max_bytes {
+        true => Err(too_large()),
+        false => Ok(bytes),
+    }
 }
 
 impl DeviceEntry {
