@@ -59,6 +59,8 @@ messages! {
     EVICTED = "70588df9ba7e4bc2bc413648d91fe03d";
     /// An instance is to have fewer CPUs than it has vCPUs, and waits for these to be unplugged.
     SHRINKS = "6e0b94d2c7a14f5e83d1b50fa92c7e61";
+    /// An instance keeps the CPUs that steliad chose, because its vCPUs were not unplugged in time.
+    NOT_SHRUNK = "5750280744d04b9b94fc49dde8192fbf";
     /// An instance was deregistered, and is gone.
     DEREGISTERED = "e1048495ed2d4d419b3db7c74dbb70a6";
     /// An instance ended without being deregistered.

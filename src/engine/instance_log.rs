@@ -33,6 +33,8 @@ struct LoggedInstance {
     cpus: CpuSet,
     /// How many CPUs remain of these, and the vCPUs are being unplugged.
     shrinks_to: Option<usize>,
+    /// steliad chose the CPUs: the VM keeps them if its vCPUs are not unplugged.
+    by_steliad: bool,
     reasons: Vec<Reason>,
 }
 
@@ -43,6 +45,8 @@ enum Message {
     Evicted,
     /// So many of its CPUs remain, and it waits for its vCPUs to be unplugged.
     Shrinks(usize),
+    /// Its vCPUs were not unplugged in time, and it keeps the CPUs that steliad chose, of which so many were to remain.
+    NotShrunk(usize),
     /// The instance is degraded, or for other reasons than before; with the message's id.
     Degraded(&'static str),
     /// The instance is not degraded any more.
@@ -115,8 +119,11 @@ impl LoggedInstance {
             cpus: record.exclusive.clone(),
             shrinks_to: match &assessment.entitlement {
                 Entitlement::Shrinks(shrink) => Some(shrink.to),
+                // Its vCPUs fit, and its record follows.
+                Entitlement::Changed { .. } => before.and_then(|before| before.shrinks_to),
                 _ => None,
             },
+            by_steliad: record.allocation.is_some(),
             reasons: Vec::new(),
         };
         if snapshot.kubelet.is_err() {
@@ -130,6 +137,11 @@ impl LoggedInstance {
         }
         now.reasons.clone_from(&assessment.degraded);
         now
+    }
+
+    /// Whether a resize by steliad is over and the instance has the CPUs that it had before.
+    fn keeps_all(&self, before: &Self) -> bool {
+        self.by_steliad && self.shrinks_to.is_none() && self.cpus == before.cpus
     }
 
     /// Whether the instance is degraded for this kind of reason now, and was not before.
@@ -166,6 +178,9 @@ fn messages(before: Option<&LoggedInstance>, now: &LoggedInstance) -> Vec<Messag
     if let Some(remain) = now.shrinks_to.filter(|_| now.shrinks_to != before.shrinks_to) {
         messages.push(Message::Shrinks(remain));
     }
+    if let Some(remain) = before.shrinks_to.filter(|_| now.keeps_all(before)) {
+        messages.push(Message::NotShrunk(remain));
+    }
     if now.reasons != before.reasons {
         messages.push(if now.reasons.is_empty() {
             Message::Restored
@@ -195,7 +210,11 @@ fn log(pod: &PodUid, last: &LoggedInstance, messages: Vec<Message>) {
             ),
             Message::Shrinks(remain) => about!(
                 info, journal::SHRINKS, pod, STELIA_CPUSET = %last.cpus,
-                "pod {pod} was resized: {remain} of the CPUs {} remain, and it leaves the others when its vCPUs are unplugged", last.cpus
+                "pod {pod} is to keep {remain} of the CPUs {}: it leaves the others when its vCPUs are unplugged", last.cpus
+            ),
+            Message::NotShrunk(remain) => about!(
+                warn, journal::NOT_SHRUNK, pod, STELIA_CPUSET = %last.cpus,
+                "pod {pod} keeps the CPUs {} instead of {remain}: its vCPUs were not unplugged in time, or it was resized again", last.cpus
             ),
             Message::Degraded(id) => about!(
                 warn, id, pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,

@@ -84,10 +84,12 @@ pub(crate) fn registered(pod: PodUid) -> model::Instance {
 }
 
 /// One instance, as its D-Bus object shows it. `unplug_deadline_us`: until when it waits for its vCPUs to be unplugged, if it does.
+/// `former`: what was shown of that before.
 pub(super) fn instance(
     instance: &Instance,
     assessment: &Assessment,
     unplug_deadline_us: Option<u64>,
+    former: Option<model::PendingResize>,
 ) -> model::Instance {
     let record = &instance.record;
     let is_off_its_cpus = assessment.must_float || assessment.blocked.is_some();
@@ -117,13 +119,24 @@ pub(super) fn instance(
         registered_us: record.registered_us,
         isolated_us: record.isolated_us,
         vcpus: model::PinnedThread::of(record),
-        pending_resize: pending_resize(&assessment.entitlement, unplug_deadline_us),
+        pending_resize: pending_resize(instance, &assessment.entitlement, unplug_deadline_us, former),
     }
 }
 
-fn pending_resize(entitlement: &Entitlement, deadline_us: Option<u64>) -> Option<model::PendingResize> {
-    let Entitlement::Shrinks(shrink) = entitlement else {
-        return None;
+/// It ends when the record has the CPUs that remain: who reads both finds no moment at which the instance neither has fewer nor waits.
+fn pending_resize(
+    instance: &Instance,
+    entitlement: &Entitlement,
+    deadline_us: Option<u64>,
+    former: Option<model::PendingResize>,
+) -> Option<model::PendingResize> {
+    let shrink = match entitlement {
+        Entitlement::Shrinks(shrink) => shrink,
+        Entitlement::Changed { own, .. } => {
+            let now = instance.record.own();
+            return former.filter(|_| own.is_subset(&now) && *own != now);
+        }
+        _ => return None,
     };
     let count = |cpus: usize| cpus.try_into().unwrap_or(u32::MAX);
     deadline_us.map(|deadline_us| model::PendingResize {

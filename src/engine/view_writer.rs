@@ -45,10 +45,11 @@ impl ViewWriter {
         let view = self.view();
         for (pod, assessment) in assessed {
             let deadline = picture.unplug_deadline_us(pod);
+            let before = view.instances.get(pod);
+            let former = before.and_then(|before| before.pending_resize);
             let now = picture
                 .find(pod)
-                .map(|instance| view::instance(instance, assessment, deadline));
-            let before = view.instances.get(pod);
+                .map(|instance| view::instance(instance, assessment, deadline, former));
             if before.map(|before| &**before) != now.as_ref() {
                 changed.insert(pod.clone(), now.map(Arc::new));
             }

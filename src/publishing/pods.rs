@@ -120,8 +120,9 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
                 true => "its container has",
                 false => "its vCPUs are pinned to",
             };
-            let message = format!("{who} the CPUs {cpus}, without a partition that keeps others off{because}");
-            of("Contained", &message, Some(kind))
+            let (more, event) = unfinished_resize(instance);
+            let message = format!("{who} the CPUs {cpus}, without a partition that keeps others off{because}{more}");
+            of("Contained", &message, Some(event.unwrap_or(kind)))
         }
         // Nothing of it is moved, and it waits for no vCPUs.
         Some(State::Registered) if is_container => {
@@ -150,26 +151,29 @@ fn isolated(instance: &model::Instance, is_container: bool) -> PodState {
         true => format!("its container has the CPUs {cpus} to itself"),
         false => format!("its vCPUs have the CPUs {cpus} to themselves"),
     };
-    let crowded = instance
-        .degraded
-        .iter()
-        .find(|reason| reason.kind == ReasonKind::CpusShared);
-    let (more, event) = match (instance.pending_resize, crowded) {
+    let (more, event) = unfinished_resize(instance);
+    PodState {
+        isolated: true,
+        reason: "Isolated",
+        message: format!("{who}{more}"),
+        event: Some(event.unwrap_or(Kind::Normal)),
+    }
+}
+
+/// What the message of an instance's condition says of a resize that waits or was not followed, and the kind of its event.
+fn unfinished_resize(instance: &model::Instance) -> (String, Option<Kind>) {
+    let mut reasons = instance.degraded.iter();
+    let crowded = reasons.find(|reason| reason.kind == ReasonKind::CpusShared);
+    match (instance.pending_resize, crowded) {
         (Some(resize), _) => (
             format!(
                 "; {} of these {} CPUs remain, and vCPUs are being unplugged",
                 resize.to, resize.from
             ),
-            Kind::Normal,
+            None,
         ),
-        (None, Some(reason)) => (format!("; {}", reason.text), Kind::Warning),
-        (None, None) => (String::new(), Kind::Normal),
-    };
-    PodState {
-        isolated: true,
-        reason: "Isolated",
-        message: format!("{who}{more}"),
-        event: Some(event),
+        (None, Some(reason)) => (format!("; {}", reason.text), Some(Kind::Warning)),
+        (None, None) => (String::new(), None),
     }
 }
 

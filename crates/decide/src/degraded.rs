@@ -1,6 +1,6 @@
 //! The reasons of degradation of an instance, in words; none where everything promised holds.
 
-use stelia_api::{Reason, ReasonKind};
+use stelia_api::{Reason, ReasonKind, ThreadRole};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_record::Phase;
@@ -212,12 +212,16 @@ fn vcpus(facts: &Facts, instance: &Instance, overdue: bool, reasons: &mut Reason
     let shares = !record.is_container() && !record.vcpus.is_empty();
     if shares && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
         let why = match overdue {
-            true => "; its pod was resized, and the guest did not give up vCPUs in time",
+            true => "; the guest did not give up vCPUs in time",
             false => "",
         };
+        let vcpus = record
+            .vcpus
+            .iter()
+            .filter(|thread| matches!(thread.role, ThreadRole::Vcpu(_)));
         let text = format!(
             "{} vCPUs share the CPUs {}: none has one of its own{why}",
-            record.vcpus.len(),
+            vcpus.count(),
             record.exclusive
         );
         reasons.own(ReasonKind::CpusShared, text);

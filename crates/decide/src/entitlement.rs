@@ -87,12 +87,17 @@ fn assigned_to_other(
 /// oldest schemas of the file do not say which containers are of the pod.
 fn used_by_other_containers(state: &CpuManagerState, record: &Record) -> CpuSet {
     let at_registration = record.entry.difference(&record.own());
-    let Some(entries) = state.entries.get(&record.pod) else {
-        return at_registration;
-    };
-    let others = entries.iter().filter(|(name, _)| **name != record.container);
-    let now: CpuSet = others.flat_map(|(_, cpus)| cpus.iter()).collect();
-    at_registration.intersection(&now)
+    match state.entries.contains_key(&record.pod) {
+        true => at_registration.intersection(&cpus_of_other_containers(state, record)),
+        false => at_registration,
+    }
+}
+
+/// The CPUs in the entries of the pod's other containers.
+fn cpus_of_other_containers(state: &CpuManagerState, record: &Record) -> CpuSet {
+    let entries = state.entries.get(&record.pod).into_iter().flatten();
+    let others = entries.filter(|(name, _)| **name != record.container);
+    others.flat_map(|(_, cpus)| cpus.iter()).collect()
 }
 
 /// The instance's vCPUs that have a thread.
@@ -108,7 +113,7 @@ pub fn is_crowded(instance: &Instance) -> bool {
     live_vcpus(instance) > instance.record.exclusive.len()
 }
 
-/// Whether a VM that leaves CPUs waits for its vCPUs to be unplugged first: it has more vCPUs than so many CPUs.
+/// Whether the VM has more vCPUs than this number of CPUs, so that it waits until vCPUs are unplugged before it leaves CPUs.
 pub fn waits_for_vcpus(instance: &Instance, cpus: usize) -> bool {
     instance.record.phase.has_vcpus() && live_vcpus(instance) > cpus
 }
@@ -133,11 +138,18 @@ fn of_steliad(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
 }
 
 /// Whether the instance is to wait for its vCPUs to be unplugged before it leaves CPUs: the entry has some of its CPUs and no others, the VM
-/// has more vCPUs than these, each with a CPU of its own now, and no other pod has a CPU that it would keep.
+/// has more vCPUs than these, each with a CPU of its own now, and no other pod and no other container of its pod has a CPU that it would keep.
 ///
 /// In the container's own cgroup nothing waits: the runtime soon writes the smaller set to its `cpuset.cpus`, which the partition must be
 /// within.
-fn shrink(snapshot: &Snapshot, facts: &Facts, instance: &Instance, entry: &CpuSet, own: &CpuSet) -> Option<Shrink> {
+fn shrink(
+    snapshot: &Snapshot,
+    state: &CpuManagerState,
+    facts: &Facts,
+    instance: &Instance,
+    entry: &CpuSet,
+    own: &CpuSet,
+) -> Option<Shrink> {
     let record = &instance.record;
     let now = record.own();
     let is_less = own.is_subset(&now) && *own != now;
@@ -149,7 +161,11 @@ fn shrink(snapshot: &Snapshot, facts: &Facts, instance: &Instance, entry: &CpuSe
         record.exclusive.len(),
         record.clone().with_own(own.clone()).exclusive.len(),
     );
-    let is_free = facts.other_owner(&record.pod, &now.difference(own)).is_none();
+    let given_up = now.difference(own);
+    let is_free = facts.other_owner(&record.pod, &given_up).is_none()
+        && cpus_of_other_containers(state, record)
+            .intersection(&given_up)
+            .is_empty();
     (waits_for_vcpus(instance, to) && live_vcpus(instance) <= from && is_free).then(|| Shrink {
         entry: entry.clone(),
         from,
@@ -176,7 +192,7 @@ pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instanc
             if own.is_empty() {
                 return Entitlement::Unusable(entry.clone());
             }
-            if let Some(shrink) = shrink(snapshot, facts, instance, entry, &own) {
+            if let Some(shrink) = shrink(snapshot, state, facts, instance, entry, &own) {
                 return Entitlement::Shrinks(shrink);
             }
             Entitlement::Changed {

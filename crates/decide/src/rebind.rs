@@ -99,6 +99,8 @@ pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope:
             && instance.populated
             && scope.has(&instance.record.pod)
             && !instance_must_float(snapshot, facts, instance)
+            // It is about to leave CPUs: the move would be of CPUs that it does not keep.
+            && !snapshot.to_keep.contains_key(&instance.record.pod)
     };
     let before = now.disorder();
     let mut best: Option<(LayoutCost, Move)> = None;

@@ -228,9 +228,10 @@ pub(crate) enum Command {
     },
     /// Give a VM another number of CPUs while it runs
     ///
-    /// Works where steliad chose its CPUs, and waits until it has them. A VM that is to have fewer CPUs than vCPUs leaves them when its
-    /// guest has given up vCPUs, and keeps them if the guest does not. Where kubelet chose the CPUs nothing is changed: the command prints
-    /// what kubelet would do and the command that resizes the pod. Root can read what kubelet would do.
+    /// Works where steliad chose its CPUs, and waits until the VM has them. If the VM has more vCPUs than CPUs would remain, it leaves CPUs
+    /// when its guest has given up vCPUs, for which it has unplug-timeout-s; otherwise it keeps all. The pod's requests and limits do not
+    /// change. Where kubelet chose the CPUs, nothing changes: the command prints what kubelet would do, which only root can find out, and the
+    /// command that resizes the pod.
     Resize {
         /// The VM, given as namespace/name, name, UID or at least the first 8 characters of the UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]

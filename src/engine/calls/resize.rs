@@ -11,6 +11,7 @@ use super::{Asker, Call, Reply, no_instance};
 use crate::engine::handle::Handle;
 use crate::engine::state::State;
 
+/// The request of Resize (io.stelia.Isolation1(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResizeRequest {
     pub pod: PodUid,
@@ -20,7 +21,7 @@ pub struct ResizeRequest {
     pub dry_run: bool,
 }
 
-/// The CPUs that the instance is to have.
+/// The answer of Resize (io.stelia.Isolation1(5)): the CPUs that the instance is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResizeAnswer {
     pub cpus: CpuSet,
@@ -68,6 +69,13 @@ impl State {
         // More CPUs are given at once, also to a VM that has more vCPUs than those.
         let gives_up = cpus != instance.record.exclusive && cpus.is_subset(&instance.record.exclusive);
         let waits = gives_up && waits_for_vcpus(instance, cpus.len());
+        if waits && self.settings.unplug_timeout.is_zero() {
+            let text = format!(
+                "the VM has more vCPUs than {} CPUs, and unplug-timeout-s is 0: its guest has no time to give them up",
+                cpus.len()
+            );
+            return Err(ErrorKind::InvalidArgument.because(text));
+        }
         let former = instance.record.clone();
         let answer = ResizeAnswer {
             cpus: cpus.clone(),
@@ -76,22 +84,18 @@ impl State {
         if request.dry_run {
             return Ok(answer);
         }
-        // A former resize that still waits is replaced.
-        self.picture.snapshot.to_keep.remove(pod);
-        if cpus == former.exclusive {
-            self.dirty.plan.insert(pod.clone());
-        } else if waits {
-            self.picture.snapshot.to_keep.insert(pod.clone(), cpus);
-            self.dirty.plan.insert(pod.clone());
-        } else {
+        if !waits && cpus != former.exclusive {
             let next = Record {
                 exclusive: cpus.clone(),
-                entry: cpus,
+                entry: cpus.clone(),
                 allocation: Some(allocation),
                 ..former
             };
             self.write_record(pod, next)?;
         }
+        // A former resize that still waits is replaced.
+        self.picture.keep(pod, waits.then_some(cpus));
+        self.dirty.plan.insert(pod.clone());
         Ok(answer)
     }
 }

@@ -150,3 +150,59 @@ async fn what_steliad_did_not_choose_or_does_not_have_is_refused() {
     assert!(refused.text.contains("kubelet chose its CPUs"), "{refused}");
     node.check().await;
 }
+
+#[tokio::test]
+async fn a_new_resize_has_a_time_of_its_own() {
+    let mut node = allocator::node().await;
+    node.waits_for_vcpus().await;
+    let (pod, _) = node.chosen(1, 4).await;
+    node.resize_to(&pod, 2, false).await.unwrap();
+    let deadline = |node: &Node| {
+        node.handle.view().instances[&pod.uid]
+            .pending_resize
+            .unwrap()
+            .deadline_us
+    };
+    let first = deadline(&node);
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    node.resize_to(&pod, 1, false).await.unwrap();
+    assert!(deadline(&node) > first);
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_vm_with_more_vcpus_than_cpus_waits_again_after_a_refusal() {
+    let mut node = allocator::node().await;
+    node.settings.unplug_timeout = Duration::from_millis(50);
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    let pod = node.limited(1, 3);
+    node.ask(&pod, AllocationRequest::default()).await.unwrap();
+    let qemu = node.model.add_qemu(pod.init, 4).unwrap();
+    node.attach(&pod, &qemu).await.unwrap();
+    node.resize_to(&pod, 2, false).await.unwrap();
+    while node.handle.view().instances[&pod.uid].pending_resize.is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    node.waits_for_vcpus().await;
+    node.resize_to(&pod, 2, false).await.unwrap();
+    let pending = node.handle.view().instances[&pod.uid].pending_resize;
+    assert_eq!(pending.map(|pending| (pending.from, pending.to)), Some((3, 2)));
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_container_that_registers_again_after_a_resize_keeps_its_instance() {
+    let node = allocator::node().await;
+    let pod = node.limited(1, 2);
+    let request = AllocationRequest {
+        cpus: Some(2),
+        ..AllocationRequest::default()
+    };
+    node.ask(&pod, request.clone()).await.unwrap();
+    let qemu = node.model.add_qemu(pod.init, 2).unwrap();
+    node.attach(&pod, &qemu).await.unwrap();
+    node.resize_to(&pod, 4, false).await.unwrap();
+    node.ask(&pod, request).await.unwrap();
+    assert_eq!(node.exclusive(&pod).len(), 4);
+    node.check().await;
+}

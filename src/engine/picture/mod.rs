@@ -237,19 +237,8 @@ impl Picture {
         if !gone {
             self.gone.update(pod, false, now);
         }
-        let shrinks = matches!(assessment.entitlement, Entitlement::Shrinks(_));
-        // Once it is overdue the record follows, and it stays so while the vCPUs share the CPUs that are left.
-        let is_changed = matches!(assessment.entitlement, Entitlement::Changed { .. });
-        let stays = self.snapshot.unplug_overdue.contains(pod) && (is_changed || is_crowded(instance));
-        let overdue = self.unplugging.update(pod, live && (shrinks || stays), now);
-        // Where steliad chose the CPUs a resize ends when it was followed, when the VM moved to other CPUs, and when its time is over.
-        let now_has = &instance.record.exclusive;
-        let keeps = self.snapshot.to_keep.get(pod);
-        let is_over = overdue || keeps.is_some_and(|keeps| keeps == now_has || !keeps.is_subset(now_has));
-        let ended = is_over && self.snapshot.to_keep.remove(pod).is_some();
         let changed = set(&mut self.snapshot.unsettled, pod, unsettled)
-            | set(&mut self.snapshot.unplug_overdue, pod, overdue)
-            | ended;
+            | self.follow_unplugging(pod, &assessment.entitlement, now);
         if !changed {
             return Some(assessment);
         }
@@ -257,11 +246,43 @@ impl Picture {
         Some(Assessment::of(&self.snapshot, &self.facts, policies, instance))
     }
 
+    /// Follow an instance that waits for its vCPUs to be unplugged: whether its time is over, and whether a resize of steliad's has ended.
+    /// Returns whether one of these has changed.
+    fn follow_unplugging(&mut self, pod: &PodUid, entitlement: &Entitlement, now: Instant) -> bool {
+        let Some(instance) = self.snapshot.instances.get(pod) else {
+            return false;
+        };
+        let waits = matches!(entitlement, Entitlement::Shrinks(_));
+        // When the time is over, the record gets the new entry, and the instance waits no longer. It stays overdue while its vCPUs share
+        // CPUs: that is why it is degraded.
+        let is_changed = matches!(entitlement, Entitlement::Changed { .. });
+        let shares = is_crowded(instance) && instance.record.allocation.is_none();
+        let stays = self.snapshot.unplug_overdue.contains(pod) && (is_changed || shares);
+        let overdue = self.unplugging.update(pod, instance.populated && (waits || stays), now);
+        // A resize of steliad's ends when the VM has left the CPUs, has moved to other CPUs, or has not left them in time.
+        let exclusive = &instance.record.exclusive;
+        let keeps = self.snapshot.to_keep.get(pod);
+        let is_over = overdue || keeps.is_some_and(|keeps| keeps == exclusive || !keeps.is_subset(exclusive));
+        let ended = is_over && self.snapshot.to_keep.remove(pod).is_some();
+        set(&mut self.snapshot.unplug_overdue, pod, overdue) | ended
+    }
+
     /// Until when an instance waits for its vCPUs to be unplugged, in microseconds of `CLOCK_MONOTONIC`.
     pub(super) fn unplug_deadline_us(&self, pod: &PodUid) -> Option<u64> {
         let (moment, us) = self.clock;
-        let since = self.unplugging.counts_at(pod)?.saturating_duration_since(moment);
-        Some(us.saturating_add(since.as_micros().try_into().unwrap_or(u64::MAX)))
+        let time_left = self.unplugging.counts_at(pod)?.saturating_duration_since(moment);
+        Some(us.saturating_add(time_left.as_micros().try_into().unwrap_or(u64::MAX)))
+    }
+
+    /// The CPUs that an instance is to keep when its vCPUs are unplugged; `None` ends a resize that waits. The time for that begins anew, also
+    /// after a resize that was refused.
+    pub(super) fn keep(&mut self, pod: &PodUid, cpus: Option<CpuSet>) {
+        self.unplugging.update(pod, false, Instant::now());
+        self.snapshot.unplug_overdue.remove(pod);
+        match cpus {
+            Some(cpus) => self.snapshot.to_keep.insert(pod.clone(), cpus),
+            None => self.snapshot.to_keep.remove(pod),
+        };
     }
 
     fn conditions(&mut self) -> [&mut DelayedCondition; 4] {

@@ -63,6 +63,6 @@ fn a_vm_grows_and_shrinks_by_the_command() {
         let refused = output(&["steliactl", "resize", &pod.uid, "--cpus", "64"]);
         assert!(!refused.status.success());
         let text = String::from_utf8_lossy(&refused.stderr);
-        assert!(text.contains("NotAllocated") || text.contains("62 more"), "{text}");
+        assert!(text.contains("62 more CPUs are not available"), "{text}");
     });
 }

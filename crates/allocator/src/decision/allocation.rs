@@ -31,6 +31,9 @@ pub struct Allocation {
     pub explanation: Vec<String>,
 }
 
+/// How the line of the explanation on a resize begins.
+const RESIZED: &str = "resized ";
+
 impl Allocation {
     /// The policies of a request, the node's where it names none.
     pub(super) fn begin(qos: Qos, request: &AllocationRequest, node: &AllocatorPolicies) -> Self {
@@ -49,6 +52,17 @@ impl Allocation {
         }
     }
 
+    /// Add a line on a resize to the explanation. The line of an earlier resize is out of date and is removed.
+    pub fn note_resize(&mut self, text: &str) {
+        self.explanation.retain(|line| !line.starts_with(RESIZED));
+        self.explanation.push(format!("{RESIZED}{text}"));
+    }
+
+    /// Whether the number of CPUs is that of a resize and not that of the registration.
+    pub fn is_resized(&self) -> bool {
+        self.explanation.iter().any(|line| line.starts_with(RESIZED))
+    }
+
     /// The first option in which a new request differs from the one this allocation was made for; `None` when the same
     /// is asked again.
     pub fn differs(&self, request: &AllocationRequest) -> Option<&'static str> {
@@ -60,7 +74,11 @@ impl Allocation {
         let alignment = request.numa_topology_alignment_policy;
         let same = [
             ("qos", request.qos.is_none_or(|qos| qos == self.qos)),
-            ("cpus", request.cpus.is_none_or(|cpus| cpus == self.cpus)),
+            // After a resize the request has the number of the registration.
+            (
+                "cpus",
+                self.is_resized() || request.cpus.is_none_or(|cpus| cpus == self.cpus),
+            ),
             ("cpu-bind-policy", preferred.is_none_or(bind)),
             (
                 "required-cpu-bind-policy",

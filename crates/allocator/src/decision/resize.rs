@@ -1,5 +1,6 @@
 //! Another number of CPUs for an instance that runs. What it keeps stays where it is: a vCPU moves only if its CPU is given up.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use stelia_api::{Error, ErrorKind};
@@ -7,7 +8,8 @@ use stelia_cpus::CpuSet;
 
 use super::words::{exclusivity_conflicts, layout};
 use super::{Allocation, AllocatorNode};
-use crate::{CpuBindPolicy, CpuSelection, select_cpus};
+use crate::select::satisfying;
+use crate::{CpuBindPolicy, CpuSelection, Room, Unsatisfied, satisfies, select_cpus};
 
 /// An instance that is to have another number of CPUs.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +26,8 @@ pub struct ResizeRequest<'a> {
 /// The CPUs after the resize, with the allocation that describes them.
 ///
 /// # Errors
-/// `InvalidArgument`: no CPU would remain. `NotAllocated`: too few are free, or none would be shared any more.
+/// `InvalidArgument`: no CPU would remain. `NotAllocated`: too few are free, a policy that must be satisfied would not be, or none would be
+/// shared any more.
 pub(super) fn resize(node: &AllocatorNode, request: ResizeRequest<'_>) -> Result<(CpuSet, Allocation), Error> {
     let ResizeRequest {
         now, allocation, count, ..
@@ -32,10 +35,12 @@ pub(super) fn resize(node: &AllocatorNode, request: ResizeRequest<'_>) -> Result
     if count == 0 {
         return Err(ErrorKind::InvalidArgument.because("a VM has at least one CPU"));
     }
-    let cpus = match count > now.len() {
-        true => now.union(&more(node, request, count - now.len())?),
-        false => fewer(node, request),
+    let cpus = match count.cmp(&now.len()) {
+        Ordering::Equal => return Ok((now.clone(), allocation.clone())),
+        Ordering::Greater => now.union(&more(node, request, count - now.len())?),
+        Ordering::Less => fewer(node, request),
     };
+    check(node, allocation, &cpus)?;
     if node.pools.shared.difference(&cpus).is_empty() {
         let text = format!("{count} CPUs would leave none that is shared: there would be nowhere to float");
         return Err(ErrorKind::NotAllocated.because(text));
@@ -49,16 +54,34 @@ pub(super) fn resize(node: &AllocatorNode, request: ResizeRequest<'_>) -> Result
         &selection(allocation, cpus.len(), false),
     );
     next.exclusivity = judged.map_or(allocation.exclusivity, |judged| judged.exclusive);
-    next.cpus = u32::try_from(count).unwrap_or(u32::MAX);
-    // The line of an earlier resize is out of date.
-    next.explanation.retain(|line| !line.starts_with("resized "));
-    next.explanation.push(format!(
-        "resized from {now} to {count} CPUs: {}",
-        layout(&node.host, &cpus)
-    ));
+    next.cpus = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
+    next.note_resize(&format!("from {now} to {count} CPUs: {}", layout(&node.host, &cpus)));
     next.explanation
         .extend(exclusivity_conflicts(&next).filter(|line| !allocation.explanation.contains(line)));
     Ok((cpus, next))
+}
+
+/// Refuses CPUs that do not satisfy a required bind policy or a strict alignment policy: both hold for as long as the instance lives.
+fn check(node: &AllocatorNode, allocation: &Allocation, cpus: &CpuSet) -> Result<(), Error> {
+    let required = allocation.required.then_some(allocation.bind);
+    let wanted = cpus.len();
+    let suitable = satisfying(&node.host, cpus, &CpuSet::new(), required).len();
+    let room = Room::new(&node.host, &node.capacity(), cpus, required);
+    let cause = if suitable < wanted {
+        Unsatisfied::Bind {
+            wanted,
+            suitable,
+            bind: allocation.bind,
+        }
+    } else if !satisfies(allocation.alignment, node.host.nodes_of(cpus).len(), wanted, &room) {
+        Unsatisfied::Alignment {
+            wanted,
+            policy: allocation.alignment,
+        }
+    } else {
+        return Ok(());
+    };
+    Err(ErrorKind::NotAllocated.because(cause.to_string()))
 }
 
 fn selection(allocation: &Allocation, count: usize, required: bool) -> CpuSelection {
@@ -99,14 +122,23 @@ fn more(node: &AllocatorNode, request: ResizeRequest<'_>, count: usize) -> Resul
         ..selection(allocation, count, allocation.required)
     };
     let mut refused = None;
-    for open in [near.difference(&avoided), near, free.difference(&avoided), free] {
+    // A sibling of its own CPUs is a last resort where one CPU of each core is preferred, and none where it is required.
+    let excluded = match allocation.required {
+        true => &avoided,
+        false => &CpuSet::new(),
+    };
+    let sets = [&near, &free];
+    for open in sets
+        .into_iter()
+        .flat_map(|set| [set.difference(&avoided), set.difference(excluded)])
+    {
         match select_cpus(host, usage, &open, &rest) {
             Ok(chosen) => return Ok(chosen.cpus),
             Err(cause) => refused = Some(cause),
         }
     }
     let cause = refused.map(|cause| cause.to_string()).unwrap_or_default();
-    Err(ErrorKind::NotAllocated.because(format!("{count} more: {cause}")))
+    Err(ErrorKind::NotAllocated.because(format!("{count} more CPUs are not available: {cause}")))
 }
 
 /// So many of its CPUs: of the NUMA nodes that most of them are on; there first one of each core, where they are to be spread, and otherwise
@@ -202,6 +234,45 @@ mod tests {
         assert_eq!(
             resized(FullPcpus, "2-3", "", 0).unwrap_err().kind,
             ErrorKind::InvalidArgument
+        );
+    }
+
+    #[test]
+    fn what_is_required_holds_after_a_resize_too() {
+        use crate::NumaTopologyAlignmentPolicy::{BestEffort, Restricted, SingleNumaNode};
+        use CpuBindPolicy::{FullPcpus, SpreadByPcpus};
+        let resized = |bind, required, alignment, now: &str, held: &str, count| {
+            let policies = AllocatorPolicies::default();
+            let pools = Pools::new(&topology(), &cpus("0"), &cpus(now).union(&cpus(held)), &CpuSet::new());
+            let node = AllocatorNode::new(&topology(), pools, &HeldCpus::default(), policies.clone());
+            let allocation = Allocation {
+                bind,
+                required,
+                alignment,
+                ..Allocation::begin(Qos::Lse, &AllocationRequest::default(), &policies)
+            };
+            let request = ResizeRequest {
+                now: &cpus(now),
+                allocation: &allocation,
+                memory: None,
+                count,
+            };
+            let cpus = node.resize(request).map(|(cpus, _)| cpus.to_string());
+            cpus.map_err(|error| error.kind)
+        };
+        let refused = Err(ErrorKind::NotAllocated);
+        assert_eq!(resized(FullPcpus, false, SingleNumaNode, "2-3", "1,4-7", 4), refused);
+        assert_eq!(resized(FullPcpus, false, Restricted, "2-3", "1,4-7", 4), refused);
+        assert_eq!(
+            resized(FullPcpus, false, BestEffort, "2-3", "1,4-7", 4),
+            Ok("2-3,8-9".to_owned())
+        );
+        assert_eq!(resized(FullPcpus, true, BestEffort, "2-5", "", 3), refused);
+        assert_eq!(resized(FullPcpus, true, BestEffort, "2-5", "", 2), Ok("2-3".to_owned()));
+        assert_eq!(resized(SpreadByPcpus, true, BestEffort, "2", "1,4-15", 2), refused);
+        assert_eq!(
+            resized(SpreadByPcpus, true, BestEffort, "2", "1,4-7", 2),
+            Ok("2,8".to_owned())
         );
     }
 }

@@ -35,12 +35,17 @@ pub fn allot(
     facts: &Facts,
     node: &AllocatorPolicies,
 ) -> Result<(CpuSet, Allocation), Error> {
-    let pools = match (&snapshot.kubelet, facts.pools()) {
-        (Ok(_), Some(pools)) => pools.clone(),
-        (Err(reason), _) => return Err(kubelet_unknown(reason)),
-        (Ok(_), None) => return Err(chosen_by_kubelet()),
-    };
+    let pools = pools_of(snapshot, facts)?;
     AllocatorNode::new(&snapshot.topology, pools, &held(snapshot), node.clone()).allot(request, requester)
+}
+
+/// The node's pools.
+fn pools_of(snapshot: &Snapshot, facts: &Facts) -> Result<Pools, Error> {
+    match (&snapshot.kubelet, facts.pools()) {
+        (Ok(_), Some(pools)) => Ok(pools.clone()),
+        (Err(reason), _) => Err(kubelet_unknown(reason)),
+        (Ok(_), None) => Err(chosen_by_kubelet()),
+    }
 }
 
 /// Decide which CPUs an instance whose CPUs steliad chose is to have instead, when it is to have so many.
@@ -68,14 +73,13 @@ pub fn resize(
     }
     let is_settled = matches!(record.phase, Phase::Floating | Phase::Isolated | Phase::Contained);
     if !is_settled || instance_must_float(snapshot, facts, instance) {
-        let text = format!("it is {}, and its CPUs cannot be changed now", record.phase.name());
+        let text = format!(
+            "its vCPUs are not on its CPUs (it is {}): its CPUs can be changed when they are",
+            record.phase.name()
+        );
         return Err(ErrorKind::Busy.because(text));
     }
-    let pools = match (&snapshot.kubelet, facts.pools()) {
-        (Ok(_), Some(pools)) => pools.clone(),
-        (Err(reason), _) => return Err(kubelet_unknown(reason)),
-        (Ok(_), None) => return Err(chosen_by_kubelet()),
-    };
+    let pools = pools_of(snapshot, facts)?;
     // It is no neighbour of its own.
     let mut held = held(snapshot);
     for cpus in [&mut held.pcpu_level, &mut held.numa_node_level] {

@@ -103,12 +103,10 @@ impl Step {
                 next = next.with_own(own.clone());
                 if let Some(allocation) = &mut next.allocation {
                     allocation.cpus = u32::try_from(own.len()).unwrap_or(u32::MAX);
-                    allocation.explanation.retain(|line| !line.starts_with("resized "));
-                    let line = format!(
-                        "resized from {} to {own}, when its vCPUs were unplugged",
+                    allocation.note_resize(&format!(
+                        "from {} to {own}, when its vCPUs were unplugged",
                         record.exclusive
-                    );
-                    allocation.explanation.push(line);
+                    ));
                 }
             }
             Self::Share(_, pool) => next.pod_pool = Some(pool.clone()),

@@ -20,7 +20,7 @@ impl fmt::Display for Step {
             Self::Entitle { scope, entry, own } => {
                 write!(
                     f,
-                    "record that kubelet gives {scope} CPUs {entry}, of which {own} are its alone"
+                    "record that {scope} has the CPUs {entry}, of which {own} are its alone"
                 )
             }
             Self::Share(scope, pool) => write!(f, "record that the containers of {scope}'s pod share the CPUs {pool}"),

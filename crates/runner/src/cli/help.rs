@@ -44,14 +44,14 @@ With --require-isolation=yes, a failed registration ends the runner (69, 75). If
 the vCPUs cannot be attached, the guest stays paused and not ready, and the
 runner tries again every 5 s. With --require-isolation=no, the guest runs in
 both cases, degraded, and the runner keeps trying. A guest that has started to
-run is never paused again, whatever happens to the daemon.
+run is paused again only for new vCPUs, for at most 5 s.
 
 With --resize=yes, vCPUs are plugged when the container is given more exclusive
-CPUs, as far as the VMM has room (maxcpus of -smp, max of --cpus), while the
-guest is paused, so that they run on their CPUs alone. When CPUs are to go, the
-guest is asked to give up vCPUs. A guest that does not has them share the CPUs
-that are left. --guest-agent is the socket of a chardev of
-org.qemu.guest_agent.0.
+CPUs, as far as the VMM has room (maxcpus of -smp, max of --cpus). The guest is
+paused until they are pinned. When CPUs are to go, the guest is asked to give up
+vCPUs. If it does not, all vCPUs share the CPUs that are left, or, where steliad
+chose the CPUs, the VM keeps its CPUs. --guest-agent is the socket of a chardev
+of org.qemu.guest_agent.0.
 
 A helper starts before the VMM, or when the VMM answers. When a helper ends, it
 is started again (after 0.5 s, then at growing intervals of at most 30 s), or

@@ -20,7 +20,7 @@ use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};
 
 use super::error::Error;
 use super::qmp::Vcpu;
-use super::resize::PendingResize;
+use super::resize::CpuLoss;
 use super::state::Isolation;
 use link::Link;
 
@@ -137,11 +137,11 @@ impl Daemon {
 
     /// The CPUs that the instance is about to lose; `None` if there are none, or if the daemon is older than the property. It has to be read
     /// before the CPUs: the daemon clears it when it has taken them.
-    pub(crate) async fn pending_resize(&mut self, instance: &OwnedObjectPath) -> Result<Option<PendingResize>, Error> {
+    pub(crate) async fn pending_resize(&mut self, instance: &OwnedObjectPath) -> Result<Option<CpuLoss>, Error> {
         let proxy = self.instance(instance).await?;
         let found = proxy.inner().get_property::<(u32, u32, u64)>("PendingResize").await;
         match found {
-            Ok((now, wanted, deadline)) => Ok(PendingResize::new(now, wanted, deadline)),
+            Ok((now, remaining, deadline)) => Ok(CpuLoss::new(now, remaining, deadline)),
             Err(error) => match self.failed("Get PendingResize", &error) {
                 Error::Refused { name, .. } if name.ends_with(".UnknownProperty") => Ok(None),
                 error => Err(error),

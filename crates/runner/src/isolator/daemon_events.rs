@@ -51,7 +51,7 @@ impl<V: Vmm> Isolator<'_, V> {
                     .attached
                     .as_ref()
                     .is_some_and(|(_, iothreads)| !iothreads.is_empty());
-                self.resized = has_iothread_cpus && isolation.is_as_promised() && cpus != self.cpus;
+                self.cpus_changed = has_iothread_cpus && isolation.is_as_promised() && cpus != self.cpus;
                 self.status.update(|now| {
                     now.daemon = true;
                     now.isolation = isolation;

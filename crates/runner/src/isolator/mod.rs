@@ -22,7 +22,7 @@ use super::error::Error;
 use super::pause_mark::PauseMark;
 use super::qmp::Vcpu;
 use super::readiness::in_words;
-use super::resize::{PendingResize, Resizer};
+use super::resize::{CpuLoss, Resizer};
 use super::state::{Isolation, Phase};
 use super::status_socket::Status;
 use super::vmm::{Change, Release, SHUT_DOWN, Threads, Vmm};
@@ -35,6 +35,8 @@ const VMM_WARNING_DELAY: Duration = Duration::from_secs(10);
 const FIRST_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The pause doubles up to this while the guest runs without isolation: more calls would not help it.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
+/// The pause while a guest is paused for its new vCPUs.
+const MAX_PAUSED_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// How often the VMM is queried if no event reports a change: for a VM with a free vCPU slot, and for a guest that does
 /// not run.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -62,13 +64,14 @@ pub(crate) struct Isolator<'a, V> {
     instance: Option<OwnedObjectPath>,
     /// The threads of the last successful AttachVcpus.
     attached: Option<(Vec<Vcpu>, Vec<u32>)>,
-    /// The instance's CPUs at that time, and whether they changed since. They only matter if I/O threads have CPUs: the daemon moves vCPUs
-    /// by itself, but unpins an I/O thread for which no CPU remains.
+    /// The instance's CPUs at that time.
     cpus: String,
-    resized: bool,
+    /// Whether they changed since. This is set only if I/O threads have CPUs: the daemon moves vCPUs by itself, but unpins an I/O thread for
+    /// which no CPU remains.
+    cpus_changed: bool,
     resizer: Resizer,
-    /// CPUs that the daemon is about to take.
-    pending: Option<PendingResize>,
+    /// CPUs that the VM is about to lose.
+    pending: Option<CpuLoss>,
     /// Since when the guest is paused for its new vCPUs.
     paused: Option<std::time::Instant>,
     released: bool,
@@ -102,7 +105,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
             instance,
             attached: None,
             cpus: String::new(),
-            resized: false,
+            cpus_changed: false,
             resizer: Resizer::default(),
             pending: None,
             paused,
@@ -215,7 +218,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
         let iothreads: Vec<u32> = with_cpus.filter_map(|one| u32::try_from(one.thread_id).ok()).collect();
         let wanted = (threads.vcpus.clone(), iothreads);
         let same = self.instance.is_some() && self.attached.as_ref() == Some(&wanted);
-        if self.given_up || (same && !self.resized) {
+        if self.given_up || (same && !self.cpus_changed) {
             return Ok(());
         }
         let instance = match &self.instance {
@@ -245,7 +248,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
             isolation.promise(attached.qos),
             text::placement(&attached.placement)
         );
-        self.resized = false;
+        self.cpus_changed = false;
         if let Ok(Some((_, cpus))) = self.query_instance(&instance).await {
             self.cpus = cpus;
         }
@@ -316,7 +319,13 @@ impl<'a, V: Vmm> Isolator<'a, V> {
         }
         // A new connection has the daemon's objects as they are then.
         self.daemon.disconnect();
-        sleep(self.retry).await;
+        // A guest that could not be resumed is tried again soon.
+        sleep(if self.paused.is_some() {
+            MAX_PAUSED_RETRY_DELAY
+        } else {
+            self.retry
+        })
+        .await;
         if self.released {
             self.retry = self.retry.saturating_mul(2).min(MAX_RETRY_DELAY);
         }
@@ -329,7 +338,8 @@ impl<'a, V: Vmm> Isolator<'a, V> {
             let settled = matches!(self.status.now().guest.as_str(), "running" | "unknown");
             let is_reported = self.vmm.reports_every_change() || (settled && !threads.may_grow);
             let deadline = self.resizer.deadline().map(Instant::from_std);
-            let is_quiet = is_reported && deadline.is_none() && self.paused.is_none();
+            let waits = self.paused.is_some() || self.resizer.step().is_some();
+            let is_quiet = is_reported && deadline.is_none() && !waits;
             let interval = if is_quiet { Duration::MAX } else { POLL_INTERVAL };
             let may_change = threads.may_grow || deadline.is_some();
             let followed = self.is_followed();
@@ -364,7 +374,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
                 }
                 event = self.daemon.event(), if followed => {
                     self.on_event(event).await;
-                    if self.resized || self.is_resize_due() {
+                    if self.cpus_changed || self.is_resize_due() {
                         return;
                     }
                 }

@@ -36,31 +36,30 @@ impl<V: Vmm> Isolator<'_, V> {
                 && let Some(pending) = pending
             {
                 tracing::info!(
-                    "the daemon is about to take {} CPUs",
-                    cpus.len().saturating_sub(pending.wanted)
+                    "the VM is to lose {} CPUs",
+                    cpus.len().saturating_sub(pending.remaining)
                 );
             }
             self.pending = pending;
-            // As if they were gone.
-            let wanted = pending.map_or(usize::MAX, |pending| pending.wanted);
-            self.resizer.cpus_are(cpus.len().min(wanted));
+            let remaining = pending.map_or(cpus.len(), |pending| pending.remaining);
+            self.resizer.set_cpus(cpus.len(), remaining);
         }
         Ok(found)
     }
 
     /// The VM has these threads, which are attached.
     pub(super) async fn note_vcpus(&mut self, threads: &Threads) {
-        let ended = self.resizer.vcpus_are(threads.vcpus.len(), Instant::now());
+        let ended = self.resizer.set_vcpus(threads.vcpus.len(), Instant::now());
         let Some(resize) = ended else { return };
         let Resize { from, to, outcome } = resize;
         match outcome {
             Outcome::Done => tracing::info!("the VM has {to} vCPUs now, {from} before"),
             _ if to < from => tracing::warn!(
-                "the guest gave up {} of the {} vCPUs that it was asked for: the others share the CPUs that are left",
+                "the guest gave up {} of the {} vCPUs that it was asked for in time",
                 from - threads.vcpus.len().min(from),
                 from - to
             ),
-            _ => tracing::warn!("{} started no thread for each of {to} vCPUs", self.vmm.name()),
+            _ => tracing::warn!("{} did not start the threads of {to} vCPUs in time", self.vmm.name()),
         }
         self.status.update(|state| state.resize = Some(resize));
         if to < from {
@@ -91,12 +90,17 @@ impl<V: Vmm> Isolator<'_, V> {
             return Ok(false);
         }
         self.run_state().await;
+        // A VMM takes no change of its vCPUs then, and a guest that is paused would stay so at the destination.
+        if self.vmm.is_migrating().await? {
+            return Ok(false);
+        }
         let Some((from, to)) = self.due() else {
             return Ok(false);
         };
+        let deadline = self.resize_deadline(from, to);
         let begun = match to > from {
             true => self.grow(from, to).await,
-            false => self.vmm.resize(from, to).await,
+            false => self.vmm.resize(from, to, deadline).await,
         };
         let resize = match begun {
             Ok(ResizeStart::Begun(count)) => {
@@ -104,11 +108,11 @@ impl<V: Vmm> Isolator<'_, V> {
                     true => from + count,
                     false => from.saturating_sub(count),
                 };
-                tracing::info!("the number of CPUs changed: {from} vCPUs are to become {to}");
-                self.resizer.requested(to, self.resize_deadline(from, to))
+                tracing::info!("the VM is to have {to} vCPUs instead of {from}");
+                self.resizer.requested(to, deadline)
             }
             Ok(ResizeStart::Impossible(text)) => {
-                tracing::warn!("the number of CPUs changed, and {from} vCPUs stay: {text}");
+                tracing::warn!("the VM keeps its {from} vCPUs, although its number of CPUs changed: {text}");
                 match to > from {
                     true => self.resume().await,
                     false => self.vmm.shrunk().await,
@@ -117,7 +121,7 @@ impl<V: Vmm> Isolator<'_, V> {
             }
             Err(error) => {
                 // It may have been carried out in part.
-                self.resizer.requested(to, self.resize_deadline(from, to));
+                self.resizer.requested(to, deadline);
                 return Err(error);
             }
         };
@@ -128,8 +132,8 @@ impl<V: Vmm> Isolator<'_, V> {
     /// Asks the guest again for vCPUs that it has not given up.
     pub(super) async fn request_again(&mut self) {
         if self.status.now().guest == "running"
-            && let Some(owed) = self.resizer.owed()
-            && let Err(error) = self.vmm.request_again(owed).await
+            && let Some(count) = self.resizer.not_given_up()
+            && let Err(error) = self.vmm.request_again(count).await
         {
             tracing::debug!("{error}");
         }
@@ -146,7 +150,8 @@ impl<V: Vmm> Isolator<'_, V> {
             self.paused = Some(Instant::now());
             self.vmm.pause().await?;
         }
-        self.vmm.resize(from, to).await
+        let deadline = self.resize_deadline(from, to);
+        self.vmm.resize(from, to, deadline).await
     }
 
     /// When a request counts as refused: at the daemon's deadline if CPUs are about to go.

@@ -23,9 +23,9 @@ const CONVERSATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of a line, in bytes; 1024 vCPUs take 60 kB.
 const MAX_LINE_BYTES: usize = 256 << 10;
 /// Limit of all bytes of a conversation.
-const MAX_BYTES: usize = 1 << 20;
+const MAX_CONVERSATION_BYTES: usize = 1 << 20;
 /// Limit of a text of the guest's in a message, in characters.
-const MAX_TEXT: usize = 200;
+const MAX_QUOTED_CHARS: usize = 200;
 /// The byte before the answer to `guest-sync-delimited`, and before the request, where it ends what a former client left unfinished.
 const SENTINEL: u8 = 0xff;
 
@@ -64,16 +64,16 @@ impl Command for SetVcpus<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct LogicalProcessor {
-    /// The guest's number. That of Linux is QEMU's where vCPUs were plugged in the order of their slots.
+    /// The guest's number of the CPU. In Linux it equals QEMU's cpu-index if vCPUs were plugged in the order of their slots.
     logical_id: i64,
     online: bool,
     #[serde(default, skip_serializing)]
     can_offline: bool,
 }
 
-/// Has the guest take vCPUs offline or online, as far as it can, and returns those of which it says that it did.
-pub(crate) async fn set_vcpus(socket: &Path, vcpus: &[u32], online: bool) -> Result<Vec<u32>, Error> {
-    set_vcpus_within(CONVERSATION_TIMEOUT, socket, vcpus, online).await
+/// Has the guest take vCPUs offline or online, as far as it can and for at most `limit`, and returns those of which it says that it did.
+pub(crate) async fn set_vcpus(socket: &Path, vcpus: &[u32], online: bool, limit: Duration) -> Result<Vec<u32>, Error> {
+    set_vcpus_within(limit.min(CONVERSATION_TIMEOUT), socket, vcpus, online).await
 }
 
 async fn set_vcpus_within(limit: Duration, socket: &Path, vcpus: &[u32], online: bool) -> Result<Vec<u32>, Error> {
@@ -173,8 +173,8 @@ impl Agent {
     async fn line(&mut self) -> io::Result<Vec<u8>> {
         let line = self.lines.next().await?;
         self.received += line.len();
-        if self.received > MAX_BYTES {
-            let text = format!("more than {MAX_BYTES} bytes");
+        if self.received > MAX_CONVERSATION_BYTES {
+            let text = format!("more than {MAX_CONVERSATION_BYTES} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         Ok(line)
@@ -190,7 +190,7 @@ fn parse(line: &[u8]) -> Option<Result<Value, String>> {
 
 /// A text of the guest's, for a message.
 fn quoted(text: &str) -> String {
-    let excerpt: String = text.chars().take(MAX_TEXT).collect();
+    let excerpt: String = text.chars().take(MAX_QUOTED_CHARS).collect();
     excerpt.escape_debug().to_string()
 }
 

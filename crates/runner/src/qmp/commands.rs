@@ -33,6 +33,7 @@ commands! {
     QueryIothreads = "query-iothreads" -> Vec<Iothread>;
     QueryHotpluggableCpus = "query-hotpluggable-cpus" -> Vec<Slot>;
     QueryStatus = "query-status" -> StatusInfo;
+    QueryMigrate = "query-migrate" -> MigrationInfo;
     Stop = "stop" -> Empty;
     Cont = "cont" -> Empty;
     SystemPowerdown = "system_powerdown" -> Empty;
@@ -119,6 +120,21 @@ impl StatusInfo {
     }
 }
 
+/// The answer of `query-migrate`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct MigrationInfo {
+    /// `active`, `completed`…; `None` if there was no migration.
+    pub status: Option<String>,
+}
+
+impl MigrationInfo {
+    /// Whether a migration has begun and has not ended.
+    pub fn is_under_way(&self) -> bool {
+        let ended = ["none", "completed", "failed", "cancelled"];
+        self.status.as_deref().is_some_and(|status| !ended.contains(&status))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use qapi::Execute;
@@ -167,6 +183,17 @@ mod tests {
         assert!(serde_json::from_str::<qapi::qmp::StatusInfo>(status).is_err());
         let ours: StatusInfo = serde_json::from_str(status).unwrap();
         assert_eq!(ours.status, "new-in-qemu-99");
+    }
+
+    #[test]
+    fn a_migration_is_under_way_until_it_has_ended() {
+        let is_under_way = |text: &str| serde_json::from_str::<MigrationInfo>(text).unwrap().is_under_way();
+        for status in ["setup", "active", "postcopy-active", "device", "cancelling"] {
+            assert!(is_under_way(&format!(r#"{{"status":"{status}"}}"#)), "{status}");
+        }
+        for text in ["{}", r#"{"status":"cancelled"}"#, r#"{"status":"completed","ram":{}}"#] {
+            assert!(!is_under_way(text), "{text}");
+        }
     }
 
     #[test]

@@ -107,7 +107,8 @@ impl Qmp {
     pub(crate) async fn vcpus_to_unplug(&mut self, count: usize) -> Result<Vec<Unpluggable>, Error> {
         let slots = self.execute(commands::QueryHotpluggableCpus {}).await?;
         let vcpus = self.vcpus().await?;
-        let chosen = slots::to_unplug(&slots, count).into_iter();
+        let boot = vcpus.iter().find(|vcpu| vcpu.cpu_index == 0).map(|vcpu| &vcpu.props);
+        let chosen = slots::to_unplug(&slots, count, boot).into_iter();
         let numbered = chosen.map(|(slot, path)| Unpluggable {
             path: path.to_owned(),
             number: vcpus
@@ -152,6 +153,11 @@ impl Qmp {
     /// Lets the guest run.
     pub async fn cont(&mut self) -> Result<(), Error> {
         self.execute(commands::Cont {}).await.map(drop)
+    }
+
+    /// Whether a migration is under way.
+    pub(crate) async fn is_migrating(&mut self) -> Result<bool, Error> {
+        Ok(self.execute(commands::QueryMigrate {}).await?.is_under_way())
     }
 
     /// Let a migration come in at `uri`, where QEMU was started with `-incoming defer`.

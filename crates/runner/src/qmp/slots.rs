@@ -70,15 +70,19 @@ pub(crate) fn to_plug(slots: &[Slot], count: usize) -> Vec<&Slot> {
     free
 }
 
-/// The vCPUs to unplug for so many fewer, or for fewer if that is not possible: the last of the topology first. The first vCPU boots the guest
-/// and cannot be unplugged.
-pub(crate) fn to_unplug(slots: &[Slot], count: usize) -> Vec<(&Slot, &str)> {
+/// The vCPUs to unplug for so many fewer, or for fewer if that is not possible: the last of the topology first. The vCPU that booted the guest
+/// cannot be unplugged: `boot` is its place, and without it the first one.
+pub(crate) fn to_unplug<'a>(
+    slots: &'a [Slot],
+    count: usize,
+    boot: Option<&BTreeMap<String, Value>>,
+) -> Vec<(&'a Slot, &'a str)> {
     let mut used: Vec<(&Slot, &str)> = slots
         .iter()
         .filter(|slot| slot.vcpus_count == 1)
         .filter_map(|slot| Some((slot, slot.qom_path.as_deref()?)))
         .collect();
-    used.sort_by_key(|(slot, _)| slot.place());
+    used.sort_by_key(|(slot, _)| (Some(&slot.props) != boot, slot.place()));
     used.into_iter().skip(1).rev().take(count).collect()
 }
 
@@ -105,7 +109,10 @@ mod tests {
     }
 
     fn paths(slots: &[Slot], count: usize) -> Vec<&str> {
-        to_unplug(slots, count).into_iter().map(|(_, path)| path).collect()
+        to_unplug(slots, count, None)
+            .into_iter()
+            .map(|(_, path)| path)
+            .collect()
     }
 
     fn ids(slots: &[&Slot]) -> Vec<String> {
@@ -154,14 +161,27 @@ mod tests {
     fn the_last_vcpus_are_unplugged_and_never_the_first() {
         assert_eq!(paths(&machine(6), 2), ["/cpu/5", "/cpu/4"]);
         assert_eq!(paths(&machine(3), 9), ["/cpu/2", "/cpu/1"]);
-        assert!(to_unplug(&machine(1), 1).is_empty());
+        assert!(to_unplug(&machine(1), 1, None).is_empty());
+    }
+
+    #[test]
+    fn the_vcpu_that_booted_the_guest_stays_wherever_it_is() {
+        let mut slots = machine(3);
+        let boot = slots[5].props.clone();
+        let paths = |slots: &[Slot]| -> Vec<String> {
+            let chosen = to_unplug(slots, 9, Some(&boot)).into_iter();
+            chosen.map(|(_, path)| path.to_owned()).collect()
+        };
+        assert_eq!(paths(&slots), ["/cpu/1", "/cpu/0"]);
+        slots.reverse();
+        assert_eq!(paths(&slots), ["/cpu/1", "/cpu/0"]);
     }
 
     #[test]
     fn slots_of_several_vcpus_are_left_alone() {
         let mut slots = machine(4);
         slots.iter_mut().for_each(|slot| slot.vcpus_count = 2);
-        assert!(to_plug(&slots, 1).is_empty() && to_unplug(&slots, 1).is_empty());
+        assert!(to_plug(&slots, 1).is_empty() && to_unplug(&slots, 1, None).is_empty());
     }
 
     #[test]
@@ -171,6 +191,6 @@ mod tests {
              "type": "host-x86_64-cpu"}]"#;
         let slots: Vec<Slot> = serde_json::from_str(text).unwrap();
         assert_eq!(ids(&to_plug(&slots, 1)), ["stelia-vcpu-1-0-0"]);
-        assert!(to_unplug(&slots, 1).is_empty());
+        assert!(to_unplug(&slots, 1, None).is_empty());
     }
 }

@@ -46,7 +46,7 @@ impl Bench {
         self.calls.tell.notify_one();
     }
 
-    /// The daemon says that it is about to take CPUs: how many there are, and how many there will be.
+    /// The daemon says that the VM is about to lose CPUs: how many there are, and how many there will be.
     async fn announce(&self, now: u32, wanted: u32, deadline: u64) {
         *self.calls.pending.lock().unwrap() = Some((now, wanted, deadline));
         self.calls.tell.notify_one();
@@ -331,7 +331,7 @@ async fn vcpus_are_given_up_before_their_cpus_go() {
     bench.give("2-4").await;
     bench.announce(3, 1, u64::MAX).await;
     bench.resized(1, Outcome::Done).await;
-    bench.logged("the daemon is about to take 2 CPUs").await;
+    bench.logged("the VM is to lose 2 CPUs").await;
     // The new attach is the answer.
     bench.is_attached("AttachVcpus 0:7000:core-id=0").await;
     let given_up = ["cont", &unplug(2), &unplug(1)];
@@ -485,7 +485,7 @@ async fn cloud_hypervisor_grows_while_it_is_paused_and_shrinks_while_it_runs() {
 #[rstest]
 #[case::without_a_maximum("cloud-hypervisor", "has all of its 2 vCPUs", &[PAUSE, RESUME])]
 #[case::one_that_only_says_so("cloud-hypervisor static max=4", "started no thread", &[PAUSE, RESUME, PAUSE, "4", "2", RESUME])]
-#[case::firecracker("firecracker", "plugs no vCPUs", &[r#"PATCH /vm {"state":"Paused"}"#, r#"PATCH /vm {"state":"Resumed"}"#])]
+#[case::firecracker("firecracker", "cannot change the number of vCPUs", &[r#"PATCH /vm {"state":"Paused"}"#, r#"PATCH /vm {"state":"Resumed"}"#])]
 #[tokio::test]
 async fn a_vmm_that_cannot_plug_says_so_and_its_guest_runs(
     #[case] how: &str,

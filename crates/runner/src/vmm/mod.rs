@@ -13,7 +13,7 @@ pub(crate) use thread_names::{ThreadNames, find_vm};
 
 use std::future::Future;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::error::Error;
 use super::qmp::{Iothread, Vcpu};
@@ -145,12 +145,21 @@ pub(crate) trait Vmm {
     }
     /// Why no vCPU can be plugged; `None` if one can be.
     fn why_not_grow(&mut self) -> impl Future<Output = Result<Option<String>, Error>> {
-        std::future::ready(Ok(Some(format!("{} plugs no vCPUs", self.name()))))
+        std::future::ready(Ok(Some(cannot_resize(self.name()))))
     }
-    /// Changes the number of vCPUs from one to another, as far as the VM can have more. Fewer are a request to the guest, which may refuse.
-    fn resize(&mut self, _from: usize, _to: usize) -> impl Future<Output = Result<ResizeStart, Error>> {
-        let text = format!("{} changes no number of vCPUs", self.name());
-        std::future::ready(Ok(ResizeStart::Impossible(text)))
+    /// Whether the guest is being migrated: the VMM plugs and unplugs no vCPU then.
+    fn is_migrating(&mut self) -> impl Future<Output = Result<bool, Error>> {
+        std::future::ready(Ok(false))
+    }
+    /// Changes the number of vCPUs from one to another, as far as the VM can have more. Fewer are a request to the guest, which may refuse and
+    /// has until `_deadline`.
+    fn resize(
+        &mut self,
+        _from: usize,
+        _to: usize,
+        _deadline: Instant,
+    ) -> impl Future<Output = Result<ResizeStart, Error>> {
+        std::future::ready(Ok(ResizeStart::Impossible(cannot_resize(self.name()))))
     }
     /// Repeats a request for so many vCPUs less: a guest that was booting has not seen it.
     fn request_again(&mut self, _count: usize) -> impl Future<Output = Result<(), Error>> {
@@ -162,6 +171,11 @@ pub(crate) trait Vmm {
     }
     /// Closes the connection, if it has one; the next call opens a new one.
     fn disconnect(&mut self) {}
+}
+
+/// Why the number of vCPUs of a VMM of this name stays.
+fn cannot_resize(name: &str) -> String {
+    format!("{name} cannot change the number of vCPUs")
 }
 
 /// Whether a thread may be executing a guest: it is on a CPU, or sleeps in an ioctl, as KVM_RUN is one. A vCPU's thread whose

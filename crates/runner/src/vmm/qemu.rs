@@ -1,6 +1,7 @@
 //! QEMU, as the runner asks and orders it: by its QMP socket.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::{Change, PowerDown, Quit, Release, ResizeStart, Threads, Vmm};
 use crate::error::Error;
@@ -56,13 +57,16 @@ impl Qemu {
         })
     }
 
-    async fn unplug(&mut self, count: usize) -> Result<usize, Error> {
+    /// `deadline`: until when the guest may give them up.
+    async fn unplug(&mut self, count: usize, deadline: Instant) -> Result<usize, Error> {
         let vcpus = self.qmp().await?.vcpus_to_unplug(count).await?;
         // ACPI alone asks the guest too, but a guest whose agent is asked first has moved its work when the vCPU is unplugged, and says
         // why it does not.
         if let Some(agent) = &self.agent {
             let numbers: Vec<u32> = vcpus.iter().filter_map(|vcpu| vcpu.number).collect();
-            match set_vcpus(agent, &numbers, false).await {
+            // Half of the time is left for ACPI if the agent does not answer.
+            let time = deadline.saturating_duration_since(Instant::now()) / 2;
+            match set_vcpus(agent, &numbers, false, time).await {
                 Ok(offline) => {
                     tracing::info!("the guest took {} of {} vCPUs offline", offline.len(), numbers.len());
                     self.offline.extend(offline);
@@ -172,10 +176,15 @@ impl Vmm for Qemu {
         Ok((!self.checked(has_slot)?).then(|| text.into()))
     }
 
-    async fn resize(&mut self, from: usize, to: usize) -> Result<ResizeStart, Error> {
+    async fn is_migrating(&mut self) -> Result<bool, Error> {
+        let found = async { or_default_if_refused(self.qmp().await?.is_migrating().await) }.await;
+        self.checked(found)
+    }
+
+    async fn resize(&mut self, from: usize, to: usize, deadline: Instant) -> Result<ResizeStart, Error> {
         let begun = match to > from {
             true => async { self.qmp().await?.plug_vcpus(to - from).await }.await,
-            false => self.unplug(from - to).await,
+            false => self.unplug(from - to, deadline).await,
         };
         match self.checked(begun) {
             Ok(0) if to > from => Ok(ResizeStart::Impossible("QEMU has no slot for a single vCPU".into())),
@@ -195,7 +204,7 @@ impl Vmm for Qemu {
         let offline = std::mem::take(&mut self.offline);
         // Those that were unplugged the guest has no more. One remains where it refuses to give it up, or has other numbers.
         if let Some(agent) = self.agent.as_ref().filter(|_| !offline.is_empty()) {
-            match set_vcpus(agent, &offline, true).await {
+            match set_vcpus(agent, &offline, true, Duration::MAX).await {
                 Ok(online) if online.is_empty() => {}
                 Ok(online) => tracing::info!("the guest brought {} vCPUs online again", online.len()),
                 Err(error) => tracing::warn!("{error}; vCPUs that stay may be offline in the guest"),

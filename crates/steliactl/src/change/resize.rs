@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_model::Instance;
+use stelia_api::ThreadRole;
+use stelia_model::{Instance, PinnedThread};
 use tokio::time::{Instant, sleep};
 
 use crate::plan::plan;
@@ -72,7 +73,7 @@ impl Render for Resized {
     fn failure(&self) -> Option<String> {
         match (self.outcome, &self.command) {
             (Outcome::Refused, _) => {
-                Some("the guest did not give up enough vCPUs in time; nothing has changed".to_owned())
+                Some("the guest did not give up enough vCPUs in time: the VM keeps its CPUs".to_owned())
             }
             (Outcome::Planned, Some(_)) if !self.dry_run => {
                 Some("kubelet chose the CPUs of this VM: nothing has changed; resize its pod".to_owned())
@@ -118,7 +119,10 @@ pub(crate) async fn gather(
     };
     Ok(Resized {
         lines: vec![words(&instance, cpus, &to, waits, outcome)],
-        to,
+        to: match outcome {
+            Outcome::Refused => base.from.clone(),
+            Outcome::Planned | Outcome::Done => to,
+        },
         outcome,
         ..base
     })
@@ -160,8 +164,14 @@ async fn followed(client: &Client, pod: &Pod, to: &str, waits: bool) -> Result<O
     }
 }
 
+/// How many vCPUs the VM has. I/O threads that have a CPU are in the same list.
+fn vcpu_count(instance: &Instance) -> usize {
+    let is_vcpu = |one: &&PinnedThread| matches!(one.thread.role, ThreadRole::Vcpu(_));
+    instance.vcpus.iter().filter(is_vcpu).count()
+}
+
 fn words(instance: &Instance, cpus: u32, to: &str, waits: bool, outcome: Outcome) -> String {
-    let (vcpus, from) = (instance.vcpus.len(), &instance.exclusive);
+    let (vcpus, from) = (vcpu_count(instance), &instance.exclusive);
     let is_more = cpus as usize > from.len();
     match outcome {
         Outcome::Planned if waits => format!(
@@ -171,7 +181,7 @@ fn words(instance: &Instance, cpus: u32, to: &str, waits: bool, outcome: Outcome
         Outcome::Planned => format!("It would have the CPUs {to} instead of {from}."),
         Outcome::Done if is_more => {
             format!(
-                "It has the CPUs {to} instead of {from}; stelia-runner plugs vCPUs for them, if the VMM has free slots."
+                "It has the CPUs {to} instead of {from}. stelia-runner plugs vCPUs for them if the VMM has free slots."
             )
         }
         Outcome::Done => format!("It has the CPUs {to} instead of {from}."),

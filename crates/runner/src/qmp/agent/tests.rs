@@ -140,7 +140,7 @@ async fn a_guest_that_floods_is_cut_off() {
     let line = vec![b'x'; MAX_LINE_BYTES + 2];
     let error = Fake::new(&[&line]).set(&[3], false).await.unwrap_err();
     assert!(error.contains("a message of more than"), "{error}");
-    let lines = "{}\n".repeat(MAX_BYTES / 2);
+    let lines = "{}\n".repeat(MAX_CONVERSATION_BYTES / 2);
     let error = Fake::new(&[lines.as_bytes()]).set(&[3], false).await.unwrap_err();
     assert!(
         error.contains("more than 1048576 bytes") || error.contains("no answer"),
@@ -157,7 +157,9 @@ async fn a_guest_that_floods_is_cut_off() {
 #[tokio::test]
 async fn without_a_socket_it_says_which() {
     let dir = tempfile::tempdir().unwrap();
-    let error = set_vcpus(&dir.path().join("none"), &[1], false).await.unwrap_err();
+    let error = set_vcpus(&dir.path().join("none"), &[1], false, Duration::MAX)
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("/none: "), "{error}");
 }
 

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 pub(crate) use dialect::Dialect;
 
 use super::{
-    Change, Hold, PowerDown, Quit, Release, ResizeStart, SHUT_DOWN, Threads, Vmm, Window, is_in_guest, run_time,
-    thread_names,
+    Change, Hold, PowerDown, Quit, Release, ResizeStart, SHUT_DOWN, Threads, Vmm, Window, cannot_resize, is_in_guest,
+    run_time, thread_names,
 };
 use crate::error::Error;
 use crate::qmp::Vcpu;
@@ -323,7 +323,7 @@ impl Vmm for ApiVmm {
 
     async fn why_not_grow(&mut self) -> Result<Option<String>, Error> {
         if self.dialect.resize(1).is_none() {
-            return Ok(Some(format!("{} plugs no vCPUs", self.dialect.name())));
+            return Ok(Some(cannot_resize(self.dialect.name())));
         }
         let shape = self.shape().await?;
         let text = format!(
@@ -334,15 +334,19 @@ impl Vmm for ApiVmm {
         Ok((shape.vcpus >= shape.max).then_some(text))
     }
 
-    async fn resize(&mut self, from: usize, to: usize) -> Result<ResizeStart, Error> {
+    async fn resize(&mut self, from: usize, to: usize, _deadline: std::time::Instant) -> Result<ResizeStart, Error> {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let mut target = number(to);
         if to > from {
             target = target.min(self.shape().await?.max);
+            // The guest has not given up all that it was asked for before.
+            if target <= number(from) {
+                let text = format!("{} has no room for more than {from} vCPUs", self.dialect.name());
+                return Ok(ResizeStart::Impossible(text));
+            }
         }
         let Some(request) = self.dialect.resize(target) else {
-            let text = format!("{} changes no number of vCPUs", self.dialect.name());
-            return Ok(ResizeStart::Impossible(text));
+            return Ok(ResizeStart::Impossible(cannot_resize(self.dialect.name())));
         };
         match self.ask(&request).await {
             Ok(_) => {}
