@@ -2,6 +2,7 @@
 //! repaired.
 
 use stelia_decide::drift_findings::Finding;
+use stelia_decide::entitlement::entry_of;
 use stelia_decide::{Instance, drift_findings};
 use stelia_kubelet::PodUid;
 
@@ -45,7 +46,10 @@ impl State {
         };
         let now = who.as_ref().and_then(|pod| self.picture.snapshot.instances.get(pod));
         let still = match (&expected, now) {
-            (Some(expected), Some(now)) => drift_findings::of_instance(expected, now),
+            (Some(expected), Some(now)) => {
+                let entry = entry_of(&self.picture.snapshot.kubelet, &now.record);
+                drift_findings::of_instance(expected, now, entry)
+            }
             _ => Vec::new(),
         };
         let repaired = findings.iter().filter(|finding| !still.contains(finding)).count();

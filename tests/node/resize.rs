@@ -18,9 +18,10 @@ use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, make_initramfs, serial};
 use crate::support::pods::{Pod, on_node};
 use crate::support::promise::{assert_isolated, is_isolated};
 
-const INITRAMFS: &str = "/job/guest-resized";
+/// The Linux guest that says which CPUs it has: [`make_linux`].
+pub const INITRAMFS: &str = "/job/guest-resized";
 const FAULTY_INITRAMFS: &str = "/job/guest-faulty";
-const ROUNDS: usize = 3;
+pub const ROUNDS: usize = 3;
 
 /// It brings plugged CPUs online, works on each, and says which it has, with package, core and siblings of each.
 const INIT: &str = r#"#!/bin/busybox sh
@@ -56,7 +57,6 @@ echo "ALIVE 1 $online END" > /dev/ttyS0
 $b sleep 1
 "#;
 
-/// The Linux guest that says which CPUs it has.
 pub fn make_linux() {
     make_initramfs(INITRAMFS, INIT, &[]);
 }
@@ -74,7 +74,7 @@ fn guest(smp: &'static str, initramfs: &'static str, words: &'static str) -> Vec
 }
 
 /// The guest's newest words: its online CPUs, and the package, the core and the siblings of each.
-fn said(pod: &Pod) -> Option<(CpuSet, Vec<String>)> {
+pub fn said(pod: &Pod) -> Option<(CpuSet, Vec<String>)> {
     let text = serial(pod);
     let mut lines = text
         .lines()
@@ -85,7 +85,8 @@ fn said(pod: &Pod) -> Option<(CpuSet, Vec<String>)> {
     Some((online, words.map(str::to_owned).collect()))
 }
 
-fn resize(pod: &Pod, set: &str) -> Pod {
+/// kubelet gives the container these CPUs.
+pub fn resize(pod: &Pod, set: &str) -> Pod {
     run(&["kubelet-standin", "pod", "resize", &pod.name, "--cpuset", set]);
     Pod::show(&pod.name)
 }
@@ -100,13 +101,26 @@ pub fn until_resized(pod: &Pod, vcpus: usize) {
     wait_until_or(&format!("{vcpus} vCPUs on {}", pod.exclusive()), seen, || {
         is_isolated(pod, vcpus).then_some(())
     });
+    until_guest_has(pod, vcpus);
+}
+
+/// Waits until so many CPUs are online in the guest, and it shows no others.
+pub fn until_guest_has(pod: &Pod, vcpus: usize) {
+    let seen = || format!(": {:?}\n{}", said(pod), pod.logs());
     wait_until_or(&format!("the guest has {vcpus} CPUs"), seen, || {
         said(pod).filter(|(online, places)| online.len() == vcpus && places.len() == vcpus)
     });
 }
 
+/// Two CPUs more than these.
+pub fn with_two_more(small: &CpuSet) -> CpuSet {
+    let others = cpus("0-7").difference(small);
+    let more = others.iter().filter(|cpu| *cpu > 1).take(2).collect();
+    small.union(&more)
+}
+
 /// What the guest says of its topology: how many packages and cores it has, and the siblings of each CPU.
-fn topology(pod: &Pod) -> (usize, usize, Vec<String>) {
+pub fn topology(pod: &Pod) -> (usize, usize, Vec<String>) {
     let (_, places) = said(pod).expect("the guest");
     let places: Vec<[&str; 3]> = places
         .iter()
@@ -122,14 +136,14 @@ fn topology(pod: &Pod) -> (usize, usize, Vec<String>) {
 }
 
 /// Which threads they are, whatever CPUs they have.
-fn identities(threads: &[Thread]) -> BTreeSet<(u32, u64)> {
+pub fn identities(threads: &[Thread]) -> BTreeSet<(u32, u64)> {
     threads.iter().map(|thread| (thread.tid, thread.start)).collect()
 }
 
 const TRACING: &str = "/sys/kernel/tracing";
 
 /// Lets the kernel record from now on where vCPUs from this number on enter the guest.
-fn record_entries(from: u32) {
+pub fn record_entries(from: u32) {
     let online = cpus(&read("/sys/devices/system/cpu/online"));
     let mask: u64 = online.iter().fold(0, |mask, cpu| mask | 1 << cpu);
     for (file, text) in [
@@ -146,7 +160,7 @@ fn record_entries(from: u32) {
 }
 
 /// The CPUs on which they did so.
-fn entered() -> CpuSet {
+pub fn entered() -> CpuSet {
     for (file, text) in [
         ("tracing_on", "0"),
         ("events/kvm/kvm_entry/enable", "0"),
@@ -177,13 +191,7 @@ fn a_guest_grows_and_shrinks_with_its_container() {
         let small = pod.exclusive();
         until_resized(&pod, 2);
         let first = assert_isolated(&pod, 2);
-        let more = cpus("0-7")
-            .difference(&small)
-            .iter()
-            .filter(|cpu| *cpu > 1)
-            .take(2)
-            .collect();
-        let large = small.union(&more).to_string();
+        let large = with_two_more(&small).to_string();
         for round in 0..ROUNDS {
             println!("  round {round}: {small} to {large}");
             record_entries(2);

@@ -5,7 +5,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_record::Phase;
 
-use super::entitlement::{Entitlement, Eviction};
+use super::entitlement::{Entitlement, Eviction, Shrink};
 use super::facts::Blocked;
 use super::steps::too_much_memory;
 use super::{Assessment, Facts, Instance, Snapshot};
@@ -143,8 +143,13 @@ fn container(instance: &Instance, entitlement: &Entitlement, reasons: &mut Reaso
                 format!("the anchor (process {}) ended", anchor.id),
             );
         }
-        // The runtime follows kubelet's entry before a VM that gives up vCPUs does.
-        let is_followed = matches!(entitlement, Entitlement::Shrinks(shrink) if shrink.entry == instance.origin_cpus);
+        // The runtime follows kubelet's entry before a VM does that gives up vCPUs, or has given them up just now.
+        let is_followed = match entitlement {
+            Entitlement::Shrinks(Shrink { entry, .. }) | Entitlement::Changed { entry, .. } => {
+                *entry == instance.origin_cpus
+            }
+            _ => false,
+        };
         if record.allocation.is_none() && instance.origin_cpus != record.entry && !is_followed {
             let text = format!(
                 "{} has cpuset.cpus {:?}, kubelet's entry was {}",

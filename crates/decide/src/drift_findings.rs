@@ -20,11 +20,12 @@ pub struct Finding {
     pub found: String,
 }
 
-/// What differs in an instance since the look that gave `before`. Nothing is compared when its record changed meanwhile.
-pub fn of_instance(before: &Instance, now: &Instance) -> Vec<Finding> {
+/// What differs in an instance since the look that gave `before`, whose container has this entry in kubelet's file. Nothing is compared when
+/// its record changed meanwhile.
+pub fn of_instance(before: &Instance, now: &Instance, entry: Option<&CpuSet>) -> Vec<Finding> {
     let mut findings = Vec::new();
     if before.populated && now.populated && before.tree == now.tree && before.record == now.record {
-        compare(before, now, &mut findings);
+        compare(before, now, entry, &mut findings);
     }
     findings
 }
@@ -82,7 +83,7 @@ pub fn of_outside(before: &BTreeMap<String, Outside>, now: &BTreeMap<String, Out
     now.iter().filter_map(differs).collect()
 }
 
-fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
+fn compare(before: &Instance, now: &Instance, entry: Option<&CpuSet>, findings: &mut Vec<Finding>) {
     let mut differ = |what: String, expected: String, found: String| {
         if expected != found {
             findings.push(Finding {
@@ -147,9 +148,10 @@ fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
         0.to_string(),
         moved.count().to_string(),
     );
-    // kubelet may resize the container; a list that differs from its entry was written by another program. A container
-    // that ended has no list.
-    if now.origin_procs.is_some() && now.origin_cpus != now.record.entry {
+    // kubelet may resize the container; a list that differs from its entry was written by another program. The record follows the entry, but
+    // not as long as the VM waits for its vCPUs to be unplugged. A container that ended has no list.
+    let is_kubelets = now.origin_cpus == now.record.entry || entry == Some(&now.origin_cpus);
+    if now.origin_procs.is_some() && !is_kubelets {
         differ(
             "cpuset.cpus of the container's own cgroup".into(),
             before.origin_cpus.to_string(),
@@ -180,13 +182,13 @@ mod tests {
             .unwrap()
             .threads
             .push(99);
-        assert_eq!(of_instance(before.first(), before.first()), []);
+        assert_eq!(of_instance(before.first(), before.first(), None), []);
         let mut found = before.clone();
         let vcpu = found.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
         vcpu.partition = "member".into();
         vcpu.threads.push(99);
         found.first_mut().vcpus[1].as_mut().unwrap().affinity = "2-3".parse().unwrap();
-        let told: Vec<(String, String, String)> = of_instance(before.first(), found.first())
+        let told: Vec<(String, String, String)> = of_instance(before.first(), found.first(), None)
             .into_iter()
             .map(|finding| (finding.what, finding.expected, finding.found))
             .collect();
@@ -202,12 +204,23 @@ mod tests {
     }
 
     #[test]
+    fn what_kubelet_wrote_is_no_drift_while_a_vm_waits_for_its_vcpus() {
+        let before = isolated();
+        let mut found = before.clone();
+        let fewer: CpuSet = "2".parse().unwrap();
+        found.first_mut().origin_cpus = fewer.clone();
+        let of = |entry: Option<&CpuSet>| of_instance(before.first(), found.first(), entry).len();
+        assert_eq!(of(Some(&fewer)), 0);
+        assert_eq!((of(Some(&before.first().record.entry)), of(None)), (1, 1));
+    }
+
+    #[test]
     fn a_thread_born_among_the_vcpus_is_no_drift() {
         let before = isolated();
         let mut found = before.clone();
         let vcpu = found.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
         vcpu.threads.push(99);
-        assert_eq!(of_instance(before.first(), found.first()), []);
+        assert_eq!(of_instance(before.first(), found.first(), None), []);
     }
 
     #[test]

@@ -67,6 +67,11 @@ pub(super) fn entry<'a>(state: &'a CpuManagerState, record: &Record) -> Option<&
     by_name().or_else(by_id)
 }
 
+/// The same where kubelet's file can be used.
+pub fn entry_of<'a>(kubelet: &'a Result<CpuManagerState, String>, record: &Record) -> Option<&'a CpuSet> {
+    entry(kubelet.as_ref().ok()?, record)
+}
+
 /// The CPUs of these that are in another pod's entry, and that pod.
 fn assigned_to_other(
     state: &CpuManagerState,

@@ -44,6 +44,8 @@ Exit codes:
        ledger verify: the ring was changed, or nothing that was given vouches
        for it
        evaluate: a pod does not fit
+       resize: the guest kept its vCPUs, or kubelet chose the CPUs, and nothing
+       was changed
        plan: the pod is not admitted, kubelet would not start, or the answer
        is unknown
   2    wrong usage, or VM matches more than one instance

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use stelia_decide::drift_findings::Finding;
+use stelia_decide::entitlement::entry_of;
 use stelia_decide::{Instance, drift_findings, limits_are_carried, pod_pool, too_much_memory};
 use stelia_kubelet::PodUid;
 use stelia_node::System;
@@ -101,7 +102,7 @@ impl Picture {
         let findings = if stale.ours {
             Vec::new()
         } else {
-            drift_findings::of_instance(known, &now)
+            drift_findings::of_instance(known, &now, entry_of(&self.snapshot.kubelet, &now.record))
         };
         let drifted = (!findings.is_empty()).then(|| (Box::new(known.clone()), findings));
         let everyone = self.put(policies, now);
@@ -135,7 +136,8 @@ impl Picture {
         let float = instance.inner.as_mut().and_then(|inner| inner.float.as_mut())?;
         float.cpus = now;
         let before = before?;
-        let findings = drift_findings::of_instance(&before, instance);
+        let entry = entry_of(&self.snapshot.kubelet, &instance.record);
+        let findings = drift_findings::of_instance(&before, instance, entry);
         Some((before, findings))
     }
 

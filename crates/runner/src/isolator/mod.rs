@@ -135,7 +135,11 @@ impl<'a, V: Vmm> Isolator<'a, V> {
                 }
                 Err(error) => {
                     self.resume().await;
-                    self.failed(&error).await;
+                    // vCPUs may have been unplugged between the look and the call.
+                    match self.vmm.threads().await {
+                        Ok(now) if now.vcpus != threads.vcpus => tracing::debug!("{error}; the threads have changed"),
+                        _ => self.failed(&error).await,
+                    }
                 }
             }
         }

@@ -323,6 +323,26 @@ async fn cpus_that_come_back_while_the_guest_gives_up_its_vcpus_are_used_again()
     bench.ordered(&["cont", &unplug(1), "stop", &plug(1), "cont"]).await;
 }
 
+/// The daemon refuses a thread that has ended.
+#[tokio::test]
+async fn vcpus_that_are_unplugged_while_they_are_attached_are_no_failure() {
+    let bench = Bench::of(Setup {
+        daemon: Some(Behaviour {
+            failing_attaches: 1,
+            ..Behaviour::default()
+        }),
+        files: &[("slots", "3"), ("vcpus", "3")],
+        ..Setup::default()
+    });
+    bench.calls.hangs.store(true, Ordering::Relaxed);
+    bench.is_attached(" 2:7002:").await;
+    bench.write("vcpus", "2");
+    bench.calls.hangs.store(false, Ordering::Relaxed);
+    bench.logged("guest running").await;
+    assert!(!bench.read("log").contains("next try in"), "{}", bench.read("log"));
+    assert_eq!(bench.state(|state| state.guest == "running").await.vcpus.len(), 2);
+}
+
 #[tokio::test]
 async fn vcpus_are_given_up_before_their_cpus_go() {
     let bench = bench(&[("slots", "3"), ("vcpus", "3")]);

@@ -50,7 +50,7 @@ impl Vm {
     }
 
     /// Two busy loops a CPU in system.slice, and nobody but the vCPUs on theirs: by the kernel's trace.
-    fn assert_no_other_task(&self, threads: &Threads) {
+    pub fn assert_no_other_task(&self, threads: &Threads) {
         let own = self.pod.exclusive();
         let noise = "for n in $(seq 16); do { while :; do :; done; } & done; wait";
         run(&["systemd-run", "--quiet", "--unit=noise", "sh", "-c", noise]);

@@ -9,6 +9,7 @@ mod in_place;
 mod life;
 mod passed_through;
 mod recorded;
+mod resize;
 mod runner;
 
 use std::cell::Cell;

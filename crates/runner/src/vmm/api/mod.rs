@@ -350,7 +350,8 @@ impl Vmm for ApiVmm {
         };
         match self.ask(&request).await {
             Ok(_) => {}
-            // Among others: the guest has not given up vCPUs that it was asked for before (status 429).
+            // The guest has not given up vCPUs that it was asked for before. That request stands, and Cloud Hypervisor takes no other.
+            Err(Error::ApiRefused { status: 429, .. }) if to < from => {}
             Err(error @ Error::ApiRefused { .. }) => return Ok(ResizeStart::Impossible(error.to_string())),
             Err(error) => return Err(error),
         }

@@ -242,6 +242,21 @@ async fn a_lost_answer_to_resume_is_made_good() {
     assert!(error.to_string().contains("vm.resume"), "{error}");
 }
 
+/// Cloud Hypervisor takes no request while its guest has vCPUs that it was asked for.
+#[tokio::test]
+async fn an_earlier_request_for_fewer_vcpus_stands() {
+    let pending = || answer("429", r#"["Too Many Requests"]"#);
+    let shape = answer("200", r#"{"config":{"cpus":{"boot_vcpus":1,"max_vcpus":3}}}"#);
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &[pending(), shape, pending()]);
+    let soon = std::time::Instant::now() + Duration::from_secs(10);
+    assert_eq!(fake.vmm.resize(2, 1, soon).await.unwrap(), ResizeStart::Begun(1));
+    let more = fake.vmm.resize(2, 3, soon).await.unwrap();
+    assert!(
+        matches!(&more, ResizeStart::Impossible(text) if text.contains("429")),
+        "{more:?}"
+    );
+}
+
 #[tokio::test]
 async fn each_is_ended_in_its_own_way() {
     let answers = [state("Running"), NO_CONTENT.into(), state("Paused"), NO_CONTENT.into()];

@@ -1,5 +1,6 @@
 //! With an API server: a VM's CPUs resized in place, with and without kubelet's gate for exclusive CPUs.
 
+mod command;
 mod server;
 
 use std::fs;
@@ -7,10 +8,11 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::frame::{beside_kubelet_undoing, change, state};
-use super::manifest::{INSTANCE, emulated_vm, of_kubelet};
+use super::manifest::{INSTANCE, emulated_vm, of_kubelet, pod, sleeper};
 use crate::support::host::{run, wait_until, wait_until_or};
-use crate::support::pods::Pod;
+use crate::support::pods::{Pod, Threads};
 use crate::support::promise::{assert_isolated, state as state_of};
+use command::Resize;
 use server::{ask, call, get};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -19,12 +21,14 @@ fn path() -> String {
     format!("{PODS}/vm")
 }
 
-/// The pod is deleted however a test ends: no manifest's removal would end it.
+/// The pods are deleted however a test ends: no manifest's removal would end it.
 struct Deleted;
 
 impl Drop for Deleted {
     fn drop(&mut self) {
-        let _ = call("DELETE", &path(), "application/json", &json!(null));
+        for name in ["vm", "other"] {
+            let _ = call("DELETE", &format!("{PODS}/{name}"), "application/json", &json!(null));
+        }
     }
 }
 
@@ -47,19 +51,6 @@ fn start_vm() -> Pod {
     pod
 }
 
-/// Asks for so many CPUs; the API server takes it, whatever kubelet does.
-fn resize(count: &str) {
-    let amounts = json!({"cpu": count});
-    let containers = json!([{"name": INSTANCE, "resources": {"requests": amounts, "limits": amounts}}]);
-    let patch = json!({"spec": {"containers": containers}});
-    ask(
-        "PATCH",
-        &format!("{}/resize", path()),
-        "application/strategic-merge-patch+json",
-        &patch,
-    );
-}
-
 /// A condition of the pod.
 fn condition(kind: &str) -> Option<Value> {
     let conditions = get(&path())?["status"]["conditions"].as_array()?.clone();
@@ -72,52 +63,152 @@ fn delete_vm(pod: &Pod) {
     wait_until("no instance", || state_of(pod).is_none().then_some(()));
 }
 
+/// The pod's CPUs as its specification has them, and how often that was changed.
+fn asked() -> (Value, Value) {
+    let pod = get(&path()).unwrap_or_default();
+    let requests = &pod["spec"]["containers"][0]["resources"]["requests"];
+    (requests["cpu"].clone(), pod["metadata"]["generation"].clone())
+}
+
+fn status() -> Value {
+    get(&path()).unwrap_or_default()["status"].clone()
+}
+
+/// Waits until kubelet puts the resize off, or refuses it, for this reason.
+fn until_pending(reason: &str, generation: &Value) {
+    let pending = wait_until_or(
+        &format!("kubelet says {reason}"),
+        || status()["conditions"].to_string(),
+        || {
+            let pending = condition("PodResizePending")?;
+            (pending["observedGeneration"] == *generation).then_some(pending)
+        },
+    );
+    println!("  kubelet says: {pending}");
+    assert_eq!(pending["reason"], reason, "{pending}");
+}
+
+/// Waits until kubelet has admitted a resize to so many CPUs. Not the limit tells: kubelet sets no quota where CPUs are exclusive, and goes on to
+/// report the former one.
+fn until_resized(cpus: u32) {
+    let seen = || status().to_string();
+    let expected = cpus.to_string();
+    wait_until_or("kubelet has resized", seen, || {
+        (status()["containerStatuses"][0]["resources"]["requests"]["cpu"] == *expected).then_some(())
+    });
+}
+
+/// A VM with 2 CPUs, and what there is of it before any resize.
+struct Started {
+    vm: Pod,
+    threads: Threads,
+    entries: Value,
+}
+
+impl Started {
+    /// Beside a kubelet with these settings more.
+    fn beside(settings: &Value) -> Self {
+        change(settings, &server::flags());
+        let vm = start_vm();
+        let (threads, entries) = (assert_isolated(&vm, 2), state()["entries"].clone());
+        Self { vm, threads, entries }
+    }
+
+    fn assert_as_before(&self) {
+        run(&["steliactl", "reconcile"]);
+        let vm = &self.vm.uid;
+        assert_eq!(state()["entries"][vm], self.entries[vm]);
+        assert_eq!(assert_isolated(&self.vm, 2).vcpus, self.threads.vcpus);
+    }
+
+    /// What is said of a resize that leaves the VM its CPUs, with this reason.
+    fn planned_in_vain(&self, cpus: u32, reason: &str) -> Resize {
+        let said = Resize::planned(&self.vm, cpus);
+        assert!(said.text.contains(reason) && !said.text.contains("plug"), "{said:?}");
+        assert_eq!(said.to, self.vm.exclusive().to_string(), "{said:?}");
+        said
+    }
+
+    /// The same of one that kubelet refuses or puts off, as it does then.
+    fn resize_in_vain(&self, cpus: u32, reason: &str) {
+        let said = self.planned_in_vain(cpus, reason);
+        said.assert_only_said_without_dry_run(asked);
+        said.carry_out().expect("kubectl");
+        until_pending(reason, &asked().1);
+        self.assert_as_before();
+    }
+
+    /// kubelet 1.36 admits it and leaves the container on the CPUs that it had.
+    fn resize(&self, cpus: u32) {
+        let said = Resize::planned(&self.vm, cpus);
+        let admits = "admits the resize and the container keeps its CPUs";
+        assert!(said.text.contains(admits) && said.to.is_empty(), "{said:?}");
+        said.assert_only_said_without_dry_run(asked);
+        said.carry_out().expect("kubectl");
+        until_resized(cpus);
+        println!("  resources: {}", status()["containerStatuses"][0]["resources"]);
+        for folder in [self.vm.origin(), self.vm.scope()] {
+            let weight = fs::read_to_string(folder.join("cpu.weight"));
+            println!("  {}: {weight:?}", folder.display());
+        }
+        self.assert_as_before();
+    }
+
+    /// More than the node has, and more than are free.
+    fn resize_to_too_many(&self) {
+        let mut other = pod("other", &[sleeper("other", "4", "64Mi")]);
+        other["spec"]["nodeName"] = "node".into();
+        other["spec"]["automountServiceAccountToken"] = false.into();
+        ask("POST", PODS, "application/json", &other);
+        let has_entry = || (state()["entries"].as_object()?.len() == 2).then_some(());
+        wait_until_or("the other pod has its CPUs", || state().to_string(), has_entry);
+        let said = self.planned_in_vain(7, "can have 6 CPUs of this node");
+        let refused = said.carry_out().expect_err("the API server refuses");
+        assert!(refused.contains("enough allocatable resources"), "{refused}");
+        self.assert_as_before();
+        self.resize_in_vain(4, "Deferred");
+        let other = format!("{PODS}/other");
+        call("DELETE", &other, "application/json", &json!(null)).expect("an answer");
+        wait_until("the other pod is gone", || get(&other).is_none().then_some(()));
+    }
+
+    fn end(&self) {
+        println!("{}", run(&["steliactl", "verify"]));
+        delete_vm(&self.vm);
+    }
+}
+
+/// What `steliactl resize` says of it, and what becomes of it when the command that it prints is run.
 #[test]
 fn a_resize_in_place_is_refused_without_the_gate_and_moves_no_cpu_with_it() {
     server::prepare();
     beside_kubelet_undoing(&json!({}), "", server::stop, || {
         server::start();
         let _deleted = Deleted;
-        change(&json!({}), &server::flags());
-        let vm = start_vm();
-        let before = assert_isolated(&vm, 2);
-        let entries = state()["entries"].clone();
-        resize("3");
-        let refused = wait_until("kubelet refuses", || condition("PodResizePending"));
-        println!("  without the gate: {refused}");
-        assert_eq!(refused["reason"], "Infeasible", "{refused}");
-        run(&["steliactl", "reconcile"]);
-        assert_eq!(state()["entries"], entries);
-        assert_eq!(assert_isolated(&vm, 2).vcpus, before.vcpus);
-        delete_vm(&vm);
+        let started = Started::beside(&json!({}));
+        started.resize_in_vain(3, "Infeasible");
+        started.resize_in_vain(1, "Infeasible");
+        started.end();
 
-        let gate = json!({"featureGates": {"InPlacePodVerticalScalingExclusiveCPUs": true}});
-        change(&gate, &server::flags());
-        let vm = start_vm();
-        let before = assert_isolated(&vm, 2);
-        let entries = state()["entries"].clone();
-        resize("3");
-        let status = || get(&path()).unwrap_or_default()["status"].clone();
-        // Not the limit: kubelet sets no quota where CPUs are exclusive, and goes on to report the former one.
-        let requested = || status()["containerStatuses"][0]["resources"]["requests"]["cpu"] == "3";
-        wait_until_or(
-            "kubelet has resized",
-            || status().to_string(),
-            || requested().then_some(()),
-        );
-        let said = status();
-        println!("  with the gate: {}", said["containerStatuses"][0]["resources"]);
-        println!("  conditions: {}", said["conditions"]);
-        println!("  entries: {entries} before, {} after", state()["entries"]);
-        for folder in [vm.origin(), vm.scope()] {
-            let weight = fs::read_to_string(folder.join("cpu.weight"));
-            println!("  {}: {weight:?}", folder.display());
-        }
-        // kubelet 1.36 admits it and leaves the container on the CPUs that it had.
-        assert_eq!(state()["entries"], entries);
-        run(&["steliactl", "reconcile"]);
-        assert_eq!(assert_isolated(&vm, 2).vcpus, before.vcpus);
-        println!("{}", run(&["steliactl", "verify"]));
-        delete_vm(&vm);
+        let mut gate = json!({"featureGates": {"InPlacePodVerticalScalingExclusiveCPUs": true}});
+        let started = Started::beside(&gate);
+        started.resize(3);
+        started.resize(1);
+        started.resize_to_too_many();
+        started.end();
+
+        // kubelet 1.36 has no hint for a container that has another number of CPUs than it asks for.
+        gate["topologyManagerPolicy"] = "restricted".into();
+        let started = Started::beside(&gate);
+        started.resize_in_vain(4, "Deferred");
+        started.resize_in_vain(1, "Deferred");
+        started.end();
+
+        gate["topologyManagerPolicy"] = "none".into();
+        gate["cpuManagerPolicyOptions"] = json!({"full-pcpus-only": "true"});
+        let started = Started::beside(&gate);
+        started.resize_in_vain(3, "Deferred");
+        started.resize_in_vain(1, "Deferred");
+        started.end();
     });
 }

@@ -1,0 +1,178 @@
+//! A guest of Cloud Hypervisor whose vCPUs follow its container's CPUs: `vm.resize` by the runner (`docs/resize.md`).
+
+use serde_json::{Value, json};
+use stelia_cpus::CpuSet;
+
+use super::guest::SERIAL;
+use super::{SOCKET, Threads, Vm, Vmm, Way};
+use crate::adopted::journal;
+use crate::contained::{configure, unconfigure};
+use crate::kvm::needs_kvm;
+use crate::real::program;
+use crate::resize::{
+    INITRAMFS, ROUNDS, entered, identities, make_linux, record_entries, resize, said, topology, until_guest_has,
+    with_two_more,
+};
+use crate::support::guest::Accel;
+use crate::support::host::{cpus, read, wait_until_or};
+use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, alive};
+use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::promise::describe;
+
+/// The guest has no driver that hears of plugged and unplugged CPUs, and works on.
+const DEAF: &str = "initcall_blacklist=ged_driver_init";
+
+/// `src/journal.rs`
+const SHRINKS: &str = "6e0b94d2c7a14f5e83d1b50fa92c7e61";
+const DRIFT: &str = "8e5be1c0b4a84b3f9d2a6f0c7d1e4a52";
+const DEGRADED: &str = "fd923e76039b4c51ad3036c89ae67172";
+
+impl Vm {
+    /// So many vCPUs on as many CPUs, of 4 on 2 cores.
+    fn resizable(name: &str, vcpus: usize, kernel_words: &str) -> Self {
+        make_linux();
+        let vmm = Vmm::CloudHypervisor;
+        let file = program(vmm.name()).display().to_string();
+        let runner = ["stelia-runner", "run", "--api-socket", SOCKET, "--", &file];
+        let boot = format!("boot={vcpus},max=4,topology=2:2:1:1");
+        let serial = format!("file={SERIAL}");
+        let words = [
+            ["--kernel", KERNEL],
+            ["--initramfs", INITRAMFS],
+            ["--cmdline", kernel_words],
+            ["--cpus", &boot],
+            ["--memory", "size=128M"],
+            ["--serial", &serial],
+            ["--console", "off"],
+        ];
+        let count = vcpus.to_string();
+        let options = [Accel::Kvm.device(), &["--cpus", &count]].concat();
+        let pod = Pod::start(name, &options, &[&runner[..], &words.concat()].concat());
+        let vm = Self::of(vmm, Way::Runner, pod);
+        vm.until_has("boot", vcpus);
+        vm.until_ready();
+        vm
+    }
+
+    /// kubelet gives the container these CPUs.
+    fn resize_container(&mut self, set: &CpuSet) {
+        self.pod = resize(&self.pod, &set.to_string());
+    }
+
+    /// Waits until there are so many vCPUs, isolated, and the guest has as many CPUs.
+    fn until_has(&self, step: &str, vcpus: usize) -> Threads {
+        let threads = self.until_isolated(step, vcpus);
+        until_guest_has(&self.pod, vcpus);
+        threads
+    }
+
+    fn until_runner_says(&self, from: usize, to: usize, outcome: &str) {
+        let expected = json!({"from": from, "to": to, "outcome": outcome});
+        let seen = || format!(": {}\n{}", self.runner_says(), self.pod.logs());
+        wait_until_or(&format!("the runner says {expected}"), seen, || {
+            (self.runner_says()["resize"] == expected).then_some(())
+        });
+    }
+
+    fn shown(&self) -> Value {
+        describe()["node"]["instances"][&self.pod.uid].clone()
+    }
+}
+
+/// The siblings of each CPU in the guest.
+fn siblings(lists: &[&str]) -> Vec<String> {
+    lists.iter().map(|list| (*list).to_owned()).collect()
+}
+
+#[test]
+fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
+    needs_kvm();
+    on_node_undoing(unconfigure, || {
+        // On an emulated node a guest under load takes up to some ten seconds to give up a CPU.
+        configure("unplug-timeout-s = 60\n");
+        let mut vm = Vm::resizable("cloud-hypervisor-grows", 2, KERNEL_WORDS);
+        let (small, first) = (vm.pod.exclusive(), vm.threads());
+        let large = with_two_more(&small);
+        for round in 1..=ROUNDS {
+            record_entries(2);
+            vm.resize_container(&large);
+            let grown = vm.until_has(&format!("round {round}, 4 CPUs"), 4);
+            let entered = entered();
+            // The new ones did not run guest code anywhere else, not even before they were pinned.
+            assert!(
+                !entered.is_empty() && entered.is_subset(&large),
+                "{entered}\n{}",
+                vm.pod.logs()
+            );
+            assert!(identities(&first.vcpus).is_subset(&identities(&grown.vcpus)));
+            assert_eq!(topology(&vm.pod), (1, 2, siblings(&["0-1", "0-1", "2-3", "2-3"])));
+            vm.until_runner_says(2, 4, "done");
+            vm.assert_no_other_task(&grown);
+
+            vm.resize_container(&small);
+            let shrunk = vm.until_has(&format!("round {round}, 2 CPUs"), 2);
+            assert_eq!(identities(&shrunk.vcpus), identities(&first.vcpus));
+            assert_eq!(topology(&vm.pod), (1, 1, siblings(&["0-1", "0-1"])));
+            vm.until_runner_says(4, 2, "done");
+            vm.assert_no_other_task(&shrunk);
+        }
+        assert_eq!(journal(SHRINKS, &vm.pod).len(), ROUNDS, "it waited for its guest");
+        for text in journal(DEGRADED, &vm.pod) {
+            println!("  {text}");
+            assert!(!text.contains("vCPUs share"), "{text}");
+        }
+        let drift = journal(DRIFT, &vm.pod);
+        assert_eq!(drift, Vec::<String>::new(), "kubelet is no other program");
+        for line in vm.pod.logs().lines().filter(|line| line.contains("was paused for")) {
+            println!("  {line}");
+        }
+    });
+}
+
+#[test]
+fn a_guest_of_cloud_hypervisor_that_keeps_its_vcpus_shares_the_cpus_that_are_left() {
+    needs_kvm();
+    on_node_undoing(unconfigure, || {
+        let mut vm = Vm::resizable("cloud-hypervisor-keeps", 4, &format!("{KERNEL_WORDS} {DEAF}"));
+        let (all, before) = (vm.pod.exclusive(), vm.threads());
+        let few: CpuSet = all.iter().take(2).collect();
+        for round in 1..=2 {
+            vm.resize_container(&few);
+            let seen = || format!(": {}\n{}", vm.shown(), vm.pod.logs());
+            wait_until_or("it waits for its guest", seen, || {
+                (!vm.shown()["pending_resize"].is_null()).then_some(())
+            });
+            println!("  while it waits: {}", vm.shown()["pending_resize"]);
+            wait_until_or("the runner says that the guest refused", seen, || {
+                let refused = vm.pod.logs().matches("the guest gave up 0 of the 2 vCPUs").count();
+                (refused == round).then_some(())
+            });
+            vm.until_runner_says(4, 2, "refused");
+            wait_until_or("the CPUs are left", seen, || {
+                (cpus(&read(vm.pod.vcpu().join("cpuset.cpus.effective"))) == few).then_some(())
+            });
+            let reason = "the guest did not give up vCPUs in time";
+            wait_until_or("it is degraded", seen, || {
+                vm.shown()["degraded"][0].as_str()?.contains(reason).then_some(())
+            });
+            let told = journal(DEGRADED, &vm.pod);
+            let told: Vec<_> = told.iter().filter(|text| text.contains(reason)).collect();
+            println!("  the journal says: {told:?}");
+            assert_eq!(told.len(), round, "{told:?}");
+            let now = vm.threads();
+            assert_eq!(identities(&now.vcpus), identities(&before.vcpus));
+            for thread in &now.vcpus {
+                assert!(thread.allowed.is_subset(&few), "{thread:?}");
+            }
+            // It runs on, with all of its CPUs.
+            let signs = alive(&vm.pod);
+            wait_until_or("the guest lives", seen, || (alive(&vm.pod) > signs + 1).then_some(()));
+            assert_eq!(said(&vm.pod).map(|(online, _)| online.len()), Some(4));
+            vm.assert_no_other_task(&now);
+            // Given back, each has its own again.
+            vm.resize_container(&all);
+            let now = vm.until_has(&format!("round {round}, all CPUs again"), 4);
+            assert_eq!(identities(&now.vcpus), identities(&before.vcpus));
+        }
+    });
+}
