@@ -105,7 +105,7 @@ _stelia__runner() {
             return 0
             ;;
         stelia__subcmd__runner__subcmd__attach)
-            opts="-h --qmp --pid --socket --require-isolation --iothread-cpus --resize --guest-agent --grace --register-timeout --state-dir --pod-uid --cpuset --latency --cache-class --qos --cpus --cpu-bind-policy --required-cpu-bind-policy --cpu-limit --cpu-exclusive-policy --numa-allocate-strategy --numa-topology-alignment-policy --resource-spec --resource-status --log-format --help"
+            opts="-h --qmp --pid --socket --require-isolation --iothread-cpus --resize --resize-memory --memory-limit --guest-agent --grace --register-timeout --state-dir --pod-uid --cpuset --latency --cache-class --qos --cpus --cpu-bind-policy --required-cpu-bind-policy --cpu-limit --cpu-exclusive-policy --numa-allocate-strategy --numa-topology-alignment-policy --resource-spec --resource-status --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -132,6 +132,14 @@ _stelia__runner() {
                     return 0
                     ;;
                 --resize)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --resize-memory)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --memory-limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -379,7 +387,7 @@ _stelia__runner() {
             return 0
             ;;
         stelia__subcmd__runner__subcmd__run)
-            opts="-h --qmp --api-socket --vmm --fd --helper --helpers --socket --require-isolation --iothread-cpus --resize --guest-agent --grace --register-timeout --state-dir --pod-uid --cpuset --latency --cache-class --qos --cpus --cpu-bind-policy --required-cpu-bind-policy --cpu-limit --cpu-exclusive-policy --numa-allocate-strategy --numa-topology-alignment-policy --resource-spec --resource-status --log-format --help"
+            opts="-h --qmp --api-socket --vmm --fd --helper --helpers --socket --require-isolation --iothread-cpus --resize --resize-memory --memory-limit --guest-agent --grace --register-timeout --state-dir --pod-uid --cpuset --latency --cache-class --qos --cpus --cpu-bind-policy --required-cpu-bind-policy --cpu-limit --cpu-exclusive-policy --numa-allocate-strategy --numa-topology-alignment-policy --resource-spec --resource-status --log-format --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -422,6 +430,14 @@ _stelia__runner() {
                     return 0
                     ;;
                 --resize)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --resize-memory)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --memory-limit)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

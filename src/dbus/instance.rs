@@ -107,6 +107,11 @@ fn vcpus(instance: &model::Instance) -> Vec<(u32, u32, u32)> {
     placement(threads.map(|thread| (thread.role, thread.task.id, thread.cpu)))
 }
 
+/// The value of the property MemoryLimit.
+fn memory_limit(instance: &model::Instance) -> u64 {
+    instance.memory_limit.unwrap_or(u64::MAX)
+}
+
 /// The value of the property PendingResize.
 fn pending_resize(instance: &model::Instance) -> (u32, u32, u64) {
     let none = (0, 0, 0);
@@ -116,7 +121,7 @@ fn pending_resize(instance: &model::Instance) -> (u32, u32, u64) {
 }
 
 /// The properties that may change, with the values that the getters below return.
-pub(super) const PROPERTIES: [Property<model::Instance>; 11] = [
+pub(super) const PROPERTIES: [Property<model::Instance>; 12] = [
     ("State", |one| one.state.name().into()),
     ("Degraded", |one| {
         let reasons = one.degraded.iter().map(Reason::to_string);
@@ -124,6 +129,7 @@ pub(super) const PROPERTIES: [Property<model::Instance>; 11] = [
     }),
     ("ExclusiveCPUs", |one| one.exclusive.to_string().into()),
     ("FloatCPUs", |one| one.float.to_string().into()),
+    ("MemoryLimit", |one| memory_limit(one).into()),
     ("MemoryNodes", |one| one.mems.as_str().into()),
     ("Partition", |one| one.partition.as_str().into()),
     ("Placement", |one| one.placement.name().into()),
@@ -356,6 +362,11 @@ impl Instance {
     #[zbus(property)]
     fn isolated_timestamp(&self) -> u64 {
         self.show(|view| view.isolated_us)
+    }
+
+    #[zbus(property)]
+    fn memory_limit(&self) -> u64 {
+        self.show(memory_limit)
     }
 
     #[zbus(property)]

@@ -87,6 +87,7 @@ mod tests {
                 },
                 guest_node: None,
             }],
+            memory_limit: Some(1 << 30),
             pending_resize: Some(model::PendingResize {
                 from: 4,
                 to: 2,

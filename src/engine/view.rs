@@ -118,9 +118,16 @@ pub(super) fn instance(
         origin: record.origin.clone(),
         registered_us: record.registered_us,
         isolated_us: record.isolated_us,
+        memory_limit: memory_limit(instance),
         vcpus: model::PinnedThread::of(record),
         pending_resize: pending_resize(instance, &assessment.entitlement, unplug_deadline_us, former),
     }
+}
+
+/// The scope's limit is the higher one while a new, lower one does not fit, and the lower one until a higher one was applied.
+fn memory_limit(instance: &Instance) -> Option<u64> {
+    let origin = instance.origin_limits.as_ref().and_then(|limits| limits.memory_max);
+    origin.into_iter().chain(instance.scope_limits.memory_max).min()
 }
 
 /// It ends when the record has the CPUs that remain: who reads both finds no moment at which the instance neither has fewer nor waits.

@@ -35,6 +35,7 @@ mod libvirt;
 mod life;
 mod limits;
 mod locality;
+mod memory;
 mod metrics;
 mod migration;
 mod movers;

@@ -54,6 +54,8 @@ pub struct Instance {
     pub registered_us: u64,
     /// When its vCPUs were isolated; 0 before.
     pub isolated_us: u64,
+    /// How much memory it may use, bytes: the lesser of its container's limit and of its scope's. `None`: there is no limit.
+    pub memory_limit: Option<u64>,
     /// The vCPU threads, and I/O threads that are pinned.
     pub vcpus: Vec<PinnedThread>,
     /// It keeps CPUs that its container no longer has while vCPUs are unplugged; `None` otherwise.

@@ -13,7 +13,8 @@
 //! | `isolator` | isolates the VM, lets the guest run, and follows what changes |
 //! | `daemon` | a client of the daemon's socket |
 //! | [`qmp`], `vmm` | QEMU's commands and events, its guest agent; a VM's threads, start and end, by QMP, an HTTP API or names of threads |
-//! | `resize`, `pause_mark` | how many vCPUs a VM has whose number of CPUs changes; that its guest is paused for new ones |
+//! | `resize`, `memory` | how many vCPUs a VM has whose number of CPUs changes; how much memory one whose limit does |
+//! | `pause_mark` | that the guest is paused for new vCPUs |
 //! | `helpers` | programs beside the VMM |
 //! | `anchor`, `children`, `signals`, `terminal` | the placeholder process; what PID 1 must do |
 //! | `state`, `readiness` | the runner's state; what it means to a readiness or liveness probe |
@@ -34,6 +35,7 @@ mod helpers;
 mod install;
 mod isolator;
 mod log;
+mod memory;
 mod pause_mark;
 mod probe;
 pub mod qmp;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stelia_allocator::Qos;
 
+use super::memory::MemoryResize;
 use super::resize::Resize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +99,9 @@ pub(crate) struct RunnerState {
     /// The last change of the number of vCPUs that followed the CPUs.
     #[serde(default)]
     pub(crate) resize: Option<Resize>,
+    /// The last change of the guest's memory that followed the memory limit.
+    #[serde(default)]
+    pub(crate) memory_resize: Option<MemoryResize>,
     /// (vCPU, thread id on the host, CPU) as attached; the CPU is `None` if the vCPU is not pinned.
     pub(crate) vcpus: Vec<(u32, u32, Option<u32>)>,
     /// QEMU's I/O threads by id, each with its thread id in the container.
@@ -119,6 +123,7 @@ impl RunnerState {
             paused_start,
             window: None,
             resize: None,
+            memory_resize: None,
             vcpus: Vec::new(),
             iothreads: BTreeMap::new(),
             helpers: BTreeMap::new(),

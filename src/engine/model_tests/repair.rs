@@ -212,13 +212,18 @@ async fn a_memory_limit_below_what_the_vm_holds_waits_until_it_fits() {
     let (pod, _) = node.isolated(1, "2-3").await;
     let limit = |bytes: &str| node.model.meddle(&pod.origin, File::MemoryMax, bytes).unwrap();
     let reasons = || node.handle.view().instances[&pod.uid].degraded.clone();
+    let shown = || node.handle.view().instances[&pod.uid].memory_limit;
+    assert_eq!(shown(), None);
     limit("4096000");
     node.reconcile().await;
     assert_eq!(node.read(&scope(&pod), File::MemoryMax), "4096000");
+    assert_eq!(shown(), Some(4_096_000));
     node.model.uses_memory(&scope(&pod), 3_000_000).unwrap();
     limit("2048000");
     node.reconcile().await;
     assert_eq!(node.read(&scope(&pod), File::MemoryMax), "4096000");
+    // Who gives up memory has to know.
+    assert_eq!(shown(), Some(2_048_000));
     let told = joined(&reasons());
     assert!(
         told.contains("2048000") && told.contains("3000000") && told.contains("4096000"),
@@ -237,5 +242,6 @@ async fn a_memory_limit_below_what_the_vm_holds_waits_until_it_fits() {
     node.reconcile().await;
     node.reconcile().await;
     assert_eq!(node.read(&scope(&pod), File::MemoryMax), "8192000");
+    assert_eq!(shown(), Some(8_192_000));
     node.check().await;
 }

@@ -105,7 +105,9 @@ kubelet-standin: plays kubelet and containerd on the test node
   pod delete NAME [--grace SECONDS] [--gap SECONDS]  SIGTERM, wait (default 30), SIGKILL (with 0 at once), clean up, give the CPUs back
   pod restart NAME                                   a new container in the same pod with the same CPUs, as kubelet after a crash
   pod resize NAME [--cpuset LIST] [--memory SIZE] [--cpu-limit N | Nm]
-                                                     a resize in place: kubelet's file, then the running container
+                                                     a resize in place: kubelet's files, then the running container. A memory limit below
+                                                     what the pod uses is refused, as kubelet does until it fits
+      --delay SECONDS                                fewer CPUs are allocated so long before the entry has them (KEP-6122)
   pod wait NAME [--timeout SECONDS]                  wait for the container's end and print its exit code (124: still running)
   pod list [--json]                                  all pods
   pod show NAME [--json]                             one pod: uid, container, id, cgroup, pid, cpus, log, status
@@ -382,6 +384,52 @@ class State:
         # For a moment the CPUs are in the pool and the pod's: so it is with kubelet.
         if self.pods.pop(uid, None) is not None:
             self.write()
+
+
+class PodResources:
+    """allocated_pods_state and actuated_pods_state, as of kubelet 1.33: what it admitted, at a start and at a resize, and what the
+    runtime has taken of that. Both differ while a resize is under way."""
+
+    FILES = {"allocated": "allocated_pods_state", "actuated": "actuated_pods_state"}
+
+    def __init__(self, kind):
+        self.path = Path((RUN / "root").read_text()) / self.FILES[kind]
+        self.entries = {}
+        with contextlib.suppress(FileNotFoundError):
+            self.entries = json.loads(json.loads(self.path.read_text())["data"]).get("entries") or {}
+
+    @classmethod
+    def record(cls, pod, *kinds):
+        for kind in kinds:
+            one = cls(kind)
+            containers = one.entries.setdefault(pod["uid"], {"ContainerResources": {}})["ContainerResources"]
+            containers[pod["container"]] = cls.of(pod)
+            one.write()
+
+    @classmethod
+    def forget(cls, pod):
+        for kind in cls.FILES:
+            one = cls(kind)
+            containers = one.entries.get(pod["uid"], {}).get("ContainerResources", {})
+            containers.pop(pod["container"], None)
+            if not containers:
+                one.entries.pop(pod["uid"], None)
+            one.write()
+
+    @staticmethod
+    def of(pod):
+        """A guaranteed container's requests are its limits. Of others only the limits are known here."""
+        options = pod["options"]
+        cpu = str(len(parse_cpus(pod["cpus"]))) if pod["cpus"] else options["limit"] and f"{options['limit']}m"
+        limits = {"cpu": cpu or None, "memory": options["memory"] and str(size(options["memory"]))}
+        limits = {name: value for name, value in limits.items() if value}
+        resources = {"limits": limits, "requests": limits if pod["qos"] == "guaranteed" else {}}
+        return {name: value for name, value in resources.items() if value}
+
+    def write(self):
+        pods = {uid: self.entries[uid] for uid in sorted(self.entries)}
+        data = compact({"entries": pods} if pods else {})
+        write_file(self.path, compact({"data": data, "checksum": data_checksum(data)}))
 
 
 MEMORY_RESERVED = 100 << 20  # kubelet's default for memory.available, on the first NUMA node
@@ -1260,7 +1308,9 @@ def do_pod_start(args):
             "name": args.name, "uid": uid, "container": args.container, "qos": args.qos, "sandbox": os.urandom(32).hex(),
             "cpus": format_cpus(cpus) if pinned else None, "pool": pool, "options": options,
         }  # fmt: skip
+        PodResources.record(pod, "allocated")
         start_container(pod, options, runs_on(pod, state))
+        PodResources.record(pod, "actuated")
         if args.qos == "burstable":
             weigh_burstable()
     except BaseException:
@@ -1496,22 +1546,48 @@ def do_pod_delete(args):
         if pod["container"] in state.entries.get(pod["uid"], {}):  # a job may have removed it by hand
             state.remove(pod["uid"], args.gap, None if last else pod["container"])
     remove_folder(pod_dir(args.name))
+    PodResources.forget(pod)
     if pod["cpus"] or pod["pool"]:
         update_shared(State().default)
 
 
+def refuse_less_than_used(pod, limit):
+    """kubelet lowers no limit below what is used, which it asks the runtime for, and tries again at its next look."""
+    problems = []
+    whole = CGROUP / slice_path(pod["qos"], pod["uid"])
+    named = ((whole, "pod"), (CGROUP / pod["cgroup"], f'container "{pod["container"]}"'))
+    for folder, name in named:
+        used = int((folder / "memory.current").read_text())
+        if used >= limit:
+            problems.append(f"attempting to set {name} memory limit ({limit}) below current usage ({used})")
+    if problems:
+        raise Problem(f"cannot decrease memory limits: [{', '.join(problems)}]")
+
+
 def do_pod_resize(args):
-    """A resize in place: kubelet's file first, then the container."""
+    """A resize in place: kubelet's files first, then the container."""
     pod = load(args.name)
-    argv = []
+    argv, fewer, less = [], False, None
     if args.cpuset:
         if not pod["cpus"] or not State().static:
             raise Problem(f"{args.name} has no CPUs of its own")
         cpus = parse_cpus(args.cpuset)
-        State().resize(pod["uid"], pod["container"], cpus, args.gap)
+        fewer = len(cpus) < len(parse_cpus(pod["cpus"]))
         pod["cpus"] = format_cpus(cpus)
-        save(pod)
+    if args.memory:
+        limit = size(args.memory)
+        before = (CGROUP / pod["cgroup"] / "memory.max").read_text().strip()
+        less = limit if before == "max" or limit < int(before) else None
+        pod["options"]["memory"] = args.memory
+    PodResources.record(pod, "allocated")
+    if less is not None:
+        refuse_less_than_used(pod, less)
+    if args.delay and fewer:
+        time.sleep(args.delay)
+    if args.cpuset:
+        State().resize(pod["uid"], pod["container"], cpus, args.gap)
         argv += ["--cpuset-cpus", pod["cpus"]]
+    save(pod)
     if args.memory:
         # The pod's cgroup and the container's.
         own = pod_slice(pod["qos"], pod["uid"])[1]
@@ -1522,6 +1598,7 @@ def do_pod_resize(args):
         limit_slice(pod_slice(pod["qos"], pod["uid"])[1], limit)
         argv += ["--cpu-quota", str(cpu_quota(limit)), "--cpu-period", str(PERIOD)]
     run(*runtime(pod), "update", *argv, pod["id"])
+    PodResources.record(pod, "actuated")
     if args.cpuset:
         update_shared(State().default)
 
@@ -1671,6 +1748,7 @@ def parser():
     one.add_argument("--cpuset")
     one.add_argument("--memory")
     one.add_argument("--cpu-limit")
+    one.add_argument("--delay", type=float, default=0)
     one.add_argument("--gap", type=float, default=0.04)
     one = verb(pod, "delete", do_pod_delete, "name", lock=True)
     one.add_argument("--grace", type=float, default=30)

@@ -53,6 +53,12 @@ vCPUs. If it does not, all vCPUs share the CPUs that are left, or, where steliad
 chose the CPUs, the VM keeps its CPUs. --guest-agent is the socket of a chardev
 of org.qemu.guest_agent.0.
 
+With --resize-memory=yes, the guest's memory follows the VM's memory limit, by
+the same amount: in QEMU by virtio-mem devices with an id or else by a balloon,
+in Cloud Hypervisor by hotplug_size of --memory or else by --balloon. It is not
+more than the device has, and not less than the guest was booted with; a guest
+that does not follow is not asked again. The runner's state has the outcome.
+
 A helper starts before the VMM, or when the VMM answers. When a helper ends, it
 is started again (after 0.5 s, then at growing intervals of at most 30 s), or
 the guest is shut down (exit code 70), or nothing happens, as on-exit says. With

@@ -167,6 +167,13 @@ pub(crate) struct CommonOptions {
     /// Plug and unplug vCPUs when the number of the container's exclusive CPUs changes, as far as the VMM and the guest can
     #[arg(long, value_name = "yes|no", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
     pub(crate) resize: bool,
+    /// Change the guest's memory with the VM's memory limit, by virtio-mem or a balloon if the VMM has one that no other program uses
+    #[arg(long, value_name = "yes|no", default_value = "no", action = clap::ArgAction::Set, value_parser = yes_or_no)]
+    pub(crate) resize_memory: bool,
+    /// With --resize-memory: file of a downward API volume with limits.memory of the container, in bytes. The guest gives up memory as soon
+    /// as that is lower, before kubelet lowers the limit
+    #[arg(long, value_name = "FILE")]
+    pub(crate) memory_limit: Option<PathBuf>,
     /// QEMU: the socket of its guest agent, which only the runner uses. The guest takes vCPUs offline by it before they are unplugged
     #[arg(long, value_name = "PATH", requires = "qmp")]
     pub(crate) guest_agent: Option<PathBuf>,
@@ -212,6 +219,12 @@ impl CommonOptions {
     pub(crate) fn read_annotations(&mut self) -> Result<(), Error> {
         let (spec, status) = (self.resource_spec.as_deref(), self.resource_status.as_deref());
         annotations::add(&mut self.allocation, spec, status)
+    }
+
+    /// The container's memory limit as the file of `--memory-limit` has it.
+    pub(crate) fn announced_memory_limit(&self) -> Option<u64> {
+        let text = std::fs::read_to_string(self.memory_limit.as_deref()?).ok()?;
+        text.trim().parse().ok()
     }
 
     /// The arguments of RegisterInstance.

@@ -149,6 +149,18 @@ impl Daemon {
         }
     }
 
+    /// How many bytes of memory the instance may use; `None` if there is no limit, or if the daemon is older than the property.
+    pub(crate) async fn memory_limit(&mut self, instance: &OwnedObjectPath) -> Result<Option<u64>, Error> {
+        let proxy = self.instance(instance).await?;
+        match proxy.inner().get_property::<u64>("MemoryLimit").await {
+            Ok(limit) => Ok(Some(limit).filter(|limit| *limit < u64::MAX)),
+            Err(error) => match self.failed("Get MemoryLimit", &error) {
+                Error::Refused { name, .. } if name.ends_with(".UnknownProperty") => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
+
     pub(crate) async fn degraded(&mut self, instance: &OwnedObjectPath) -> Result<Vec<String>, Error> {
         let proxy = self.instance(instance).await?;
         proxy.degraded().await.map_err(|e| self.failed("Get Degraded", &e))

@@ -5,6 +5,7 @@
 
 mod daemon_events;
 mod hold;
+mod memory;
 mod resizing;
 mod text;
 
@@ -19,6 +20,7 @@ use self::hold::HoldOutcome;
 use super::cli::CommonOptions;
 use super::daemon::Daemon;
 use super::error::Error;
+use super::memory::MemoryResizer;
 use super::pause_mark::PauseMark;
 use super::qmp::Vcpu;
 use super::readiness::in_words;
@@ -72,6 +74,9 @@ pub(crate) struct Isolator<'a, V> {
     resizer: Resizer,
     /// CPUs that the VM is about to lose.
     pending: Option<CpuLoss>,
+    /// The daemon's limit of the VM's memory, bytes.
+    memory_limit: Option<u64>,
+    memory: MemoryResizer,
     /// Since when the guest is paused for its new vCPUs.
     paused: Option<std::time::Instant>,
     released: bool,
@@ -108,6 +113,8 @@ impl<'a, V: Vmm> Isolator<'a, V> {
             cpus_changed: false,
             resizer: Resizer::default(),
             pending: None,
+            memory_limit: None,
+            memory: MemoryResizer::default(),
             paused,
             released: false,
             held: HoldOutcome::NotYet,
@@ -152,6 +159,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
         self.note_vcpus(threads).await;
         self.release().await?;
         self.resume().await;
+        self.follow_memory().await;
         self.resize().await
     }
 
@@ -343,7 +351,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
             let is_reported = self.vmm.reports_every_change() || (settled && !threads.may_grow);
             let deadline = self.resizer.deadline().map(Instant::from_std);
             let waits = self.paused.is_some() || self.resizer.step().is_some();
-            let is_quiet = is_reported && deadline.is_none() && !waits;
+            let is_quiet = is_reported && deadline.is_none() && !waits && !self.is_memory_watched();
             let interval = if is_quiet { Duration::MAX } else { POLL_INTERVAL };
             let may_change = threads.may_grow || deadline.is_some();
             let followed = self.is_followed();
@@ -359,6 +367,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
                             return;
                         }
                     }
+                    Ok(Change::Memory) => self.follow_memory().await,
                     Err(error) => {
                         tracing::warn!("{error}; connecting again");
                         self.vmm.disconnect();
@@ -375,9 +384,12 @@ impl<'a, V: Vmm> Isolator<'a, V> {
                         return;
                     }
                     self.request_again().await;
+                    self.note_memory_limit();
+                    self.follow_memory().await;
                 }
                 event = self.daemon.event(), if followed => {
                     self.on_event(event).await;
+                    self.follow_memory().await;
                     if self.cpus_changed || self.is_resize_due() {
                         return;
                     }

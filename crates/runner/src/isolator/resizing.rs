@@ -23,6 +23,7 @@ impl<V: Vmm> Isolator<'_, V> {
         &mut self,
         instance: &OwnedObjectPath,
     ) -> Result<Option<(String, String)>, Error> {
+        self.query_memory_limit(instance).await;
         if !self.options.common.resize {
             return self.daemon.state(instance).await;
         }

@@ -9,6 +9,7 @@ use qapi::{Command, Empty};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::memory::MemoryDevice;
 use super::slots::Slot;
 
 /// A command without arguments, and its answer.
@@ -34,6 +35,9 @@ commands! {
     QueryHotpluggableCpus = "query-hotpluggable-cpus" -> Vec<Slot>;
     QueryStatus = "query-status" -> StatusInfo;
     QueryMigrate = "query-migrate" -> MigrationInfo;
+    QueryMemoryDevices = "query-memory-devices" -> Vec<MemoryDevice>;
+    QueryMemorySizeSummary = "query-memory-size-summary" -> MemorySize;
+    QueryBalloon = "query-balloon" -> BalloonInfo;
     Stop = "stop" -> Empty;
     Cont = "cont" -> Empty;
     SystemPowerdown = "system_powerdown" -> Empty;
@@ -76,6 +80,48 @@ impl Command for DeviceDel<'_> {
     type Ok = Empty;
     const NAME: &'static str = "device_del";
     const ALLOW_OOB: bool = false;
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct QomSet<'a> {
+    /// In QEMU's object tree.
+    pub path: &'a str,
+    pub property: &'a str,
+    pub value: u64,
+}
+
+impl Command for QomSet<'_> {
+    type Ok = Empty;
+    const NAME: &'static str = "qom-set";
+    const ALLOW_OOB: bool = false;
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Balloon {
+    /// What the guest is to have, bytes.
+    pub value: u64,
+}
+
+impl Command for Balloon {
+    type Ok = Empty;
+    const NAME: &'static str = "balloon";
+    const ALLOW_OOB: bool = false;
+}
+
+/// The answer of `query-memory-size-summary`, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct MemorySize {
+    pub base_memory: u64,
+    /// Of DIMMs and virtio-mem devices.
+    pub plugged_memory: Option<u64>,
+}
+
+/// The answer of `query-balloon`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct BalloonInfo {
+    /// What the balloon leaves the guest, bytes.
+    pub actual: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -165,6 +211,11 @@ mod tests {
     #[case(Cont::NAME, qapi::qmp::cont::NAME)]
     #[case(DeviceAdd::NAME, qapi::qmp::device_add::NAME)]
     #[case(DeviceDel::NAME, qapi::qmp::device_del::NAME)]
+    #[case(QueryMemoryDevices::NAME, qapi::qmp::query_memory_devices::NAME)]
+    #[case(QueryMemorySizeSummary::NAME, qapi::qmp::query_memory_size_summary::NAME)]
+    #[case(QueryBalloon::NAME, qapi::qmp::query_balloon::NAME)]
+    #[case(Balloon::NAME, qapi::qmp::balloon::NAME)]
+    #[case(QomSet::NAME, qapi::qmp::qom_set::NAME)]
     #[case(MigrateIncoming::NAME, qapi::qmp::migrate_incoming::NAME)]
     #[case(SystemPowerdown::NAME, qapi::qmp::system_powerdown::NAME)]
     #[case(Quit::NAME, qapi::qmp::quit::NAME)]

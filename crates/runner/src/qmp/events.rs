@@ -8,6 +8,8 @@ pub enum Reaction {
     Threads,
     /// The run state may have changed: query it.
     RunState,
+    /// The guest's memory may have changed: query it.
+    Memory,
     /// Log it, nothing else.
     Log,
     /// Log it for debugging only.
@@ -23,6 +25,7 @@ pub fn reaction(event: &Event) -> Reaction {
     match event.name.as_str() {
         "ACPI_DEVICE_OST" | "DEVICE_DELETED" | "DEVICE_UNPLUG_GUEST_ERROR" | "RESET" => Reaction::Threads,
         "STOP" | "RESUME" | "SUSPEND" | "WAKEUP" | "GUEST_PANICKED" => Reaction::RunState,
+        "MEMORY_DEVICE_SIZE_CHANGE" | "BALLOON_CHANGE" => Reaction::Memory,
         "SHUTDOWN" | "POWERDOWN" | "GUEST_CRASHLOADED" | "WATCHDOG" | "MEMORY_FAILURE" => Reaction::Log,
         _ => Reaction::Nothing,
     }
@@ -39,6 +42,8 @@ mod tests {
     #[case("RESET", Reaction::Threads)]
     #[case("STOP", Reaction::RunState)]
     #[case("RESUME", Reaction::RunState)]
+    #[case("MEMORY_DEVICE_SIZE_CHANGE", Reaction::Memory)]
+    #[case("BALLOON_CHANGE", Reaction::Memory)]
     #[case("SHUTDOWN", Reaction::Log)]
     #[case("NEW_IN_QEMU_99", Reaction::Nothing)]
     #[case("", Reaction::Nothing)]

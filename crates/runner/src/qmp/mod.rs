@@ -4,6 +4,7 @@ mod agent;
 mod commands;
 mod events;
 mod lines;
+mod memory;
 mod slots;
 mod wire;
 
@@ -198,6 +199,17 @@ impl Qmp {
             Err(_) => format!("no answer within {} s", COMMAND_TIMEOUT.as_secs()),
         };
         Err(failed(&self.socket, C::NAME, text))
+    }
+}
+
+/// A query that QEMU refuses has no answer.
+fn or_none_if_refused<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Err(error @ Error::QmpRefused { .. }) => {
+            tracing::debug!("{error}");
+            Ok(None)
+        }
+        other => other.map(Some),
     }
 }
 

@@ -60,6 +60,8 @@ pub struct Calls {
     pub cpus: Arc<Mutex<String>>,
     /// The property PendingResize; an older daemon has none.
     pub pending: Arc<Mutex<Option<(u32, u32, u64)>>>,
+    /// The property MemoryLimit; an older daemon has none.
+    pub memory_limit: Arc<Mutex<Option<u64>>>,
     /// While it is set, AttachVcpus is not answered.
     pub hangs: Arc<AtomicBool>,
 }
@@ -216,6 +218,12 @@ impl Instance {
     }
 
     #[zbus(property)]
+    fn memory_limit(&self) -> zbus::fdo::Result<u64> {
+        let unknown = || zbus::fdo::Error::UnknownProperty("no property MemoryLimit".into());
+        self.1.memory_limit.lock().unwrap().ok_or_else(unknown)
+    }
+
+    #[zbus(property)]
     fn degraded(&self) -> Vec<String> {
         let floats = self.1.state.lock().unwrap().as_deref() == Some("floating");
         if floats {
@@ -318,6 +326,17 @@ pub fn qemu(dir: &Path) {
             if stream.write_all(format!("{event}\n{answer}\n").as_bytes()).is_err() {
                 break;
             }
+            let told = if is_refused {
+                None
+            } else {
+                obey(dir, command, &message["arguments"])
+            };
+            if let Some(name) = told {
+                let _ = writeln!(
+                    stream,
+                    r#"{{"event":"{name}","data":{{}},"timestamp":{{"seconds":1,"microseconds":1}}}}"#
+                );
+            }
             match command {
                 "cont" => status = "running",
                 "stop" if status == "running" => status = "paused",
@@ -353,6 +372,19 @@ fn answer(dir: &Path, command: &str, status: &str) -> serde_json::Value {
         }
         "query-hotpluggable-cpus" if dir.join("slots").exists() => serde_json::json!([{"type": "cpu", "props": {}}]),
         "query-hotpluggable-cpus" => serde_json::json!([{"type": "cpu", "qom-path": "/a", "props": {}}]),
+        "query-memory-devices" => memory_devices(dir),
+        "query-memory-size-summary" => {
+            let plugged: u64 = memory_devices(dir)
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter_map(|one| one["data"]["size"].as_u64())
+                .sum();
+            serde_json::json!({"base-memory": 1u64 << 30, "plugged-memory": plugged})
+        }
+        "query-balloon" => {
+            serde_json::json!({"actual": std::fs::read_to_string(dir.join("balloon")).unwrap().trim().parse::<u64>().unwrap()})
+        }
         "query-status" => {
             let set = std::fs::read_to_string(dir.join("run-state"));
             let status = set.as_deref().unwrap_or(status);
@@ -362,8 +394,45 @@ fn answer(dir: &Path, command: &str, status: &str) -> serde_json::Value {
     }
 }
 
+/// A guest plugs and gives up what it is asked for, unless there is a file `keeps-memory`. Returns the event that tells it.
+fn obey(dir: &Path, command: &str, arguments: &serde_json::Value) -> Option<&'static str> {
+    let obeys = !dir.join("keeps-memory").exists();
+    match command {
+        "balloon" => {
+            let set = || std::fs::write(dir.join("balloon"), arguments["value"].to_string()).unwrap();
+            obeys.then(set).map(|()| "BALLOON_CHANGE")
+        }
+        "qom-set" => {
+            let mut devices = memory_devices(dir);
+            let path = arguments["path"].as_str().unwrap();
+            let device = devices
+                .as_array_mut()
+                .unwrap()
+                .iter_mut()
+                .find(|one| path.ends_with(one["data"]["id"].as_str().unwrap()));
+            let data = &mut device.unwrap()["data"];
+            data["requested-size"] = arguments["value"].clone();
+            if obeys {
+                data["size"] = arguments["value"].clone();
+            }
+            std::fs::write(dir.join("memory-devices"), devices.to_string()).unwrap();
+            obeys.then_some("MEMORY_DEVICE_SIZE_CHANGE")
+        }
+        _ => None,
+    }
+}
+
+/// The file `memory-devices`.
+fn memory_devices(dir: &Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(dir.join("memory-devices")).unwrap_or_else(|_| "[]".into());
+    serde_json::from_str(&text).unwrap()
+}
+
 /// Whether a command is refused that came so often before.
 fn refuses(dir: &Path, command: &str, before: u32) -> bool {
+    if command == "query-balloon" && !dir.join("balloon").exists() {
+        return true;
+    }
     let text = std::fs::read_to_string(dir.join("refuses")).unwrap_or_default();
     let (name, from) = text.trim().split_once('\n').unwrap_or((text.trim(), "0"));
     name == command && before >= from.parse().unwrap()

@@ -10,6 +10,7 @@ mod classes;
 mod examples;
 mod fakes;
 mod helpers;
+mod memory;
 mod policy;
 mod resize;
 mod run;

@@ -16,6 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::error::Error;
+use super::memory::GuestMemory;
 use super::qmp::{Iothread, Vcpu};
 
 /// The run state of a guest that was shut down while its VMM stays: its QMP name.
@@ -38,6 +39,8 @@ pub(crate) enum Change {
     Threads,
     /// The run state may have changed.
     RunState,
+    /// The guest's memory may have changed.
+    Memory,
 }
 
 /// How a guest is started once its vCPUs are in place.
@@ -101,6 +104,14 @@ pub(crate) enum ResizeStart {
     Begun(usize),
     /// The VMM cannot do it, for this reason.
     Impossible(String),
+}
+
+/// The memory of a guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Memory {
+    Is(GuestMemory),
+    /// The VMM cannot change it, for this reason.
+    Fixed(String),
 }
 
 /// A virtual machine monitor, as the runner needs it.
@@ -168,6 +179,17 @@ pub(crate) trait Vmm {
     /// The request for fewer vCPUs has ended, with or without success. What the guest did to give them up and what stays is undone.
     fn shrunk(&mut self) -> impl Future<Output = ()> {
         std::future::ready(())
+    }
+    /// The guest's memory, and what the VMM can make of it.
+    fn memory(&mut self) -> impl Future<Output = Result<Memory, Error>> {
+        let text = format!("{} changes no guest's memory", self.name());
+        std::future::ready(Ok(Memory::Fixed(text)))
+    }
+    /// Requests so many bytes of memory for the guest, within what [`Vmm::memory`] says. The guest plugs them or gives them up by itself, or
+    /// does not. Returns why the VMM refuses.
+    fn resize_memory(&mut self, _to: u64) -> impl Future<Output = Result<Option<String>, Error>> {
+        let text = format!("{} changes no guest's memory", self.name());
+        std::future::ready(Ok(Some(text)))
     }
     /// Closes the connection, if it has one; the next call opens a new one.
     fn disconnect(&mut self) {}

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Change, PowerDown, Quit, Release, ResizeStart, Threads, Vmm};
+use super::{Change, Memory, PowerDown, Quit, Release, ResizeStart, Threads, Vmm};
 use crate::error::Error;
 use crate::qmp::{Qmp, Reaction, reaction, set_vcpus};
 
@@ -16,6 +16,8 @@ pub(crate) struct Qemu {
     agent: Option<PathBuf>,
     /// The vCPUs that the guest took offline to give them up.
     offline: Vec<u32>,
+    /// What its balloon was asked to leave the guest, bytes.
+    ballooned: Option<u64>,
 }
 
 impl Qemu {
@@ -25,6 +27,7 @@ impl Qemu {
             qmp: None,
             agent: agent.map(Path::to_owned),
             offline: Vec::new(),
+            ballooned: None,
         }
     }
 
@@ -87,6 +90,10 @@ impl Qemu {
                     return Ok(Change::Threads);
                 }
                 Reaction::RunState => return Ok(Change::RunState),
+                Reaction::Memory => {
+                    tracing::debug!("QEMU: {} {}", event.name, event.data);
+                    return Ok(Change::Memory);
+                }
                 Reaction::Log => tracing::info!("QEMU: {} {}", event.name, event.data),
                 Reaction::Nothing => tracing::debug!("QEMU: {} {}", event.name, event.data),
             }
@@ -209,6 +216,27 @@ impl Vmm for Qemu {
                 Ok(online) => tracing::info!("the guest brought {} vCPUs online again", online.len()),
                 Err(error) => tracing::warn!("{error}; vCPUs that stay may be offline in the guest"),
             }
+        }
+    }
+
+    async fn memory(&mut self) -> Result<Memory, Error> {
+        let ballooned = self.ballooned;
+        let found = async { self.qmp().await?.memory(ballooned).await }.await;
+        let text = "QEMU has neither virtio-mem (with an id) nor a balloon";
+        Ok(self
+            .checked(found)?
+            .map_or_else(|| Memory::Fixed(text.into()), Memory::Is))
+    }
+
+    async fn resize_memory(&mut self, to: u64) -> Result<Option<String>, Error> {
+        let done = async { self.qmp().await?.resize_memory(to).await }.await;
+        match self.checked(done) {
+            Ok(is_balloon) => {
+                self.ballooned = is_balloon.then_some(to);
+                Ok(None)
+            }
+            Err(error @ Error::QmpRefused { .. }) => Ok(Some(error.to_string())),
+            Err(error) => Err(error),
         }
     }
 

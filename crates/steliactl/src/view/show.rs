@@ -12,7 +12,7 @@ use crate::shared::kernel::threads::{self, Process};
 use crate::shared::output::{Column, Render, TextStyle, column, members, now, printable, snake_case, table, text_of};
 
 /// The properties' names in the D-Bus contract, in the order in which they are shown.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 22] = [
     "PodNamespace",
     "PodName",
     "PodUID",
@@ -26,6 +26,7 @@ const ORDER: [&str; 21] = [
     "PendingResize",
     "VCPUs",
     "FloatCPUs",
+    "MemoryLimit",
     "MemoryNodes",
     "Partition",
     "Placement",
@@ -192,6 +193,12 @@ fn pending_resize(property: &Value) -> Option<String> {
     }
 }
 
+/// The property MemoryLimit in words; `None` while there is none.
+fn memory_limit(property: &Value) -> Option<String> {
+    let bytes = property.as_u64().filter(|bytes| *bytes < u64::MAX)?;
+    Some(format!("{} MiB", bytes >> 20))
+}
+
 impl Render for InstanceDetails {
     fn names(&self) -> Vec<String> {
         let pod = Pod::of_properties(text_of(&self.properties, "PodUID"), &self.properties);
@@ -208,6 +215,8 @@ impl Render for InstanceDetails {
         if let Some(vcpus) = properties.get_mut("VCPUs") {
             *vcpus = pinned(vcpus);
         }
+        let limit = properties.remove("MemoryLimit").as_ref().and_then(memory_limit);
+        properties.extend(limit.map(|limit| ("MemoryLimit".to_owned(), Value::from(limit))));
         let resize = properties.remove("PendingResize").as_ref().and_then(pending_resize);
         properties.extend(resize.map(|resize| ("PendingResize".to_owned(), Value::from(resize))));
         let why = self.why.as_ref();

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{SOCKET, Vm, Vmm, Way, guest};
 use crate::descriptors::{INITRAMFS, assert_network_answers, make_guest, make_tap, open_devices, remove_tap};
 use crate::kvm::needs_kvm;
+use crate::memory;
 use crate::real::program;
 use crate::support::guest::Accel;
 use crate::support::host::{output, read, run, wait_until, wait_until_or};
@@ -192,6 +193,61 @@ fn firecracker_by_the_runner() {
         vm.had_no_window("restore");
         vm.goes_on_where_it_was_saved(saved);
         vm.terminate();
+    });
+}
+
+#[test]
+fn cloud_hypervisors_guest_grows_and_shrinks_with_its_containers_memory_limit() {
+    needs_kvm();
+    on_node(|| {
+        let vmm = Vmm::CloudHypervisor;
+        memory::make_guest();
+        let file = program(vmm.name()).display().to_string();
+        let serial = format!("file={}", guest::SERIAL);
+        for (name, given, steps) in [
+            (
+                "plugs",
+                vec!["size=256M,hotplug_method=virtio-mem,hotplug_size=512M"],
+                [856, 728, 600],
+            ),
+            ("balloon", vec!["size=512M", "--balloon", "size=0"], [400, 500, 600]),
+        ] {
+            let runner = [
+                "stelia-runner",
+                "run",
+                "--api-socket",
+                SOCKET,
+                "--resize-memory",
+                "yes",
+                "--",
+                &file,
+            ];
+            let boot = [
+                "--kernel",
+                KERNEL,
+                "--initramfs",
+                memory::INITRAMFS,
+                "--cmdline",
+                memory::WORDS,
+                "--cpus",
+                "boot=2",
+            ];
+            let devices = ["--serial", &serial, "--console", "off", "--memory"];
+            let options = [Accel::Kvm.device(), &["--cpus", "2", "--memory", "600M"]].concat();
+            let name = format!("cloud-hypervisor-{name}");
+            let pod = Pod::start(&name, &options, &[&runner[..], &boot, &devices, &given].concat());
+            let vm = Vm::of(vmm, Way::Runner, pod);
+            vm.until_isolated("boot", 2);
+            vm.until_ready();
+            let first = memory::until_said(&vm.pod);
+            for mib in steps {
+                memory::limit(&vm.pod, mib);
+                memory::until_it_has(&vm.pod, first + mib - 600);
+                memory::until_limited(&vm.pod, mib);
+            }
+            vm.note("memory", &vm.runner_says()["memory-resize"].to_string());
+            run(&["kubelet-standin", "pod", "delete", &vm.pod.name, "--grace", "0"]);
+        }
     });
 }
 

@@ -30,7 +30,7 @@ impl Request {
         Request::new(Method::GET, name, path, "")
     }
 
-    fn put(name: &'static str, path: &'static str) -> Request {
+    pub(super) fn put(name: &'static str, path: &'static str) -> Request {
         Request::new(Method::PUT, name, path, "")
     }
 

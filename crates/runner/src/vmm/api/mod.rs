@@ -6,6 +6,7 @@
 
 mod dialect;
 mod http;
+mod memory;
 mod poll_interval;
 
 use std::path::{Path, PathBuf};
@@ -16,8 +17,8 @@ use tokio::time::{Instant, sleep, timeout};
 pub(crate) use dialect::Dialect;
 
 use super::{
-    Change, Hold, PowerDown, Quit, Release, ResizeStart, SHUT_DOWN, Threads, Vmm, Window, cannot_resize, is_in_guest,
-    run_time, thread_names,
+    Change, Hold, Memory, PowerDown, Quit, Release, ResizeStart, SHUT_DOWN, Threads, Vmm, Window, cannot_resize,
+    is_in_guest, run_time, thread_names,
 };
 use crate::error::Error;
 use crate::qmp::Vcpu;
@@ -365,6 +366,14 @@ impl Vmm for ApiVmm {
         }
         let target = usize::try_from(target).unwrap_or(usize::MAX);
         Ok(ResizeStart::Begun(from.abs_diff(target)))
+    }
+
+    async fn memory(&mut self) -> Result<Memory, Error> {
+        self.guest_memory().await
+    }
+
+    async fn resize_memory(&mut self, to: u64) -> Result<Option<String>, Error> {
+        self.request_memory(to).await
     }
 
     async fn power_down(&mut self) -> Result<PowerDown, Error> {

@@ -1,0 +1,218 @@
+//! A VM whose guest's memory follows its container's memory limit while it runs (`docs/resize.md`).
+
+use crate::kvm::needs_kvm;
+use crate::life::degraded;
+use crate::limits::scope_file;
+use crate::runner::probe_state;
+use crate::support::guest::Accel;
+use crate::support::host::{run, wait_until_or};
+use crate::support::linux_guest::{KERNEL, make_initramfs, serial};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::assert_isolated;
+
+const MODULES: [&str; 3] = ["virtio_pci", "virtio_mem", "virtio_balloon"];
+
+/// It brings plugged memory online and says how much there is. With `fill=N` in its kernel's words it first makes the host give it N MiB.
+const INIT: &str = r#"#!/bin/busybox sh
+b=/bin/busybox
+$b mount -t sysfs sys /sys
+$b mount -t proc proc /proc
+$b mount -t devtmpfs dev /dev
+for module in /modules/*; do $b insmod $module; done
+for word in $($b cat /proc/cmdline); do
+  case $word in fill=*) $b dd if=/dev/zero of=/fill bs=1M count=${word#fill=}; $b rm /fill ;; esac
+done
+n=0
+while :; do
+  n=$((n + 1))
+  echo "MEMORY $n $($b awk '/MemTotal/ { print $2 }' /proc/meminfo) END" > /dev/ttyS0
+  $b usleep 300000
+done
+"#;
+
+pub const INITRAMFS: &str = "/job/guest-memory";
+/// The guest's kernel can give up again what it brings online.
+pub const WORDS: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable memhp_default_state=online_movable";
+
+/// The Linux guest that says how much memory it has.
+pub fn make_guest() {
+    make_initramfs(INITRAMFS, INIT, &MODULES);
+}
+
+/// A VM with these MiB as its limit, and the guest's MiB once it says them.
+fn start(name: &str, limit: u64, machine: &[&str], words: &str) -> (Pod, u64) {
+    make_guest();
+    let words = format!("{WORDS} {words}");
+    let boot = [
+        "-kernel",
+        KERNEL,
+        "-initrd",
+        INITRAMFS,
+        "-append",
+        &words,
+        "-serial",
+        "file:/run/serial",
+    ];
+    let memory = format!("{limit}M");
+    let options = ["--cpus", "2", "--memory", &memory];
+    let runner = ["--qmp", "/run/qmp", "--resize-memory", "yes"];
+    let qemu = [&["-machine", "q35", "-smp", "2"], machine, &boot].concat();
+    let pod = Pod::start_qemu(Accel::Kvm, name, &options, &runner, &qemu);
+    pod.wait_running();
+    let has = until_said(&pod);
+    (pod, has)
+}
+
+/// The guest's MiB once it says them.
+pub fn until_said(pod: &Pod) -> u64 {
+    let has = wait_until_or("the guest says what it has", || seen(pod), || said(pod));
+    println!("  the guest has {has} MiB, the scope {} MiB", current(pod));
+    has
+}
+
+/// The guest's newest MemTotal, MiB.
+fn said(pod: &Pod) -> Option<u64> {
+    let text = serial(pod);
+    let mut lines = text
+        .lines()
+        .rev()
+        .filter_map(|line| line.strip_prefix("MEMORY ")?.strip_suffix(" END"));
+    let kib: u64 = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    Some(kib / 1024)
+}
+
+fn seen(pod: &Pod) -> String {
+    let serial = serial(pod);
+    let start = serial.len().saturating_sub(1500);
+    let serial = String::from_utf8_lossy(serial.as_bytes().get(start..).unwrap_or_default()).into_owned();
+    format!(
+        ": {}\n{}\n{serial}\n{} MiB of at most {}",
+        probe_state(pod),
+        pod.logs(),
+        current(pod),
+        scope_file(pod, "memory.max")
+    )
+}
+
+/// What the VM holds, MiB.
+fn current(pod: &Pod) -> u64 {
+    scope_file(pod, "memory.current").parse::<u64>().unwrap_or(0) >> 20
+}
+
+pub fn limit(pod: &Pod, mib: u64) {
+    println!("  limit {mib} MiB");
+    run(&[
+        "kubelet-standin",
+        "pod",
+        "resize",
+        &pod.name,
+        "--memory",
+        &format!("{mib}M"),
+    ]);
+}
+
+pub fn until_it_has(pod: &Pod, mib: u64) {
+    let near = |now: u64| (mib..mib + 8).contains(&(now + 4));
+    wait_until_or(
+        &format!("the guest has {mib} MiB"),
+        || seen(pod),
+        || said(pod).filter(|now| near(*now)),
+    );
+    let done = || (probe_state(pod)["memory-resize"]["outcome"] == "done").then_some(());
+    wait_until_or("the runner says so", || seen(pod), done);
+    println!("  the guest has {mib} MiB, the scope {} MiB", current(pod));
+}
+
+pub fn until_limited(pod: &Pod, mib: u64) {
+    wait_until_or(
+        &format!("the scope's limit is {mib} MiB"),
+        || seen(pod),
+        || {
+            run(&["steliactl", "reconcile"]);
+            (scope_file(pod, "memory.max") == (mib << 20).to_string()).then_some(())
+        },
+    );
+}
+
+#[test]
+fn a_guest_with_virtio_mem_grows_and_shrinks_with_its_containers_limit() {
+    needs_kvm();
+    on_node(|| {
+        let machine = [
+            "-m",
+            "256M,maxmem=1G",
+            "-object",
+            "memory-backend-ram,id=more,size=512M",
+            "-device",
+            "virtio-mem-pci,id=vm0,memdev=more,requested-size=0",
+        ];
+        let (pod, small) = start("plugs", 600, &machine, "");
+        limit(&pod, 856);
+        until_it_has(&pod, small + 256);
+        assert_eq!(scope_file(&pod, "memory.max"), (856u64 << 20).to_string());
+        limit(&pod, 728);
+        until_it_has(&pod, small + 128);
+        until_limited(&pod, 728);
+        // Not what it was booted with.
+        limit(&pod, 500);
+        until_it_has(&pod, small);
+        until_limited(&pod, 500);
+        limit(&pod, 600);
+        wait_until_or(
+            "the limit",
+            || seen(&pod),
+            || (scope_file(&pod, "memory.max") == (600u64 << 20).to_string()).then_some(()),
+        );
+        assert_isolated(&pod, 2);
+        assert!(scope_file(&pod, "memory.events").contains("oom_kill 0"));
+    });
+}
+
+#[test]
+fn a_balloon_makes_a_vm_fit_into_a_smaller_limit() {
+    needs_kvm();
+    on_node(|| {
+        let (pod, large) = start(
+            "balloon",
+            640,
+            &["-m", "512", "-device", "virtio-balloon-pci"],
+            "fill=200",
+        );
+        let (held, new) = (current(&pod), 320);
+        assert!(held > new, "{}", seen(&pod));
+        limit(&pod, new);
+        // The runner does not wait for the daemon's, which keeps the old limit as long as the VM holds more.
+        let text = format!("memory limit is {} bytes now", new << 20);
+        wait_until_or(
+            "it does not fit, or does already",
+            || seen(&pod),
+            || (degraded(&pod, &text) || current(&pod) < new).then_some(()),
+        );
+        until_it_has(&pod, large - 320);
+        until_limited(&pod, new);
+        assert!(!degraded(&pod, &text));
+        limit(&pod, 640);
+        until_it_has(&pod, large);
+        assert_eq!(scope_file(&pod, "memory.max"), (640u64 << 20).to_string());
+        assert_isolated(&pod, 2);
+        assert!(scope_file(&pod, "memory.events").contains("oom_kill 0"));
+    });
+}
+
+#[test]
+fn a_vm_without_a_device_keeps_its_memory_and_says_why() {
+    on_node(|| {
+        let runner = ["--qmp", "/run/qmp", "--resize-memory", "yes"];
+        let pod = Pod::start_vm_with("fixed", 2, &["--memory", "400M"], &runner);
+        pod.wait_running();
+        limit(&pod, 500);
+        let outcome = || (probe_state(&pod)["memory-resize"]["outcome"] == "impossible").then_some(());
+        wait_until_or("it is impossible", || pod.logs(), outcome);
+        assert!(
+            pod.logs().contains("neither virtio-mem (with an id) nor a balloon"),
+            "{}",
+            pod.logs()
+        );
+        assert_isolated(&pod, 2);
+    });
+}
