@@ -8,12 +8,13 @@ mod hold;
 mod memory;
 mod resizing;
 mod text;
+mod watch;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use stelia_api::NOT_PINNED;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use zbus::OwnedObjectPath;
 
 use self::hold::HoldOutcome;
@@ -27,7 +28,7 @@ use super::readiness::in_words;
 use super::resize::{CpuLoss, Resizer};
 use super::state::{Isolation, Phase};
 use super::status_socket::Status;
-use super::vmm::{Change, Release, SHUT_DOWN, Threads, Vmm};
+use super::vmm::{Release, SHUT_DOWN, Threads, Vmm};
 
 const FIRST_VMM_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// The pause grows up to this while the VMM does not report its vCPU threads.
@@ -39,9 +40,6 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_secs(5);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// The pause while a guest is paused for its new vCPUs.
 const MAX_PAUSED_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// How often the VMM is queried if no event reports a change: for a VM with a free vCPU slot, and for a guest that does
-/// not run.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// One hot-plug causes several events: the runner waits this long for the others.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
 
@@ -340,62 +338,6 @@ impl<'a, V: Vmm> Isolator<'a, V> {
         .await;
         if self.released {
             self.retry = self.retry.saturating_mul(2).min(MAX_RETRY_DELAY);
-        }
-    }
-
-    /// Returns when the threads may have changed, or have to be attached again.
-    async fn watch(&mut self, threads: &Threads) {
-        loop {
-            // Some run states end without an event (`finish-migrate` on the source).
-            let settled = matches!(self.status.now().guest.as_str(), "running" | "unknown");
-            let is_reported = self.vmm.reports_every_change() || (settled && !threads.may_grow);
-            let deadline = self.resizer.deadline().map(Instant::from_std);
-            let waits = self.paused.is_some() || self.resizer.step().is_some();
-            let is_quiet = is_reported && deadline.is_none() && !waits && !self.is_memory_watched();
-            let interval = if is_quiet { Duration::MAX } else { POLL_INTERVAL };
-            let may_change = threads.may_grow || deadline.is_some();
-            let followed = self.is_followed();
-            tokio::select! {
-                change = self.vmm.change() => match change {
-                    Ok(Change::Threads) => {
-                        sleep(SETTLE_TIME).await;
-                        return;
-                    }
-                    Ok(Change::RunState) => {
-                        self.run_state().await;
-                        if self.is_resize_due() {
-                            return;
-                        }
-                    }
-                    Ok(Change::Memory) => self.follow_memory().await,
-                    Err(error) => {
-                        tracing::warn!("{error}; connecting again");
-                        self.vmm.disconnect();
-                        sleep(FIRST_VMM_RETRY_DELAY).await;
-                        return;
-                    }
-                },
-                () = sleep(interval) => {
-                    if may_change && !self.vmm.threads().await.is_ok_and(|now| now.vcpus == threads.vcpus) {
-                        return;
-                    }
-                    self.run_state().await;
-                    if self.paused.is_some() || self.is_resize_due() {
-                        return;
-                    }
-                    self.request_again().await;
-                    self.note_memory_limit();
-                    self.follow_memory().await;
-                }
-                event = self.daemon.event(), if followed => {
-                    self.on_event(event).await;
-                    self.follow_memory().await;
-                    if self.cpus_changed || self.is_resize_due() {
-                        return;
-                    }
-                }
-                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => return,
-            }
         }
     }
 

@@ -113,7 +113,7 @@ impl Command for Balloon {
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct MemorySize {
     pub base_memory: u64,
-    /// Of DIMMs and virtio-mem devices.
+    /// What DIMMs and virtio-mem devices add.
     pub plugged_memory: Option<u64>,
 }
 

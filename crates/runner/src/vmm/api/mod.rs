@@ -327,11 +327,8 @@ impl Vmm for ApiVmm {
             return Ok(Some(cannot_resize(self.dialect.name())));
         }
         let shape = self.shape().await?;
-        let text = format!(
-            "{} has all of its {} vCPUs (max of --cpus)",
-            self.dialect.name(),
-            shape.vcpus
-        );
+        let (name, vcpus) = (self.dialect.name(), shape.vcpus);
+        let text = format!("{name} has all of its {vcpus} vCPUs (max of --cpus)");
         Ok((shape.vcpus >= shape.max).then_some(text))
     }
 
