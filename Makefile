@@ -22,7 +22,7 @@ VFIO    ?=
 # The node tests of a section, by the names that tests/node/sections has.
 node_tests = $(shell sed -n 's/^$(1) //p' tests/node/sections)
 # The sections of check-long.
-SECTIONS ?= sid slow breadth allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement
+SECTIONS ?= sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -106,7 +106,7 @@ HASHING  := $(patsubst %,--config profile.release.package.%.opt-level=2,rpm sha1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-slow long-breadth long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-vfio long-browser long-api long-placement long-real help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-slow long-breadth long-resize long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-vfio long-browser long-api long-placement long-real help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -332,7 +332,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,quick)"
 
 # What is too long for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement"), and SECTIONS=real BIN=DIR
+check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement"), and SECTIONS=real BIN=DIR
 	@packaging/tools/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -347,6 +347,9 @@ long-slow: # node tests of half a minute and more; eight VMs under noise and flo
 long-breadth: # further node tests of subjects of which `make check` has others, and every test of bookworm
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,breadth)"
 	@$(MAKE) --no-print-directory node-test IMAGE=bookworm
+
+long-resize: # VMs that grow and shrink while their guests run: ten times, with a guest agent, beside each other, with the daemon killed
+	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,resize)"
 
 long-allocator: # CPUs that steliad chooses: classes, policies, bounds, moves of a running VM, the take-over from kubelet
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,allocator)"

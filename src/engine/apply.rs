@@ -126,7 +126,7 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
                 return Ok(());
             };
             record_writer::write(system, instance.tree.place(), Some(&instance.record), &next)?;
-            instance.record = next;
+            instance.follow(next);
             Ok(())
         }
     }

@@ -1,5 +1,6 @@
 //! Containers whose own cgroup is the partition: ordinary pods with exclusive CPUs, adopted by a rule.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -88,18 +89,24 @@ fn lists_above(pod: &Pod) -> Vec<String> {
 
 /// Those that ran on the container's CPUs, and are neither its own nor bound to a CPU.
 pub fn foreign(pod: &Pod, switches: &Switches) -> Vec<(u32, String, u32)> {
-    let own: Vec<u32> = container_and_nested(pod.pid)
-        .into_values()
-        .flatten()
-        .map(|thread| thread.tid)
-        .collect();
+    foreign_to(&own_threads(pod), &pod.exclusive(), switches)
+}
+
+/// The container's threads, in PID namespaces within its own too.
+pub fn own_threads(pod: &Pod) -> BTreeSet<u32> {
+    let processes = container_and_nested(pod.pid).into_values();
+    processes.flatten().map(|thread| thread.tid).collect()
+}
+
+/// Those that ran on these CPUs, and are neither these threads nor bound to a CPU.
+pub fn foreign_to(own: &BTreeSet<u32>, cpus: &CpuSet, switches: &Switches) -> Vec<(u32, String, u32)> {
     let is_bound = |cpu: u32, name: &str| {
         let of_cpu = [format!("/{cpu}"), format!("/{cpu}:")];
         name.ends_with(&of_cpu[0]) || name.contains(&of_cpu[1])
     };
     let foreign = switches
         .keys()
-        .filter(|(cpu, _, _)| pod.exclusive().contains(*cpu))
+        .filter(|(cpu, _, _)| cpus.contains(*cpu))
         .filter(|(cpu, name, tid)| *tid != 0 && !own.contains(tid) && !is_bound(*cpu, name));
     foreign.cloned().collect()
 }

@@ -100,11 +100,13 @@ pub fn recorded(cpus: &CpuSet) -> Switches {
         );
     }
     let text = fs::read(format!("{TRACING}/trace")).expect("trace");
+    switches(&String::from_utf8_lossy(&text))
+}
+
+/// The switches in a trace.
+pub fn switches(trace: &str) -> Switches {
     let mut counts = BTreeMap::new();
-    for line in String::from_utf8_lossy(&text)
-        .lines()
-        .filter(|line| line.contains("sched_switch:"))
-    {
+    for line in trace.lines().filter(|line| line.contains("sched_switch:")) {
         let parsed = (|| {
             let cpu = line.split_once('[')?.1.split_once(']')?.0.parse().ok()?;
             let (name, rest) = line.split_once("next_comm=")?.1.split_once(" next_pid=")?;

@@ -17,12 +17,12 @@ fn path(name: &str) -> PathBuf {
     [DIRECTORY, name].iter().collect()
 }
 
-fn told() -> Option<Publication> {
+pub fn told() -> Option<Publication> {
     let bytes = fs::read(path(FILE)).ok()?;
     Some(Publication::parse(&bytes).expect("a file of its own version"))
 }
 
-fn wait_told<T>(what: &str, is: impl Fn(&Publication) -> Option<T>) -> T {
+pub fn wait_told<T>(what: &str, is: impl Fn(&Publication) -> Option<T>) -> T {
     wait_until_or(what, || format!("{:?}", told()), || told().as_ref().and_then(&is))
 }
 

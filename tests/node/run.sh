@@ -25,7 +25,7 @@ case ${STELIA_FROM:+upgrade.}$NODE_IMAGE.$(nproc) in
     skip $(section bookworm) $(section cpus-16) $(section cpus-32) $(section upgrade) $(section linux) $(section in-place-on-sid) sid::
     set -- $FILTER ;;
 esac
-[ -z "$SHARD" ] || skip $(section slow) $(section breadth) $(section breadth-bookworm) $(section allocator) $(section ledger) $(section crash) $(section soak) $(section fair)
+[ -z "$SHARD" ] || skip $(section slow) $(section breadth) $(section breadth-bookworm) $(section resize) $(section allocator) $(section ledger) $(section crash) $(section soak) $(section fair)
 set -- $skipped "$@"
 if [ -n "$SHARD" ]; then
   # The longest first, each to the share that has least so far. The first share runs beside bookworm's tests.

@@ -9,7 +9,7 @@ use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::containers::{LiveContainer, container_scope};
-use stelia_record::{Phase, Record};
+use stelia_record::{Phase, Record, VcpuThread};
 use stelia_settings::{Partition, TreeHome};
 
 pub use cgroups::{InstanceCgroup, MisplacedThread, Remaining, ThreadedCgroup, VcpuNow};
@@ -304,6 +304,14 @@ impl Instance {
     /// Whether it is contained and is to have no partition: because the kernel refused it, unless something forbids it.
     pub fn is_refused(&self) -> bool {
         self.record.phase == Phase::Contained && self.record.partition == Partition::Member
+    }
+
+    /// Follow a step that changed the record. What is known of the threads that remain stays known.
+    pub fn follow(&mut self, next: Record) {
+        let remains = |thread: &VcpuThread| next.vcpus.iter().any(|other| other.task == thread.task);
+        let mut remaining = self.record.vcpus.iter().map(remains);
+        self.vcpus.retain(|_| remaining.next().unwrap_or(true));
+        self.record = next;
     }
 
     /// Whether its cgroups are in the container's own.

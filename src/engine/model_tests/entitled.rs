@@ -156,6 +156,32 @@ async fn a_vm_that_shrinks_keeps_its_cpus_until_its_vcpus_are_unplugged() {
     node.check().await;
 }
 
+/// The guest agent takes vCPUs offline first, and then their threads end almost at once.
+#[tokio::test]
+async fn a_vm_whose_vcpus_end_before_the_rest_is_attached_keeps_a_cpu_for_each() {
+    let mut node = Node::new();
+    let (pod, qemu) = node.shrunk().await;
+    for ended in [qemu.vcpus[0], qemu.vcpus[2]] {
+        node.model.end(ended).unwrap();
+    }
+    node.reconcile().await;
+    node.quiet().await;
+    let left = Qemu {
+        vcpus: vec![qemu.vcpus[1], qemu.vcpus[3]],
+        ..qemu
+    };
+    node.assert_on(&pod, &left, "2-3");
+    let pinned: Vec<CpuSet> = left
+        .vcpus
+        .iter()
+        .map(|vcpu| node.model.affinity(*vcpu).unwrap())
+        .collect();
+    assert_eq!(pinned, [cpus("2"), cpus("3")]);
+    assert_eq!(node.handle.view().instances[&pod.uid].degraded, []);
+    assert_eq!(node.read(&vcpu(&pod), File::Partition), "isolated");
+    node.check().await;
+}
+
 #[tokio::test]
 async fn a_daemon_that_starts_meanwhile_waits_no_longer() {
     let mut node = Node::new();

@@ -71,16 +71,22 @@ pub fn initramfs() -> &'static str {
 /// Makes an initramfs with busybox, this init and, in the folder `modules`, these modules of the node's kernel and what they depend on, named in the
 /// order in which they are loaded, where it is not there yet. A file under `/job` is visible in every pod.
 pub fn make_initramfs(file: &str, init: &str, modules: &[&str]) {
+    make_initramfs_with(file, init, modules, &[]);
+}
+
+/// The same with these programs of the node's, at the same paths, and the libraries that they need.
+pub fn make_initramfs_with(file: &str, init: &str, modules: &[&str], programs: &[&str]) {
     if Path::new(file).exists() {
         return;
     }
-    let modules = modules.join(" ");
+    let (modules, programs) = (modules.join(" "), programs.join(" "));
     let script = format!(
         "d=$(mktemp -d); mkdir -p $d/bin $d/dev $d/sys $d/proc $d/modules; cp /bin/busybox $d/bin/; cat > $d/init; chmod +x $d/init
          mknod $d/dev/console c 5 1; mknod $d/dev/null c 1 3; mknod $d/dev/ttyS0 c 4 64
           n=100; for file in $(for m in {modules}; do modprobe --show-depends $m; done | sed -n 's/^insmod //p' | awk '!seen[$1]++ {{ print $1 }}'); do
             name=${{file##*/}}; xz -dc $file > $d/modules/$n-${{name%.xz}}; n=$((n + 1))
           done
+          for program in {programs}; do cp -L --parents $program $(ldd $program | grep -o '/[^ ]*') $d; done
           cd $d && find . | cpio -o -H newc --quiet > {file}.new && mv {file}.new {file}; rm -r $d"
     );
     let init_file = format!("{file}.init");

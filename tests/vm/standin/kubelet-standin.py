@@ -108,6 +108,7 @@ kubelet-standin: plays kubelet and containerd on the test node
                                                      a resize in place: kubelet's files, then the running container. A memory limit below
                                                      what the pod uses is refused, as kubelet does until it fits
       --delay SECONDS                                fewer CPUs are allocated so long before the entry has them (KEP-6122)
+  pod exchange NAME=LIST NAME=LIST                   two resizes in place, each with CPUs of the other, in one write of kubelet's file
   pod wait NAME [--timeout SECONDS]                  wait for the container's end and print its exit code (124: still running)
   pod list [--json]                                  all pods
   pod show NAME [--json]                             one pod: uid, container, id, cgroup, pid, cpus, log, status
@@ -351,6 +352,17 @@ class State:
         self.write()
         time.sleep(gap)
         self.default |= old - cpus
+        self.write()
+
+    def exchange(self, sets):
+        """Containers that get each other's CPUs, in one write."""
+        formers = {key: parse_cpus(self.entries[key[0]][key[1]]) for key in sets}
+        after = sorted(cpu for cpus in sets.values() for cpu in cpus)
+        if after != sorted(set().union(*formers.values())):
+            raise Problem("the CPUs after an exchange are those before it, and each is one container's")
+        for (uid, container), cpus in sets.items():
+            self.baselines.setdefault(uid, {}).setdefault(container, {"baseline": format_cpus(formers[uid, container])})
+            self.entries[uid][container] = format_cpus(cpus)
         self.write()
 
     def choose(self, count, among=None):
@@ -1603,6 +1615,21 @@ def do_pod_resize(args):
         update_shared(State().default)
 
 
+def do_pod_exchange(args):
+    """Resizes in place whose CPUs go from one container to the other: kubelet's file in one write, then the containers."""
+    found, sets = [], {}
+    for word in args.set:
+        name, _, cpus = word.partition("=")
+        pod = load(name)
+        pod["cpus"] = format_cpus(parse_cpus(cpus))
+        found.append(pod)
+        sets[pod["uid"], pod["container"]] = parse_cpus(cpus)
+    State().exchange(sets)
+    for pod in found:
+        save(pod)
+        run(*runtime(pod), "update", "--cpuset-cpus", pod["cpus"], pod["id"])
+
+
 def do_pod_restart(args):
     pod = load(args.name)
     if pod["status"] == "running":
@@ -1750,6 +1777,7 @@ def parser():
     one.add_argument("--cpu-limit")
     one.add_argument("--delay", type=float, default=0)
     one.add_argument("--gap", type=float, default=0.04)
+    verb(pod, "exchange", do_pod_exchange, lock=True).add_argument("set", nargs="+")
     one = verb(pod, "delete", do_pod_delete, "name", lock=True)
     one.add_argument("--grace", type=float, default=30)
     one.add_argument("--gap", type=float, default=0.04)

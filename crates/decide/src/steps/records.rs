@@ -57,7 +57,10 @@ pub(super) fn record_steps(
     {
         return vec![Step::Share(scope(), pool)];
     }
-    let guest = record.guest();
+    let living = living(instance);
+    let is_living = |role: ThreadRole| living.iter().any(|thread| thread.role == role);
+    let mut guest = record.guest();
+    guest.retain(|vcpu| is_living(vcpu.index.into()));
     let fits = guest.len() <= record.exclusive.len();
     let misplaced = |thread: &VcpuThread| match thread.cpu {
         Some(cpu) => !record.exclusive.contains(cpu),
@@ -76,7 +79,7 @@ pub(super) fn record_steps(
     let placement = place(
         record.placement,
         &guest,
-        record.vcpus.iter().map(|thread| thread.role),
+        living.iter().map(|thread| thread.role),
         &record.exclusive,
         &snapshot.topology,
     );
@@ -85,11 +88,25 @@ pub(super) fn record_steps(
         (Partition::Member, _) | (_, Partition::Member) => record.partition,
         (_, kind) => kind,
     };
-    let (vcpus, partition) = placed(&record.vcpus, &placement.pins, kind);
+    let (vcpus, partition) = placed(&living, &placement.pins, kind);
     if vcpus == record.vcpus {
         return Vec::new();
     }
     vec![Step::Place(scope(), vcpus, partition)]
+}
+
+/// The threads to place: without those that ended, whose vCPUs were unplugged. They would take CPUs from the others until the rest is attached
+/// again. A VM whose vCPUs have all ended comes to its own end.
+fn living(instance: &Instance) -> Vec<VcpuThread> {
+    let threads = &instance.record.vcpus;
+    let known = threads.iter().zip(&instance.vcpus);
+    let living: Vec<VcpuThread> = known
+        .filter_map(|(thread, now)| now.is_some().then_some(*thread))
+        .collect();
+    match living.iter().any(|thread| matches!(thread.role, ThreadRole::Vcpu(_))) {
+        true => living,
+        false => threads.clone(),
+    }
 }
 
 /// The vCPUs of a VM that is to run where others pin it (libvirt's `vcpupin`), where somebody has moved one since; each must have

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use stelia_cpus::CpuSet;
 use stelia_node::clock::monotonic_us;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use zbus::OwnedObjectPath;
 
 use super::Isolator;
@@ -14,6 +14,8 @@ use crate::vmm::{ResizeStart, Threads, Vmm};
 
 /// The guest is paused until its new vCPUs are pinned, but not for longer than this: then they are attached while it runs.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// How long the runner waits until it asks a daemon again that was gone or busy while the guest is paused: one that restarts is back soon.
+const PAUSED_RETRY_DELAY: Duration = Duration::from_millis(300);
 /// How long the VMM may take to let it run, until that is tried again.
 const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -164,12 +166,19 @@ impl<V: Vmm> Isolator<'_, V> {
 
     /// Attaches the threads. A guest that is paused for that is paused no longer than `MAX_PAUSE`, however long the daemon takes.
     pub(super) async fn isolate_soon(&mut self, threads: &Threads) -> Result<(), Error> {
-        if let Some(since) = self.paused {
+        while let Some(since) = self.paused {
             let left = MAX_PAUSE.saturating_sub(since.elapsed());
-            if let Ok(isolated) = timeout(left, self.isolate(threads)).await {
-                return isolated;
+            match timeout(left, self.isolate(threads)).await {
+                Ok(Err(error)) if error.is_transient() && left > PAUSED_RETRY_DELAY => {
+                    tracing::debug!("{error}; the guest stays paused");
+                    sleep(PAUSED_RETRY_DELAY).await;
+                }
+                Ok(isolated) => return isolated,
+                Err(_) => {
+                    self.resume_late().await;
+                    break;
+                }
             }
-            self.resume_late().await;
         }
         self.isolate(threads).await
     }

@@ -116,6 +116,28 @@ async fn new_vcpus_are_attached_while_the_guest_is_paused() {
 }
 
 #[tokio::test]
+async fn a_daemon_that_restarts_meanwhile_pins_new_vcpus_before_they_run() {
+    let bench = bench(&[("slots", "4")]);
+    bench.logged("guest running").await;
+    // Given a daemon that is killed when new vCPUs are handed over
+    bench.calls.hangs.store(true, Ordering::Relaxed);
+    bench.give("2-5").await;
+    bench.is_attached(" 3:7003:").await;
+    bench.calls.hang_up.notify_one();
+    bench.is_attached("hung up").await;
+    bench.calls.hangs.store(false, Ordering::Relaxed);
+    // Then the next one has them while the guest is still paused.
+    bench.is_attached(" 3:7003:").await;
+    bench.resized(4, Outcome::Done).await;
+    bench.ordered(&["cont", "stop", &plug(2), &plug(3), "cont"]).await;
+    let log = bench.read("log");
+    assert!(
+        !log.contains("without isolation") && !log.contains("while the guest runs"),
+        "{log}"
+    );
+}
+
+#[tokio::test]
 async fn a_vm_without_slots_keeps_its_vcpus_says_why_and_is_not_paused() {
     let bench = bench(&[("slots", "2")]);
     bench.logged("guest running").await;

@@ -9,16 +9,15 @@ use crate::adopted::journal;
 use crate::contained::{configure, unconfigure};
 use crate::kvm::needs_kvm;
 use crate::real::program;
-use crate::resize::{
-    INITRAMFS, ROUNDS, entered, identities, make_linux, record_entries, resize, said, topology, until_guest_has,
-    with_two_more,
-};
+use crate::resize::trace::Trace;
+use crate::resize::{INITRAMFS, grown, identities, make_linux, resize, said, topology, until_counted};
 use crate::support::guest::Accel;
 use crate::support::host::{cpus, read, wait_until_or};
 use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, alive};
 use crate::support::pods::{Pod, on_node_undoing};
 use crate::support::promise::describe;
 
+const ROUNDS: usize = 3;
 /// The guest has no driver that hears of plugged and unplugged CPUs, and works on.
 const DEAF: &str = "initcall_blacklist=ged_driver_init";
 
@@ -62,7 +61,7 @@ impl Vm {
     /// Waits until there are so many vCPUs, isolated, and the guest has as many CPUs.
     fn until_has(&self, step: &str, vcpus: usize) -> Threads {
         let threads = self.until_isolated(step, vcpus);
-        until_guest_has(&self.pod, vcpus);
+        until_counted(&self.pod, vcpus);
         threads
     }
 
@@ -92,12 +91,12 @@ fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
         configure("unplug-timeout-s = 60\n");
         let mut vm = Vm::resizable("cloud-hypervisor-grows", 2, KERNEL_WORDS);
         let (small, first) = (vm.pod.exclusive(), vm.threads());
-        let large = with_two_more(&small);
+        let large = grown(&small, 4);
         for round in 1..=ROUNDS {
-            record_entries(2);
+            let entries = Trace::entries("plugged", &cpus("0-7"), "vcpu_id >= 2");
             vm.resize_container(&large);
             let grown = vm.until_has(&format!("round {round}, 4 CPUs"), 4);
-            let entered = entered();
+            let entered: CpuSet = entries.end().iter().map(|entry| entry.cpu).collect();
             // The new ones did not run guest code anywhere else, not even before they were pinned.
             assert!(
                 !entered.is_empty() && entered.is_subset(&large),

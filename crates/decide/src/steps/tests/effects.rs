@@ -101,7 +101,7 @@ fn apply_one(instance: &mut Instance, step: &Step) {
                 ..(**limits).clone()
             };
         }
-        step => instance.record = step.recorded(&instance.record, 0).unwrap(),
+        step => instance.follow(step.recorded(&instance.record, 0).unwrap()),
     }
 }
 

@@ -1,0 +1,121 @@
+//! Two VMs of which one shrinks and the other gets its CPUs.
+
+use stelia_cpus::CpuSet;
+
+use super::trace::{Entry, Trace};
+use super::{
+    FOUR, INITRAMFS, PATIENT, TWO, assert_alone, assert_topology, guest, identities, make_linux, resize, seen,
+    until_counted, until_resized,
+};
+use crate::contained::{configure, unconfigure};
+use crate::container::{foreign_to, own_threads};
+use crate::kvm::needs_kvm;
+use crate::noise::switches;
+use crate::runner::start_on;
+use crate::support::guest::Accel;
+use crate::support::host::{run, wait_until_or};
+use crate::support::linux_guest::KERNEL_WORDS;
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::{assert_isolated, is_isolated};
+
+/// The numbers of a pod's vCPU threads.
+fn vcpus(pod: &Pod) -> Vec<u32> {
+    let all = pod.threads().vcpus;
+    identities(&all).into_iter().map(|(tid, _)| tid).collect()
+}
+
+/// On none of these CPUs did both VMs run at the same time: the giver's last entry is before the taker's first.
+fn assert_handed_over(entries: &[Entry], cpus: &CpuSet, giver: &[u32], taker: &[u32]) {
+    for cpu in cpus.iter() {
+        let mut here = entries.iter().filter(|entry| entry.cpu == cpu).map(|entry| entry.tid);
+        let strangers: Vec<u32> = here
+            .clone()
+            .filter(|tid| !giver.contains(tid) && !taker.contains(tid))
+            .collect();
+        assert!(strangers.is_empty(), "CPU {cpu}: {strangers:?}");
+        let given: Vec<u32> = here.by_ref().take_while(|tid| giver.contains(tid)).collect();
+        let taken = here.clone().count();
+        println!(
+            "  CPU {cpu}: {} entries of the giver, then {taken} of the taker",
+            given.len()
+        );
+        assert!(taken > 0, "CPU {cpu} is not used");
+        let back = here.find(|tid| giver.contains(tid));
+        assert!(back.is_none(), "the giver runs on CPU {cpu} after the taker");
+    }
+}
+
+/// `giver` has 4 CPUs and `taker` 2; in the end it is the other way round. `write` makes the change in kubelet's file.
+fn exchanged(giver: &Pod, taker: &Pod, write: impl FnOnce(&str, &str)) -> (Pod, Pod) {
+    let (kept, former) = (giver.exclusive().iter().take(2).collect::<CpuSet>(), taker.exclusive());
+    let moved = giver.exclusive().difference(&kept);
+    let large = former.union(&moved);
+    println!(
+        "  {}: {} to {kept}; {}: {former} to {large}",
+        giver.name,
+        giver.exclusive(),
+        taker.name
+    );
+    let before = (own_threads(giver), own_threads(taker));
+    let giving = vcpus(giver);
+    let undisturbed = [("giver", &kept), ("taker", &former)].map(|(name, cpus)| Trace::switches(name, cpus));
+    let entries = Trace::entries("moved", &moved, "0");
+    write(&kept.to_string(), &large.to_string());
+    let (giver, taker) = (Pod::show(&giver.name), Pod::show(&taker.name));
+    assert_eq!((giver.exclusive(), taker.exclusive()), (kept.clone(), large));
+    // The taker does not wait for the giver's guest.
+    wait_until_or(
+        &format!("4 vCPUs of {}", taker.name),
+        || seen(&taker) + &seen(&giver),
+        || is_isolated(&taker, 4).then_some(()),
+    );
+    until_resized(&giver, 2);
+    until_counted(&taker, 4);
+    assert_handed_over(&entries.end(), &moved, &giving, &vcpus(&taker));
+    let [on_kept, on_former] = undisturbed.map(|trace| switches(&trace.text()));
+    for (pod, before, cpus, seen) in [
+        (&giver, before.0, &kept, on_kept),
+        (&taker, before.1, &former, on_former),
+    ] {
+        let own = before.union(&own_threads(pod)).copied().collect();
+        assert_eq!(foreign_to(&own, cpus, &seen), [], "{}: {seen:#?}", pod.name);
+    }
+    for (pod, vcpus) in [(&giver, 2), (&taker, 4)] {
+        assert_isolated(pod, vcpus);
+        assert_topology(pod, vcpus);
+        assert_alone(pod);
+    }
+    (giver, taker)
+}
+
+#[test]
+fn two_vms_exchange_cpus_and_never_run_on_one_at_the_same_time() {
+    needs_kvm();
+    make_linux();
+    on_node(|| {
+        configure(PATIENT);
+        let start = |name: &str, count: &str, smp: &str| {
+            start_on(Accel::Kvm, name, count, &[], &guest(smp, INITRAMFS, KERNEL_WORDS))
+        };
+        let (a, b) = (start("a", "4", FOUR), start("b", "2", TWO));
+        a.wait_running();
+        b.wait_running();
+        until_resized(&a, 4);
+        until_resized(&b, 2);
+        let in_one_write = |giver: &str, kept: &str, taker: &str, large: &str| {
+            let (kept, large) = (format!("{giver}={kept}"), format!("{taker}={large}"));
+            run(&["kubelet-standin", "pod", "exchange", &kept, &large]);
+        };
+        // The second comes while the giver still has its vCPUs.
+        let in_two_writes = |giver: &Pod, kept: &str, taker: &Pod, large: &str| {
+            resize(giver, kept);
+            resize(taker, large);
+        };
+        let (a, b) = exchanged(&a, &b, |kept, large| in_one_write("a", kept, "b", large));
+        let (b, a) = exchanged(&b, &a, |kept, large| in_two_writes(&b, kept, &a, large));
+        let (a, b) = exchanged(&a, &b, |kept, large| in_two_writes(&a, kept, &b, large));
+        let (b, a) = exchanged(&b, &a, |kept, large| in_one_write("b", kept, "a", large));
+        println!("  {} {}", a.exclusive(), b.exclusive());
+        unconfigure();
+    });
+}

@@ -1,0 +1,262 @@
+//! A VM whose number of vCPUs follows the number of its container's CPUs while its guest runs (`docs/resize.md`).
+
+mod agent;
+mod daemon_killed;
+mod exchange;
+mod refusal;
+pub mod trace;
+
+use std::collections::BTreeSet;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use stelia_cpus::CpuSet;
+
+use crate::contained::{configure, unconfigure};
+use crate::container::{foreign, foreign_to, own_threads};
+use crate::kvm::needs_kvm;
+use crate::noise::{recorded, start, stop, switches};
+use crate::runner::{probe_state, start_on};
+use crate::support::guest::Accel;
+use crate::support::host::{Thread, cpus, output, run, wait_until_or};
+use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, make_initramfs_with, serial};
+use crate::support::pods::{Pod, on_node};
+use crate::support::promise::{assert_isolated, is_isolated};
+use trace::Trace;
+
+/// The Linux guest that says which CPUs it has: [`make_linux`].
+pub const INITRAMFS: &str = "/job/guest-resized";
+const ROUNDS: usize = 10;
+/// On an emulated node a guest under load takes up to some ten seconds to give up a CPU.
+const PATIENT: &str = "unplug-timeout-s = 60\n";
+
+/// It works on every CPU, brings one that is plugged online once, as udev's rules do, and says which CPUs it has, with package, core and siblings of
+/// each. Words of the kernel's command line are its variables: `agent` starts the guest agent, `agent_blocks` names a command that the agent refuses,
+/// and with `keeps_cpus` the kernel refuses every unplug.
+const INIT: &str = r#"#!/bin/busybox sh
+b=/bin/busybox
+$b mount -t sysfs sys /sys
+$b mount -t proc proc /proc
+[ -z "$keeps_cpus" ] || echo 0 > /sys/firmware/acpi/hotplug/processor/enabled
+if [ -n "$agent" ]; then
+  $b mount -t devtmpfs dev /dev
+  for module in /modules/*; do $b insmod $module; done
+  until [ -e /dev/vport0p1 ]; do $b usleep 50000; done
+  $b mkdir -p /run
+  /usr/sbin/qemu-ga --method virtio-serial --path /dev/vport0p1 --statedir /run --pidfile /run/agent.pid \
+    --verbose --logfile /run/agent.log ${agent_blocks:+--block-rpcs $agent_blocks} &
+fi
+for n in 1 2 3 4; do
+  while :; do echo x | $b md5sum > /dev/null; done &
+done
+n=0
+while :; do
+  n=$((n + 1))
+  now=" "
+  for cpu in /sys/devices/system/cpu/cpu[1-9]*; do
+    number=${cpu##*/cpu}
+    case "$known" in *" $number "*) ;; *) echo 1 > $cpu/online ;; esac
+    now="$now$number "
+  done
+  known=$now
+  read -r online < /sys/devices/system/cpu/online
+  places=
+  for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
+    t=$cpu/topology
+    # A read of one byte at a time, as the shell's, does not read the list of siblings.
+    [ -e $t ] && places="$places $($b cat $t/physical_package_id)/$($b cat $t/core_id)/$($b cat $t/thread_siblings_list)"
+  done
+  [ -z "$agent" ] || echo "AGENT $($b grep -c guest-set-vcpus /run/agent.log) END" > /dev/ttyS0
+  echo "ALIVE $n $online$places END" > /dev/ttyS0
+  $b usleep 300000
+done
+"#;
+
+pub fn make_linux() {
+    let (modules, programs) = (["virtio_pci", "virtio_console"], ["/usr/sbin/qemu-ga"]);
+    make_initramfs_with(INITRAMFS, INIT, &modules, &programs);
+}
+
+/// 2 vCPUs of 4, and all 4.
+const TWO: &str = "2,sockets=1,cores=2,threads=2,maxcpus=4";
+const FOUR: &str = "4,sockets=1,cores=2,threads=2,maxcpus=4";
+
+/// QEMU's words for it: 2 vCPUs of 4.
+pub fn linux() -> Vec<&'static str> {
+    guest(TWO, INITRAMFS, KERNEL_WORDS)
+}
+
+/// QEMU's words for this guest.
+fn guest<'a>(smp: &'a str, initramfs: &'a str, words: &'a str) -> Vec<&'a str> {
+    let machine = ["-machine", "q35", "-smp", smp, "-m", "128"];
+    let boot = ["-kernel", KERNEL, "-initrd", initramfs, "-append", words];
+    [&machine[..], &boot, &["-serial", "file:/run/serial"]].concat()
+}
+
+/// The guest's newest words: its online CPUs, and the package, the core and the siblings of each.
+pub fn said(pod: &Pod) -> Option<(CpuSet, Vec<String>)> {
+    let text = serial(pod);
+    let mut lines = text
+        .lines()
+        .rev()
+        .filter_map(|line| line.strip_prefix("ALIVE ")?.strip_suffix(" END"));
+    let mut words = lines.next()?.split(' ').skip(1);
+    let online = words.next()?.parse().ok()?;
+    Some((online, words.map(str::to_owned).collect()))
+}
+
+/// kubelet gives the container these CPUs.
+pub fn resize(pod: &Pod, set: &str) -> Pod {
+    run(&["kubelet-standin", "pod", "resize", &pod.name, "--cpuset", set]);
+    Pod::show(&pod.name)
+}
+
+/// What is known of a VM, for the message of a wait that failed.
+fn seen(pod: &Pod) -> String {
+    let serial = serial(pod);
+    let start = serial.len().saturating_sub(3000);
+    let serial = String::from_utf8_lossy(serial.as_bytes().get(start..).unwrap_or_default()).into_owned();
+    format!(": {:#?}\n{}\n{serial}", pod.threads().vcpus, pod.logs())
+}
+
+pub fn until_resized(pod: &Pod, vcpus: usize) {
+    wait_until_or(
+        &format!("{vcpus} vCPUs on {}", pod.exclusive()),
+        || seen(pod),
+        || is_isolated(pod, vcpus).then_some(()),
+    );
+    until_counted(pod, vcpus);
+}
+
+/// The guest itself has so many CPUs.
+pub fn until_counted(pod: &Pod, vcpus: usize) {
+    wait_until_or(
+        &format!("the guest has {vcpus} CPUs"),
+        || seen(pod),
+        || said(pod).filter(|(online, places)| online.len() == vcpus && places.len() == vcpus),
+    );
+}
+
+/// What the guest says of its topology: how many packages and cores it has, and the siblings of each CPU.
+pub fn topology(pod: &Pod) -> (usize, usize, Vec<String>) {
+    let (_, places) = said(pod).expect("the guest");
+    let places: Vec<[&str; 3]> = places
+        .iter()
+        .map(|place| {
+            let parts: Vec<&str> = place.split('/').collect();
+            parts.try_into().unwrap_or_else(|_| panic!("a place: {place}"))
+        })
+        .collect();
+    let packages: BTreeSet<&str> = places.iter().map(|[package, ..]| *package).collect();
+    let cores: BTreeSet<(&str, &str)> = places.iter().map(|[package, core, _]| (*package, *core)).collect();
+    let siblings = places.iter().map(|[.., siblings]| (*siblings).to_owned());
+    (packages.len(), cores.len(), siblings.collect())
+}
+
+/// The guest has 2 or 4 CPUs, which are one core or two.
+fn assert_topology(pod: &Pod, vcpus: usize) {
+    let siblings = ["0-1", "0-1", "2-3", "2-3"].map(str::to_owned);
+    let expected = (1, vcpus / 2, siblings[..vcpus].to_vec());
+    assert_eq!(topology(pod), expected, "the guest's topology");
+}
+
+/// Which threads they are, whatever CPUs they have.
+pub fn identities(threads: &[Thread]) -> BTreeSet<(u32, u64)> {
+    threads.iter().map(|thread| (thread.tid, thread.start)).collect()
+}
+
+/// These CPUs and as many more as make `count`.
+pub fn grown(small: &CpuSet, count: usize) -> CpuSet {
+    let others = cpus("0-7").difference(small);
+    let more = others.iter().filter(|cpu| *cpu > 1).take(count - small.len()).collect();
+    small.union(&more)
+}
+
+/// For two seconds nobody else is switched in on the VM's CPUs, and no promise is broken.
+fn assert_alone(pod: &Pod) {
+    start(&pod.exclusive());
+    sleep(Duration::from_secs(2));
+    stop();
+    let switches = recorded(&pod.exclusive());
+    assert!(!switches.is_empty());
+    assert_eq!(foreign(pod, &switches), [], "{switches:#?}");
+    let verify = || output(&["steliactl", "verify", &pod.uid]);
+    let seen = || String::from_utf8_lossy(&verify().stdout).into_owned();
+    wait_until_or("verify finds nothing", seen, || verify().status.success().then_some(()));
+}
+
+/// What `steliactl show` prints of the VM, as JSON.
+fn shown(pod: &Pod) -> Value {
+    serde_json::from_str(&run(&["steliactl", "--json=short", "show", &pod.uid])).expect("JSON")
+}
+
+/// Why the VM is degraded, by `steliactl show`.
+fn degraded(pod: &Pod) -> String {
+    shown(pod)["degraded"].to_string()
+}
+
+/// The VM has 2 vCPUs, and gets 2 more and loses them again, ten times; `shrunk` is called after each loss.
+fn grows_and_shrinks(mut pod: Pod, mut shrunk: impl FnMut(usize, &Pod)) -> Pod {
+    pod.wait_running();
+    let small = pod.exclusive();
+    let large = grown(&small, 4).to_string();
+    until_resized(&pod, 2);
+    let first = assert_isolated(&pod, 2);
+    for round in 0..ROUNDS {
+        println!("  round {round}: {small} to {large}");
+        let started = Instant::now();
+        // On the CPUs that it has all the time nobody else is switched in at any time, whatever happens to the others.
+        let kept = Trace::switches("kept", &small);
+        let mut own = own_threads(&pod);
+        let entries = Trace::entries("plugged", &cpus("0-7"), "vcpu_id >= 2");
+        pod = resize(&pod, &large);
+        until_resized(&pod, 4);
+        // The new ones did not run guest code anywhere else, not even before they were pinned.
+        let entered: CpuSet = entries.end().iter().map(|entry| entry.cpu).collect();
+        assert!(
+            !entered.is_empty() && entered.is_subset(&pod.exclusive()),
+            "{entered}\n{}",
+            pod.logs()
+        );
+        let now = assert_isolated(&pod, 4);
+        assert!(
+            identities(&first.vcpus).is_subset(&identities(&now.vcpus)),
+            "a vCPU that was there is another thread: {first:#?} {now:#?}"
+        );
+        assert_topology(&pod, 4);
+        assert_alone(&pod);
+        own.extend(own_threads(&pod));
+        pod = resize(&pod, &small.to_string());
+        until_resized(&pod, 2);
+        let now = assert_isolated(&pod, 2);
+        assert_eq!(identities(&now.vcpus), identities(&first.vcpus));
+        assert_topology(&pod, 2);
+        own.extend(own_threads(&pod));
+        let switches = switches(&kept.text());
+        assert!(!switches.is_empty());
+        assert_eq!(foreign_to(&own, &small, &switches), [], "{switches:#?}");
+        shrunk(round, &pod);
+        println!("  round {round} took {} ms", started.elapsed().as_millis());
+    }
+    println!("  {}", probe_state(&pod));
+    println!(
+        "  the guest booted {} times",
+        pod.logs().matches("QEMU: RESET").count() + 1
+    );
+    for line in pod.logs().lines().filter(|line| line.contains("was paused for")) {
+        println!("  {line}");
+    }
+    pod
+}
+
+#[test]
+fn a_guest_grows_and_shrinks_with_its_container() {
+    needs_kvm();
+    make_linux();
+    on_node(|| {
+        configure(PATIENT);
+        grows_and_shrinks(start_on(Accel::Kvm, "grows", "2", &[], &linux()), |_, _| {});
+        unconfigure();
+    });
+}
