@@ -21,7 +21,8 @@ pub struct Attribution {
     /// Interrupts of devices, by handler.
     pub interrupts: Vec<Occupant>,
     pub softirqs: Vec<Occupant>,
-    /// The CPUs' own interrupts, by the kernel's tracepoint: `local_timer`, `reschedule`, `call_function`, …
+    /// The CPUs' own interrupts, by the kernel's tracepoint: `local_timer`, `reschedule`, `call_function`, …; on arm64 by handler: `arch_timer`,
+    /// `IPI`.
     pub vectors: Vec<Occupant>,
 }
 

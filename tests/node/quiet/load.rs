@@ -17,8 +17,8 @@ const DRIVER: &str = "/sys/bus/virtio/drivers/virtio_net";
 /// A disk that nobody else uses: the job's tar.
 const DISK: &str = "/dev/vdb";
 const BLOCK: usize = 4096;
-/// `O_DIRECT` of x86: each read is one of the device's.
-const DIRECT: i32 = 0o40000;
+/// Each read is one of the device's.
+const DIRECT: i32 = nix::libc::O_DIRECT;
 
 /// The network card. Its driver is loaded by the first who asks, and stays.
 pub struct Card {

@@ -60,8 +60,9 @@ pub(crate) struct Telescoped {
 /// A tick of `/proc/stat` (USER_HZ, 100 on all architectures that Linux runs VMs on).
 const TICK_NS: u64 = 10_000_000;
 
-/// Interrupts that the processor delivers to the VM (posted interrupts: arch/x86/kernel/irq.c).
-const POSTED_INTERRUPTS: [&str; 3] = ["PIN", "NPI", "PIW"];
+/// Interrupts that the processor delivers to the VM: posted interrupts (arch/x86/kernel/irq.c), and on arm64 the doorbell that wakes a vCPU
+/// (arch/arm64/kvm/vgic/vgic-v4.c).
+const POSTED_INTERRUPTS: [&str; 4] = ["PIN", "NPI", "PIW", "vcpu"];
 
 impl ReadingDelta {
     /// Compares two readings of an open seat.

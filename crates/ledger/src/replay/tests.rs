@@ -191,3 +191,24 @@ fn interrupts_are_ones_own_by_the_whole_address_of_the_device_and_on_a_line_of_o
         assert_eq!((own, others), expected, "{name}");
     }
 }
+
+#[test]
+fn what_the_processor_delivers_to_the_vm_is_the_vms_own_and_the_tick_is_upkeep() {
+    let reading = |count: u32| {
+        let mut reading = FullReading::default();
+        let names = ["LOC", "PIN", "arch_timer", "vcpu"];
+        reading.counters.upkeep = names.map(|name| (name.to_owned(), count)).into();
+        reading
+    };
+    let between = ReadingDelta::new(&OpenSeat::default(), &reading(5), &reading(12)).unwrap();
+    let names = |counts: &BTreeMap<String, u64>| counts.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&between.own_interrupts), ["PIN", "vcpu"]);
+    assert_eq!(names(&between.upkeep), ["LOC", "arch_timer"]);
+    assert!(
+        between
+            .upkeep
+            .values()
+            .chain(between.own_interrupts.values())
+            .all(|count| *count == 7)
+    );
+}

@@ -73,8 +73,8 @@ pub struct Counters {
     pub bound_read: bool,
     /// Interrupts of devices by number, without those that never fired on these CPUs. The kernel's counters have 32 bits and wrap.
     pub devices: BTreeMap<u32, Fired>,
-    /// The CPUs' own interrupts by the kernel's mnemonic (`LOC`, `RES`, `CAL`, `TLB`, …), also 32 bits. Without
-    /// those that are 0.
+    /// The CPUs' own interrupts by the kernel's mnemonic (`LOC`, `RES`, `CAL`, `TLB`, …) or, on arm64, by the driver's name (`arch_timer`),
+    /// also 32 bits. Without those that are 0.
     pub upkeep: BTreeMap<String, u32>,
     /// Softirqs by the kernel's name (`TIMER`, `NET_RX`, `RCU`, …), 32 bits. Without those that are 0.
     pub softirqs: BTreeMap<String, u32>,

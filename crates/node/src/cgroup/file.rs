@@ -92,3 +92,30 @@ impl HugePage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In kB, by the size of a page: arch/arm64/mm/hugetlbpage.c.
+    #[test]
+    fn every_size_of_arm64s_huge_pages_has_its_directory_and_files() {
+        let all = HugePage::ALL.map(|size| (size.directory().to_owned(), File::HugetlbMax(size).name()));
+        for (page, sizes) in [
+            (
+                4,
+                &[(64, "64KB"), (2048, "2MB"), (32_768, "32MB"), (1_048_576, "1GB")][..],
+            ),
+            (16, &[(2048, "2MB"), (32_768, "32MB"), (1_048_576, "1GB")]),
+            (64, &[(2048, "2MB"), (524_288, "512MB"), (16_777_216, "16GB")]),
+        ] {
+            for (kib, name) in sizes {
+                let expected = (format!("hugepages-{kib}kB"), format!("hugetlb.{name}.max"));
+                let is_there = all
+                    .iter()
+                    .any(|one| (one.0.as_str(), one.1) == (&expected.0, &expected.1));
+                assert!(is_there, "{page}: {expected:?}");
+            }
+        }
+    }
+}

@@ -126,14 +126,14 @@ impl Interrupts {
         free.min().map(|(_, cpu)| cpu)
     }
 
-    /// `/proc/interrupts`.
+    /// `/proc/interrupts`, in which the kernel hides arm64's inter-processor interrupts.
     pub(super) fn table(&self) -> String {
         let mut text = String::from("    ");
         for cpu in self.online.iter() {
             let _ = write!(text, "{:>11}", format!("CPU{cpu}"));
         }
         text.push('\n');
-        for (irq, one) in &self.all {
+        for (irq, one) in self.all.iter().filter(|(_, one)| one.actions != "IPI") {
             let _ = write!(text, "{irq:>4}:");
             for cpu in self.online.iter() {
                 let _ = write!(text, " {:>10}", one.counts.get(&cpu).copied().unwrap_or_default());

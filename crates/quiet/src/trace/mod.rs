@@ -21,6 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use stelia_api::attribution::Attribution;
+use stelia_node::counters::interrupts::{PATH as INTERRUPTS, Table};
 
 use crate::failure::Failure;
 use crate::files::{Files, System};
@@ -230,5 +231,15 @@ fn read_counts(files: &dyn Files, target: &Target, events: &BTreeSet<String>) ->
         let text = files.read(&path).map_err(Failure::of("read", &path))?;
         histograms.insert(event.clone(), hist::parse(&text));
     }
-    Ok(TraceCounts::new(target, &histograms))
+    Ok(TraceCounts::new(target, &histograms, &private_interrupts(files)))
+}
+
+/// The numbers of interrupts that each CPU has of its own, which the kernel traces as it does those of devices: on arm64, the timer's and
+/// others. Empty if `/proc/interrupts` cannot be read: then they are counted among the devices'.
+fn private_interrupts(files: &dyn Files) -> BTreeSet<u32> {
+    let read = || Table::parse(files.read(INTERRUPTS).ok()?.as_bytes()).ok();
+    // A CPU that goes on- or offline during a reading makes its text invalid.
+    let table = read().or_else(read).unwrap_or_default();
+    let private = table.lines.values().filter(|line| line.is_private());
+    private.map(|line| line.irq).collect()
 }

@@ -185,6 +185,30 @@ fn what_ran_between_begin_and_finish_is_told_and_nothing_is_left() {
     assert!(matches!(again, TraceError::NotBegun), "{again}");
 }
 
+/// arm64 has neither `irq_vectors` nor `nmi`: its timer is an interrupt of each CPU.
+#[test]
+fn on_arm64_the_timer_is_none_of_the_devices_interrupts() {
+    let kernel = kernel();
+    let events: Vec<&str> = EVENTS
+        .into_iter()
+        .filter(|event| !["irq_vectors/", "nmi/"].iter().any(|group| event.starts_with(group)))
+        .collect();
+    kernel.tree().tracefs = Some(Tracefs::with(&events));
+    kernel.tree().add_irq(13, "arch_timer", None);
+    kernel.tree().change_irq(13, |one| one.chip = "GICv3".into());
+    begin(kernel.system(), &target(), &|| 1).unwrap();
+    with(&kernel, |tracefs| {
+        for (irq, name) in [("13", "arch_timer"), ("30", "nvme0q3")] {
+            let keys = "irq,name,common_cpu";
+            tracefs.count(OURS, "irq/irq_handler_entry", keys, &[irq, name, "2"], 4, None);
+        }
+    });
+    let attribution = finish(kernel.system(), &BTreeSet::new(), &|| 2).unwrap();
+    assert_eq!(attribution.problems, [""; 0]);
+    assert_eq!(into_attribution(&attribution.interrupts), [(2, "30 nvme0q3", 4, None)]);
+    assert_eq!(into_attribution(&attribution.vectors), [(2, "arch_timer", 4, None)]);
+}
+
 #[test]
 fn what_was_counted_while_the_rest_was_set_up_is_not_told() {
     let kernel = kernel();

@@ -241,6 +241,23 @@ mod tests {
         assert_eq!(props["node-id"], Variant::I32(-1));
     }
 
+    /// As QEMU 7.2 answers for arm64's machine type `virt`, which does not answer `query-hotpluggable-cpus`.
+    #[test]
+    fn a_vcpu_of_arm64_has_a_cluster() {
+        let vcpu: Vcpu = serde_json::from_str(
+            r#"{"thread-id": 5610, "props": {"core-id": 1, "thread-id": 0, "socket-id": 0, "cluster-id": 0},
+                "qom-path": "/machine/unattached/device[1]", "cpu-index": 1, "target": "aarch64"}"#,
+        )
+        .unwrap();
+        let (index, tid, props) = vcpu.to_dbus();
+        assert_eq!((index, tid), (1, 5610));
+        let expected = [("core-id", 1), ("thread-id", 0), ("socket-id", 0), ("cluster-id", 0)];
+        assert_eq!(
+            props,
+            expected.map(|(name, number)| (name, Variant::U32(number))).into()
+        );
+    }
+
     #[test]
     fn a_cpu_without_props_is_accepted() {
         let vcpu: Vcpu =

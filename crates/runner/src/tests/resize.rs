@@ -147,6 +147,17 @@ async fn a_vm_without_slots_keeps_its_vcpus_says_why_and_is_not_paused() {
     assert_eq!(bench.orders(), "cont");
 }
 
+/// As arm64's machine type `virt`: "The feature 'query-hotpluggable-cpus' is not enabled" (QEMU 7.2).
+#[tokio::test]
+async fn a_machine_type_that_plugs_no_vcpus_is_not_blamed_on_maxcpus() {
+    let bench = bench(&[("slots", "4"), ("refuses", "query-hotpluggable-cpus")]);
+    bench.logged("guest running").await;
+    bench.give("2-5").await;
+    bench.resized(4, Outcome::Impossible).await;
+    bench.logged("this machine type plugs no vCPUs").await;
+    assert_eq!(bench.orders(), "cont");
+}
+
 #[tokio::test]
 async fn a_vm_with_too_few_slots_uses_those_that_it_has() {
     let bench = bench(&[("slots", "3")]);

@@ -178,9 +178,13 @@ impl Vmm for Qemu {
     }
 
     async fn why_not_grow(&mut self) -> Result<Option<String>, Error> {
-        let has_slot = async { or_default_if_refused(self.qmp().await?.has_free_cpu_slot().await) }.await;
-        let text = "QEMU has no free slot (maxcpus of -smp)";
-        Ok((!self.checked(has_slot)?).then(|| text.into()))
+        let has_slot = async { self.qmp().await?.has_free_cpu_slot().await }.await;
+        match self.checked(has_slot) {
+            Ok(has_slot) => Ok((!has_slot).then(|| "QEMU has no free slot (maxcpus of -smp)".into())),
+            // Such as arm64's `virt`.
+            Err(error @ Error::QmpRefused { .. }) => Ok(Some(format!("this machine type plugs no vCPUs: {error}"))),
+            Err(error) => Err(error),
+        }
     }
 
     async fn is_migrating(&mut self) -> Result<bool, Error> {

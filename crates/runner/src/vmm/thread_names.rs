@@ -240,6 +240,7 @@ mod tests {
     #[case("IO iothread0", Role::Iothread("iothread0".into()))]
     #[case("multifdrecv_0", Role::Other)]
     #[case("qemu-system-x86", Role::Other)]
+    #[case("qemu-system-aar", Role::Other)]
     #[case("CPU 0", Role::Other)]
     #[case("CPU /KVM", Role::Other)]
     #[case("CPU +1/KVM", Role::Other)]

@@ -2,7 +2,8 @@
 //! `arch_show_interrupts` for the lines with letters).
 //!
 //! Lines with a number are interrupts of devices, apart from those that [`Source::is_device`] excludes; lines with letters (`LOC`,
-//! `RES`, `CAL`, …) are each CPU's own. A column is an online CPU: the header names it, so a column's place is not its CPU's number.
+//! `RES`, `CAL`, …; on arm64 `IPI0`, `IPI1`, …) are each CPU's own. On arm64 the CPUs' timer and other interrupts that each CPU has of its
+//! own have a number too. A column is an online CPU: the header names it, so a column's place is not its CPU's number.
 
 mod table;
 #[cfg(test)]
@@ -45,11 +46,12 @@ pub struct Line<'a> {
 pub enum Kind<'a> {
     /// A device: its number and the drivers' names.
     Device { irq: u32, name: String },
-    /// Each CPU has it for itself: the kernel's mnemonic, `LOC`, `RES`, `CAL`, …
-    PerCpu(&'a str),
+    /// Each CPU has it for itself: the kernel's mnemonic, `LOC`, `RES`, `CAL`, `IPI0`, …, or the driver of one with a number, `arch_timer`,
+    /// `kvm guest vtimer`. Two lines may have the same name.
+    PerCpu(Cow<'a, str>),
 }
 
-/// The text of [`PATH`]. Numbered lines that are not a device's ([`Source::is_device`]) and lines of no CPU are left out.
+/// The text of [`PATH`]. The timer and the cascade of a PC, Xen's event channels of a CPU, and lines of no CPU are left out.
 ///
 /// # Errors
 /// A header that does not name CPUs, or a line that has not as many counts as that names: a CPU went on- or offline meanwhile.
@@ -65,14 +67,18 @@ pub fn parse<'a>(text: &'a [u8], wanted: &CpuSet) -> Result<Interrupts<'a>, Pars
         let (kind, counts) = match row.irq()? {
             Some(irq) => {
                 let (counts, source) = row.numbered(&columns)?;
-                let source = Source::parse(&source);
-                if counts.is_empty() || !source.is_device(irq) {
+                if counts.is_empty() {
                     continue;
                 }
+                let source = Source::parse(&source);
                 let name = source.name();
-                (Kind::Device { irq, name }, counts)
+                match (source.is_device(irq), source.is_private()) {
+                    (true, _) => (Kind::Device { irq, name }, counts),
+                    (false, true) => (Kind::PerCpu(name.into()), counts),
+                    (false, false) => continue,
+                }
             }
-            None => (Kind::PerCpu(row.label), columns.counts(row.line, row.rest)?.0),
+            None => (Kind::PerCpu(row.label.into()), columns.counts(row.line, row.rest)?.0),
         };
         if !counts.is_empty() {
             lines.push(Line { kind, counts });
@@ -163,11 +169,24 @@ impl<'a> Source<'a> {
     }
 
     /// Whether the interrupt of this number belongs to a device, and could fire elsewhere. Not so on x86 the timer's and the
-    /// cascade (IRQ 0 and 2); nor those that each CPU has of its own: Xen's event channels of a CPU, and ARM's
-    /// private peripheral interrupts (GIC numbers below 32).
+    /// cascade (IRQ 0 and 2); nor those that each CPU has of its own: Xen's event channels of a CPU, and [private](Self::is_private) ones.
     pub fn is_device(&self, irq: u32) -> bool {
-        let private = self.chip.starts_with("GIC") && self.hwirq.parse::<u32>().is_ok_and(|number| number < 32);
-        !(private || self.chip.contains("percpu") || is_legacy_timer(irq))
+        let of_pc = matches!(irq, 0 | 2) && (self.chip.ends_with("IO-APIC") || self.chip == "XT-PIC");
+        !(self.is_private() || self.chip.contains("percpu") || of_pc || is_legacy_timer(irq))
+    }
+
+    /// Whether it is one of arm64's that each CPU has of its own, although it has a number: GIC's private peripheral interrupts (numbers
+    /// below 32, in GICv3's extended range 1056 to 1119; GICv5 has its own numbers and a name for them), the timer of a machine without
+    /// GIC and KVM's for guests there, and the doorbells of vCPUs (GICv4), which fire where the vCPU runs.
+    pub fn is_private(&self) -> bool {
+        match self.chip {
+            "GICv5-PPI" | "GICv4-vpe" | "GICv4.1-vpe" | "AIC-FIQ" | "KVM" => true,
+            gic if gic.starts_with("GIC") && !gic.starts_with("GICv5") => {
+                let number = self.hwirq.parse::<u32>();
+                number.is_ok_and(|number| number < 32 || (1056..1120).contains(&number))
+            }
+            _ => false,
+        }
     }
 }
 

@@ -57,6 +57,11 @@ impl IrqLine {
     pub fn is_device(&self) -> bool {
         self.source().is_device(self.irq)
     }
+
+    /// As [`Source::is_private`].
+    pub fn is_private(&self) -> bool {
+        self.source().is_private()
+    }
 }
 
 /// Numbered interrupts, on all CPUs.

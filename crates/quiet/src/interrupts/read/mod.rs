@@ -104,6 +104,10 @@ pub fn effective(files: &dyn Files, irq: u32) -> Option<CpuSet> {
     cpus(files, &format!("/proc/irq/{irq}/effective_affinity_list")).ok()
 }
 
+/// The driver's name of arm64's inter-processor interrupts. `/proc/interrupts` hides their numbers (`IRQ_HIDDEN`, arch/arm64/kernel/smp.c), so
+/// that the table does not tell them apart from an interrupt without a driver.
+const INTER_PROCESSOR: &str = "IPI";
+
 /// Every interrupt of a device, including those without a driver at present. An interrupt that goes away meanwhile is left out.
 ///
 /// # Errors
@@ -125,6 +129,7 @@ pub fn read(files: &dyn Files, table: &Table) -> Result<InterruptScan, String> {
             continue;
         }
         match read_one(files, irq, &mut nodes) {
+            Ok(interrupt) if interrupt.identity.actions == INTER_PROCESSOR => {}
             Ok(interrupt) => scan.interrupts.push(interrupt),
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err((path, error)) => {

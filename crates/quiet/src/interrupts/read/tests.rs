@@ -25,9 +25,34 @@ fn timer_cascade_and_the_cpus_own_interrupts_are_left_out() {
     for irq in [0, 2, 9, 48, 100] {
         kernel.tree().add_irq(irq, "x", None);
     }
+    for irq in [0, 2] {
+        kernel.tree().change_irq(irq, |one| one.chip = "IO-APIC".into());
+    }
     kernel.tree().change_irq(48, |one| one.chip = "xen-percpu".into());
     // then
     assert_eq!(numbers(&found(&kernel)), [9, 100], "in the order of numbers");
+}
+
+#[test]
+fn what_each_cpu_of_arm64_has_of_its_own_is_left_out_although_it_has_a_number() {
+    // given: /proc/irq and the table of an arm64 host of KVM
+    let kernel = FakeKernel::new(4);
+    for (irq, actions, chip, hwirq) in [
+        (1, "IPI", "GICv3", 0),
+        (7, "IPI", "GICv3", 6),
+        (9, "vgic", "GICv3", 25),
+        (13, "arch_timer", "GICv3", 26),
+        (20, "arm-smmu-v3-evtq", "GICv3", 65),
+        (60, "vcpu", "GICv4.1-vpe", 3),
+        (123, "nvme0q1", "ITS-PCI-MSIX-0000:01:00.0", 1),
+    ] {
+        kernel.tree().add_irq(irq, actions, None);
+        kernel
+            .tree()
+            .change_irq(irq, |one| (one.chip, one.hwirq) = (chip.into(), hwirq));
+    }
+    // then
+    assert_eq!(numbers(&found(&kernel)), [20, 123]);
 }
 
 #[test]

@@ -22,6 +22,9 @@ const SOFTIRQS: [&str; 10] = [
 const MAX_ROWS_PER_KIND: usize = 10_000;
 const OTHERS_NAME: &str = "(others)";
 
+/// The driver's name of arm64's inter-processor interrupts. They have numbers, which `/proc/interrupts` hides.
+const INTER_PROCESSOR: &str = "IPI";
+
 /// How often and how long something ran.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sum {
@@ -56,17 +59,20 @@ pub(crate) struct TraceCounts {
 }
 
 impl TraceCounts {
-    /// The counts in these histograms, which are given by event (as in [`plan::hist`]).
-    pub fn new(target: &Target, histograms: &BTreeMap<String, Vec<Histogram>>) -> Self {
+    /// The counts in these histograms, which are given by event (as in [`plan::hist`]). `private` are the numbers of interrupts that each CPU
+    /// has of its own.
+    pub fn new(target: &Target, histograms: &BTreeMap<String, Vec<Histogram>>, private: &BTreeSet<u32>) -> Self {
         let all = || histograms.values().flatten();
         let reader = Reader { target, histograms };
+        let (interrupts, mut vectors) = reader.interrupts(private);
+        add_all(&mut vectors, reader.vectors());
         Self {
             dropped: all().fold(0, |sum, one| sum.saturating_add(one.dropped)),
             unread: all().fold(0, |sum, one| sum.saturating_add(one.unread)),
             tasks: reader.tasks(),
-            interrupts: reader.interrupts(),
+            interrupts,
             softirqs: reader.softirqs(),
-            vectors: reader.vectors(),
+            vectors,
         }
     }
 
@@ -96,6 +102,15 @@ impl TraceCounts {
             softirqs: occupants(self.softirqs),
             vectors: occupants(self.vectors),
             ..Attribution::default()
+        }
+    }
+}
+
+fn add_all(sums: &mut Sums, more: Sums) {
+    for (cpu, names) in more {
+        let own = sums.entry(cpu).or_default();
+        for (name, sum) in names {
+            own.entry(name).or_default().add(sum.count, sum.ns);
         }
     }
 }
@@ -197,8 +212,9 @@ impl<'a> Reader<'a> {
         sums
     }
 
-    /// An interrupt that several drivers share has all their names, and is counted once for them.
-    fn interrupts(&self) -> Sums {
+    /// Those of devices, and those that each CPU has of its own. An interrupt that several drivers share has all their names, and is counted
+    /// once for them.
+    fn interrupts(&self, private: &BTreeSet<u32>) -> (Sums, Sums) {
         let mut by_number: BTreeMap<(u32, u32), (BTreeSet<&str>, Sum)> = BTreeMap::new();
         for (cpu, histogram, row) in self.rows(plan::INTERRUPT_ENTRY, "irq") {
             // The event's other histogram has only the times.
@@ -217,13 +233,18 @@ impl<'a> Reader<'a> {
             let (_, sum) = by_number.entry((cpu, number)).or_default();
             sum.add(0, row.sum);
         }
-        let mut sums = Sums::new();
+        let (mut devices, mut own) = (Sums::new(), Sums::new());
         for ((cpu, number), (names, sum)) in by_number {
             let names: Vec<&str> = names.into_iter().collect();
+            if private.contains(&number) || names == [INTER_PROCESSOR] {
+                let one = own.entry(cpu).or_default().entry(names.join(", ")).or_default();
+                one.add(sum.count, sum.ns);
+                continue;
+            }
             let name = format!("{number} {}", names.join(", "));
-            sums.entry(cpu).or_default().insert(name.trim_end().to_owned(), sum);
+            devices.entry(cpu).or_default().insert(name.trim_end().to_owned(), sum);
         }
-        sums
+        (devices, own)
     }
 
     fn softirqs(&self) -> Sums {

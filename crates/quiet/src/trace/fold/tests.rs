@@ -19,7 +19,7 @@ fn counted(histograms: Vec<(&str, Vec<Histogram>)>) -> TraceCounts {
         ..Target::default()
     };
     let histograms = histograms.into_iter().map(|(event, all)| (event.to_owned(), all));
-    TraceCounts::new(&target, &histograms.collect())
+    TraceCounts::new(&target, &histograms.collect(), &BTreeSet::from([13]))
 }
 
 fn into_attribution(doers: &[Occupant]) -> Vec<(u32, &str, u64, Option<u64>)> {
@@ -48,6 +48,36 @@ fn an_interrupt_that_drivers_share_is_counted_once() {
     ]);
     let expected = [(2, "30 nvme0q3", 2, None), (2, "9 acpi, i801_smbus", 5, Some(700))];
     assert_eq!(into_attribution(&counted.into_attribution().interrupts), expected);
+}
+
+/// arm64 has no events of its own for them: the timer is interrupt 13 of each CPU, and the inter-processor interrupts are 1 to 7.
+#[test]
+fn interrupts_that_each_cpu_has_of_its_own_are_no_devices() {
+    let named = histogram(
+        "irq,name,common_cpu",
+        &[
+            (&["1", "IPI", "2"], 5, None),
+            (&["2", "IPI", "2"], 4, None),
+            (&["13", "arch_timer", "2"], 250, None),
+            (&["30", "nvme0q3", "2"], 2, None),
+        ],
+    );
+    let times = histogram(
+        "n,common_cpu",
+        &[
+            (&["1", "2"], 5, Some(50)),
+            (&["2", "2"], 4, Some(70)),
+            (&["13", "2"], 250, Some(900)),
+        ],
+    );
+    let counted = counted(vec![
+        (plan::INTERRUPT_ENTRY, vec![named]),
+        ("synthetic/stelia_irq", vec![times]),
+    ]);
+    let attribution = counted.into_attribution();
+    assert_eq!(into_attribution(&attribution.interrupts), [(2, "30 nvme0q3", 2, None)]);
+    let own = [(2, "IPI", 9, Some(120)), (2, "arch_timer", 250, Some(900))];
+    assert_eq!(into_attribution(&attribution.vectors), own);
 }
 
 #[test]

@@ -34,7 +34,7 @@ const INTERRUPT_EXIT: &str = "irq/irq_handler_exit";
 pub(crate) const SOFTIRQ_ENTRY: &str = "irq/softirq_entry";
 const SOFTIRQ_EXIT: &str = "irq/softirq_exit";
 pub(crate) const NMI: &str = "nmi/nmi_handler";
-/// The CPUs' own interrupts, on x86.
+/// The CPUs' own interrupts, on x86. On arm64 they are among those of [`INTERRUPT_ENTRY`].
 pub(crate) const VECTORS: &str = "irq_vectors";
 
 /// Limits of the two parts of a filter, in bytes: the kernel takes less than a page in one write.

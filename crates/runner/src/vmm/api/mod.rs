@@ -32,7 +32,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// anew.
 const THREAD_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a plugged vCPU's thread may take to have its name.
-const THREAD_START_TIME: Duration = Duration::from_millis(200);
+const THREAD_NAME_TIMEOUT: Duration = Duration::from_secs(1);
 /// After this many refusals to pause a running guest the VMM counts as unable to pause.
 const MAX_PAUSE_REFUSALS: u32 = 20;
 
@@ -175,10 +175,10 @@ impl ApiVmm {
             if found.iter().any(|vcpu| vcpu.cpu_index.saturating_add(1) >= vcpus) {
                 return true;
             }
-            if started.elapsed() > THREAD_START_TIME {
+            if started.elapsed() > THREAD_NAME_TIMEOUT {
                 return false;
             }
-            sleep(THREAD_START_TIME / 10).await;
+            sleep(THREAD_NAME_TIMEOUT / 50).await;
         }
     }
 

@@ -183,9 +183,13 @@ fn kvm(facts: &Facts) -> Finding {
         return ok("/dev/kvm");
     }
     let cure = match facts.virtualization {
-        true => "modprobe kvm_intel or kvm_amd; the kernel's log says why a module refuses",
-        false => {
+        Some(true) => "modprobe kvm_intel or kvm_amd; the kernel's log says why a module refuses",
+        Some(false) => {
             "switch on VT-x or AMD-V in the firmware; where this host is a VM, nested virtualization in the hypervisor below"
+        }
+        None => {
+            "a kernel with CONFIG_KVM that the firmware starts at exception level 2, which the kernel's log says (\"kvm\"); in a cloud, \
+             a bare-metal instance"
         }
     };
     warning(

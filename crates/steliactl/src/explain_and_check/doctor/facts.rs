@@ -75,8 +75,8 @@ pub struct Facts {
     pub(crate) misplaced: Misplaced,
     /// Whether `/dev/kvm` exists.
     pub(crate) kvm: bool,
-    /// Whether the CPUs say that they can virtualize: `vmx` or `svm` among the flags of x86.
-    pub(crate) virtualization: bool,
+    /// Whether the CPUs say that they can virtualize: `vmx` or `svm` among the flags of x86. `None`: they have no such flags, as on arm64.
+    pub(crate) virtualization: Option<bool>,
     /// The NUMA nodes of the memory and devices of the running VMs.
     pub(crate) localities: Localities,
     /// What the daemon says of interrupts; `None`: it does not answer, or was not asked.
@@ -186,10 +186,11 @@ fn isolcpus(cmdline: &str) -> CpuSet {
         .fold(CpuSet::new(), |all, value| all.union(&isolcpus_list(value)))
 }
 
-/// The flags of any CPU.
-fn virtualizes(cpuinfo: &str) -> bool {
-    let mut flags = cpuinfo.lines().filter(|line| line.starts_with("flags"));
-    flags.any(|line| line.split_whitespace().any(|flag| flag == "vmx" || flag == "svm"))
+/// The flags of any CPU; arm64 has `Features` instead, without one for its exception level 2.
+fn virtualizes(cpuinfo: &str) -> Option<bool> {
+    let mut flags = cpuinfo.lines().filter(|line| line.starts_with("flags")).peekable();
+    flags.peek()?;
+    Some(flags.any(|line| line.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")))
 }
 
 /// PID 1 maps `libsystemd-shared-<version>[.suffix].so`.

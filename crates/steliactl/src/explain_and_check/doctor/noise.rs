@@ -18,11 +18,15 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// Limit of the names that are printed.
 const MAX_NAMED: usize = 3;
 
+/// The names of the local timer's interrupts, on x86 and on arm64. Not those of the timers that an arm64 guest programs itself: `nohz_full=`
+/// would not change them.
+const LOCAL_TIMERS: [&str; 2] = ["LOC", "arch_timer"];
+
 /// What was counted on the CPUs that VMs have, a second and CPU.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Noise {
     pub cpus: CpuSet,
-    /// `LOC` of `/proc/interrupts`: the tick, and timers of KVM for the guest.
+    /// `LOC` of `/proc/interrupts`, on arm64 `arch_timer`: the tick, and timers of KVM for the guest.
     pub timers: f64,
     /// `RCU` of `/proc/softirqs`.
     pub rcu: f64,
@@ -38,12 +42,12 @@ impl Noise {
         let proc = root.join("proc");
         let counts = || {
             let (interrupts, softirqs) = (per_cpu(&proc, cpus), softirqs(&proc, cpus));
-            [(&interrupts, "LOC"), (&softirqs, "RCU"), (&softirqs, "NET_RX")].map(|(counts, name)| {
-                // A line that is not there counted nothing yet.
-                counts
-                    .as_ref()
-                    .map(|counts| counts.get(name).copied().unwrap_or_default())
-            })
+            let named = [
+                (&interrupts, &LOCAL_TIMERS[..]),
+                (&softirqs, &["RCU"]),
+                (&softirqs, &["NET_RX"]),
+            ];
+            named.map(|(counts, names)| counts.as_ref().map(|counts| sum(counts, names)))
         };
         let (began, before) = (Instant::now(), counts());
         tokio::time::sleep(MEASURE_INTERVAL).await;
@@ -63,6 +67,11 @@ impl Noise {
             cpus: cpus.clone(),
         }
     }
+}
+
+/// The counts of these lines together; one that is not there counted nothing yet.
+fn sum(counts: &BTreeMap<String, u64>, names: &[&str]) -> u64 {
+    names.iter().filter_map(|name| counts.get(*name)).sum()
 }
 
 /// The receive queues that are steered to these CPUs, as `eth0/rx-0` (Documentation/networking/scaling.rst).
@@ -319,6 +328,18 @@ mod tests {
             .map(is_domain),
             [true, true, false, true, false]
         );
+    }
+
+    /// The lines of a host of KVM: `tests/data/interrupts`, whose README has their origin.
+    #[test]
+    fn the_tick_has_another_name_on_arm64() {
+        let proc = tempfile::tempdir().unwrap();
+        let text = include_str!("../../../../../tests/data/interrupts/jetson-orin");
+        fs::write(proc.path().join("interrupts"), text).unwrap();
+        let counts = per_cpu(proc.path(), &"4-5".parse().unwrap()).unwrap();
+        assert_eq!(sum(&counts, &LOCAL_TIMERS), 64_203_809 + 66_971_399);
+        let of_x86 = [("LOC", 7), ("RES", 5)].map(|(name, count)| (name.to_owned(), count));
+        assert_eq!(sum(&of_x86.into(), &LOCAL_TIMERS), 7);
     }
 
     #[tokio::test]

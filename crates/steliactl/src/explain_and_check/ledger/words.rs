@@ -82,7 +82,7 @@ fn rows_of_vm(totals: &Totals) -> Vec<Row> {
             String::new(),
             &totals.upkeep,
             "The CPUs' own interrupts, a few microseconds each at most; the kernel cannot do without them. LOC is the clock's tick, RES a \
-             wake-up, CAL a call from another CPU, TLB a change of memory maps.",
+             wake-up, CAL a call from another CPU, TLB a change of memory maps; on arm64 arch_timer is the tick, IPI0 a wake-up, IPI1 a call.",
         ),
         row(
             "Kernel upkeep: soft interrupts",

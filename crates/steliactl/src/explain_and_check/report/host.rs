@@ -1,5 +1,6 @@
 //! The host of a report.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -7,6 +8,7 @@ use serde::Serialize;
 
 use crate::explain_and_check::doctor;
 use crate::shared::kernel::host_name;
+use crate::shared::output::counted;
 
 /// What is not known is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -35,7 +37,7 @@ impl Host {
                 .unwrap_or_default(),
             kernel: text("proc/sys/kernel/osrelease").trim().to_owned(),
             systemd: doctor::systemd(root),
-            processor: value(&text("proc/cpuinfo"), "model name", ':').unwrap_or_default(),
+            processor: processor(&text("proc/cpuinfo")),
             memory_bytes: value(&text("proc/meminfo"), "MemTotal", ':').and_then(|kib| {
                 let kib: u64 = kib.strip_suffix("kB")?.trim().parse().ok()?;
                 kib.checked_mul(1024)
@@ -43,6 +45,27 @@ impl Host {
             steliactl: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
+}
+
+/// The model's name on x86. arm64's kernel knows the numbers of each core's designer and design alone: these, with how many CPUs have them.
+fn processor(cpuinfo: &str) -> String {
+    if let Some(name) = value(cpuinfo, "model name", ':') {
+        return name;
+    }
+    let mut designs: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for cpu in cpuinfo.split("\n\n") {
+        let number = |name| value(cpu, name, ':');
+        if let Some(design) = number("CPU implementer").zip(number("CPU part")) {
+            *designs.entry(design).or_default() += 1;
+        }
+    }
+    let texts = designs.iter().map(|((implementer, part), cpus)| {
+        format!(
+            "implementer {implementer}, part {part} ({})",
+            counted(*cpus as u64, "CPU")
+        )
+    });
+    texts.collect::<Vec<_>>().join("; ")
 }
 
 /// The value of the first line with this name, without quotes.
@@ -80,5 +103,20 @@ mod tests {
             ("AMD EPYC 7763", Some(1 << 20))
         );
         assert_eq!((host.kernel.as_str(), host.systemd), ("", None));
+    }
+    /// The lines of a DGX Spark, of two CPUs of one design and one of another (hwloc, nvidia-dgx-gb10).
+    #[test]
+    fn a_processor_without_a_name_is_the_designs_of_its_cpus() {
+        let cpu = |number: u32, part: &str| {
+            format!(
+                "processor\t: {number}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: {part}\n\n"
+            )
+        };
+        let text = [cpu(0, "0xd87"), cpu(5, "0xd85"), cpu(6, "0xd85")].concat();
+        assert_eq!(
+            processor(&text),
+            "implementer 0x41, part 0xd85 (2 CPUs); implementer 0x41, part 0xd87 (1 CPU)"
+        );
+        assert_eq!(processor("processor\t: 0\n"), "");
     }
 }

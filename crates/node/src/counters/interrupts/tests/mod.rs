@@ -25,7 +25,7 @@ fn facts(text: &str, wanted: &str) -> Vec<(String, Vec<(u32, u32)>)> {
     let parsed = parse(text.as_bytes(), &set(wanted)).expect("a table");
     let fact = |line: Line<'_>| match line.kind {
         Kind::Device { irq, name } => (format!("{irq} {name}"), line.counts),
-        Kind::PerCpu(name) => (name.to_owned(), line.counts),
+        Kind::PerCpu(name) => (name.into_owned(), line.counts),
     };
     parsed.lines.into_iter().map(fact).collect()
 }
@@ -56,6 +56,81 @@ fn the_hosts_own_errors_are_no_cpus_even_where_there_is_one_cpu() {
         facts("  CPU0 CPU1\nBAD: 7\nIPI0: 1 2  Rescheduling\nErr: 1\n", "1"),
         [row("IPI0", &[(1, 2)])]
     );
+}
+
+/// Lines of arm64 machines: `tests/data/interrupts`, whose README has their origins.
+macro_rules! arm64 {
+    ($name:literal) => {
+        include_str!(concat!("../../../../../../tests/data/interrupts/", $name))
+    };
+}
+
+#[test]
+fn on_arm64_the_timer_and_others_with_a_number_are_each_cpus_own() {
+    let expected = [
+        row("arch_timer", &[(5, 66_971_399)]),
+        row("IPI0", &[(5, 49_081_324)]),
+        row("IPI1", &[(5, 1_417_165)]),
+        row("IPI5", &[(5, 2_751_161)]),
+    ];
+    assert_eq!(facts(arm64!("jetson-orin"), "5"), expected);
+    let devices = ["18 mc_status", "67 mmc1", "224 2190000.watchdog", "249 ", "301 eth0"];
+    let of_first = facts(arm64!("jetson-orin"), "0");
+    let found: Vec<&str> = of_first.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        found,
+        [&["arch_timer"], &devices[..], &["IPI0", "IPI1", "IPI5"]].concat()
+    );
+    // A guest, with one CPU and its virtual timer.
+    let guest = [row("arch_timer", &[(0, 8053)]), row("7 ttyS0", &[(0, 1910)])];
+    assert_eq!(facts(arm64!("graviton"), "0"), guest);
+    // GICv2, whose memory-mapped timer is a device; and no GIC at all.
+    let timers = facts(arm64!("ipq807x"), "3");
+    assert_eq!(timers, [row("arch_timer", &[(3, 1_127_555)])]);
+    let apple = [
+        row("arch_timer", &[(7, 22_478_076)]),
+        row("41 23e408000.mbox-recv", &[(7, 2035)]),
+    ];
+    assert_eq!(facts(arm64!("apple-aic2"), "7"), apple);
+}
+
+#[test]
+fn message_signalled_interrupts_of_arm64_are_the_devices() {
+    let text = arm64!("imx95");
+    assert_eq!(facts(text, "0-5"), [row("123 eth0-rxtx0", &[(0, 4365)])]);
+    let line = &Table::parse(text.as_bytes()).expect("a table").lines[&123];
+    assert_eq!(
+        (line.chip.as_str(), line.hwirq.as_str()),
+        ("ITS-PCI-MSIX-0002:00:00.0", "1")
+    );
+}
+
+/// As the drivers of Linux 7 name them (drivers/irqchip/irq-gic-v3.c, irq-gic-v3-its.c, irq-gic-v5.c, irq-partition-percpu.c).
+#[test]
+fn which_interrupts_each_cpu_has_of_its_own() {
+    for (line, is_private) in [
+        ("GICv3  31 Level     arm-pmu", true),
+        ("GICv3  32 Level     uart", false),
+        // The extended ranges of private and of shared ones.
+        ("GICv3 1055 Level     uart", false),
+        ("GICv3 1056 Level     arm-pmu", true),
+        ("GICv3 4096 Level     uart", false),
+        // Private to some CPUs.
+        ("GICv3-23   1 Level     arm-pmu", true),
+        ("GICv5-PPI 100 Level     arch_timer", true),
+        ("GICv5-SPI   4 Level     uart", false),
+        ("GICv4-vpe 100 Edge      vcpu", true),
+        ("GICv4.1-vpe   7 Edge      vcpu", true),
+        ("ITS-MSI   8 Edge      nvme0q1", false),
+        ("IO-APIC  14-edge      ata_piix", false),
+    ] {
+        let source = Source::parse(line);
+        assert_eq!(
+            (source.is_private(), source.is_device(40)),
+            (is_private, !is_private),
+            "{line}"
+        );
+    }
 }
 
 #[test]

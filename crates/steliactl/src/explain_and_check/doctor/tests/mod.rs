@@ -104,7 +104,7 @@ fn fit() -> Facts {
         daemon: true,
         misplaced: Misplaced::default(),
         kvm: true,
-        virtualization: true,
+        virtualization: Some(true),
         localities: Localities::default(),
         cmdline: String::new(),
         quiet: None,
@@ -225,7 +225,8 @@ type Change = fn(&mut Facts);
 #[case::sched_ext("sched-ext", Verdict::Warning, |f: &mut Facts| f.scheduling.extension = Some("scx_rusty".into()))]
 #[case::half_a_core("core-scheduling", Verdict::Warning, |f: &mut Facts| { f.scheduling.with_cookies.insert(7, "2".parse().unwrap()); })]
 #[case::no_kvm("kvm", Verdict::Warning, |f: &mut Facts| f.kvm = false)]
-#[case::no_virtualization("kvm", Verdict::Warning, |f: &mut Facts| { f.kvm = false; f.virtualization = false })]
+#[case::no_virtualization("kvm", Verdict::Warning, |f: &mut Facts| { f.kvm = false; f.virtualization = Some(false) })]
+#[case::no_exception_level_2("kvm", Verdict::Warning, |f: &mut Facts| { f.kvm = false; f.virtualization = None })]
 #[case::no_daemon("daemon", Verdict::Warning, |f: &mut Facts| f.daemon = false)]
 #[case::no_socket("runner-socket", Verdict::Failed, |f: &mut Facts| f.socket = false)]
 fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
@@ -314,6 +315,21 @@ fn write(root: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
+/// arm64 says nothing of virtualization among the features of its CPUs (hwloc, nvidia-dgx-gb10), and has no module to load.
+#[test]
+fn without_dev_kvm_the_cure_is_that_of_the_processor() {
+    for (cpuinfo, cure) in [
+        ("flags\t\t: fpu vmx sse\n", "modprobe kvm_intel or kvm_amd"),
+        ("flags\t\t: fpu sse\n", "switch on VT-x or AMD-V"),
+        ("Features\t: fp asimd evtstrm aes\n", "exception level 2"),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        write(root.path(), "proc/cpuinfo", cpuinfo);
+        let kvm = named(&Facts::read(root.path()), "kvm");
+        assert!(format!("{kvm:?}").contains(cure), "{kvm:?}");
+    }
+}
+
 #[test]
 fn facts_are_read_from_the_nodes_files() {
     let temp = tempfile::tempdir().unwrap();
@@ -343,7 +359,10 @@ fn facts_are_read_from_the_nodes_files() {
         (facts.systemd, facts.exclusive, facts.irqbalance),
         (Some(257), Some(true), true)
     );
-    assert_eq!((facts.daemon, facts.kvm, facts.virtualization), (true, false, true));
+    assert_eq!(
+        (facts.daemon, facts.kvm, facts.virtualization),
+        (true, false, Some(true))
+    );
     assert_eq!(facts.isolcpus.to_string(), "2-3,6");
     assert_eq!(
         (facts.nohz_full.to_string(), facts.offline.to_string()),

@@ -68,6 +68,10 @@ fn memory_of(root: &Path, gib: u64) {
 #[rstest]
 #[case::grace("gb200", "", "cpus=8,memory=1Gi", "1-8")]
 #[case::no_package("power8-guest", "", "cpus=8,memory=1Gi", "8-15")]
+#[case::packages_by_offset("kunpeng-920", "", "cpus=8,memory=1Gi", "1-8")]
+#[case::a_numa_node_of_arm64("kunpeng-920", "", "cpus=32,memory=1Gi", "32-63")]
+// It knows nothing of clusters and of slow and fast cores.
+#[case::slow_and_fast_cores("dgx-spark", "", "cpus=10,memory=1Gi", "1-10")]
 #[case::dies(
     "opteron-6200",
     "cpuManagerPolicyOptions: {full-pcpus-only: 'true'}\n",
@@ -94,6 +98,8 @@ fn what_kubelet_would_give(#[case] name: &str, #[case] config: &str, #[case] pod
 #[case("power8-guest", 8, "8-15")]
 #[case("opteron-6200", 1, "1")]
 #[case("xeon-dies", 1, "1,5")]
+#[case("kunpeng-920", 66, "66")]
+#[case("dgx-spark", 11, "11")]
 fn which_cpus_the_host_takes_for_siblings(#[case] name: &str, #[case] cpu: u32, #[case] siblings: &str) {
     let root = machine(name, "");
     let topology = Topology::read(&root.path().join("sys")).unwrap();
