@@ -52,7 +52,7 @@ fn a_guest_with_an_agent_takes_its_vcpus_offline_before_they_are_unplugged() {
             assert!(asked(pod) >= rounds, "{} {}", asked(pod), serial(pod));
             // In each round two vCPUs, before QEMU was asked to unplug them.
             let offline = lines_with(pod, "the guest took 2 of 2 vCPUs offline");
-            let unplugged = lines_with(pod, "4 vCPUs are to become 2");
+            let unplugged = lines_with(pod, "the VM is to have 2 vCPUs instead of 4");
             assert_eq!((offline.len(), unplugged.len()), (rounds, rounds), "{}", pod.logs());
             assert!(offline[round] < unplugged[round], "{}", pod.logs());
         });

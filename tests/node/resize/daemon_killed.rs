@@ -92,7 +92,7 @@ fn a_daemon_killed_while_a_vm_shrinks_or_grows_ends_it_well() {
             pod.logs()
                 .lines()
                 .skip(lines)
-                .any(|line| line.contains("2 vCPUs are to become 4"))
+                .any(|line| line.contains("the VM is to have 4 vCPUs instead of 2"))
         };
         wait_until_or("the runner plugs vCPUs", || seen(&pod), || is_begun().then_some(()));
         kill();

@@ -26,7 +26,7 @@ $b sleep 1
 "#;
 
 /// Why the VM is degraded.
-const REASON: &str = "none has one of its own; its pod was resized, and the guest did not give up vCPUs in time";
+const REASON: &str = "none has one of its own; the guest did not give up vCPUs in time";
 /// The cluster is told, and the guest has as much time as it has by default.
 const SETTINGS: &str = "publish = \"stelia\"\nunplug-timeout-s = 10\n";
 
