@@ -196,6 +196,18 @@ fn degraded(pod: &Pod) -> String {
     shown(pod)["degraded"].to_string()
 }
 
+/// What the guest said last before it booted again.
+fn print_ends_of_boots(serial: &str) {
+    let lines: Vec<&str> = serial.lines().collect();
+    let boots = (1..lines.len()).filter(|at| lines[*at].starts_with("ALIVE 1 "));
+    for boot in boots.skip(1) {
+        println!("  it booted again after:");
+        for line in &lines[boot.saturating_sub(30)..boot] {
+            println!("    {line}");
+        }
+    }
+}
+
 /// The VM has 2 vCPUs, and gets 2 more and loses them again, ten times; `shrunk` is called after each loss.
 fn grows_and_shrinks(mut pod: Pod, mut shrunk: impl FnMut(usize, &Pod)) -> Pod {
     pod.wait_running();
@@ -244,6 +256,7 @@ fn grows_and_shrinks(mut pod: Pod, mut shrunk: impl FnMut(usize, &Pod)) -> Pod {
         "  the guest booted {} times",
         pod.logs().matches("QEMU: RESET").count() + 1
     );
+    print_ends_of_boots(&serial(&pod));
     for line in pod.logs().lines().filter(|line| line.contains("was paused for")) {
         println!("  {line}");
     }
