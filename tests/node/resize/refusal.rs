@@ -107,8 +107,10 @@ fn a_guest_that_keeps_its_vcpus_shares_the_cpus_that_are_left() {
         });
         assert_eq!(said(&pod).map(|(online, _)| online.len()), Some(4));
         let pod = keeps(&pod);
-        let silent = "no answer within 5 s; the guest is asked by ACPI alone";
-        assert!(pod.logs().contains(silent), "{}", pod.logs());
+        let logs = pod.logs();
+        // Half of the time until the deadline is for the agent.
+        let is_silent = |line: &str| line.contains("no answer within ") && line.contains("is asked by ACPI alone");
+        assert!(logs.lines().any(is_silent), "{logs}");
         unconfigure();
     });
 }

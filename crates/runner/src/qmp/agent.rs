@@ -80,7 +80,7 @@ async fn set_vcpus_within(limit: Duration, socket: &Path, vcpus: &[u32], online:
     let text = match timeout(limit, converse(socket, vcpus, online)).await {
         Ok(Ok(set)) => return Ok(set),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no answer within {} s", limit.as_secs_f32()),
+        Err(_) => format!("no answer within {:.1} s", limit.as_secs_f32()),
     };
     Err(Error::GuestAgent {
         socket: socket.to_owned(),
