@@ -257,6 +257,23 @@ mod tests {
     }
 
     #[test]
+    fn a_resize_by_steliad_that_its_vm_does_not_follow_is_logged() {
+        let of = |by_steliad, shrinks_to, cpus: &str| LoggedInstance {
+            by_steliad,
+            shrinks_to,
+            cpus: cpus.parse().unwrap(),
+            ..LoggedInstance::default()
+        };
+        let waits = of(true, Some(2), "2-5");
+        assert_eq!(messages(Some(&waits), &of(true, None, "2-5")), [Message::NotShrunk(2)]);
+        // It was followed.
+        assert_eq!(messages(Some(&waits), &of(true, None, "2-3")), []);
+        assert_eq!(messages(Some(&waits), &waits), []);
+        // Where kubelet chose the CPUs, the VM is degraded instead.
+        assert_eq!(messages(Some(&of(false, Some(2), "2-5")), &of(false, None, "2-5")), []);
+    }
+
+    #[test]
     fn that_it_waits_for_its_vcpus_to_be_unplugged_is_logged_once_for_each_number() {
         let shrinks = |to| LoggedInstance {
             shrinks_to: to,

@@ -107,6 +107,20 @@ async fn a_vm_shrinks_when_its_vcpus_are_unplugged_and_keeps_its_cpus_when_they_
 }
 
 #[tokio::test]
+async fn without_time_for_the_guest_fewer_cpus_than_vcpus_are_refused() {
+    let mut node = allocator::node().await;
+    let (pod, _) = node.chosen(1, 4).await;
+    let all = node.exclusive(&pod);
+    for dry_run in [true, false] {
+        let refused = node.resize_to(&pod, 2, dry_run).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::InvalidArgument);
+        assert!(refused.text.contains("unplug-timeout-s is 0"), "{refused}");
+    }
+    assert_eq!(node.exclusive(&pod), all);
+    node.check().await;
+}
+
+#[tokio::test]
 async fn a_vm_with_more_vcpus_than_cpus_is_given_more_at_once() {
     let mut node = allocator::node().await;
     node.waits_for_vcpus().await;
