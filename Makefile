@@ -1,7 +1,19 @@
 # Everything runs as root with rustc installed; `make setup` brings the other tools. `make help` lists the targets.
 
 CARGO   ?= cargo
-TARGET  ?= $(shell rustc -vV | sed -n 's/^host: //p')
+# The test node's system: trixie, bookworm, sid or trixie-arm64.
+IMAGE   ?= trixie
+# The host as rustc names it, and its architecture as Debian and OCI do.
+HOST    := $(shell rustc -vV | sed -n 's/^host: //p')
+HOST_ARCH := $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(firstword $(subst -, ,$(HOST)))))
+# The architecture of packages and images: amd64 or arm64. Another than the host's is built by Debian's cross compiler, below target/ARCH.
+ARCH    ?= $(if $(filter %-arm64,$(IMAGE)),arm64,$(HOST_ARCH))
+CROSS   := $(filter-out $(HOST_ARCH),$(ARCH))
+$(if $(filter-out amd64 arm64,$(CROSS)),$(error ARCH=$(ARCH): expected amd64 or arm64))
+triple   = $(patsubst amd64,x86_64,$(patsubst arm64,aarch64,$(1)))-unknown-linux-gnu
+# How the names of its compiler and binutils begin.
+gnu      = $(subst -unknown,,$(triple))-
+TARGET  ?= $(if $(CROSS),$(call triple,$(CROSS)),$(HOST))
 # FAST=1 builds the packages in the profile of the tests, which is not optimised: for `make check`, for `make demo` unless it is told FAST=,
 # and for trying things.
 FAST    ?= $(if $(filter demo,$(MAKECMDGOALS)),1)
@@ -15,14 +27,12 @@ DESTDIR ?=
 PREFIX  ?= /usr
 # Which package `make deb` builds and `make install` installs: stelia-publish, stelia-cluster and stelia-placement are the others, built together.
 PACKAGE ?= steliad
-# The test node's system: trixie, bookworm or sid.
-IMAGE   ?= trixie
 # VFIO=1: a test node with an IOMMU and devices for its guests, and the tests that need one.
 VFIO    ?=
 # The node tests of a section, by the names that tests/node/sections has.
 node_tests = $(shell sed -n 's/^$(1) //p' tests/node/sections)
 # The sections of check-long.
-SECTIONS ?= sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement
+SECTIONS ?= sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement arm64
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -50,22 +60,33 @@ CLUSTER  := --bins -p stelia-publish -p stelia-cluster -p stelia-placement
 # Each a .deb, an .rpm and an SBOM.
 CLUSTER_PACKAGES := stelia-publish stelia-cluster stelia-placement
 PACKAGES := steliad $(CLUSTER_PACKAGES)
-RUNNER_IMAGE := target/image/stelia-runner.tar
+# Where what is built for an architecture is.
+out_of   = target$(patsubst %,/%,$(filter-out $(HOST_ARCH),$(1)))
+OUT      := $(call out_of,$(ARCH))
+IMAGES   := stelia-runner stelia-publish stelia-placement
+RUNNER_IMAGE := $(OUT)/image/stelia-runner.tar
 # What `systemd-analyze security` may say of each unit, times ten.
 EXPOSURE := steliad=18 steliad-quiet=13 steliad-device-plugin=13 steliad-metrics=11 steliad-try-runtime@=11 stelia-publish=13 stelia-placement=13
 # Features of tests and benchmarks that `make test` leaves out; lint looks at them too.
 RARE     := stelia-simulator/browser,stelia-placement/stopped,stelia-placement/real,stelia-placement/testing
 # Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
+# What links: for arm64 always this script, for x86-64 on a host of arm64 Debian's cross compiler.
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= $(CURDIR)/packaging/tools/arm64-linker
+ifeq ($(CROSS),amd64)
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER ?= $(call gnu,amd64)gcc
+endif
 # How the workspace's tests are compiled: as a whole, and so that the packages of FAST=1 share what is compiled for them.
 TESTING  := CARGO_INCREMENTAL=0 $(STATIC) $(CARGO)
-WHOLE    := --locked --workspace --profile fast --target $(TARGET)
+WHOLE    := --locked --workspace --profile fast --target
+# The target of tests that run here, whatever ARCH is.
+NATIVE   := $(if $(CROSS),$(HOST),$(TARGET))
 # Many of the unit tests wait, for a timer or a process, and all that run on a model of a node write thousands of small files: to
 # memory, where there is enough and programs run from there.
 TEST_THREADS ?= $(shell echo $$(($$(nproc) * 2)))
 SCRATCH  = $(shell [ "$$(df -k --output=avail /dev/shm 2> /dev/null | tail -n 1)" -ge 1000000 ] 2> /dev/null \
   && ! findmnt -n -o OPTIONS /dev/shm | grep -q noexec && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
-DEB_DIR  := target/debian
+DEB_DIR  := $(OUT)/debian
 # The node's package, and those of the cluster: each kind is built when it is asked for.
 DEB_NODE := $(DEB_DIR)/.packaged-node-$(PROFILE)
 DEB_CLUSTER := $(DEB_DIR)/.packaged-cluster-$(CLUSTER_PROFILE)
@@ -80,14 +101,17 @@ folder_of = $(if $(filter steliad,$(1)),.,crates/$(1:stelia-%=%))
 profile_of = $(if $(filter steliad,$(1)),$(PROFILE),$(CLUSTER_PROFILE))
 # A boot sector, from assembler.
 sector = $(CC) -m32 -c -o $(2).o $(1) && ld -m elf_i386 -Ttext 0x7c00 -e _start --oformat binary -o $(2) $(2).o && rm $(2).o
+# A guest of arm64, from assembler.
+guest_arm64 = $(call gnu,arm64)gcc -c -o $(2).o $(1) && $(call gnu,arm64)objcopy -O binary $(2).o $(2) && rm $(2).o
+STRIP    := $(if $(CROSS),$(call gnu,$(CROSS)))strip
 newest_deb = "$$(ls -1t $(DEB_DIR)/$(1)_*.deb | head -n 1)"
 newest_rpm = "$$(ls -1t $(RPM_DIR)/$(1)-[0-9]*.rpm | head -n 1)"
 DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src crates systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
-RPM_DIR  := target/rpm
+RPM_DIR  := $(OUT)/rpm
 RPM_DONE := $(RPM_DIR)/.done-$(PROFILE)
 RPM_TREE := $(RPM_DIR)/tree
 # A release's files, and the time that is written into them: the commit's, not that of the build.
-DIST     := target/dist
+DIST     := $(OUT)/dist
 # What images say of their sources: the commit, and the address if there is one (SOURCE=https://...).
 export STELIA_REVISION := $(or $(REVISION),$(shell git rev-parse HEAD 2> /dev/null))
 export STELIA_SOURCE := $(SOURCE)
@@ -106,22 +130,25 @@ HASHING  := $(patsubst %,--config profile.release.package.%.opt-level=2,rpm sha1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-slow long-breadth long-resize long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-vfio long-browser long-api long-placement long-real help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
+.PHONY: cross-tools cross-check check-quick check-long node-test-quick long-sid long-slow long-breadth long-resize long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-vfio long-browser long-api long-placement long-arm64 long-real help setup build deb image rpm selinux sbom images release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-setup: ## install the host packages that building and testing need
+setup: cross-tools ## install the host packages that building and testing need (ARCH=arm64: and those that build for it)
 	@packaging/tools/host-packages
+
+cross-tools:
+	$(if $(CROSS),@packaging/tools/cross-tools $(CROSS))
 
 build: ## the programs, for trying
 	$(CARGO) build --locked --workspace
 
-deb: $(if $(filter steliad,$(PACKAGE)),$(DEB_NODE),$(DEB_CLUSTER)) ## the node's Debian package in target/debian (PACKAGE=stelia-publish: the cluster's; FAST=1: built sooner, not optimised)
+deb: $(if $(filter steliad,$(PACKAGE)),$(DEB_NODE),$(DEB_CLUSTER)) ## the node's Debian package in target/debian (PACKAGE=stelia-publish: the cluster's; ARCH=arm64: for it, in target/arm64/debian; FAST=1: built sooner, not optimised)
 	@ls -1 $(if $(filter steliad,$(PACKAGE)),$(DEB_DIR)/steliad_*.deb,$(CLUSTER_PACKAGES:%=$(DEB_DIR)/%_*.deb))
 
 # The binaries are static, so the package runs on any libc.
-$(DEB_NODE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
+$(DEB_NODE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb cross-tools
 	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.packaged-node-* $(DEB_DIR)/.built-$(PROFILE) $(DEB_DIR)/steliad_*.deb
 	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT)
 	@mkdir -p $(PACKAGED)/$(PROFILE)
@@ -129,7 +156,7 @@ $(DEB_NODE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
 	@$(call debian,steliad)
 	@echo $(EPOCH) > $@
 
-$(DEB_CLUSTER): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
+$(DEB_CLUSTER): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb cross-tools
 	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.packaged-cluster-* $(BUILT_CLUSTER) $(CLUSTER_PACKAGES:%=$(DEB_DIR)/%_*.deb)
 	$(STATIC) $(CARGO) build --locked $(CLUSTER) --profile $(CLUSTER_PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT_CLUSTER)
 	@mkdir -p $(PACKAGED)/$(CLUSTER_PROFILE)
@@ -146,7 +173,14 @@ endef
 
 image: $(RUNNER_IMAGE) $(DEB_CLUSTER) ## OCI image archives in target/image: one holds only the runner, one only the publisher, one only the placement
 	@for program in stelia-publish stelia-placement; do \
-	  packaging/tools/oci-image $(PACKAGED)/$(CLUSTER_PROFILE)/$$program $(VERSION) target/image/$$program.tar || exit; \
+	  packaging/tools/oci-image $(PACKAGED)/$(CLUSTER_PROFILE)/$$program $(VERSION) $(OUT)/image/$$program.tar || exit; \
+	done
+
+images: ## the same in target/images, each archive for amd64 and arm64: an index with an image of both
+	@for arch in amd64 arm64; do $(MAKE) --no-print-directory image ARCH=$$arch || exit; done
+	@mkdir -p target/images
+	@for image in $(IMAGES); do \
+	  packaging/tools/oci-image --index $(foreach arch,amd64 arm64,$(call out_of,$(arch))/image/$$image.tar) target/images/$$image.tar || exit; \
 	done
 
 $(RUNNER_IMAGE): $(DEB_NODE)
@@ -167,7 +201,7 @@ dist: $(DEB_DONE) rpm image
 	@rm -rf $(DIST)
 	@$(MAKE) --no-print-directory sbom > /dev/null
 	@cp $(foreach package,$(PACKAGES),$(call newest_deb,$(package)) $(call newest_rpm,$(package))) $(DIST)/
-	@for image in stelia-runner stelia-publish stelia-placement; do cp target/image/$$image.tar $(DIST)/$$image-$(VERSION).tar || exit; done
+	@for image in $(IMAGES); do cp $(OUT)/image/$$image.tar $(DIST)/$$image-$(VERSION).tar || exit; done
 	@cd $(DIST) && sha256sum -- * > ../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS
 
 $(TOOLS)/bin/cargo-deb:
@@ -179,7 +213,7 @@ rpm: $(RPM_DONE) ## the .rpms in target/rpm, of the same binaries as the Debian 
 # From a copy: cargo-generate-rpm lowers the time of a file to SOURCE_DATE_EPOCH and raises none, and everything copied is newer.
 $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-generate-rpm
 	@mkdir -p $(RPM_DIR) && rm -rf $(RPM_DIR)/tree $(RPM_DIR)/.done-* $(RPM_DIR)/*.rpm
-	@mkdir -p $(RPM_TREE)/$(RPM_DIR)/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/crates/publish $(RPM_TREE)/crates/cluster $(RPM_TREE)/crates/placement
+	@mkdir -p $(RPM_TREE)/target/rpm/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/crates/publish $(RPM_TREE)/crates/cluster $(RPM_TREE)/crates/placement
 	@mkdir -p $(foreach profile,$(sort $(PROFILE) $(CLUSTER_PROFILE)),$(RPM_TREE)/target/$(TARGET)/$(profile))
 	@cp -r Cargo.toml LICENSE systemd-units packaging dbus-interfaces docs $(RPM_TREE)/
 	@for crate in publish cluster placement; do cp crates/$$crate/Cargo.toml $(RPM_TREE)/crates/$$crate/ || exit; done
@@ -187,7 +221,7 @@ $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-
 	@cd $(PACKAGED)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner stelia-device-plugin $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
 	@cd $(PACKAGED)/$(CLUSTER_PROFILE) && cp stelia-publish stelia-cluster stelia-placement $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(CLUSTER_PROFILE)/
 	@for package in $(PACKAGES); do \
-	  pages=$(RPM_TREE)/$(RPM_DIR)/man; [ $$package = steliad ] || pages=$$pages/$$package; mkdir -p $$pages; \
+	  pages=$(RPM_TREE)/target/rpm/man; [ $$package = steliad ] || pages=$$pages/$$package; mkdir -p $$pages; \
 	  dpkg-deb --fsys-tarfile $(DEB_DIR)/$${package}_*.deb | tar -xm -C $$pages --strip-components=4 ./usr/share/man || exit; \
 	done
 	@cd $(RPM_TREE) && export SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH"; $(foreach package,$(PACKAGES),$(CARGO) generate-rpm \
@@ -236,6 +270,13 @@ lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dep
 	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1; \
 	done
 
+# Compiled and not linked, so that it takes a minute. What is compiled for the host is that of the tests.
+# OPTIONAL=1, for `make check`: a host that can install none of the tools for the other architecture does not check it, and says so.
+cross-check: OTHER = $(if $(filter arm64,$(HOST_ARCH)),amd64,arm64)
+cross-check: ## every crate compiles for the other of amd64 and arm64, without a warning of clippy
+	@packaging/tools/cross-tools $(OTHER) || { [ -n "$(OPTIONAL)" ] && echo "cross-check: NOT RUN, because its tools cannot be installed here" >&2 && exit; exit 1; }; \
+	echo '$(CARGO) clippy $(WHOLE) $(call triple,$(OTHER))'; CARGO_INCREMENTAL=0 $(CARGO) clippy $(WHOLE) $(call triple,$(OTHER)) -- -D warnings
+
 # Vulnerabilities are looked up on the network, so that is left to `cargo deny check advisories`.
 deny: | $(TOOLS)/bin/cargo-deny
 	$(TOOLS)/bin/cargo-deny --locked --log-level error check bans licenses sources
@@ -244,7 +285,7 @@ $(TOOLS)/bin/cargo-deny:
 	$(INSTALL) --root $(TOOLS) cargo-deny
 
 test: ## unit tests and the integration tests that need no node
-	TMPDIR=$(SCRATCH) RUST_TEST_THREADS=$(TEST_THREADS) $(TESTING) test $(WHOLE) -- --include-ignored
+	TMPDIR=$(SCRATCH) RUST_TEST_THREADS=$(TEST_THREADS) $(TESTING) test $(WHOLE) $(NATIVE) -- --include-ignored
 
 vectors: ## recorded answers of others' code held against ours (DIR=folder: other cases than tests/data/vectors)
 	@STELIA_VECTORS="$(DIR)" $(CARGO) test --quiet --locked --test vectors
@@ -297,15 +338,15 @@ package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the D
 	STELIA_DEBS=$(DEB_DIR) STELIA_RPMS=$(RPM_DIR) STELIA_SELINUX=$(SELINUX) STELIA_DIST=$(DIST) \
 	STELIA_BIN=$(PACKAGED)/$(PROFILE) STELIA_BUILT=$(BUILT) \
 	STELIA_CLUSTER_BIN=$(PACKAGED)/$(CLUSTER_PROFILE) STELIA_CLUSTER_BUILT=$(BUILT_CLUSTER) \
-	$(TESTING) test $(WHOLE) --test packaging
+	$(TESTING) test $(WHOLE) $(NATIVE) --test packaging
 
-node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, VFIO=1, NODE_GUEST=tcg)
+node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid or trixie-arm64, VFIO=1, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
-	@$(TESTING) build $(WHOLE) --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
+	@$(TESTING) build $(WHOLE) $(TARGET) --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
 	@cp "$$(packaging/tools/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
 	@for program in steliad-failpoints stelia-simulate test-apiserver kubelet-devices; do \
-	  strip -o $(NODE_JOB)/$$program "$$(packaging/tools/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
+	  $(STRIP) -o $(NODE_JOB)/$$program "$$(packaging/tools/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
 	done
 	@cp "$$(packaging/tools/test-binary test-vmm < $(NODE_JOB)/.built)" $(NODE_JOB)/test-vmm
 	@for package in stelia-publish stelia-placement; do cp $$(ls -1t $(DEB_DIR)/$${package}_*.deb | head -n 1) $(NODE_JOB)/$$package.deb || exit; done
@@ -313,26 +354,27 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
 	@$(if $(REAL_PROGRAMS),mkdir $(NODE_JOB)/real && cp -rL $(REAL_PROGRAMS:%="$(BIN)/%") $(NODE_JOB)/real/)
 	@mkdir $(NODE_JOB)/python && cp -r /usr/lib/python3/dist-packages/jeepney $(NODE_JOB)/python/
-	@cp docs/examples/runner.py $(NODE_JOB)/ && packaging/tools/example-runner $(NODE_JOB)/runner-go
+	@cp docs/examples/runner.py $(NODE_JOB)/ && GOARCH=$(ARCH) packaging/tools/example-runner $(NODE_JOB)/runner-go
 	@cp tests/node/run.sh tests/node/seconds tests/node/sections packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
 	@$(call sector,tests/node/first_vm/boot.S,$(NODE_JOB)/first-vm-boot.bin)
 	@$(call sector,tests/node/first_vm/button.S,$(NODE_JOB)/first-vm-button.bin)
+	$(if $(filter arm64,$(ARCH)),@$(call guest_arm64,tests/node/idle-arm64.S,$(NODE_JOB)/idle-arm64.bin))
 	@FILTER="$(FILTER)" IMAGE=$(IMAGE) VFIO=$(VFIO) CYCLES=$(CYCLES) EVERY=$(EVERY) tests/node/suite $(NODE_JOB)
 
 soak: ## 500 cycles of register and deregister in the test node
 	$(MAKE) node-test FILTER="$(call node_tests,soak)" CYCLES=500
 
-check: ## setup, lint, test, package-test and node-test, and how long each took; the packages are those of FAST=1
-	@packaging/tools/timed "$(MAKE) FAST=1" setup lint test package-test node-test
+check: ## setup, lint, cross-check, test, package-test and node-test, and how long each took; the packages are those of FAST=1
+	@packaging/tools/timed "$(MAKE) FAST=1 OPTIONAL=1" setup lint cross-check test package-test node-test
 
 check-quick: ## lint, the fuzz targets compiled, unit tests, packages, and the node tests that a change is most likely to break
-	@packaging/tools/timed "$(MAKE) FAST=1" setup lint fuzz-check test package-test node-test-quick
+	@packaging/tools/timed "$(MAKE) FAST=1 OPTIONAL=1" setup lint fuzz-check test package-test node-test-quick
 
 node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,quick)"
 
 # What is too long for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement"), and SECTIONS=real BIN=DIR
+check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement arm64"), and SECTIONS=real BIN=DIR
 	@packaging/tools/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -417,15 +459,20 @@ long-placement: sim-placement # 10,000 pods placed in a simulated cluster: none 
 
 long-api: api-test # publishers against a real API server, through its restarts and the loss of its etcd
 
+long-arm64: images # packages and images for arm64, by the cross compiler, held to what holds for the host's; node tests and the demo on arm64
+	@$(MAKE) --no-print-directory package-test ARCH=arm64
+	@$(MAKE) --no-print-directory node-test IMAGE=trixie-arm64
+	@$(MAKE) --no-print-directory demo IMAGE=trixie-arm64
+
 try: ## the daemon on a node in memory, and eleven commands of steliactl with their output; needs no root, VM or kubelet
 	$(CARGO) build --locked -p stelia-simulator
 	@crates/simulator/try target/debug
 
-demo: $(DEB_NODE) $(RUNNER_IMAGE) ## VMs in pods, seen from outside, in the test node (IMAGE=sid; FAST=: with the optimised package)
+demo: $(DEB_NODE) $(RUNNER_IMAGE) ## VMs in pods, seen from outside, in the test node (IMAGE=sid or trixie-arm64; FAST=: with the optimised package)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo
 	@cp $(RUNNER_IMAGE) packaging/kubernetes/vm-emulated.yaml target/demo/
-	@$(call sector,tests/vm/jobs/demo/pause.S,target/demo/pause.bin)
+	@$(if $(filter arm64,$(ARCH)),$(call guest_arm64,tests/vm/jobs/demo/pause-arm64.S,target/demo/pause.bin),$(call sector,tests/vm/jobs/demo/pause.S,target/demo/pause.bin))
 	tests/vm/node run --image $(IMAGE) target/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
-	rm -rf target/debug target/release target/cluster target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(DIST) $(NODE_JOB) target/from $(AGAIN)
+	rm -rf target/debug target/release target/cluster target/fast target/*-unknown-linux-* target/amd64 target/arm64 target/images target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(DIST) $(NODE_JOB) target/from $(AGAIN)

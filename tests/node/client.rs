@@ -9,6 +9,7 @@ use stelia_api::client::{Dict, InstanceProxy, ManagerProxy};
 use zbus::connection::Builder;
 use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 
+use crate::support::guest::QEMU_NAME;
 use crate::support::host::run;
 use crate::support::pods::Pod;
 
@@ -114,7 +115,7 @@ fn process() {
                 let manager = ManagerProxy::new(&connection).await.expect("proxy");
                 let path = manager.get_instance("").await.expect("own instance");
                 // QEMU is the pod's own, the thread is not QEMU's.
-                let qemu = run(&["pgrep", "-o", "-x", "qemu-system-x86"]).parse().expect("qemu");
+                let qemu = run(&["pgrep", "-o", "-x", QEMU_NAME]).parse().expect("qemu");
                 attach(&connection, path.as_str(), &pidfd(qemu), sleeper.0.id().cast_signed()).await
             }
             "foreign-process" => {

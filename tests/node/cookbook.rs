@@ -5,6 +5,7 @@ mod blocks;
 
 use std::process::{Command, Stdio};
 
+use crate::support::guest::QEMU_NAME;
 use crate::support::host::{output, read, run, scopes};
 use crate::support::pods::{Pod, on_node};
 use crate::support::promise::{assert_isolated, state};
@@ -67,9 +68,6 @@ fn every_line_of_the_cookbook_does_what_the_page_says() {
         assert_isolated(&pod, 2);
         last.lines.iter().for_each(|line| drop(variables.shell(line)));
         assert_eq!((state(&pod), scopes().len()), (None, 0));
-        assert!(
-            output(&["pgrep", "-x", "qemu-system-x86"]).status.success(),
-            "the VM runs on"
-        );
+        assert!(output(&["pgrep", "-x", QEMU_NAME]).status.success(), "the VM runs on");
     });
 }

@@ -2,6 +2,7 @@
 
 use stelia_cpus::CpuSet;
 
+use crate::support::guest::QEMU_NAME;
 use crate::support::host::{CGROUP, kind, output, partitioned, read, run, scopes, thread, wait_until, workers};
 use crate::support::pods::{Pod, on_node};
 use crate::support::promise::{assert_isolated, describe, is_isolated, state};
@@ -107,7 +108,7 @@ fn a_qemu_that_is_killed_while_it_is_attached_leaves_nothing() {
                     .map(|_| ())
             });
             run(&["sleep", delay]);
-            output(&["pkill", "-KILL", "-x", "qemu-system-x86"]);
+            output(&["pkill", "-KILL", "-x", QEMU_NAME]);
             wait_until("the container ended", || thread(pod.pid).is_none().then_some(()));
             wait_until("scope gone", || scopes().is_empty().then_some(()));
             wait_until("CPUs given back", || partitioned().is_empty().then_some(()));

@@ -16,6 +16,9 @@ case ${STELIA_FROM:+upgrade.}$NODE_IMAGE.$(nproc) in
   upgrade.*) set -- ${FILTER:-$(section upgrade)} ;;
   trixie-vfio.*) set -- ${FILTER:-$(section vfio)}; skipped='' ;;
   bookworm.*) set -- ${FILTER:-$(section bookworm)} ;;
+  trixie-arm64.*)
+    skip $(section bookworm) $(section cpus-16) $(section cpus-32) $(section upgrade)
+    set -- ${FILTER:-$(section arm64)} ;;
   *.16) set -- ${FILTER:-$(section cpus-16)} ;;
   *.32) set -- ${FILTER:-$(section cpus-32)} ;;
   sid.*)

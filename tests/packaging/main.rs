@@ -63,6 +63,25 @@ fn built(package: &str) -> PathBuf {
     })
 }
 
+/// The triple that the programs were built for, which is the name of the folder above those of the profiles.
+fn target() -> String {
+    let programs = built("steliad");
+    let target = programs.parent().and_then(Path::file_name).expect("a target");
+    target.to_str().expect("UTF-8").to_owned()
+}
+
+/// The architecture of that triple: as rustc and rpm name it, and as Debian and OCI do.
+fn architecture() -> (String, &'static str) {
+    let target = target();
+    let (machine, _) = target.split_once('-').expect("a triple");
+    let debian = match machine {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        _ => panic!("{machine} is not known here"),
+    };
+    (machine.to_owned(), debian)
+}
+
 /// What the command printed; it must succeed and complain of nothing.
 fn run(command: &[&str]) -> String {
     let output = Command::new(command[0]).args(&command[1..]).output();

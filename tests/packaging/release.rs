@@ -7,7 +7,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{PACKAGES, built, deb, given, run, text};
+use crate::{PACKAGES, architecture, deb, given, run, target, text};
+
+const IMAGES: [&str; 3] = ["stelia-runner", "stelia-publish", "stelia-placement"];
 
 /// Each package's programs.
 fn programs(package: &str) -> &'static [(&'static str, &'static str)] {
@@ -54,9 +56,8 @@ fn crates(sbom: &Value) -> BTreeSet<String> {
 
 /// Every crate that cargo reports to have compiled for the programs' own target. What runs while they are built is compiled for the
 /// host, into another folder.
-fn compiled(package: &str, log: &str) -> BTreeSet<String> {
-    let programs = built(package);
-    let target = programs.parent().and_then(Path::file_name).expect("a target");
+fn compiled(log: &str) -> BTreeSet<String> {
+    let target = target();
     let log = fs::read_to_string(given(log)).expect("cargo's messages");
     let messages = log
         .lines()
@@ -66,7 +67,7 @@ fn compiled(package: &str, log: &str) -> BTreeSet<String> {
         let files = message["filenames"].as_array().expect("files").iter();
         files
             .filter_map(Value::as_str)
-            .any(|file| Path::new(file).iter().any(|part| part == target))
+            .any(|file| Path::new(file).iter().any(|part| part == &*target))
     });
     // "…#name@1.2.3", or "path+file:///…/name#1.2.3"
     let reference = |message: Value| {
@@ -81,11 +82,11 @@ fn compiled(package: &str, log: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_sboms_list_what_was_compiled_for_the_programs_and_nothing_else() {
-    let node = compiled("steliad", "STELIA_BUILT");
+    let node = compiled("STELIA_BUILT");
     assert!(node.len() >= 100, "{node:?}");
     assert_eq!(crates(&sbom("steliad")), node);
     // One build, three packages.
-    let cluster = compiled("stelia-publish", "STELIA_CLUSTER_BUILT");
+    let cluster = compiled("STELIA_CLUSTER_BUILT");
     assert!(cluster.len() >= 100, "{cluster:?}");
     let of_cluster = PACKAGES.into_iter().filter(|package| *package != "steliad");
     let listed: BTreeSet<String> = of_cluster.flat_map(|package| crates(&sbom(package))).collect();
@@ -103,12 +104,7 @@ fn nothing_of_the_cluster_is_in_the_nodes_package() {
 
 #[test]
 fn the_sbom_lists_what_cargo_tree_has_of_each_program() {
-    let target = given("STELIA_BIN");
-    let target = target
-        .parent()
-        .and_then(Path::file_name)
-        .expect("a target")
-        .to_string_lossy();
+    let target = target();
     for (package, program) in PACKAGES
         .into_iter()
         .flat_map(|package| programs(package).iter().map(move |(program, _)| (package, *program)))
@@ -204,7 +200,18 @@ fn the_programs_of_the_packages_are_those_of_the_sboms() {
             assert_eq!(listed["type"], "application");
             let listed = listed["hashes"][0]["content"].as_str();
             assert_eq!(sum.split_whitespace().next(), listed, "{program}");
+            let machine = machine(&fs::read(unpacked.path().join(path)).expect("a program"));
+            assert_eq!(machine, architecture().1, "{program}");
         }
+    }
+}
+
+/// What an ELF file says of its machine: two bytes at 18 (elf(5)).
+fn machine(program: &[u8]) -> &'static str {
+    match program {
+        [0x7f, b'E', b'L', b'F', ..] if program[18..20] == [62, 0] => "amd64",
+        [0x7f, b'E', b'L', b'F', ..] if program[18..20] == [183, 0] => "arm64",
+        _ => panic!("not a program of a known machine: {:?}", &program[..20]),
     }
 }
 
@@ -261,16 +268,26 @@ fn every_package_has_the_checksums_of_its_files_but_its_configuration() {
     }
 }
 
+/// A JSON document of an OCI archive.
+fn member(archive: &Path, name: &str) -> Value {
+    serde_json::from_str(&run(&["tar", "-xOf", text(archive), name])).expect("JSON")
+}
+
+/// The document with this descriptor.
+fn blob(archive: &Path, of: &Value) -> Value {
+    member(archive, &format!("blobs/{}", string(of, "digest").replace(':', "/")))
+}
+
 #[test]
-fn every_image_says_what_it_is_and_from_which_version() {
-    for image in ["stelia-runner", "stelia-publish", "stelia-placement"] {
+fn every_image_says_what_it_is_for_which_architecture_and_from_which_version() {
+    for image in IMAGES {
         let archive = given("STELIA_DIST").join(format!("{image}-{}.tar", env!("CARGO_PKG_VERSION")));
-        let member =
-            |name: &str| -> Value { serde_json::from_str(&run(&["tar", "-xOf", text(&archive), name])).expect("JSON") };
-        let blob = |of: &Value| format!("blobs/{}", string(of, "digest").replace(':', "/"));
-        let manifest = member(&blob(&member("index.json")["manifests"][0]));
-        let labels = member(&blob(&manifest["config"]))["config"]["Labels"].clone();
-        let label = |name: &str| string(&labels, &format!("org.opencontainers.image.{name}")).to_owned();
+        let entry = member(&archive, "index.json")["manifests"][0].clone();
+        let config = blob(&archive, &blob(&archive, &entry)["config"]);
+        assert_eq!(string(&config, "architecture"), architecture().1);
+        assert_eq!(string(&entry["platform"], "architecture"), architecture().1);
+        let labels = &config["config"]["Labels"];
+        let label = |name: &str| string(labels, &format!("org.opencontainers.image.{name}")).to_owned();
         assert_eq!(
             (label("title").as_str(), label("licenses").as_str()),
             (image, "Apache-2.0")
@@ -278,6 +295,42 @@ fn every_image_says_what_it_is_and_from_which_version() {
         assert_eq!(label("version"), env!("CARGO_PKG_VERSION"));
         assert!(!label("description").is_empty(), "{labels}");
     }
+}
+
+#[test]
+fn an_archive_of_two_architectures_has_the_image_of_each_under_one_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/tools/oci-image");
+    let made = |arguments: &[&str]| run(&[&[text(&tool)], arguments].concat());
+    let mut archives = Vec::new();
+    for (architecture, machine) in [("amd64", 62), ("arm64", 183)] {
+        let program = folder.path().join(architecture).join("stelia-runner");
+        fs::create_dir(program.parent().expect("its folder")).expect("a folder");
+        let head: [&[u8]; 3] = [b"\x7fELF", &[0; 14], &[machine, 0]];
+        fs::write(&program, head.concat()).expect("written");
+        archives.push(folder.path().join(format!("{architecture}.tar")));
+        made(&[text(&program), "0.1.0", text(&archives[archives.len() - 1])]);
+    }
+    let both = folder.path().join("both.tar");
+    made(&["--index", text(&archives[0]), text(&archives[1]), text(&both)]);
+    let entry = |archive: &Path| member(archive, "index.json")["manifests"].clone();
+    let whole = entry(&both);
+    assert_eq!(whole.as_array().expect("a list").len(), 1, "{whole}");
+    assert_eq!(whole[0]["annotations"], entry(&archives[0])[0]["annotations"]);
+    let images = blob(&both, &whole[0])["manifests"].clone();
+    for (place, archive) in archives.iter().enumerate() {
+        let one = &entry(archive)[0];
+        assert_eq!(images[place]["platform"], one["platform"]);
+        assert_eq!(blob(&both, &images[place]), blob(archive, one));
+        let of = |archive: &Path| blob(archive, &blob(archive, one)["config"])["architecture"].clone();
+        assert_eq!(of(&both), of(archive));
+    }
+    assert_eq!(images.as_array().map(Vec::len), Some(2), "{images}");
+    // Two of one architecture are not an image for two.
+    let twice = Command::new(&tool)
+        .args(["--index", text(&archives[0]), text(&archives[0]), text(&both)])
+        .output();
+    assert!(!twice.expect("oci-image").status.success());
 }
 
 fn check(folder: &Path) -> bool {

@@ -116,8 +116,9 @@ impl Root {
         calls
     }
 
+    /// Also a package of another architecture than this host's, of which only data and scripts are looked at.
     pub fn install(&self) -> Vec<String> {
-        let calls = self.rpm(&["-i", text(&rpm(self.package))]);
+        let calls = self.rpm(&["-i", "--ignorearch", text(&rpm(self.package))]);
         for program in ["steliad", "steliad-quiet"] {
             self.pretend(&format!("usr/libexec/stelia/{program}"), program, 0);
         }
@@ -125,7 +126,7 @@ impl Root {
     }
 
     pub fn upgrade(&self) -> Vec<String> {
-        self.rpm(&["-U", "--replacepkgs", text(&rpm(self.package))])
+        self.rpm(&["-U", "--ignorearch", "--replacepkgs", text(&rpm(self.package))])
     }
 
     pub fn remove(&self) -> Vec<String> {

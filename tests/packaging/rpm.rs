@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use crate::{PACKAGES, deb, given, rpm, run, text};
+use crate::{PACKAGES, architecture, deb, given, rpm, run, text};
 
 /// What only the .rpms have.
 const ADDED: [&str; 7] = [
@@ -172,14 +172,16 @@ fn they_need_systemd_252_a_bus_and_a_shell_and_no_library() {
 
 #[test]
 fn they_say_what_they_are() {
+    let (machine, debian) = architecture();
     for package in PACKAGES {
         let (file, version) = (rpm(package), env!("CARGO_PKG_VERSION"));
         let said = query(&file, "%{NAME} %{VERSION} %{RELEASE} %{LICENSE} %{OS} %{ARCH}");
-        assert_eq!(
-            said,
-            format!("{package} {version} 1 Apache-2.0 linux {}", std::env::consts::ARCH)
-        );
-        let description = run(&["dpkg-deb", "-f", text(&deb(package)), "Description"]);
+        assert_eq!(said, format!("{package} {version} 1 Apache-2.0 linux {machine}"));
+        assert!(text(&file).ends_with(&format!("{package}-{version}-1.{machine}.rpm")));
+        let deb = deb(package);
+        assert_eq!(run(&["dpkg-deb", "-f", text(&deb), "Architecture"]).trim(), debian);
+        assert!(text(&deb).ends_with(&format!("_{debian}.deb")), "{}", deb.display());
+        let description = run(&["dpkg-deb", "-f", text(&deb), "Description"]);
         assert_eq!(Some(&*query(&file, "%{SUMMARY}")), description.lines().next());
     }
     assert_eq!(query(&rpm("steliad"), "%{SUMMARY}"), env!("CARGO_PKG_DESCRIPTION"));
@@ -195,7 +197,11 @@ fn installed_they_are_the_debian_packages_byte_for_byte() {
     let tool = ["rpm", "--root", text(root.path()), "--force-debian", "--nosignature"];
     for package in PACKAGES {
         let unpacked = tempfile::tempdir().expect("root");
-        run(&[&tool[..], &["--nodeps", "--noscripts", "-i", text(&rpm(package))]].concat());
+        run(&[
+            &tool[..],
+            &["--nodeps", "--noscripts", "--ignorearch", "-i", text(&rpm(package))],
+        ]
+        .concat());
         run(&["dpkg-deb", "-x", text(&deb(package)), text(unpacked.path())]);
         for path in in_deb(package).keys() {
             assert!(

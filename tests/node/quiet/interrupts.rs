@@ -61,7 +61,12 @@ impl Interrupt {
     }
 }
 
-/// All that a driver handles, the timer (0) apart: it belongs to the kernel.
+/// Whether each CPU has it for itself: arm64's timer and others whose number at the interrupt controller is below 32.
+fn is_private(chip: &str, number: &str) -> bool {
+    chip.starts_with("GIC") && number.parse::<u32>().is_ok_and(|number| number < 32)
+}
+
+/// All that a driver handles, the timer apart (on x86 number 0), which belongs to the kernel.
 pub fn all() -> Vec<Interrupt> {
     let numbers = fs::read_dir("/proc/irq").expect("/proc/irq").flatten();
     let mut numbers: Vec<u32> = numbers.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
@@ -70,7 +75,11 @@ pub fn all() -> Vec<Interrupt> {
         irq,
         name: read(format!("/sys/kernel/irq/{irq}/actions")),
     };
-    let all = numbers.into_iter().filter(|irq| *irq > 0).map(named);
+    let of = |irq: u32, what: &str| read(format!("/sys/kernel/irq/{irq}/{what}"));
+    let others = numbers
+        .into_iter()
+        .filter(|irq| *irq > 0 && !is_private(&of(*irq, "chip_name"), &of(*irq, "hwirq")));
+    let all = others.map(named);
     all.filter(|one| !one.name.is_empty()).collect()
 }
 
@@ -149,7 +158,7 @@ pub fn changed() -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// How often each numbered interrupt fired on these CPUs since boot. The timer (0) apart; the CPUs' own timers have no number.
+/// How often each numbered interrupt fired on these CPUs since boot, but those that each CPU has of its own.
 pub fn fired(on: &CpuSet) -> BTreeMap<Interrupt, u64> {
     let text = fs::read_to_string("/proc/interrupts").expect("/proc/interrupts");
     let mut lines = text.lines();
@@ -168,7 +177,14 @@ pub fn fired(on: &CpuSet) -> BTreeMap<Interrupt, u64> {
         let ours = counts.collect::<Vec<_>>();
         let ours = ours.into_iter().filter(|(cpu, _)| on.contains(*cpu));
         let count = ours.map(|(_, count)| count.unwrap_or_else(|| panic!("{line}"))).sum();
-        let name = words.last().unwrap_or_default().to_owned();
+        // "GICv3  26 Level     arch_timer"
+        let words: Vec<&str> = words.collect();
+        if let [chip, number, ..] = words[..]
+            && is_private(chip, number)
+        {
+            return None;
+        }
+        let name = words.last().copied().unwrap_or_default().to_owned();
         Some((Interrupt { irq, name }, count))
     };
     lines.filter_map(fired).collect()

@@ -1,5 +1,14 @@
 //! How guests run in this node's pods, and QEMU's words for the usual one.
 
+/// QEMU's program for guests of this node's architecture.
+pub const QEMU: &str = if cfg!(target_arch = "aarch64") {
+    "qemu-system-aarch64"
+} else {
+    "qemu-system-x86_64"
+};
+/// The name of its process: the kernel keeps 15 bytes.
+pub const QEMU_NAME: &str = QEMU.split_at(15).0;
+
 /// What executes a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accel {
@@ -18,9 +27,29 @@ impl Accel {
         }
     }
 
-    /// QEMU's words for it.
+    /// QEMU's words for it; on arm64, which has no firmware that ends by itself, with a guest that waits (`tests/node/idle-arm64.S`).
     pub fn words(self) -> &'static [&'static str] {
         match self {
+            Self::Kvm if cfg!(target_arch = "aarch64") => &[
+                "-machine",
+                "virt",
+                "-kernel",
+                "/job/idle-arm64.bin",
+                "-accel",
+                "kvm",
+                "-cpu",
+                "host",
+            ],
+            Self::Tcg if cfg!(target_arch = "aarch64") => &[
+                "-machine",
+                "virt",
+                "-kernel",
+                "/job/idle-arm64.bin",
+                "-accel",
+                "tcg,thread=multi",
+                "-cpu",
+                "cortex-a57",
+            ],
             Self::Kvm => &["-accel", "kvm", "-cpu", "host"],
             Self::Tcg => &["-accel", "tcg,thread=multi"],
         }
@@ -46,6 +75,6 @@ impl Accel {
             "-name",
             "vm,debug-threads=on",
         ];
-        [&["qemu-system-x86_64"], self.words(), &rest].concat()
+        [&[QEMU], self.words(), &rest].concat()
     }
 }

@@ -142,9 +142,9 @@ impl Pod {
         self.wait_settled();
     }
 
-    /// Wait for the thread that KVM makes when a vCPU first enters the guest, and until it is off the vCPUs' CPUs.
+    /// Wait for the thread that KVM makes on x86 when a vCPU first enters the guest, and until it is off the vCPUs' CPUs.
     pub fn wait_settled(&self) {
-        if !self.threads().vcpus.iter().any(|vcpu| vcpu.name.ends_with("/KVM")) {
+        if !cfg!(target_arch = "x86_64") || !self.threads().vcpus.iter().any(|vcpu| vcpu.name.ends_with("/KVM")) {
             return;
         }
         wait_until(&format!("KVM's thread of {} where it belongs", self.name), || {

@@ -8,6 +8,13 @@ broken=0
 # Guests run on the node's own KVM, with its device in the pod as a device plugin would give it.
 if [ "$NODE_GUEST" = kvm ]; then accel='-accel kvm -cpu host' device='--device /dev/kvm'; else accel='-accel tcg,thread=multi' device=''; fi
 
+# x86's firmware loads the guest from a disk; that of arm64 is loaded by QEMU.
+qemu=qemu-system-x86_64 load="-drive if=virtio,format=raw,readonly=on,file=$here/pause.img"
+if [ "$(uname -m)" = aarch64 ]; then
+  qemu=qemu-system-aarch64 load="-machine virt -kernel $here/pause.bin"
+  [ "$NODE_GUEST" = kvm ] || load+=' -cpu cortex-a57'
+fi
+
 stage() { printf '\n=== %s\n' "$1"; }
 promise() { # text, command…
   local text=$1
@@ -24,7 +31,7 @@ partition() { case $1 in isolated | root) ;; *) echo "  seen '$1'"; return 1 ;; 
 same() { [ "$1" = "$2" ] || { echo "  expected '$1', seen '$2'"; return 1; }; }
 empty() { same "" "$(cat "$1")"; }
 # The guest runs pause.S on its first vCPU, which writes to /run/pause of the container.
-guest="-m 64 -display none -nodefaults -name guest,debug-threads=on -serial file:/run/pause -drive if=virtio,format=raw,readonly=on,file=$here/pause.img"
+guest="-m 64 -display none -nodefaults -name guest,debug-threads=on -serial file:/run/pause $load"
 pod() { # name, vCPUs, the stand-in's other options and the command: a pod of the VMs' kind
   local name=$1 vcpus=$2
   shift 2
@@ -35,7 +42,7 @@ qemu_alone() { # name, vCPUs, the stand-in's other options: a pod whose containe
   local name=$1 vcpus=$2
   shift 2
   # shellcheck disable=SC2086 # words
-  pod "$name" "$vcpus" "$@" -- qemu-system-x86_64 $accel -smp "$vcpus" $guest
+  pod "$name" "$vcpus" "$@" -- $qemu $accel -smp "$vcpus" $guest
 }
 vm() { # name, vCPUs, the stand-in's other options: a pod with a VM and a DHCP server beside it
   local name=$1 vcpus=$2
@@ -43,7 +50,7 @@ vm() { # name, vCPUs, the stand-in's other options: a pod with a VM and a DHCP s
   # shellcheck disable=SC2086 # words
   pod "$name" "$vcpus" "$@" -- stelia-runner run --qmp /run/qmp \
     --helper name=dnsmasq,command="dnsmasq --keep-in-foreground --port=0 --pid-file= --user=root --log-facility=-" \
-    -- qemu-system-x86_64 $accel -smp "$vcpus" $guest
+    -- $qemu $accel -smp "$vcpus" $guest
 }
 process() { # program, uid: its process in the instance
   local pid
@@ -126,7 +133,7 @@ pool=$(kubelet-standin pool)
 promise "both float on kubelet's shared pool ($pool)" same "$pool $pool" "$(echo $(cat "$SLICE"/*/instance/float/cpuset.cpus))"
 
 stage "Five seconds of the same noise"
-set -- "$(process qemu-system-x86 "$small")" "$(process qemu-system-x86 "$large")"
+set -- "$(process "${qemu:0:15}" "$small")" "$(process "${qemu:0:15}" "$large")"
 promise "both guests run" until_true loop "$@"
 noise
 until_true card_has_left 0 1 2 3 4 5 || echo "  the card's interrupts stay on the VMs' CPUs"
@@ -168,6 +175,7 @@ echo "  after: float $(cat "$SLICE/stelia-instance-$small.scope/instance/float/c
 
 stage "A pod from its manifest: the runner comes out of its own image, by an init container"
 ctr -n k8s.io images import "$here/stelia-runner.tar"
+[ $qemu = qemu-system-x86_64 ] || sed -i 's/qemu-system-x86_64,/qemu-system-aarch64, -machine, virt,/' "$here/vm-emulated.yaml"
 kubelet-standin pod apply "$here/vm-emulated.yaml"
 vm=$(of vm-emulated uid)
 promise "the VM is isolated" until_true state_is "$vm" isolated
