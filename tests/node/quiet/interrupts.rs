@@ -63,7 +63,8 @@ impl Interrupt {
 
 /// Whether each CPU has it for itself: arm64's timer and others whose number at the interrupt controller is below 32.
 fn is_private(chip: &str, number: &str) -> bool {
-    chip.starts_with("GIC") && number.parse::<u32>().is_ok_and(|number| number < 32)
+    let is_gic = ["GIC", "GICv2", "GICv3"].contains(&chip.split('-').next().unwrap_or_default());
+    is_gic && number.parse::<u32>().is_ok_and(|number| number < 32)
 }
 
 /// All that a driver handles, the timer apart (on x86 number 0), which belongs to the kernel.

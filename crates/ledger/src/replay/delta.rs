@@ -62,7 +62,9 @@ const TICK_NS: u64 = 10_000_000;
 
 /// Interrupts that the processor delivers to the VM: posted interrupts (arch/x86/kernel/irq.c), and on arm64 the doorbell that wakes a vCPU
 /// (arch/arm64/kvm/vgic/vgic-v4.c).
-const POSTED_INTERRUPTS: [&str; 4] = ["PIN", "NPI", "PIW", "vcpu"];
+const POSTED_INTERRUPTS: [&str; 4] = ["PIN", "NPI", "PIW", DOORBELL];
+/// Each vCPU has a line of that name for as long as its VM runs.
+const DOORBELL: &str = "vcpu";
 
 impl ReadingDelta {
     /// Compares two readings of an open seat.
@@ -197,7 +199,12 @@ fn devices(open: &OpenSeat, from: &Counters, to: &Counters) -> (BTreeMap<String,
 
 fn rises_by_name(from: &BTreeMap<String, u32>, to: &BTreeMap<String, u32>) -> BTreeMap<String, u64> {
     let risen = |(name, now): (&String, &u32)| {
-        let count = u64::from(rise(from.get(name).copied().unwrap_or(0), *now));
+        let before = from.get(name).copied().unwrap_or(0);
+        let count = u64::from(match name.as_str() {
+            // The sum of the lines falls when a VM ends.
+            DOORBELL => now.saturating_sub(before),
+            _ => rise(before, *now),
+        });
         (count > 0).then(|| (name.clone(), count))
     };
     to.iter().filter_map(risen).collect()

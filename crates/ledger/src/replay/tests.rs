@@ -192,6 +192,19 @@ fn interrupts_are_ones_own_by_the_whole_address_of_the_device_and_on_a_line_of_o
     }
 }
 
+/// The doorbells' lines go with their VM, and the sum of those of all VMs is what is read.
+#[test]
+fn the_end_of_another_vm_is_no_doorbell() {
+    let reading = |count: u32| {
+        let mut reading = FullReading::default();
+        reading.counters.upkeep = [("vcpu".to_owned(), count)].into();
+        reading
+    };
+    let rise = |from, to| ReadingDelta::new(&OpenSeat::default(), &reading(from), &reading(to)).unwrap();
+    assert_eq!(rise(900, 1000).own_interrupts, [("vcpu".to_owned(), 100)].into());
+    assert!(rise(1000, 900).own_interrupts.values().all(|count| *count == 0));
+}
+
 #[test]
 fn what_the_processor_delivers_to_the_vm_is_the_vms_own_and_the_tick_is_upkeep() {
     let reading = |count: u32| {

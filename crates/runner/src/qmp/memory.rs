@@ -7,8 +7,12 @@ use super::{Qmp, or_none_if_refused};
 use crate::error::Error;
 use crate::memory::{GuestMemory, LEAST_BALLOONED};
 
-/// The balloon's unit.
-const PAGE: u64 = 4096;
+/// The balloon is changed in such steps: a guest gives and takes whole pages of its own, which on arm64 have up to 64 KiB.
+const PAGE: u64 = if cfg!(target_arch = "aarch64") {
+    64 << 10
+} else {
+    4 << 10
+};
 const VIRTIO_MEM: &str = "virtio-mem";
 
 /// An element of `query-memory-devices`.

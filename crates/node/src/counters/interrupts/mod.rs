@@ -160,6 +160,11 @@ impl<'a> Source<'a> {
             ("Level" | "Edge", rest) => rest,
             _ => text,
         };
+        // A name that the controller's driver gives the handler, `-virq` or `-davinci_gpio`, is between the two.
+        let drivers = match word(drivers) {
+            (handler, rest) if handler.starts_with('-') => rest,
+            _ => drivers,
+        };
         Self { chip, hwirq, drivers }
     }
 
@@ -176,18 +181,36 @@ impl<'a> Source<'a> {
     }
 
     /// Whether it is one of arm64's that each CPU has of its own, although it has a number: GIC's private peripheral interrupts (numbers
-    /// below 32, in GICv3's extended range 1056 to 1119; GICv5 has its own numbers and a name for them), the timer of a machine without
-    /// GIC and KVM's for guests there, and the doorbells of vCPUs (GICv4), which fire where the vCPU runs.
+    /// below 32, in GICv3's extended range 1056 to 1119; GICv5 has its own numbers and a name for them), the timers and the performance
+    /// counters' interrupts of machines without GIC, KVM's timers for guests there, and the doorbells of vCPUs (GICv4), which fire where the
+    /// vCPU runs. Where the performance counters' interrupt is one of the shared ones, each CPU has another, and the kernel binds it to that
+    /// CPU (drivers/perf/arm_pmu.c).
     pub fn is_private(&self) -> bool {
         match self.chip {
-            "GICv5-PPI" | "GICv4-vpe" | "GICv4.1-vpe" | "AIC-FIQ" | "KVM" => true,
-            gic if gic.starts_with("GIC") && !gic.starts_with("GICv5") => {
-                let number = self.hwirq.parse::<u32>();
-                number.is_ok_and(|number| number < 32 || (1056..1120).contains(&number))
-            }
-            _ => false,
+            "GICv5-PPI" | "GICv4-vpe" | "GICv4.1-vpe" | "AIC-FIQ" | "KVM" | "bcm2836-timer" | "bcm2836-pmu" => true,
+            chip if is_gic(chip) && self.hwirq.parse().is_ok_and(is_private_peripheral) => true,
+            _ => !self.drivers.is_empty() && self.drivers.split(", ").all(|driver| driver.trim() == "arm-pmu"),
         }
     }
+}
+
+/// Whether a controller is a GIC itself, of version 1 to 3: `GIC`, `GICv2` or `GICv3`, for a second one or a partition of private interrupts with
+/// its number behind (`GIC-0`, `GICv3-23`). Other names that begin so are of what is behind a GIC, such as `GICv2m-PCI-MSIX-0000:00:01.0`.
+fn is_gic(chip: &str) -> bool {
+    let Some(rest) = chip.strip_prefix("GIC") else {
+        return false;
+    };
+    let rest = rest
+        .strip_prefix("v2")
+        .or_else(|| rest.strip_prefix("v3"))
+        .unwrap_or(rest);
+    let digits = rest.strip_prefix('-');
+    rest.is_empty() || digits.is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Whether the GIC has the interrupt of this number once for each CPU.
+fn is_private_peripheral(number: u32) -> bool {
+    number < 32 || (1056..1120).contains(&number)
 }
 
 /// The first word, and what is behind it.

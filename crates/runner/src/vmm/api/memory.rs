@@ -107,7 +107,12 @@ pub(super) enum MemoryTarget {
 /// In such pieces Cloud Hypervisor plugs and unplugs memory.
 const VIRTIO_MEM_BLOCK: u64 = 2 << 20;
 const ACPI_PIECE: u64 = 128 << 20;
-const PAGE: u64 = 4096;
+/// As in `qmp::memory`.
+const PAGE: u64 = if cfg!(target_arch = "aarch64") {
+    64 << 10
+} else {
+    4 << 10
+};
 
 #[derive(Debug, Deserialize)]
 struct MemoryInfo {

@@ -228,7 +228,7 @@ fn managed_irq(facts: &Facts, noise: &Noise) -> Finding {
         ),
         format!(
             "boot with isolcpus=managed_irq,{}: the kernel then gives them to other CPUs of their queue; a queue that has only such \
-             CPUs keeps them, and fires for I/O that they submit. No other flag of isolcpus=",
+             CPUs keeps them, and fires for I/O that they submit. Only queues of PCI devices follow it. No other flag of isolcpus=",
             wanted(facts, noise)
         ),
     )

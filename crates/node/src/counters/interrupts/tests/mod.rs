@@ -105,6 +105,55 @@ fn message_signalled_interrupts_of_arm64_are_the_devices() {
     );
 }
 
+/// A Raspberry Pi 5, whose performance counters have a shared interrupt for each CPU; one of 2018, without a GIC; an RK3399, whose private
+/// interrupts are partitioned; MSI-X of a GICv2m, numbered from 0 by device; and Xen.
+#[test]
+fn small_boards_and_guests_of_arm64() {
+    let of_first = |text: &'static str| facts(text, "0");
+    let rpi5 = [
+        row("arch_timer", &[(0, 130_282)]),
+        row("14 107c013880.mailbox", &[(0, 34_307)]),
+        row("137 xhci-hcd:usb1", &[(0, 1315)]),
+        row("167 mmc1", &[(0, 330_042)]),
+        row("IPI0", &[(0, 2854)]),
+    ];
+    assert_eq!(of_first(arm64!("raspberry-pi-5")), rpi5);
+    let rpi3 = [
+        row("41 3f980000.usb, dwc2_hsotg:usb1", &[(0, 127_709)]),
+        row("arch_timer", &[(0, 2823)]),
+        row("IPI0", &[(0, 11_102)]),
+    ];
+    assert_eq!(of_first(arm64!("raspberry-pi-3")), rpi3);
+    let rk3399 = [
+        row("arch_timer", &[(0, 4_221_703)]),
+        row("25 rk_timer", &[(0, 8_034_134)]),
+        row("arm-pmu", &[(0, 11_137)]),
+        row("79 adis16505", &[(0, 50_468_710)]),
+        row("IPI4", &[(0, 5_391_338)]),
+    ];
+    assert_eq!(of_first(arm64!("rk3399")), rk3399);
+    let gicv2m = Table::parse(arm64!("gicv2m").as_bytes()).expect("a table");
+    let devices: Vec<&str> = gicv2m.devices().map(|line| line.name.as_str()).collect();
+    assert_eq!(
+        devices,
+        [
+            "virtio0-config",
+            "virtio0-input.0",
+            "virtio0-output.0",
+            "GPIO Key Poweroff"
+        ]
+    );
+    let xen = [
+        row("arch_timer", &[(0, 10_380)]),
+        row("events", &[(0, 88)]),
+        row("25 ", &[(0, 1)]),
+        row("83 hwqueue-528", &[(0, 1)]),
+    ];
+    assert_eq!(of_first(arm64!("keystone-xen")), xen);
+    let xen = Table::parse(arm64!("keystone-xen").as_bytes()).expect("a table");
+    assert_eq!(xen.lines[&21].name, "xenbus");
+}
+
 /// As the drivers of Linux 7 name them (drivers/irqchip/irq-gic-v3.c, irq-gic-v3-its.c, irq-gic-v5.c, irq-partition-percpu.c).
 #[test]
 fn which_interrupts_each_cpu_has_of_its_own() {
@@ -119,6 +168,14 @@ fn which_interrupts_each_cpu_has_of_its_own() {
         ("GICv3-23   1 Level     arm-pmu", true),
         ("GICv5-PPI 100 Level     arch_timer", true),
         ("GICv5-SPI   4 Level     uart", false),
+        // What is behind a GIC has numbers of its own.
+        ("GICv2m-PCI-MSIX-0000:00:01.0   0 Edge      virtio0-config", false),
+        ("GICP   3 Edge      eth0", false),
+        ("GICv2  48 Level     arm-pmu", true),
+        ("GICv2  48 Level     arm-pmu, arm-pmu", true),
+        ("GICv2  48 Level     arm-pmu, eth0", false),
+        ("GICv2  48 Level", false),
+        ("GIC  29 Level     twd", true),
         ("GICv4-vpe 100 Edge      vcpu", true),
         ("GICv4.1-vpe   7 Edge      vcpu", true),
         ("ITS-MSI   8 Edge      nvme0q1", false),
