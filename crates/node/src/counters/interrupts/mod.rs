@@ -180,11 +180,10 @@ impl<'a> Source<'a> {
         !(self.is_private() || self.chip.contains("percpu") || of_pc || is_legacy_timer(irq))
     }
 
-    /// Whether it is one of arm64's that each CPU has of its own, although it has a number: GIC's private peripheral interrupts (numbers
-    /// below 32, in GICv3's extended range 1056 to 1119; GICv5 has its own numbers and a name for them), the timers and the performance
-    /// counters' interrupts of machines without GIC, KVM's timers for guests there, and the doorbells of vCPUs (GICv4), which fire where the
-    /// vCPU runs. Where the performance counters' interrupt is one of the shared ones, each CPU has another, and the kernel binds it to that
-    /// CPU (drivers/perf/arm_pmu.c).
+    /// Whether it is a numbered interrupt that each CPU has for itself. On arm64 these are the GIC's private peripheral interrupts (numbers
+    /// below 32, in GICv3's extended range 1056 to 1119, with GICv5 those of a controller's name of their own); the timers' and performance
+    /// counters' of machines without a GIC, and KVM's for guests there; and the doorbells of vCPUs (GICv4), which fire where the vCPU runs.
+    /// Where the performance counters use shared interrupts, each CPU has one, which the kernel binds to it (drivers/perf/arm_pmu.c).
     pub fn is_private(&self) -> bool {
         match self.chip {
             "GICv5-PPI" | "GICv4-vpe" | "GICv4.1-vpe" | "AIC-FIQ" | "KVM" | "bcm2836-timer" | "bcm2836-pmu" => true,
@@ -194,8 +193,9 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whether a controller is a GIC itself, of version 1 to 3: `GIC`, `GICv2` or `GICv3`, for a second one or a partition of private interrupts with
-/// its number behind (`GIC-0`, `GICv3-23`). Other names that begin so are of what is behind a GIC, such as `GICv2m-PCI-MSIX-0000:00:01.0`.
+/// Whether a controller is a GIC of version 1 to 3. It is called `GIC`, `GICv2` or `GICv3`, with `-NUMBER` for a second one or a partition of
+/// private interrupts (`GIC-0`, `GICv3-23`). Other names that begin with `GIC` are those of controllers behind a GIC, such as
+/// `GICv2m-PCI-MSIX-0000:00:01.0`.
 fn is_gic(chip: &str) -> bool {
     let Some(rest) = chip.strip_prefix("GIC") else {
         return false;
