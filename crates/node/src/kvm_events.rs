@@ -9,6 +9,7 @@
 //!   a VM have it, even when the thread has ended and the number is another's: the event of the end means the VM of which the
 //!   beginning was heard.
 //! - The number is the initial PID namespace's, also for a VM in a container, and whoever reads it.
+//! - One start of QEMU may be several VMs: on arm64 it makes further ones to read what vCPUs can have, while its own is there.
 //! - At the beginning there are no vCPUs yet, and none of their threads. At the end of a VMM that was killed `/proc` may still have
 //!   its last thread, which closes the descriptors.
 //! - Uevents go to every network namespace that belongs to the initial user namespace (`uevent_net_init` in `lib/kobject_uevent.c`),

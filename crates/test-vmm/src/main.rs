@@ -1,14 +1,14 @@
 //! The program: see the library.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod guest;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod idle;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod process;
 #[cfg_attr(
-    not(target_arch = "x86_64"),
-    expect(dead_code, reason = "what imitates a VMM by its shape is x86 code")
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    expect(dead_code, reason = "what imitates a VMM by its shape needs a guest")
 )]
 mod shape;
 
@@ -36,16 +36,16 @@ struct Options {
     namespaces: bool,
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn main() -> anyhow::Result<()> {
     process::main(&Options::parse())
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn main() -> anyhow::Result<()> {
     let shape = shape::Shape::of(Options::parse().like)?;
     anyhow::bail!(
-        "the guest is x86 code: {} cannot be imitated on this architecture",
+        "the guest has code for x86-64 and arm64 only: {} cannot be imitated on this architecture",
         shape.program()
     )
 }

@@ -1,5 +1,10 @@
-//! The guest: each vCPU counts in a word of its own of the guest's memory, in real mode, and never exits by itself until it is shut
-//! down.
+//! The guest: each vCPU counts in a word of its own of the guest's memory, in the state that it has after reset, and never exits by
+//! itself until it is shut down.
+
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 use std::fs::OpenOptions;
 use std::io;
@@ -13,18 +18,20 @@ use vm_memory::{
     Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, MemoryRegionAddress,
 };
 
-/// All of the guest's memory, in bytes.
+#[cfg(target_arch = "aarch64")]
+use self::aarch64 as architecture;
+#[cfg(target_arch = "x86_64")]
+use self::x86_64 as architecture;
+
+/// All of the guest's memory, in bytes: a single page where the host's are of 64K.
 const SIZE: usize = 0x1_0000;
 const CODE: u64 = 0x1000;
 /// Where the first vCPU counts, 4 bytes each.
 const COUNTERS: u64 = 0x2000;
 
-/// `inc dword [bx]`, and a jump back to it.
-const LOOP: [u8; 5] = [0x66, 0xff, 0x07, 0xeb, 0xfb];
-/// Where the jump is.
-const JUMP: u64 = CODE + 3;
-/// `hlt`: without an interrupt controller in the kernel it ends KVM_RUN.
-const HALT: u8 = 0xf4;
+/// A word that says whether the guest is shut down. The code is not changed for that: a processor of arm64 may have the old one in its
+/// instruction cache. It is far from the counters, so that reading it does not slow them down.
+const SHUT_DOWN: u64 = 0x3000;
 
 /// A VM's memory, and those of its vCPUs that nobody has taken.
 pub struct Guest {
@@ -43,12 +50,11 @@ impl Guest {
     pub fn new(vcpus: u8, file: Option<&Path>) -> anyhow::Result<Self> {
         let memory = memory(file)?;
         memory
-            .write_slice(&LOOP, GuestAddress(CODE))
+            .write_slice(&architecture::code(), GuestAddress(CODE))
             .context("write the guest's code")?;
         let kvm = Kvm::new().context("open /dev/kvm")?;
         let vm = kvm.create_vm().context("KVM_CREATE_VM")?;
-        // Three pages that older Intel processors need for real mode; below the BIOS, where nothing else is.
-        vm.set_tss_address(0xfffb_d000).context("KVM_SET_TSS_ADDR")?;
+        architecture::prepare(&vm)?;
         give_memory(&vm, &memory)?;
         let vcpus = (0..vcpus).map(|index| {
             let vcpu = vcpu(&vm, index)?;
@@ -59,10 +65,10 @@ impl Guest {
         Ok(Self { memory, vcpus })
     }
 
-    /// Has every vCPU halt, as at the end of an operating system's shutdown.
+    /// Has every vCPU leave the guest, as at the end of an operating system's shutdown.
     pub fn shut_down(&self) -> anyhow::Result<()> {
-        let halted = self.memory.store(HALT, GuestAddress(JUMP), Ordering::SeqCst);
-        halted.context("write the guest's end")
+        let told = self.memory.store(1_u32, GuestAddress(SHUT_DOWN), Ordering::SeqCst);
+        told.context("write the guest's end")
     }
 
     /// The vCPUs, each to be run by a thread of its own.
@@ -123,18 +129,10 @@ fn give_memory(vm: &VmFd, memory: &GuestMemoryMmap) -> anyhow::Result<()> {
     unsafe { vm.set_user_memory_region(region) }.context("KVM_SET_USER_MEMORY_REGION")
 }
 
-/// A vCPU that will start with the loop, in real mode, and with its counter's address.
+/// A vCPU that will start with the loop and with its counter's address.
 fn vcpu(vm: &VmFd, index: u8) -> anyhow::Result<VcpuFd> {
     let vcpu = vm.create_vcpu(index.into()).context("KVM_CREATE_VCPU")?;
-    let mut segments = vcpu.get_sregs().context("KVM_GET_SREGS")?;
-    // After reset the code segment ends where the BIOS is.
-    (segments.cs.base, segments.cs.selector) = (0, 0);
-    vcpu.set_sregs(&segments).context("KVM_SET_SREGS")?;
-    let mut registers = vcpu.get_regs().context("KVM_GET_REGS")?;
-    registers.rip = CODE;
-    registers.rbx = counter(index).0;
-    registers.rflags = 2;
-    vcpu.set_regs(&registers).context("KVM_SET_REGS")?;
+    architecture::set_registers(vm, &vcpu, counter(index).0)?;
     Ok(vcpu)
 }
 
@@ -144,7 +142,7 @@ impl Vcpu {
         loop {
             match self.vcpu.run() {
                 Ok(VcpuExit::Intr) => {}
-                Ok(VcpuExit::Hlt) => return Ok(()),
+                Ok(exit) if architecture::is_shut_down(&exit) => return Ok(()),
                 Ok(exit) => bail!("the guest left its loop: {exit:?}"),
                 Err(error) if io::Error::from_raw_os_error(error.errno()).kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error).context("KVM_RUN"),
