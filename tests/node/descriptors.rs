@@ -29,7 +29,7 @@ for interface in /sys/class/net/e*; do
   $b ip link set ${interface##*/} up
 done
 n=0
-while :; do n=$((n + 1)); echo "ALIVE $n" > /dev/ttyS0; $b sleep 1; done
+while :; do n=$((n + 1)); echo "ALIVE $n" > /dev/console; $b sleep 1; done
 "#;
 
 /// Connects to a port on which nobody listens: who is there refuses. Prints the error's name.

@@ -1,5 +1,5 @@
-// A guest of arm64 that starts its other vCPUs (PSCI's CPU_ON) and then does next to nothing, as x86's firmware when it finds no disk: each vCPU waits,
-// and is woken by its timer, whose interrupt it does not take.
+// An arm64 guest that starts its other vCPUs by PSCI CPU_ON and then stays idle, as x86 firmware does without a disk: the timer wakes each vCPU from WFI,
+// and its interrupt stays masked.
         .globl  _start
 _start: mov     x4, #1
 1:      mov     w0, #3                  // CPU_ON with 64-bit arguments: 0xc4000003

@@ -6,7 +6,7 @@ use crate::limits::scope_file;
 use crate::runner::probe_state;
 use crate::support::guest::Accel;
 use crate::support::host::{run, wait_until_or};
-use crate::support::linux_guest::{KERNEL, make_initramfs, serial};
+use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, MACHINE, make_initramfs, serial};
 use crate::support::pods::{Pod, on_node};
 use crate::support::promise::assert_isolated;
 
@@ -25,24 +25,27 @@ done
 n=0
 while :; do
   n=$((n + 1))
-  echo "MEMORY $n $($b awk '/MemTotal/ { print $2 }' /proc/meminfo) END" > /dev/ttyS0
+  echo "MEMORY $n $($b awk '/MemTotal/ { print $2 }' /proc/meminfo) END" > /dev/console
   $b usleep 300000
 done
 "#;
 
 pub const INITRAMFS: &str = "/job/guest-memory";
-/// The guest's kernel can give up again what it brings online.
-pub const WORDS: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable memhp_default_state=online_movable";
 
 /// The Linux guest that says how much memory it has.
 pub fn make_guest() {
     make_initramfs(INITRAMFS, INIT, &MODULES);
 }
 
+/// The words of its kernel, which can give up again what it brings online.
+pub fn words() -> String {
+    format!("{KERNEL_WORDS} memhp_default_state=online_movable")
+}
+
 /// A VM with these MiB as its limit, and the guest's MiB once it says them.
 fn start(name: &str, limit: u64, machine: &[&str], words: &str) -> (Pod, u64) {
     make_guest();
-    let words = format!("{WORDS} {words}");
+    let words = format!("{} {words}", self::words());
     let boot = [
         "-kernel",
         KERNEL,
@@ -56,7 +59,7 @@ fn start(name: &str, limit: u64, machine: &[&str], words: &str) -> (Pod, u64) {
     let memory = format!("{limit}M");
     let options = ["--cpus", "2", "--memory", &memory];
     let runner = ["--qmp", "/run/qmp", "--resize-memory", "yes"];
-    let qemu = [&["-machine", "q35", "-smp", "2"], machine, &boot].concat();
+    let qemu = [&["-machine", MACHINE, "-smp", "2"], machine, &boot].concat();
     let pod = Pod::start_qemu(Accel::Kvm, name, &options, &runner, &qemu);
     pod.wait_running();
     let has = until_said(&pod);

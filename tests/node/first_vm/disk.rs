@@ -1,9 +1,10 @@
-//! The disks that the examples' guests boot here, in the form of the image that the manifests name: qcow2, from the BIOS.
+//! The disks that the examples' guests boot here, in the form of the image that the manifests name: qcow2, from the BIOS, on arm64 from UEFI.
 
 use std::fs;
 use std::path::Path;
 
 use crate::support::host::run;
+use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, make_initramfs};
 
 /// Says that it runs, and ends when its power button is pressed: `button.S`.
 const BUTTON: &str = "first-vm-button.bin";
@@ -17,26 +18,43 @@ const PIECE: usize = 126 * SECTOR;
 const LOW: usize = 114 * SECTOR;
 const COMMAND_LINE: usize = 0xe000;
 
+const INITRAMFS: &str = "/run/first-vm-initramfs";
+const MODULES: [&str; 3] = ["virtio_net", "button", "evdev"];
+
 /// What a Linux in the examples says and does: how many CPUs it has, that it answers on its network and what is in the share, as far
 /// as it has one.
 const INIT: &str = r#"#!/bin/busybox sh
 b=/bin/busybox
-for kind in proc sysfs devtmpfs; do $b mount -t $kind $kind /$kind; done
-exec > /devtmpfs/ttyS0 2>&1
-for module in failover net_failover virtio_net button evdev; do $b insmod /$module.ko; done
+$b mount -t proc proc /proc
+$b mount -t sysfs sys /sys
+$b mount -t devtmpfs dev /dev
+exec > /dev/console 2>&1
+for module in /modules/*; do $b insmod $module; done
 if $b ip addr add 10.0.2.15/24 dev eth0 2> /dev/null; then
   $b ip link set eth0 up
   while :; do echo "hello from the guest" | $b nc -l -p 22; done &
 fi
+$b mkdir /data
 if $b mount -t virtiofs data /data 2> /dev/null; then
   echo "guest: the share says $($b cat /data/said)"
   echo "from the guest" > /data/answered
 fi
 echo "guest: up with $($b nproc) CPUs"
-for device in /devtmpfs/input/event*; do { $b head -c 24 $device > /dev/null; $b touch /pressed; } & done
+for device in /dev/input/event*; do { $b head -c 24 $device > /dev/null; $b touch /pressed; } & done
 until [ -e /pressed ]; do $b usleep 100000; done
 echo "guest: power button"
 $b poweroff -f
+"#;
+
+/// Makes the file system of a disk that UEFI firmware boots, `esp`, of `$0` sectors, with a boot loader and what it loads: the kernel, the initramfs and
+/// the kernel's command line `$1`.
+const ESP: &str = r#"
+printf 'linux /vmlinuz\ninitrd /initrd\noptions %s\n' "$1" > linux.conf
+mformat -C -i esp -T $0 ::
+mmd -i esp ::/EFI ::/EFI/BOOT ::/loader ::/loader/entries
+mcopy -i esp /usr/lib/systemd/boot/efi/systemd-bootaa64.efi ::/EFI/BOOT/BOOTAA64.EFI
+mcopy -i esp linux.conf ::/loader/entries/
+mcopy -i esp vmlinuz initrd ::/
 "#;
 
 /// The guest of one sector.
@@ -46,13 +64,46 @@ pub fn button() -> Vec<u8> {
 
 /// The node's own kernel with busybox.
 pub fn linux() -> Vec<u8> {
-    let kernel = fs::read("/boot/node-vmlinuz").expect("the kernel");
-    let initramfs = initramfs();
+    let kernel = fs::read(KERNEL).expect("the kernel");
+    make_initramfs(INITRAMFS, INIT, &MODULES);
+    let initramfs = fs::read(INITRAMFS).expect(INITRAMFS);
+    if cfg!(target_arch = "aarch64") {
+        for_uefi(&kernel, &initramfs)
+    } else {
+        for_bios(&kernel, &initramfs)
+    }
+}
+
+/// One partition, of the kind that UEFI firmware looks for (0xef), behind the first MiB.
+fn for_uefi(kernel: &[u8], initramfs: &[u8]) -> Vec<u8> {
+    const FOLDER: &str = "/run/first-vm-esp";
+    const BEFORE: usize = 1 << 20;
+    drop(fs::remove_dir_all(FOLDER));
+    fs::create_dir_all(FOLDER).expect(FOLDER);
+    for (name, bytes) in [("vmlinuz", kernel), ("initrd", initramfs)] {
+        fs::write(Path::new(FOLDER).join(name), bytes).expect(name);
+    }
+    // The boot loader and the file system's tables need less than 4 MiB.
+    let sectors = (kernel.len() + initramfs.len() + (4 << 20)) / SECTOR;
+    let script = format!("cd {FOLDER}{ESP}");
+    run(&["sh", "-ec", &script, &sectors.to_string(), KERNEL_WORDS]);
+    let mut disk = vec![0; BEFORE];
+    let mut entry = vec![0, 0, 0, 0, 0xef, 0, 0, 0];
+    for number in [BEFORE / SECTOR, sectors] {
+        entry.extend(u32::try_from(number).expect("small").to_le_bytes());
+    }
+    disk[0x1be..][..entry.len()].copy_from_slice(&entry);
+    disk[0x1fe..][..2].copy_from_slice(&[0x55, 0xaa]);
+    disk.extend(fs::read(Path::new(FOLDER).join("esp")).expect("the file system"));
+    disk
+}
+
+fn for_bios(kernel: &[u8], initramfs: &[u8]) -> Vec<u8> {
     let real_mode = (usize::from(kernel[0x1f1]) + 1) * SECTOR;
     let mut low = kernel[..real_mode].to_vec();
     low.resize(LOW, 0);
-    let command_line = b"console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable\0";
-    low[COMMAND_LINE..][..command_line.len()].copy_from_slice(command_line);
+    let command_line = format!("{KERNEL_WORDS}\0");
+    low[COMMAND_LINE..][..command_line.len()].copy_from_slice(command_line.as_bytes());
     // The fields that a loader fills in: its kind, that there is a heap and where it ends, the initramfs and the command line.
     let mut field = |at: usize, bytes: &[u8]| low[at..][..bytes.len()].copy_from_slice(bytes);
     field(0x210, &[0xff]);
@@ -62,7 +113,7 @@ pub fn linux() -> Vec<u8> {
     field(0x224, &0xde00_u16.to_le_bytes());
     field(0x228, &0x9_e000_u32.to_le_bytes());
     let mut disk = job_file(BOOT);
-    let parts = [in_pieces(&kernel[real_mode..]), in_pieces(&initramfs)];
+    let parts = [in_pieces(&kernel[real_mode..]), in_pieces(initramfs)];
     for (at, part) in [0x1fa, 0x1fc].into_iter().zip(&parts) {
         let pieces = u16::try_from(part.len() / PIECE).expect("small");
         disk[at..at + 2].copy_from_slice(&pieces.to_le_bytes());
@@ -81,21 +132,6 @@ fn in_pieces(bytes: &[u8]) -> Vec<u8> {
     let mut padded = bytes.to_vec();
     padded.resize(bytes.len().next_multiple_of(PIECE), 0);
     padded
-}
-
-fn initramfs() -> Vec<u8> {
-    const MADE: &str = "/run/first-vm-initramfs";
-    fs::write("/run/first-vm-init", INIT).expect("its init");
-    let script = format!(
-        "d=$(mktemp -d); cd $d; mkdir bin dev proc sysfs devtmpfs data; cp /bin/busybox bin/; cp /run/first-vm-init init; chmod +x init
-         mknod dev/console c 5 1; mknod dev/null c 1 3
-         for module in failover net_failover virtio_net button evdev; do
-           xz -dc $(find /lib/modules -name $module.ko.xz) > $module.ko
-         done
-         find . | cpio -o -H newc --quiet > {MADE}"
-    );
-    run(&["sh", "-ec", &script]);
-    fs::read(MADE).expect(MADE)
 }
 
 /// The smallest qcow2 that holds these bytes: a header, the counts of references, one table of each level, the clusters in order.

@@ -2,6 +2,8 @@
 //! `docs/first-vm.md` shows what `steliactl` says of them.
 
 mod adopted;
+#[cfg(target_arch = "aarch64")]
+mod arm64;
 mod disk;
 mod page;
 
@@ -128,8 +130,12 @@ pub fn start(name: &str) -> Pod {
 }
 
 fn apply(name: &str) -> Pod {
+    apply_text(name, &text(name))
+}
+
+fn apply_text(name: &str, text: &str) -> Pod {
     let file = format!("/run/{name}.yaml");
-    fs::write(&file, text(name)).expect("the manifest");
+    fs::write(&file, text).expect("the manifest");
     let runtime = if OF_RUNC.contains(&name) { "runc" } else { "direct" };
     run(&["kubelet-standin", "pod", "apply", &file, "--runtime", runtime]);
     Pod::show(name)
@@ -184,6 +190,17 @@ fn assert_runs(pod: &Pod) {
         run(&[&["kubelet-standin", "pod", "exec", &pod.name, "--"], &words[..]].concat());
     }
     assert_isolated(pod, 2);
+}
+
+/// A Linux answers through QEMU's user-mode network, asked as `kubectl port-forward` does it.
+fn assert_answers(pod: &Pod) {
+    let pid = pod.pid.to_string();
+    let ask = "ip link set lo up; timeout 20 busybox nc 127.0.0.1 2222 < /dev/null";
+    let answer = output(&["nsenter", "-t", &pid, "-n", "sh", "-c", ask]);
+    assert!(
+        String::from_utf8_lossy(&answer.stdout).contains("hello from the guest"),
+        "{answer:?}"
+    );
 }
 
 /// All end by their power button, before the runner would end them otherwise.
@@ -356,14 +373,7 @@ fn a_linux_in_the_examples_has_its_cpus_its_network_and_its_share() {
         fs::write(data.join("said"), "hello").expect("a file to share");
         let pods = ["vm", "vm-virtiofsd"].map(|name| up(name, "guest: up with 2 CPUs"));
         pods.iter().for_each(|pod| drop(assert_isolated(pod, 2)));
-        // As `kubectl port-forward` does it.
-        let pid = pods[0].pid.to_string();
-        let ask = "ip link set lo up; timeout 20 busybox nc 127.0.0.1 2222 < /dev/null";
-        let answer = output(&["nsenter", "-t", &pid, "-n", "sh", "-c", ask]);
-        assert!(
-            String::from_utf8_lossy(&answer.stdout).contains("hello from the guest"),
-            "{answer:?}"
-        );
+        assert_answers(&pods[0]);
         assert!(
             pods[1].logs().contains("guest: the share says hello"),
             "{}",

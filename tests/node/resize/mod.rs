@@ -1,6 +1,8 @@
 //! A VM whose number of vCPUs follows the number of its container's CPUs while its guest runs (`docs/resize.md`).
 
 mod agent;
+#[cfg(target_arch = "aarch64")]
+mod arm64;
 mod daemon_killed;
 mod exchange;
 mod refusal;
@@ -20,7 +22,7 @@ use crate::noise::{recorded, start, stop, switches};
 use crate::runner::{probe_state, start_on};
 use crate::support::guest::Accel;
 use crate::support::host::{Thread, cpus, output, run, wait_until_or};
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, make_initramfs_with, serial};
+use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, MACHINE, make_initramfs_with, serial};
 use crate::support::pods::{Pod, on_node};
 use crate::support::promise::{assert_isolated, is_isolated};
 use trace::Trace;
@@ -67,8 +69,8 @@ while :; do
     # A read of one byte at a time, as the shell's, does not read the list of siblings.
     [ -e $t ] && places="$places $($b cat $t/physical_package_id)/$($b cat $t/core_id)/$($b cat $t/thread_siblings_list)"
   done
-  [ -z "$agent" ] || echo "AGENT $($b grep -c guest-set-vcpus /run/agent.log) END" > /dev/ttyS0
-  echo "ALIVE $n $online$places END" > /dev/ttyS0
+  [ -z "$agent" ] || echo "AGENT $($b grep -c guest-set-vcpus /run/agent.log) END" > /dev/console
+  echo "ALIVE $n $online$places END" > /dev/console
   $b usleep 300000
 done
 "#;
@@ -89,7 +91,7 @@ pub fn linux() -> Vec<&'static str> {
 
 /// QEMU's words for this guest.
 fn guest<'a>(smp: &'a str, initramfs: &'a str, words: &'a str) -> Vec<&'a str> {
-    let machine = ["-machine", "q35", "-smp", smp, "-m", "128"];
+    let machine = ["-machine", MACHINE, "-smp", smp, "-m", "128"];
     let boot = ["-kernel", KERNEL, "-initrd", initramfs, "-append", words];
     [&machine[..], &boot, &["-serial", "file:/run/serial"]].concat()
 }

@@ -21,7 +21,7 @@ const FAULTY_INIT: &str = r#"#!/bin/busybox sh
 b=/bin/busybox
 $b mount -t sysfs sys /sys
 read -r online < /sys/devices/system/cpu/online
-echo "ALIVE 1 $online END" > /dev/ttyS0
+echo "ALIVE 1 $online END" > /dev/console
 $b sleep 1
 "#;
 
@@ -96,8 +96,8 @@ fn a_guest_that_keeps_its_vcpus_shares_the_cpus_that_are_left() {
     on_node(|| {
         configure(SETTINGS);
         // Its agent's port is opened by nobody.
-        let words = "console=ttyS0 quiet panic=0 mitigations=off tsc=reliable";
-        let qemu = [&guest("4,maxcpus=4", FAULTY_INITRAMFS, words)[..], &PORT].concat();
+        let words = format!("{KERNEL_WORDS} panic=0");
+        let qemu = [&guest("4,maxcpus=4", FAULTY_INITRAMFS, &words)[..], &PORT].concat();
         let pod = start_on(Accel::Kvm, "keeps", "4", &RUNNER, &qemu);
         pod.wait_running();
         assert_isolated(&pod, 4);

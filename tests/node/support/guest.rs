@@ -27,12 +27,12 @@ impl Accel {
         }
     }
 
-    /// QEMU's words for it; on arm64, which has no firmware that ends by itself, with a guest that waits (`tests/node/idle-arm64.S`).
+    /// QEMU's words for it; on arm64, where QEMU has no built-in firmware, with a guest that waits (`tests/node/idle-arm64.S`).
     pub fn words(self) -> &'static [&'static str] {
         match self {
             Self::Kvm if cfg!(target_arch = "aarch64") => &[
                 "-machine",
-                "virt",
+                "virt,gic-version=host",
                 "-kernel",
                 "/job/idle-arm64.bin",
                 "-accel",

@@ -9,7 +9,14 @@ use crate::support::host::{read, run, wait_until};
 use crate::support::pods::Pod;
 
 pub const KERNEL: &str = "/boot/node-vmlinuz";
-pub const KERNEL_WORDS: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable";
+/// QEMU's machine type for it.
+pub const MACHINE: &str = if cfg!(target_arch = "aarch64") { "virt" } else { "q35" };
+/// Its init writes to `/dev/console`, which is QEMU's first serial line on each architecture.
+pub const KERNEL_WORDS: &str = if cfg!(target_arch = "aarch64") {
+    "console=ttyAMA0 quiet panic=-1 mitigations=off"
+} else {
+    "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable"
+};
 /// For every pod: containers see the node's files.
 const INITRAMFS: &str = "/job/guest-initramfs";
 
@@ -18,15 +25,15 @@ b=/bin/busybox
 $b mount -t sysfs sys /sys
 for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
   for node in $cpu/node[0-9]*; do :; done
-  echo "CPU ${cpu##*/cpu} $($b cat $cpu/topology/thread_siblings_list) ${node##*/node}" > /dev/ttyS0
+  echo "CPU ${cpu##*/cpu} $($b cat $cpu/topology/thread_siblings_list) ${node##*/node}" > /dev/console
 done
-echo TOPOLOGY-END > /dev/ttyS0
+echo TOPOLOGY-END > /dev/console
 # A little work on every CPU, and a sign of life.
 for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
   while :; do echo x | $b md5sum > /dev/null; $b usleep 20000; done &
 done
 n=0
-while :; do n=$((n + 1)); echo "ALIVE $n" > /dev/ttyS0; $b sleep 1; done
+while :; do n=$((n + 1)); echo "ALIVE $n" > /dev/console; $b sleep 1; done
 "#;
 
 /// A vCPU as the guest's kernel sees it: its hardware siblings, itself among them, and its NUMA node.
@@ -82,7 +89,7 @@ pub fn make_initramfs_with(file: &str, init: &str, modules: &[&str], programs: &
     let (modules, programs) = (modules.join(" "), programs.join(" "));
     let script = format!(
         "d=$(mktemp -d); mkdir -p $d/bin $d/dev $d/sys $d/proc $d/modules; cp /bin/busybox $d/bin/; cat > $d/init; chmod +x $d/init
-         mknod $d/dev/console c 5 1; mknod $d/dev/null c 1 3; mknod $d/dev/ttyS0 c 4 64
+         mknod $d/dev/console c 5 1; mknod $d/dev/null c 1 3
           n=100; for file in $(for m in {modules}; do modprobe --show-depends $m; done | sed -n 's/^insmod //p' | awk '!seen[$1]++ {{ print $1 }}'); do
             name=${{file##*/}}; xz -dc $file > $d/modules/$n-${{name%.xz}}; n=$((n + 1))
           done

@@ -21,7 +21,7 @@ b=/bin/busybox
 $b mount -t sysfs sys /sys
 $b mount -t proc proc /proc
 $b mount -t devtmpfs dev /dev
-for module in /modules/*; do $b insmod $module; done 2> /dev/ttyS0
+for module in /modules/*; do $b insmod $module; done 2> /dev/console
 # Devices come and go.
 reads() {
   while :; do
@@ -37,7 +37,7 @@ asks() {
       [ -e $card ] || continue
       card=${card##*/}
       $b ifconfig $card 10.0.2.15 up
-      $b ping -c 1 -W 2 -I $card 10.0.2.2 > /dev/null 2>&1 && echo "ANSWER $card" > /dev/ttyS0
+      $b ping -c 1 -W 2 -I $card 10.0.2.2 > /dev/null 2>&1 && echo "ANSWER $card" > /dev/console
     done
     $b usleep 200000
   done
@@ -51,7 +51,7 @@ while :; do
   # The guest's own balancing: the card's queue goes from one vCPU to the other.
   mask=$((n % 4 < 2 ? 1 : 2))
   for irq in $($b awk '$NF == "eth0-rx-0" { print $1 + 0 }' /proc/interrupts); do echo $mask > /proc/irq/$irq/smp_affinity; done
-  $b awk -v n=$n '$NF ~ /^(nvme|eth)/ { print "IRQ", $NF, $2, $3 } END { print "SEEN", n }' /proc/interrupts > /dev/ttyS0
+  $b awk -v n=$n '$NF ~ /^(nvme|eth)/ { print "IRQ", $NF, $2, $3 } END { print "SEEN", n }' /proc/interrupts > /dev/console
   $b sleep 1
 done
 "#;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::Vmm;
 use crate::support::host::run;
-use crate::support::linux_guest::KERNEL;
+use crate::support::linux_guest::{KERNEL, KERNEL_WORDS};
 use crate::support::pods::Pod;
 
 /// What every container of the node sees.
@@ -24,7 +24,7 @@ const INIT: &str = r#"#!/bin/busybox sh
 b=/bin/busybox
 $b mount -t sysfs sys /sys
 $b mount -t devtmpfs dev /dev
-exec > /dev/ttyS0 2>&1
+exec > /dev/console 2>&1
 for module in button evdev virtio_blk; do $b insmod /$module.ko; done
 for device in /dev/input/event*; do { $b head -c 24 $device > /dev/null; echo "guest: power button"; $b poweroff -f; } & done
 n=0
@@ -55,8 +55,9 @@ assert zstd.ZSTD_decompress(kernel, length, payload, size) == length, "the kerne
 open(sys.argv[2], "wb").write(kernel.raw[:length])
 "#;
 
-/// Firecracker has no ACPI power button, ends when its guest resets by the keyboard's controller, and has no PCI.
-pub const WORDS: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable";
+/// What it has on its kernel's command line beside the usual words: it has no ACPI power button, ends when its guest resets by the keyboard's controller,
+/// and has no PCI.
+const FIRECRACKER_WORDS: &str = "reboot=k pci=off";
 
 /// The kernel, the initramfs and Firecracker's configuration for this many vCPUs, made where they are not there yet.
 pub fn make() {
@@ -84,7 +85,7 @@ pub fn words(vmm: Vmm) -> Vec<String> {
             let words = [
                 ("--kernel", KERNEL),
                 ("--initramfs", INITRAMFS),
-                ("--cmdline", WORDS),
+                ("--cmdline", KERNEL_WORDS),
                 ("--cpus", "boot=2,max=3"),
                 ("--memory", "size=128M"),
                 ("--serial", &serial),
@@ -115,7 +116,7 @@ pub fn words(vmm: Vmm) -> Vec<String> {
                 "--initrd",
                 INITRAMFS,
                 "--params",
-                WORDS,
+                KERNEL_WORDS,
                 KERNEL,
             ];
             words.map(str::to_owned).to_vec()
@@ -128,7 +129,7 @@ fn configuration() -> String {
         "boot-source": {
             "kernel_image_path": UNPACKED,
             "initrd_path": INITRAMFS,
-            "boot_args": format!("{WORDS} reboot=k pci=off"),
+            "boot_args": format!("{KERNEL_WORDS} {FIRECRACKER_WORDS}"),
         },
         "drives": [],
         "machine-config": {"vcpu_count": 2, "mem_size_mib": 128},

@@ -12,7 +12,7 @@ use crate::memory;
 use crate::real::program;
 use crate::support::guest::Accel;
 use crate::support::host::{output, read, run, wait_until, wait_until_or};
-use crate::support::linux_guest::KERNEL;
+use crate::support::linux_guest::{KERNEL, KERNEL_WORDS};
 use crate::support::pods::{Pod, on_node, on_node_undoing};
 
 /// For how long the runner's questions are counted.
@@ -228,7 +228,7 @@ fn cloud_hypervisors_guest_grows_and_shrinks_with_its_containers_memory_limit() 
                 "--initramfs",
                 memory::INITRAMFS,
                 "--cmdline",
-                memory::WORDS,
+                &memory::words(),
                 "--cpus",
                 "boot=2",
             ];
@@ -277,7 +277,7 @@ fn cloud_hypervisor_with_a_tap_by_descriptor() {
             "--initramfs",
             INITRAMFS,
             "--cmdline",
-            guest::WORDS,
+            KERNEL_WORDS,
             "--cpus",
             "boot=2",
             "--memory",
