@@ -5,6 +5,7 @@
 
 mod cluster;
 mod install;
+mod make;
 mod placement;
 mod publish;
 mod release;

@@ -34,9 +34,18 @@ fn names(folder: &Path) -> BTreeSet<String> {
         .collect()
 }
 
+/// A file that has the version and the architecture in its name.
+fn released(name: &str, ending: &str) -> PathBuf {
+    let (version, architecture) = (env!("CARGO_PKG_VERSION"), architecture().1);
+    given("STELIA_DIST").join(format!("{name}-{version}-{architecture}{ending}"))
+}
+
+fn sums() -> String {
+    format!("SHA256SUMS-{}", architecture().1)
+}
+
 fn sbom(package: &str) -> Value {
-    let name = format!("{package}-{}.cdx.json", env!("CARGO_PKG_VERSION"));
-    let file = fs::read(given("STELIA_DIST").join(name)).expect("an SBOM");
+    let file = fs::read(released(package, ".cdx.json")).expect("an SBOM");
     serde_json::from_slice(&file).expect("JSON")
 }
 
@@ -281,7 +290,7 @@ fn blob(archive: &Path, of: &Value) -> Value {
 #[test]
 fn every_image_says_what_it_is_for_which_architecture_and_from_which_version() {
     for image in IMAGES {
-        let archive = given("STELIA_DIST").join(format!("{image}-{}.tar", env!("CARGO_PKG_VERSION")));
+        let archive = released(image, ".tar");
         let entry = member(&archive, "index.json")["manifests"][0].clone();
         let config = blob(&archive, &blob(&archive, &entry)["config"]);
         assert_eq!(string(&config, "architecture"), architecture().1);
@@ -300,19 +309,20 @@ fn every_image_says_what_it_is_for_which_architecture_and_from_which_version() {
 #[test]
 fn an_archive_of_two_architectures_has_the_image_of_each_under_one_name() {
     let folder = tempfile::tempdir().expect("a folder");
-    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/tools/oci-image");
-    let made = |arguments: &[&str]| run(&[&[text(&tool)], arguments].concat());
-    let mut archives = Vec::new();
-    for (architecture, machine) in [("amd64", 62), ("arm64", 183)] {
-        let program = folder.path().join(architecture).join("stelia-runner");
-        fs::create_dir(program.parent().expect("its folder")).expect("a folder");
-        let head: [&[u8]; 3] = [b"\x7fELF", &[0; 14], &[machine, 0]];
-        fs::write(&program, head.concat()).expect("written");
-        archives.push(folder.path().join(format!("{architecture}.tar")));
-        made(&[text(&program), "0.1.0", text(&archives[archives.len() - 1])]);
-    }
+    let image = |architecture: &str| image(folder.path(), architecture, "0.1.0", "of a commit");
+    let archives = [image("amd64"), image("arm64")];
     let both = folder.path().join("both.tar");
-    made(&["--index", text(&archives[0]), text(&archives[1]), text(&both)]);
+    let merge = |archives: [&Path; 2]| {
+        let archives = archives.map(text);
+        let mut merge = Command::new(oci_image());
+        merge
+            .arg("--index")
+            .args(archives)
+            .arg(&both)
+            .output()
+            .expect("oci-image")
+    };
+    assert!(merge([&archives[0], &archives[1]]).status.success());
     let entry = |archive: &Path| member(archive, "index.json")["manifests"].clone();
     let whole = entry(&both);
     assert_eq!(whole.as_array().expect("a list").len(), 1, "{whole}");
@@ -327,16 +337,53 @@ fn an_archive_of_two_architectures_has_the_image_of_each_under_one_name() {
     }
     assert_eq!(images.as_array().map(Vec::len), Some(2), "{images}");
     // Two of one architecture are not an image for two.
-    let twice = Command::new(&tool)
-        .args(["--index", text(&archives[0]), text(&archives[0]), text(&both)])
-        .output();
-    assert!(!twice.expect("oci-image").status.success());
+    assert!(!merge([&archives[0], &archives[0]]).status.success());
+}
+
+#[test]
+fn images_of_different_sources_are_not_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let amd64 = image(folder.path(), "amd64", "0.1.0", "this commit");
+    for (version, revision, label) in [
+        ("0.1.0", "that commit", "revision"),
+        ("0.2.0", "this commit", "version"),
+    ] {
+        let arm64 = image(folder.path(), "arm64", version, revision);
+        let both = folder.path().join("both.tar");
+        let mut merge = Command::new(oci_image());
+        let merge = merge.arg("--index").args([&amd64, &arm64, &both]).output();
+        let merge = merge.expect("oci-image");
+        let said = String::from_utf8_lossy(&merge.stderr);
+        let expected = format!("not one image: org.opencontainers.image.{label} is ");
+        assert!(!merge.status.success() && said.starts_with(&expected), "{said}");
+        assert!(!both.exists());
+    }
+}
+
+fn oci_image() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/tools/oci-image")
+}
+
+/// The archive of an image whose program is only the head of one for this architecture.
+fn image(folder: &Path, architecture: &str, version: &str, revision: &str) -> PathBuf {
+    let program = folder.join(architecture).join("stelia-runner");
+    fs::create_dir_all(program.parent().expect("its folder")).expect("a folder");
+    let machine = if architecture == "amd64" { 62 } else { 183 };
+    let head: [&[u8]; 3] = [b"\x7fELF", &[0; 14], &[machine, 0]];
+    fs::write(&program, head.concat()).expect("written");
+    let archive = folder.join(format!("{architecture}.tar"));
+    let mut made = Command::new(oci_image());
+    made.args([text(&program), version, text(&archive)])
+        .env("STELIA_REVISION", revision);
+    let made = made.output().expect("oci-image");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    archive
 }
 
 fn check(folder: &Path) -> bool {
     let mut check = Command::new("sha256sum");
     check
-        .args(["--check", "--strict", "--quiet", "SHA256SUMS"])
+        .args(["--check", "--strict", "--quiet", &sums()])
         .current_dir(folder);
     check.output().expect("sha256sum").status.success()
 }
@@ -344,11 +391,19 @@ fn check(folder: &Path) -> bool {
 #[test]
 fn the_checksums_are_of_every_file_and_notice_a_changed_one() {
     let dist = given("STELIA_DIST");
-    let sums = fs::read_to_string(dist.join("SHA256SUMS")).expect("checksums");
-    let listed = sums.lines().filter_map(|line| line.split_once("  "));
+    let lines = fs::read_to_string(dist.join(sums())).expect("checksums");
+    let listed = lines.lines().filter_map(|line| line.split_once("  "));
     let mut listed: BTreeSet<String> = listed.map(|(_, name)| name.to_owned()).collect();
-    assert!(listed.insert("SHA256SUMS".to_owned()));
+    assert!(listed.insert(sums()));
     assert_eq!(listed, names(&dist));
+    // Releases for two architectures can be in one folder.
+    let (machine, debian) = architecture();
+    let of_one = |name: &String| {
+        name.contains(&format!("-{debian}"))
+            || name.ends_with(&format!("_{debian}.deb"))
+            || name.ends_with(&format!(".{machine}.rpm"))
+    };
+    assert!(listed.iter().all(of_one), "{listed:?}");
     // Three images: of the runner, of the publisher and of the placement.
     for (ending, count) in [(".deb", 4), (".rpm", 4), (".tar", 3), (".cdx.json", 4)] {
         let found = listed.iter().filter(|name| name.ends_with(ending)).count();

@@ -1,4 +1,4 @@
-// As pause.S, of arm64: the counter is the virtual timer's, and the serial line a PL011.
+// The same as pause.S for arm64: the counter is the virtual timer's, and the serial port is a PL011.
         .globl  _start
         .set    PERIOD, 1 << 15         // units: 0.13 s at 62.5 MHz
 _start: mov     x20, #0x09000000        // the PL011's data register
