@@ -22,6 +22,9 @@ use super::outside_units::{OWN, saved_attribute};
 /// A call that takes longer than this is shown as a problem of the node.
 const SLOW_CALL_TIME: Duration = Duration::from_secs(5);
 
+/// For the call that waits until a container's OCI runtime was tried: the `TimeoutStartSec=` of that unit, and what systemd needs besides.
+const SLOW_RUNTIME_CHECK_TIME: Duration = Duration::from_secs(65);
+
 /// An answer.
 pub(super) enum Done {
     /// A property of a unit was set, or the unit was stopped; for which instance, `None` for what all share.
@@ -43,9 +46,28 @@ pub(super) enum Done {
     },
 }
 
+/// A call under way.
+#[derive(Debug, Clone, Copy)]
+struct Call {
+    since: Instant,
+    /// Longer than this it should not take.
+    slow_after: Duration,
+}
+
+impl Call {
+    fn beginning(slow_after: Duration) -> Self {
+        let since = Instant::now();
+        Self { since, slow_after }
+    }
+
+    fn slow_at(&self) -> Instant {
+        self.since + self.slow_after
+    }
+}
+
 /// The calls under way, by unit.
 pub(super) struct SystemdCalls {
-    running: BTreeMap<String, Instant>,
+    running: BTreeMap<String, Call>,
     /// Where the calls are made: the runtime that has the connection to systemd.
     runtime: Handle,
     sender: mpsc::UnboundedSender<Done>,
@@ -83,16 +105,15 @@ impl SystemdCalls {
         }
     }
 
-    /// The problem to show when systemd has not answered for more than [`SLOW_CALL_TIME`].
+    /// The problem to show when systemd has not answered a call in the time that it may take.
     pub(super) fn slow(&mut self, now: Instant) -> Option<String> {
-        let (unit, since) = self.running.iter().min_by_key(|(_, since)| **since)?;
-        let waited = now.duration_since(*since);
-        if waited < SLOW_CALL_TIME {
+        let (unit, call) = self.running.iter().min_by_key(|(_, call)| call.slow_at())?;
+        if now < call.slow_at() {
             return None;
         }
         let text = format!(
             "systemd (PID 1) has not answered about {unit} for more than {} s",
-            SLOW_CALL_TIME.as_secs()
+            call.slow_after.as_secs()
         );
         if !std::mem::replace(&mut self.reported, true) {
             tracing::warn!("{text}: instances that need it wait");
@@ -105,7 +126,7 @@ impl SystemdCalls {
         if self.reported {
             return None;
         }
-        self.running.values().min().map(|since| *since + SLOW_CALL_TIME)
+        self.running.values().map(Call::slow_at).min()
     }
 
     /// Take a step that is systemd's.
@@ -113,7 +134,7 @@ impl SystemdCalls {
         let Some(unit) = step.is_systemds().map(str::to_owned) else {
             return;
         };
-        self.running.insert(unit.clone(), Instant::now());
+        self.running.insert(unit.clone(), Call::beginning(SLOW_CALL_TIME));
         let (system, sender) = (system.clone(), self.sender.clone());
         self.runtime.spawn(async move {
             let result = take(&system, &step).await;
@@ -123,7 +144,8 @@ impl SystemdCalls {
 
     /// Have the OCI runtime of a pod's container tried.
     pub(super) fn try_runtime(&mut self, system: &System, pod: PodUid, unit: String) {
-        self.running.insert(unit.clone(), Instant::now());
+        self.running
+            .insert(unit.clone(), Call::beginning(SLOW_RUNTIME_CHECK_TIME));
         let (system, sender) = (system.clone(), self.sender.clone());
         self.runtime.spawn(async move {
             let result = system.systemd.run(&unit).await;
@@ -134,7 +156,7 @@ impl SystemdCalls {
     /// Start the scope of a container that was admitted.
     pub(super) fn start(&mut self, system: &System, record: &Record, limits: Limits) {
         let unit = record.pod.scope();
-        self.running.insert(unit.clone(), Instant::now());
+        self.running.insert(unit.clone(), Call::beginning(SLOW_CALL_TIME));
         let (system, sender, record) = (system.clone(), self.sender.clone(), record.clone());
         self.runtime.spawn(async move {
             let pod = record.pod.clone();
@@ -222,4 +244,33 @@ async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<D
             let text = format!("neither systemd nor the runtime's configuration tells the devices of {whole}");
             ErrorKind::Failed.because(text).of(pod)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_runtime_that_is_tried_may_take_longer_than_another_call() {
+        let mut calls = SystemdCalls::of(Handle::current());
+        let tried = Call::beginning(SLOW_RUNTIME_CHECK_TIME);
+        calls.running.insert("steliad-try-runtime@a.service".into(), tried);
+        assert_eq!(calls.next(), Some(tried.slow_at()));
+        assert_eq!(calls.slow(tried.since + Duration::from_secs(64)), None);
+        // Another, which began later, is slow earlier.
+        let started = Call {
+            since: tried.since + Duration::from_secs(10),
+            slow_after: SLOW_CALL_TIME,
+        };
+        calls.running.insert("b.scope".into(), started);
+        assert_eq!(calls.next(), Some(started.slow_at()));
+        let slow = calls.slow(tried.since + Duration::from_secs(15)).expect("a problem");
+        assert_eq!(slow, "systemd (PID 1) has not answered about b.scope for more than 5 s");
+        calls.ended("b.scope");
+        let slow = calls.slow(tried.slow_at()).expect("a problem");
+        assert!(
+            slow.contains("steliad-try-runtime@a.service for more than 65 s"),
+            "{slow}"
+        );
+    }
 }

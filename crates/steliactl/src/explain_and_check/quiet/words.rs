@@ -21,7 +21,7 @@ pub(super) const fn cure(remains: RemainingCause, left: bool, booted: bool) -> &
             "fewer queues of the device: isolcpus=managed_irq is set, and its queue has no other CPUs"
         }
         RemainingCause::Managed => {
-            "boot with isolcpus=managed_irq, if it is a PCI device's queue: steliactl doctor has the CPUs, and what it would gain"
+            "boot with isolcpus=managed_irq: steliactl doctor has the CPUs, and what it would gain"
         }
         RemainingCause::NoVector => "more shared CPUs, or fewer queues of the devices (ethtool -L)",
         RemainingCause::Refused => "see the kernel's message beside it, and /usr/share/doc/steliad/quiet-cpus.md",
