@@ -22,8 +22,8 @@ use super::outside_units::{OWN, saved_attribute};
 /// A call that takes longer than this is shown as a problem of the node.
 const SLOW_CALL_TIME: Duration = Duration::from_secs(5);
 
-/// For the call that waits until a container's OCI runtime was tried: the `TimeoutStartSec=` of that unit, and what systemd needs besides.
-const SLOW_RUNTIME_CHECK_TIME: Duration = Duration::from_secs(65);
+/// Limit of the trial of a container's OCI runtime, whose end one call waits for: `TimeoutStartSec=` of steliad-try-runtime@.service.
+pub(super) const RUNTIME_CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An answer.
 pub(super) enum Done {
@@ -144,8 +144,8 @@ impl SystemdCalls {
 
     /// Have the OCI runtime of a pod's container tried.
     pub(super) fn try_runtime(&mut self, system: &System, pod: PodUid, unit: String) {
-        self.running
-            .insert(unit.clone(), Call::beginning(SLOW_RUNTIME_CHECK_TIME));
+        let call = Call::beginning(RUNTIME_CHECK_TIMEOUT + SLOW_CALL_TIME);
+        self.running.insert(unit.clone(), call);
         let (system, sender) = (system.clone(), self.sender.clone());
         self.runtime.spawn(async move {
             let result = system.systemd.run(&unit).await;
@@ -253,7 +253,7 @@ mod tests {
     #[tokio::test]
     async fn a_runtime_that_is_tried_may_take_longer_than_another_call() {
         let mut calls = SystemdCalls::of(Handle::current());
-        let tried = Call::beginning(SLOW_RUNTIME_CHECK_TIME);
+        let tried = Call::beginning(RUNTIME_CHECK_TIMEOUT + SLOW_CALL_TIME);
         calls.running.insert("steliad-try-runtime@a.service".into(), tried);
         assert_eq!(calls.next(), Some(tried.slow_at()));
         assert_eq!(calls.slow(tried.since + Duration::from_secs(64)), None);

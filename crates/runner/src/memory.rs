@@ -12,6 +12,13 @@ pub(crate) const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
 /// A balloon leaves a guest at least this much: with less a kernel ends its programs, or itself.
 pub(crate) const LEAST_BALLOONED: u64 = 64 << 20;
 
+/// A balloon is changed in steps of so many bytes: a guest gives and takes whole pages of its own, which on arm64 have up to 64 KiB.
+pub(crate) const BALLOON_STEP: u64 = if cfg!(target_arch = "aarch64") {
+    64 << 10
+} else {
+    4 << 10
+};
+
 /// The memory of a guest, and what its VMM can make of it. In bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GuestMemory {

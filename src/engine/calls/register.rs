@@ -20,6 +20,7 @@ use super::{Asker, Call, Goal, Postponed, Reply, failed, no_instance};
 use crate::engine::container::RegisterRequest;
 use crate::engine::handle::Handle;
 use crate::engine::state::State;
+use crate::engine::systemd_calls::RUNTIME_CHECK_TIMEOUT;
 use crate::engine::{in_place, record_writer};
 use crate::journal::{self, Pod, about};
 
@@ -35,9 +36,6 @@ struct RegisterCall {
 
 /// How long a registration waits where the cause of a refusal may pass: kubelet's second write, an old scope's end.
 pub(crate) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long a runtime's check may take; its unit has the same bound.
-const RUNTIME_CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl RegisterCall {
     /// The pod whose rate this registration counts against. Adoption limits how often it scans a container (`crate::adoption`), but not how

@@ -5,14 +5,8 @@ use serde::Deserialize;
 use super::commands::{self, MemorySize};
 use super::{Qmp, or_none_if_refused};
 use crate::error::Error;
-use crate::memory::{GuestMemory, LEAST_BALLOONED};
+use crate::memory::{BALLOON_STEP, GuestMemory, LEAST_BALLOONED};
 
-/// The balloon is changed in such steps: a guest gives and takes whole pages of its own, which on arm64 have up to 64 KiB.
-const PAGE: u64 = if cfg!(target_arch = "aarch64") {
-    64 << 10
-} else {
-    4 << 10
-};
 const VIRTIO_MEM: &str = "virtio-mem";
 
 /// An element of `query-memory-devices`.
@@ -104,7 +98,7 @@ impl Qmp {
             requested: ballooned.unwrap_or(balloon.actual),
             least: LEAST_BALLOONED.min(most),
             most,
-            step: PAGE,
+            step: BALLOON_STEP,
         }))
     }
 

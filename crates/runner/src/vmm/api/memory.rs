@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::dialect::{Dialect, Request};
 use super::{ApiVmm, Memory};
 use crate::error::Error;
-use crate::memory::{GuestMemory, LEAST_BALLOONED};
+use crate::memory::{BALLOON_STEP, GuestMemory, LEAST_BALLOONED};
 
 impl Dialect {
     /// Requests so much memory for the guest; `None` if the VMM cannot change it.
@@ -107,12 +107,6 @@ pub(super) enum MemoryTarget {
 /// In such pieces Cloud Hypervisor plugs and unplugs memory.
 const VIRTIO_MEM_BLOCK: u64 = 2 << 20;
 const ACPI_PIECE: u64 = 128 << 20;
-/// As in `qmp::memory`.
-const PAGE: u64 = if cfg!(target_arch = "aarch64") {
-    64 << 10
-} else {
-    4 << 10
-};
 
 #[derive(Debug, Deserialize)]
 struct MemoryInfo {
@@ -174,7 +168,7 @@ impl MemoryInfo {
             requested: plugged.saturating_sub(balloon.size),
             least: LEAST_BALLOONED.min(plugged),
             most: plugged,
-            step: PAGE,
+            step: BALLOON_STEP,
         };
         Some((memory, MemoryDevice::Balloon { whole: plugged }))
     }
