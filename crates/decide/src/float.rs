@@ -5,7 +5,7 @@ use stelia_model::FloatReason;
 use stelia_record::Phase;
 use stelia_settings::FloatPolicy;
 
-use super::Instance;
+use super::{Instance, ThreadedCgroup};
 
 /// What a float is chosen from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,10 +82,17 @@ pub fn has_idle_cpus(instance: &Instance) -> bool {
     is_new && is_clear && record.adopted.is_none() && !instance.is_in_place() && !record.exclusive.is_empty()
 }
 
+/// Whether its guest was shut down and its VMM stays: vCPUs were attached, and their threads have all ended.
+fn is_shut_down(instance: &Instance) -> bool {
+    let no_thread = |vcpu: &ThreadedCgroup| vcpu.threads.is_empty();
+    instance.record.phase == Phase::Isolated && instance.populated && instance.vcpu().is_some_and(no_thread)
+}
+
 /// The float of an instance whose vCPUs are not attached: what its threads touch first is the guest's memory (a snapshot that is
 /// restored, a migration that comes in, preallocation), and the kernel takes it from the NUMA node of the CPU that touches it. Where the
 /// nodes of its own CPUs, `near`, have too few shared ones it has its own CPUs instead of those of other nodes. At an attach its
-/// record changes first, so its float leaves them before a partition is made of them.
+/// record changes first, so its float leaves them before a partition is made of them. A guest that was shut down has a partition still: its VMM
+/// has the few shared CPUs that are near until vCPU threads are there again.
 pub(crate) fn until_attached(
     instance: &Instance,
     near: &CpuSet,
@@ -94,10 +101,13 @@ pub(crate) fn until_attached(
 ) -> Option<(CpuSet, FloatReason)> {
     let (pool, reason) = chosen?;
     let own = &instance.record.exclusive;
-    if reason != FloatReason::TooFewNear || own.is_disjoint(online) || !has_idle_cpus(instance) {
-        return Some((pool, reason));
-    }
-    Some((pool.intersection(near).union(own), FloatReason::UntilAttached))
+    let near = pool.intersection(near);
+    let until_attached = match reason {
+        FloatReason::TooFewNear if has_idle_cpus(instance) && !own.is_disjoint(online) => near.union(own),
+        FloatReason::TooFewNear if is_shut_down(instance) && !near.is_disjoint(online) => near,
+        _ => return Some((pool, reason)),
+    };
+    Some((until_attached, FloatReason::UntilAttached))
 }
 
 #[cfg(test)]
@@ -108,8 +118,8 @@ mod tests {
     use stelia_settings::{Policies, TreeHome};
 
     use super::*;
+    use crate::InstanceCgroup;
     use crate::testing::{instance, snapshot};
-    use crate::{InstanceCgroup, ThreadedCgroup};
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()

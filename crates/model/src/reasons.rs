@@ -53,7 +53,7 @@ named! {
         BePool = "be-pool",
         /// Where others pin its vCPUs: the container's own CPUs that no vCPU is pinned to; in a scope the shared pool, too.
         Spare = "spare",
-        /// Too few near, and its vCPUs are not attached yet: its own CPUs, and what is shared on their NUMA nodes.
+        /// Too few near, and no vCPUs are attached: its own CPUs, unless a partition has them already, and the shared CPUs of their NUMA nodes.
         UntilAttached = "until-attached",
         /// None could be chosen: it keeps what it had. The reasons of degradation say why.
         Unchanged = "kept",

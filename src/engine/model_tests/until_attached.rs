@@ -104,6 +104,27 @@ async fn cpus_that_kubelet_takes_before_the_attach_are_left() {
 }
 
 #[tokio::test]
+async fn while_its_guest_is_shut_down_a_vmm_floats_near_the_vms_cpus() {
+    let mut node = near().await;
+    let first = node.numa(0);
+    let own: CpuSet = first.iter().take(3).collect();
+    let rest = first.difference(&own);
+    let (pod, qemu) = node.isolated(1, &own.to_string()).await;
+    assert_eq!(node.floating(&pod).1, "too-few-near");
+    for vcpu in &qemu.vcpus {
+        node.model.end(*vcpu).unwrap();
+    }
+    node.reconcile().await;
+    assert_eq!(node.floating(&pod), (rest.to_string(), "until-attached"));
+    node.check().await;
+    // The next boot has new threads.
+    let qemu = node.model.add_qemu(pod.init, 3).unwrap();
+    node.attach(&pod, &qemu).await.unwrap();
+    assert_eq!(node.floating(&pod).1, "too-few-near");
+    node.check().await;
+}
+
+#[tokio::test]
 async fn registered_again_it_floats_near_its_cpus_again() {
     let mut node = near().await;
     let first = node.numa(0);
