@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """measure.py FIGURES QEMU...: measures for five seconds what disturbs the virtual machines of these QEMU processes.
 
-The CPUs of a virtual machine are those on which its vCPU threads may run. Prints who was switched in there, and writes to FIGURES:
+The CPUs of a virtual machine are those on which its vCPU threads may run. Prints who was switched in there, and writes to FIGURES, as NAME=VALUE:
 
   foreign      switch-ins of anything but a vCPU thread that may run there, the idle task and kernel threads bound to that CPU
   interrupts   device interrupts on these CPUs
   waiting      milliseconds in which vCPU threads could have run and another task did, summed
   pause        the longest pause of the guests' loops (pause.S), in milliseconds
+  others       milliseconds in which QEMU's other threads could have run and another task did, summed
   ran          milliseconds that the vCPU threads ran, summed
   measured     milliseconds between the readings
-  lost         events that the trace lost
+
+A value is "unknown" if it could not be measured, and the reason is printed.
 """
 import collections
 import os
@@ -24,16 +26,40 @@ SWITCH = re.compile(r"\[(\d+)\].*sched_switch:.*==> next_comm=(.*) next_pid=(\d+
 LOST = re.compile(r"^(?:overrun|commit overrun|dropped events): (\d+)$", re.M)
 
 
-def vcpu_threads(qemu):
-    """The ids of a QEMU's vCPU threads, by their names (QEMU's option debug-threads)."""
-    tasks = pathlib.Path(f"/proc/{qemu}/task").iterdir()
-    return [int(task.name) for task in tasks if re.match(r"CPU \d+/", (task / "comm").read_text())]
+def threads(qemus):
+    """The ids of the vCPU threads, by their names (QEMU's option debug-threads), and of QEMU's other threads."""
+    vcpus, others = [], []
+    for task in (task for qemu in qemus for task in pathlib.Path(f"/proc/{qemu}/task").iterdir()):
+        (vcpus if re.match(r"CPU \d+/", (task / "comm").read_text()) else others).append(int(task.name))
+    return vcpus, others
 
 
 def schedstat(tids):
-    """Nanoseconds that the threads ran, and that they waited for a CPU."""
-    pairs = [pathlib.Path(f"/proc/{tid}/schedstat").read_text().split() for tid in tids]
-    return [sum(int(pair[place]) for pair in pairs) for place in (0, 1)]
+    """Nanoseconds that each thread ran, and that it waited for a CPU. Threads that ended are missing."""
+    pairs = {}
+    for tid in tids:
+        try:
+            pair = pathlib.Path(f"/proc/{tid}/schedstat").read_text(encoding="ascii").split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        pairs[tid] = int(pair[0]), int(pair[1])
+    return pairs
+
+
+def spent_ms(before, after):
+    """The milliseconds between two readings that threads ran, and that they waited, summed over those in both."""
+    return [round(sum(after[tid][place] - before[tid][place] for tid in before.keys() & after.keys()) / 1e6) for place in (0, 1)]
+
+
+def what_they_do(qemu):
+    """Prints what each thread of a QEMU waits for."""
+    for task in sorted(pathlib.Path(f"/proc/{qemu}/task").iterdir(), key=lambda task: int(task.name)):
+        try:
+            state = re.search(r"^State:\t(.*)$", (task / "status").read_text(), re.M)[1]
+            words = (task / "comm").read_text().strip(), state, (task / "wchan").read_text(), (task / "schedstat").read_text().strip()
+        except OSError:
+            continue
+        print(f"  thread {task.name}: {' '.join(words)}")
 
 
 def interrupts(cpus):
@@ -56,7 +82,7 @@ def longest_pause_ns(before, after):
     (old, began), (new, ended) = before, after
     lines = new[len(old) :]
     if not old or not lines:
-        sys.exit("a guest wrote no line in the time that was measured")
+        return None
     units = (lines[-1][0] - old[-1][0]) % (1 << 32)
     return max(pause for _, pause in lines) * (ended - began) / units
 
@@ -116,29 +142,50 @@ def foreign_switch_ins(trace, own):
 
 def main():
     qemus = [int(pid) for pid in sys.argv[2:]]
-    threads = [tid for qemu in qemus for tid in vcpu_threads(qemu)]
+    vcpus, others = threads(qemus)
     own = collections.defaultdict(set)
-    for tid in threads:
+    for tid in vcpus:
         for cpu in os.sched_getaffinity(tid):
             own[cpu].add(tid)
+
+    def read():
+        return [pauses(qemu) for qemu in qemus], schedstat(vcpus), schedstat(others), interrupts(own), time.monotonic()
+
     end = traced(own)
-    lines, ran, fired, began = [pauses(qemu) for qemu in qemus], schedstat(threads), interrupts(own), time.monotonic()
+    lines, before, others_before, fired, began = read()
     time.sleep(SECONDS)
-    after = [pauses(qemu) for qemu in qemus], schedstat(threads), interrupts(own)
-    measured = time.monotonic() - began
+    lines_after, after, others_after, fired_after, ended = read()
     trace, lost = end()
+    foreign = foreign_switch_ins(trace, own)
+    longest = [longest_pause_ns(*pair) for pair in zip(lines, lines_after)]
+    (ran, waiting), (_, others_waiting) = spent_ms(before, after), spent_ms(others_before, others_after)
     figures = {
-        "foreign": foreign_switch_ins(trace, own),
-        "interrupts": after[2] - fired,
-        "waiting": (after[1][1] - ran[1]) // 1_000_000,
-        "pause": round(max(map(longest_pause_ns, lines, after[0])) / 1e6, 1),
-        "ran": (after[1][0] - ran[0]) // 1_000_000,
-        "measured": round(measured * 1000),
-        "lost": lost,
+        "foreign": foreign,
+        "interrupts": fired_after - fired,
+        "waiting": waiting,
+        "pause": None if None in longest else round(max(longest) / 1e6, 1),
+        "others": others_waiting,
+        "ran": ran,
+        "measured": round((ended - began) * 1000),
     }
-    text = "".join(f"{name}={value}\n" for name, value in figures.items())
+    unknown = []
+    if not figures["ran"]:
+        unknown.append("no vCPU thread ran")
+        # Then a zero proves nothing.
+        figures.update({name: figures[name] or None for name in ("foreign", "interrupts", "waiting")})
+    elif figures["pause"] is None:
+        unknown.append("a guest wrote no line in the time that was measured")
+        for qemu in (qemu for qemu, pause in zip(qemus, longest) if pause is None):
+            what_they_do(qemu)
+    # A switch-in that was seen counts whatever the trace lost.
+    if lost and figures["foreign"] == 0:
+        figures["foreign"] = None
+        unknown.append(f"the trace lost {lost} events")
+    text = "".join(f"{name}={'unknown' if value is None else value}\n" for name, value in figures.items())
     pathlib.Path(sys.argv[1]).write_text(text, encoding="ascii")
     print("  " + text.strip().replace("\n", "  "))
+    if unknown:
+        print("  not measured: " + "; ".join(unknown))
 
 
 main()
