@@ -267,7 +267,7 @@ fn float(instance: &Instance) -> Vec<Fact> {
             "the VM's vCPUs are pinned by others: it has the container's CPUs that no vCPU is pinned to; in stelia.slice the shared pool, too"
         }
         FloatReason::UntilAttached => {
-            "no vCPUs are attached: the shared CPUs of the NUMA nodes of its own CPUs, and these unless a partition has them, so that its memory is allocated there"
+            "no vCPUs are attached: the shared CPUs of its NUMA nodes, and its own CPUs unless a partition has them, so that its memory is allocated on these nodes"
         }
         FloatReason::NoFloat => {
             "isolation is container: all tasks of the container share its exclusive CPUs, and no other task runs there"
