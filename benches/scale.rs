@@ -33,7 +33,7 @@ const AUDIT: Duration = Duration::from_millis(50);
 /// CPU time from a change of kubelet's file until all floats follow, at 512 VMs.
 const KUBELET: Duration = Duration::from_millis(20);
 /// CPU time of a new daemon until every runner of 512 that return at once is served.
-const RESTART: Duration = Duration::from_secs(5);
+const RESTART: Duration = Duration::from_millis(250);
 
 const NUMBERS: [u32; 5] = [8, 64, 110, 256, 512];
 /// Growth is told between these.
@@ -59,10 +59,12 @@ struct Figures {
     audit: Duration,
     audit_calls: Counts,
     kubelet: Duration,
+    kubelet_calls: Counts,
     /// By the clock, from the write to the last float.
     kubelet_took: Duration,
     /// A new daemon adopts everything, and every runner returns to it at once.
     restart: Duration,
+    restart_calls: Counts,
 }
 
 fn cpu_time(clock: ClockId) -> Duration {
@@ -114,7 +116,7 @@ fn main() -> anyhow::Result<()> {
         Err(_) => NUMBERS.to_vec(),
     };
     println!(
-        "{:>4} {:>14} {:>12} {:>6} {:>6} {:>6} {:>8} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "{:>4} {:>14} {:>12} {:>6} {:>6} {:>6} {:>8} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "VMs",
         "bring-up/VM",
         "of it, model",
@@ -126,8 +128,11 @@ fn main() -> anyhow::Result<()> {
         "its reads",
         "writes",
         "kubelet",
+        "its reads",
+        "writes",
         "by clock",
-        "restart"
+        "restart",
+        "its reads"
     );
     let mut all: Vec<Figures> = Vec::new();
     for vms in numbers {
@@ -137,7 +142,7 @@ fn main() -> anyhow::Result<()> {
         runtime.shutdown_background();
         let per_vm = |calls: u64| calls as f64 / f64::from(vms);
         println!(
-            "{:>4} {:>14.3?} {:>12.3?} {:>6.1} {:>6.1} {:>6.1} {:>8.1} {:>10.3?} {:>9} {:>9} {:>9.3?} {:>9.3?} {:>9.3?}",
+            "{:>4} {:>14.3?} {:>12.3?} {:>6.1} {:>6.1} {:>6.1} {:>8.1} {:>10.3?} {:>9} {:>9} {:>9.3?} {:>9} {:>9} {:>9.3?} {:>9.3?} {:>9}",
             vms,
             figures.bring_up,
             figures.model,
@@ -149,8 +154,11 @@ fn main() -> anyhow::Result<()> {
             figures.audit_calls.reads,
             figures.audit_calls.writes + figures.audit_calls.moves,
             figures.kubelet,
+            figures.kubelet_calls.reads,
+            figures.kubelet_calls.writes + figures.kubelet_calls.moves,
             figures.kubelet_took,
             figures.restart,
+            figures.restart_calls.reads,
         );
         all.push(figures);
     }
@@ -223,13 +231,14 @@ async fn run(vms: u32) -> anyhow::Result<Figures> {
     let mut meter = Meter::default();
     let (bring_up, share, calls) = bring_up(&model, &handle, &mut meter, vms).await?;
     let (audit, audit_calls) = audit(&model, &handle, &mut meter).await?;
-    let (kubelet, kubelet_took) = kubelet(&model, &mut checkpoint, &mut meter, vms).await?;
+    let (kubelet, kubelet_calls, kubelet_took) = kubelet(&model, &mut checkpoint, &mut meter, vms).await?;
 
     cancel.cancel();
     running.await.context("the engine failed")?;
-    let restart = restart(&model, settings, &meter, vms).await?;
+    let (restart, restart_calls) = restart(&model, settings, &meter, vms).await?;
     Ok(Figures {
         restart,
+        restart_calls,
         vms,
         bring_up: bring_up / vms,
         model: share / vms,
@@ -237,6 +246,7 @@ async fn run(vms: u32) -> anyhow::Result<Figures> {
         audit,
         audit_calls,
         kubelet,
+        kubelet_calls,
         kubelet_took,
     })
 }
@@ -285,8 +295,8 @@ async fn bring_up(
 }
 
 /// The daemon is started anew, and every runner asks for its registration again before it has looked at anything.
-async fn restart(model: &Model, settings: Settings, meter: &Meter, vms: u32) -> anyhow::Result<Duration> {
-    let before = meter.now();
+async fn restart(model: &Model, settings: Settings, meter: &Meter, vms: u32) -> anyhow::Result<(Duration, Counts)> {
+    let (counts, before) = (model.counts(), meter.now());
     let (engine, handle) = Engine::new(model.system(), settings)?;
     let cancel = CancellationToken::new();
     let running = tokio::spawn(engine.run(cancel.clone(), Duration::from_secs(3600), || {}));
@@ -311,9 +321,10 @@ async fn restart(model: &Model, settings: Settings, meter: &Meter, vms: u32) -> 
         call.await?.context("a runner was refused")?;
     }
     let took = meter.now().saturating_sub(before);
+    let calls = model.counts().since(counts);
     cancel.cancel();
     running.await.context("the engine failed")?;
-    Ok(took)
+    Ok((took, calls))
 }
 
 async fn audit(model: &Model, handle: &Handle, meter: &mut Meter) -> anyhow::Result<(Duration, Counts)> {
@@ -335,18 +346,19 @@ async fn kubelet(
     checkpoint: &mut Checkpoint,
     meter: &mut Meter,
     vms: u32,
-) -> anyhow::Result<(Duration, Duration)> {
+) -> anyhow::Result<(Duration, Counts, Duration)> {
     let floats = (0..vms).map(|number| {
         let scope = CgroupPath::slice().child(&uid(number)?.scope());
         Ok(scope.child("instance").child("float"))
     });
     let floats = floats.collect::<anyhow::Result<Vec<CgroupPath>>>()?;
     let (mut took, mut by_clock) = (Vec::new(), Vec::new());
+    let mut calls = Counts::default();
     for number in 0..REPEATS {
         let cpus: CpuSet = (0..SOCKETS)
             .map(|socket| socket * cpus_of_socket(vms) + number)
             .collect();
-        let (started, before) = (Instant::now(), meter.now());
+        let (counts, started, before) = (model.counts(), Instant::now(), meter.now());
         let written = meter.pods(|| {
             checkpoint
                 .admit(&uid(vms + number)?, "app", &cpus)
@@ -370,8 +382,9 @@ async fn kubelet(
         by_clock.push(started.elapsed());
         tokio::time::sleep(QUIET).await;
         took.push(meter.now().saturating_sub(before));
+        calls = model.counts().since(counts);
     }
-    Ok((median(took), median(by_clock)))
+    Ok((median(took), calls, median(by_clock)))
 }
 
 fn median(mut took: Vec<Duration>) -> Duration {

@@ -28,6 +28,10 @@ const RUNNER_SOCKET_NAME: &str = "runner";
 /// The user for whom every call on the system bus is permitted.
 const ROOT: u32 = 0;
 
+/// For how long a thread for blocking work is kept without any: for good. Pods can use up the kernel's threads, and where there is none left and
+/// none can be made, the task that asks for one panics.
+const KEEP_ALIVE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 /// Printed by `--check-config`, before a daemon acts on it.
 const TAKE_OVER: &str = "cpu-source is steliad: a Guaranteed pod that is no VM has CPUs of its own only while kubelet's \
                          cpuManagerPolicy is static; with the policy none it runs on the shared pool (allocator.md)";
@@ -108,6 +112,7 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
         // Readings one at a time, looks at containers, orders and accounts wait here for each other. What a registration needs
         // has threads of its own.
         .max_blocking_threads(4)
+        .thread_keep_alive(KEEP_ALIVE)
         .build()
         .context("start the runtime")
         .and_then(|runtime| match arguments.release_host {
@@ -167,7 +172,7 @@ fn log() {
 }
 
 async fn release_host() -> anyhow::Result<()> {
-    let bus = dbus::connect().await.context("connect to the system bus")?;
+    let bus = dbus::connect_caller().await.context("connect to the system bus")?;
     let released = engine::release_host(System::kernel(Arc::new(DbusSystemd::new(bus)))).await?;
     for unit in released {
         println!("{unit}: its CPUs are what they were");
@@ -177,9 +182,17 @@ async fn release_host() -> anyhow::Result<()> {
 
 async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> anyhow::Result<()> {
     let cancel = CancellationToken::new();
-    let bus = dbus::connect().await.context("connect to the system bus")?;
+    // Starts the first of the blocking threads now.
+    tokio::task::spawn_blocking(|| ()).await.context("start a thread")?;
+    // The bus's users have a thread of their own, so they take no time from pods, and a connection of their own: the bus limits the pending replies of each.
+    let on_bus = bus_thread(cancel.clone())?;
+    let bus = on_bus
+        .spawn(dbus::connect())
+        .await?
+        .context("connect to the system bus")?;
     dbus::check_alone(&bus).await?;
-    let system = beneath(System::kernel(Arc::new(DbusSystemd::new(bus.clone()))));
+    let systemd = dbus::connect_caller().await.context("connect to the system bus")?;
+    let system = beneath(System::kernel(Arc::new(DbusSystemd::new(systemd.clone()))));
     let (handle, mut running) = start_engine(system, settings, cancel.clone())?;
     // The pass at start-up adopts what is there; only then does anybody get an answer.
     let first = handle.reconcile().await.context("first pass")?;
@@ -191,9 +204,11 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         first.did.steps
     );
 
-    let mut name = dbus::serve_bus(&bus, handle.clone(), ROOT)
-        .await
-        .context("serve on the system bus")?;
+    let serving = {
+        let (bus, handle) = (bus.clone(), handle.clone());
+        on_bus.spawn(async move { dbus::serve_bus(&bus, handle, ROOT).await })
+    };
+    let mut name = serving.await?.context("serve on the system bus")?;
     let socket = runner_socket().context("take the runner socket from systemd")?;
     if let Some(listener) = socket {
         tokio::spawn(dbus::serve_runner_socket(listener, handle.clone(), cancel.clone()));
@@ -213,7 +228,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
     tokio::spawn(publishing::run(handle.clone(), folder, cancel.clone()));
     tokio::spawn(vm_capacity::run(handle.clone(), cancel.clone()));
     let (sender, signals) = mpsc::unbounded_channel();
-    tokio::spawn(dbus::emit_ledger_signals(bus.clone(), signals));
+    tokio::spawn(dbus::emit_ledger_signals((*bus).clone(), signals));
     let backend = Arc::new(ledger::KernelBackend::new(handle.system(), handle.settings()));
     let ledger = tokio::spawn(ledger::run(handle.clone(), backend, sender, cancel.clone()));
     let mut views = handle.watch();
@@ -234,6 +249,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
             changed = views.changed() => if changed.is_err() { break None },
             // systemd starts it anew (Restart=), on the bus that is there by then.
             lost = name.lost() => break Some(lost),
+            () = systemd.closed() => break Some(dbus::BusError::Gone),
             ended = &mut running => {
                 ended.context("the engine failed")?;
                 anyhow::bail!("the engine ended by itself");
@@ -250,6 +266,24 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
     failure.map_or(Ok(()), |lost| Err(lost.into()))
 }
 
+/// A thread that answers on the system bus, until cancelled.
+fn bus_thread(cancel: CancellationToken) -> anyhow::Result<tokio::runtime::Handle> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // One reading at a time.
+        .max_blocking_threads(1)
+        .thread_keep_alive(KEEP_ALIVE)
+        .build()
+        .context("start the bus's runtime")?;
+    let handle = runtime.handle().clone();
+    handle.spawn_blocking(|| ());
+    let thread = std::thread::Builder::new().name("bus".into());
+    thread
+        .spawn(move || runtime.block_on(cancel.cancelled()))
+        .context("start the bus's thread")?;
+    Ok(handle)
+}
+
 /// The engine on a thread of its own: whatever callers keep the entry points busy with, it goes on.
 fn start_engine(
     system: System,
@@ -263,7 +297,7 @@ fn start_engine(
     let entry_points = tokio::runtime::Handle::current();
     let (engine, handle) = {
         let _inside = runtime.enter();
-        Engine::new(system, settings).context("start inotify")?
+        Engine::new(system, settings).context("make the engine")?
     };
     let engine = engine.calling_systemd_in(entry_points);
     // Half the watchdog's interval, as sd_watchdog_enabled(3) advises; without one, rarely.

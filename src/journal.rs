@@ -49,7 +49,7 @@ messages! {
     ADOPTED = "3d1f0b7c5e9a4c62a8f4d2b96071ce58";
     /// A VM that a rule is of is no instance, and nothing of it was changed.
     NOT_ADOPTED = "c84e6a1f92d74b0bb35d7e08f1a6429c";
-    /// KVM's events cannot be heard: VMs to adopt are found by the audit only.
+    /// KVM's events cannot be received: VMs to adopt are looked for every 5 s.
     KVM_UNHEARD = "61b9d3e8047f4a5c9e2c8a7150fd36b4";
     /// An instance was moved to better CPUs.
     REBOUND = "b3a1f5c8e27d4f4b9c6e8d0a51f27c94";

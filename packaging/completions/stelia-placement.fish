@@ -1,4 +1,4 @@
-complete -c stelia-placement -l kubeconfig -d 'The kubeconfig. It is read again when it or a certificate that it names changes. Default: as for kubectl, or the pod\'s service account' -r -F
+complete -c stelia-placement -l kubeconfig -d 'The kubeconfig. It is read again when it or a file that it names changes. Default: as for kubectl, or the pod\'s service account' -r -F
 complete -c stelia-placement -l listen -d 'Address on which requests of kube-scheduler are answered' -r
 complete -c stelia-placement -l tls-cert -d 'Server certificate with its chain, PEM. It is read again when it changes' -r -F
 complete -c stelia-placement -l tls-key -d 'Private key of the server certificate, PEM' -r -F

@@ -8,7 +8,7 @@ use stelia_kubelet::PodUid;
 
 /// After a scan, the next one of the same pod waits this many times as long as the scan took, so that one pod's scans take at most a tenth
 /// of a thread's time.
-const PAUSE_FACTOR: u32 = 9;
+pub(super) const PAUSE_FACTOR: u32 = 9;
 /// Limit of the scans at the same time, so that threads are left for other blocking work.
 const MAX_CONCURRENT_SCANS: usize = 2;
 
@@ -44,13 +44,15 @@ impl Budgets {
         self.0.insert(pod.clone(), Budget::Scanning { since: now });
     }
 
-    /// The scan ended.
-    pub(super) fn end(&mut self, pod: &PodUid, now: Instant) {
-        if let Some(Budget::Scanning { since }) = self.0.get(pod) {
-            let took: Duration = now.saturating_duration_since(*since);
-            let until = now + took.saturating_mul(PAUSE_FACTOR);
-            self.0.insert(pod.clone(), Budget::Paused { until });
-        }
+    /// The scan ended. Returns how long it took.
+    pub(super) fn end(&mut self, pod: &PodUid, now: Instant) -> Duration {
+        let Some(Budget::Scanning { since }) = self.0.get(pod) else {
+            return Duration::ZERO;
+        };
+        let took = now.saturating_duration_since(*since);
+        let until = now + took.saturating_mul(PAUSE_FACTOR);
+        self.0.insert(pod.clone(), Budget::Paused { until });
+        took
     }
 
     /// A scan ended, and it is not known which.

@@ -4,14 +4,50 @@ use std::time::Instant;
 
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::cgroup::CgroupPath;
-use stelia_node::kvm_events::{Change, KvmEventsError, KvmMessage};
+use stelia_node::kvm_events::{Change, KvmEvents, KvmEventsError, KvmMessage};
 
 use super::starting_vm::StartingVm;
 use super::task::{Adoption, TaskResult};
 use super::vm_end;
 use crate::engine::Peer;
+use crate::journal;
 
 impl Adoption {
+    /// Listen to KVM's events, unless that is done already. VMs that began or ended before are found by a sweep.
+    pub(super) fn listen(&mut self) {
+        if self.events.is_some() {
+            return;
+        }
+        match KvmEvents::listen() {
+            Ok(events) => {
+                self.events = Some(events);
+                self.show_listening();
+            }
+            Err(error) => self.not_listening(&error),
+        }
+    }
+
+    fn not_listening(&mut self, error: &KvmEventsError) {
+        self.events = None;
+        if self.problem.begins(&error.to_string()) {
+            tracing::warn!(
+                MESSAGE_ID = journal::KVM_UNHEARD,
+                STELIA_REASON = %error,
+                "VMs to adopt are looked for every 5 s, because KVM's events cannot be received: {error}"
+            );
+            let text =
+                format!("VMs to adopt are looked for every 5 s, because KVM's events cannot be received: {error}");
+            self.engine.show_kvm_problem(Some(text));
+        }
+    }
+
+    /// KVM's events are heard, or nobody needs them.
+    pub(super) fn show_listening(&mut self) {
+        if self.problem.ends() {
+            self.engine.show_kvm_problem(None);
+        }
+    }
+
     pub(super) fn use_event(&mut self, event: Result<KvmMessage, KvmEventsError>) {
         match event {
             Ok(KvmMessage::Vm(event)) => match event.change {
@@ -22,7 +58,10 @@ impl Adoption {
                 self.sweep(false);
                 self.check_all_ends();
             }
-            Err(error) => self.not_listening(&error),
+            Err(error) => {
+                self.not_listening(&error);
+                self.schedule_audit(Instant::now());
+            }
         }
     }
 

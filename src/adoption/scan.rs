@@ -100,15 +100,28 @@ pub(super) fn containers_with_rule(
         tracing::warn!("VMs to adopt are not looked for: {error}");
         Vec::new()
     });
-    let has_rule = |(origin, container): &(CgroupPath, ContainerCgroup)| {
-        let is_alive = populated(&*system.cgroups, origin).unwrap_or_default();
+    let has_rule = |(whole, container): &(CgroupPath, ContainerCgroup)| {
+        let is_alive = populated(&*system.cgroups, whole).unwrap_or_default();
         is_alive
             && match rules_for(&names(system, container), rules) {
                 Ok(rules) => !only_whole || matches!(RulesFor::of(&rules), RulesFor::Container(_)),
-                Err(why) => !only_whole && !matches!(why, NotAdopted::NoRule | NotAdopted::Unnamed),
+                Err(why) => {
+                    !only_whole && !matches!(why, NotAdopted::NoRule | NotAdopted::Unnamed | NotAdopted::Sandbox)
+                }
             }
     };
-    all.into_iter().filter(has_rule).collect()
+    with_processes(system, all.into_iter().filter(has_rule))
+}
+
+/// These containers by the cgroup that their processes are in, where they are still there.
+fn with_processes(
+    system: &System,
+    found: impl Iterator<Item = (CgroupPath, ContainerCgroup)>,
+) -> Vec<(CgroupPath, ContainerCgroup)> {
+    let (cgroups, node) = (&*system.cgroups, system.root());
+    found
+        .filter_map(|(whole, _)| containers::process_cgroup(cgroups, node, &whole).ok().flatten())
+        .collect()
 }
 
 /// The containers of one pod that a rule adopts whole, including those being created.
@@ -123,7 +136,7 @@ pub(super) fn whole_containers_of(
         let rules = rules_for(&names(system, container), rules);
         rules.is_ok_and(|rules| matches!(RulesFor::of(&rules), RulesFor::Container(_)))
     };
-    all.into_iter().filter(is_whole).collect()
+    with_processes(system, all.into_iter().filter(is_whole))
 }
 
 fn names(system: &System, container: &ContainerCgroup) -> Names {
@@ -221,7 +234,8 @@ fn whole_container(
     rule: &AdoptRule,
 ) -> Result<ScanOutcome, String> {
     let cgroups = &*engine.system().cgroups;
-    let cpus = match read_cpus(cgroups, origin, File::Cpus) {
+    let whole = containers::container_scope(origin);
+    let cpus = match read_cpus(cgroups, &whole, File::Cpus) {
         Ok(cpus) => cpus,
         Err(error) if error.is_gone() => return Ok(ScanOutcome::Nothing),
         Err(error) => return Err(error.to_string()),
@@ -230,7 +244,7 @@ fn whole_container(
     let has_cpus = match (cpus.is_empty(), view.cpu_source == CpuSource::Steliad) {
         (true, true) => {
             // Its own limit: the pod's is of all its containers.
-            let limit = containers::least_limit_milli(cgroups, containers::container_levels(origin));
+            let limit = containers::least_limit_milli(cgroups, [whole]);
             let limit = limit.map_err(|error| error.to_string())?;
             is_allocated_by_default(origin, limit)
         }
@@ -263,7 +277,7 @@ fn read(
     rules: &[&AdoptRule],
 ) -> Result<Option<(Vec<Process>, CpuSet)>, String> {
     let cgroups = &*system.cgroups;
-    let cpus = match read_cpus(cgroups, origin, File::Cpus) {
+    let cpus = match read_cpus(cgroups, &containers::container_scope(origin), File::Cpus) {
         Ok(cpus) => cpus,
         Err(error) if error.is_gone() => return Ok(None),
         Err(error) => return Err(error.to_string()),

@@ -141,6 +141,11 @@ impl StartingVm {
         self.has_newer_vm || self.cause == ScanCause::VmCreated
     }
 
+    /// Whether it is scanned because all containers are.
+    pub(super) fn is_swept(&self) -> bool {
+        self.cause == ScanCause::Sweep
+    }
+
     /// A scan ended at `now`.
     pub(super) fn scanned(&mut self, outcome: ScanOutcome, now: Instant) -> Next {
         match outcome {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use stelia_api::Error;
 use stelia_kubelet::{ContainerCgroup, PodUid};
@@ -21,8 +21,11 @@ use super::starting_vm::{Next, StartingVm};
 use super::sweep::Sweeps;
 use super::{register_and_attach::adopt, scan, vm_end};
 use crate::engine::{CallChange, Handle, RollbackError};
-use crate::journal;
+use crate::lasting_problem::LastingProblem;
 use crate::wait_until::wait_until;
+
+/// How often VMs are looked for while KVM's events are not heard.
+const UNHEARD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Adopt until cancelled.
 pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
@@ -32,6 +35,7 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
         views: engine.watch(),
         engine: engine.clone(),
         events: None,
+        problem: LastingProblem::default(),
         starting: BTreeMap::new(),
         searches: PodSearches::default(),
         budgets: Budgets::default(),
@@ -99,7 +103,9 @@ pub(super) struct Adoption {
     reconciled: watch::Receiver<()>,
     views: watch::Receiver<Arc<model::Node>>,
     /// `None` without a rule, or if there is no socket: then VMs are found by audits.
-    events: Option<KvmEvents>,
+    pub(super) events: Option<KvmEvents>,
+    /// Why there is no socket.
+    pub(super) problem: LastingProblem,
     /// The containers that are scanned, by their cgroups.
     pub(super) starting: BTreeMap<CgroupPath, StartingVm>,
     /// Pods with exclusive CPUs to search for whole containers; empty without such a rule.
@@ -127,6 +133,7 @@ impl Adoption {
         self.undone.clear();
         if settings.policies.adopt.is_empty() {
             self.events = None;
+            self.show_listening();
             self.next_audit = None;
             self.starting.clear();
             self.check_all_ends();
@@ -134,11 +141,9 @@ impl Adoption {
             self.unadopted.clear();
             return self.show();
         }
-        if self.events.is_none() {
-            self.listen();
-        }
+        self.listen();
         let now = Instant::now();
-        self.next_audit = Some(now + settings.audit_interval);
+        self.schedule_audit(now);
         let refused: Vec<CgroupPath> = self.unadopted.keys().cloned().collect();
         self.starting
             .values_mut()
@@ -165,26 +170,12 @@ impl Adoption {
             .follow(&given, |pod| view.instances.contains_key(pod), now);
     }
 
-    fn listen(&mut self) {
-        match KvmEvents::listen() {
-            Ok(events) => self.events = Some(events),
-            Err(error) => self.not_listening(&error),
-        }
-    }
-
-    pub(super) fn not_listening(&mut self, error: &KvmEventsError) {
-        self.events = None;
-        tracing::warn!(
-            MESSAGE_ID = journal::KVM_UNHEARD,
-            STELIA_REASON = %error,
-            "VMs to adopt are found by the audit only: {error}"
-        );
-    }
-
     fn next(&self) -> Option<Instant> {
         let earliest = |starting_vm: &StartingVm| self.budgets.earliest(&starting_vm.container.pod, starting_vm.due()?);
         let starting = self.starting.values().filter_map(earliest);
-        starting.chain(self.searches.next()).chain(self.next_audit).min()
+        let sweep = self.sweeps.due(Instant::now());
+        let others = self.searches.next().into_iter().chain(sweep).chain(self.next_audit);
+        starting.chain(others).min()
     }
 
     /// Begin the audit and the scans that are due.
@@ -192,6 +183,7 @@ impl Adoption {
         if self.next_audit.is_some_and(|audit| audit <= now) {
             self.audit(now);
         }
+        self.begin_sweep(now);
         for pod in self.searches.begin_due(now) {
             let (system, settings) = (self.engine.system().clone(), self.settings.borrow().clone());
             self.tasks.spawn_blocking(move || {
@@ -218,7 +210,6 @@ impl Adoption {
     /// Check known VMs again: vCPUs may have been plugged, unplugged or pinned elsewhere, for which there is no event, and a VM that was
     /// refused may be adoptable now.
     fn audit(&mut self, now: Instant) {
-        self.next_audit = Some(now + self.settings.borrow().audit_interval);
         let cgroups = &self.engine.system().cgroups;
         self.without_rule.retain(|origin| cgroups.exists(origin));
         self.undone.retain(|origin, _| cgroups.exists(origin));
@@ -232,10 +223,25 @@ impl Adoption {
         let adopted = adopted.map(|known| known.origin.clone());
         let known: Vec<CgroupPath> = adopted.chain(self.unadopted.keys().cloned()).collect();
         self.recheck(known, now);
-        // KVM reports VMs.
-        if self.events.is_none() || self.adopts_containers() {
-            self.sweep(self.events.is_some());
+        // KVM reports VMs; those from before it is heard again are found by one more sweep.
+        let was_heard = self.events.is_some();
+        self.listen();
+        if !was_heard {
+            self.check_all_ends();
         }
+        if !was_heard || self.adopts_containers() {
+            self.sweep(was_heard);
+        }
+        self.schedule_audit(now);
+    }
+
+    pub(super) fn schedule_audit(&mut self, now: Instant) {
+        let interval = self.settings.borrow().audit_interval;
+        let interval = match self.events {
+            Some(_) => interval,
+            None => interval.min(UNHEARD_INTERVAL),
+        };
+        self.next_audit = Some(now + interval);
     }
 
     fn recheck(&mut self, origins: Vec<CgroupPath>, now: Instant) {
@@ -253,12 +259,15 @@ impl Adoption {
         match ended {
             Ok(TaskResult::Swept(containers)) => {
                 self.swept(containers, now);
-                self.sweep_ended();
+                self.sweep_ended(now);
             }
             Ok(TaskResult::Searched(containers)) => self.swept(containers, now),
             Ok(TaskResult::Scanned(origin, outcome)) => {
                 if let Some(container) = ContainerCgroup::parse(origin.as_str()) {
-                    self.budgets.end(&container.pod, now);
+                    let took = self.budgets.end(&container.pod, now);
+                    if self.starting.get(&origin).is_some_and(StartingVm::is_swept) {
+                        self.sweeps.spent(took, now);
+                    }
                 }
                 self.scanned(origin, outcome, now);
             }
@@ -271,7 +280,7 @@ impl Adoption {
                 self.starting.retain(|_, starting_vm| starting_vm.due().is_some());
                 self.end_checks.clear();
                 self.check_all_ends();
-                self.sweep_ended();
+                self.sweep_ended(now);
                 tracing::warn!("adoption: {error}");
             }
         }

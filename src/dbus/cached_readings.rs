@@ -26,10 +26,14 @@ const MAX_LOCALITY_AGE: Duration = Duration::from_secs(5);
 /// After a reading there is a pause of this many times its duration.
 const PAUSE_FACTOR: u32 = 2;
 
+/// So many callers wait for their turn at most. All calls of users that are answered at a time are fewer.
+const MAX_WAITING: usize = 128;
+
 /// The queue for readings, and the last ones. There is one for the whole daemon.
 #[derive(Clone)]
 pub(super) struct Readings {
     turn: Arc<Semaphore>,
+    places: Arc<Semaphore>,
     recent: Arc<Mutex<Recent>>,
     /// The last preview, and when it was begun.
     preview: Arc<Mutex<Option<(Instant, Preview)>>>,
@@ -39,6 +43,7 @@ impl Default for Readings {
     fn default() -> Self {
         Self {
             turn: Arc::new(Semaphore::new(1)),
+            places: Arc::new(Semaphore::new(MAX_WAITING)),
             recent: Arc::default(),
             preview: Arc::default(),
         }
@@ -49,13 +54,12 @@ impl Readings {
     /// Do this work when it is its turn, on a thread where it may block.
     ///
     /// # Errors
-    /// The work panicked, or its own.
+    /// Too many wait, the work panicked, or its own.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Recent) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let turn = self.turn.clone().acquire_owned().await;
-        let turn = turn.map_err(ErrorKind::Failed.context("a reading"))?;
+        let turn = self.turn().await?;
         let (recent, runtime) = (self.recent.clone(), Handle::current());
         let work = tokio::task::spawn_blocking(move || {
             // The turn is held here and not by the caller, who may leave before the reading is done. The next turn
@@ -76,7 +80,7 @@ impl Readings {
     /// a third of its time.
     ///
     /// # Errors
-    /// The work's own.
+    /// Too many wait, or the work's own.
     pub(super) async fn preview(
         &self,
         caller: &Caller,
@@ -85,8 +89,7 @@ impl Readings {
         if caller.is_root {
             return work.await;
         }
-        let turn = self.turn.clone().acquire_owned().await;
-        let turn = turn.map_err(ErrorKind::Failed.context("a reading"))?;
+        let turn = self.turn().await?;
         let began = Instant::now();
         if let Some(last) = self.last_preview(began) {
             return Ok(last);
@@ -99,6 +102,13 @@ impl Readings {
         let preview = work.await?;
         *self.preview.lock().unwrap_or_else(PoisonError::into_inner) = Some((began, preview.clone()));
         Ok(preview)
+    }
+
+    async fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let full = |_| ErrorKind::Busy.because(format!("{MAX_WAITING} readings wait already"));
+        let _place = self.places.try_acquire().map_err(full)?;
+        let turn = self.turn.clone().acquire_owned().await;
+        turn.map_err(ErrorKind::Failed.context("a reading"))
     }
 
     fn last_preview(&self, now: Instant) -> Option<Preview> {

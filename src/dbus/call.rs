@@ -34,6 +34,7 @@ impl Call<'_> {
     {
         let began = Instant::now();
         let admitted = async {
+            let _under_way = self.entry_point.begin(self.header)?;
             let admit = self
                 .entry_point
                 .admit(self.engine, self.connection, self.header, operation);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::{PodName, PodUid};
@@ -12,6 +13,7 @@ use zbus::message::Header;
 use zbus::names::UniqueName;
 
 use super::polkit;
+use super::user_limits::{CallUnderWay, UserLimits};
 use crate::authz::{Decision, Operation, Role, decide};
 use crate::engine::{Handle, Peer};
 
@@ -49,13 +51,35 @@ impl EntryPoint {
         Ok(Some((pid, Peer::of(cgroup))))
     }
 
+    /// How many instances an answer has that has all.
+    pub(super) fn set_instances(&self, instances: usize) {
+        if let Self::Bus(users) = self {
+            users.limits.set_instances(instances);
+        }
+    }
+
+    /// Begin to answer a call. On the runner socket the gate has counted it.
+    ///
+    /// # Errors
+    /// The caller's earlier calls leave no room.
+    pub(super) fn begin(&self, header: &Header<'_>) -> Result<Option<CallUnderWay>, Error> {
+        match self {
+            Self::Bus(users) => users.begin(header).map(Some),
+            Self::Runner(_) => Ok(None),
+        }
+    }
+
     /// On the bus the connection's own peer is the bus daemon: it is asked who the sender is.
     async fn bus_role(&self, connection: &Connection, header: &Header<'_>) -> Result<Role, Error> {
         let (Self::Bus(users), Some(sender)) = (self, header.sender()) else {
             return Err(ErrorKind::NotPermitted.because("the message has no sender"));
         };
         let user = users.of(connection, sender).await?;
-        Ok(if user == users.root { Role::Root } else { Role::User })
+        Ok(if users.limits.is_root(user) {
+            Role::Root
+        } else {
+            Role::User
+        })
     }
 
     /// Decide whether the caller of this message may do `operation`.
@@ -109,27 +133,52 @@ impl Caller {
 
 /// The users of senders on the bus, as the bus told them. A connection's user never changes, and the bus gives no unique name
 /// twice (D-Bus specification, "Message Bus Names").
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct Users {
-    /// The user who may do everything.
-    root: u32,
     known: Arc<Mutex<BTreeMap<String, u32>>>,
+    /// What each of them may ask.
+    pub(super) limits: Arc<UserLimits>,
 }
 
-/// So many are remembered; then all are forgotten and asked for again.
-const USERS: usize = 256;
+/// So many are remembered, as many as there can be connections on the bus; then all are forgotten and asked for again.
+const USERS: usize = 2048;
+/// Whom a call counts for whose sender is not known yet. The kernel gives this number to nobody.
+const UNKNOWN: u32 = u32::MAX;
+
+impl Default for Users {
+    fn default() -> Self {
+        Self {
+            known: Arc::default(),
+            limits: UserLimits::new(0),
+        }
+    }
+}
 
 impl Users {
+    #[cfg(test)]
     pub(super) fn with_root(root: u32) -> Self {
-        Self {
-            root,
-            known: Arc::default(),
-        }
+        let users = Self::default();
+        users.limits.set_root(root);
+        users
+    }
+
+    /// Begin to answer a call.
+    ///
+    /// # Errors
+    /// Its sender's earlier calls leave no room.
+    fn begin(&self, header: &Header<'_>) -> Result<CallUnderWay, Error> {
+        let known = header.sender().and_then(|sender| self.known(sender));
+        let primary = header.primary();
+        self.limits
+            .begin(known.unwrap_or(UNKNOWN), primary.body_len() as usize, Instant::now())
+    }
+
+    fn known(&self, sender: &UniqueName<'_>) -> Option<u32> {
+        self.lock().get(sender.as_str()).copied()
     }
 
     pub(super) async fn of(&self, connection: &Connection, sender: &UniqueName<'_>) -> Result<u32, Error> {
-        let known = |users: &Self| users.lock().get(sender.as_str()).copied();
-        if let Some(user) = known(self) {
+        if let Some(user) = self.known(sender) {
             return Ok(user);
         }
         let unknown =
@@ -139,6 +188,7 @@ impl Users {
         let credentials = credentials.await.map_err(|cause| unknown(format!(": {cause}")))?;
         let user = credentials.unix_user_id().ok_or_else(|| unknown(String::new()))?;
         let mut users = self.lock();
+        // Names come and go, and connections are few: most of these have left.
         if users.len() >= USERS {
             users.clear();
         }

@@ -26,7 +26,7 @@ use super::manager::Manager;
 use super::test_bus::PrivateBus;
 use crate::engine::{Engine, Handle};
 
-fn handle(root: &std::path::Path) -> Handle {
+pub(super) fn handle(root: &std::path::Path) -> Handle {
     crate::journal::catalog_tests::hold_to_it();
     let model = Model::node(&topology(1, 1, 1), root, Kernel::V6_12).unwrap();
     let settings = Settings {
@@ -246,6 +246,27 @@ fn methods_with_options(contract: &str) -> Vec<(String, Vec<String>)> {
     methods
         .filter(|(_, inputs)| inputs.iter().any(|one| one == "a{sv}"))
         .collect()
+}
+
+/// What `src/authz.rs` decides of, and what everybody may read, must reach the daemon: the bus denies what its policy does not name.
+#[test]
+fn the_buss_policy_lets_every_method_of_the_contract_through() {
+    let policy = include_str!("../../packaging/dbus/io.stelia.Isolation1.conf");
+    let mut compared = 0;
+    for contract in std::fs::read_dir("dbus-interfaces").unwrap() {
+        let contract = std::fs::read_to_string(contract.unwrap().path()).unwrap();
+        for interface in Node::try_from(contract.as_str()).unwrap().interfaces() {
+            for method in interface.methods() {
+                let (interface, member) = (interface.name(), method.name());
+                let named = format!(r#"send_interface="{interface}" send_member="{member}""#);
+                // Properties are read only.
+                let may_miss = ["Set", "GetMachineId"].contains(&member.as_str());
+                assert!(may_miss || policy.contains(&named), "{interface}.{member}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 20, "{compared}");
 }
 
 #[tokio::test]

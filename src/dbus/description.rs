@@ -116,6 +116,8 @@ mod tests {
             })),
             kubelet_problem: Some("no file".to_owned()),
             systemd_problem: Some("silent".to_owned()),
+            watch_problem: Some("no inotify".to_owned()),
+            kvm_problem: Some("no netlink".to_owned()),
             entries: Arc::new([(pod.clone(), [("compute".to_owned(), cpus("2-3"))].into())].into()),
             pod_entries: Arc::new([of_pod("5")].into()),
             kubelet_cpus: cpus("2-3,5"),

@@ -71,6 +71,7 @@ impl Exporter {
         let mut told = views.borrow_and_update().clone();
         loop {
             let view = views.borrow_and_update().clone();
+            self.entry_point.set_instances(view.instances.len());
             let old = std::mem::replace(&mut told, view.clone());
             self.tell(&old, &view).await?;
             self.sync(&view).await?;

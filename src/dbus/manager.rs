@@ -283,8 +283,10 @@ impl Manager {
         self.answer(connection, &header, Operation::Reload, |_| async move {
             let loaded = stelia_settings::load(Path::new("/"))
                 .map_err(ErrorKind::Failed.context("configuration not changed"))?;
-            runtime_folders::set_runtime_state_folders(loaded.settings.runtime_state.clone());
-            self.engine.reload(loaded.settings).await
+            let runtime_state = loaded.settings.runtime_state.clone();
+            self.engine.reload(loaded.settings).await?;
+            runtime_folders::set_runtime_state_folders(runtime_state);
+            Ok(())
         })
         .await
     }

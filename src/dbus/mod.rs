@@ -1,5 +1,6 @@
 //! The D-Bus objects and the two entry points through which they are reached: the system bus and the runner socket.
 
+mod bus_gate;
 mod bus_members;
 mod cached_readings;
 mod call;
@@ -26,8 +27,11 @@ mod runner_socket;
 mod system_bus;
 #[cfg(test)]
 mod test_bus;
+#[cfg(test)]
+mod unfriendly_user_tests;
+mod user_limits;
 
 pub(crate) use ledger_signals::emit_signals as emit_ledger_signals;
 
 pub use runner_socket::{serve as serve_runner_socket, serve_as as serve_runner_socket_as};
-pub use system_bus::{Bus, BusError, Name, check_alone, connect, serve as serve_bus};
+pub use system_bus::{Bus, BusError, Name, check_alone, connect, connect_caller, serve as serve_bus};

@@ -2,18 +2,31 @@
 
 use futures_util::StreamExt as _;
 use stelia_api::{BUS_NAME, MANAGER_PATH};
-use zbus::connection::Builder;
+use zbus::address::Address;
 use zbus::fdo::{DBusProxy, NameLostStream, RequestNameFlags};
 use zbus::names::BusName;
 use zbus::{Connection, fdo};
 
+use super::bus_gate;
 use super::caller::{EntryPoint, Users};
 use super::exported_objects::Exporter;
 use super::manager::Manager;
 use crate::engine::Handle;
 
-/// A connection to the system bus.
-pub type Bus = Connection;
+/// A connection on which users of a bus are answered.
+#[derive(Debug, Clone)]
+pub struct Bus {
+    connection: Connection,
+    users: Users,
+}
+
+impl std::ops::Deref for Bus {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
 
 /// Why the bus cannot be served, or not any more.
 #[derive(Debug, thiserror::Error)]
@@ -32,12 +45,34 @@ pub enum BusError {
     Bus(#[from] zbus::Error),
 }
 
-/// Connect, without a name yet.
+impl Bus {
+    /// Connect to a bus, without a name yet.
+    pub(super) async fn connect(address: &Address) -> zbus::Result<Self> {
+        let users = Users::default();
+        let connection = bus_gate::connect_service(address, &users).await?;
+        Ok(Self { connection, users })
+    }
+
+    #[cfg(test)]
+    pub(super) async fn close(self) -> zbus::Result<()> {
+        self.connection.close().await
+    }
+}
+
+/// Connect to the system bus, without a name yet.
 ///
 /// # Errors
 /// There is no system bus.
 pub async fn connect() -> zbus::Result<Bus> {
-    Builder::system().build().await
+    Bus::connect(&Address::system()?).await
+}
+
+/// A connection to the system bus for the daemon's own calls. What callers keep another one waiting for is none of its business.
+///
+/// # Errors
+/// There is no system bus.
+pub async fn connect_caller() -> zbus::Result<Connection> {
+    bus_gate::connect_caller(&Address::system()?).await
 }
 
 /// Make sure that no daemon runs, before anything of the system is touched.
@@ -76,7 +111,8 @@ async fn already_running(bus: &DBusProxy<'_>) -> BusError {
 /// # Errors
 /// [`BusError::AlreadyRunning`], or the policy does not let us have the name.
 pub async fn serve(connection: &Bus, engine: Handle, root: u32) -> Result<Name, BusError> {
-    let entry_point = EntryPoint::Bus(Users::with_root(root));
+    connection.users.limits.set_root(root);
+    let entry_point = EntryPoint::Bus(connection.users.clone());
     let exporter = Exporter::new(engine.clone(), entry_point.clone(), None);
     exporter.attach(connection);
     let server = connection.object_server();
@@ -99,7 +135,7 @@ async fn take_name(connection: &Bus) -> Result<Name, BusError> {
     let taken = connection.request_name_with_flags(BUS_NAME, RequestNameFlags::DO_NOT_QUEUE);
     match taken.await {
         Ok(_) => Ok(Name {
-            connection: connection.clone(),
+            connection: connection.connection.clone(),
             lost,
         }),
         Err(zbus::Error::NameTaken) => Err(already_running(&bus).await),
@@ -110,7 +146,7 @@ async fn take_name(connection: &Bus) -> Result<Name, BusError> {
 /// The daemon's name on the bus.
 #[derive(Debug)]
 pub struct Name {
-    connection: Bus,
+    connection: Connection,
     lost: NameLostStream,
 }
 

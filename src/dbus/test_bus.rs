@@ -3,8 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use zbus::Connection;
-use zbus::connection::Builder;
+use super::system_bus::Bus;
 
 /// A bus of its own; it ends with this value.
 pub(super) struct PrivateBus(Child, String);
@@ -20,8 +19,12 @@ impl PrivateBus {
         Self(bus, address.trim().to_owned())
     }
 
-    pub(super) async fn connect(&self) -> Connection {
-        Builder::address(self.1.as_str()).build().await.unwrap()
+    pub(super) async fn connect(&self) -> Bus {
+        Bus::connect(&self.address().parse().unwrap()).await.unwrap()
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.1
     }
 
     pub(super) fn stop(&mut self) {

@@ -7,16 +7,19 @@ use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::{Instance, Planned, Step, Tree, workers};
 use stelia_kubelet::PodUid;
-use stelia_node::cgroup::{CgroupPath, File, optional};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional};
 use stelia_node::clock::now_us;
 use stelia_node::{System, workqueue};
 
-use super::outside_units::{OWN, TAKEN, outside, saved_attribute, taken};
+use super::outside_units::{OWN, TAKEN, outside, saved_attribute, set_on_slice, taken};
 use super::pass::Numbers;
 use super::{in_place, move_tasks, record_writer};
 
 /// Steps of one instance in one turn. The rest is planned again after other instances had theirs.
 const MAX_STEPS_PER_TURN: usize = 1024;
+
+/// Cgroups below one that is removed in one turn, of those that a container made although it is not to make any. Removing one takes some 0.1 ms.
+const MAX_REMOVED_PER_TURN: u32 = 128;
 
 /// What was done for one instance, or for what all share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,10 +30,12 @@ pub(super) struct Outcome {
     pub subjects: Vec<(String, Option<String>)>,
     /// Whether only the record changed, so that nothing has to be read again.
     pub recorded_only: bool,
-    /// Whether only float's CPUs changed, besides the record.
+    /// Whether only float's CPUs changed, and the affinity of the origin's threads that follow them, besides the record.
     pub float_only: bool,
     /// Whether a partition was asked for.
     pub asked_for_partition: bool,
+    /// Whether a cgroup is still there because only some of those below it were removed.
+    pub removes: bool,
 }
 
 /// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance
@@ -56,7 +61,18 @@ pub(super) fn apply(
         count(outcome, &step);
         tracing::debug!(pod = pod.as_ref().map(PodUid::as_str), ?step, "step");
         let instance = pod.as_ref().and_then(|pod| instances.get_mut(pod));
-        let failure = take(system, instance, &step).err().map(|fault| fault.to_string());
+        let failure = match take(system, instance, &step) {
+            Ok(Taken::Whole) => None,
+            // What follows needs the cgroup gone.
+            Ok(Taken::Removed(cgroups)) => {
+                outcome.did.steps += cgroups;
+                outcome.did.writes += cgroups;
+                outcome.removes = true;
+                failed.extend(pod.clone());
+                None
+            }
+            Err(fault) => Some(fault.to_string()),
+        };
         if pod.is_none() {
             outcome.subjects.push((step.subject(), failure.clone()));
         }
@@ -64,7 +80,7 @@ pub(super) fn apply(
             outcome.did.failed += 1;
             outcome.errors.push(failure);
             failed.extend(pod);
-        } else if step.is_systemds().is_some() {
+        } else if step.is_systemds().is_some() && !outcome.removes {
             systemds.push(Planned { pod, step });
         }
     }
@@ -82,7 +98,11 @@ fn count(outcome: &mut Outcome, step: &Step) {
         _ => outcome.did.writes += 1,
     }
     outcome.recorded_only = false;
-    outcome.float_only &= matches!(step, Step::Write(cgroup, File::Cpus, _) if Tree::is_float(cgroup));
+    outcome.float_only &= match step {
+        Step::Write(cgroup, File::Cpus, _) => Tree::is_float(cgroup),
+        Step::Confine(..) => true,
+        _ => false,
+    };
     let partition = |name: &str| name != "member";
     outcome.asked_for_partition |= match step {
         Step::Write(_, File::Partition, name) => partition(name),
@@ -91,25 +111,54 @@ fn count(outcome: &mut Outcome, step: &Step) {
     };
 }
 
-fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Error> {
+/// How much of a step was taken.
+enum Taken {
+    Whole,
+    /// So many cgroups below the one to be removed were removed, which are all that may be in one turn.
+    Removed(u32),
+}
+
+fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<Taken, Error> {
+    // The scope's cgroup goes first: with that gone there is nothing that stopping the unit could kill.
+    if let Step::Remove(path) | Step::Forget(path) = step {
+        let mut removed = 0;
+        remove(&*system.cgroups, path, &mut removed)?;
+        return Ok(match removed {
+            MAX_REMOVED_PER_TURN => Taken::Removed(removed),
+            _ => Taken::Whole,
+        });
+    }
+    take_whole(system, instance, step).map(|()| Taken::Whole)
+}
+
+/// Remove a cgroup with those that a container made below it, until so many are removed as may be in one turn. Those that have processes
+/// stay.
+fn remove(cgroups: &dyn Cgroups, path: &CgroupPath, removed: &mut u32) -> Result<(), CgroupError> {
+    let Err(busy) = cgroups.remove(path) else {
+        return Ok(());
+    };
+    let below = optional(cgroups.some_children(path, MAX_REMOVED_PER_TURN as usize))?.unwrap_or_default();
+    if below.is_empty() {
+        return Err(busy);
+    }
+    for name in below {
+        remove(cgroups, &path.child(&name), removed)?;
+        // Those below it may have been as many.
+        if *removed < MAX_REMOVED_PER_TURN {
+            *removed += 1;
+        }
+        if *removed == MAX_REMOVED_PER_TURN {
+            return Ok(());
+        }
+    }
+    cgroups.remove(path)
+}
+
+fn take_whole(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Error> {
     let cgroups = &*system.cgroups;
     match step {
-        Step::Create(path) => {
-            cgroups.create(path)?;
-            match instance.is_some_and(|instance| is_leaf(instance, path)) {
-                true => Ok(cgroups.write(path, File::MaxDescendants, "0")?),
-                false => Ok(()),
-            }
-        }
-        Step::Remove(path) if instance.as_ref().is_some_and(|instance| is_leaf(instance, path)) => {
-            for child in optional(cgroups.children(path))?.unwrap_or_default() {
-                cgroups.remove(&path.child(&child))?;
-            }
-            Ok(cgroups.remove(path)?)
-        }
+        Step::Create(path) => Ok(cgroups.create(path)?),
         Step::Write(path, file, value) => Ok(cgroups.write(path, *file, value)?),
-        // The scope's cgroup goes first: with that gone there is nothing that stopping the unit could kill.
-        Step::Remove(path) | Step::Forget(path) => Ok(cgroups.remove(path)?),
         Step::MoveProcess(..)
         | Step::MoveThread(..)
         | Step::ResetThread(_)
@@ -130,12 +179,6 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
             Ok(())
         }
     }
-}
-
-/// Whether the path is the instance's cgroup for threads. No cgroup may be made in it: a container may be able to make some in the cgroup that it
-/// is in (in a user namespace with a cgroup namespace of its own), and threads in those would be in none of the lists that are read here.
-fn is_leaf(instance: &Instance, path: &CgroupPath) -> bool {
-    [instance.tree.float(), instance.tree.vcpu()].contains(&path)
 }
 
 /// Take a step that moves or pins a task.
@@ -169,7 +212,7 @@ fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Error> {
         if taken.is_empty() {
             cgroups.remove_attribute(&slice, TAKEN)
         } else {
-            cgroups.set_attribute(&slice, TAKEN, &taken.to_string())
+            set_on_slice(&**cgroups, TAKEN, &taken.to_string())
         }
     };
     if !taken.is_subset(&before) {

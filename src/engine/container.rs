@@ -14,12 +14,14 @@ use stelia_decide::admission::{Adopting, Candidate, CheckedClaim, Claim, first_p
 use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus};
 use stelia_node::containers::{
-    all_containers, container_levels, container_request, least_limit_milli, limit_milli, live_containers_among,
-    pod_containers, populated_elsewhere, process_cgroup, sibling_containers,
+    all_containers, container_request, container_scope, least_limit_milli, limit_milli, live_containers_among,
+    pod_containers, populated_elsewhere, process_cgroup, sibling_containers, writes_cgroups,
 };
+use stelia_node::oci::kind_of;
 use stelia_node::proc::{ProcError, TaskId};
+use stelia_node::vmm_processes::ProcessesError;
 use stelia_node::{System, runtime_config};
-use stelia_record::IN_PLACE;
+use stelia_record::{IN_PLACE, Tree};
 use stelia_settings::Isolation;
 
 use super::device_record::DeviceRecord;
@@ -51,7 +53,7 @@ impl Peer {
         if let Some(container) = ContainerCgroup::parse(cgroup.as_str()) {
             return Self::Container(cgroup, container);
         }
-        // A cgroup of an instance in place: only a process that may write the host's cgroups can make one of that name.
+        // A cgroup of an instance in place, or one of that name that its container made.
         let within = cgroup.parent().filter(|_| IN_PLACE.contains(&cgroup.name()));
         match within.and_then(|within| ContainerCgroup::parse(within.as_str())) {
             Some(container) => Self::Instance(container.pod),
@@ -102,9 +104,20 @@ pub(super) fn find_origin(
     request: &RegisterRequest,
     claim: &CheckedClaim,
 ) -> Result<(CgroupPath, ContainerCgroup), Error> {
+    let cgroups = &*system.cgroups;
     if let Some((pid, peer)) = &request.caller {
         return match peer {
-            Peer::Container(path, container) => Ok((path.clone(), container.clone())),
+            Peer::Container(path, container) => match process_cgroup(cgroups, system.root(), path)? {
+                Some(found) if found.0 == *path => Ok(found),
+                _ => Err(match kind_of(system.root(), &container.container_id) {
+                    None => ErrorKind::Failed.because(format!(
+                        "the container's runtime is not found below /run, so it is not known who made {path}"
+                    )),
+                    Some(_) => ErrorKind::NotPermitted.because(format!(
+                        "process {pid} is in {path}, which is not where the runtime put the container's processes"
+                    )),
+                }),
+            },
             _ => {
                 Err(ErrorKind::NotPermitted
                     .because(format!("process {pid} is in no container's cgroup below kubepods")))
@@ -112,34 +125,34 @@ pub(super) fn find_origin(
         };
     }
     if let Some(path) = &request.origin {
-        let container = ContainerCgroup::parse(path.as_str()).ok_or_else(|| {
-            ErrorKind::InvalidArgument.because(format!("origin-cgroup: {path} is no container's cgroup below kubepods"))
-        })?;
-        if !system.cgroups.exists(path) {
+        if ContainerCgroup::parse(path.as_str()).is_some() && !cgroups.exists(path) {
             return Err(ErrorKind::NoSuchPod.because(format!("origin-cgroup: {path} does not exist")));
         }
-        return Ok(process_cgroup(&*system.cgroups, path.clone(), container)?);
+        return process_cgroup(cgroups, system.root(), path)?.ok_or_else(|| {
+            ErrorKind::InvalidArgument.because(format!("origin-cgroup: {path} is no container's cgroup below kubepods"))
+        });
     }
     let Some(pod) = &claim.pod else {
         return Err(ErrorKind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
     };
-    let mut found = pod_containers(&*system.cgroups, pod)?;
+    let mut found = pod_containers(cgroups, pod)?;
     if found.is_empty() {
         return Err(ErrorKind::NoSuchPod.because(format!("pod {pod} has no container cgroup on this node")));
     }
     if let Some(cpus) = &claim.cpuset {
         found.retain(|(path, _)| {
-            system
-                .cgroups
-                .read(path, File::Cpus)
-                .is_ok_and(|text| text.parse::<CpuSet>().as_ref() == Ok(cpus))
+            let text = cgroups.read(path, File::Cpus);
+            text.is_ok_and(|text| text.parse::<CpuSet>().as_ref() == Ok(cpus))
         });
         if found.is_empty() {
             return Err(ErrorKind::CpusetMismatch.because(format!("no container of pod {pod} has the CPUs {cpus}")));
         }
     }
     match (found.pop(), found.is_empty()) {
-        (Some(only), true) => Ok(only),
+        (Some((path, container)), true) => {
+            let found = process_cgroup(cgroups, system.root(), &path)?;
+            Ok(found.unwrap_or((path, container)))
+        }
         _ => Err(ErrorKind::AmbiguousContainer.because(format!(
             "more than one container of pod {pod} fits: give the cpuset, or option \"origin-cgroup\""
         ))),
@@ -147,16 +160,20 @@ pub(super) fn find_origin(
 }
 
 /// Read what admission must know of the container. `record`: kubelet's record of devices with kubelet's root directory, where steliad chooses the CPUs.
+/// `read` counts the container's processes and cgroups that were read, also of one that is refused.
 pub(super) fn candidate(
     system: &System,
     request: &RegisterRequest,
     origin: CgroupPath,
     container: ContainerCgroup,
     record: Option<(&mut DeviceRecord, &Path)>,
+    read: &mut usize,
 ) -> Result<Candidate, Error> {
     let cgroups = &*system.cgroups;
-    let cpus = cgroups.read(&origin, File::Cpus)?;
-    let cpus = cpus.parse().map_err(ErrorKind::Failed.context(&origin))?;
+    // What the container is given: it may own the cgroup below, which the processes are in.
+    let whole = container_scope(&origin);
+    let cpus = cgroups.read(&whole, File::Cpus)?;
+    let cpus = cpus.parse().map_err(ErrorKind::Failed.context(&whole))?;
     let mut processes = Vec::new();
     // Nothing is moved of a container whose own cgroup becomes the partition, whatever is in it.
     let is_whole = request.claim.isolation == Isolation::Container;
@@ -164,6 +181,7 @@ pub(super) fn candidate(
         true => Vec::new(),
         false => numbers(&cgroups.read(&origin, File::Procs)?),
     };
+    *read += pids.len();
     if pids.len() > MAX_PROCESSES {
         let text = format!(
             "the container has {} processes, more than {MAX_PROCESSES}: register before they are started",
@@ -179,7 +197,12 @@ pub(super) fn candidate(
     }
     let mut elsewhere = match is_whole {
         true => Vec::new(),
-        false => populated_elsewhere(cgroups, &origin)?,
+        false => populated_elsewhere(cgroups, &origin, read).map_err(|error| match error {
+            ProcessesError::TooMany { .. } => {
+                ErrorKind::InvalidArgument.because(format!("{error}: register before they are made"))
+            }
+            error => ErrorKind::Failed.because(error.to_string()),
+        })?,
     };
     let housekeeping = request.adopting.is_some() && take_housekeeping(&origin, &mut elsewhere);
     let bad = ErrorKind::NoAnchor.context("anchor");
@@ -197,7 +220,7 @@ pub(super) fn candidate(
         Some(task) => Some((task, system.procs.cgroup(task.id).map_err(&bad)?)),
         None => None,
     };
-    let mems = optional(cgroups.read(&origin, File::Mems))?.unwrap_or_default();
+    let mems = optional(cgroups.read(&whole, File::Mems))?.unwrap_or_default();
     let written = runtime_config::container(&system.run, &container);
     let devices = record.map_or_else(
         || Ok(BTreeSet::new()),
@@ -208,6 +231,11 @@ pub(super) fn candidate(
     let live_containers =
         sibling_containers(cgroups, &origin).and_then(|found| live_containers_among(cgroups, &system.run, found, own));
     let live_containers = live_containers?;
+    let in_the_way = match is_whole {
+        true => None,
+        false => Tree::in_place(origin.clone()).in_the_way(cgroups, housekeeping)?,
+    };
+    let writes_cgroups = writes_cgroups(cgroups, &origin, &written)?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
     let limit_milli = limit_milli(cgroups, &origin)?;
     Ok(Candidate {
@@ -215,12 +243,15 @@ pub(super) fn candidate(
         origin,
         container,
         cpus,
+        left_behind: false,
         mems,
         devices_unknown: devices.as_ref().err().cloned(),
         devices: devices.unwrap_or_default(),
         processes,
         elsewhere,
         housekeeping,
+        in_the_way,
+        writes_cgroups,
         annotated_name: written.name,
         pod_name: written.pod,
         request: request_of_cpus,
@@ -244,8 +275,8 @@ pub(super) fn lists(
         found.push(RunningContainer {
             instance: instances
                 .get(&container.pod)
-                .is_some_and(|instance| instance.record.origin == path),
-            limit_milli: least_limit_milli(cgroups, container_levels(&path))?,
+                .is_some_and(|instance| container_scope(&instance.record.origin) == path),
+            limit_milli: least_limit_milli(cgroups, [path.clone()])?,
             guaranteed: QosClass::of(path.as_str()) == QosClass::Guaranteed,
             pod: container.pod,
             cpus: read_cpus(cgroups, &path, File::Cpus)?,

@@ -52,8 +52,9 @@ impl Engine {
     /// Make the engine and the handle to it, in the runtime it is to run in.
     ///
     /// # Errors
-    /// The kernel gives no inotify instance or no timer.
+    /// There is no runtime.
     pub fn new(system: System, settings: Settings) -> std::io::Result<(Self, Handle)> {
+        let runtime = runtime::Handle::try_current().map_err(std::io::Error::other)?;
         let (sender, messages) = mpsc::unbounded_channel();
         let (view, receiver) = watch::channel(Arc::new(model::Node {
             cpu_source: settings.policies.allocator.source.into(),
@@ -77,12 +78,12 @@ impl Engine {
             picture: Picture::new(&system, &settings),
             inbox: Inbox::default(),
             calls: Calls::default(),
-            watcher: Watcher::start()?,
+            watcher: Watcher::start(),
             dirty: Dirty::default(),
             retries: Retries::default(),
             recent_looks: RecentLooks::default(),
             rates: Rates::default(),
-            systemd_calls: SystemdCalls::of(runtime::Handle::current()),
+            systemd_calls: SystemdCalls::of(runtime),
             drift: BTreeMap::new(),
             passes: Passes::default(),
             metrics: handle.metrics.clone(),
@@ -98,6 +99,8 @@ impl Engine {
             shown_settings,
             audits: handle.audits.clone(),
             next_audit: Instant::now(),
+            has_lost_events: false,
+            looked: Instant::now(),
             system,
             settings,
         };
@@ -107,7 +110,7 @@ impl Engine {
             state,
             messages,
             held_back: None,
-            timer: Timer::new()?,
+            timer: Timer::default(),
         };
         Ok((engine, handle))
     }
@@ -210,6 +213,8 @@ impl Engine {
         if now >= self.state.next_audit {
             self.state.next_audit = now + self.state.settings.audit_interval;
             self.state.audit(model::Trigger::Audit);
+        } else if now >= self.state.next_look() {
+            self.state.look_at_everything(model::Trigger::Audit);
         }
     }
 
@@ -272,9 +277,10 @@ impl Engine {
             self.state.jobs.next(),
             self.held_back.map(|since| since + MAX_HOLD_BACK),
         ];
-        let wake = timers.into_iter().flatten().min().unwrap_or(self.state.next_audit);
+        let look = self.state.next_look();
+        let wake = timers.into_iter().flatten().min().unwrap_or(look);
         // One wake-up serves both the watchdog and an audit that follows soon.
-        let wake = wake.min(self.state.next_audit);
+        let wake = wake.min(look);
         if wake <= alive + late { wake } else { alive }
     }
 

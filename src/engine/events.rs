@@ -38,16 +38,23 @@ impl State {
             // All of it is to be read, perhaps because this program wrote this very list among others.
             Event::Float(pod) if dirty.instances.contains_key(&pod) => {}
             Event::Float(pod) => drop(dirty.floats.entry(pod).or_insert(false)),
-            Event::Lost => {
-                self.audit(Trigger::Event);
-                let everybody: Vec<_> = self.picture.snapshot.instances.keys().cloned().collect();
-                everybody.into_iter().for_each(|pod| self.dirty.limited(pod));
-            }
+            Event::Lost => self.has_lost_events = true,
         }
     }
 
-    /// Mark everything as out of date.
+    /// Mark everything as out of date, and have the tasks beside the engine look at what is theirs.
     pub(super) fn audit(&mut self, trigger: Trigger) {
+        self.look_at_everything(trigger);
+        self.audits.send_replace(());
+    }
+
+    /// Mark everything as out of date.
+    pub(super) fn look_at_everything(&mut self, trigger: Trigger) {
+        self.looked = Instant::now();
+        if std::mem::take(&mut self.has_lost_events) {
+            let everybody: Vec<_> = self.picture.snapshot.instances.keys().cloned().collect();
+            everybody.into_iter().for_each(|pod| self.dirty.limited(pod));
+        }
         self.passes.trigger.get_or_insert(trigger);
         let (setting, root) = (&self.settings.kubelet_root, self.system.root());
         self.picture.kubelet.find(setting, root);
@@ -59,7 +66,6 @@ impl State {
         self.recent_looks.forget_old(Instant::now());
         self.rates.forget_old(Instant::now());
         self.watch_node();
-        self.audits.send_replace(());
     }
 
     /// Units outside are read where an instance depends on them, else when one begins to.
@@ -73,6 +79,7 @@ impl State {
 
     /// Watch kubelet's directory, the slice and the pods' slices. A failure degrades every instance.
     pub(super) fn watch_node(&mut self) {
+        self.watcher.revive();
         let slice = directory(&self.system, &CgroupPath::slice());
         let pods = directory(&self.system, &CgroupPath::root().child("kubepods.slice"));
         // A new pod must be kept off CPUs of contained instances, and one that ends frees what kubelet gave it.
@@ -85,6 +92,11 @@ impl State {
         let watched = places.map(|(place, path)| self.watcher.watch(place, path.as_slice()));
         let unwatched = watched.into_iter().find_map(Result::err);
         if unwatched != self.picture.snapshot.unwatched {
+            match &unwatched {
+                Some(problem) => tracing::warn!("{problem}"),
+                None => tracing::info!("the node is watched again"),
+            }
+            self.view_writer.show_watching(unwatched.clone());
             self.picture.snapshot.unwatched = unwatched;
             self.dirty.everyone = true;
         }

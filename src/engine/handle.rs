@@ -39,6 +39,8 @@ pub(super) enum ShownState {
     Publishing(Publishing),
     /// How many VMs the node has room for; 0: not known.
     VmCapacity(u32),
+    /// Why KVM's events are not heard.
+    KvmProblem(Option<String>),
 }
 
 /// How entry points speak to the engine.
@@ -142,6 +144,11 @@ impl Handle {
     /// Show how many VMs the node has room for; 0: not known.
     pub(crate) fn show_vm_capacity(&self, capacity: u32) {
         self.show(ShownState::VmCapacity(capacity));
+    }
+
+    /// Show why KVM's events are not heard; `None` when they are again.
+    pub(crate) fn show_kvm_problem(&self, problem: Option<String>) {
+        self.show(ShownState::KvmProblem(problem));
     }
 
     /// For entry points, which must look up the cgroup of a calling process.

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
-use stelia_decide::{Level, MisplacedThread, Tree};
+use stelia_decide::{InstanceCgroup, Level, MisplacedThread, Tree};
 use stelia_kubelet::ContainerCgroup;
 use stelia_node::System;
 use stelia_node::cgroup::{
-    CgroupError, CgroupPath, Cgroups, File, numbers, optional, read_cpus, read_optional_cpus, recorded_cpus,
+    CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus, read_optional_cpus, recorded_cpus,
 };
 use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::Partition;
@@ -55,18 +55,91 @@ pub(super) fn kubepods(cgroups: &dyn Cgroups) -> Result<Option<Level>, CgroupErr
     Ok(None)
 }
 
-/// Threads of a container's own cgroup that are read at one look. A container's commands can make any number of them; the others are read when
-/// these have been moved.
+/// Threads of a container's own cgroup, and of those that it made, that are read at one look. A container's commands can make any number of
+/// them; the others are read when these have been moved.
 const MAX_STRAYS: usize = 1024;
+/// At most so many cgroups that a container made below one are dealt with at a look; the others when these are gone, or empty.
+const MAX_BELOW: usize = 64;
+/// So many are looked into at most to find them.
+const MAX_READ_CGROUPS: usize = 1024;
 
-/// Threads that are in the cgroup itself. One that ends meanwhile is left out.
-pub(super) fn strays(system: &System, scope: &CgroupPath) -> Result<Vec<MisplacedThread>, CgroupError> {
-    let threads = numbers(&system.cgroups.read(scope, File::Threads)?);
+/// Threads that are in place in the container's own cgroup or another one that it made there, or below a cgroup of the instance's threads: what
+/// is below these is noted in `inner`. A thread that ends meanwhile is left out.
+pub(super) fn strays(
+    system: &System,
+    tree: &Tree,
+    inner: Option<&mut InstanceCgroup>,
+) -> Result<Vec<MisplacedThread>, CgroupError> {
+    let cgroups = &*system.cgroups;
+    let is_in_place = tree.scope() == tree.inner();
+    let mut places = Vec::new();
+    if let Some(inner) = inner {
+        let leaves = [&mut inner.float, &mut inner.vcpu].map(Option::as_mut);
+        // One file tells that there is nothing else.
+        if descendants(cgroups, tree.inner())? > leaves.iter().flatten().count() {
+            for (leaf, path) in leaves.into_iter().zip([tree.float(), tree.vcpu()]) {
+                let Some(leaf) = leaf else { continue };
+                leaf.below = below(cgroups, path, &[])?;
+                leaf.below.truncate(MAX_BELOW);
+                places.extend(leaf.below.clone());
+            }
+            if is_in_place {
+                // Empty ones are the container's affair, and hide no others.
+                let made = below(cgroups, tree.inner(), &[tree.float(), tree.vcpu()])?;
+                let populated = made.into_iter().filter(|made| populated(cgroups, made).unwrap_or(true));
+                places.extend(populated.take(MAX_BELOW));
+            }
+        }
+    }
+    let mut threads = match is_in_place {
+        true => numbers(&cgroups.read(tree.scope(), File::Threads)?),
+        false => Vec::new(),
+    };
+    // One that has no threads of its own cannot be read (it is not threaded).
+    let read = places
+        .iter()
+        .filter_map(|place| cgroups.read(place, File::Threads).ok());
+    threads.extend(read.flat_map(|text| numbers(&text)));
     let stray = |thread: i32| {
         let (process, _) = system.procs.process_and_affinity(thread).ok()?;
         Some(MisplacedThread { thread, process })
     };
     Ok(threads.into_iter().take(MAX_STRAYS).filter_map(stray).collect())
+}
+
+/// How many cgroups are below this one.
+fn descendants(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<usize, CgroupError> {
+    let text = optional(cgroups.read(cgroup, File::Stat))?.unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("nr_descendants "));
+    Ok(count.and_then(|count| count.parse().ok()).unwrap_or_default())
+}
+
+/// The cgroups below this one, each after those in it, without these and what is in them.
+fn below(cgroups: &dyn Cgroups, cgroup: &CgroupPath, without: &[&CgroupPath]) -> Result<Vec<CgroupPath>, CgroupError> {
+    let inside = |cgroup: &CgroupPath| -> Result<Vec<(CgroupPath, bool)>, CgroupError> {
+        let names = optional(cgroups.some_children(cgroup, MAX_READ_CGROUPS))?
+            .unwrap_or_default()
+            .into_iter();
+        let children = names
+            .map(|name| cgroup.child(&name))
+            .filter(|child| !without.contains(&child));
+        Ok(children.map(|child| (child, false)).collect())
+    };
+    let mut found = Vec::new();
+    // And whether it was looked into.
+    let mut next = inside(cgroup)?;
+    let mut seen = 0;
+    while let Some((path, looked_into)) = next.pop() {
+        if looked_into {
+            found.push(path);
+        } else if seen < MAX_READ_CGROUPS {
+            seen += 1;
+            let children = inside(&path).unwrap_or_default();
+            next.push((path, true));
+            next.extend(children);
+        }
+    }
+    Ok(found)
 }
 
 /// Have exactly these CPUs added to a cgroup's list. What is added is recorded before, and what is taken back is removed from

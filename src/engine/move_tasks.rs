@@ -11,6 +11,7 @@ use stelia_kubelet::PodUid;
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupPath, File};
 use stelia_node::proc::ProcError;
+use stelia_node::vmm_processes::MAX_PROCESS_THREADS;
 
 /// A step would have touched a task of somebody else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -94,7 +95,8 @@ pub(super) fn confine(system: &System, instance: &Instance, tid: i32, cpus: &Cpu
     }
 }
 
-/// Let every thread of a process run wherever its cpuset allows. They are all in the domain that the process is in.
+/// Let every thread of a process run wherever its cpuset allows. They are all in the domain that the process is in. If it has more threads
+/// than a process that is attached may have, the further ones are left as they are: a step must not last as long as a pod likes.
 pub(super) fn reset_process(system: &System, instance: &Instance, pid: i32) -> Result<(), Error> {
     if !is_there(system, instance, pid, false)? {
         return Ok(());
@@ -104,7 +106,8 @@ pub(super) fn reset_process(system: &System, instance: &Instance, pid: i32) -> R
         Err(error) if error.is_gone() => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    threads.into_iter().try_for_each(|tid| affinity(system, tid, None))
+    let mut threads = threads.into_iter().take(MAX_PROCESS_THREADS);
+    threads.try_for_each(|tid| affinity(system, tid, None))
 }
 
 fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), Error> {

@@ -185,13 +185,13 @@ fn caches(facts: &mut Facts, sys: &Path) {
 
 /// Add the devices. Returns the pods that have one of a reported resource.
 fn devices(facts: &mut Facts, living: LivePods<'_>, root: &Path, kubelet: &Path) -> BTreeSet<PodUid> {
-    let (path, sys) = (device_manager_state(root, kubelet), root.join("sys"));
+    let path = device_manager_state(root, kubelet);
     let Some(Some(state)) = note(&mut facts.problems, DeviceManagerState::read(&path)) else {
         return BTreeSet::new();
     };
     facts.devices = memory_and_devices::devices(&state, living, |resource| {
-        let places = DevicePlaces::new(&sys, &state, resource);
-        move |id: &str| places.node(id)
+        let places = DevicePlaces::new(root, &state, resource);
+        move |id: &str| places.by_id(id)
     });
     let reported = |resource: &str| facts.devices.values().any(|devices| devices.contains_key(resource));
     let entries = state.entries.into_iter().filter(|entry| reported(&entry.resource));

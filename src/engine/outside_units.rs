@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_decide::workers::Workers;
-use stelia_decide::{OUTSIDE, Outside, is_restricted};
+use stelia_decide::{OUTSIDE, Outside, Snapshot, is_restricted};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus, recorded_cpus};
 use stelia_node::workqueue::WorkqueueError;
 use stelia_node::{System, workqueue};
@@ -51,6 +51,32 @@ pub(super) fn taken(cgroups: &dyn Cgroups) -> Result<CpuSet, CgroupError> {
     Ok(recorded_cpus(&text.unwrap_or_default()))
 }
 
+/// Set an attribute of stelia.slice, which is made where an administrator stopped it: instances in place go on without it.
+pub(super) fn set_on_slice(cgroups: &dyn Cgroups, name: &str, value: &str) -> Result<(), CgroupError> {
+    let slice = CgroupPath::slice();
+    if !cgroups.exists(&slice) {
+        cgroups.create(&slice)?;
+    }
+    cgroups.set_attribute(&slice, name, value)
+}
+
+/// Record again what is taken from workers and units, where stelia.slice was stopped and its attributes are gone with it. Returns whether it was.
+pub(super) fn record_again(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<bool, CgroupError> {
+    if cgroups.exists(&CgroupPath::slice()) {
+        return Ok(false);
+    }
+    let workers = snapshot.slice.workers.as_ref().map(|workers| &workers.taken);
+    let workers = workers.filter(|taken| !taken.is_empty());
+    let workers = workers.map(|taken| (TAKEN.to_owned(), taken.to_string()));
+    let saved = snapshot.outside.iter();
+    let saved = saved.filter_map(|(unit, now)| Some((saved_attribute(unit), now.saved.as_ref()?.to_string())));
+    let all: Vec<(String, String)> = workers.into_iter().chain(saved).collect();
+    for (name, value) in &all {
+        set_on_slice(cgroups, name, value)?;
+    }
+    Ok(!all.is_empty())
+}
+
 const SAVED_CPUS_PREFIX: &str = "allowed-cpus.";
 
 /// The same attribute on the unit's own cgroup, for pods for which stelia.slice has no room.
@@ -67,11 +93,7 @@ pub(super) fn outside(
     cgroups: &dyn Cgroups,
     source: CpuSource,
 ) -> Result<(BTreeMap<String, Outside>, BTreeSet<String>), CgroupError> {
-    let slice = CgroupPath::slice();
-    if !cgroups.exists(&slice) {
-        return Ok(Default::default());
-    }
-    let attributes = cgroups.attributes(&slice)?;
+    let attributes = optional(cgroups.attributes(&CgroupPath::slice()))?.unwrap_or_default();
     let root = CgroupPath::root();
     let kubepods = root.child("kubepods.slice");
     let recorded = |name: &str| attributes.get(&saved_attribute(name)).map(|text| recorded_cpus(text));

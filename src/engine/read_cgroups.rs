@@ -12,6 +12,7 @@ use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{
     CgroupError, CgroupPath, Cgroups, File, is_populated, numbers, optional, populated, read_cpus, read_optional_cpus,
 };
+use stelia_node::containers::container_scope;
 use stelia_node::kernel_release::isolated_is_safe;
 use stelia_node::proc::TaskId;
 use stelia_node::{System, runtime_config};
@@ -216,10 +217,6 @@ pub(super) fn instance(
         true => LastLimits::default(),
         false => read_limits::read(cgroups, scope, &record, here, files, known)?,
     };
-    let strays = match placed && tree.has_float() {
-        true => in_place::strays(system, scope)?,
-        false => Vec::new(),
-    };
     let pod_level = match placed {
         true => in_place::pod_level(cgroups, &tree)?,
         false => None,
@@ -231,9 +228,13 @@ pub(super) fn instance(
         None => Default::default(),
     };
     let scope_exclusive = read_cpus(cgroups, tree.outer(), File::CpusExclusive)?;
-    let inner = match tree.has_float() {
+    let mut inner = match tree.has_float() {
         true => inner(cgroups, &tree, freezes)?,
         false => container(cgroups, &tree, &scope_exclusive)?,
+    };
+    let strays = match tree.has_float() {
+        true => in_place::strays(system, &tree, inner.as_mut())?,
+        false => Vec::new(),
     };
     Ok(Instance {
         pod_name: None,
@@ -252,7 +253,7 @@ pub(super) fn instance(
         origin_limits: limits.origin.filter(|_| here),
         memory_held: limits.memory_held,
         origin_cpus: if here {
-            read_cpus(cgroups, &record.origin, File::Cpus)?
+            read_cpus(cgroups, &container_scope(&record.origin), File::Cpus)?
         } else {
             CpuSet::new()
         },
@@ -274,6 +275,14 @@ pub(super) fn instance(
         record,
         tree,
     })
+}
+
+/// Read the origin's threads of a known instance again.
+pub(super) fn origin_threads(system: &System, instance: &mut Instance) -> Result<(), CgroupError> {
+    let processes = numbers(&system.cgroups.read(&instance.record.origin, File::Procs)?);
+    (instance.origin_effective, instance.origin_threads) = remaining_threads(system, &instance.record, &processes)?;
+    instance.origin_procs = Some(processes);
+    Ok(())
 }
 
 /// Where the threads that stayed in the origin may run, each where it is not on the CPUs of kubelet's entry anyway. One that ends
@@ -333,6 +342,8 @@ fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Ins
             exclusive: read_cpus(cgroups, path, File::CpusExclusive)?,
             partition: optional(cgroups.read(path, File::Partition))?.unwrap_or_default(),
             cpu_max: optional(cgroups.read(path, File::CpuMax))?.unwrap_or_default(),
+            max_descendants: optional(cgroups.read(path, File::MaxDescendants))?.filter(|most| most != "0"),
+            below: Vec::new(),
             // Before it is threaded it has no threads of ours, and below a threaded cgroup the read would fail.
             threads: if threaded {
                 numbers(&cgroups.read(path, File::Threads)?)

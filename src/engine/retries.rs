@@ -8,6 +8,8 @@ use stelia_kubelet::PodUid;
 
 /// Rounds of reading, planning and taking steps in a row. If steps remain after that, the instance or subject rests.
 const MAX_ROUNDS: u32 = 8;
+/// Rounds that removed a part of many cgroups, which count as one round: a container may have made 100,000.
+const PARTS_PER_ROUND: u32 = 16;
 /// How long the first rest is; each further one is twice as long, up to 32 times.
 const FIRST_REST: Duration = Duration::from_secs(1);
 /// How often the rest doubles at most.
@@ -18,6 +20,8 @@ const MAX_DOUBLINGS: u32 = 5;
 struct Attempts {
     /// Rounds in a row with something to do.
     rounds: u32,
+    /// Rounds that removed a part of many cgroups.
+    parts: u32,
     /// Rests in a row.
     rests: u32,
     /// When the rest ends; `None` while it does not rest.
@@ -57,6 +61,15 @@ impl<K: Ord + Clone> RetryTable<K> {
             attempts.until = Some(now + FIRST_REST.saturating_mul(1 << attempts.rests.min(MAX_DOUBLINGS)));
             attempts.rests = attempts.rests.saturating_add(1);
             attempts.rounds = 0;
+        }
+    }
+
+    /// A round was taken that removed as many cgroups as one may. Only many of them count as one of the rounds in a row.
+    pub(super) fn tried_a_part(&mut self, who: &K, steps: usize, now: Instant) {
+        let attempts = self.0.entry(who.clone()).or_default();
+        attempts.parts += 1;
+        if attempts.parts.is_multiple_of(PARTS_PER_ROUND) {
+            self.tried(who, steps, Vec::new(), now);
         }
     }
 

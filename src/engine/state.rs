@@ -30,6 +30,12 @@ use super::view_writer::ViewWriter;
 use super::watch::Watcher;
 use crate::journal::Pod;
 
+/// How often everything is looked at while something is not watched.
+const UNWATCHED_INTERVAL: Duration = Duration::from_secs(2);
+/// The shortest time between two such looks because the kernel dropped events: a container that makes many files in a cgroup that is watched
+/// can have it drop some all the time.
+const LOST_INTERVAL: Duration = Duration::from_secs(1);
+
 /// All that the engine owns.
 pub(super) struct State {
     pub(super) system: System,
@@ -60,6 +66,10 @@ pub(super) struct State {
     /// Notified when an audit of everything begins, for the tasks that work once for each audit.
     pub(super) audits: watch::Sender<()>,
     pub(super) next_audit: Instant,
+    /// The kernel dropped events since everything was last looked at.
+    pub(super) has_lost_events: bool,
+    /// When everything was last marked as out of date.
+    pub(super) looked: Instant,
 }
 
 impl State {
@@ -80,6 +90,16 @@ impl State {
         let shared = self.retries.shared.failures_of(self.waits_for(pod));
         all.extend(shared.map(|text| Reason::of_node(ReasonKind::NotDone, text)));
         all
+    }
+
+    /// When everything is looked at next: at the audit, or before that where events were lost or something is not watched.
+    pub(super) fn next_look(&self) -> Instant {
+        let interval = match self.has_lost_events {
+            true => LOST_INTERVAL,
+            false if self.picture.is_watched() => return self.next_audit,
+            false => UNWATCHED_INTERVAL,
+        };
+        self.next_audit.min(self.looked + interval)
     }
 
     pub(super) fn next_audit_in(&mut self, interval: Duration) {

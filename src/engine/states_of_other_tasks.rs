@@ -15,6 +15,7 @@ impl State {
             ShownState::Ledger(ledger) => self.view_writer.show_ledger(*ledger),
             ShownState::Publishing(publishing) => self.view_writer.show_publishing(publishing),
             ShownState::VmCapacity(capacity) => self.view_writer.show_vm_capacity(capacity),
+            ShownState::KvmProblem(problem) => self.view_writer.show_kvm(problem),
         }
     }
 

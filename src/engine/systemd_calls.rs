@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use stelia_api::{Error, ErrorKind};
 use stelia_decide::{OUTSIDE, Step};
 use stelia_kubelet::{ContainerCgroup, PodUid};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Limits};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Limits, optional};
 use stelia_node::holder::Hold;
 use stelia_node::systemd::{Devices, SystemdError};
 use stelia_node::{System, runtime_config};
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::apply::restore;
 use super::blocking_thread;
-use super::outside_units::{OWN, saved_attribute};
+use super::outside_units::{OWN, saved_attribute, set_on_slice};
 
 /// A call that takes longer than this is shown as a problem of the node.
 const SLOW_CALL_TIME: Duration = Duration::from_secs(5);
@@ -195,11 +195,12 @@ fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
     let slice = CgroupPath::slice();
     let has_room = || -> Result<bool, CgroupError> {
         let of_the_host = OUTSIDE.contains(&unit);
-        Ok(of_the_host || cgroups.attributes(&slice)?.len() < MAX_POD_ATTRIBUTES_ON_SLICE)
+        let all = optional(cgroups.attributes(&slice))?.unwrap_or_default();
+        Ok(of_the_host || all.len() < MAX_POD_ATTRIBUTES_ON_SLICE)
     };
     let own = || CgroupPath::root().child("kubepods.slice").child(unit);
     match has_room()? {
-        true => cgroups.set_attribute(&slice, &saved_attribute(unit), saved),
+        true => set_on_slice(&**cgroups, &saved_attribute(unit), saved),
         false => cgroups.set_attribute(&own(), OWN, saved),
     }
 }

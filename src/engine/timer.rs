@@ -9,29 +9,23 @@ use rustix::time::{
 };
 use tokio::net::unix::pipe::Receiver;
 
-/// A timer of the kernel's (timerfd_create(2)).
+/// A timer of the kernel's (timerfd_create(2)), made when it is first needed; while the kernel gives none, the runtime's.
+#[derive(Default)]
 pub(super) struct Timer {
     /// The runtime's type for pipes serves a timer too: it is polled, and read without blocking.
-    timer: Receiver,
+    timer: Option<Receiver>,
     set: Option<Instant>,
 }
 
-impl Timer {
-    /// Make a timer in the runtime it is called in.
-    ///
-    /// # Errors
-    /// The kernel gives no timer.
-    pub(super) fn new() -> io::Result<Self> {
-        let timer = timerfd_create(
-            TimerfdClockId::Monotonic,
-            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
-        )?;
-        Ok(Self {
-            timer: Receiver::from_owned_fd_unchecked(timer)?,
-            set: None,
-        })
-    }
+fn make() -> io::Result<Receiver> {
+    let timer = timerfd_create(
+        TimerfdClockId::Monotonic,
+        TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+    )?;
+    Receiver::from_owned_fd_unchecked(timer)
+}
 
+impl Timer {
     /// Sleep until then. The future may be dropped, and another time asked for.
     pub(super) async fn until(&mut self, when: Instant) {
         if let Err(cause) = self.expire(when).await {
@@ -41,6 +35,10 @@ impl Timer {
     }
 
     async fn expire(&mut self, when: Instant) -> io::Result<()> {
+        let timer = match &mut self.timer {
+            Some(timer) => timer,
+            none => none.insert(make()?),
+        };
         if self.set != Some(when) {
             // 0 would stop the timer.
             let wait = when
@@ -52,12 +50,12 @@ impl Timer {
                 it_interval: none,
                 it_value: wait,
             };
-            timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time)?;
+            timerfd_settime(&*timer, TimerfdTimerFlags::empty(), &time)?;
             self.set = Some(when);
         }
         loop {
-            self.timer.readable().await?;
-            match self.timer.try_read(&mut [0u8; 8]) {
+            timer.readable().await?;
+            match timer.try_read(&mut [0u8; 8]) {
                 // The timer was set again after it had expired.
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => continue,
                 read => read?,
@@ -74,7 +72,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_expires_at_the_time_that_was_set_last_and_not_before() {
-        let mut timer = Timer::new().unwrap();
+        let mut timer = Timer::default();
         let began = Instant::now();
         tokio::select! {
             biased;

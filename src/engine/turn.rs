@@ -12,6 +12,7 @@ use stelia_record::Phase;
 
 use super::apply::{Outcome, apply};
 use super::out_of_date::Stale;
+use super::outside_units;
 use super::pass::Pass;
 use super::picture;
 use super::state::State;
@@ -74,6 +75,16 @@ impl State {
 
     /// Read what of the node may be out of date; whether all instances are to be planned for.
     pub(super) fn look_at_node(&mut self, whom: &mut BTreeSet<PodUid>) -> bool {
+        if self.dirty.slice {
+            match outside_units::record_again(&*self.system.cgroups, &self.picture.snapshot) {
+                Ok(true) => {
+                    tracing::warn!("stelia.slice was stopped: what it records of other units is recorded again");
+                    self.watch_node();
+                }
+                Ok(false) => {}
+                Err(error) => self.log_failure(None, &error.to_string()),
+            }
+        }
         let shared = self.dirty.slice || self.dirty.outside;
         let node = self.picture.look_at_node(&self.system, &self.settings, &mut self.dirty);
         let picture::NodeReading {
@@ -176,7 +187,7 @@ impl State {
         self.dirty.slice = true;
         self.dirty.shared = true;
         self.dirty.wrote_shared = true;
-        self.retry_pod(pod);
+        self.retry_all();
     }
 
     /// The steps for these instances and those that all share, without any that rests or is under way.
@@ -227,6 +238,10 @@ impl State {
         let (outcomes, systemds) = apply(&self.system, &mut self.picture.snapshot.instances, steps);
         for instance in before.values() {
             self.dirty.everyone |= self.picture.record(&self.settings.policies, instance);
+            let now = self.picture.snapshot.instances.get(&instance.record.pod);
+            if now.is_some_and(|now| !instance.record.exclusive.is_subset(&now.record.exclusive)) {
+                self.retry_all();
+            }
         }
         for Planned { pod, step } in systemds {
             self.systemd_calls.take(&self.system, pod, step);
@@ -310,9 +325,11 @@ impl State {
             return self.shared_changed();
         };
         self.recent_looks.add_steps(pod, outcome.did.steps, now);
-        self.retries
-            .instances
-            .tried(pod, outcome.did.steps as usize, outcome.errors.clone(), now);
+        let (steps, errors) = (outcome.did.steps as usize, outcome.errors.clone());
+        match outcome.removes && errors.is_empty() {
+            true => self.retries.instances.tried_a_part(pod, steps, now),
+            false => self.retries.instances.tried(pod, steps, errors, now),
+        }
         if outcome.asked_for_partition {
             self.picture.asked(pod);
         }

@@ -148,6 +148,16 @@ impl ViewWriter {
         self.set(|view| &mut view.systemd_problem, |view| &view.systemd_problem, problem);
     }
 
+    /// Show why the node is not watched; `None` when it is again.
+    pub(super) fn show_watching(&self, problem: Option<String>) {
+        self.set(|view| &mut view.watch_problem, |view| &view.watch_problem, problem);
+    }
+
+    /// Show why KVM's events are not heard; `None` when they are again.
+    pub(super) fn show_kvm(&self, problem: Option<String>) {
+        self.set(|view| &mut view.kvm_problem, |view| &view.kvm_problem, problem);
+    }
+
     pub(super) fn show_vm_capacity(&self, capacity: u32) {
         self.set(|view| &mut view.vm_capacity, |view| &view.vm_capacity, capacity);
     }

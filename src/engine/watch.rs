@@ -1,5 +1,9 @@
 //! inotify: kubelet's directory, stelia.slice, pods' slices, and of each instance the files that other programs may change. An
 //! event says what is to be read again, once, however often it happened.
+//!
+//! Any process of the host's root can use up root's inotify instances and watches (`fs.inotify.max_user_*`). While something is not
+//! watched, everything is read every 2 s (`State::next_look`), and watching it is tried again. A place that is watched again is read again: it
+//! may have changed between its last reading and the watch.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -56,8 +60,17 @@ pub(super) enum Place {
 #[derive(Debug, Default)]
 struct SharedEvents {
     events: Mutex<BTreeSet<Event>>,
+    /// The watches that the kernel has not ended.
     places: Mutex<HashMap<WatchDescriptor, Place>>,
     changed: Notify,
+}
+
+impl SharedEvents {
+    fn happened(&self, event: Event) {
+        if lock(&self.events).insert(event) {
+            self.changed.notify_one();
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -65,49 +78,82 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The watches in force.
-pub(super) struct Watcher {
+/// An inotify instance with the task that reads it, which ends where the kernel gives no more events.
+struct Source {
     watches: Watches,
-    descriptors: BTreeMap<(Place, PathBuf), WatchDescriptor>,
-    vmms: WatchedVmms,
-    shared: Arc<SharedEvents>,
-    /// Reads inotify until the watcher is dropped, which closes the inotify instance.
-    _reader: AbortOnDropHandle<()>,
+    reader: AbortOnDropHandle<()>,
 }
 
-impl Watcher {
-    /// Belongs to the runtime it is called in.
-    pub(super) fn start() -> io::Result<Self> {
+impl Source {
+    fn start(shared: &Arc<SharedEvents>) -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let watches = inotify.watches();
         let mut events = inotify.into_event_stream(vec![0; 4096])?;
-        let shared = Arc::new(SharedEvents::default());
         let sink = shared.clone();
         let reader = tokio::spawn(async move {
-            while let Some(event) = events.next().await {
-                let event = match event {
-                    Ok(event) if event.mask.contains(EventMask::Q_OVERFLOW) => Some(Event::Lost),
-                    Ok(event) => {
+            while let Some(Ok(event)) = events.next().await {
+                let is_over = event.mask.contains(EventMask::IGNORED);
+                let event = match event.mask.contains(EventMask::Q_OVERFLOW) {
+                    true => Some(Event::Lost),
+                    false => {
                         let name = event.name.as_ref().map(|name| name.to_string_lossy().into_owned());
-                        let place = lock(&sink.places).get(&event.wd).cloned();
+                        let mut places = lock(&sink.places);
+                        let place = match is_over {
+                            true => places.remove(&event.wd),
+                            false => places.get(&event.wd).cloned(),
+                        };
                         place.and_then(|place| meaning(place, name.as_deref()))
                     }
-                    Err(_) => Some(Event::Lost),
                 };
-                if let Some(event) = event
-                    && lock(&sink.events).insert(event)
-                {
-                    sink.changed.notify_one();
-                }
+                event.into_iter().for_each(|event| sink.happened(event));
             }
         });
         Ok(Self {
             watches,
-            descriptors: BTreeMap::new(),
-            vmms: WatchedVmms::default(),
-            shared,
-            _reader: AbortOnDropHandle::new(reader),
+            reader: AbortOnDropHandle::new(reader),
         })
+    }
+}
+
+/// The watches in force.
+pub(super) struct Watcher {
+    /// Why nothing is watched, where the kernel gives no inotify instance.
+    source: Result<Source, String>,
+    descriptors: BTreeMap<(Place, PathBuf), WatchDescriptor>,
+    /// What could not be watched when this was last tried.
+    missed: BTreeSet<Place>,
+    vmms: WatchedVmms,
+    shared: Arc<SharedEvents>,
+}
+
+impl Watcher {
+    /// Belongs to the runtime it is called in.
+    pub(super) fn start() -> Self {
+        let mut watcher = Self {
+            source: Err(String::new()),
+            descriptors: BTreeMap::new(),
+            missed: BTreeSet::new(),
+            vmms: WatchedVmms::default(),
+            shared: Arc::default(),
+        };
+        watcher.revive();
+        watcher
+    }
+
+    /// Try again to get an inotify instance, where there was none or it gives no more events.
+    pub(super) fn revive(&mut self) {
+        if self.source.as_ref().is_ok_and(|source| !source.reader.is_finished()) {
+            return;
+        }
+        self.missed.extend(
+            std::mem::take(&mut self.descriptors)
+                .into_keys()
+                .map(|(place, _)| place),
+        );
+        lock(&self.shared.places).clear();
+        self.source = Source::start(&self.shared).map_err(|cause| {
+            format!("the node is not watched (inotify: {cause}): everything is read every 2 s instead")
+        });
     }
 
     /// What happened since this was last asked.
@@ -123,11 +169,7 @@ impl Watcher {
     /// Reports a change of an instance that inotify has no event for.
     pub(super) fn notifier(&self, pod: &PodUid) -> impl Fn() + Send + 'static {
         let (shared, pod) = (self.shared.clone(), pod.clone());
-        move || {
-            if lock(&shared.events).insert(Event::Instance(pod.clone())) {
-                shared.changed.notify_one();
-            }
-        }
+        move || shared.happened(Event::Instance(pod.clone()))
     }
 
     /// Watch for the end of exactly this VMM of an instance.
@@ -153,11 +195,26 @@ impl Watcher {
     /// # Errors
     /// Why one of them cannot be watched; the others are.
     pub(super) fn watch(&mut self, place: Place, paths: &[PathBuf]) -> Result<(), String> {
+        let watched = self.try_to_watch(&place, paths);
+        if watched.is_err() {
+            self.missed.insert(place);
+        } else if self.missed.remove(&place) && !paths.is_empty() {
+            self.shared.happened(everything_of(place));
+        }
+        watched
+    }
+
+    fn try_to_watch(&mut self, place: &Place, paths: &[PathBuf]) -> Result<(), String> {
+        let watches = match &mut self.source {
+            Ok(source) => &mut source.watches,
+            Err(_) if paths.is_empty() => return Ok(()),
+            Err(cause) => return Err(cause.clone()),
+        };
         let from = (place.clone(), PathBuf::new());
         let here = self
             .descriptors
             .range(from..)
-            .take_while(|((other, _), _)| *other == place);
+            .take_while(|((other, _), _)| other == place);
         let gone: Vec<(Place, PathBuf)> = here
             .map(|(key, _)| key)
             .filter(|(_, path)| !paths.contains(path))
@@ -167,16 +224,18 @@ impl Watcher {
             if let Some(descriptor) = self.descriptors.remove(&key) {
                 lock(&self.shared.places).remove(&descriptor);
                 // The kernel drops the watch of a removed file by itself.
-                let _ = self.watches.remove(descriptor);
+                let _ = watches.remove(descriptor);
             }
         }
         let mut failed = Ok(());
         for path in paths {
             let key = (place.clone(), path.clone());
-            if self.descriptors.contains_key(&key) {
+            // The kernel ends the watch of a file that was removed, and of one that was made again in its place.
+            let known = self.descriptors.get(&key);
+            if known.is_some_and(|descriptor| lock(&self.shared.places).contains_key(descriptor)) {
                 continue;
             }
-            match self.watches.add(path, mask(&place, path)) {
+            match watches.add(path, mask(place, path)) {
                 Ok(descriptor) => {
                     lock(&self.shared.places).insert(descriptor.clone(), place.clone());
                     self.descriptors.insert(key, descriptor);
@@ -184,7 +243,7 @@ impl Watcher {
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
                 Err(cause) => {
                     failed = Err(format!(
-                        "{} is not watched, changes are found by the audit only: {cause}",
+                        "{} is not watched ({cause}): everything is read every 2 s instead",
                         path.display()
                     ));
                 }
@@ -197,6 +256,17 @@ impl Watcher {
 /// Where a cgroup is mounted.
 pub(super) fn directory(system: &System, cgroup: &CgroupPath) -> PathBuf {
     system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'))
+}
+
+/// What may have happened at a place while it was not watched.
+fn everything_of(place: Place) -> Event {
+    match place {
+        Place::Kubelet => Event::Kubelet,
+        Place::Slice => Event::Slice,
+        Place::Pods => Event::Pods,
+        Place::Instance(pod) | Place::Float(pod) => Event::Instance(pod),
+        Place::Limits(pod) => Event::Limits(pod),
+    }
 }
 
 /// What an event at a place says; `name` is that of the file in a directory.

@@ -483,7 +483,8 @@ mod tests {
             state: State::Isolated.into(),
             seats: [seat].into(),
             origin: CgroupPath::root(),
-            since_us: 0,
+            settled_us: 0,
+            is_held_back: false,
         })
     }
 

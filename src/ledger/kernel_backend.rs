@@ -16,7 +16,7 @@ use stelia_ledger::sample::{CounterSample, Reader, Seat};
 use stelia_ledger::verdict::Verdict;
 use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
-use stelia_node::clock::{now_us, since_boot};
+use stelia_node::clock::{now_us, up_us};
 use stelia_node::locality::{InterruptCounters, recorded};
 use stelia_node::{System, vfio};
 use stelia_settings::Settings;
@@ -94,8 +94,7 @@ impl CounterReader for KernelCounters {
     }
 
     fn clocks(&self) -> (u64, u64) {
-        let up_us = u64::try_from(since_boot().as_micros()).unwrap_or(u64::MAX);
-        (now_us(), up_us)
+        (now_us(), up_us())
     }
 
     fn devices(&self, origin: &CgroupPath) -> BTreeSet<String> {

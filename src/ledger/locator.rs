@@ -123,7 +123,8 @@ mod tests {
                 state: State::Isolated.into(),
                 seats: [seat].into(),
                 origin: CgroupPath::root(),
-                since_us: 0,
+                settled_us: 0,
+                is_held_back: false,
             })
         };
         let mut targets: Targets = pods.iter().cloned().zip([target(2), target(3)]).collect();

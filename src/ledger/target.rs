@@ -11,6 +11,7 @@ use stelia_ledger::recorder;
 use stelia_ledger::sample::{Seat, Thread};
 use stelia_model as model;
 use stelia_node::cgroup::CgroupPath;
+use stelia_node::clock::{now_us, up_us};
 use stelia_node::containers::container_scope;
 use stelia_node::vfio::without_shared;
 use stelia_settings::Isolation;
@@ -26,14 +27,41 @@ pub(crate) struct VmTarget {
     pub(crate) seats: BTreeSet<Seat>,
     /// The container's cgroup, from which its devices are read.
     pub(crate) origin: CgroupPath,
-    /// When the VM got CPUs of its own, microseconds since the epoch.
-    pub(crate) since_us: u64,
+    /// From when on its counters are read, in microseconds of `CLOCK_BOOTTIME`, which nobody sets.
+    pub(crate) settled_us: u64,
+    /// Its pod changes too often, so its counters are not read for some time (`held_back.rs`).
+    pub(crate) is_held_back: bool,
 }
 
 /// How long a VM's counters are not read after it got its CPUs, in microseconds. KVM creates a thread when a vCPU first enters the guest.
 /// It starts on the vCPU's CPU, and the engine searches for it during this time (`engine/kvm_threads.rs`). Counters do not distinguish it
 /// from another task, so this time is a gap in the ledger.
 const SETTLE_TIME_US: u64 = 10_000_000;
+
+/// One time on two clocks, in microseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clocks {
+    /// Since the epoch. It may jump, but VMs' times that outlast the daemon are on it.
+    pub(super) epoch_us: u64,
+    /// `CLOCK_BOOTTIME`.
+    pub(super) up_us: u64,
+}
+
+impl Clocks {
+    pub(super) fn now() -> Self {
+        Self {
+            epoch_us: now_us(),
+            up_us: up_us(),
+        }
+    }
+
+    /// When a VM has settled that got its CPUs at `since_us`, on `CLOCK_BOOTTIME`. If that is still to come the clock was set back, and the VM
+    /// counts as new.
+    fn settled_us(self, since_us: u64) -> u64 {
+        let age_us = self.epoch_us.saturating_sub(since_us);
+        self.up_us.saturating_add(SETTLE_TIME_US.saturating_sub(age_us))
+    }
+}
 
 /// The targets by pod.
 pub(crate) type Targets = BTreeMap<PodUid, Arc<VmTarget>>;
@@ -46,7 +74,7 @@ pub(super) struct TargetTracker {
 
 impl TargetTracker {
     /// Update the targets to a new view. Returns whether any of them changed.
-    pub(super) fn update(&mut self, view: &model::Node) -> bool {
+    pub(super) fn update(&mut self, view: &model::Node, clocks: Clocks) -> bool {
         let before = self.by_pod.len();
         self.by_pod.retain(|pod, _| view.instances.contains_key(pod));
         let mut changed = self.by_pod.len() != before;
@@ -55,15 +83,19 @@ impl TargetTracker {
                 Some((last, _)) if Arc::ptr_eq(last, instance) => {}
                 Some((last, vm)) => {
                     if !is_same(last, instance) {
-                        let now = VmTarget::from_view(instance);
+                        let settled_us = match last.isolated_us == instance.isolated_us {
+                            true => vm.settled_us,
+                            false => clocks.settled_us(instance.isolated_us),
+                        };
+                        let now = VmTarget::from_view(instance, settled_us);
                         changed |= **vm != now;
                         *vm = Arc::new(now);
                     }
                     *last = instance.clone();
                 }
                 None => {
-                    self.by_pod
-                        .insert(pod.clone(), (instance.clone(), Arc::new(VmTarget::from_view(instance))));
+                    let vm = VmTarget::from_view(instance, clocks.settled_us(instance.isolated_us));
+                    self.by_pod.insert(pod.clone(), (instance.clone(), Arc::new(vm)));
                     changed = true;
                 }
             }
@@ -102,13 +134,13 @@ fn is_same(one: &model::Instance, other: &model::Instance) -> bool {
 }
 
 impl VmTarget {
-    /// How much longer the VM's counters are not read, in microseconds. `None`: they are read, or the clock was set back.
-    fn settle_time_left(&self, now_us: u64) -> Option<u64> {
-        let age_us = now_us.checked_sub(self.since_us).filter(|_| !self.seats.is_empty())?;
-        SETTLE_TIME_US.checked_sub(age_us).filter(|left_us| *left_us > 0)
+    /// How much longer the VM's counters are not read, in microseconds. `None`: they are read.
+    fn settle_time_left(&self, up_us: u64) -> Option<u64> {
+        let left_us = self.settled_us.checked_sub(up_us)?;
+        (left_us > 0 && !self.seats.is_empty()).then_some(left_us)
     }
 
-    fn from_view(instance: &model::Instance) -> Self {
+    fn from_view(instance: &model::Instance, settled_us: u64) -> Self {
         let has_cpus = matches!(instance.state.known(), Some(State::Isolated | State::Contained));
         let is_container = instance.isolation.known() == Some(Isolation::Container);
         Self {
@@ -120,7 +152,8 @@ impl VmTarget {
                 false => BTreeSet::new(),
             },
             origin: instance.origin.clone(),
-            since_us: instance.isolated_us,
+            settled_us,
+            is_held_back: false,
         }
     }
 }
@@ -168,15 +201,18 @@ fn container_seats(exclusive: &CpuSet, origin: &CgroupPath) -> BTreeSet<Seat> {
     (!exclusive.is_empty()).then(seat).into_iter().collect()
 }
 
-/// VMs that have CPUs of their own and whose counters are not read yet.
-pub(super) fn settling(vms: &Targets, now_us: u64) -> BTreeSet<String> {
-    let settling = vms.iter().filter(|(_, vm)| vm.settle_time_left(now_us).is_some());
+/// VMs that have CPUs of their own and whose counters are not read now.
+pub(super) fn settling(vms: &Targets, up_us: u64) -> BTreeSet<String> {
+    let settling = vms.iter().filter(|(_, vm)| {
+        let is_held_back = vm.is_held_back && !vm.seats.is_empty();
+        is_held_back || vm.settle_time_left(up_us).is_some()
+    });
     settling.map(|(pod, _)| pod.to_string()).collect()
 }
 
 /// The time until the next VM's counters may be read, in microseconds.
-pub(super) fn next_settled(vms: &Targets, now_us: u64) -> Option<u64> {
-    vms.values().filter_map(|vm| vm.settle_time_left(now_us)).min()
+pub(super) fn next_settled(vms: &Targets, up_us: u64) -> Option<u64> {
+    vms.values().filter_map(|vm| vm.settle_time_left(up_us)).min()
 }
 
 /// The targets as input of the ledger's recorder. A device that two containers have is no VM's own.
@@ -272,7 +308,7 @@ mod tests {
                 ..isolated(1)
             };
             let mut targets = TargetTracker::default();
-            assert!(targets.update(&view(vec![container])));
+            assert!(targets.update(&view(vec![container]), at(0)));
             let seats: Vec<Seat> = targets.all()[&pod(1)].seats.iter().cloned().collect();
             let seat = expected.map(|cgroup| Seat {
                 cpus: cpus("2-3,8"),
@@ -284,23 +320,32 @@ mod tests {
         assert!(container_seats(&CpuSet::new(), &CgroupPath::root()).is_empty());
     }
 
+    /// The host has been up for as long as the epoch lasts.
+    fn at(us: u64) -> Clocks {
+        Clocks {
+            epoch_us: us,
+            up_us: us,
+        }
+    }
+
+    fn since(number: u32, isolated_us: u64) -> model::Instance {
+        model::Instance {
+            isolated_us,
+            ..isolated(number)
+        }
+    }
+
     #[test]
     fn a_vm_has_its_seats_at_once_and_they_are_read_when_it_has_settled() {
-        let young = model::Instance {
-            isolated_us: 1_000_000,
-            ..isolated(1)
-        };
-        let old = model::Instance {
-            isolated_us: 500_000,
-            ..isolated(2)
-        };
         let floating = model::Instance {
             state: State::Floating.into(),
-            isolated_us: 1_000_000,
-            ..isolated(3)
+            ..since(3, 1_000_000)
         };
         let mut targets = TargetTracker::default();
-        targets.update(&view(vec![young, old, floating]));
+        targets.update(
+            &view(vec![since(1, 1_000_000), since(2, 500_000), floating]),
+            at(1_500_000),
+        );
         let vms = targets.all();
         let all = recorder_vms(&vms, &BTreeMap::new());
         assert_eq!(all.values().map(|vm| vm.seats.len()).collect::<Vec<_>>(), [1, 1, 0]);
@@ -314,7 +359,38 @@ mod tests {
         assert_eq!(at(2_000_000), (vec![first.clone(), second], Some(8_500_000)));
         assert_eq!(at(10_500_000), (vec![first], Some(500_000)));
         assert_eq!(at(11_000_000), (vec![], None));
-        assert_eq!(at(0), (vec![], None), "the clock was set back");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_makes_the_time_to_settle_neither_end_nor_last_for_long() {
+        let (hour, mut targets) = (3_600_000_000, TargetTracker::default());
+        let settled = |targets: &TargetTracker| targets.all()[&pod(1)].settled_us;
+        targets.update(&view(vec![since(1, hour)]), at(hour));
+        assert_eq!(settled(&targets), hour + SETTLE_TIME_US);
+        // Set back, and then forward, while another property changes.
+        let renamed = |name: &str| model::Instance {
+            pod_name: PodName::new("team", name),
+            ..since(1, hour)
+        };
+        for (name, epoch_us) in [("a", 0), ("b", 9 * hour)] {
+            let clocks = Clocks {
+                epoch_us,
+                up_us: hour + 1_000_000,
+            };
+            assert!(targets.update(&view(vec![renamed(name)]), clocks));
+            assert_eq!(settled(&targets), hour + SETTLE_TIME_US);
+        }
+        // Set back before this daemon saw the VM: it counts as new, for as long as a new one.
+        let mut targets = TargetTracker::default();
+        let clocks = Clocks {
+            epoch_us: 0,
+            up_us: 2 * hour,
+        };
+        targets.update(&view(vec![since(1, hour)]), clocks);
+        assert_eq!(settled(&targets), 2 * hour + SETTLE_TIME_US);
+        // It left its CPUs and got them again.
+        assert!(targets.update(&view(vec![since(1, 3 * hour)]), at(3 * hour)));
+        assert_eq!(settled(&targets), 3 * hour + SETTLE_TIME_US);
     }
 
     fn view(instances: Vec<model::Instance>) -> model::Node {
@@ -337,27 +413,27 @@ mod tests {
     #[test]
     fn only_what_the_ledger_needs_is_a_change() {
         let mut targets = TargetTracker::default();
-        assert!(!targets.update(&model::Node::default()));
+        assert!(!targets.update(&model::Node::default(), at(0)));
         let mut now = view(vec![isolated(1)]);
-        assert!(targets.update(&now));
+        assert!(targets.update(&now, at(0)));
         assert!(targets.has_seats());
-        assert!(!targets.update(&now), "nothing changed");
+        assert!(!targets.update(&now, at(0)), "nothing changed");
         now.instances.insert(pod(1), Arc::new(isolated(1)));
-        assert!(!targets.update(&now), "another value that is the same");
+        assert!(!targets.update(&now, at(0)), "another value that is the same");
         let float = model::Instance {
             float: cpus("0-1"),
             ..isolated(1)
         };
         now.instances.insert(pod(1), Arc::new(float));
-        assert!(!targets.update(&now), "the ledger does not need where it floats");
+        assert!(!targets.update(&now, at(0)), "the ledger does not need where it floats");
         let leaving = model::Instance {
             state: State::Leaving.into(),
             ..isolated(1)
         };
         now.instances.insert(pod(1), Arc::new(leaving));
-        assert!(targets.update(&now));
+        assert!(targets.update(&now, at(0)));
         assert!(!targets.has_seats(), "it leaves: its CPUs are not its own");
-        assert!(targets.update(&model::Node::default()), "it is gone");
+        assert!(targets.update(&model::Node::default(), at(0)), "it is gone");
         assert!(targets.all().is_empty());
     }
 }

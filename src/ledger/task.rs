@@ -9,15 +9,16 @@ use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::PodUid;
 use stelia_ledger::entry::{Class, Event};
 use stelia_model as model;
-use stelia_node::clock::now_us;
+use stelia_node::clock::up_us;
 use stelia_settings::{LedgerSettings, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::accounts::{AccountService, json};
 use super::attribution::{self, AttributionSchedule, Attributor};
+use super::held_back::HeldBack;
 use super::queue::{ReadReason, WorkQueue};
-use super::target::{self, TargetTracker, Targets, VmTarget};
+use super::target::{self, Clocks, TargetTracker, Targets, VmTarget};
 use super::thread::{LedgerThread, Update};
 use super::{LedgerBackend, Signal, status, visible_to_pods};
 use crate::engine::{Handle, LedgerCall};
@@ -45,6 +46,7 @@ pub(crate) async fn run(
         accounts: AccountService::new(backend.account_reader()),
         attributor: Attributor::new(backend.tracer()),
         targets: TargetTracker::default(),
+        held_back: HeldBack::default(),
         schedule: AttributionSchedule::default(),
         thread: None,
         pending: false,
@@ -60,7 +62,8 @@ pub(crate) async fn run(
     task.use_view();
     loop {
         let pending = task.pending.then_some(task.next_reading);
-        let next = pending.into_iter().chain(task.next_settled).min();
+        let later = task.next_settled.into_iter().chain(task.held_back.next());
+        let next = pending.into_iter().chain(later).min();
         tokio::select! {
             () = cancel.cancelled() => break,
             changed = task.views.changed() => if changed.is_err() { break },
@@ -100,6 +103,8 @@ struct Task {
     accounts: AccountService,
     attributor: Attributor,
     targets: TargetTracker,
+    /// What of the targets is recorded.
+    held_back: HeldBack,
     schedule: AttributionSchedule,
     /// `None` while no ledger is kept.
     thread: Option<RunningThread>,
@@ -168,11 +173,13 @@ impl Task {
         let view = self.views.borrow_and_update().clone();
         let now = Instant::now();
         let settled = self.next_settled.is_some_and(|at| now >= at);
-        let changed = self.targets.update(&view);
+        let held_back = self.held_back.next().is_some_and(|at| now >= at);
+        let changed = self.targets.update(&view, Clocks::now()) || held_back;
+        let changed = changed && self.held_back.follow(&self.targets.all(), now);
         self.pending |= changed || settled;
         if changed || settled {
-            let left_us = target::next_settled(&self.targets.all(), now_us()).filter(|_| self.thread.is_some());
-            // The time is computed from the realtime clock, which may differ slightly from this one.
+            let left_us = target::next_settled(&self.held_back.targets(), up_us()).filter(|_| self.thread.is_some());
+            // This clock stops while the host is suspended, the other does not.
             self.next_settled = left_us.map(|left_us| now + Duration::from_micros(left_us) + MIN_READ_INTERVAL);
         }
         if self.pending && now >= self.next_reading {
@@ -184,11 +191,15 @@ impl Task {
 
     fn read(&self, reason: ReadReason) {
         if let Some(thread) = &self.thread {
-            thread.queue.read(reason, self.targets.all());
+            thread.queue.read(reason, self.held_back.targets());
         }
     }
 
     fn audit(&mut self) {
+        // Its thread could not be started.
+        if self.thread.is_none() && self.settings.borrow().ledger.kept {
+            self.use_settings();
+        }
         self.read(ReadReason::Audit);
         let Some(sample) = self.settings.borrow().ledger.sample.filter(|_| self.thread.is_some()) else {
             return;
@@ -221,7 +232,7 @@ impl Task {
             LedgerCall::Account(request, mut reply) => {
                 let accounts = self.accounts.clone();
                 let queue = self.thread.as_ref().map(|thread| thread.queue.clone());
-                let targets = self.targets.all();
+                let targets = self.held_back.targets();
                 tokio::spawn(async move {
                     let read = || queue.map(|queue| queue.read_for_caller(targets));
                     tokio::select! {

@@ -168,7 +168,7 @@ impl LedgerThread {
     fn read(&mut self, reason: ReadReason, targets: &Targets, for_caller: bool) -> Option<Entry> {
         self.read_devices(targets);
         let mut vms = recorder_vms(targets, &self.devices);
-        let settling = settling(targets, self.reader.clocks().0);
+        let settling = settling(targets, self.reader.clocks().1);
         let ledger = self.ledger.as_mut()?;
         ledger.recorder.set_settling(settling.clone());
         let sample = match self.reader.read(&ledger.recorder.seats_to_read(&vms)) {

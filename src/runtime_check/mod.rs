@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use stelia_node::oci::{Identity, Runtime, Verdict, runtime_of, verdict_file};
+use stelia_node::oci::{Program, Runtime, Verdict, open_runtime, verdict_file};
 
 use stand_in::{Shape, StandIn};
 use stelia_node::clock::now_us;
@@ -54,14 +54,13 @@ pub(crate) fn main(container_id: &str) -> ExitCode {
 }
 
 fn check(container_id: &str) -> anyhow::Result<Verdict> {
-    let runtime = runtime_of(Path::new("/"), container_id)
-        .context("no container of containerd or CRI-O has this id and a runtime that is runc or crun")?;
-    let identity = || Identity::of(&runtime.binary).with_context(|| format!("look at {}", runtime.binary.display()));
-    let before = identity()?;
+    // Both answers are those of the program that is open, whatever has its name by then.
+    let (runtime, program) = open_runtime(Path::new("/"), container_id)?;
     let file = runtime.state_file(container_id);
     let state = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
     let check = Check {
         runtime: &runtime,
+        program: &program,
         container_id,
         state: &state,
     };
@@ -73,15 +72,11 @@ fn check(container_id: &str) -> anyhow::Result<Verdict> {
         );
     }
     let answered = check.ask_about(Shape::Threaded)?;
-    // Both answers must be those of one program.
-    if identity()? != before {
-        bail!("{} was replaced meanwhile", runtime.binary.display());
-    }
 
     let verdict = Verdict {
         manager: runtime.manager,
         binary: runtime.binary.clone(),
-        identity: before,
+        identity: program.identity(),
         copes: answered.is_ok(),
         words: answered.err().unwrap_or_default(),
         tried_us: now_us(),
@@ -96,6 +91,7 @@ fn check(container_id: &str) -> anyhow::Result<Verdict> {
 /// One check of a runtime with one container's state.
 struct Check<'a> {
     runtime: &'a Runtime,
+    program: &'a Program,
     container_id: &'a str,
     /// The container's state, as the runtime stores it.
     state: &'a str,
@@ -124,9 +120,10 @@ impl Check<'_> {
         fs::write(&file, state).with_context(|| format!("write {}", file.display()))?;
         self.copy_configuration(&container)?;
         let log = directory.0.join("log.json");
-        let output = question::command(self.runtime, &root, &log, self.container_id)
-            .output()
-            .with_context(|| format!("run {}", self.runtime.binary.display()))?;
+        let run = || format!("run {}", self.runtime.binary.display());
+        let mut command = self.program.command(&self.runtime.binary).with_context(run)?;
+        question::ask(&mut command, self.runtime, &root, &log, self.container_id);
+        let output = command.output().with_context(run)?;
         let logged = fs::read_to_string(&log).unwrap_or_default();
         Ok(question::answer(self.runtime.manager, &output, &logged, process.pid))
     }

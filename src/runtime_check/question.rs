@@ -7,10 +7,9 @@ use serde_json::Value;
 use stelia_node::oci::{Manager, Runtime};
 use stelia_text::excerpt;
 
-/// The command by which the manager asks. containerd asks its shim for the container's processes (`Pids` in `loadShim`), and the shim the runtime (`Ps` of go-runc);
+/// Adds the arguments by which the manager asks. containerd asks its shim for the container's processes (`Pids` in `loadShim`), and the shim the runtime (`Ps` of go-runc);
 /// CRI-O asks the runtime for the container's state (`UpdateContainerStatus`).
-pub(super) fn command(runtime: &Runtime, root: &Path, log: &Path, container_id: &str) -> Command {
-    let mut command = Command::new(&runtime.binary);
+pub(super) fn ask(command: &mut Command, runtime: &Runtime, root: &Path, log: &Path, container_id: &str) {
     command.arg("--root").arg(root).stdin(Stdio::null());
     if runtime.manager == Manager::Containerd {
         command.arg("--log").arg(log).args(["--log-format", "json"]);
@@ -22,7 +21,6 @@ pub(super) fn command(runtime: &Runtime, root: &Path, log: &Path, container_id: 
         Manager::Containerd => command.args(["ps", "--format", "json", container_id]),
         Manager::CriO => command.args(["state", container_id]),
     };
-    command
 }
 
 /// Whether the manager takes the container with the process `pid` for alive. `logged` is what the runtime wrote to its log.
@@ -72,13 +70,10 @@ mod tests {
     }
 
     fn line(manager: Manager) -> String {
-        let asked = command(
-            &runtime(manager),
-            Path::new("/tmp/root"),
-            Path::new("/tmp/log.json"),
-            "9c",
-        );
-        let words: Vec<_> = [asked.get_program()].into_iter().chain(asked.get_args()).collect();
+        let mut asked = Command::new("");
+        let (root, log) = (Path::new("/tmp/root"), Path::new("/tmp/log.json"));
+        ask(&mut asked, &runtime(manager), root, log, "9c");
+        let words: Vec<_> = asked.get_args().collect();
         words.join(" ".as_ref()).to_string_lossy().into_owned()
     }
 
@@ -86,12 +81,9 @@ mod tests {
     fn the_runtime_is_asked_what_its_manager_asks_it() {
         assert_eq!(
             line(Manager::Containerd),
-            "/usr/sbin/runc --root /tmp/root --log /tmp/log.json --log-format json --systemd-cgroup ps --format json 9c"
+            "--root /tmp/root --log /tmp/log.json --log-format json --systemd-cgroup ps --format json 9c"
         );
-        assert_eq!(
-            line(Manager::CriO),
-            "/usr/sbin/runc --root /tmp/root --systemd-cgroup state 9c"
-        );
+        assert_eq!(line(Manager::CriO), "--root /tmp/root --systemd-cgroup state 9c");
     }
 
     fn answered(manager: Manager, code: i32, stdout: &str, stderr: &str, logged: &str) -> Result<(), String> {

@@ -67,7 +67,7 @@ pub fn until_partition(pod: &Pod, when: &str) {
         assert!(thread.allowed.is_subset(&pod.exclusive()), "{thread:?}");
     }
     assert_eq!(read_inside(pod), pod.exclusive(), "{when}: what a program in it reads");
-    run(&["steliactl", "verify", &pod.uid]);
+    run(&["steliactl", "verify", "--now", &pod.uid]);
 }
 
 /// Whether the container is as kubelet made it.

@@ -120,7 +120,7 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
             checkpoint.contains(&pod.uid) && checkpoint.contains(RESOURCE),
             "{checkpoint}"
         );
-        run(&["steliactl", "verify"]);
+        run(&["steliactl", "verify", "--now"]);
         let doctor = output(&["steliactl", "doctor"]);
         let report = String::from_utf8_lossy(&doctor.stdout);
         let registered =

@@ -105,7 +105,7 @@ mod here {
             let tasks = run(&["ctr", "-n", "k8s.io", "task", "ls"]);
             assert_eq!(tasks.matches("RUNNING").count(), 2, "{tasks}");
             run(&["systemctl", "daemon-reload"]);
-            run(&["steliactl", "verify"]);
+            run(&["steliactl", "verify", "--now"]);
 
             // CPUs by a resize in place.
             run(&["kubelet-standin", "pod", "resize", &pod.name, "--cpuset", "6-7"]);

@@ -43,7 +43,7 @@ fn share(pod: &Pod, at_least_mib: u64) -> f64 {
 
 /// Whether `verify` has nothing to say of this pod, and what it prints.
 fn verify(pod: &Pod) -> (bool, String) {
-    let out = output(&["steliactl", "verify", &pod.uid]);
+    let out = output(&["steliactl", "verify", "--now", &pod.uid]);
     (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
 }
 

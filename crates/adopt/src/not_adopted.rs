@@ -11,8 +11,17 @@ pub enum NotAdopted {
     #[error("no rule is of this container")]
     NoRule,
     /// The runtime's configuration does not name it.
-    #[error("the runtime's configuration does not say which pod's container this is")]
+    #[error(
+        "the runtime's configuration does not say which pod's container this is: set runtime-state if the runtime keeps its state \
+         elsewhere"
+    )]
     Unnamed,
+    /// The runtime's configuration names the pod, and no container of it.
+    #[error(
+        "this is the pod's sandbox (Kata Containers' VM), and rules adopt containers: run the VM in a container of a pod with the \
+         runtime runc or crun"
+    )]
+    Sandbox,
     #[error("the container has STELIA_ADOPT=no in its environment, which rule {rule} heeds")]
     ContainerRefuses { rule: String },
     /// No process is the rule's VMM: it may not have started yet.
@@ -20,9 +29,12 @@ pub enum NotAdopted {
     NoVmm { rule: String },
     /// Only one of a process's two names is a VMM's.
     #[error(
-        "process {pid} is named \"{}\" and was started as \"{}\": only one of both is a VMM",
+        "process {pid} is named \"{}\" and was started as \"{}\": only one of both is a VMM. If both are, name both in the rule: \
+         vmm = [\"{}\", \"{}\"]",
         excerpt::name(name),
-        excerpt::name(program)
+        excerpt::name(program),
+        excerpt::name(name),
+        excerpt::name(program.rsplit('/').next().unwrap_or_default())
     )]
     NamesDiffer { pid: i32, name: String, program: String },
     /// No thread is named as a vCPU: they may not have started yet.
@@ -74,6 +86,7 @@ impl NotAdopted {
         match self {
             Self::NoRule => "NoRule",
             Self::Unnamed => "Unnamed",
+            Self::Sandbox => "Sandbox",
             Self::ContainerRefuses { .. } => "ContainerRefuses",
             Self::NoVmm { .. } => "NoVmm",
             Self::NamesDiffer { .. } => "NamesDiffer",

@@ -17,13 +17,15 @@ pub struct Names {
 /// The rules that match this container and that it does not refuse, in their order; not empty.
 ///
 /// # Errors
-/// [`NotAdopted::Unnamed`], [`NotAdopted::NoRule`], [`NotAdopted::ContainerRefuses`].
+/// [`NotAdopted::Unnamed`], [`NotAdopted::Sandbox`], [`NotAdopted::NoRule`], [`NotAdopted::ContainerRefuses`].
 pub fn rules_for<'r>(names: &Names, rules: &'r [AdoptRule]) -> Result<Vec<&'r AdoptRule>, NotAdopted> {
     if rules.is_empty() {
         return Err(NotAdopted::NoRule);
     }
-    let (Some(pod), Some(container)) = (&names.pod, &names.container) else {
-        return Err(NotAdopted::Unnamed);
+    let (pod, container) = match (&names.pod, &names.container) {
+        (Some(pod), Some(container)) => (pod, container),
+        (Some(_), None) => return Err(NotAdopted::Sandbox),
+        (None, _) => return Err(NotAdopted::Unnamed),
     };
     let matches = |rule: &&AdoptRule| {
         one_fits(&rule.namespaces, pod.namespace())

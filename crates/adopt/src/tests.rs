@@ -71,6 +71,11 @@ fn a_container_has_the_rules_of_its_names() {
     assert_eq!(of(&launcher, &[]), Err(NotAdopted::NoRule));
     assert_eq!(of(&names("team-a/web", "vm"), &all[..1]), Err(NotAdopted::NoRule));
     assert_eq!(of(&Names::default(), &all), Err(NotAdopted::Unnamed));
+    let sandbox = Names {
+        container: None,
+        ..launcher.clone()
+    };
+    assert_eq!(of(&sandbox, &all), Err(NotAdopted::Sandbox));
     let refusing = Names {
         refuses: true,
         ..launcher
@@ -192,6 +197,11 @@ fn what_is_missing_or_forged_is_said() {
         let forged = why(&[process(20, name, &[program], &many)]);
         assert_eq!(forged.name(), "NamesDiffer", "{name} {program}");
     }
+    let windows = why(&[process(20, "windows", &["/usr/bin/qemu-system-x86_64"], &many)]).to_string();
+    assert!(
+        windows.ends_with(r#"name both in the rule: vmm = ["windows", "qemu-system-x86_64"]"#),
+        "{windows}"
+    );
     let mut other = launcher();
     other.task = task(40);
     assert_eq!(

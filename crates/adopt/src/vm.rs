@@ -52,7 +52,7 @@ pub fn vm<'r>(rules: &[&'r AdoptRule], processes: &[Process], exclusive: &CpuSet
 /// How far it came before this was found.
 fn rank(why: &NotAdopted) -> u8 {
     match why {
-        NotAdopted::NoRule | NotAdopted::Unnamed => 0,
+        NotAdopted::NoRule | NotAdopted::Unnamed | NotAdopted::Sandbox => 0,
         NotAdopted::ContainerRefuses { .. } => 1,
         NotAdopted::NoVmm { .. } => 2,
         NotAdopted::NamesDiffer { .. } => 3,

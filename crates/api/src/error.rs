@@ -45,6 +45,12 @@ impl Error {
         }
     }
 
+    /// The same error, which may pass within seconds.
+    #[must_use]
+    pub fn passing(self) -> Self {
+        Self { may_pass: true, ..self }
+    }
+
     /// The same error; its text has details of this pod and of no other.
     #[must_use]
     pub fn of(self, pod: &PodUid) -> Self {

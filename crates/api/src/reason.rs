@@ -52,7 +52,7 @@ named! {
         CpusShared = "cpus-shared",
         /// `cpuset.cpus.partition` of `vcpu/` reads otherwise than the recorded kind.
         PartitionDiffers = "partition-differs",
-        /// inotify does not watch everything: changes are found by the audit only.
+        /// inotify does not watch everything: everything is read every 2 s.
         Unwatched = "unwatched",
         /// Device interrupts are not kept off the CPUs of VMs.
         NotSteered = "not-steered",
@@ -115,7 +115,7 @@ impl ReasonKind {
             Self::KubeletStateHasMore => Some("kubelet's state has keys that steliad does not know"),
             Self::NothingShared => Some("the shared pool is empty, float keeps its CPUs"),
             Self::Evicted => Some("kubelet gave the CPUs to another pod: the vCPUs run on shared CPUs"),
-            Self::Unwatched => Some("not everything on the node is watched, some changes are found by the audit only"),
+            Self::Unwatched => Some("not everything on the node is watched: changes are found within 2 s"),
             Self::NotSteered => Some("device interrupts are not kept off the CPUs of VMs; steliad's journal says why"),
             Self::Interrupts => Some("device interrupts reach the CPUs; steliad's journal says which"),
             Self::NotDone => {

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
 use kube::core::params::{GetParams, ListParams};
-use kube::{Client, Config, Error};
+use kube::{Client, Error};
+use stelia_credentials::{ClientError, Source};
 use stelia_text::excerpt::with_causes;
 
 use crate::objects::Objects;
@@ -23,25 +23,9 @@ const REPORTS: [&str; 2] = ["v1alpha2", "v1alpha1"];
 ///
 /// # Errors
 /// The kubeconfig cannot be used.
-pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, String> {
-    let options = KubeConfigOptions {
-        context: context.map(str::to_owned),
-        ..KubeConfigOptions::default()
-    };
-    let config = match (kubeconfig, context) {
-        (Some(path), _) => {
-            let read = Kubeconfig::read_from(path).map_err(|cause| format!("{}: {cause}", path.display()))?;
-            let config = Config::from_custom_kubeconfig(read, &options).await;
-            config.map_err(|cause| format!("{}: {cause}", path.display()))
-        }
-        (None, Some(_)) => Config::from_kubeconfig(&options)
-            .await
-            .map_err(|cause| format!("kubeconfig: {cause}")),
-        (None, None) => Config::infer().await.map_err(|cause| format!("no kubeconfig: {cause}")),
-    };
-    let mut config = config?;
-    config.read_timeout = Some(READ_TIMEOUT);
-    Client::try_from(config).map_err(|cause| format!("kubeconfig: {}", words(&cause)))
+pub fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, ClientError> {
+    let source = kubeconfig.map_or(Source::LikeKubectl, |path| Source::Kubeconfig(path.to_owned()));
+    stelia_credentials::connect(&source, context, |config| config.read_timeout = Some(READ_TIMEOUT))
 }
 
 /// Reads nodes and their descriptions, and where they are wanted pods; of the nodes those with these labels.

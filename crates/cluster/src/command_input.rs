@@ -135,8 +135,8 @@ fn read(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|cause| Failure::Other(format!("start: {cause}")))?;
     runtime.block_on(async {
-        let client = apiserver::connect(cli.kubeconfig.as_deref(), cli.context.as_deref()).await;
-        let client = client.map_err(Failure::Other)?;
+        let client = apiserver::connect(cli.kubeconfig.as_deref(), cli.context.as_deref());
+        let client = client.map_err(|cause| Failure::Other(cause.to_string()))?;
         if let Some((namespace, name)) = pod {
             let namespace = namespace.as_deref().unwrap_or(client.default_namespace());
             objects.want(namespace, name);

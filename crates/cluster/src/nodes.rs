@@ -12,7 +12,7 @@ use stelia_node_report::profile::Profile;
 use stelia_table::{Column, Meaning, Render, TextStyle, column};
 use stelia_text::excerpt;
 
-use crate::chooser::whole_cores;
+use crate::chooser::{Chooser, whole_cores};
 use crate::cluster::{Cluster, Member, each};
 use crate::objects::{NodeObject, Problem};
 use crate::verdict::NO_NODE;
@@ -230,6 +230,7 @@ impl Row {
             (None, None) if member.report_problem.is_some() => "unreadable".to_owned(),
             (None, None) if row.ready == Some(false) => "not-ready".to_owned(),
             (None, None) if member.is_cordoned() => "cordoned".to_owned(),
+            (None, None) if matches!(chooser, Chooser::Nobody(_)) => "unusable".to_owned(),
             (None, None) => "usable".to_owned(),
         };
         row.profile = Some(stored.profile.name());
@@ -260,11 +261,12 @@ impl Row {
                     let is_one = |holder: &&stelia_node_report::stored::Holder| holder.is_container == Some(true);
                     row.containers = Some(stored.holders.iter().filter(is_one).count() as u64);
                 }
-                if let crate::chooser::Chooser::Nobody(why) = &chooser {
-                    row.warnings.push(why.clone());
-                }
             }
             None => row.count(&stored.zones),
+        }
+        if let (Chooser::Nobody(why), None) = (&chooser, &stored.problem) {
+            (row.admits_none, row.free_cpus, row.free_cores) = (true, None, None);
+            row.warnings.push(why.clone());
         }
         row.count_devices(&stored.zones);
         row
@@ -304,6 +306,9 @@ impl Row {
             })
         };
         self.numa = zones.iter().filter_map(numa).collect();
+        if self.numa.is_empty() {
+            return;
+        }
         let sum = |of: fn(&Numa) -> u64| self.numa.iter().map(of).fold(0, u64::saturating_add);
         self.cpus = Some(sum(|numa| numa.cpus));
         self.free_cpus = Some(sum(|numa| numa.free_cpus));

@@ -77,9 +77,9 @@ pub(super) fn degraded(
             .extend(snapshot.disturbances.of(&record.pod, &record.exclusive));
     }
     match (&instance.unwatched, &snapshot.unwatched) {
-        (Some(own), _) => reasons.own(ReasonKind::Unwatched, own),
-        (None, Some(nodes)) => reasons.node(ReasonKind::Unwatched, nodes),
-        (None, None) => {}
+        (Some(own), nodes) if nodes.as_ref() != Some(own) => reasons.own(ReasonKind::Unwatched, own),
+        (_, Some(nodes)) => reasons.node(ReasonKind::Unwatched, nodes),
+        (_, None) => {}
     }
     reasons.found
 }

@@ -113,8 +113,13 @@ fn compare(before: &Instance, now: &Instance, entry: Option<&CpuSet>, findings: 
                 ("cpuset.cpus.exclusive", cgroup.exclusive.to_string()),
                 ("cpuset.cpus.partition", cgroup.partition.clone()),
                 ("cpu.max", cgroup.cpu_max.clone()),
+                (
+                    "cgroup.max.descendants",
+                    cgroup.max_descendants.clone().unwrap_or_else(|| "0".into()),
+                ),
             ]
         };
+        let (was_below, is_below) = (was.below.len(), is.below.len());
         // A container's own list and limit are kubelet's: see below.
         let is_ours = |file: &str| !container || !matches!(file, "cpuset.cpus" | "cpu.max");
         for ((file, was), (_, is)) in values(was).into_iter().zip(values(is)) {
@@ -122,6 +127,11 @@ fn compare(before: &Instance, now: &Instance, entry: Option<&CpuSet>, findings: 
                 differ(format!("{file} of {name}"), was, is);
             }
         }
+        differ(
+            format!("cgroups below {name}"),
+            was_below.to_string(),
+            is_below.to_string(),
+        );
     }
     for ((thread, was), is) in before.record.vcpus.iter().zip(&before.vcpus).zip(&now.vcpus) {
         let (Some(was), Some(is)) = (was, is) else { continue };

@@ -309,6 +309,23 @@ mod tests {
     }
 
     #[test]
+    fn a_vm_waits_for_its_vcpus_to_be_unplugged_but_not_in_place() {
+        let mut snapshot = isolated();
+        let fewer: CpuSet = "2".parse().unwrap();
+        let state = snapshot.kubelet.as_mut().unwrap();
+        let entry = [("instance".to_owned(), fewer.clone())].into();
+        state.entries = [(record().pod, entry)].into();
+        let of = |snapshot: &Snapshot| entitlement(snapshot, &snapshot.facts(), snapshot.first());
+        assert!(matches!(of(&snapshot), Entitlement::Shrinks(_)), "{:?}", of(&snapshot));
+        snapshot.first_mut().record.home = stelia_settings::TreeHome::InPlace;
+        let at_once = Entitlement::Changed {
+            entry: fewer.clone(),
+            own: fewer,
+        };
+        assert_eq!(of(&snapshot), at_once);
+    }
+
+    #[test]
     fn what_other_containers_of_the_pod_use_stays_theirs() {
         let mut snapshot = snapshot(vec![instance()]);
         let record = &mut snapshot.first_mut().record;

@@ -142,7 +142,7 @@ pub struct Instance {
     pub memory_held: Option<u64>,
     /// Processes in the origin; `None` when the origin is gone.
     pub origin_procs: Option<Vec<i32>>,
-    /// `cpuset.cpus` of the origin; empty when it is gone.
+    /// `cpuset.cpus` of the whole container, which the runtime alone writes; empty when it is gone.
     pub origin_cpus: CpuSet,
     /// `cpuset.cpus.effective` of the origin: where its threads may run. Empty in place and when it is gone.
     pub origin_effective: CpuSet,
@@ -160,7 +160,7 @@ pub struct Instance {
     pub unwatched: Option<String>,
     /// The kernel refused its partition when it was last asked for, and is to be asked again.
     pub tries_again: bool,
-    /// Threads that are in the container's own cgroup and in neither of the two below it; always empty in a scope.
+    /// Threads that are in place in the container's own cgroup or another one below, or below one of the instance's two.
     pub strays: Vec<MisplacedThread>,
     /// The pod's cgroup; `None` in a scope.
     pub pod_level: Option<Level>,
@@ -261,25 +261,38 @@ impl Instance {
 
     /// The CPUs that are its: those it is to have, and those its vCPUs have not left yet.
     pub fn owned(&self) -> CpuSet {
-        let mut owned = self.record.exclusive.clone();
-        if let Some(vcpu) = self.vcpu().filter(|_| self.populated) {
-            owned = owned.union(&vcpu.exclusive);
-            if !vcpu.threads.is_empty() {
-                owned = owned.union(&vcpu.cpus);
-            }
+        match self.populated {
+            true => self.record.exclusive.union(&self.held()),
+            false => self.record.exclusive.clone(),
         }
-        owned
     }
 
     /// The CPUs that its vCPU threads or its partition are on now, whatever its record says.
     pub fn held(&self) -> CpuSet {
-        let Some(vcpu) = self.vcpu() else {
-            return CpuSet::new();
-        };
-        match vcpu.threads.is_empty() {
-            true => vcpu.exclusive.clone(),
-            false => vcpu.exclusive.union(&vcpu.cpus),
+        let (exclusive, cpus) = self.vcpu_lists();
+        match self.vcpu().is_some_and(|vcpu| !vcpu.threads.is_empty()) {
+            true => exclusive.union(&cpus),
+            false => exclusive,
         }
+    }
+
+    /// `cpuset.cpus.exclusive` and `cpuset.cpus` of `vcpu`. The container may be able to write those in place: of them counts what the lists
+    /// above let be in force, which it cannot write.
+    pub(crate) fn vcpu_lists(&self) -> (CpuSet, CpuSet) {
+        let Some(vcpu) = self.vcpu() else {
+            return Default::default();
+        };
+        if !self.is_in_place() || self.is_container() {
+            return (vcpu.exclusive.clone(), vcpu.cpus.clone());
+        }
+        let above = self
+            .scope_exclusive
+            .union(&self.origin_cpus)
+            .union(&self.record.exclusive);
+        (
+            vcpu.exclusive.intersection(&self.scope_exclusive),
+            vcpu.cpus.intersection(&above),
+        )
     }
 
     /// The CPUs that no other instance can have before its cgroups are off them: those of [`Self::held`], and those of the
@@ -287,8 +300,9 @@ impl Instance {
     pub fn listed(&self) -> CpuSet {
         let mut listed = self.held();
         listed.union_with(&self.scope_exclusive);
-        for list in self.inner.iter().map(|inner| &inner.exclusive) {
-            listed.union_with(list);
+        // In place it is the scope's, or with crun below that.
+        for inner in self.inner.iter().filter(|_| !self.is_in_place()) {
+            listed.union_with(&inner.exclusive);
         }
         if let Some(level) = &self.pod_level {
             listed.union_with(&level.ours);

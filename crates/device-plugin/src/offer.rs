@@ -269,7 +269,10 @@ mod tests {
         assert_eq!(known.offer(), Offer::healthy(8));
         known.settings.vms = Some(3);
         assert_eq!(known.offer(), Offer::healthy(3));
-        (known.settings.vms, known.admission.capacity) = (None, Some(4096));
+        // What kubelet's record had at the start counts only until the daemon knows the number.
+        (known.settings.vms, known.recorded) = (None, Some(12));
+        assert_eq!(known.offer(), Offer::healthy(8));
+        known.admission.capacity = Some(4096);
         assert_eq!(known.offer().devices(), Some(1024));
     }
 

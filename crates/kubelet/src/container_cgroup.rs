@@ -70,6 +70,15 @@ impl ContainerCgroup {
         })
     }
 
+    /// Whether this is the cgroup of a container's monitor, which CRI-O may make beside the container's. A container cannot make one there.
+    pub fn is_monitor(path: &str) -> bool {
+        let monitored = path.rsplit_once('/').and_then(|(pod, name)| {
+            let id = name.strip_prefix(CRIO)?.strip_prefix(CONMON)?;
+            Self::parse(&format!("{pod}/{CRIO}{id}"))
+        });
+        monitored.is_some()
+    }
+
     /// The cgroup of the whole container, from the path of the cgroup with its processes: for
     /// [`SUBGROUP`](Self::SUBGROUP) its scope, otherwise the same path. A path that is not a container's is returned
     /// unchanged.

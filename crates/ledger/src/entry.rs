@@ -193,7 +193,7 @@ pub enum Closed {
     Contradicted,
     /// The host booted.
     Boot,
-    /// It was not read yet, because a VM's threads settle first.
+    /// It was not read: a VM's threads settle first, or its pod changes too often.
     NotRead,
     /// A container has more tasks or cgroups than are read.
     TooManyTasks,

@@ -30,6 +30,10 @@ pub struct Node {
     pub kubelet_problem: Option<String>,
     /// That systemd has not answered for more than 5 s, and about which unit; `None` while it answers.
     pub systemd_problem: Option<String>,
+    /// Why the node is not watched, and is read every 2 s instead; `None` while the node is watched.
+    pub watch_problem: Option<String>,
+    /// Why KVM's events cannot be received, so that VMs to adopt are looked for every 5 s; `None` while they are, and without a rule.
+    pub kvm_problem: Option<String>,
     /// kubelet's exclusive CPUs by pod and container, instances or not.
     pub entries: Arc<Entries>,
     /// kubelet's CPUs of whole pods (pod-level resources).

@@ -21,7 +21,11 @@ impl std::str::FromStr for DeviceWords {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("expected RESOURCE=NODE:COUNT,… or RESOURCE=NODE:FREE/COUNT,…, found {text:?}");
+        let wrong = || {
+            format!(
+                "expected RESOURCE=NODE:COUNT,… or RESOURCE=NODE:FREE/COUNT,…, or RESOURCE=COUNT for devices without a NUMA node, found {text:?}"
+            )
+        };
         let (resource, counts) = text.split_once('=').ok_or_else(wrong)?;
         let count = |word: &str| {
             let (node, count) = match word.split_once(':') {
@@ -108,11 +112,13 @@ mod tests {
     #[case("cpu=0:4")]
     #[case("example.com/gpu=0:x")]
     #[case("example.com/gpu=64:1")]
+    #[case("example.com/gpu=-1:1")]
     #[case("example.com/gpu=0:5/4")]
     #[case("example.com/gpu=0:4097")]
     #[case("example.com/gpu=0:1,0:2")]
     fn other_words_are_refused(#[case] text: &str) {
         let error = text.parse::<DeviceWords>().unwrap_err();
         assert!(error.contains(text), "{error}");
+        assert!(error.contains("RESOURCE=COUNT") || error.contains("twice"), "{error}");
     }
 }

@@ -24,6 +24,8 @@ pub struct MergeReport {
     pub nodes: Option<CpuSet>,
     /// Whether every resource prefers exactly these.
     pub preferred: bool,
+    /// Resources whose hints are not known.
+    pub unplaced: Vec<String>,
 }
 
 /// The hints for one resource.
@@ -87,6 +89,7 @@ impl MergeReport {
             resources: resources.collect(),
             nodes: merge.merged.nodes.map(CpuSet::from),
             preferred: merge.merged.preferred,
+            unplaced: merge.unplaced.clone(),
         }
     }
 }

@@ -262,10 +262,10 @@ fn fewer_suffice(needs: &[Need], count: usize) -> bool {
 }
 
 impl DeviceNodes {
-    /// `None` where no device of the resource has a NUMA node.
+    /// `None` where no device of the resource has a NUMA node, as far as is known.
     fn of(state: &DeviceState, resource: &str, chosen: &Chosen, cpus: &CpuSet) -> Option<Self> {
         let all = state.resources.get(resource)?;
-        if all.values().all(|device| device.nodes.is_empty()) {
+        if all.values().all(|device| device.nodes.is_empty()) && !state.unplaced.contains(resource) {
             return None;
         }
         let empty = BTreeSet::new();
@@ -335,7 +335,7 @@ mod tests {
         };
         DeviceState {
             resources: [(GPU.to_owned(), (0..9).map(device).collect())].into(),
-            entries: BTreeMap::new(),
+            ..DeviceState::default()
         }
     }
 

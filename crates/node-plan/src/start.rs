@@ -44,6 +44,13 @@ pub fn problems(config: &KubeletConfig, machine: Option<&Machine>, files: StateF
     problems
 }
 
+/// Whether kubelet reads `allocated_pods_state` and `actuated_pods_state` when it starts: with InPlacePodVerticalScaling, which is on since 1.33.
+/// `version`: its minor version, where that is known.
+pub fn reads_allocated_pods(config: &KubeletConfig, version: Option<u32>) -> bool {
+    let gate = config.feature_gates.get("InPlacePodVerticalScaling");
+    gate.copied().unwrap_or(true) && version.is_none_or(|minor| minor >= 33)
+}
+
 /// Whether the reservation of memory is known from the state file alone: the configuration has none, and the file has some.
 pub fn is_reserved_in_file(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> bool {
     let nodes = memory.into_iter().flat_map(|state| state.nodes.values());

@@ -11,6 +11,7 @@ use stelia_kubelet::KubeletConfig;
 use stelia_node_report::{Facts, numa};
 
 use crate::devices::{DeviceWords, counted};
+use crate::room::Room;
 use crate::settings::{cpu_manager, policy, scope, settings};
 use crate::start::{self, StateFiles};
 
@@ -25,6 +26,10 @@ pub struct Subject {
     pub notes: Vec<String>,
     /// What is in kubelet's configuration and has no effect.
     pub warnings: Vec<String>,
+    /// What the node may give, and its pods request; `None` where kubelet's configuration is not known.
+    pub room: Option<Room>,
+    /// What is wrong with kubelet's files and does not keep it from starting.
+    pub faults: Vec<String>,
     /// The feature gates in kubelet's configuration; `None` where that is not known.
     pub gates: Option<BTreeMap<String, bool>>,
     /// The CPUs that no container gets for itself.
@@ -40,8 +45,8 @@ impl Subject {
     /// kubelet would not start with what is described.
     pub fn described(facts: &Facts) -> Result<Self, String> {
         let untold = match facts.devices.is_empty() {
-            true => "the memory manager, devices, L3 caches or feature gates",
-            false => "the memory manager, L3 caches or feature gates",
+            true => "the memory manager, devices, L3 caches, feature gates or the requests of pods",
+            false => "the memory manager, L3 caches, feature gates or the requests of pods",
         };
         let mut notes = vec![format!(
             "the node's description does not contain {untold}: the answer does not consider them"
@@ -80,8 +85,10 @@ impl Subject {
             let words: Vec<String> = problems.iter().map(ToString::to_string).collect();
             return Err(format!("kubelet would not start: {}", words.join("; ")));
         }
-        let mut notes =
-            vec!["the node's description does not contain L3 caches: the answer does not consider them".to_owned()];
+        let mut notes = vec![
+            "the node's description does not contain L3 caches or the requests of pods: the answer does not consider them"
+                .to_owned(),
+        ];
         if settings.memory_manager != MemoryManager::None {
             notes.push("the node's description does not contain the memory that kubelet has reserved for pods: all of it is taken as free".to_owned());
         }
@@ -152,6 +159,8 @@ impl Subject {
             node,
             notes,
             warnings: Vec::new(),
+            room: None,
+            faults: Vec::new(),
             gates: None,
             counted: BTreeSet::new(),
         })

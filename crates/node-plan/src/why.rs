@@ -1,5 +1,7 @@
 //! Why an answer is not better.
 
+use std::collections::BTreeSet;
+
 use kubelet_planner::cpus::Bound;
 use kubelet_planner::merge::{Hint, Policy, effort};
 use kubelet_planner::{
@@ -14,16 +16,12 @@ use crate::hints::CPU;
 /// Limit of the sets of NUMA nodes that are named.
 const MAX_NAMED_NODE_SETS: usize = 8;
 
-/// Smallest computing time of kubelet that is printed, in seconds.
-const MIN_REPORTED_SECONDS: f64 = 10.0;
-
 /// A sentence for each thing that an admitted pod could have had and does not get.
 pub fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {
-    let policy = subject.node.settings().topology_policy;
     let mut told: Vec<String> = admission
         .merges
         .iter()
-        .filter_map(|merge| disagreement(merge, policy))
+        .filter_map(|merge| disagreement(subject, merge))
         .collect();
     told.extend(left_over(pod, admission));
     let mut free = subject
@@ -67,22 +65,35 @@ fn left_over(pod: &Pod, admission: &Admission) -> Vec<String> {
     .collect()
 }
 
-/// That kubelet takes very long for a pod on this node: its memory manager looks at every set of NUMA nodes, those without
-/// memory included.
-pub fn slow(subject: &Subject, pod: &Pod) -> Option<String> {
+/// That kubelet takes very long for a pod on this node: its memory manager looks at every set of NUMA nodes, those without memory included, and its
+/// Topology Manager at every combination of hints.
+pub fn slow(subject: &Subject, pod: &Pod, merges: &[Merge]) -> Vec<String> {
+    let settings = subject.node.settings();
     let nodes = subject.node.machine().numa.len();
     let sets = effort::sets(nodes);
     let seconds = effort::seconds(sets);
-    let looks = subject.node.settings().memory_manager != MemoryManager::None && pod.qos() == QosClass::Guaranteed;
-    (looks && seconds >= MIN_REPORTED_SECONDS).then(|| {
-        let time = match seconds < 7200.0 {
-            true => format!("{:.0} min", (seconds / 60.0).max(1.0)),
-            false => format!("{:.0} h", seconds / 3600.0),
-        };
+    let looks = settings.memory_manager != MemoryManager::None && pod.qos() == QosClass::Guaranteed;
+    let of_sets = (looks && seconds >= effort::SLOW_SECONDS).then(|| {
         format!(
-            "kubelet looks at all {sets:.1e} sets of {nodes} NUMA nodes for the pod's memory and keeps a hint for most of them: that takes {time} and more, and its memory may not suffice; this is what it would come to"
+            "kubelet looks at all {sets:.1e} sets of {nodes} NUMA nodes for the pod's memory and keeps a hint for most of them: that takes {} and more, and its memory may not suffice; this is what it would come to",
+            effort::duration_words(seconds)
         )
-    })
+    });
+    let hints = |merge: &Merge| {
+        let known = merge.hints.iter().map(|(_, hints)| hints.as_slice());
+        let unknown = effort::permutations(settings.topology_policy, &vec![nodes; merge.unplaced.len()]);
+        effort::permutations_of(settings.topology_policy, known) * unknown
+    };
+    let permutations: f64 = merges.iter().map(hints).sum();
+    let seconds = effort::seconds(permutations);
+    let of_merges = (seconds >= effort::SLOW_SECONDS).then(|| {
+        format!(
+            "kubelet compares {} combinations of hints for this pod, which takes {}, and admits no other pod meanwhile (hint-merge of steliactl doctor)",
+            effort::count_words(permutations),
+            effort::duration_words(seconds)
+        )
+    });
+    of_sets.into_iter().chain(of_merges).collect()
 }
 
 /// Why a container has no exclusive CPUs.
@@ -159,7 +170,7 @@ fn spread(subject: &Subject, allocation: &ContainerAllocation, cpus: &CpuSet, fr
 }
 
 /// Why the merged hint is not preferred by every resource, where kubelet admits the pod nevertheless.
-fn disagreement(merge: &Merge, policy: Policy) -> Option<String> {
+fn disagreement(subject: &Subject, merge: &Merge) -> Option<String> {
     if merge.merged.preferred {
         return None;
     }
@@ -167,7 +178,7 @@ fn disagreement(merge: &Merge, policy: Policy) -> Option<String> {
         Some(container) => format!("{container} is not aligned as it prefers"),
         None => "the pod is not aligned as it prefers".to_owned(),
     };
-    Some(format!("{whose}: {}", cause(merge, policy)?))
+    Some(format!("{whose}: {}", cause(subject, merge)?))
 }
 
 /// That CPUs of init containers bind a container to their NUMA nodes.
@@ -201,11 +212,34 @@ fn binding(bound: &Bound) -> String {
 pub fn misaligned(subject: &Subject, rejection: &Rejection) -> Option<String> {
     let merges = rejection.merges.last();
     let merge = merges.filter(|_| rejection.reason() == Some("TopologyAffinityError"))?;
-    cause(merge, subject.node.settings().topology_policy)
+    cause(subject, merge)
+}
+
+/// That NUMA nodes give memory only together: kubelet's memory manager binds nodes that serve a pod together to each other, and a node that serves
+/// pods by itself to none, whatever is free there.
+fn grouped(subject: &Subject, resource: &str) -> Option<String> {
+    let nodes = &subject.node.state().memory.nodes;
+    let is_memory = nodes.values().any(|node| node.tables.contains_key(resource));
+    let groups = nodes
+        .values()
+        .filter(|node| node.assignments > 0 && node.cells.len() > 1);
+    let groups: BTreeSet<Vec<u32>> = groups.map(|node| node.cells.clone()).collect();
+    let names: Vec<String> = groups
+        .into_iter()
+        .map(|cells| format!("{{{}}}", cells.into_iter().collect::<CpuSet>()))
+        .collect();
+    (is_memory && !names.is_empty()).then(|| {
+        format!(
+            "NUMA nodes {} already serve a pod together, and until it ends kubelet uses none of them alone or with other nodes, whatever is free there (free: {})",
+            names.join(" and "),
+            crate::hints::free_words(resource, &crate::hints::free(subject, resource))
+        )
+    })
 }
 
 /// What keeps a merged hint from being preferred: one resource, or two that do not agree.
-fn cause(merge: &Merge, policy: Policy) -> Option<String> {
+fn cause(subject: &Subject, merge: &Merge) -> Option<String> {
+    let policy = subject.node.settings().topology_policy;
     let preferred = |hints: &[Hint]| -> Vec<String> {
         let preferred = hints.iter().filter(|hint| hint.preferred);
         let mut wishes: Vec<String> = preferred
@@ -220,7 +254,8 @@ fn cause(merge: &Merge, policy: Policy) -> Option<String> {
     let mut wishes = Vec::new();
     for (resource, hints) in &merge.hints {
         if hints.is_empty() {
-            return Some(format!("no NUMA nodes have enough of {resource} free"));
+            let what = if resource == CPU { "CPUs" } else { resource.as_str() };
+            return Some(format!("no NUMA nodes have enough free {what}"));
         }
         let narrow = |hint: &Hint| hint.nodes.is_none_or(|nodes| nodes.len() == 1);
         if policy == Policy::SingleNumaNode && hints.iter().any(|hint| hint.preferred && !narrow(hint)) {
@@ -239,9 +274,10 @@ fn cause(merge: &Merge, policy: Policy) -> Option<String> {
                 .iter()
                 .filter_map(|hint| hint.nodes)
                 .min_by_key(|nodes| (nodes.len(), *nodes))?;
-            return Some(format!(
-                "{resource} comes from NUMA nodes {best} at best, because fewer have not enough of it free"
-            ));
+            let why = grouped(subject, resource)
+                .filter(|_| merge.is_grouped)
+                .unwrap_or_else(|| "fewer do not have enough of it free".to_owned());
+            return Some(format!("{resource} comes from NUMA nodes {best} at best: {why}"));
         }
         let wish = preferred(hints);
         if !wish.is_empty() {

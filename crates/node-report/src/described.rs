@@ -23,15 +23,15 @@ use super::annotations::{
 };
 use super::object::KIND;
 use super::{
-    Alignment, Allocator, ApiVersion, Facts, Kubelet, MANAGED_BY, Managers, NodeResourceTopology, POLICIES,
-    PodAllocation, name, report,
+    Alignment, Allocator, ApiVersion, Facts, Kubelet, MANAGED_BY, Managers, NodeResourceTopology, OTHERS_POLICIES,
+    POLICIES, PodAllocation, name, report,
 };
 pub use error::DescribedError;
 use stelia_cpus::{Cpu, CpuSet, MAX_CPUS, Topology};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_text::excerpt;
 
-use error::wrong;
+pub(crate) use error::wrong;
 
 /// The longest text, in bytes. An object of 8192 CPUs has less than 1 MiB.
 pub const MAX_BYTES: usize = 4 << 20;
@@ -125,7 +125,7 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
     if object.zones.len() > MAX_ZONES {
         return Err(DescribedError::TooManyZones(object.zones.len()));
     }
-    let mut lists = Lists { remaining: MAX_LISTED };
+    let mut lists = Lists::default();
     let policy: CpuManagerPolicy = annotation(object, CPU_MANAGER_POLICY)?;
     let topology = topology(annotation(object, CPU_TOPOLOGY)?)?;
     let online = topology.online();
@@ -211,13 +211,19 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
 }
 
 /// Bounds CPU lists: a short text can name thousands of CPUs.
-struct Lists {
+pub(crate) struct Lists {
     /// CPUs that the lists not read yet may name.
     remaining: usize,
 }
 
+impl Default for Lists {
+    fn default() -> Self {
+        Self { remaining: MAX_LISTED }
+    }
+}
+
 impl Lists {
-    fn parse(&mut self, place: &str, text: &str) -> Result<CpuSet, DescribedError> {
+    pub(crate) fn parse(&mut self, place: &str, text: &str) -> Result<CpuSet, DescribedError> {
         let cpus: CpuSet = text.parse().map_err(|_| wrong(place, text, "not a CPU list"))?;
         self.remaining = self.remaining.checked_sub(cpus.len()).ok_or(DescribedError::TooMany)?;
         Ok(cpus)
@@ -225,7 +231,15 @@ impl Lists {
 }
 
 fn annotation<T: DeserializeOwned>(object: &NodeResourceTopology, name: &'static str) -> Result<T, DescribedError> {
-    let text = object.metadata.annotations.get(name);
+    annotation_of(&object.metadata.annotations, name)
+}
+
+/// The annotation of this name, parsed.
+pub(crate) fn annotation_of<T: DeserializeOwned>(
+    annotations: &BTreeMap<String, String>,
+    name: &'static str,
+) -> Result<T, DescribedError> {
+    let text = annotations.get(name);
     let text = text.ok_or(DescribedError::Missing(name))?;
     serde_json::from_str(text).map_err(|cause| DescribedError::Annotation {
         name,
@@ -233,7 +247,7 @@ fn annotation<T: DeserializeOwned>(object: &NodeResourceTopology, name: &'static
     })
 }
 
-fn topology(annotation: CpuTopology) -> Result<Topology, DescribedError> {
+pub(crate) fn topology(annotation: CpuTopology) -> Result<Topology, DescribedError> {
     let mut cpus = BTreeMap::new();
     let mut cores: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
     for (at, info) in annotation.detail.into_iter().enumerate() {
@@ -269,7 +283,11 @@ fn topology(annotation: CpuTopology) -> Result<Topology, DescribedError> {
 pub(crate) fn of_policies(policies: Option<&[String]>) -> Result<Option<Alignment>, DescribedError> {
     match policies {
         None | Some([]) => Ok(None),
-        Some([name]) => match POLICIES.iter().find(|(known, ..)| known == name) {
+        Some([name]) => match POLICIES
+            .iter()
+            .chain(&OTHERS_POLICIES)
+            .find(|(known, ..)| known == name)
+        {
             Some((_, policy, scope)) => Ok(Some(Alignment {
                 policy: (*policy).to_owned(),
                 scope: (*scope).to_owned(),

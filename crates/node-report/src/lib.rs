@@ -171,6 +171,14 @@ const POLICIES: [(&str, &str, &str); 5] = [
     ("SingleNUMANodeContainerLevel", "single-numa-node", "container"),
 ];
 
+/// Names of policies that other writers use, as koordlet does.
+const OTHERS_POLICIES: [(&str, &str, &str); 4] = [
+    ("BestEffortContainerLevel", "best-effort", "container"),
+    ("BestEffortPodLevel", "best-effort", "pod"),
+    ("RestrictedContainerLevel", "restricted", "container"),
+    ("RestrictedPodLevel", "restricted", "pod"),
+];
+
 impl Alignment {
     /// v1alpha1's name of the policy, which depends on the scope; `None` where v1alpha1 has no name for it.
     fn policy_name(&self) -> Option<&'static str> {

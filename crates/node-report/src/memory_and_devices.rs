@@ -3,24 +3,20 @@
 //! Both managers keep what a pod had until the next pod is admitted. It is free for that one, so what is recorded for pods
 //! that have no cgroup any more does not count here.
 
+mod places;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use stelia_cpus::quantity::bytes::of_bytes;
-use stelia_kubelet::devices::DeviceEntry;
 use stelia_kubelet::memory::MemoryBlock;
 use stelia_kubelet::{DeviceManagerState, MemoryManagerState, PodUid};
 
 use crate::numa::NumaNode;
 
+pub use places::{DevicePlaces, Place, places};
+
 /// The Memory Manager's policy that assigns memory; under others kubelet asks for none on a NUMA node.
 const STATIC: &str = "Static";
-
-/// Below `/sys`.
-const PCI_DEVICES: &str = "bus/pci/devices";
-/// The files of IOMMU groups are here, by the groups' numbers.
-const VFIO_FILES: &str = "/dev/vfio/";
 
 /// The pods that there are; `None` where they are not known: then every record counts.
 pub type LivePods<'a> = Option<&'a BTreeSet<PodUid>>;
@@ -113,34 +109,22 @@ pub struct Devices {
 
 /// The devices by NUMA node and resource.
 ///
-/// kubelet's file says where a device is only for those that a container has or had; `places` says it for others of a resource, by id. A
-/// resource with one whose place is not known, or who is on no NUMA node or on several, is left out: a scheduler that finds
-/// a resource in no zone leaves its place to kubelet, and one that found a part of it would send no pods for the rest.
-pub fn devices<P: Fn(&str) -> Option<u32>>(
+/// [`places`] says where each is, with `by_id` for those of which the record says nothing. A resource with one whose place is not known, or that is
+/// on no NUMA node or on several, is left out: a scheduler that finds a resource in no zone leaves its place to kubelet, and one that found a part of
+/// it would send no pods for the rest.
+pub fn devices<P: Fn(&str) -> Place>(
     state: &DeviceManagerState,
     living: LivePods<'_>,
-    places: impl Fn(&str) -> P,
+    by_id: impl Fn(&str) -> P,
 ) -> BTreeMap<u32, BTreeMap<String, Devices>> {
     let mut found: BTreeMap<u32, BTreeMap<String, Devices>> = BTreeMap::new();
     for (resource, ids) in &state.registered {
-        let entries = || state.entries.iter().filter(|entry| entry.resource == *resource);
-        let place = places(resource);
-        let one = |id: &String| {
-            let recorded: BTreeSet<Option<u32>> = entries()
-                .flat_map(|entry| &entry.devices)
-                .filter(|(_, ids)| ids.contains(id))
-                .map(|(node, _)| *node)
-                .collect();
-            match recorded.into_iter().collect::<Vec<_>>().as_slice() {
-                [] => place(id),
-                [node] => *node,
-                _ => None,
-            }
-        };
-        let Some(places) = ids.iter().map(one).collect::<Option<Vec<u32>>>() else {
+        let places = places(state, resource, by_id(resource));
+        let Some(places) = places.values().map(Place::single).collect::<Option<Vec<u32>>>() else {
             continue;
         };
-        let used: BTreeSet<&String> = entries()
+        let entries = state.entries.iter().filter(|entry| entry.resource == *resource);
+        let used: BTreeSet<&String> = entries
             .filter(|entry| living.is_none_or(|living| living.contains(&entry.pod)))
             .flat_map(|entry| entry.devices.values().flatten())
             .collect();
@@ -151,97 +135,6 @@ pub fn devices<P: Fn(&str) -> Option<u32>>(
         }
     }
     found
-}
-
-/// Where the devices of a resource are, by what `/sys` has for their ids.
-#[derive(Debug, Clone)]
-pub struct DevicePlaces<'a> {
-    sys: &'a Path,
-    /// Whether numbers are those of IOMMU groups, and not the plugin's own.
-    has_groups: bool,
-}
-
-impl<'a> DevicePlaces<'a> {
-    /// Numbers are taken for IOMMU groups if the plugin gave a container the files of the groups that are its devices' ids, or if every id of the
-    /// resource is a group of devices that vfio-pci drives; and in both cases only if no container has other files, or those of other groups:
-    /// `0`, `1` and `2` may be any plugin's.
-    pub fn new(sys: &'a Path, state: &DeviceManagerState, resource: &str) -> Self {
-        let entries = state.entries.iter().filter(|entry| entry.resource == resource);
-        let shown: BTreeSet<bool> = entries.filter_map(ids_are_groups).collect();
-        let ids = state.registered.get(resource);
-        let are_groups = |ids: &BTreeSet<String>| ids.iter().all(|id| !given_away(sys, id).is_empty());
-        Self {
-            sys,
-            has_groups: !shown.contains(&false) && (shown.contains(&true) || ids.is_some_and(are_groups)),
-        }
-    }
-
-    /// The NUMA node of a device by its id: a PCI address (`0000:3b:02.1`, `10000:03:00.0`), as SR-IOV's plugins give them, or the number of an
-    /// IOMMU group, as KubeVirt's plugin gives them. `None` for other ids, and where the firmware does not say it.
-    pub fn node(&self, id: &str) -> Option<u32> {
-        if is_pci_address(id) {
-            return numa_node(&self.sys.join(PCI_DEVICES).join(id.to_lowercase()));
-        }
-        let of_group = self.has_groups.then(|| given_away(self.sys, id)).into_iter().flatten();
-        let nodes: BTreeSet<Option<u32>> = of_group.map(|device| numa_node(&device)).collect();
-        nodes.first().copied().flatten().filter(|_| nodes.len() == 1)
-    }
-}
-
-/// Whether the ids of a container's devices are the numbers of the IOMMU groups of which it has the files. `None` where that is not seen: it has no
-/// files for them, or those of iommufd, which have numbers of their own.
-fn ids_are_groups(entry: &DeviceEntry) -> Option<bool> {
-    if entry.files.is_empty() {
-        return None;
-    }
-    let of_vfio: Vec<&str> = entry
-        .files
-        .iter()
-        .filter_map(|file| file.strip_prefix(VFIO_FILES))
-        .collect();
-    if of_vfio.is_empty() {
-        return Some(false);
-    }
-    let groups: BTreeSet<&str> = of_vfio.into_iter().filter(|name| name.parse::<u32>().is_ok()).collect();
-    let mut ids = entry.devices.values().flatten();
-    (!groups.is_empty()).then(|| ids.all(|id| groups.contains(id.as_str())))
-}
-
-/// The devices of the IOMMU group with this number that vfio-pci drives. Bridges may be in the group too.
-fn given_away(sys: &Path, group: &str) -> Vec<PathBuf> {
-    let number = group.parse::<u32>().ok().filter(|number| number.to_string() == group);
-    let folder = number.map(|number| sys.join(format!("kernel/iommu_groups/{number}/devices")));
-    let of_group = folder
-        .and_then(|folder| fs::read_dir(folder).ok())
-        .into_iter()
-        .flatten();
-    let of_group = of_group
-        .flatten()
-        .map(|entry| sys.join(PCI_DEVICES).join(entry.file_name()));
-    let is_given_away = |device: &PathBuf| {
-        let driver = fs::read_link(device.join("driver"));
-        driver.is_ok_and(|driver| driver.ends_with("vfio-pci"))
-    };
-    of_group.filter(is_given_away).collect()
-}
-
-fn is_pci_address(id: &str) -> bool {
-    // A domain has 4 hexadecimal digits, and more above 0xffff (Volume Management Devices).
-    let Some((domain, rest)) = id.split_once(':') else {
-        return false;
-    };
-    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let shape = |(at, byte): (usize, u8)| match at {
-        2 => byte == b':',
-        5 => byte == b'.',
-        _ => byte.is_ascii_hexdigit(),
-    };
-    (4..=8).contains(&domain.len()) && is_hex(domain) && rest.len() == 7 && rest.bytes().enumerate().all(shape)
-}
-
-/// -1 is no node.
-fn numa_node(device: &Path) -> Option<u32> {
-    fs::read_to_string(device.join("numa_node")).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]

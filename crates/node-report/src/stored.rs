@@ -2,13 +2,13 @@
 //! attributes of others. What others add is passed over; what was written here is read as strictly as in [`described`].
 
 mod amounts;
+mod koordinator;
 mod object;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::{PodName, PodUid};
@@ -17,7 +17,8 @@ use stelia_text::excerpt;
 
 use crate::annotations::{ALLOCATOR, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, POD_CPU_ALLOCS, WARNINGS};
 use crate::compact::{self, Compact};
-use crate::described::{self, ALIGNMENT, MAX_ZONES};
+use crate::described::{self, ALIGNMENT, DescribedError, MAX_ZONES};
+use crate::numa::NumaNode;
 use crate::object::{ApiVersion, Attribute, Cost, KIND, Metadata, NodeResourceTopology, Resource, Zone};
 use crate::profile::Profile;
 use crate::{Alignment, Facts, MANAGED_BY, labels, name};
@@ -124,10 +125,8 @@ impl Stored {
         }
         // Zones of another type are others'.
         zones.retain(|zone| zone.kind == "Node");
-        let (labels, mut annotations) = (metadata.labels, metadata.annotations);
-        if labels.get(MANAGED_BY.0).map(String::as_str) != Some(MANAGED_BY.1) {
-            without_unknown_keys(&mut annotations);
-        }
+        let (labels, annotations) = (metadata.labels, metadata.annotations);
+        let is_ours = labels.get(MANAGED_BY.0).map(String::as_str) == Some(MANAGED_BY.1);
         let summary = value_of(&attributes, SUMMARY).or_else(|| annotations.get(SUMMARY).cloned());
         let (summary, summary_problem) = match summary.map(|text| read_summary(&text)).transpose() {
             Ok(summary) => (summary, None),
@@ -149,7 +148,9 @@ impl Stored {
             name: name.clone(),
         };
         let own = value_of(&attributes, compact::ATTRIBUTE);
-        let is_described = annotations.contains_key(CPU_TOPOLOGY);
+        let is_described = [CPU_TOPOLOGY, POD_CPU_ALLOCS]
+            .iter()
+            .any(|name| annotations.contains_key(*name));
         let object = described_part(name, api_version, topology_policies, attributes, annotations, zones);
         stored.alignment = match object.api_version == ApiVersion::V1Alpha1.api_version() {
             true => described::of_policies(object.topology_policies.as_deref()),
@@ -159,13 +160,14 @@ impl Stored {
         .flatten();
         match own {
             Some(value) => stored.take_compact(&value, object),
-            None if is_described => stored.take_described(&object),
+            None if is_described && is_ours => stored.take_described(&object),
+            None if is_described => stored.take_koordinators(object),
             None => {}
         }
         Ok(stored)
     }
 
-    fn take_compact(&mut self, value: &str, mut object: NodeResourceTopology) {
+    fn take_compact(&mut self, value: &str, object: NodeResourceTopology) {
         let compact = match Compact::parse(value) {
             Ok(compact) => compact,
             Err(cause) => {
@@ -181,15 +183,7 @@ impl Stored {
         };
         self.holders = compact.pods.iter().map(holder).collect();
         let devices = amounts::devices(&self.zones);
-        for zone in &mut object.zones {
-            let is_memory = |name: &str| ["cpu", "memory"].contains(&name) || name.starts_with("hugepages-");
-            zone.resources.retain(|resource| is_memory(&resource.name));
-        }
-        // Without memory and distances the CPUs are still reported.
-        let numa = described::zones::numa(&object).unwrap_or_else(|cause| {
-            self.problem = Some(cause.to_string());
-            BTreeMap::new()
-        });
+        let numa = self.numa(object);
         let facts = compact.facts(self.name.clone(), self.alignment.clone(), numa);
         self.facts = Some(Facts { devices, ..facts });
         self.profile = Profile::Stelia;
@@ -208,47 +202,41 @@ impl Stored {
                 self.facts = Some(facts);
                 self.profile = Profile::Koordinator;
             }
-            Err(cause) => self.problem = Some(cause.to_string()),
+            Err(cause) => self.contradicted(&cause),
         }
     }
-}
 
-/// Koordinator's annotations with the keys that are read here, each of the object or of the objects in the list that it is.
-const KEYS: [(&str, &[&str]); 4] = [
-    (CPU_MANAGER_POLICY, &["policy", "options", "reservedCPUs"]),
-    (CPU_TOPOLOGY, &["detail"]),
-    (
-        POD_CPU_ALLOCS,
-        &["namespace", "name", "uid", "cpuset", "managedByKubelet"],
-    ),
-    (CPU_SHARED_POOLS, &["socket", "node", "cpuset"]),
-];
-/// Those of each CPU in [`CPU_TOPOLOGY`].
-const KEYS_OF_CPU: [&str; 4] = ["id", "core", "socket", "node"];
-
-/// Another program's annotations may have keys that its next version has: they are passed over.
-fn without_unknown_keys(annotations: &mut BTreeMap<String, String>) {
-    for (name, keys) in KEYS {
-        let Some(text) = annotations.get_mut(name) else {
-            continue;
-        };
-        // Text that is not JSON is reported by the reader.
-        let Ok(mut value) = serde_json::from_str::<Value>(text) else {
-            continue;
-        };
-        retain(&mut value, keys);
-        if let Some(detail) = value.get_mut("detail") {
-            retain(detail, &KEYS_OF_CPU);
+    fn take_koordinators(&mut self, mut object: NodeResourceTopology) {
+        let annotations = std::mem::take(&mut object.metadata.annotations);
+        let numa = self.numa(object);
+        match koordinator::read(self.name.clone(), &annotations, self.alignment.clone(), numa) {
+            Ok((facts, holders)) => {
+                self.holders = holders;
+                self.facts = Some(facts);
+                self.profile = Profile::Koordinator;
+            }
+            Err(cause) => self.contradicted(&cause),
         }
-        *text = value.to_string();
     }
-}
 
-fn retain(value: &mut Value, keys: &[&str]) {
-    match value {
-        Value::Object(map) => map.retain(|key, _| keys.contains(&key.as_str())),
-        Value::Array(list) => list.iter_mut().for_each(|one| retain(one, keys)),
-        _ => {}
+    /// Why the annotations cannot be read. The amounts of CPUs are not believed then: it is the annotations that say which are free.
+    fn contradicted(&mut self, cause: &DescribedError) {
+        self.problem = Some(cause.to_string());
+        for resources in self.zones.values_mut() {
+            resources.remove("cpu");
+        }
+    }
+
+    /// Memory and distances of the NUMA nodes; without them the CPUs are still reported.
+    fn numa(&mut self, mut object: NodeResourceTopology) -> BTreeMap<u32, NumaNode> {
+        for zone in &mut object.zones {
+            let is_memory = |name: &str| ["cpu", "memory"].contains(&name) || name.starts_with("hugepages-");
+            zone.resources.retain(|resource| is_memory(&resource.name));
+        }
+        described::zones::numa(&object).unwrap_or_else(|cause| {
+            self.problem = Some(cause.to_string());
+            BTreeMap::new()
+        })
     }
 }
 

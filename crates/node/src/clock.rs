@@ -9,6 +9,11 @@ pub fn since_boot() -> Duration {
     clock_gettime(ClockId::Boottime).try_into().unwrap_or_default()
 }
 
+/// [`since_boot`] in microseconds.
+pub fn up_us() -> u64 {
+    since_boot().as_micros().try_into().unwrap_or(u64::MAX)
+}
+
 /// Microseconds of `CLOCK_MONOTONIC`, which counts from the boot without suspend.
 pub fn monotonic_us() -> u64 {
     let now: Duration = clock_gettime(ClockId::Monotonic).try_into().unwrap_or_default();

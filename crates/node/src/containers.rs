@@ -9,7 +9,11 @@ use stelia_kubelet::cpu_manager_state::{Use, Uses};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid};
 
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, optional, populated, read_cpus};
-use crate::runtime_config;
+use crate::vmm_processes::ProcessesError;
+use crate::{oci, runtime_config};
+
+/// Limit of the cgroups that are read in one cgroup of a container.
+pub const MAX_CGROUPS: usize = 256;
 
 /// Another container of the pod, one that has processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,26 +99,56 @@ pub fn container_levels(origin: &CgroupPath) -> Vec<CgroupPath> {
     levels
 }
 
-/// The cgroup that a container's processes are in: with crun a subgroup of the scope. If the scope itself has
-/// processes, a subgroup of that name is not crun's, and the scope is the answer.
+/// The cgroup that the processes of a container are in, given its whole cgroup or that one: with crun a subgroup of the scope. It only
+/// tells where they are, because with crun the container may own it: what the container is given is read from the scope. If the scope
+/// itself has processes, or the runtime is not crun (`node` is `/`), the container may have made a subgroup of that name, and the scope
+/// is the answer. `None` where the path is no container's.
+///
+/// # Errors
+/// A cgroup that is there cannot be read.
 pub fn process_cgroup(
     cgroups: &dyn Cgroups,
-    path: CgroupPath,
-    container: ContainerCgroup,
-) -> Result<(CgroupPath, ContainerCgroup), CgroupError> {
-    let subgroup = path.child(ContainerCgroup::SUBGROUP);
+    node: &Path,
+    path: &CgroupPath,
+) -> Result<Option<(CgroupPath, ContainerCgroup)>, CgroupError> {
+    let whole = container_scope(path);
+    let Some(container) = ContainerCgroup::parse(whole.as_str()) else {
+        return Ok(None);
+    };
+    let subgroup = whole.child(ContainerCgroup::SUBGROUP);
     let Some(inside) = ContainerCgroup::parse(subgroup.as_str()) else {
-        return Ok((path, container));
+        return Ok(Some((whole, container)));
     };
     // A scope whose own processes cannot be listed (it was made threaded) has none that could be moved.
-    let has_own = || cgroups.read(&path, File::Procs).is_ok_and(|text| !text.is_empty());
-    if populated(cgroups, &subgroup)? && !has_own() {
-        return Ok((subgroup, inside));
+    let has_own = || cgroups.read(&whole, File::Procs).is_ok_and(|text| !text.is_empty());
+    let is_cruns = || oci::kind_of(node, &inside.container_id) == Some(oci::Kind::Crun);
+    if populated(cgroups, &subgroup)? && !has_own() && is_cruns() {
+        return Ok(Some((subgroup, inside)));
     }
-    Ok((path, container))
+    Ok(Some((whole, container)))
 }
 
-/// The containers of a pod, in whichever of its places kubelet put it.
+/// Why a container may make and write cgroups below its own, by its configuration and the owners of its cgroups; `None` where it may not. Its
+/// root, where that is the host's, may all the same if nothing (seccomp, a security module) keeps it from mounting cgroups in a user
+/// namespace that it makes.
+///
+/// # Errors
+/// A cgroup cannot be looked at.
+pub fn writes_cgroups(
+    cgroups: &dyn Cgroups,
+    origin: &CgroupPath,
+    written: &runtime_config::Container,
+) -> Result<Option<String>, CgroupError> {
+    for level in container_levels(origin) {
+        let owner = cgroups.owner(&level)?;
+        if owner != 0 {
+            return Ok(Some(format!("user {owner} owns {level}")));
+        }
+    }
+    Ok(written.writes_cgroups.map(str::to_owned))
+}
+
+/// The containers of a pod, in whichever of its places kubelet put it, each by its whole cgroup.
 pub fn pod_containers(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let unit = pod.as_str().replace('-', "_");
     let places = [
@@ -134,7 +168,7 @@ pub fn pod_containers(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(Cgroup
     Ok(found)
 }
 
-/// The containers of every pod.
+/// The containers of every pod, each by its whole cgroup.
 pub fn all_containers(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let mut found = Vec::new();
     let roots = ["/kubepods.slice", "/kubepods"];
@@ -149,7 +183,7 @@ pub fn all_containers(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, Containe
             for name in cgroups.children(&parent)? {
                 let child = parent.child(&name);
                 match ContainerCgroup::parse(child.as_str()) {
-                    Some(container) => found.push(process_cgroup(cgroups, child, container)?),
+                    Some(container) => found.push((child, container)),
                     None => next.push(child),
                 }
             }
@@ -201,7 +235,7 @@ pub fn sibling_containers(
     containers_in(cgroups, &pod)
 }
 
-/// The containers in a pod's cgroup.
+/// The containers in a pod's cgroup, each by its whole cgroup.
 ///
 /// # Errors
 /// A cgroup that is there cannot be listed.
@@ -211,23 +245,34 @@ pub fn containers_in(
 ) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let children = cgroups.children(pod)?.into_iter().map(|name| pod.child(&name));
     let found = children.filter_map(|child| ContainerCgroup::parse(child.as_str()).map(|container| (child, container)));
-    found
-        .map(|(path, container)| process_cgroup(cgroups, path, container))
-        .collect()
+    Ok(found.collect())
 }
 
 /// The container's cgroups with processes besides the one that its processes are in: below that, and where it is a subgroup of the
-/// container's scope, the scope itself and what is beside it.
+/// container's scope, the scope itself and what is beside it. `read` counts the cgroups that were found, also where this fails.
 ///
 /// # Errors
-/// A cgroup that is there cannot be read.
-pub fn populated_elsewhere(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+/// A cgroup that is there cannot be read, or there are more than [`MAX_CGROUPS`] in one.
+pub fn populated_elsewhere(
+    cgroups: &dyn Cgroups,
+    origin: &CgroupPath,
+    read: &mut usize,
+) -> Result<Vec<CgroupPath>, ProcessesError> {
     let mut found = Vec::new();
     for level in container_levels(origin) {
         if level != *origin && cgroups.read(&level, File::Procs).is_ok_and(|text| !text.is_empty()) {
             found.push(level.clone());
         }
-        for name in cgroups.children(&level)? {
+        let names = cgroups.some_children(&level, MAX_CGROUPS + 1)?;
+        *read += names.len();
+        if names.len() > MAX_CGROUPS {
+            return Err(ProcessesError::TooMany {
+                cgroup: level,
+                most: MAX_CGROUPS,
+                what: "cgroups",
+            });
+        }
+        for name in names {
             let child = level.child(&name);
             if child != *origin && populated(cgroups, &child)? {
                 found.push(child);
@@ -235,6 +280,20 @@ pub fn populated_elsewhere(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result
         }
     }
     Ok(found)
+}
+
+/// The kind of partition that a container's cgroup is already; `None` if it is none.
+///
+/// # Errors
+/// A cgroup that is there cannot be read.
+pub fn partition_kind(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<String>, CgroupError> {
+    for level in container_levels(origin) {
+        let kind = optional(cgroups.read(&level, File::Partition))?.unwrap_or_default();
+        if !matches!(kind.as_str(), "" | "member") {
+            return Ok(Some(kind));
+        }
+    }
+    Ok(None)
 }
 
 /// The least `cpu.max` of a container and its pod, thousandths of a CPU; `None` without a limit.
@@ -306,6 +365,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of_a_container_with_too_many_cgroups_none_is_read() {
+        let root = tempfile::TempDir::new().unwrap();
+        let origin = CgroupPath::parse("/a").unwrap();
+        for number in 0..3 * MAX_CGROUPS {
+            std::fs::create_dir_all(root.path().join(format!("a/{number}"))).unwrap();
+        }
+        let cgroups = crate::cgroup::KernelCgroups::new(root.path());
+        let mut read = 0;
+        let refused = populated_elsewhere(&cgroups, &origin, &mut read).unwrap_err();
+        assert_eq!(
+            (refused.to_string().as_str(), read),
+            ("/a has more than 256 cgroups", MAX_CGROUPS + 1)
+        );
+        assert_eq!(cgroups.children(&origin).unwrap().len(), 3 * MAX_CGROUPS);
+    }
+
+    #[test]
     fn the_other_containers_that_run_are_found_with_their_names() {
         let root = tempfile::TempDir::new().unwrap();
         let write = |path: &str, text: &str| {
@@ -356,5 +432,50 @@ mod tests {
                 container("d4", None, "", None)
             ]
         );
+    }
+    #[test]
+    fn only_cruns_subgroup_has_the_processes_of_a_container() {
+        let root = tempfile::TempDir::new().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let pod = "kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice";
+        write("usr/bin/crun", "");
+        let program = root.path().join("usr/bin/crun");
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        for (id, state, own) in [
+            ("a1", "status", ""),
+            ("b2", "state.json", ""),
+            ("c3", "status", "77\n"),
+            ("d4", "", ""),
+        ] {
+            let scope = format!("cgroup/{pod}/cri-containerd-{id}.scope");
+            write(&format!("{scope}/cgroup.procs"), own);
+            write(&format!("{scope}/container/cgroup.events"), "populated 1\nfrozen 0\n");
+            let bundle = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{id}");
+            write(&format!("{bundle}/config.json"), "{}");
+            write(&format!("{bundle}/options.json"), r#"{"binary_name":"crun"}"#);
+            if !state.is_empty() {
+                write(&format!("run/containerd/runc/k8s.io/{id}/{state}"), "{}");
+            }
+        }
+        let cgroups = crate::cgroup::KernelCgroups::new(root.path().join("cgroup"));
+        let of = |id: &str| {
+            let scope = CgroupPath::parse(&format!("/{pod}/cri-containerd-{id}.scope")).unwrap();
+            let subgroup = scope.child(ContainerCgroup::SUBGROUP);
+            // Whichever of the two is named.
+            let [by_scope, by_subgroup] =
+                [&scope, &subgroup].map(|path| process_cgroup(&cgroups, root.path(), path).unwrap());
+            assert_eq!(by_scope, by_subgroup, "{id}");
+            let (path, container) = by_scope.unwrap();
+            assert_eq!(container.in_subgroup, path == subgroup, "{id}");
+            path == subgroup
+        };
+        assert!(of("a1"), "crun's");
+        assert!(!of("b2"), "runc's, which makes none");
+        assert!(!of("c3"), "the scope has processes of its own");
+        assert!(!of("d4"), "of a runtime that is not known");
     }
 }

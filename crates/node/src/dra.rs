@@ -1,9 +1,9 @@
 //! Drivers of Dynamic Resource Allocation (DRA) that give CPUs to containers, as they are seen on a node.
 //!
 //! Such a driver decides beside kubelet's CPU manager. It registers with kubelet by a socket that has its name
-//! (`plugins_registry/dra.cpu-reg.sock`), and hands the CPUs of a claim to the runtime by a CDI specification with a device for each
-//! claim (`/run/cdi/dra.cpu.json` of kind `dra.k8s.io/cpu`). There is no list of all such drivers: one is known by the word "cpu" in
-//! its name or in its kind.
+//! (`plugins_registry/dra.cpu-reg.sock`), and hands the CPUs of claims to the runtime by CDI specifications: one with a device for each
+//! claim (`/run/cdi/dra.cpu.json` of kind `dra.k8s.io/cpu`), or one for each claim. There is no list of all such drivers: one is known
+//! by the word "cpu" in its name or in its kind.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ const MAX_BYTES: u64 = 1 << 20;
 pub fn cpu_drivers(root: &Path, kubelet: &Path) -> BTreeMap<String, PathBuf> {
     let specifications = CDI.iter().flat_map(|folder| files(&root.join(folder)));
     let of_claims = specifications.filter(|path| gives_cpus(path)).filter_map(|path| {
-        let name = path.file_stem()?.to_str()?.to_owned();
+        let name = of_specification(path.file_stem()?.to_str()?).to_owned();
         Some((name, path))
     });
     let registered = files(&kubelet.join(REGISTRY)).filter_map(|path| {
@@ -45,12 +45,20 @@ fn files(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 
 /// The driver of a socket, if it is about CPUs: `dra.cpu-reg.sock`, and `dra.cpu-<UID of its pod>-reg.sock` during an update.
 fn driver(socket: &str) -> Option<&str> {
-    let name = socket.strip_suffix(SOCKET)?;
-    let name = name
-        .split_at_checked(name.len().saturating_sub(37))
-        .filter(|(_, uid)| uid.starts_with('-') && uid.matches('-').count() == 5)
-        .map_or(name, |(name, _)| name);
+    let name = without_uid(socket.strip_suffix(SOCKET)?);
     is_cpu(name).then_some(name)
+}
+
+/// The driver of a specification's file: `dra.cpu`, and `dra.k8s.io-cpu_claim-UID` with a file for each claim.
+fn of_specification(name: &str) -> &str {
+    let name = without_uid(name);
+    name.split_once('_').map_or(name, |(name, _)| name)
+}
+
+fn without_uid(name: &str) -> &str {
+    let parts = name.split_at_checked(name.len().saturating_sub(37));
+    let parts = parts.filter(|(_, uid)| uid.starts_with('-') && uid.matches('-').count() == 5);
+    parts.map_or(name, |(name, _)| name)
 }
 
 /// Whether the word is one of a name's: `dra.cpu`, `native.cpu`, `cpu.example.com`, not `gpu.example.com`.
@@ -129,6 +137,17 @@ mod tests {
             &specification("dra.k8s.io/cpu", device),
         );
         assert_eq!(found(), ["other"]);
+        fs::remove_file(root.path().join("run/cdi/other.json")).unwrap();
+        for claim in [
+            "3ceda12c-3ee9-40fa-9f42-61428fe654a6",
+            "7ba2ddbb-4c4f-4c06-8d5e-0b3f2b0a9d11",
+        ] {
+            for name in ["dra.k8s.io-cpu_claim", "cpu.example.com"] {
+                let path = format!("run/cdi/{name}-{claim}.json");
+                write(root.path(), &path, &specification("dra.k8s.io/cpu", device));
+            }
+        }
+        assert_eq!(found(), ["cpu.example.com", "dra.k8s.io-cpu"]);
     }
 
     #[test]

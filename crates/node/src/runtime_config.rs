@@ -17,7 +17,36 @@ pub struct Config {
     #[serde(default)]
     process: Started,
     #[serde(default)]
+    mounts: Vec<Mount>,
+    #[serde(default)]
     linux: Linux,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Mount {
+    #[serde(default, rename = "type")]
+    kind: String,
+    #[serde(default)]
+    source: String,
+    #[serde(default)]
+    options: Vec<String>,
+}
+
+/// Where the host's cgroups are.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+impl Mount {
+    /// Whether cgroups can be made and written by way of it.
+    fn writes_cgroups(&self) -> bool {
+        let has = |option: &str| self.options.iter().any(|has| has == option);
+        let source = Path::new(&self.source);
+        if matches!(self.kind.as_str(), "cgroup" | "cgroup2") || source.starts_with(CGROUPS) {
+            return !has("ro") && !has("rro");
+        }
+        // What is mounted below a source that is bound read-only stays writable.
+        let is_above = source.is_absolute() && Path::new(CGROUPS).starts_with(source);
+        is_above && has("rbind") && !has("rro")
+    }
 }
 
 /// The process that the container begins with.
@@ -26,6 +55,14 @@ struct Started {
     /// The value of [`ADOPT`]; nothing else of the environment is kept, which has secrets.
     #[serde(default, rename = "env", deserialize_with = "adopt")]
     adopt: Option<String>,
+    #[serde(default)]
+    capabilities: Capabilities,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Capabilities {
+    #[serde(default)]
+    bounding: Vec<String>,
 }
 
 /// The environment variable by which a container refuses adoption: its value is `no` then.
@@ -65,6 +102,14 @@ struct Linux {
     resources: Resources,
     #[serde(default)]
     devices: Vec<DeviceNode>,
+    #[serde(default)]
+    namespaces: Vec<Namespace>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Namespace {
+    #[serde(rename = "type")]
+    kind: String,
 }
 
 /// A device node of the container's `/dev`. Its path there is not read: a device plugin may give it any.
@@ -100,6 +145,8 @@ pub struct Container {
     pub shares: Option<u64>,
     /// Its environment has `STELIA_ADOPT=no`.
     pub refuses_adoption: bool,
+    /// Why its root, who is the host's, may make and write cgroups below its own.
+    pub writes_cgroups: Option<&'static str>,
 }
 
 /// A rule of the device cgroup. A field that is left out matches all.
@@ -181,6 +228,24 @@ impl Config {
         PodName::new(get(keys.namespace)?, get(keys.pod)?).filter(|_| same)
     }
 
+    /// In a user namespace the owner of the cgroup counts, whatever is mounted.
+    fn writes_cgroups(&self) -> Option<&'static str> {
+        if self.linux.namespaces.iter().any(|namespace| namespace.kind == "user") {
+            return None;
+        }
+        // It could mount them itself.
+        let is_admin = self
+            .process
+            .capabilities
+            .bounding
+            .iter()
+            .any(|name| name == "CAP_SYS_ADMIN");
+        match self.mounts.iter().any(Mount::writes_cgroups) {
+            true => Some("its cgroups are mounted writable"),
+            false => is_admin.then_some("it has CAP_SYS_ADMIN"),
+        }
+    }
+
     /// What it says of a container of this pod.
     pub fn container(&self, keys: Keys, pod: &PodUid) -> Container {
         Container {
@@ -188,6 +253,7 @@ impl Config {
             name: self.name(keys),
             shares: self.linux.resources.cpu.shares,
             refuses_adoption: self.process.adopt.as_deref() == Some(REFUSED),
+            writes_cgroups: self.writes_cgroups(),
         }
     }
 
@@ -197,7 +263,10 @@ impl Config {
     }
 }
 
-/// A container of this pod. Empty where the runtime's configuration is not found.
+/// What is said of a container whose configuration is not found.
+const WITHOUT_CONFIG: &str = "the runtime's configuration of it is not found";
+
+/// A container of this pod. Where the runtime's configuration is not found, nothing is known but that it may have any rights.
 pub fn container(run: &Path, container: &ContainerCgroup) -> Container {
     let found = configs(run, &container.container_id).map(|(keys, config)| config.container(keys, &container.pod));
     let (mut named, mut others) = (None, None);
@@ -206,7 +275,10 @@ pub fn container(run: &Path, container: &ContainerCgroup) -> Container {
         let place = if one.pod.is_some() { &mut named } else { &mut others };
         place.get_or_insert(one);
     }
-    named.or(others).unwrap_or_default()
+    named.or(others).unwrap_or_else(|| Container {
+        writes_cgroups: Some(WITHOUT_CONFIG),
+        ..Container::default()
+    })
 }
 
 /// The character devices that the runtime made in the container, by major and minor number. Empty where its configuration is not found.
@@ -400,6 +472,32 @@ mod tests {
             Config::parse("{}").unwrap().container(CONTAINERD, &pod),
             Container::default()
         );
+    }
+
+    #[test]
+    fn a_container_writes_cgroups_where_they_are_mounted_so_or_it_may_mount_them() {
+        let writes = |json: &str| Config::parse(json).unwrap().writes_cgroups().is_some();
+        let mounted = |mount: &str| writes(&format!(r#"{{"mounts":[{mount}]}}"#));
+        let cgroup = r#"{"destination":"/sys/fs/cgroup","type":"cgroup","source":"cgroup","options":["nosuid","relatime","ro"]}"#;
+        assert!(!mounted(cgroup) && mounted(&cgroup.replace("\"ro\"", "\"rw\"")));
+        let bound = |source: &str, options: &str| {
+            mounted(&format!(
+                r#"{{"destination":"/x","type":"bind","source":"{source}","options":[{options}]}}"#
+            ))
+        };
+        assert!(bound("/sys/fs/cgroup", r#""rbind","rw""#) && bound("/sys/fs/cgroup/kubepods.slice", r#""bind""#));
+        assert!(!bound("/sys/fs/cgroup", r#""rbind","ro""#));
+        // Read-only is the uppermost mount alone.
+        assert!(
+            bound("/", r#""rbind","ro""#) && !bound("/sys", r#""rbind","rro""#) && !bound("/sys", r#""bind","rw""#)
+        );
+        assert!(!bound("/var/lib", r#""rbind","rw""#) && !bound("", r#""rbind""#));
+        let admin = r#""process":{"capabilities":{"bounding":["CAP_CHOWN","CAP_SYS_ADMIN"]}}"#;
+        assert!(writes(&format!("{{{admin}}}")));
+        let user = r#""linux":{"namespaces":[{"type":"pid"},{"type":"user"}]}"#;
+        assert!(!writes(&format!("{{{admin},{user}}}")) && !writes("{}"));
+        let unknown = ContainerCgroup::parse(&format!("/kubepods/pod{POD}/50ab")).unwrap();
+        assert!(container(Path::new("/nowhere/run"), &unknown).writes_cgroups.is_some());
     }
 
     #[test]

@@ -58,21 +58,23 @@ pub fn behind(sys: &Path, (major, minor): (u32, u32)) -> Vec<PathBuf> {
     let target = fs::read_link(folder.join(format!("{major}:{minor}"))).unwrap_or_default();
     let mut parts = target.iter().rev().filter_map(|part| part.to_str());
     match (parts.next(), parts.next(), parts.next()) {
-        (Some(group), Some("vfio"), _) => {
-            let found = fs::read_dir(sys.join("kernel/iommu_groups").join(group).join("devices"));
-            let found = found.into_iter().flatten().flatten();
-            found
-                .map(|entry| entry.path())
-                .filter(|path| is_given_away(path))
-                .collect()
-        }
+        (Some(group), Some("vfio"), _) => of_group(sys, group).filter(|path| is_given_away(path)).collect(),
         (Some(_), Some("vfio-dev"), Some(_)) => {
             let device = target.ancestors().nth(2).map(|device| folder.join(device));
             device.into_iter().collect()
         }
-        // `/dev/vfio/vfio` is the container of groups, no group.
         _ => Vec::new(),
     }
+}
+
+/// The devices of the group of a file in `/dev/vfio`: `GROUP`, or `noiommu-GROUP` where the host has no IOMMU and VFIO made the group
+/// (`vfio_group_alloc` in the kernel's drivers/vfio/group.c). Others are none, such as `vfio`, the container of groups.
+fn of_group(sys: &Path, name: &str) -> impl Iterator<Item = PathBuf> + use<> {
+    let group = name.strip_prefix("noiommu-").unwrap_or(name);
+    let is_number = !group.is_empty() && group.bytes().all(|byte| byte.is_ascii_digit());
+    let group = is_number.then(|| sys.join("kernel/iommu_groups").join(group).join("devices"));
+    let found = group.and_then(|group| fs::read_dir(group).ok());
+    found.into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// Whether VFIO has the device: others in its group, such as bridges, belong to the host. A driver of any name may hand its device to VFIO, which then
@@ -89,20 +91,17 @@ fn is_given_away(device: &Path) -> bool {
 /// `name` is relative to `/dev/vfio`.
 fn addresses(sys: &Path, name: &str) -> Vec<String> {
     if let Some(device) = name.strip_prefix("devices/") {
-        let is_name = device.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let is_name = device.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         let link = is_name.then(|| fs::read_link(sys.join("class/vfio-dev").join(device).join("device")).ok());
         let last = link
             .flatten()
             .and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
         return last.into_iter().collect();
     }
-    // `/dev/vfio/vfio` is the container of groups, no group.
-    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Vec::new();
-    }
-    let found = fs::read_dir(sys.join("kernel/iommu_groups").join(name).join("devices"));
-    let found = found.into_iter().flatten().flatten();
-    found.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    let devices = of_group(sys, name);
+    devices
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -110,6 +109,37 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn a_group_without_an_iommu_has_a_name_of_its_own_and_the_same_devices() {
+        let root = tempfile::tempdir().unwrap();
+        let sys = root.path();
+        fs::create_dir_all(sys.join("kernel/iommu_groups/7/devices/0001:00:02.0/vfio-dev")).unwrap();
+        fs::create_dir_all(sys.join("dev/char")).unwrap();
+        let names = [
+            ("7", true),
+            ("noiommu-7", true),
+            ("noiommu-8", false),
+            ("noiommu-", false),
+            ("vfio", false),
+        ];
+        for (minor, (name, is_group)) in (0..).zip(names) {
+            symlink(
+                format!("../../devices/virtual/vfio/{name}"),
+                sys.join(format!("dev/char/243:{minor}")),
+            )
+            .unwrap();
+            let expected = if is_group {
+                vec!["0001:00:02.0".to_owned()]
+            } else {
+                Vec::new()
+            };
+            assert_eq!(of_file(sys, &format!("/dev/vfio/{name}")), expected, "{name}");
+            let behind = behind(sys, (243, minor));
+            let behind: Vec<_> = behind.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+            assert_eq!(behind, expected, "{name}");
+        }
+    }
 
     #[test]
     fn a_group_is_all_of_its_devices_and_a_device_itself_whatever_their_nodes_are_named() {

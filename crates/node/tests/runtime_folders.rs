@@ -84,6 +84,9 @@ fn crio_is_found_whatever_the_driver_of_its_storage() {
             "proc/7/cmdline",
             "conmon\0-c\0a1\0-r\0/usr/sbin/runc\0--runtime-arg\0--root=/run/containerd/runc/k8s.io\0-s\0",
         );
+        // A process of the node.
+        node.write("proc/7/status", "Name:\tconmon\nUid:\t0\t0\t0\t0\n");
+        node.write("proc/7/cgroup", "0::/system.slice/crio-conmon-a1.scope\n");
         assert_eq!(node.told(), whole(), "{driver}");
     }
 }

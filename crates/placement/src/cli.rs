@@ -32,7 +32,7 @@ Manual: stelia-placement(8)";
 #[derive(Debug, Parser)]
 #[command(name = "stelia-placement", version, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// The kubeconfig. It is read again when it or a certificate that it names changes. Default: as for kubectl, or the pod's service account
+    /// The kubeconfig. It is read again when it or a file that it names changes. Default: as for kubectl, or the pod's service account
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Address on which requests of kube-scheduler are answered

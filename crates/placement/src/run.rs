@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use stelia_credentials::Files;
+use stelia_credentials::{Files, Source};
+use stelia_reservations::SETTLE_TIMEOUT;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::apiserver::endpoint::Endpoint;
 use crate::apiserver::lease::LeaseClaim;
@@ -39,13 +40,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         );
     }
     let how = "find out how the API server is reached";
-    let api = match cli.kubeconfig {
-        Some(path) => {
-            let (client, files) = Files::client(Some(path)).context(how)?;
-            Api::new(client).with_credentials(files)
-        }
-        None => Api::new(Files::found().await.context(how)?),
-    };
+    let source = cli.kubeconfig.map_or(Source::LikeKubectl, Source::Kubeconfig);
+    let (client, files) = Files::client(source).context(how)?;
+    let api = Api::new(client).with_credentials(files);
     let listener = TcpListener::bind(cli.listen)
         .await
         .with_context(|| format!("listen on {}", cli.listen))?;
@@ -57,6 +54,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     };
     let options = Options {
         strategy: cli.scoring_strategy,
+        settle: SETTLE_TIMEOUT,
     };
     let placer = Placer::new(api, lease_claim.identity.clone(), number, options);
     info!("{} listens on {}", lease_claim.identity, listener.local_addr()?);
@@ -100,7 +98,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        () = tasks.cancelled() => {}
     }
+    let is_outdated = tasks.is_cancelled();
     info!("ends");
     // Binds under way are finished before the Lease is given back.
     ended.cancel();
@@ -115,6 +115,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         warn!("the Lease is not given back, and ends by itself: {failure}");
     }
     tasks.cancel();
+    if is_outdated {
+        bail!("what was read is not certain any more, and is read again after a restart");
+    }
     Ok(())
 }
 
@@ -125,7 +128,8 @@ pub fn start(placer: &Arc<Placer>, lease_claim: &LeaseClaim, ended: &Cancellatio
     tasks
 }
 
-/// Starts the tasks of [`start`] with these feeds. `ended` ends the task of the Lease, `stopped` the others.
+/// Starts the tasks of [`start`] with these feeds. `ended` ends the task of the Lease, `stopped` the others; a feed cancels it if the cluster's data went
+/// back in time.
 pub(crate) fn start_tasks(
     placer: &Arc<Placer>,
     lease_claim: LeaseClaim,
@@ -139,10 +143,13 @@ pub(crate) fn start_tasks(
         lease_claim.hold(holder.api(), holder.leadership()).await
     });
     for feed in feeds {
-        let follower = placer.clone();
+        let (follower, stop) = (placer.clone(), stopped.clone());
         spawn_until(stopped, async move {
             let terms = follower.leadership().terms();
-            follow(follower.api(), feed.source, feed.follower, terms).await;
+            if let Err(cause) = follow(follower.api(), feed.source, feed.follower, terms).await {
+                error!("{cause}");
+                stop.cancel();
+            }
         });
     }
     let (resolver, retrier) = (placer.clone(), placer.clone());

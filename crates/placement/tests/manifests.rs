@@ -71,6 +71,8 @@ fn every_file_is_of_a_kustomization_and_every_object_of_the_project() {
                 "ClusterRoleBinding",
                 "CustomResourceDefinition",
                 "FlowSchema",
+                "ValidatingAdmissionPolicy",
+                "ValidatingAdmissionPolicyBinding",
             ];
             let kind = text(&object["kind"]);
             assert!(

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, bail};
 use clap::Parser;
 use sd_notify::NotifyState;
-use stelia_credentials::Files;
+use stelia_credentials::{self as credentials, Files};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -42,7 +42,7 @@ pub struct Arguments {
     /// Name of the Node. A report about another node is not published. Default: the name in steliad's report.
     #[arg(long, value_name = "NAME", env = "STELIA_NODE_NAME")]
     node_name: Option<String>,
-    /// File with the address of the API server and the credentials. It is read again when it or a certificate that it names changes.
+    /// File with the address of the API server and the credentials. It is read again when it or a file that it names changes.
     /// Default: the service account of the pod in which the program runs.
     #[arg(long, value_name = "FILE", env = "STELIA_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
@@ -151,7 +151,11 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let (client, files) = match Files::client(arguments.kubeconfig.clone()) {
+    let source = arguments
+        .kubeconfig
+        .clone()
+        .map_or(credentials::Source::Pod, credentials::Source::Kubeconfig);
+    let (client, files) = match Files::client(source) {
         Ok(made) => made,
         // Its text has its causes.
         Err(error) => bail!("the API server's address and credentials: {error}"),

@@ -1,6 +1,6 @@
 //! Where the cgroups of an instance are: in a scope of its own, or in the container's own cgroup.
 
-use stelia_node::cgroup::CgroupPath;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups};
 use stelia_node::containers::container_scope;
 use stelia_settings::{Isolation, TreeHome};
 
@@ -109,6 +109,26 @@ impl Tree {
     /// Whether this is an instance's cgroup for everything except vCPU threads, by its name.
     pub fn is_float(cgroup: &CgroupPath) -> bool {
         [IN_SCOPE[0], IN_PLACE[0]].contains(&cgroup.name())
+    }
+
+    /// What is in the way of these cgroups, before the container is an instance in place: one of them, or what is below its `housekeeping`
+    /// where that is KubeVirt's.
+    ///
+    /// # Errors
+    /// A cgroup that is there cannot be listed.
+    pub fn in_the_way(&self, cgroups: &dyn Cgroups, is_kubevirts: bool) -> Result<Option<CgroupPath>, CgroupError> {
+        for leaf in [&self.float, &self.vcpu]
+            .into_iter()
+            .filter(|leaf| cgroups.exists(leaf))
+        {
+            if !(is_kubevirts && *leaf == self.float) {
+                return Ok(Some(leaf.clone()));
+            }
+            if let Some(name) = cgroups.children(leaf)?.first() {
+                return Ok(Some(leaf.child(name)));
+            }
+        }
+        Ok(None)
     }
 
     /// For everything except vCPU threads; the container's own cgroup where that is the partition.

@@ -100,6 +100,8 @@ impl<R: Rules> Reservations<R> {
         }
         let mut held = super::held(&self.pods, &self.nodes, node);
         held.retain(|held| held.pod != bind.uid);
+        // The rules know now what is held without the pod's own claims.
+        self.changed.insert(node.clone());
         let place = self
             .rules
             .place(node, &held, request)
@@ -145,8 +147,10 @@ impl<R: Rules> Reservations<R> {
 
     /// The API server has bound the pod.
     pub fn bind_succeeded(&mut self, ticket: &Ticket, now: Moment) {
-        if self.is_open(ticket) {
-            self.bind(ticket.pod, &ticket.node, None, None, now);
+        let record = self.pods.get(&ticket.pod);
+        let intent = record.and_then(|record| record.intents.iter().find(|one| one.attempt == ticket.attempt));
+        if let Some(cpus) = intent.map(|intent| intent.cpus.clone()) {
+            self.bind(ticket.pod, &ticket.node, cpus, now);
         }
     }
 

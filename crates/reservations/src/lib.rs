@@ -8,7 +8,7 @@
 //! | what is known of a pod | what it holds |
 //! |---|---|
 //! | a bind of it is under way, or was and its outcome is not known | on the node it would be bound to |
-//! | it is bound, and the node's object does not show it | on its node, also if the object showed it before: a container that restarts comes back |
+//! | it is bound, and the node's object does not show it | on its node, also if the object showed it before: a container that restarts comes back. If it was bound here, it holds what it was promised, whatever its author changes later |
 //! | it is bound, and the object shows it | nothing: the object accounts for it |
 //! | it is gone (ended or deleted), and the object never showed it | on its node for [`SETTLE_TIMEOUT`] more: the node may have admitted it, and say so late |
 //! | it is gone, and the object showed it once | nothing |
@@ -86,8 +86,9 @@ pub trait Rules {
     /// Whether the node's object shows the pod.
     fn object_shows(&self, node: &str, pod: Uid) -> bool;
 
-    /// Whether the pod gets its CPUs when its container starts, which may be long after the bind, and not when kubelet admits the pod.
-    fn cpus_at_container_start(&self, node: &str, request: &Self::Request) -> bool;
+    /// Whether the node's object shows the pod soon after the bind, because kubelet gives it CPUs when it admits the pod. Otherwise the pod gets them
+    /// when its VM registers, which its author may put off for ever.
+    fn is_shown_once_admitted(&self, node: &str, request: &Self::Request) -> bool;
 }
 
 /// What a pod holds on a node whose object does not show it.
@@ -97,6 +98,8 @@ pub struct Held<'a, Q> {
     pub request: &'a Q,
     /// The CPUs that are assigned to it; `None` if the node will choose them.
     pub cpus: Option<&'a CpuSet>,
+    /// Its VM has not registered for [`SILENCE_TIMEOUT`], and may never do so.
+    pub is_late: bool,
 }
 
 /// What is held on all nodes.
@@ -106,8 +109,10 @@ pub struct Reservations<R: Rules> {
     nodes: HashMap<NodeName, NodeRecord>,
     /// Pods with an undecided bind.
     undecided: BTreeSet<Uid>,
-    /// When pods that are gone no longer hold CPUs, and when they are forgotten.
+    /// When pods that are bound should be shown, pods that are gone no longer hold CPUs, and are forgotten.
     timers: BTreeMap<Moment, BTreeSet<Uid>>,
+    /// When nodes without an object are forgotten.
+    deleted_objects: BTreeMap<Moment, BTreeSet<NodeName>>,
     /// Nodes on which what is held may have changed since [`Reservations::update_rules`].
     changed: BTreeSet<NodeName>,
     /// Nodes that may have more room than before.
@@ -154,6 +159,7 @@ impl<R: Rules> Reservations<R> {
             nodes: HashMap::new(),
             undecided: BTreeSet::new(),
             timers: BTreeMap::new(),
+            deleted_objects: BTreeMap::new(),
             changed: BTreeSet::new(),
             roomier: BTreeSet::new(),
             departed: HashMap::new(),
@@ -203,6 +209,12 @@ impl<R: Rules> Reservations<R> {
         intents.chain(bound).collect()
     }
 
+    /// Whether the pod is bound, or may become so.
+    pub fn is_known(&self, pod: Uid) -> bool {
+        let record = self.pods.get(&pod);
+        record.is_some_and(|record| record.bound.is_some() || !record.intents.is_empty())
+    }
+
     /// The node that the pod is bound to.
     pub fn bound_to(&self, pod: Uid) -> Option<NodeName> {
         let bound = self.pods.get(&pod)?.bound.as_ref()?;
@@ -221,7 +233,7 @@ impl<R: Rules> Reservations<R> {
         let counted = pods.filter_map(|uid| {
             let record = self.pods.get(uid)?;
             let is_recent = record.gone.is_some_and(|gone| now <= gone + SILENCE_TIMEOUT);
-            let counts = self.rules.object_shows(node, *uid) || record.holds(node);
+            let counts = self.rules.object_shows(node, record.shown_as.unwrap_or(*uid)) || record.holds(node);
             (is_recent && counts).then(|| (*uid, record.request.clone()))
         });
         counted.collect()
@@ -250,33 +262,6 @@ impl<R: Rules> Reservations<R> {
         let silent = |known: &&NodeRecord| known.usable && known.is_silent(now);
         counts.silent_nodes = self.nodes.values().filter(silent).count();
         counts
-    }
-
-    /// Passes the time: pods that ended before the object showed them stop holding CPUs, and pods long gone are forgotten.
-    pub fn advance(&mut self, now: Moment) {
-        while let Some(entry) = self.timers.first_entry().filter(|entry| *entry.key() <= now) {
-            for pod in entry.remove() {
-                self.expire(pod, now);
-            }
-        }
-    }
-
-    fn expire(&mut self, pod: Uid, now: Moment) {
-        let Some(record) = self.pods.get_mut(&pod) else { return };
-        let Some(gone) = record.gone else { return };
-        let left = record.bound.take().filter(|_| now >= gone + SETTLE_TIMEOUT);
-        if now >= gone + UID_RETENTION
-            && let Some(node) = self.pods.remove(&pod).and_then(|record| record.left)
-            && let Some(pods) = self.departed.get_mut(&node)
-        {
-            pods.remove(&pod);
-            if pods.is_empty() {
-                self.departed.remove(&node);
-            }
-        }
-        if let Some(bound) = left {
-            self.remove_from_node(pod, &bound.node);
-        }
     }
 
     /// Removes the pod from the node, unless another bind of it there is left.
@@ -321,15 +306,12 @@ impl<R: Rules> Reservations<R> {
             let request = record
                 .request
                 .as_ref()
-                .filter(|_| known.usable && record.gone.is_none())?;
-            let bound = record.unseen()?;
-            let since = match self.rules.cpus_at_container_start(node, request) {
-                true => bound.started?,
-                false => bound.since,
-            };
+                .filter(|_| known.usable && record.gone.is_none() && !record.ending)?;
+            // That it was shown once and is no longer is its own affair: its container ended, or restarts.
+            let bound = record.unseen().filter(|bound| !bound.shown_once)?;
             self.rules
-                .gets_own_cpus(node, request)
-                .then(|| since.max(known.object_changed_at) + SILENCE_TIMEOUT)
+                .is_shown_once_admitted(node, request)
+                .then(|| bound.since.max(known.object_changed_at) + SILENCE_TIMEOUT)
         };
         let silent_after = pods().filter_map(due).min();
         if let Some(known) = self.nodes.get_mut(node) {
@@ -353,7 +335,16 @@ fn held<'a, Q>(
     let held = |pod: &Uid| {
         let record = pods.get(pod)?;
         let (pod, request) = (*pod, record.request.as_ref()?);
-        Some(record.claims(node).map(move |cpus| Held { pod, request, cpus }))
+        let is_late = record
+            .unseen()
+            .is_some_and(|bound| bound.is_late && &*bound.node == node);
+        let claims = record.claims(node);
+        Some(claims.map(move |cpus| Held {
+            pod,
+            request,
+            cpus,
+            is_late,
+        }))
     };
     on.iter().filter_map(held).flatten().collect()
 }

@@ -11,6 +11,8 @@ use super::{AttemptId, Moment, NodeName, Uid, Version};
 pub(super) struct PodRecord<Q> {
     /// `namespace/name`; `None` if nothing is promised to the pod any more.
     pub name: Option<Arc<str>>,
+    /// As in [`ObservedPod`](super::ObservedPod).
+    pub shown_as: Option<Uid>,
     /// `None` if only the pod's claim was observed, and not the pod.
     pub request: Option<Q>,
     /// The CPUs that were assigned to it on the node that it is bound to.
@@ -51,10 +53,10 @@ pub(super) struct Intent {
 pub(super) struct Bound {
     pub node: NodeName,
     pub since: Moment,
-    /// Since when the pod's containers run.
-    pub started: Option<Moment>,
     /// Whether the node's object shows the pod.
     pub shown: bool,
+    /// It is to get its CPUs when its VM registers, and did not for so long that it may never do so.
+    pub is_late: bool,
     /// Whether the node's object ever showed the pod.
     pub shown_once: bool,
     /// Whether this program bound the pod, in this process or an earlier one: there was a claim of it on the node.
@@ -96,6 +98,7 @@ impl<Q> Default for PodRecord<Q> {
     fn default() -> Self {
         Self {
             name: None,
+            shown_as: None,
             request: None,
             cpus: None,
             version: 0,
@@ -120,6 +123,12 @@ impl<Q> PodRecord<Q> {
     /// The node that it is bound to, if the node's object does not account for the pod.
     pub(super) fn unseen(&self) -> Option<&Bound> {
         self.bound.as_ref().filter(|bound| !bound.shown)
+    }
+
+    /// Whether this program promised the pod CPUs of the node, which the node's object does not account for.
+    pub(super) fn is_promised(&self, node: &str) -> bool {
+        let bound = self.unseen().filter(|bound| bound.ours && &*bound.node == node);
+        bound.is_some() || self.intents(node).next().is_some()
     }
 
     /// Whether the pod holds CPUs on the node.

@@ -6,21 +6,22 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 
 use super::records::Bound;
-use super::{Moment, NodeName, Reservations, Rules, SETTLE_TIMEOUT, UID_RETENTION, Uid, Version};
+use super::{Moment, NodeName, Reservations, Rules, SETTLE_TIMEOUT, SILENCE_TIMEOUT, UID_RETENTION, Uid, Version};
 
 /// A pod as the API server has it.
 #[derive(Debug, Clone)]
 pub struct ObservedPod<Q> {
     pub uid: Uid,
+    /// The UID by which the node's object shows it, if that is another one: kubelet's of a static pod. kubelet runs no other pod that says so.
+    pub shown_as: Option<Uid>,
     /// `namespace/name`.
     pub name: Arc<str>,
     pub version: Version,
     pub node: Option<NodeName>,
-    pub request: Q,
+    /// `None` if it cannot be read: then what was read before counts.
+    pub request: Option<Q>,
     /// The CPUs in its annotation.
     pub cpus: Option<CpuSet>,
-    /// `status.phase` is Running.
-    pub running: bool,
     /// `metadata.deletionTimestamp` is set.
     pub ending: bool,
 }
@@ -46,7 +47,14 @@ impl<R: Rules> Reservations<R> {
             return;
         }
         record.version = observed.version;
-        record.request = Some(observed.request);
+        // The author may change labels, size and annotations of a pod that is bound, and what was promised to it stays promised.
+        let is_promised = observed.node.as_ref().is_some_and(|node| record.is_promised(node));
+        let is_ours = is_promised || record.bound.as_ref().is_some_and(|bound| bound.ours);
+        record.shown_as = observed.shown_as.filter(|_| !is_ours);
+        record.request = match record.request.take() {
+            Some(promised) if is_promised => Some(promised),
+            before => observed.request.or(before),
+        };
         record.ending = observed.ending;
         record.name = Some(observed.name);
         match (observed.node, &mut record.bound) {
@@ -59,44 +67,42 @@ impl<R: Rules> Reservations<R> {
             }
             (None, Some(_)) => {}
             (Some(node), Some(bound)) if bound.node == node => {
-                bound.started = bound.started.or(observed.running.then_some(now));
-                record.cpus = observed.cpus.or(record.cpus.take());
+                if !bound.ours {
+                    record.cpus = observed.cpus.or(record.cpus.take());
+                }
                 record.name = record.name.take_if(|_| !bound.shown);
                 self.update_node(&node);
             }
             (Some(node), _) => {
-                let started = observed.running.then_some(now);
-                self.bind(uid, &node, observed.cpus, started, now);
+                self.bind(uid, &node, observed.cpus, now);
             }
         }
     }
 
-    /// The pod is bound to the node, by this program or another scheduler: all other bindings of it have failed, or will.
-    pub(super) fn bind(
-        &mut self,
-        pod: Uid,
-        node: &NodeName,
-        cpus: Option<CpuSet>,
-        started: Option<Moment>,
-        now: Moment,
-    ) {
+    /// The pod is bound to the node, by this program or another scheduler: all other bindings of it have failed, or will. `cpus`: those of its
+    /// annotation, which say which of several bindings to the node it was.
+    pub(super) fn bind(&mut self, pod: Uid, node: &NodeName, cpus: Option<CpuSet>, now: Moment) {
         let shown = self.accounts_for(node, pod);
         let Some(record) = self.pods.get_mut(&pod) else { return };
         let before = record.bound.take().map(|bound| bound.node);
         let intents = std::mem::take(&mut record.intents);
-        let ours = intents.iter().find(|intent| intent.node == *node);
+        let to_node = || intents.iter().filter(|intent| intent.node == *node);
+        let ours = to_node().find(|intent| intent.cpus == cpus).or(to_node().next());
         record.cpus = cpus.or(ours.and_then(|intent| intent.cpus.clone()));
         record.bound = Some(Bound {
             node: node.clone(),
             since: now,
-            started,
             shown,
+            is_late: false,
             shown_once: shown,
             ours: ours.is_some(),
             foreign: ours.and_then(|intent| intent.foreign),
         });
         record.name = record.name.take_if(|_| !shown);
         let foreign = ours.is_none();
+        if !shown {
+            self.timers.entry(now + SILENCE_TIMEOUT).or_default().insert(pod);
+        }
         self.undecided.remove(&pod);
         let elsewhere = intents.into_iter().map(|intent| intent.node).chain(before);
         for other in elsewhere.filter(|other| other != node) {
@@ -201,7 +207,8 @@ impl<R: Rules> Reservations<R> {
                 continue;
             };
             if bound.shown && !shown {
-                bound.since = now;
+                (bound.since, bound.is_late) = (now, false);
+                self.timers.entry(now + SILENCE_TIMEOUT).or_default().insert(pod);
             }
             bound.shown = shown;
             bound.shown_once |= shown;
@@ -231,6 +238,8 @@ impl<R: Rules> Reservations<R> {
                 (bound.shown, bound.since) = (false, now);
             }
         }
+        let forgotten = self.deleted_objects.entry(now + UID_RETENTION).or_default();
+        forgotten.insert(node.clone());
         self.update_node(node);
     }
 
@@ -243,10 +252,12 @@ impl<R: Rules> Reservations<R> {
 
     /// Whether the node's object accounts for the pod: it shows the pod, or the pod gets no CPUs of its own.
     pub(super) fn accounts_for(&self, node: &str, pod: Uid) -> bool {
-        let request = self.pods.get(&pod).and_then(|record| record.request.as_ref());
+        let record = self.pods.get(&pod);
+        let request = record.and_then(|record| record.request.as_ref());
+        let shown_as = record.and_then(|record| record.shown_as).unwrap_or(pod);
         let usable = self.nodes.get(node).is_some_and(|known| known.usable);
         let gets_own_cpus = || request.is_none_or(|request| self.rules.gets_own_cpus(node, request));
-        usable && (!gets_own_cpus() || self.rules.object_shows(node, pod))
+        usable && (!gets_own_cpus() || self.rules.object_shows(node, shown_as))
     }
 
     /// Derives the flags of all nodes that the pod is on, because what is known of the pod changed.

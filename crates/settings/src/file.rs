@@ -245,15 +245,18 @@ pub fn files(root: &Path) -> Files {
         paths.sort();
         for path in paths {
             let Some(name) = path.file_name() else { continue };
-            match path.extension().is_some_and(|extension| extension == DROP_IN) {
-                true => {
+            match unfit(&path) {
+                None => {
                     if let Some(replaced) = drop_ins.insert(name.to_owned(), path.clone()) {
                         ignored.push((replaced, format!("{} replaces it", path.display())));
                     }
                 }
-                false => ignored.push((path, format!("its name does not end in .{DROP_IN}"))),
+                Some(why) => ignored.push((path, why)),
             }
         }
+    }
+    if let Some(why) = dangling(&main) {
+        ignored.push((main.clone(), why));
     }
     // One that cannot be looked at is an error of reading it.
     let is_there = main.try_exists().unwrap_or(true);
@@ -262,6 +265,25 @@ pub fn files(root: &Path) -> Files {
         read: read.collect(),
         ignored,
     }
+}
+
+/// Why a file of a folder of drop-ins is not read. Editors keep their locks and swap files there, with a dot before the name.
+fn unfit(path: &Path) -> Option<String> {
+    if path.extension().is_none_or(|extension| extension != DROP_IN) {
+        return Some(format!("its name does not end in .{DROP_IN}"));
+    }
+    let name = path.file_name()?.to_string_lossy();
+    match name.starts_with('.') {
+        true => Some("its name begins with a dot".to_owned()),
+        false => dangling(path),
+    }
+}
+
+/// That a path is a link and there is no file where it leads.
+fn dangling(path: &Path) -> Option<String> {
+    let target = fs::read_link(path).ok()?;
+    let is_there = path.try_exists().unwrap_or(true);
+    (!is_there).then(|| format!("the link leads nowhere: there is no {}", target.display()))
 }
 
 /// Read and check the configuration below `root` (`/`). Files that do not exist are left out.

@@ -15,7 +15,7 @@ use crate::device_plugin::{VMS, device_nodes};
 use crate::key::{Key, choice, key};
 use crate::ledger::{size, size_text};
 use crate::{
-    AdoptRule, DevicePluginSettings, FloatPolicy, IrqSteering, LatencyLevel, LedgerSettings, Partition,
+    AdoptRule, DevicePluginSettings, FloatPolicy, IrqSteering, Isolation, LatencyLevel, LedgerSettings, Partition,
     PlacementPolicy, Publish, QuietSettings, Sample, TreeChoice, VfioIrqs,
 };
 
@@ -53,6 +53,8 @@ pub struct Policies {
     pub float: FloatPolicy,
     /// Where the cgroups of instances are made that are registered from now on.
     pub tree: TreeChoice,
+    /// What a pod may ask for that registers itself. A rule adopts as it says.
+    pub isolation_allowed: Isolation,
     /// An instance floats on the whole shared pool if its NUMA nodes have fewer shared CPUs than this.
     pub float_min_cpus: usize,
     /// `cpu.max` of every float, as the kernel takes and prints it: an audit compares the texts.
@@ -88,6 +90,7 @@ impl Default for Policies {
             partition: None,
             float: FloatPolicy::Pod,
             tree: TreeChoice::Slice,
+            isolation_allowed: Isolation::Vcpus,
             float_min_cpus: 2,
             float_cpu_max: "max".into(),
             allocator: AllocatorPolicies::default(),
@@ -97,7 +100,7 @@ impl Default for Policies {
 }
 
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key<Settings>; 32] = [
+pub(crate) const KEYS: [Key<Settings>; 33] = [
     key!(
         "kubelet-root",
         ["auto", "an absolute path"],
@@ -153,6 +156,7 @@ pub(crate) const KEYS: [Key<Settings>; 32] = [
         |partition| partition.map_or("auto", Partition::name).into()
     ),
     choice!("tree", TreeChoice, policies.tree),
+    choice!("isolation-allowed", Isolation, policies.isolation_allowed),
     choice!("cpu-source", CpuSource, policies.allocator.source),
     key!(
         "reserved-cpus",

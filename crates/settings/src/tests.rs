@@ -423,3 +423,30 @@ fn files_that_are_not_read_are_named_with_the_reason() {
         [replaced, (other, "its name does not end in .toml".to_owned())]
     );
 }
+
+#[test]
+fn hidden_files_and_links_that_lead_nowhere_are_ignored() {
+    let dir = tree(&[
+        ("etc/stelia/steliad.toml.d/10.toml", "audit-interval-s = 5"),
+        ("etc/stelia/steliad.toml.d/.50-x.toml", "zzz"),
+        ("usr/lib/stelia/steliad.toml.d/20.toml", "audit-interval-s = 6"),
+    ]);
+    let folder = dir.path().join("etc/stelia/steliad.toml.d");
+    let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, folder.join(name)).unwrap();
+    link("me@host.1234:1700000000", ".#10.toml");
+    link("/nowhere/20.toml", "20.toml");
+    link("/nowhere/steliad.toml", "../steliad.toml");
+    let loaded = load(dir.path()).unwrap();
+    assert_eq!(loaded.settings.audit_interval, Duration::from_secs(6));
+    let found = files(dir.path());
+    let names = |paths: Vec<&std::path::PathBuf>| -> Vec<String> {
+        let name = |path: &&std::path::PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        paths.iter().map(name).collect()
+    };
+    assert_eq!(names(found.read.iter().collect()), ["10.toml", "20.toml"]);
+    let ignored = names(found.ignored.iter().map(|(path, _)| path).collect());
+    assert_eq!(ignored, [".#10.toml", ".50-x.toml", "20.toml", "steliad.toml"]);
+    let reasons: Vec<&str> = found.ignored.iter().map(|(_, why)| why.as_str()).collect();
+    assert_eq!(reasons[1], "its name begins with a dot");
+    assert_eq!(reasons[2], "the link leads nowhere: there is no /nowhere/20.toml");
+}

@@ -49,6 +49,10 @@ impl Cgroups for WithFailpoint<dyn Cgroups> {
         self.0.children(cgroup)
     }
 
+    fn some_children(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<String>, CgroupError> {
+        self.0.some_children(cgroup, most)
+    }
+
     fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
         self.0.read(cgroup, file)
     }
@@ -64,6 +68,10 @@ impl Cgroups for WithFailpoint<dyn Cgroups> {
 
     fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
         self.change(format!("remove {cgroup}")).remove(cgroup)
+    }
+
+    fn owner(&self, cgroup: &CgroupPath) -> Result<u32, CgroupError> {
+        self.0.owner(cgroup)
     }
 
     fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {

@@ -59,7 +59,7 @@ async fn play(
         kubelet_root: directory.join("kubelet"),
         ..settings
     };
-    let (engine, handle) = Engine::new(model.system(), settings).context("start inotify")?;
+    let (engine, handle) = Engine::new(model.system(), settings).context("make the engine")?;
     let cancel = CancellationToken::new();
     let running = tokio::spawn(engine.run(cancel.clone(), Duration::from_secs(3600), || {}));
     handle.reconcile().await?;

@@ -16,7 +16,7 @@ use clap_complete::engine::ArgValueCandidates;
 
 use crate::cli::remote::Host;
 use crate::explain_and_check::ledger::LedgerOptions;
-use crate::explain_and_check::verify::Required;
+use crate::explain_and_check::verify::Demands;
 use crate::integration::node_topology::TopologyOptions;
 use crate::plan::evaluate::EvaluateOptions;
 use crate::plan::plan::PlanOptions;
@@ -29,8 +29,8 @@ steliactl(1) explains every column and event.
 
 VM is the namespace/name of the VM's pod as `list` prints it, the pod's name,
 the name of a KubeVirt VM, the pod's UID, or the beginning of the UID, and must
-be unambiguous. PATTERN is any of these, the beginning of a name, or a pattern
-with *, ? or [a-z], and selects every VM that fits.
+be unambiguous. PATTERN is any of these, or a pattern with *, ? or [a-z], which
+selects every VM that fits. The beginning of a name is not a name.
 
 Exit codes:
   0    success; also when a signal or the end of the reader ends monitor, top,
@@ -38,7 +38,8 @@ Exit codes:
   1    the daemon refuses, fails or cannot be reached; a file of kubelet's is
        refused; or a check of the command fails:
        doctor: a check fails
-       verify: a promise does not hold, or a VM has less than is required
+       verify: a promise does not hold, a VM has waited for its vCPUs for more
+       than a minute, or has less than is required
        quiet: a device interrupt fires on VMs' CPUs, a kernel thread could not
        be moved off them, or this is unknown
        ledger verify: the ring was changed, or nothing that was given vouches
@@ -259,14 +260,15 @@ pub(crate) enum Command {
     },
     /// Check that every promise holds; print violations and cures
     ///
-    /// Counts the VMs by state and compares every promise of these states with the kernel. Changes nothing. Also prints VMs that
-    /// have more than a tenth of their memory, and more than 64 MiB, on other NUMA nodes than their CPUs.
+    /// Counts the VMs by state and compares every promise of these states with the kernel. Changes nothing. A VM that has waited for its
+    /// vCPUs for more than a minute is a failure, and so is an account of the ledger's last 24 hours above the promised 0. Also prints VMs
+    /// that have more than a tenth of their memory, and more than 64 MiB, on other NUMA nodes than their CPUs. What may pass by itself
+    /// is read three times within about 2 s, and counts only if it stays.
     Verify {
         #[command(flatten)]
         selection: Selection,
-        /// Also fail if the state of a VM is less than this
-        #[arg(long, value_name = "STATE")]
-        require: Option<Required>,
+        #[command(flatten)]
+        demands: Demands,
     },
     /// Show interrupts and kernel threads that disturb VMs' CPUs
     ///

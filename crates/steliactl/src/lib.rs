@@ -161,8 +161,8 @@ async fn run(
         Command::Report { seconds } => {
             output_options.print(&report::gather(client().await, roots, root, *seconds).await)
         }
-        Command::Verify { selection, require } => {
-            output_options.print(&verify::gather(&client().await?, selection, *require).await?)
+        Command::Verify { selection, demands } => {
+            output_options.print(&verify::gather(&client().await?, selection, *demands).await?)
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Quiet(selection) => output_options.print(&quiet::gather(&client().await?, roots, selection).await?),

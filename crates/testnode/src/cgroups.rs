@@ -57,7 +57,7 @@ impl State {
         let root = *cgroup == CgroupPath::root();
         let old = self.kernel == Kernel::V6_1;
         let present = match file {
-            File::Procs | File::Threads | File::SubtreeControl => true,
+            File::Procs | File::Threads | File::SubtreeControl | File::Stat => true,
             File::Type | File::Events | File::Freeze => !root,
             File::CpusEffective => self.has_controller(cgroup, CPUSET),
             File::CpusIsolated => root && !old,
@@ -100,6 +100,10 @@ impl State {
                 names.join(" ")
             }
             File::Events => self.events(cgroup),
+            File::Stat => format!(
+                "nr_descendants {}\nnr_dying_descendants 0",
+                self.subtree(cgroup).len() - 1
+            ),
             File::Freeze => u8::from(group.freeze).to_string(),
             File::Cpus => cpuset.cpus.to_string(),
             File::CpusEffective => self.effective(cgroup).to_string(),
@@ -189,6 +193,7 @@ impl State {
             | File::HugetlbNumaStat(_)
             | File::CpuStat
             | File::Events
+            | File::Stat
             | File::CpusEffective
             | File::CpusExclusiveEffective
             | File::CpusIsolated => Err(Errno::EINVAL),
@@ -203,9 +208,13 @@ impl Cgroups for Model {
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
+        self.some_children(cgroup, usize::MAX)
+    }
+
+    fn some_children(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<String>, CgroupError> {
         let list = || {
             let state = self.ask(Call::Read, || format!("list {cgroup}"));
-            Ok(state.group(cgroup)?.children.iter().cloned().collect())
+            Ok(state.group(cgroup)?.children.iter().take(most).cloned().collect())
         };
         list().map_err(|cause| failed(format!("list {cgroup}"))(cause))
     }
@@ -239,6 +248,12 @@ impl Cgroups for Model {
         let what = || format!("remove {cgroup}");
         self.change(Call::Write, what, |state| state.remove(cgroup))
             .map_err(|cause| failed(what())(cause))
+    }
+
+    fn owner(&self, cgroup: &CgroupPath) -> Result<u32, CgroupError> {
+        let what = || format!("look at {cgroup}");
+        let owner = self.ask(Call::Read, what).group(cgroup).map(|group| group.owner);
+        owner.map_err(|cause| failed(what())(cause))
     }
 
     fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {

@@ -163,6 +163,10 @@ impl Model {
         self.lock().cpus.clone()
     }
 
+    pub fn memory_nodes(&self) -> CpuSet {
+        self.lock().memory_nodes.clone()
+    }
+
     /// The directory that stands for `/sys`.
     pub fn system_files(&self) -> std::path::PathBuf {
         self.lock().directory.join("sys")
@@ -221,7 +225,8 @@ impl Model {
         self.configure(pod, &config)
     }
 
-    fn configure(&self, pod: &Pod, config: &str) -> io::Result<()> {
+    /// Writes the runtime's configuration of a container.
+    pub fn configure(&self, pod: &Pod, config: &str) -> io::Result<()> {
         let Some(container) = ContainerCgroup::parse(pod.origin.as_str()) else {
             return Ok(());
         };

@@ -28,6 +28,8 @@ pub(super) struct Group {
     /// `cgroup.freeze`
     pub freeze: bool,
     pub attributes: BTreeMap<String, String>,
+    /// The user who owns the directory.
+    pub owner: u32,
     pub cpuset: Cpuset,
     /// `memory.*`, `pids.max`, `cpu.*`, `io.*`, `hugetlb.*` as they are read, where they are not the default; only
     /// `pids.max` is enforced.
@@ -69,10 +71,19 @@ impl State {
         if self.groups.contains_key(path) {
             return Ok(());
         }
-        let parent = self.group_mut(&up(path).ok_or(Errno::EEXIST)?)?;
-        if parent.stored.get(&File::MaxDescendants).is_some_and(|most| most == "0") {
+        let above = up(path).ok_or(Errno::EEXIST)?;
+        // `cgroup_check_hierarchy_limits`
+        let closed = |level: &CgroupPath| {
+            let most = self
+                .groups
+                .get(level)
+                .and_then(|group| group.stored.get(&File::MaxDescendants));
+            most.is_some_and(|most| most == "0")
+        };
+        if std::iter::successors(Some(above.clone()), up).any(|level| closed(&level)) {
             return Err(Errno::EAGAIN);
         }
+        let parent = self.group_mut(&above)?;
         parent.children.insert(path.name().to_owned());
         self.groups.insert(path.clone(), Group::default());
         self.may_be_empty(path);

@@ -35,16 +35,16 @@ pub(super) fn connections(descriptors: u64) -> usize {
 
 /// A token bucket that may owe. Time and rate are passed in.
 #[derive(Debug)]
-struct Bucket {
+pub(in crate::dbus) struct Bucket {
     tokens: f64,
     filled: Instant,
 }
 
 /// Tokens a second, and how many a bucket holds.
 #[derive(Debug, Clone, Copy)]
-struct Rate {
-    a_second: f64,
-    burst: f64,
+pub(in crate::dbus) struct Rate {
+    pub(in crate::dbus) a_second: f64,
+    pub(in crate::dbus) burst: f64,
 }
 
 const OF_A_POD: Rate = Rate {
@@ -70,7 +70,7 @@ impl Rate {
 }
 
 impl Bucket {
-    fn full(rate: Rate, now: Instant) -> Self {
+    pub(in crate::dbus) fn full(rate: Rate, now: Instant) -> Self {
         Self {
             tokens: rate.burst,
             filled: now,
@@ -83,13 +83,18 @@ impl Bucket {
         self.filled = self.filled.max(now);
     }
 
-    fn spend(&mut self, cost: u32, rate: Rate, now: Instant) {
+    pub(in crate::dbus) fn spend(&mut self, cost: u32, rate: Rate, now: Instant) {
         self.refill(rate, now);
         self.tokens -= f64::from(cost);
     }
 
+    pub(in crate::dbus) fn is_full(&mut self, rate: Rate, now: Instant) -> bool {
+        self.refill(rate, now);
+        self.tokens >= rate.burst
+    }
+
     /// How long until nothing is owed.
-    fn wait(&mut self, rate: Rate, now: Instant) -> Duration {
+    pub(in crate::dbus) fn wait(&mut self, rate: Rate, now: Instant) -> Duration {
         self.refill(rate, now);
         Duration::from_secs_f64((-self.tokens / rate.a_second).max(0.0))
     }

@@ -8,10 +8,10 @@
 mod calls;
 mod cut_off_log;
 mod greeting;
-mod limits;
+pub(super) mod limits;
 mod peer_connection;
 pub(crate) mod stream;
-mod transport;
+pub(super) mod transport;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

@@ -222,6 +222,12 @@ fn handshake(seen: &mut usize, line: &mut Vec<u8>, byte: u8) -> Result<bool, Gat
 
 /// Bytes that follow the 16 of the fixed header: the fields, padded to 8, and the body.
 pub(super) fn rest_of_header(buffer: &[u8; 16]) -> u64 {
+    let (fields, body) = lengths(buffer);
+    fields + body
+}
+
+/// How many bytes follow the 16 of the fixed header: those of the fields, padded to 8, and those of the body.
+pub(in crate::dbus) fn lengths(buffer: &[u8; 16]) -> (u64, u64) {
     let number = |at: usize| {
         let bytes = [buffer[at], buffer[at + 1], buffer[at + 2], buffer[at + 3]];
         u64::from(if buffer[0] == b'B' {
@@ -230,8 +236,7 @@ pub(super) fn rest_of_header(buffer: &[u8; 16]) -> u64 {
             u32::from_le_bytes(bytes)
         })
     };
-    let (body, fields) = (number(4), number(12));
-    fields.next_multiple_of(8) + body
+    (number(12).next_multiple_of(8), number(4))
 }
 
 /// The same of a message that may come in.

@@ -113,7 +113,7 @@ impl Socket for GatedSocket {
 }
 
 /// zbus asks the half it happens to hold, so both must answer.
-fn credentials(stream: &UnixStream) -> io::Result<ConnectionCredentials> {
+pub(in crate::dbus) fn credentials(stream: &UnixStream) -> io::Result<ConnectionCredentials> {
     let peer = stream.peer_cred()?;
     let mut credentials = ConnectionCredentials::default().set_unix_user_id(peer.uid());
     if let Some(pid) = peer.pid().and_then(|pid| u32::try_from(pid).ok()) {
@@ -122,9 +122,13 @@ fn credentials(stream: &UnixStream) -> io::Result<ConnectionCredentials> {
     Ok(credentials)
 }
 
-fn receive(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+/// Receive bytes, and as many descriptors as there is space for.
+pub(in crate::dbus) fn receive(
+    stream: &UnixStream,
+    buffer: &mut [u8],
+    space: &mut [MaybeUninit<u8>],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut ancillary = RecvAncillaryBuffer::new(space);
     let received = rustix::net::recvmsg(
         stream,
         &mut [IoSliceMut::new(buffer)],
@@ -141,6 +145,27 @@ fn receive(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<Own
         return Err(cut(GateError::TooManyFds));
     }
     Ok((received.bytes, fds))
+}
+
+/// Send bytes when the stream takes some, with at most [`MAX_FDS`] descriptors.
+pub(in crate::dbus) async fn send(stream: &UnixStream, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let write = || {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "too many descriptors to send",
+            ));
+        }
+        Ok(rustix::net::sendmsg(
+            stream,
+            &[IoSlice::new(buffer)],
+            &mut ancillary,
+            SendFlags::NOSIGNAL,
+        )?)
+    };
+    stream.async_io(Interest::WRITABLE, write).await
 }
 
 fn cut(error: GateError) -> io::Error {
@@ -203,7 +228,10 @@ impl Reader {
             () = self.connection.left() => return Ok((0, Vec::new())),
         }
         let stream = &self.connection.stream;
-        let read = stream.async_io(Interest::READABLE, || receive(stream, buffer));
+        let read = stream.async_io(Interest::READABLE, || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            receive(stream, buffer, &mut space)
+        });
         let (length, fds) = match self.began {
             None => tokio::select! {
                 biased;
@@ -237,23 +265,7 @@ impl Writer {
 
     async fn send(&mut self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
         let stream = &self.connection.stream;
-        let write = stream.async_io(Interest::WRITABLE, || {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "too many descriptors to send",
-                ));
-            }
-            Ok(rustix::net::sendmsg(
-                stream,
-                &[IoSlice::new(buffer)],
-                &mut ancillary,
-                SendFlags::NOSIGNAL,
-            )?)
-        });
-        let sent = match tokio::time::timeout(WRITE_TIMEOUT, write).await {
+        let sent = match tokio::time::timeout(WRITE_TIMEOUT, send(stream, buffer, fds)).await {
             Ok(result) => result,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")),
         };

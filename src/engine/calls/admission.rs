@@ -4,16 +4,21 @@ use std::time::Instant;
 
 use stelia_allocator::{CpuSource, Host};
 use stelia_api::{Error, ErrorKind};
-use stelia_decide::admission::{CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, choose_home};
+use stelia_cpus::CpuSet;
+use stelia_decide::admission::{
+    CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, choose_home, refuse_partition,
+};
 use stelia_decide::limits_of_scope;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::clock::now_us;
+use stelia_node::containers::partition_kind;
 use stelia_node::oci::coping;
 use stelia_record::{Phase, Record};
 
 use super::no_instance;
 use crate::engine::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
+use crate::engine::read_cgroups::leftovers;
 use crate::engine::read_limits::effective_limits;
 use crate::engine::state::State;
 use crate::journal::{self, Pod, about};
@@ -56,9 +61,17 @@ impl State {
             true => Some((&mut self.devices, self.picture.kubelet.path())),
             false => None,
         };
-        let candidate = container::candidate(&self.system, request, origin, name.clone(), devices).map_err(own)?;
-        self.recent_looks
-            .add(&name.pod, candidate.processes.len(), Instant::now());
+        let mut read = 0;
+        let candidate = container::candidate(&self.system, request, origin, name.clone(), devices, &mut read);
+        self.recent_looks.add(&name.pod, read, Instant::now());
+        let mut candidate = candidate.map_err(own)?;
+        let partition = partition_kind(&*self.system.cgroups, &candidate.origin);
+        refuse_partition(partition.map_err(|error| own(error.into()))?).map_err(own)?;
+        if chooses && !candidate.cpus.is_empty() {
+            // The lists may have changed since the snapshot.
+            let leftover = leftovers(&*self.system.cgroups, &self.picture.snapshot)?;
+            candidate.left_behind = candidate.cpus.is_subset(&leftover);
+        }
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
         let policies = &self.settings.policies;
         allow(&claim.quiet, &self.settings.quiet)?;
@@ -156,9 +169,9 @@ impl State {
             return Err(ErrorKind::InstanceExists.because(text));
         }
         // CPUs that kubelet gave may have changed by a resize: then its file counts, not what the scheduler chose.
-        let host = Host::new(&self.picture.snapshot.topology);
+        let nodes_of = |cpus: &CpuSet| Host::new(&self.picture.snapshot.topology).nodes_of(cpus);
         let schedule = &claim.request.schedule;
-        let contradicts = allocation.and_then(|_| schedule.contradicts(&host, &known.record.entry));
+        let contradicts = allocation.and_then(|_| schedule.contradicts(&known.record.entry, nodes_of));
         if let Some(text) = contradicts {
             return Err(ErrorKind::CpusetMismatch.because(text).lasting());
         }

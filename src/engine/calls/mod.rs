@@ -308,6 +308,12 @@ impl State {
         }
     }
 
+    /// Try every waiting registration again: an instance gave up CPUs.
+    pub(super) fn retry_all(&mut self) {
+        let pods: Vec<PodUid> = self.calls.registrations.keys().cloned().collect();
+        pods.iter().for_each(|pod| self.retry_pod(pod));
+    }
+
     /// Try the waiting registrations of this pod again.
     pub(super) fn retry_pod(&mut self, pod: &PodUid) {
         for Postponed { asker, call, .. } in self.calls.registrations.remove(pod).into_iter().flatten() {

@@ -79,7 +79,7 @@ impl Node {
 #[tokio::test]
 async fn nothing_of_the_container_is_moved_and_its_file_stays_whole() {
     for runtime in [Runtime::Runc, Runtime::Crun] {
-        let mut node = Node::new();
+        let mut node = Node::new().allowing_containers().await;
         let pod = node.pod_by(runtime, 1, "2-3");
         let before = node.model.tasks();
         node.register_container(&pod).await.unwrap();
@@ -124,7 +124,7 @@ async fn nothing_of_the_container_is_moved_and_its_file_stays_whole() {
 
 #[tokio::test]
 async fn a_container_costs_at_most_half_the_changes_of_a_vm_in_place() {
-    let mut node = Node::in_place().await;
+    let mut node = Node::in_place().await.allowing_containers().await;
     let vm = node.pod(1, "2-3");
     let qemu = node.model.add_qemu(vm.init, 2).unwrap();
     // The record is written in both cases: what is compared are the changes of the kernel's state.
@@ -153,7 +153,7 @@ async fn a_container_costs_at_most_half_the_changes_of_a_vm_in_place() {
 
 #[tokio::test]
 async fn the_partition_follows_kubelets_entry() {
-    let mut node = Node::new();
+    let mut node = Node::new().allowing_containers().await;
     let pod = node.whole(1, "2-3").await;
     for list in ["4-5", "2-5", "2-3"] {
         node.resize(&pod, list).await;
@@ -170,7 +170,7 @@ async fn the_partition_follows_kubelets_entry() {
 
 #[tokio::test]
 async fn cpus_that_kubelet_gives_to_another_pod_are_left_before_that_has_them() {
-    let mut node = Node::new();
+    let mut node = Node::new().allowing_containers().await;
     let pod = node.whole(1, "2-3").await;
     // kubelet has forgotten the first pod, whose container runs on.
     node.checkpoint.release(&pod.uid).unwrap();
@@ -197,7 +197,7 @@ async fn cpus_that_kubelet_gives_to_another_pod_are_left_before_that_has_them() 
 
 #[tokio::test]
 async fn a_partition_that_somebody_undoes_is_made_again_and_that_is_drift() {
-    let mut node = Node::new();
+    let mut node = Node::new().allowing_containers().await;
     let pod = node.whole(1, "2-3").await;
     node.model.meddle(&own(&pod), File::Partition, "member").unwrap();
     node.reconcile().await;
@@ -215,7 +215,7 @@ async fn a_partition_that_somebody_undoes_is_made_again_and_that_is_drift() {
 #[tokio::test]
 async fn a_container_that_ends_leaves_nothing_on_the_levels_above() {
     for without_daemon in [false, true] {
-        let mut node = Node::new();
+        let mut node = Node::new().allowing_containers().await;
         let first = node.whole(1, "2-3").await;
         let second = node.whole(2, "4-5").await;
         // The pod lives on.
@@ -243,7 +243,7 @@ fn a_registration_and_a_deregistration_cut_off_anywhere_can_be_asked_for_again()
     let cut = |changes| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.unwrap().block_on(async {
-            let mut node = Node::new();
+            let mut node = Node::new().allowing_containers().await;
             let pod = node.pod(1, "2-3");
             let (request, handle) = (node.container_request(&pod), node.handle.clone());
             let call = async move {
@@ -267,7 +267,7 @@ fn a_registration_and_a_deregistration_cut_off_anywhere_can_be_asked_for_again()
 
 #[tokio::test]
 async fn the_vcpus_of_a_vm_in_such_a_container_are_pinned_where_they_are_and_let_go_of() {
-    let mut node = Node::new();
+    let mut node = Node::new().allowing_containers().await;
     let pod = node.whole(1, "2-3").await;
     let qemu = node.model.add_qemu(pod.init, 2).unwrap();
     node.attach(&pod, &qemu).await.unwrap();
@@ -286,7 +286,7 @@ async fn the_vcpus_of_a_vm_in_such_a_container_are_pinned_where_they_are_and_let
 
 #[tokio::test]
 async fn what_cannot_be_a_partition_is_refused_by_name() {
-    let mut node = Node::new();
+    let mut node = Node::new().allowing_containers().await;
     let pod = node.whole(1, "2-3").await;
     // With vCPUs of its own: another promise.
     let refused = node.register(&pod).await.unwrap_err();
@@ -378,7 +378,7 @@ async fn a_vm_of_kubevirt_keeps_its_file_and_its_pins_with_and_without_isolate_e
 
 #[tokio::test]
 async fn a_contained_container_keeps_its_protection_while_kubelets_file_cannot_be_used() {
-    let mut node = Node::new();
+    let mut node = Node::new().allowing_containers().await;
     node.settings.policies.partition = Some(Partition::Member);
     node.restart().await;
     let pod = node.whole(1, "2-3").await;
@@ -396,7 +396,7 @@ async fn a_contained_container_keeps_its_protection_while_kubelets_file_cannot_b
 /// Where steliad chooses the CPUs, pods' slices are kept off those of contained instances.
 #[tokio::test]
 async fn a_contained_container_of_kubelets_is_not_kept_off_its_own_cpus() {
-    let mut node = Node::new();
+    let mut node = Node::new().allowing_containers().await;
     node.settings.policies.partition = Some(Partition::Member);
     node.settings.policies.allocator.source = CpuSource::Steliad;
     node.restart().await;
@@ -413,7 +413,7 @@ async fn a_contained_container_of_kubelets_is_not_kept_off_its_own_cpus() {
 
 #[tokio::test]
 async fn without_a_daemon_the_partition_is_given_back() {
-    let mut node = Node::new();
+    let mut node = Node::new().allowing_containers().await;
     let pod = node.whole(1, "2-3").await;
     node.stop().await;
     crate::engine::in_place::release(&*node.model.system().cgroups).unwrap();
@@ -446,7 +446,7 @@ async fn a_pod_that_deregisters_its_container_again_and_again_is_adopted_at_its_
 /// The node on which steliad chooses the CPUs: nobody writes them into the container's `cpuset.cpus`.
 #[tokio::test]
 async fn the_allocators_cpus_are_those_of_the_partition_alone() {
-    let mut node = allocator::node().await;
+    let mut node = allocator::node().await.allowing_containers().await;
     let vm = node.registered(1, 2, Qos::Lse).await;
     let qemu = node.model.add_qemu(vm.init, 2).unwrap();
     node.attach(&vm, &qemu).await.unwrap();
@@ -474,7 +474,7 @@ async fn the_allocators_cpus_are_those_of_the_partition_alone() {
 
 #[tokio::test]
 async fn the_allocator_gives_a_container_cpus_of_class_lse_in_a_partition_or_none() {
-    let mut node = allocator::node().await;
+    let mut node = allocator::node().await.allowing_containers().await;
     let pod = node.limited(1, 2);
     for qos in [Qos::Lsr, Qos::Ls, Qos::Be] {
         let mut request = node.container_request(&pod);
@@ -495,7 +495,7 @@ async fn the_allocator_gives_a_container_cpus_of_class_lse_in_a_partition_or_non
 
 #[tokio::test]
 async fn a_rule_adopts_containers_that_the_allocator_gives_cpus_at_the_next_audit() {
-    let mut node = allocator::node().await;
+    let mut node = allocator::node().await.allowing_containers().await;
     node.settings.policies.adopt = vec![of_containers()];
     node.handle.reload(node.settings.clone()).await.unwrap();
     node.adopt();

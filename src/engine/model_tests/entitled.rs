@@ -332,3 +332,20 @@ async fn a_vm_that_has_as_many_cpus_as_vcpus_again_has_an_isolated_partition_aga
     node.assert_on(&pod, &qemu, "3-4");
     node.check().await;
 }
+
+#[tokio::test]
+async fn a_pod_that_is_given_what_a_vm_has_still_to_give_up_registers_as_soon_as_it_has() {
+    let mut node = Node::new();
+    let (pod, _) = node.shrunk().await;
+    assert_eq!(node.pending(&pod), Some((4, 2)));
+    node.checkpoint.admit(&uid(WEB), "vm", &cpus("4-5")).unwrap();
+    let other = node.model.add_pod(&uid(WEB), &cpus("4-5"), &Limits::default()).unwrap();
+    // It is not tried again because its time is nearly over.
+    let request = RegisterRequest {
+        timeout: Duration::from_secs(3600),
+        ..node.request(&other)
+    };
+    let registered = tokio::time::timeout(Duration::from_secs(60), node.handle.register(request));
+    registered.await.unwrap().unwrap();
+    node.check().await;
+}

@@ -143,6 +143,23 @@ async fn a_resize_in_place_moves_the_partition_and_the_lists_above() {
     node.check().await;
 }
 
+/// The runtime writes the smaller list soon, which the partition must be within.
+#[tokio::test]
+async fn a_vm_in_place_leaves_cpus_at_once_whatever_its_guest_has() {
+    let mut node = Node::in_place().await;
+    node.waits_for_vcpus().await;
+    let (pod, _) = node.vm_by(Runtime::Runc, 1, "2-3").await;
+    node.checkpoint.release(&pod.uid).unwrap();
+    node.checkpoint.admit(&pod.uid, "vm", &cpus("2")).unwrap();
+    node.reconcile().await;
+    node.quiet().await;
+    let view = node.handle.view();
+    assert_eq!(view.instances[&pod.uid].pending_resize, None);
+    assert_eq!(view.instances[&pod.uid].exclusive, cpus("2"));
+    node.model.meddle(&pod.origin, File::Cpus, "2").unwrap();
+    node.check().await;
+}
+
 #[tokio::test]
 async fn scopes_and_instances_in_place_live_side_by_side() {
     let mut node = Node::new();

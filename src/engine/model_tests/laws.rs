@@ -405,7 +405,7 @@ fn cases() -> u32 {
 
 /// The laws hold after each of these events.
 async fn the_laws_hold(ours: bool, older: bool, events: &[Event]) {
-    let mut node = Node::new();
+    let mut node = Node::new().allowing_containers().await;
     if older {
         node.model.set_kernel("6.12.0");
         node.restart().await;

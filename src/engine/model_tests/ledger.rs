@@ -27,6 +27,9 @@ use crate::ledger::{
     Tracer,
 };
 
+/// The host is up for longer than the one that the tests run on, so VMs have settled.
+const LONG_UP_US: u64 = 1_000_000_000_000_000;
+
 /// What the kernel counts, and what the disk does.
 #[derive(Default)]
 struct Host {
@@ -143,7 +146,7 @@ impl CounterReader for Fake {
         };
         Ok(CounterSample {
             at_us: 1_793_000_000_000_000 + clock,
-            up_us: 5_000_000 + clock,
+            up_us: LONG_UP_US + clock,
             seats: seats.iter().map(|seat| (seat.clone(), counters.clone())).collect(),
             ..CounterSample::default()
         })
@@ -154,7 +157,7 @@ impl CounterReader for Fake {
         if self.host.settles.load(Ordering::SeqCst) {
             return (stelia_node::clock::now_us(), 5_000_000 + clock);
         }
-        (1_793_000_000_000_000 + clock, 5_000_000 + clock)
+        (1_793_000_000_000_000 + clock, LONG_UP_US + clock)
     }
 
     fn devices(&self, _: &CgroupPath) -> BTreeSet<String> {

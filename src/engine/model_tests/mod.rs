@@ -18,7 +18,11 @@ mod laws;
 mod ledger;
 mod life;
 mod names;
+mod no_inotify;
 mod origin;
+mod own_leaf;
+mod own_partition;
+mod own_subgroup;
 mod pod_level;
 mod publishing;
 mod quiet;
@@ -31,6 +35,7 @@ mod resize;
 mod tenant;
 mod until_attached;
 mod vmm_exit;
+mod wide_container;
 mod workers;
 
 use std::collections::BTreeMap;
@@ -154,6 +159,13 @@ impl Node {
         node
     }
 
+    /// Pods may ask for isolation `container`.
+    async fn allowing_containers(mut self) -> Self {
+        self.settings.policies.isolation_allowed = Isolation::Container;
+        self.handle.reload(self.settings.clone()).await.unwrap();
+        self
+    }
+
     async fn restart(&mut self) {
         self.stop().await;
         self.start();
@@ -275,6 +287,42 @@ impl Node {
             .collect()
     }
 
+    /// No plan depends on a file that a tenant owns, except to restrict that tenant.
+    fn check_tenants(&self, truth: &stelia_decide::Snapshot) {
+        let (system, policies) = (self.handle.system(), &self.settings.policies);
+        let containers = stelia_node::containers::all_containers(&*system.cgroups).unwrap();
+        let tenants: std::collections::BTreeSet<PodUid> =
+            containers.into_iter().map(|(_, container)| container.pod).collect();
+        for tenant in tenants {
+            let (told, mut kubelet) = (self.model.as_told_by(&tenant, system), KubeletRoot::new());
+            kubelet.find(&self.settings.kubelet_root, system.root());
+            let told = Picture::read(&told, &self.settings, kubelet).ok().unwrap().snapshot;
+            assert_eq!(told.leftover, truth.leftover);
+            let records = |snapshot: &stelia_decide::Snapshot| {
+                let instances = snapshot.instances.values();
+                instances.map(|instance| instance.record.clone()).collect::<Vec<_>>()
+            };
+            assert_eq!(records(&told), records(truth));
+            let [lied, plan] = [&told, truth].map(|snapshot| stelia_decide::plan(snapshot, policies));
+            let of_others = |plan: &[stelia_decide::Planned]| {
+                let others = plan.iter().filter(|planned| planned.pod.as_ref() != Some(&tenant));
+                others.cloned().collect::<Vec<_>>()
+            };
+            assert_eq!(of_others(&lied), of_others(&plan), "because of what {tenant} wrote");
+            let own = lied.iter().filter(|planned| planned.pod.as_ref() == Some(&tenant));
+            for planned in own.filter(|own| !plan.contains(own)) {
+                let step = &planned.step;
+                assert!(!step.is_of_record() && !matches!(step, Step::Claim(..)), "{step:?}");
+                if let Step::Write(cgroup, File::Cpus | File::CpusExclusive, list) = step {
+                    let instance = &truth.instances[&tenant];
+                    let float = instance.float().map(|float| float.cpus.clone()).unwrap_or_default();
+                    let may = instance.record.own().union(&float);
+                    assert!(cpus(list).is_subset(&may), "{list} to {cgroup}");
+                }
+            }
+        }
+    }
+
     /// What holds whenever nothing is left to do: the laws, read from the model and not from the engine.
     async fn check(&self) {
         self.check_touched();
@@ -293,6 +341,7 @@ impl Node {
         let mut kubelet = KubeletRoot::new();
         kubelet.find(&self.settings.kubelet_root, system.root());
         let snapshot = Picture::read(system, &self.settings, kubelet).ok().unwrap().snapshot;
+        self.check_tenants(&snapshot);
         let mut plan = stelia_decide::plan(&snapshot, &self.settings.policies);
         // A daemon that starts anew does not take over a container that lost its CPUs, so floats may use those that no other pod has.
         let lost = self.lost_by_containers();

@@ -108,7 +108,7 @@ async fn a_running_vm_moves_to_one_numa_node_and_nothing_else_is_touched() {
 
 #[tokio::test]
 async fn a_whole_container_moves_with_its_partition() {
-    let mut node = allocator::node().await;
+    let mut node = allocator::node().await.allowing_containers().await;
     let pod = node.fill_up(3, 2).await;
     node.register_container(&pod).await.unwrap();
     node.end_fillers().await;

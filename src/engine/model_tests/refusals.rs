@@ -139,3 +139,23 @@ async fn a_process_with_too_many_threads_is_refused_before_they_are_read() {
     let reads = node.model.counts().since(before).reads;
     assert!(reads < MAX_PROCESS_THREADS as u64, "{reads} reads");
 }
+
+#[tokio::test]
+async fn a_container_that_another_program_made_a_partition_is_refused() {
+    let mut node = Node::new();
+    let pods = [
+        (node.pod(1, "2-3"), "2-3"),
+        (node.pod_by(Runtime::Crun, 2, "4-5"), "4-5"),
+    ];
+    for (pod, list) in &pods {
+        let scope = stelia_node::containers::container_scope(&pod.origin);
+        let slice = scope.parent().unwrap();
+        for (level, list) in [(slice.parent().unwrap(), "2-5"), (slice, list), (scope.clone(), list)] {
+            node.model.meddle(&level, File::CpusExclusive, list).unwrap();
+        }
+        node.model.meddle(&scope, File::Partition, "isolated").unwrap();
+        let error = node.register(pod).await.unwrap_err();
+        assert!(error.text.contains("made the container a partition"), "{error:?}");
+        assert_eq!((error.kind, error.may_pass), (ErrorKind::Failed, false));
+    }
+}

@@ -133,3 +133,35 @@ async fn workers_stay_away_from_vcpus_that_share_cpus() {
         ("root".into(), cpus("0-1,4-7"))
     );
 }
+
+#[tokio::test]
+async fn what_was_taken_from_workers_is_known_after_the_slice_was_stopped() {
+    let mut node = Node::older();
+    node.settings.policies.tree = TreeChoice::InPlace;
+    node.restart().await;
+    let (first, _) = node.isolated(0, "2-3").await;
+    assert_eq!((node.workers(), node.taken()), (cpus("0-1,4-7"), Some("2-3".into())));
+    node.quiet().await;
+    // Without a scope in it, that is all that `systemctl stop stelia.slice` does.
+    let slice = CgroupPath::slice();
+    for _ in 0..2 {
+        node.model.remove(&slice).unwrap();
+        node.until("it is recorded again", |node| {
+            node.model.exists(&slice) && node.taken().as_deref() == Some("2-3")
+        })
+        .await;
+        node.quiet().await;
+    }
+    let (second, _) = node.isolated(1, "6").await;
+    assert_eq!(node.taken(), Some("2-3,6".into()));
+    node.restart().await;
+    for pod in [first, second] {
+        node.handle.deregister(pod.uid.clone()).await.unwrap();
+    }
+    node.quiet().await;
+    assert_eq!((node.workers(), node.taken()), (cpus("0-7"), None));
+    // The first one that starts without a slice.
+    node.model.remove(&slice).unwrap();
+    let (third, _) = node.isolated(3, "5").await;
+    assert_eq!((node.phase(&third), node.taken()), (Some("isolated"), Some("5".into())));
+}

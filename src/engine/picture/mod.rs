@@ -135,6 +135,12 @@ impl Picture {
         std::mem::take(&mut self.node_changed)
     }
 
+    /// Whether events report every change of the node and its instances.
+    pub(super) fn is_watched(&self) -> bool {
+        let mut instances = self.snapshot.instances.values();
+        self.snapshot.unwatched.is_none() && instances.all(|instance| instance.unwatched.is_none())
+    }
+
     /// The live instance of a pod.
     pub(super) fn find(&self, pod: &PodUid) -> Option<&Instance> {
         self.snapshot.instances.get(pod).filter(|instance| instance.populated)

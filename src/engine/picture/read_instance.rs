@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use stelia_cpus::CpuSet;
 use stelia_decide::drift_findings::Finding;
 use stelia_decide::entitlement::entry_of;
 use stelia_decide::{Instance, drift_findings, limits_are_carried, pod_pool, too_much_memory};
 use stelia_kubelet::PodUid;
 use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, File};
+use stelia_node::cgroup::{CgroupError, CgroupPath, File, read_cpus};
 use stelia_record::Phase;
 use stelia_settings::{Partition, Policies, TreeHome};
 
@@ -114,7 +115,8 @@ impl Picture {
         })
     }
 
-    /// Read only float's CPUs. Drift, with the instance as it was before, unless the change is `ours`.
+    /// Read only float's CPUs, and after a change of `ours` the origin's threads that follow them. Drift, with the instance as it was
+    /// before, unless the change is `ours`.
     pub(in crate::engine) fn look_at_float(
         &mut self,
         system: &System,
@@ -123,8 +125,13 @@ impl Picture {
         dirty: &mut Dirty,
     ) -> Option<(Box<Instance>, Vec<Finding>)> {
         let instance = self.snapshot.instances.get_mut(pod)?;
-        let path = instance.tree.float().clone();
-        let Ok(now) = stelia_node::cgroup::read_cpus(&*system.cgroups, &path, File::Cpus) else {
+        let mut read = || -> Result<CpuSet, CgroupError> {
+            if ours && !instance.origin_threads.is_empty() {
+                read_cgroups::origin_threads(system, instance)?;
+            }
+            read_cpus(&*system.cgroups, instance.tree.float(), File::Cpus)
+        };
+        let Ok(now) = read() else {
             dirty.changed(pod.clone());
             return None;
         };
@@ -145,7 +152,8 @@ impl Picture {
     fn known_limits(&mut self, pod: &PodUid, stale: StaleLimits) -> Option<LastLimits> {
         let known = self.snapshot.instances.get(pod)?;
         // A limit that cannot be set before memory is freed, and limits without events, are read at every audit.
-        let at_every_audit = known.unwatched.is_some() || too_much_memory(known).is_some();
+        let is_unwatched = known.unwatched.is_some() || self.snapshot.unwatched.is_some();
+        let at_every_audit = is_unwatched || too_much_memory(known).is_some();
         let everything =
             !limits_are_carried(known) || stale == StaleLimits::All || stale == StaleLimits::Audited && at_every_audit;
         if everything {

@@ -301,7 +301,7 @@ fn every_example_runs_as_it_is_and_ends_by_its_power_button() {
                         pod
                     })
                     .collect();
-                run(&["steliactl", "verify"]);
+                run(&["steliactl", "verify", "--now"]);
                 pods.iter().for_each(|pod| drop(assert_isolated(pod, 2)));
                 assert_end(&pods);
                 for pod in &pods {

@@ -183,7 +183,7 @@ fn assert_alone(pod: &Pod) {
     let switches = recorded(&pod.exclusive());
     assert!(!switches.is_empty());
     assert_eq!(foreign(pod, &switches), [], "{switches:#?}");
-    let verify = || output(&["steliactl", "verify", &pod.uid]);
+    let verify = || output(&["steliactl", "verify", "--now", &pod.uid]);
     let seen = || String::from_utf8_lossy(&verify().stdout).into_owned();
     wait_until_or("verify finds nothing", seen, || verify().status.success().then_some(()));
 }

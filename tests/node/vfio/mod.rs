@@ -114,7 +114,7 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
             (&locality["cpu_nodes"], &locality["too_much_away"]),
             (&"0".into(), &false.into())
         );
-        let verify = output(&["steliactl", "verify", &pod.uid]);
+        let verify = output(&["steliactl", "verify", "--now", &pod.uid]);
         assert!(verify.status.success(), "{}", String::from_utf8_lossy(&verify.stdout));
         assert_eq!(doctor(), ["1 VM, none with remote memory or devices"]);
         println!("{}", run(&["steliactl", "show", "--numa-maps", &pod.uid]));
@@ -155,7 +155,7 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
         assert_eq!(shown_devices(&settled_locality(&both)), expected);
 
         let verify = |pod: &Pod| {
-            let out = output(&["steliactl", "verify", &pod.uid]);
+            let out = output(&["steliactl", "verify", "--now", &pod.uid]);
             (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
         };
         let (whole, text) = verify(&far);

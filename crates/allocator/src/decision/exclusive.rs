@@ -193,7 +193,7 @@ impl Choice<'_> {
             let text = format!("the scheduler chose the CPUs {cpus}, of which {some} {why}");
             return Err(ErrorKind::NotAllocated.because(text));
         }
-        if let Some(text) = self.request.schedule.contradicts(host, cpus) {
+        if let Some(text) = self.request.schedule.contradicts(cpus, |cpus| host.nodes_of(cpus)) {
             return Err(ErrorKind::CpusetMismatch.because(text).lasting());
         }
         self.admit(&host.nodes_of(cpus))?;

@@ -7,8 +7,6 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use stelia_cpus::CpuSet;
 
-use crate::Host;
-
 /// A scheduler's choice, empty where it made none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -43,15 +41,16 @@ impl Schedule {
         *self == Self::default()
     }
 
-    /// How the container's CPUs differ from the choice; `None` where they do not.
-    pub fn contradicts(&self, host: &Host, given: &CpuSet) -> Option<String> {
+    /// How the container's CPUs differ from the choice; `None` where they do not. `nodes_of`: the NUMA nodes of CPUs, asked for only where
+    /// the scheduler named some.
+    pub fn contradicts(&self, given: &CpuSet, nodes_of: impl FnOnce(&CpuSet) -> BTreeSet<u32>) -> Option<String> {
         if let Some(chosen) = self.cpus.as_ref().filter(|chosen| *chosen != given) {
             return Some(format!(
                 "the scheduler chose the CPUs {chosen}, the container has {given}"
             ));
         }
         let nodes = self.nodes.as_ref()?;
-        let on = host.nodes_of(given);
+        let on = nodes_of(given);
         (!on.is_subset(nodes)).then(|| {
             format!(
                 "the scheduler named NUMA nodes {}, the CPUs {given} are of {}",

@@ -198,8 +198,8 @@ async fn a_pod_is_there_or_not() {
     assert!(asked.lock().unwrap()[0].starts_with("GET /api/v1/namespaces/team-a/pods/web"));
 }
 
-#[tokio::test]
-async fn a_kubeconfig_that_is_none_is_named() {
+#[test]
+fn a_kubeconfig_that_is_none_is_named() {
     let told = |path: &'static str, text: &str| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(path);
@@ -207,8 +207,11 @@ async fn a_kubeconfig_that_is_none_is_named() {
         (folder, file)
     };
     let (_kept, file) = told("config", "contexts: []\n");
-    let error = connect(Some(&file), None).await.err().unwrap();
+    let error = connect(Some(&file), None).err().unwrap().to_string();
     assert!(error.contains("config: "), "{error}");
-    let error = connect(Some(Path::new("/nonexistent")), Some("x")).await.err().unwrap();
+    let error = connect(Some(Path::new("/nonexistent")), Some("x"))
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.starts_with("/nonexistent: "), "{error}");
 }

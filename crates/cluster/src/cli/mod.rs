@@ -241,9 +241,9 @@ pub enum Command {
         /// Only this month (UTC), such as 2026-10. Default: everything
         #[arg(long, value_name = "MONTH", value_parser = ledger::Month::parse)]
         month: Option<ledger::Month>,
-        /// A node's public key, as steliactl ledger key prints it. May be repeated. With it, each ring must be signed with one of the keys
-        #[arg(long = "key", value_name = "KEY", value_parser = public_key)]
-        keys: Vec<String>,
+        /// A node's public key, as steliactl ledger key prints it. May be repeated. With it, each ring must be signed with one of the keys; with NODE=, the key counts for that node's ring only
+        #[arg(long = "key", value_name = "[NODE=]KEY", value_parser = public_key)]
+        keys: Vec<ledger::NodeKey>,
     },
     /// Print a completion script for a shell
     Completions {
@@ -262,12 +262,18 @@ fn words<T: Clone + Send + Sync + 'static, const N: usize>(
     PossibleValuesParser::new(names).try_map(move |name| parse(&name).ok_or("it is not one of them"))
 }
 
-/// A public key: 32 bytes in base64, as `steliactl ledger key` prints it.
-fn public_key(text: &str) -> Result<String, String> {
+/// A public key: 32 bytes in base64, as `steliactl ledger key` prints it, which end with `=`; after `NODE=`, if it is of one node alone.
+fn public_key(text: &str) -> Result<ledger::NodeKey, String> {
     let digits = text.strip_suffix('=').unwrap_or_default();
+    let (node, digits) = digits
+        .split_once('=')
+        .map_or((None, digits), |(node, digits)| (Some(node), digits));
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-    match digits.len() == 43 && digits.bytes().all(is_digit) {
-        true => Ok(text.to_owned()),
+    match digits.len() == 43 && digits.bytes().all(is_digit) && node != Some("") {
+        true => Ok(ledger::NodeKey {
+            node: node.map(str::to_owned),
+            key: format!("{digits}="),
+        }),
         false => Err(format!(
             "{text} is not a key: expected what steliactl ledger key prints"
         )),

@@ -20,7 +20,7 @@ use crate::prose;
 use crate::vms::Pattern;
 pub use absent::absent;
 pub use month::Month;
-pub use rings::{ReadRing, RingCopy, of_argument, read};
+pub use rings::{NodeKey, ReadRing, RingCopy, of_argument, read};
 
 const DAY_US: u64 = 86_400 * 1_000_000;
 

@@ -193,15 +193,23 @@ fn folders(directory: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(folders)
 }
 
-/// Checks and reads copied rings. Copies of one ring are read as one. With keys, a day's head that none of them signed is a fault.
-pub fn read(copies: &[RingCopy], (since_us, until_us): (u64, u64), keys: &[String]) -> Vec<ReadRing> {
+/// A public key, and the node whose it is; without a node it may be any node's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeKey {
+    pub node: Option<String>,
+    pub key: String,
+}
+
+/// Checks and reads copied rings. Copies of one ring are read as one. With keys, a day's head that none of the node's signed is a fault: a ring that is passed off
+/// as another node's, too, if the keys have nodes.
+pub fn read(copies: &[RingCopy], (since_us, until_us): (u64, u64), keys: &[NodeKey]) -> Vec<ReadRing> {
     let checked = copies.iter().map(|copy| copy.check(keys));
     join::with_accounts(checked.collect(), since_us, until_us)
 }
 
 impl RingCopy {
     /// Checks every line of the copy. No account is made yet.
-    fn check(&self, keys: &[String]) -> ReadRing {
+    fn check(&self, keys: &[NodeKey]) -> ReadRing {
         let mut ring = ReadRing {
             node: self.node.clone(),
             directory: self.directory.clone(),
@@ -214,7 +222,13 @@ impl RingCopy {
                 return ring;
             }
         };
-        match verify(Ring::Directory(&self.directory), keys, None) {
+        let may_sign = |key: &&NodeKey| key.node.as_ref().is_none_or(|node| *node == self.node);
+        let own: Vec<String> = keys.iter().filter(may_sign).map(|key| key.key.clone()).collect();
+        if own.is_empty() && !keys.is_empty() {
+            ring.problem = Some(format!("no --key is for node {}", self.node));
+            return ring;
+        }
+        match verify(Ring::Directory(&self.directory), &own, None) {
             Ok(verdict) => ring.verdict = verdict,
             Err(cause) => {
                 ring.problem = Some(cause.to_string());

@@ -421,3 +421,35 @@ fn numbers_are_never_better_than_they_are() {
         (String::new(), "1.5".to_owned(), "2026-10-01 00:00".to_owned())
     );
 }
+
+/// Whoever gives the ring of one node twice instead of another's is found out by the keys of nodes.
+#[test]
+fn a_key_of_a_node_vouches_for_no_other_nodes_ring() {
+    let all = copies();
+    let copies = of_argument(all.path().to_str().unwrap()).unwrap();
+    let key = |node: Option<&str>| NodeKey {
+        node: node.map(str::to_owned),
+        key: format!("{}=", "A".repeat(43)),
+    };
+    let problems = |keys: &[NodeKey]| {
+        let read = rings::read(&copies, (0, u64::MAX), keys).into_iter();
+        read.map(|ring| ring.problem.unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert!(problems(&[]).iter().all(String::is_empty));
+    let of_one = problems(&[key(Some("n1"))]);
+    assert!(
+        of_one[0].contains("key") && !of_one[0].contains("no --key is for node"),
+        "{of_one:?}"
+    );
+    assert!(
+        of_one[1..]
+            .iter()
+            .all(|problem| problem.starts_with("no --key is for node ")),
+        "{of_one:?}"
+    );
+    assert!(
+        problems(&[key(None)])
+            .iter()
+            .all(|problem| !problem.contains("no --key is for node"))
+    );
+}

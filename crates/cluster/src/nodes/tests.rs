@@ -49,6 +49,59 @@ fn an_object_that_cannot_be_read_is_not_called_unpublished() {
 }
 
 #[test]
+fn a_node_without_cpus_in_any_zone_is_unusable_and_has_no_number_of_them() {
+    let mut devices = object("w-1");
+    devices["zones"][0]["resources"] =
+        json!([{"name": "nvidia.com/gpu", "capacity": 4, "allocatable": 4, "available": 4}]);
+    let nodes = nodes(&[devices]);
+    let row = &nodes.nodes[0];
+    assert_eq!((row.state.as_str(), row.cpus, row.free_cpus), ("unusable", None, None));
+    assert_eq!(row.warnings, ["its object has no CPUs"]);
+}
+
+#[test]
+fn of_koordlets_object_the_free_cpus_are_those_of_its_annotations() {
+    let detail: Vec<Value> = (0..8)
+        .map(|id| json!({"id": id, "core": id / 2, "socket": 0, "node": 0}))
+        .collect();
+    let mut koordlets = object("w-1");
+    koordlets["zones"][0]["resources"][0]["available"] = json!("8");
+    koordlets["metadata"]["labels"] = json!({"app.kubernetes.io/managed-by": "Koordinator"});
+    koordlets["metadata"]["annotations"] = json!({
+        "kubelet.koordinator.sh/cpu-manager-policy": r#"{"policy":"static","reservedCPUs":"0-1"}"#,
+        "node.koordinator.sh/cpu-topology": json!({"detail": detail}).to_string(),
+        "node.koordinator.sh/cpu-shared-pools": r#"[{"socket":0,"node":0,"cpuset":"0-3,6-7"}]"#,
+        "node.koordinator.sh/pod-cpu-allocs": r#"[{"uid":"32b14702-2efe-4be9-a9da-f3b779175846","cpuset":"4-5"}]"#,
+    });
+    let read = |object: &Value| nodes(std::slice::from_ref(object)).nodes.remove(0);
+    let row = read(&koordlets);
+    assert_eq!(
+        (row.state.as_str(), row.cpus, row.free_cpus),
+        ("usable", Some(8), Some(4))
+    );
+    assert_eq!((row.largest_vm_cpus, row.vms), (Some(4), Some(1)));
+    // Where it does not say which CPUs kubelet reserves, those of the pools are free; with a policy that is not known nobody can tell.
+    for (policy, state, free) in [("static", "usable", Some(6)), ("dynamic", "unusable", None)] {
+        let policy = json!({"policy": policy}).to_string();
+        koordlets["metadata"]["annotations"]["kubelet.koordinator.sh/cpu-manager-policy"] = json!(policy);
+        let row = read(&koordlets);
+        assert_eq!((row.state.as_str(), row.cpus, row.free_cpus), (state, Some(8), free));
+    }
+    // Without them nothing is known: the amount says 8.
+    koordlets["metadata"]["annotations"]["node.koordinator.sh/cpu-shared-pools"] = json!("[{\"cpuset\":\"x\"}]");
+    let row = read(&koordlets);
+    assert_eq!(
+        (row.state.as_str(), row.free_cpus, row.largest_vm_cpus),
+        ("unreadable", None, None)
+    );
+    assert!(
+        row.warnings[0].contains("is \"x\": not a CPU list"),
+        "{:?}",
+        row.warnings
+    );
+}
+
+#[test]
 fn many_equal_nodes_share_a_row_on_a_terminal() {
     let many: Vec<Value> = (0..30)
         .map(|number| object(&format!("w-{number:02}.dc1.example")))

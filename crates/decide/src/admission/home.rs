@@ -4,10 +4,10 @@
 use stelia_api::{Error, ErrorKind};
 use stelia_node::oci::{Coping, Runtime};
 use stelia_record::{Phase, Record, Tree};
-use stelia_settings::{Policies, TreeHome};
+use stelia_settings::{Isolation, Partition, Policies, TreeHome};
 
 use super::{Adopting, Candidate, Movable};
-use crate::contained::partition_kind;
+use crate::contained::{forbidden, partition_kind};
 use crate::{Instance, Snapshot, in_place};
 
 /// Where a container's instance is made.
@@ -56,6 +56,18 @@ impl Home {
     }
 }
 
+/// Why a partition in the container's cgroup could stop the node: on Linux 6.7 to 7.1 making one that is `isolated` can, and where there is
+/// a partition, whoever may write below it may make one (`docs/kernels.md`).
+fn endangers(snapshot: &Snapshot, policies: &Policies, candidate: &Candidate, record: &Record) -> Option<String> {
+    let is_safe = snapshot.safe_partition == Partition::Isolated || policies.partition == Some(Partition::Isolated);
+    let reason = candidate.writes_cgroups.as_ref().filter(|_| !is_safe)?;
+    forbidden(snapshot, policies, record).is_none().then(|| {
+        format!(
+            "the container may write below its cgroup ({reason}), and an isolated partition made there could stop the node on this kernel (kernels.md)"
+        )
+    })
+}
+
 /// A container that becomes an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewInstance {
@@ -68,10 +80,11 @@ pub struct NewInstance {
 /// The instance of a container whose own cgroup becomes its partition. Its CPUs are isolated from its registration on, with or without a VM.
 ///
 /// # Errors
-/// Its pod is not Guaranteed, other containers of the pod use CPUs of its entry, or there can be no partition, with CPUs that steliad
-/// chose.
+/// Its pod is not Guaranteed, other containers of the pod use CPUs of its entry, it could stop the node, or there can be no partition, with
+/// CPUs that steliad chose.
 fn whole_container(
     record: Record,
+    candidate: &Candidate,
     adopting: Option<&Adopting>,
     snapshot: &Snapshot,
     policies: &Policies,
@@ -94,6 +107,9 @@ fn whole_container(
         partition: partition_kind(snapshot, policies, &blank),
         ..record
     };
+    if let Some(reason) = endangers(snapshot, policies, candidate, &record) {
+        return Err(ErrorKind::NotPermitted.because(reason).of(&record.pod));
+    }
     let record = match adopting.filter(|adopting| !adopting.threads.is_empty()) {
         Some(adopting) => adopting.with_vcpus(record, snapshot, policies),
         None => record,
@@ -102,11 +118,27 @@ fn whole_container(
     Ok(NewInstance { record, home })
 }
 
+/// Refuse a container that another program made a partition: it would be steliad's to take back, and to take the CPUs from it fails.
+/// `kind`: the partition that it is before steliad makes one.
+///
+/// # Errors
+/// `Failed`.
+pub fn refuse_partition(kind: Option<String>) -> Result<(), Error> {
+    kind.map_or(Ok(()), |kind| {
+        let text = format!(
+            "another program made the container a partition (cpuset.cpus.partition is {kind}), as CRI-O does by the annotation \
+             cpu-load-balancing.crio.io: create the pod without it (quiet-cpus.md)"
+        );
+        Err(ErrorKind::Failed.because(text).lasting())
+    })
+}
+
 /// Decide where the instance of a container is made that was admitted with this record. `adopting`: the VM, where a rule makes the
 /// instance. `coping` and `check` as for [`Home::choose`].
 ///
 /// # Errors
-/// The VM can be adopted in place only, and not there; for a whole container, the errors of `whole_container`.
+/// The VM can be adopted in place only, and not there; a cgroup is in its way there; a pod may not ask for it; for a whole container, the
+/// errors of `whole_container`.
 pub fn choose_home(
     record: Record,
     candidate: &Candidate,
@@ -121,7 +153,11 @@ pub fn choose_home(
         ..record
     };
     if record.is_container() {
-        return whole_container(record, adopting, snapshot, policies);
+        if candidate.caller.is_some() && policies.isolation_allowed != Isolation::Container {
+            let text = "a pod of this node may not ask for isolation \"container\" (isolation-allowed = \"vcpus\")";
+            return Err(ErrorKind::NotPermitted.because(text).of(&record.pod));
+        }
+        return whole_container(record, candidate, adopting, snapshot, policies);
     }
     let wanted = adopting.map_or(policies.tree, |adopting| adopting.rule.tree);
     let in_place = Record {
@@ -134,8 +170,15 @@ pub fn choose_home(
         Some(adopting) => adopting.with_vcpus(in_place, snapshot, policies),
         None => in_place,
     };
-    let home = Home::choose(snapshot, policies, wanted.preferred(), &in_place, coping, check);
+    let home = match (wanted.preferred(), endangers(snapshot, policies, candidate, &in_place)) {
+        (TreeHome::InPlace, Some(reason)) => Home::Slice(Some(reason)),
+        (wanted, _) => Home::choose(snapshot, policies, wanted, &in_place, coping, check),
+    };
     if home == Home::InPlace {
+        if let Some(cgroup) = &candidate.in_the_way {
+            let text = format!("{cgroup} exists already: steliad makes it, and nobody else may");
+            return Err(ErrorKind::InvalidArgument.because(text).of(&record.pod));
+        }
         let record = in_place;
         return Ok(NewInstance { record, home });
     }

@@ -1,6 +1,7 @@
 //! Whether a container becomes an instance. The caller's words only ever narrow what its cgroup and kubelet say.
 
 mod adopting;
+mod claim;
 mod entry;
 mod home;
 mod processes;
@@ -8,10 +9,10 @@ mod quiet_request;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::{AllocationRequest, AllocatorPolicies, CpuSource, Host, Qos, Requester};
+use stelia_allocator::{AllocatorPolicies, CpuSource, Host, Qos, Requester};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
-use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodName, PodUid, QosClass};
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodName, QosClass};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::containers::LiveContainer;
 use stelia_node::proc::TaskId;
@@ -23,67 +24,15 @@ use crate::entitlement::must_leave;
 use crate::{Facts, Instance, Snapshot, pod_pool};
 use adopting::Movable;
 pub use adopting::{Adopting, take_housekeeping};
+pub use claim::{CheckedClaim, Claim};
 use entry::Entry;
-pub use home::{Home, NewInstance, RuntimeCheck, choose_home};
+pub use home::{Home, NewInstance, RuntimeCheck, choose_home, refuse_partition};
 pub use processes::first_process;
 use processes::{admit_anchor, admit_processes};
 pub use quiet_request::allow;
 
 /// The same text whether the pod exists or not: a tenant learns nothing of other pods.
 pub const NOT_THE_CALLERS: &str = "pod_uid is not the UID of the caller's pod";
-
-/// What the caller says. An empty string stands for an argument that is not given.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Claim {
-    /// The pod's UID.
-    pub pod: String,
-    /// The CPUs that its container has, as a list.
-    pub cpuset: String,
-    /// The options of steliad's own allocator.
-    pub request: AllocationRequest,
-    /// What is ordered for the CPUs besides.
-    pub quiet: QuietRequest,
-    /// Who is to use the container's exclusive CPUs.
-    pub isolation: Isolation,
-}
-
-/// A claim that parsed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CheckedClaim {
-    /// The pod.
-    pub pod: Option<PodUid>,
-    /// The CPUs that its container has.
-    pub cpuset: Option<CpuSet>,
-    /// The options of steliad's own allocator.
-    pub request: AllocationRequest,
-    /// What is ordered for the CPUs besides.
-    pub quiet: QuietRequest,
-    /// Who is to use the container's exclusive CPUs.
-    pub isolation: Isolation,
-}
-
-impl Claim {
-    /// # Errors
-    /// `InvalidArgument`.
-    pub fn check(&self) -> Result<CheckedClaim, Error> {
-        let invalid = |cause: String| ErrorKind::InvalidArgument.because(cause);
-        let pod = match self.pod.as_str() {
-            "" => None,
-            text => Some(PodUid::parse(text).map_err(|cause| invalid(format!("pod_uid: {cause}")))?),
-        };
-        let cpuset = match self.cpuset.as_str() {
-            "" => None,
-            text => Some(text.parse().map_err(|cause| invalid(format!("cpuset: {cause}")))?),
-        };
-        Ok(CheckedClaim {
-            pod,
-            cpuset,
-            request: self.request.clone(),
-            quiet: self.quiet.clone(),
-            isolation: self.isolation,
-        })
-    }
-}
 
 /// A container as found, before it is an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,9 +41,11 @@ pub struct Candidate {
     pub origin: CgroupPath,
     /// The cgroup's name taken apart.
     pub container: ContainerCgroup,
-    /// The origin's `cpuset.cpus`.
+    /// The whole container's `cpuset.cpus`, which its runtime alone writes.
     pub cpus: CpuSet,
-    /// The origin's `cpuset.mems`, as text.
+    /// kubelet's static policy gave it these CPUs before it was switched off, as far as the lists of all running containers tell.
+    pub left_behind: bool,
+    /// The whole container's `cpuset.mems`, as text.
     pub mems: String,
     /// The NUMA nodes of its devices, by kubelet's record; read where steliad chooses the CPUs.
     pub devices: BTreeSet<u32>,
@@ -107,6 +58,10 @@ pub struct Candidate {
     pub elsewhere: Vec<CgroupPath>,
     /// A container that is adopted: it has processes in KubeVirt's `housekeeping`, which becomes its float.
     pub housekeeping: bool,
+    /// What is in the way of the cgroups of an instance in place: see [`Tree::in_the_way`](stelia_record::Tree::in_the_way).
+    pub in_the_way: Option<CgroupPath>,
+    /// Why the container may make and write cgroups below its own; `None` where it may not.
+    pub writes_cgroups: Option<String>,
     /// The container's name by the runtime's annotations, where one was found.
     pub annotated_name: Option<String>,
     /// The pod's name by the same.
@@ -195,7 +150,8 @@ fn admit_assigned(
         if !other.exclusive.is_disjoint(&exclusive) {
             let shared = other.exclusive.intersection(&exclusive);
             let text = format!("CPUs {shared} of pod {pod} belong to the instance of pod {}", other.pod);
-            return Err(ErrorKind::CpusetConflict.because(text).of(&other.pod));
+            // kubelet took them from the other one, which leaves them within a few turns.
+            return Err(ErrorKind::CpusetConflict.because(text).of(&other.pod).passing());
         }
     }
     if kubelet.shared_pool().difference(&exclusive).is_empty() {
@@ -232,8 +188,8 @@ fn admit_allocated(
         let text = format!("the CPUs are steliad's to choose on this node (cpu-source = \"steliad\"), not {claimed}");
         return Err(ErrorKind::InvalidArgument.because(text));
     }
-    if !candidate.cpus.is_empty() && candidate.cpus.is_subset(&snapshot.leftover) {
-        // kubelet assigned these before its policy became `none`, and no other pod has them.
+    if candidate.left_behind && is_free(candidate, snapshot, facts, node) {
+        // kubelet assigned these before its policy became `none`, and no other container has them.
         if claim.request.asks() {
             return Err(
                 ErrorKind::InvalidArgument.because(format!("kubelet gave the container the CPUs {}", candidate.cpus))
@@ -296,6 +252,17 @@ fn admit_allocated(
     })
 }
 
+/// Whether nobody else has any of a container's CPUs: an instance, another container of its pod, the system.
+fn is_free(candidate: &Candidate, snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies) -> bool {
+    let beside = candidate.live_containers.iter().map(|container| &container.cpus);
+    let instances = [facts.totals().owned(), &snapshot.left_alone, &snapshot.left_in_place];
+    let mut others = instances
+        .into_iter()
+        .chain([facts.assigned(), &node.reserved])
+        .chain(beside);
+    others.all(|cpus| cpus.is_disjoint(&candidate.cpus))
+}
+
 /// Whether steliad's allocator gives a container exclusive CPUs without being asked for a class: its pod is Guaranteed, and its CPU limit,
 /// in thousandths, is whole.
 pub fn is_allocated_by_default(origin: &CgroupPath, own_limit_milli: Option<u64>) -> bool {
@@ -305,11 +272,8 @@ pub fn is_allocated_by_default(origin: &CgroupPath, own_limit_milli: Option<u64>
 
 /// Whether CPUs that kubelet gave are those that a scheduler chose, where one did.
 fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Result<(), Error> {
-    match claim
-        .request
-        .schedule
-        .contradicts(&Host::new(&snapshot.topology), given)
-    {
+    let nodes_of = |cpus: &CpuSet| Host::new(&snapshot.topology).nodes_of(cpus);
+    match claim.request.schedule.contradicts(given, nodes_of) {
         Some(text) => Err(ErrorKind::CpusetMismatch.because(format!("{text} from kubelet"))),
         None => Ok(()),
     }

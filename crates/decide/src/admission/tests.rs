@@ -1,3 +1,5 @@
+use stelia_allocator::AllocationRequest;
+use stelia_kubelet::PodUid;
 use stelia_settings::{CacheLimits, LatencyLevel, QuietSettings};
 
 use super::*;
@@ -12,12 +14,15 @@ pub(super) fn candidate() -> Candidate {
         limit_milli: None,
         container: ContainerCgroup::parse(origin.as_str()).unwrap(),
         cpus: "2-3".parse().unwrap(),
+        left_behind: false,
         mems: "0".into(),
         devices: Default::default(),
         devices_unknown: None,
         processes: vec![(100, vec![100, 1]), (101, vec![101, 7])],
         elsewhere: vec![],
         housekeeping: false,
+        in_the_way: None,
+        writes_cgroups: None,
         annotated_name: None,
         pod_name: None,
         request: CpuRequest::default(),

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupPath;
 
-/// A thread of the container outside of `float` and `vcpu`: it was exec'd into the container, or is not moved yet.
+/// A thread of the container outside of `float` and `vcpu`: it was exec'd into the container, is not moved yet, or is in a cgroup that the
+/// container made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MisplacedThread {
     /// Its thread id.
@@ -59,6 +60,10 @@ pub struct ThreadedCgroup {
     pub cpu_max: String,
     /// `cgroup.threads`.
     pub threads: Vec<i32>,
+    /// `cgroup.max.descendants` where it is not 0: then the container may be able to make cgroups in it.
+    pub max_descendants: Option<String>,
+    /// The cgroups below, each after those in it.
+    pub below: Vec<CgroupPath>,
 }
 
 /// A recorded vCPU thread as found.

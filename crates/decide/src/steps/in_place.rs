@@ -97,7 +97,7 @@ pub(super) fn narrow_pod(instance: &Instance, want: &CpuSet) -> Option<Step> {
 }
 
 /// Threads beside `float` and `vcpu`, moved to float: what is exec'd into the container is there, and would run on every CPU
-/// that is in no partition, another pod's exclusive ones included.
+/// that is in no partition, another pod's exclusive ones included. So would threads in cgroups that the container made.
 ///
 /// At registration whole processes are moved. Later a process may have threads in `vcpu` that must stay.
 pub(super) fn gather(instance: &Instance) -> Vec<Step> {

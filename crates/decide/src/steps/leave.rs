@@ -3,7 +3,7 @@
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::File;
 
-use super::{Step, in_place, origin, partition};
+use super::{Step, in_place, origin, partition, tree};
 use crate::{Instance, Snapshot, ThreadedCgroup};
 
 pub(super) fn steps(instance: &Instance) -> Vec<Step> {
@@ -29,7 +29,10 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     }
     let freeze = |value: &str| Step::Write(instance.tree.freezer().clone(), File::Freeze, value.into());
     // In place the processes are in the domain wherever they are: only the threads below count.
-    let of_leaf = |leaf: &Option<ThreadedCgroup>| leaf.as_ref().is_some_and(|leaf| !leaf.threads.is_empty());
+    let of_leaf = |leaf: &Option<ThreadedCgroup>| {
+        leaf.as_ref()
+            .is_some_and(|leaf| !(leaf.threads.is_empty() && leaf.below.is_empty()))
+    };
     let is_populated = match instance.is_in_place() {
         true => of_leaf(&inner.float) || of_leaf(&inner.vcpu),
         false => !inner.procs.is_empty(),
@@ -55,6 +58,7 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         steps.extend(restored_affinities(instance));
     }
     steps.extend(origin::release(instance));
+    steps.extend(tree::close(instance));
     if inner.vcpu.is_some() {
         steps.push(Step::Remove(instance.tree.vcpu().clone()));
     }

@@ -243,6 +243,8 @@ pub fn plan_for(
     for (instance, _, thread_placement) in &instances {
         if *thread_placement != ThreadPlacement::Leave {
             steps.of(instance, limits::scope(instance));
+            // vCPU threads that were in them have left them by now.
+            steps.of(instance, tree::close(instance));
         }
         if instance.record.phase == Phase::Registered && !limits::huge_pages_are_limited(instance) {
             waiting.insert(instance.record.pod.clone());

@@ -12,9 +12,10 @@ use crate::{Facts, Instance, InstanceCgroup, ThreadedCgroup, VcpuNow};
 /// new, so that no thread is ever outside it.
 pub(crate) fn growing_list(instance: &Instance) -> CpuSet {
     let wanted = &instance.record.exclusive;
-    match instance.vcpu() {
-        Some(vcpu) if !wanted.is_subset(&vcpu.exclusive) => wanted.union(&vcpu.exclusive),
-        _ => wanted.clone(),
+    let (has, _) = instance.vcpu_lists();
+    match instance.vcpu().is_some() && !wanted.is_subset(&has) {
+        true => wanted.union(&has),
+        false => wanted.clone(),
     }
 }
 
@@ -37,7 +38,7 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
     }
     let want = growing_list(instance);
     // Growing: outer levels first.
-    let grown = vcpu.cpus.union(&record.exclusive);
+    let grown = instance.vcpu_lists().1.union(&record.exclusive);
     if !record.exclusive.is_subset(&vcpu.cpus) {
         let first = if vcpu.cpus.is_empty() {
             &record.exclusive

@@ -93,6 +93,10 @@ pub(super) fn steps(
         if leaf.is_none() {
             steps.push(Step::Create(path.clone()));
         }
+        // Before anything of the container is in it, which could make cgroups there. Their threads would be in none of the lists that are read.
+        if leaf.as_ref().is_none_or(|leaf| leaf.max_descendants.is_some()) {
+            steps.push(Step::Write(path.clone(), File::MaxDescendants, "0".into()));
+        }
         if !leaf.as_ref().is_some_and(|leaf| leaf.threaded) {
             steps.push(Step::Write(path.clone(), File::Type, "threaded".into()));
         }
@@ -118,9 +122,10 @@ pub(super) fn steps(
     // before the scope has the limits of huge pages, which count from the first process on.
     let has_cpus = steps.iter().any(|step| matches!(step, Step::Write(_, File::Cpus, _))) || !now.is_empty();
     let ready = has_cpus && limits::huge_pages_are_limited(instance);
-    if ready && instance.is_in_place() {
+    if ready {
         steps.extend(in_place::gather(instance));
-    } else if ready && takes_in(instance, thread_placement) {
+    }
+    if ready && !instance.is_in_place() && takes_in(instance, thread_placement) {
         let anchor = instance.record.anchor.map(|anchor| anchor.id);
         for pid in instance.origin_procs.iter().flatten() {
             if Some(*pid) != anchor {
@@ -131,6 +136,14 @@ pub(super) fn steps(
         }
     }
     steps
+}
+
+/// The cgroups that the container made below those of the threads. Their threads are moved before.
+pub(super) fn close(instance: &Instance) -> Vec<Step> {
+    let leaves = [instance.float(), instance.vcpu()].into_iter().flatten();
+    leaves
+        .flat_map(|leaf| leaf.below.iter().cloned().map(Step::Remove))
+        .collect()
 }
 
 /// Float's list, where it differs.

@@ -39,10 +39,20 @@ struct Events {
     stream: EventStream<[u8; 4096]>,
 }
 
+impl Events {
+    fn start() -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        let watches = inotify.watches();
+        let stream = inotify.into_event_stream([0; 4096])?;
+        Ok(Self { watches, stream })
+    }
+}
+
 pub(super) struct FolderWatch {
     folder: PathBuf,
-    /// `None`: root has no inotify instance left on this node, or the kernel gives no more events.
+    /// `None`: root has no inotify instance left on this node, or the kernel gives no more events. It is tried again before each look.
     events: Option<Events>,
+    start: fn() -> io::Result<Events>,
     current: Option<WatchDescriptor>,
     /// Why the folder is looked at every [`POLL_INTERVAL`] in place of being watched.
     problem: Option<String>,
@@ -51,22 +61,22 @@ pub(super) struct FolderWatch {
 impl FolderWatch {
     /// Belongs to the runtime it is called in.
     pub(super) fn new(folder: &Path) -> Self {
-        let events = Inotify::init().and_then(|inotify| {
-            let watches = inotify.watches();
-            let stream = inotify.into_event_stream([0; 4096])?;
-            Ok(Events { watches, stream })
-        });
         let mut watch = Self {
             folder: folder.to_owned(),
             events: None,
+            start: Events::start,
             current: None,
             problem: None,
         };
-        match events {
-            Ok(events) => watch.events = Some(events),
-            Err(cause) => watch.poll(&format!("inotify: {cause}")),
-        }
+        watch.start();
         watch
+    }
+
+    fn start(&mut self) {
+        match (self.start)() {
+            Ok(events) => (self.events, self.current) = (Some(events), None),
+            Err(cause) => self.poll(&format!("inotify: {cause}")),
+        }
     }
 
     /// How long [`Self::changed`] may be awaited before the folder is looked at.
@@ -99,6 +109,9 @@ impl FolderWatch {
     ///
     /// Another file is in the folder's place, or a directory on the way to it cannot be watched.
     pub(super) fn renew(&mut self) -> Result<bool, WatchError> {
+        if self.events.is_none() {
+            self.start();
+        }
         if self.events.is_none() {
             return Ok(self.is_folder());
         }
@@ -239,17 +252,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_inotify_the_folder_is_looked_at() {
+    async fn without_inotify_the_folder_is_looked_at_until_it_can_be_watched() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("folder");
         let mut watch = FolderWatch::new(&folder);
         assert_eq!(watch.max_wait(), MAX_WAIT);
         watch.events = None;
-        watch.poll("no inotify");
+        watch.start = || Err(io::Error::from_raw_os_error(24));
+        watch.start();
         assert_eq!(watch.max_wait(), POLL_INTERVAL);
         assert!(!watch.renew().unwrap());
         fs::create_dir(&folder).unwrap();
         assert!(watch.renew().unwrap() && !changes(&mut watch).await);
+        watch.start = Events::start;
+        assert!(watch.renew().unwrap());
+        assert_eq!(watch.max_wait(), MAX_WAIT);
+        fs::write(folder.join("a"), "").unwrap();
+        assert!(changes(&mut watch).await);
     }
 
     #[tokio::test]

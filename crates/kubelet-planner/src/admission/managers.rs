@@ -2,7 +2,7 @@
 
 use super::{Admission, Cause, ContainerAllocation, Cpus, Merge, Rejection};
 use crate::cpus::Fault;
-use crate::devices::DeviceManager;
+use crate::devices::{DeviceManager, DeviceRefusal};
 use crate::merge::{Hint, HintList, Merged, NodeMask, Policy, Scope};
 use crate::node::{Node, NodeState};
 use crate::pod::{Container, Pod};
@@ -52,6 +52,37 @@ impl<'a> Managers<'a> {
         }
     }
 
+    /// That this pod is admitted whatever the hints are that are not known. Where it is not even without them, they change nothing: each list of hints
+    /// leaves fewer merged ones that all resources prefer.
+    ///
+    /// # Errors
+    /// The hints may keep the pod from being admitted, or nothing is known of a resource.
+    pub(super) fn is_answer_known(&mut self) -> Result<(), Box<Rejection>> {
+        let all = self.pod.containers.iter();
+        let mut wanted = all.flat_map(|container| {
+            container
+                .resources
+                .limits
+                .devices
+                .iter()
+                .map(move |(name, count)| (container, name, count))
+        });
+        let unrecorded = |(_, name, count): &(_, &String, &u64)| **count > 0 && !self.node.state.devices.is_known(name);
+        if let Some((container, resource, _)) = wanted.find(unrecorded) {
+            let refusal = DeviceRefusal::Unrecorded(resource.clone());
+            return Err(self.refused(refusal, Some(container), Some(resource)));
+        }
+        let is_strict = matches!(
+            self.node.settings.topology_policy,
+            Policy::Restricted | Policy::SingleNumaNode
+        );
+        let open = self.merges.iter().find_map(|merge| merge.unplaced.first());
+        match open.filter(|_| is_strict && self.node.nodes().len() > 1).cloned() {
+            Some(resource) => Err(self.refused(DeviceRefusal::Unplaced(resource.clone()), None, Some(&resource))),
+            None => Ok(()),
+        }
+    }
+
     /// Allocates for one container after the other, with the given hint, or with a merged one for each.
     pub(super) fn each_container(&mut self, given: Option<Merged>) -> Result<(), Box<Rejection>> {
         for container in &self.pod.containers {
@@ -88,10 +119,16 @@ impl<'a> Managers<'a> {
         if let Some(policy) = &self.cpu_policy {
             lists.push((CPU.to_owned(), policy.hints(&self.state.cpus, self.pod, container)));
         }
+        let mut is_grouped = false;
         if let Some(policy) = &self.memory_policy {
             let others = lists.iter().filter_map(|(_, hints)| nodes_of(hints.as_deref()?));
             let others = others.reduce(|some, others| some & others);
             let hints = policy.hints(&self.state.memory, self.pod, container, others);
+            let alone = || policy.hints(&self.state.memory.without_groups(), self.pod, container, others);
+            is_grouped = hints
+                .as_ref()
+                .is_ok_and(|hints| !hints.is_empty() && !prefer_any(hints))
+                && alone().is_ok_and(|hints| prefer_any(&hints));
             lists.extend(hints.map_err(|refusal| self.refused(refusal, container, Some(MEMORY)))?);
         }
         let (names, hints): (Vec<String>, Vec<HintList>) = lists.into_iter().unzip();
@@ -101,6 +138,8 @@ impl<'a> Managers<'a> {
         let merge = Merge {
             container: container.map(|container| container.name.clone()),
             bound: policy.and_then(|policy| policy.bound(&self.state.cpus, self.pod, container?)),
+            is_grouped,
+            unplaced: DeviceManager::unplaced(&self.state.devices, self.pod, container),
             hints: named.filter_map(|(name, hints)| Some((name, hints?))).collect(),
             merged,
         };
@@ -210,6 +249,11 @@ fn nodes_of(hints: &[Hint]) -> Option<NodeMask> {
         .iter()
         .try_fold(NodeMask::default(), |all, hint| Some(all | hint.nodes?));
     all.filter(|_| !hints.is_empty())
+}
+
+fn prefer_any(lists: &[(String, HintList)]) -> bool {
+    let mut hints = lists.iter().filter_map(|(_, hints)| hints.as_ref()).flatten();
+    hints.any(|hint| hint.preferred)
 }
 
 const CPU: &str = "cpu";

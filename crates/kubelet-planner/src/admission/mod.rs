@@ -70,6 +70,10 @@ pub struct Merge {
     pub merged: Merged,
     /// What binds the container's CPUs; `None` where nothing does.
     pub bound: Option<Bound>,
+    /// Whether memory would be preferred on fewer NUMA nodes if none of them served a pod together with others.
+    pub is_grouped: bool,
+    /// Resources of which the hints are not known, and which are not in `hints` therefore.
+    pub unplaced: Vec<String>,
 }
 
 /// Whether kubelet admits the pod, which must be as [`Pod::with_defaults`] returns it, and what it allocates.
@@ -128,6 +132,7 @@ pub fn admit(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
         (_, Scope::Container) => managers.each_container(None)?,
         (_, Scope::Pod) => managers.pod_as_a_whole()?,
     }
+    managers.is_answer_known()?;
     Ok(managers.admission())
 }
 

@@ -45,19 +45,20 @@ impl Rejection {
             Cause::Cpus(cpus::CpuRefusal::WouldNotReturn | cpus::CpuRefusal::NotSearched { .. }) => None,
             Cause::Cpus(refusal) => Some(refusal.reason()),
             Cause::Memory(refusal) => refusal.reason(),
-            Cause::Devices(devices::DeviceRefusal::NotSearched { .. }) => None,
+            Cause::Devices(refusal) if refusal.is_unknown() => None,
             Cause::Devices(_) => Some(UNEXPECTED),
         }
     }
 
-    /// Whether nothing is known of kubelet's answer: there are more sets of NUMA nodes than this planner looks at.
+    /// Whether nothing is known of kubelet's answer: there are more sets of NUMA nodes than this planner looks at, or it depends on devices of which
+    /// too little is known.
     pub fn is_unknown(&self) -> bool {
-        matches!(
-            self.cause,
+        match &self.cause {
             Cause::Cpus(cpus::CpuRefusal::NotSearched { .. })
-                | Cause::Memory(memory::MemoryRefusal::NotSearched(_))
-                | Cause::Devices(devices::DeviceRefusal::NotSearched { .. })
-        )
+            | Cause::Memory(memory::MemoryRefusal::NotSearched(_)) => true,
+            Cause::Devices(refusal) => refusal.is_unknown(),
+            _ => false,
+        }
     }
 }
 

@@ -52,6 +52,19 @@ impl DeviceManager {
     }
 }
 
+impl DeviceManager {
+    /// The resources of a container, or of the pod, of which the hints are not known.
+    pub(crate) fn unplaced(state: &DeviceState, pod: &Pod, container: Option<&Container>) -> Vec<String> {
+        let containers = container.map_or(pod.containers.as_slice(), slice::from_ref);
+        let wanted = containers
+            .iter()
+            .flat_map(|container| &container.resources.limits.devices);
+        let wanted: BTreeSet<&String> = wanted.filter(|(_, count)| **count > 0).map(|(name, _)| name).collect();
+        let unplaced = wanted.into_iter().filter(|name| state.unplaced.contains(*name));
+        unplaced.cloned().collect()
+    }
+}
+
 fn hints(
     state: &DeviceState,
     nodes: NodeMask,
@@ -68,10 +81,11 @@ fn hints(
         true => (&available, reusable, available.union(reusable).count() as u64 >= count),
         false => (had, &BTreeSet::new(), had.len() as u64 == count),
     };
-    Ok(Some(match enough {
-        true => node_sets(state, nodes, resource, count, devices, reusable)?,
-        false => Vec::new(),
-    }))
+    Ok(match enough {
+        true if state.unplaced.contains(resource) => None,
+        true => Some(node_sets(state, nodes, resource, count, devices, reusable)?),
+        false => Some(Vec::new()),
+    })
 }
 
 /// The sets of NUMA nodes that have enough devices, of the nodes that have any (`generateDeviceTopologyHints`). A set

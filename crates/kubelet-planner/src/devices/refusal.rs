@@ -1,6 +1,6 @@
 //! Why the device manager rejects a pod.
 
-/// Why the device manager rejects a pod. The texts are kubelet's own.
+/// Why the device manager rejects a pod, or why that is not known. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DeviceRefusal {
     /// A limit of this planner, not of kubelet: the number of NUMA nodes with devices of the resource.
@@ -8,6 +8,16 @@ pub(crate) enum DeviceRefusal {
         "not predicted: {resource} is on {nodes} NUMA nodes, and this planner looks at the sets of 16 at most; kubelet sets no limit"
     )]
     NotSearched { resource: String, nodes: usize },
+    /// A limit of what is known of the node.
+    #[error(
+        "unknown: the answer depends on the NUMA nodes of the free devices of {0}, and these are not known; --devices gives them"
+    )]
+    Unplaced(String),
+    /// A limit of what is known of the node.
+    #[error(
+        "unknown: kubelet's record of devices cannot be read, so the free devices of {0} are not known; --devices gives them"
+    )]
+    Unrecorded(String),
     /// The container has devices already, and not as many as it requests.
     #[error("pod {pod:?} container {container:?} changed request for resource {resource:?} from {had} to {requested}")]
     Changed {
@@ -34,4 +44,11 @@ pub(crate) enum DeviceRefusal {
         requested: u64,
         available: usize,
     },
+}
+
+impl DeviceRefusal {
+    /// Whether nothing is known of kubelet's answer.
+    pub(crate) fn is_unknown(&self) -> bool {
+        matches!(self, Self::NotSearched { .. } | Self::Unplaced(_) | Self::Unrecorded(_))
+    }
 }

@@ -28,6 +28,10 @@ pub struct DeviceState {
     /// The allocated devices, by pod and container. A finished init container keeps its entry: later containers of its
     /// pod reuse its devices.
     pub entries: BTreeMap<String, BTreeMap<String, DeviceIds>>,
+    /// Resources with free devices of which it is not known whether and at which NUMA nodes their plugin reports them.
+    pub unplaced: BTreeSet<String>,
+    /// kubelet's record cannot be read: of resources that are not in `resources` nothing is known.
+    pub is_unreadable: bool,
 }
 
 /// The pod and the container of devices whose owner is not known.
@@ -86,6 +90,7 @@ impl DeviceState {
     /// Removes a resource, and what containers have of it.
     pub fn forget(&mut self, resource: &str) {
         self.resources.remove(resource);
+        self.unplaced.remove(resource);
         for given in self.entries.values_mut().flat_map(BTreeMap::values_mut) {
             given.remove(resource);
         }
@@ -95,6 +100,11 @@ impl DeviceState {
     pub(crate) fn nodes(&self, resource: &str, id: &str) -> Option<&BTreeSet<u32>> {
         let device = self.resources.get(resource)?.get(id)?;
         Some(&device.nodes).filter(|nodes| !nodes.is_empty())
+    }
+
+    /// Whether kubelet's answer to a pod with this resource is known, without the hints for it.
+    pub(crate) fn is_known(&self, resource: &str) -> bool {
+        !self.is_unreadable || self.knows(resource)
     }
 
     /// Whether any device of the resource has NUMA nodes.

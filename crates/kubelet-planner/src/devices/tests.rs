@@ -17,7 +17,7 @@ fn state(nodes: &[&[u32]]) -> DeviceState {
     };
     DeviceState {
         resources: [(GPU.to_owned(), nodes.iter().enumerate().map(device).collect())].into(),
-        entries: BTreeMap::new(),
+        ..DeviceState::default()
     }
 }
 

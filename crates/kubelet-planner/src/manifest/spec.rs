@@ -8,6 +8,11 @@ use super::fields::Field;
 use super::resources::{Owner, RawResources, ResourceList, of_pods, wrong};
 use crate::pod::{Container, ContainerKind, Pod, together};
 
+/// Limit of a pod's containers: kubelet's managers look at each beside all others.
+const MAX_CONTAINERS: usize = 64;
+/// Limit of the names of all resources of a pod, in bytes.
+const MAX_RESOURCE_NAMES: usize = 16 << 10;
+
 /// A container before it is checked.
 struct Draft {
     path: String,
@@ -43,6 +48,14 @@ pub(super) fn pod(document: &Field<'_>) -> Result<Pod, ManifestError> {
         .get("resources")?
         .map(|field| RawResources::read(&field))
         .transpose()?;
+    let lists = drafts
+        .iter()
+        .flat_map(|draft| [&draft.written.limits, &draft.written.requests]);
+    if lists.flat_map(ResourceList::keys).map(String::len).sum::<usize>() > MAX_RESOURCE_NAMES {
+        return Err(spec.wrong(format!(
+            "the names of its resources have more than {MAX_RESOURCE_NAMES} bytes"
+        )));
+    }
     let container = |draft: &Draft| Container::new(&draft.name, draft.kind, draft.written.resources());
     let pod = Pod {
         uid: uid.unwrap_or_default().to_owned(),
@@ -55,6 +68,11 @@ pub(super) fn pod(document: &Field<'_>) -> Result<Pod, ManifestError> {
 
 fn containers(list: &Field<'_>, init: bool, drafts: &mut Vec<Draft>) -> Result<(), ManifestError> {
     for item in list.items()? {
+        if drafts.len() == MAX_CONTAINERS {
+            return Err(list.wrong(format!(
+                "a pod of more than {MAX_CONTAINERS} containers is not planned for"
+            )));
+        }
         let name = item.needed("name")?;
         if !is_label(name.text()?) {
             return Err(name.wrong(format!("{:?} is not a container name", excerpt(name.text()?))));

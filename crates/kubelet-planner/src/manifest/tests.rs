@@ -516,3 +516,30 @@ fn the_objects_of_a_list_count_like_documents() {
     assert!(described(&list("Inventory"), None).is_err());
     assert!(described("{apiVersion: v1, kind: List, items: 5}", None).is_err());
 }
+
+/// Whoever writes the pod chooses how long it takes to plan for it.
+#[test]
+fn a_pod_has_so_many_containers_and_no_more() {
+    let containers = |count: usize| {
+        let all: Vec<String> = (0..count).map(|number| format!("{{name: c{number}}}")).collect();
+        format!("containers: [{{name: vm}}], initContainers: [{}]", all.join(", "))
+    };
+    assert_eq!(of(&containers(63)).unwrap().containers.len(), 64);
+    assert_eq!(
+        refused(&containers(64)),
+        "spec.containers: a pod of more than 64 containers is not planned for"
+    );
+    let names = |count: usize| {
+        let all: Vec<String> = (0..count)
+            .map(|number| format!("example.com/{number:0>40}: 1"))
+            .collect();
+        format!("{{limits: {{{}}}}}", all.join(", "))
+    };
+    assert!(with(&names(100)).is_ok());
+    assert!(
+        with(&names(400))
+            .unwrap_err()
+            .to_string()
+            .contains("the names of its resources")
+    );
+}

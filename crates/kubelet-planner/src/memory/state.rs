@@ -56,6 +56,16 @@ impl MemoryState {
         (!blocks.is_empty()).then_some(blocks)
     }
 
+    /// The same as if no NUMA nodes served pods.
+    pub(crate) fn without_groups(&self) -> Self {
+        let mut state = self.clone();
+        for (id, node) in &mut state.nodes {
+            node.assignments = 0;
+            node.cells = vec![*id];
+        }
+        state
+    }
+
     pub(super) fn set(&mut self, pod: &str, container: &str, blocks: Vec<MemoryBlock>) {
         let entries = self.entries.entry(pod.to_owned()).or_default();
         entries.insert(container.to_owned(), blocks);

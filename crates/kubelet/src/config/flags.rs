@@ -106,12 +106,8 @@ fn key(name: &str, value: &str) -> Result<Option<(&'static str, Value)>, ConfigE
             ("enforceNodeAllocatable", entries.collect())
         }
         SWITCH => ("cgroupsPerQOS", on(name, SWITCH, value)?),
-        // A comma is part of this flag's value; each pair has a flag of its own.
-        "cpu-manager-policy-options" => {
-            let pair = pair(name, value, '=')?;
-            ("cpuManagerPolicyOptions", Map::from_iter([pair]).into())
-        }
-        "topology-manager-policy-options" => ("topologyManagerPolicyOptions", pairs('=')?),
+        "cpu-manager-policy-options" => ("cpuManagerPolicyOptions", option(name, value)?),
+        "topology-manager-policy-options" => ("topologyManagerPolicyOptions", option(name, value)?),
         "kube-reserved" => ("kubeReserved", pairs('=')?),
         "system-reserved" => ("systemReserved", pairs('=')?),
         "eviction-hard" => ("evictionHard", pairs('<')?),
@@ -139,6 +135,12 @@ fn pair(flag: &str, text: &str, between: char) -> Result<(String, Value), Config
     let parts = text.split_once(between);
     let (key, value) = parts.ok_or_else(|| wrong(flag, &format!("{:?} is not key{between}value", excerpt(text))))?;
     Ok((key.trim().to_owned(), value.trim().into()))
+}
+
+/// One option of a policy: a comma is part of its value, and each option has a flag of its own (`NewMapStringStringNoSplit` of kubelet's `options.go`).
+fn option(flag: &str, text: &str) -> Result<Value, ConfigError> {
+    let option = pair(flag, text, '=')?;
+    Ok(Map::from_iter([option]).into())
 }
 
 fn on(flag: &str, key: &str, text: &str) -> Result<Value, ConfigError> {

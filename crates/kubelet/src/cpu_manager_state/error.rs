@@ -22,6 +22,9 @@ pub enum CheckpointError {
     /// The file is longer than `MAX_BYTES`.
     #[error("the file has {0} bytes, more than {MAX_BYTES}")]
     TooLarge(usize),
+    /// The file is not a JSON object; the text says where.
+    #[error("the file is damaged: {0}")]
+    Malformed(String),
     /// The file is not JSON of a known shape; the text says where.
     #[error("the file is of no known schema: {0}")]
     UnknownSchema(String),
@@ -49,6 +52,16 @@ pub enum CheckpointError {
     PodUid(String),
 }
 
+impl CheckpointError {
+    /// Whether no kubelet uses the file: its content is not what a kubelet wrote. Otherwise it may be that of a newer one.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Empty | Self::Malformed(_) | Self::Checksum { .. } | Self::Cpus { .. }
+        )
+    }
+}
+
 /// The bytes of a checkpoint, unless it is empty or longer than `MAX_BYTES`.
 ///
 /// # Errors
@@ -66,13 +79,16 @@ pub(crate) fn content(bytes: &[u8]) -> Result<&[u8], CheckpointError> {
 /// JSON of exactly one shape.
 ///
 /// # Errors
-/// [`CheckpointError::UnknownSchema`], an unknown key included.
+/// [`CheckpointError::Malformed`], [`CheckpointError::UnknownSchema`], an unknown key included.
 pub(crate) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CheckpointError> {
     // A structure could be written as a list too; kubelet does not, and keys would go unchecked.
     if !bytes.trim_ascii_start().starts_with(b"{") {
-        return Err(unknown("it is not a JSON object"));
+        return Err(CheckpointError::Malformed("it is not a JSON object".to_owned()));
     }
-    serde_json::from_slice(bytes).map_err(|error| CheckpointError::UnknownSchema(cause(&error)))
+    serde_json::from_slice(bytes).map_err(|error| match error.is_data() {
+        true => CheckpointError::UnknownSchema(cause(&error)),
+        false => CheckpointError::Malformed(cause(&error)),
+    })
 }
 
 pub(crate) fn unknown(what: &str) -> CheckpointError {

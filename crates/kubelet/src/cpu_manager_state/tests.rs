@@ -141,7 +141,7 @@ fn a_single_changed_digit_is_found(
 #[rstest]
 #[case("", "empty")]
 #[case("  \n", "empty")]
-#[case("{", "no known schema")]
+#[case("{", "the file is damaged: EOF")]
 #[case("null", "not a JSON object")]
 #[case(r#"["static","0-3",{},0]"#, "not a JSON object")]
 #[case("{}", "missing field `policyName`")]

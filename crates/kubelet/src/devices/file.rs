@@ -46,7 +46,10 @@ struct Entry {
 }
 
 pub(super) fn read(bytes: &[u8]) -> Result<DeviceManagerState, CheckpointError> {
-    let file: File = json(bytes)?;
+    let file: File = json(bytes).map_err(|error| match ids_are_lists(bytes) {
+        true => unknown("DeviceIDs is a list, as kubelet wrote it before 1.20; it has the devices by NUMA node since"),
+        false => error,
+    })?;
     checksum::verify(file.checksum, checksum::fnv1a(&hashed(&file.data)?))?;
     let entries = file.data.pod_device_entries.into_iter().flatten();
     let registered = file.data.registered_devices.into_iter().flatten();
@@ -54,6 +57,13 @@ pub(super) fn read(bytes: &[u8]) -> Result<DeviceManagerState, CheckpointError> 
         entries: entries.map(entry).collect::<Result<_, _>>()?,
         registered: registered.map(|(resource, ids)| (resource, set(ids))).collect(),
     })
+}
+
+/// Whether the devices of a container are a list and not by NUMA node.
+fn ids_are_lists(bytes: &[u8]) -> bool {
+    let file: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let mut entries = file["Data"]["PodDeviceEntries"].as_array().into_iter().flatten();
+    entries.any(|entry| entry["DeviceIDs"].is_array())
 }
 
 fn entry(entry: Entry) -> Result<DeviceEntry, CheckpointError> {

@@ -50,7 +50,7 @@ fn only_a_regular_file_of_a_usual_size_is_read() {
     fs::File::create(&path).unwrap().set_len(20_000_000_000).unwrap();
     assert!(refused().ends_with("it is larger than 8 MiB"));
     fs::write(&path, "{").unwrap();
-    assert!(refused().contains("no known schema"));
+    assert!(refused().contains("the file is damaged"));
     fs::write(&path, GENUINE).unwrap();
     assert_eq!(
         DeviceManagerState::read(&path),
@@ -142,4 +142,15 @@ fn what_is_no_such_file_is_refused(#[case] text: &str) {
 fn a_boot_id_beside_the_data_is_no_other_schema() {
     let text = br#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661,"BootID":"7a1c"}"#;
     assert!(DeviceManagerState::parse(text).is_ok());
+}
+
+/// Kubernetes 1.19 and before (`devicemanager/checkpoint/checkpoint.go`).
+#[test]
+fn a_record_of_before_1_20_is_said_to_be_one() {
+    let text = r#"{"Data":{"PodDeviceEntries":[{"PodUID":"e49ac32c-22a3-4c8c-8be3-721bd1fd9eaa","ContainerName":"vm","ResourceName":"example.com/nic","DeviceIDs":["a"],"AllocResp":""}],"RegisteredDevices":{}},"Checksum":1}"#;
+    let error = DeviceManagerState::parse(text.as_bytes()).unwrap_err();
+    assert!(
+        error.to_string().contains("as kubelet wrote it before 1.20") && !error.is_damage(),
+        "{error}"
+    );
 }

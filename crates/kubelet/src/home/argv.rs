@@ -8,6 +8,7 @@ use serde_json::Value;
 use stelia_text::excerpt;
 
 use super::{Host, Process};
+use crate::HostProcess;
 use crate::config::{ConfigError, text, values};
 
 /// k3s's own configuration, and the folder of its drop-ins.
@@ -44,16 +45,11 @@ pub(crate) fn argv(process: &Process, proc: &Path, root: &Path) -> Result<Vec<St
     }
 }
 
+/// Its number may be another process's by now, which is not believed.
 fn own(process: &Process, proc: &Path) -> Result<Vec<String>, ConfigError> {
+    let kubelet = HostProcess::open(proc, process.pid).ok_or(ConfigError::NotRunning)?;
     let cmdline = proc.join(process.pid.to_string()).join("cmdline");
-    let bytes = fs::read(&cmdline).map_err(ConfigError::of_process(&cmdline))?;
-    let mut words: Vec<String> = bytes
-        .split(|byte| *byte == 0)
-        .map(|word| String::from_utf8_lossy(word).into_owned())
-        .collect();
-    // Each argument ends in a NUL: after the last one there is an empty rest.
-    words.pop();
-    Ok(words)
+    kubelet.arguments().map_err(ConfigError::of_process(&cmdline))
 }
 
 fn below(root: &Path, path: &Path) -> PathBuf {

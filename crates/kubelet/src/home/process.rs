@@ -8,7 +8,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 
 use super::{ROOTS, SOCKET};
-use crate::ContainerCgroup;
+use crate::HostProcess;
 use crate::config::ConfigError;
 
 /// The program that a kubelet runs in, which decides where its flags are.
@@ -101,35 +101,14 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
     }
 }
 
-/// The process, if it runs as root and outside of pods: any process can take a name, and a pod may mount kubelet's
-/// directory. `None` also for one that ends meanwhile.
+/// The process, if it is the node's own: any process can take a name, and a pod may mount kubelet's directory. `None` also for one
+/// that ends meanwhile.
 pub(super) fn inspect(proc: &Path, pid: i32) -> Option<Process> {
-    let read = |name: &str| fs::read_to_string(proc.join(pid.to_string()).join(name)).ok();
-    let name = read("comm")?.trim_end().to_owned();
-    let host = Host::of(&name);
-    let status = read("status")?;
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    // Real, effective, saved, file system.
-    let root = uids.split_whitespace().nth(1) == Some("0");
-    let cgroups = read("cgroup")?;
-    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    (root && !is_tenants(cgroup)).then_some(Process {
+    let name = HostProcess::open(proc, pid)?.name().to_owned();
+    Some(Process {
         pid,
+        host: Host::of(&name),
         name,
-        host,
         root: None,
     })
-}
-
-/// Whether a cgroup is a container's, below a container's, or an instance's.
-fn is_tenants(cgroup: &str) -> bool {
-    let mut path = cgroup;
-    while let Some((parent, _)) = path.rsplit_once('/') {
-        if ContainerCgroup::parse(path).is_some() {
-            return true;
-        }
-        path = parent;
-    }
-    let top = cgroup.split('/').nth(1).unwrap_or_default();
-    matches!(top, "kubepods" | "kubepods.slice" | "stelia.slice")
 }

@@ -53,5 +53,5 @@ fn walk(place: String, found: Option<&Value>, implied: Option<&Value>) -> Option
 }
 
 fn shown(value: Option<&Value>) -> String {
-    value.map_or_else(|| "not there".to_owned(), |value| excerpt::name(&value.to_string()))
+    value.map_or_else(|| "not there".to_owned(), |value| excerpt::excerpt(&value.to_string()))
 }

@@ -43,7 +43,7 @@ pub enum DescribedError {
     },
 }
 
-pub(super) fn wrong(place: &str, found: &str, why: &'static str) -> DescribedError {
+pub(crate) fn wrong(place: &str, found: &str, why: &'static str) -> DescribedError {
     DescribedError::Value {
         place: place.to_owned(),
         found: excerpt(found),

@@ -1,3 +1,5 @@
+use std::fs;
+
 use stelia_kubelet::devices::DeviceEntry;
 use stelia_kubelet::memory::{MemorySchema, MemoryTable, NumaNodeState};
 
@@ -166,7 +168,8 @@ fn nics() -> DeviceManagerState {
 }
 
 fn placed(state: &DeviceManagerState, uids: &[&str], place: impl Fn(&str) -> Option<u32>) -> Vec<(u32, usize, usize)> {
-    let found = devices(state, Some(&living(uids)), |_| &place);
+    let by_id = |id: &str| place(id).map_or(Place::Unknown, |node| Place::Nodes([node].into()));
+    let found = devices(state, Some(&living(uids)), |_| by_id);
     let nodes = found.into_iter().map(|(node, of)| (node, of["example.com/nic"]));
     nodes.map(|(node, devices)| (node, devices.all, devices.free)).collect()
 }
@@ -195,19 +198,23 @@ fn a_resource_is_left_out_unless_the_place_of_each_device_is_known() {
     assert_eq!(placed(&without, &[A, B], |_| None), [(0, 1, 0), (1, 1, 0)]);
 }
 
+fn node_by_id(places: &DevicePlaces, id: &str) -> Option<u32> {
+    places.by_id(id).single()
+}
+
 #[test]
 fn the_id_of_a_pci_device_tells_its_place() {
     let sys = tempfile::tempdir().unwrap();
     let write = |id: &str, text: &str| {
-        let folder = sys.path().join("bus/pci/devices").join(id);
+        let folder = sys.path().join("sys/bus/pci/devices").join(id);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("numa_node"), text).unwrap();
     };
     write("0000:3b:02.1", "1\n");
     write("0000:3b:02.2", "-1\n");
     let places = DevicePlaces::new(sys.path(), &nics(), "example.com/nic");
-    assert_eq!(places.node("0000:3b:02.1"), Some(1));
-    assert_eq!(places.node("0000:3B:02.1"), Some(1));
+    assert_eq!(node_by_id(&places, "0000:3b:02.1"), Some(1));
+    assert_eq!(node_by_id(&places, "0000:3B:02.1"), Some(1));
     for other in [
         "0000:3b:02.2",
         "0000:3b:02.3",
@@ -216,7 +223,7 @@ fn the_id_of_a_pci_device_tells_its_place() {
         "",
         "0000:3b:02.1/",
     ] {
-        assert_eq!(places.node(other), None, "{other}");
+        assert_eq!(node_by_id(&places, other), None, "{other}");
     }
 }
 
@@ -242,14 +249,14 @@ fn groups(ids: &[&str], given: Option<(&str, &[&str])>) -> DeviceManagerState {
 fn the_number_of_an_iommu_group_tells_the_place_of_its_devices() {
     let sys = tempfile::tempdir().unwrap();
     let add = |group: &str, id: &str, driver: &str, node: &str| {
-        let device = sys.path().join("bus/pci/devices").join(id);
+        let device = sys.path().join("sys/bus/pci/devices").join(id);
         fs::create_dir_all(&device).unwrap();
         fs::write(device.join("numa_node"), node).unwrap();
-        let driver = sys.path().join("bus/pci/drivers").join(driver);
+        let driver = sys.path().join("sys/bus/pci/drivers").join(driver);
         std::os::unix::fs::symlink(driver, device.join("driver")).unwrap();
         fs::create_dir_all(
             sys.path()
-                .join("kernel/iommu_groups")
+                .join("sys/kernel/iommu_groups")
                 .join(group)
                 .join("devices")
                 .join(id),
@@ -265,13 +272,13 @@ fn the_number_of_an_iommu_group_tells_the_place_of_its_devices() {
     add("44", "0000:44:00.1", "vfio-pci", "1\n");
     let shown = groups(&["41", "45"], Some(("41", &["/dev/vfio/vfio", "/dev/vfio/41"])));
     let places = DevicePlaces::new(sys.path(), &shown, "example.com/nic");
-    assert_eq!(places.node("41"), Some(1));
+    assert_eq!(node_by_id(&places, "41"), Some(1));
     for other in ["041", "42", "43", "44", "45"] {
-        assert_eq!(places.node(other), None, "{other}");
+        assert_eq!(node_by_id(&places, other), None, "{other}");
     }
 
     // Numbers of a plugin's own, of which some are groups by chance.
-    let node = |state: &DeviceManagerState| DevicePlaces::new(sys.path(), state, "example.com/nic").node("41");
+    let node = |state: &DeviceManagerState| node_by_id(&DevicePlaces::new(sys.path(), state, "example.com/nic"), "41");
     assert_eq!(node(&groups(&["41", "43"], None)), Some(1));
     assert_eq!(node(&groups(&["41", "42"], None)), None, "the host's driver has 42");
     assert_eq!(node(&groups(&["41", "45"], None)), None, "there is no group 45");

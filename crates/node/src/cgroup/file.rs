@@ -36,6 +36,7 @@ files! {
     Events = "cgroup.events",
     Freeze = "cgroup.freeze",
     MaxDescendants = "cgroup.max.descendants",
+    Stat = "cgroup.stat",
     Cpus = "cpuset.cpus",
     CpusEffective = "cpuset.cpus.effective",
     CpusExclusive = "cpuset.cpus.exclusive",

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use stelia_cpus::files;
@@ -43,11 +44,18 @@ impl Cgroups for KernelCgroups {
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
+        self.some_children(cgroup, usize::MAX)
+    }
+
+    fn some_children(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<String>, CgroupError> {
         let directory = self.directory(cgroup);
         let list = || -> io::Result<Vec<String>> {
             let mut names = Vec::new();
             for entry in fs::read_dir(&directory)? {
                 let entry = entry?;
+                if names.len() >= most {
+                    break;
+                }
                 if entry.file_type()?.is_dir() {
                     names.extend(entry.file_name().into_string().ok());
                 }
@@ -94,6 +102,12 @@ impl Cgroups for KernelCgroups {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result.map_err(failed(format!("remove {}", directory.display()))),
         }
+    }
+
+    fn owner(&self, cgroup: &CgroupPath) -> Result<u32, CgroupError> {
+        let directory = self.directory(cgroup);
+        let metadata = fs::metadata(&directory).map_err(failed(format!("look at {}", directory.display())))?;
+        Ok(metadata.uid())
     }
 
     fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {

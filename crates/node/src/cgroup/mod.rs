@@ -112,6 +112,12 @@ pub trait Cgroups: Send + Sync {
     fn exists(&self, cgroup: &CgroupPath) -> bool;
     /// Names of the cgroups directly in this one, sorted.
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError>;
+    /// So many of them at most, whichever they are: a container can make any number of cgroups in one that it may write.
+    fn some_children(&self, cgroup: &CgroupPath, most: usize) -> Result<Vec<String>, CgroupError> {
+        let mut names = self.children(cgroup)?;
+        names.truncate(most);
+        Ok(names)
+    }
     /// A file's text without its last newline.
     fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError>;
     /// Write a value in one `write(2)`.
@@ -120,6 +126,8 @@ pub trait Cgroups: Send + Sync {
     fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
     /// Remove the cgroup. It may be gone already. EBUSY while it is populated or has children.
     fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
+    /// The user who owns the directory: with a user namespace the container's root, if the runtime gave it its cgroup.
+    fn owner(&self, cgroup: &CgroupPath) -> Result<u32, CgroupError>;
     /// The extended attributes `user.stelia.*` of the directory, without that prefix.
     fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError>;
     /// One of them; `None` where it is not set.

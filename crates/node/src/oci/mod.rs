@@ -4,6 +4,7 @@
 //! rules that they find it by.
 
 mod binary;
+mod program;
 mod verdict;
 
 use std::ffi::OsStr;
@@ -11,17 +12,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use stelia_kubelet::HostProcess;
 use stelia_text::named;
 
 use crate::runtime_folders::{self, Bundle};
 
 pub use binary::Identity;
+pub use program::{Program, ProgramError};
 pub use verdict::{Verdict, verdict_file};
 
 /// Where the shim has its runtime keep containers, unless its options say otherwise (`RuncRoot` in containerd's runc shim).
 const SHIM_ROOT: &str = "/run/containerd/runc";
 /// The runtime of a shim whose options name none.
 const SHIM_BINARY: &str = "runc";
+/// CRI-O's monitor of a container.
+const CONMON: &str = "conmon";
 
 named! {
     /// Who asks the runtime about a container.
@@ -70,14 +75,50 @@ impl Runtime {
     }
 }
 
-/// The runtime of a running container of containerd, in any namespace, or of CRI-O. `node` is `/`; the paths of the answer
-/// are the node's. `None` where no such container is found, or its runtime is neither runc nor crun: nothing is known then.
-pub fn runtime_of(node: &Path, container_id: &str) -> Option<Runtime> {
+/// Why the runtime of a container is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    #[error("no container of containerd or CRI-O with the runtime runc or crun was found for it")]
+    NotFound,
+    /// Its program is missing, or not to be run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+}
+
+/// The runtime of a running container of containerd, in any namespace, or of CRI-O, and its program. `node` is `/`; the paths of the answer are
+/// the node's. What it reads is root's: files of the managers, and the arguments of a process of the node.
+///
+/// # Errors
+/// No such container is found, its runtime is neither runc nor crun, or its program is not the node's.
+pub fn open_runtime(node: &Path, container_id: &str) -> Result<(Runtime, Program), RuntimeError> {
+    let called = called(node, container_id).ok_or(RuntimeError::NotFound)?;
+    let (binary, program) = binary::find(node, &called.name, &called.shim)?;
+    let runtime = Runtime {
+        manager: called.manager,
+        kind: called.kind,
+        binary,
+        root: called.root,
+        systemd_cgroup: called.systemd_cgroup,
+    };
+    Ok((runtime, program))
+}
+
+/// Which runtime made the container, whether or not its program may be run.
+pub fn kind_of(node: &Path, container_id: &str) -> Option<Kind> {
+    called(node, container_id).map(|called| called.kind)
+}
+
+fn called(node: &Path, container_id: &str) -> Option<Called> {
     let mut bundles = runtime_folders::bundles(node, container_id).into_iter();
     bundles.find_map(|bundle| match bundle {
         Bundle::Containerd { namespace, path } => of_containerd(node, container_id, &namespace, &path),
         Bundle::CriO { path } => of_crio(node, container_id, &path),
     })
+}
+
+/// As [`open_runtime`]; `None` for an error.
+pub fn runtime_of(node: &Path, container_id: &str) -> Option<Runtime> {
+    open_runtime(node, container_id).ok().map(|(runtime, _)| runtime)
 }
 
 /// What is known of whether a container's runtime copes with threaded cgroups in its container.
@@ -92,22 +133,17 @@ pub enum Coping {
 
 /// What the verdict says of a container's runtime. `node` is `/`, `run` is `/run`.
 pub fn coping(node: &Path, run: &Path, container_id: &str) -> Coping {
-    let Some(runtime) = runtime_of(node, container_id) else {
-        return Coping::No(
-            "no container of containerd or CRI-O with the runtime runc or crun was found for it".to_owned(),
-        );
-    };
-    let binary = runtime.binary.display();
-    let identity = match Identity::of(&binary::at(node, &runtime.binary)) {
-        Ok(identity) => identity,
-        Err(cause) => return Coping::No(format!("look at {binary}: {cause}")),
+    let (runtime, program) = match open_runtime(node, container_id) {
+        Ok(found) => found,
+        Err(unknown) => return Coping::No(unknown.to_string()),
     };
     let verdict = fs::read_to_string(verdict_file(run, &runtime)).ok();
     let verdict = verdict.and_then(|text| Verdict::parse(&text));
-    match verdict.filter(|verdict| verdict.is_of(&runtime, identity)) {
+    match verdict.filter(|verdict| verdict.is_of(&runtime, program.identity())) {
         Some(verdict) if verdict.copes => Coping::Copes,
         Some(verdict) => Coping::No(format!(
-            "{binary} does not cope with threaded cgroups in a container: {}",
+            "{} does not cope with threaded cgroups in a container: {}",
+            runtime.binary.display(),
             verdict.words
         )),
         None => Coping::Untried(runtime),
@@ -125,7 +161,19 @@ struct ShimOptions {
     systemd_cgroup: bool,
 }
 
-fn of_containerd(node: &Path, id: &str, namespace: &OsStr, bundle: &Path) -> Option<Runtime> {
+/// How a manager calls the runtime of a container.
+struct Called {
+    manager: Manager,
+    kind: Kind,
+    /// A path, or a name that the manager looks for.
+    name: String,
+    /// The program that calls it, where that decides where it is looked for; else empty.
+    shim: PathBuf,
+    root: PathBuf,
+    systemd_cgroup: bool,
+}
+
+fn of_containerd(node: &Path, id: &str, namespace: &OsStr, bundle: &Path) -> Option<Called> {
     let text = |file: &str| fs::read_to_string(bundle.join(file)).unwrap_or_default();
     let options: ShimOptions = serde_json::from_str(&text("options.json")).unwrap_or_default();
     // The file `runtime` is older than the options.
@@ -136,37 +184,37 @@ fn of_containerd(node: &Path, id: &str, namespace: &OsStr, bundle: &Path) -> Opt
         root => root,
     };
     let root = Path::new(root).join(namespace);
-    let shim = text("shim-binary-path");
-    Some(Runtime {
+    Some(Called {
         manager: Manager::Containerd,
         kind: kind(node, &root, id)?,
-        binary: binary::find(node, name.as_deref().unwrap_or(SHIM_BINARY), Path::new(shim.trim()))?,
+        name: name.unwrap_or_else(|| SHIM_BINARY.to_owned()),
+        shim: PathBuf::from(text("shim-binary-path").trim()),
         root,
         systemd_cgroup: options.systemd_cgroup,
     })
 }
 
-/// CRI-O's configuration may have changed since the container was made; what its conmon was started with did not.
-fn of_crio(node: &Path, id: &str, userdata: &Path) -> Option<Runtime> {
+/// CRI-O's configuration may have changed since the container was made; what its conmon was started with did not. If conmon ended, its
+/// number may be any process's.
+fn of_crio(node: &Path, id: &str, userdata: &Path) -> Option<Called> {
     let pid = fs::read_to_string(userdata.join("conmon-pidfile")).ok()?;
-    let pid: u32 = pid.trim().parse().ok()?;
-    let line = fs::read_to_string(node.join(format!("proc/{pid}/cmdline"))).ok()?;
-    let words: Vec<&str> = line.split('\0').collect();
+    let conmon = HostProcess::open(&node.join("proc"), pid.trim().parse().ok()?)?;
+    let words = conmon.runs(CONMON).then(|| conmon.arguments().ok()).flatten()?;
     let after = |option: &str| {
-        let place = words.iter().position(|word| *word == option)?;
-        words.get(place + 1).copied()
+        let place = words.iter().position(|word| word == option)?;
+        words.get(place + 1).map(String::as_str)
     };
-    // A number that is another process's by now has no such container.
     if after("-c")? != id {
         return None;
     }
     let root = PathBuf::from(after("--runtime-arg")?.strip_prefix("--root=")?);
-    Some(Runtime {
+    Some(Called {
         manager: Manager::CriO,
         kind: kind(node, &root, id)?,
-        binary: binary::find(node, after("-r")?, Path::new(""))?,
+        name: after("-r")?.to_owned(),
+        shim: PathBuf::new(),
         root,
-        systemd_cgroup: words.contains(&"-s"),
+        systemd_cgroup: words.iter().any(|word| word == "-s"),
     })
 }
 

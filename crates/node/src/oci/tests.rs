@@ -1,4 +1,4 @@
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
 
@@ -116,41 +116,171 @@ fn a_shim_of_k3s_has_its_runtime_beside_it() {
     assert_eq!(binary, Path::new("/var/lib/rancher/k3s/data/1f/bin/runc"));
 }
 
+/// A process of the node that monitors a container of CRI-O, whose runtime is crun.
+struct Monitor<'a> {
+    words: Vec<String>,
+    exe: Option<&'a str>,
+    name: &'a str,
+    uid: u32,
+    cgroup: &'a str,
+}
+
+const CRUN: &str = "/usr/libexec/crio/crun";
+const PODS: &str = "/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice";
+
+impl<'a> Monitor<'a> {
+    fn of(runtime: &str) -> Self {
+        let userdata = format!("/run/containers/storage/overlay-containers/{ID}/userdata");
+        let words = format!(
+            "/usr/libexec/crio/conmon -b {userdata} -c {ID} -P /conmon-pidfile -r {runtime} --runtime-arg --root=/run/crun -u {ID} -s "
+        );
+        Self {
+            words: words.split(' ').map(str::to_owned).collect(),
+            exe: Some("/usr/libexec/crio/conmon"),
+            name: "conmon",
+            uid: 0,
+            cgroup: "/system.slice/crio-conmon-9c0d4a5be1f2.scope",
+        }
+    }
+
+    /// The runtime that a node with this process has.
+    fn runtime(&self) -> Option<Runtime> {
+        let node = Node::new();
+        node.program("usr/libexec/crio/crun");
+        self.runtime_on(&node)
+    }
+
+    fn runtime_on(&self, node: &Node) -> Option<Runtime> {
+        let userdata = format!("run/containers/storage/overlay-containers/{ID}/userdata");
+        let (name, uid, cgroup) = (self.name, self.uid, self.cgroup);
+        node.file(&format!("{userdata}/conmon-pidfile"), "4711")
+            .file(&format!("run/crun/{ID}/status"), "{}")
+            .file("proc/4711/cmdline", &self.words.join("\0"))
+            .file("proc/4711/cgroup", &format!("0::{cgroup}\n"))
+            .file(
+                "proc/4711/status",
+                &format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"),
+            );
+        if let Some(exe) = self.exe {
+            symlink(exe, node.0.path().join("proc/4711/exe")).unwrap();
+        }
+        node.runtime()
+    }
+}
+
 #[test]
 fn a_container_of_crio_has_the_runtime_that_its_conmon_was_given() {
-    let node = Node::new();
-    let userdata = format!("run/containers/storage/overlay-containers/{ID}/userdata");
-    let words = [
-        "/usr/libexec/crio/conmon",
-        "-b",
-        &format!("/{userdata}"),
-        "-c",
-        ID,
-        "-P",
-        "/conmon-pidfile",
-        "-r",
-        "/usr/libexec/crio/crun",
-        "--runtime-arg",
-        "--root=/run/crun",
-        "-u",
-        ID,
-        "-s",
-        "",
-    ];
-    node.file(&format!("{userdata}/conmon-pidfile"), "4711")
-        .file("proc/4711/cmdline", &words.join("\0"))
-        .file(&format!("run/crun/{ID}/status"), "{}")
-        .program("usr/libexec/crio/crun");
     let expected = Runtime {
         manager: Manager::CriO,
         kind: Kind::Crun,
-        binary: "/usr/libexec/crio/crun".into(),
+        binary: CRUN.into(),
         root: "/run/crun".into(),
         systemd_cgroup: true,
     };
-    assert_eq!(node.runtime(), Some(expected));
-    // conmon ended, and its number is another process's.
-    node.file("proc/4711/cmdline", &words.join("\0").replace(ID, "another"));
+    let monitor = Monitor::of(CRUN);
+    assert_eq!(monitor.runtime(), Some(expected.clone()));
+    // Its package was replaced; the executable is not to be seen; it is in the pod's cgroup.
+    let others = [
+        Monitor {
+            exe: Some("/usr/libexec/crio/conmon (deleted)"),
+            ..Monitor::of(CRUN)
+        },
+        Monitor {
+            exe: None,
+            ..Monitor::of(CRUN)
+        },
+        Monitor {
+            cgroup: &format!("{PODS}/crio-conmon-{ID}.scope"),
+            ..Monitor::of(CRUN)
+        },
+    ];
+    for monitor in others {
+        assert_eq!(
+            monitor.runtime(),
+            Some(expected.clone()),
+            "{:?} {}",
+            monitor.exe,
+            monitor.cgroup
+        );
+    }
+}
+
+#[test]
+fn a_process_with_the_number_of_a_conmon_that_ended_names_no_program() {
+    let mut another = Monitor::of(CRUN);
+    another.words[4] = "another".to_owned();
+    assert_eq!(another.runtime(), None, "a conmon of another container");
+    for (exe, name, uid, cgroup) in [
+        (
+            Some("/usr/libexec/crio/conmon"),
+            "conmon",
+            1000,
+            "/system.slice/x.service",
+        ),
+        (Some("/usr/bin/sleep"), "conmon", 0, "/system.slice/x.service"),
+        (None, "sleep", 0, "/system.slice/x.service"),
+        (
+            Some("/usr/libexec/crio/conmon"),
+            "conmon",
+            0,
+            &format!("{PODS}/crio-50ab.scope"),
+        ),
+        (
+            Some("/usr/libexec/crio/conmon"),
+            "conmon",
+            0,
+            &format!("{PODS}/crio-50ab.scope/crio-conmon-{ID}.scope"),
+        ),
+        (
+            Some("/usr/libexec/crio/conmon"),
+            "conmon",
+            0,
+            "/stelia.slice/stelia-instance-a.scope/float",
+        ),
+    ] {
+        let forged = Monitor {
+            exe,
+            name,
+            uid,
+            cgroup,
+            ..Monitor::of(CRUN)
+        };
+        assert_eq!(forged.runtime(), None, "{exe:?} {name} {uid} {cgroup}");
+    }
+}
+
+#[test]
+fn a_program_that_is_not_the_nodes_is_no_runtime_whoever_names_it() {
+    let evil = "/var/lib/kubelet/pods/b9e4f71c-64a5-4f8d-8574-41363cbaf8e5/volumes/kubernetes.io~empty-dir/x/evil";
+    let node = Node::new();
+    node.program(&evil[1..]);
+    assert_eq!(Monitor::of(evil).runtime_on(&node), None);
+
+    let node = Node::new();
+    node.task(r#"{"binary_name":"/opt/bin/crun"}"#)
+        .file(&format!("run/containerd/runc/k8s.io/{ID}/status"), "{}")
+        .program("opt/bin/crun");
+    assert!(node.runtime().is_some());
+    let folder = |mode: u32| {
+        let folder = node.0.path().join("opt/bin");
+        fs::set_permissions(folder, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    folder(0o777);
+    assert_eq!(node.runtime(), None);
+    let coping = coping(node.0.path(), &node.0.path().join("run"), ID);
+    let why = "/opt/bin/crun is not run as root, because /opt/bin is writable by others";
+    assert_eq!(coping, Coping::No(why.to_owned()));
+    folder(0o755);
+
+    // The first of a name is the one that the manager calls: no other stands in for it.
+    node.task(r#"{"binary_name":"crun"}"#)
+        .program("usr/local/sbin/crun")
+        .program("usr/bin/crun");
+    assert!(
+        node.runtime()
+            .is_some_and(|runtime| runtime.binary.starts_with("/usr/local/sbin"))
+    );
+    fs::set_permissions(node.0.path().join("usr/local/sbin"), fs::Permissions::from_mode(0o775)).unwrap();
     assert_eq!(node.runtime(), None);
 }
 
@@ -190,6 +320,26 @@ fn a_verdict_is_read_as_it_was_written_and_is_of_the_same_program_only() {
     assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
     assert!(read.is_of(&runc(), Identity::of(&program).unwrap()));
 
+    for other in [
+        Identity {
+            dev: identity.dev + 1,
+            ..identity
+        },
+        Identity {
+            inode: identity.inode + 1,
+            ..identity
+        },
+        Identity {
+            size: identity.size + 1,
+            ..identity
+        },
+        Identity {
+            mtime_ns: identity.mtime_ns + 1,
+            ..identity
+        },
+    ] {
+        assert!(!read.is_of(&runc(), other), "{other:?}");
+    }
     // The next package's.
     let next = node.0.path().join("usr/sbin/.runc.new");
     fs::write(&next, "another").unwrap();
@@ -208,5 +358,26 @@ fn a_verdict_is_read_as_it_was_written_and_is_of_the_same_program_only() {
     assert!(others.iter().all(|other| !read.is_of(other, identity)));
     for text in ["", "{}", "null", r#"{"copes":true}"#] {
         assert_eq!(Verdict::parse(text), None, "{text:?}");
+    }
+}
+#[test]
+fn a_tenants_process_with_the_number_of_conmon_names_no_program() {
+    let pod = "var/lib/kubelet/pods/b9e4f71c-64a5-4f8d-8574-41363cbaf8e5/volumes/kubernetes.io~empty-dir/x";
+    for program in [format!("{pod}/evil"), "proc/4711/root/evil".to_owned()] {
+        let node = Node::new();
+        let userdata = format!("run/containers/storage/overlay-containers/{ID}/userdata");
+        let evil = format!("/{program}");
+        let state = format!("--root=/{pod}/state");
+        let words = ["sleep", "-c", ID, "-r", &evil, "--runtime-arg", &state, "-s", ""];
+        node.file(&format!("{userdata}/conmon-pidfile"), "4711")
+            .file("proc/4711/cmdline", &words.join("\0"))
+            .file(
+                "proc/4711/cgroup",
+                "0::/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-50ab.scope\n",
+            )
+            .file("proc/4711/status", "Name:\tsleep\nUid:\t1000\t1000\t1000\t1000\n")
+            .file(&format!("{pod}/state/{ID}/status"), "{}")
+            .program(&program);
+        assert_eq!(node.runtime(), None, "/{program} would be run by root");
     }
 }

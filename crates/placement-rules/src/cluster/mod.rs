@@ -27,12 +27,12 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
-use crate::evaluate::{Arrival, NodeForecast, OwnCpus, Refusal, own_cpus};
-use crate::node::{self, FreeResources, NodeError, ParsedNode, Shape, ShapeKey};
+use crate::evaluate::{Arrival, NodeForecast, OwnCpus, own_cpus};
+use crate::node::{self, NodeError, ParsedNode, Shape, ShapeKey};
 use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 
-pub use question::{NodeWithoutPods, Question};
+pub use question::{Evaluation, NodeWithoutPods, Question};
 use reasons::Reasons;
 pub use requests::RequestId;
 use requests::Requests;
@@ -56,6 +56,8 @@ pub struct Cluster {
 #[derive(Debug)]
 struct Slot {
     known: Result<NodeRecord, NodeError>,
+    /// Whether `known` is of an object.
+    has_object: bool,
     /// The pods on their way to the node, in the order of the state's arrivals; also stored while the object cannot be used.
     coming: Vec<(Uid, Arrival)>,
 }
@@ -67,26 +69,11 @@ struct NodeRecord {
     owners: Box<[Option<u16>]>,
 }
 
-/// The consequences of a change of a node's object.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Change {
-    /// Pods on their way that the object now shows: they have arrived.
-    pub arrived: Vec<Uid>,
-    /// Pods on their way that the node no longer has room for.
-    pub refused: Vec<(Uid, Refusal)>,
-}
-
 /// A pod's VM on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
     pub uid: Uid,
     pub cpus: CpuSet,
-}
-
-fn by_uid(coming: &[(Uid, Arrival)], refused: Vec<(usize, Refusal)>) -> Vec<(Uid, Refusal)> {
-    let named = refused.into_iter();
-    let named = named.filter_map(|(place, refusal)| coming.get(place).map(|(uid, _)| (*uid, refusal)));
-    named.collect()
 }
 
 impl Cluster {
@@ -106,11 +93,12 @@ impl Cluster {
         self.names.is_empty()
     }
 
-    /// Stores a node's object, JSON. If it cannot be used, nothing is placed on the node until there is another.
+    /// Stores a node's object, JSON. If it cannot be used, nothing is placed on the node until there is another. Returns the pods on their way that the
+    /// object shows: they have arrived.
     ///
     /// # Errors
     /// The object cannot be used.
-    pub fn put(&mut self, name: &str, object: &[u8]) -> Result<Change, NodeError> {
+    pub fn put(&mut self, name: &str, object: &[u8]) -> Result<Vec<Uid>, NodeError> {
         self.put_parsed(name, node::parse(object))
     }
 
@@ -118,28 +106,31 @@ impl Cluster {
     ///
     /// # Errors
     /// The object cannot be used.
-    pub fn put_parsed(&mut self, name: &str, parsed: Result<ParsedNode, NodeError>) -> Result<Change, NodeError> {
+    pub fn put_parsed(&mut self, name: &str, parsed: Result<ParsedNode, NodeError>) -> Result<Vec<Uid>, NodeError> {
         let parsed = parsed.and_then(|parsed| Ok((self.shape(&parsed.shape)?, parsed)));
         let slot = self.slot(name);
-        let mut change = Change::default();
-        let Some(Slot { known, coming, .. }) = self.nodes.get_mut(slot) else {
-            return Ok(change);
+        let Some(Slot {
+            known,
+            coming,
+            has_object,
+        }) = self.nodes.get_mut(slot)
+        else {
+            return Ok(Vec::new());
         };
+        *has_object = true;
         let before = known.as_ref().map(|known| known.state).ok();
         let outcome = match parsed {
             Ok((shape, parsed)) => {
                 let there = |uid: &Uid| parsed.pods.binary_search(uid).is_ok();
-                change.arrived = coming.iter().map(|(uid, _)| *uid).filter(there).collect();
+                let arrived = coming.iter().map(|(uid, _)| *uid).filter(there).collect();
                 coming.retain(|(uid, _)| !there(uid));
                 let arrivals = coming.iter().map(|(_, arrival)| arrival.clone()).collect();
-                let (forecast, refused) = NodeForecast::new(&shape, parsed.available, arrivals);
-                change.refused = by_uid(coming, refused);
                 *known = Ok(NodeRecord {
-                    state: self.states.enter(shape, forecast),
+                    state: self.states.enter(shape, parsed.available, arrivals),
                     pods: parsed.pods.into(),
                     owners: parsed.owners.into(),
                 });
-                Ok(change)
+                Ok(arrived)
             }
             Err(cause) => {
                 *known = Err(cause.clone());
@@ -167,23 +158,22 @@ impl Cluster {
 
     /// Replaces the pods on their way to a node, in the order in which they were placed, for callers that store claims themselves. A node
     /// without an object stores them until it has one. They count even if there is no room for them.
-    pub fn set_held(&mut self, name: &str, held: Vec<(Uid, Arrival)>) -> Change {
+    pub fn set_held(&mut self, name: &str, held: Vec<(Uid, Arrival)>) {
         let at = self.slot(name);
-        let Some(slot) = self.nodes.get_mut(at) else {
-            return Change::default();
-        };
-        if slot.coming == held {
-            return Change::default();
+        let Some(slot) = self.nodes.get_mut(at) else { return };
+        if held.is_empty() && !slot.has_object {
+            return self.remove(name);
         }
-        slot.coming = held;
-        self.update_state(at)
+        if slot.coming != held {
+            slot.coming = held;
+            self.update_state(at);
+        }
     }
 
-    /// The pods on their way to a node, in the order in which they were placed, with the CPUs assigned to them.
-    pub fn on_their_way<'a>(&'a self, name: &str) -> impl Iterator<Item = (Uid, Option<&'a CpuSet>)> + use<'a> {
+    /// The pods on their way to a node, in the order in which they were placed.
+    pub fn on_their_way(&self, name: &str) -> &[(Uid, Arrival)] {
         let slot = self.names.get(name).and_then(|at| self.nodes.get(*at));
-        let coming = slot.into_iter().flat_map(|slot| &slot.coming);
-        coming.map(|(uid, arrival)| (*uid, arrival.cpus.as_ref()))
+        slot.map_or(&[], |slot| &slot.coming)
     }
 
     /// The pods that the node's object has CPUs of their own for, ascending.
@@ -198,8 +188,8 @@ impl Cluster {
 
     /// Whether and when the node would give the pod CPUs of its own, so that its object shows the pod. `None` if the object cannot be used.
     pub fn own_cpus(&self, name: &str, request: &Request) -> Option<OwnCpus> {
-        let (shape, _) = self.forecast(name)?;
-        Some(own_cpus(shape, request))
+        let state = self.states.get(Some(self.known(name)?.state))?;
+        Some(own_cpus(&state.shape, request))
     }
 
     /// The nodes' names, in no order.
@@ -210,16 +200,18 @@ impl Cluster {
     /// What a node has in common with others, and what is left on it; `None` if its object cannot be used.
     pub fn forecast(&self, name: &str) -> Option<(&Arc<Shape>, &NodeForecast)> {
         let known = self.known(name)?;
-        self.states.get(Some(known.state))
+        let state = self.states.get(Some(known.state))?;
+        Some((&state.shape, state.forecast()))
     }
 
     /// The pods of a node with their CPUs, as far as the object shows them.
     pub fn tenants(&self, name: &str) -> Vec<Tenant> {
-        let (Some(known), Some((shape, forecast))) = (self.known(name), self.forecast(name)) else {
+        let state = self.known(name).and_then(|known| self.states.get(Some(known.state)));
+        let (Some(known), Some(state)) = (self.known(name), state) else {
             return Vec::new();
         };
         let mut sets = vec![CpuSet::new(); known.pods.len()];
-        let taken = forecast.published.taken(shape);
+        let taken = state.published.taken(&state.shape);
         for (cpu, owner) in taken.iter().zip(&known.owners) {
             if let Some(set) = owner.and_then(|owner| sets.get_mut(usize::from(owner))) {
                 set.insert(cpu);
@@ -255,6 +247,7 @@ impl Cluster {
         let slot = Slot {
             known: Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE)),
             coming: Vec::new(),
+            has_object: false,
         };
         let at = self.vacant.pop().unwrap_or(self.nodes.len());
         match self.nodes.get_mut(at) {
@@ -280,27 +273,21 @@ impl Cluster {
     }
 
     /// Gives a node the state that follows from its object and the pods on their way.
-    fn update_state(&mut self, at: usize) -> Change {
-        let mut change = Change::default();
+    fn update_state(&mut self, at: usize) {
         let before = self.state(at);
-        let Some((shape, forecast)) = self.states.get(before) else {
-            return change;
+        let (Some(known), Some(slot)) = (self.states.get(before).cloned(), self.nodes.get_mut(at)) else {
+            return;
         };
-        let Some(slot) = self.nodes.get_mut(at) else {
-            return change;
-        };
-        let (shape, published): (Arc<Shape>, FreeResources) = (Arc::clone(shape), forecast.published.clone());
         let arrivals = slot.coming.iter().map(|(_, arrival)| arrival.clone()).collect();
-        let (forecast, refused) = NodeForecast::new(&shape, published, arrivals);
-        change.refused = by_uid(&slot.coming, refused);
-        let state = self.states.enter(shape, forecast);
+        let state = self
+            .states
+            .enter(Arc::clone(&known.shape), known.published.clone(), arrivals);
         if let Ok(known) = &mut slot.known {
             known.state = state;
         }
         if let Some(state) = before {
             self.states.leave(state);
         }
-        change
     }
 
     /// The request of an id; `None` if it was dropped.

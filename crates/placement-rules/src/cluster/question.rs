@@ -67,7 +67,7 @@ impl Question {
         {
             let placement = evaluate(
                 &unanswered.state.shape,
-                &unanswered.state.forecast,
+                unanswered.state.forecast(),
                 request,
                 &self.weights,
             );
@@ -89,6 +89,31 @@ impl Question {
                 None => refused(&forgotten()),
             },
         })
+    }
+}
+
+/// A node's state and a request, to be evaluated apart from the cluster.
+#[derive(Debug)]
+pub struct Evaluation {
+    pub(super) state: Arc<State>,
+    pub(super) request: SharedRequest,
+    pub(super) weights: Weights,
+}
+
+impl Evaluation {
+    /// What the node would do, in full.
+    ///
+    /// # Errors
+    /// Why it would refuse.
+    pub fn evaluate(&self) -> Result<Placement, Refusal> {
+        evaluate(&self.state.shape, self.state.forecast(), &self.request, &self.weights)
+    }
+}
+
+/// Two that are of the same state of a node and the same request are equal, because their answers are.
+impl PartialEq for Evaluation {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.state, &other.state) && self.request == other.request
     }
 }
 
@@ -159,12 +184,12 @@ impl Cluster {
                 Some(reason) => Verdict::Refused(reason),
                 None => refused(&forgotten()),
             }),
-            None => match self.states.shared(state) {
+            None => match self.states.get(Some(state)) {
                 None => NodeAnswer::Answered(refused(&no_object())),
                 Some(of) => NodeAnswer::Pending(*places.entry(state).or_insert_with(|| {
                     unanswered.push(UnansweredState {
                         at: state,
-                        state: of,
+                        state: Arc::clone(of),
                         answer: None,
                     });
                     unanswered.len() - 1

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::requests::RequestId;
-use crate::evaluate::NodeForecast;
-use crate::node::Shape;
+use crate::evaluate::{Arrival, NodeForecast};
+use crate::node::{FreeResources, Shape};
 
 /// A state's place.
 pub(super) type StateId = usize;
@@ -41,13 +41,23 @@ impl Cell {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) shape: Arc<Shape>,
-    pub(super) forecast: NodeForecast,
+    pub(super) published: FreeResources,
+    pub(super) arrivals: Vec<Arrival>,
+    /// Made by the first who asks, and so not under a lock that others wait for.
+    forecast: OnceLock<NodeForecast>,
+}
+
+impl State {
+    pub(super) fn forecast(&self) -> &NodeForecast {
+        let made = || NodeForecast::new(&self.shape, self.published.clone(), self.arrivals.clone()).0;
+        self.forecast.get_or_init(made)
+    }
 }
 
 /// Equal states are of the same shape and have the same left.
 impl PartialEq for State {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.shape, &other.shape) && self.forecast == other.forecast
+        Arc::ptr_eq(&self.shape, &other.shape) && self.published == other.published && self.arrivals == other.arrivals
     }
 }
 
@@ -56,8 +66,8 @@ impl Eq for State {}
 impl Hash for State {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Arc::as_ptr(&self.shape).hash(state);
-        self.forecast.published.hash(state);
-        self.forecast.arrivals.hash(state);
+        self.published.hash(state);
+        self.arrivals.hash(state);
     }
 }
 
@@ -84,8 +94,13 @@ impl States {
     }
 
     /// Adds a node to this state.
-    pub(super) fn enter(&mut self, shape: Arc<Shape>, forecast: NodeForecast) -> StateId {
-        let state = Arc::new(State { shape, forecast });
+    pub(super) fn enter(&mut self, shape: Arc<Shape>, published: FreeResources, arrivals: Vec<Arrival>) -> StateId {
+        let state = Arc::new(State {
+            shape,
+            published,
+            arrivals,
+            forecast: OnceLock::new(),
+        });
         let found = self.places.get(&state).copied();
         let at = found.or_else(|| self.vacant.pop()).unwrap_or_else(|| {
             self.entries.push(Entry::default());
@@ -114,13 +129,8 @@ impl States {
         }
     }
 
-    pub(super) fn get(&self, at: Option<StateId>) -> Option<(&Arc<Shape>, &NodeForecast)> {
-        let state = self.entries.get(at?)?.state.as_ref()?;
-        Some((&state.shape, &state.forecast))
-    }
-
-    pub(super) fn shared(&self, at: StateId) -> Option<Arc<State>> {
-        self.entries.get(at)?.state.clone()
+    pub(super) fn get(&self, at: Option<StateId>) -> Option<&Arc<State>> {
+        self.entries.get(at?)?.state.as_ref()
     }
 
     /// Whether the place is still this state's.

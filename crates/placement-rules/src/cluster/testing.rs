@@ -23,6 +23,7 @@ impl Cluster {
         let arrival = Arrival {
             request: shared,
             cpus: placement.assigned_cpus.clone(),
+            is_late: false,
         };
         slot.coming.retain(|(other, _)| *other != uid);
         slot.coming.push((uid, arrival));

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use stelia_kubelet::Uid;
 
 use super::Cluster;
-use super::question::NodeWithoutPods;
+use super::question::{Evaluation, NodeWithoutPods};
 pub use super::reasons::Reason;
 use super::requests::RequestId;
-use crate::evaluate::{DecidedBy, Placement, Refusal, evaluate};
+use crate::evaluate::{DecidedBy, Placement, Refusal};
 use crate::node::NodeError;
 use crate::request::SharedRequest;
 
@@ -60,9 +60,21 @@ impl Cluster {
     /// # Errors
     /// Why it would refuse.
     pub fn explain(&mut self, name: &str, request: RequestId) -> Result<Placement, Refusal> {
+        self.evaluation(name, request)?.evaluate()
+    }
+
+    /// A node as it is now, to be evaluated apart from the cluster.
+    ///
+    /// # Errors
+    /// The node refuses every request.
+    pub fn evaluation(&mut self, name: &str, request: RequestId) -> Result<Evaluation, Refusal> {
         let (at, request) = self.node_and_request(name, request)?;
-        let (shape, forecast) = self.states.get(self.state(at)).ok_or_else(no_object)?;
-        evaluate(shape, forecast, &request, &self.weights)
+        let state = self.states.get(self.state(at)).ok_or_else(no_object)?;
+        Ok(Evaluation {
+            state: Arc::clone(state),
+            request,
+            weights: self.weights,
+        })
     }
 
     /// A node without these pods, each with its request, as far as that is known. A pod that the node's object does not show, and that is
@@ -77,8 +89,8 @@ impl Cluster {
         gone: &HashMap<Uid, Option<SharedRequest>>,
     ) -> Result<NodeWithoutPods, Refusal> {
         let (at, request) = self.node_and_request(name, request)?;
-        let (shape, forecast) = self.states.get(self.state(at)).ok_or_else(no_object)?;
-        let mut published = forecast.published.clone();
+        let state = self.states.get(self.state(at)).ok_or_else(no_object)?;
+        let (shape, mut published) = (&state.shape, state.published.clone());
         for tenant in self.tenants(name) {
             if let Some(asked) = gone.get(&tenant.uid) {
                 let pod = asked.as_ref().map(|asked| &asked.pod);

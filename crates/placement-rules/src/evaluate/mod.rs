@@ -29,7 +29,6 @@ use crate::score::{Score, Weights};
 
 pub(crate) use arrive::Outcome;
 pub(crate) use devices::PlacedDevices;
-pub use orders::MAX_PODS_ON_THEIR_WAY;
 
 /// The program whose rules decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -92,27 +91,58 @@ pub struct Arrival {
     pub request: SharedRequest,
     /// The CPUs that the annotation assigns to it; `None` if the node chooses.
     pub cpus: Option<CpuSet>,
+    /// It should have arrived by now, and its author can put that off for ever: it counts as the first one, and no other order is tried.
+    pub is_late: bool,
 }
 
 /// What a node has left, now and after the pods on their way to it have arrived.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeForecast {
     /// As the node's object says.
     pub published: FreeResources,
-    /// In the order in which they were placed.
+    /// Those that find room: late ones first, each kind in the order in which they were placed.
     pub arrivals: Vec<Arrival>,
     /// What will be left when these are there, if they arrive in this order.
     pub expected: FreeResources,
 }
 
 impl NodeForecast {
-    /// What is left when these pods have arrived. Pods that no longer find room are left out; they are returned by their place in `arrivals`.
-    pub fn new(shape: &Shape, published: FreeResources, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
-        let (mut expected, mut refused) = (published.clone(), Vec::new());
-        for (place, arrival) in arrivals.iter().enumerate() {
-            match arrive::arrive(shape, &expected, &arrival.request, arrival.cpus.as_ref()) {
-                Ok(outcome) => expected = outcome.left,
-                Err(refusal) => refused.push((place, refusal)),
+    /// What is left when these pods have arrived. Pods that no longer find room are left out; they are returned by their place in `arrivals`. A pod that does
+    /// not get the CPUs that are assigned to it, because its author changed them or its size, counts as one that the node chooses for; if it is too large for
+    /// that, the assigned CPUs are taken all the same. If there are so many that it would take too long, nothing is free.
+    pub fn new(shape: &Shape, mut published: FreeResources, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
+        let mut coming: Vec<(usize, Arrival)> = arrivals.into_iter().enumerate().collect();
+        coming.sort_by_key(|(_, arrival)| (!arrival.is_late, arrival.is_late && arrival.cpus.is_none()));
+        let (mut expected, mut arrivals, mut refused) = (published.clone(), Vec::new(), Vec::new());
+        let mut effort = 0;
+        for (place, mut arrival) in coming {
+            effort += shape.effort(&arrival.request.pod);
+            if effort > orders::MAX_EFFORT {
+                expected.free = CpuSet::new();
+                break;
+            }
+            let mut arrived = arrive::arrive(shape, &expected, &arrival.request, arrival.cpus.as_ref());
+            let denied = arrival.cpus.take_if(|_| arrived.is_err());
+            if denied.is_some() {
+                arrived = arrive::arrive(shape, &expected, &arrival.request, None);
+            }
+            let most = arrival
+                .request
+                .vm
+                .as_ref()
+                .and_then(|vm| arrival.request.limit_milli(vm));
+            let is_own =
+                |cpus: &CpuSet| cpus.len() as u64 * 1000 <= most.unwrap_or(0) && cpus.is_subset(&expected.free);
+            match (arrived, denied.filter(is_own)) {
+                (Ok(outcome), _) => {
+                    expected = outcome.left;
+                    arrivals.push(arrival);
+                }
+                (Err(_), Some(cpus)) => {
+                    expected.free = expected.free.difference(&cpus);
+                    published.free = published.free.difference(&cpus);
+                }
+                (Err(refusal), None) => refused.push((place, refusal)),
             }
         }
         let forecast = Self {

@@ -5,8 +5,6 @@
 //! is placed only where it and all that are on their way find room in whatever order they arrive. Pods with assigned CPUs, on a node where
 //! kubelet assigns none, do not depend on each other: no CPUs are assigned twice.
 
-use std::collections::BTreeMap;
-
 use stelia_cpus::CpuSet;
 
 use super::arrive::{Outcome, arrive};
@@ -14,21 +12,39 @@ use super::{DecidedBy, NodeForecast, Refusal};
 use crate::node::{FreeResources, Shape};
 use crate::request::Request;
 
-/// Limit of the pods on their way to a node whose order matters; the next one waits until the node's object names one of
-/// them.
-pub const MAX_PODS_ON_THEIR_WAY: usize = 5;
+/// Limit of the containers that are admitted one after the other to try all orders. Beyond it the next pod waits until the node's object names one of
+/// those on their way: their authors choose how many different ones there are.
+pub(super) const MAX_EFFORT: usize = 4000;
 /// Limit of the different states of the node that are followed for a set of pods.
 const MAX_STATES: usize = 24;
 
-struct PendingPod<'a> {
+/// Pods with the same request and the same assigned CPUs, whose order does not matter.
+struct EqualPods<'a> {
     request: &'a Request,
     assigned: Option<&'a CpuSet>,
+    count: usize,
 }
 
-impl PendingPod<'_> {
-    fn equals(&self, other: &Self) -> bool {
-        std::ptr::eq(self.request, other.request) && self.assigned == other.assigned
+impl EqualPods<'_> {
+    fn asks_devices(&self) -> bool {
+        let mut containers = self.request.pod.containers.iter();
+        containers.any(|container| !container.resources.limits.devices.is_empty())
     }
+}
+
+/// Adds a pod to those that it equals. Returns their place.
+fn add<'a>(pods: &mut Vec<EqualPods<'a>>, request: &'a Request, assigned: Option<&'a CpuSet>) -> usize {
+    let equal = |group: &EqualPods<'_>| std::ptr::eq(group.request, request) && group.assigned == assigned;
+    let place = pods.iter().position(equal).unwrap_or_else(|| {
+        pods.push(EqualPods {
+            request,
+            assigned,
+            count: 0,
+        });
+        pods.len() - 1
+    });
+    pods[place].count += 1;
+    place
 }
 
 /// Checks that all pods find room in every order, and returns whether the new pod gets the same CPUs in each.
@@ -38,71 +54,70 @@ pub(super) fn fits_in_every_order(
     request: &Request,
     outcome: &Outcome,
 ) -> Result<bool, Refusal> {
-    let assigned = super::assigned_cpus(request, outcome);
-    let mut all: Vec<PendingPod<'_>> = forecast
-        .arrivals
-        .iter()
-        .map(|arrival| PendingPod {
-            request: &arrival.request,
-            assigned: arrival.cpus.as_ref(),
-        })
-        .collect();
-    if all.is_empty() {
-        return Ok(true);
+    let (mut pods, mut before) = (Vec::new(), forecast.published.clone());
+    for arrival in &forecast.arrivals {
+        match arrival.is_late {
+            true => before = arrive(shape, &before, &arrival.request, arrival.cpus.as_ref())?.left,
+            false => {
+                add(&mut pods, &arrival.request, arrival.cpus.as_ref());
+            }
+        }
     }
-    all.push(PendingPod { request, assigned });
-    let asks_devices = |one: &PendingPod<'_>| {
-        let mut containers = one.request.pod.containers.iter();
-        containers.any(|container| !container.resources.limits.devices.is_empty())
-    };
-    let depends = shape.kubelet_decides() || all.iter().any(|one| one.assigned.is_none() || asks_devices(one));
-    if !depends {
-        return Ok(true);
+    if pods.is_empty() {
+        return Ok(forecast.arrivals.iter().all(|late| late.cpus.is_some()));
     }
-    if all.len() > MAX_PODS_ON_THEIR_WAY + 1 {
-        return Err(must_wait(format!(
-            "{} pods are on their way to the node already",
-            forecast.arrivals.len()
-        )));
+    let newest = add(&mut pods, request, super::assigned_cpus(request, outcome));
+    let depends = shape.kubelet_decides() || pods.iter().any(|one| one.assigned.is_none() || one.asks_devices());
+    match depends {
+        true => try_every_order(shape, before, &pods, newest),
+        false => Ok(true),
     }
-    try_every_order(shape, forecast, &all)
 }
 
 fn must_wait(text: String) -> Refusal {
     Refusal::new(DecidedBy::Scheduler, "PodsOnTheirWay", text)
 }
 
-/// Goes through the sets of pods that may have arrived, each with all states that it can leave the node in. The last of `all` is the new pod.
-fn try_every_order(shape: &Shape, forecast: &NodeForecast, all: &[PendingPod<'_>]) -> Result<bool, Refusal> {
-    let newest = all.len() - 1;
+fn too_much() -> Refusal {
+    must_wait("too much depends on the order in which pods on their way arrive".to_owned())
+}
+
+/// Goes through the sets of pods that may have arrived, each with all states that it can leave the node in. A set is a number whose digits, of the base
+/// that each group's count gives, say how many of the group have arrived. The new pod is the last of the group `newest`.
+fn try_every_order(
+    shape: &Shape,
+    before: FreeResources,
+    pods: &[EqualPods<'_>],
+    newest: usize,
+) -> Result<bool, Refusal> {
+    let sets = pods.iter().try_fold(1usize, |sets, group| {
+        sets.checked_mul(group.count + 1).filter(|sets| *sets <= MAX_EFFORT)
+    });
+    let sets = sets.ok_or_else(too_much)?;
     // The CPUs that the new pod got.
     let mut got: Option<CpuSet> = None;
-    // Equal pods without assigned CPUs are interchangeable.
-    let mut certain = !all
-        .iter()
-        .take(newest)
-        .any(|one| one.assigned.is_none() && one.equals(&all[newest]));
-    let mut left: BTreeMap<usize, Vec<FreeResources>> = [(0, vec![forecast.published.clone()])].into();
-    for set in 1usize..1 << all.len() {
+    let mut certain = pods[newest].assigned.is_some() || pods[newest].count == 1;
+    let mut effort = 0;
+    let mut left: Vec<Vec<FreeResources>> = vec![vec![before]];
+    for set in 1..sets {
         let mut states: Vec<FreeResources> = Vec::new();
-        for (last, coming) in all.iter().enumerate().filter(|(last, _)| set >> last & 1 == 1) {
-            // Equal pods keep their order.
-            let later = all.iter().enumerate().skip(last + 1);
-            if later
-                .clone()
-                .any(|(at, other)| set >> at & 1 == 1 && other.equals(coming))
-            {
-                continue;
-            }
-            for before in left.get(&(set & !(1 << last))).into_iter().flatten() {
-                let arrived = arrive(shape, before, coming.request, coming.assigned);
-                let outcome = arrived.map_err(|refusal| {
+        let mut stride = 1;
+        for (place, group) in pods.iter().enumerate() {
+            let arrived = set / stride % (group.count + 1);
+            let without_last = set.checked_sub(stride).filter(|_| arrived > 0);
+            stride *= group.count + 1;
+            for before in without_last.and_then(|set| left.get(set)).into_iter().flatten() {
+                effort += shape.effort(&group.request.pod);
+                if effort > MAX_EFFORT {
+                    return Err(too_much());
+                }
+                let outcome = arrive(shape, before, group.request, group.assigned).map_err(|refusal| {
                     must_wait(format!(
                         "it depends on the order in which pods on their way arrive: {}",
                         refusal.text
                     ))
                 })?;
-                if last == newest {
+                if place == newest && arrived == group.count {
                     certain &= got.as_ref().is_none_or(|cpus| *cpus == outcome.cpus);
                     got = Some(outcome.cpus);
                 }
@@ -110,13 +125,11 @@ fn try_every_order(shape: &Shape, forecast: &NodeForecast, all: &[PendingPod<'_>
                     states.push(outcome.left);
                 }
                 if states.len() > MAX_STATES {
-                    return Err(must_wait(
-                        "too much depends on the order in which pods on their way arrive".to_owned(),
-                    ));
+                    return Err(too_much());
                 }
             }
         }
-        left.insert(set, states);
+        left.push(states);
     }
     Ok(certain)
 }

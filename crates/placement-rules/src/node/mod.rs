@@ -9,7 +9,9 @@ mod shape;
 mod tests;
 mod zones;
 
-use stelia_kubelet::Uid;
+use std::collections::BTreeMap;
+
+use stelia_kubelet::{PodUid, Uid};
 use stelia_node_report::compact::{self, Compact};
 use stelia_node_report::stored::StoredObject;
 use stelia_text::excerpt;
@@ -61,13 +63,19 @@ pub fn parse_object(object: &StoredObject) -> Result<ParsedNode, NodeError> {
     let zones = zones::parse(object, &compact)?;
     let mut pods: Vec<Uid> = compact.pods.iter().map(Uid::of).collect();
     pods.sort_unstable();
-    let place = |cpu: u32| {
-        let owner = compact.owners.iter().find(|(_, cpus)| cpus.contains(cpu))?;
-        u16::try_from(pods.binary_search(&Uid::of(owner.0)).ok()?).ok()
-    };
+    let place = |owner: &PodUid| u16::try_from(pods.binary_search(&Uid::of(owner)).ok()?).ok();
+    let mut places = BTreeMap::new();
+    for (owner, cpus) in compact.owners.iter().rev() {
+        let place = place(owner);
+        places.extend(cpus.iter().map(|cpu| (cpu, place)));
+    }
     let owners = match compact.owners.is_empty() {
         true => Vec::new(),
-        false => compact.taken().iter().map(place).collect(),
+        false => compact
+            .taken()
+            .iter()
+            .map(|cpu| places.get(&cpu).copied().flatten())
+            .collect(),
     };
     let available = FreeResources::of(&compact, &zones);
     Ok(ParsedNode {

@@ -1,13 +1,13 @@
 //! What many nodes of a cluster have in common.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use kubelet_planner::cpus::{CpuTopology, Kubelet, Options};
 use kubelet_planner::merge::{self, Policy, Scope};
 use kubelet_planner::{
-    CpuManager, Machine, MemoryManager, Node, NodeState, NumaNode, Settings, VariantError, go_together,
+    CpuManager, MAX_NODES, Machine, MemoryManager, Node, NodeState, NumaNode, Pod, Settings, VariantError, go_together,
 };
 use stelia_allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Host};
 use stelia_cpus::{CpuSet, Topology};
@@ -15,7 +15,7 @@ use stelia_node_report::compact::{Compact, Policies};
 use stelia_node_report::stored::StoredObject;
 
 use super::zones::Zones;
-use super::{NodeError, attribute, invalid};
+use super::{Amount, NodeError, attribute, invalid};
 
 /// What distinguishes two nodes apart from their allocations.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct ShapeKey {
     pod_level: bool,
     /// Kinds of memory that kubelet's static policy assigns; `None`: it assigns none.
     kinds: Option<Vec<String>>,
+    /// How many NUMA nodes kubelet's Memory Manager and Device Manager look at the sets of.
+    compared: usize,
     /// The NUMA nodes, each with its row of distances.
     distances: BTreeMap<u32, BTreeMap<u32, u64>>,
     caches: BTreeMap<u32, u32>,
@@ -162,6 +164,11 @@ impl Shape {
         self.key.distances.get(&from)?.get(&to).copied()
     }
 
+    /// What it costs to admit the pod: its containers, and more where kubelet looks at more sets of NUMA nodes.
+    pub(crate) fn effort(&self, pod: &Pod) -> usize {
+        pod.containers.len().max(1) << self.key.compared.saturating_sub(MAX_COMPARED_NODES).min(MAX_NODES)
+    }
+
     /// Whether kubelet may refuse a pod, or decides anything by the order in which pods arrive.
     pub(crate) fn kubelet_decides(&self) -> bool {
         self.key.cpus.is_some() || self.key.kinds.is_some()
@@ -190,6 +197,20 @@ fn allocator((qos, bind, required, exclusive, strategy, alignment): Policies, re
 
 /// The most CPUs that kubelet reserves by its own choice, beyond which the object is not believed.
 const MAX_RESERVED: u32 = stelia_cpus::MAX_CPUS;
+
+/// The most NUMA nodes of a node whose kubelet compares all sets of them for each pod: it starts with no more, unless its administrator insists. 16 are 256
+/// times as many sets, and whoever writes the object could make each answer take so much longer.
+const MAX_COMPARED_NODES: usize = 8;
+
+/// The most NUMA nodes that have CPUs or memory, or the same device.
+fn compared_nodes(topology: &Topology, zones: &Zones) -> usize {
+    let has_memory = |kinds: &BTreeMap<String, Amount>| kinds.values().any(|amount| amount.all > 0);
+    let memory = zones.memory.iter().filter(|(_, kinds)| has_memory(kinds));
+    let cpus = topology.cpus.values().map(|cpu| cpu.node);
+    let nodes: BTreeSet<u32> = memory.map(|(id, _)| *id).chain(cpus).collect();
+    let of_devices = zones.devices.values().map(BTreeMap::len).max();
+    nodes.len().max(of_devices.unwrap_or(0))
+}
 
 pub(super) fn parse_key(object: &StoredObject, compact: Compact, zones: Zones) -> Result<ShapeKey, NodeError> {
     check(&compact.topology)?;
@@ -224,6 +245,14 @@ pub(super) fn parse_key(object: &StoredObject, compact: Compact, zones: Zones) -
             Some((known?, scoped?))
         }
     };
+    let compared = compared_nodes(&compact.topology, &zones);
+    if compared > MAX_COMPARED_NODES && !matches!(alignment, None | Some((Policy::None | Policy::SingleNumaNode, _))) {
+        return Err(invalid(
+            "zones",
+            &compared.to_string(),
+            "more than 8 NUMA nodes are not compared: the topology manager's policy must be none or single-numa-node",
+        ));
+    }
     let mut options = merge::Options {
         prefer_closest_numa_nodes: managers.prefer_closest,
         ..merge::Options::default()
@@ -247,6 +276,10 @@ pub(super) fn parse_key(object: &StoredObject, compact: Compact, zones: Zones) -
         alignment,
         options,
         pod_level: managers.pod_level,
+        compared: match kinds.is_some() || !zones.devices.is_empty() {
+            true => compared,
+            false => 0,
+        },
         kinds,
         distances: zones.distances,
         caches: managers.caches,

@@ -1,8 +1,12 @@
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
-use stelia_node_report::compact;
+use stelia_cpus::CpuSet;
+use stelia_cpus::testing::Shape as HostShape;
 use stelia_node_report::testing::{facts, large};
+use stelia_node_report::{Facts, compact};
+
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::testing::published;
@@ -56,10 +60,7 @@ fn a_published_node_is_read() {
             .iter()
             .zip(&read.owners)
             .filter(|(_, owner)| **owner == u16::try_from(place).ok());
-        assert_eq!(
-            own.map(|(cpu, _)| *cpu).collect::<stelia_cpus::CpuSet>(),
-            allocation.cpus
-        );
+        assert_eq!(own.map(|(cpu, _)| *cpu).collect::<CpuSet>(), allocation.cpus);
     }
     assert!(shape.steliad_chooses());
 }
@@ -68,7 +69,7 @@ fn a_published_node_is_read() {
 fn nodes_of_one_kind_have_the_same_shape_whatever_is_allocated() {
     let (one, mut other) = (large(), large());
     other.name = "another".to_owned();
-    other.exclusive = stelia_cpus::CpuSet::new();
+    other.exclusive = CpuSet::new();
     other.allocations.clear();
     let [one, other] = [one, other].map(|facts| parse(published(&facts).as_bytes()).unwrap());
     assert_eq!(one.shape, other.shape);
@@ -206,6 +207,49 @@ fn a_node_of_kubelets_whose_policy_is_not_told_is_not_guessed_at() {
     facts.kubelet.alignment = None;
     let read = parse(published(&facts).as_bytes()).unwrap();
     assert!(Shape::new(read.shape).is_ok());
+}
+
+/// So many NUMA nodes of two CPUs and memory that kubelet assigns.
+fn wide(nodes: u32, policy: &str) -> Facts {
+    let mut facts = facts();
+    let shape = HostShape {
+        nodes,
+        cores: 2,
+        threads: 1,
+        interleaved: false,
+    };
+    facts.topology = shape.topology();
+    let mut own = facts.numa[&0].clone();
+    own.distances = (0..nodes).map(|id| (id, 10)).collect();
+    facts.numa = (0..nodes).map(|id| (id, own.clone())).collect();
+    facts.reserved = "0".parse().unwrap();
+    facts.kubelet.reserved = facts.reserved.clone();
+    facts.kubelet.max_numa_nodes = Some(nodes);
+    facts.exclusive = CpuSet::new();
+    facts.allocations.clear();
+    facts.devices.clear();
+    facts.shared = facts.topology.online();
+    facts.kubelet.cpu_options.clear();
+    facts.kubelet.managers.memory_groups = Some(BTreeMap::new());
+    facts.kubelet.alignment.as_mut().unwrap().policy = policy.to_owned();
+    facts
+}
+
+#[rstest]
+#[case(8, "best-effort", true)]
+#[case(9, "best-effort", false)]
+#[case(16, "restricted", false)]
+#[case(16, "none", true)]
+#[case(16, "single-numa-node", true)]
+fn numa_nodes_that_kubelet_compares_are_few(#[case] nodes: u32, #[case] policy: &str, #[case] usable: bool) {
+    let text = published(&wide(nodes, policy));
+    if !usable {
+        let refused = refused(&serde_json::from_str(&text).unwrap());
+        return assert!(refused.to_string().contains("NUMA nodes are not compared"), "{refused}");
+    }
+    let shape = Shape::new(parse(text.as_bytes()).unwrap().shape).unwrap();
+    // So many times as many sets.
+    assert_eq!(shape.effort(&crate::testing::pod(1000, 1)), 1 << (nodes - 8));
 }
 
 proptest! {

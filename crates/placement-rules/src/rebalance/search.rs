@@ -235,6 +235,7 @@ fn with_pod(shape: &Shape, forecast: &NodeForecast, request: &Request, placement
     arrivals.push(Arrival {
         request: SharedRequest::new(request.clone()),
         cpus: placement.assigned_cpus.clone(),
+        is_late: false,
     });
     let (next, refused) = NodeForecast::new(shape, forecast.published.clone(), arrivals);
     refused.is_empty().then_some(next)

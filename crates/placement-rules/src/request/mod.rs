@@ -9,8 +9,8 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use kubelet_planner::Pod;
 use kubelet_planner::manifest::{self, ManifestError};
+use kubelet_planner::{Amounts, Container, ContainerKind, Pod, Resources};
 use serde_json::Value;
 use stelia_allocator::evaluate::ScoringStrategy;
 use stelia_allocator::{AllocationRequest, Qos, koordinator};
@@ -90,6 +90,26 @@ impl Request {
             container.resources.requests.devices.remove(VM_RESOURCE);
         }
         Ok(Self::new(pod, vm, strategy))
+    }
+
+    /// A pod that is on a node although its document cannot be read in full. It counts by its whole CPUs alone, as those of one container.
+    pub fn of_cpus(cpus: u64, has_vm: bool, strategy: ScoringStrategy) -> Self {
+        let amounts = Amounts {
+            milli_cpus: Some(cpus.saturating_mul(1000)),
+            memory: Some(1),
+            ..Amounts::default()
+        };
+        let container = Container::new("all", ContainerKind::App, Resources::guaranteed(amounts));
+        let vm = has_vm.then(|| Vm {
+            container: container.name.clone(),
+            allocation: AllocationRequest::default(),
+            follows_scheduler: false,
+        });
+        let pod = Pod {
+            containers: vec![container],
+            ..Pod::default()
+        };
+        Self::new(pod, vm, strategy)
     }
 
     /// The pod's UID does not count: an answer is of one pod more.

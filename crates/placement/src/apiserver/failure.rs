@@ -24,6 +24,9 @@ pub enum Failure {
     /// Another answer from 400 to 499: nothing was done, and a retry does not help.
     #[error("{0}: {1}")]
     Refused(u16, String),
+    /// The answer is too long to be read.
+    #[error("the answer has more than {0} bytes")]
+    TooLong(usize),
     /// An answer from 500 on, or none: whether the request was carried out is not known.
     #[error("no answer: {0}")]
     Unknown(String),

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use kube::Client;
 use kube::client::Body;
@@ -34,10 +34,12 @@ use stelia_credentials::{Credentials, RenewedClient};
 pub use claims::Owner;
 pub use failure::Failure;
 pub use pods::Binding;
-pub use watch::{Follower, Source, follow};
+pub use watch::{Follower, Source, WentBack, follow};
 
 /// Timeout of a request, after which its outcome counts as unknown.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit of an answer that is read as a whole, in bytes. Whoever makes pods chooses how long a list of them is.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// The API server, with a bound on each request.
 #[derive(Clone)]
@@ -102,7 +104,11 @@ impl Api {
     ) -> Result<Bytes, Failure> {
         let text = async {
             let response = self.send(method, path, body).await?;
-            let body = response.into_body().collect().await.map_err(Failure::unanswered)?;
+            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+            let body = body.map_err(|cause| match cause.is::<LengthLimitError>() {
+                true => Failure::TooLong(MAX_ANSWER_BYTES),
+                false => Failure::unanswered(cause),
+            })?;
             Ok(body.to_bytes())
         };
         tokio::time::timeout(timeout, text)

@@ -31,14 +31,16 @@ pub const CLAIMS: Source = Source {
 /// A pod, without what it asks for.
 #[derive(Debug, Clone)]
 pub struct Pod {
+    /// `metadata.uid`. Whoever may make pods may write every annotation, so no other text names a pod.
     pub uid: Uid,
+    /// kubelet's UID of a static pod, by which the node's object shows it. kubelet runs no other pod with this annotation.
+    pub shown_as: Option<Uid>,
     /// `namespace/name`.
     pub name: Arc<str>,
     pub version: Version,
     pub node: Option<NodeName>,
     /// The CPUs that a scheduler assigned to it.
     pub cpus: Option<CpuSet>,
-    pub running: bool,
     pub ending: bool,
     /// `spec.priority`.
     pub priority: i64,
@@ -48,6 +50,11 @@ pub struct Pod {
     pub failed: Option<String>,
     /// Whether it may get CPUs of its own: it requests a VM, or one of its containers whole CPUs.
     pub may_own_cpus: bool,
+    pub has_vm: bool,
+    /// Whether its class allows CPUs of its own, as the API server says; true if it does not say so.
+    pub may_be_guaranteed: bool,
+    /// The sum of the whole CPUs of its containers, or those of the pod as a whole.
+    pub whole_cpus: u64,
 }
 
 #[derive(Deserialize)]
@@ -114,10 +121,11 @@ struct Limits {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct Status {
     phase: String,
     reason: String,
+    qos_class: Option<String>,
     conditions: Vec<Condition>,
 }
 
@@ -142,7 +150,7 @@ struct Chosen {
     cpuset: String,
 }
 
-fn whole(cpu: &Value) -> bool {
+fn whole(cpu: &Value) -> Option<u64> {
     let milli = match cpu {
         Value::String(text) => text.parse::<Quantity>().ok().map(|quantity| quantity.milli()),
         Value::Number(number) => number
@@ -151,15 +159,19 @@ fn whole(cpu: &Value) -> bool {
             .and_then(|milli| milli.try_into().ok()),
         _ => None,
     };
-    milli.is_some_and(|milli| milli > 0 && milli % 1000 == 0)
+    milli
+        .filter(|milli| *milli > 0 && milli % 1000 == 0)
+        .map(|milli| milli / 1000)
 }
 
 impl Resources {
-    fn may_own_cpus(&self) -> bool {
-        let limits = [&self.limits, &self.requests];
-        limits
-            .into_iter()
-            .any(|limits| limits.vm.is_some() || limits.cpu.as_ref().is_some_and(whole))
+    fn has_vm(&self) -> bool {
+        self.limits.vm.is_some() || self.requests.vm.is_some()
+    }
+
+    fn whole_cpus(&self) -> u64 {
+        let cpus = |limits: &Limits| limits.cpu.as_ref().and_then(whole);
+        cpus(&self.limits).or(cpus(&self.requests)).unwrap_or(0)
     }
 }
 
@@ -176,16 +188,19 @@ pub fn pod_of(document: &Value) -> Option<Pod> {
 fn of_object(object: Object) -> Option<Pod> {
     debug_assert_eq!(VM_RESOURCE, "stelia.io/vm");
     let Object { metadata, spec, status } = object;
-    let uid = metadata.annotations.mirror.as_deref().and_then(Uid::parse);
-    let containers = spec
-        .containers
-        .iter()
-        .chain(&spec.init_containers)
-        .map(|container| &container.resources);
+    let containers = || {
+        let all = spec.containers.iter().chain(&spec.init_containers);
+        all.map(|container| &container.resources)
+    };
+    let own = || spec.resources.iter();
+    let has_vm = containers().chain(own()).any(Resources::has_vm);
+    let sum = containers().map(Resources::whole_cpus).fold(0, u64::saturating_add);
+    let whole_cpus = own().map(Resources::whole_cpus).fold(sum, u64::max);
     let chosen = metadata.annotations.status.as_deref().unwrap_or_default();
     let chosen: Chosen = serde_json::from_str(chosen).unwrap_or_default();
     Some(Pod {
-        uid: uid.or_else(|| Uid::parse(&metadata.uid))?,
+        uid: Uid::parse(&metadata.uid)?,
+        shown_as: metadata.annotations.mirror.as_deref().and_then(Uid::parse),
         name: format!("{}/{}", metadata.namespace, metadata.name).into(),
         version: metadata.resource_version.parse().ok()?,
         node: spec.node_name.filter(|node| !node.is_empty()).map(Into::into),
@@ -195,12 +210,14 @@ fn of_object(object: Object) -> Option<Pod> {
             .parse()
             .ok()
             .filter(|cpus: &CpuSet| !cpus.is_empty()),
-        running: status.phase == "Running",
         priority: spec.priority,
         unschedulable: status.conditions.iter().any(Condition::is_unschedulable),
         ending: metadata.deletion_timestamp.is_some(),
         failed: (status.phase == "Failed").then_some(status.reason),
-        may_own_cpus: containers.chain(&spec.resources).any(Resources::may_own_cpus),
+        may_own_cpus: has_vm || whole_cpus > 0,
+        has_vm,
+        may_be_guaranteed: status.qos_class.is_none_or(|class| class == "Guaranteed"),
+        whole_cpus,
     })
 }
 

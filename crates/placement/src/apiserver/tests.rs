@@ -1,6 +1,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
+use serde_json::value::RawValue;
+use stelia_reservations::Version;
 use test_apiserver::Server;
 
 use super::*;
@@ -110,4 +112,132 @@ async fn the_service_is_led_here_for_as_long_as_this_instance_places_pods() {
     server.put("discovery.k8s.io", "endpointslices", written);
     tokio::time::sleep(Duration::from_secs(12)).await;
     assert_eq!(slice().unwrap()["endpoints"][0]["addresses"][0], "fd00::1");
+}
+
+/// Counts what it is told.
+#[derive(Default)]
+struct Counted {
+    changed: AtomicUsize,
+    lists: AtomicUsize,
+    failures: AtomicUsize,
+}
+
+impl Follower for Counted {
+    fn changed(&self, _: &RawValue) {
+        self.changed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn gone(&self, _: &RawValue) {}
+
+    fn list_begins(&self) {}
+
+    fn list_ends(&self, _: Version, _: u64) {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn failed(&self, _: &Failure) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Counted {
+    fn get(&self) -> [usize; 3] {
+        [&self.changed, &self.lists, &self.failures].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+fn pod(number: usize, bytes: usize) -> Value {
+    json!({"metadata": {"namespace": "vms", "name": format!("vm-{number}"), "annotations": {"long": "x".repeat(bytes)}}})
+}
+
+/// 20 pods of 1 MiB are more than an answer may have, and are all read.
+#[tokio::test(start_paused = true)]
+async fn pages_are_as_small_as_the_objects_are_large() {
+    let server = Server::new().unwrap();
+    for number in 0..20 {
+        server.put("", "pods", pod(number, 1 << 20));
+    }
+    let api = Api::new(Client::new(server.clone(), "default"));
+    let (follower, (_terms, term)) = (Arc::new(Counted::default()), tokio::sync::watch::channel(1));
+    let seen = follower.clone();
+    let following = tokio::spawn(async move { follow(&api, parse::PODS, seen, term).await });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(follower.get(), [20, 1, 0]);
+    following.abort();
+    // An answer of one object is not read either if it is too long.
+    let answer = Api::new(Client::new(server, "default"));
+    let failed = answer
+        .text(REQUEST_TIMEOUT, Method::GET, "/api/v1/pods", None)
+        .await
+        .unwrap_err();
+    assert_eq!(failed, Failure::TooLong(MAX_ANSWER_BYTES));
+}
+
+/// A backup is restored: the data are of an earlier time.
+#[tokio::test(start_paused = true)]
+async fn data_that_go_back_in_time_end_the_watch() {
+    let (later, earlier) = (Server::new().unwrap(), Server::new().unwrap());
+    for number in 0..9 {
+        later.put("", "pods", pod(number, 1));
+    }
+    let restored = Arc::new(AtomicUsize::new(0));
+    let is_restored = restored.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let server = [&later, &earlier][is_restored.load(Ordering::Relaxed)].clone();
+        async move { server.answer(request).await }
+    });
+    let api = Api::new(Client::new(service, "default"));
+    let (follower, (terms, term)) = (Arc::new(Counted::default()), tokio::sync::watch::channel(1));
+    let seen = follower.clone();
+    let following = tokio::spawn(async move { follow(&api, parse::PODS, seen, term).await });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(follower.get(), [9, 1, 0]);
+    restored.store(1, Ordering::Relaxed);
+    terms.send_replace(2);
+    let ended = following.await.unwrap().unwrap_err().to_string();
+    assert!(
+        ended.contains("/api/v1/pods") && ended.contains("went back in time"),
+        "{ended}"
+    );
+    assert_eq!(follower.get()[1], 1, "nothing of it is believed");
+}
+
+/// An answer without content, that ends after a watch's time.
+struct Silence(std::pin::Pin<Box<tokio::time::Sleep>>);
+
+impl hyper::body::Body for Silence {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+        self.0.as_mut().poll(context).map(|()| None)
+    }
+}
+
+/// As from a version that is yet to come. The API server sends bookmarks otherwise.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_tells_nothing_is_listed_again() {
+    let server = Server::new().unwrap();
+    server.put("", "pods", pod(1, 1));
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let server = server.clone();
+        async move {
+            match request.uri().query().is_some_and(|query| query.contains("watch=true")) {
+                true => {
+                    let silence = Silence(Box::pin(tokio::time::sleep(Duration::from_secs(290))));
+                    Ok(Response::new(silence.boxed_unsync()))
+                }
+                false => server.answer(request).await,
+            }
+        }
+    });
+    let api = Api::new(Client::new(service, "default"));
+    let (follower, (_terms, term)) = (Arc::new(Counted::default()), tokio::sync::watch::channel(1));
+    let seen = follower.clone();
+    tokio::spawn(async move { follow(&api, parse::PODS, seen, term).await });
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(follower.get(), [3, 3, 0]);
 }

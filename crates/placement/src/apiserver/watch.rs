@@ -13,10 +13,11 @@ use serde_json::value::RawValue;
 use stelia_credentials::backoff::Backoff;
 use stelia_reservations::Version;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::{Api, Failure, escape};
 
-/// Objects requested in one page.
+/// Objects requested in one page, unless they are so large that the answer is too long.
 const OBJECTS_PER_PAGE: usize = 500;
 /// The server ends a watch after so long.
 const WATCH_SECONDS: u64 = 290;
@@ -86,13 +87,35 @@ struct Status {
     code: u16,
 }
 
-/// Never ends. Lists again each time the number in `terms` changes, and whenever the watch cannot be continued.
-pub async fn follow(api: &Api, source: Source, follower: Arc<dyn Follower>, mut terms: watch::Receiver<u64>) {
+/// The cluster's data is older than what was read before, as when a backup of etcd is restored: nothing that was read is certain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{path}: the list has version {listed}, and version {newest} was seen before: the cluster's data went back in time"
+)]
+pub struct WentBack {
+    path: &'static str,
+    listed: Version,
+    newest: Version,
+}
+
+/// Does not end by itself. Lists again each time the number in `terms` changes, whenever the watch cannot be continued, and after a watch that told nothing for
+/// its whole time: the API server sends a bookmark a minute, but nothing at all if the watch begins at a version that is yet to come.
+///
+/// # Errors
+/// The cluster's data went back in time.
+pub async fn follow(
+    api: &Api,
+    source: Source,
+    follower: Arc<dyn Follower>,
+    mut terms: watch::Receiver<u64>,
+) -> Result<(), WentBack> {
     let mut failures = 0;
+    let (mut version, mut newest) = (String::new(), 0);
     loop {
         let term = *terms.borrow_and_update();
+        newest = parse_version(&version).max(newest);
         follower.list_begins();
-        let mut version = match list(api, source, &*follower).await {
+        version = match list(api, source, &*follower).await {
             Ok(version) => version,
             Err(failure) => {
                 back_off(&failure, &mut failures, &*follower).await;
@@ -100,17 +123,24 @@ pub async fn follow(api: &Api, source: Source, follower: Arc<dyn Follower>, mut 
             }
         };
         failures = 0;
-        follower.list_ends(parse_version(&version), term);
+        let listed = parse_version(&version);
+        if listed < newest {
+            let path = source.path;
+            return Err(WentBack { path, listed, newest });
+        }
+        follower.list_ends(listed, term);
+        let mut heard = Instant::now();
         loop {
             let ended = tokio::select! {
                 biased;
                 changed = terms.changed() => match changed {
                     Ok(()) => break,
-                    Err(_) => return,
+                    Err(_) => return Ok(()),
                 },
-                ended = watch_from(api, source, &mut version, &*follower) => ended,
+                ended = watch_from(api, source, &mut version, &mut heard, &*follower) => ended,
             };
             match ended {
+                Ok(()) if heard.elapsed() >= Duration::from_secs(WATCH_SECONDS) => break,
                 Ok(()) => failures = 0,
                 Err(Failure::Expired(_)) => break,
                 Err(failure) => back_off(&failure, &mut failures, &*follower).await,
@@ -135,15 +165,21 @@ fn parse_version(version: &str) -> Version {
 }
 
 async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<String, Failure> {
-    let mut next = String::new();
+    let (mut next, mut limit) = (String::new(), OBJECTS_PER_PAGE);
     loop {
-        let mut path = format!("{}?limit={OBJECTS_PER_PAGE}", source.path);
+        let mut path = format!("{}?limit={limit}", source.path);
         for (name, value) in [("fieldSelector", source.fields), ("continue", &next)] {
             if !value.is_empty() {
                 path = format!("{path}&{name}={}", escape(value));
             }
         }
-        let text = api.text(RESPONSE_TIMEOUT, Method::GET, &path, None).await?;
+        let text = match api.text(RESPONSE_TIMEOUT, Method::GET, &path, None).await {
+            Err(Failure::TooLong(_)) if limit > 1 => {
+                limit /= 2;
+                continue;
+            }
+            answer => answer?,
+        };
         let page: Page<'_> = serde_json::from_slice(&text).map_err(Failure::unanswered)?;
         page.items.into_iter().for_each(|object| follower.changed(object));
         if page.metadata.r#continue.is_empty() {
@@ -153,8 +189,14 @@ async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<Stri
     }
 }
 
-/// Runs until the server ends it. `version` is that of the last event.
-async fn watch_from(api: &Api, source: Source, version: &mut String, follower: &dyn Follower) -> Result<(), Failure> {
+/// Runs until the server ends it. `version` is that of the last event, `heard` when it came.
+async fn watch_from(
+    api: &Api,
+    source: Source,
+    version: &mut String,
+    heard: &mut Instant,
+    follower: &dyn Follower,
+) -> Result<(), Failure> {
     let mut path = format!(
         "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
         source.path,
@@ -169,7 +211,7 @@ async fn watch_from(api: &Api, source: Source, version: &mut String, follower: &
         .map_err(|_| Failure::timed_out(RESPONSE_TIMEOUT))??;
     let mut body = response.into_body();
     let mut partial_line = Vec::new();
-    let end = tokio::time::Instant::now() + Duration::from_secs(WATCH_SECONDS) + RESPONSE_TIMEOUT;
+    let end = Instant::now() + Duration::from_secs(WATCH_SECONDS) + RESPONSE_TIMEOUT;
     loop {
         // The timeout ends a connection that broke without being closed.
         let frame = tokio::time::timeout_at(end, body.frame())
@@ -182,6 +224,7 @@ async fn watch_from(api: &Api, source: Source, version: &mut String, follower: &
         let mut rest = &data[..];
         while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, after) = rest.split_at(at);
+            *heard = Instant::now();
             match partial_line.is_empty() {
                 true => handle_line(line, version, follower)?,
                 false => {

@@ -248,7 +248,7 @@ async fn answer(
             Ok(text) => response(StatusCode::OK, OPEN_METRICS, text),
             Err(cause) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
         },
-        (&Method::GET, "/explain") => explain(placer, request.uri().query().unwrap_or_default()),
+        (&Method::GET, "/explain") => explain(placer, request.uri().query().unwrap_or_default()).await,
         (_, "/healthz" | "/readyz" | "/leader" | "/metrics" | "/explain") => {
             response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "another method\n")
         }
@@ -276,17 +276,17 @@ async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Response<Full<By
         };
     }
     // The first question of its kind is evaluated for every node; meanwhile others are answered, and the Lease renewed.
-    let placer = placer.clone();
+    let asked = placer.clone();
     let call_failed = |cause: calls::CallError| match cause.is_temporary() {
         true => (StatusCode::SERVICE_UNAVAILABLE, cause.to_string()),
         false => (StatusCode::BAD_REQUEST, cause.to_string()),
     };
-    let answered = tokio::task::spawn_blocking(move || match verb {
+    let answered = placer.evaluate(move || match verb {
         Verb::Filter => {
-            calls::filter(&placer, &body).map_err(|cause| (StatusCode::INTERNAL_SERVER_ERROR, cause.to_string()))
+            calls::filter(&asked, &body).map_err(|cause| (StatusCode::INTERNAL_SERVER_ERROR, cause.to_string()))
         }
-        Verb::Preempt => calls::preempt(&placer, &body).map_err(call_failed),
-        Verb::Prioritize | Verb::Bind => calls::prioritize(&placer, &body).map_err(call_failed),
+        Verb::Preempt => calls::preempt(&asked, &body).map_err(call_failed),
+        Verb::Prioritize | Verb::Bind => calls::prioritize(&asked, &body).map_err(call_failed),
     });
     match answered.await {
         Ok(Ok(text)) => response(StatusCode::OK, JSON, text),
@@ -295,17 +295,18 @@ async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Response<Full<By
     }
 }
 
-fn explain(placer: &Arc<Placer>, query: &str) -> Response<Full<Bytes>> {
+async fn explain(placer: &Arc<Placer>, query: &str) -> Response<Full<Bytes>> {
     let pod = query.split('&').find_map(|term| term.strip_prefix("pod="));
     let Some(pod) = pod.map(|pod| pod.replace("%2F", "/").replace("%2f", "/")) else {
         return response(StatusCode::BAD_REQUEST, TEXT, "?pod=NAMESPACE/NAME is missing\n");
     };
-    match placer
-        .explain(&pod)
-        .map(|explanation| serde_json::to_vec_pretty(&explanation))
-    {
-        Some(Ok(text)) => response(StatusCode::OK, JSON, text),
-        Some(Err(cause)) => response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n")),
-        None => response(StatusCode::NOT_FOUND, TEXT, "this pod was not asked about\n"),
+    let failed = |cause: String| response(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{cause}\n"));
+    let asked = placer.clone();
+    let explained = placer.evaluate(move || asked.explain(&pod).as_ref().map(serde_json::to_vec_pretty));
+    match explained.await {
+        Ok(Some(Ok(text))) => response(StatusCode::OK, JSON, text),
+        Ok(Some(Err(cause))) => failed(cause.to_string()),
+        Ok(None) => response(StatusCode::NOT_FOUND, TEXT, "this pod was not asked about\n"),
+        Err(cause) => failed(cause.to_string()),
     }
 }

@@ -1,6 +1,6 @@
 //! A bind is the claim.
 //!
-//! 1. Under the lock the pod is evaluated once more on its node, beside everything that is held there, and promised its CPUs.
+//! 1. The pod is evaluated once more on its node, beside everything that is held there. If nothing changed meanwhile, it is promised its CPUs.
 //! 2. The promise is written to the node's claim object, with the version that it was read with. A former leader that was stopped and
 //!    wakes up here is refused by that version, and binds nothing.
 //! 3. The binding is sent. It demands the pod's version that the claim names, so that whoever takes over can make it impossible.
@@ -11,18 +11,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stelia_kubelet::Uid;
+use stelia_placement_rules::cluster::Evaluation;
 use stelia_placement_rules::evaluate::{Placement, Refusal};
 use stelia_placement_rules::request::SharedRequest;
 use stelia_reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable, Version};
 use tokio::time::Instant;
 use tracing::{debug, info};
 
+use super::filtered_pods::StoredPod;
+use super::node_rules::PlaceError;
 use super::promise::Promise;
 use super::{NotReady, Placer, State, count};
 use crate::apiserver::{Binding, Failure, parse};
 
 /// Limit of the attempts to write a claim when another claim changed meanwhile.
 const MAX_CLAIM_ATTEMPTS: usize = 4;
+/// Limit of the evaluations of a pod on a node that changes meanwhile.
+const MAX_EVALUATIONS: usize = 16;
 /// How long the outcome of a bind is queried before the scheduler gets the answer that it is unknown; the scheduler's own timeout must be longer.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(8);
 const RETRY_INTERVAL: Duration = Duration::from_millis(300);
@@ -44,6 +49,8 @@ pub enum BindError {
     Unavailable(NodeName, Unavailable),
     #[error("node {0}: {1}")]
     Rejected(NodeName, Refusal),
+    #[error("node {0} changed {MAX_EVALUATIONS} times while the pod was evaluated")]
+    Changing(NodeName),
     #[error("pod {0} asks for what no node takes")]
     Request(String),
     #[error("node {0}: other claims came in between {MAX_CLAIM_ATTEMPTS} times")]
@@ -82,14 +89,6 @@ impl ToBind {
     }
 }
 
-/// What is stored of a pod that is to be bound.
-enum StoredPod {
-    /// Nothing: kube-scheduler did not ask about it here, and the watch has not seen it.
-    Missing,
-    WithoutOwnCpus,
-    Requests(BindRequest<SharedRequest>),
-}
-
 /// The result of an attempt to write a claim.
 enum ClaimWrite {
     Done,
@@ -124,7 +123,7 @@ impl Placer {
             return self.bind_without_claim(to).await;
         };
         for _ in 0..MAX_CLAIM_ATTEMPTS {
-            let started = self.state().start_bind(request.clone(), &to.node, self.now());
+            let started = self.start_bind(&request, &to.node).await;
             let StartedBind { ticket, cpus, .. } = match started {
                 Ok(started) => started,
                 Err(BindNotStarted::Already) => return Ok(()),
@@ -151,6 +150,27 @@ impl Placer {
             }
         }
         Err(BindError::Crowded(to.node.clone()))
+    }
+
+    /// Starts a bind, which answers to other calls count from now on.
+    async fn start_bind(
+        &self,
+        request: &BindRequest<SharedRequest>,
+        node: &NodeName,
+    ) -> Result<StartedBind<Placement>, BindNotStarted<PlaceError>> {
+        let mut evaluated = None;
+        for _ in 0..MAX_EVALUATIONS {
+            let started = self.state().start_bind(request.clone(), node, self.now(), evaluated);
+            let Err(BindNotStarted::Rejected(PlaceError::NotEvaluated(evaluation))) = started else {
+                return started;
+            };
+            let outcome = self.evaluate(move || {
+                let outcome = evaluation.evaluate();
+                (evaluation, outcome)
+            });
+            evaluated = outcome.await.ok();
+        }
+        self.state().start_bind(request.clone(), node, self.now(), evaluated)
     }
 
     /// The newest request to bind the pod; `None` for a pod that gets no CPUs of its own.
@@ -187,13 +207,14 @@ impl Placer {
         let Some(ticket) = promise.ticket() else {
             return Ok(ClaimWrite::Conflict);
         };
-        let writer = self
-            .writers
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .entry(ticket.node.clone())
-            .or_default()
-            .clone();
+        let writer = {
+            let mut writers = self.writers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            // Those that nobody waits for, looked for as seldom as their number doubles.
+            if writers.len().is_power_of_two() {
+                writers.retain(|_, writer| Arc::strong_count(writer) > 1);
+            }
+            writers.entry(ticket.node.clone()).or_default().clone()
+        };
         let _one = writer.lock().await;
         let (rewrite, owner) = {
             let state = self.state();
@@ -275,7 +296,7 @@ impl Placer {
                 Failure::Conflict(_) | Failure::Missing(_) => {
                     return self.after_conflict(to, promise, &ticket, failure).await;
                 }
-                Failure::Unknown(_) => uncertain = true,
+                Failure::Unknown(_) | Failure::TooLong(_) => uncertain = true,
                 Failure::Busy { .. } => {}
                 Failure::Refused(..) | Failure::Expired(_) if !uncertain => {
                     promise.failed();
@@ -329,45 +350,29 @@ impl Placer {
     }
 }
 
-fn not_started(refusal: BindNotStarted<Refusal>, to: &ToBind) -> BindError {
+fn not_started(refusal: BindNotStarted<PlaceError>, to: &ToBind) -> BindError {
     match refusal {
         BindNotStarted::Elsewhere(node) => BindError::Elsewhere(to.pod(), node),
         BindNotStarted::UnderWay(node) => BindError::UnderWay(to.pod(), node),
         BindNotStarted::Already | BindNotStarted::Gone => BindError::Gone(to.pod()),
         BindNotStarted::Unavailable(unavailable) => BindError::Unavailable(to.node.clone(), unavailable),
-        BindNotStarted::Rejected(refusal) => BindError::Rejected(to.node.clone(), refusal),
+        BindNotStarted::Rejected(PlaceError::Refused(refusal)) => BindError::Rejected(to.node.clone(), refusal),
+        BindNotStarted::Rejected(PlaceError::NotEvaluated(_)) => BindError::Changing(to.node.clone()),
     }
 }
 
 impl State {
-    /// Starts a bind, which answers to other calls count from now on.
+    /// Starts a bind if that is what was evaluated.
     fn start_bind(
         &mut self,
         request: BindRequest<SharedRequest>,
         node: &NodeName,
         now: Moment,
-    ) -> Result<StartedBind<Placement>, BindNotStarted<Refusal>> {
+        evaluated: Option<(Evaluation, Result<Placement, Refusal>)>,
+    ) -> Result<StartedBind<Placement>, BindNotStarted<PlaceError>> {
         self.reservations.advance(now);
+        self.reservations.rules_mut().evaluated = evaluated;
         self.reservations.start_bind(request, node, now)
-    }
-
-    /// The newest that is stored of a pod.
-    fn stored_pod(&self, uid: Uid) -> StoredPod {
-        let watched = self.reservations.bind_request(uid);
-        let Some(filtered) = self.filtered.get(uid) else {
-            return watched.map_or(StoredPod::Missing, StoredPod::Requests);
-        };
-        match (watched, &filtered.request) {
-            (Some(watched), None) => StoredPod::Requests(watched),
-            (Some(watched), Some(_)) if watched.version >= filtered.version => StoredPod::Requests(watched),
-            (_, Some(request)) => StoredPod::Requests(BindRequest {
-                uid,
-                name: filtered.name.clone(),
-                version: filtered.version,
-                request: request.clone(),
-            }),
-            (None, None) => StoredPod::WithoutOwnCpus,
-        }
     }
 }
 

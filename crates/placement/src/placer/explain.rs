@@ -89,17 +89,18 @@ impl Placer {
         });
         explanation.fit = fits.len();
         fits.sort_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(other.1)));
+        fits.truncate(MAX_EXPLAINED_NODES);
         let mut state = self.state();
         let id = state.request_id(&request, now);
         let cluster = &mut state.reservations.rules_mut().cluster;
-        let best = fits
-            .into_iter()
-            .take(MAX_EXPLAINED_NODES)
-            .map(|(score, node)| Candidate {
-                node: node.into(),
-                score,
-                placement: cluster.explain(node, id).ok(),
-            });
+        let best = fits.iter().map(|(_, node)| cluster.evaluation(node, id));
+        let best: Vec<_> = best.collect();
+        drop(state);
+        let best = fits.into_iter().zip(best).map(|((score, node), evaluation)| Candidate {
+            node: node.into(),
+            score,
+            placement: evaluation.and_then(|evaluation| evaluation.evaluate()).ok(),
+        });
         explanation.best = best.collect();
         Some(explanation)
     }

@@ -1,9 +1,11 @@
 //! The watches: what changes is passed to the reservations.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -18,6 +20,9 @@ use crate::apiserver::{Failure, Follower, Source, parse};
 
 /// Reasons of failed pods that their nodes had admitted.
 const ADMITTED: [&str; 5] = ["Evicted", "Preempting", "Terminated", "NodeLost", "NodeShutdown"];
+
+/// How often a node's object is read at most. A publisher writes once in 2 s; a node that writes more often costs others no time.
+const OBJECT_PERIOD: Duration = Duration::from_secs(1);
 
 /// One of the three watches.
 pub struct Feed {
@@ -40,6 +45,7 @@ pub fn feeds(placer: &Arc<Placer>) -> [Feed; 3] {
             follower: Arc::new(Objects {
                 placer: placer.clone(),
                 listed: Listed(Mutex::default()),
+                recent: Recent::default(),
             }),
         },
         Feed {
@@ -83,6 +89,14 @@ struct Pods {
 struct Objects {
     placer: Arc<Placer>,
     listed: Listed<NodeName>,
+    recent: Recent,
+}
+
+/// The nodes whose objects were read less than [`OBJECT_PERIOD`] ago, each with the newest object since then, if there is any.
+type Recent = Arc<Mutex<HashMap<NodeName, Option<Box<RawValue>>>>>;
+
+fn lock(recent: &Recent) -> MutexGuard<'_, HashMap<NodeName, Option<Box<RawValue>>>> {
+    recent.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct ClaimObjects {
@@ -97,6 +111,9 @@ impl Placer {
         }
         if let Some(listed) = self.listed.get(place) {
             listed.store(true, Ordering::Release);
+        }
+        if place == 0 {
+            self.settles_from.get_or_init(|| self.now());
         }
         info!("all {what} are read");
     }
@@ -136,34 +153,44 @@ impl Placer {
             self.notify_refused(&mut state);
             return Some(uid);
         }
-        // For a pod that requests no CPUs only the version matters, and only while a bind of it is under way.
-        if !pod.may_own_cpus {
-            return Some(uid);
-        }
-        let request = match request() {
+        let request = match pod.may_own_cpus.then(request).transpose() {
             Ok(request) => request,
             Err(cause) => {
                 warn!("pod {}: {cause}", pod.name);
-                return Some(uid);
+                None
             }
         };
         let mut state = self.state();
-        let Some(request) = state.shared(request) else {
-            return Some(uid);
+        let request = match request {
+            Some(request) => Some(request),
+            // What was read before counts, and the version and the node of a pod that is promised CPUs.
+            None if state.reservations.is_known(uid) => None,
+            None if pod.may_own_cpus && pod.may_be_guaranteed && pod.node.is_some() => {
+                Some(Request::of_cpus(pod.whole_cpus, pod.has_vm, self.options.strategy))
+            }
+            None => return Some(uid),
         };
+        let request = request.and_then(|request| state.shared(request));
+        let vm = request.as_ref().and_then(|request| request.vm.as_ref());
+        // Its annotation counts where the pod's runner obeys it.
+        let follows = vm.is_some_and(|vm| vm.follows_scheduler);
         // Only pods that kube-scheduler certainly asks this program about.
-        if is_list && pod.unschedulable && pod.node.is_none() && !pod.ending && request.vm.is_some() {
-            let (name, request) = (pod.name.clone(), request.clone());
+        if let Some(request) = request.clone().filter(|request| is_list && request.vm.is_some())
+            && pod.unschedulable
+            && pod.node.is_none()
+            && !pod.ending
+        {
+            let name = pod.name.clone();
             state.waiting.add_inherited(uid, name, request, pod.priority, now);
         }
         let pod = ObservedPod {
             uid,
+            shown_as: pod.shown_as,
             name: pod.name,
             version: pod.version,
             node: pod.node,
             request,
-            cpus: pod.cpus,
-            running: pod.running,
+            cpus: pod.cpus.filter(|_| follows),
             ending: pod.ending,
         };
         state.reservations.pod_changed(pod, now);
@@ -214,7 +241,7 @@ impl Follower for Pods {
         let now = self.placer.now();
         let mut state = self.placer.state();
         state.waiting.remove(pod.uid);
-        if pod.may_own_cpus || state.reservations.bind_request(pod.uid).is_some() {
+        if pod.may_own_cpus || state.reservations.is_known(pod.uid) {
             state.reservations.pod_gone(pod.uid, None, now);
         }
     }
@@ -234,21 +261,15 @@ impl Follower for Pods {
     }
 }
 
-impl Follower for Objects {
-    fn changed(&self, object: &RawValue) {
-        count(&self.placer.counts.updates);
-        let Some(named) = parse::node_object(object.get()) else {
-            count(&self.placer.counts.unreadable);
-            return;
-        };
+impl Placer {
+    fn object_changed(&self, named: parse::NodeObject, object: &RawValue) {
         let parsed = node::parse(object.get().as_bytes());
         if let Err(cause) = &parsed {
-            count(&self.placer.counts.unreadable);
+            count(&self.counts.unreadable);
             warn!("node {}: its NodeResourceTopology cannot be used: {cause}", named.name);
         }
-        self.listed.add(named.name.clone());
-        let now = self.placer.now();
-        let mut state = self.placer.state();
+        let now = self.now();
+        let mut state = self.state();
         match named.owner {
             Some(owner) => state.owners.insert(named.name.clone(), owner),
             None => state.owners.remove(&named.name),
@@ -257,11 +278,57 @@ impl Follower for Objects {
             .reservations
             .object_changed(&named.name, named.version, parsed, now);
     }
+}
+
+impl Objects {
+    /// Reads the newest object of the node, once a period as long as there are new ones.
+    async fn follow_node(placer: Arc<Placer>, recent: Recent, node: NodeName) {
+        loop {
+            tokio::time::sleep(OBJECT_PERIOD).await;
+            let mut nodes = lock(&recent);
+            let Some(object) = nodes.get_mut(&node).and_then(Option::take) else {
+                nodes.remove(&node);
+                return;
+            };
+            drop(nodes);
+            if let Some(named) = parse::node_object(object.get()) {
+                placer.object_changed(named, &object);
+            }
+        }
+    }
+}
+
+impl Follower for Objects {
+    fn changed(&self, object: &RawValue) {
+        count(&self.placer.counts.updates);
+        let Some(named) = parse::node_object(object.get()) else {
+            count(&self.placer.counts.unreadable);
+            return;
+        };
+        let node = named.name.clone();
+        let is_list = self.listed.lock().is_some();
+        self.listed.add(node.clone());
+        match lock(&self.recent).entry(node.clone()) {
+            Entry::Occupied(mut recent) if !is_list => {
+                recent.insert(Some(object.to_owned()));
+                return;
+            }
+            Entry::Occupied(mut recent) => drop(recent.insert(None)),
+            Entry::Vacant(new) => {
+                new.insert(None);
+                tokio::spawn(Self::follow_node(self.placer.clone(), self.recent.clone(), node));
+            }
+        }
+        self.placer.object_changed(named, object);
+    }
 
     fn gone(&self, object: &RawValue) {
         let Some(named) = parse::node_object(object.get()) else {
             return;
         };
+        if let Some(newest) = lock(&self.recent).get_mut(&named.name) {
+            *newest = None;
+        }
         let now = self.placer.now();
         let mut state = self.placer.state();
         state.owners.remove(&named.name);
@@ -270,6 +337,7 @@ impl Follower for Objects {
 
     fn list_begins(&self) {
         self.listed.start();
+        lock(&self.recent).values_mut().for_each(|newest| *newest = None);
     }
 
     fn list_ends(&self, version: Version, term: u64) {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
-use stelia_reservations::Version;
+use stelia_reservations::{BindRequest, Version};
+
+use super::State;
 
 /// Limit of the pods that are stored.
 const MAX_FILTERED_PODS: usize = 20_000;
@@ -53,5 +55,34 @@ impl FilteredPods {
             .rev()
             .filter_map(|uid| Some((*uid, self.pods.get(uid)?)));
         newest.into_iter().find(|(_, pod)| &*pod.name == name)
+    }
+}
+
+/// What is stored of a pod that is to be bound.
+pub(super) enum StoredPod {
+    /// Nothing: kube-scheduler did not ask about it here, and the watch has not seen it.
+    Missing,
+    WithoutOwnCpus,
+    Requests(BindRequest<SharedRequest>),
+}
+
+impl State {
+    /// The newest that is stored of a pod.
+    pub(super) fn stored_pod(&self, uid: Uid) -> StoredPod {
+        let watched = self.reservations.bind_request(uid);
+        let Some(filtered) = self.filtered.get(uid) else {
+            return watched.map_or(StoredPod::Missing, StoredPod::Requests);
+        };
+        match (watched, &filtered.request) {
+            (Some(watched), None) => StoredPod::Requests(watched),
+            (Some(watched), Some(_)) if watched.version >= filtered.version => StoredPod::Requests(watched),
+            (_, Some(request)) => StoredPod::Requests(BindRequest {
+                uid,
+                name: filtered.name.clone(),
+                version: filtered.version,
+                request: request.clone(),
+            }),
+            (None, None) => StoredPod::WithoutOwnCpus,
+        }
     }
 }

@@ -31,12 +31,15 @@ mod wake_waiting;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use stelia_allocator::evaluate::ScoringStrategy;
 use stelia_placement_rules::cluster::{Question, RequestId, Verdict};
 use stelia_placement_rules::request::Request;
 use stelia_reservations::{Moment, NodeName, ReservationCounts, Reservations, Unavailable};
+use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use crate::apiserver::lease::Leadership;
@@ -51,10 +54,16 @@ pub use node_rules::NodeRules;
 pub use pod_request::PodError;
 use waiting::Waiting;
 
+/// How many questions are evaluated at the same time; others wait. Each may take as long as the authors of nodes' objects and pods make it, within limits.
+const MAX_EVALUATIONS: usize = 2;
+
 /// How the program places.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     pub strategy: ScoringStrategy,
+    /// How long this process reads pods before it answers. It does not know a pod that was deleted before, although its node may have given it CPUs and not
+    /// said so yet.
+    pub settle: Duration,
 }
 
 /// What is known of pods and nodes, and the leadership by which it may be acted on.
@@ -70,9 +79,12 @@ pub struct Placer {
     read_terms: [AtomicU64; 3],
     /// Whether each watch has read any list.
     listed: [AtomicBool; 3],
+    /// When the first list of pods was read.
+    settles_from: OnceLock<Moment>,
     /// The term in which all nodes were checked for pods that a former leader refused.
     checked_term: AtomicU64,
     options: Options,
+    evaluations: Arc<Semaphore>,
     started: Instant,
     pub(crate) counts: Counts,
 }
@@ -138,8 +150,10 @@ impl Placer {
             identity,
             read_terms: Default::default(),
             listed: Default::default(),
+            settles_from: OnceLock::new(),
             checked_term: AtomicU64::new(0),
             options,
+            evaluations: Arc::new(Semaphore::new(MAX_EVALUATIONS)),
             started: Instant::now(),
             counts: Counts::default(),
         })
@@ -180,7 +194,28 @@ impl Placer {
         }
         let term = *self.leadership.terms().borrow();
         let read = self.read_terms.iter().all(|read| read.load(Ordering::Acquire) >= term);
-        read.then_some(()).ok_or(NotReady::NotRead)
+        let settled = self
+            .settles_from
+            .get()
+            .is_some_and(|from| self.now() >= *from + self.options.settle);
+        (read && settled).then_some(()).ok_or(NotReady::NotRead)
+    }
+
+    /// Evaluates apart from the threads that renew the Lease and read the watches.
+    ///
+    /// # Errors
+    /// The program ends, or there is a bug.
+    pub(crate) async fn evaluate<T: Send + 'static>(
+        &self,
+        evaluate: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        // It is never closed. The permit lasts as long as the evaluation, also if the caller goes away.
+        let permit = self.evaluations.clone().acquire_owned().await.ok();
+        let evaluated = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            evaluate()
+        });
+        evaluated.await
     }
 
     pub fn reservation_counts(&self) -> ReservationCounts {

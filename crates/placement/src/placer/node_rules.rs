@@ -3,7 +3,7 @@
 use stelia_cpus::CpuSet;
 
 use stelia_kubelet::Uid;
-use stelia_placement_rules::cluster::{Cluster, RequestId};
+use stelia_placement_rules::cluster::{Cluster, Evaluation};
 use stelia_placement_rules::evaluate::{Arrival, OwnCpus, Placement, Refusal};
 use stelia_placement_rules::node::{NodeError, ParsedNode};
 use stelia_placement_rules::request::{Request, SharedRequest};
@@ -13,31 +13,38 @@ use stelia_reservations::{Held, Rules};
 #[derive(Debug, Default)]
 pub struct NodeRules {
     pub cluster: Cluster,
+    /// An answer that was evaluated apart. It decides the next bind, if that is of the same request and the node is in the same state still.
+    pub evaluated: Option<(Evaluation, Result<Placement, Refusal>)>,
+}
+
+/// Why a pod is not placed on a node.
+#[derive(Debug)]
+pub enum PlaceError {
+    Refused(Refusal),
+    /// The node was not asked yet: that takes time, and is done without the lock that protects these rules.
+    NotEvaluated(Evaluation),
 }
 
 impl NodeRules {
     /// Makes the node's answers count what is held there.
     pub fn update_held(&mut self, node: &str, held: &[Held<'_, SharedRequest>]) {
-        let same = self
-            .cluster
-            .on_their_way(node)
-            .eq(held.iter().map(|held| (held.pod, held.cpus)));
-        if same {
+        let known = self.cluster.on_their_way(node).iter();
+        let known = known.map(|(pod, arrival)| (*pod, &arrival.request, arrival.cpus.as_ref(), arrival.is_late));
+        if known.eq(held
+            .iter()
+            .map(|held| (held.pod, held.request, held.cpus, held.is_late)))
+        {
             return;
         }
         let arrival = |held: &Held<'_, SharedRequest>| {
             let arrival = Arrival {
                 request: held.request.clone(),
                 cpus: held.cpus.cloned(),
+                is_late: held.is_late,
             };
             (held.pod, arrival)
         };
         self.cluster.set_held(node, held.iter().map(arrival).collect());
-    }
-
-    /// The request's id, also if the request was dropped meanwhile.
-    pub fn request_id(&mut self, request: &SharedRequest) -> RequestId {
-        self.cluster.request(Request::clone(request))
     }
 }
 
@@ -45,7 +52,7 @@ impl Rules for NodeRules {
     type Node = Result<ParsedNode, NodeError>;
     type Request = SharedRequest;
     type Placement = Placement;
-    type Rejection = Refusal;
+    type Rejection = PlaceError;
 
     fn put_node(&mut self, node: &str, described: Option<Self::Node>) -> bool {
         match described {
@@ -62,10 +69,14 @@ impl Rules for NodeRules {
         node: &str,
         held: &[Held<'_, SharedRequest>],
         request: &SharedRequest,
-    ) -> Result<Placement, Refusal> {
+    ) -> Result<Placement, PlaceError> {
         self.update_held(node, held);
-        let id = self.request_id(request);
-        self.cluster.explain(node, id)
+        let id = self.cluster.request(Request::clone(request));
+        let evaluation = self.cluster.evaluation(node, id).map_err(PlaceError::Refused)?;
+        match self.evaluated.take() {
+            Some((known, outcome)) if known == evaluation => outcome.map_err(PlaceError::Refused),
+            _ => Err(PlaceError::NotEvaluated(evaluation)),
+        }
     }
 
     fn assigned_cpus(&self, place: &Placement) -> Option<CpuSet> {
@@ -82,7 +93,7 @@ impl Rules for NodeRules {
         self.cluster.shows_pod(node, pod)
     }
 
-    fn cpus_at_container_start(&self, node: &str, request: &SharedRequest) -> bool {
-        self.cluster.own_cpus(node, request) == Some(OwnCpus::AtRegistration)
+    fn is_shown_once_admitted(&self, node: &str, request: &SharedRequest) -> bool {
+        self.cluster.own_cpus(node, request) == Some(OwnCpus::AtAdmission)
     }
 }

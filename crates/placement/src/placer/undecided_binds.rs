@@ -65,7 +65,7 @@ impl Placer {
                 return false;
             }
         };
-        // A pod of that name may be another one by now; a mirror's UID is not asked for here.
+        // A pod of that name may be another one by now.
         if found.and_then(|pod| self.observe_pod(&pod)) != Some(uid) {
             let now = self.now();
             self.state().reservations.pod_gone(uid, None, now);

@@ -2,10 +2,12 @@
 //! pod's status. Otherwise it would leave the pod for five minutes.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use stelia_kubelet::Uid;
+use stelia_placement_rules::request::SharedRequest;
 use stelia_reservations::{Moment, NodeName};
 use tracing::{debug, info};
 
@@ -46,26 +48,24 @@ impl Placer {
     }
 
     /// Never ends: checks the nodes that changed, and pauses.
-    pub async fn retry_for_ever(&self) {
+    pub async fn retry_for_ever(self: &Arc<Self>) {
         loop {
             tokio::time::sleep(RETRY_PERIOD).await;
             self.retry().await;
         }
     }
 
-    pub(super) async fn retry(&self) {
+    pub(super) async fn retry(self: &Arc<Self>) {
         let turn = self.next_turn();
         let mut fits = vec![Fits::new(); turn.nodes.len()];
-        let names: Vec<&str> = turn.nodes.iter().map(|node| &**node).collect();
         for request in &turn.requests {
-            let mut fits = fits.iter_mut();
-            self.evaluate_nodes(request, &names, |_, answer| {
-                let (Some(fits), Answer::Fits(_)) = (fits.next(), answer) else {
-                    return;
-                };
+            let (placer, nodes, asked) = (self.clone(), turn.nodes.clone(), request.clone());
+            let Ok(answers) = self.evaluate(move || placer.have_room(&asked, &nodes)).await else {
+                return;
+            };
+            for (fits, _) in fits.iter_mut().zip(answers).filter(|(_, has_room)| *has_room) {
                 fits.insert(request.clone());
-            });
-            tokio::task::yield_now().await;
+            }
         }
         let mut notified = 0;
         for (node, fits) in turn.nodes.iter().zip(fits) {
@@ -85,6 +85,16 @@ impl Placer {
                 self.notify(&retry, node).await;
             }
         }
+    }
+
+    /// Whether each of the nodes has room for the pod.
+    fn have_room(&self, request: &SharedRequest, nodes: &[NodeName]) -> Vec<bool> {
+        let names: Vec<&str> = nodes.iter().map(|node| &**node).collect();
+        let mut answers = Vec::with_capacity(names.len());
+        self.evaluate_nodes(request, &names, |_, answer| {
+            answers.push(matches!(answer, Answer::Fits(_)))
+        });
+        answers
     }
 
     /// The nodes and requests of this turn.

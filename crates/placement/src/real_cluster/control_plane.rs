@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use http::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use stelia_credentials::Files;
+use stelia_credentials::{Files, Source};
 use tempfile::TempDir;
 
 use crate::apiserver::{Api, Failure};
@@ -68,7 +68,7 @@ impl ControlPlane {
         let server = format!("https://127.0.0.1:{port}");
         let admin = json!({"client-certificate": path("tls/admin.crt"), "client-key": path("tls/admin.key")});
         let kubeconfig = write_kubeconfig(folder.path(), "kubeconfig", &server, &admin);
-        let (client, files) = Files::client(Some(kubeconfig.into())).expect("a client");
+        let (client, files) = Files::client(Source::Kubeconfig(kubeconfig.into())).expect("a client");
         let mut plane = Self {
             api: Api::new(client).with_credentials(files),
             folder,
@@ -127,7 +127,7 @@ impl ControlPlane {
 
     /// A client with the kubeconfig of this name.
     pub(super) fn client(&self, kubeconfig: &str) -> Api {
-        let (client, files) = Files::client(Some(self.path(kubeconfig).into())).expect("a client");
+        let (client, files) = Files::client(Source::Kubeconfig(self.path(kubeconfig).into())).expect("a client");
         Api::new(client).with_credentials(files)
     }
 

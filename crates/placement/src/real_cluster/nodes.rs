@@ -90,7 +90,7 @@ impl Nodes {
         let (watcher, publisher) = (self.clone(), self.clone());
         tokio::spawn(async move {
             let (_one, terms) = watch::channel(1);
-            follow(&watcher.api, BOUND, watcher.clone(), terms).await;
+            let _ = follow(&watcher.api, BOUND, watcher.clone(), terms).await;
         });
         tokio::spawn(async move {
             loop {

@@ -128,6 +128,10 @@ pub(super) struct Kubelets {
 impl Follower for Kubelets {
     fn changed(&self, object: &RawValue) {
         let pod = parse::pod(object.get()).unwrap();
+        // The mirror of a static pod is not run; the static pod is.
+        if pod.shown_as.is_some() {
+            return;
+        }
         if self.world.state().known.insert(pod.uid.to_string()) {
             let document = serde_json::from_str(object.get()).unwrap();
             tokio::spawn(self.world.clone().live(pod, document));

@@ -2,6 +2,7 @@
 //! on their own full state, a scheduler's loop, and whatever goes wrong. Time is tokio's, paused; what is random follows a seed.
 
 mod delayed_watch;
+mod hostile_author;
 pub(crate) mod instance;
 mod kubelet;
 pub(crate) mod load;
@@ -74,6 +75,20 @@ fn every_refusal_beside_another_scheduler_is_booked_to_it() {
     assert_eq!(outcome.refused, outcome.refused_foreign, "{outcome:?}");
     assert_eq!((outcome.claimed_twice, outcome.leaked), (0, 0));
     assert!(outcome.foreign > 5, "{outcome:?}");
+}
+
+#[test]
+fn nothing_is_refused_whatever_authors_make_of_their_pods() {
+    let plan = Plan {
+        nodes: nodes(),
+        pods: placements(160),
+        seed: 4,
+        hostile: true,
+        ..Plan::default()
+    };
+    let outcome = outcome_of(plan);
+    assert_eq!((outcome.refused, outcome.claimed_twice, outcome.leaked), (0, 0, 0));
+    assert!(outcome.bound >= plan.pods, "{outcome:?}");
 }
 
 #[test]

@@ -47,6 +47,8 @@ pub(super) struct Plan {
     pub(super) dying: bool,
     /// Another scheduler binds pods with whole CPUs by counting.
     pub(super) foreign: bool,
+    /// An author lets pods pass for others, and rewrites annotations of pods that are bound.
+    pub(super) hostile: bool,
     /// A full node, and a pod that waits while hardly anything happens: [`load::quiet`].
     pub(super) quiet: bool,
 }
@@ -62,6 +64,7 @@ impl Default for Plan {
             late: false,
             dying: false,
             foreign: false,
+            hostile: false,
             quiet: false,
         }
     }
@@ -107,8 +110,8 @@ pub(super) struct State {
     pub(super) lives: BTreeMap<String, PlannedPod>,
     pub(super) ended: usize,
     /// All pods have lived: nobody binds any more.
-    over: bool,
-    made: u64,
+    pub(super) over: bool,
+    pub(super) made: u64,
 }
 
 pub(super) struct World {
@@ -233,6 +236,9 @@ impl World {
         tokio::spawn(self.clone().flush());
         if self.plan.foreign {
             tokio::spawn(self.clone().another_scheduler());
+        }
+        if self.plan.hostile {
+            tokio::spawn(self.clone().hostile_author());
         }
         let mut random = self.state().random.fork();
         let load = match self.plan.quiet {

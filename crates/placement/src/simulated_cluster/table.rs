@@ -16,6 +16,7 @@ fn trouble(plan: Plan) -> String {
         (plan.late, "late watches"),
         (plan.dying, "dying publishers"),
         (plan.foreign, "another scheduler"),
+        (plan.hostile, "a hostile author"),
     ];
     let all: Vec<&str> = all.into_iter().filter(|(is, _)| *is).map(|(_, text)| text).collect();
     match all.is_empty() {

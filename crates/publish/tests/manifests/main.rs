@@ -9,6 +9,7 @@ mod kubectl;
 mod kustomization;
 mod objects;
 mod placement;
+mod placement_admission;
 mod policy;
 mod rights;
 mod rollout;

@@ -236,6 +236,35 @@ fn one_instance_is_replaced_at_a_time_and_none_waits_for_ever() {
     assert_eq!(strings(&rule["verbs"]), ["get", "update"]);
 }
 
+/// Root on a node has the tokens of its pods, and so the rights of these two: they stay away from tenants' nodes.
+#[test]
+fn both_run_on_the_control_planes_nodes_and_not_on_the_same_one() {
+    let objects = overlay();
+    for deployment in ["stelia-placement", "stelia-scheduler"] {
+        let spec = &one(&objects, "Deployment", deployment)["spec"]["template"]["spec"];
+        let role = "node-role.kubernetes.io/control-plane";
+        assert_eq!(
+            spec["nodeSelector"],
+            json!({"kubernetes.io/os": "linux", role: ""}),
+            "{deployment}"
+        );
+        let toleration = json!([{"key": role, "operator": "Exists", "effect": "NoSchedule"}]);
+        assert_eq!(spec["tolerations"], toleration, "{deployment}");
+        let term = &spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0];
+        let selected = &term["podAffinityTerm"]["labelSelector"]["matchLabels"];
+        assert_eq!(selected["app.kubernetes.io/name"], deployment);
+        let budget = &one(&objects, "PodDisruptionBudget", deployment)["spec"];
+        assert_eq!(
+            (&budget["maxUnavailable"], &budget["selector"]["matchLabels"]),
+            (&json!(1), selected)
+        );
+        assert!(
+            spec["containers"][0]["resources"]["limits"]["memory"].is_string(),
+            "{deployment}"
+        );
+    }
+}
+
 /// A node whose device plugin offers no healthy device gets no VM, with the extender and without it.
 #[test]
 fn the_scheduler_counts_the_resource_that_kubelet_publishes() {

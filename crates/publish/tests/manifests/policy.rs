@@ -10,13 +10,27 @@ use serde_json::Value;
 use crate::kustomization::built;
 use crate::{cluster, kind, strings};
 
-pub fn policies() -> &'static [Value] {
-    static POLICIES: OnceLock<Vec<Value>> = OnceLock::new();
+/// The policies of the publisher, and those of the publisher and of placement.
+fn all() -> &'static [Vec<Value>; 2] {
+    static POLICIES: OnceLock<[Vec<Value>; 2]> = OnceLock::new();
     POLICIES.get_or_init(|| {
-        let mut objects = built(&cluster("base"));
-        objects.retain(|object| kind(object) == "ValidatingAdmissionPolicy");
-        objects
+        let of = |folder: &str| {
+            let mut objects = built(&cluster(folder));
+            objects.retain(|object| kind(object) == "ValidatingAdmissionPolicy");
+            objects
+        };
+        let publishers = of("base");
+        let both = [publishers.clone(), of("placement/base")].concat();
+        [publishers, both]
     })
+}
+
+pub fn policies() -> &'static [Value] {
+    &all()[0]
+}
+
+pub fn all_policies() -> &'static [Value] {
+    &all()[1]
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -81,9 +95,9 @@ impl Scope {
     }
 }
 
-/// What the publisher's policies say against the request: policy and message. Empty: it is admitted.
+/// What the policies say against the request: policy and message. Empty: it is admitted.
 pub fn denials(review: &Value) -> Vec<(String, String)> {
-    denials_by(policies(), review)
+    denials_by(all_policies(), review)
 }
 
 /// What these policies say against the request.

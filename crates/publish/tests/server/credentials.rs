@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use stelia_credentials::{Credentials, Files};
+use stelia_credentials::{Credentials, Files, Source};
 use stelia_publish::{Publisher, Reading};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -56,7 +56,7 @@ async fn a_kubeconfig_that_is_replaced_is_read_again() {
     let (port, seen) = listen().await;
     let path = folder.path().join("kubeconfig");
     write(&path, port, "{token: first}");
-    let (client, mut files) = Files::client(Some(path.clone())).unwrap();
+    let (client, mut files) = Files::client(Source::Kubeconfig(path.clone())).unwrap();
     ask(&client).await;
     assert!(files.renewed(false).is_none(), "nothing changed");
     write(&path, port, "{token: second}");
@@ -81,12 +81,12 @@ async fn a_kubeconfig_that_is_replaced_is_read_again() {
 async fn a_token_file_is_named_with_what_is_wrong_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
-    let Err(error) = Files::client(Some(path.clone())) else {
+    let Err(error) = Files::client(Source::Kubeconfig(path.clone())) else {
         panic!("there is none");
     };
     assert!(error.to_string().contains("kubeconfig"), "{error}");
     write(&path, 1, "{tokenFile: missing}");
-    let Err(error) = Files::client(Some(path)) else {
+    let Err(error) = Files::client(Source::Kubeconfig(path)) else {
         panic!("there is none");
     };
     assert!(error.to_string().contains("missing"), "{error}");

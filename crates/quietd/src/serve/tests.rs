@@ -76,6 +76,10 @@ impl Cgroups for Records {
         })
     }
 
+    fn owner(&self, _: &CgroupPath) -> Result<u32, CgroupError> {
+        Ok(0)
+    }
+
     fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
         Ok(self.at(cgroup)?.0.clone())
     }

@@ -101,26 +101,121 @@ fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
     assert_eq!(all.available("a", seconds(71)), Err(Unavailable::Silent));
 }
 
-#[test]
-fn where_cpus_are_given_at_the_start_a_pull_that_takes_long_is_no_silence() {
+/// A node that gives CPUs when a VM registers.
+fn late_node() -> Reservations<Lowest> {
     let mut all = Reservations::new(Lowest::default(), 1);
     let late = Plain {
         cpus_at_container_start: true,
         ..plain("0-7", &[])
     };
     all.object_changed(&node("a"), 1, late, seconds(0));
+    all
+}
+
+#[test]
+fn a_vm_that_never_registers_keeps_its_cpus_and_silences_no_node() {
+    let mut all = late_node();
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.bind_succeeded(&begun.ticket, seconds(1));
+    all.advance(seconds(30));
+    assert!(!all.held("a")[0].is_late);
+    all.changed.clear();
+    all.advance(seconds(31));
+    assert!(
+        all.held("a")[0].is_late && all.changed.contains("a"),
+        "the rules are told"
+    );
+    assert!(all.available("a", seconds(4000)).is_ok());
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    // A container that restarts may take its time again.
+    let shown = Plain {
+        cpus_at_container_start: true,
+        ..plain("4-7", &[1])
+    };
+    all.object_changed(&node("a"), 8, shown.clone(), seconds(50));
+    let gone = Plain {
+        pods: BTreeSet::new(),
+        ..shown
+    };
+    all.object_changed(&node("a"), 9, gone, seconds(60));
+    assert!(!all.held("a")[0].is_late);
+    all.advance(seconds(90));
+    assert!(all.held("a")[0].is_late);
+}
+
+#[test]
+fn a_pod_that_is_deleted_before_its_node_admits_it_silences_no_node() {
+    let mut all = one_node("0-7");
+    let ending = ObservedPod {
+        ending: true,
+        ..pod(1, 6, Some("a"), 4)
+    };
+    all.pod_changed(ending, seconds(1));
     assert!(all.available("a", seconds(500)).is_ok());
+    assert_eq!(held(&all, "a").len(), 1, "the node may have admitted it");
+}
+
+#[test]
+fn what_was_promised_holds_whatever_the_author_changes() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(2));
+    for version in [7, 8] {
+        let changed = ObservedPod {
+            cpus: Some("0-7".parse().unwrap()),
+            request: Some(1),
+            shown_as: Some(uid(9)),
+            ..pod(1, version, Some("a"), 1)
+        };
+        all.pod_changed(changed, seconds(2));
+        all.object_changed(&node("a"), version, plain("0-7", &[9]), seconds(3));
+        let promised = all.held("a")[0];
+        assert_eq!(
+            (*promised.request, promised.cpus.unwrap().to_string()),
+            (4, "0-3".to_owned())
+        );
+    }
+}
+
+#[test]
+fn a_static_pod_is_shown_by_kubelets_uid() {
+    let mut all = one_node("0-7");
+    let mirror = ObservedPod {
+        shown_as: Some(uid(9)),
+        ..pod(1, 6, Some("a"), 4)
+    };
+    all.pod_changed(mirror, seconds(1));
+    assert_eq!(held(&all, "a"), [(1, "-".to_owned())]);
+    all.object_changed(&node("a"), 7, plain("4-7", &[9]), seconds(2));
+    assert_eq!(held(&all, "a"), []);
+}
+
+#[test]
+fn a_pod_whose_request_is_unreadable_is_decided_by_the_last_readable_one() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_undecided(&begun.ticket, seconds(1));
+    let unreadable = ObservedPod {
+        request: None,
+        ..pod(1, 6, Some("a"), 4)
+    };
+    all.pod_changed(unreadable.clone(), seconds(2));
+    assert_eq!(
+        (held(&all, "a"), all.undecided()),
+        (vec![(1, "0-3".to_owned())], vec![])
+    );
+    assert_eq!(all.bind_request(uid(1)).unwrap().request, 4);
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_undecided(&begun.ticket, seconds(1));
     all.pod_changed(
         ObservedPod {
-            running: true,
-            ..pod(1, 6, Some("a"), 4)
+            node: None,
+            ..unreadable
         },
-        seconds(500),
+        seconds(2),
     );
-    assert!(all.available("a", seconds(530)).is_ok());
-    assert_eq!(all.available("a", seconds(531)), Err(Unavailable::Silent));
+    assert_eq!((held(&all, "a"), all.undecided()), (vec![], vec![]));
 }
 
 #[test]
@@ -177,6 +272,7 @@ fn a_container_that_restarts_keeps_its_cpus() {
     all.object_changed(&node("a"), 8, plain("4-7", &[1]), seconds(2));
     all.object_changed(&node("a"), 9, plain("0-7", &[]), seconds(3));
     assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    assert!(all.available("a", seconds(500)).is_ok(), "it says nothing of the node");
     all.pod_gone(uid(1), None, seconds(4));
     assert_eq!(
         held(&all, "a"),
@@ -365,4 +461,31 @@ fn a_pod_that_is_gone_counts_as_departed_until_its_cpus_no_longer_count() {
     assert_eq!(departed(&all, 36), []);
     all.advance(seconds(700));
     assert!(all.departed.is_empty());
+}
+
+#[test]
+fn a_node_that_is_gone_is_forgotten() {
+    let mut all = one_node("0-7");
+    all.object_deleted(&node("a"), 5, seconds(1));
+    all.object_changed(&node("a"), 4, plain("0-7", &[]), seconds(2));
+    assert_eq!(
+        all.available("a", seconds(2)),
+        Err(Unavailable::NoObject),
+        "a late event"
+    );
+    all.advance(seconds(601));
+    assert!(all.nodes.is_empty() && all.deleted_objects.is_empty());
+}
+
+/// The moment when it should have been shown is between its end and the end of its claim.
+#[test]
+fn a_pod_that_ends_when_it_should_be_shown_is_counted_as_long_as_others() {
+    let mut all = one_node("0-7");
+    let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
+    all.bind_succeeded(&begun.ticket, seconds(1));
+    all.pod_gone(uid(1), None, seconds(29));
+    all.advance(seconds(33));
+    assert_eq!(held(&all, "a"), [(1, "0-3".to_owned())]);
+    all.advance(seconds(34));
+    assert_eq!(held(&all, "a"), []);
 }

@@ -57,8 +57,8 @@ impl Rules for Lowest {
         self.0.get(node).is_some_and(|node| node.pods.contains(&pod))
     }
 
-    fn cpus_at_container_start(&self, node: &str, _: &usize) -> bool {
-        self.0[node].cpus_at_container_start
+    fn is_shown_once_admitted(&self, node: &str, _: &usize) -> bool {
+        !self.0.get(node).is_some_and(|node| node.cpus_at_container_start)
     }
 }
 
@@ -85,12 +85,12 @@ pub(super) fn plain(free: &str, pods: &[u128]) -> Plain {
 pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize) -> ObservedPod<usize> {
     ObservedPod {
         uid: tests::uid(uid),
+        shown_as: None,
         name: Arc::from(format!("ns/pod-{uid}")),
         version,
         node: on.map(node),
-        request,
+        request: Some(request),
         cpus: None,
-        running: false,
         ending: false,
     }
 }

@@ -1,5 +1,6 @@
 //! Random worlds: an API server, two nodes that admit by themselves, one writer after the other, of which the former ones wake up
-//! at any time in the midst of a bind, watches that are late, answers that are lost, other schedulers.
+//! at any time in the midst of a bind, watches that are late, answers that are lost, other schedulers, authors who change their pods or let them pass for
+//! others.
 
 mod properties;
 
@@ -17,6 +18,12 @@ struct TruePod {
     request: usize,
     node: Option<NodeName>,
     cpus: Option<CpuSet>,
+    /// What its binding said, whatever its author made of that.
+    told: Option<CpuSet>,
+    /// Its author changed its annotation or its size.
+    rewritten: bool,
+    /// It calls itself the mirror of this pod. Its node does not run it.
+    mirror_of: Option<u128>,
     foreign: bool,
     ending: bool,
     /// Its node refused it.
@@ -126,16 +133,19 @@ impl World {
         self.logs[1].push(Event::Object(on.clone(), version, object));
     }
 
-    fn make(&mut self, request: usize, on: Option<NodeName>) {
+    fn make(&mut self, request: usize, on: Option<NodeName>, mirror_of: Option<u128>) {
         self.pods_made += 1;
         let version = self.tick();
         let pod = TruePod {
             version,
             made: version,
             request,
-            foreign: on.is_some(),
+            foreign: on.is_some() && mirror_of.is_none(),
             node: on,
             cpus: None,
+            told: None,
+            rewritten: false,
+            mirror_of,
             ending: false,
             failed: false,
             admitted: false,
@@ -149,6 +159,7 @@ impl World {
             Event::Pod(uid, truth) => writer.pod_changed(
                 ObservedPod {
                     cpus: truth.cpus.clone(),
+                    shown_as: truth.mirror_of.map(super::uid),
                     ending: truth.ending,
                     ..pod(*uid, truth.version, truth.node.as_deref(), truth.request)
                 },
@@ -327,14 +338,17 @@ impl World {
             return false;
         }
         (pod.node, pod.cpus) = (Some(post.node.clone()), post.cpus.clone());
+        (pod.told, pod.rewritten) = (post.cpus.clone(), false);
         self.changed(post.pod);
         self.binds += 1;
         let own = post.cpus.unwrap_or_default();
         let others = self.pods.iter().filter(|(uid, pod)| {
-            **uid != post.pod && !pod.failed && !pod.foreign && pod.node.as_ref() == Some(&post.node)
+            // Of a pod that its author rewrote a later writer knows nothing else.
+            let is_honest = !pod.failed && !pod.foreign && !pod.rewritten;
+            **uid != post.pod && is_honest && pod.node.as_ref() == Some(&post.node)
         });
         for (uid, other) in others {
-            let theirs = other.cpus.clone().unwrap_or_default();
+            let theirs = other.told.clone().unwrap_or_default();
             assert!(
                 own.is_disjoint(&theirs),
                 "pod {} has {own}, pod {uid} {theirs} on {}",
@@ -348,7 +362,7 @@ impl World {
     fn admit(&mut self, choice: usize) {
         let given = &self.given;
         let waiting = self.pods.iter().filter(|(uid, pod)| {
-            let ends = pod.ending && pod.admitted;
+            let ends = pod.ending && pod.admitted || pod.mirror_of.is_some();
             !pod.failed && !ends && pod.node.as_ref().is_some_and(|on| !given[on].contains_key(*uid))
         });
         let waiting: Vec<u128> = waiting.map(|(uid, _)| *uid).collect();
@@ -371,7 +385,7 @@ impl World {
                 let others = self
                     .pods
                     .values()
-                    .any(|other| other.foreign && other.node.as_ref() == Some(&on));
+                    .any(|other| (other.foreign || other.rewritten) && other.node.as_ref() == Some(&on));
                 assert!(others, "pod {uid} was refused on {on} without other schedulers");
                 self.pods.get_mut(uid).unwrap().failed = true;
                 self.changed(*uid);
@@ -379,13 +393,13 @@ impl World {
         }
     }
 
-    fn act(&mut self, action: u8, choice: usize, foreign: bool) {
+    fn act(&mut self, action: u8, choice: usize, foreign: bool, hostile: bool) {
         self.now += Duration::from_millis(700);
         self.writer.advance(self.now);
         let on = node(NODES[choice % 2]);
         let any: Vec<u128> = self.pods.keys().copied().collect();
         match action {
-            0..=12 => self.make(choice % 4 + 1, None),
+            0..=12 => self.make(choice % 4 + 1, None, None),
             13..=45 => self.start_bind(choice),
             46..=115 => self.step(choice),
             116..=130 if !self.posts.is_empty() => {
@@ -402,8 +416,13 @@ impl World {
                 }
             }
             226..=236 => self.delete(choice),
-            237..=239 if foreign => self.make(choice % 3 + 1, Some(on)),
+            237..=239 if foreign => self.make(choice % 3 + 1, Some(on), None),
             240..=241 => self.take_over(),
+            243 if hostile => self.rewrite(choice),
+            244 if hostile => {
+                let of = pick(&any, choice / 2).copied();
+                self.make(1, Some(on), of);
+            }
             242..=245 => {
                 let pods: Vec<u128> = self
                     .pods
@@ -426,6 +445,21 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// The author of a pod changes its annotation and its size.
+    fn rewrite(&mut self, choice: usize) {
+        let alive: Vec<u128> = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| !pod.failed)
+            .map(|(uid, _)| *uid)
+            .collect();
+        let Some(uid) = pick(&alive, choice) else { return };
+        let pod = self.pods.get_mut(uid).unwrap();
+        pod.cpus = [None, Some(CpuSet::below(choice as u32 / 3 % CPUS + 1))][choice % 2].clone();
+        (pod.request, pod.rewritten) = (choice / 5 % 9 + 1, true);
+        self.changed(*uid);
     }
 
     /// kubelet has ended it, and the API server forgets it.

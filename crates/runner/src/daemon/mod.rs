@@ -36,6 +36,7 @@ const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(60);
 /// The daemon exports the objects of a new connection shortly after it accepts it.
 const MAX_OBJECT_RETRIES: u32 = 10;
 const OBJECT_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+const TOO_MANY_REFERENCES: i32 = rustix::io::Errno::TOOMANYREFS.raw_os_error();
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DaemonEvent {
@@ -339,10 +340,23 @@ impl Daemon {
                 Error::Transport {
                     operation,
                     socket: self.socket.clone(),
-                    text: error.to_string(),
+                    text: with_cause(error),
                 }
             }
         }
+    }
+}
+
+/// The error's text; where the kernel passes no more descriptors of this user, with the reason. It counts those under way in sockets per user
+/// id of the host (`too_many_unix_fds`), so pods with the same one can use up each other's.
+fn with_cause(error: &zbus::Error) -> String {
+    let is_full = matches!(error, zbus::Error::InputOutput(cause) if cause.raw_os_error() == Some(TOO_MANY_REFERENCES));
+    match is_full {
+        true => format!(
+            "{error}: sockets of this user id, in whichever pod, hold as many descriptors as RLIMIT_NOFILE; use another runAsUser for each \
+             tenant, or hostUsers: false"
+        ),
+        false => error.to_string(),
     }
 }
 
@@ -387,6 +401,15 @@ mod tests {
             "{text}"
         );
         assert_eq!(with_reason("x".into(), hierarchy::unfit("0::/\n")), "x");
+    }
+
+    #[test]
+    fn descriptors_that_pods_of_the_same_user_keep_under_way_are_named_and_waited_for() {
+        let error = |code| zbus::Error::InputOutput(io::Error::from_raw_os_error(code).into());
+        let full = Daemon::new(Path::new("/s")).failed("RegisterInstance", &error(TOO_MANY_REFERENCES));
+        assert!(full.is_transient() && full.to_string().contains("runAsUser"), "{full}");
+        let other = Daemon::new(Path::new("/s")).failed("RegisterInstance", &error(32));
+        assert!(!other.to_string().contains("runAsUser"), "{other}");
     }
 
     #[tokio::test]

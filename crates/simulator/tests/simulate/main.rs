@@ -209,6 +209,7 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
             .ctl(&["verify", VM, "--require=isolated"])
             .starts_with("1 isolated\n")
     );
+    simulation.ctl(&["verify", "--require=contained", "--allow-waiting"]);
     let below = simulation.run(
         env!("CARGO_BIN_EXE_steliactl-simulated"),
         &["verify", "--require=contained"],

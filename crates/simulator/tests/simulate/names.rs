@@ -60,10 +60,37 @@ fn a_vm_is_called_by_its_pods_name() {
     }
     assert_eq!(simulation.told(&["show", "team-c"]).0, Some(3));
     // Where several VMs may be selected, it is a pattern.
-    for (asked, other) in [("web", true), ("team-a", false), ("we", true), ("*-a/w?b", false)] {
+    for (asked, other) in [("web", true), ("team-a/*", false), ("we*", true), ("*-a/w?b", false)] {
         let shown = simulation.ctl(&["show", asked]);
         assert!(shown.contains(VM) && shown.contains(OTHER) == other, "{asked}: {shown}");
     }
+    // The beginning of a name is none, in any command.
+    for command in [
+        "list",
+        "show",
+        "status",
+        "map",
+        "top",
+        "verify",
+        "quiet",
+        "explain",
+        "deregister",
+    ] {
+        for asked in ["we", "team-a", "team-a/", "team-a/we"] {
+            let (code, shown, why) = simulation.told(&[command, asked]);
+            assert_eq!((code, shown.as_str()), (Some(3), ""), "{command} {asked}: {why}");
+        }
+    }
+    let (_, _, why) = simulation.told(&["show", "team-a/we"]);
+    assert!(why.contains("did you mean team-a/web"), "{why}");
+    // That of a UID is told, and refused where several begin so.
+    let (code, _, told) = simulation.told(&["list", &VM[..6]]);
+    assert!(
+        code == Some(0) && told.contains(&format!("{} is the beginning of", &VM[..6])),
+        "{told}"
+    );
+    let (code, shown, told) = simulation.told(&["list", "b9e4"]);
+    assert!(code == Some(2) && shown.is_empty() && told.contains(OTHER), "{told}");
     assert!(simulation.ctl(&["explain", "team-a/web"]).contains("team-a/web"));
     assert!(simulation.ctl(&["verify", "team-b/web"]).starts_with("1 "));
     // A pod on its own socket has the same words for itself, and none for others.

@@ -1,46 +1,62 @@
 //! `verify`: whether every promise holds now. A finding is a reason of degradation, a step that a pass would take, memory
-//! of a VM that is not on the NUMA nodes of its CPUs, a fault of the node, or a VM with less than is required.
+//! of a VM that is not on the NUMA nodes of its CPUs, a fault of the node, a VM that has waited too long for its vCPUs or has less than
+//! is required, or an account of the ledger above what is promised.
 
-mod rows;
+mod blocks;
+mod findings;
 mod states;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::ReasonKind;
-use stelia_node::locality::Localities;
 
 use crate::explain_and_check::ledger::{self, Brief};
-use crate::shared::daemon::{
-    Client, Description, Failure, Pod, Pods, Selection, in_common, lines_by_pod, named_within, to_do, writes_partition,
-};
-use crate::shared::output::{self, Render, TextStyle, counted, paragraph, table};
-use rows::FoldedFinding;
-pub(crate) use rows::columns;
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, in_common, named_within, to_do};
+use crate::shared::output::{self, Render, TextStyle, counted, paragraph};
+use blocks::FoldedFinding;
 use states::CheckedVm;
 pub(crate) use states::Required;
 
-/// What a pass would repair.
+/// What repairs a difference that the daemon knows of.
 const BY_A_PASS: &str = "steliactl reconcile, or wait for the next pass";
+/// The same for one of which `list` and `status` show nothing.
+const NOT_REPORTED: &str = "steliad has not seen this yet: steliactl reconcile";
 const PAGE: &str = "/usr/share/doc/steliad/troubleshooting.md";
-/// The columns that names of VMs take in a message; the table has more.
+/// The columns that names of VMs take in a message; the findings have more.
 const MAX_NAMES_WIDTH: usize = 60;
+/// How often a finding that may pass by itself is read before it counts. Daemon and guest change what is read meanwhile: the thread of a
+/// vCPU that was unplugged ends before the runner attaches the others.
+const READINGS: usize = 3;
+/// Between two readings. Callers that are not root get a former answer of the daemon for up to a second.
+const PAUSE: Duration = Duration::from_millis(1_100);
 
 /// Where a finding is from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
+    Node,
     /// A step that a pass would take.
     Differs,
     MemoryAway,
-    Node,
+    Waiting,
     BelowRequired,
+    Ledger,
     /// A reason of degradation, by its name on D-Bus.
     #[serde(untagged)]
     Degraded(String),
+}
+
+impl Kind {
+    /// Whether it may be of the moment at which it was read.
+    fn may_pass(&self) -> bool {
+        matches!(self, Self::Degraded(_) | Self::Differs | Self::MemoryAway)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -53,6 +69,8 @@ pub(crate) struct Finding {
     pub kind: Kind,
     pub problem: String,
     pub cure: String,
+    /// Whether the daemon knows of it: otherwise no other command shows it.
+    pub seen: bool,
     /// The section of `docs/troubleshooting.md` with more.
     pub section: Option<String>,
     /// The problem without what is of this VM alone, such as for how long it waits; `None` where all of it is the same of other VMs.
@@ -64,57 +82,66 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// A step that a pass would take.
-    fn step(uid: &str, step: &str) -> Self {
+    fn new(pod: Pod, kind: Kind, problem: String, cure: impl Into<String>) -> Self {
         Self {
-            pod: Pod::unnamed(uid),
-            vms: usize::from(uid != "-"),
-            kind: Kind::Differs,
-            problem: format!("differs: a pass would {step}"),
-            cure: BY_A_PASS.to_owned(),
+            vms: usize::from(pod.pod_uid != "-"),
+            pod,
+            kind,
+            problem,
+            cure: cure.into(),
+            seen: true,
             section: None,
-            common: Some(format!("differs: a pass would {}", in_common(step))).filter(|_| uid != "-"),
+            common: None,
             since_us: None,
         }
     }
 
-    /// A reason of degradation that is of the whole node.
-    fn of_kind(kind: ReasonKind, problem: String) -> Self {
+    /// A step that a pass would take. One that failed the daemon knows of.
+    fn step(uid: &str, step: &str, failed: bool) -> Self {
+        let problem = format!("differs: a pass would {step}");
         Self {
-            vms: 0,
-            ..Self::degraded(Pod::unnamed("-"), kind.name(), problem)
+            common: Some(format!("differs: a pass would {}", in_common(step))).filter(|_| uid != "-"),
+            seen: failed,
+            ..Self::new(
+                Pod::unnamed(uid),
+                Kind::Differs,
+                problem,
+                if failed { BY_A_PASS } else { NOT_REPORTED },
+            )
         }
     }
 
-    /// A reason of degradation.
+    /// A reason of degradation; its UID is `-` where it is of the whole node.
     fn degraded(pod: Pod, kind: &str, problem: String) -> Self {
         let known = ReasonKind::parse(kind);
         let cure = known.map_or_else(|| PAGE.to_owned(), |kind| to_do(kind, &problem));
         Self {
-            pod,
-            vms: 1,
-            kind: Kind::Degraded(kind.to_owned()),
-            problem,
-            cure,
             section: known.map(|kind| kind.cure().section.to_owned()),
-            common: None,
-            since_us: None,
+            ..Self::new(pod, Kind::Degraded(kind.to_owned()), problem, cure)
         }
     }
 
     /// Memory on other NUMA nodes than the CPUs'.
     fn memory(uid: &str, problem: String, cure: String) -> Self {
         Self {
-            pod: Pod::unnamed(uid),
-            vms: 1,
-            kind: Kind::MemoryAway,
-            problem,
-            cure,
             section: Some("a-vm-is-slow-although-it-is-isolated".to_owned()),
-            common: None,
-            since_us: None,
+            ..Self::new(Pod::unnamed(uid), Kind::MemoryAway, problem, cure)
         }
     }
+}
+
+/// What is asked of the states of VMs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args)]
+pub(crate) struct Demands {
+    /// Also fail if the state of a VM is less than this
+    #[arg(long, value_name = "STATE")]
+    require: Option<Required>,
+    /// Do not fail because of VMs that wait for their vCPUs. Without it, a VM that has waited for more than a minute is a failure
+    #[arg(long)]
+    allow_waiting: bool,
+    /// Judge the present alone: what the ledger's last 24 hours have above its promise is printed, and no failure
+    #[arg(long)]
+    now: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -126,6 +153,8 @@ pub(crate) struct Verified {
     /// Accounts of the last 24 hours; `None` if no ledger is kept.
     ledger: Option<Vec<Brief>>,
     #[serde(skip)]
+    demands: Demands,
+    #[serde(skip)]
     now: u64,
 }
 
@@ -133,134 +162,121 @@ pub(crate) struct Verified {
 ///
 /// # Errors
 /// A pattern fits no instance, or the daemon does not answer.
-pub(crate) async fn gather(
-    client: &Client,
-    selection: &Selection,
-    required: Option<Required>,
-) -> Result<Verified, Failure> {
+pub(crate) async fn gather(client: &Client, selection: &Selection, demands: Demands) -> Result<Verified, Failure> {
     let preview = client.reconcile(true).await?;
-    let described = client.describe().await?;
+    let mut described = client.describe().await?;
     let selected = selection.among(&described)?;
     let selected = selected.as_ref();
     if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
         output::note(&format!("no VM in namespace {namespace}"));
     }
-    let ledger = match described.node.ledger.enabled {
-        true => Some(ledger::last_day(client, selected).await),
-        false => None,
-    };
-    let verified = verified(&described, &preview, selected, required, output::now());
-    Ok(Verified { ledger, ..verified })
+    let mut all = verified(&described, &preview, selected, demands, output::now());
+    for _ in 1..READINGS {
+        if !all.findings.iter().any(|one| one.kind.may_pass()) {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+        let preview = client.reconcile(true).await?;
+        described = client.describe().await?;
+        all = verified(&described, &preview, selected, demands, output::now()).confirming(&all);
+    }
+    if described.node.ledger.enabled {
+        all.add_ledger(ledger::last_day(client, selected).await);
+    }
+    Ok(all)
 }
 
 fn verified(
     described: &Description,
     preview: &Map<String, Value>,
     selected: Option<&BTreeSet<String>>,
-    required: Option<Required>,
+    demands: Demands,
     now: u64,
 ) -> Verified {
     let has = |uid: &str| selected.is_none_or(|selected| selected.contains(uid));
     let instances = described.node.instances.iter();
     let instances = instances.filter(|(uid, _)| has(uid.as_str()));
     let instances: Vec<CheckedVm> = instances.map(|(uid, one)| CheckedVm::at(uid, one)).collect();
-    let mut findings = degraded(preview);
-    // Those of the node that its VMs have as reasons are there already.
-    let known: Vec<Kind> = findings.iter().map(|finding| finding.kind.clone()).collect();
-    findings.extend(
-        states::of_node(&described.node)
-            .into_iter()
-            .filter(|one| !known.contains(&one.kind)),
-    );
-    let steps = steps(preview, &mut findings);
-    findings.extend(steps);
-    findings.extend(remote_memory(&described.locality));
-    let pods = Pods::of(described);
+    let mut findings = findings::of(described, preview);
     findings.retain(|one| one.pod.pod_uid == "-" || has(&one.pod.pod_uid));
-    for finding in &mut findings {
-        finding.pod = pods.get(&finding.pod.pod_uid);
-    }
-    findings.sort_by_cached_key(|one| {
-        let group = match one.kind {
-            Kind::Differs => 1,
-            Kind::MemoryAway => 2,
-            _ => 0,
-        };
-        (group, one.pod.pod_uid != "-", one.pod.to_string())
-    });
-    let below = required.map(|required| instances.iter().filter_map(move |one| one.below(required, now)));
-    findings.extend(below.into_iter().flatten());
+    findings.extend(instances.iter().filter_map(|one| one.short_of(demands, now)));
+    findings.sort_by_cached_key(|one| (group(&one.kind), one.pod.pod_uid != "-", one.pod.to_string()));
     Verified {
         instances,
-        required,
+        required: demands.require,
         findings,
         ledger: None,
+        demands,
         now,
     }
 }
 
-/// The steps that a pass would take. One that repairs a partition which is a finding already is the cure of that finding.
-fn steps(preview: &Map<String, Value>, reasons: &mut [Finding]) -> Vec<Finding> {
-    let differs = Kind::Degraded(ReasonKind::PartitionDiffers.name().to_owned());
-    let mut others = Vec::new();
-    for (uid, step) in lines_by_pod(preview, "plan") {
-        let mut same = reasons
-            .iter_mut()
-            .filter(|one| one.kind == differs && one.pod.pod_uid == uid);
-        match same.next().filter(|_| writes_partition(step)) {
-            Some(finding) => {
-                let if_it_returns = ReasonKind::PartitionDiffers.cure().text;
-                finding.cure = format!("{BY_A_PASS}; if it is changed again: {if_it_returns}");
-            }
-            None => others.push(Finding::step(uid, step)),
-        }
+/// The order of findings: first what is wrong with VMs and the node, then what a pass would do.
+fn group(kind: &Kind) -> u8 {
+    match kind {
+        Kind::Degraded(_) | Kind::Node => 0,
+        Kind::Differs => 1,
+        Kind::MemoryAway => 2,
+        Kind::Waiting | Kind::BelowRequired | Kind::Ledger => 3,
     }
-    others
 }
 
-/// Findings about remote memory. A remote device is not a finding: kubelet chose it at admission, and a restart of the VM may not
-/// change it.
-fn remote_memory(localities: &Localities) -> Vec<Finding> {
-    let all = localities.instances.iter();
-    let found = all
-        .filter_map(|(uid, locality)| Some(Finding::memory(uid, locality.memory_problem()?, locality.memory_cure())));
-    found.collect()
-}
-
-/// The reasons of degradation. One that is of the whole node is a finding once, with the number of VMs that have it.
-fn degraded(preview: &Map<String, Value>) -> Vec<Finding> {
-    let of_vms: Vec<&str> = lines_by_pod(preview, "degraded")
-        .filter(|(pod, _)| *pod != "-")
-        .map(|(_, text)| text)
-        .collect();
-    let rows = preview.get("reasons").and_then(Value::as_array);
-    let mut findings: Vec<Finding> = Vec::new();
-    for (pod, kind, text) in rows.into_iter().flatten().filter_map(reason) {
-        let vms = match pod {
-            "-" => of_vms.iter().filter(|one| **one == text).count(),
-            _ => 1,
+impl Verified {
+    /// Without what may pass and was not there at the reading before.
+    fn confirming(mut self, before: &Self) -> Self {
+        let was_there = |one: &Finding| {
+            let mut former = before.findings.iter();
+            former.any(|other| other.kind == one.kind && other.pod.pod_uid == one.pod.pod_uid)
         };
-        let finding = Finding {
-            vms,
-            ..Finding::degraded(Pod::unnamed(pod), kind, text.to_owned())
-        };
-        if !findings.contains(&finding) {
-            findings.push(finding);
-        }
+        self.findings.retain(|one| !one.kind.may_pass() || was_there(one));
+        self
     }
-    findings
-}
 
-/// A row of `reasons`: the pod, the kind, the text.
-fn reason(row: &Value) -> Option<(&str, &str, &str)> {
-    let field = |at: usize| row.get(at)?.as_str();
-    Some((field(0)?, field(1)?, field(2)?))
+    /// Adds the accounts, and a finding for each that is above what is promised.
+    fn add_ledger(&mut self, accounts: Vec<Brief>) {
+        let above = accounts.iter().filter_map(|account| {
+            let problem = format!("{} in the last 24 hours, 0 is promised", account.above_promise()?);
+            let cure = "steliactl ledger VM: when; steliactl quiet VM: which interrupts remain";
+            Some(Finding {
+                common: Some("more than the promised 0 in the last 24 hours, by the ledger".to_owned()),
+                ..Finding::new(account.pod.clone(), Kind::Ledger, problem, cure)
+            })
+        });
+        self.findings.extend(above);
+        self.ledger = Some(accounts);
+    }
+
+    /// The findings that make the command fail.
+    fn failing(&self) -> impl Iterator<Item = &Finding> {
+        let all = self.findings.iter();
+        all.filter(|one| match one.kind {
+            Kind::Waiting => !self.demands.allow_waiting,
+            Kind::Ledger => !self.demands.now,
+            _ => true,
+        })
+    }
+
+    /// "1 VM waits for its vCPUs: team-a/vm".
+    fn named(&self, kind: Kind, one: &str, several: &str) -> Option<String> {
+        let pods: Vec<&Pod> = self
+            .failing()
+            .filter(|one| one.kind == kind)
+            .map(|one| &one.pod)
+            .collect();
+        let what = match pods.len() {
+            0 => return None,
+            1 => one,
+            _ => several,
+        };
+        let count = counted(pods.len() as u64, "VM");
+        Some(format!("{count} {what}: {}", named_within(&pods, MAX_NAMES_WIDTH)))
+    }
 }
 
 impl Render for Verified {
     /// Those of which a promise does not hold.
     fn names(&self) -> Vec<String> {
-        let pods = self.findings.iter().map(|finding| &finding.pod);
+        let pods = self.failing().map(|finding| &finding.pod);
         let pods: BTreeSet<&Pod> = pods.filter(|pod| pod.pod_uid != "-").collect();
         pods.into_iter().map(Pod::to_string).collect()
     }
@@ -270,16 +286,17 @@ impl Render for Verified {
             none if none.is_empty() => "No instances.".to_owned(),
             summary => output::printable(&summary),
         };
-        let summary = paragraph(&summary, style);
-        let holds = "Every promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory";
-        let text = match (self.findings.is_empty(), self.instances.is_empty()) {
-            (true, true) => summary,
-            (true, false) => summary + &paragraph(holds, style),
-            (false, _) => format!(
-                "{summary}\n{}",
-                table(&columns(), &FoldedFinding::all(&self.findings), style)
-            ),
-        };
+        let mut text = paragraph(&summary, style);
+        if self.failing().next().is_none() && !self.instances.is_empty() {
+            let holds = "Every promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory";
+            text += &paragraph(holds, style);
+        }
+        if !self.findings.is_empty() {
+            text.push('\n');
+        }
+        for folded in FoldedFinding::all(&self.findings, style) {
+            text += &folded.text(style);
+        }
         // A VM that has just started, or that ended before it was read twice, has no account.
         let ledger = self.ledger.iter().flatten().filter(|account| account.covered_us > 0);
         let mut lines: Vec<String> = ledger
@@ -294,19 +311,16 @@ impl Render for Verified {
     }
 
     fn failure(&self) -> Option<String> {
-        let is_below = |finding: &&Finding| finding.kind == Kind::BelowRequired;
-        let below: Vec<&Pod> = self.findings.iter().filter(is_below).map(|one| &one.pod).collect();
-        let broken = match self.findings.len() - below.len() {
+        let waiting = self.named(Kind::Waiting, "waits for its vCPUs", "wait for their vCPUs");
+        let below = "is below what is required";
+        let below = self.named(Kind::BelowRequired, below, "are below what is required");
+        let of_states = |one: &&Finding| matches!(one.kind, Kind::Waiting | Kind::BelowRequired);
+        let broken = match self.failing().filter(|one| !of_states(one)).count() {
             0 => None,
             1 => Some("1 promise does not hold".to_owned()),
             count => Some(format!("{} do not hold", counted(count as u64, "promise"))),
         };
-        let (count, names) = (
-            counted(below.len() as u64, "instance"),
-            named_within(&below, MAX_NAMES_WIDTH),
-        );
-        let below = (!below.is_empty()).then(|| format!("{count} below what is required: {names}"));
-        let parts: Vec<String> = broken.into_iter().chain(below).collect();
+        let parts: Vec<String> = [broken, waiting, below].into_iter().flatten().collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 }

@@ -27,17 +27,26 @@ pub(crate) fn bytes(path: &Path, max_bytes: usize) -> io::Result<Vec<u8>> {
     take(File::open(path)?, max_bytes)
 }
 
+/// Why a state file of kubelet's cannot be used, with its path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct UnusableState {
+    pub(crate) text: String,
+    /// kubelet cannot use it either.
+    pub(crate) is_damaged: bool,
+}
+
 /// A state file of kubelet's; `None` where it does not exist.
 pub(crate) fn kubelet_state<T>(
     path: &Path,
     parse: impl Fn(&[u8]) -> Result<T, CheckpointError>,
-) -> Result<Option<T>, String> {
-    match bytes(path, MAX_BYTES) {
-        Ok(bytes) => parse(&bytes)
-            .map(Some)
-            .map_err(|cause| format!("{}: {cause}", path.display())),
+) -> Result<Option<T>, UnusableState> {
+    let unusable = |text: String, is_damaged: bool| Err(UnusableState { text, is_damaged });
+    match bytes(path, MAX_BYTES).map(|bytes| parse(&bytes)) {
+        Ok(Ok(state)) => Ok(Some(state)),
+        Ok(Err(cause)) => unusable(format!("{}: {cause}", path.display()), cause.is_damage()),
         Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
-        Err(cause) => Err(format!("read {}: {cause}", path.display())),
+        Err(cause) => unusable(format!("read {}: {cause}", path.display()), false),
     }
 }
 

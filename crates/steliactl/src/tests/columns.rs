@@ -2,7 +2,6 @@
 
 use stelia_table::Column;
 
-use crate::explain_and_check::verify;
 use crate::shared::kernel::locality::CERTIFICATE;
 use crate::shared::output::manual::explained;
 use crate::view::{list, show, top};
@@ -17,6 +16,5 @@ fn every_column_is_explained() {
     assert_eq!(columns("list"), headings(&list::COLUMNS));
     assert_eq!(columns("show: threads"), headings(&show::COLUMNS));
     assert_eq!(columns("show: locality"), headings(&CERTIFICATE));
-    assert_eq!(columns("verify"), headings(&verify::columns()));
     assert_eq!(columns("top"), top::headings());
 }

@@ -127,6 +127,9 @@ impl Status {
             degraded.push(format!("{scope} is not touched: {reason}"));
         }
         degraded.extend(node.systemd_problem.clone());
+        degraded.extend(node.kvm_problem.clone());
+        // Each VM has this reason too.
+        degraded.extend(node.watch_problem.clone().filter(|_| node.instances.is_empty()));
         let failures = node.last_pass.as_ref().map_or(0, |pass| pass.failures);
         if failures > 0 {
             degraded.push(format!(

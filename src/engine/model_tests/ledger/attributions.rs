@@ -40,7 +40,7 @@ async fn an_intruder_is_told_and_looked_for_and_its_pod_is_not_told_who() {
 #[tokio::test]
 async fn a_container_has_an_account_of_all_its_cpus_and_all_its_tasks_are_its_own() {
     for runtime in [Runtime::Runc, Runtime::Crun] {
-        let mut node = Node::new();
+        let mut node = Node::new().allowing_containers().await;
         let fake = Fake::new(node.directory.path());
         let mut running = node.keep_ledger(&fake);
         let pod = node.pod_by(runtime, 1, "2-3");

@@ -298,7 +298,7 @@ impl Vm {
     fn until_verified(&self, step: &str) {
         let mut told = false;
         wait_until(&format!("{step}: verified"), || {
-            let out = output(&["steliactl", "verify", &self.pod.uid]);
+            let out = output(&["steliactl", "verify", "--now", &self.pod.uid]);
             let whole = out.status.success();
             if !whole && !told {
                 told = true;

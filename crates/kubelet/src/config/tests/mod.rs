@@ -327,3 +327,13 @@ fn reserved_cpus_must_be_a_list() {
     let error = KubeletConfig::new(None, Vec::new(), flags).unwrap_err().to_string();
     assert!(error.contains("reservedSystemCPUs") && error.contains("0-x"), "{error}");
 }
+
+/// kubelet does not split these flags at commas: the value is `true,max-allowable-numa-nodes=16`, and kubelet does not start.
+#[test]
+fn a_flag_of_options_has_one_option() {
+    let line = "kubelet --topology-manager-policy-options=prefer-closest-numa-nodes=true,max-allowable-numa-nodes=16";
+    let given = flags(line).unwrap().given;
+    let options = &given["topologyManagerPolicyOptions"];
+    assert_eq!(options["prefer-closest-numa-nodes"], "true,max-allowable-numa-nodes=16");
+    assert!(flags("kubelet --topology-manager-policy-options=").is_err());
+}

@@ -147,9 +147,11 @@ pub struct Source<'a> {
 
 impl<'a> Source<'a> {
     /// The controller, the number there with the kind of trigger (`5-edge`, or `30 Level`), the drivers (`show_interrupts` in
-    /// the kernel's `kernel/irq/proc.c`).
+    /// the kernel's `kernel/irq/proc.c`). Blanks are in names of controllers (`Hyper-V PCIe MSI`) and of drivers; a controller's name ends before
+    /// the first number with a trigger, or else it is one word.
     pub fn parse(text: &'a str) -> Self {
-        let (chip, text) = word(text);
+        let text = text.trim_start();
+        let (chip, text) = text.split_at(triggered(text).unwrap_or_else(|| word(text).0.len()));
         let (hwirq, text) = match word(text) {
             (place, rest) if place.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
                 (place.split('-').next().unwrap_or_default(), rest)
@@ -165,7 +167,11 @@ impl<'a> Source<'a> {
             (handler, rest) if handler.starts_with('-') => rest,
             _ => drivers,
         };
-        Self { chip, hwirq, drivers }
+        Self {
+            chip: chip.trim_end(),
+            hwirq,
+            drivers,
+        }
     }
 
     /// The names of the drivers that handle it, joined by `, `; empty while there is none.
@@ -211,6 +217,23 @@ fn is_gic(chip: &str) -> bool {
 /// Whether the GIC has the interrupt of this number once for each CPU.
 fn is_private_peripheral(number: u32) -> bool {
     number < 32 || (1056..1120).contains(&number)
+}
+
+/// Where the first number with a trigger begins, behind a word: `524288-edge`, `9-fasteoi`, `30 Level`.
+fn triggered(text: &str) -> Option<usize> {
+    let (_, mut rest) = word(text);
+    while !rest.trim_start().is_empty() {
+        let begins = text.len() - rest.trim_start().len();
+        let (number, behind) = word(rest);
+        let (number, handler) = number.split_once('-').unwrap_or((number, ""));
+        let is_triggered =
+            matches!(handler, "edge" | "fasteoi" | "level") || matches!(word(behind).0, "Level" | "Edge");
+        if is_triggered && !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Some(begins);
+        }
+        rest = behind;
+    }
+    None
 }
 
 /// The first word, and what is behind it.

@@ -271,9 +271,13 @@ fn a_pod_waits_where_another_order_would_leave_it_without_room() {
         "{refusal}"
     );
     assert!(refusal.text.contains("order"), "{refusal}");
-    // Once the 2 are there, the rest fits in any order.
-    let many = ask_with(&[1, 1, 1, 1, 1, 1], 1).unwrap_err();
-    assert!(many.text.starts_with("6 pods are on their way"), "{many}");
+    // Pods whose order cannot matter are tried in one, however many there are.
+    let one = SharedRequest::new(of(1));
+    let arrival = Arrival {
+        request: one.clone(),
+        ..coming(of(1), None)
+    };
+    assert!(ask(&shape, &forecast(&shape, described.clone(), vec![arrival; 6]), &one).is_ok());
 }
 
 #[test]
@@ -299,4 +303,49 @@ fn a_vm_on_a_node_of_kubelets_needs_cpus_of_its_own_and_no_options() {
         (refusal.by, refusal.name),
         (DecidedBy::Kubelet, "TopologyAffinityError")
     );
+}
+
+/// Whoever makes pods chooses how different they are, and with more different ones there are more orders than are tried.
+#[test]
+fn no_more_orders_are_tried_than_the_effort_allows() {
+    let host = HostShape {
+        nodes: 2,
+        cores: 32,
+        threads: 1,
+        interleaved: false,
+    };
+    let topology = host.topology();
+    let machine = Machine {
+        cpus: CpuTopology::new(&topology, &BTreeMap::new()),
+        numa: (0..2).map(|id| (id, NumaNode::default())).collect(),
+    };
+    let settings = Settings {
+        cpu_manager: CpuManager::reserving(Options::default(), "0".parse().unwrap()),
+        ..Settings::default()
+    };
+    let node = Node::start(machine, settings, NodeState::default()).unwrap();
+    let (shape, described) = read(&facts_of("n", &node, &topology, BTreeMap::new()));
+    let of = |number: u64| {
+        let mut pod = testing::pod(2000, 1);
+        pod.containers[0].resources.requests.memory = Some((1 << 30) + number);
+        pod.containers[0].resources.limits = pod.containers[0].resources.requests.clone();
+        coming(plain(&pod), None)
+    };
+    let with = |arrivals: Vec<Arrival>| {
+        let forecast = NodeForecast::new(&shape, described.available.clone(), arrivals).0;
+        (
+            ask(&shape, &forecast, &plain(&testing::pod(2000, 1))),
+            forecast.expected.free.len(),
+        )
+    };
+    let refusal = with((0..12).map(of).collect()).0.unwrap_err();
+    assert_eq!(refusal.name, "PodsOnTheirWay", "{refusal}");
+    // Of those that are late no order is tried.
+    let late = |number| Arrival {
+        is_late: true,
+        ..of(number)
+    };
+    assert!(with((0..12).map(late).collect()).0.is_ok());
+    // However many there are, the time is bounded, and what is not counted is not free.
+    assert_eq!(with((0..5000).map(of).collect()).1, 0);
 }

@@ -70,5 +70,6 @@ fn coming(request: Request, cpus: Option<CpuSet>) -> Arrival {
     Arrival {
         request: SharedRequest::new(request),
         cpus,
+        is_late: false,
     }
 }

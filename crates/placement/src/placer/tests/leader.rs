@@ -164,3 +164,31 @@ async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
     let error = instance.placer.bind(&to).await.unwrap_err();
     assert!(matches!(error, BindError::Unavailable(..)), "{error}");
 }
+
+/// A pod that was deleted before the program started may have CPUs still, and the node's object may not show them yet.
+#[tokio::test(start_paused = true)]
+async fn what_was_deleted_before_the_start_is_waited_for_and_a_standby_has_seen_it() {
+    let cluster = Cluster::new();
+    let options = Options {
+        settle: stelia_reservations::SETTLE_TIMEOUT,
+        ..Options::default()
+    };
+    let first = cluster.start_with(1, options);
+    let begun = Instant::now();
+    first.becomes_ready().await;
+    assert!(begun.elapsed() >= stelia_reservations::SETTLE_TIMEOUT);
+    let second = cluster.start_with(2, options);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let seat = LeaseClaim {
+        namespace: "stelia-system".to_owned(),
+        name: "stelia-placement".to_owned(),
+        identity: "instance-1".to_owned(),
+    };
+    first.dead.cancel();
+    seat.release(first.placer.api(), first.placer.leadership())
+        .await
+        .unwrap();
+    let begun = Instant::now();
+    second.becomes_ready().await;
+    assert!(begun.elapsed() < stelia_reservations::SETTLE_TIMEOUT);
+}

@@ -1,6 +1,7 @@
 //! Binds against an API server in memory: what fails, whose answers are lost, and a leader that stops and wakes up.
 
 mod bind;
+mod hostile_authors;
 mod leader;
 mod wake_waiting;
 
@@ -69,6 +70,10 @@ impl Cluster {
     }
 
     fn start(&self, number: u64) -> Instance {
+        self.start_with(number, Options::default())
+    }
+
+    fn start_with(&self, number: u64, options: Options) -> Instance {
         let (stopped, stop) = watch::channel(false);
         let (server, dead) = (self.server.clone(), CancellationToken::new());
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
@@ -85,7 +90,7 @@ impl Cluster {
             Api::new(Client::new(service, "default")),
             identity.clone(),
             number,
-            Options::default(),
+            options,
         );
         let seat = LeaseClaim {
             namespace: "stelia-system".to_owned(),

@@ -1,20 +1,16 @@
 //! The checks: functions of the facts, each with a cure.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use stelia_allocator::{CpuSource, guaranteed};
-use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::config::KubeletConfig;
+use stelia_cpus::CpuSet;
 use stelia_node::cgroup::hierarchy::CONTROLLERS;
 use stelia_node::kernel_release::isolated_is_safe;
 
 use super::merge::merge;
 use super::start::{CORRECT, hidden_policy, start};
 use super::{
-    Check, Facts, Verdict, cgroups, config, crun, device_plugin, dra, home, interrupts, ledger, locality, noise,
+    Check, Facts, Verdict, cgroups, config, cores, crun, device_plugin, dra, home, interrupts, ledger, locality, noise,
     publish, scheduler_settings, vm_memory,
 };
-use crate::shared::output::counted;
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const MIN_SYSTEMD_VERSION: u32 = 252;
@@ -36,8 +32,8 @@ const CHECKS: [NamedCheck; 29] = [
     ("kubelet-state", state),
     ("kubelet-start", start),
     ("hint-merge", merge),
-    ("cpus", cores),
-    ("whole-cores", alignment),
+    ("cpus", cores::check),
+    ("whole-cores", cores::whole),
     ("core-scheduling", scheduler_settings::core_scheduling),
     ("numa-balancing", scheduler_settings::numa_balancing),
     ("sched-ext", scheduler_settings::sched_ext),
@@ -287,68 +283,6 @@ fn state(facts: &Facts) -> Finding {
             }
         }
     }
-}
-
-fn by_core(topology: &Topology) -> BTreeMap<(u32, u32), CpuSet> {
-    let mut cores: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
-    for (number, cpu) in &topology.cpus {
-        cores.entry((cpu.package, cpu.core)).or_default().insert(*number);
-    }
-    cores
-}
-
-fn cores(facts: &Facts) -> Finding {
-    let topology = match &facts.topology {
-        Ok(topology) => topology,
-        Err(error) => return failed(error, "/sys/devices/system/cpu cannot be read"),
-    };
-    let cores = by_core(topology);
-    let smt = cores.values().any(|cpus| cpus.len() > 1);
-    let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
-    let found = format!(
-        "{}, {}, {}",
-        counted(topology.cpus.len() as u64, "CPU"),
-        counted(cores.len() as u64, "core"),
-        counted(nodes.len() as u64, "NUMA node")
-    );
-    let splits =
-        |kubelet: &KubeletConfig| kubelet.cpu_manager_policy == "static" && !kubelet.cpu_option("full-pcpus-only");
-    if smt && facts.kubelet.as_ref().is_ok_and(splits) {
-        return warning(
-            format!("{found}; SMT siblings without full-pcpus-only"),
-            "set cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}: otherwise a VM's CPU can share its core with another pod",
-        );
-    }
-    ok(found)
-}
-
-fn alignment(facts: &Facts) -> Finding {
-    let (Ok(state), Ok(topology)) = (&facts.state, &facts.topology) else {
-        return unknown("kubelet's state file or the CPUs cannot be read");
-    };
-    let cores = by_core(topology);
-    let mut split = Vec::new();
-    for (pod, containers) in &state.entries {
-        for (container, cpus) in containers {
-            let shared: CpuSet = cores
-                .values()
-                .filter(|core| !core.is_disjoint(cpus) && !core.is_subset(cpus))
-                .flat_map(|core| core.difference(cpus).iter().collect::<Vec<_>>())
-                .collect();
-            if !shared.is_empty() {
-                split.push(format!(
-                    "{pod}/{container} has {cpus}, siblings {shared} belong to others"
-                ));
-            }
-        }
-    }
-    if split.is_empty() {
-        return ok(format!("{} pods with CPUs of their own", state.entries.len()));
-    }
-    warning(
-        split.join("; "),
-        "full-pcpus-only keeps cores whole for new pods; delete and recreate the pods named",
-    )
 }
 
 fn offline(facts: &Facts) -> Finding {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
-use stelia_kubelet::CpuManagerState;
+use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 use stelia_node::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, read_cpus};
 use stelia_node::containers::{container_levels, least_limit_milli, pod_containers};
 
@@ -37,12 +37,15 @@ pub(super) fn read(root: &Path, state: &CpuManagerState) -> Result<Vec<Quota>, S
     let mut quotas = Vec::new();
     for (pod, entries) in &state.entries {
         let containers = pod_containers(&cgroups, pod).map_err(|error| error.to_string())?;
-        for (cgroup, _) in containers {
-            let levels = container_levels(&cgroup);
-            let given = |cpus: &&CpuSet| levels.iter().any(|level| has(&cgroups, level, cpus));
+        for (whole, _) in containers {
+            let given = |cpus: &&CpuSet| has(&cgroups, &whole, cpus);
             let Some(cpus) = entries.values().find(given) else {
                 continue;
             };
+            // With crun a quota is written to both.
+            let subgroup = whole.child(ContainerCgroup::SUBGROUP);
+            let cgroup = if cgroups.exists(&subgroup) { subgroup } else { whole };
+            let levels = container_levels(&cgroup);
             let (cpus, cgroup) = (cpus.len() as u64, cgroup.to_string());
             let milli = least_limit_milli(&cgroups, levels).map_err(|error| error.to_string())?;
             quotas.push(Quota { cgroup, cpus, milli });

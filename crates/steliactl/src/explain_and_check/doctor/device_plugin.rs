@@ -102,7 +102,7 @@ pub(super) fn check(facts: &Facts) -> Finding {
         return warning(status, REMEDY);
     }
     let state = match &facts.files.devices {
-        Err(problem) => return warning(problem, UNREADABLE),
+        Err(problem) => return warning(problem.to_string(), UNREADABLE),
         Ok(state) => state.as_ref(),
     };
     let registered = state.and_then(|state| state.registered.get(VM_RESOURCE));

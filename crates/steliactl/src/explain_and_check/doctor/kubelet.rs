@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use stelia_cpus::Topology;
+use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
 use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
-use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState};
+use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, MemoryManagerState};
 use stelia_node_report::numa;
 
-use crate::shared::files::kubelet_state;
+use crate::shared::files::{UnusableState, kubelet_state};
 
 /// Why kubelet's configuration cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,9 +37,11 @@ impl From<ConfigError> for ConfigProblem {
 pub(crate) struct KubeletFiles {
     /// kubeadm's file with its path, where no kubelet runs: one that cannot start runs only for moments.
     pub stopped: Option<(&'static str, Result<KubeletConfig, ConfigProblem>)>,
-    pub cpus: Result<Option<CpuManagerState>, String>,
-    pub memory: Result<Option<MemoryManagerState>, String>,
-    pub devices: Result<Option<DeviceManagerState>, String>,
+    pub cpus: Result<Option<CpuManagerState>, UnusableState>,
+    pub memory: Result<Option<MemoryManagerState>, UnusableState>,
+    /// What is wrong with `allocated_pods_state` and `actuated_pods_state`, each by its name.
+    pub pods: Vec<(&'static str, UnusableState)>,
+    pub devices: Result<Option<DeviceManagerState>, UnusableState>,
     pub numa: Result<BTreeMap<u32, numa::NumaNode>, String>,
     pub caches: BTreeMap<u32, u32>,
 }
@@ -47,7 +50,10 @@ impl KubeletFiles {
     /// Reads the files; `folder` is kubelet's root directory below `root`. `stopped`: no kubelet runs.
     pub(super) fn read(root: &Path, folder: &Path, stopped: bool, topology: Option<&Topology>) -> Self {
         let sys = root.join("sys");
+        let pods = [ALLOCATED_PODS_STATE, ACTUATED_PODS_STATE].into_iter();
+        let pods = pods.filter_map(|name| Some((name, kubelet_state(&folder.join(name), AllocatedPods::parse).err()?)));
         Self {
+            pods: pods.collect(),
             stopped: stopped.then(|| kubeadm(root)).flatten(),
             cpus: kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse),
             memory: kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse),

@@ -12,9 +12,6 @@ use stelia_kubelet::config::KubeletConfig;
 use super::Facts;
 use super::checks::{Finding, ok, unknown, warning};
 
-/// Warn if a merge takes at least this many seconds: kubelet admits no other pod meanwhile.
-const SLOW_MERGE_SECONDS: f64 = 10.0;
-
 pub(super) fn merge(facts: &Facts) -> Finding {
     let (Ok(kubelet), Ok(topology)) = (&facts.kubelet, &facts.topology) else {
         return unknown("kubelet's configuration or the CPUs cannot be read");
@@ -36,14 +33,14 @@ pub(super) fn merge(facts: &Facts) -> Finding {
         "{} NUMA nodes, {}: up to {} combinations for a pod with {}, {}",
         nodes.all,
         policy.name(),
-        count(permutations),
+        effort::count_words(permutations),
         names.join(", "),
-        duration(seconds)
+        effort::duration_words(seconds)
     );
     if let Some(finding) = sets(kubelet, &nodes, &found) {
         return finding;
     }
-    if seconds < SLOW_MERGE_SECONDS {
+    if seconds < effort::SLOW_SECONDS {
         return ok(found);
     }
     let single = effort::permutations(Policy::SingleNumaNode, &sizes);
@@ -55,7 +52,7 @@ pub(super) fn merge(facts: &Facts) -> Finding {
         found,
         format!(
             "kubelet admits no other pod meanwhile. topologyManagerPolicy: single-numa-node ({} combinations), {fewer}pods with fewer kinds of resources, or CPUs by steliad (/usr/share/doc/steliad/allocator.md); max-allowable-numa-nodes and prefer-closest-numa-nodes make it no quicker",
-            count(single)
+            effort::count_words(single)
         ),
     )
 }
@@ -83,7 +80,7 @@ impl Nodes {
 fn sets(kubelet: &KubeletConfig, nodes: &Nodes, found: &str) -> Option<Finding> {
     let sets = effort::sets(nodes.all);
     let seconds = effort::seconds(sets);
-    if kubelet.memory_manager_policy != "Static" || seconds < SLOW_MERGE_SECONDS {
+    if kubelet.memory_manager_policy != "Static" || seconds < effort::SLOW_SECONDS {
         return None;
     }
     let without = nodes.all - nodes.with_cpus;
@@ -94,9 +91,9 @@ fn sets(kubelet: &KubeletConfig, nodes: &Nodes, found: &str) -> Option<Finding> 
     Some(warning(
         format!(
             "{found}; its memory manager looks at {} sets of {} NUMA nodes for each Guaranteed pod, {} and more, and may run out of memory",
-            count(sets),
+            effort::count_words(sets),
             nodes.all,
-            duration(seconds)
+            effort::duration_words(seconds)
         ),
         format!("memoryManagerPolicy: None; {firmware}. No topologyManagerPolicy makes it quicker"),
     ))
@@ -139,23 +136,4 @@ fn aligned(devices: &DeviceManagerState) -> impl Iterator<Item = &str> {
             .peekable();
         given.peek().is_none() || given.any(|entry| entry.devices.keys().any(Option::is_some))
     })
-}
-
-/// A count for reading: rounded from a million on.
-fn count(number: f64) -> String {
-    match number < 1e6 {
-        true => format!("{number:.0}"),
-        false => format!("{number:.1e}"),
-    }
-}
-
-fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 1.0 => "less than a second".to_owned(),
-        s if s < 120.0 => format!("about {s:.0} s"),
-        s if s < 7200.0 => format!("about {:.0} min", s / 60.0),
-        s if s < 48.0 * 3600.0 => format!("about {:.0} h", s / 3600.0),
-        s if s < 1000.0 * 86400.0 => format!("about {:.0} days", s / 86400.0),
-        _ => "years".to_owned(),
-    }
 }

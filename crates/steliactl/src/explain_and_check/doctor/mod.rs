@@ -3,6 +3,7 @@
 mod cgroups;
 mod checks;
 mod config;
+mod cores;
 mod crun;
 mod device_plugin;
 mod dra;

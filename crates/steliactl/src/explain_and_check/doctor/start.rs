@@ -3,12 +3,14 @@
 
 use kubelet_planner::start_errors::{self as configured, StartProblem};
 use stelia_kubelet::config::{HIDDEN, KubeletConfig};
+use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_node_plan::machine;
-use stelia_node_plan::start::{StateFiles, problems};
+use stelia_node_plan::start::{StateFiles, problems, reads_allocated_pods};
 
 use super::Facts;
 use super::checks::{Finding, failed, ok, unknown, warning};
+use crate::plan::plan::forgotten;
 
 /// What to do about a configuration that cannot be read.
 pub(super) const CORRECT: &str =
@@ -28,10 +30,16 @@ pub(super) fn start(facts: &Facts) -> Finding {
     };
     let found = found(facts, kubelet);
     if found.is_empty() {
-        return match &facts.files.cpus {
-            Ok(_) => ok(format!("its state files match its settings{place}")),
-            // The check `kubelet-state` says what is wrong with it.
-            Err(_) => unknown("kubelet's state file cannot be read"),
+        let files = &facts.files;
+        let unread = [files.cpus.as_ref().err(), files.memory.as_ref().err()];
+        if unread.iter().any(Option::is_some) {
+            // The check `kubelet-state` says what is wrong with that of CPUs.
+            return unknown("kubelet's state file cannot be read");
+        }
+        let fits = format!("its state files match its settings{place}");
+        return match &files.devices {
+            Ok(_) => ok(fits),
+            Err(unusable) => warning(format!("{fits}; {}", forgotten(unusable)), RECORD),
         };
     }
     let words: Vec<String> = found.iter().map(ToString::to_string).collect();
@@ -67,23 +75,44 @@ pub(super) fn hidden_policy(facts: &Facts) -> Option<Finding> {
     Some(warning(format!("unknown: {HIDDEN}; {policy}"), UNHIDE))
 }
 
+/// What to do about a record of devices that cannot be read.
+const RECORD: &str =
+    "before kubelet is restarted, drain the node of pods with devices: it gives their devices to other pods";
+
 fn found(facts: &Facts, kubelet: &KubeletConfig) -> Vec<StartProblem> {
     let machine = match (&facts.topology, &facts.files.numa) {
         (Ok(topology), Ok(numa)) => Some(machine(topology, &facts.files.caches, numa)),
         _ => None,
     };
-    let (Ok(cpus), memory) = (&facts.files.cpus, &facts.files.memory) else {
-        return configured::problems(kubelet, machine.as_ref());
+    let files = &facts.files;
+    let mut found = match (&files.cpus, &files.memory) {
+        (Ok(cpus), memory) => problems(
+            kubelet,
+            machine.as_ref(),
+            StateFiles {
+                cpus: cpus.as_ref(),
+                memory: memory.as_ref().ok().and_then(Option::as_ref),
+            },
+        ),
+        (Err(_), _) => configured::problems(kubelet, machine.as_ref()),
     };
-    let files = StateFiles {
-        cpus: cpus.as_ref(),
-        memory: memory.as_ref().ok().and_then(Option::as_ref),
-    };
-    let mut found = problems(kubelet, machine.as_ref(), files);
-    found.extend(memory.as_ref().err().map(|why| StartProblem::State {
-        file: MEMORY_MANAGER_STATE,
-        why: why.clone(),
-        instead: String::new(),
-    }));
+    let managers = [
+        (CPU_MANAGER_STATE, files.cpus.as_ref().err()),
+        (MEMORY_MANAGER_STATE, files.memory.as_ref().err()),
+    ];
+    let managers = managers
+        .into_iter()
+        .filter_map(|(file, unusable)| Some((file, unusable?)));
+    let pods = files.pods.iter().map(|(file, unusable)| (*file, unusable));
+    let unusable = managers.chain(pods.filter(|_| reads_allocated_pods(kubelet, None)));
+    found.extend(
+        unusable
+            .filter(|(_, unusable)| unusable.is_damaged)
+            .map(|(file, unusable)| StartProblem::State {
+                file,
+                why: unusable.to_string(),
+                instead: String::new(),
+            }),
+    );
     found
 }

@@ -42,4 +42,12 @@ impl Brief {
             ),
         }
     }
+
+    /// What is above the promised 0. A lower bound of 0 proves nothing, nor does a time that no reading covers.
+    pub(crate) fn above_promise(&self) -> Option<String> {
+        let tasks = (self.other_tasks.least > 0).then(|| format!("other tasks {}", words::range(self.other_tasks)));
+        let devices = (self.devices > 0).then(|| format!("other devices' interrupts {}", words::grouped(self.devices)));
+        let above: Vec<String> = [tasks, devices].into_iter().flatten().collect();
+        (self.covered_us > 0 && !above.is_empty()).then(|| above.join(", "))
+    }
 }

@@ -42,7 +42,7 @@ use clap_complete::engine::ArgValueCandidates;
 use serde::Serialize;
 use stelia_ledger::account::Account;
 
-use crate::shared::daemon::{Client, Failure, Pod, VmPattern, is_glob, vms};
+use crate::shared::daemon::{Client, Failure, Pod, VmPattern, is_glob, perhaps_meant, vms};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{self, OutputOptions, Render, TextStyle};
 pub(super) use brief::Brief;
@@ -227,10 +227,11 @@ fn fitting_pattern(accounts: Vec<VmAccount>, pattern: &str) -> Result<All, Failu
     let parsed: VmPattern = pattern
         .parse()
         .map_err(|cause| Failure::Usage(format!("{pattern}: {cause}")))?;
+    let meant = perhaps_meant(pattern, accounts.iter().map(|one| &one.pod));
     let fitting: Vec<VmAccount> = accounts.into_iter().filter(|one| parsed.selects(&one.pod)).collect();
     match fitting.is_empty() {
         true => Err(Failure::NoSuchInstance(format!(
-            "the ledger has no VM that fits {pattern}"
+            "the ledger has no VM that fits {pattern}{meant}"
         ))),
         false => Ok(All(fitting)),
     }

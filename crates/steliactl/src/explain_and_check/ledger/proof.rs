@@ -154,13 +154,16 @@ impl Render for Proof {
             ),
             (
                 "Entries",
-                format!(
-                    "{} to {}, {} to {} UTC",
-                    verdict.first_seq,
-                    verdict.last_seq,
-                    words::clock(verdict.first_us),
-                    words::clock(verdict.last_us)
-                ),
+                match verdict.entries {
+                    0 => "none".to_owned(),
+                    _ => format!(
+                        "{} to {}, {} to {} UTC",
+                        verdict.first_seq,
+                        verdict.last_seq,
+                        words::clock(verdict.first_us),
+                        words::clock(verdict.last_us)
+                    ),
+                },
             ),
             ("Last hash", verdict.hash.clone()),
             ("Keys", verdict.keys.join(", ")),

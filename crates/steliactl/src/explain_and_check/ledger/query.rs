@@ -10,8 +10,8 @@ use stelia_ledger::verdict::Verdict;
 
 use super::brief::Brief;
 use super::{VmAccount, offline, proof};
-use crate::shared::daemon::{Client, Failure, fitting};
-use crate::shared::output::now;
+use crate::shared::daemon::{Client, Failure, fitting, only_begins, perhaps_meant};
+use crate::shared::output::{note, now};
 
 /// A day, in microseconds.
 pub(super) const DAY_US: u64 = 86_400_000_000;
@@ -127,6 +127,7 @@ pub(crate) async fn since(client: &Client, selected: Option<&BTreeSet<String>>, 
 /// # Errors
 /// Nothing fits, or more than one VM does.
 fn pick(all: Vec<VmAccount>, asked: &str) -> Result<VmAccount, Failure> {
+    let meant = perhaps_meant(asked, all.iter().map(|vm_account| &vm_account.pod));
     let mut fitting = fitting(all, |vm_account| &vm_account.pod, asked);
     if fitting.len() > 1 {
         let uids: Vec<String> = fitting.iter().map(|vm_account| vm_account.pod.in_full()).collect();
@@ -135,8 +136,16 @@ fn pick(all: Vec<VmAccount>, asked: &str) -> Result<VmAccount, Failure> {
             uids.join(", ")
         )));
     }
-    let none = || Failure::NoSuchInstance(format!("{asked} had no CPUs of its own on this node in this time"));
-    fitting.pop().ok_or_else(none)
+    let none = || {
+        Failure::NoSuchInstance(format!(
+            "{asked} had no CPUs of its own on this node in this time{meant}"
+        ))
+    };
+    let found = fitting.pop().ok_or_else(none)?;
+    if let Some(text) = only_begins(&found.pod, asked) {
+        note(&text);
+    }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -174,6 +183,8 @@ mod tests {
             [uid("web"), uid("aaa"), uid("nobody"), uid("")],
             [Err(2), Err(2), Err(3), Err(3)]
         );
+        let near = pick(all(), "we").unwrap_err().to_string();
+        assert!(near.ends_with("in this time; did you mean t/web?"), "{near}");
         let text = pick(all(), "web").unwrap_err().to_string();
         assert!(text.ends_with("fits web: t/web (aaa1), t/web (aaa2)"), "{text}");
     }

@@ -5,6 +5,7 @@ use stelia_ledger::account::{Account, Gap, Range};
 use stelia_ledger::entry::Closed;
 use stelia_ledger::verdict::{Fault, Verdict};
 
+use super::proof::Proof;
 use super::testing::{good, october, quiet};
 use super::*;
 use crate::shared::output::manual::explained;
@@ -37,6 +38,16 @@ fn a_quiet_month_says_zero_and_that_all_is_covered() {
         "{text}"
     );
     assert!(!text.contains("worst") && !text.contains("Not covered"), "{text}");
+}
+
+#[test]
+fn an_empty_ring_has_no_entries() {
+    let text = Proof::of(Verdict::default(), false, false).text(TextStyle::from(true));
+    assert!(
+        text.contains("Entries") && text.contains("none") && !text.contains("0 to 0"),
+        "{text}"
+    );
+    assert!(text.contains("The ring is empty."), "{text}");
 }
 
 #[test]
@@ -200,7 +211,7 @@ fn broken() -> Verdict {
 
 #[test]
 fn a_ring_that_was_changed_fails_and_says_where() {
-    let proof = proof::Proof::of(broken(), false, true);
+    let proof = Proof::of(broken(), false, true);
     insta::assert_snapshot!(proof.text(TextStyle::from(true)));
     assert_eq!(proof.failure().unwrap(), "the ring is not what was written: 1 fault");
     assert!(page(october(), broken()).contains("The ledger is not what was written: 1 fault."));
@@ -208,7 +219,7 @@ fn a_ring_that_was_changed_fails_and_says_where() {
 
 #[test]
 fn a_ring_that_is_good_succeeds_and_a_copy_without_a_key_is_not_proved() {
-    let proof = |is_copy, without| proof::Proof::of(good(), is_copy, without);
+    let proof = |is_copy, without| Proof::of(good(), is_copy, without);
     assert_eq!(proof(false, true).failure(), None);
     insta::assert_snapshot!(proof(true, true).text(TextStyle::from(true)));
     assert!(
@@ -222,7 +233,7 @@ fn a_ring_that_is_good_succeeds_and_a_copy_without_a_key_is_not_proved() {
             vouched_by: "q1w2".to_owned(),
             ..good()
         };
-        proof::Proof::of(verdict, is_copy, false).text(TextStyle::from(true))
+        Proof::of(verdict, is_copy, false).text(TextStyle::from(true))
     };
     assert!(
         by_key(true).contains("up to entry 40300 by the key q1w2"),
@@ -240,7 +251,7 @@ fn what_vouches_for_nothing_is_a_failure_with_its_reason() {
         text: "no head that is here is signed with a known key: nobody vouches for any entry".to_owned(),
         ..Fault::default()
     });
-    let failure = proof::Proof::of(verdict, true, false).failure().unwrap();
+    let failure = Proof::of(verdict, true, false).failure().unwrap();
     assert_eq!(
         failure,
         "the ring is not proved: no head that is here is signed with a known key: nobody vouches for any entry"
@@ -327,7 +338,7 @@ fn every_member_of_the_json_is_documented() {
         pod: Pod::default(),
         attribution: october().attributions.remove(0),
     };
-    let proof = proof::Proof::of(broken(), true, true);
+    let proof = Proof::of(broken(), true, true);
     for (section, value) in [
         ("ledger VM", serde_json::to_value(&report).unwrap()),
         ("ledger VM --watch", serde_json::to_value(&watched).unwrap()),

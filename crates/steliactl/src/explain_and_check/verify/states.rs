@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use stelia_api::{ReasonKind, State, Word};
+use stelia_api::{State, Word};
 use stelia_kubelet::PodUid;
-use stelia_model::{Instance, Node};
+use stelia_model::Instance;
 use stelia_settings::Isolation;
 
-use super::{Finding, Kind};
+use super::{Demands, Finding, Kind};
 use crate::shared::daemon::{Pod, Why, named, not_isolated};
+
+/// The time that a VM may wait for its vCPUs: a VMM has started by then.
+const MAX_WAIT_US: u64 = 60_000_000;
 
 /// The least that is asked of every VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
@@ -73,27 +76,29 @@ impl CheckedVm {
         }
     }
 
-    /// A finding if it has less than is required. An evicted VM has one already, of its CPUs.
-    pub(super) fn below(&self, required: Required, now: u64) -> Option<Finding> {
-        if Required::of(&self.state) >= Some(required) {
-            return None;
-        }
+    /// A finding if it has less than is required, or has waited too long. An evicted VM has one already, of its CPUs.
+    pub(super) fn short_of(&self, demands: Demands, now: u64) -> Option<Finding> {
+        let below = demands.require.filter(|least| Required::of(&self.state) < Some(*least));
+        let below = below.filter(|_| !demands.allow_waiting || self.waits_since_us.is_none());
+        let (kind, state) = match (below, self.waits_since_us) {
+            (Some(least), _) => {
+                let state = format!("{}, {} is required", self.state, least.name());
+                (Kind::BelowRequired, state)
+            }
+            (None, Some(since)) if now.saturating_sub(since) > MAX_WAIT_US => (Kind::Waiting, self.state.to_string()),
+            _ => return None,
+        };
         let why = self.reason.as_ref();
-        let because = why.map(|why| format!(": {}", why.at(now))).unwrap_or_default();
-        let (state, required) = (&self.state, required.name());
-        let without_time = why.map(|why| format!(": {}", why.text)).unwrap_or_default();
+        let because = |words: fn(&Why, u64) -> String| match why {
+            Some(why) => format!("{state}: {}", words(why, now)),
+            None => state.clone(),
+        };
+        let cure = why.map_or("steliactl explain VM: where it is in its life", |why| &why.cure);
         Some(Finding {
-            pod: self.pod.clone(),
-            vms: 1,
-            kind: Kind::BelowRequired,
-            problem: format!("{state}, {required} is required{because}"),
-            common: Some(format!("{state}, {required} is required{without_time}")),
-            since_us: why.and_then(|why| why.since_us),
-            cure: why.map_or_else(
-                || "steliactl explain VM: where it is in its life".to_owned(),
-                |why| why.cure.clone(),
-            ),
-            section: None,
+            common: Some(because(|why, _| why.text.clone())),
+            since_us: self.waits_since_us,
+            section: (kind == Kind::Waiting).then(|| "an-instance-stays-floating".to_owned()),
+            ..Finding::new(self.pod.clone(), kind, because(Why::since), cure)
         })
     }
 }
@@ -127,7 +132,7 @@ fn reasons(vms: &[&CheckedVm], now: u64) -> String {
     }
     let alone = found.len() == 1;
     let words = found.into_values().map(|(pods, why)| {
-        // A floating VM has no finding of its own, so that its name is nowhere else.
+        // A VM that floats may have no finding of its own, so that its name is nowhere else.
         let names = if floats {
             format!(": {}", named(&pods))
         } else {
@@ -139,34 +144,4 @@ fn reasons(vms: &[&CheckedVm], now: u64) -> String {
         }
     });
     words.collect::<Vec<_>>().join("; ")
-}
-
-/// What is wrong with the node, whether it has a VM or not.
-pub(super) fn of_node(node: &Node) -> Vec<Finding> {
-    let kubelet = node.kubelet_problem.iter().map(|problem| {
-        let problem = format!("kubelet's state cannot be used: {problem}");
-        Finding::of_kind(ReasonKind::KubeletUnusable, problem)
-    });
-    let finding = |problem: String, cure: &str, section: &str| Finding {
-        pod: Pod::unnamed("-"),
-        vms: 0,
-        kind: Kind::Node,
-        problem,
-        cure: cure.to_owned(),
-        section: Some(section.to_owned()),
-        common: None,
-        since_us: None,
-    };
-    let systemd = node.systemd_problem.iter().map(|problem| {
-        let cure = "systemctl list-jobs; cat /proc/1/stack";
-        finding(problem.clone(), cure, "the-daemon-does-not-run")
-    });
-    let unreadable = node.unreadable.iter().map(|(scope, reason)| {
-        finding(
-            format!("{scope} is not touched: {reason}"),
-            "restart its container; upgrade steliad if a newer one made it",
-            "isolated-but-degraded-is-not-empty",
-        )
-    });
-    kubelet.chain(systemd).chain(unreadable).collect()
 }

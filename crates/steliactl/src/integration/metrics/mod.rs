@@ -8,6 +8,7 @@ mod ledger;
 mod tests;
 mod text;
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,6 +40,14 @@ pub(crate) async fn run(
     if let Some(path) = textfile {
         let reason = failure.map(|failure| format!("# {}\n", output::printable(&failure.to_string())));
         file::replace(path, &(reason.unwrap_or_default() + &text::classic(&printed)))?;
+        if !is_collected(path) {
+            // Standard error may be closed.
+            let _ = writeln!(
+                io::stderr(),
+                "steliactl: node-exporter reads files whose names end in .prom, and not {}",
+                output::printable(&path.display().to_string())
+            );
+        }
         return Ok(String::new());
     }
     match failure {
@@ -48,4 +57,9 @@ pub(crate) async fn run(
             reason: failure.to_string(),
         }),
     }
+}
+
+/// Whether node-exporter's textfile collector reads a file of this name.
+fn is_collected(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().ends_with(b".prom")
 }

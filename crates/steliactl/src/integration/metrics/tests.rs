@@ -9,6 +9,7 @@ use stelia_kubelet::{PodName, PodUid};
 
 use super::definitions::{ALL, Kind};
 use super::families::{down, families};
+use super::is_collected;
 use super::text::{classic, openmetrics, to_json};
 use crate::shared::daemon::node::testing::instance_mut;
 use crate::shared::daemon::node::{Description, parse};
@@ -181,6 +182,22 @@ fn the_textfile_is_in_the_older_format() {
         let (kind, _) = &families[&format!("{}_total", definition.name)];
         assert_eq!(kind, "counter");
         assert!(text.contains(&format!("# HELP {}_total {}", definition.name, definition.help)));
+    }
+}
+
+#[test]
+fn a_file_that_node_exporter_does_not_read_is_known_by_its_name() {
+    let collected = |name: &str| is_collected(std::path::Path::new(name));
+    assert!(collected("/srv/steliad.prom") && collected("x.y.prom"));
+    for other in [
+        "/srv/x.txt",
+        "/srv/x.prom.txt",
+        "/srv/x.prom/x",
+        "/srv/x.PROM",
+        "/dev/stdout",
+        "prom",
+    ] {
+        assert!(!collected(other), "{other}");
     }
 }
 

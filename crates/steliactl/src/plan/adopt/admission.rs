@@ -12,16 +12,18 @@ use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::admission::{
     Adopting, Candidate, CheckedClaim, Home, RuntimeCheck, admit, choose_home, is_allocated_by_default, kubelets_cpus,
+    refuse_partition,
 };
 use stelia_decide::{AdoptedPlacement, Facts, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, MAX_BYTES};
 use stelia_kubelet::{CpuManagerState, PodUid, home};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus};
-use stelia_node::containers::pod_cgroups;
+use stelia_node::containers::{partition_kind, pod_cgroups};
 use stelia_node::dra;
+use stelia_node::kernel_release::isolated_is_safe;
 use stelia_node::oci::Coping;
 use stelia_record::{Record, RecordError, RecordPlace};
-use stelia_settings::{AdoptRule, Policies, Settings};
+use stelia_settings::{AdoptRule, Partition, Policies, Settings};
 
 use crate::shared::files;
 use crate::shared::kernel::Roots;
@@ -36,6 +38,15 @@ fn refusal(error: &Error) -> Refusal {
 /// Why a container of an instance is not adopted.
 pub(super) fn instance_exists() -> Refusal {
     refusal(&ErrorKind::InstanceExists.because("it is an instance already"))
+}
+
+/// Whether a container that may be a partition already is not refused.
+///
+/// # Errors
+/// Its cgroup cannot be read. The inner error: why it would not be adopted.
+pub(super) fn unpartitioned(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Result<(), Refusal>, CgroupError> {
+    let kind = partition_kind(cgroups, origin)?;
+    Ok(refuse_partition(kind).map_err(|error| refusal(&error)))
 }
 
 /// The node, as the daemon's admission takes it.
@@ -63,6 +74,10 @@ impl Admission {
         let mut snapshot = Snapshot::empty(kubelet(settings, root), policies.allocator.source, topology);
         snapshot.slice.exclusive = read_optional_cpus(cgroups, &CgroupPath::slice(), File::CpusExclusive)?;
         snapshot.kubepods = kubepods(cgroups)?;
+        let release = std::fs::read_to_string(roots.proc.join("sys/kernel/osrelease"));
+        if release.is_ok_and(|release| !isolated_is_safe(release.trim())) {
+            snapshot.safe_partition = Partition::Root;
+        }
         add_instances(cgroups, &mut snapshot)?;
         Ok(Self {
             facts: Facts::of(&snapshot, &policies),

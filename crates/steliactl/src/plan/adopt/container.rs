@@ -7,11 +7,13 @@ use stelia_decide::admission::{Candidate, first_process, take_housekeeping};
 use stelia_kubelet::ContainerCgroup;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, read_cpus};
 use stelia_node::containers::{
-    container_request, limit_milli, live_containers_among, populated_elsewhere, sibling_containers,
+    container_request, container_scope, limit_milli, live_containers_among, populated_elsewhere, sibling_containers,
+    writes_cgroups,
 };
 use stelia_node::proc::{Procs, TaskId};
 use stelia_node::runtime_config;
-use stelia_node::vmm_processes::MAX_PROCESSES;
+use stelia_node::vmm_processes::{MAX_PROCESSES, ProcessesError};
+use stelia_record::Tree;
 
 /// Reads a container whose VM is to be adopted, without an anchor: which process that is depends on the VM. `written`: what the
 /// runtime's configuration tells of it.
@@ -32,15 +34,26 @@ pub(super) fn candidate(
         .into_iter()
         .take(MAX_PROCESSES)
         .filter_map(|pid| Some((pid, procs.numbers(pid).ok()?)));
-    let mut elsewhere = populated_elsewhere(cgroups, origin)?;
+    let mut elsewhere = match populated_elsewhere(cgroups, origin, &mut 0) {
+        Ok(elsewhere) => elsewhere,
+        Err(ProcessesError::Cgroup(error)) => return Err(error),
+        // The daemon refuses a container with so many cgroups too.
+        Err(_) => vec![origin.clone()],
+    };
     let own = Some(container.container_id.as_str());
     let siblings = sibling_containers(cgroups, origin)?;
+    let whole = container_scope(origin);
+    let housekeeping = take_housekeeping(origin, &mut elsewhere);
     Ok(Candidate {
-        housekeeping: take_housekeeping(origin, &mut elsewhere),
+        housekeeping,
+        in_the_way: Tree::in_place(origin.clone()).in_the_way(cgroups, housekeeping)?,
+        writes_cgroups: writes_cgroups(cgroups, origin, written)?,
+        // Only the daemon knows.
+        left_behind: false,
         origin: origin.clone(),
         container: container.clone(),
-        cpus: read_cpus(cgroups, origin, File::Cpus)?,
-        mems: optional(cgroups.read(origin, File::Mems))?.unwrap_or_default(),
+        cpus: read_cpus(cgroups, &whole, File::Cpus)?,
+        mems: optional(cgroups.read(&whole, File::Mems))?.unwrap_or_default(),
         // They decide which CPUs it would get, not whether there are enough.
         devices: BTreeSet::new(),
         devices_unknown: None,

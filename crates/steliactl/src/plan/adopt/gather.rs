@@ -14,7 +14,7 @@ use stelia_node::{containers, oci, runtime_config, runtime_folders};
 use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation, ReadyMade};
 
-use super::admission::{Admission, Refusal, instance_exists};
+use super::admission::{Admission, Refusal, instance_exists, unpartitioned};
 use super::{Preview, VmLine, container, users};
 use crate::shared::daemon::{Failure, Pod, Pods};
 use crate::shared::kernel::Roots;
@@ -54,7 +54,9 @@ pub(crate) fn gather(root: &Path, roots: &Roots) -> Result<Preview, Failure> {
     let mut vms = Vec::new();
     // Containers whose VMs have a line, or are instances.
     let mut told: Vec<CgroupPath> = vec![CgroupPath::slice()];
-    for (origin, cgroup) in containers::all_containers(&node.cgroups).map_err(failed)? {
+    for (whole, _) in containers::all_containers(&node.cgroups).map_err(failed)? {
+        let found = containers::process_cgroup(&node.cgroups, &node.root, &whole).map_err(failed)?;
+        let Some((origin, cgroup)) = found else { continue };
         match node.line(&mut admission, &origin, &cgroup) {
             Ok(Some(found)) => {
                 vms.push(found);
@@ -131,7 +133,7 @@ impl Node {
             && let RulesFor::Container(rule) = RulesFor::of(&rules)
         {
             // A container that neither has nor can have exclusive CPUs is none that such a rule is for.
-            let own_limit = containers::least_limit_milli(&self.cgroups, containers::container_levels(origin))?;
+            let own_limit = containers::least_limit_milli(&self.cgroups, [containers::container_scope(origin)])?;
             if !is_instance && !admission.can_be_whole(&candidate, own_limit) {
                 return Ok(None);
             }
@@ -139,7 +141,9 @@ impl Node {
             rule.isolation.name().clone_into(&mut line.isolation);
             match is_instance {
                 true => line.refused(instance_exists()),
-                false => match admission.adopt_container(&candidate, rule) {
+                false => match unpartitioned(&self.cgroups, origin)?
+                    .and_then(|()| admission.adopt_container(&candidate, rule))
+                {
                     Ok(cpus) => {
                         line.would_be_adopted = true;
                         line.exclusive_cpus = cpus.to_string();
@@ -162,7 +166,8 @@ impl Node {
                     ..candidate
                 };
                 let coping = || oci::coping(&self.root, &self.run, &cgroup.container_id);
-                match admission.adopt(&candidate, &vm, &coping) {
+                let allowed = unpartitioned(&self.cgroups, origin)?;
+                match allowed.and_then(|()| admission.adopt(&candidate, &vm, &coping)) {
                     Ok(record) => line.adopted(&vm, &record),
                     Err(refusal) => line.refused(refusal),
                 }

@@ -10,6 +10,7 @@ use kubelet_planner::{
 use serde::Serialize;
 use stelia_cpus::CpuSet;
 use stelia_node_plan::locality::{Locality, Verdict};
+use stelia_node_plan::room::Fit;
 use stelia_node_plan::settings::options_on;
 use stelia_node_plan::{Subject, why};
 
@@ -34,7 +35,7 @@ pub(super) struct Answer {
     /// The Topology Manager's merges, in their order; none with its policy `none`.
     pub(super) merges: Vec<Merged>,
     pub(super) why_not_better: Vec<String>,
-    /// Faults of kubelet in the CPUs that it would assign, and in how it finds them.
+    /// Faults of kubelet in the CPUs that it would assign, in how it finds them, and in its files.
     pub(super) faults: Vec<String>,
     pub(super) until_full: Option<Fits>,
     pub(super) what_if: Vec<WhatIf>,
@@ -52,7 +53,7 @@ pub(super) struct Kubelet {
     pub(super) topology_manager_scope: &'static str,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Rejected {
     /// `status.reason` of the pod; null: kubelet never answers, and the pod stays pending.
     pub(super) reason: Option<&'static str>,
@@ -167,7 +168,7 @@ impl Answer {
             warnings: subject.warnings.clone(),
             ..Self::default()
         };
-        match admit(&subject.node, pod) {
+        let merges_made = match admit(&subject.node, pod) {
             Ok(admission) => {
                 let pairs = pod.containers.iter().zip(&admission.containers);
                 answer.containers = pairs.map(|(one, given)| Row::new(one.kind, given, subject)).collect();
@@ -179,13 +180,36 @@ impl Answer {
                 };
                 answer.faults = admission.faults.iter().map(fault).collect();
                 answer.admitted = true;
+                admission.merges
             }
             Err(rejection) => {
                 answer.merges = merges(subject, &rejection.merges);
                 answer.rejection = Some(Rejected::new(&rejection, subject));
+                rejection.merges
             }
+        };
+        let room = subject.room.as_ref().filter(|_| answer.admitted);
+        match room.map(|room| room.fit(pod)) {
+            Some(Fit::Unknown(why)) => answer.assumed.push(why),
+            Some(Fit::TooLarge {
+                resource,
+                reason,
+                message,
+            }) => {
+                answer.admitted = false;
+                answer.containers.clear();
+                answer.why_not_better.clear();
+                answer.rejection = Some(Rejected {
+                    reason: Some(reason),
+                    message,
+                    resource: Some(resource.to_owned()),
+                    ..Rejected::default()
+                });
+            }
+            Some(Fit::Fits) | None => {}
         }
-        answer.faults.extend(why::slow(subject, pod));
+        answer.faults.extend(subject.faults.iter().cloned());
+        answer.faults.extend(why::slow(subject, pod, &merges_made));
         answer
     }
 }

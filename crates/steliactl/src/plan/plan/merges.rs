@@ -15,6 +15,8 @@ pub(super) struct Merged {
     pub(super) numa_nodes: Option<CpuSet>,
     /// Whether every resource prefers exactly these.
     pub(super) preferred: bool,
+    /// Resources whose preference is not known.
+    pub(super) unplaced: Vec<String>,
 }
 
 /// The hints for one resource.
@@ -60,6 +62,7 @@ pub(super) fn merges(subject: &Subject, merges: &[kubelet_planner::Merge]) -> Ve
         hints: merge.resources.into_iter().map(hinted).collect(),
         numa_nodes: merge.nodes,
         preferred: merge.preferred,
+        unplaced: merge.unplaced,
     };
     MergeReport::all(subject, merges).into_iter().map(merged).collect()
 }

@@ -30,6 +30,8 @@ use crate::shared::files;
 use crate::shared::output::OutputOptions;
 use answer::{Answer, Fits, features, other};
 
+pub(crate) use subject::forgotten;
+
 /// Limit of the pods of `--until-full`: more than any node runs (`maxPods` is 110 by default).
 const MAX_PODS: usize = 256;
 

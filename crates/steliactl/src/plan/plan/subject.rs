@@ -6,19 +6,20 @@ use std::path::Path;
 use kubelet_planner::devices::{DeviceState, Devices};
 use kubelet_planner::start_errors::unknown_gates;
 use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState, cpus};
-use stelia_api::VM_RESOURCE;
 use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
 use stelia_kubelet::config::{ConfigError, HIDDEN};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, Schema};
 use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
-use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
-use stelia_node_plan::start::{self, StateFiles};
+use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
+use stelia_node_plan::room::Room;
+use stelia_node_plan::start::{self, StateFiles, reads_allocated_pods};
 use stelia_node_plan::{Subject, machine, settings};
-use stelia_node_report::memory_and_devices::DevicePlaces;
+use stelia_node_report::memory_and_devices::{DevicePlaces, Place, places};
 use stelia_node_report::numa;
 
-use crate::shared::files::{below, kubelet_state};
+use crate::shared::files::{UnusableState, below, kubelet_state};
 
 /// The minor version of the first kubelet that writes [`Schema::V4`].
 const V4_SINCE: u32 = 37;
@@ -46,8 +47,18 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
         None => (KubeletConfig::default(), false),
     };
     let folder = below(root, &config.root_dir);
-    let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse)?;
-    let memory = kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse)?;
+    let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse).map_err(no_start)?;
+    let memory = kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse).map_err(no_start)?;
+    let mut pods = None;
+    if reads_allocated_pods(&config, version) {
+        let read = |name| match kubelet_state(&folder.join(name), AllocatedPods::parse) {
+            // Only the sum of requests is unknown then.
+            Err(unusable) if !unusable.is_damaged => Ok(None),
+            read => read.map_err(no_start),
+        };
+        pods = read(ALLOCATED_PODS_STATE)?;
+        read(ACTUATED_PODS_STATE)?;
+    }
     let caches = topology.caches(&sys);
     let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     warnings.extend(unknown_gates(&config));
@@ -77,9 +88,18 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
             ));
         }
     }
-    let devices = kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse)?;
-    let devices = devices.as_ref().map(|state| placed(state, &sys)).unwrap_or_default();
+    let record = kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse);
+    let devices = match &record {
+        Ok(None) => DeviceState::default(),
+        Ok(Some(state)) => placed(state, root),
+        Err(_) => DeviceState {
+            is_unreadable: true,
+            ..DeviceState::default()
+        },
+    };
     notes.extend(unplaced(&devices));
+    let record_read = record.as_ref().ok().and_then(Option::as_ref);
+    notes.extend(record_read.and_then(|record| unseen(record, &devices)));
     let settings = settings::settings(&config, memory.as_ref())?;
     if cpus.is_none() && settings.cpu_manager != CpuManager::None {
         notes.push(absent(&folder.join(CPU_MANAGER_STATE), "no CPUs are given away yet"));
@@ -101,9 +121,31 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     };
     let mut subject = Subject::new(None, topology, &caches, &numa, settings, state, notes)?;
     subject.warnings = warnings;
+    let is_there = |uid: &str| folder.join("pods").join(uid).is_dir();
+    let room = known.then(|| Room::new(&config, subject.node.machine(), pods.as_ref(), is_there));
+    subject.room = room.flatten();
+    subject.faults.extend(record.err().map(|unusable| forgotten(&unusable)));
     subject.gates = known.then_some(config.feature_gates);
     let by_file = cpus.filter(|state| state.schema == Schema::V4).map(|_| V4_SINCE);
     Ok(subject.with_version(version.or(by_file)))
+}
+
+/// Why there is no answer: kubelet does not start with this file, or it is not known whether.
+fn no_start(unusable: UnusableState) -> String {
+    match unusable.is_damaged {
+        true => format!("kubelet would not start: {unusable}"),
+        false => unusable.text,
+    }
+}
+
+/// What kubelet does with a record of devices that it cannot read.
+pub(crate) fn forgotten(unusable: &UnusableState) -> String {
+    match unusable.is_damaged {
+        true => format!(
+            "{unusable}: kubelet starts without it (\"Continue after failing to read checkpoint file\") and has forgotten which devices are in use"
+        ),
+        false => format!("{unusable}: which devices are in use is not known"),
+    }
 }
 
 /// Why there is no answer: kubelet would not start, or what it would start with is not known. `Ok`: what keeps only another start from the
@@ -141,27 +183,43 @@ fn stopped(root: &Path, notes: &mut Vec<String>) -> Option<Result<KubeletConfig,
     Some(read)
 }
 
-/// The devices. Those for which kubelet recorded no NUMA node get the one that `/sys` has for their id.
-fn placed(state: &DeviceManagerState, sys: &Path) -> DeviceState {
+/// The devices, each where kubelet's record or else its id says.
+fn placed(state: &DeviceManagerState, root: &Path) -> DeviceState {
     let mut placed = DeviceState::from(state);
     for (resource, devices) in &mut placed.resources {
-        let places = DevicePlaces::new(sys, state, resource);
-        for (id, device) in devices.iter_mut().filter(|(_, device)| device.nodes.is_empty()) {
-            device.nodes.extend(places.node(id));
+        let by_id = DevicePlaces::new(root, state, resource);
+        for (id, place) in places(state, resource, |id| by_id.by_id(id)) {
+            match (place, devices.get_mut(id)) {
+                (Place::Nodes(nodes), Some(device)) => device.nodes = nodes,
+                (Place::Unknown, _) => drop(placed.unplaced.insert(resource.clone())),
+                _ => {}
+            }
         }
     }
     placed
 }
 
-/// Which resources have devices without NUMA nodes. VMs have none.
-fn unplaced(state: &DeviceState) -> Option<String> {
-    let has_unplaced = |devices: &Devices| devices.values().any(|device| device.nodes.is_empty());
-    let resources = state.resources.iter();
-    let resources = resources.filter(|(name, devices)| *name != VM_RESOURCE && has_unplaced(devices));
+/// Which resources have NUMA nodes by their IDs only: no pod has one that would show whether the plugin reports them.
+fn unseen(record: &DeviceManagerState, devices: &DeviceState) -> Option<String> {
+    let is_seen = |resource: &str| record.entries.iter().any(|entry| entry.resource == resource);
+    let has_nodes = |devices: &Devices| devices.values().any(|device| !device.nodes.is_empty());
+    let resources = devices.resources.iter();
+    let resources = resources.filter(|(name, devices)| has_nodes(devices) && !is_seen(name));
     let names: Vec<&str> = resources.map(|(name, _)| name.as_str()).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "kubelet's files do not contain the NUMA nodes of unassigned devices, and the IDs of {} name no PCI device: these devices are taken to have no NUMA node (--devices gives it)",
+            "no pod has a device of {}: the plugin is taken to report the NUMA nodes that the kernel has for them (not with excludeTopology of SR-IOV's plugin)",
+            names.join(", ")
+        )
+    })
+}
+
+/// Which resources have free devices whose NUMA nodes are not known.
+fn unplaced(state: &DeviceState) -> Option<String> {
+    let names: Vec<&str> = state.unplaced.iter().map(String::as_str).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "the NUMA nodes of free devices of {} are unknown: kubelet records only those of devices in use, and the other IDs name no PCI device or GPU of this node. The answer leaves their preference out (--devices gives them)",
             names.join(", ")
         )
     })

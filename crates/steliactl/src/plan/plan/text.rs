@@ -101,7 +101,11 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     match &answer.rejection {
         None => lines.push(("Admitted", "yes".to_owned())),
         Some(rejected) => {
-            lines.push(("Admitted", format!("no: {}", reason(rejected))));
+            let admitted = match rejected.unknown {
+                true => "unknown".to_owned(),
+                false => format!("no: {}", reason(rejected)),
+            };
+            lines.push(("Admitted", admitted));
             lines.push(("Message", rejected.message.clone()));
             let whose = [&rejected.container, &rejected.resource];
             let whose: Vec<&str> = whose.into_iter().flatten().map(String::as_str).collect();
@@ -211,11 +215,15 @@ impl Merged {
             None => "any NUMA nodes".to_owned(),
             Some(nodes) => numa_noun(nodes),
         };
-        let who = match self.preferred {
-            true => "preferred by every resource",
-            false => "not preferred by every resource",
+        let who = match (self.preferred, self.unplaced.is_empty()) {
+            (true, true) => "preferred by every resource",
+            (true, false) => "preferred by every other resource",
+            (false, _) => "not preferred by every resource",
         };
-        format!("{nodes}, {who}")
+        match self.unplaced.as_slice() {
+            [] => format!("{nodes}, {who}"),
+            unplaced => format!("{nodes}, {who}; the preference of {} is unknown", unplaced.join(", ")),
+        }
     }
 
     /// Why a policy that admits only preferred hints rejects the pod.

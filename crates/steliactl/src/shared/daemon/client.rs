@@ -16,8 +16,8 @@ use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
 use super::node::{self, Description};
-use super::pod::{ListedInstance, Pod, Pods, pick, pick_for_change};
-use crate::shared::output::json_of;
+use super::pod::{ListedInstance, Pod, Pods, only_begins, pick, pick_for_change};
+use crate::shared::output::{json_of, note};
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
     InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");
@@ -222,12 +222,14 @@ impl Client {
         self.named(rows).await
     }
 
-    /// The instance that `vm` names.
+    /// The instance that `vm` names. If it is only the beginning of a UID, that is noted.
     ///
     /// # Errors
     /// No instance fits, or more than one does.
     pub(crate) async fn find(&self, vm: &str) -> Result<ListedInstance, Failure> {
-        pick(self.candidates(vm).await?, vm)
+        let found = pick(self.candidates(vm).await?, vm)?;
+        note_if_begins(&found.pod, vm);
+        Ok(found)
     }
 
     /// As [`Client::find`], for a command that changes something.
@@ -235,7 +237,9 @@ impl Client {
     /// # Errors
     /// As [`Client::find`]; and the beginning of the UID is too short.
     pub(crate) async fn find_for_change(&self, vm: &str) -> Result<ListedInstance, Failure> {
-        pick_for_change(self.candidates(vm).await?, vm)
+        let found = pick_for_change(self.candidates(vm).await?, vm)?;
+        note_if_begins(&found.pod, vm);
+        Ok(found)
     }
 
     /// The instances that `vm` may name.
@@ -385,6 +389,12 @@ impl Client {
 
     pub(crate) async fn reload(&self) -> Result<(), Failure> {
         self.answer_while_alive(self.manager.reload()).await
+    }
+}
+
+fn note_if_begins(pod: &Pod, asked: &str) {
+    if let Some(text) = only_begins(pod, asked) {
+        note(&text);
     }
 }
 

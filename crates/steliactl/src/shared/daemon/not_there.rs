@@ -3,6 +3,7 @@
 use stelia_text::near;
 
 use super::client::Failure;
+use super::pattern::is_glob;
 use super::pod::Pod;
 use crate::shared::output::cut;
 
@@ -13,7 +14,7 @@ const MAX_OFFERED: usize = 3;
 const MAX_REPEATED: usize = 80;
 
 /// The beginning of what was asked for: a message does not repeat thousands of characters.
-pub(super) fn excerpt(asked: &str) -> String {
+fn excerpt(asked: &str) -> String {
     cut(asked, MAX_REPEATED)
 }
 
@@ -22,7 +23,7 @@ pub(crate) fn no_instance(asked: &str) -> Failure {
     Failure::NoSuchInstance(format!("pod {} has no instance on this node", excerpt(asked)))
 }
 
-/// For a name that none of these pods has.
+/// For a name or a pattern that none of these pods fits.
 pub(super) fn no_instance_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> Failure {
     if asked.contains('=') {
         return Failure::NoSuchInstance(format!(
@@ -30,22 +31,29 @@ pub(super) fn no_instance_among<'a>(asked: &str, pods: impl IntoIterator<Item = 
             excerpt(asked)
         ));
     }
+    let what = if is_glob(asked) { "fits" } else { "is called" };
+    let meant = perhaps_meant(asked, pods);
+    Failure::NoSuchInstance(format!("no VM on this node {what} {}{meant}", excerpt(asked)))
+}
+
+/// "; did you mean a/web, a/web-2, …?" with names like the one that none of these pods has; empty where none is like it.
+pub(crate) fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> String {
     let pods = pods.into_iter().filter(|pod| pod.is_named());
     let mut names: Vec<(String, &str)> = pods.map(|pod| (pod.to_string(), pod.pod_name.as_str())).collect();
     names.sort();
+    names.dedup();
     let offered = like(asked, &names);
-    let mut text = format!("no VM on this node is called {}", excerpt(asked));
-    if !offered.is_empty() {
-        let more = if offered.len() > MAX_OFFERED { ", …" } else { "" };
-        let first: Vec<&str> = offered.into_iter().take(MAX_OFFERED).collect();
-        text += &format!("; did you mean {}{more}?", first.join(", "));
+    if offered.is_empty() {
+        return String::new();
     }
-    Failure::NoSuchInstance(text)
+    let more = if offered.len() > MAX_OFFERED { ", …" } else { "" };
+    let first: Vec<&str> = offered.into_iter().take(MAX_OFFERED).collect();
+    format!("; did you mean {}{more}?", first.join(", "))
 }
 
 /// The names that contain the word; if none does, the one that is most like it.
 fn like<'a>(asked: &str, names: &'a [(String, &'a str)]) -> Vec<&'a str> {
-    let word = asked.rsplit('/').next().unwrap_or_default();
+    let word = asked.rsplit('/').next().unwrap_or_default().trim_matches(['*', '?']);
     if word.is_empty() {
         return Vec::new();
     }
@@ -82,6 +90,10 @@ mod tests {
         assert!(said("databse").ends_with("; did you mean team-a/database?"));
         // In another namespace.
         assert!(said("team-b/database").ends_with("; did you mean team-a/database?"));
+        assert_eq!(
+            said("databse*"),
+            "no VM on this node fits databse*; did you mean team-a/database?"
+        );
         assert_eq!(said("cache"), "no VM on this node is called cache");
         assert_eq!(said(""), "no VM on this node is called ");
         assert!(said("app=web").contains("labels of pods are not known"));

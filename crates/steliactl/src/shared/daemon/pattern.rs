@@ -9,7 +9,7 @@ pub(crate) fn is_glob(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-/// A name, the beginning of one, a UID, or a pattern with `*`, `?` or `[a-z]`.
+/// A name, a UID or its beginning, or a pattern with `*`, `?` or `[a-z]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmPattern {
     text: String,
@@ -22,7 +22,7 @@ impl VmPattern {
         &self.text
     }
 
-    /// The name, or the beginning of one; `None` for a pattern.
+    /// The name or UID; `None` for a pattern.
     pub(super) fn word(&self) -> Option<&str> {
         self.glob.is_none().then_some(self.text.as_str())
     }

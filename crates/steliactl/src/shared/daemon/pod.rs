@@ -14,7 +14,6 @@ use stelia_model::Instance;
 use super::client::Failure;
 use super::node::Description;
 use super::not_there::no_instance_among;
-use super::pattern::VmPattern;
 use crate::shared::output::{text_of, texts_of};
 
 /// The beginning of the names of KubeVirt's pods (`generateName` in virt-controller's `services/template.go`), and the length of what the
@@ -178,19 +177,25 @@ pub(crate) fn pick(instances: Vec<ListedInstance>, asked: &str) -> Result<Listed
     }
     let pods: Vec<Pod> = instances.iter().map(|one| one.pod.clone()).collect();
     let mut fitting = fitting(instances, |one| &one.pod, asked);
-    fitting.sort_by(|a, b| a.pod.pod_uid.cmp(&b.pod.pod_uid));
     if fitting.len() > 1 {
-        let first = fitting.iter().take(MAX_CANDIDATES).map(|one| one.pod.in_full());
-        let more = match fitting.len().saturating_sub(MAX_CANDIDATES) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        return Err(Failure::Usage(format!(
-            "more than one instance fits {asked}: {}{more}",
-            first.collect::<Vec<_>>().join(", ")
-        )));
+        return Err(ambiguous(asked, fitting.iter().map(|one| &one.pod)));
     }
     fitting.pop().ok_or_else(|| no_instance_among(asked, &pods))
+}
+
+/// The error for a word that several pods have.
+pub(super) fn ambiguous<'a>(asked: &str, pods: impl Iterator<Item = &'a Pod>) -> Failure {
+    let mut pods: Vec<&Pod> = pods.collect();
+    pods.sort_by_key(|pod| &pod.pod_uid);
+    let first = pods.iter().take(MAX_CANDIDATES).map(|pod| pod.in_full());
+    let more = match pods.len().saturating_sub(MAX_CANDIDATES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Failure::Usage(format!(
+        "more than one instance fits {asked}: {}{more}",
+        first.collect::<Vec<_>>().join(", ")
+    ))
 }
 
 /// The characters of a UID's beginning that a command which changes something requires: the first group of a UID. A shorter word may be
@@ -203,14 +208,12 @@ const MIN_UID_LENGTH_FOR_CHANGE: usize = 8;
 /// As [`pick`]; and the beginning of the UID is too short.
 pub(crate) fn pick_for_change(instances: Vec<ListedInstance>, asked: &str) -> Result<ListedInstance, Failure> {
     let found = pick(instances, asked)?;
-    let is_exact = NAMES.iter().any(|names| names(&found.pod, asked));
-    if is_exact || asked.len() >= MIN_UID_LENGTH_FOR_CHANGE {
-        return Ok(found);
+    match only_begins(&found.pod, asked) {
+        Some(text) if asked.len() < MIN_UID_LENGTH_FOR_CHANGE => Err(Failure::Usage(format!(
+            "{text}: a command that changes something needs at least {MIN_UID_LENGTH_FOR_CHANGE} characters of it"
+        ))),
+        _ => Ok(found),
     }
-    Err(Failure::Usage(format!(
-        "{asked} is the beginning of the UID of {}: a command that changes something needs at least {MIN_UID_LENGTH_FOR_CHANGE} characters of it",
-        found.pod.in_full()
-    )))
 }
 
 /// What names a pod exactly; if an earlier kind of match has results, later kinds are not tried.
@@ -221,6 +224,12 @@ const NAMES: [fn(&Pod, &str) -> bool; 4] = [
     |pod, asked| pod.is_of_kubevirt_vm(asked),
 ];
 
+/// What is told where a word is no name of the pod but the beginning of its UID; `None` where it is a name.
+pub(crate) fn only_begins(pod: &Pod, asked: &str) -> Option<String> {
+    let is_name = NAMES.iter().any(|names| names(pod, asked));
+    (!is_name).then(|| format!("{asked} is the beginning of the UID of {}", pod.in_full()))
+}
+
 /// Those whose pod `asked` names: by its UID, by namespace and name, by the name alone, by the name of its KubeVirt VM, or by the
 /// beginning of the UID.
 pub(crate) fn fitting<T>(all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> Vec<T> {
@@ -230,25 +239,6 @@ pub(crate) fn fitting<T>(all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> 
         Some(matcher) => all.into_iter().filter(|one| matcher(pod(one), asked)).collect(),
         None => Vec::new(),
     }
-}
-
-/// Those that a pattern selects: as in [`fitting`], by the beginning of a name too; or all that fit a pattern with `*`, `?` or `[`.
-pub(super) fn chosen<'a>(all: &[&'a Pod], pattern: &VmPattern) -> Vec<&'a Pod> {
-    let Some(word) = pattern.word() else {
-        return all.iter().copied().filter(|pod| pattern.selects(pod)).collect();
-    };
-    let of = |matcher: fn(&Pod, &str) -> bool| -> Vec<&'a Pod> {
-        all.iter().copied().filter(|pod| matcher(pod, word)).collect()
-    };
-    let beginning: fn(&Pod, &str) -> bool = |pod, asked| {
-        let begins = |name: &str| name.starts_with(asked);
-        let vm = pod.pod_name.strip_prefix(KUBEVIRT_PREFIX);
-        !asked.is_empty()
-            && (begins(&pod.pod_uid)
-                || pod.is_named() && (begins(&pod.pod_name) || begins(&pod.to_string()) || vm.is_some_and(begins)))
-    };
-    let mut found = NAMES.into_iter().chain([beginning]).map(of);
-    found.find(|found| !found.is_empty()).unwrap_or_default()
 }
 
 /// The entries `POD: text` of a member of `Reconcile`'s answer, split.

@@ -10,10 +10,10 @@ use stelia_api::State;
 use super::candidates::vms;
 use super::client::Failure;
 use super::node::Description;
-use super::not_there::{excerpt, no_instance_among};
+use super::not_there::no_instance_among;
 use super::pattern::VmPattern;
-use super::pod::{ListedInstance, Pod, Pods, chosen};
-use crate::shared::output::texts_of;
+use super::pod::{ListedInstance, Pod, Pods, ambiguous, fitting, only_begins};
+use crate::shared::output::{note, texts_of};
 
 /// Selects the VMs with reasons of degradation, whatever their state.
 const DEGRADED: &str = "degraded";
@@ -26,8 +26,8 @@ fn states() -> PossibleValuesParser {
 /// Without anything all VMs are selected.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct Selection {
-    /// Only these VMs: the namespace/name or name of the pod, the name of a KubeVirt VM, a UID, the beginning of any of
-    /// these, or a pattern with *, ? or [a-z]. Default: all
+    /// Only these VMs: the namespace/name or name of the pod, the name of a KubeVirt VM, a UID or its beginning, or a pattern with *, ?
+    /// or [a-z]. Default: all
     #[arg(value_name = "PATTERN", add = ArgValueCandidates::new(vms))]
     patterns: Vec<VmPattern>,
     /// Only VMs in this namespace
@@ -70,37 +70,52 @@ impl Selection {
         (!pods.any(|pod| pod.pod_namespace == namespace)).then_some(namespace)
     }
 
-    /// The UIDs that the patterns and the namespace select among these pods, and the first pattern that selects none.
-    fn uids<'a, 'b>(&'b self, pods: impl Iterator<Item = &'a Pod>) -> (BTreeSet<String>, Option<&'b VmPattern>) {
-        let in_namespace = |pod: &&Pod| self.namespace.as_ref().is_none_or(|one| *one == pod.pod_namespace);
-        let pods: Vec<&Pod> = pods.filter(in_namespace).collect();
-        if self.patterns.is_empty() {
-            return (pods.into_iter().map(|pod| pod.pod_uid.clone()).collect(), None);
-        }
-        let (mut uids, mut without) = (BTreeSet::new(), None);
+    /// What the patterns and the namespace select among these pods.
+    fn chosen<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Chosen {
+        let all: Vec<&Pod> = pods.collect();
+        let in_namespace = |pod: &&&Pod| self.namespace.as_ref().is_none_or(|one| *one == pod.pod_namespace);
+        let pods: Vec<&Pod> = all.iter().filter(in_namespace).copied().collect();
+        let mut chosen = Chosen::default();
+        let mut selected = if self.patterns.is_empty() {
+            pods.clone()
+        } else {
+            Vec::new()
+        };
         for pattern in &self.patterns {
-            let fitting = chosen(&pods, pattern);
-            if fitting.is_empty() {
-                without = without.or(Some(pattern));
+            let Some(word) = pattern.word() else {
+                let fitting: Vec<&Pod> = pods.iter().filter(|pod| pattern.selects(pod)).copied().collect();
+                chosen.expect(!fitting.is_empty(), || {
+                    no_instance_among(pattern.as_str(), all.iter().copied())
+                });
+                selected.extend(fitting);
+                continue;
+            };
+            let fitting = fitting(pods.clone(), |pod| pod, word);
+            chosen.expect(!fitting.is_empty(), || no_instance_among(word, all.iter().copied()));
+            // A name in several namespaces selects all of these.
+            match fitting.first().and_then(|pod| only_begins(pod, word)) {
+                Some(_) if fitting.len() > 1 => chosen.expect(false, || ambiguous(word, fitting.iter().copied())),
+                note => {
+                    chosen.notes.extend(note);
+                    selected.extend(fitting);
+                }
             }
-            uids.extend(fitting.into_iter().map(|pod| pod.pod_uid.clone()));
         }
-        (uids, without)
+        chosen.uids = selected.into_iter().map(|pod| pod.pod_uid.clone()).collect();
+        chosen
     }
 
     /// Whether a pod is selected, by its name alone; `known` are all pods, of which an exact name selects one.
     pub(crate) fn has<'a>(&'a self, pod: &'a Pod, known: impl Iterator<Item = &'a Pod>) -> bool {
-        let (uids, _) = self.uids(known.chain([pod]));
-        uids.contains(&pod.pod_uid)
+        self.chosen(known.chain([pod])).uids.contains(&pod.pod_uid)
     }
 
     /// Keeps the selected instances.
     ///
     /// # Errors
-    /// A pattern fits none.
+    /// A pattern fits none, or is the beginning of several UIDs.
     pub(crate) fn of_listed(&self, mut all: Vec<ListedInstance>) -> Result<Vec<ListedInstance>, Failure> {
-        let (uids, without) = self.uids(all.iter().map(|one| &one.pod));
-        fits_one(without, all.iter().map(|one| &one.pod))?;
+        let uids = self.chosen(all.iter().map(|one| &one.pod)).told()?;
         let degraded = |one: &ListedInstance| {
             let properties = one.properties.iter();
             properties
@@ -120,30 +135,34 @@ impl Selection {
     /// Keeps the selected instances of a description; the rest of it stays.
     ///
     /// # Errors
-    /// A pattern fits none.
+    /// A pattern fits none, or is the beginning of several UIDs.
     pub(crate) fn restrict(&self, description: &mut Description) -> Result<(), Failure> {
-        let pods = Pods::of(description);
-        fits_one(self.retain(description), pods.iter())
+        if self.is_all() {
+            return Ok(());
+        }
+        let uids = self.chosen(Pods::of(description).iter()).told()?;
+        self.keep(description, &uids);
+        Ok(())
     }
 
-    /// The same where a VM may have ended meanwhile; returns the first pattern that fits none.
-    pub(crate) fn retain(&self, description: &mut Description) -> Option<&VmPattern> {
-        if self.is_all() {
-            return None;
-        }
+    /// The same where a VM may have ended meanwhile.
+    pub(crate) fn retain(&self, description: &mut Description) {
+        let uids = self.chosen(Pods::of(description).iter()).uids;
+        self.keep(description, &uids);
+    }
+
+    /// Keeps those of these that have a selected state.
+    fn keep(&self, description: &mut Description, uids: &BTreeSet<String>) {
         let instances = &mut description.node.instances;
-        let pods: Vec<Pod> = instances.iter().map(|(uid, one)| Pod::of(uid, one)).collect();
-        let (uids, without) = self.uids(pods.iter());
         instances.retain(|uid, one| {
             uids.contains(uid.as_str()) && self.has_state(one.state.name(), !one.degraded.is_empty())
         });
-        without
     }
 
     /// The UIDs of the selected instances; `None`: of all.
     ///
     /// # Errors
-    /// A pattern fits none.
+    /// A pattern fits none, or is the beginning of several UIDs.
     pub(crate) fn among(&self, description: &Description) -> Result<Option<BTreeSet<String>>, Failure> {
         if self.is_all() {
             return Ok(None);
@@ -155,13 +174,30 @@ impl Selection {
     }
 }
 
-fn fits_one<'a>(without: Option<&VmPattern>, pods: impl Iterator<Item = &'a Pod>) -> Result<(), Failure> {
-    match without {
-        Some(pattern) => Err(match pattern.word() {
-            Some(name) => no_instance_among(name, pods),
-            None => Failure::NoSuchInstance(format!("no VM on this node fits {}", excerpt(pattern.as_str()))),
-        }),
-        None => Ok(()),
+/// The selected VMs.
+#[derive(Debug, Default)]
+struct Chosen {
+    uids: BTreeSet<String>,
+    /// Which words are only the beginning of a UID.
+    notes: Vec<String>,
+    /// Why the first wrong pattern does not select as it should.
+    failure: Option<Failure>,
+}
+
+impl Chosen {
+    fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> Failure) {
+        if !holds && self.failure.is_none() {
+            self.failure = Some(otherwise());
+        }
+    }
+
+    /// The UIDs; notes are printed.
+    fn told(self) -> Result<BTreeSet<String>, Failure> {
+        if let Some(failure) = self.failure {
+            return Err(failure);
+        }
+        self.notes.iter().for_each(|text| note(text));
+        Ok(self.uids)
     }
 }
 
@@ -196,16 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_is_selected_by_name_beginning_pattern_or_uid() {
+    fn a_vm_is_selected_by_name_pattern_or_uid_and_by_no_beginning_of_a_name() {
         for (pattern, expected) in [
             // KubeVirt's name of the VM: not the other one, whose name only begins so.
             ("web", &PODS[..1]),
             ("web-2", &PODS[1..2]),
             ("team-a/web", &PODS[..1]),
             ("virt-launcher-web-x7k2p", &PODS[..1]),
-            ("virt-launcher", &PODS[..2]),
-            ("we", &PODS[..2]),
-            ("team-a/", &PODS[..2]),
+            ("virt-launcher*", &PODS[..2]),
+            ("team-a/*", &PODS[..2]),
             ("*-x7k2p", &PODS[..1]),
             // KubeVirt's names of both.
             ("we?*", &PODS[..2]),
@@ -216,6 +251,38 @@ mod tests {
             assert_eq!(uids(&selection(&[pattern])), expected, "{pattern}");
         }
         assert_eq!(uids(&selection(&["web", "bbbb"])), &PODS[..2]);
+        let refused = |pattern: &str| selection(&[pattern]).among(&named()).unwrap_err();
+        for beginning in [
+            "virt-launcher",
+            "virt-launcher-web-x7k2",
+            "we",
+            "team-a",
+            "team-a/",
+            "team-a/we",
+        ] {
+            assert_eq!(refused(beginning).exit_code(), 3, "{beginning}");
+        }
+        assert!(
+            refused("we")
+                .to_string()
+                .contains("did you mean team-a/virt-launcher-web-2-abcde, ")
+        );
+    }
+
+    #[test]
+    fn the_beginning_of_a_uid_is_told_and_that_of_several_is_refused() {
+        let two = [PODS[0].to_owned(), PODS[0].replace('-', "0")].map(|uid| Pod::unnamed(&uid));
+        let chosen = |word: &str, pods: &[Pod]| selection(&[word]).chosen(pods.iter());
+        let one = chosen("aaaaaaaa", &two[..1]);
+        let note = format!("aaaaaaaa is the beginning of the UID of {}", PODS[0]);
+        assert_eq!((one.notes, one.uids.len(), one.failure), (vec![note], 1, None));
+        let whole = chosen(PODS[0], &two);
+        assert_eq!((whole.notes.len(), whole.uids.len()), (0, 1));
+        let several = chosen("aaaaaaaa", &two).told().unwrap_err();
+        assert!(
+            several.exit_code() == 2 && several.to_string().contains(PODS[0]),
+            "{several}"
+        );
     }
 
     #[test]
@@ -249,7 +316,7 @@ mod tests {
         // While top runs a VM may end.
         let mut node = named();
         let ended = selection(&["db"]);
-        assert_eq!(ended.retain(&mut node).map(VmPattern::as_str), Some("db"));
+        ended.retain(&mut node);
         assert!(node.node.instances.is_empty());
     }
 

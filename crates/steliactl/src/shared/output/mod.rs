@@ -117,10 +117,7 @@ pub(crate) fn members(object: &Map<String, Value>, order: &[&str], style: TextSt
             Meaning::Plain
         };
         let value = or_dash(value);
-        let lines = match room {
-            Some(room) if value.split(' ').all(|word| columns(word) <= room) => wrap(&value, room),
-            _ => vec![value],
-        };
+        let lines = room.map_or_else(|| vec![value.clone()], |room| wrap_words(&value, room));
         let mut name = name.as_str();
         for line in lines {
             text += &format!("{name:names$}  {}\n", meaning.paint(&line, style));
@@ -128,6 +125,14 @@ pub(crate) fn members(object: &Map<String, Value>, order: &[&str], style: TextSt
         }
     }
     text
+}
+
+/// The text on lines of this width; on one line where a word, such as a path, would be broken.
+pub(crate) fn wrap_words(text: &str, width: usize) -> Vec<String> {
+    match text.split(' ').all(|word| columns(word) <= width) {
+        true => wrap(text, width),
+        false => vec![text.to_owned()],
+    }
 }
 
 pub(crate) fn json(value: &Variant<'_>) -> Value {

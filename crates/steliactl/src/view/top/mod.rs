@@ -57,7 +57,7 @@ impl<'a> Source<'a> {
     async fn sample(&self, began: Instant) -> Result<Sample, Failure> {
         let mut described = self.client.describe_running().await?;
         // A VM that was selected may have ended.
-        let _ = self.selection.retain(&mut described);
+        self.selection.retain(&mut described);
         Ok(Sample::read(&described, self.roots, began.elapsed()))
     }
 }

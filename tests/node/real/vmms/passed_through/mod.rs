@@ -80,7 +80,7 @@ fn assert_works_and_is_told(pod: &Pod, vmm: u32, given: &[Given], pinned: &str) 
     assert!(held(vmm, pinned) >= MEMORY_MIB << 20, "{pinned}: {memory:?}");
     assert_certified(pod, given);
     assert_steered(pod, given);
-    let verify = output(&["steliactl", "verify", &pod.uid]);
+    let verify = output(&["steliactl", "verify", "--now", &pod.uid]);
     assert!(verify.status.success(), "{}", String::from_utf8_lossy(&verify.stdout));
 }
 

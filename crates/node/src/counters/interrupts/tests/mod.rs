@@ -158,11 +158,13 @@ fn small_boards_and_guests_of_arm64() {
 #[test]
 fn which_interrupts_each_cpu_has_of_its_own() {
     for (line, is_private) in [
-        ("GICv3  31 Level     arm-pmu", true),
+        ("GICv3  31 Level     uart", true),
         ("GICv3  32 Level     uart", false),
         // The extended ranges of private and of shared ones.
         ("GICv3 1055 Level     uart", false),
-        ("GICv3 1056 Level     arm-pmu", true),
+        ("GICv3 1056 Level     uart", true),
+        ("GICv3 1119 Level     uart", true),
+        ("GICv3 1120 Level     uart", false),
         ("GICv3 4096 Level     uart", false),
         // Private to some CPUs.
         ("GICv3-23   1 Level     arm-pmu", true),
@@ -185,6 +187,57 @@ fn which_interrupts_each_cpu_has_of_its_own() {
         assert_eq!(
             (source.is_private(), source.is_device(40)),
             (is_private, !is_private),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_controllers_name_may_have_blanks_and_ends_before_the_number_with_a_trigger() {
+    for (line, chip, hwirq, name) in [
+        (
+            "Hyper-V PCIe MSI 1342177280-edge      vfio-msix[0](0001:00:02.0)",
+            "Hyper-V PCIe MSI",
+            "1342177280",
+            "vfio-msix[0](0001:00:02.0)",
+        ),
+        (
+            "BRCM STB PCIe MSI 524288 Edge      xhci_hcd",
+            "BRCM STB PCIe MSI",
+            "524288",
+            "xhci_hcd",
+        ),
+        ("Xilinx PCIe MSI   3 Level", "Xilinx PCIe MSI", "3", ""),
+        ("A B  9-fasteoi   acpi, 5-edge", "A B", "9", "acpi, 5-edge"),
+        (
+            "PCI-MSIX-0000:00:03.0   0-edge      virtio0 4 queue",
+            "PCI-MSIX-0000:00:03.0",
+            "0",
+            "virtio0 4 queue",
+        ),
+        (
+            "davinci_gpio  5 Edge -davinci_gpio  card detect",
+            "davinci_gpio",
+            "5",
+            "card detect",
+        ),
+        // Without a trigger a name is one word.
+        (
+            "amd_gpio    2  ASUF1204:00 3-0015",
+            "amd_gpio",
+            "2",
+            "ASUF1204:00 3-0015",
+        ),
+        ("xen-percpu    -virq      timer0", "xen-percpu", "", "timer0"),
+        ("XT-PIC   cascade", "XT-PIC", "", "cascade"),
+        ("GIC  29", "GIC", "29", ""),
+        ("-", "-", "", ""),
+        ("", "", "", ""),
+    ] {
+        let source = Source::parse(line);
+        assert_eq!(
+            (source.chip, source.hwirq, source.name().as_str()),
+            (chip, hwirq, name),
             "{line}"
         );
     }

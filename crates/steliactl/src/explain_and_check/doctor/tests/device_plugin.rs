@@ -79,7 +79,10 @@ fn a_plugin_that_does_not_run_or_is_not_registered_is_a_warning_with_a_cure() {
     );
     facts.files.devices = Ok(None);
     assert_eq!(said(&facts).0, Verdict::Warning, "kubelet wrote no record yet");
-    facts.files.devices = Err("wrong checksum".to_owned());
+    facts.files.devices = Err(UnusableState {
+        text: "wrong checksum".to_owned(),
+        is_damaged: true,
+    });
     warns(&facts, "wrong checksum");
     facts.device_plugin.runs = false;
     let (verdict, found) = said(&facts);

@@ -25,6 +25,7 @@ use stelia_node_report::numa::{NumaNode, Pages};
 use super::scheduler_settings::Scheduling;
 use super::*;
 use crate::shared::daemon::Failure;
+use crate::shared::files::UnusableState;
 use crate::shared::output::{Form, OutputOptions, TextStyle};
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
@@ -88,6 +89,7 @@ fn fit() -> Facts {
             stopped: None,
             cpus: Ok(Some(state.clone())),
             memory: Ok(None),
+            pods: Vec::new(),
             devices: Ok(None),
             numa: Ok([(0, NumaNode::default()), (1, NumaNode::default())].into()),
             caches: [].into(),
@@ -205,7 +207,10 @@ type Change = fn(&mut Facts);
 #[case::nothing_reserved("kubelet-policy", Verdict::Warning, |f: &mut Facts| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err("none".into()) })]
 #[case::isolcpus_in_our_pool("isolcpus", Verdict::Failed, |f: &mut Facts| { ours(f); f.kubelet = Err("none".into()); f.isolcpus = "2".parse().unwrap() })]
 #[case::policy_none("kubelet-policy", Verdict::Failed, |f: &mut Facts| { f.kubelet = Ok(KubeletConfig::default()); f.files.cpus = Ok(None) })]
-#[case::corrupt_state("kubelet-state", Verdict::Failed, |f: &mut Facts| { f.state = Err("checksum".into()); f.files.cpus = Err("checksum".into()) })]
+#[case::siblings_on_two_numa_nodes("cpus", Verdict::Warning, |f: &mut Facts| {
+    f.topology.as_mut().unwrap().cpus.get_mut(&5).unwrap().node = 1;
+})]
+#[case::a_state_file_of_another_schema("kubelet-state", Verdict::Failed, |f: &mut Facts| { f.state = Err("schema".into()); f.files.cpus = Err(UnusableState { text: "schema".into(), is_damaged: false }) })]
 #[case::siblings_apart("cpus", Verdict::Warning, |f: &mut Facts| f.kubelet.as_mut().unwrap().cpu_manager_policy_options.clear())]
 #[case::a_split_core("whole-cores", Verdict::Warning, |f: &mut Facts| {
     let state = f.state.as_mut().unwrap();

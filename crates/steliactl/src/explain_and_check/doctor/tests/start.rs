@@ -18,6 +18,39 @@ const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState
     pod_entries: [].into(),
 };
 
+fn unusable(text: &str, is_damaged: bool) -> UnusableState {
+    UnusableState {
+        text: text.to_owned(),
+        is_damaged,
+    }
+}
+
+/// kubelet does not read the files of pods with the gate off, and goes on without its record of devices.
+#[test]
+fn a_kubelet_that_starts_in_spite_of_a_damaged_file_is_told_to() {
+    let start = |change: Change| {
+        let mut facts = fit();
+        change(&mut facts);
+        let check = named(&facts, "kubelet-start");
+        (check.verdict, check.found)
+    };
+    let (verdict, found) = start(|f| f.files.devices = Err(unusable("kubelet_internal_checkpoint: cut", true)));
+    assert_eq!(verdict, Verdict::Warning);
+    assert!(found.contains("has forgotten which devices are in use"), "{found}");
+    // What the gate needs is told, and nothing of the file.
+    let (_, found) = start(|f| {
+        let gate = "InPlacePodVerticalScaling".to_owned();
+        told(f).feature_gates.insert(gate, false);
+        f.files.pods = vec![("allocated_pods_state", unusable("allocated_pods_state: cut", true))];
+    });
+    assert!(
+        found.contains("InPlacePodVerticalScaling") && !found.contains("allocated_pods_state"),
+        "{found}"
+    );
+    let (verdict, _) = start(|f| f.files.memory = Err(unusable("of a newer schema", false)));
+    assert_eq!(verdict, Verdict::Unknown);
+}
+
 #[rstest]
 #[case::another_cpu_policy(
     Verdict::Failed,
@@ -35,7 +68,19 @@ const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState
     Verdict::Failed,
     "checksum",
     "remove /var/lib/kubelet/memory_manager_state",
-    |f: &mut Facts| f.files.memory = Err("memory_manager_state: checksum".into())
+    |f: &mut Facts| f.files.memory = Err(unusable("memory_manager_state: checksum", true))
+)]
+#[case::a_cut_cpu_file(
+    Verdict::Failed,
+    "cpu_manager_state: the file is empty",
+    "remove /var/lib/kubelet/cpu_manager_state",
+    |f: &mut Facts| f.files.cpus = Err(unusable("cpu_manager_state: the file is empty", true))
+)]
+#[case::a_cut_file_of_pods(
+    Verdict::Failed,
+    "allocated_pods_state: cut",
+    "remove /var/lib/kubelet/allocated_pods_state",
+    |f: &mut Facts| f.files.pods = vec![("allocated_pods_state", unusable("allocated_pods_state: cut", true))]
 )]
 #[case::other_huge_pages(
     Verdict::Failed,

@@ -316,7 +316,8 @@ fn what_registration_would_refuse_is_not_adopted() {
     node.rules("[[adopt]]\nuse = \"kubevirt\"\nisolation = \"vcpus\"\npartition = \"member\"\ntree = \"slice\"\n");
     assert_eq!(reasons(&node.preview())[0], ("virt-launcher-web-x7k2p", Some("Failed")));
     node.rules("[[adopt]]\nuse = \"kubevirt\"\nisolation = \"vcpus\"\npartition = \"member\"\n");
-    fs::remove_file(node.root.path().join(&housekeeping)).unwrap();
+    let housekeeping = node.root.path().join(&housekeeping);
+    fs::remove_dir_all(housekeeping.parent().unwrap()).unwrap();
     // Its cpuset is not what kubelet's file says.
     node.write(&format!("sys/fs/cgroup/{}/cpuset.cpus", scope(WEB)), "2-5\n");
     assert_eq!(reasons(&node.preview())[0].1, Some("CpusetMismatch"));
@@ -330,6 +331,37 @@ fn what_registration_would_refuse_is_not_adopted() {
     assert_eq!(reasons(&node.preview())[0].1, Some("NotGuaranteed"));
     node.kubelet.write_bytes(b"{}").unwrap();
     assert_eq!(reasons(&node.preview())[0].1, Some("KubeletStateUnusable"));
+}
+
+#[test]
+fn a_container_that_another_program_made_a_partition_is_not_adopted() {
+    for rules in [
+        "[[adopt]]\nuse = \"kubevirt\"\n",
+        "[[adopt]]\nuse = \"kubevirt\"\nisolation = \"vcpus\"\n",
+        "[[adopt]]\nname = \"all\"\nkind = \"container\"\n",
+    ] {
+        for (kind, is_adopted) in [
+            ("member", true),
+            ("isolated", false),
+            ("isolated invalid (Cpu list empty)", false),
+        ] {
+            let mut node = Node::new();
+            node.rules(rules);
+            node.launcher(WEB, "a/virt-launcher-web-x7k2p", 100, "2-3", ["2", "3"], "");
+            node.write(
+                &format!("sys/fs/cgroup/{}/cpuset.cpus.partition", scope(WEB)),
+                &format!("{kind}\n"),
+            );
+            let preview = node.preview();
+            let [one] = preview.vms.as_slice() else {
+                panic!("{rules}")
+            };
+            assert_eq!(one.would_be_adopted, is_adopted, "{rules} {kind}: {}", one.why);
+            let says = one.why.contains(&format!("cpuset.cpus.partition is {kind})"))
+                && one.why.contains("cpu-load-balancing.crio.io");
+            assert_eq!(says, !is_adopted, "{rules} {kind}: {}", one.why);
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@ mod gpu;
 mod kubelet;
 mod machines;
 mod pods;
+mod records;
 
 use std::fs;
 use std::path::Path;

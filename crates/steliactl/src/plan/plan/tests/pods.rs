@@ -211,13 +211,14 @@ fn devices_are_those_of_kubelets_own_record() {
     assert!(
         assumed
             .iter()
-            .any(|note| note.as_str().unwrap().contains("the NUMA nodes of unassigned devices"))
+            .any(|note| note.as_str().unwrap().contains("the NUMA nodes of free devices"))
     );
     write(
         node.path(),
         "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
         "{}",
     );
-    let (_, reason) = refused(node.path(), &["-c", "cpus=2,memory=1Gi"]);
-    assert!(reason.contains("kubelet_internal_checkpoint: "), "{reason}");
+    let answer = answered(node.path(), &["-c", "cpus=2,memory=1Gi"]);
+    let fault = answer["faults"][0].as_str().unwrap();
+    assert!(fault.contains("kubelet_internal_checkpoint: "), "{fault}");
 }

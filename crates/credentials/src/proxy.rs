@@ -1,0 +1,330 @@
+//! Through which proxy a server is reached, as client-go decides it (`golang.org/x/net/http/httpproxy`): by HTTPS_PROXY or HTTP_PROXY, which
+//! the server's scheme chooses, and NO_PROXY. Each also exists in small letters. ALL_PROXY is not looked at, because kubectl does not either.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use http::Uri;
+use http::header::HeaderValue;
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+
+/// The port of a SOCKS proxy that names none.
+const SOCKS_PORT: u16 = 1080;
+
+/// A proxy.
+#[derive(Debug, Clone)]
+pub(crate) struct Proxy {
+    pub scheme: Scheme,
+    /// Without user and password.
+    pub uri: Uri,
+    /// How the server is reached.
+    intercept: Intercept,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scheme {
+    Http,
+    Https,
+    Socks5,
+}
+
+/// Why a proxy cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProxyError {
+    #[error("{0} is not the URL of a proxy: expected http, https or socks5, a host and a port")]
+    Url(String),
+    /// In a CGI program a client of the server sets HTTP_PROXY (CVE-2016-5385).
+    #[error("HTTP_PROXY is not used where REQUEST_METHOD is set")]
+    Cgi,
+}
+
+impl Proxy {
+    /// `from`: where it is named. A URL without a scheme is one of http.
+    pub(crate) fn parse(from: &str, url: &str) -> Result<Self, ProxyError> {
+        // The text may have a password.
+        let wrong = || ProxyError::Url(from.to_owned());
+        let (name, rest) = url.trim().split_once("://").unwrap_or(("http", url.trim()));
+        let name = name.to_ascii_lowercase();
+        let scheme = match name.as_str() {
+            "http" => Scheme::Http,
+            "https" => Scheme::Https,
+            "socks5" | "socks5h" => Scheme::Socks5,
+            _ => return Err(wrong()),
+        };
+        let matcher = Matcher::builder().all(format!("{name}://{rest}")).build();
+        let any = Uri::from_static("https://server");
+        let intercept = matcher.intercept(&any).ok_or_else(wrong)?;
+        let uri = intercept.uri().clone();
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(wrong)?;
+        let uri = match (scheme, uri.port()) {
+            (Scheme::Socks5, None) => format!("socks5://{host}:{SOCKS_PORT}").parse().map_err(|_| wrong())?,
+            _ => uri,
+        };
+        Ok(Self { scheme, uri, intercept })
+    }
+
+    /// The header with its user and password.
+    pub(crate) fn basic_auth(&self) -> Option<&HeaderValue> {
+        self.intercept.basic_auth()
+    }
+
+    /// The user and the password for SOCKS.
+    pub(crate) fn user(&self) -> Option<(&str, &str)> {
+        self.intercept.raw_auth()
+    }
+}
+
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.uri.to_string().trim_end_matches('/'))
+    }
+}
+
+/// What the environment says of proxies.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Environment {
+    http: String,
+    https: String,
+    no_proxy: String,
+    is_cgi: bool,
+}
+
+impl Environment {
+    /// That of this process.
+    pub(crate) fn read() -> Self {
+        Self::of(|name| std::env::var(name).ok())
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let any = |name: &str| {
+            let values = [name.to_owned(), name.to_ascii_lowercase()].into_iter();
+            values
+                .filter_map(|name| variable(&name))
+                .find(|value| !value.is_empty())
+        };
+        Self {
+            http: any("HTTP_PROXY").unwrap_or_default(),
+            https: any("HTTPS_PROXY").unwrap_or_default(),
+            no_proxy: any("NO_PROXY").unwrap_or_default(),
+            is_cgi: variable("REQUEST_METHOD").is_some_and(|method| !method.is_empty()),
+        }
+    }
+
+    /// The proxy for a server; `None`: it is reached directly.
+    ///
+    /// # Errors
+    /// The proxy that would be used cannot be.
+    pub(crate) fn proxy_for(&self, server: &Uri) -> Result<Option<Proxy>, ProxyError> {
+        let (from, url, port) = match server.scheme_str() {
+            Some("https") => ("HTTPS_PROXY", &self.https, 443),
+            Some("http") => ("HTTP_PROXY", &self.http, 80),
+            _ => return Ok(None),
+        };
+        let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+        if url.is_empty() || is_excepted(&self.no_proxy, host, server.port_u16().unwrap_or(port)) {
+            return Ok(None);
+        }
+        if self.is_cgi && from == "HTTP_PROXY" {
+            return Err(ProxyError::Cgi);
+        }
+        Proxy::parse(from, url).map(Some)
+    }
+}
+
+/// Whether a server is reached without a proxy: this host always is.
+fn is_excepted(no_proxy: &str, host: &str, port: u16) -> bool {
+    let host = host.to_ascii_lowercase();
+    let ip = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+    if host == "localhost" || ip.is_some_and(|ip| ip.is_loopback()) {
+        return true;
+    }
+    let entries = no_proxy.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+    entries
+        .map(str::to_ascii_lowercase)
+        .any(|entry| fits(&entry, &host, ip, port))
+}
+
+/// Whether an entry of NO_PROXY names the server: `*`, an address or a network, or a name, which is that of a domain too. All but a network may
+/// have a port.
+fn fits(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
+    if entry == "*" {
+        return true;
+    }
+    if let Some((network, bits)) = entry.split_once('/')
+        && let (Ok(network), Ok(bits)) = (network.parse::<IpAddr>(), bits.parse::<u32>())
+    {
+        return ip.is_some_and(|ip| is_in(network, bits, ip));
+    }
+    let (name, only) = with_port(entry);
+    if only.is_some_and(|only| only != port.to_string()) {
+        return false;
+    }
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return ip == Some(address.to_canonical());
+    }
+    let domain = name
+        .strip_prefix('*')
+        .filter(|rest| rest.starts_with('.'))
+        .unwrap_or(name);
+    match domain.strip_prefix('.') {
+        // `.corp` does not select `corp` itself.
+        Some(_) => host.ends_with(domain),
+        None => !domain.is_empty() && (host == domain || host.ends_with(&format!(".{domain}"))),
+    }
+}
+
+/// `name:port` and `[address]:port`, apart.
+fn with_port(entry: &str) -> (&str, Option<&str>) {
+    if let Some((address, rest)) = entry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return (address, rest.strip_prefix(':'));
+    }
+    match entry.split_once(':') {
+        Some((name, port)) if !port.contains(':') => (name, Some(port).filter(|port| !port.is_empty())),
+        // An IPv6 address.
+        _ => (entry, None),
+    }
+}
+
+/// Whether an address is in a network.
+fn is_in(network: IpAddr, bits: u32, ip: IpAddr) -> bool {
+    let shifted = |address: u128, width: u32| address.checked_shr(width.saturating_sub(bits)).unwrap_or_default();
+    match (network, ip) {
+        (IpAddr::V4(network), IpAddr::V4(ip)) if bits <= 32 => {
+            shifted(network.to_bits().into(), 32) == shifted(ip.to_bits().into(), 32)
+        }
+        (IpAddr::V6(network), IpAddr::V6(ip)) if bits <= 128 => {
+            shifted(network.to_bits(), 128) == shifted(ip.to_bits(), 128)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        Environment::of(|name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    fn used(variables: &[(&str, &str)], server: &str) -> Result<Option<String>, ProxyError> {
+        let proxy = environment(variables).proxy_for(&server.parse().unwrap())?;
+        Ok(proxy.map(|proxy| proxy.to_string()))
+    }
+
+    #[test]
+    fn the_scheme_of_the_server_chooses_the_variable_and_capitals_come_first() {
+        let both = [
+            ("HTTPS_PROXY", "http://s:1"),
+            ("HTTP_PROXY", "http://p:2"),
+            ("https_proxy", "http://small:3"),
+        ];
+        assert_eq!(used(&both, "https://k8s").unwrap().unwrap(), "http://s:1");
+        assert_eq!(used(&both, "http://k8s").unwrap().unwrap(), "http://p:2");
+        let small = [("HTTPS_PROXY", ""), ("https_proxy", "small:3")];
+        assert_eq!(used(&small, "https://k8s").unwrap().unwrap(), "http://small:3");
+        assert_eq!(used(&small, "http://k8s").unwrap(), None);
+        assert_eq!(used(&[("ALL_PROXY", "http://a:1")], "https://k8s").unwrap(), None);
+        assert_eq!(used(&[], "https://k8s").unwrap(), None);
+    }
+
+    #[test]
+    fn a_client_of_a_cgi_program_chooses_no_proxy() {
+        let cgi = [
+            ("REQUEST_METHOD", "GET"),
+            ("HTTP_PROXY", "http://p:2"),
+            ("HTTPS_PROXY", "http://s:1"),
+        ];
+        assert_eq!(used(&cgi, "http://k8s"), Err(ProxyError::Cgi));
+        assert!(used(&cgi, "https://k8s").unwrap().is_some());
+    }
+
+    #[test]
+    fn servers_are_excepted_by_name_domain_address_network_and_port() {
+        for (no_proxy, server, direct) in [
+            ("", "https://k8s.corp", false),
+            ("*", "https://k8s.corp", true),
+            ("corp", "https://k8s.corp", true),
+            (".corp", "https://k8s.corp", true),
+            ("*.corp", "https://k8s.corp", true),
+            (".corp", "https://corp", false),
+            ("corp", "https://corp", true),
+            ("orp", "https://k8s.corp", false),
+            ("K8S.Corp", "https://k8s.CORP:6443", true),
+            (" , other ,k8s.corp, ", "https://k8s.corp", true),
+            ("k8s.corp:6443", "https://k8s.corp:6443", true),
+            ("k8s.corp:6443", "https://k8s.corp", false),
+            ("k8s.corp:443", "https://k8s.corp", true),
+            ("k8s.corp:80", "https://k8s.corp", false),
+            ("10.0.0.0/8", "https://10.3.2.1:6443", true),
+            ("10.0.0.0/8", "https://11.3.2.1", false),
+            ("0.0.0.0/0", "https://11.3.2.1", true),
+            ("10.0.0.0/33", "https://10.0.0.0", false),
+            ("10.0.0.1", "https://10.0.0.1", true),
+            ("10.0.0.1:6443", "https://10.0.0.1:6443", true),
+            ("10.0.0.1:6443", "https://10.0.0.1", false),
+            ("10.0.0.1", "https://10.0.0.11", false),
+            ("fd00::/8", "https://[fd12::1]:6443", true),
+            ("::/0", "https://[fd12::1]", true),
+            ("[fd12::1]:6443", "https://[fd12::1]:6443", true),
+            ("[fd12::1]:6443", "https://[fd12::1]", false),
+            ("fd12::1", "https://[fd12::1]", true),
+            ("::ffff:10.0.0.1", "https://10.0.0.1", true),
+            (".svc,.cluster.local", "https://kubernetes.default.svc", true),
+            (":6443,[", "https://k8s.corp:6443", false),
+            // This host, whatever NO_PROXY says.
+            ("", "https://localhost:6443", true),
+            ("", "https://127.0.0.9", true),
+            ("", "https://[::1]:6443", true),
+        ] {
+            let variables = [("HTTPS_PROXY", "http://p:1"), ("no_proxy", no_proxy)];
+            let proxy = used(&variables, server).unwrap();
+            assert_eq!(proxy.is_none(), direct, "{no_proxy} {server}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_has_a_known_scheme_and_its_password_is_never_told() {
+        let parsed = |url| Proxy::parse("proxy-url", url).unwrap();
+        let told = |url| (parsed(url).scheme, parsed(url).to_string());
+        assert_eq!(
+            told("proxy.corp:3128"),
+            (Scheme::Http, "http://proxy.corp:3128".to_owned())
+        );
+        assert_eq!(told("proxy:3128/").1, "http://proxy:3128");
+        assert_eq!(
+            told("HTTPS://proxy.corp"),
+            (Scheme::Https, "https://proxy.corp".to_owned())
+        );
+        assert_eq!(
+            told("socks5://proxy"),
+            (Scheme::Socks5, "socks5://proxy:1080".to_owned())
+        );
+        assert_eq!(told("socks5h://proxy:9").0, Scheme::Socks5);
+        let with_user = parsed("http://me:pa%40ss@proxy:3128");
+        assert_eq!(with_user.to_string(), "http://proxy:3128");
+        assert_eq!(with_user.basic_auth().unwrap(), "Basic bWU6cGFAc3M=");
+        assert_eq!(parsed("socks5://me:pa%40ss@proxy").user(), Some(("me", "pa@ss")));
+        for wrong in [
+            "ftp://me:secret@proxy",
+            "http://",
+            "://x",
+            "socks4://proxy",
+            "http://a b",
+        ] {
+            let cause = Proxy::parse("HTTPS_PROXY", wrong).unwrap_err().to_string();
+            assert!(
+                cause.starts_with("HTTPS_PROXY is not") && !cause.contains("secret"),
+                "{cause}"
+            );
+        }
+        assert!(used(&[("HTTPS_PROXY", "ftp://p")], "https://k8s").is_err());
+        assert_eq!(
+            used(&[("HTTPS_PROXY", "ftp://p"), ("NO_PROXY", "k8s")], "https://k8s").unwrap(),
+            None
+        );
+    }
+}
