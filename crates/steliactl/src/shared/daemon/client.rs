@@ -1,29 +1,24 @@
-//! The calls to the daemon, and the errors that they end in.
+//! The calls to the daemon.
 
-use std::fmt::Display;
-use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
 use stelia_api::{BUS_NAME, MANAGER_PATH};
-use stelia_table::{PrintError, WriteError};
 use tokio::time::timeout;
 use zbus::names::InterfaceName;
 use zbus::proxy::{CacheProperties, MethodFlags};
 use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
+use super::failure::{Failure, is_silent};
 use super::node::{self, Description};
 use super::pod::{ListedInstance, Pod, Pods, only_begins, pick, pick_for_change};
 use crate::shared::output::{json_of, note};
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
     InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");
-const NO_SUCH_INSTANCE: &str = "io.stelia.Isolation1.Error.NoSuchInstance";
-const NOT_PERMITTED: &str = "io.stelia.Isolation1.Error.NotPermitted";
-const ACCESS_DENIED: &str = "org.freedesktop.DBus.Error.AccessDenied";
 /// The environment variable with the system bus's address, and the address without it (D-Bus specification, "System message bus").
 const BUS_VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 const DEFAULT_BUS: &str = "unix:path=/var/run/dbus/system_bus_socket";
@@ -31,108 +26,6 @@ const DEFAULT_BUS: &str = "unix:path=/var/run/dbus/system_bus_socket";
 const POD_ADDRESS: &str = "unix:path=/run/stelia/runner/socket";
 /// Timeout of a call to the daemon.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
-
-/// Why a command failed. The exit code follows from the variant.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
-    #[error("{0}")]
-    NoSuchInstance(String),
-    /// The command line is valid for clap, but ambiguous or contradictory.
-    #[error("{0}")]
-    Usage(String),
-    /// The answer is printed, and the exit code is 1 all the same.
-    #[error("{reason}")]
-    Partial { printed: String, reason: String },
-    /// Anything else: the daemon's own text where there is one.
-    #[error("{0}")]
-    Other(String),
-}
-
-impl From<PrintError> for Failure {
-    fn from(error: PrintError) -> Self {
-        match error {
-            PrintError::Partial { printed, reason } => Self::Partial { printed, reason },
-            PrintError::Write(cause) => cause.into(),
-        }
-    }
-}
-
-impl From<WriteError> for Failure {
-    fn from(error: WriteError) -> Self {
-        Self::Other(error.to_string())
-    }
-}
-
-impl Failure {
-    /// What is wrong with a file.
-    pub(crate) fn about(path: &Path, cause: &impl Display) -> Self {
-        Self::Other(format!("{}: {cause}", path.display()))
-    }
-
-    pub(crate) fn exit_code(&self) -> u8 {
-        match self {
-            Failure::Partial { .. } | Failure::Other(_) => 1,
-            Failure::Usage(_) => 2,
-            Failure::NoSuchInstance(_) => 3,
-        }
-    }
-}
-
-fn does_not_run() -> Failure {
-    Failure::Other(format!(
-        "steliad does not run ({BUS_NAME} is not on the bus): systemctl status steliad"
-    ))
-}
-
-fn is_silent(limit: Duration) -> Failure {
-    Failure::Other(format!(
-        "steliad has not answered for {} s: systemctl status steliad; journalctl -u steliad; if it hangs, systemctl \
-         restart steliad, which leaves the VMs alone",
-        limit.as_secs_f32()
-    ))
-}
-
-/// What a caller lacks: the daemon names polkit's action.
-fn denied(text: &str) -> Option<Failure> {
-    let mut words = text.strip_prefix("polkit ")?.split([' ', ':', ';', ',']);
-    let action = words.find(|word| word.starts_with("io.stelia.Isolation1."))?;
-    Some(Failure::Other(format!(
-        "Permission denied: run as root, or grant {action} (polkit)"
-    )))
-}
-
-impl From<zbus::Error> for Failure {
-    fn from(error: zbus::Error) -> Self {
-        match error {
-            zbus::Error::MethodError(name, text, _) => {
-                let text = text.unwrap_or_else(|| name.to_string());
-                match name.as_str() {
-                    NO_SUCH_INSTANCE => Failure::NoSuchInstance(text),
-                    NOT_PERMITTED => denied(&text).unwrap_or(Failure::Other(text)),
-                    ACCESS_DENIED => Failure::Other(format!("Permission denied: run as root ({text})")),
-                    "org.freedesktop.DBus.Error.ServiceUnknown" | "org.freedesktop.DBus.Error.NameHasNoOwner" => {
-                        does_not_run()
-                    }
-                    _ => Failure::Other(text),
-                }
-            }
-            zbus::Error::FDO(error) => Failure::from(*error),
-            other => Failure::Other(other.to_string()),
-        }
-    }
-}
-
-impl From<fdo::Error> for Failure {
-    fn from(error: fdo::Error) -> Self {
-        match error {
-            fdo::Error::ZBus(error) => Failure::from(error),
-            // The object disappeared between two calls.
-            fdo::Error::UnknownObject(text) => Failure::NoSuchInstance(text),
-            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => does_not_run(),
-            other => Failure::Other(other.to_string()),
-        }
-    }
-}
 
 /// Connects to the system bus, or to a peer-to-peer address, within `limit`: a peer may accept and not answer.
 pub(crate) async fn connect(address: Option<&str>, limit: Duration) -> Result<Connection, Failure> {

@@ -2,7 +2,7 @@
 //!
 //! | module | what is there |
 //! |---|---|
-//! | `client` | calls, and the errors that they end in |
+//! | `client`, `failure` | calls, and the errors that they end in |
 //! | `signals` | the daemon's signals, for commands that run until interrupted |
 //! | `node` | the node as the daemon describes it, and the owner of each CPU |
 //! | `pod` | what an operator calls a VM |
@@ -18,6 +18,7 @@
 
 mod candidates;
 mod client;
+mod failure;
 mod fold;
 pub(crate) mod node;
 mod not_there;
@@ -32,7 +33,8 @@ mod trouble;
 mod why_not_isolated;
 
 pub(crate) use candidates::vms;
-pub(crate) use client::{CALL_TIMEOUT, Client, Failure, connect};
+pub(crate) use client::{CALL_TIMEOUT, Client, connect};
+pub(crate) use failure::Failure;
 pub(crate) use fold::{fold, named, named_within, whose};
 pub(crate) use node::{Description, OnlineCpus, Owner, owner, state_and_class};
 pub(crate) use not_there::{no_instance, perhaps_meant};

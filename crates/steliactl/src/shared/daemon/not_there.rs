@@ -2,7 +2,7 @@
 
 use stelia_text::near;
 
-use super::client::Failure;
+use super::failure::Failure;
 use super::pattern::is_glob;
 use super::pod::Pod;
 use crate::shared::output::cut;

@@ -11,7 +11,7 @@ use stelia_api::client::InstanceRow;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model::Instance;
 
-use super::client::Failure;
+use super::failure::Failure;
 use super::node::Description;
 use super::not_there::no_instance_among;
 use crate::shared::output::{text_of, texts_of};

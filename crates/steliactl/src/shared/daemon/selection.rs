@@ -8,7 +8,7 @@ use clap_complete::engine::ArgValueCandidates;
 use stelia_api::State;
 
 use super::candidates::vms;
-use super::client::Failure;
+use super::failure::Failure;
 use super::node::Description;
 use super::not_there::no_instance_among;
 use super::pattern::VmPattern;

@@ -11,7 +11,7 @@ use tokio::time::{Interval, interval};
 use zbus::message::{Message, Type};
 use zbus::{Connection, MatchRule, MessageStream, fdo};
 
-use super::client::Failure;
+use super::failure::Failure;
 
 /// Signals that may be queued while the reader of standard output is slow.
 const MAX_QUEUED_SIGNALS: usize = 4096;
