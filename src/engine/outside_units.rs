@@ -72,7 +72,8 @@ pub(super) fn record_again(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result
     let saved = saved.filter_map(|(unit, now)| Some((saved_attribute(unit), now.saved.as_ref()?.to_string())));
     let all: Vec<(String, String)> = workers.into_iter().chain(saved).collect();
     for (name, value) in &all {
-        set_on_slice(cgroups, name, value)?;
+        // The slice that was made for them says that all are there.
+        set_on_slice(cgroups, name, value).inspect_err(|_| drop(cgroups.remove(&CgroupPath::slice())))?;
     }
     Ok(!all.is_empty())
 }

@@ -11,6 +11,8 @@ use super::target::{Targets, VmTarget};
 
 /// Changes in a row that are all recorded: a VM's start makes about 3, and each vCPU that is plugged one.
 const FREE_CHANGES: u32 = 32;
+/// After this time one of them is free again.
+const FREE_AGAIN: Duration = Duration::from_secs(1200);
 /// The first and the longest pause between two changes after that. An hour without changes, after the pause, restores the free ones.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
@@ -89,7 +91,10 @@ impl HeldBack {
         }
         let known = self.changes.entry(pod.clone());
         let changes = known.or_insert(Changes { count: 0, last: now });
-        (changes.count, changes.last) = (changes.count.saturating_add(1), now);
+        let passed = now.saturating_duration_since(changes.last).as_secs() / FREE_AGAIN.as_secs();
+        let free_again = u32::try_from(passed).unwrap_or(u32::MAX);
+        changes.count = changes.count.saturating_sub(free_again).saturating_add(1);
+        changes.last = now;
     }
 
     pub(super) fn targets(&self) -> Targets {
@@ -161,6 +166,15 @@ mod tests {
         let other: Targets = [(pod(2), vm(State::Isolated))].into();
         assert!(held.follow(&other, now));
         assert_eq!(held.targets().get(&pod(2)), other.get(&pod(2)));
+    }
+
+    #[test]
+    fn a_vm_that_changes_every_fifty_minutes_is_always_told() {
+        let (mut held, began) = (HeldBack::default(), Instant::now());
+        for step in 0..1000 {
+            let targets: Targets = churn(step).map(|vm| (pod(1), vm)).into_iter().collect();
+            assert!(held.follow(&targets, began + Duration::from_secs(50 * 60) * step), "{step}");
+        }
     }
 
     #[test]

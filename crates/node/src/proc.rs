@@ -1,7 +1,9 @@
 //! Processes and threads: identity, PID namespaces, affinity. [`Procs`] is implemented by the kernel and by the test
 //! node's model.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::{fs, io};
 
@@ -12,6 +14,7 @@ use stelia_cpus::{CpuSet, MAX_CPUS, files};
 use crate::affinity;
 use crate::async_fd;
 use crate::cgroup::CgroupPath;
+use crate::cgroup::names::text_of;
 use crate::vmm_processes;
 
 /// A process or thread, told apart from a later one with the same number by its start time.
@@ -100,10 +103,13 @@ impl KernelProcs {
     }
 
     fn read(&self, path: &str) -> Result<String, ProcError> {
-        let path = self.root.join(path);
         // A process chooses its own name, in any bytes: one that is not UTF-8 must not make it unreadable.
-        let bytes = files::read(&path).map_err(|cause| failed(format!("read {}", path.display()), cause))?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        Ok(String::from_utf8_lossy(&self.bytes(path)?).into_owned())
+    }
+
+    fn bytes(&self, path: &str) -> Result<Vec<u8>, ProcError> {
+        let path = self.root.join(path);
+        files::read(&path).map_err(|cause| failed(format!("read {}", path.display()), cause))
     }
 
     /// `/proc/<id>/task/<id>/stat`. For `/proc/<id>/stat` the kernel sums over all threads of the process, so that reading it for each
@@ -200,7 +206,7 @@ impl Procs for KernelProcs {
 
     fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError> {
         // For a thread that is not its process's first, /proc/<tid>/cgroup is the process's: ask by task.
-        let text = self.read(&format!("{id}/task/{id}/cgroup"))?;
+        let text = text_of(OsStr::from_bytes(&self.bytes(&format!("{id}/task/{id}/cgroup"))?));
         unified_cgroup(&text).ok_or_else(|| bad(format!("read cgroup of {id}"), "no cgroup v2 path"))
     }
 

@@ -124,7 +124,7 @@ impl Tree {
             if !(is_kubevirts && *leaf == self.float) {
                 return Ok(Some(leaf.clone()));
             }
-            if let Some(name) = cgroups.children(leaf)?.first() {
+            if let Some(name) = cgroups.some_children(leaf, 1)?.first() {
                 return Ok(Some(leaf.child(name)));
             }
         }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use stelia_cpus::files;
 
+use super::names::{path_of, text_of};
 use super::{CgroupError, CgroupPath, Cgroups, File};
 
 const PREFIX: &str = "user.stelia.";
@@ -26,7 +27,7 @@ impl KernelCgroups {
 
     /// The directory of a cgroup.
     pub fn directory(&self, cgroup: &CgroupPath) -> PathBuf {
-        self.root.join(cgroup.as_str().trim_start_matches('/'))
+        self.root.join(path_of(cgroup.as_str().trim_start_matches('/')))
     }
 
     fn file(&self, cgroup: &CgroupPath, file: File) -> PathBuf {
@@ -57,7 +58,7 @@ impl Cgroups for KernelCgroups {
                     break;
                 }
                 if entry.file_type()?.is_dir() {
-                    names.extend(entry.file_name().into_string().ok());
+                    names.push(text_of(&entry.file_name()));
                 }
             }
             names.sort();

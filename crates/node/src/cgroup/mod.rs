@@ -7,6 +7,7 @@ mod file;
 pub mod hierarchy;
 mod kernel;
 mod limits;
+pub(crate) mod names;
 pub mod numa_stat;
 mod read;
 
@@ -21,7 +22,8 @@ pub use kernel::KernelCgroups;
 pub use limits::{CpuQuota, IoMax, Limits};
 pub use read::{is_populated, numbers, optional, populated, read_cpus, read_optional_cpus, recorded_cpus};
 
-/// A cgroup's path below the cgroup root, as `/proc/<pid>/cgroup` prints it: `/stelia.slice/…`.
+/// A cgroup's path below the cgroup root, as `/proc/<pid>/cgroup` prints it: `/stelia.slice/…`. Bytes that are not UTF-8 are
+/// characters for private use (names.rs).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CgroupPath(String);
 
