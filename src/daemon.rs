@@ -172,7 +172,7 @@ fn log() {
 }
 
 async fn release_host() -> anyhow::Result<()> {
-    let bus = dbus::connect_caller().await.context("connect to the system bus")?;
+    let bus = dbus::connect_client().await.context("connect to the system bus")?;
     let released = engine::release_host(System::kernel(Arc::new(DbusSystemd::new(bus)))).await?;
     for unit in released {
         println!("{unit}: its CPUs are what they were");
@@ -191,7 +191,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         .await?
         .context("connect to the system bus")?;
     dbus::check_alone(&bus).await?;
-    let systemd = dbus::connect_caller().await.context("connect to the system bus")?;
+    let systemd = dbus::connect_client().await.context("connect to the system bus")?;
     let system = beneath(System::kernel(Arc::new(DbusSystemd::new(systemd.clone()))));
     let (handle, mut running) = start_engine(system, settings, cancel.clone())?;
     // The pass at start-up adopts what is there; only then does anybody get an answer.

@@ -44,7 +44,7 @@ const REFUSALS: usize = 256;
 ///
 /// # Errors
 /// The bus cannot be reached, or refuses.
-pub(super) async fn connect_caller(address: &Address) -> zbus::Result<Connection> {
+pub(super) async fn connect_client(address: &Address) -> zbus::Result<Connection> {
     connect(address, None).await
 }
 
@@ -55,8 +55,8 @@ pub(super) async fn connect_caller(address: &Address) -> zbus::Result<Connection
 pub(super) async fn connect_service(address: &Address, users: &Users) -> zbus::Result<Connection> {
     let (refuse, mut refused) = mpsc::channel::<Message>(REFUSALS);
     // What the gate asks is not answered on the connection that waits for it.
-    let inquiries = connect_caller(address).await?;
-    let callers = Callers {
+    let inquiries = connect_client(address).await?;
+    let callers = CallGate {
         users: users.clone(),
         inquiries: inquiries.clone(),
         refuse,
@@ -79,7 +79,7 @@ pub(super) async fn connect_service(address: &Address, users: &Users) -> zbus::R
     Ok(connection)
 }
 
-async fn connect(address: &Address, callers: Option<Callers>) -> zbus::Result<Connection> {
+async fn connect(address: &Address, callers: Option<CallGate>) -> zbus::Result<Connection> {
     let path = match address.transport() {
         Transport::Unix(unix) => match unix.path() {
             UnixSocket::File(path) => path,
@@ -94,13 +94,13 @@ async fn connect(address: &Address, callers: Option<Callers>) -> zbus::Result<Co
 
 /// Who calls, and what is answered to those who may not.
 #[derive(Debug)]
-struct Callers {
+struct CallGate {
     users: Users,
     inquiries: Connection,
     refuse: mpsc::Sender<Message>,
 }
 
-impl Callers {
+impl CallGate {
     /// Whether zbus may have this call, which came with so many bytes. If not, it is answered.
     async fn pass(&self, call: &Message, bytes: usize) -> bool {
         let Err(why) = self.check(call, bytes).await else {
@@ -134,7 +134,7 @@ impl Callers {
 
 struct BusSocket {
     stream: Arc<UnixStream>,
-    callers: Option<Callers>,
+    callers: Option<CallGate>,
 }
 
 impl Socket for BusSocket {
@@ -213,7 +213,7 @@ impl Bytes {
 #[derive(Debug)]
 struct Reader {
     bytes: Bytes,
-    callers: Option<Callers>,
+    callers: Option<CallGate>,
 }
 
 #[async_trait]

@@ -20,6 +20,7 @@ mod node_topology;
 mod options;
 mod polkit;
 mod properties_changed;
+mod rate;
 mod reconcile_report;
 mod registration;
 mod requests;
@@ -34,4 +35,4 @@ mod user_limits;
 pub(crate) use ledger_signals::emit_signals as emit_ledger_signals;
 
 pub use runner_socket::{serve as serve_runner_socket, serve_as as serve_runner_socket_as};
-pub use system_bus::{Bus, BusError, Name, check_alone, connect, connect_caller, serve as serve_bus};
+pub use system_bus::{Bus, BusError, Name, check_alone, connect, connect_client, serve as serve_bus};

@@ -71,8 +71,8 @@ pub async fn connect() -> zbus::Result<Bus> {
 ///
 /// # Errors
 /// There is no system bus.
-pub async fn connect_caller() -> zbus::Result<Connection> {
-    bus_gate::connect_caller(&Address::system()?).await
+pub async fn connect_client() -> zbus::Result<Connection> {
+    bus_gate::connect_client(&Address::system()?).await
 }
 
 /// Make sure that no daemon runs, before anything of the system is touched.

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use stelia_api::{Error, ErrorKind};
 
-use super::gate::limits::{Bucket, Rate};
 use super::gate::stream::{BYTES_A_CALL, MAX_FDS};
+use super::rate::{Bucket, Rate};
 
 /// Calls of one user that are being answered.
 const CALLS_OF_A_USER: usize = 8;

@@ -62,9 +62,9 @@ pub(super) fn apply(
         tracing::debug!(pod = pod.as_ref().map(PodUid::as_str), ?step, "step");
         let instance = pod.as_ref().and_then(|pod| instances.get_mut(pod));
         let failure = match take(system, instance, &step) {
-            Ok(Taken::Whole) => None,
+            Ok(Progress::Whole) => None,
             // What follows needs the cgroup gone.
-            Ok(Taken::Removed(cgroups)) => {
+            Ok(Progress::Removed(cgroups)) => {
                 outcome.did.steps += cgroups;
                 outcome.did.writes += cgroups;
                 outcome.removes = true;
@@ -112,23 +112,23 @@ fn count(outcome: &mut Outcome, step: &Step) {
 }
 
 /// How much of a step was taken.
-enum Taken {
+enum Progress {
     Whole,
     /// So many cgroups below the one to be removed were removed, which are all that may be in one turn.
     Removed(u32),
 }
 
-fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<Taken, Error> {
+fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<Progress, Error> {
     // The scope's cgroup goes first: with that gone there is nothing that stopping the unit could kill.
     if let Step::Remove(path) | Step::Forget(path) = step {
         let mut removed = 0;
         remove(&*system.cgroups, path, &mut removed)?;
         return Ok(match removed {
-            MAX_REMOVED_PER_TURN => Taken::Removed(removed),
-            _ => Taken::Whole,
+            MAX_REMOVED_PER_TURN => Progress::Removed(removed),
+            _ => Progress::Whole,
         });
     }
-    take_whole(system, instance, step).map(|()| Taken::Whole)
+    take_whole(system, instance, step).map(|()| Progress::Whole)
 }
 
 /// Remove a cgroup with those that a container made below it, until so many are removed as may be in one turn. Those that have processes

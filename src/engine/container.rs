@@ -231,9 +231,9 @@ pub(super) fn candidate(
     let live_containers =
         sibling_containers(cgroups, &origin).and_then(|found| live_containers_among(cgroups, &system.run, found, own));
     let live_containers = live_containers?;
-    let in_the_way = match is_whole {
+    let conflicting_cgroup = match is_whole {
         true => None,
-        false => Tree::in_place(origin.clone()).in_the_way(cgroups, housekeeping)?,
+        false => Tree::in_place(origin.clone()).conflicting_cgroup(cgroups, housekeeping)?,
     };
     let writes_cgroups = writes_cgroups(cgroups, &origin, &written)?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
@@ -250,7 +250,7 @@ pub(super) fn candidate(
         processes,
         elsewhere,
         housekeeping,
-        in_the_way,
+        conflicting_cgroup,
         writes_cgroups,
         annotated_name: written.name,
         pod_name: written.pod,

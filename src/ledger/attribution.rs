@@ -484,7 +484,7 @@ mod tests {
             seats: [seat].into(),
             origin: CgroupPath::root(),
             settled_us: 0,
-            is_held_back: false,
+            is_throttled: false,
         })
     }
 

@@ -124,7 +124,7 @@ mod tests {
                 seats: [seat].into(),
                 origin: CgroupPath::root(),
                 settled_us: 0,
-                is_held_back: false,
+                is_throttled: false,
             })
         };
         let mut targets: Targets = pods.iter().cloned().zip([target(2), target(3)]).collect();

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `task` | follows the engine's view, settings and audits; takes callers' requests |
 //! | `target` | which CPUs and threads are read, from the engine's view |
-//! | `held_back` | pods that change too often |
+//! | `throttle` | pods that change too often |
 //! | `queue`, `thread` | the work for the ledger's thread, and that thread |
 //! | `locator` | which VMs' parts are located, and when |
 //! | `open_ring` | the ring's files, behind traits |
@@ -21,7 +21,6 @@
 mod accounts;
 mod attribution;
 mod counter_reader;
-mod held_back;
 mod kernel_backend;
 mod locator;
 mod open_ledger;
@@ -31,6 +30,7 @@ mod status;
 mod target;
 mod task;
 mod thread;
+mod throttle;
 mod visible_to_pods;
 
 use std::sync::Arc;

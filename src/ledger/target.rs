@@ -29,8 +29,8 @@ pub(crate) struct VmTarget {
     pub(crate) origin: CgroupPath,
     /// From when on its counters are read, in microseconds of `CLOCK_BOOTTIME`, which nobody sets.
     pub(crate) settled_us: u64,
-    /// Its pod changes too often, so its counters are not read for some time (`held_back.rs`).
-    pub(crate) is_held_back: bool,
+    /// Its pod changes too often, so its counters are not read for some time (`throttle.rs`).
+    pub(crate) is_throttled: bool,
 }
 
 /// How long a VM's counters are not read after it got its CPUs, in microseconds. KVM creates a thread when a vCPU first enters the guest.
@@ -153,7 +153,7 @@ impl VmTarget {
             },
             origin: instance.origin.clone(),
             settled_us,
-            is_held_back: false,
+            is_throttled: false,
         }
     }
 }
@@ -204,8 +204,8 @@ fn container_seats(exclusive: &CpuSet, origin: &CgroupPath) -> BTreeSet<Seat> {
 /// VMs that have CPUs of their own and whose counters are not read now.
 pub(super) fn settling(vms: &Targets, up_us: u64) -> BTreeSet<String> {
     let settling = vms.iter().filter(|(_, vm)| {
-        let is_held_back = vm.is_held_back && !vm.seats.is_empty();
-        is_held_back || vm.settle_time_left(up_us).is_some()
+        let is_throttled = vm.is_throttled && !vm.seats.is_empty();
+        is_throttled || vm.settle_time_left(up_us).is_some()
     });
     settling.map(|(pod, _)| pod.to_string()).collect()
 }

@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::accounts::{AccountService, json};
 use super::attribution::{self, AttributionSchedule, Attributor};
-use super::held_back::HeldBack;
 use super::queue::{ReadReason, WorkQueue};
 use super::target::{self, Clocks, TargetTracker, Targets, VmTarget};
 use super::thread::{LedgerThread, Update};
+use super::throttle::Throttle;
 use super::{LedgerBackend, Signal, status, visible_to_pods};
 use crate::engine::{Handle, LedgerCall};
 use crate::wait_until::wait_until;
@@ -46,7 +46,7 @@ pub(crate) async fn run(
         accounts: AccountService::new(backend.account_reader()),
         attributor: Attributor::new(backend.tracer()),
         targets: TargetTracker::default(),
-        held_back: HeldBack::default(),
+        throttle: Throttle::default(),
         schedule: AttributionSchedule::default(),
         thread: None,
         pending: false,
@@ -62,7 +62,7 @@ pub(crate) async fn run(
     task.use_view();
     loop {
         let pending = task.pending.then_some(task.next_reading);
-        let later = task.next_settled.into_iter().chain(task.held_back.next());
+        let later = task.next_settled.into_iter().chain(task.throttle.next());
         let next = pending.into_iter().chain(later).min();
         tokio::select! {
             () = cancel.cancelled() => break,
@@ -104,7 +104,7 @@ struct Task {
     attributor: Attributor,
     targets: TargetTracker,
     /// What of the targets is recorded.
-    held_back: HeldBack,
+    throttle: Throttle,
     schedule: AttributionSchedule,
     /// `None` while no ledger is kept.
     thread: Option<RunningThread>,
@@ -173,12 +173,12 @@ impl Task {
         let view = self.views.borrow_and_update().clone();
         let now = Instant::now();
         let settled = self.next_settled.is_some_and(|at| now >= at);
-        let held_back = self.held_back.next().is_some_and(|at| now >= at);
-        let changed = self.targets.update(&view, Clocks::now()) || held_back;
-        let changed = changed && self.held_back.follow(&self.targets.all(), now);
+        let throttle = self.throttle.next().is_some_and(|at| now >= at);
+        let changed = self.targets.update(&view, Clocks::now()) || throttle;
+        let changed = changed && self.throttle.follow(&self.targets.all(), now);
         self.pending |= changed || settled;
         if changed || settled {
-            let left_us = target::next_settled(&self.held_back.targets(), up_us()).filter(|_| self.thread.is_some());
+            let left_us = target::next_settled(&self.throttle.targets(), up_us()).filter(|_| self.thread.is_some());
             // This clock stops while the host is suspended, the other does not.
             self.next_settled = left_us.map(|left_us| now + Duration::from_micros(left_us) + MIN_READ_INTERVAL);
         }
@@ -191,7 +191,7 @@ impl Task {
 
     fn read(&self, reason: ReadReason) {
         if let Some(thread) = &self.thread {
-            thread.queue.read(reason, self.held_back.targets());
+            thread.queue.read(reason, self.throttle.targets());
         }
     }
 
@@ -232,7 +232,7 @@ impl Task {
             LedgerCall::Account(request, mut reply) => {
                 let accounts = self.accounts.clone();
                 let queue = self.thread.as_ref().map(|thread| thread.queue.clone());
-                let targets = self.held_back.targets();
+                let targets = self.throttle.targets();
                 tokio::spawn(async move {
                     let read = || queue.map(|queue| queue.read_for_caller(targets));
                     tokio::select! {

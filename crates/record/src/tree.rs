@@ -116,7 +116,11 @@ impl Tree {
     ///
     /// # Errors
     /// A cgroup that is there cannot be listed.
-    pub fn in_the_way(&self, cgroups: &dyn Cgroups, is_kubevirts: bool) -> Result<Option<CgroupPath>, CgroupError> {
+    pub fn conflicting_cgroup(
+        &self,
+        cgroups: &dyn Cgroups,
+        is_kubevirts: bool,
+    ) -> Result<Option<CgroupPath>, CgroupError> {
         for leaf in [&self.float, &self.vcpu]
             .into_iter()
             .filter(|leaf| cgroups.exists(leaf))

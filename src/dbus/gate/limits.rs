@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::super::rate::{Bucket, Rate};
 use super::GateError;
 use super::calls::MAX_UNANSWERED_CALLS;
 use super::stream::MAX_FDS;
@@ -33,20 +34,6 @@ pub(super) fn connections(descriptors: u64) -> usize {
     (descriptors.saturating_sub(RESERVE) / DESCRIPTORS_A_CONNECTION).max(2 * CONNECTIONS_A_POD)
 }
 
-/// A token bucket that may owe. Time and rate are passed in.
-#[derive(Debug)]
-pub(in crate::dbus) struct Bucket {
-    tokens: f64,
-    filled: Instant,
-}
-
-/// Tokens a second, and how many a bucket holds.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::dbus) struct Rate {
-    pub(in crate::dbus) a_second: f64,
-    pub(in crate::dbus) burst: f64,
-}
-
 const OF_A_POD: Rate = Rate {
     a_second: CALLS_A_SECOND,
     burst: BURST,
@@ -66,37 +53,6 @@ impl Rate {
             // A share of less than one call would never be whole.
             burst: (OF_ALL.burst / pods).max(1.0),
         }
-    }
-}
-
-impl Bucket {
-    pub(in crate::dbus) fn full(rate: Rate, now: Instant) -> Self {
-        Self {
-            tokens: rate.burst,
-            filled: now,
-        }
-    }
-
-    fn refill(&mut self, rate: Rate, now: Instant) {
-        let since = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + since * rate.a_second).min(rate.burst);
-        self.filled = self.filled.max(now);
-    }
-
-    pub(in crate::dbus) fn spend(&mut self, cost: u32, rate: Rate, now: Instant) {
-        self.refill(rate, now);
-        self.tokens -= f64::from(cost);
-    }
-
-    pub(in crate::dbus) fn is_full(&mut self, rate: Rate, now: Instant) -> bool {
-        self.refill(rate, now);
-        self.tokens >= rate.burst
-    }
-
-    /// How long until nothing is owed.
-    pub(in crate::dbus) fn wait(&mut self, rate: Rate, now: Instant) -> Duration {
-        self.refill(rate, now);
-        Duration::from_secs_f64((-self.tokens / rate.a_second).max(0.0))
     }
 }
 
@@ -181,7 +137,7 @@ impl Limits {
         entry.connections += 1;
         // A connection is work too, for which its pod alone pays; not in advance, or a loop of them would lock the pod out
         // for long.
-        if entry.own.tokens > 0.0 {
+        if entry.own.has_more() {
             entry.own.spend(1, OF_A_POD, now);
         }
         Ok(ConnectionPermit {
@@ -210,9 +166,8 @@ impl Shared {
     fn forget(&mut self, now: Instant) {
         let share = Rate::share(self.active(now));
         self.pods.retain(|_, pod| {
-            pod.own.refill(OF_A_POD, now);
-            pod.share.refill(share, now);
-            pod.connections > 0 || pod.own.tokens < BURST || pod.share.tokens < share.burst
+            let (own, shared) = (pod.own.is_full(OF_A_POD, now), pod.share.is_full(share, now));
+            pod.connections > 0 || !own || !shared
         });
     }
 }

@@ -6,7 +6,7 @@ use stelia_allocator::{CpuSource, Host};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_decide::admission::{
-    CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, choose_home, refuse_partition,
+    CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, check_no_partition, choose_home,
 };
 use stelia_decide::limits_of_scope;
 use stelia_kubelet::{PodName, PodUid};
@@ -66,7 +66,7 @@ impl State {
         self.recent_looks.add(&name.pod, read, Instant::now());
         let mut candidate = candidate.map_err(own)?;
         let partition = partition_kind(&*self.system.cgroups, &candidate.origin);
-        refuse_partition(partition.map_err(|error| own(error.into()))?).map_err(own)?;
+        check_no_partition(partition.map_err(|error| own(error.into()))?).map_err(own)?;
         if chooses && !candidate.cpus.is_empty() {
             // The lists may have changed since the snapshot.
             let leftover = leftovers(&*self.system.cgroups, &self.picture.snapshot)?;

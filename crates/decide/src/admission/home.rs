@@ -123,7 +123,7 @@ fn whole_container(
 ///
 /// # Errors
 /// `Failed`.
-pub fn refuse_partition(kind: Option<String>) -> Result<(), Error> {
+pub fn check_no_partition(kind: Option<String>) -> Result<(), Error> {
     kind.map_or(Ok(()), |kind| {
         let text = format!(
             "another program made the container a partition (cpuset.cpus.partition is {kind}), as CRI-O does by the annotation \
@@ -175,7 +175,7 @@ pub fn choose_home(
         (wanted, _) => Home::choose(snapshot, policies, wanted, &in_place, coping, check),
     };
     if home == Home::InPlace {
-        if let Some(cgroup) = &candidate.in_the_way {
+        if let Some(cgroup) = &candidate.conflicting_cgroup {
             let text = format!("{cgroup} exists already: steliad makes it, and nobody else may");
             return Err(ErrorKind::InvalidArgument.because(text).of(&record.pod));
         }

@@ -26,7 +26,7 @@ use adopting::Movable;
 pub use adopting::{Adopting, take_housekeeping};
 pub use claim::{CheckedClaim, Claim};
 use entry::Entry;
-pub use home::{Home, NewInstance, RuntimeCheck, choose_home, refuse_partition};
+pub use home::{Home, NewInstance, RuntimeCheck, check_no_partition, choose_home};
 pub use processes::first_process;
 use processes::{admit_anchor, admit_processes};
 pub use quiet_request::allow;
@@ -58,8 +58,8 @@ pub struct Candidate {
     pub elsewhere: Vec<CgroupPath>,
     /// A container that is adopted: it has processes in KubeVirt's `housekeeping`, which becomes its float.
     pub housekeeping: bool,
-    /// What is in the way of the cgroups of an instance in place: see [`Tree::in_the_way`](stelia_record::Tree::in_the_way).
-    pub in_the_way: Option<CgroupPath>,
+    /// What is in the way of the cgroups of an instance in place: see [`Tree::conflicting_cgroup`](stelia_record::Tree::conflicting_cgroup).
+    pub conflicting_cgroup: Option<CgroupPath>,
     /// Why the container may make and write cgroups below its own; `None` where it may not.
     pub writes_cgroups: Option<String>,
     /// The container's name by the runtime's annotations, where one was found.

@@ -21,7 +21,7 @@ pub(super) fn candidate() -> Candidate {
         processes: vec![(100, vec![100, 1]), (101, vec![101, 7])],
         elsewhere: vec![],
         housekeeping: false,
-        in_the_way: None,
+        conflicting_cgroup: None,
         writes_cgroups: None,
         annotated_name: None,
         pod_name: None,

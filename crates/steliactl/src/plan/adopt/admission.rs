@@ -12,7 +12,7 @@ use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::admission::{
     Adopting, Candidate, CheckedClaim, Home, RuntimeCheck, admit, choose_home, is_allocated_by_default, kubelets_cpus,
-    refuse_partition,
+    check_no_partition,
 };
 use stelia_decide::{AdoptedPlacement, Facts, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, MAX_BYTES};
@@ -46,7 +46,7 @@ pub(super) fn instance_exists() -> Refusal {
 /// Its cgroup cannot be read. The inner error: why it would not be adopted.
 pub(super) fn unpartitioned(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Result<(), Refusal>, CgroupError> {
     let kind = partition_kind(cgroups, origin)?;
-    Ok(refuse_partition(kind).map_err(|error| refusal(&error)))
+    Ok(check_no_partition(kind).map_err(|error| refusal(&error)))
 }
 
 /// The node, as the daemon's admission takes it.

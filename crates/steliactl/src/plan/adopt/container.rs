@@ -46,7 +46,7 @@ pub(super) fn candidate(
     let housekeeping = take_housekeeping(origin, &mut elsewhere);
     Ok(Candidate {
         housekeeping,
-        in_the_way: Tree::in_place(origin.clone()).in_the_way(cgroups, housekeeping)?,
+        conflicting_cgroup: Tree::in_place(origin.clone()).conflicting_cgroup(cgroups, housekeeping)?,
         writes_cgroups: writes_cgroups(cgroups, origin, written)?,
         // Only the daemon knows.
         left_behind: false,

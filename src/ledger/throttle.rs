@@ -41,14 +41,14 @@ impl Changes {
 
 /// What the ledger is told: the targets, but for pods that change too often.
 #[derive(Debug, Default)]
-pub(super) struct HeldBack {
+pub(super) struct Throttle {
     told: Targets,
     changes: BTreeMap<PodUid, Changes>,
     /// When the next target that is held back may be told.
     next: Option<Instant>,
 }
 
-impl HeldBack {
+impl Throttle {
     /// Follow the targets. A pod that has changed too often is told of as one whose counters are not read, until its pause is over: the
     /// time is a gap. Returns whether what is told has changed.
     pub(super) fn follow(&mut self, targets: &Targets, now: Instant) -> bool {
@@ -110,10 +110,10 @@ impl HeldBack {
 fn unread(told: Option<&Arc<VmTarget>>, target: Option<&Arc<VmTarget>>) -> Option<Arc<VmTarget>> {
     let has_cpus = |vm: &&Arc<VmTarget>| !vm.seats.is_empty();
     let kept = told.filter(has_cpus).or(target.filter(has_cpus)).or(told).or(target)?;
-    match kept.is_held_back {
+    match kept.is_throttled {
         true => Some(kept.clone()),
         false => Some(Arc::new(VmTarget {
-            is_held_back: true,
+            is_throttled: true,
             ..(**kept).clone()
         })),
     }
@@ -143,7 +143,7 @@ mod tests {
             state: state.into(),
             origin: CgroupPath::root(),
             settled_us: 0,
-            is_held_back: false,
+            is_throttled: false,
         })
     }
 
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_comes_and_goes_all_day_makes_few_changes_and_others_are_told_at_once() {
-        let (mut held, began) = (HeldBack::default(), Instant::now());
+        let (mut held, began) = (Throttle::default(), Instant::now());
         let mut told = 0;
         for step in 0..24 * 3600 / 3 {
             let now = began + Duration::from_secs(3) * step;
@@ -170,16 +170,19 @@ mod tests {
 
     #[test]
     fn a_vm_that_changes_every_fifty_minutes_is_always_told() {
-        let (mut held, began) = (HeldBack::default(), Instant::now());
+        let (mut held, began) = (Throttle::default(), Instant::now());
         for step in 0..1000 {
             let targets: Targets = churn(step).map(|vm| (pod(1), vm)).into_iter().collect();
-            assert!(held.follow(&targets, began + Duration::from_secs(50 * 60) * step), "{step}");
+            assert!(
+                held.follow(&targets, began + Duration::from_secs(50 * 60) * step),
+                "{step}"
+            );
         }
     }
 
     #[test]
     fn while_it_is_held_back_its_cpus_are_a_gap_and_then_it_is_told_again() {
-        let (mut held, now) = (HeldBack::default(), Instant::now());
+        let (mut held, now) = (Throttle::default(), Instant::now());
         for step in 0..FREE_CHANGES {
             let targets: Targets = churn(step).map(|vm| (pod(1), vm)).into_iter().collect();
             assert!(held.follow(&targets, now));
@@ -187,7 +190,7 @@ mod tests {
         let isolated: Targets = [(pod(1), vm(State::Isolated))].into();
         held.follow(&Targets::new(), now);
         let shown = held.targets()[&pod(1)].clone();
-        assert!(shown.is_held_back && !shown.seats.is_empty());
+        assert!(shown.is_throttled && !shown.seats.is_empty());
         // Whatever it does meanwhile is not told.
         assert!(!held.follow(&isolated, now) && !held.follow(&Targets::new(), now) && !held.follow(&isolated, now));
         let due = held.next().unwrap();
