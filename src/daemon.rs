@@ -28,8 +28,8 @@ const RUNNER_SOCKET_NAME: &str = "runner";
 /// The user for whom every call on the system bus is permitted.
 const ROOT: u32 = 0;
 
-/// For how long a thread for blocking work is kept without any: for good. Pods can use up the kernel's threads, and where there is none left and
-/// none can be made, the task that asks for one panics.
+/// Idle threads for blocking work never end. Pods can exhaust the kernel's threads, and a task panics if it needs a thread and none can be
+/// started.
 const KEEP_ALIVE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Printed by `--check-config`, before a daemon acts on it.

@@ -23,15 +23,15 @@ use zbus::message::Type;
 use zbus::{Connection, DBusError as _, Message};
 
 use super::caller::Users;
-use super::gate::stream::lengths;
-use super::gate::transport::{credentials, receive, send};
+use super::runner_gate::stream::lengths;
+use super::runner_gate::transport::{credentials, receive, send};
 use super::user_limits;
 
 /// The longest message that zbus may have: 1024 requests of EvaluatePlacement with every option are 360 KiB.
 const MAX_MESSAGE: usize = 1 << 20;
 /// What each message begins with: its kind and the lengths of what follows.
 const PRIMARY_HEADER: usize = 16;
-/// The longest header of a longer message that is answered. A call's has a few hundred bytes.
+/// The longest header that is kept of a message that is too long, to answer it. A call's has a few hundred bytes.
 const MAX_HEADER: usize = 4 << 10;
 /// As many descriptors as the kernel passes at once (SCM_MAX_FD).
 const MAX_FDS: usize = 253;
@@ -54,7 +54,7 @@ pub(super) async fn connect_client(address: &Address) -> zbus::Result<Connection
 /// The bus cannot be reached, or refuses.
 pub(super) async fn connect_service(address: &Address, users: &Users) -> zbus::Result<Connection> {
     let (refuse, mut refused) = mpsc::channel::<Message>(REFUSALS);
-    // What the gate asks is not answered on the connection that waits for it.
+    // The gate asks on a second connection: the first one reads nothing while the gate waits.
     let inquiries = connect_client(address).await?;
     let callers = CallGate {
         users: users.clone(),
@@ -72,7 +72,7 @@ pub(super) async fn connect_service(address: &Address, users: &Users) -> zbus::R
         };
         tokio::select! {
             () = refuse => {}
-            // Nobody can be told apart any more.
+            // Without it the gate cannot ask who a sender is.
             () = inquiries.closed() => drop(answering.clone().close().await),
         }
     });

@@ -105,7 +105,11 @@ impl Readings {
     }
 
     async fn turn(&self) -> Result<OwnedSemaphorePermit, Error> {
-        let full = |_| ErrorKind::Busy.because(format!("{MAX_WAITING} readings wait already"));
+        let full = |_| {
+            ErrorKind::Busy.because(format!(
+                "{MAX_WAITING} calls already wait for a reading: try again later"
+            ))
+        };
         let _place = self.places.try_acquire().map_err(full)?;
         let turn = self.turn.clone().acquire_owned().await;
         turn.map_err(ErrorKind::Failed.context("a reading"))

@@ -142,7 +142,7 @@ pub(super) struct Users {
 
 /// So many are remembered, as many as there can be connections on the bus; then all are forgotten and asked for again.
 const USERS: usize = 2048;
-/// Whom a call counts for whose sender is not known yet. The kernel gives this number to nobody.
+/// The user that a call is charged to while its sender is unknown. No user has this ID.
 const UNKNOWN: u32 = u32::MAX;
 
 impl Default for Users {

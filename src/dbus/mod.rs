@@ -10,7 +10,6 @@ mod contract_tests;
 mod description;
 mod evaluate;
 mod exported_objects;
-pub(crate) mod gate;
 mod instance;
 mod job;
 mod ledger_signals;
@@ -24,6 +23,7 @@ mod rate;
 mod reconcile_report;
 mod registration;
 mod requests;
+pub(crate) mod runner_gate;
 mod runner_socket;
 mod system_bus;
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub(super) async fn ask(connection: &Connection, header: &Header<'_>, action: Ac
         is_answered: false,
     };
     let (authority, name, sender) = (question.authority.clone(), question.name.clone(), sender.to_string());
-    // The bus keeps what it has to answer until polkit does, whoever still waits.
+    // The task keeps its permit until polkit answers: the bus counts the pending reply even if the caller no longer waits.
     let answer = tokio::spawn(async move {
         let _unanswered = unanswered;
         let subject = (

@@ -40,8 +40,8 @@ impl Bucket {
         self.tokens >= rate.burst
     }
 
-    /// Whether there was something to spend when it was last filled.
-    pub(super) fn has_more(&self) -> bool {
+    /// Whether it held tokens at its last refill.
+    pub(super) fn has_tokens(&self) -> bool {
         self.tokens > 0.0
     }
 

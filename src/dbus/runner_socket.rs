@@ -25,9 +25,9 @@ use super::bus_members::Driver;
 use super::cached_readings::Readings;
 use super::caller::EntryPoint;
 use super::exported_objects::{Exporter, Shown};
-use super::gate::{self, Gate, GatedSocket, PeerConnection};
 use super::manager::Manager;
 use super::properties_changed;
+use super::runner_gate::{self, Gate, GatedSocket, PeerConnection};
 use crate::engine::Handle;
 
 /// Accept until cancelled; the kernel says which process each peer is.
@@ -210,7 +210,7 @@ impl Peer {
             .serve_at(MANAGER_PATH, fdo::ObjectManager)
             .serve_at(MANAGER_PATH, manager)
             .build();
-        let connection = tokio::time::timeout(gate::HANDSHAKE_TIMEOUT, build).await??;
+        let connection = tokio::time::timeout(runner_gate::HANDSHAKE_TIMEOUT, build).await??;
         exporter.attach(&connection);
         if let Err(error) = self.tell(&connection, &exporter).await {
             tracing::debug!("objects of a connection: {error}");
@@ -276,7 +276,7 @@ impl Peer {
 
     async fn tell_of_change(&self, old: &model::Instance, new: &model::Instance) -> anyhow::Result<()> {
         if let Some(message) = properties_changed::message(old, new)? {
-            gate::write(&self.connection, message.data()).await?;
+            runner_gate::write(&self.connection, message.data()).await?;
         }
         Ok(())
     }

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use stelia_api::{Error, ErrorKind};
 
-use super::gate::stream::{BYTES_A_CALL, MAX_FDS};
 use super::rate::{Bucket, Rate};
+use super::runner_gate::stream::{BYTES_A_CALL, MAX_FDS};
 
 /// Calls of one user that are being answered.
 const CALLS_OF_A_USER: usize = 8;
@@ -23,18 +23,18 @@ const BYTES_OF_A_USER: usize = 512 << 10;
 const BYTES_OF_USERS: usize = 2 << 20;
 /// What a user may call, and what all but root may: calls a second, and at once. A long message counts as several calls, and so does one
 /// whose answer has all instances.
-const OF_A_USER: Rate = Rate {
+const RATE_OF_A_USER: Rate = Rate {
     a_second: 50.0,
     burst: 200.0,
 };
-const OF_USERS: Rate = Rate {
+const RATE_OF_USERS: Rate = Rate {
     a_second: 200.0,
     burst: 800.0,
 };
-/// So many instances in an answer count as one call more.
-const INSTANCES_A_CALL: u32 = 8;
-/// Users whose rates are kept. Beyond it, those who owe nothing are forgotten.
-const USERS: usize = 256;
+/// Each so many instances in an answer cost as much as one more call.
+const INSTANCES_PER_CALL: u32 = 8;
+/// How many users are remembered. Beyond it, users without calls whose bucket is full are forgotten.
+const MAX_USERS: usize = 256;
 /// Calls whose answers have every instance.
 const OF_ALL_INSTANCES: [&str; 2] = ["GetManagedObjects", "ListInstances"];
 /// Calls that come with descriptors.
@@ -96,7 +96,7 @@ impl UserLimits {
     pub(super) fn new(root: u32) -> Arc<Self> {
         let state = State {
             users: HashMap::new(),
-            all: User::new(OF_USERS, Instant::now()),
+            all: User::new(RATE_OF_USERS, Instant::now()),
         };
         Arc::new(Self {
             root: root.into(),
@@ -113,7 +113,7 @@ impl UserLimits {
         self.root.store(root, Ordering::Relaxed);
     }
 
-    /// How many instances an answer has that has all.
+    /// The number of instances, by which calls that list all of them are charged.
     pub(super) fn set_instances(&self, instances: usize) {
         let instances = u32::try_from(instances).unwrap_or(u32::MAX);
         self.instances.store(instances, Ordering::Relaxed);
@@ -139,22 +139,22 @@ impl UserLimits {
         }
         let mut cost = 1 + u32::try_from(bytes / BYTES_A_CALL).unwrap_or(u32::MAX);
         if OF_ALL_INSTANCES.contains(&member) {
-            cost = cost.saturating_add(self.instances.load(Ordering::Relaxed) / INSTANCES_A_CALL);
+            cost = cost.saturating_add(self.instances.load(Ordering::Relaxed) / INSTANCES_PER_CALL);
         }
         let mut state = self.lock();
         let State { users, all } = &mut *state;
-        if users.len() >= USERS {
-            users.retain(|_, user| user.calls > 0 || !user.rate.is_full(OF_A_USER, now));
+        if users.len() >= MAX_USERS {
+            users.retain(|_, user| user.calls > 0 || !user.rate.is_full(RATE_OF_A_USER, now));
         }
-        let own = users.entry(user).or_insert_with(|| User::new(OF_A_USER, now));
-        if !own.rate.wait(OF_A_USER, now).is_zero() {
+        let own = users.entry(user).or_insert_with(|| User::new(RATE_OF_A_USER, now));
+        if !own.rate.wait(RATE_OF_A_USER, now).is_zero() {
             return Err(busy(format!("user {user} calls too often: try again later")));
         }
-        if !all.rate.wait(OF_USERS, now).is_zero() {
+        if !all.rate.wait(RATE_OF_USERS, now).is_zero() {
             return Err(busy("the users of this host call too often".to_owned()));
         }
-        own.rate.spend(cost, OF_A_USER, now);
-        all.rate.spend(cost, OF_USERS, now);
+        own.rate.spend(cost, RATE_OF_A_USER, now);
+        all.rate.spend(cost, RATE_OF_USERS, now);
         Ok(())
     }
 
@@ -165,7 +165,7 @@ impl UserLimits {
     pub(super) fn begin(self: &Arc<Self>, user: u32, bytes: usize, now: Instant) -> Result<CallUnderWay, Error> {
         let mut state = self.lock();
         let State { users, all } = &mut *state;
-        let own = users.entry(user).or_insert_with(|| User::new(OF_A_USER, now));
+        let own = users.entry(user).or_insert_with(|| User::new(RATE_OF_A_USER, now));
         if self.is_root(user) {
             if own.calls >= CALLS_OF_ROOT {
                 return Err(busy(format!("{CALLS_OF_ROOT} calls of root are being answered")));
@@ -306,11 +306,11 @@ mod tests {
     }
 
     #[test]
-    fn users_who_owe_nothing_are_forgotten() {
+    fn idle_users_are_forgotten() {
         let (limits, now) = (UserLimits::new(0), Instant::now());
         for user in 1..10_000 {
             let _ = limits.pass(user, SMALL, now + Duration::from_secs(user.into()));
         }
-        assert!(limits.lock().users.len() <= USERS);
+        assert!(limits.lock().users.len() <= MAX_USERS);
     }
 }

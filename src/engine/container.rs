@@ -111,7 +111,7 @@ pub(super) fn find_origin(
                 Some(found) if found.0 == *path => Ok(found),
                 _ => Err(match kind_of(system.root(), &container.container_id) {
                     None => ErrorKind::Failed.because(format!(
-                        "the container's runtime is not found below /run, so it is not known who made {path}"
+                        "cannot find the container's runtime below /run, so {path} may be a cgroup that the container made"
                     )),
                     Some(_) => ErrorKind::NotPermitted.because(format!(
                         "process {pid} is in {path}, which is not where the runtime put the container's processes"

@@ -214,7 +214,7 @@ impl Engine {
             self.state.next_audit = now + self.state.settings.audit_interval;
             self.state.audit(model::Trigger::Audit);
         } else if now >= self.state.next_look() {
-            self.state.look_at_everything(model::Trigger::Audit);
+            self.state.mark_everything(model::Trigger::Audit);
         }
     }
 

@@ -44,12 +44,12 @@ impl State {
 
     /// Mark everything as out of date, and have the tasks beside the engine look at what is theirs.
     pub(super) fn audit(&mut self, trigger: Trigger) {
-        self.look_at_everything(trigger);
+        self.mark_everything(trigger);
         self.audits.send_replace(());
     }
 
     /// Mark everything as out of date.
-    pub(super) fn look_at_everything(&mut self, trigger: Trigger) {
+    pub(super) fn mark_everything(&mut self, trigger: Trigger) {
         self.looked = Instant::now();
         if std::mem::take(&mut self.has_lost_events) {
             let everybody: Vec<_> = self.picture.snapshot.instances.keys().cloned().collect();

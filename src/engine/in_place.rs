@@ -60,7 +60,7 @@ pub(super) fn kubepods(cgroups: &dyn Cgroups) -> Result<Option<Level>, CgroupErr
 const MAX_STRAYS: usize = 1024;
 /// At most so many cgroups that a container made below one are dealt with at a look; the others when these are gone, or empty.
 const MAX_BELOW: usize = 64;
-/// So many are looked into at most to find them.
+/// The most cgroups that are searched for them.
 const MAX_READ_CGROUPS: usize = 1024;
 
 /// Threads that are in place in the container's own cgroup or another one that it made there, or below a cgroup of the instance's threads: what

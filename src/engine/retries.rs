@@ -9,7 +9,7 @@ use stelia_kubelet::PodUid;
 /// Rounds of reading, planning and taking steps in a row. If steps remain after that, the instance or subject rests.
 const MAX_ROUNDS: u32 = 8;
 /// Rounds that removed a part of many cgroups, which count as one round: a container may have made 100,000.
-const PARTS_PER_ROUND: u32 = 16;
+const PARTIAL_ROUNDS_PER_ROUND: u32 = 16;
 /// How long the first rest is; each further one is twice as long, up to 32 times.
 const FIRST_REST: Duration = Duration::from_secs(1);
 /// How often the rest doubles at most.
@@ -65,10 +65,10 @@ impl<K: Ord + Clone> RetryTable<K> {
     }
 
     /// A round was taken that removed as many cgroups as one may. Only many of them count as one of the rounds in a row.
-    pub(super) fn tried_a_part(&mut self, who: &K, steps: usize, now: Instant) {
+    pub(super) fn tried_partly(&mut self, who: &K, steps: usize, now: Instant) {
         let attempts = self.0.entry(who.clone()).or_default();
         attempts.parts += 1;
-        if attempts.parts.is_multiple_of(PARTS_PER_ROUND) {
+        if attempts.parts.is_multiple_of(PARTIAL_ROUNDS_PER_ROUND) {
             self.tried(who, steps, Vec::new(), now);
         }
     }

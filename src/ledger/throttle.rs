@@ -11,7 +11,7 @@ use super::target::{Targets, VmTarget};
 
 /// Changes in a row that are all recorded: a VM's start makes about 3, and each vCPU that is plugged one.
 const FREE_CHANGES: u32 = 32;
-/// After this time one of them is free again.
+/// Each period of this length between two changes gives one free change back.
 const FREE_AGAIN: Duration = Duration::from_secs(1200);
 /// The first and the longest pause between two changes after that. An hour without changes, after the pause, restores the free ones.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);

@@ -10,11 +10,11 @@ use kube::config::{AuthInfo, Cluster, InClusterError, Kubeconfig, KubeconfigErro
 use kube::{Client, Error};
 use secrecy::ExposeSecret;
 
+use crate::proxied_client;
 use crate::proxy::{Environment, Proxy, ProxyError, Scheme};
-use crate::through;
 
 /// Instead of a kubeconfig's proxy, which is looked at here: without one kube takes HTTPS_PROXY for it.
-const NO_PROXY_OF_KUBE: &str = "http://unused.invalid";
+const PLACEHOLDER_PROXY: &str = "http://unused.invalid";
 
 const NO_HEADER: &str = "it has a character that no HTTP header can have, such as a newline";
 
@@ -124,7 +124,7 @@ impl LoadedConfig {
             kubeconfig.current_context = Some(context.to_owned());
         }
         let proxy = take_proxy(&mut kubeconfig);
-        let files = named(&kubeconfig).into_iter().map(seen).collect();
+        let files = certificate_files(&kubeconfig).into_iter().map(seen).collect();
         Ok(Self {
             config: Config::try_from(kubeconfig)?,
             proxy,
@@ -174,7 +174,7 @@ impl LoadedConfig {
         let command = exec.and_then(|exec| exec.command.clone()).unwrap_or_default();
         let client = match proxy {
             None => Client::try_from(config),
-            Some(proxy) => through::client(config, &proxy),
+            Some(proxy) => proxied_client::client(config, &proxy),
         };
         client.map_err(|cause| match cause {
             Error::Auth(AuthError::AuthExecStart(cause)) => ClientError::Exec { command, cause },
@@ -189,7 +189,11 @@ fn take_proxy(kubeconfig: &mut Kubeconfig) -> Option<String> {
     let context = kubeconfig.contexts.iter().find(|context| context.name == *name)?;
     let cluster = &context.context.as_ref()?.cluster;
     let cluster = kubeconfig.clusters.iter_mut().find(|named| named.name == *cluster)?;
-    let proxy = cluster.cluster.as_mut()?.proxy_url.replace(NO_PROXY_OF_KUBE.to_owned());
+    let proxy = cluster
+        .cluster
+        .as_mut()?
+        .proxy_url
+        .replace(PLACEHOLDER_PROXY.to_owned());
     proxy.filter(|url| !url.is_empty())
 }
 
@@ -208,8 +212,8 @@ fn is_header(token: &str) -> bool {
     HeaderValue::try_from(token).is_ok()
 }
 
-/// The files that clusters and users of a kubeconfig are in, but for their tokens.
-pub(crate) fn named(kubeconfig: &Kubeconfig) -> Vec<PathBuf> {
+/// The certificate and key files that a kubeconfig names.
+pub(crate) fn certificate_files(kubeconfig: &Kubeconfig) -> Vec<PathBuf> {
     let users = kubeconfig
         .auth_infos
         .iter()

@@ -3,10 +3,10 @@
 pub mod backoff;
 
 mod config;
+mod proxied_client;
 mod proxy;
 #[cfg(test)]
 mod tests;
-mod through;
 
 use std::time::Duration;
 

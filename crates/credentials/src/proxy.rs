@@ -17,7 +17,7 @@ pub(crate) struct Proxy {
     pub scheme: Scheme,
     /// Without user and password.
     pub uri: Uri,
-    /// How the server is reached.
+    /// hyper-util's parsed form of the URL, with the user and password.
     intercept: Intercept,
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Scheme {
 /// Why a proxy cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
-    #[error("{0} is not the URL of a proxy: expected http, https or socks5, a host and a port")]
+    #[error("{0} is not a proxy URL: expected [http|https|socks5]://HOST[:PORT]")]
     Url(String),
     /// In a CGI program a client of the server sets HTTP_PROXY (CVE-2016-5385).
     #[error("HTTP_PROXY is not used where REQUEST_METHOD is set")]
@@ -113,7 +113,7 @@ impl Environment {
     /// The proxy for a server; `None`: it is reached directly.
     ///
     /// # Errors
-    /// The proxy that would be used cannot be.
+    /// The proxy's URL is invalid, or HTTP_PROXY is set in a CGI program.
     pub(crate) fn proxy_for(&self, server: &Uri) -> Result<Option<Proxy>, ProxyError> {
         let (from, url, port) = match server.scheme_str() {
             Some("https") => ("HTTPS_PROXY", &self.https, 443),
@@ -155,7 +155,7 @@ fn fits(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
     {
         return ip.is_some_and(|ip| is_in(network, bits, ip));
     }
-    let (name, only) = with_port(entry);
+    let (name, only) = split_port(entry);
     if only.is_some_and(|only| only != port.to_string()) {
         return false;
     }
@@ -174,7 +174,7 @@ fn fits(entry: &str, host: &str, ip: Option<IpAddr>, port: u16) -> bool {
 }
 
 /// `name:port` and `[address]:port`, apart.
-fn with_port(entry: &str) -> (&str, Option<&str>) {
+fn split_port(entry: &str) -> (&str, Option<&str>) {
     if let Some((address, rest)) = entry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         return (address, rest.strip_prefix(':'));
     }

@@ -170,7 +170,7 @@ async fn a_proxy_that_cannot_be_used_is_refused_by_name() {
     );
     let cause = client(&path).err().unwrap().to_string();
     assert!(
-        cause.starts_with("the kubeconfig's proxy-url is not the URL of a proxy"),
+        cause.starts_with("the kubeconfig's proxy-url is not a proxy URL"),
         "{cause}"
     );
     assert!(!cause.contains("pass"), "{cause}");
@@ -285,7 +285,7 @@ fn certificates_that_a_kubeconfig_names_are_looked_at() {
                 users: [{name: u, user: {client-certificate: current.pem, client-key: current.pem}}]\n";
     std::fs::write(&path, text).unwrap();
     let link = folder.path().join("current.pem");
-    let named = config::named(&kube::config::Kubeconfig::read_from(&path).unwrap());
+    let named = config::certificate_files(&kube::config::Kubeconfig::read_from(&path).unwrap());
     assert_eq!(named, [link.clone(), link.clone(), "/etc/ca.crt".into()]);
 
     // As kubelet renews its certificate: a link that is set to another file.

@@ -75,7 +75,7 @@ pub fn slow(subject: &Subject, pod: &Pod, merges: &[Merge]) -> Vec<String> {
     let looks = settings.memory_manager != MemoryManager::None && pod.qos() == QosClass::Guaranteed;
     let of_sets = (looks && seconds >= effort::SLOW_SECONDS).then(|| {
         format!(
-            "kubelet looks at all {sets:.1e} sets of {nodes} NUMA nodes for the pod's memory and keeps a hint for most of them: that takes {} and more, and its memory may not suffice; this is what it would come to",
+            "kubelet examines all {sets:.1e} sets of {nodes} NUMA nodes for the pod's memory and keeps a hint for most of them. This takes {} or longer and may exhaust kubelet's memory; the answer assumes that kubelet finishes",
             effort::duration_words(seconds)
         )
     });

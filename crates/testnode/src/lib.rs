@@ -15,7 +15,7 @@
 //! | `cgroups` | the files, as [`Cgroups`](stelia_node::cgroup::Cgroups) asks for them | `cgroup-v2.rst`, "Core Interface Files" |
 //! | `procs` | threads, PID namespaces, affinity, pidfds | `copy_process`, `zap_pid_ns_processes`, `sched_setaffinity(2)` |
 //! | `systemd` | units and their limits, emptied scopes, holders | |
-//! | `owners` | which files tenants may write | `cgroup-v2.rst`, "Delegation" and "Namespace" |
+//! | `tenants` | which files tenants may write | `cgroup-v2.rst`, "Delegation" and "Namespace" |
 //! | `counts` | the daemons' calls, counted and as text | |
 //! | `node`, `boot`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them | |
 //!
@@ -32,11 +32,11 @@ mod cpusets;
 mod freezer;
 pub mod kubelet;
 mod node;
-mod owners;
 mod partitions;
 mod population;
 mod procs;
 mod systemd;
+mod tenants;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -52,7 +52,7 @@ use tokio::sync::watch;
 pub use counts::{Counts, Touched};
 pub use freezer::Chain;
 pub use node::{Pod, Qemu, Runtime, topology};
-pub use owners::tenant_of;
+pub use tenants::tenant_of;
 
 use counts::CallLog;
 use freezer::Link;

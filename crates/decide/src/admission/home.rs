@@ -58,7 +58,7 @@ impl Home {
 
 /// Why a partition in the container's cgroup could stop the node: on Linux 6.7 to 7.1 making one that is `isolated` can, and where there is
 /// a partition, whoever may write below it may make one (`docs/kernels.md`).
-fn endangers(snapshot: &Snapshot, policies: &Policies, candidate: &Candidate, record: &Record) -> Option<String> {
+fn why_unsafe(snapshot: &Snapshot, policies: &Policies, candidate: &Candidate, record: &Record) -> Option<String> {
     let is_safe = snapshot.safe_partition == Partition::Isolated || policies.partition == Some(Partition::Isolated);
     let reason = candidate.writes_cgroups.as_ref().filter(|_| !is_safe)?;
     forbidden(snapshot, policies, record).is_none().then(|| {
@@ -107,7 +107,7 @@ fn whole_container(
         partition: partition_kind(snapshot, policies, &blank),
         ..record
     };
-    if let Some(reason) = endangers(snapshot, policies, candidate, &record) {
+    if let Some(reason) = why_unsafe(snapshot, policies, candidate, &record) {
         return Err(ErrorKind::NotPermitted.because(reason).of(&record.pod));
     }
     let record = match adopting.filter(|adopting| !adopting.threads.is_empty()) {
@@ -118,7 +118,7 @@ fn whole_container(
     Ok(NewInstance { record, home })
 }
 
-/// Refuse a container that another program made a partition: it would be steliad's to take back, and to take the CPUs from it fails.
+/// Refuse a container that another program made a partition: steliad would have to undo that partition later, and cannot take CPUs from it.
 /// `kind`: the partition that it is before steliad makes one.
 ///
 /// # Errors
@@ -170,7 +170,7 @@ pub fn choose_home(
         Some(adopting) => adopting.with_vcpus(in_place, snapshot, policies),
         None => in_place,
     };
-    let home = match (wanted.preferred(), endangers(snapshot, policies, candidate, &in_place)) {
+    let home = match (wanted.preferred(), why_unsafe(snapshot, policies, candidate, &in_place)) {
         (TreeHome::InPlace, Some(reason)) => Home::Slice(Some(reason)),
         (wanted, _) => Home::choose(snapshot, policies, wanted, &in_place, coping, check),
     };

@@ -56,7 +56,7 @@ impl MemoryState {
         (!blocks.is_empty()).then_some(blocks)
     }
 
-    /// The same as if no NUMA nodes served pods.
+    /// This state as if each NUMA node were in a group of its own.
     pub(crate) fn without_groups(&self) -> Self {
         let mut state = self.clone();
         for (id, node) in &mut state.nodes {

@@ -23,8 +23,8 @@ const KUBEVIRT_FILES: &str = "devices.kubevirt.io/";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Nodes(BTreeSet<u32>),
-    /// It reports none.
-    Nowhere,
+    /// The plugin reports no NUMA node.
+    NoNodes,
     Unknown,
 }
 
@@ -58,8 +58,8 @@ pub fn places<'a>(
     let ids = state.registered.get(resource).into_iter().flatten();
     let place = |id: &'a String| match recorded.get(device_of(id)) {
         Some(nodes) if !nodes.is_empty() => Place::Nodes(nodes.clone()),
-        Some(_) => Place::Nowhere,
-        None if nowhere => Place::Nowhere,
+        Some(_) => Place::NoNodes,
+        None if nowhere => Place::NoNodes,
         None => by_id(device_of(id)),
     };
     ids.map(|id| (id.as_str(), place(id))).collect()
@@ -72,7 +72,7 @@ pub struct DevicePlaces {
     /// NVIDIA's GPUs, a folder for each.
     gpus: PathBuf,
     /// Whether numbers are those of IOMMU groups, and not the plugin's own.
-    has_groups: bool,
+    ids_are_iommu_groups: bool,
 }
 
 impl DevicePlaces {
@@ -84,9 +84,9 @@ impl DevicePlaces {
         let entries = state.entries.iter().filter(|entry| entry.resource == resource);
         let shown: BTreeSet<bool> = entries.filter_map(ids_are_groups).collect();
         let ids = state.registered.get(resource);
-        let are_groups = |ids: &BTreeSet<String>| ids.iter().all(|id| !given_away(&sys, id).is_empty());
+        let are_groups = |ids: &BTreeSet<String>| ids.iter().all(|id| !vfio_devices(&sys, id).is_empty());
         Self {
-            has_groups: !shown.contains(&false) && (shown.contains(&true) || ids.is_some_and(are_groups)),
+            ids_are_iommu_groups: !shown.contains(&false) && (shown.contains(&true) || ids.is_some_and(are_groups)),
             gpus: root.join(NVIDIA_GPUS),
             sys,
         }
@@ -101,7 +101,11 @@ impl DevicePlaces {
         if is_gpu(id) {
             return self.gpu(id).map_or(Place::Unknown, |address| self.pci(&address));
         }
-        let of_group = self.has_groups.then(|| given_away(&self.sys, id)).into_iter().flatten();
+        let of_group = self
+            .ids_are_iommu_groups
+            .then(|| vfio_devices(&self.sys, id))
+            .into_iter()
+            .flatten();
         let places: Vec<Place> = of_group.map(|device| numa_node(&device)).collect();
         match places.split_first() {
             Some((first, others)) if others.iter().all(|other| other == first) => first.clone(),
@@ -171,7 +175,7 @@ fn ids_are_groups(entry: &DeviceEntry) -> Option<bool> {
 }
 
 /// The devices of the IOMMU group with this number that vfio-pci drives. Bridges may be in the group too.
-fn given_away(sys: &Path, group: &str) -> Vec<PathBuf> {
+fn vfio_devices(sys: &Path, group: &str) -> Vec<PathBuf> {
     let number = group.parse::<u32>().ok().filter(|number| number.to_string() == group);
     let folder = number.map(|number| sys.join(format!("kernel/iommu_groups/{number}/devices")));
     let of_group = folder
@@ -206,7 +210,7 @@ fn is_pci_address(id: &str) -> bool {
 fn numa_node(device: &Path) -> Place {
     let text = fs::read_to_string(device.join("numa_node"));
     match text.ok().and_then(|text| text.trim().parse::<i64>().ok()) {
-        Some(number) => u32::try_from(number).map_or(Place::Nowhere, |node| Place::Nodes([node].into())),
+        Some(number) => u32::try_from(number).map_or(Place::NoNodes, |node| Place::Nodes([node].into())),
         None => Place::Unknown,
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// Each byte that is not UTF-8 is the character of this number and the byte: the last ones of a plane for private use.
+/// A byte B that is not UTF-8 becomes the character BYTES + B, at the end of the last plane for private use.
 const BYTES: u32 = 0x0010_ff00;
 
 fn is_byte(character: char) -> bool {

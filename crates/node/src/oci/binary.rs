@@ -28,7 +28,7 @@ pub(super) fn at(node: &Path, path: &Path) -> PathBuf {
 /// place first, as those of k3s and k0s have, which bring a runtime of their own beside it.
 pub(super) fn find(node: &Path, name: &str, shim: &Path) -> Result<(PathBuf, Program), ProgramError> {
     let open = |path: PathBuf| Program::open(node, &path).map(|program| (path, program));
-    let absent = || ProgramError::Absent(PathBuf::from(name));
+    let absent = || ProgramError::NotExecutable(PathBuf::from(name));
     if name.contains('/') {
         let path = Some(PathBuf::from(name)).filter(|path| path.is_absolute());
         return path.map_or_else(|| Err(absent()), open);
@@ -38,7 +38,7 @@ pub(super) fn find(node: &Path, name: &str, shim: &Path) -> Result<(PathBuf, Pro
     let folders = beside.into_iter().chain(PATH.iter().map(Path::new));
     let mut opened = folders.map(|folder| open(folder.join(name)));
     // The first one is the manager's: if it is not to be run, none is.
-    let found = opened.find(|opened| !matches!(opened, Err(ProgramError::Absent(_))));
+    let found = opened.find(|opened| !matches!(opened, Err(ProgramError::NotExecutable(_))));
     found.unwrap_or_else(|| Err(absent()))
 }
 

@@ -78,7 +78,7 @@ impl Runtime {
 /// Why the runtime of a container is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    #[error("no container of containerd or CRI-O with the runtime runc or crun was found for it")]
+    #[error("containerd and CRI-O have no container with this ID whose runtime is runc or crun")]
     NotFound,
     /// Its program is missing, or not to be run.
     #[error(transparent)]

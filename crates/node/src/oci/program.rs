@@ -40,10 +40,10 @@ const PLUGIN: &[u8] = b"io.containerd.";
 /// Why a program is not to be executed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    #[error("{} is not an executable file", .0.display())]
-    Absent(PathBuf),
+    #[error("{} does not exist or is not an executable file", .0.display())]
+    NotExecutable(PathBuf),
     /// Others than root may have put it there.
-    #[error("{} is not run as root, because {} {cause}", program.display(), place.display())]
+    #[error("{} is not trusted to run as root: {} {cause}", program.display(), place.display())]
     Untrusted {
         program: PathBuf,
         /// The program itself, or a folder above it.
@@ -71,7 +71,7 @@ impl Program {
         let file = Walk::to(node, path)?;
         let found = file.metadata().map_err(|cause| failed(path, errno(&cause)))?;
         if !found.is_file() || found.mode() & EXECUTABLE == 0 {
-            return Err(ProgramError::Absent(path.to_owned()));
+            return Err(ProgramError::NotExecutable(path.to_owned()));
         }
         let identity = Identity::from(&found);
         Ok(Self { file, identity })
@@ -157,7 +157,7 @@ impl<'a> Walk<'a> {
     }
 
     fn enter(&mut self, file: File) -> Result<(), ProgramError> {
-        if let Some(cause) = fault(&self.place, &self.metadata(&file)?, self.root) {
+        if let Some(cause) = distrust_reason(&self.place, &self.metadata(&file)?, self.root) {
             return Err(ProgramError::Untrusted {
                 program: self.program.to_owned(),
                 place: self.place.clone(),
@@ -176,7 +176,7 @@ impl<'a> Walk<'a> {
 fn failed(path: &Path, cause: Errno) -> ProgramError {
     let path = path.to_owned();
     match cause {
-        Errno::NOENT | Errno::NOTDIR => ProgramError::Absent(path),
+        Errno::NOENT | Errno::NOTDIR => ProgramError::NotExecutable(path),
         cause => ProgramError::Open { path, cause },
     }
 }
@@ -196,7 +196,7 @@ fn names(path: &Path) -> Vec<OsString> {
 }
 
 /// Why others than root may have put this file or folder here, or what is in it.
-fn fault(place: &Path, found: &Metadata, root: u32) -> Option<&'static str> {
+fn distrust_reason(place: &Path, found: &Metadata, root: u32) -> Option<&'static str> {
     let is_pods = place.ancestors().any(|place| {
         let name = place.file_name().and_then(OsStr::to_str).unwrap_or_default();
         PodUid::parse(name).is_ok() && place.parent().is_some_and(|above| above.ends_with("pods"))
@@ -213,7 +213,7 @@ fn fault(place: &Path, found: &Metadata, root: u32) -> Option<&'static str> {
     } else if found.uid() != root {
         Some("does not belong to root")
     } else if found.mode() & WRITABLE != 0 {
-        Some("is writable by others")
+        Some("is writable by its group or by others")
     } else {
         None
     }
@@ -273,7 +273,9 @@ mod tests {
             for writable in [0o002, 0o020] {
                 node.mode(place, mode | writable);
                 let refused = node.opened("/opt/bin/runc").unwrap_err();
-                let expected = format!("/opt/bin/runc is not run as root, because /{place} is writable by others");
+                let expected = format!(
+                    "/opt/bin/runc is not trusted to run as root: /{place} is writable by its group or by others"
+                );
                 assert_eq!(refused, expected);
             }
             node.mode(place, mode);
@@ -286,8 +288,8 @@ mod tests {
         let node = Node::new();
         let found = node.path("opt/bin/runc").metadata().unwrap();
         let owner = found.uid();
-        assert_eq!(fault(Path::new("/opt/bin/runc"), &found, owner), None);
-        let cause = fault(Path::new("/opt/bin/runc"), &found, owner + 1);
+        assert_eq!(distrust_reason(Path::new("/opt/bin/runc"), &found, owner), None);
+        let cause = distrust_reason(Path::new("/opt/bin/runc"), &found, owner + 1);
         assert_eq!(cause, Some("does not belong to root"));
     }
 
@@ -313,7 +315,7 @@ mod tests {
         node.mode("srv", 0o777);
         for (path, place) in [("/usr/sbin/evil", "/var/lib/kubelet"), ("/usr/sbin/service", "/srv")] {
             let refused = node.opened(path).unwrap_err();
-            assert!(refused.contains(&format!("because {place} ")), "{refused}");
+            assert!(refused.contains(&format!("as root: {place} ")), "{refused}");
         }
         node.link("self", "opt/self");
         assert!(node.opened("/opt/self").unwrap_err().starts_with("open /opt/self: "));
@@ -352,7 +354,10 @@ mod tests {
         let node = Node::new().with("opt/bin/text", "");
         node.mode("opt/bin/text", 0o644);
         for path in ["/opt/bin/text", "/opt/bin", "/opt/bin/none", "/opt/bin/runc/x", "/"] {
-            assert_eq!(node.opened(path), Err(format!("{path} is not an executable file")));
+            assert_eq!(
+                node.opened(path),
+                Err(format!("{path} does not exist or is not an executable file"))
+            );
         }
     }
 

@@ -268,7 +268,7 @@ fn a_program_that_is_not_the_nodes_is_no_runtime_whoever_names_it() {
     folder(0o777);
     assert_eq!(node.runtime(), None);
     let coping = coping(node.0.path(), &node.0.path().join("run"), ID);
-    let why = "/opt/bin/crun is not run as root, because /opt/bin is writable by others";
+    let why = "/opt/bin/crun is not trusted to run as root: /opt/bin is writable by its group or by others";
     assert_eq!(coping, Coping::No(why.to_owned()));
     folder(0o755);
 

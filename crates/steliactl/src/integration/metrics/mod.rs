@@ -44,7 +44,7 @@ pub(crate) async fn run(
             // Standard error may be closed.
             let _ = writeln!(
                 io::stderr(),
-                "steliactl: node-exporter reads files whose names end in .prom, and not {}",
+                "steliactl: node-exporter ignores {}: its name must end in .prom",
                 output::printable(&path.display().to_string())
             );
         }

@@ -11,8 +11,8 @@ use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::admission::{
-    Adopting, Candidate, CheckedClaim, Home, RuntimeCheck, admit, choose_home, is_allocated_by_default, kubelets_cpus,
-    check_no_partition,
+    Adopting, Candidate, CheckedClaim, Home, RuntimeCheck, admit, check_no_partition, choose_home,
+    is_allocated_by_default, kubelets_cpus,
 };
 use stelia_decide::{AdoptedPlacement, Facts, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, MAX_BYTES};

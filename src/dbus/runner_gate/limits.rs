@@ -137,7 +137,7 @@ impl Limits {
         entry.connections += 1;
         // A connection is work too, for which its pod alone pays; not in advance, or a loop of them would lock the pod out
         // for long.
-        if entry.own.has_more() {
+        if entry.own.has_tokens() {
             entry.own.spend(1, OF_A_POD, now);
         }
         Ok(ConnectionPermit {

@@ -77,11 +77,11 @@ async fn socks(
         Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
         None => socks,
     };
-    Ok(socks.oneshot(with_port(server)).await?)
+    Ok(socks.oneshot(with_default_port(server)).await?)
 }
 
 /// A server with its port, where `SocksV5` would take 443 for it.
-fn with_port(server: Uri) -> Uri {
+fn with_default_port(server: Uri) -> Uri {
     match (server.scheme_str(), server.host(), server.port()) {
         (Some("http"), Some(host), None) => format!("http://{host}:80").parse().unwrap_or(server),
         _ => server,
