@@ -65,10 +65,7 @@ fn checked(files: &Files) -> String {
         true => vec!["no file, every setting has its default".to_owned()],
         false => files.read.iter().map(|path| path.display().to_string()).collect(),
     };
-    let ignored = files.ignored.iter();
-    let ignored: String = ignored
-        .map(|(path, why)| format!("ignored: {}: {why}\n", path.display()))
-        .collect();
+    let ignored: String = files.ignored_lines().map(|line| line + "\n").collect();
     format!("configuration is good: {}\n{ignored}", read.join(", "))
 }
 
@@ -107,6 +104,9 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     log();
+    if !arguments.release_host {
+        journal::warn_of_ignored(&stelia_settings::files(Path::new("/")));
+    }
     let result = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Readings one at a time, looks at containers, orders and accounts wait here for each other. What a registration needs

@@ -7,6 +7,7 @@ pub(crate) mod catalog_tests;
 use std::fmt;
 
 use stelia_kubelet::PodName;
+use stelia_settings::Files;
 
 macro_rules! messages {
     ($($(#[$about:meta])* $name:ident = $id:literal;)+) => {
@@ -181,9 +182,48 @@ macro_rules! about {
 }
 pub(crate) use about;
 
+/// Warns of the files of the configuration that are not read.
+pub(crate) fn warn_of_ignored(files: &Files) {
+    files.ignored_lines().for_each(|line| tracing::warn!("{line}"));
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use tracing_subscriber::prelude::*;
+
     use super::*;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn files_that_are_not_read_are_named_in_the_log() {
+        let files = Files {
+            read: Vec::new(),
+            ignored: vec![("/etc/stelia/steliad.toml.d/50-x.conf".into(), "why".to_owned())],
+        };
+        let line = "ignored: /etc/stelia/steliad.toml.d/50-x.conf: why\n";
+        let log = Log::default();
+        let writer = log.clone();
+        let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
+        let subscriber = tracing_subscriber::registry().with(layer.with_ansi(false));
+        tracing::subscriber::with_default(subscriber, || warn_of_ignored(&files));
+        let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        assert!(logged.contains("WARN") && logged.ends_with(line), "{logged}");
+    }
 
     #[test]
     fn a_pod_is_named_as_far_as_it_is_known() {

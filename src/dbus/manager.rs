@@ -24,6 +24,7 @@ use super::reconcile_report::{preview_dict, report_dict};
 use super::{description, evaluate, node_topology, options, registration, requests};
 use crate::authz::Operation;
 use crate::engine::{Handle, Peer};
+use crate::journal;
 
 pub(super) struct Manager {
     pub(super) engine: Handle,
@@ -286,6 +287,7 @@ impl Manager {
             let runtime_state = loaded.settings.runtime_state.clone();
             self.engine.reload(loaded.settings).await?;
             runtime_folders::set_runtime_state_folders(runtime_state);
+            journal::warn_of_ignored(&stelia_settings::files(Path::new("/")));
             Ok(())
         })
         .await

@@ -27,10 +27,15 @@ pub struct AllocatedPods {
     pub pods: BTreeMap<String, BTreeMap<String, Requests>>,
 }
 
+/// kubelet takes a missing field for an empty one, whose checksum does not fit.
 #[derive(Deserialize)]
 struct File {
+    #[serde(default)]
     data: String,
+    #[serde(default)]
     checksum: u64,
+    #[serde(flatten)]
+    others: BTreeMap<String, IgnoredAny>,
 }
 
 /// Without unknown keys: a newer kubelet may have the requests there.
@@ -71,6 +76,9 @@ impl AllocatedPods {
             ));
         }
         let file: File = json(content)?;
+        if file.data.is_empty() && !file.others.is_empty() {
+            return Err(unknown("it has other keys instead of data"));
+        }
         let computed = checksum::of_data(&file.data);
         if file.checksum != u64::from(computed) {
             let found = u32::try_from(file.checksum).unwrap_or(u32::MAX);
@@ -135,7 +143,8 @@ mod tests {
     #[test]
     fn a_file_of_another_schema_is_not_called_damaged() {
         let json = [r#"{"entries":{"uid":{"podSpec":{}}}}"#, r#"{"items":[]}"#].map(file);
-        for bytes in json.into_iter().chain([b"\n\0\x12\x05\n\x03uid".to_vec()]) {
+        let others = [b"\n\0\x12\x05\n\x03uid".to_vec(), br#"{"pods":[]}"#.to_vec()];
+        for bytes in json.into_iter().chain(others) {
             let error = AllocatedPods::parse(&bytes).unwrap_err();
             assert!(!error.is_damage(), "{error}");
         }
@@ -147,6 +156,10 @@ mod tests {
         for end in 0..whole.len() {
             let error = AllocatedPods::parse(&whole[..end]).unwrap_err();
             assert!(error.is_damage(), "{end}: {error}");
+        }
+        for without_data in ["{}", r#"{"checksum":7}"#, r#"{"data":"{}"}"#] {
+            let error = AllocatedPods::parse(without_data.as_bytes()).unwrap_err();
+            assert!(error.is_damage(), "{without_data}: {error}");
         }
         let changed = String::from_utf8(whole).unwrap().replace("entries", "Entries");
         assert!(AllocatedPods::parse(changed.as_bytes()).unwrap_err().is_damage());

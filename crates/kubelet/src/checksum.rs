@@ -19,6 +19,15 @@ pub fn of_data(data: &str) -> u32 {
     fnv1a(&format!("(string){data}"))
 }
 
+/// CRC-32 (IEEE), which is the checksum of `dra_manager_state`.
+pub(super) fn crc32(text: &str) -> u32 {
+    !text.bytes().fold(!0, |crc: u32, byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            (crc >> 1) ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 }
+        })
+    })
+}
+
 /// Compares the checksum in the file with that of its content.
 ///
 /// # Errors

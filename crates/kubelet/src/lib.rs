@@ -7,6 +7,7 @@ pub mod config;
 mod container_cgroup;
 pub mod cpu_manager_state;
 pub mod devices;
+pub mod dra_manager_state;
 pub mod home;
 mod host_process;
 pub mod memory;

@@ -5,6 +5,7 @@ use kubelet_planner::memory::MemoryState;
 use kubelet_planner::start_errors::{self, StartProblem};
 use kubelet_planner::{CpuManager, Machine, Node, NodeState, StartError};
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
+use stelia_kubelet::dra_manager_state::DRA_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, KubeletConfig, MemoryManagerState};
 
@@ -44,11 +45,16 @@ pub fn problems(config: &KubeletConfig, machine: Option<&Machine>, files: StateF
     problems
 }
 
-/// Whether kubelet reads `allocated_pods_state` and `actuated_pods_state` when it starts: with InPlacePodVerticalScaling, which is on since 1.33.
-/// `version`: its minor version, where that is known.
-pub fn reads_allocated_pods(config: &KubeletConfig, version: Option<u32>) -> bool {
-    let gate = config.feature_gates.get("InPlacePodVerticalScaling");
-    gate.copied().unwrap_or(true) && version.is_none_or(|minor| minor >= 33)
+/// Whether kubelet reads this file when it starts: `dra_manager_state` with DynamicResourceAllocation, which is on since 1.34;
+/// `allocated_pods_state` and `actuated_pods_state` from 1.33 on with InPlacePodVerticalScaling, which is on. `version`: its minor version, where
+/// that is known.
+pub fn reads(file: &str, config: &KubeletConfig, version: Option<u32>) -> bool {
+    let gate = |name: &str| config.feature_gates.get(name).copied();
+    let is_since = |first: u32| version.is_none_or(|minor| minor >= first);
+    match file {
+        DRA_MANAGER_STATE => gate("DynamicResourceAllocation").unwrap_or(is_since(34)),
+        _ => gate("InPlacePodVerticalScaling").unwrap_or(true) && is_since(33),
+    }
 }
 
 /// Whether the reservation of memory is known from the state file alone: the configuration has none, and the file has some.

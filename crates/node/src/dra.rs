@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use stelia_kubelet::config::values;
 
 /// Where kubelet's plugins register, below its root directory.
 const REGISTRY: &str = "plugins_registry";
@@ -73,15 +74,17 @@ fn gives_cpus(path: &Path) -> bool {
     if !is_short {
         return false;
     }
-    let Ok(bytes) = fs::read(path) else { return false };
-    let Ok(specification) = serde_json::from_slice::<Value>(&bytes) else {
+    let Ok(text) = fs::read_to_string(path) else {
         return false;
     };
-    let class = specification["kind"].as_str().and_then(|kind| kind.rsplit('/').next());
-    let devices = specification["devices"]
-        .as_array()
-        .is_some_and(|devices| !devices.is_empty());
-    devices && class.is_some_and(is_cpu)
+    // YAML or JSON, which the runtimes read alike.
+    let Ok(specification) = values(&text, "CDI") else {
+        return false;
+    };
+    let kind = specification.get("kind").and_then(Value::as_str);
+    let class = kind.and_then(|kind| kind.rsplit('/').next());
+    let devices = specification.get("devices").and_then(Value::as_array);
+    devices.is_some_and(|devices| !devices.is_empty()) && class.is_some_and(is_cpu)
 }
 
 #[cfg(test)]
@@ -148,6 +151,30 @@ mod tests {
             }
         }
         assert_eq!(found(), ["cpu.example.com", "dra.k8s.io-cpu"]);
+    }
+
+    /// The default of CDI's library.
+    #[test]
+    fn a_specification_in_yaml_is_read_too() {
+        let root = tempfile::tempdir().unwrap();
+        let claim = "run/cdi/dra.k8s.io-cpu_claim-3ceda12c-3ee9-40fa-9f42-61428fe654a6.yaml";
+        let text =
+            |devices: &str| format!("---\ncdiVersion: 0.8.0\nkind: dra.k8s.io/cpu # of CPUs\ndevices:{devices}\n");
+        let none: [&str; 0] = [];
+        for (devices, expected) in [
+            (
+                "\n- name: claim-1\n  containerEdits:\n    env: [DRA_CPUSET_1=2-3]",
+                &["dra.k8s.io-cpu"][..],
+            ),
+            (" []", &none),
+            ("", &none),
+        ] {
+            write(root.path(), claim, &text(devices));
+            let found: Vec<String> = cpu_drivers(root.path(), &root.path().join("kubelet"))
+                .into_keys()
+                .collect();
+            assert_eq!(found, expected, "{devices}");
+        }
     }
 
     #[test]

@@ -228,6 +228,14 @@ pub struct Files {
     pub ignored: Vec<(PathBuf, String)>,
 }
 
+impl Files {
+    /// One for each file that is not read: its path, and why.
+    pub fn ignored_lines(&self) -> impl Iterator<Item = String> {
+        let ignored = self.ignored.iter();
+        ignored.map(|(path, why)| format!("ignored: {}: {why}", path.display()))
+    }
+}
+
 /// The name of a drop-in ends so.
 const DROP_IN: &str = "toml";
 
@@ -251,7 +259,13 @@ pub fn files(root: &Path) -> Files {
                         ignored.push((replaced, format!("{} replaces it", path.display())));
                     }
                 }
-                Some(why) => ignored.push((path, why)),
+                Some(why) => {
+                    // A link of the administrator's replaces the packaged file, wherever it leads.
+                    if let Some(replaced) = drop_ins.remove(name) {
+                        ignored.push((replaced, format!("{} replaces it", path.display())));
+                    }
+                    ignored.push((path, why));
+                }
             }
         }
     }

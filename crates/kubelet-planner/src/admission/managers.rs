@@ -52,7 +52,30 @@ impl<'a> Managers<'a> {
         }
     }
 
-    /// That this pod is admitted whatever the hints are that are not known. Where it is not even without them, they change nothing: each list of hints
+    /// The rejection, unless it depends on devices of containers before, of which the hints are not known: these containers have CPUs and memory
+    /// where their devices are. Too few CPUs or devices on all NUMA nodes together do not depend on that.
+    pub(super) fn unless_unplaced(&self, rejection: Box<Rejection>) -> Box<Rejection> {
+        let Some((merge, before)) = rejection.merges.split_last() else {
+            return rejection;
+        };
+        let is_counted = |name: &str| name == CPU || self.state.devices.knows(name);
+        let is_short = merge
+            .hints
+            .iter()
+            .any(|(name, hints)| hints.is_empty() && is_counted(name));
+        let depends = !is_short && matches!(rejection.cause, Cause::Topology | Cause::Memory(_));
+        let open = before.iter().find_map(|merge| merge.unplaced.first());
+        match open.filter(|_| depends && self.node.nodes().len() > 1) {
+            Some(resource) => Box::new(Rejection {
+                cause: DeviceRefusal::Unplaced(resource.clone()).into(),
+                resource: Some(resource.clone()),
+                ..*rejection
+            }),
+            None => rejection,
+        }
+    }
+
+    /// That this pod is admitted whatever the hints are that are not known. Where a merge without them fails, they change nothing: each list of hints
     /// leaves fewer merged ones that all resources prefer.
     ///
     /// # Errors
@@ -139,7 +162,7 @@ impl<'a> Managers<'a> {
             container: container.map(|container| container.name.clone()),
             bound: policy.and_then(|policy| policy.bound(&self.state.cpus, self.pod, container?)),
             is_grouped,
-            unplaced: DeviceManager::unplaced(&self.state.devices, self.pod, container),
+            unplaced: DeviceManager::wanted_among(&self.state.devices.unplaced, self.pod, container),
             hints: named.filter_map(|(name, hints)| Some((name, hints?))).collect(),
             merged,
         };

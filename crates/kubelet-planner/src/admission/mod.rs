@@ -15,9 +15,9 @@ use stelia_kubelet::memory::MemoryBlock;
 
 use super::cpus::{Bound, Fault};
 use super::merge::{Hint, Merged, Policy, Scope};
-use super::node::Node;
+use super::node::{Node, NodeState};
 use super::pod::Pod;
-use crate::devices::Chosen;
+use crate::devices::{Chosen, DeviceManager, DeviceRefusal};
 use managers::{Managers, NO_HINT};
 
 /// A pod that kubelet admits.
@@ -125,11 +125,38 @@ pub struct Merge {
 /// kubelet rejects the pod, or never answers. The node is unchanged; what a rejected pod leaves in kubelet's state
 /// until the next clean-up is not modelled.
 pub fn admit(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
+    let answer = answer(node, pod);
+    let assumed = DeviceManager::wanted_among(&node.state.devices.assumed, pod, None);
+    let Some(resource) = assumed.into_iter().next() else {
+        return answer;
+    };
+    let state = NodeState {
+        devices: node.state.devices.without_assumed_nodes(),
+        ..node.state.clone()
+    };
+    let verdict =
+        |answer: &Result<_, Box<Rejection>>| answer.as_ref().map(drop).map_err(|refused| refused.is_unknown());
+    if verdict(&answer) == verdict(&self::answer(&node.with_state(state), pod)) {
+        return answer;
+    }
+    Err(Box::new(Rejection {
+        cause: DeviceRefusal::Unreported(resource.clone()).into(),
+        container: None,
+        resource: Some(resource),
+        merges: answer.map_or_else(|refused| refused.merges, |admission| admission.merges),
+    }))
+}
+
+/// The answer where the NUMA nodes of devices are as the state says.
+fn answer(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
     let mut managers = Managers::new(node, pod);
     let policy = node.settings.topology_policy;
     match (policy, node.settings.topology_scope) {
         (Policy::None, _) => managers.each_container(Some(NO_HINT))?,
-        (_, Scope::Container) => managers.each_container(None)?,
+        (_, Scope::Container) => {
+            let done = managers.each_container(None);
+            done.map_err(|rejection| managers.unless_unplaced(rejection))?;
+        }
         (_, Scope::Pod) => managers.pod_as_a_whole()?,
     }
     managers.is_answer_known()?;

@@ -360,3 +360,55 @@ fn a_rejection_has_kubelets_reason_and_message() {
         "Allocate failed due to not enough cpus available to satisfy request: requested=4, available=2, which is unexpected"
     );
 }
+
+fn with_gpus(mut container: Container) -> Container {
+    for amounts in [&mut container.resources.limits, &mut container.resources.requests] {
+        amounts.devices.insert("gpu".to_owned(), 1);
+    }
+    container
+}
+
+/// NUMA node 0 has 8 CPUs free and 1 has 4: the container with the GPU has its CPUs where that is.
+#[test]
+fn a_rejection_is_unknown_where_it_depends_on_the_place_of_an_earlier_containers_device() {
+    let node = node(
+        2,
+        Settings {
+            cpu_manager: CpuManager::reserving(Options::default(), "4-7".parse().unwrap()),
+            ..settings(Policy::Restricted, Scope::Container)
+        },
+    );
+    let mut state = node.state().clone();
+    state.devices.add_counted("gpu", Some(1), 1, 1);
+    let at_1 = node.with_state(state.clone());
+    state.devices.unplaced.insert("gpu".to_owned());
+    let unplaced = node.with_state(state);
+    let first = with_gpus(container("c1", ContainerKind::App, 4000));
+    let two = |second: u64| pod(vec![first.clone(), container("c2", ContainerKind::App, second)]);
+    let refused = |node: &Node, pod: &Pod| admit(node, pod).map(drop).map_err(|refused| refused.is_unknown());
+    assert_eq!(refused(&unplaced, &two(8000)), Err(true));
+    assert_eq!(refused(&at_1, &two(8000)), Ok(()));
+    // There are not so many CPUs on both.
+    assert_eq!(refused(&unplaced, &two(12000)), Err(false));
+    let alone = pod(vec![container("c2", ContainerKind::App, 9000)]);
+    assert_eq!(refused(&unplaced, &alone), Ok(()), "on both");
+}
+
+#[test]
+fn an_answer_that_depends_on_whether_a_plugin_reports_numa_nodes_is_unknown() {
+    let node = node(2, settings(Policy::SingleNumaNode, Scope::Container));
+    let mut state = node.state().clone();
+    state.devices.add_counted("gpu", Some(0), 1, 1);
+    state.devices.assumed.insert("gpu".to_owned());
+    let node = node.with_state(state);
+    // Only node 1 has 8 CPUs.
+    let refused = admit(&node, &pod(vec![with_gpus(container("c", ContainerKind::App, 8000))])).unwrap_err();
+    assert!(
+        refused.is_unknown() && refused.to_string().contains("plugin of gpu reports"),
+        "{refused}"
+    );
+    // One way or the other.
+    assert!(admit(&node, &pod(vec![with_gpus(container("c", ContainerKind::App, 4000))])).is_ok());
+    let refused = admit(&node, &pod(vec![with_gpus(container("c", ContainerKind::App, 9000))])).unwrap_err();
+    assert_eq!(refused.reason(), Some("TopologyAffinityError"));
+}

@@ -53,15 +53,18 @@ impl DeviceManager {
 }
 
 impl DeviceManager {
-    /// The resources of a container, or of the pod, of which the hints are not known.
-    pub(crate) fn unplaced(state: &DeviceState, pod: &Pod, container: Option<&Container>) -> Vec<String> {
+    /// The resources of a container, or of the pod, that are among these.
+    pub(crate) fn wanted_among(some: &BTreeSet<String>, pod: &Pod, container: Option<&Container>) -> Vec<String> {
         let containers = container.map_or(pod.containers.as_slice(), slice::from_ref);
         let wanted = containers
             .iter()
             .flat_map(|container| &container.resources.limits.devices);
         let wanted: BTreeSet<&String> = wanted.filter(|(_, count)| **count > 0).map(|(name, _)| name).collect();
-        let unplaced = wanted.into_iter().filter(|name| state.unplaced.contains(*name));
-        unplaced.cloned().collect()
+        wanted
+            .into_iter()
+            .filter(|name| some.contains(*name))
+            .cloned()
+            .collect()
     }
 }
 

@@ -15,6 +15,11 @@ pub(crate) enum DeviceRefusal {
     Unplaced(String),
     /// A limit of what is known of the node.
     #[error(
+        "unknown: the answer depends on whether the plugin of {0} reports the NUMA nodes of its devices, and no pod has one that would show it; --devices gives them"
+    )]
+    Unreported(String),
+    /// A limit of what is known of the node.
+    #[error(
         "unknown: kubelet's record of devices cannot be read, so the free devices of {0} are not known; --devices gives them"
     )]
     Unrecorded(String),
@@ -49,6 +54,9 @@ pub(crate) enum DeviceRefusal {
 impl DeviceRefusal {
     /// Whether nothing is known of kubelet's answer.
     pub(crate) fn is_unknown(&self) -> bool {
-        matches!(self, Self::NotSearched { .. } | Self::Unplaced(_) | Self::Unrecorded(_))
+        matches!(
+            self,
+            Self::NotSearched { .. } | Self::Unplaced(_) | Self::Unreported(_) | Self::Unrecorded(_)
+        )
     }
 }

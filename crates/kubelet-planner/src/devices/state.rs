@@ -30,6 +30,8 @@ pub struct DeviceState {
     pub entries: BTreeMap<String, BTreeMap<String, DeviceIds>>,
     /// Resources with free devices of which it is not known whether and at which NUMA nodes their plugin reports them.
     pub unplaced: BTreeSet<String>,
+    /// Resources whose devices have the NUMA nodes of their hardware, while it is not known whether their plugin reports them.
+    pub assumed: BTreeSet<String>,
     /// kubelet's record cannot be read: of resources that are not in `resources` nothing is known.
     pub is_unreadable: bool,
 }
@@ -63,7 +65,7 @@ impl DeviceState {
     }
 
     /// Whether the resource is one of device plugins: registered, or in use.
-    pub(super) fn knows(&self, resource: &str) -> bool {
+    pub(crate) fn knows(&self, resource: &str) -> bool {
         self.resources.contains_key(resource) || !self.given(resource).is_empty()
     }
 
@@ -91,9 +93,20 @@ impl DeviceState {
     pub fn forget(&mut self, resource: &str) {
         self.resources.remove(resource);
         self.unplaced.remove(resource);
+        self.assumed.remove(resource);
         for given in self.entries.values_mut().flat_map(BTreeMap::values_mut) {
             given.remove(resource);
         }
+    }
+
+    /// The same if no plugin reports NUMA nodes that are only assumed.
+    pub(crate) fn without_assumed_nodes(&self) -> Self {
+        let mut other = self.clone();
+        for resource in std::mem::take(&mut other.assumed) {
+            let devices = other.resources.get_mut(&resource).into_iter().flatten();
+            devices.for_each(|(_, device)| device.nodes.clear());
+        }
+        other
     }
 
     /// A device's NUMA nodes.

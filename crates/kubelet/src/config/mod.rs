@@ -23,7 +23,7 @@ pub use flags::{Flags, parse_bool};
 pub(super) use read::text;
 pub use read::{kubeadm, read};
 pub use source::{DropIn, File, Warning};
-pub(super) use yaml::values;
+pub use yaml::values;
 
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::{Quantity, QuantityError};

@@ -71,7 +71,7 @@ pub(super) fn parse(text: &str) -> Result<Document, Malformed> {
 ///
 /// # Errors
 /// It is not YAML, or no map.
-pub(crate) fn values(text: &str, place: &str) -> Result<Map<String, Value>, ConfigError> {
+pub fn values(text: &str, place: &str) -> Result<Map<String, Value>, ConfigError> {
     let malformed = |cause: String| ConfigError::Malformed {
         place: place.to_owned(),
         cause,

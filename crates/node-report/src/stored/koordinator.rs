@@ -264,6 +264,18 @@ mod tests {
         assert_eq!(free(&without(CPU_MANAGER_POLICY)), cpus("0-3,6-7"));
     }
 
+    /// koordlet takes CPUs out of the pool that pods have, that the node reserves or that its system alone may use, and leaves kubelet's reserved ones in.
+    #[test]
+    fn a_cpu_in_no_pool_is_not_free_whether_or_not_kubelet_reserves_it() {
+        let mut object = with(CPU_SHARED_POOLS, r#"[{"socket":0,"node":0,"cpuset":"0,2-3,6-7"}]"#);
+        assert_eq!(free(&object), cpus("2-3,6-7"));
+        let none_reserved = r#"{"policy":"static","options":{"full-pcpus-only":"true"}}"#;
+        object["metadata"]["annotations"][CPU_MANAGER_POLICY] = json!(none_reserved);
+        assert_eq!(free(&object), cpus("0,2-3,6-7"));
+        let facts = stored(&object).facts.unwrap();
+        assert_eq!((facts.exclusive, facts.reserved), (cpus("1,4-5"), CpuSet::new()));
+    }
+
     #[test]
     fn without_pods_or_their_cpus_the_pools_are_enough() {
         let mut object = with(POD_CPU_ALLOCS, "null");

@@ -360,8 +360,9 @@ fn a_verdict_is_read_as_it_was_written_and_is_of_the_same_program_only() {
         assert_eq!(Verdict::parse(text), None, "{text:?}");
     }
 }
+
 #[test]
-fn a_tenants_process_with_the_number_of_conmon_names_no_program() {
+fn a_process_of_a_pod_with_the_number_of_an_ended_conmon_names_no_program() {
     let pod = "var/lib/kubelet/pods/b9e4f71c-64a5-4f8d-8574-41363cbaf8e5/volumes/kubernetes.io~empty-dir/x";
     for program in [format!("{pod}/evil"), "proc/4711/root/evil".to_owned()] {
         let node = Node::new();

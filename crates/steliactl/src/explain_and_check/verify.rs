@@ -121,6 +121,19 @@ impl Finding {
         }
     }
 
+    /// That the ledger is not read or not kept.
+    fn of_ledger(kind: Kind, problem: String) -> Self {
+        Self {
+            section: Some("the-ledger-is-not-kept".to_owned()),
+            ..Self::new(
+                Pod::unnamed("-"),
+                kind,
+                problem,
+                "journalctl -u steliad; df /var/lib/stelia",
+            )
+        }
+    }
+
     /// Memory on other NUMA nodes than the CPUs'.
     fn memory(uid: &str, problem: String, cure: String) -> Self {
         Self {
@@ -181,7 +194,13 @@ pub(crate) async fn gather(client: &Client, selection: &Selection, demands: Dema
         all = verified(&described, &preview, selected, demands, output::now()).confirming(&all);
     }
     if described.node.ledger.enabled {
-        all.add_ledger(ledger::last_day(client, selected).await);
+        match ledger::last_day(client, selected).await {
+            // Every user may call verify, and only some may read the ledger.
+            Err(denied) if denied.is_denied() => {
+                output::note(&format!("the ledger's last 24 hours were not checked: {denied}"));
+            }
+            accounts => all.add_ledger(accounts),
+        }
     }
     Ok(all)
 }
@@ -232,8 +251,16 @@ impl Verified {
         self
     }
 
-    /// Adds the accounts, and a finding for each that is above what is promised.
-    fn add_ledger(&mut self, accounts: Vec<Brief>) {
+    /// Adds the accounts, and a finding for each that is above what is promised, or one that they cannot be read.
+    fn add_ledger(&mut self, accounts: Result<Vec<Brief>, Failure>) {
+        let accounts = match accounts {
+            Ok(accounts) => accounts,
+            Err(cause) => {
+                let problem = format!("the ledger's last 24 hours cannot be read: {cause}");
+                self.findings.push(Finding::of_ledger(Kind::Ledger, problem));
+                return;
+            }
+        };
         let above = accounts.iter().filter_map(|account| {
             let problem = format!("{} in the last 24 hours, 0 is promised", account.above_promise()?);
             let cure = "steliactl ledger VM: when; steliactl quiet VM: which interrupts remain";

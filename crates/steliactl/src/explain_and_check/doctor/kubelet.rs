@@ -8,6 +8,7 @@ use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
 use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::devices::device_manager_state;
+use stelia_kubelet::dra_manager_state::{self, DRA_MANAGER_STATE};
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, MemoryManagerState};
 use stelia_node_report::numa;
@@ -39,7 +40,7 @@ pub(crate) struct KubeletFiles {
     pub stopped: Option<(&'static str, Result<KubeletConfig, ConfigProblem>)>,
     pub cpus: Result<Option<CpuManagerState>, UnusableState>,
     pub memory: Result<Option<MemoryManagerState>, UnusableState>,
-    /// What is wrong with `allocated_pods_state` and `actuated_pods_state`, each by its name.
+    /// What is wrong with `allocated_pods_state`, `actuated_pods_state` and `dra_manager_state`, each by its name.
     pub pods: Vec<(&'static str, UnusableState)>,
     pub devices: Result<Option<DeviceManagerState>, UnusableState>,
     pub numa: Result<BTreeMap<u32, numa::NumaNode>, String>,
@@ -52,8 +53,10 @@ impl KubeletFiles {
         let sys = root.join("sys");
         let pods = [ALLOCATED_PODS_STATE, ACTUATED_PODS_STATE].into_iter();
         let pods = pods.filter_map(|name| Some((name, kubelet_state(&folder.join(name), AllocatedPods::parse).err()?)));
+        let claims = kubelet_state(&folder.join(DRA_MANAGER_STATE), dra_manager_state::check).err();
+        let claims = claims.map(|unusable| (DRA_MANAGER_STATE, unusable));
         Self {
-            pods: pods.collect(),
+            pods: pods.chain(claims).collect(),
             stopped: stopped.then(|| kubeadm(root)).flatten(),
             cpus: kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse),
             memory: kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse),

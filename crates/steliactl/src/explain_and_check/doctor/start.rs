@@ -6,11 +6,12 @@ use stelia_kubelet::config::{HIDDEN, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_node_plan::machine;
-use stelia_node_plan::start::{StateFiles, problems, reads_allocated_pods};
+use stelia_node_plan::start::{StateFiles, problems, reads};
 
 use super::Facts;
 use super::checks::{Finding, failed, ok, unknown, warning};
 use crate::plan::plan::forgotten;
+use crate::shared::files::UnusableState;
 
 /// What to do about a configuration that cannot be read.
 pub(super) const CORRECT: &str =
@@ -30,16 +31,16 @@ pub(super) fn start(facts: &Facts) -> Finding {
     };
     let found = found(facts, kubelet);
     if found.is_empty() {
-        let files = &facts.files;
-        let unread = [files.cpus.as_ref().err(), files.memory.as_ref().err()];
-        if unread.iter().any(Option::is_some) {
-            // The check `kubelet-state` says what is wrong with that of CPUs.
-            return unknown("kubelet's state file cannot be read");
+        if let Some((_, unusable)) = unusable_files(facts, kubelet).next() {
+            return unknown(format!("{unusable}: whether kubelet starts with it is not known"));
         }
         let fits = format!("its state files match its settings{place}");
-        return match &files.devices {
+        return match &facts.files.devices {
             Ok(_) => ok(fits),
-            Err(unusable) => warning(format!("{fits}; {}", forgotten(unusable)), RECORD),
+            Err(unusable) => {
+                let cure = if unusable.is_damaged { RECORD } else { NEWER };
+                warning(format!("{fits}; {}", forgotten(unusable)), cure)
+            }
         };
     }
     let words: Vec<String> = found.iter().map(ToString::to_string).collect();
@@ -79,6 +80,26 @@ pub(super) fn hidden_policy(facts: &Facts) -> Option<Finding> {
 const RECORD: &str =
     "before kubelet is restarted, drain the node of pods with devices: it gives their devices to other pods";
 
+/// What to do about one that only another kubelet's release explains.
+const NEWER: &str = "upgrade steliad if kubelet is newer; otherwise see who wrote the file";
+
+/// The state files that kubelet reads and that cannot be used, each with its name; devices' are left out, because kubelet starts without them.
+fn unusable_files<'a>(
+    facts: &'a Facts,
+    kubelet: &'a KubeletConfig,
+) -> impl Iterator<Item = (&'static str, &'a UnusableState)> {
+    let files = &facts.files;
+    let managers = [
+        (CPU_MANAGER_STATE, files.cpus.as_ref().err()),
+        (MEMORY_MANAGER_STATE, files.memory.as_ref().err()),
+    ];
+    let managers = managers
+        .into_iter()
+        .filter_map(|(file, unusable)| Some((file, unusable?)));
+    let others = files.pods.iter().map(|(file, unusable)| (*file, unusable));
+    managers.chain(others.filter(|(file, _)| reads(file, kubelet, None)))
+}
+
 fn found(facts: &Facts, kubelet: &KubeletConfig) -> Vec<StartProblem> {
     let machine = match (&facts.topology, &facts.files.numa) {
         (Ok(topology), Ok(numa)) => Some(machine(topology, &facts.files.caches, numa)),
@@ -96,17 +117,8 @@ fn found(facts: &Facts, kubelet: &KubeletConfig) -> Vec<StartProblem> {
         ),
         (Err(_), _) => configured::problems(kubelet, machine.as_ref()),
     };
-    let managers = [
-        (CPU_MANAGER_STATE, files.cpus.as_ref().err()),
-        (MEMORY_MANAGER_STATE, files.memory.as_ref().err()),
-    ];
-    let managers = managers
-        .into_iter()
-        .filter_map(|(file, unusable)| Some((file, unusable?)));
-    let pods = files.pods.iter().map(|(file, unusable)| (*file, unusable));
-    let unusable = managers.chain(pods.filter(|_| reads_allocated_pods(kubelet, None)));
     found.extend(
-        unusable
+        unusable_files(facts, kubelet)
             .filter(|(_, unusable)| unusable.is_damaged)
             .map(|(file, unusable)| StartProblem::State {
                 file,

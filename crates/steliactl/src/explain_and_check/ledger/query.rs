@@ -109,17 +109,26 @@ async fn of_daemon(client: &Client, pod: &str, since: u64, until: u64) -> Result
     })
 }
 
-/// Accounts of the last 24 hours, of these VMs or all; empty if the daemon keeps no ledger or does not answer.
-pub(crate) async fn last_day(client: &Client, selected: Option<&BTreeSet<String>>) -> Vec<Brief> {
+/// Accounts of the last 24 hours, of these VMs or all.
+///
+/// # Errors
+/// The daemon cannot read the ledger, or does not answer.
+pub(crate) async fn last_day(client: &Client, selected: Option<&BTreeSet<String>>) -> Result<Vec<Brief>, Failure> {
     since(client, selected, now().saturating_sub(DAY_US)).await
 }
 
 /// The same since another time, microseconds since the epoch.
-pub(crate) async fn since(client: &Client, selected: Option<&BTreeSet<String>>, since: u64) -> Vec<Brief> {
-    let accounts = of_daemon(client, "", since, 0).await;
-    let accounts = accounts.unwrap_or_default().into_iter().map(VmAccount::of);
+///
+/// # Errors
+/// As [`last_day`].
+pub(crate) async fn since(
+    client: &Client,
+    selected: Option<&BTreeSet<String>>,
+    since: u64,
+) -> Result<Vec<Brief>, Failure> {
+    let accounts = of_daemon(client, "", since, 0).await?.into_iter().map(VmAccount::of);
     let accounts = accounts.filter(|one| selected.is_none_or(|selected| selected.contains(&one.pod.pod_uid)));
-    accounts.map(Brief::of).collect()
+    Ok(accounts.map(Brief::of).collect())
 }
 
 /// Like [`Client::find`], among VMs that may have ended: if several have one name, only the UID is unambiguous.

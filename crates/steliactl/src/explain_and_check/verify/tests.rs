@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use stelia_api::ledger::LedgerSummary;
 use stelia_api::{Reason, State};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_ledger::account::Range;
@@ -131,7 +132,7 @@ fn an_account_of_the_last_day_above_its_promise_fails() {
     };
     let with = |accounts: &[&Brief]| {
         let mut verified = plain(&waiting(), &whole(), EARLY);
-        verified.add_ledger(accounts.iter().map(|one| (*one).clone()).collect());
+        verified.add_ledger(Ok(accounts.iter().map(|one| (*one).clone()).collect()));
         verified
     };
     let (text, failure) = printed(&with(&[&web, &unread]), Form::Text);
@@ -178,6 +179,37 @@ fn an_account_of_the_last_day_above_its_promise_fails() {
         text.contains("FAIL  2 VMs (") && text.contains("more than the promised 0"),
         "{text}"
     );
+}
+
+#[test]
+fn a_ledger_that_cannot_be_read_or_kept_fails() {
+    let mut unread = plain(&waiting(), &whole(), EARLY);
+    unread.add_ledger(Err(Failure::Other("the ring is damaged".to_owned())));
+    let (text, failure) = printed(&unread, Form::Text);
+    assert!(
+        text.contains("FAIL  node: the ledger's last 24 hours cannot be read: the ring is damaged"),
+        "{text}"
+    );
+    assert_eq!(failure.unwrap(), "1 promise does not hold");
+    unread.demands.now = true;
+    assert_eq!(unread.failure(), None, "it is about the past");
+
+    let mut node = waiting();
+    for enabled in [true, false] {
+        node.node.ledger = Arc::new(LedgerSummary {
+            enabled,
+            problem: Some("No space left on device".to_owned()),
+            ..LedgerSummary::default()
+        });
+        let verified = plain(&node, &whole(), EARLY);
+        assert_eq!(verified.failure().is_some(), enabled);
+        let text = printed(&verified, Form::Text).0;
+        assert_eq!(
+            text.contains("the ledger is not kept: No space left"),
+            enabled,
+            "{text}"
+        );
+    }
 }
 
 #[test]

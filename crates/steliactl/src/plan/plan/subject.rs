@@ -11,10 +11,11 @@ use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
 use stelia_kubelet::config::{ConfigError, HIDDEN};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, Schema};
 use stelia_kubelet::devices::device_manager_state;
+use stelia_kubelet::dra_manager_state::{self, DRA_MANAGER_STATE};
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
 use stelia_node_plan::room::Room;
-use stelia_node_plan::start::{self, StateFiles, reads_allocated_pods};
+use stelia_node_plan::start::{self, StateFiles, reads};
 use stelia_node_plan::{Subject, machine, settings};
 use stelia_node_report::memory_and_devices::{DevicePlaces, Place, places};
 use stelia_node_report::numa;
@@ -50,14 +51,14 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse).map_err(no_start)?;
     let memory = kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse).map_err(no_start)?;
     let mut pods = None;
-    if reads_allocated_pods(&config, version) {
-        let read = |name| match kubelet_state(&folder.join(name), AllocatedPods::parse) {
-            // Only the sum of requests is unknown then.
-            Err(unusable) if !unusable.is_damaged => Ok(None),
-            read => read.map_err(no_start),
-        };
+    if reads(ALLOCATED_PODS_STATE, &config, version) {
+        // Only the sum of requests is unknown with a file of another schema.
+        let read = |name| unless_damaged(kubelet_state(&folder.join(name), AllocatedPods::parse));
         pods = read(ALLOCATED_PODS_STATE)?;
         read(ACTUATED_PODS_STATE)?;
+    }
+    if reads(DRA_MANAGER_STATE, &config, version) {
+        unless_damaged(kubelet_state(&folder.join(DRA_MANAGER_STATE), dra_manager_state::check))?;
     }
     let caches = topology.caches(&sys);
     let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
@@ -98,8 +99,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
         },
     };
     notes.extend(unplaced(&devices));
-    let record_read = record.as_ref().ok().and_then(Option::as_ref);
-    notes.extend(record_read.and_then(|record| unseen(record, &devices)));
+    notes.extend(assumed(&devices));
     let settings = settings::settings(&config, memory.as_ref())?;
     if cpus.is_none() && settings.cpu_manager != CpuManager::None {
         notes.push(absent(&folder.join(CPU_MANAGER_STATE), "no CPUs are given away yet"));
@@ -135,6 +135,14 @@ fn no_start(unusable: UnusableState) -> String {
     match unusable.is_damaged {
         true => format!("kubelet would not start: {unusable}"),
         false => unusable.text,
+    }
+}
+
+/// The content of a state file that kubelet must be able to read; `None` where there is none, or it is of another schema.
+fn unless_damaged<T>(read: Result<Option<T>, UnusableState>) -> Result<Option<T>, String> {
+    match read {
+        Err(unusable) if !unusable.is_damaged => Ok(None),
+        read => read.map_err(no_start),
     }
 }
 
@@ -196,16 +204,18 @@ fn placed(state: &DeviceManagerState, root: &Path) -> DeviceState {
             }
         }
     }
+    // No pod has a device that would show whether the plugin reports NUMA nodes.
+    let is_seen = |resource: &str| state.entries.iter().any(|entry| entry.resource == resource);
+    let has_nodes = |devices: &Devices| devices.values().any(|device| !device.nodes.is_empty());
+    let resources = placed.resources.iter();
+    let unseen = resources.filter(|(name, devices)| has_nodes(devices) && !is_seen(name));
+    placed.assumed = unseen.map(|(name, _)| name.clone()).collect();
     placed
 }
 
-/// Which resources have NUMA nodes by their IDs only: no pod has one that would show whether the plugin reports them.
-fn unseen(record: &DeviceManagerState, devices: &DeviceState) -> Option<String> {
-    let is_seen = |resource: &str| record.entries.iter().any(|entry| entry.resource == resource);
-    let has_nodes = |devices: &Devices| devices.values().any(|device| !device.nodes.is_empty());
-    let resources = devices.resources.iter();
-    let resources = resources.filter(|(name, devices)| has_nodes(devices) && !is_seen(name));
-    let names: Vec<&str> = resources.map(|(name, _)| name.as_str()).collect();
+/// Which resources have NUMA nodes by their IDs only.
+fn assumed(devices: &DeviceState) -> Option<String> {
+    let names: Vec<&str> = devices.assumed.iter().map(String::as_str).collect();
     (!names.is_empty()).then(|| {
         format!(
             "no pod has a device of {}: the plugin is taken to report the NUMA nodes that the kernel has for them (not with excludeTopology of SR-IOV's plugin)",

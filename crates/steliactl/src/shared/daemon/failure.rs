@@ -11,6 +11,8 @@ use zbus::fdo;
 const NO_SUCH_INSTANCE: &str = "io.stelia.Isolation1.Error.NoSuchInstance";
 const NOT_PERMITTED: &str = "io.stelia.Isolation1.Error.NotPermitted";
 const ACCESS_DENIED: &str = "org.freedesktop.DBus.Error.AccessDenied";
+/// How the text begins where the caller lacks a permission.
+const DENIED: &str = "Permission denied";
 
 /// Why a command failed. The exit code follows from the variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +51,11 @@ impl Failure {
         Self::Other(format!("{}: {cause}", path.display()))
     }
 
+    /// Whether the caller lacks a permission.
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(self, Self::Other(text) if text.starts_with(DENIED))
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Partial { .. } | Failure::Other(_) => 1,
@@ -77,7 +84,7 @@ fn denied(text: &str) -> Option<Failure> {
     let mut words = text.strip_prefix("polkit ")?.split([' ', ':', ';', ',']);
     let action = words.find(|word| word.starts_with("io.stelia.Isolation1."))?;
     Some(Failure::Other(format!(
-        "Permission denied: run as root, or grant {action} (polkit)"
+        "{DENIED}: run as root, or grant {action} (polkit)"
     )))
 }
 
@@ -89,7 +96,7 @@ impl From<zbus::Error> for Failure {
                 match name.as_str() {
                     NO_SUCH_INSTANCE => Failure::NoSuchInstance(text),
                     NOT_PERMITTED => denied(&text).unwrap_or(Failure::Other(text)),
-                    ACCESS_DENIED => Failure::Other(format!("Permission denied: run as root ({text})")),
+                    ACCESS_DENIED => Failure::Other(format!("{DENIED}: run as root ({text})")),
                     "org.freedesktop.DBus.Error.ServiceUnknown" | "org.freedesktop.DBus.Error.NameHasNoOwner" => {
                         does_not_run()
                     }

@@ -32,11 +32,13 @@ impl VmPattern {
         self.glob.as_ref().is_some_and(|glob| glob.matches(text))
     }
 
-    /// Whether a name of the pod fits the pattern: its UID, its name with or without the namespace, or the name of its KubeVirt VM.
+    /// Whether a name of the pod fits the pattern: its name or that of its KubeVirt VM, with or without the namespace. The UID is one only
+    /// where there is no other: `a*` and `db*` would fit UIDs of VMs with other names.
     pub(crate) fn selects(&self, pod: &Pod) -> bool {
-        let full = pod.to_string();
-        let names = [pod.pod_uid.as_str(), &pod.pod_name, &full].into_iter();
-        names.chain(pod.kubevirt_vm()).any(|name| self.fits(name))
+        let names = [pod.pod_name.as_str(), &pod.to_string()].map(str::to_owned).into_iter();
+        let of_vm = pod.kubevirt_vm().into_iter();
+        let of_vm = of_vm.flat_map(|vm| [vm.to_owned(), format!("{}/{vm}", pod.pod_namespace)]);
+        names.chain(of_vm).any(|name| self.fits(&name))
     }
 }
 
@@ -84,5 +86,27 @@ mod tests {
         assert_eq!("team-a/vm-1".parse::<VmPattern>().unwrap().word(), Some("team-a/vm-1"));
         assert!("vm-[".parse::<VmPattern>().is_err());
         assert!(matches!("".parse::<VmPattern>(), Err(PatternError::Empty)));
+    }
+
+    #[test]
+    fn a_pattern_selects_by_names_and_by_the_uid_only_where_there_is_no_name() {
+        let of_kubevirt = Pod {
+            pod_uid: "db9f1c7e-6a1b-4f0e-9d55-0a4f3e0c1b22".to_owned(),
+            pod_namespace: "team-a".to_owned(),
+            pod_name: "virt-launcher-web-x7k2p".to_owned(),
+        };
+        let unnamed = Pod::unnamed(&of_kubevirt.pod_uid);
+        for (pattern, by_name, by_uid) in [
+            ("we*", true, false),
+            ("team-a/we*", true, false),
+            ("team-b/we*", false, false),
+            ("team-a/*", true, false),
+            ("virt-launcher-*", true, false),
+            ("db*", false, true),
+        ] {
+            let parsed: VmPattern = pattern.parse().unwrap();
+            let selected = (parsed.selects(&of_kubevirt), parsed.selects(&unnamed));
+            assert_eq!(selected, (by_name, by_uid), "{pattern}");
+        }
     }
 }

@@ -49,6 +49,33 @@ fn a_kubelet_that_starts_in_spite_of_a_damaged_file_is_told_to() {
     );
     let (verdict, _) = start(|f| f.files.memory = Err(unusable("of a newer schema", false)));
     assert_eq!(verdict, Verdict::Unknown);
+    let (_, found) = start(|f| {
+        told(f)
+            .feature_gates
+            .insert("DynamicResourceAllocation".to_owned(), false);
+        f.files.pods = vec![("dra_manager_state", unusable("dra_manager_state: cut", true))];
+    });
+    assert!(!found.contains("dra_manager_state"), "{found}");
+}
+
+#[test]
+fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
+    let mut facts = fit();
+    facts.files.pods = vec![("allocated_pods_state", unusable("allocated_pods_state: newer", false))];
+    let check = named(&facts, "kubelet-start");
+    let found = "allocated_pods_state: newer: whether kubelet starts with it is not known";
+    assert_eq!((check.verdict, check.found.as_str()), (Verdict::Unknown, found));
+    let mut facts = fit();
+    facts.files.devices = Err(unusable("kubelet_internal_checkpoint: newer", false));
+    let check = named(&facts, "kubelet-start");
+    assert!(
+        check.found.contains("which devices are in use is not known"),
+        "{check:?}"
+    );
+    assert!(
+        check.cure.contains("upgrade steliad") && !check.cure.contains("drain"),
+        "{check:?}"
+    );
 }
 
 #[rstest]
@@ -81,6 +108,12 @@ fn a_kubelet_that_starts_in_spite_of_a_damaged_file_is_told_to() {
     "allocated_pods_state: cut",
     "remove /var/lib/kubelet/allocated_pods_state",
     |f: &mut Facts| f.files.pods = vec![("allocated_pods_state", unusable("allocated_pods_state: cut", true))]
+)]
+#[case::an_empty_file_of_claims(
+    Verdict::Failed,
+    "dra_manager_state: the file is empty",
+    "remove /var/lib/kubelet/dra_manager_state",
+    |f: &mut Facts| f.files.pods = vec![("dra_manager_state", unusable("dra_manager_state: the file is empty", true))]
 )]
 #[case::other_huge_pages(
     Verdict::Failed,

@@ -164,6 +164,21 @@ fn what_a_plugin_reports_is_an_assumption_while_no_device_is_in_use() {
             .contains("no pod has a device of example.com/any"),
         "{answer}"
     );
+    // NUMA node 0 has too few CPUs: a plugin that reports it keeps the pod from being admitted.
+    write(node.path(), "sys/bus/pci/devices/0000:18:01.0/numa_node", "0\n");
+    let pod = ["-c", "cpus=8,memory=1Gi,example.com/any=1"];
+    let (printed, reason) = refused(node.path(), &pod);
+    assert!(printed.contains("Admitted:  unknown\n"), "{printed}");
+    assert!(
+        reason.contains("whether the plugin of example.com/any reports"),
+        "{reason}"
+    );
+    let given = [&pod[..], &["--devices", "example.com/any=0:1"]].concat();
+    assert!(
+        refused(node.path(), &given)
+            .0
+            .contains("Admitted:  no: TopologyAffinityError")
+    );
 }
 
 /// What a newer kubelet writes keeps it from nothing; only the sum of requests is not known.
@@ -212,6 +227,9 @@ fn kubelet_goes_on_without_its_record_of_devices() {
 #[case("allocated_pods_state", "{\"data\":\"{\\\"entries\\\":{\\\"e49ac")]
 #[case("actuated_pods_state", "")]
 #[case("allocated_pods_state", "{\"data\":\"{}\",\"checksum\":1}")]
+#[case("actuated_pods_state", "{}")]
+#[case("dra_manager_state", "")]
+#[case("dra_manager_state", "{\"Data\":\"{\\\"kind\\\":")]
 fn kubelet_does_not_start_on_other_damaged_files(#[case] file: &str, #[case] text: &str) {
     let node = aligned("restricted");
     write(node.path(), &format!("var/lib/kubelet/{file}"), text);
@@ -220,7 +238,7 @@ fn kubelet_does_not_start_on_other_damaged_files(#[case] file: &str, #[case] tex
         reason.starts_with("kubelet would not start: ") && reason.contains(file),
         "{reason}"
     );
-    if file.ends_with("pods_state") {
+    if !file.ends_with("manager_state") || file.starts_with("dra") {
         let before = ["-c", "cpus=2,memory=1Gi", "--kubelet-version", "1.32"];
         assert_eq!(answered(node.path(), &before)["admitted"], true);
     }
