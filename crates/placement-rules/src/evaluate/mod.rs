@@ -16,7 +16,7 @@ mod orders;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use stelia_allocator::{Exclusivity, Qos};
@@ -99,18 +99,22 @@ pub struct Arrival {
 
 impl Arrival {
     /// Whether it was promised its CPUs by number, so that nobody else's author takes them.
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn has_promised_cpus(&self) -> bool {
         self.is_ours && self.cpus.is_some()
     }
 
-    /// Free CPUs that include what it may take, whichever these are: its own ones, or as many as it requests of each NUMA node.
+    /// Free CPUs that include what it may take, whichever these are: its own ones, or as many as it requests of each NUMA node. A pod larger than the node is
+    /// refused there, and takes none.
     fn most_cpus(&self, shape: &Shape, free: &CpuSet) -> CpuSet {
-        if let Some(told) = self.cpus.as_ref().filter(|_| self.is_ours) {
-            return told.clone();
+        if let Some(promised) = self.cpus.as_ref().filter(|_| self.is_ours) {
+            return promised.clone();
         }
         let milli = self.request.pod.requests().milli_cpus.unwrap_or(0);
         let count = usize::try_from(milli.div_ceil(1000)).unwrap_or(usize::MAX);
-        let by_node = shape.host.by_node(free);
+        let by_node = match count <= shape.capacity().len() {
+            true => shape.host.by_node(free),
+            false => BTreeMap::new(),
+        };
         by_node.values().flat_map(|cpus| cpus.iter().take(count)).collect()
     }
 }
@@ -133,7 +137,13 @@ impl NodeForecast {
     /// [`orders::MAX_EFFORT`] are not asked about: as many CPUs as they may take are not free.
     pub fn new(shape: &Shape, mut published: FreeResources, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
         let mut coming: Vec<(usize, Arrival)> = arrivals.into_iter().enumerate().collect();
-        coming.sort_by_key(|(_, one)| (!one.is_told(), !one.is_late, one.is_late && one.cpus.is_none()));
+        coming.sort_by_key(|(_, one)| {
+            (
+                !one.has_promised_cpus(),
+                !one.is_late,
+                one.is_late && one.cpus.is_none(),
+            )
+        });
         let (mut expected, mut arrivals, mut refused) = (published.clone(), Vec::new(), Vec::new());
         let mut effort = 0;
         for (place, mut arrival) in coming {
@@ -179,7 +189,7 @@ fn arrive_or_hold(
         Ok(left) => return Ok(left),
         Err(refusal) => refusal,
     };
-    if arrival.is_told() {
+    if arrival.has_promised_cpus() {
         return Err((refusal, arrival.cpus.take()));
     }
     let Some(denied) = arrival.cpus.take() else {
@@ -206,7 +216,7 @@ pub fn evaluate(
 ) -> Result<Placement, Refusal> {
     let outcome = arrive::arrive(shape, &forecast.expected, request, None)?;
     let certain = orders::fits_in_every_order(shape, forecast, request, &outcome)?;
-    let is_told = assigned_cpus(request, &outcome).is_some();
+    let has_promised_cpus = assigned_cpus(request, &outcome).is_some();
     let score = Score::of(shape, &forecast.expected, request, &outcome, weights);
     Ok(Placement {
         assigned_cpus: assigned_cpus(request, &outcome).cloned(),
@@ -221,7 +231,7 @@ pub fn evaluate(
         vm_cpus: outcome.vm_cpus,
         cpus: outcome.cpus,
         // What is told to the node is taken there, whatever devices it gets.
-        certain: certain && (!outcome.follows_plugin || is_told),
+        certain: certain && (!outcome.follows_plugin || has_promised_cpus),
         score,
     })
 }

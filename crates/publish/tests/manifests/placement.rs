@@ -243,7 +243,11 @@ fn both_run_on_the_control_planes_nodes_and_not_on_the_same_one() {
     for deployment in ["stelia-placement", "stelia-scheduler"] {
         let spec = &one(&objects, "Deployment", deployment)["spec"]["template"]["spec"];
         let role = "node-role.kubernetes.io/control-plane";
-        assert_eq!(spec["nodeSelector"], json!({"kubernetes.io/os": "linux"}), "{deployment}");
+        assert_eq!(
+            spec["nodeSelector"],
+            json!({"kubernetes.io/os": "linux"}),
+            "{deployment}"
+        );
         // The label's value is not the same everywhere.
         let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
         let terms = json!([{"matchExpressions": [{"key": role, "operator": "Exists"}]}]);

@@ -362,4 +362,14 @@ fn no_more_orders_are_tried_than_the_effort_allows() {
     let (placement, free) = with((0..65).map(many_containers).collect());
     assert!(placement.is_ok(), "{placement:?}");
     assert_eq!(free, 63 - 2 * 3, "62 are asked about, and get none");
+    let large = |_| {
+        let mut pod = Pod::clone(&many_containers(0).request.pod);
+        let own = testing::pod(1_000_000, 1).containers[0].resources.clone();
+        pod.resources = Some(own);
+        Arrival {
+            is_late: true,
+            ..coming(plain(&pod), None)
+        }
+    };
+    assert_eq!(with((0..65).map(large).collect()).1, 63, "none of them is admitted");
 }
