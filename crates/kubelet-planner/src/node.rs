@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 
 use super::cpus::{self, CpuTopology};
+use super::pod::Pod;
 use super::settings::{CpuManager, MemoryManager, Settings};
 use super::{devices, memory, merge};
 
@@ -229,6 +230,25 @@ impl Node {
         self.cpu_policy()
             .map(|policy| policy.reserved().clone())
             .unwrap_or_default()
+    }
+
+    /// Whether kubelet allocates the pod its resources as a whole, to be divided among its containers.
+    pub(super) fn divides(&self, pod: &Pod) -> bool {
+        let settings = &self.settings;
+        let scoped = settings.topology_policy != merge::Policy::None && settings.topology_scope == merge::Scope::Pod;
+        scoped && settings.kubelet.pod_level_resource_managers && pod.own().is_some()
+    }
+
+    /// Whether kubelet gives the pod CPUs of its own if it admits the pod.
+    pub fn gives_own_cpus(&self, pod: &Pod) -> bool {
+        let Some(policy) = self.cpu_policy() else { return false };
+        match self.divides(pod) {
+            true => policy.exclusive_in_all(pod) > 0,
+            false => pod
+                .containers
+                .iter()
+                .any(|container| policy.exclusive(pod, container) > 0),
+        }
     }
 
     /// The node after kubelet has cleaned up a pod that was removed.

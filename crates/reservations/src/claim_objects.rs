@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
 
-use super::records::{Intent, PodRecord};
+use super::records::{Bound, Intent, PodRecord};
 use super::{AttemptId, Moment, NodeName, Reservations, Rules, Ticket, Uid, Version};
 
 /// A claim in a claim object.
@@ -58,6 +58,14 @@ impl<R: Rules> Reservations<R> {
 
     fn add_foreign_claim(&mut self, node: &NodeName, claim: &Claim, now: Moment) -> bool {
         let record = self.pods.entry(claim.pod).or_default();
+        // The pod was read before the claim.
+        let is_new = |bound: &&mut Bound| !bound.shown && !bound.ours && bound.node == *node;
+        if let Some(bound) = record.bound.as_mut().filter(is_new) {
+            bound.ours = true;
+            record.cpus = promised(claim.attempt, claim.cpus.as_ref(), record.cpus.take());
+            record.shown_as = None;
+            return true;
+        }
         let over = record.gone.is_some() || record.bound.is_some() || record.version > claim.version;
         if over || record.intents(node).any(|intent| intent.attempt == claim.attempt) {
             return false;
@@ -127,6 +135,13 @@ impl<R: Rules> Reservations<R> {
         let known = self.nodes.entry(node.clone()).or_default();
         known.claims_version = known.claims_version.max(version);
     }
+}
+
+/// The CPUs that a bound pod was promised, by a claim and its annotation. The claim counts, because the author may change the annotation; but a claim from before
+/// the bind may be of an attempt that failed, and that a later one replaced, which chose as many other CPUs.
+pub(super) fn promised(attempt: AttemptId, claimed: Option<&CpuSet>, told: Option<CpuSet>) -> Option<CpuSet> {
+    let later = |told: &CpuSet| attempt != 0 && claimed.is_some_and(|claimed| claimed.len() == told.len());
+    told.filter(later).or(claimed.cloned())
 }
 
 /// The claims of a pod on a node. A pod that another scheduler bound has none.

@@ -98,8 +98,10 @@ pub struct Held<'a, Q> {
     pub request: &'a Q,
     /// The CPUs that are assigned to it; `None` if the node will choose them.
     pub cpus: Option<&'a CpuSet>,
-    /// Its VM has not registered for [`SILENCE_TIMEOUT`], and may never do so.
+    /// Its VM has not registered for [`SILENCE_TIMEOUT`] since its container runs, and may never do so.
     pub is_late: bool,
+    /// This program promised it. What another scheduler's pod holds follows from what its author wrote, also from the CPUs in its annotation.
+    pub is_ours: bool,
 }
 
 /// What is held on all nodes.
@@ -339,11 +341,12 @@ fn held<'a, Q>(
             .unseen()
             .is_some_and(|bound| bound.is_late && &*bound.node == node);
         let claims = record.claims(node);
-        Some(claims.map(move |cpus| Held {
+        Some(claims.map(move |(cpus, is_ours)| Held {
             pod,
             request,
             cpus,
             is_late,
+            is_ours,
         }))
     };
     on.iter().filter_map(held).flatten().collect()

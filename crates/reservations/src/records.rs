@@ -53,6 +53,8 @@ pub(super) struct Intent {
 pub(super) struct Bound {
     pub node: NodeName,
     pub since: Moment,
+    /// Since when its containers are known to run. kubelet says so, not the pod's author.
+    pub running_since: Option<Moment>,
     /// Whether the node's object shows the pod.
     pub shown: bool,
     /// It is to get its CPUs when its VM registers, and did not for so long that it may never do so.
@@ -141,12 +143,14 @@ impl<Q> PodRecord<Q> {
         self.intents(node).next().is_some() || self.bound.as_ref().is_some_and(|bound| &*bound.node == node)
     }
 
-    /// The assigned CPUs of each claim of the pod on the node.
-    pub(super) fn claims(&self, node: &str) -> impl Iterator<Item = Option<&CpuSet>> {
+    /// The assigned CPUs of each claim of the pod on the node, and whether this program promised them.
+    pub(super) fn claims(&self, node: &str) -> impl Iterator<Item = (Option<&CpuSet>, bool)> {
         let bound = self
             .unseen()
             .filter(|bound| &*bound.node == node)
-            .map(|_| self.cpus.as_ref());
-        self.intents(node).map(|intent| intent.cpus.as_ref()).chain(bound)
+            .map(|bound| (self.cpus.as_ref(), bound.ours));
+        self.intents(node)
+            .map(|intent| (intent.cpus.as_ref(), true))
+            .chain(bound)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use stelia_cpus::CpuSet;
 
+use super::claim_objects;
 use super::records::Bound;
 use super::{Moment, NodeName, Reservations, Rules, SETTLE_TIMEOUT, SILENCE_TIMEOUT, UID_RETENTION, Uid, Version};
 
@@ -22,6 +23,8 @@ pub struct ObservedPod<Q> {
     pub request: Option<Q>,
     /// The CPUs in its annotation.
     pub cpus: Option<CpuSet>,
+    /// `status.phase` is Running: kubelet has started its containers.
+    pub is_running: bool,
     /// `metadata.deletionTimestamp` is set.
     pub ending: bool,
 }
@@ -77,6 +80,9 @@ impl<R: Rules> Reservations<R> {
                 self.bind(uid, &node, observed.cpus, now);
             }
         }
+        if observed.is_running {
+            self.note_running(uid, now);
+        }
     }
 
     /// The pod is bound to the node, by this program or another scheduler: all other bindings of it have failed, or will. `cpus`: those of its
@@ -88,10 +94,14 @@ impl<R: Rules> Reservations<R> {
         let intents = std::mem::take(&mut record.intents);
         let to_node = || intents.iter().filter(|intent| intent.node == *node);
         let ours = to_node().find(|intent| intent.cpus == cpus).or(to_node().next());
-        record.cpus = cpus.or(ours.and_then(|intent| intent.cpus.clone()));
+        record.cpus = match ours {
+            Some(intent) => claim_objects::promised(intent.attempt, intent.cpus.as_ref(), cpus),
+            None => cpus,
+        };
         record.bound = Some(Bound {
             node: node.clone(),
             since: now,
+            running_since: None,
             shown,
             is_late: false,
             shown_once: shown,

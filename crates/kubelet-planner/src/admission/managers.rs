@@ -3,7 +3,7 @@
 use super::{Admission, Cause, ContainerAllocation, Cpus, Merge, Rejection};
 use crate::cpus::Fault;
 use crate::devices::{DeviceManager, DeviceRefusal};
-use crate::merge::{Hint, HintList, Merged, NodeMask, Policy, Scope};
+use crate::merge::{Hint, HintList, Merged, NodeMask, Policy};
 use crate::node::{Node, NodeState};
 use crate::pod::{Container, Pod};
 use crate::{cpus, memory};
@@ -128,9 +128,7 @@ impl<'a> Managers<'a> {
 
     /// Whether the pod is allocated its resources as a whole, to be divided among its containers.
     fn is_divided(&self) -> bool {
-        let settings = &self.node.settings;
-        let scoped = settings.topology_policy != Policy::None && settings.topology_scope == Scope::Pod;
-        scoped && settings.kubelet.pod_level_resource_managers && self.pod.own().is_some()
+        self.node.divides(self.pod)
     }
 
     /// The merged hint for a container, or for the pod.

@@ -203,7 +203,7 @@ impl<'a> StaticPolicy<'a> {
 
     /// The number of exclusive CPUs of the pod as a whole: its own request, or what its containers need at the same
     /// time (`podGuaranteedCPUs`).
-    pub(super) fn exclusive_in_all(&self, pod: &Pod) -> usize {
+    pub(crate) fn exclusive_in_all(&self, pod: &Pod) -> usize {
         match pod.own() {
             Some(_) if self.hidden(pod) || !pod.is_guaranteed() => 0,
             Some(own) => whole(own.requests.milli_cpus),

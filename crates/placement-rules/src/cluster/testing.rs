@@ -24,6 +24,7 @@ impl Cluster {
             request: shared,
             cpus: placement.assigned_cpus.clone(),
             is_late: false,
+            is_ours: true,
         };
         slot.coming.retain(|(other, _)| *other != uid);
         slot.coming.push((uid, arrival));

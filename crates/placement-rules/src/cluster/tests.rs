@@ -293,6 +293,30 @@ fn what_a_node_will_show_is_known_before() {
     assert_eq!(cluster.own_cpus("none", &shared), None);
 }
 
+/// Pod-level resources: kubelet gives such a pod CPUs with its feature gate only, and in scope pod also one whose containers request none of their own.
+#[test]
+fn whether_a_pod_with_its_own_resources_is_shown_is_kubelets_to_say() {
+    let mut cluster = Cluster::default();
+    let mut node = facts();
+    put(&mut cluster, "off", &node);
+    node.kubelet.managers.pod_level = true;
+    for scope in ["pod", "container"] {
+        let alignment = node.kubelet.alignment.as_mut().unwrap();
+        (alignment.policy, alignment.scope) = ("single-numa-node".to_owned(), scope.to_owned());
+        put(&mut cluster, scope, &node);
+    }
+    let of = |own: u64, container: u64| {
+        let mut pod = crate::testing::pod(container, 1);
+        pod.resources = Some(crate::testing::pod(own, 1).containers[0].resources.clone());
+        Request::new(pod, None, Default::default())
+    };
+    let told = |own, container| ["off", "pod", "container"].map(|name| cluster.own_cpus(name, &of(own, container)));
+    let (never, gives) = (Some(OwnCpus::Never), Some(OwnCpus::AtAdmission));
+    assert_eq!(told(2000, 2000), [never, gives, gives]);
+    assert_eq!(told(2000, 1500), [never, gives, never]);
+    assert_eq!(told(2500, 2000), [never, never, gives]);
+}
+
 /// What happens to a cluster of three nodes.
 #[derive(Debug, Clone)]
 enum Event {

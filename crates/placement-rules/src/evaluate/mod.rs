@@ -16,7 +16,7 @@ mod orders;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use stelia_allocator::{Exclusivity, Qos};
@@ -93,6 +93,30 @@ pub struct Arrival {
     pub cpus: Option<CpuSet>,
     /// It should have arrived by now, and its author can put that off for ever: it counts as the first one, and no other order is tried.
     pub is_late: bool,
+    /// Its CPUs were promised by the program that asks. Those of another scheduler's pod are what its author wrote, and may be anybody's.
+    pub is_ours: bool,
+}
+
+impl Arrival {
+    /// Whether it was promised its CPUs by number, so that nobody else's author takes them.
+    pub(crate) fn has_promised_cpus(&self) -> bool {
+        self.is_ours && self.cpus.is_some()
+    }
+
+    /// Free CPUs that include what it may take, whichever these are: its own ones, or as many as it requests of each NUMA node. A pod larger than the node is
+    /// refused there, and takes none.
+    fn most_cpus(&self, shape: &Shape, free: &CpuSet) -> CpuSet {
+        if let Some(promised) = self.cpus.as_ref().filter(|_| self.is_ours) {
+            return promised.clone();
+        }
+        let milli = self.request.pod.requests().milli_cpus.unwrap_or(0);
+        let count = usize::try_from(milli.div_ceil(1000)).unwrap_or(usize::MAX);
+        let by_node = match count <= shape.capacity().len() {
+            true => shape.host.by_node(free),
+            false => BTreeMap::new(),
+        };
+        by_node.values().flat_map(|cpus| cpus.iter().take(count)).collect()
+    }
 }
 
 /// What a node has left, now and after the pods on their way to it have arrived.
@@ -100,50 +124,49 @@ pub struct Arrival {
 pub struct NodeForecast {
     /// As the node's object says.
     pub published: FreeResources,
-    /// Those that find room: late ones first, each kind in the order in which they were placed.
+    /// Those that find room: those that were told their CPUs first, then late ones, each kind in the order in which they were placed.
     pub arrivals: Vec<Arrival>,
     /// What will be left when these are there, if they arrive in this order.
     pub expected: FreeResources,
 }
 
 impl NodeForecast {
-    /// What is left when these pods have arrived. Pods that no longer find room are left out; they are returned by their place in `arrivals`. A pod that does
-    /// not get the CPUs that are assigned to it, because its author changed them or its size, counts as one that the node chooses for; if it is too large for
-    /// that, the assigned CPUs are taken all the same. If there are so many that it would take too long, nothing is free.
+    /// What is left when these pods have arrived. Pods that no longer find room are left out; they are returned by their place in `arrivals`. What a pod was
+    /// promised by number stays its own, also where the node would refuse the pod. Another scheduler's pod that does not get the CPUs of its annotation counts
+    /// as one that the node chooses for; if it is too large for that, those of these CPUs that are free are taken all the same. Pods beyond
+    /// [`orders::MAX_EFFORT`] are not asked about: as many CPUs as they may take are not free.
     pub fn new(shape: &Shape, mut published: FreeResources, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
         let mut coming: Vec<(usize, Arrival)> = arrivals.into_iter().enumerate().collect();
-        coming.sort_by_key(|(_, arrival)| (!arrival.is_late, arrival.is_late && arrival.cpus.is_none()));
+        coming.sort_by_key(|(_, one)| {
+            (
+                !one.has_promised_cpus(),
+                !one.is_late,
+                one.is_late && one.cpus.is_none(),
+            )
+        });
         let (mut expected, mut arrivals, mut refused) = (published.clone(), Vec::new(), Vec::new());
         let mut effort = 0;
         for (place, mut arrival) in coming {
-            effort += shape.effort(&arrival.request.pod);
-            if effort > orders::MAX_EFFORT {
-                expected.free = CpuSet::new();
-                break;
-            }
-            let mut arrived = arrive::arrive(shape, &expected, &arrival.request, arrival.cpus.as_ref());
-            let denied = arrival.cpus.take_if(|_| arrived.is_err());
-            if denied.is_some() {
-                arrived = arrive::arrive(shape, &expected, &arrival.request, None);
-            }
-            let most = arrival
-                .request
-                .vm
-                .as_ref()
-                .and_then(|vm| arrival.request.limit_milli(vm));
-            let is_own =
-                |cpus: &CpuSet| cpus.len() as u64 * 1000 <= most.unwrap_or(0) && cpus.is_subset(&expected.free);
-            match (arrived, denied.filter(is_own)) {
-                (Ok(outcome), _) => {
-                    expected = outcome.left;
-                    arrivals.push(arrival);
+            let held = match effort + shape.effort(&arrival.request.pod) {
+                beyond if beyond > orders::MAX_EFFORT => arrival.most_cpus(shape, &expected.free),
+                spent => {
+                    effort = spent;
+                    match arrive_or_hold(shape, &expected, &mut arrival) {
+                        Ok(left) => {
+                            expected = left;
+                            arrivals.push(arrival);
+                            continue;
+                        }
+                        Err((_, Some(held))) => held,
+                        Err((refusal, None)) => {
+                            refused.push((place, refusal));
+                            continue;
+                        }
+                    }
                 }
-                (Err(_), Some(cpus)) => {
-                    expected.free = expected.free.difference(&cpus);
-                    published.free = published.free.difference(&cpus);
-                }
-                (Err(refusal), None) => refused.push((place, refusal)),
-            }
+            };
+            expected.free = expected.free.difference(&held);
+            published.free = published.free.difference(&held);
         }
         let forecast = Self {
             published,
@@ -152,6 +175,33 @@ impl NodeForecast {
         };
         (forecast, refused)
     }
+}
+
+/// What is left once the pod has arrived. If it finds no room: why, and the CPUs that it holds all the same.
+fn arrive_or_hold(
+    shape: &Shape,
+    expected: &FreeResources,
+    arrival: &mut Arrival,
+) -> Result<FreeResources, (Refusal, Option<CpuSet>)> {
+    let request = arrival.request.clone();
+    let arrive = |cpus: Option<&CpuSet>| arrive::arrive(shape, expected, &request, cpus).map(|outcome| outcome.left);
+    let refusal = match arrive(arrival.cpus.as_ref()) {
+        Ok(left) => return Ok(left),
+        Err(refusal) => refusal,
+    };
+    if arrival.has_promised_cpus() {
+        return Err((refusal, arrival.cpus.take()));
+    }
+    let Some(denied) = arrival.cpus.take() else {
+        return Err((refusal, None));
+    };
+    arrive(None).map_err(|refusal| {
+        // No pod gets more than its limit, whatever its annotation says.
+        let most = request.vm.as_ref().and_then(|vm| request.limit_milli(vm)).unwrap_or(0);
+        let held = denied.intersection(&expected.free);
+        let is_own = denied.len() as u64 * 1000 <= most && !held.is_empty();
+        (refusal, is_own.then_some(held))
+    })
 }
 
 /// Where the pod would run on the node.
@@ -166,7 +216,7 @@ pub fn evaluate(
 ) -> Result<Placement, Refusal> {
     let outcome = arrive::arrive(shape, &forecast.expected, request, None)?;
     let certain = orders::fits_in_every_order(shape, forecast, request, &outcome)?;
-    let is_told = assigned_cpus(request, &outcome).is_some();
+    let has_promised_cpus = assigned_cpus(request, &outcome).is_some();
     let score = Score::of(shape, &forecast.expected, request, &outcome, weights);
     Ok(Placement {
         assigned_cpus: assigned_cpus(request, &outcome).cloned(),
@@ -181,7 +231,7 @@ pub fn evaluate(
         vm_cpus: outcome.vm_cpus,
         cpus: outcome.cpus,
         // What is told to the node is taken there, whatever devices it gets.
-        certain: certain && (!outcome.follows_plugin || is_told),
+        certain: certain && (!outcome.follows_plugin || has_promised_cpus),
         score,
     })
 }
@@ -205,11 +255,7 @@ pub enum OwnCpus {
 /// Whether a pod gets CPUs of its own on nodes of this shape that have room for it.
 pub fn own_cpus(shape: &Shape, request: &Request) -> OwnCpus {
     let guaranteed = request.pod.qos() == QosClass::Guaranteed;
-    let whole = |milli: Option<u64>| milli.is_some_and(|milli| milli > 0 && milli.is_multiple_of(1000));
-    let containers = || request.pod.containers.iter();
-    let by_kubelet = shape.kubelet_reserved.is_some()
-        && guaranteed
-        && containers().any(|container| whole(container.resources.requests.milli_cpus));
+    let by_kubelet = shape.kubelet.gives_own_cpus(&request.pod);
     let registers = match (&shape.allocator, &request.vm) {
         (Some(policies), Some(vm)) => {
             let qos = vm.allocation.qos.unwrap_or(policies.qos);

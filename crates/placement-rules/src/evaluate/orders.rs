@@ -55,6 +55,14 @@ pub(super) fn fits_in_every_order(
     outcome: &Outcome,
 ) -> Result<bool, Refusal> {
     let (mut pods, mut before) = (Vec::new(), forecast.published.clone());
+    let told = forecast
+        .arrivals
+        .iter()
+        .filter(|one| one.has_promised_cpus() && !one.is_late);
+    let told: CpuSet = told.flat_map(|one| one.cpus.iter().flat_map(CpuSet::iter)).collect();
+    let told = told.intersection(&before.free);
+    // As in the forecast: a late pod has none of the CPUs that others were told.
+    before.free = before.free.difference(&told);
     for arrival in &forecast.arrivals {
         match arrival.is_late {
             true => before = arrive(shape, &before, &arrival.request, arrival.cpus.as_ref())?.left,
@@ -63,6 +71,7 @@ pub(super) fn fits_in_every_order(
             }
         }
     }
+    before.free.union_with(&told);
     if pods.is_empty() {
         return Ok(forecast.arrivals.iter().all(|late| late.cpus.is_some()));
     }

@@ -236,6 +236,7 @@ fn with_pod(shape: &Shape, forecast: &NodeForecast, request: &Request, placement
         request: SharedRequest::new(request.clone()),
         cpus: placement.assigned_cpus.clone(),
         is_late: false,
+        is_ours: true,
     });
     let (next, refused) = NodeForecast::new(shape, forecast.published.clone(), arrivals);
     refused.is_empty().then_some(next)

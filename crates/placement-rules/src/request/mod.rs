@@ -32,6 +32,8 @@ pub struct Request {
     /// Its VM; `None` of a pod that has none, for which kubelet alone decides.
     pub vm: Option<Vm>,
     pub strategy: ScoringStrategy,
+    /// It was not read in full: it counts by its CPUs, and whether it gets any of its own is not known.
+    pub is_estimate: bool,
 }
 
 /// A pod's VM.
@@ -109,7 +111,10 @@ impl Request {
             containers: vec![container],
             ..Pod::default()
         };
-        Self::new(pod, vm, strategy)
+        Self {
+            is_estimate: true,
+            ..Self::new(pod, vm, strategy)
+        }
     }
 
     /// The pod's UID does not count: an answer is of one pod more.
@@ -118,7 +123,12 @@ impl Request {
             uid: TRIAL_UID.to_owned(),
             ..pod
         };
-        Self { pod, vm, strategy }
+        Self {
+            pod,
+            vm,
+            strategy,
+            is_estimate: false,
+        }
     }
 
     /// The CPU limit of the VM's container and of its pod, whichever is less, thousandths; `None` without one. kubelet

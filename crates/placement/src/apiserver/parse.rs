@@ -42,6 +42,8 @@ pub struct Pod {
     /// The CPUs that a scheduler assigned to it.
     pub cpus: Option<CpuSet>,
     pub ending: bool,
+    /// `status.phase` is Running.
+    pub is_running: bool,
     /// `spec.priority`.
     pub priority: i64,
     /// kube-scheduler says that it found no node for it.
@@ -213,6 +215,7 @@ fn of_object(object: Object) -> Option<Pod> {
         priority: spec.priority,
         unschedulable: status.conditions.iter().any(Condition::is_unschedulable),
         ending: metadata.deletion_timestamp.is_some(),
+        is_running: status.phase == "Running",
         failed: (status.phase == "Failed").then_some(status.reason),
         may_own_cpus: has_vm || whole_cpus > 0,
         has_vm,

@@ -164,6 +164,20 @@ async fn pages_are_as_small_as_the_objects_are_large() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(follower.get(), [20, 1, 0]);
     following.abort();
+    // Those that follow are small, and their pages are large again.
+    for number in 20..3000 {
+        server.put("", "pods", pod(number, 1));
+    }
+    server.asked();
+    let (follower, (_terms, term)) = (Arc::new(Counted::default()), tokio::sync::watch::channel(1));
+    let seen = follower.clone();
+    let again = Api::new(Client::new(server.clone(), "default"));
+    let following = tokio::spawn(async move { follow(&again, parse::PODS, seen, term).await });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(follower.get(), [3000, 1, 0]);
+    let lists = server.asked().iter().filter(|asked| asked.verb == "list").count();
+    assert!(lists < 50, "{lists} pages");
+    following.abort();
     // An answer of one object is not read either if it is too long.
     let answer = Api::new(Client::new(server, "default"));
     let failed = answer

@@ -182,6 +182,8 @@ async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<Stri
         };
         let page: Page<'_> = serde_json::from_slice(&text).map_err(Failure::unanswered)?;
         page.items.into_iter().for_each(|object| follower.changed(object));
+        // One large object makes a few pages short, not all that follow.
+        limit = (limit * 2).min(OBJECTS_PER_PAGE);
         if page.metadata.r#continue.is_empty() {
             return Ok(page.metadata.resource_version);
         }

@@ -191,6 +191,7 @@ impl Placer {
             node: pod.node,
             request,
             cpus: pod.cpus.filter(|_| follows),
+            is_running: pod.is_running,
             ending: pod.ending,
         };
         state.reservations.pod_changed(pod, now);

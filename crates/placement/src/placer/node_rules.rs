@@ -29,11 +29,10 @@ impl NodeRules {
     /// Makes the node's answers count what is held there.
     pub fn update_held(&mut self, node: &str, held: &[Held<'_, SharedRequest>]) {
         let known = self.cluster.on_their_way(node).iter();
-        let known = known.map(|(pod, arrival)| (*pod, &arrival.request, arrival.cpus.as_ref(), arrival.is_late));
-        if known.eq(held
-            .iter()
-            .map(|held| (held.pod, held.request, held.cpus, held.is_late)))
-        {
+        let known = known.map(|(pod, one)| (*pod, &one.request, one.cpus.as_ref(), one.is_late, one.is_ours));
+        let now = held.iter();
+        let now = now.map(|one| (one.pod, one.request, one.cpus, one.is_late, one.is_ours));
+        if known.eq(now) {
             return;
         }
         let arrival = |held: &Held<'_, SharedRequest>| {
@@ -41,6 +40,7 @@ impl NodeRules {
                 request: held.request.clone(),
                 cpus: held.cpus.cloned(),
                 is_late: held.is_late,
+                is_ours: held.is_ours,
             };
             (held.pod, arrival)
         };
@@ -94,6 +94,7 @@ impl Rules for NodeRules {
     }
 
     fn is_shown_once_admitted(&self, node: &str, request: &SharedRequest) -> bool {
-        self.cluster.own_cpus(node, request) == Some(OwnCpus::AtAdmission)
+        // Whether kubelet gives CPUs to a pod that could not be read is not known.
+        !request.is_estimate && self.cluster.own_cpus(node, request) == Some(OwnCpus::AtAdmission)
     }
 }

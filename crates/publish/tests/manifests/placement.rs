@@ -245,11 +245,16 @@ fn both_run_on_the_control_planes_nodes_and_not_on_the_same_one() {
         let role = "node-role.kubernetes.io/control-plane";
         assert_eq!(
             spec["nodeSelector"],
-            json!({"kubernetes.io/os": "linux", role: ""}),
+            json!({"kubernetes.io/os": "linux"}),
             "{deployment}"
         );
-        let toleration = json!([{"key": role, "operator": "Exists", "effect": "NoSchedule"}]);
-        assert_eq!(spec["tolerations"], toleration, "{deployment}");
+        // The label's value is not the same everywhere.
+        let required = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        let terms = json!([{"matchExpressions": [{"key": role, "operator": "Exists"}]}]);
+        assert_eq!(required["nodeSelectorTerms"], terms, "{deployment}");
+        let taints = [role, "node-role.kubernetes.io/master", "node-role.kubernetes.io/etcd"];
+        let tolerations = taints.map(|key| json!({"key": key, "operator": "Exists", "effect": "NoSchedule"}));
+        assert_eq!(spec["tolerations"], json!(tolerations), "{deployment}");
         let term = &spec["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0];
         let selected = &term["podAffinityTerm"]["labelSelector"]["matchLabels"];
         assert_eq!(selected["app.kubernetes.io/name"], deployment);

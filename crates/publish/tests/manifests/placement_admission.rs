@@ -30,18 +30,37 @@ fn what_it_asks_is_admitted_and_others_are_not_asked() {
     }
 }
 
+/// kustomize moves the account to another namespace, and does not change the expressions.
+#[rstest]
+#[case("stelia-placement", "placement-status-patch", "/object/metadata/labels")]
+#[case("stelia-placement", "binding-create", "/object/metadata/labels")]
+#[case("stelia-publish", "pod-status-patch", "/object/metadata/labels")]
+#[case("stelia-publish", "node-patch", "/object/metadata/labels")]
+#[case("stelia-publish", "topology-update", "/object/metadata/ownerReferences")]
+#[case("stelia-publish", "event-create", "/object/reportingInstance")]
+fn the_policies_hold_in_every_namespace(#[case] account: &str, #[case] request: &str, #[case] what: &str) {
+    let mut review = changed(request, what, json!({"any": "label"}));
+    let user = |namespace| json!(format!("system:serviceaccount:{namespace}:{account}"));
+    set(&mut review, "/userInfo/username", user("stelia-system"));
+    let said = denials(&review);
+    assert!(!said.is_empty());
+    set(&mut review, "/userInfo/username", user("other"));
+    assert_eq!(denials(&review), said);
+}
+
 #[test]
 fn the_account_of_the_policies_is_the_deployments() {
     let base = documents(&cluster("placement/base").join("admission.yaml"));
-    let account = "system:serviceaccount:stelia-system:stelia-placement";
+    let deployment = documents(&cluster("placement/base").join("deployment.yaml"));
+    let account = deployment[0]["spec"]["template"]["spec"]["serviceAccountName"].as_str();
+    let account = account.expect("an account");
     let policies = base.iter().filter(|object| kind(object) == "ValidatingAdmissionPolicy");
-    let conditions: Vec<&Value> = policies
-        .map(|policy| &policy["spec"]["matchConditions"][0]["expression"])
-        .collect();
-    assert_eq!(
-        conditions,
-        [&json!(format!("request.userInfo.username == '{account}'")); 2]
-    );
+    let conditions = policies.map(|policy| &policy["spec"]["matchConditions"][0]["expression"]);
+    let conditions: Vec<&str> = conditions.filter_map(Value::as_str).collect();
+    assert_eq!(conditions.len(), 2);
+    for condition in conditions {
+        assert!(condition.ends_with(&format!("endsWith(':{account}')")), "{condition}");
+    }
 }
 
 #[rstest]

@@ -115,10 +115,7 @@ fn every_role_is_bound_to_the_account_and_to_the_certificates() {
     }
     // Whoever has the rights is who the policies and the flow schema are about.
     let account = name(only(&objects, "ServiceAccount"));
-    let user = format!(
-        "'system:serviceaccount:{}:{account}'",
-        name(only(&objects, "Namespace"))
-    );
+    let user = format!("request.userInfo.username.endsWith(':{account}')");
     for policy in policies() {
         let condition = policy["spec"]["matchConditions"][0]["expression"]
             .as_str()

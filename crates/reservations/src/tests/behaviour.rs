@@ -101,22 +101,12 @@ fn a_node_whose_object_does_not_show_its_pods_is_silent_until_it_changes() {
     assert_eq!(all.available("a", seconds(71)), Err(Unavailable::Silent));
 }
 
-/// A node that gives CPUs when a VM registers.
-fn late_node() -> Reservations<Lowest> {
-    let mut all = Reservations::new(Lowest::default(), 1);
-    let late = Plain {
-        cpus_at_container_start: true,
-        ..plain("0-7", &[])
-    };
-    all.object_changed(&node("a"), 1, late, seconds(0));
-    all
-}
-
 #[test]
 fn a_vm_that_never_registers_keeps_its_cpus_and_silences_no_node() {
     let mut all = late_node();
     let begun = all.start_bind(asked(1, 5, 4), &node("a"), seconds(1)).unwrap();
     all.bind_succeeded(&begun.ticket, seconds(1));
+    all.pod_changed(running(1, 6), seconds(1));
     all.advance(seconds(30));
     assert!(!all.held("a")[0].is_late);
     all.changed.clear();

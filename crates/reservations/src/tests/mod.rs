@@ -1,4 +1,5 @@
 mod behaviour;
+mod promises;
 mod world;
 
 use std::collections::BTreeSet;
@@ -91,6 +92,7 @@ pub(super) fn pod(uid: u128, version: Version, on: Option<&str>, request: usize)
         node: on.map(node),
         request: Some(request),
         cpus: None,
+        is_running: false,
         ending: false,
     }
 }
@@ -124,4 +126,23 @@ pub(super) fn one_node(free: &str) -> Reservations<Lowest> {
     let mut reservations = Reservations::new(Lowest::default(), 1);
     reservations.object_changed(&node("a"), 1, plain(free, &[]), seconds(0));
     reservations
+}
+
+/// A node that gives CPUs when a VM registers.
+pub(super) fn late_node() -> Reservations<Lowest> {
+    let mut all = Reservations::new(Lowest::default(), 1);
+    let late = Plain {
+        cpus_at_container_start: true,
+        ..plain("0-7", &[])
+    };
+    all.object_changed(&node("a"), 1, late, seconds(0));
+    all
+}
+
+/// A pod of four CPUs whose containers kubelet has started on the node.
+pub(super) fn running(uid: u128, version: Version) -> ObservedPod<usize> {
+    ObservedPod {
+        is_running: true,
+        ..pod(uid, version, Some("a"), 4)
+    }
 }

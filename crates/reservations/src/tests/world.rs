@@ -160,6 +160,7 @@ impl World {
                 ObservedPod {
                     cpus: truth.cpus.clone(),
                     shown_as: truth.mirror_of.map(super::uid),
+                    is_running: truth.admitted,
                     ending: truth.ending,
                     ..pod(*uid, truth.version, truth.node.as_deref(), truth.request)
                 },

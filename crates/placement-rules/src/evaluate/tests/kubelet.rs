@@ -348,4 +348,28 @@ fn no_more_orders_are_tried_than_the_effort_allows() {
     assert!(with((0..12).map(late).collect()).0.is_ok());
     // However many there are, the time is bounded, and what is not counted is not free.
     assert_eq!(with((0..5000).map(of).collect()).1, 0);
+    // An author who spends all the time has as many CPUs of each NUMA node as his pods request, and closes no node.
+    let many_containers = |_| {
+        let mut pod = testing::pod(1000, 1);
+        let idle = |at| Container::new(&format!("c{at}"), ContainerKind::App, Resources::default());
+        pod.containers.extend((1..64).map(idle));
+        pod.resources = Some(pod.containers[0].resources.clone());
+        Arrival {
+            is_late: true,
+            ..coming(plain(&pod), None)
+        }
+    };
+    let (placement, free) = with((0..65).map(many_containers).collect());
+    assert!(placement.is_ok(), "{placement:?}");
+    assert_eq!(free, 63 - 2 * 3, "62 are asked about, and get none");
+    let large = |_| {
+        let mut pod = Pod::clone(&many_containers(0).request.pod);
+        let own = testing::pod(1_000_000, 1).containers[0].resources.clone();
+        pod.resources = Some(own);
+        Arrival {
+            is_late: true,
+            ..coming(plain(&pod), None)
+        }
+    };
+    assert_eq!(with((0..65).map(large).collect()).1, 63, "none of them is admitted");
 }

@@ -71,5 +71,6 @@ fn coming(request: Request, cpus: Option<CpuSet>) -> Arrival {
         request: SharedRequest::new(request),
         cpus,
         is_late: false,
+        is_ours: true,
     }
 }

@@ -191,3 +191,31 @@ fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
         (DecidedBy::Steliad, Some("LS"), None)
     );
 }
+
+/// The CPUs of a promise stay its own, where the node refuses the pod too; another scheduler's pod takes only what is free.
+#[test]
+fn nobody_is_displaced_from_what_it_was_promised() {
+    let host = HostShape {
+        nodes: 2,
+        cores: 8,
+        threads: 2,
+        interleaved: false,
+    };
+    let (shape, described) = read(&empty_of(host, AllocatorPolicies::default()));
+    let arrival = |size: u64, cpus: &str, is_ours: bool| Arrival {
+        is_late: !is_ours,
+        is_ours,
+        ..coming(testing::vm(size), Some(cpus.parse().unwrap()))
+    };
+    let with = |arrivals: Vec<Arrival>| NodeForecast::new(&shape, described.available.clone(), arrivals).0;
+    let both = with(vec![arrival(2, "2-3", false), arrival(4, "2-5", true)]);
+    assert_eq!(both.arrivals[0].cpus, Some("2-5".parse().unwrap()));
+    assert_eq!((both.arrivals[1].cpus.as_ref(), both.arrivals.len()), (None, 2));
+    assert_eq!(both.expected.free.len(), described.available.free.len() - 6);
+    // Its author made it too large for the node.
+    let refused = with(vec![arrival(1000, "2-9", false), arrival(1000, "2-5", true)]);
+    assert_eq!(refused.arrivals, []);
+    for left in [&refused.expected.free, &refused.published.free] {
+        assert_eq!(*left, described.available.free.difference(&"2-9".parse().unwrap()));
+    }
+}

@@ -2,6 +2,7 @@
 
 use rstest::rstest;
 use serde_json::json;
+use stelia_cpus::CpuSet;
 
 use super::*;
 
@@ -9,7 +10,7 @@ const STATUS: &str = "scheduling.koordinator.sh/resource-status";
 
 impl Cluster {
     /// A pod that its own `spec.nodeName` binds, and that calls itself the mirror of another.
-    fn mirror(&self, name: &str, number: u64, of: &str, on: &str) {
+    fn add_mirror_pod(&self, name: &str, number: u64, of: &str, on: &str) {
         let mut forged = pod(name, &uid(number, 0), 1, false);
         forged["metadata"]["namespace"] = "tenant".into();
         forged["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": of.replace('-', "")});
@@ -17,12 +18,12 @@ impl Cluster {
         self.server.put("", "pods", forged);
     }
 
-    fn told(&self, name: &str) -> String {
+    fn cpus_told_to(&self, name: &str) -> String {
         annotation(&self.server.object("", "pods", "vms", name).unwrap()).to_owned()
     }
 
     /// Creates the pod as it is.
-    fn create(&self, name: &str, number: u64, document: Value) -> ToBind {
+    fn create_pod(&self, name: &str, number: u64, document: Value) -> ToBind {
         self.server.put("", "pods", document);
         ToBind {
             namespace: "vms".to_owned(),
@@ -33,7 +34,7 @@ impl Cluster {
     }
 
     /// The author changes a pod.
-    fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
+    fn change_pod(&self, name: &str, change: impl FnOnce(&mut Value)) {
         let mut document = self.server.object("", "pods", "vms", name).unwrap();
         change(&mut document);
         self.server.put("", "pods", document);
@@ -79,10 +80,10 @@ async fn a_forged_mirror_annotation_does_not_release_another_pods_claim() {
     let instance = cluster.ready(1).await;
     let victim = cluster.make("victim", 1, 14);
     instance.placer.bind(&victim).await.unwrap();
-    cluster.mirror("forged", 2, &victim.uid, "elsewhere");
+    cluster.add_mirror_pod("forged", 2, &victim.uid, "elsewhere");
     a_second().await;
     instance.placer.bind(&cluster.make("second", 3, 14)).await.unwrap();
-    assert_ne!(cluster.told("victim"), cluster.told("second"));
+    assert_ne!(cluster.cpus_told_to("victim"), cluster.cpus_told_to("second"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,7 +91,7 @@ async fn a_forged_mirror_annotation_does_not_end_another_pod() {
     let cluster = Cluster::new();
     let instance = cluster.ready(1).await;
     let victim = cluster.make("victim", 1, 14);
-    cluster.mirror("forged", 2, &victim.uid, "elsewhere");
+    cluster.add_mirror_pod("forged", 2, &victim.uid, "elsewhere");
     a_second().await;
     cluster.server.remove("", "pods", "tenant", "forged");
     a_second().await;
@@ -125,14 +126,17 @@ async fn no_change_of_its_authors_hides_a_claim(#[case] before: fn(&mut Value), 
     let instance = cluster.ready(1).await;
     let mut document = pod("vm-1", &uid(1, 0), 14, true);
     before(&mut document);
-    let first = cluster.create("vm-1", 1, document);
+    let first = cluster.create_pod("vm-1", 1, document);
     instance.placer.bind(&first).await.unwrap();
     a_second().await;
-    cluster.change("vm-1", after);
+    cluster.change_pod("vm-1", after);
     a_second().await;
     let held = instance.held("steliad");
     instance.placer.bind(&cluster.make("vm-2", 2, 14)).await.unwrap();
-    assert!(!cluster.told("vm-2").contains(&format!("{:?}", held[0])), "{held:?}");
+    assert!(
+        !cluster.cpus_told_to("vm-2").contains(&format!("{:?}", held[0])),
+        "{held:?}"
+    );
     let third = instance.placer.bind(&cluster.make("vm-3", 3, 14)).await;
     assert!(third.is_err(), "42 CPUs are promised of 28");
     // A new leader has only the pod as it is now.
@@ -141,12 +145,36 @@ async fn no_change_of_its_authors_hides_a_claim(#[case] before: fn(&mut Value), 
     assert!(next.placer.bind(&cluster.make("vm-4", 4, 14)).await.is_err());
 }
 
+/// The first one is another scheduler's, and late when its author writes CPUs of the second one into its annotation. If it counted first, the second one would
+/// be chosen other CPUs, and a third one told its.
+#[tokio::test(start_paused = true)]
+async fn a_rewritten_annotation_displaces_no_promise() {
+    let cluster = Cluster::new();
+    let instance = cluster.ready(1).await;
+    let mut foreign = pod("vm-1", &uid(1, 0), 2, true);
+    foreign["spec"]["nodeName"] = "steliad".into();
+    cluster.create_pod("vm-1", 1, foreign);
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    instance.placer.bind(&cluster.make("vm-2", 2, 14)).await.unwrap();
+    let second = instance.held("steliad")[1].parse::<CpuSet>().unwrap();
+    let wanted: CpuSet = second.iter().take(2).collect();
+    cluster.change_pod("vm-1", |document| {
+        document["metadata"]["annotations"] = json!({STATUS: format!(r#"{{"cpuset":"{wanted}"}}"#)});
+    });
+    a_second().await;
+    let _ = instance.placer.bind(&cluster.make("vm-3", 3, 12)).await;
+    let held = instance.held("steliad");
+    for third in held.iter().skip(2).map(|cpus| cpus.parse::<CpuSet>().unwrap()) {
+        assert!(second.is_disjoint(&third), "{held:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_vm_that_never_registers_does_not_close_the_node() {
     let cluster = Cluster::new();
     let instance = cluster.ready(1).await;
     instance.placer.bind(&cluster.make("sleeper", 1, 2)).await.unwrap();
-    cluster.change("sleeper", |document| document["status"]["phase"] = "Running".into());
+    cluster.change_pod("sleeper", |document| document["status"]["phase"] = "Running".into());
     for hours in [1u64, 2] {
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let other = cluster.make(&format!("other-{hours}"), 1 + hours, 4);
@@ -167,7 +195,7 @@ async fn vms_that_never_register_do_not_close_the_node(
     let cluster = Cluster::new();
     let instance = cluster.ready(1).await;
     for number in 1..=vms {
-        let to = cluster.create(&format!("sleeper-{number}"), number, sleeper(number, memory(number)));
+        let to = cluster.create_pod(&format!("sleeper-{number}"), number, sleeper(number, memory(number)));
         while let Err(cause) = instance.placer.bind(&to).await {
             assert!(cause.to_string().contains("depends on the order"), "{cause}");
             tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -187,10 +215,10 @@ async fn vms_that_never_register_do_not_close_the_node(
 async fn a_pod_that_becomes_unreadable_is_decided() {
     let cluster = Cluster::new();
     let instance = cluster.ready(1).await;
-    let to = cluster.create("vm", 1, by_label("vm", 1));
+    let to = cluster.create_pod("vm", 1, by_label("vm", 1));
     cluster.fail("create", "pods/binding", 1000, Fault::status(500));
     instance.placer.bind(&to).await.unwrap_err();
-    cluster.change("vm", |document| {
+    cluster.change_pod("vm", |document| {
         document["metadata"]["labels"]["qos"] = "nonsense".into()
     });
     cluster.server.asked();
@@ -207,14 +235,14 @@ async fn a_pod_that_becomes_unreadable_is_decided() {
 async fn a_pod_that_becomes_unreadable_holds_what_it_was_promised() {
     let cluster = Cluster::new();
     let instance = cluster.ready(1).await;
-    let to = cluster.create("vm", 1, by_label("vm", 1));
+    let to = cluster.create_pod("vm", 1, by_label("vm", 1));
     // It is carried out, and the answer is lost.
     cluster.fail("create", "pods/binding", 1, Fault::Lost);
     let bind = tokio::spawn(bind_detached(instance.placer.clone(), to));
     while cluster.node_of("vm").is_none() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    cluster.change("vm", |document| {
+    cluster.change_pod("vm", |document| {
         document["metadata"]["labels"]["qos"] = "nonsense".into()
     });
     let _ = bind.await.unwrap();
@@ -267,6 +295,30 @@ async fn an_unreadable_pod_without_cpus_of_its_own_closes_no_node() {
         ),
         (vec![], 0)
     );
+}
+
+/// Whether kubelet gives it CPUs of its own is not known, so it holds them, and the object need not show it.
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_pod_silences_no_node() {
+    let cluster = Cluster::new();
+    let instance = cluster.ready(1).await;
+    let mut document = pod("unreadable", &uid(1, 0), 14, false);
+    let init = |number| json!({"name": format!("init-{number}"), "image": "x"});
+    document["spec"]["initContainers"] = (0..100).map(init).collect();
+    document["spec"]["nodeName"] = "kubelet".into();
+    cluster.server.put("", "pods", document);
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!(instance.held("kubelet"), ["-"]);
+    let honest = ToBind {
+        node: "kubelet".into(),
+        ..cluster.make("honest", 2, 14)
+    };
+    assert_eq!(instance.placer.bind(&honest).await, Ok(()));
+    let third = ToBind {
+        node: "kubelet".into(),
+        ..cluster.make("third", 3, 14)
+    };
+    assert!(instance.placer.bind(&third).await.is_err(), "its CPUs count");
 }
 
 /// The newest of a node's objects counts, and those between are not read.
