@@ -34,7 +34,7 @@ pub fn check(bytes: &[u8]) -> Result<(), CheckpointError> {
 mod tests {
     use super::*;
 
-    /// Of kubelet's own tests.
+    /// kubelet's own tests have this one.
     const DATA: &str = r#"{"kind":"DRACheckpoint","apiVersion":"checkpoint.dra.kubelet.k8s.io/v1","Entries":[{"ClaimUID":"067798be-454e-4be4-9047-1aa06aea63f7","ClaimName":"example","Namespace":"default","PodUIDs":{"139cdb46-f989-4f17-9561-ca10cfb509a6":{}},"DriverState":{"test-driver.cdi.k8s.io":{"Devices":[{"PoolName":"worker-1","DeviceName":"dev-1","RequestNames":["test request"],"CDIDeviceIDs":["example.com/example=cdi-example"]}]}}}]}"#;
 
     fn file(checksum: u32) -> String {
