@@ -12,7 +12,7 @@ use super::target::{Targets, VmTarget};
 /// Changes in a row that are all recorded: a VM's start makes about 3, and each vCPU that is plugged one.
 const FREE_CHANGES: u32 = 32;
 /// Each period of this length between two changes gives one free change back.
-const FREE_AGAIN: Duration = Duration::from_secs(1200);
+const FREE_CHANGE_PERIOD: Duration = Duration::from_secs(1200);
 /// The first and the longest pause between two changes after that. An hour without changes, after the pause, restores the free ones.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
@@ -91,7 +91,7 @@ impl Throttle {
         }
         let known = self.changes.entry(pod.clone());
         let changes = known.or_insert(Changes { count: 0, last: now });
-        let passed = now.saturating_duration_since(changes.last).as_secs() / FREE_AGAIN.as_secs();
+        let passed = now.saturating_duration_since(changes.last).as_secs() / FREE_CHANGE_PERIOD.as_secs();
         let free_again = u32::try_from(passed).unwrap_or(u32::MAX);
         changes.count = changes.count.saturating_sub(free_again).saturating_add(1);
         changes.last = now;

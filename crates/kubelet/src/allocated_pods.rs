@@ -72,7 +72,7 @@ impl AllocatedPods {
         let content = content(bytes)?;
         if matches!(content.first(), Some(0x0a | 0x12)) {
             return Err(unknown(
-                "it is no JSON, and begins as Protobuf, which kubelet will write",
+                "it looks like Protobuf, not JSON: a newer kubelet may have written it",
             ));
         }
         let file: File = json(content)?;

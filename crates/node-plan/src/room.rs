@@ -108,8 +108,7 @@ impl Room {
         }
         let Some(others) = &self.requested else {
             return Fit::Unknown(
-                "the requests of other pods are not known: whether the sum of all fits the node was not checked"
-                    .to_owned(),
+                "the requests of other pods are unknown, so it was not checked whether the node has room".to_owned(),
             );
         };
         let sums = amounts(&own)

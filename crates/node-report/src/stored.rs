@@ -202,7 +202,7 @@ impl Stored {
                 self.facts = Some(facts);
                 self.profile = Profile::Koordinator;
             }
-            Err(cause) => self.contradicted(&cause),
+            Err(cause) => self.distrust_cpu_amounts(&cause),
         }
     }
 
@@ -215,12 +215,12 @@ impl Stored {
                 self.facts = Some(facts);
                 self.profile = Profile::Koordinator;
             }
-            Err(cause) => self.contradicted(&cause),
+            Err(cause) => self.distrust_cpu_amounts(&cause),
         }
     }
 
-    /// Why the annotations cannot be read. The amounts of CPUs are not believed then: it is the annotations that say which are free.
-    fn contradicted(&mut self, cause: &DescribedError) {
+    /// Records why the annotations cannot be read, and removes the amounts of CPUs: it is the annotations that say which are free.
+    fn distrust_cpu_amounts(&mut self, cause: &DescribedError) {
         self.problem = Some(cause.to_string());
         for resources in self.zones.values_mut() {
             resources.remove("cpu");

@@ -38,8 +38,7 @@ Exit codes:
   1    the daemon refuses, fails or cannot be reached; a file of kubelet's is
        refused; or a check of the command fails:
        doctor: a check fails
-       verify: a promise does not hold, a VM has waited for its vCPUs for more
-       than a minute, or has less than is required
+       verify: a promise does not hold, now or in the ledger's last 24 hours, a VM has waited for its vCPUs for more than a minute, or has less than is required
        quiet: a device interrupt fires on VMs' CPUs, a kernel thread could not
        be moved off them, or this is unknown
        ledger verify: the ring was changed, or nothing that was given vouches

@@ -75,12 +75,12 @@ impl<'a> Managers<'a> {
         }
     }
 
-    /// That this pod is admitted whatever the hints are that are not known. Where a merge without them fails, they change nothing: each list of hints
-    /// leaves fewer merged ones that all resources prefer.
+    /// Checks that the pod is admitted whatever the unknown hints are. A merge that fails without them fails with them too: a further list of hints never
+    /// adds a merged hint that all resources prefer.
     ///
     /// # Errors
     /// The hints may keep the pod from being admitted, or nothing is known of a resource.
-    pub(super) fn is_answer_known(&mut self) -> Result<(), Box<Rejection>> {
+    pub(super) fn check_unknown_hints(&mut self) -> Result<(), Box<Rejection>> {
         let all = self.pod.containers.iter();
         let mut wanted = all.flat_map(|container| {
             container

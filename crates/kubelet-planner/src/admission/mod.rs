@@ -159,7 +159,7 @@ fn answer(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
         }
         (_, Scope::Pod) => managers.pod_as_a_whole()?,
     }
-    managers.is_answer_known()?;
+    managers.check_unknown_hints()?;
     Ok(managers.admission())
 }
 

@@ -53,8 +53,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether it may be of the moment at which it was read.
-    fn may_pass(&self) -> bool {
+    /// Whether the problem may go away by itself, so that it is read again.
+    fn may_be_transient(&self) -> bool {
         matches!(self, Self::Degraded(_) | Self::Differs | Self::MemoryAway)
     }
 }
@@ -152,7 +152,7 @@ pub(crate) struct Demands {
     /// Do not fail because of VMs that wait for their vCPUs. Without it, a VM that has waited for more than a minute is a failure
     #[arg(long)]
     allow_waiting: bool,
-    /// Judge the present alone: what the ledger's last 24 hours have above its promise is printed, and no failure
+    /// Do not fail because of the ledger. Its accounts of the last 24 hours are still printed
     #[arg(long)]
     now: bool,
 }
@@ -185,13 +185,13 @@ pub(crate) async fn gather(client: &Client, selection: &Selection, demands: Dema
     }
     let mut all = verified(&described, &preview, selected, demands, output::now());
     for _ in 1..READINGS {
-        if !all.findings.iter().any(|one| one.kind.may_pass()) {
+        if !all.findings.iter().any(|one| one.kind.may_be_transient()) {
             break;
         }
         tokio::time::sleep(PAUSE).await;
         let preview = client.reconcile(true).await?;
         described = client.describe().await?;
-        all = verified(&described, &preview, selected, demands, output::now()).confirming(&all);
+        all = verified(&described, &preview, selected, demands, output::now()).confirmed_by(&all);
     }
     if described.node.ledger.enabled {
         match ledger::last_day(client, selected).await {
@@ -242,12 +242,13 @@ fn group(kind: &Kind) -> u8 {
 
 impl Verified {
     /// Without what may pass and was not there at the reading before.
-    fn confirming(mut self, before: &Self) -> Self {
+    fn confirmed_by(mut self, before: &Self) -> Self {
         let was_there = |one: &Finding| {
             let mut former = before.findings.iter();
             former.any(|other| other.kind == one.kind && other.pod.pod_uid == one.pod.pod_uid)
         };
-        self.findings.retain(|one| !one.kind.may_pass() || was_there(one));
+        self.findings
+            .retain(|one| !one.kind.may_be_transient() || was_there(one));
         self
     }
 
@@ -275,12 +276,15 @@ impl Verified {
 
     /// The findings that make the command fail.
     fn failing(&self) -> impl Iterator<Item = &Finding> {
-        let all = self.findings.iter();
-        all.filter(|one| match one.kind {
+        self.findings.iter().filter(|one| self.is_failing(one))
+    }
+
+    fn is_failing(&self, finding: &Finding) -> bool {
+        match finding.kind {
             Kind::Waiting => !self.demands.allow_waiting,
             Kind::Ledger => !self.demands.now,
             _ => true,
-        })
+        }
     }
 
     /// "1 VM waits for its vCPUs: team-a/vm".
@@ -301,7 +305,7 @@ impl Verified {
 }
 
 impl Render for Verified {
-    /// Those of which a promise does not hold.
+    /// The VMs for which a promise does not hold.
     fn names(&self) -> Vec<String> {
         let pods = self.failing().map(|finding| &finding.pod);
         let pods: BTreeSet<&Pod> = pods.filter(|pod| pod.pod_uid != "-").collect();
@@ -322,7 +326,7 @@ impl Render for Verified {
             text.push('\n');
         }
         for folded in FoldedFinding::all(&self.findings, style) {
-            text += &folded.text(style);
+            text += &folded.text(self.is_failing(folded.finding), style);
         }
         // A VM that has just started, or that ended before it was read twice, has no account.
         let ledger = self.ledger.iter().flatten().filter(|account| account.covered_us > 0);

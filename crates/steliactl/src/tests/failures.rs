@@ -66,12 +66,14 @@ fn what_a_caller_lacks_is_named() {
         let call = zbus::message::Message::method_call("/", "Reload").build(&()).unwrap();
         Failure::from(zbus::Error::MethodError(name, Some(text.to_owned()), call)).to_string()
     };
-    let polkit =
-        "polkit cannot be asked about io.stelia.Isolation1.maintain: org.freedesktop.DBus.Error.ServiceUnknown: x";
+    let lacks = |text| refused("io.stelia.Isolation1.Error.NotPermitted", text);
     assert_eq!(
-        refused("io.stelia.Isolation1.Error.NotPermitted", polkit),
+        lacks("polkit does not permit io.stelia.Isolation1.maintain: authentication is needed"),
         "Permission denied: run as root, or grant io.stelia.Isolation1.maintain (polkit)"
     );
+    let silent =
+        "polkit cannot be asked about io.stelia.Isolation1.maintain: org.freedesktop.DBus.Error.ServiceUnknown: x";
+    assert_eq!(lacks(silent), format!("Permission denied: run as root ({silent})"));
     assert!(
         refused("org.freedesktop.DBus.Error.AccessDenied", "Rejected").starts_with("Permission denied: run as root")
     );

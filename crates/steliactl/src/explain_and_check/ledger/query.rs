@@ -10,7 +10,7 @@ use stelia_ledger::verdict::Verdict;
 
 use super::brief::Brief;
 use super::{VmAccount, offline, proof};
-use crate::shared::daemon::{Client, Failure, fitting, only_begins, perhaps_meant};
+use crate::shared::daemon::{Client, Failure, fitting, perhaps_meant, uid_prefix_note};
 use crate::shared::output::{note, now};
 
 /// A day, in microseconds.
@@ -151,7 +151,7 @@ fn pick(all: Vec<VmAccount>, asked: &str) -> Result<VmAccount, Failure> {
         ))
     };
     let found = fitting.pop().ok_or_else(none)?;
-    if let Some(text) = only_begins(&found.pod, asked) {
+    if let Some(text) = uid_prefix_note(&found.pod, asked) {
         note(&text);
     }
     Ok(found)

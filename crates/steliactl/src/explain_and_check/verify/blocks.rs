@@ -14,11 +14,11 @@ pub(super) struct FoldedFinding<'a> {
     pods: Vec<&'a Pod>,
     problem: &'a str,
     /// The one that has waited longest.
-    finding: &'a Finding,
+    pub(super) finding: &'a Finding,
 }
 
 impl<'a> FoldedFinding<'a> {
-    /// One a kind, problem and cure, whatever is of one VM alone; on request each by itself.
+    /// Groups findings with the same kind, problem and cure, without what differs between VMs. With `-o wide` each finding stays alone.
     pub(super) fn all(findings: &'a [Finding], style: TextStyle) -> Vec<Self> {
         let key = |one: &'a Finding| {
             let problem = one.common.as_ref().unwrap_or(&one.problem);
@@ -53,8 +53,8 @@ impl<'a> FoldedFinding<'a> {
         };
     }
 
-    /// The problem, and below it what to do.
-    pub(super) fn text(&self, style: TextStyle) -> String {
+    /// The problem, and below it what to do; and whether it makes the command fail.
+    pub(super) fn text(&self, is_failing: bool, style: TextStyle) -> String {
         let whose = match self.pods.as_slice() {
             [pod] if pod.pod_uid == "-" => "node".to_owned(),
             [pod] if style.wide => pod.in_full(),
@@ -66,6 +66,7 @@ impl<'a> FoldedFinding<'a> {
         };
         let (label, meaning) = match self.finding.kind {
             Kind::Waiting => ("WAIT", Meaning::Attention),
+            _ if !is_failing => ("NOTE", Meaning::Attention),
             _ => ("FAIL", Meaning::Broken),
         };
         let lines = [

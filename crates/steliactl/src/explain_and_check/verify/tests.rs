@@ -164,7 +164,7 @@ fn an_account_of_the_last_day_above_its_promise_fails() {
     assert!(
         printed(&at_present, Form::Text)
             .0
-            .contains("FAIL  team-a/web: other devices' interrupts 1")
+            .contains("NOTE  team-a/web: other devices' interrupts 1")
     );
     // It may have been none.
     assert_eq!(with(&[&perhaps, &unread]).failure(), None);
@@ -460,7 +460,7 @@ fn what_is_gone_at_the_next_reading_does_not_count() {
     // Another thread is no other finding.
     let second = [format!("{b}: pin thread 8 to CPU 4"), pin(gone)];
     let second = second.each_ref().map(String::as_str);
-    let confirmed = plain(&waiting(), &preview(&second, &[ended(b)], &[]), NOW).confirming(&first);
+    let confirmed = plain(&waiting(), &preview(&second, &[ended(b)], &[]), NOW).confirmed_by(&first);
     let kept: Vec<(&str, &Kind)> = confirmed
         .findings
         .iter()

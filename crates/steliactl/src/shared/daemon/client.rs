@@ -14,7 +14,7 @@ use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
 use super::failure::{Failure, is_silent};
 use super::node::{self, Description};
-use super::pod::{ListedInstance, Pod, Pods, only_begins, pick, pick_for_change};
+use super::pod::{ListedInstance, Pod, Pods, pick, pick_for_change, uid_prefix_note};
 use crate::shared::output::{json_of, note};
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
@@ -286,7 +286,7 @@ impl Client {
 }
 
 fn note_if_begins(pod: &Pod, asked: &str) {
-    if let Some(text) = only_begins(pod, asked) {
+    if let Some(text) = uid_prefix_note(pod, asked) {
         note(&text);
     }
 }

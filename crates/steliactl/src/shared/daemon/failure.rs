@@ -79,13 +79,17 @@ pub(super) fn is_silent(limit: Duration) -> Failure {
     ))
 }
 
-/// What a caller lacks: the daemon names polkit's action.
+/// What a caller lacks: the daemon names polkit's action, or why polkit has no answer.
 fn denied(text: &str) -> Option<Failure> {
-    let mut words = text.strip_prefix("polkit ")?.split([' ', ':', ';', ',']);
-    let action = words.find(|word| word.starts_with("io.stelia.Isolation1."))?;
-    Some(Failure::Other(format!(
-        "{DENIED}: run as root, or grant {action} (polkit)"
-    )))
+    let why = text.strip_prefix("polkit ")?;
+    let cure = match why.strip_prefix("does not permit ") {
+        Some(action) => {
+            let action = action.split([' ', ':', ';', ',']).next().unwrap_or_default();
+            format!("run as root, or grant {action} (polkit)")
+        }
+        None => format!("run as root ({text})"),
+    };
+    Some(Failure::Other(format!("{DENIED}: {cure}")))
 }
 
 impl From<zbus::Error> for Failure {

@@ -39,7 +39,7 @@ pub(crate) use fold::{fold, named, named_within, whose};
 pub(crate) use node::{Description, OnlineCpus, Owner, owner, state_and_class};
 pub(crate) use not_there::{no_instance, perhaps_meant};
 pub(crate) use pattern::{VmPattern, is_glob};
-pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod, only_begins};
+pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod, uid_prefix_note};
 pub(crate) use remedy::{remedy_of_file, to_do};
 pub(crate) use reported::is_reported;
 pub(crate) use selection::Selection;

@@ -208,7 +208,7 @@ const MIN_UID_LENGTH_FOR_CHANGE: usize = 8;
 /// As [`pick`]; and the beginning of the UID is too short.
 pub(crate) fn pick_for_change(instances: Vec<ListedInstance>, asked: &str) -> Result<ListedInstance, Failure> {
     let found = pick(instances, asked)?;
-    match only_begins(&found.pod, asked) {
+    match uid_prefix_note(&found.pod, asked) {
         Some(text) if asked.len() < MIN_UID_LENGTH_FOR_CHANGE => Err(Failure::Usage(format!(
             "{text}: a command that changes something needs at least {MIN_UID_LENGTH_FOR_CHANGE} characters of it"
         ))),
@@ -225,7 +225,7 @@ const NAMES: [fn(&Pod, &str) -> bool; 4] = [
 ];
 
 /// What is told where a word is no name of the pod but the beginning of its UID; `None` where it is a name.
-pub(crate) fn only_begins(pod: &Pod, asked: &str) -> Option<String> {
+pub(crate) fn uid_prefix_note(pod: &Pod, asked: &str) -> Option<String> {
     let is_name = NAMES.iter().any(|names| names(pod, asked));
     (!is_name).then(|| format!("{asked} is the beginning of the UID of {}", pod.in_full()))
 }

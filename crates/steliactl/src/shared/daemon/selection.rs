@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::node::Description;
 use super::not_there::no_instance_among;
 use super::pattern::VmPattern;
-use super::pod::{ListedInstance, Pod, Pods, ambiguous, fitting, only_begins};
+use super::pod::{ListedInstance, Pod, Pods, ambiguous, fitting, uid_prefix_note};
 use crate::shared::output::{note, texts_of};
 
 /// Selects the VMs with reasons of degradation, whatever their state.
@@ -93,7 +93,7 @@ impl Selection {
             let fitting = fitting(pods.clone(), |pod| pod, word);
             chosen.expect(!fitting.is_empty(), || no_instance_among(word, all.iter().copied()));
             // A name in several namespaces selects all of these.
-            match fitting.first().and_then(|pod| only_begins(pod, word)) {
+            match fitting.first().and_then(|pod| uid_prefix_note(pod, word)) {
                 Some(_) if fitting.len() > 1 => chosen.expect(false, || ambiguous(word, fitting.iter().copied())),
                 note => {
                     chosen.notes.extend(note);
