@@ -7,6 +7,7 @@ use stelia_node::cgroup::CgroupPath;
 use stelia_node::kvm_events::{Change, KvmEvents, KvmEventsError, KvmMessage};
 
 use super::starting_vm::StartingVm;
+use super::sweep::Listing;
 use super::task::{Adoption, TaskResult};
 use super::vm_end;
 use crate::engine::Peer;
@@ -55,7 +56,7 @@ impl Adoption {
                 Change::Destroyed => self.vm_destroyed(event.thread),
             },
             Ok(KvmMessage::Lost) => {
-                self.sweep(false);
+                self.sweep(Listing::All);
                 self.check_all_ends();
             }
             Err(error) => {

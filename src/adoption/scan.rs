@@ -18,6 +18,7 @@ use stelia_node::{System, containers, runtime_config};
 use stelia_record::{Tree, Vcpu};
 use stelia_settings::{AdoptPlacement, AdoptRule};
 
+use super::sweep::Listing;
 use crate::engine::Handle;
 
 /// A VM that matches a rule, or a container that is adopted whole, with everything that the engine needs.
@@ -90,11 +91,11 @@ pub(super) enum ScanOutcome {
     Adoptable(Box<Adoptable>),
 }
 
-/// The containers of this node that match a rule; `only_whole`: those that a rule adopts whole.
+/// The containers of this node that the listing is of.
 pub(super) fn containers_with_rule(
     system: &System,
     rules: &[AdoptRule],
-    only_whole: bool,
+    listing: Listing,
 ) -> Vec<(CgroupPath, ContainerCgroup)> {
     let all = containers::all_containers(&*system.cgroups).unwrap_or_else(|error| {
         tracing::warn!("VMs to adopt are not looked for: {error}");
@@ -104,9 +105,10 @@ pub(super) fn containers_with_rule(
         let is_alive = populated(&*system.cgroups, whole).unwrap_or_default();
         is_alive
             && match rules_for(&names(system, container), rules) {
-                Ok(rules) => !only_whole || matches!(RulesFor::of(&rules), RulesFor::Container(_)),
+                Ok(rules) => listing == Listing::All || matches!(RulesFor::of(&rules), RulesFor::Container(_)),
                 Err(why) => {
-                    !only_whole && !matches!(why, NotAdopted::NoRule | NotAdopted::Unnamed | NotAdopted::Sandbox)
+                    listing == Listing::All
+                        && !matches!(why, NotAdopted::NoRule | NotAdopted::Unnamed | NotAdopted::Sandbox)
                 }
             }
     };

@@ -6,41 +6,52 @@ use super::budget::PAUSE_FACTOR;
 use super::scan;
 use super::task::{Adoption, TaskResult};
 
+/// Which containers a listing is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Listing {
+    /// Those that a rule matches.
+    All,
+    /// Those that a rule adopts whole.
+    WholeContainers,
+}
+
 /// Whether the containers are being listed, and which listing follows.
 #[derive(Debug, Default)]
 pub(super) struct Sweeps {
     /// When the listing began that is under way.
-    since: Option<Instant>,
+    began: Option<Instant>,
     /// When the next listing may begin: after a pause [`PAUSE_FACTOR`] times as long as the last one and the scans of what it found took, so
     /// that listings take at most a tenth of a thread's time however often events are lost.
     earliest: Option<Instant>,
-    /// Whether it lists only the containers that a rule adopts whole; `None`: no listing follows.
-    following: Option<bool>,
+    /// The listing that follows.
+    following: Option<Listing>,
 }
 
 impl Sweeps {
     /// Request a listing, which begins when it is due.
-    fn request(&mut self, only_whole: bool) {
-        self.following = Some(only_whole && self.following.unwrap_or(true));
+    fn request(&mut self, listing: Listing) {
+        if self.following != Some(Listing::All) {
+            self.following = Some(listing);
+        }
     }
 
     /// When the next listing is due; `None` if there is none to begin, or one is under way.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
-        let follows = self.following.is_some() && self.since.is_none();
+        let follows = self.following.is_some() && self.began.is_none();
         follows.then(|| self.earliest.unwrap_or(now))
     }
 
     /// The listing to begin now, if one is due.
-    fn begin(&mut self, now: Instant) -> Option<bool> {
+    fn begin(&mut self, now: Instant) -> Option<Listing> {
         self.due(now).filter(|due| *due <= now)?;
-        self.since = Some(now);
+        self.began = Some(now);
         self.following.take()
     }
 
     /// The listing ended.
     fn finish(&mut self, now: Instant) {
-        if let Some(since) = self.since.take() {
-            self.spent(now.saturating_duration_since(since), now);
+        if let Some(began) = self.began.take() {
+            self.spent(now.saturating_duration_since(began), now);
         }
     }
 
@@ -53,19 +64,19 @@ impl Sweeps {
 }
 
 impl Adoption {
-    /// List all containers that match a rule, soon; `only_whole`: those that a rule adopts whole.
-    pub(super) fn sweep(&mut self, only_whole: bool) {
-        self.sweeps.request(only_whole);
+    /// Makes a listing soon.
+    pub(super) fn sweep(&mut self, listing: Listing) {
+        self.sweeps.request(listing);
     }
 
     /// Begin the listing that is due.
     pub(super) fn begin_sweep(&mut self, now: Instant) {
-        let Some(only_whole) = self.sweeps.begin(now) else {
+        let Some(listing) = self.sweeps.begin(now) else {
             return;
         };
         let (system, settings) = (self.engine.system().clone(), self.settings.borrow().clone());
         self.tasks.spawn_blocking(move || {
-            let found = scan::containers_with_rule(&system, &settings.policies.adopt, only_whole);
+            let found = scan::containers_with_rule(&system, &settings.policies.adopt, listing);
             TaskResult::Swept(found)
         });
     }
@@ -84,14 +95,14 @@ mod tests {
     fn requests_during_a_listing_are_one_more_listing_of_all_that_they_name() {
         let (mut sweeps, now) = (Sweeps::default(), Instant::now());
         assert_eq!(sweeps.begin(now), None);
-        sweeps.request(true);
-        assert_eq!(sweeps.begin(now), Some(true));
-        for only_whole in [true, false, true] {
-            sweeps.request(only_whole);
+        sweeps.request(Listing::WholeContainers);
+        assert_eq!(sweeps.begin(now), Some(Listing::WholeContainers));
+        for listing in [Listing::WholeContainers, Listing::All, Listing::WholeContainers] {
+            sweeps.request(listing);
             assert_eq!((sweeps.due(now), sweeps.begin(now)), (None, None));
         }
         sweeps.finish(now);
-        assert_eq!(sweeps.begin(now), Some(false));
+        assert_eq!(sweeps.begin(now), Some(Listing::All));
         sweeps.finish(now);
         assert_eq!(sweeps.begin(now), None);
     }
@@ -102,9 +113,9 @@ mod tests {
         let (mut now, mut spent) = (began, Duration::ZERO);
         let (listing, scan) = (Duration::from_millis(30), Duration::from_millis(5));
         while now < began + Duration::from_secs(10) {
-            sweeps.request(false);
+            sweeps.request(Listing::All);
             now = sweeps.due(now).unwrap();
-            assert_eq!(sweeps.begin(now), Some(false));
+            assert_eq!(sweeps.begin(now), Some(Listing::All));
             now += listing;
             sweeps.finish(now);
             // What the listing found is scanned.
@@ -114,7 +125,7 @@ mod tests {
             }
             spent += listing + 20 * scan;
         }
-        sweeps.request(false);
+        sweeps.request(Listing::All);
         let all = sweeps.due(now).unwrap() - began;
         assert!(spent * 10 <= all, "{spent:?} in {all:?}");
     }

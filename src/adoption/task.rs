@@ -18,7 +18,7 @@ use super::budget::Budgets;
 use super::pod_search::PodSearches;
 use super::scan::{Adoptable, ScanOutcome};
 use super::starting_vm::{Next, StartingVm};
-use super::sweep::Sweeps;
+use super::sweep::{Listing, Sweeps};
 use super::{register_and_attach::adopt, scan, vm_end};
 use crate::engine::{CallChange, Handle, RollbackError};
 use crate::lasting_problem::LastingProblem;
@@ -153,7 +153,7 @@ impl Adoption {
         if self.adopts_containers() {
             self.follow_view(now);
         }
-        self.sweep(false);
+        self.sweep(Listing::All);
     }
 
     /// Whether a rule adopts whole containers; only kubelet's state announces these.
@@ -230,7 +230,11 @@ impl Adoption {
             self.check_all_ends();
         }
         if !was_heard || self.adopts_containers() {
-            self.sweep(was_heard);
+            self.sweep(if was_heard {
+                Listing::WholeContainers
+            } else {
+                Listing::All
+            });
         }
         self.schedule_audit(now);
     }

@@ -35,7 +35,7 @@ pub(super) struct Outcome {
     /// Whether a partition was asked for.
     pub asked_for_partition: bool,
     /// Whether a cgroup is still there because only some of those below it were removed.
-    pub removes: bool,
+    pub is_partly_removed: bool,
 }
 
 /// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance
@@ -64,10 +64,10 @@ pub(super) fn apply(
         let failure = match take(system, instance, &step) {
             Ok(Progress::Whole) => None,
             // What follows needs the cgroup gone.
-            Ok(Progress::Removed(cgroups)) => {
-                outcome.did.steps += cgroups;
-                outcome.did.writes += cgroups;
-                outcome.removes = true;
+            Ok(Progress::Partial { removed }) => {
+                outcome.did.steps += removed;
+                outcome.did.writes += removed;
+                outcome.is_partly_removed = true;
                 failed.extend(pod.clone());
                 None
             }
@@ -80,7 +80,7 @@ pub(super) fn apply(
             outcome.did.failed += 1;
             outcome.errors.push(failure);
             failed.extend(pod);
-        } else if step.is_systemds().is_some() && !outcome.removes {
+        } else if step.is_systemds().is_some() && !outcome.is_partly_removed {
             systemds.push(Planned { pod, step });
         }
     }
@@ -114,8 +114,10 @@ fn count(outcome: &mut Outcome, step: &Step) {
 /// How much of a step was taken.
 enum Progress {
     Whole,
-    /// So many cgroups below the one to be removed were removed, which are all that may be in one turn.
-    Removed(u32),
+    /// As many cgroups were removed as a turn may, and some remain.
+    Partial {
+        removed: u32,
+    },
 }
 
 fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<Progress, Error> {
@@ -124,7 +126,7 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
         let mut removed = 0;
         remove(&*system.cgroups, path, &mut removed)?;
         return Ok(match removed {
-            MAX_REMOVED_PER_TURN => Progress::Removed(removed),
+            MAX_REMOVED_PER_TURN => Progress::Partial { removed },
             _ => Progress::Whole,
         });
     }

@@ -63,8 +63,8 @@ const MAX_BELOW: usize = 64;
 /// The most cgroups that are searched for them.
 const MAX_READ_CGROUPS: usize = 1024;
 
-/// Threads that are in place in the container's own cgroup or another one that it made there, or below a cgroup of the instance's threads: what
-/// is below these is noted in `inner`. A thread that ends meanwhile is left out.
+/// The container's threads outside `float` and `vcpu`: in place, those in the container's own cgroup and in cgroups that it made; everywhere,
+/// those in cgroups below `float` and `vcpu`, which are recorded in `inner`. A thread that ends meanwhile is left out.
 pub(super) fn strays(
     system: &System,
     tree: &Tree,
@@ -272,7 +272,7 @@ pub(super) fn in_force(cgroups: &dyn Cgroups, tree: &Tree) -> Result<CpuSet, Cgr
     }
 }
 
-/// The same of the container with this whole cgroup, wherever its runtime put the processes.
+/// The CPUs in a partition of this container, whichever of its cgroups the instance is in.
 pub(super) fn in_force_of_container(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<CpuSet, CgroupError> {
     let mut all = in_force(cgroups, &Tree::of_container(container.clone()))?;
     for origin in [container.clone(), container.child(ContainerCgroup::SUBGROUP)] {

@@ -73,7 +73,7 @@ async fn socks(
         )
     });
     let socks = SocksV5::new(proxy.uri.clone(), reached);
-    let socks = match proxy.user() {
+    let socks = match proxy.user_and_password() {
         Some((user, password)) => socks.with_auth(user.to_owned(), password.to_owned()),
         None => socks,
     };

@@ -69,7 +69,7 @@ impl Proxy {
     }
 
     /// The user and the password for SOCKS.
-    pub(crate) fn user(&self) -> Option<(&str, &str)> {
+    pub(crate) fn user_and_password(&self) -> Option<(&str, &str)> {
         self.intercept.raw_auth()
     }
 }
@@ -307,7 +307,10 @@ mod tests {
         let with_user = parsed("http://me:pa%40ss@proxy:3128");
         assert_eq!(with_user.to_string(), "http://proxy:3128");
         assert_eq!(with_user.basic_auth().unwrap(), "Basic bWU6cGFAc3M=");
-        assert_eq!(parsed("socks5://me:pa%40ss@proxy").user(), Some(("me", "pa@ss")));
+        assert_eq!(
+            parsed("socks5://me:pa%40ss@proxy").user_and_password(),
+            Some(("me", "pa@ss"))
+        );
         for wrong in [
             "ftp://me:secret@proxy",
             "http://",

@@ -114,6 +114,15 @@ pub struct Outside {
     pub saved: Option<CpuSet>,
 }
 
+/// The lists of an instance's cgroup for vCPU threads, as far as they are in force.
+#[derive(Debug, Default)]
+pub(crate) struct VcpuLists {
+    /// `cpuset.cpus.exclusive`.
+    pub(crate) exclusive: CpuSet,
+    /// `cpuset.cpus`.
+    pub(crate) cpus: CpuSet,
+}
+
 /// One instance as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
@@ -269,7 +278,7 @@ impl Instance {
 
     /// The CPUs that its vCPU threads or its partition are on now, whatever its record says.
     pub fn held(&self) -> CpuSet {
-        let (exclusive, cpus) = self.vcpu_lists();
+        let VcpuLists { exclusive, cpus } = self.vcpu_lists();
         match self.vcpu().is_some_and(|vcpu| !vcpu.threads.is_empty()) {
             true => exclusive.union(&cpus),
             false => exclusive,
@@ -278,21 +287,24 @@ impl Instance {
 
     /// `cpuset.cpus.exclusive` and `cpuset.cpus` of `vcpu`. The container may be able to write those in place: of them counts what the lists
     /// above let be in force, which it cannot write.
-    pub(crate) fn vcpu_lists(&self) -> (CpuSet, CpuSet) {
+    pub(crate) fn vcpu_lists(&self) -> VcpuLists {
         let Some(vcpu) = self.vcpu() else {
             return Default::default();
         };
         if !self.is_in_place() || self.is_container() {
-            return (vcpu.exclusive.clone(), vcpu.cpus.clone());
+            return VcpuLists {
+                exclusive: vcpu.exclusive.clone(),
+                cpus: vcpu.cpus.clone(),
+            };
         }
         let above = self
             .scope_exclusive
             .union(&self.origin_cpus)
             .union(&self.record.exclusive);
-        (
-            vcpu.exclusive.intersection(&self.scope_exclusive),
-            vcpu.cpus.intersection(&above),
-        )
+        VcpuLists {
+            exclusive: vcpu.exclusive.intersection(&self.scope_exclusive),
+            cpus: vcpu.cpus.intersection(&above),
+        }
     }
 
     /// The CPUs that no other instance can have before its cgroups are off them: those of [`Self::held`], and those of the

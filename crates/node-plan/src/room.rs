@@ -121,9 +121,16 @@ impl Room {
             .find(|(_, ((own, others), all))| own.saturating_add(*others) > *all);
         match over {
             None => Fit::Fits,
-            Some(((resource, reason), ((own, others), all))) => Fit::Unknown(format!(
-                "by kubelet's record other pods request {others} of {resource} (init containers and pods that ended may be among them), {all} are allocatable, and the pod requests {own}: kubelet may reject it ({reason})"
-            )),
+            Some(((resource, reason), ((own, others), all))) => {
+                let [own, others, all] = [own, others, all].map(|amount| match resource {
+                    "cpu" => format!("{amount}m"),
+                    _ => format!("{amount} bytes"),
+                });
+                Fit::Unknown(format!(
+                    "kubelet may reject the pod ({reason}): it requests {own} of {resource}, other pods request {others} by kubelet's record, \
+                     and {all} is allocatable. The record may include init containers and pods that ended"
+                ))
+            }
         }
     }
 }
@@ -194,7 +201,7 @@ mod tests {
             panic!("4001");
         };
         assert!(
-            why.contains("other pods request 3000 of cpu") && why.contains("OutOfcpu"),
+            why.contains("other pods request 3000m") && why.contains("OutOfcpu"),
             "{why}"
         );
         assert!(matches!(room(None).fit(&pod(1000, 1)), Fit::Unknown(why) if why.contains("was not checked")));

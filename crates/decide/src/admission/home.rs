@@ -137,7 +137,8 @@ pub fn check_no_partition(kind: Option<String>) -> Result<(), Error> {
 /// instance. `coping` and `check` as for [`Home::choose`].
 ///
 /// # Errors
-/// The VM can be adopted in place only, and not there; a cgroup is in its way there; a pod may not ask for it; for a whole container, the
+/// The VM must be in place and cannot be; a cgroup with a name that steliad needs exists already; a pod asks for isolation that
+/// `isolation-allowed` forbids; for a whole container, the
 /// errors of `whole_container`.
 pub fn choose_home(
     record: Record,

@@ -12,7 +12,7 @@ use crate::{Facts, Instance, InstanceCgroup, ThreadedCgroup, VcpuNow};
 /// new, so that no thread is ever outside it.
 pub(crate) fn growing_list(instance: &Instance) -> CpuSet {
     let wanted = &instance.record.exclusive;
-    let (has, _) = instance.vcpu_lists();
+    let has = instance.vcpu_lists().exclusive;
     match instance.vcpu().is_some() && !wanted.is_subset(&has) {
         true => wanted.union(&has),
         false => wanted.clone(),
@@ -38,7 +38,7 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
     }
     let want = growing_list(instance);
     // Growing: outer levels first.
-    let grown = instance.vcpu_lists().1.union(&record.exclusive);
+    let grown = instance.vcpu_lists().cpus.union(&record.exclusive);
     if !record.exclusive.is_subset(&vcpu.cpus) {
         let first = if vcpu.cpus.is_empty() {
             &record.exclusive

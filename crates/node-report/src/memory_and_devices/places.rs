@@ -76,7 +76,8 @@ pub struct DevicePlaces {
 }
 
 impl DevicePlaces {
-    /// Numbers are taken for IOMMU groups if the plugin gave a container the files of the groups that are its devices' ids, or if every id of the
+    /// IDs that are numbers count as IOMMU groups if the plugin gave a container the files of the groups that are its devices' ids, or if every
+    /// id of the
     /// resource is a group of devices that vfio-pci drives; and in both cases only if no container has other files, or those of other groups:
     /// `0`, `1` and `2` may be any plugin's. `root`: `/`.
     pub fn new(root: &Path, state: &DeviceManagerState, resource: &str) -> Self {

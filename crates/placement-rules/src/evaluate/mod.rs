@@ -134,7 +134,7 @@ impl NodeForecast {
     /// What is left when these pods have arrived. Pods that no longer find room are left out; they are returned by their place in `arrivals`. What a pod was
     /// promised by number stays its own, also where the node would refuse the pod. Another scheduler's pod that does not get the CPUs of its annotation counts
     /// as one that the node chooses for; if it is too large for that, those of these CPUs that are free are taken all the same. Pods beyond
-    /// [`orders::MAX_EFFORT`] are not asked about: as many CPUs as they may take are not free.
+    /// `orders::MAX_EFFORT` are not asked about: as many CPUs as they may take are not free.
     pub fn new(shape: &Shape, mut published: FreeResources, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
         let mut coming: Vec<(usize, Arrival)> = arrivals.into_iter().enumerate().collect();
         coming.sort_by_key(|(_, one)| {
