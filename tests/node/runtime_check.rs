@@ -114,7 +114,8 @@ fn a_container_that_is_not_there_is_no_verdict_and_no_failed_unit() {
         assert!(!output(&["systemctl", "start", &unit(&id)]).status.success());
         wait_until("the reason is in the journal", || {
             let said = run(&["journalctl", "-b", "-q", "--no-pager", "-o", "cat", "-u", &unit(&id)]);
-            said.contains("was not tried: containerd and CRI-O have no container").then_some(())
+            said.contains("was not tried: containerd and CRI-O have no container")
+                .then_some(())
         });
         assert_eq!(verdicts(), before);
         assert_eq!(
