@@ -1,6 +1,7 @@
 //! Small files of the kernel, each read with three system calls.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
@@ -10,13 +11,24 @@ pub(crate) const PAGE: usize = 4096;
 /// The longest line of a file with more than one page: a process id of a `cgroup.procs`, with room to spare.
 const LINE: usize = 64;
 
-/// The whole file. One that is not at its end has filled a page up to the line that did not fit any more, so a shorter
-/// answer needs no second question.
+/// The whole file.
 ///
 /// # Errors
 /// The kernel's.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    read_open(&rustix::fs::open(
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+/// The whole file, which is open and was not read. One that is not at its end has filled a page up to the line that did not fit any more, so a shorter
+/// answer needs no second question.
+///
+/// # Errors
+/// The kernel's.
+pub fn read_open(file: impl AsFd) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(PAGE);
     loop {
         bytes.reserve(PAGE);

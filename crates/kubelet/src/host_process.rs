@@ -3,11 +3,12 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::Mode;
+use stelia_cpus::files;
 
 use crate::ContainerCgroup;
 use crate::process_place::{Place, pod_in};
@@ -67,9 +68,7 @@ impl HostProcess {
 
 fn read(directory: &File, name: &str) -> io::Result<String> {
     let file = openat(directory, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let mut bytes = Vec::new();
-    File::from(file).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(String::from_utf8_lossy(&files::read_open(file)?).into_owned())
 }
 
 /// Whether a tenant's process may be in this cgroup: it or one around it is a pod's, a container's or an instance's. CRI-O may have the

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::socket::sockopt::PeerCredentials;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
+use stelia_cpus::files;
 
 use super::{ROOTS, SOCKET};
 use crate::HostProcess;
@@ -89,8 +90,9 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
         for entry in fs::read_dir(proc).map_err(ConfigError::of_process(proc))? {
             let entry = entry.map_err(ConfigError::read(proc))?;
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            let named = pid.and_then(|pid| inspect(proc, pid));
-            found.extend(named.filter(|process| process.host != Host::Unknown));
+            // Every process is asked for its name, and few for more.
+            let pid = pid.filter(|pid| is_named_as_kubelet(proc, *pid));
+            found.extend(pid.and_then(|pid| inspect(proc, pid)));
         }
     }
     found.sort_by_key(|process| process.pid);
@@ -99,6 +101,11 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
         1 => Ok(found.remove(0)),
         _ => Err(ConfigError::Several(found.iter().map(|process| process.pid).collect())),
     }
+}
+
+fn is_named_as_kubelet(proc: &Path, pid: i32) -> bool {
+    let name = files::read(&proc.join(pid.to_string()).join("comm")).unwrap_or_default();
+    Host::of(String::from_utf8_lossy(&name).trim_end()) != Host::Unknown
 }
 
 /// The process, if it is the node's own: any process can take a name, and a pod may mount kubelet's directory. `None` also for one
