@@ -133,7 +133,7 @@ impl NodeWithoutPods {
     /// # Errors
     /// Why it would refuse.
     pub fn evaluate(self) -> Result<Placement, Refusal> {
-        let (forecast, _) = NodeForecast::new(&self.shape, self.published, self.arrivals);
+        let forecast = NodeForecast::new(&self.shape, self.published, self.arrivals);
         evaluate(&self.shape, &forecast, &self.request, &self.weights)
     }
 }

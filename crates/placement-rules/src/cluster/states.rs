@@ -49,7 +49,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn forecast(&self) -> &NodeForecast {
-        let made = || NodeForecast::new(&self.shape, self.published.clone(), self.arrivals.clone()).0;
+        let made = || NodeForecast::new(&self.shape, self.published.clone(), self.arrivals.clone());
         self.forecast.get_or_init(made)
     }
 }

@@ -131,76 +131,68 @@ pub struct NodeForecast {
 }
 
 impl NodeForecast {
-    /// What is left when these pods have arrived. Pods that no longer find room are left out; they are returned by their place in `arrivals`. What a pod was
-    /// promised by number stays its own, also where the node would refuse the pod. Another scheduler's pod that does not get the CPUs of its annotation counts
-    /// as one that the node chooses for; if it is too large for that, those of these CPUs that are free are taken all the same. Pods beyond
-    /// `orders::MAX_EFFORT` are not asked about: as many CPUs as they may take are not free.
-    pub fn new(shape: &Shape, mut published: FreeResources, arrivals: Vec<Arrival>) -> (Self, Vec<(usize, Refusal)>) {
-        let mut coming: Vec<(usize, Arrival)> = arrivals.into_iter().enumerate().collect();
-        coming.sort_by_key(|(_, one)| {
+    /// What is left when these pods have arrived. Pods that no longer find room are left out of `arrivals`. What a pod was promised by number stays its
+    /// own, also where the node would refuse the pod. Another scheduler's pod that does not get the CPUs of its annotation counts as one that the node chooses
+    /// for; if it is too large for that, those of these CPUs that are free are taken all the same. Pods beyond `orders::MAX_EFFORT` are not asked about: as
+    /// many CPUs as they may take are not free.
+    pub fn new(shape: &Shape, mut published: FreeResources, mut coming: Vec<Arrival>) -> Self {
+        coming.sort_by_key(|one| {
             (
                 !one.has_promised_cpus(),
                 !one.is_late,
                 one.is_late && one.cpus.is_none(),
             )
         });
-        let (mut expected, mut arrivals, mut refused) = (published.clone(), Vec::new(), Vec::new());
+        let (mut expected, mut arrivals) = (published.clone(), Vec::new());
         let mut effort = 0;
-        for (place, mut arrival) in coming {
-            let held = match effort + shape.effort(&arrival.request.pod) {
-                beyond if beyond > orders::MAX_EFFORT => arrival.most_cpus(shape, &expected.free),
-                spent => {
-                    effort = spent;
-                    match arrive_or_hold(shape, &expected, &mut arrival) {
-                        Ok(left) => {
-                            expected = left;
-                            arrivals.push(arrival);
-                            continue;
-                        }
-                        Err((_, Some(held))) => held,
-                        Err((refusal, None)) => {
-                            refused.push((place, refusal));
-                            continue;
-                        }
-                    }
-                }
+        for mut arrival in coming {
+            let spent = effort + shape.effort(&arrival.request.pod);
+            let outcome = if spent > orders::MAX_EFFORT {
+                Err(arrival.most_cpus(shape, &expected.free))
+            } else {
+                effort = spent;
+                arrive_or_hold(shape, &expected, &mut arrival)
             };
-            expected.free = expected.free.difference(&held);
-            published.free = published.free.difference(&held);
+            match outcome {
+                Ok(left) => {
+                    expected = left;
+                    arrivals.push(arrival);
+                }
+                Err(held) => {
+                    expected.free = expected.free.difference(&held);
+                    published.free = published.free.difference(&held);
+                }
+            }
         }
-        let forecast = Self {
+        Self {
             published,
             arrivals,
             expected,
-        };
-        (forecast, refused)
+        }
     }
 }
 
-/// What is left once the pod has arrived. If it finds no room: why, and the CPUs that it holds all the same.
-fn arrive_or_hold(
-    shape: &Shape,
-    expected: &FreeResources,
-    arrival: &mut Arrival,
-) -> Result<FreeResources, (Refusal, Option<CpuSet>)> {
+/// What is left once the pod has arrived, or the CPUs that it holds although it finds no room.
+fn arrive_or_hold(shape: &Shape, expected: &FreeResources, arrival: &mut Arrival) -> Result<FreeResources, CpuSet> {
     let request = arrival.request.clone();
     let arrive = |cpus: Option<&CpuSet>| arrive::arrive(shape, expected, &request, cpus).map(|outcome| outcome.left);
-    let refusal = match arrive(arrival.cpus.as_ref()) {
-        Ok(left) => return Ok(left),
-        Err(refusal) => refusal,
-    };
-    if arrival.has_promised_cpus() {
-        return Err((refusal, arrival.cpus.take()));
+    if let Ok(left) = arrive(arrival.cpus.as_ref()) {
+        return Ok(left);
     }
+    let is_promised = arrival.has_promised_cpus();
     let Some(denied) = arrival.cpus.take() else {
-        return Err((refusal, None));
+        return Err(CpuSet::new());
     };
-    arrive(None).map_err(|refusal| {
+    if is_promised {
+        return Err(denied);
+    }
+    arrive(None).map_err(|_| {
         // No pod gets more than its limit, whatever its annotation says.
         let most = request.vm.as_ref().and_then(|vm| request.limit_milli(vm)).unwrap_or(0);
-        let held = denied.intersection(&expected.free);
-        let is_own = denied.len() as u64 * 1000 <= most && !held.is_empty();
-        (refusal, is_own.then_some(held))
+        match denied.len() as u64 * 1000 <= most {
+            true => denied.intersection(&expected.free),
+            false => CpuSet::new(),
+        }
     })
 }
 

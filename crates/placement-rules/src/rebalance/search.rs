@@ -113,8 +113,8 @@ impl Searcher<'_> {
         for victim in set {
             emptied = emptied.freed(&shape, &victim.cpus, Some(&victim.resident.request.pod));
         }
-        let (emptied, refused) = NodeForecast::new(&shape, emptied, now.arrivals.clone());
-        if !refused.is_empty() {
+        let emptied = NodeForecast::new(&shape, emptied, now.arrivals.clone());
+        if emptied.arrivals.len() < now.arrivals.len() {
             return None;
         }
         self.tries += 1;
@@ -238,8 +238,9 @@ fn with_pod(shape: &Shape, forecast: &NodeForecast, request: &Request, placement
         is_late: false,
         is_ours: true,
     });
-    let (next, refused) = NodeForecast::new(shape, forecast.published.clone(), arrivals);
-    refused.is_empty().then_some(next)
+    let count = arrivals.len();
+    let next = NodeForecast::new(shape, forecast.published.clone(), arrivals);
+    (next.arrivals.len() == count).then_some(next)
 }
 
 /// CPUs that the pod wants for itself, at least.

@@ -235,12 +235,11 @@ fn orders_of(count: usize) -> Vec<Vec<usize>> {
     }
 }
 
-#[test]
-fn a_pod_waits_where_another_order_would_leave_it_without_room() {
-    // Two NUMA nodes with 4 and 3 free CPUs, of which one is the reserved core.
+/// A node with two NUMA nodes of so many cores, without siblings, on which one CPU is reserved.
+fn two_numa_nodes(cores: u32, reserved: &str, topology_policy: Policy) -> (Shape, ParsedNode) {
     let host = HostShape {
         nodes: 2,
-        cores: 4,
+        cores,
         threads: 1,
         interleaved: false,
     };
@@ -250,12 +249,18 @@ fn a_pod_waits_where_another_order_would_leave_it_without_room() {
         numa: (0..2).map(|id| (id, NumaNode::default())).collect(),
     };
     let settings = Settings {
-        cpu_manager: CpuManager::reserving(Options::default(), "7".parse().unwrap()),
-        topology_policy: Policy::SingleNumaNode,
+        cpu_manager: CpuManager::reserving(Options::default(), reserved.parse().unwrap()),
+        topology_policy,
         ..Settings::default()
     };
     let node = Node::start(machine, settings, NodeState::default()).unwrap();
-    let (shape, described) = read(&facts_of("n", &node, &topology, BTreeMap::new()));
+    read(&facts_of("n", &node, &topology, BTreeMap::new()))
+}
+
+#[test]
+fn a_pod_waits_where_another_order_would_leave_it_without_room() {
+    // Two NUMA nodes with 4 and 3 free CPUs, of which one is the reserved core.
+    let (shape, described) = two_numa_nodes(4, "7", Policy::SingleNumaNode);
     let of = |cpus: u64| plain(&testing::pod(cpus * 1000, 1));
     let ask_with = |coming_pods: &[u64], cpus: u64| {
         let arrivals = coming_pods.iter().map(|cpus| coming(of(*cpus), None)).collect();
@@ -308,23 +313,7 @@ fn a_vm_on_a_node_of_kubelets_needs_cpus_of_its_own_and_no_options() {
 /// Whoever makes pods chooses how different they are, and with more different ones there are more orders than are tried.
 #[test]
 fn no_more_orders_are_tried_than_the_effort_allows() {
-    let host = HostShape {
-        nodes: 2,
-        cores: 32,
-        threads: 1,
-        interleaved: false,
-    };
-    let topology = host.topology();
-    let machine = Machine {
-        cpus: CpuTopology::new(&topology, &BTreeMap::new()),
-        numa: (0..2).map(|id| (id, NumaNode::default())).collect(),
-    };
-    let settings = Settings {
-        cpu_manager: CpuManager::reserving(Options::default(), "0".parse().unwrap()),
-        ..Settings::default()
-    };
-    let node = Node::start(machine, settings, NodeState::default()).unwrap();
-    let (shape, described) = read(&facts_of("n", &node, &topology, BTreeMap::new()));
+    let (shape, described) = two_numa_nodes(32, "0", Policy::None);
     let of = |number: u64| {
         let mut pod = testing::pod(2000, 1);
         pod.containers[0].resources.requests.memory = Some((1 << 30) + number);
@@ -332,7 +321,7 @@ fn no_more_orders_are_tried_than_the_effort_allows() {
         coming(plain(&pod), None)
     };
     let with = |arrivals: Vec<Arrival>| {
-        let forecast = NodeForecast::new(&shape, described.available.clone(), arrivals).0;
+        let forecast = NodeForecast::new(&shape, described.available.clone(), arrivals);
         (
             ask(&shape, &forecast, &plain(&testing::pod(2000, 1))),
             forecast.expected.free.len(),

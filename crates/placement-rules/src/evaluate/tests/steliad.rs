@@ -207,7 +207,7 @@ fn nobody_is_displaced_from_what_it_was_promised() {
         is_ours,
         ..coming(testing::vm(size), Some(cpus.parse().unwrap()))
     };
-    let with = |arrivals: Vec<Arrival>| NodeForecast::new(&shape, described.available.clone(), arrivals).0;
+    let with = |arrivals: Vec<Arrival>| NodeForecast::new(&shape, described.available.clone(), arrivals);
     let both = with(vec![arrival(2, "2-3", false), arrival(4, "2-5", true)]);
     assert_eq!(both.arrivals[0].cpus, Some("2-5".parse().unwrap()));
     assert_eq!((both.arrivals[1].cpus.as_ref(), both.arrivals.len()), (None, 2));
