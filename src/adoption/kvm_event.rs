@@ -22,7 +22,7 @@ impl Adoption {
         match KvmEvents::listen() {
             Ok(events) => {
                 self.events = Some(events);
-                self.show_listening();
+                self.clear_problem();
             }
             Err(error) => self.not_listening(&error),
         }
@@ -31,19 +31,15 @@ impl Adoption {
     fn not_listening(&mut self, error: &KvmEventsError) {
         self.events = None;
         if self.problem.begins(&error.to_string()) {
-            tracing::warn!(
-                MESSAGE_ID = journal::KVM_UNHEARD,
-                STELIA_REASON = %error,
-                "VMs to adopt are looked for every 5 s, because KVM's events cannot be received: {error}"
-            );
             let text =
                 format!("VMs to adopt are looked for every 5 s, because KVM's events cannot be received: {error}");
+            tracing::warn!(MESSAGE_ID = journal::KVM_UNHEARD, STELIA_REASON = %error, "{text}");
             self.engine.show_kvm_problem(Some(text));
         }
     }
 
-    /// KVM's events are heard, or nobody needs them.
-    pub(super) fn show_listening(&mut self) {
+    /// Withdraws the problem: KVM's events are heard, or no rule needs them.
+    pub(super) fn clear_problem(&mut self) {
         if self.problem.ends() {
             self.engine.show_kvm_problem(None);
         }
