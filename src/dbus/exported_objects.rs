@@ -2,13 +2,15 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use stelia_api::{Error, ErrorKind, MANAGER_PATH, instance_path};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
 use tokio::sync::Mutex;
-use zbus::object_server::{Interface as _, SignalEmitter};
+use zbus::fdo::{self, ManagedObjects};
+use zbus::object_server::{Interface, SignalEmitter};
 use zbus::{Connection, OwnedObjectPath};
 
 use super::caller::EntryPoint;
@@ -37,6 +39,8 @@ pub(super) struct Exporter {
     connection: RwLock<Option<Connection>>,
     shown: Mutex<BTreeMap<PodUid, Arc<RwLock<Shown>>>>,
     jobs: Mutex<BTreeMap<u32, Arc<RwLock<model::Job>>>>,
+    /// How often an object came, changed or went.
+    changes: AtomicU64,
 }
 
 impl Exporter {
@@ -48,6 +52,7 @@ impl Exporter {
             connection: RwLock::default(),
             shown: Mutex::default(),
             jobs: Mutex::default(),
+            changes: AtomicU64::new(0),
         })
     }
 
@@ -88,6 +93,42 @@ impl Exporter {
         Some(cell.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
+    /// A number that is another one after each change of [`Self::objects`].
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    fn note_change(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// The instances and jobs with all of their properties, by path.
+    pub(super) async fn objects(&self) -> fdo::Result<ManagedObjects> {
+        let mut objects = ManagedObjects::new();
+        let Some(connection) = &self.connection() else {
+            return Ok(objects);
+        };
+        let shown = self.shown.lock().await;
+        for (pod, cell) in &*shown {
+            let instance = self.instance(pod, cell);
+            add(&mut objects, connection, instance_path(pod), instance).await?;
+        }
+        drop(shown);
+        for (id, cell) in &*self.jobs.lock().await {
+            add(&mut objects, connection, job_path(*id), Job { shown: cell.clone() }).await?;
+        }
+        Ok(objects)
+    }
+
+    fn instance(&self, pod: &PodUid, cell: &Arc<RwLock<Shown>>) -> Instance {
+        Instance {
+            engine: self.engine.clone(),
+            entry_point: self.entry_point.clone(),
+            pod: pod.clone(),
+            shown: cell.clone(),
+        }
+    }
+
     fn connection(&self) -> Option<Connection> {
         self.connection.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -113,7 +154,7 @@ impl Exporter {
         let is_gone = |pod: &&PodUid| !view.instances.contains_key(*pod);
         let gone: Vec<PodUid> = shown.keys().filter(is_gone).cloned().collect();
         for pod in &gone {
-            remove(connection, &mut shown, pod).await?;
+            self.remove(connection, &mut shown, pod).await?;
         }
         for (pod, new) in &view.instances {
             self.show(connection, &mut shown, pod, new).await?;
@@ -130,7 +171,7 @@ impl Exporter {
         let mut shown = self.shown.lock().await;
         match new {
             Some(new) => self.show(connection, &mut shown, pod, new).await,
-            None => remove(connection, &mut shown, pod).await,
+            None => self.remove(connection, &mut shown, pod).await,
         }
     }
 
@@ -152,22 +193,37 @@ impl Exporter {
                 std::mem::replace(&mut *cell, new.clone())
             };
             if old != *new {
+                self.note_change();
                 let emitter = SignalEmitter::new(connection, path)?;
                 properties_changed::emit(&emitter, Instance::name(), &instance::PROPERTIES, &*old, &**new).await?;
             }
             return Ok(());
         }
         let cell = Arc::new(RwLock::new(new.clone()));
-        let object = Instance {
-            engine: self.engine.clone(),
-            entry_point: self.entry_point.clone(),
-            pod: pod.clone(),
-            shown: cell.clone(),
-        };
-        server.at(path.as_str(), object).await?;
+        server.at(path.as_str(), self.instance(pod, &cell)).await?;
         shown.insert(pod.clone(), cell);
+        self.note_change();
         let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
         Ok(Manager::instance_new(&manager, pod.as_str(), object_path(pod)?.into()).await?)
+    }
+
+    /// Remove the object of an instance that is gone.
+    async fn remove(
+        &self,
+        connection: &Connection,
+        shown: &mut BTreeMap<PodUid, Arc<RwLock<Shown>>>,
+        pod: &PodUid,
+    ) -> Result<(), Error> {
+        if shown.remove(pod).is_none() {
+            return Ok(());
+        }
+        self.note_change();
+        connection
+            .object_server()
+            .remove::<Instance, _>(instance_path(pod))
+            .await?;
+        let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
+        Ok(Manager::instance_removed(&manager, pod.as_str(), object_path(pod)?.into()).await?)
     }
 
     async fn sync_jobs(&self, connection: &Connection, view: &model::Node) -> Result<(), Error> {
@@ -177,6 +233,7 @@ impl Exporter {
         let gone: Vec<u32> = shown.keys().filter(|id| !kept(id)).copied().collect();
         for id in gone {
             shown.remove(&id);
+            self.note_change();
             server.remove::<Job, _>(job_path(id)).await?;
         }
         for new in &view.jobs {
@@ -187,6 +244,7 @@ impl Exporter {
                     std::mem::replace(&mut *cell, new.clone())
                 };
                 if old != *new {
+                    self.note_change();
                     let emitter = SignalEmitter::new(connection, path)?;
                     properties_changed::emit(&emitter, Job::name(), &job::PROPERTIES, &old, new).await?;
                 }
@@ -194,27 +252,26 @@ impl Exporter {
                 let cell = Arc::new(RwLock::new(new.clone()));
                 server.at(path.as_str(), Job { shown: cell.clone() }).await?;
                 shown.insert(new.id, cell);
+                self.note_change();
             }
         }
         Ok(())
     }
 }
 
-/// Remove the object of an instance that is gone.
-async fn remove(
+async fn add<T: Interface>(
+    objects: &mut ManagedObjects,
     connection: &Connection,
-    shown: &mut BTreeMap<PodUid, Arc<RwLock<Shown>>>,
-    pod: &PodUid,
-) -> Result<(), Error> {
-    if shown.remove(pod).is_none() {
-        return Ok(());
-    }
-    connection
-        .object_server()
-        .remove::<Instance, _>(instance_path(pod))
+    path: String,
+    object: T,
+) -> fdo::Result<()> {
+    let path = OwnedObjectPath::try_from(path).map_err(|cause| fdo::Error::Failed(cause.to_string()))?;
+    let emitter = SignalEmitter::new(connection, path.clone())?;
+    let properties = object
+        .get_all(connection.object_server(), connection, None, &emitter)
         .await?;
-    let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
-    Ok(Manager::instance_removed(&manager, pod.as_str(), object_path(pod)?.into()).await?)
+    objects.insert(path, [(T::name().into(), properties)].into());
+    Ok(())
 }
 
 /// Whether two views of an instance may differ: not if they are one value in memory.

@@ -16,6 +16,7 @@ mod ledger_signals;
 mod manager;
 mod node_properties;
 mod node_topology;
+mod object_tree;
 mod options;
 mod polkit;
 mod properties_changed;

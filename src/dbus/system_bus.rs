@@ -5,12 +5,13 @@ use stelia_api::{BUS_NAME, MANAGER_PATH};
 use zbus::address::Address;
 use zbus::fdo::{DBusProxy, NameLostStream, RequestNameFlags};
 use zbus::names::BusName;
-use zbus::{Connection, fdo};
+use zbus::Connection;
 
 use super::bus_gate;
 use super::caller::{EntryPoint, Users};
 use super::exported_objects::Exporter;
 use super::manager::Manager;
+use super::object_tree::ObjectTree;
 use crate::engine::Handle;
 
 /// A connection on which users of a bus are answered.
@@ -116,7 +117,7 @@ pub async fn serve(connection: &Bus, engine: Handle, root: u32) -> Result<Name, 
     let exporter = Exporter::new(engine.clone(), entry_point.clone(), None);
     exporter.attach(connection);
     let server = connection.object_server();
-    server.at(MANAGER_PATH, fdo::ObjectManager).await?;
+    server.at(MANAGER_PATH, ObjectTree::new(exporter.clone())).await?;
     let manager = Manager {
         engine,
         entry_point,

@@ -1,0 +1,222 @@
+//! `org.freedesktop.DBus.ObjectManager` on the system bus. Its answer has every instance, and every user of the host may ask for it, so it is
+//! serialised once for all who ask between two changes of the objects.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use zbus::export::async_trait::async_trait;
+use zbus::fdo::{self, ManagedObjects};
+use zbus::message::{Body, Flags, Header};
+use zbus::names::{InterfaceName, MemberName};
+use zbus::object_server::{DispatchResult, Interface, SignalEmitter};
+use zbus::{BoxDBusError, Connection, Message, ObjectServer, OwnedVariant, Type as _, Variant};
+
+use super::exported_objects::Exporter;
+
+const METHOD: &str = "GetManagedObjects";
+
+pub(super) struct ObjectTree {
+    exporter: Arc<Exporter>,
+    /// The last answer. Whoever finds it outdated makes the next one; the others wait for that.
+    last: Mutex<Option<Answer>>,
+}
+
+struct Answer {
+    /// [`Exporter::changes`] before the objects were read.
+    changes: u64,
+    body: Body,
+}
+
+impl ObjectTree {
+    pub(super) fn new(exporter: Arc<Exporter>) -> Self {
+        Self {
+            exporter,
+            last: Mutex::default(),
+        }
+    }
+
+    /// The body of the answer: a [`ManagedObjects`].
+    async fn body(&self) -> fdo::Result<Body> {
+        let mut last = self.last.lock().await;
+        let changes = self.exporter.changes();
+        if let Some(answer) = last.as_ref().filter(|answer| answer.changes == changes) {
+            return Ok(answer.body.clone());
+        }
+        let objects = self.exporter.objects().await?;
+        // Only its body is ever sent.
+        let carrier = Message::signal("/", Self::name(), METHOD).build(&objects)?;
+        let body = carrier.body();
+        *last = Some(Answer {
+            changes,
+            body: body.clone(),
+        });
+        Ok(body)
+    }
+
+    async fn answer(&self, connection: &Connection, call: &Message) -> fdo::Result<()> {
+        let header = call.header();
+        if header.primary().flags().contains(Flags::NO_REPLY_EXPECTED) {
+            return Ok(());
+        }
+        let body = self.body().await?;
+        // The body is in this machine's byte order, as the carrier was.
+        let reply = Message::method_return(&header).endian(zbus::wire::NATIVE_ENDIAN);
+        // SAFETY: these bytes are the body of a message that zbus made of a value with this signature. They have no descriptors.
+        #[allow(unsafe_code)]
+        let reply = unsafe { reply.build_raw_body(body.data(), ManagedObjects::SIGNATURE.clone(), Vec::new()) }?;
+        Ok(connection.send(&reply).await?)
+    }
+}
+
+/// By hand, because what `#[interface]` makes would serialise the answer for each caller.
+#[async_trait]
+impl Interface for ObjectTree {
+    fn name() -> InterfaceName<'static> {
+        fdo::ObjectManager::name()
+    }
+
+    async fn get(
+        &self,
+        _: &str,
+        _: &ObjectServer,
+        _: &Connection,
+        _: Option<&Header<'_>>,
+        _: &SignalEmitter<'_>,
+    ) -> Option<Result<OwnedVariant, BoxDBusError>> {
+        None
+    }
+
+    async fn get_all(
+        &self,
+        _: &ObjectServer,
+        _: &Connection,
+        _: Option<&Header<'_>>,
+        _: &SignalEmitter<'_>,
+    ) -> fdo::Result<HashMap<String, OwnedVariant>> {
+        Ok(HashMap::new())
+    }
+
+    async fn set_mut(
+        &mut self,
+        _: &str,
+        _: &Variant<'_>,
+        _: &ObjectServer,
+        _: &Connection,
+        _: Option<&Header<'_>>,
+        _: &SignalEmitter<'_>,
+    ) -> Option<Result<(), BoxDBusError>> {
+        None
+    }
+
+    fn call<'call>(
+        &'call self,
+        _: &'call ObjectServer,
+        connection: &'call Connection,
+        call: &'call Message,
+        name: MemberName<'call>,
+    ) -> DispatchResult<'call> {
+        if name.as_str() != METHOD {
+            return DispatchResult::NotFound;
+        }
+        DispatchResult::Async(Box::pin(async move {
+            let answered = self.answer(connection, call).await;
+            answered.map_err(|error| Box::new(error) as BoxDBusError)
+        }))
+    }
+
+    fn call_mut<'call>(
+        &'call mut self,
+        _: &'call ObjectServer,
+        _: &'call Connection,
+        _: &'call Message,
+        _: MemberName<'call>,
+    ) -> DispatchResult<'call> {
+        DispatchResult::NotFound
+    }
+
+    fn introspect_to_writer(&self, writer: &mut dyn Write, level: usize) {
+        fdo::ObjectManager.introspect_to_writer(writer, level);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_api::{BUS_NAME, MANAGER_PATH};
+    use stelia_kubelet::PodUid;
+    use stelia_model as model;
+    use zbus::OwnedObjectPath;
+    use zbus::fdo::{ObjectManagerProxy, PropertiesProxy};
+
+    use super::super::caller::EntryPoint;
+    use super::super::contract_tests::handle;
+    use super::super::job::job_path;
+    use super::super::test_bus::PrivateBus;
+    use super::*;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    fn view(pods: u32, float: &str) -> model::Node {
+        let instance = |number| {
+            let instance = model::Instance {
+                float: float.parse().unwrap(),
+                ..crate::engine::registered(pod(number))
+            };
+            (pod(number), Arc::new(instance))
+        };
+        let job = r#"{"id":1,"scope":"node","phase":"Succeed","reason":"done","began_us":5,"ended_us":6,"moves":[]}"#;
+        model::Node {
+            instances: (0..pods).map(instance).collect(),
+            jobs: vec![serde_json::from_str(job).unwrap()],
+            ..model::Node::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_answer_has_what_each_object_answers_and_is_made_once_for_each_change() {
+        let (root, bus) = (tempfile::tempdir().unwrap(), PrivateBus::start());
+        let (daemon, client) = (bus.connect().await, bus.connect().await);
+        let exporter = Exporter::new(handle(root.path()), EntryPoint::Bus(Default::default()), None);
+        exporter.attach(&daemon);
+        let server = daemon.object_server();
+        server
+            .at(MANAGER_PATH, ObjectTree::new(exporter.clone()))
+            .await
+            .unwrap();
+        let other = ObjectTree::new(exporter.clone());
+        daemon.request_name(BUS_NAME).await.unwrap();
+        let manager = ObjectManagerProxy::new(&client, BUS_NAME, MANAGER_PATH).await.unwrap();
+        assert!(manager.get_managed_objects().await.unwrap().is_empty());
+
+        let mut bodies: Vec<Body> = Vec::new();
+        for view in [view(2, "0-1"), view(2, "0-1,4"), view(1, "0-1,4"), view(0, "")] {
+            exporter.sync(&view).await.unwrap();
+            let objects = manager.get_managed_objects().await.unwrap();
+            assert!(objects.contains_key(&OwnedObjectPath::try_from(job_path(1)).unwrap()));
+            assert_eq!(objects.len(), view.instances.len() + 1);
+            for (path, interfaces) in objects {
+                let properties = PropertiesProxy::new(&client, BUS_NAME, path).await.unwrap();
+                assert_eq!(interfaces.len(), 1);
+                for (interface, told) in interfaces {
+                    assert_eq!(told, properties.get_all(interface.into()).await.unwrap());
+                    assert!(told.len() > 5);
+                }
+            }
+            let made = other.body().await.unwrap();
+            let again = other.body().await.unwrap();
+            assert!(std::ptr::eq(made.data().as_ptr(), again.data().as_ptr()));
+            assert!(bodies.iter().all(|body| body.data()[..] != made.data()[..]));
+            bodies.push(made);
+            // A view without a difference changes nothing.
+            exporter.sync(&view).await.unwrap();
+            assert!(std::ptr::eq(
+                other.body().await.unwrap().data().as_ptr(),
+                again.data().as_ptr()
+            ));
+        }
+        exporter.detach();
+    }
+}
