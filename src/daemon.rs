@@ -20,6 +20,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::engine::{Engine, Handle};
+use crate::kubelet_config::KubeletConfigReader;
 use crate::{adoption, dbus, engine, journal, ledger, publishing, quiet, runtime_check, vm_capacity};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
@@ -225,8 +226,9 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         cancel.clone(),
     ));
     let folder = Arc::new(publishing::Directory::new(Path::new(stelia_publication::DIRECTORY)));
-    tokio::spawn(publishing::run(handle.clone(), folder, cancel.clone()));
-    tokio::spawn(vm_capacity::run(handle.clone(), cancel.clone()));
+    let kubelet = KubeletConfigReader::new(handle.system().root().to_owned());
+    tokio::spawn(publishing::run(handle.clone(), kubelet.clone(), folder, cancel.clone()));
+    tokio::spawn(vm_capacity::run(handle.clone(), kubelet, cancel.clone()));
     let (sender, signals) = mpsc::unbounded_channel();
     tokio::spawn(dbus::emit_ledger_signals((*bus).clone(), signals));
     let backend = Arc::new(ledger::KernelBackend::new(handle.system(), handle.settings()));

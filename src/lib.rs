@@ -14,6 +14,7 @@
 //! | `authz` | who may call what: a table |
 //! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
 //! | [`journal`] | the ids of messages for operators |
+//! | `kubelet_config` | the running kubelet's configuration, for `publishing` and `vm_capacity` |
 //! | `lasting_problem`, `wait_until` | what the tasks have in common: a problem that is logged once, the wait for the next step |
 //! | `runtime_check` | `--try-runtime`: whether an OCI runtime copes with threaded cgroups |
 //!
@@ -33,6 +34,7 @@ pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod journal;
+pub(crate) mod kubelet_config;
 pub(crate) mod lasting_problem;
 pub(crate) mod ledger;
 pub(crate) mod publishing;

@@ -3,28 +3,29 @@
 //! A task in the entry points' runtime reads kubelet's configuration at start and at each audit. When the daemon starts,
 //! kubelet may not run yet, so for the first 300 s it is read every 5 s until the number is known.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Handle;
-use crate::publishing::{KubeletRead, kubelet_config};
+use crate::kubelet_config::{KubeletConfigReader, Read};
 use crate::wait_until::wait_until;
 
-/// The pause between two readings while the number is not known. To find kubelet all of `/proc` is looked through.
+/// The pause between two readings while the number is not known.
 const UNKNOWN_INTERVAL: Duration = Duration::from_secs(5);
 /// For how long after the daemon's start it is read that often.
 const UNKNOWN_PERIOD: Duration = Duration::from_secs(300);
 
 /// Show the number until cancelled.
-pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
+pub(crate) async fn run(engine: Handle, kubelet: Arc<KubeletConfigReader>, cancel: CancellationToken) {
     let (mut views, mut audits) = (engine.watch(), engine.audits());
     let often_until = Instant::now() + UNKNOWN_PERIOD;
-    let mut config: KubeletRead = Ok(None);
+    let mut config: Read = Ok(None);
     let mut read_at = Some(Instant::now());
     loop {
         if read_at.is_some_and(|at| at <= Instant::now()) {
-            config = read(&engine, config).await;
+            config = kubelet.read().await;
             read_at = None;
         }
         let view = views.borrow_and_update().clone();
@@ -46,11 +47,4 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
             () = wait_until(read_at) => {}
         }
     }
-}
-
-/// kubelet's configuration, on a thread that may block. One that panicked is unknown.
-async fn read(engine: &Handle, before: KubeletRead) -> KubeletRead {
-    let system = engine.system().clone();
-    let reading = tokio::task::spawn_blocking(move || kubelet_config(system.root(), before));
-    reading.await.unwrap_or(Ok(None))
 }

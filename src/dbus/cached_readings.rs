@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
+use stelia_kubelet::home::Search;
 use stelia_kubelet::{PodUid, config};
 use stelia_model as model;
 use stelia_node::System;
@@ -168,7 +169,7 @@ pub(super) struct Recent {
 impl Recent {
     /// The running kubelet's configuration, or why it is not known. To find kubelet all of `/proc` is looked through.
     pub(super) fn kubelet_config(&mut self) -> &Result<KubeletConfig, ConfigProblem> {
-        let read = || config::read(Path::new("/proc"), Path::new("/")).map_err(ConfigProblem::from);
+        let read = || config::read(Path::new("/proc"), Path::new("/"), Search::Processes).map_err(ConfigProblem::from);
         self.config.get(Instant::now(), MAX_READING_AGE, |_| true, read)
     }
 

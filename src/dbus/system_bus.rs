@@ -2,10 +2,10 @@
 
 use futures_util::StreamExt as _;
 use stelia_api::{BUS_NAME, MANAGER_PATH};
+use zbus::Connection;
 use zbus::address::Address;
 use zbus::fdo::{DBusProxy, NameLostStream, RequestNameFlags};
 use zbus::names::BusName;
-use zbus::Connection;
 
 use super::bus_gate;
 use super::caller::{EntryPoint, Users};

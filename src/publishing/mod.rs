@@ -21,5 +21,4 @@ mod task;
 pub(crate) use folder::Directory;
 #[cfg(test)]
 pub(crate) use folder::Folder;
-pub(crate) use node::{Read as KubeletRead, kubelet_config};
 pub(crate) use task::run;

@@ -1,13 +1,11 @@
 //! What the file says of the node: read from the host, and decided from the engine's view.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde_json::Value;
 use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::KubeletConfig;
-use stelia_kubelet::config::{self, ConfigError};
+use stelia_kubelet::config;
 use stelia_model as model;
 use stelia_node::System;
 use stelia_node_report::ApiVersion;
@@ -17,6 +15,7 @@ use stelia_publication::{Ready, Summary};
 use stelia_text::excerpt;
 
 use crate::engine::{Configuration, ObjectForm, node_name, node_topology};
+use crate::kubelet_config::Read;
 
 /// What was read of the host.
 #[derive(Debug, Clone)]
@@ -31,7 +30,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// Blocks. `config`: kubelet's configuration as it was read before; to find it all of `/proc` is looked through.
+    /// Blocks.
     pub(super) fn read(system: &System, view: &model::Node, config: Read, profile: Profile) -> Self {
         let name = node_name(config.as_ref().ok().and_then(Option::as_ref));
         let known = certain(config.clone(), view.kubelet_policy.as_deref());
@@ -46,22 +45,6 @@ impl Host {
             config,
             known,
         }
-    }
-}
-
-/// kubelet's configuration as it was read.
-pub(crate) type Read = Result<Option<KubeletConfig>, String>;
-
-/// The running kubelet's configuration; while none runs, that of the one before, or what kubeadm's file says: one that cannot start runs for
-/// moments only. Blocks.
-pub(crate) fn kubelet_config(root: &Path, before: Read) -> Read {
-    match config::read(&root.join("proc"), root) {
-        Ok(config) => Ok(Some(config)),
-        Err(ConfigError::NotRunning) => match (before, config::kubeadm(root)) {
-            (Ok(None), Some((_, read))) => read.map(Some).map_err(|cause| cause.in_full()),
-            (before, _) => before,
-        },
-        Err(cause) => Err(cause.in_full()),
     }
 }
 
@@ -165,6 +148,7 @@ mod tests {
     use stelia_kubelet::PodUid;
 
     use super::*;
+    use stelia_kubelet::KubeletConfig;
 
     fn view() -> model::Node {
         let shape = Shape {
@@ -277,49 +261,6 @@ mod tests {
             message: "VMs can be admitted".to_owned(),
         };
         assert_eq!(summary(&view, &yes).message, "");
-    }
-
-    #[test]
-    fn kubelets_configuration_is_read_kept_or_a_problem() {
-        let root = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
-        let reserved = |read: &Read| {
-            read.as_ref()
-                .unwrap()
-                .as_ref()
-                .unwrap()
-                .reserved_system_cpus
-                .to_string()
-        };
-        assert_eq!(kubelet_config(root.path(), Ok(None)), Ok(None));
-        write("proc/70/comm", "kubelet\n");
-        write("proc/70/status", "Uid:\t0\t0\t0\t0\n");
-        write("proc/70/cgroup", "0::/system.slice/kubelet.service\n");
-        write("proc/70/cmdline", "kubelet\0--config=/etc/k.yaml\0");
-        write("etc/k.yaml", &format!("{head}reservedSystemCPUs: \"0-1\"\n"));
-        let good = kubelet_config(root.path(), Ok(None));
-        assert_eq!(reserved(&good), "0-1");
-        write("etc/k.yaml", &format!("{head}reservedSystemCPUs: 0\n"));
-        let bad = kubelet_config(root.path(), good.clone());
-        let problem = bad.clone().unwrap_err();
-        assert!(
-            problem.contains("kubelet would not start: /etc/k.yaml: reservedSystemCPUs is the number 0"),
-            "{problem}"
-        );
-        // Between two starts nothing runs.
-        std::fs::remove_dir_all(root.path().join("proc/70")).unwrap();
-        assert_eq!(kubelet_config(root.path(), bad), Err(problem));
-        assert_eq!(reserved(&kubelet_config(root.path(), good)), "0-1");
-        write(
-            "var/lib/kubelet/config.yaml",
-            &format!("{head}reservedSystemCPUs: \"7\"\n"),
-        );
-        assert_eq!(reserved(&kubelet_config(root.path(), Ok(None))), "7");
     }
 
     #[test]

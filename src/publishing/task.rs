@@ -17,6 +17,7 @@ use super::folder::Folder;
 use super::node::{self, Host};
 use super::{pods, status};
 use crate::engine::Handle;
+use crate::kubelet_config::KubeletConfigReader;
 use crate::lasting_problem::LastingProblem;
 use crate::wait_until::wait_until;
 
@@ -26,7 +27,12 @@ const MIN_UPDATE_INTERVAL: Duration = Duration::from_millis(100);
 const MIN_INCIDENTS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Publish until cancelled.
-pub(crate) async fn run(engine: Handle, folder: Arc<dyn Folder>, cancel: CancellationToken) {
+pub(crate) async fn run(
+    engine: Handle,
+    kubelet: Arc<KubeletConfigReader>,
+    folder: Arc<dyn Folder>,
+    cancel: CancellationToken,
+) {
     let mut settings = engine.settings();
     loop {
         let publish = settings.borrow_and_update().publish;
@@ -47,7 +53,7 @@ pub(crate) async fn run(engine: Handle, folder: Arc<dyn Folder>, cancel: Cancell
             }
         };
         engine.incidents().keep(true);
-        let task = Task::begin(engine.clone(), folder.clone(), profile).await;
+        let task = Task::begin(engine.clone(), kubelet.clone(), folder.clone(), profile).await;
         if !task.follow(&cancel).await {
             return;
         }
@@ -71,6 +77,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 struct Task {
     engine: Handle,
+    kubelet: Arc<KubeletConfigReader>,
     folder: Arc<dyn Folder>,
     profile: Profile,
     settings: watch::Receiver<Arc<Settings>>,
@@ -99,7 +106,12 @@ struct Task {
 
 impl Task {
     /// Start from what a former daemon of this boot wrote.
-    async fn begin(engine: Handle, folder: Arc<dyn Folder>, profile: Profile) -> Self {
+    async fn begin(
+        engine: Handle,
+        kubelet: Arc<KubeletConfigReader>,
+        folder: Arc<dyn Folder>,
+        profile: Profile,
+    ) -> Self {
         let reader = folder.clone();
         let written = blocking(move || reader.read()).await.flatten();
         let former = written.as_deref().and_then(|bytes| Publication::parse(bytes).ok());
@@ -123,6 +135,7 @@ impl Task {
             next_update: Instant::now(),
             next_incidents: Instant::now(),
             engine,
+            kubelet,
             folder,
             profile,
         }
@@ -199,16 +212,11 @@ impl Task {
 
     async fn read(&mut self, anew: bool) {
         let (system, view, profile) = (self.engine.system().clone(), self.published.clone(), self.profile);
-        let kept = self.host.take().map_or(Ok(None), |host| host.config);
-        self.host = blocking(move || {
-            let config = if anew {
-                node::kubelet_config(system.root(), kept)
-            } else {
-                kept
-            };
-            Host::read(&system, &view, config, profile)
-        })
-        .await;
+        let config = match self.host.take() {
+            Some(host) if !anew => host.config,
+            _ => self.kubelet.read().await,
+        };
+        self.host = blocking(move || Host::read(&system, &view, config, profile)).await;
     }
 
     /// The file's bytes.

@@ -10,6 +10,7 @@ use stelia_publication::{FILE, Publication};
 use stelia_settings::Publish;
 
 use super::*;
+use crate::kubelet_config::KubeletConfigReader;
 use crate::publishing::{self, Directory, Folder};
 
 /// A folder that may be full.
@@ -101,8 +102,14 @@ impl Node {
             writes: AtomicU32::new(0),
         });
         let cancel = CancellationToken::new();
+        let kubelet = KubeletConfigReader::new(self.handle.system().root().to_owned());
         Published {
-            running: tokio::spawn(publishing::run(self.handle.clone(), disk.clone(), cancel.clone())),
+            running: tokio::spawn(publishing::run(
+                self.handle.clone(),
+                kubelet,
+                disk.clone(),
+                cancel.clone(),
+            )),
             path,
             disk,
             cancel,

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::{ConfigError, DropIn, Flags, KubeletConfig};
-use crate::home;
+use crate::home::{self, Search};
 
 /// A larger file is not read, in bytes: a real one has some kilobytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -17,8 +17,8 @@ const MAX_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// No kubelet runs or more than one does, or it would not start with its configuration.
-pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
-    let process = home::find(proc, root)?;
+pub fn read(proc: &Path, root: &Path, search: Search) -> Result<KubeletConfig, ConfigError> {
+    let process = home::find(proc, root, search)?;
     let mut flags = Flags::parse(&home::argv(&process, proc, root)?)?;
     flags.root_dir = flags.root_dir.or(process.root);
     let hidden = process.host == home::Host::K3s;

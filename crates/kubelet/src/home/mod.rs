@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 pub(super) use argv::argv;
-pub use process::{Host, Process, find};
+pub use process::{Host, Process, Search, find};
 
 use super::cpu_manager_state::CPU_MANAGER_STATE;
 

@@ -66,12 +66,20 @@ pub(super) fn listener(path: &Path) -> Option<i32> {
     (pid > 0).then_some(pid)
 }
 
-/// Finds the running kubelet: the process that answers on the socket in a known root directory, else one with a known
-/// name. `proc` is `/proc`, `root` is `/`.
+/// Where the running kubelet is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Search {
+    /// On its socket in the known root directories.
+    Sockets,
+    /// There, and where nothing answers among all processes, by their names.
+    Processes,
+}
+
+/// Finds the running kubelet. `proc` is `/proc`, `root` is `/`.
 ///
 /// # Errors
 /// No kubelet runs, or more than one does.
-pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
+pub fn find(proc: &Path, root: &Path, search: Search) -> Result<Process, ConfigError> {
     let mut found: Vec<Process> = Vec::new();
     for known in ROOTS {
         let socket = root.join(known.trim_start_matches('/')).join(SOCKET);
@@ -86,7 +94,7 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
         });
         found.extend(answers);
     }
-    if found.is_empty() {
+    if found.is_empty() && search == Search::Processes {
         for entry in fs::read_dir(proc).map_err(ConfigError::of_process(proc))? {
             let entry = entry.map_err(ConfigError::read(proc))?;
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());

@@ -62,11 +62,11 @@ impl Machine {
     }
 
     fn find(&self) -> Result<Process, ConfigError> {
-        find(&self.root().join("proc"), &self.root())
+        find(&self.root().join("proc"), &self.root(), Search::Processes)
     }
 
     fn config(&self) -> Result<KubeletConfig, ConfigError> {
-        config::read(&self.root().join("proc"), &self.root())
+        config::read(&self.root().join("proc"), &self.root(), Search::Processes)
     }
 
     fn chosen(&self, before: Option<&str>) -> Result<String, String> {

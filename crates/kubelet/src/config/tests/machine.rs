@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
 use super::*;
+use crate::home::Search;
 
 /// A machine made of files: `/proc` in `proc`, the rest in `root`.
 struct Machine(TempDir);
@@ -32,7 +33,11 @@ impl Machine {
     }
 
     fn read(&self) -> Result<KubeletConfig, ConfigError> {
-        read(&self.0.path().join("proc"), &self.0.path().join("root"))
+        read(
+            &self.0.path().join("proc"),
+            &self.0.path().join("root"),
+            Search::Processes,
+        )
     }
 }
 

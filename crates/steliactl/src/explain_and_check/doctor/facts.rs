@@ -11,6 +11,7 @@ use stelia_api::quiet::Quiet;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
+use stelia_kubelet::home::Search;
 use stelia_kubelet::{CpuManagerState, config};
 use stelia_node::cgroup::hierarchy;
 use stelia_node::locality::Localities;
@@ -108,7 +109,7 @@ impl Facts {
             text(path).and_then(|text| text.parse().ok()).unwrap_or_default()
         };
         let cgroup = sys.join("fs/cgroup");
-        let told = config::read(&root.join("proc"), root);
+        let told = config::read(&root.join("proc"), root, Search::Processes);
         let stopped = matches!(told, Err(ConfigError::NotRunning));
         let kubelet = told.map_err(ConfigProblem::from);
         let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);

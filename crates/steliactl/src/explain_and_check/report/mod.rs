@@ -25,6 +25,7 @@ use serde_json::Value;
 use stelia_api::{Reason, State, Word};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::config;
+use stelia_kubelet::home::Search;
 use stelia_model::{ContainedReason, Instance};
 
 use crate::explain_and_check::doctor::{self, Examined};
@@ -249,7 +250,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
 
 /// kubelet's configuration as its files and its command line have it.
 fn kubelets_own(root: &Path) -> Result<Value, String> {
-    let read = config::read(&root.join("proc"), root).map_err(|error| error.in_full())?;
+    let read = config::read(&root.join("proc"), root, Search::Processes).map_err(|error| error.in_full())?;
     serde_json::to_value(read).map_err(|error| error.to_string())
 }
 

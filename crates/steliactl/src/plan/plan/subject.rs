@@ -12,6 +12,7 @@ use stelia_kubelet::config::{ConfigError, HIDDEN};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, Schema};
 use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::dra_manager_state::{self, DRA_MANAGER_STATE};
+use stelia_kubelet::home::Search;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
 use stelia_node_plan::room::Room;
@@ -33,7 +34,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     let sys = root.join("sys");
     let topology = Topology::read_as_kubelet(&sys).map_err(|cause| cause.to_string())?;
     let numa = numa::read(&sys).map_err(|cause| cause.to_string())?;
-    let told = match config::read(&root.join("proc"), root) {
+    let told = match config::read(&root.join("proc"), root, Search::Processes) {
         Err(ConfigError::NotRunning) => stopped(root, &mut notes),
         read => Some(read),
     };

@@ -1,0 +1,134 @@
+//! The running kubelet's configuration, for the tasks that follow the audits.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use stelia_kubelet::KubeletConfig;
+use stelia_kubelet::config::{self, ConfigError};
+use stelia_kubelet::home::Search;
+
+/// The shortest time between two searches of `/proc`, for a kubelet that answers on no known socket. One costs three system calls for each
+/// process of the node.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(30);
+
+/// kubelet's configuration, `None` while no kubelet is known, or why it cannot be read.
+pub(crate) type Read = Result<Option<KubeletConfig>, String>;
+
+/// The reader, which knows what was read before.
+pub(crate) struct KubeletConfigReader {
+    root: PathBuf,
+    last: Mutex<Last>,
+}
+
+struct Last {
+    read: Read,
+    next_search: Option<Instant>,
+}
+
+impl KubeletConfigReader {
+    /// `root` is `/`, or a folder in its form.
+    pub(crate) fn new(root: PathBuf) -> Arc<Self> {
+        let last = Last {
+            read: Ok(None),
+            next_search: None,
+        };
+        Arc::new(Self {
+            root,
+            last: Mutex::new(last),
+        })
+    }
+
+    /// As [`Self::read_at`], now and on a thread that may block.
+    pub(crate) async fn read(self: &Arc<Self>) -> Read {
+        let reader = self.clone();
+        let reading = tokio::task::spawn_blocking(move || reader.read_at(Instant::now()));
+        reading.await.unwrap_or(Ok(None))
+    }
+
+    /// The running kubelet's configuration; while none runs, that of the one before, or what kubeadm's file says: one that cannot start runs
+    /// for moments only.
+    fn read_at(&self, now: Instant) -> Read {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let search = match last.next_search {
+            Some(next) if now < next => Search::Sockets,
+            _ => Search::Processes,
+        };
+        if search == Search::Processes {
+            last.next_search = Some(now + SEARCH_INTERVAL);
+        }
+        match config::read(&self.root.join("proc"), &self.root, search) {
+            Ok(config) => last.read = Ok(Some(config)),
+            Err(ConfigError::NotRunning) => {
+                if let (Ok(None), Some((_, read))) = (&last.read, config::kubeadm(&self.root)) {
+                    last.read = read.map(Some).map_err(|cause| cause.in_full());
+                }
+            }
+            Err(cause) => last.read = Err(cause.in_full()),
+        }
+        last.read.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+    fn reserved(read: &Read) -> String {
+        let config = read.as_ref().unwrap().as_ref().unwrap();
+        config.reserved_system_cpus.to_string()
+    }
+
+    #[test]
+    fn kubelets_configuration_is_read_kept_or_a_problem() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let run_kubelet = || {
+            write("proc/70/comm", "kubelet\n");
+            write("proc/70/status", "Uid:\t0\t0\t0\t0\n");
+            write("proc/70/cgroup", "0::/system.slice/kubelet.service\n");
+            write("proc/70/cmdline", "kubelet\0--config=/etc/k.yaml\0");
+        };
+        std::fs::create_dir(root.path().join("proc")).unwrap();
+        let reader = KubeletConfigReader::new(root.path().to_owned());
+        let mut now = Instant::now();
+        let mut later = || {
+            now += SEARCH_INTERVAL;
+            now
+        };
+        let first = later();
+        assert_eq!(reader.read_at(first), Ok(None));
+        run_kubelet();
+        write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: \"0-1\"\n"));
+        // It answers on no socket, and all processes were looked at just now.
+        assert_eq!(reader.read_at(first), Ok(None));
+        assert_eq!(reserved(&reader.read_at(later())), "0-1");
+        // Between two starts nothing runs.
+        std::fs::remove_dir_all(root.path().join("proc/70")).unwrap();
+        assert_eq!(reserved(&reader.read_at(later())), "0-1");
+
+        run_kubelet();
+        write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: 0\n"));
+        let problem = reader.read_at(later()).unwrap_err();
+        assert!(
+            problem.contains("kubelet would not start: /etc/k.yaml: reservedSystemCPUs is the number 0"),
+            "{problem}"
+        );
+        std::fs::remove_dir_all(root.path().join("proc/70")).unwrap();
+        write(
+            "var/lib/kubelet/config.yaml",
+            &format!("{HEAD}reservedSystemCPUs: \"7\"\n"),
+        );
+        assert_eq!(reader.read_at(later()), Err(problem));
+        assert_eq!(
+            reserved(&KubeletConfigReader::new(root.path().to_owned()).read_at(later())),
+            "7"
+        );
+    }
+}
