@@ -126,7 +126,7 @@ BUILT_CLUSTER := $(DEB_DIR)/.built-cluster-$(PROFILE)
 # The programs as they were packaged: a later build of the tests writes others to the same place in cargo's folder.
 PACKAGED := $(DEB_DIR)/programs/$(TARGET)
 # The folder of a package's Cargo.toml, how its programs are built, and its newest files.
-folder_of = $(if $(filter steliad,$(1)),.,crates/$(1:stelia-%=%))
+folder_of = $(if $(filter steliad,$(1)),.,cluster/$(patsubst cluster,cli,$(1:stelia-%=%)))
 profile_of = $(if $(filter steliad,$(1)),$(PROFILE),$(CLUSTER_PROFILE))
 # A boot sector, from assembler.
 sector = $(CC) -m32 -c -o $(2).o $(1) && ld -m elf_i386 -Ttext 0x7c00 -e _start --oformat binary -o $(2) $(2).o && rm $(2).o
@@ -135,7 +135,7 @@ guest_arm64 = $(call gnu,arm64)gcc -c -o $(2).o $(1) && $(call gnu,arm64)objcopy
 STRIP    := $(if $(CROSS),$(call gnu,$(CROSS)))strip
 newest_deb = "$$(ls -1t $(DEB_DIR)/$(1)_*.deb | head -n 1)"
 newest_rpm = "$$(ls -1t $(RPM_DIR)/$(1)-[0-9]*.rpm | head -n 1)"
-DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src crates systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
+DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src crates cluster testing systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
 RPM_DIR  := $(OUT)/rpm
 RPM_DONE := $(RPM_DIR)/.done-$(PROFILE)
 RPM_TREE := $(RPM_DIR)/tree
@@ -257,10 +257,10 @@ rpm: $(RPM_DONE) ## the .rpms in target/rpm, of the same binaries as the Debian 
 # From a copy: cargo-generate-rpm lowers the time of a file to SOURCE_DATE_EPOCH and raises none, and everything copied is newer.
 $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-generate-rpm
 	@mkdir -p $(RPM_DIR) && rm -rf $(RPM_DIR)/tree $(RPM_DIR)/.done-* $(RPM_DIR)/*.rpm
-	@mkdir -p $(RPM_TREE)/target/rpm/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/crates/publish $(RPM_TREE)/crates/cluster $(RPM_TREE)/crates/placement
+	@mkdir -p $(RPM_TREE)/target/rpm/man $(RPM_TREE)/$(SELINUX) $(foreach package,$(CLUSTER_PACKAGES),$(RPM_TREE)/$(call folder_of,$(package)))
 	@mkdir -p $(foreach profile,$(sort $(PROFILE) $(CLUSTER_PROFILE)),$(RPM_TREE)/target/$(TARGET)/$(profile))
 	@cp -r Cargo.toml LICENSE systemd-units packaging dbus-interfaces docs $(RPM_TREE)/
-	@for crate in publish cluster placement; do cp crates/$$crate/Cargo.toml $(RPM_TREE)/crates/$$crate/ || exit; done
+	@for crate in $(foreach package,$(CLUSTER_PACKAGES),$(call folder_of,$(package))); do cp $$crate/Cargo.toml $(RPM_TREE)/$$crate/ || exit; done
 	@cp $(SELINUX)/steliad.pp.bz2 $(RPM_TREE)/$(SELINUX)/
 	@cd $(PACKAGED)/$(PROFILE) && cp steliad steliad-quiet steliactl stelia-runner stelia-device-plugin $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
 	@cd $(PACKAGED)/$(CLUSTER_PROFILE) && cp stelia-publish stelia-cluster stelia-placement $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(CLUSTER_PROFILE)/
@@ -395,7 +395,7 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	done
 	@cp "$$(packaging/tools/test-binary test-vmm < $(NODE_JOB)/.built)" $(NODE_JOB)/test-vmm
 	@for package in stelia-publish stelia-placement; do cp $$(ls -1t $(DEB_DIR)/$${package}_*.deb | head -n 1) $(NODE_JOB)/$$package.deb || exit; done
-	@mkdir $(NODE_JOB)/crds && cp packaging/kubernetes/cluster/placement/base/crd.yaml $(NODE_JOB)/crds/nodeclaims.yaml
+	@mkdir $(NODE_JOB)/crds && cp packaging/cluster/kubernetes/placement/base/crd.yaml $(NODE_JOB)/crds/nodeclaims.yaml
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
 	@$(if $(REAL_PROGRAMS),mkdir $(NODE_JOB)/real && cp -rL $(REAL_PROGRAMS:%="$(BIN)/%") $(NODE_JOB)/real/)
 	@mkdir $(NODE_JOB)/python && cp -r /usr/lib/python3/dist-packages/jeepney $(NODE_JOB)/python/
@@ -514,7 +514,7 @@ long-arm64: images # packages and images for arm64, and the packaging tests on t
 
 try: ## the daemon on a node in memory, and eleven commands of steliactl with their output; needs no root, VM or kubelet
 	$(CARGO) build --locked -p stelia-simulator
-	@crates/simulator/try target/debug
+	@testing/simulator/try target/debug
 
 demo: $(DEB_NODE) $(RUNNER_IMAGE) ## VMs in pods, seen from outside, in the test node (IMAGE=sid or trixie-arm64; FAST=: with the optimised package)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo

@@ -58,27 +58,27 @@ const CLUSTER: [(&str, &[&str], (&str, &str)); 5] = [
     (
         "stelia_publish_settled",
         &[],
-        ("crates/publish/src/metrics.rs", "\"stelia_publish_settled\""),
+        ("cluster/publish/src/metrics.rs", "\"stelia_publish_settled\""),
     ),
     (
         "stelia_publish_problem",
         &["part"],
-        ("crates/publish/src/metrics.rs", "\"stelia_publish_problem\""),
+        ("cluster/publish/src/metrics.rs", "\"stelia_publish_problem\""),
     ),
     (
         "stelia_placement_ready",
         &[],
-        ("crates/placement/src/extender/metrics.rs", "\"ready\""),
+        ("cluster/placement/src/extender/metrics.rs", "\"ready\""),
     ),
     (
         "stelia_placement_refused_total",
         &[],
-        ("crates/placement/src/extender/metrics.rs", "\"refused\""),
+        ("cluster/placement/src/extender/metrics.rs", "\"refused\""),
     ),
     (
         "stelia_placement_silent_nodes",
         &[],
-        ("crates/placement/src/extender/metrics.rs", "\"silent_nodes\""),
+        ("cluster/placement/src/extender/metrics.rs", "\"silent_nodes\""),
     ),
 ];
 
@@ -227,8 +227,8 @@ fn the_clusters_programs_are_scraped_at_ports_that_their_manifests_open() {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(&text("packaging/prometheus/podmonitors-cluster.yaml")).expect("YAML");
     let opened = [
-        "packaging/kubernetes/cluster/components/metrics/flag.yaml",
-        "packaging/kubernetes/cluster/placement/base/deployment.yaml",
+        "packaging/cluster/kubernetes/components/metrics/flag.yaml",
+        "packaging/cluster/kubernetes/placement/base/deployment.yaml",
     ];
     assert_eq!(documents.len(), opened.len());
     for (monitor, manifest) in documents.iter().zip(opened) {

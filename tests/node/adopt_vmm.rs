@@ -1,4 +1,4 @@
-//! VMs of other VMMs than QEMU, by `crates/test-vmm`, which is held to recordings of the real ones (they are not in Debian), and how the
+//! VMs of other VMMs than QEMU, by `testing/vmm`, which is held to recordings of the real ones (they are not in Debian), and how the
 //! daemon gets to know of a VM that nobody registers: KVM's uevents, as they arrive in the sandbox of its unit.
 
 use std::fs;

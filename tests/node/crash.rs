@@ -112,7 +112,7 @@ fn a_daemon_killed_during_registration_and_attach_leaves_whole_or_nothing() {
     });
 }
 
-/// `steliad-failpoints` (`crates/simulator`) in the place of the packaged daemon, until this is dropped. The unit's mount
+/// `steliad-failpoints` (`testing/simulator`) in the place of the packaged daemon, until this is dropped. The unit's mount
 /// namespace is made from the node's whenever the daemon starts, so every daemon started meanwhile is this one.
 pub struct Failpoints(());
 

@@ -24,7 +24,7 @@ fn it_has_every_manifest_where_a_kustomization_looks_for_it() {
     let unpacked = tempfile::tempdir().expect("root");
     run(&["dpkg-deb", "-x", text(&deb(PACKAGE)), text(unpacked.path())]);
     let installed = unpacked.path().join("usr/share/stelia-cluster/kubernetes");
-    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/kubernetes/cluster");
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/cluster/kubernetes");
     let [mut here, mut there] = [BTreeSet::new(), BTreeSet::new()];
     files(&committed, &committed, &mut here);
     files(&installed, &installed, &mut there);

@@ -17,7 +17,7 @@ fn repository(path: &str) -> String {
 #[test]
 fn the_scripts_are_the_committed_ones_and_name_no_unit_but_their_own() {
     for (tag, file) in [("POSTIN", "post"), ("PREUN", "preun"), ("POSTUN", "postun")] {
-        let committed = repository(&format!("packaging/placement/rpm/{file}"));
+        let committed = repository(&format!("packaging/cluster/placement/rpm/{file}"));
         assert_eq!(scriptlet(PACKAGE, tag).trim(), committed.trim(), "{file}");
         assert!(
             !committed.contains("steliad.service") && !committed.contains("slice"),
@@ -28,7 +28,7 @@ fn the_scripts_are_the_committed_ones_and_name_no_unit_but_their_own() {
     run(&["dpkg-deb", "-e", text(&deb(PACKAGE)), text(control.path())]);
     for file in ["postinst", "prerm", "postrm"] {
         let packaged = fs::read_to_string(control.path().join(file)).expect("a script");
-        let committed = repository(&format!("packaging/placement/debian/{file}"));
+        let committed = repository(&format!("packaging/cluster/placement/debian/{file}"));
         assert_eq!(packaged.trim(), committed.trim(), "{file}");
         assert!(
             !packaged.contains("steliad.service") && !packaged.contains("slice"),

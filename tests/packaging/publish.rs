@@ -24,7 +24,7 @@ fn code(script: &str) -> String {
 #[test]
 fn the_scripts_are_the_committed_ones_and_name_no_slice_and_no_vm() {
     for (tag, file) in [("POSTIN", "post"), ("PREUN", "preun"), ("POSTUN", "postun")] {
-        let committed = repository(&format!("packaging/publish/rpm/{file}"));
+        let committed = repository(&format!("packaging/cluster/publish/rpm/{file}"));
         assert_eq!(scriptlet(PACKAGE, tag).trim(), committed.trim(), "{file}");
         assert!(!code(&committed).contains("slice"), "{file}");
     }
@@ -34,7 +34,7 @@ fn the_scripts_are_the_committed_ones_and_name_no_slice_and_no_vm() {
         let packaged = fs::read_to_string(control.path().join(file)).expect("a script");
         assert_eq!(
             packaged.trim(),
-            repository(&format!("packaging/publish/debian/{file}")).trim(),
+            repository(&format!("packaging/cluster/publish/debian/{file}")).trim(),
             "{file}"
         );
         assert!(!code(&packaged).contains("slice"), "{file}");
@@ -49,7 +49,7 @@ fn the_scripts_are_the_committed_ones_and_name_no_slice_and_no_vm() {
         "debian/prerm",
         "debian/postrm",
     ] {
-        let script = code(&repository(&format!("packaging/publish/{folder}")));
+        let script = code(&repository(&format!("packaging/cluster/publish/{folder}")));
         for line in script.lines().filter(|line| line.contains("steliad.service")) {
             assert!(line.contains("is-active") || line.contains(RELOAD), "{folder}: {line}");
         }

@@ -1,4 +1,4 @@
-//! A VMM's processes as `crates/test-vmm/recordings/` has them.
+//! A VMM's processes as `testing/vmm/recordings/` has them.
 
 use std::fs;
 use std::path::Path;

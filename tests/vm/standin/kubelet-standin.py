@@ -44,7 +44,7 @@ IMAGES = RUN / "images"
 RUNNER_DIR = Path("/run/stelia/runner")
 # What device plugins call /dev/kvm: KubeVirt's, and the generic-device-plugin.
 KVM = ("devices.kubevirt.io/kvm", "squat.ai/kvm")
-DEVICE_MANAGER = "/job/kubelet-devices"  # crates/test-kubelet-devices: kubelet's side of the device plugin API, in gRPC
+DEVICE_MANAGER = "/job/kubelet-devices"  # testing/kubelet-devices: kubelet's side of the device plugin API, in gRPC
 DEVICE_UNIT = "kubelet-standin-devices.service"
 PLANNER = "/node/bin/standin-cpus"  # tests/vm/standin/cpus.rs
 

@@ -2,7 +2,7 @@
 //! They are the only source for a VMM whose control channel another program holds (a QEMU of libvirt).
 //!
 //! The names of vCPU threads stand also in the ready-made rules of adoption (`crates/settings/src/adopt/ready_made.rs`) and in
-//! `crates/test-vmm/src/shape.rs`.
+//! `testing/vmm/src/shape.rs`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

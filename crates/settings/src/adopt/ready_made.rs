@@ -1,6 +1,6 @@
 //! The rules that are ready-made.
 //!
-//! The names of vCPU threads stand also in `crates/runner/src/vmm/thread_names.rs` and `crates/test-vmm/src/shape.rs`.
+//! The names of vCPU threads stand also in `crates/runner/src/vmm/thread_names.rs` and `testing/vmm/src/shape.rs`.
 
 use stelia_text::named;
 

@@ -1,5 +1,5 @@
 //! steliad beside Cloud Hypervisor, Firecracker and crosvm: adopted in each way, and but for crosvm started by the runner, through all that their
-//! API does to a guest. What their processes and threads are at each step is held to `crates/test-vmm/recordings/`.
+//! API does to a guest. What their processes and threads are at each step is held to `testing/vmm/recordings/`.
 
 mod adopted;
 mod api;

@@ -1,0 +1,386 @@
+//! `vms`: a line a VM, with its node, its state and why it is so.
+
+mod filter;
+mod notes;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
+use stelia_text::{excerpt, named};
+
+use crate::cluster::{Cluster, VmPod};
+use crate::health::NodeHealth;
+use crate::nodes::age;
+use crate::objects::{IsolationCondition, Problem};
+use crate::prose;
+use crate::verdict::NO_NODE;
+pub(crate) use filter::{LAUNCHER, without_launcher};
+pub use filter::{Pattern, VmFilter};
+use rows::{Fold, Rows};
+
+named! {
+    /// The state of a VM, as its pod's condition has it. The order is that of trouble: what needs attention comes first.
+    #[derive(PartialOrd, Ord)]
+    pub enum VmState {
+        /// It had CPUs of its own, and the promise does not hold.
+        Degraded = "degraded",
+        /// It runs on shared CPUs.
+        Floating = "floating",
+        /// It runs, and nobody published how.
+        Unknown = "unknown",
+        /// It has CPUs of its own, without a partition that keeps others off.
+        Contained = "contained",
+        Registered = "registered",
+        Leaving = "leaving",
+        /// It has no node yet.
+        Waiting = "waiting",
+        Isolated = "isolated",
+    }
+}
+
+impl VmState {
+    /// `docs/cluster/publish.md`, "Conditions and events", has the reasons.
+    fn of(isolation: Option<&IsolationCondition>, is_bound: bool) -> Self {
+        match isolation {
+            None if is_bound => Self::Unknown,
+            None => Self::Waiting,
+            Some(condition) if condition.isolated => Self::Isolated,
+            Some(condition) => match condition.reason.as_str() {
+                "Contained" => Self::Contained,
+                "Registering" => Self::Registered,
+                "Leaving" => Self::Leaving,
+                "Floating" | "FloatingTooLong" | "Shared" => Self::Floating,
+                // A newer publisher's reason too: the condition is False.
+                _ => Self::Degraded,
+            },
+        }
+    }
+
+    fn meaning(self) -> Meaning {
+        match self {
+            Self::Isolated => Meaning::Good,
+            Self::Degraded => Meaning::Broken,
+            Self::Floating | Self::Unknown | Self::Contained => Meaning::Attention,
+            Self::Registered | Self::Leaving | Self::Waiting => Meaning::Plain,
+        }
+    }
+}
+
+/// By what rows are ordered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum VmOrder {
+    /// By state, what needs attention first.
+    #[default]
+    Trouble,
+    Name,
+    Node,
+    /// The latest change first.
+    Since,
+}
+
+/// The time after its registration within which a VM that floats is starting: after it the publisher writes FloatingTooLong.
+const MAX_START_TIME_US: u64 = 120_000_000;
+
+/// The reason of a VM that floats for longer than that.
+const FLOATING_TOO_LONG: &str = "FloatingTooLong";
+
+/// A VM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Vm {
+    /// Empty where the object that names the pod does not tell it.
+    pub pod_namespace: String,
+    pub pod_name: String,
+    pub pod_uid: String,
+    pub node: Option<String>,
+    /// Whether the node's daemon does not run or the Node is not Ready: the rest is what was published last.
+    pub is_old: bool,
+    pub state: VmState,
+    pub reason: Option<String>,
+    pub message: Option<String>,
+    pub since_us: Option<u64>,
+    /// Whether it floats for no longer than a start takes.
+    #[serde(skip)]
+    is_starting: bool,
+    /// What its row has instead of its name, where it stands for several VMs.
+    #[serde(skip)]
+    label: Option<String>,
+    /// The same instead of its node.
+    #[serde(skip)]
+    nodes: Option<String>,
+    #[serde(skip)]
+    old: Option<&'static str>,
+    #[serde(skip)]
+    age: Option<String>,
+}
+
+/// The VMs, and what could not be read.
+#[derive(Debug, Serialize)]
+pub struct Vms {
+    pub vms: Vec<Vm>,
+    /// How many of them are in which state; states without a VM are left out.
+    pub states: Vec<StateCount>,
+    pub problems: Vec<Problem>,
+    /// Whether VMs were asked for by name.
+    #[serde(skip)]
+    is_named: bool,
+    /// Whether an order or states were asked for, so that each VM has a row, except those of which nothing is known.
+    #[serde(skip)]
+    is_listed: bool,
+    /// How many VMs the nodes count as degraded beyond those whose state is degraded here.
+    #[serde(skip)]
+    degraded_besides: u64,
+}
+
+/// How many VMs are in a state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StateCount {
+    pub state: &'static str,
+    pub vms: u64,
+}
+
+/// The columns of the table.
+pub const COLUMNS: [Column<Vm>; 7] = [
+    column("VM", |vm: &Vm| vm.label.clone().unwrap_or_else(|| vm.name()))
+        .yields(1)
+        .shortens(),
+    column("NODE", |vm: &Vm| {
+        vm.nodes.clone().or_else(|| vm.node.clone()).unwrap_or_default()
+    })
+    .yields(2)
+    .shortens(),
+    column("STATE", |vm: &Vm| vm.state.name().to_owned()).means(|vm| vm.state.meaning()),
+    column("SINCE", |vm: &Vm| vm.age.clone().unwrap_or_default()).right(),
+    column("UID", |vm: &Vm| vm.pod_uid.clone()).wide().yields(3),
+    column("MESSAGE", |vm: &Vm| vm.message.clone().unwrap_or_default())
+        .wide()
+        .wraps(),
+    column("REASON", |vm: &Vm| {
+        let reasons = vm.reason.as_deref().into_iter().chain(vm.old);
+        reasons.collect::<Vec<_>>().join("; ")
+    })
+    .wraps()
+    .or_nothing(),
+];
+
+impl Vm {
+    /// `namespace/name`, or the UID where the name is not known.
+    pub fn name(&self) -> String {
+        match self.pod_name.is_empty() {
+            true => self.pod_uid.clone(),
+            false => format!("{}/{}", self.pod_namespace, self.pod_name),
+        }
+    }
+
+    fn of(pod: &VmPod, old: &BTreeMap<&str, &'static str>, now_us: u64) -> Self {
+        let condition = pod.isolation.as_ref();
+        let (pod_namespace, pod_name) = pod.key.clone();
+        let text = |text: &String| (!text.is_empty()).then(|| excerpt::cause(text));
+        let old = pod.node.as_deref().and_then(|node| old.get(node).copied());
+        let since_us = condition.and_then(|condition| condition.since_us);
+        let state = VmState::of(condition, pod.node.is_some());
+        let is_new = since_us.is_some_and(|since| now_us.saturating_sub(since) <= MAX_START_TIME_US);
+        let is_floating = condition.is_some_and(|condition| condition.reason == "Floating");
+        Self {
+            pod_namespace,
+            pod_name,
+            pod_uid: pod.uid.clone(),
+            is_old: old.is_some(),
+            label: None,
+            nodes: None,
+            old,
+            node: pod.node.clone(),
+            state,
+            is_starting: is_new && is_floating,
+            reason: condition.and_then(|condition| text(&condition.reason)),
+            message: condition.and_then(|condition| text(&condition.message)),
+            since_us,
+            age: since_us.map(|since| age(now_us.saturating_sub(since))),
+        }
+    }
+}
+
+/// The pods that a node's object names as having CPUs of their own, and of which nothing else is known: whether they are VMs is not published.
+fn of_objects<'a>(cluster: &'a Cluster, known: &'a BTreeSet<&str>) -> impl Iterator<Item = VmPod> + 'a {
+    let holders = cluster.members.iter().flat_map(|member| {
+        let holders = member.report.iter().flat_map(|report| &report.stored.holders);
+        holders.map(move |holder| (&member.name, holder))
+    });
+    let unknown = holders.filter(|(_, holder)| !known.contains(holder.pod.as_str()));
+    unknown.map(|(node, holder)| {
+        let of_pod = cluster.pods.get(holder.pod.as_str()).map(|(key, _)| key.clone());
+        let of_object = || {
+            let name = holder.name.as_ref()?;
+            Some((name.namespace().to_owned(), name.name().to_owned()))
+        };
+        VmPod {
+            key: of_pod.or_else(of_object).unwrap_or_default(),
+            uid: holder.pod.to_string(),
+            node: Some(node.clone()),
+            isolation: None,
+        }
+    })
+}
+
+impl Vms {
+    /// Those of the cluster's nodes that the filter lets through. `on_all`: no nodes were chosen, so that VMs without one count too.
+    pub fn of(cluster: &Cluster, filter: &VmFilter, order: VmOrder, on_all: bool, now_us: u64) -> Self {
+        let nodes: BTreeSet<&str> = cluster.members.iter().map(|member| member.name.as_str()).collect();
+        let old = cluster.members.iter().filter_map(|member| {
+            let why = match (member.not_ready(), member.unusable()) {
+                _ if member.is_left_behind => NO_NODE,
+                (Some(_), _) => "its Node is not Ready",
+                (None, Some("away")) => "steliad does not run there",
+                (None, _) => return None,
+            };
+            Some((member.name.as_str(), why))
+        });
+        let old: BTreeMap<&str, &'static str> = old.collect();
+        let is_here = |vm: &&VmPod| match vm.node.as_deref() {
+            // Without Nodes and objects nothing is known of the node, and the pod says where it is.
+            Some(node) => on_all || nodes.contains(node),
+            None => on_all,
+        };
+        let known: BTreeSet<&str> = cluster.vms.iter().map(|vm| vm.uid.as_str()).collect();
+        let of_pods = cluster.vms.iter().filter(is_here).cloned();
+        let all = of_pods.chain(of_objects(cluster, &known));
+        let all: Vec<Vm> = all.map(|pod| Vm::of(&pod, &old, now_us)).collect();
+        let degraded_besides = match filter.hides_degraded() {
+            true => 0,
+            false => degraded_besides(cluster, &all),
+        };
+        let mut vms: Vec<Vm> = all.into_iter().filter(|vm| filter.lets_through(vm)).collect();
+        let mut states: BTreeMap<VmState, u64> = BTreeMap::new();
+        for vm in &vms {
+            *states.entry(vm.state).or_default() += 1;
+        }
+        sort(&mut vms, order);
+        let states = states.into_iter().map(|(state, vms)| StateCount {
+            state: state.name(),
+            vms,
+        });
+        Self {
+            vms,
+            states: states.collect(),
+            problems: cluster.problems.stored().to_vec(),
+            is_named: !filter.patterns.is_empty(),
+            is_listed: order != VmOrder::Trouble || !filter.states.is_empty(),
+            degraded_besides,
+        }
+    }
+
+    /// What the difference is to the VMs that `health` calls degraded.
+    fn about_degraded(&self) -> Option<String> {
+        (self.degraded_besides > 0).then(|| {
+            let vms = counted(self.degraded_besides, if self.vms.is_empty() { "VM" } else { "more VM" });
+            format!(
+                "The nodes report {vms} with a reason of degradation (stelia-cluster health). Here a VM is degraded only if, by its condition, others may run on its CPUs or its threads elsewhere."
+            )
+        })
+    }
+}
+
+/// How many VMs the nodes count as degraded beyond those in the state degraded: the condition of a VM says whether others are kept off its
+/// CPUs, which most reasons of degradation do not affect.
+fn degraded_besides(cluster: &Cluster, vms: &[Vm]) -> u64 {
+    let health = cluster.members.iter();
+    let health = health.filter_map(|member| NodeHealth::of(member)?.vms);
+    let published = health.map(|vms| vms.degraded).fold(0, u64::saturating_add);
+    let shown = vms.iter().filter(|vm| vm.state == VmState::Degraded).count() as u64;
+    published.saturating_sub(shown)
+}
+
+fn sort(vms: &mut [Vm], order: VmOrder) {
+    vms.sort_by(|one, other| {
+        let by_name = || one.name().cmp(&other.name());
+        match order {
+            // VMs on nodes that do not answer come behind those that are known to need attention. A VM that starts needs none yet.
+            VmOrder::Trouble => {
+                let rank = |vm: &Vm| match vm.state {
+                    VmState::Degraded => 0,
+                    VmState::Floating if !vm.is_starting => 1,
+                    _ if vm.is_old => 2,
+                    _ => 3,
+                };
+                let key = |vm: &Vm| (rank(vm), vm.state, vm.is_starting, !vm.is_old, vm.reason.clone());
+                key(one).cmp(&key(other))
+            }
+            VmOrder::Name => std::cmp::Ordering::Equal,
+            VmOrder::Node => one.node.cmp(&other.node),
+            VmOrder::Since => other.since_us.cmp(&one.since_us),
+        }
+        .then_with(by_name)
+    });
+}
+
+impl Render for Vms {
+    fn text(&self, style: TextStyle) -> String {
+        let about_degraded = self.about_degraded().filter(|_| style.legend);
+        if self.vms.is_empty() {
+            let about_degraded = about_degraded.map(|note| prose(&note, style));
+            return "No VMs.\n".to_owned() + &about_degraded.unwrap_or_default();
+        }
+        let fold = match (self.is_named, self.is_listed) {
+            (true, _) => Fold::Nothing,
+            (false, true) => Fold::Unknown,
+            (false, false) => Fold::Alike,
+        };
+        let rows = Rows::of(&self.vms, style, fold);
+        let table = table(&COLUMNS, &rows.vms, style);
+        if !style.legend {
+            return table;
+        }
+        let nodes: BTreeSet<&str> = self.vms.iter().filter_map(|vm| vm.node.as_deref()).collect();
+        let states: Vec<String> = self
+            .states
+            .iter()
+            .map(|count| {
+                let is_silent = |vm: &&Vm| vm.is_old && vm.state.name() == count.state;
+                let silent = match VmState::parse(count.state) {
+                    Some(VmState::Isolated) => self.vms.iter().filter(is_silent).count(),
+                    _ => 0,
+                };
+                match silent {
+                    0 => format!("{} {}", count.vms, count.state),
+                    silent => format!(
+                        "{} {}, {silent} of them on nodes that do not answer",
+                        count.vms, count.state
+                    ),
+                }
+            })
+            .collect();
+        let vms = counted(self.vms.len() as u64, "VM");
+        let nodes = counted(nodes.len() as u64, "node");
+        let totals = prose(&format!("{vms} on {nodes}: {}.", states.join(", ")), style);
+        let mut notes = rows.notes.clone();
+        if self.states.iter().any(|count| count.state == VmState::Unknown.name()) {
+            notes.push(
+                "unknown: the pod has exclusive CPUs or requests a VM, and has no condition stelia.io/isolated, which stelia-publish --pod-conditions=all writes."
+                    .to_owned(),
+            );
+        }
+        let is_too_long = |vm: &Vm| vm.reason.as_deref() == Some(FLOATING_TOO_LONG);
+        if style.width.is_some() && rows.notes.is_empty() && self.vms.iter().any(is_too_long) {
+            notes.push(format!("{FLOATING_TOO_LONG}: {}", notes::FLOATING_TOO_LONG));
+        }
+        notes.extend(about_degraded);
+        if rows.is_folded {
+            notes.push("-o wide lists each VM.".to_owned());
+        }
+        if !rows.left_out.is_empty() {
+            let left_out = rows.left_out.join(" and ");
+            notes.push(format!("Names are shown without {left_out}; --full shows them whole."));
+        }
+        let notes: String = notes.iter().map(|note| prose(note, style)).collect();
+        let mut parts = vec![totals, table, notes];
+        parts.retain(|part| !part.is_empty());
+        parts.join("\n")
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.vms.iter().map(Vm::name).collect()
+    }
+}

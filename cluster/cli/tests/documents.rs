@@ -1,0 +1,149 @@
+//! `docs/cluster/cli.md` and stelia-cluster(1) say what the program does: every line is run on the objects in tests/data/cluster, every
+//! member of its JSON is there.
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+#[path = "../../../tests/docs/blocks.rs"]
+mod blocks;
+#[allow(dead_code)]
+#[path = "../../../tests/docs/man/command.rs"]
+mod command;
+#[allow(dead_code)]
+#[path = "../../../tests/docs/man/page.rs"]
+mod page;
+#[allow(dead_code)]
+#[path = "../../../tests/docs/man/roff.rs"]
+mod roff;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use blocks::{printed, recipes};
+use clap::CommandFactory;
+use page::{filled, hold, path};
+use stelia_cluster::cli::Cli;
+use stelia_table::testing::Documented;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn page_text() -> String {
+    fs::read_to_string(root().join("docs/cluster/cli.md")).expect("a page")
+}
+
+#[test]
+fn every_line_of_the_page_prints_what_it_says() {
+    let program = env!("CARGO_BIN_EXE_stelia-cluster");
+    let folder = program.strip_suffix("/stelia-cluster").expect("a folder");
+    let path = format!("{folder}:{}", std::env::var("PATH").expect("PATH"));
+    let recipes = recipes(&page_text());
+    let lines: usize = recipes.iter().map(|recipe| recipe.lines.len()).sum();
+    assert!(lines >= 6, "{lines} lines");
+    for recipe in recipes {
+        let mut output = String::new();
+        for line in &recipe.lines {
+            let out = Command::new("sh")
+                .args(["-c", line])
+                .env("PATH", &path)
+                .current_dir(root().join("tests/data/cluster"))
+                .output()
+                .expect("sh");
+            output += &String::from_utf8_lossy(&out.stdout);
+            output += &String::from_utf8_lossy(&out.stderr);
+        }
+        for parts in &recipe.prints {
+            assert!(
+                printed(&output, parts),
+                "{:?} did not print {parts:?}:\n{output}",
+                recipe.lines
+            );
+        }
+    }
+}
+
+#[test]
+fn a_node_that_does_not_exist_is_exit_code_3_and_labels_that_no_node_has_are_named() {
+    for (words, says) in [
+        (&["health", "nope"][..], "there is no node \"nope\""),
+        (&["nodes", "nope"], "there is no node \"nope\""),
+        (&["vms", "--node", "nope"], "there is no node \"nope\""),
+        (&["vms", "-l", "app=web"], "-l selects nodes"),
+        (&["health", "-l", "app=web"], "-l selects nodes"),
+        (&["vms", "nope"], "no VM fits"),
+    ] {
+        let out = Command::new(env!("CARGO_BIN_EXE_stelia-cluster"))
+            .args(words)
+            .arg("--from=.")
+            .current_dir(root().join("tests/data/cluster"))
+            .output()
+            .expect("the program");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(3), "{words:?}: {said}");
+        assert!(said.contains(says) && out.stdout.is_empty(), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn every_member_that_is_printed_is_documented() {
+    let documented = Documented::of(&page_text());
+    let mut wrong = Vec::new();
+    for (name, words) in [
+        ("JSON of nodes", &["nodes"][..]),
+        ("JSON of map", &["map"]),
+        ("JSON of map", &["map", "--rows=2"]),
+        ("JSON of vms", &["vms"]),
+        ("JSON of health", &["health"]),
+        ("JSON of why", &["why", "team-a/big"]),
+        ("JSON of why", &["why", "-f", "vm.yaml"]),
+        ("JSON of plan", &["plan", "-f", "vm.yaml", "--until-full"]),
+        ("JSON of plan", &["plan", "-c", "cpus=64,memory=1Gi"]),
+        (
+            "JSON of rebalance",
+            &["rebalance", "--dry-run", "-c", "cpus=12,memory=8Gi", "--from=vms"],
+        ),
+        ("JSON of rebalance", &["rebalance", "--dry-run", "team-a/big"]),
+    ] {
+        let out = Command::new(env!("CARGO_BIN_EXE_stelia-cluster"))
+            .args(words)
+            .args(["--json=short", "--from=.", "--from=-"])
+            .current_dir(root().join("tests/data/cluster"))
+            .output()
+            .expect("the program");
+        let value = serde_json::from_slice(&out.stdout).unwrap_or_else(|cause| panic!("{words:?}: {cause}: {out:?}"));
+        let here = documented.wrong(name, &value);
+        wrong.extend(here.into_iter().map(|what| format!("{name}: {what}")));
+    }
+    wrong.dedup();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_man_page_says_what_help_says() {
+    let page = fs::read_to_string(path("stelia-cluster.1")).unwrap();
+    let mut command = Cli::command();
+    command.build();
+    let groups = [
+        ("Cluster", &["nodes", "map", "vms", "health"][..]),
+        ("Pods", &["why", "plan", "rebalance"]),
+        ("Accounts", &["ledger"]),
+        ("Shell", &["completions"]),
+    ];
+    let page = filled(&page, "options", &command::options(&command, true));
+    let page = filled(&page, "commands", &command::grouped(&command, &groups));
+    let page = filled(&page, "exit codes", &command::section(&command, "Exit codes"));
+    hold("stelia-cluster.1", &page);
+    let headings = [
+        stelia_cluster::nodes::COLUMNS.map(|column| column.heading()).to_vec(),
+        stelia_cluster::vms::COLUMNS.map(|column| column.heading()).to_vec(),
+        stelia_cluster::health::COLUMNS.map(|column| column.heading()).to_vec(),
+        stelia_cluster::plan::COLUMNS.map(|column| column.heading()).to_vec(),
+        stelia_cluster::why::COLUMNS.map(|column| column.heading()).to_vec(),
+    ];
+    for heading in headings.concat() {
+        assert!(
+            page.contains(&format!("B {heading}\n")) || page.contains(&format!("B {heading}\\fR")),
+            "the column {heading} is not explained"
+        );
+    }
+}
