@@ -1,6 +1,6 @@
 //! What the packages install points only at what they install: whoever reads it has no clone of the repository.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 
 use crate::{quoted, read, root};
@@ -10,43 +10,49 @@ const EXAMPLES: &str = "/usr/share/doc/steliad/examples/";
 /// Pages about the repository itself.
 const OF_THE_REPOSITORY: [&str; 3] = ["architecture.md", "decisions.md", "packages.md"];
 
-/// The places of the files that the .deb installs; the other packages are held to it.
-fn installed() -> BTreeSet<String> {
+/// The places of the files that the .deb installs, each with its source; the other packages are held to it.
+fn installed() -> BTreeMap<String, String> {
     let manifest: toml::Table = read(&root().join("Cargo.toml")).parse().expect("TOML");
     let assets = manifest["package"]["metadata"]["deb"]["assets"]
         .as_array()
         .expect("a list");
-    let mut places = BTreeSet::new();
+    let mut places = BTreeMap::new();
     for asset in assets {
         let [source, place] = [0, 1].map(|number| asset[number].as_str().expect("a path"));
-        let names = match source.split_once('*') {
-            Some((before, ending)) => {
-                let (folder, beginning) = before.rsplit_once('/').unwrap_or(("", before));
+        let (folder, pattern) = source.rsplit_once('/').unwrap_or(("", source));
+        let names = match pattern.split_once('*') {
+            Some((beginning, ending)) => {
                 let files = fs::read_dir(root().join(folder)).expect(folder).flatten();
                 let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
                 names
                     .filter(|name| name.starts_with(beginning) && name.ends_with(ending))
                     .collect()
             }
-            None => vec![source.rsplit('/').next().unwrap_or(source).to_owned()],
+            None => vec![pattern.to_owned()],
         };
-        match place.ends_with('/') {
-            true => places.extend(names.iter().map(|name| format!("/{place}{name}"))),
-            false => drop(places.insert(format!("/{place}"))),
+        for name in names {
+            let file = if place.ends_with('/') { name.as_str() } else { "" };
+            places.insert(format!("/{place}{file}"), format!("{folder}/{name}"));
         }
     }
     places
 }
 
-/// Where a reader would look for what a word of a line names; `None` when it names no file of ours.
-fn place(word: &str, line: &str) -> Option<String> {
+/// Where a reader would look for what a word of a line names; `None` when it names no file of ours. A page of the cluster's programs is
+/// installed with another name, beside the others.
+fn place(word: &str, line: &str, installed: &BTreeMap<String, String>) -> Option<String> {
     let below = |folder: &str, name: &str| Some(format!("{folder}{name}"));
+    let renamed = |source: &str| {
+        let mut places = installed.iter().filter(|(_, of)| *of == source);
+        places.next().map(|(place, _)| place.clone())
+    };
     match word.split_once('/') {
         _ if line.contains("of the repository") => None,
         // A source, with the place beside it.
         Some(("packaging", _)) if line.contains("`/usr/share/") => None,
         Some(("packaging", _)) => Some(word.to_owned()),
-        Some(("docs", name)) => below(DOCUMENTS, name),
+        Some(("docs", name)) => renamed(word).or(below(DOCUMENTS, name)),
+        Some(("cluster", name)) if name.ends_with(".md") => renamed(&format!("docs/{word}")).or(below(DOCUMENTS, word)),
         Some(("examples", name)) => below(EXAMPLES, name),
         Some(("", rest)) if rest.starts_with("usr/share/doc/steliad/") => Some(word.to_owned()),
         None if word.starts_with("vm") && word.ends_with(".yaml") => below(EXAMPLES, word),
@@ -55,10 +61,12 @@ fn place(word: &str, line: &str) -> Option<String> {
     }
 }
 
-fn assert_installed(installed: &BTreeSet<String>, page: &str, line: &str, word: &str) -> bool {
-    let Some(place) = place(word, line) else { return false };
+fn assert_installed(installed: &BTreeMap<String, String>, page: &str, line: &str, word: &str) -> bool {
+    let Some(place) = place(word, line, installed) else {
+        return false;
+    };
     let folder = format!("{}/", place.trim_end_matches('/'));
-    let is_there = installed.contains(&place) || installed.iter().any(|file| file.starts_with(&folder));
+    let is_there = installed.contains_key(&place) || installed.keys().any(|file| file.starts_with(&folder));
     assert!(is_there, "{page} points at {word}, which is not installed: {line}");
     true
 }
@@ -67,16 +75,16 @@ fn assert_installed(installed: &BTreeSet<String>, page: &str, line: &str, word: 
 fn the_pages_point_at_what_is_installed() {
     let installed = installed();
     assert!(
-        installed.contains("/usr/share/doc/steliad/examples/vm.yaml"),
+        installed.contains_key("/usr/share/doc/steliad/examples/vm.yaml"),
         "{installed:?}"
     );
     let mut seen = 0;
-    for place in installed.iter().filter(|place| place.starts_with(DOCUMENTS)) {
+    for (place, source) in installed.iter().filter(|(place, _)| place.starts_with(DOCUMENTS)) {
         let name = place.trim_start_matches(DOCUMENTS);
         if !name.ends_with(".md") || OF_THE_REPOSITORY.contains(&name) {
             continue;
         }
-        let text = read(&root().join("docs").join(name));
+        let text = read(&root().join(source));
         let outside: String = text.split("\n```").step_by(2).collect::<Vec<_>>().join("\n");
         for line in outside.lines() {
             let words = quoted(line)
@@ -100,7 +108,7 @@ fn the_examples_point_at_what_is_installed() {
     let installed = installed();
     let mut seen = 0;
     let manifests = |place: &&String| place.starts_with(EXAMPLES) && place.ends_with(".yaml");
-    for place in installed.iter().filter(manifests) {
+    for place in installed.keys().filter(manifests) {
         let name = place.trim_start_matches(EXAMPLES);
         let text = read(&root().join("packaging/kubernetes").join(name));
         for line in text.lines().filter(|line| line.trim_start().starts_with('#')) {

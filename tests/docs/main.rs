@@ -24,6 +24,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The folders of the workspace's crates.
+const CRATES: [&str; 3] = ["crates", "cluster", "testing"];
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -62,6 +65,8 @@ fn every_file_of_ours_that_the_documentation_names_exists() {
             "SECURITY.md",
             "tests/README.md",
             "fuzz/README.md",
+            "cluster/README.md",
+            "testing/README.md",
         ]
         .map(|page| root.join(page)),
     );
@@ -70,6 +75,8 @@ fn every_file_of_ours_that_the_documentation_names_exists() {
             let ours = [
                 "src/",
                 "crates/",
+                "cluster/",
+                "testing/",
                 "benches/",
                 "tests/",
                 "docs/",
@@ -87,13 +94,12 @@ fn every_file_of_ours_that_the_documentation_names_exists() {
 
 #[test]
 fn mandoc_finds_nothing_wrong_in_the_man_pages() {
-    let folder = root().join("docs/man");
-    let pages: Vec<PathBuf> = fs::read_dir(folder)
-        .expect("pages")
-        .flatten()
+    let pages: Vec<PathBuf> = man::page::FOLDERS
+        .iter()
+        .flat_map(|folder| fs::read_dir(root().join(folder)).expect("pages").flatten())
         .map(|page| page.path())
         .collect();
-    assert!(pages.len() >= 6, "{pages:?}");
+    assert!(pages.len() >= 11, "{pages:?}");
     let mandoc = Command::new("mandoc")
         .args(["-T", "lint", "-W", "warning"])
         .args(&pages)

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{files, read, root};
+use crate::{CRATES, files, read, root};
 
 /// A file above this is two ideas.
 const LONGEST: usize = 400;
@@ -33,11 +33,24 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
 
-/// The crate in this folder as the picture calls it.
+/// The crate in this folder as the picture calls it: one of `crates/` by its name, others by their path.
 fn called(folder: &Path) -> String {
-    match folder.strip_prefix(root().join("crates")) {
-        Ok(name) => name.display().to_string(),
-        Err(_) => "src".into(),
+    match folder.strip_prefix(root()).expect("below the root").to_str() {
+        Some("") => "src".into(),
+        path => {
+            let path = path.expect("UTF-8");
+            path.strip_prefix("crates/").unwrap_or(path).to_owned()
+        }
+    }
+}
+
+/// What a line of the picture calls a crate; `None` for one of the daemon's modules.
+fn drawn_crate(named: &str) -> Option<&str> {
+    let (folder, name) = named.split_once('/').unwrap_or(("", named));
+    match folder {
+        "crates" => Some(name),
+        "" if name != "src" => None,
+        _ => Some(named),
     }
 }
 
@@ -70,7 +83,7 @@ fn picture() -> Vec<(String, BTreeSet<String>)> {
             .find(|word| word.ends_with('/') || word.ends_with(".rs"));
         let named = named.expect("a folder").trim_end_matches('/');
         let targets = right.split(',').map(str::trim).filter(|target| !target.is_empty());
-        match named.strip_prefix("crates/").or((named == "src").then_some("src")) {
+        match drawn_crate(named) {
             Some(name) => drawn.push((name.into(), targets.map(str::to_owned).collect())),
             None => {
                 modules.insert(named.to_owned());
@@ -201,8 +214,14 @@ fn test_modules(path: &Path, source: &str) -> Vec<PathBuf> {
 #[test]
 fn no_file_of_a_program_or_library_is_longer_than_it_may_be() {
     let mut sources = files(&root().join("src"), "rs");
-    for folder in std::fs::read_dir(root().join("crates")).expect("crates").flatten() {
-        sources.extend(files(&folder.path().join("src"), "rs"));
+    for folder in CRATES
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(root().join(folder)).expect(folder))
+    {
+        let source = folder.expect("a crate").path().join("src");
+        if source.is_dir() {
+            sources.extend(files(&source, "rs"));
+        }
     }
     let sources: Vec<(PathBuf, String)> = sources.into_iter().map(|path| (path.clone(), read(&path))).collect();
     let tests: Vec<PathBuf> = sources

@@ -32,7 +32,9 @@ const MACHINES: [&str; 5] = [
 /// The sources of programs and libraries, without tests and benchmarks.
 fn sources() -> Vec<(String, String)> {
     let mut paths = files(&root().join("src"), "rs");
-    paths.extend(files(&root().join("crates"), "rs"));
+    for folder in crate::CRATES {
+        paths.extend(files(&root().join(folder), "rs"));
+    }
     paths.sort();
     let named = paths.iter().map(|path| (name(path), path));
     let ours = named.filter(|(name, _)| !is_test(name));

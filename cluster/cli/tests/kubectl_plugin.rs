@@ -9,7 +9,10 @@ use std::process::{Child, Command, Output, Stdio};
 use k8s_openapi::api::core::v1::Pod;
 use tempfile::TempDir;
 
-const PLUGIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/cluster/cli/kubectl-stelia");
+const PLUGIN: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../packaging/cluster/cli/kubectl-stelia"
+);
 const UID: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 
 /// Records its arguments, a line each and an empty line behind them, and what `create` reads. FAIL is the command that fails, POD

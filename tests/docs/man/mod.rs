@@ -1,10 +1,10 @@
-//! The man pages in `docs/man/`. What the code knows is made from it and held to the page: command lines from clap, settings from
+//! The man pages in `docs/man/` and `docs/cluster/man/`. What the code knows is made from it and held to the page: command lines from clap, settings from
 //! `packaging/steliad.toml`, the D-Bus interface from `dbus-interfaces/`. The rest is written by hand, in the page itself.
 //! `STELIA_WRITE_DOCS=1 cargo test man_page` writes what is made. The pages of the cluster's programs are held by their crates' tests.
 
 mod command;
 mod interface;
-mod page;
+pub mod page;
 mod roff;
 mod settings;
 

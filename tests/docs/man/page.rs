@@ -7,11 +7,18 @@ pub const PART: &str = ".\\\" Made from the code: ";
 /// Where it ends.
 pub const END: &str = ".\\\" Until here.\n";
 
+/// Where man pages are: those of the node, and those of the cluster's programs.
+pub const FOLDERS: [&str; 2] = ["docs/man", "docs/cluster/man"];
+
 /// The page's file, of whichever crate the test is.
 pub fn path(page: &str) -> PathBuf {
-    let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    let folder = above.map(|root| root.join("docs/man")).find(|folder| folder.is_dir());
-    folder.expect("docs/man").join(page)
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let root = above.find(|root| root.join(FOLDERS[0]).is_dir()).expect("docs/man");
+    let of_the_cluster = root.join(FOLDERS[1]).join(page);
+    match of_the_cluster.exists() {
+        true => of_the_cluster,
+        false => root.join(FOLDERS[0]).join(page),
+    }
 }
 
 /// The page is exactly this; it is written when that is asked for.
@@ -22,7 +29,8 @@ pub fn hold(page: &str, text: &str) {
     let written = std::fs::read_to_string(path(page)).unwrap_or_default();
     assert!(
         written == text,
-        "docs/man/{page} is not what it should be: STELIA_WRITE_DOCS=1 cargo test man_page"
+        "{} is not what it should be: STELIA_WRITE_DOCS=1 cargo test man_page",
+        path(page).display()
     );
 }
 

@@ -121,7 +121,10 @@ fn kubectl_builds_of_every_folder_what_the_tests_build() {
         every.push(folder);
     }
     // What the page shows.
-    for (at, page) in ["docs/cluster/publish.md", "docs/cluster/placement.md"].into_iter().enumerate() {
+    for (at, page) in ["docs/cluster/publish.md", "docs/cluster/placement.md"]
+        .into_iter()
+        .enumerate()
+    {
         let text = read(&repository(page));
         let blocks = text.split("\n```").filter_map(|block| block.strip_prefix("yaml\n"));
         let shown: Vec<&str> = blocks.filter(|block| block.contains("kind: Kustomization")).collect();
