@@ -1,5 +1,7 @@
-//! `org.freedesktop.DBus.ObjectManager` on the system bus. Its answer has every instance, and every user of the host may ask for it, so it is
-//! serialised once for all who ask between two changes of the objects.
+//! `org.freedesktop.DBus.ObjectManager` on the system bus. The answer contains every instance, and every user of the host may ask for it. The daemon
+//! therefore serialises it once between two changes of the objects, and sends the same bytes to all callers.
+//!
+//! Unlike zbus's own answer, it has no entry for a path without an interface of ours.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -19,13 +21,13 @@ const METHOD: &str = "GetManagedObjects";
 
 pub(super) struct ObjectTree {
     exporter: Arc<Exporter>,
-    /// The last answer. Whoever finds it outdated makes the next one; the others wait for that.
+    /// The last answer. The first caller who finds it outdated makes a new one while the others wait.
     last: Mutex<Option<Answer>>,
 }
 
 struct Answer {
-    /// [`Exporter::changes`] before the objects were read.
-    changes: u64,
+    /// [`Exporter::revision`] before the objects were read.
+    revision: u64,
     body: Body,
 }
 
@@ -40,16 +42,16 @@ impl ObjectTree {
     /// The body of the answer: a [`ManagedObjects`].
     async fn body(&self) -> fdo::Result<Body> {
         let mut last = self.last.lock().await;
-        let changes = self.exporter.changes();
-        if let Some(answer) = last.as_ref().filter(|answer| answer.changes == changes) {
+        let revision = self.exporter.revision();
+        if let Some(answer) = last.as_ref().filter(|answer| answer.revision == revision) {
             return Ok(answer.body.clone());
         }
         let objects = self.exporter.objects().await?;
-        // Only its body is ever sent.
-        let carrier = Message::signal("/", Self::name(), METHOD).build(&objects)?;
-        let body = carrier.body();
+        // zbus serialises a value only as the body of a message. This message is never sent.
+        let message = Message::signal("/", Self::name(), METHOD).build(&objects)?;
+        let body = message.body();
         *last = Some(Answer {
-            changes,
+            revision,
             body: body.clone(),
         });
         Ok(body)
@@ -61,16 +63,15 @@ impl ObjectTree {
             return Ok(());
         }
         let body = self.body().await?;
-        // The body is in this machine's byte order, as the carrier was.
         let reply = Message::method_return(&header).endian(zbus::wire::NATIVE_ENDIAN);
-        // SAFETY: these bytes are the body of a message that zbus made of a value with this signature. They have no descriptors.
+        // SAFETY: zbus serialised these bytes from a `ManagedObjects`, in this byte order. The value contains no descriptor.
         #[allow(unsafe_code)]
         let reply = unsafe { reply.build_raw_body(body.data(), ManagedObjects::SIGNATURE.clone(), Vec::new()) }?;
         Ok(connection.send(&reply).await?)
     }
 }
 
-/// By hand, because what `#[interface]` makes would serialise the answer for each caller.
+/// Implemented by hand: the code that `#[interface]` generates serialises the answer for each caller.
 #[async_trait]
 impl Interface for ObjectTree {
     fn name() -> InterfaceName<'static> {
@@ -186,7 +187,7 @@ mod tests {
             .at(MANAGER_PATH, ObjectTree::new(exporter.clone()))
             .await
             .unwrap();
-        let other = ObjectTree::new(exporter.clone());
+        let unserved = ObjectTree::new(exporter.clone());
         daemon.request_name(BUS_NAME).await.unwrap();
         let manager = ObjectManagerProxy::new(&client, BUS_NAME, MANAGER_PATH).await.unwrap();
         assert!(manager.get_managed_objects().await.unwrap().is_empty());
@@ -205,15 +206,15 @@ mod tests {
                     assert!(told.len() > 5);
                 }
             }
-            let made = other.body().await.unwrap();
-            let again = other.body().await.unwrap();
+            let made = unserved.body().await.unwrap();
+            let again = unserved.body().await.unwrap();
             assert!(std::ptr::eq(made.data().as_ptr(), again.data().as_ptr()));
             assert!(bodies.iter().all(|body| body.data()[..] != made.data()[..]));
             bodies.push(made);
             // A view without a difference changes nothing.
             exporter.sync(&view).await.unwrap();
             assert!(std::ptr::eq(
-                other.body().await.unwrap().data().as_ptr(),
+                unserved.body().await.unwrap().data().as_ptr(),
                 again.data().as_ptr()
             ));
         }

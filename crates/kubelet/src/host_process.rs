@@ -16,7 +16,7 @@ use crate::process_place::{Place, pod_in};
 /// Behind the path of a program whose file was replaced after its start.
 const DELETED: &str = " (deleted)";
 
-/// Its directory in `/proc` stays open, so everything that is read is of this process.
+/// The process's directory in `/proc` stays open, so every read is of this process, even if its number is reused.
 #[derive(Debug)]
 pub struct HostProcess {
     directory: File,

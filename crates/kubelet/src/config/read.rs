@@ -10,7 +10,7 @@ use crate::home::{self, Search};
 /// A larger file is not read, in bytes: a real one has some kilobytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Finds the running kubelet and reads its configuration. `proc` is `/proc`; `root` is `/`, or a directory below which
+/// Finds the running kubelet, where `search` says, and reads its configuration. `proc` is `/proc`; `root` is `/`, or a directory below which
 /// the paths of kubelet's command line are looked up.
 ///
 /// Files that changed since kubelet started are read as they are now: kubelet applies them at its next start.

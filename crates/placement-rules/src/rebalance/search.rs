@@ -119,8 +119,7 @@ impl Searcher<'_> {
         }
         self.tries += 1;
         let placement = evaluate_unweighted(&shape, &emptied, self.request).ok()?;
-        let mut forecast = emptied.clone();
-        forecast = with_pod(&shape, &forecast, self.request, &placement)?;
+        let mut forecast = with_pod(&shape, &emptied, self.request, &placement)?;
         let mut overlay = Overlay::new();
         let (mut migrations, mut rebinds): (Vec<Move>, Vec<Move>) = (Vec::new(), Vec::new());
         // What is free before a rebind: now, and what VMs left that are migrated before.

@@ -36,7 +36,7 @@ impl Machine {
         read(
             &self.0.path().join("proc"),
             &self.0.path().join("root"),
-            Search::Processes,
+            Search::SocketsThenNames,
         )
     }
 }
