@@ -11,7 +11,7 @@ use stelia_kubelet::home::Search;
 
 /// The shortest time between two searches of `/proc`. A search costs three system calls for each process of the node, and is needed only for a
 /// kubelet that answers on no known socket.
-const SEARCH_INTERVAL: Duration = Duration::from_secs(30);
+const SEARCH_INTERVAL: Duration = Duration::from_secs(20);
 
 /// kubelet's configuration. `None`: no kubelet is known. The error says why the configuration cannot be read.
 pub(crate) type Read = Result<Option<KubeletConfig>, String>;
@@ -58,8 +58,10 @@ impl KubeletConfigReader {
         let mut found = config::read(&proc, &self.root, Search::Sockets);
         let may_search = state.next_search.is_none_or(|next| next <= now);
         if matches!(found, Err(ConfigError::NotRunning)) && may_search {
-            state.next_search = Some(now + SEARCH_INTERVAL);
             found = config::read(&proc, &self.root, Search::SocketsThenNames);
+            // A mistake in a file may be mended before the next audit.
+            let is_certain = matches!(found, Ok(_) | Err(ConfigError::NotRunning));
+            state.next_search = is_certain.then(|| now + SEARCH_INTERVAL);
         }
         match found {
             Ok(config) => state.last = Ok(Some(config)),
@@ -124,6 +126,17 @@ mod tests {
             problem.contains("kubelet would not start: /etc/k.yaml: reservedSystemCPUs is the number 0"),
             "{problem}"
         );
+        // An error is read again at once.
+        write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: \"2\"\n"));
+        let mended = later();
+        assert_eq!(reserved(&reader.read_blocking(mended)), "2");
+        write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: 0\n"));
+        let broken = later();
+        assert_eq!(reader.read_blocking(broken), Err(problem.clone()));
+        write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: \"2\"\n"));
+        assert_eq!(reserved(&reader.read_blocking(broken)), "2");
+        write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: 0\n"));
+        assert_eq!(reader.read_blocking(later()), Err(problem.clone()));
         std::fs::remove_dir_all(root.path().join("proc/70")).unwrap();
         write(
             "var/lib/kubelet/config.yaml",

@@ -113,8 +113,8 @@ impl Exporter {
             let instance = self.instance_object(pod, cell);
             insert_object(&mut objects, connection, instance_path(pod), instance).await?;
         }
-        drop(shown);
-        for (id, cell) in &*self.jobs.lock().await {
+        let jobs = self.jobs.lock().await;
+        for (id, cell) in &*jobs {
             insert_object(&mut objects, connection, job_path(*id), Job { shown: cell.clone() }).await?;
         }
         Ok(objects)
