@@ -1,4 +1,5 @@
-//! The running kubelet's configuration, for the tasks that follow the audits.
+//! The running kubelet's configuration, for the tasks that follow the audits. Calls on D-Bus read it themselves, at most once a second
+//! (`dbus/cached_readings.rs`).
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,65 +9,70 @@ use stelia_kubelet::KubeletConfig;
 use stelia_kubelet::config::{self, ConfigError};
 use stelia_kubelet::home::Search;
 
-/// The shortest time between two searches of `/proc`, for a kubelet that answers on no known socket. One costs three system calls for each
-/// process of the node.
-const SEARCH_INTERVAL: Duration = Duration::from_secs(30);
+/// The shortest time between two searches of `/proc`. A search costs three system calls for each process of the node, and is needed only for a
+/// kubelet that answers on no known socket.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(20);
 
-/// kubelet's configuration, `None` while no kubelet is known, or why it cannot be read.
+/// kubelet's configuration. `None`: no kubelet is known. The error says why the configuration cannot be read.
 pub(crate) type Read = Result<Option<KubeletConfig>, String>;
 
-/// The reader, which knows what was read before.
+/// Reads kubelet's configuration, and keeps the last reading.
 pub(crate) struct KubeletConfigReader {
     root: PathBuf,
-    last: Mutex<Last>,
+    state: Mutex<State>,
 }
 
-struct Last {
-    read: Read,
+struct State {
+    last: Read,
+    /// No search of `/proc` before this time.
     next_search: Option<Instant>,
 }
 
 impl KubeletConfigReader {
     /// `root` is `/`, or a folder in its form.
     pub(crate) fn new(root: PathBuf) -> Arc<Self> {
-        let last = Last {
-            read: Ok(None),
+        let state = State {
+            last: Ok(None),
             next_search: None,
         };
         Arc::new(Self {
             root,
-            last: Mutex::new(last),
+            state: Mutex::new(state),
         })
     }
 
-    /// As [`Self::read_at`], now and on a thread that may block.
+    /// As [`Self::read_blocking`], now and on a thread that may block.
     pub(crate) async fn read(self: &Arc<Self>) -> Read {
         let reader = self.clone();
-        let reading = tokio::task::spawn_blocking(move || reader.read_at(Instant::now()));
-        reading.await.unwrap_or(Ok(None))
+        let reading = tokio::task::spawn_blocking(move || reader.read_blocking(Instant::now()));
+        reading
+            .await
+            .unwrap_or_else(|panicked| Err(format!("read kubelet's configuration: {panicked}")))
     }
 
-    /// The running kubelet's configuration; while none runs, that of the one before, or what kubeadm's file says: one that cannot start runs
-    /// for moments only.
-    fn read_at(&self, now: Instant) -> Read {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let search = match last.next_search {
-            Some(next) if now < next => Search::Sockets,
-            _ => Search::Processes,
-        };
-        if search == Search::Processes {
-            last.next_search = Some(now + SEARCH_INTERVAL);
+    /// The running kubelet's configuration. While no kubelet runs: the last one that was read, or else what kubeadm's file says. The last reading
+    /// stays because a kubelet that cannot start runs only for moments. Blocks.
+    fn read_blocking(&self, now: Instant) -> Read {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let proc = self.root.join("proc");
+        let mut found = config::read(&proc, &self.root, Search::Sockets);
+        let may_search = state.next_search.is_none_or(|next| next <= now);
+        if matches!(found, Err(ConfigError::NotRunning)) && may_search {
+            found = config::read(&proc, &self.root, Search::SocketsThenNames);
+            // A mistake in a file may be mended before the next audit.
+            let is_certain = matches!(found, Ok(_) | Err(ConfigError::NotRunning));
+            state.next_search = is_certain.then(|| now + SEARCH_INTERVAL);
         }
-        match config::read(&self.root.join("proc"), &self.root, search) {
-            Ok(config) => last.read = Ok(Some(config)),
+        match found {
+            Ok(config) => state.last = Ok(Some(config)),
             Err(ConfigError::NotRunning) => {
-                if let (Ok(None), Some((_, read))) = (&last.read, config::kubeadm(&self.root)) {
-                    last.read = read.map(Some).map_err(|cause| cause.in_full());
+                if let (Ok(None), Some((_, read))) = (&state.last, config::kubeadm(&self.root)) {
+                    state.last = read.map(Some).map_err(|cause| cause.in_full());
                 }
             }
-            Err(cause) => last.read = Err(cause.in_full()),
+            Err(cause) => state.last = Err(cause.in_full()),
         }
-        last.read.clone()
+        state.last.clone()
     }
 }
 
@@ -103,31 +109,42 @@ mod tests {
             now
         };
         let first = later();
-        assert_eq!(reader.read_at(first), Ok(None));
+        assert_eq!(reader.read_blocking(first), Ok(None));
         run_kubelet();
         write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: \"0-1\"\n"));
         // It answers on no socket, and all processes were looked at just now.
-        assert_eq!(reader.read_at(first), Ok(None));
-        assert_eq!(reserved(&reader.read_at(later())), "0-1");
+        assert_eq!(reader.read_blocking(first), Ok(None));
+        assert_eq!(reserved(&reader.read_blocking(later())), "0-1");
         // Between two starts nothing runs.
         std::fs::remove_dir_all(root.path().join("proc/70")).unwrap();
-        assert_eq!(reserved(&reader.read_at(later())), "0-1");
+        assert_eq!(reserved(&reader.read_blocking(later())), "0-1");
 
         run_kubelet();
         write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: 0\n"));
-        let problem = reader.read_at(later()).unwrap_err();
+        let problem = reader.read_blocking(later()).unwrap_err();
         assert!(
             problem.contains("kubelet would not start: /etc/k.yaml: reservedSystemCPUs is the number 0"),
             "{problem}"
         );
+        // An error is read again at once.
+        write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: \"2\"\n"));
+        let mended = later();
+        assert_eq!(reserved(&reader.read_blocking(mended)), "2");
+        write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: 0\n"));
+        let broken = later();
+        assert_eq!(reader.read_blocking(broken), Err(problem.clone()));
+        write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: \"2\"\n"));
+        assert_eq!(reserved(&reader.read_blocking(broken)), "2");
+        write("etc/k.yaml", &format!("{HEAD}reservedSystemCPUs: 0\n"));
+        assert_eq!(reader.read_blocking(later()), Err(problem.clone()));
         std::fs::remove_dir_all(root.path().join("proc/70")).unwrap();
         write(
             "var/lib/kubelet/config.yaml",
             &format!("{HEAD}reservedSystemCPUs: \"7\"\n"),
         );
-        assert_eq!(reader.read_at(later()), Err(problem));
+        assert_eq!(reader.read_blocking(later()), Err(problem));
         assert_eq!(
-            reserved(&KubeletConfigReader::new(root.path().to_owned()).read_at(later())),
+            reserved(&KubeletConfigReader::new(root.path().to_owned()).read_blocking(later())),
             "7"
         );
     }

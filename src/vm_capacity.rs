@@ -1,7 +1,8 @@
 //! How many VMs the node has room for: what kubelet's device plugin offers (the property VmCapacity).
 //!
 //! A task in the entry points' runtime reads kubelet's configuration at start and at each audit. When the daemon starts,
-//! kubelet may not run yet, so for the first 300 s it is read every 5 s until the number is known.
+//! kubelet may not run yet, so for the first 300 s it is read every 5 s until the number is known. A kubelet that answers on no socket
+//! is searched for every 20 s at most.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -22,7 +22,7 @@ impl Adoption {
         match KvmEvents::listen() {
             Ok(events) => {
                 self.events = Some(events);
-                self.clear_problem();
+                self.clear_kvm_problem();
             }
             Err(error) => self.not_listening(&error),
         }
@@ -39,7 +39,7 @@ impl Adoption {
     }
 
     /// Withdraws the problem: KVM's events are heard, or no rule needs them.
-    pub(super) fn clear_problem(&mut self) {
+    pub(super) fn clear_kvm_problem(&mut self) {
         if self.problem.ends() {
             self.engine.show_kvm_problem(None);
         }

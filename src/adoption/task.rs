@@ -133,7 +133,7 @@ impl Adoption {
         self.undone.clear();
         if settings.policies.adopt.is_empty() {
             self.events = None;
-            self.clear_problem();
+            self.clear_kvm_problem();
             self.next_audit = None;
             self.starting.clear();
             self.check_all_ends();

@@ -167,9 +167,10 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    /// The running kubelet's configuration, or why it is not known. To find kubelet all of `/proc` is looked through.
+    /// The running kubelet's configuration, or why it is not known. A kubelet that answers on no socket is searched for in all of `/proc`.
     pub(super) fn kubelet_config(&mut self) -> &Result<KubeletConfig, ConfigProblem> {
-        let read = || config::read(Path::new("/proc"), Path::new("/"), Search::Processes).map_err(ConfigProblem::from);
+        let read =
+            || config::read(Path::new("/proc"), Path::new("/"), Search::SocketsThenNames).map_err(ConfigProblem::from);
         self.config.get(Instant::now(), MAX_READING_AGE, |_| true, read)
     }
 

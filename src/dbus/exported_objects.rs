@@ -39,8 +39,8 @@ pub(super) struct Exporter {
     connection: RwLock<Option<Connection>>,
     shown: Mutex<BTreeMap<PodUid, Arc<RwLock<Shown>>>>,
     jobs: Mutex<BTreeMap<u32, Arc<RwLock<model::Job>>>>,
-    /// How often an object came, changed or went.
-    changes: AtomicU64,
+    /// How many times an object was added, changed or removed.
+    revision: AtomicU64,
 }
 
 impl Exporter {
@@ -52,7 +52,7 @@ impl Exporter {
             connection: RwLock::default(),
             shown: Mutex::default(),
             jobs: Mutex::default(),
-            changes: AtomicU64::new(0),
+            revision: AtomicU64::new(0),
         })
     }
 
@@ -87,19 +87,19 @@ impl Exporter {
     }
 
     /// The instance of `pod` as it was last shown on the connection.
-    pub(super) async fn told(&self, pod: &PodUid) -> Option<Shown> {
+    pub(super) async fn shown_instance(&self, pod: &PodUid) -> Option<Shown> {
         let shown = self.shown.lock().await;
         let cell = shown.get(pod)?;
         Some(cell.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// A number that is another one after each change of [`Self::objects`].
-    pub(super) fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+    /// A number that every change of [`Self::objects`] increases.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision.load(Ordering::Acquire)
     }
 
-    fn note_change(&self) {
-        self.changes.fetch_add(1, Ordering::Release);
+    fn next_revision(&self) {
+        self.revision.fetch_add(1, Ordering::Release);
     }
 
     /// The instances and jobs with all of their properties, by path.
@@ -110,17 +110,17 @@ impl Exporter {
         };
         let shown = self.shown.lock().await;
         for (pod, cell) in &*shown {
-            let instance = self.instance(pod, cell);
-            add(&mut objects, connection, instance_path(pod), instance).await?;
+            let instance = self.instance_object(pod, cell);
+            insert_object(&mut objects, connection, instance_path(pod), instance).await?;
         }
-        drop(shown);
-        for (id, cell) in &*self.jobs.lock().await {
-            add(&mut objects, connection, job_path(*id), Job { shown: cell.clone() }).await?;
+        let jobs = self.jobs.lock().await;
+        for (id, cell) in &*jobs {
+            insert_object(&mut objects, connection, job_path(*id), Job { shown: cell.clone() }).await?;
         }
         Ok(objects)
     }
 
-    fn instance(&self, pod: &PodUid, cell: &Arc<RwLock<Shown>>) -> Instance {
+    fn instance_object(&self, pod: &PodUid, cell: &Arc<RwLock<Shown>>) -> Instance {
         Instance {
             engine: self.engine.clone(),
             entry_point: self.entry_point.clone(),
@@ -163,7 +163,7 @@ impl Exporter {
         self.sync_jobs(connection, view).await
     }
 
-    /// The same for the one instance that is shown.
+    /// Make the object of this pod's instance match `new`; `None` removes it.
     pub(super) async fn sync_own(&self, pod: &PodUid, new: Option<&Shown>) -> Result<(), Error> {
         let Some(connection) = &self.connection() else {
             return Ok(());
@@ -193,16 +193,17 @@ impl Exporter {
                 std::mem::replace(&mut *cell, new.clone())
             };
             if old != *new {
-                self.note_change();
+                self.next_revision();
                 let emitter = SignalEmitter::new(connection, path)?;
                 properties_changed::emit(&emitter, Instance::name(), &instance::PROPERTIES, &*old, &**new).await?;
             }
             return Ok(());
         }
         let cell = Arc::new(RwLock::new(new.clone()));
-        server.at(path.as_str(), self.instance(pod, &cell)).await?;
+        // Before the signal: whoever has heard of the object gets no answer without it.
+        self.next_revision();
+        server.at(path.as_str(), self.instance_object(pod, &cell)).await?;
         shown.insert(pod.clone(), cell);
-        self.note_change();
         let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
         Ok(Manager::instance_new(&manager, pod.as_str(), object_path(pod)?.into()).await?)
     }
@@ -217,7 +218,7 @@ impl Exporter {
         if shown.remove(pod).is_none() {
             return Ok(());
         }
-        self.note_change();
+        self.next_revision();
         connection
             .object_server()
             .remove::<Instance, _>(instance_path(pod))
@@ -233,7 +234,7 @@ impl Exporter {
         let gone: Vec<u32> = shown.keys().filter(|id| !kept(id)).copied().collect();
         for id in gone {
             shown.remove(&id);
-            self.note_change();
+            self.next_revision();
             server.remove::<Job, _>(job_path(id)).await?;
         }
         for new in &view.jobs {
@@ -244,22 +245,22 @@ impl Exporter {
                     std::mem::replace(&mut *cell, new.clone())
                 };
                 if old != *new {
-                    self.note_change();
+                    self.next_revision();
                     let emitter = SignalEmitter::new(connection, path)?;
                     properties_changed::emit(&emitter, Job::name(), &job::PROPERTIES, &old, new).await?;
                 }
             } else {
                 let cell = Arc::new(RwLock::new(new.clone()));
+                self.next_revision();
                 server.at(path.as_str(), Job { shown: cell.clone() }).await?;
                 shown.insert(new.id, cell);
-                self.note_change();
             }
         }
         Ok(())
     }
 }
 
-async fn add<T: Interface>(
+async fn insert_object<T: Interface>(
     objects: &mut ManagedObjects,
     connection: &Connection,
     path: String,
@@ -274,7 +275,7 @@ async fn add<T: Interface>(
     Ok(())
 }
 
-/// Whether two views of an instance may differ: not if they are one value in memory.
+/// Whether two views of an instance may differ. They cannot if they are the same value in memory.
 fn may_differ<T: Borrow<model::Instance>>(old: &T, new: &T) -> bool {
     !std::ptr::eq::<model::Instance>(old.borrow(), new.borrow())
 }

@@ -1,5 +1,7 @@
-//! `org.freedesktop.DBus.ObjectManager` on the system bus. Its answer has every instance, and every user of the host may ask for it, so it is
-//! serialised once for all who ask between two changes of the objects.
+//! `org.freedesktop.DBus.ObjectManager` on the system bus. The answer contains every instance, and every user of the host may ask for it. The daemon
+//! therefore serialises it once between two changes of the objects, and sends the same bytes to all callers.
+//!
+//! Unlike zbus's own answer, it has no entry for a path without an interface of ours.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -13,64 +15,71 @@ use zbus::names::{InterfaceName, MemberName};
 use zbus::object_server::{DispatchResult, Interface, SignalEmitter};
 use zbus::{BoxDBusError, Connection, Message, ObjectServer, OwnedVariant, Type as _, Variant};
 
+use stelia_api::Error;
+
+use super::caller::EntryPoint;
 use super::exported_objects::Exporter;
 
 const METHOD: &str = "GetManagedObjects";
 
 pub(super) struct ObjectTree {
     exporter: Arc<Exporter>,
-    /// The last answer. Whoever finds it outdated makes the next one; the others wait for that.
+    entry_point: EntryPoint,
+    /// The last answer. The first caller who finds it outdated makes a new one while the others wait.
     last: Mutex<Option<Answer>>,
 }
 
 struct Answer {
-    /// [`Exporter::changes`] before the objects were read.
-    changes: u64,
+    /// [`Exporter::revision`] before the objects were read.
+    revision: u64,
     body: Body,
 }
 
 impl ObjectTree {
-    pub(super) fn new(exporter: Arc<Exporter>) -> Self {
+    pub(super) fn new(exporter: Arc<Exporter>, entry_point: EntryPoint) -> Self {
         Self {
             exporter,
+            entry_point,
             last: Mutex::default(),
         }
     }
 
     /// The body of the answer: a [`ManagedObjects`].
-    async fn body(&self) -> fdo::Result<Body> {
+    async fn body(&self) -> Result<Body, Error> {
         let mut last = self.last.lock().await;
-        let changes = self.exporter.changes();
-        if let Some(answer) = last.as_ref().filter(|answer| answer.changes == changes) {
+        let revision = self.exporter.revision();
+        if let Some(answer) = last.as_ref().filter(|answer| answer.revision == revision) {
             return Ok(answer.body.clone());
         }
-        let objects = self.exporter.objects().await?;
-        // Only its body is ever sent.
-        let carrier = Message::signal("/", Self::name(), METHOD).build(&objects)?;
-        let body = carrier.body();
+        // The outdated answer is not kept beside the next one.
+        *last = None;
+        let objects = self.exporter.objects().await.map_err(zbus::Error::from)?;
+        // zbus serialises a value only as the body of a message. This message is never sent.
+        let message = Message::signal("/", Self::name(), METHOD).build(&objects)?;
+        let body = message.body();
         *last = Some(Answer {
-            changes,
+            revision,
             body: body.clone(),
         });
         Ok(body)
     }
 
-    async fn answer(&self, connection: &Connection, call: &Message) -> fdo::Result<()> {
+    async fn answer(&self, connection: &Connection, call: &Message) -> Result<(), Error> {
         let header = call.header();
         if header.primary().flags().contains(Flags::NO_REPLY_EXPECTED) {
             return Ok(());
         }
+        let _under_way = self.entry_point.begin(&header)?;
         let body = self.body().await?;
-        // The body is in this machine's byte order, as the carrier was.
         let reply = Message::method_return(&header).endian(zbus::wire::NATIVE_ENDIAN);
-        // SAFETY: these bytes are the body of a message that zbus made of a value with this signature. They have no descriptors.
+        // SAFETY: zbus serialised these bytes from a `ManagedObjects`, in this byte order. The value contains no descriptor.
         #[allow(unsafe_code)]
         let reply = unsafe { reply.build_raw_body(body.data(), ManagedObjects::SIGNATURE.clone(), Vec::new()) }?;
         Ok(connection.send(&reply).await?)
     }
 }
 
-/// By hand, because what `#[interface]` makes would serialise the answer for each caller.
+/// Implemented by hand: the code that `#[interface]` generates serialises the answer for each caller.
 #[async_trait]
 impl Interface for ObjectTree {
     fn name() -> InterfaceName<'static> {
@@ -96,6 +105,19 @@ impl Interface for ObjectTree {
         _: &SignalEmitter<'_>,
     ) -> fdo::Result<HashMap<String, OwnedVariant>> {
         Ok(HashMap::new())
+    }
+
+    fn set<'call>(
+        &'call self,
+        _: &'call str,
+        _: &'call Variant<'_>,
+        _: &'call ObjectServer,
+        _: &'call Connection,
+        _: Option<&'call Header<'_>>,
+        _: &'call SignalEmitter<'_>,
+    ) -> DispatchResult<'call> {
+        // Not the default, which waits for every answer under way and keeps the tree locked meanwhile.
+        DispatchResult::NotFound
     }
 
     async fn set_mut(
@@ -143,13 +165,13 @@ impl Interface for ObjectTree {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::{BUS_NAME, MANAGER_PATH};
+    use std::collections::BTreeSet;
+
+    use stelia_api::{BUS_NAME, MANAGER_PATH, instance_path};
     use stelia_kubelet::PodUid;
     use stelia_model as model;
-    use zbus::OwnedObjectPath;
     use zbus::fdo::{ObjectManagerProxy, PropertiesProxy};
 
-    use super::super::caller::EntryPoint;
     use super::super::contract_tests::handle;
     use super::super::job::job_path;
     use super::super::test_bus::PrivateBus;
@@ -159,7 +181,7 @@ mod tests {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
     }
 
-    fn view(pods: u32, float: &str) -> model::Node {
+    fn view(pods: u32, float: &str, jobs: &[(u32, &str)]) -> model::Node {
         let instance = |number| {
             let instance = model::Instance {
                 float: float.parse().unwrap(),
@@ -167,10 +189,14 @@ mod tests {
             };
             (pod(number), Arc::new(instance))
         };
-        let job = r#"{"id":1,"scope":"node","phase":"Succeed","reason":"done","began_us":5,"ended_us":6,"moves":[]}"#;
+        let job = |(id, reason): &(u32, &str)| {
+            let job = serde_json::json!({"id": id, "scope": "node", "phase": "Succeed", "reason": reason, "began_us": 5,
+                "ended_us": 6, "moves": []});
+            serde_json::from_value(job).unwrap()
+        };
         model::Node {
             instances: (0..pods).map(instance).collect(),
-            jobs: vec![serde_json::from_str(job).unwrap()],
+            jobs: jobs.iter().map(job).collect(),
             ..model::Node::default()
         }
     }
@@ -179,24 +205,36 @@ mod tests {
     async fn the_answer_has_what_each_object_answers_and_is_made_once_for_each_change() {
         let (root, bus) = (tempfile::tempdir().unwrap(), PrivateBus::start());
         let (daemon, client) = (bus.connect().await, bus.connect().await);
-        let exporter = Exporter::new(handle(root.path()), EntryPoint::Bus(Default::default()), None);
+        let entry_point = EntryPoint::Bus(Default::default());
+        let exporter = Exporter::new(handle(root.path()), entry_point.clone(), None);
         exporter.attach(&daemon);
         let server = daemon.object_server();
         server
-            .at(MANAGER_PATH, ObjectTree::new(exporter.clone()))
+            .at(MANAGER_PATH, ObjectTree::new(exporter.clone(), entry_point.clone()))
             .await
             .unwrap();
-        let other = ObjectTree::new(exporter.clone());
+        let unserved = ObjectTree::new(exporter.clone(), entry_point);
         daemon.request_name(BUS_NAME).await.unwrap();
         let manager = ObjectManagerProxy::new(&client, BUS_NAME, MANAGER_PATH).await.unwrap();
         assert!(manager.get_managed_objects().await.unwrap().is_empty());
 
         let mut bodies: Vec<Body> = Vec::new();
-        for view in [view(2, "0-1"), view(2, "0-1,4"), view(1, "0-1,4"), view(0, "")] {
+        // In each one thing differs from the one before.
+        let views = [
+            view(2, "0-1", &[]),
+            view(2, "0-1", &[(1, "began")]),
+            view(2, "0-1", &[(1, "done")]),
+            view(2, "0-1,4", &[(1, "done")]),
+            view(1, "0-1,4", &[(1, "done")]),
+            view(1, "0-1,4", &[]),
+            view(0, "", &[]),
+        ];
+        for view in views {
             exporter.sync(&view).await.unwrap();
             let objects = manager.get_managed_objects().await.unwrap();
-            assert!(objects.contains_key(&OwnedObjectPath::try_from(job_path(1)).unwrap()));
-            assert_eq!(objects.len(), view.instances.len() + 1);
+            let jobs = view.jobs.iter().map(|job| job_path(job.id));
+            let paths: BTreeSet<String> = view.instances.keys().map(instance_path).chain(jobs).collect();
+            assert_eq!(objects.keys().map(ToString::to_string).collect::<BTreeSet<_>>(), paths);
             for (path, interfaces) in objects {
                 let properties = PropertiesProxy::new(&client, BUS_NAME, path).await.unwrap();
                 assert_eq!(interfaces.len(), 1);
@@ -205,18 +243,31 @@ mod tests {
                     assert!(told.len() > 5);
                 }
             }
-            let made = other.body().await.unwrap();
-            let again = other.body().await.unwrap();
+            let made = unserved.body().await.unwrap();
+            let again = unserved.body().await.unwrap();
             assert!(std::ptr::eq(made.data().as_ptr(), again.data().as_ptr()));
             assert!(bodies.iter().all(|body| body.data()[..] != made.data()[..]));
             bodies.push(made);
             // A view without a difference changes nothing.
             exporter.sync(&view).await.unwrap();
             assert!(std::ptr::eq(
-                other.body().await.unwrap().data().as_ptr(),
+                unserved.body().await.unwrap().data().as_ptr(),
                 again.data().as_ptr()
             ));
         }
         exporter.detach();
+    }
+
+    /// Waiting to change the tree, `Set` would keep every later call waiting.
+    #[tokio::test]
+    async fn nothing_can_be_set() {
+        let (root, bus) = (tempfile::tempdir().unwrap(), PrivateBus::start());
+        let daemon = bus.connect().await;
+        let entry_point = EntryPoint::Bus(Default::default());
+        let exporter = Exporter::new(handle(root.path()), entry_point.clone(), None);
+        let tree = ObjectTree::new(exporter, entry_point);
+        let emitter = SignalEmitter::new(&daemon, MANAGER_PATH).unwrap();
+        let set = tree.set("x", &Variant::U8(1), daemon.object_server(), &daemon, None, &emitter);
+        assert!(matches!(set, DispatchResult::NotFound));
     }
 }

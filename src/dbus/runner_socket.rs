@@ -216,7 +216,7 @@ impl Peer {
             tracing::debug!("objects of a connection: {error}");
         }
         connection.closed().await;
-        self.told = exporter.told(&self.pod).await;
+        self.told = exporter.shown_instance(&self.pod).await;
         exporter.detach();
         if self.connection.is_resting() {
             return Ok(());

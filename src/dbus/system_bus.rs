@@ -117,7 +117,9 @@ pub async fn serve(connection: &Bus, engine: Handle, root: u32) -> Result<Name, 
     let exporter = Exporter::new(engine.clone(), entry_point.clone(), None);
     exporter.attach(connection);
     let server = connection.object_server();
-    server.at(MANAGER_PATH, ObjectTree::new(exporter.clone())).await?;
+    server
+        .at(MANAGER_PATH, ObjectTree::new(exporter.clone(), entry_point.clone()))
+        .await?;
     let manager = Manager {
         engine,
         entry_point,

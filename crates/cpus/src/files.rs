@@ -23,8 +23,8 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     )?)
 }
 
-/// The whole file, which is open and was not read. One that is not at its end has filled a page up to the line that did not fit any more, so a shorter
-/// answer needs no second question.
+/// The whole file, which is open and was not read. The kernel fills each page up to the first line that does not fit, or whole where the file has no
+/// lines (`cmdline`). A read that leaves more than a line's room is therefore the last one, and no further read has to confirm the end.
 ///
 /// # Errors
 /// The kernel's.

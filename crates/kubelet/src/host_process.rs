@@ -16,7 +16,7 @@ use crate::process_place::{Place, pod_in};
 /// Behind the path of a program whose file was replaced after its start.
 const DELETED: &str = " (deleted)";
 
-/// Its directory in `/proc` stays open, so everything that is read is of this process.
+/// The process's directory in `/proc` stays open, so every read is of this process, even if its number is reused.
 #[derive(Debug)]
 pub struct HostProcess {
     directory: File,
@@ -29,8 +29,8 @@ impl HostProcess {
         let directory = File::open(proc.join(pid.to_string())).ok()?;
         let status = read(&directory, "status").ok()?;
         let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
-        // Real, effective, saved, file system.
-        let is_root = value("Uid:")?.split_whitespace().nth(1) == Some("0");
+        // Real, effective, saved, file system. A user's link to a setuid program has the link's name, the user's arguments and root's effective id.
+        let is_root = value("Uid:")?.split_whitespace().all(|id| id == "0");
         let name = value("Name:").map_or_else(|| read(&directory, "comm").ok(), |name| Some(name.to_owned()))?;
         let name = name.trim().to_owned();
         let cgroups = read(&directory, "cgroup").ok()?;
@@ -143,6 +143,8 @@ mod tests {
         for (uids, cgroup) in [
             ("1000\t1000\t1000\t1000", "/"),
             ("0\t1000\t0\t0", "/"),
+            ("1000\t0\t0\t0", "/"),
+            ("0\t0\t1000\t0", "/"),
             ("0\t0\t0\t0", &pods),
         ] {
             assert!(

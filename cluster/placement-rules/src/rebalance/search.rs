@@ -119,8 +119,7 @@ impl Searcher<'_> {
         }
         self.tries += 1;
         let placement = evaluate_unweighted(&shape, &emptied, self.request).ok()?;
-        let mut forecast = emptied.clone();
-        forecast = with_pod(&shape, &forecast, self.request, &placement)?;
+        let mut forecast = with_pod(&shape, &emptied, self.request, &placement)?;
         let mut overlay = Overlay::new();
         let (mut migrations, mut rebinds): (Vec<Move>, Vec<Move>) = (Vec::new(), Vec::new());
         // What is free before a rebind: now, and what VMs left that are migrated before.
@@ -133,11 +132,12 @@ impl Searcher<'_> {
                 self.tries += 1;
                 let open = free.union(&victim.cpus);
                 let there = evaluate_unweighted(&shape, &forecast, request);
-                if let Some(there) = there
+                let there = there
                     .ok()
-                    .filter(|there| there.vm_cpus.is_subset(&open) && there.vm_cpus != victim.cpus)
-                {
-                    forecast = with_pod(&shape, &forecast, request, &there)?;
+                    .filter(|there| there.vm_cpus.is_subset(&open) && there.vm_cpus != victim.cpus);
+                let next = there.and_then(|there| Some((with_pod(&shape, &forecast, request, &there)?, there)));
+                if let Some((next, there)) = next {
+                    forecast = next;
                     free = open.difference(&there.vm_cpus);
                     rebinds.push(make_move(victim, MoveKind::Rebind, name, &there));
                     continue;
@@ -183,7 +183,9 @@ impl Searcher<'_> {
             let Ok(placement) = evaluate_unweighted(&shape, &forecast, request) else {
                 continue;
             };
-            let next = with_pod(&shape, &forecast, request, &placement)?;
+            let Some(next) = with_pod(&shape, &forecast, request, &placement) else {
+                continue;
+            };
             overlay.insert(name.clone(), (shape, next));
             return Some((name, placement));
         }

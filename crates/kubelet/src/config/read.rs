@@ -1,8 +1,11 @@
 //! The running kubelet's configuration, read from the system.
 
 use std::fs;
-use std::io::{ErrorKind, Read};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
 
 use super::{ConfigError, DropIn, Flags, KubeletConfig};
 use crate::home::{self, Search};
@@ -10,7 +13,7 @@ use crate::home::{self, Search};
 /// A larger file is not read, in bytes: a real one has some kilobytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Finds the running kubelet and reads its configuration. `proc` is `/proc`; `root` is `/`, or a directory below which
+/// Finds the running kubelet, where `search` says, and reads its configuration. `proc` is `/proc`; `root` is `/`, or a directory below which
 /// the paths of kubelet's command line are looked up.
 ///
 /// Files that changed since kubelet started are read as they are now: kubelet applies them at its next start.
@@ -95,10 +98,19 @@ fn drop_ins(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// The text of a configuration file, up to `MAX_BYTES`.
+/// The text of a configuration file, up to `MAX_BYTES`. A FIFO is refused rather than waited for.
 pub(crate) fn text(path: &Path) -> Result<String, ConfigError> {
     let mut text = String::new();
-    let read = fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
+    let open = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path);
+    let read = open.and_then(|file| {
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+        }
+        file.take(MAX_BYTES + 1).read_to_string(&mut text)
+    });
     read.map_err(ConfigError::read(path))?;
     if text.len() as u64 > MAX_BYTES {
         return Err(ConfigError::Limit {

@@ -17,7 +17,7 @@ use crate::config::ConfigError;
 pub enum Host {
     /// kubelet itself: the flags are on its command line (kubeadm, RKE2, k0s, OpenShift and most others).
     Kubelet,
-    /// k3s, of which kubelet is a part, and which hides its command line.
+    /// k3s, which contains kubelet and hides its command line.
     K3s,
     /// MicroK8s's kubelite.
     Kubelite,
@@ -69,10 +69,10 @@ pub(super) fn listener(path: &Path) -> Option<i32> {
 /// Where the running kubelet is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Search {
-    /// On its socket in the known root directories.
+    /// On its sockets in the known root directories.
     Sockets,
-    /// There, and where nothing answers among all processes, by their names.
-    Processes,
+    /// On these sockets; if no kubelet answers there, among all processes by name.
+    SocketsThenNames,
 }
 
 /// Finds the running kubelet. `proc` is `/proc`, `root` is `/`.
@@ -94,13 +94,15 @@ pub fn find(proc: &Path, root: &Path, search: Search) -> Result<Process, ConfigE
         });
         found.extend(answers);
     }
-    if found.is_empty() && search == Search::Processes {
+    if found.is_empty() && search == Search::SocketsThenNames {
         for entry in fs::read_dir(proc).map_err(ConfigError::of_process(proc))? {
             let entry = entry.map_err(ConfigError::read(proc))?;
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            // Every process is asked for its name, and few for more.
+            // `inspect` reads three files. Only processes with a kubelet's name are worth that.
             let pid = pid.filter(|pid| is_named_as_kubelet(proc, *pid));
-            found.extend(pid.and_then(|pid| inspect(proc, pid)));
+            let process = pid.and_then(|pid| inspect(proc, pid));
+            // It may have another name by now.
+            found.extend(process.filter(|process| process.host != Host::Unknown));
         }
     }
     found.sort_by_key(|process| process.pid);
@@ -111,6 +113,7 @@ pub fn find(proc: &Path, root: &Path, search: Search) -> Result<Process, ConfigE
     }
 }
 
+/// Whether the process has a name under which kubelet runs. Not a proof: any process can take a name.
 fn is_named_as_kubelet(proc: &Path, pid: i32) -> bool {
     let name = files::read(&proc.join(pid.to_string()).join("comm")).unwrap_or_default();
     Host::of(String::from_utf8_lossy(&name).trim_end()) != Host::Unknown

@@ -62,11 +62,11 @@ impl Machine {
     }
 
     fn find(&self) -> Result<Process, ConfigError> {
-        find(&self.root().join("proc"), &self.root(), Search::Processes)
+        find(&self.root().join("proc"), &self.root(), Search::SocketsThenNames)
     }
 
     fn config(&self) -> Result<KubeletConfig, ConfigError> {
-        config::read(&self.root().join("proc"), &self.root(), Search::Processes)
+        config::read(&self.root().join("proc"), &self.root(), Search::SocketsThenNames)
     }
 
     fn chosen(&self, before: Option<&str>) -> Result<String, String> {

@@ -26,7 +26,7 @@ impl Machine {
 
     fn process(&self, pid: i32, name: &str, uid: &str, cgroup: &str, line: &str) {
         self.write(&format!("proc/{pid}/comm"), &format!("{name}\n"));
-        let status = format!("Name:\t{name}\nUid:\t1000\t{uid}\t0\t0\n");
+        let status = format!("Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n");
         self.write(&format!("proc/{pid}/status"), &status);
         self.write(&format!("proc/{pid}/cgroup"), &format!("0::{cgroup}\n"));
         self.write(&format!("proc/{pid}/cmdline"), &(line.replace(' ', "\0") + "\0"));
@@ -36,7 +36,7 @@ impl Machine {
         read(
             &self.0.path().join("proc"),
             &self.0.path().join("root"),
-            Search::Processes,
+            Search::SocketsThenNames,
         )
     }
 }

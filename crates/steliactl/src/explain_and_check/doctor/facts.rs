@@ -109,7 +109,7 @@ impl Facts {
             text(path).and_then(|text| text.parse().ok()).unwrap_or_default()
         };
         let cgroup = sys.join("fs/cgroup");
-        let told = config::read(&root.join("proc"), root, Search::Processes);
+        let told = config::read(&root.join("proc"), root, Search::SocketsThenNames);
         let stopped = matches!(told, Err(ConfigError::NotRunning));
         let kubelet = told.map_err(ConfigProblem::from);
         let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);

@@ -25,7 +25,7 @@ pub(crate) struct KubeletHome {
 impl KubeletHome {
     /// Looks for the process and the directory; `root` is `/`.
     pub(super) fn find(root: &Path, settings: &Settings, kubelet: Option<&KubeletConfig>) -> Self {
-        let process = home::find(&root.join("proc"), root, Search::Processes).map_err(|error| error.to_string());
+        let process = home::find(&root.join("proc"), root, Search::SocketsThenNames).map_err(|error| error.to_string());
         let read = home::by_setting(&settings.kubelet_root, root, None).map_err(|error| error.to_string());
         let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let read = read.map(|path| below(root, &path));

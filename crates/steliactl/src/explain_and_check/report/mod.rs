@@ -250,7 +250,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
 
 /// kubelet's configuration as its files and its command line have it.
 fn kubelets_own(root: &Path) -> Result<Value, String> {
-    let read = config::read(&root.join("proc"), root, Search::Processes).map_err(|error| error.in_full())?;
+    let read = config::read(&root.join("proc"), root, Search::SocketsThenNames).map_err(|error| error.in_full())?;
     serde_json::to_value(read).map_err(|error| error.to_string())
 }
 

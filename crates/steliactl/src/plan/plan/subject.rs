@@ -34,7 +34,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     let sys = root.join("sys");
     let topology = Topology::read_as_kubelet(&sys).map_err(|cause| cause.to_string())?;
     let numa = numa::read(&sys).map_err(|cause| cause.to_string())?;
-    let told = match config::read(&root.join("proc"), root, Search::Processes) {
+    let told = match config::read(&root.join("proc"), root, Search::SocketsThenNames) {
         Err(ConfigError::NotRunning) => stopped(root, &mut notes),
         read => Some(read),
     };
