@@ -1,6 +1,6 @@
 //! Who may do what: one pure table. `docs/authorization.md` has it too.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {

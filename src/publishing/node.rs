@@ -12,7 +12,7 @@ use stelia_node_report::ApiVersion;
 use stelia_node_report::fingerprint::Method;
 use stelia_node_report::profile::Profile;
 use stelia_publication::{Ready, Summary};
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use crate::engine::{Configuration, ObjectForm, node_name, node_topology};
 use crate::kubelet_config::Read;

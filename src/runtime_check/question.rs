@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use stelia_node::oci::{Manager, Runtime};
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 /// Adds the arguments by which the manager asks. containerd asks its shim for the container's processes (`Pids` in `loadShim`), and the shim the runtime (`Ps` of go-runc);
 /// CRI-O asks the runtime for the container's state (`UpdateContainerStatus`).

@@ -7,7 +7,7 @@ use kube::core::Request;
 use kube::core::params::{GetParams, ListParams};
 use kube::{Client, Error};
 use stelia_credentials::{ClientError, Source};
-use stelia_text::excerpt::with_causes;
+use stelia_cpus::text::excerpt::with_causes;
 
 use crate::objects::Objects;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stelia_node_plan::locality;
 use stelia_table::{Column, TextStyle, column, table};
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use crate::chooser::{Chooser, DeviceLocality, Refusal};
 use crate::cluster::{Member, without_domain};

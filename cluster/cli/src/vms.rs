@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
-use stelia_text::{excerpt, named};
+use stelia_cpus::text::{excerpt, named};
 
 use crate::cluster::{Cluster, VmPod};
 use crate::health::NodeHealth;

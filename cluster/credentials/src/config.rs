@@ -50,7 +50,7 @@ pub enum ClientError {
     Exec { command: String, cause: std::io::Error },
     #[error(transparent)]
     Proxy(#[from] ProxyError),
-    #[error("{}", stelia_text::excerpt::with_causes(.0))]
+    #[error("{}", stelia_cpus::text::excerpt::with_causes(.0))]
     Client(Box<Error>),
 }
 

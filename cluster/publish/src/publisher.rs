@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Limited};
 use kube::Client;
 use kube::client::Body;
 use stelia_credentials::{Credentials, RenewedClient};
-use stelia_text::excerpt::with_causes;
+use stelia_cpus::text::excerpt::with_causes;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

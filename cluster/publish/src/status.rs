@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// What something is wrong with.

@@ -1,6 +1,6 @@
 //! Why a container's VM is not adopted.
 
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use crate::Accelerator;
 

@@ -1,7 +1,7 @@
 //! What a pod or an operator can choose, by Koordinator's names, and what a node chooses for itself.
 
 use stelia_cpus::CpuSet;
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// How an instance's CPUs lie on physical cores.

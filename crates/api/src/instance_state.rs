@@ -1,6 +1,6 @@
 //! Where an instance is in its life, as the property `State` has it.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// A value of the property `State`.

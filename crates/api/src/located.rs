@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use crate::Word;
 

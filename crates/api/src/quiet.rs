@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use stelia_cpus::CpuSet;
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 /// A word that only a newer daemon knows is the default: what else it says can be read.
 fn or_default<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(from: D) -> Result<T, D::Error> {

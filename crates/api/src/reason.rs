@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use stelia_kubelet::PodUid;
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use crate::Word;
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use stelia_text::Named;
+use stelia_cpus::text::Named;
 
 /// A value of an enumeration, or a word that this program does not know. It is compared, printed and written to JSON by its name.
 #[derive(Debug, Clone)]

@@ -4,6 +4,7 @@
 mod cpuset;
 pub mod files;
 pub mod quantity;
+pub mod text;
 mod topology;
 
 pub use cpuset::{CpuSet, MAX_CPUS, ParseError};

@@ -7,7 +7,7 @@ use stelia_device_plugin_api::messages::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest, ContainerAllocateResponse, DeviceSpec,
     Mount,
 };
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 use thiserror::Error;
 
 use crate::RESOURCE;

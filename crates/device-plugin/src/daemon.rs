@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, Stream, StreamExt};
 use stelia_api::{BUS_NAME, MANAGER_PATH};
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use zbus::connection::Builder;

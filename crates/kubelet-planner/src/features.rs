@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use super::merge::{self, Policy};
 use super::settings::{CpuManager, MemoryManager, Settings};

@@ -4,8 +4,8 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use stelia_text::excerpt::excerpt;
-use stelia_text::{json_string, named};
+use stelia_cpus::text::excerpt::excerpt;
+use stelia_cpus::text::{json_string, named};
 
 /// A pod's UID: a dashed UUID, or 32 hex digits for a static pod. Nothing else may become part of a unit's or file's
 /// name.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use stelia_api::attribution::Attribution;
 use stelia_api::located::Located;
 use stelia_cpus::CpuSet;
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use crate::sample::{Bound, Thread};
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use stelia_api::Word;
 use stelia_cpus::CpuSet;
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// The phase of a job, named as in Koordinator's RebindResource.

@@ -12,7 +12,7 @@ use stelia_api::quiet::Quiet;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::cpu_manager_state::Entries;
 use stelia_kubelet::{PodName, PodUid};
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use crate::{Instance, Job, Part, members};
 

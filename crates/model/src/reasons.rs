@@ -1,6 +1,6 @@
 //! Why an instance is contained, and why it floats where it does.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// What keeps an instance from a partition.

@@ -21,7 +21,7 @@ use stelia_allocator::{
 };
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::{PodUid, Uid};
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use crate::numa::NumaNode;
 use crate::{Alignment, Allocator, Facts, Kubelet, Managers, annotations};

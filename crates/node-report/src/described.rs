@@ -29,7 +29,7 @@ use super::{
 pub use error::DescribedError;
 use stelia_cpus::{Cpu, CpuSet, MAX_CPUS, Topology};
 use stelia_kubelet::{PodName, PodUid};
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 pub(crate) use error::wrong;
 

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use stelia_kubelet::PodName;
-use stelia_text::named;
+use stelia_cpus::text::named;
 use twox_hash::XxHash64;
 
 use crate::{Facts, Pod};

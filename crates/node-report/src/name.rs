@@ -32,7 +32,7 @@ pub fn check(name: String) -> Result<String, NameError> {
         Ok(name)
     } else {
         Err(NameError {
-            name: stelia_text::excerpt::excerpt(&name),
+            name: stelia_cpus::text::excerpt::excerpt(&name),
         })
     }
 }

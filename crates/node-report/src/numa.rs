@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NumaNode {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 pub(crate) const KIND: &str = "NodeResourceTopology";
 pub(crate) const GROUP: &str = "topology.node.k8s.io";

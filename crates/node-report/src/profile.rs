@@ -1,7 +1,7 @@
 //! The object for one reader. The API server keeps and sends an object whole to everybody, so it has what that reader
 //! takes, and no more.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use crate::compact::{self, Compact};
 use crate::fingerprint::{self, Method};

@@ -13,7 +13,7 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_publication::SUMMARY;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use crate::annotations::{ALLOCATOR, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, POD_CPU_ALLOCS, WARNINGS};
 use crate::compact::{self, Compact};

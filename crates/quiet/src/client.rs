@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use serde::Serialize;
 use stelia_api::attribution::Attribution;
 use stelia_api::quiet::Report;
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 use crate::order::{Answer, MAX_LINE, Order, Target};
 use crate::request::{Attribute, Request};

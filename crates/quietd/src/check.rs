@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_quiet::order::{CacheClass, Latency, Order, Target, Vm};
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 pub use facts::{Facts, exclusive};
 

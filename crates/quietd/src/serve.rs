@@ -19,7 +19,7 @@ use stelia_quiet::order::{Answer, MAX_LINE, Order, Target};
 use stelia_quiet::request::{Attribute, Request};
 use stelia_quiet::socket_line::{self, LineError};
 use stelia_quiet::trace;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use crate::carry_out::{Memories, carry_out};
 use crate::check::{Checked, Facts, check, check_target, exclusive};

@@ -7,7 +7,7 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
 use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 use super::{Adopted, Phase, Record, UNPINNED, VcpuThread};
 

@@ -20,7 +20,7 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
 use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
 pub use record_cgroup::RecordPlace;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 use toml::{Spanned, Value};
 
 use crate::SettingsError;

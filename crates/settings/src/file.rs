@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use stelia_text::{excerpt, near};
+use stelia_cpus::text::{excerpt, near};
 use toml::{Spanned, Value};
 
 use crate::Settings;

@@ -1,6 +1,6 @@
 //! Which shared CPUs an instance floats on: the names of the policies.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     pub enum FloatPolicy {

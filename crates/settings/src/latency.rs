@@ -1,6 +1,6 @@
 //! How fast a VM's CPUs wake up: the names of the levels.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// What is allowed, and what a pod asks for. A greater one keeps the CPUs in lighter idle states, and costs more power and

@@ -1,6 +1,6 @@
 //! The kinds of cpuset partition that `vcpu/` can be.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// The values of `cpuset.cpus.partition` (kernel: `Documentation/admin-guide/cgroup-v2.rst`) that can be asked for.

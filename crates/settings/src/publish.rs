@@ -1,6 +1,6 @@
 //! What the node tells the cluster.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// As which profile of the node's object (`docs/node-topology.md`) the daemon tells what is written to the API server, if at all.

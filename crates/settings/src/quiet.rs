@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use crate::{CacheLimits, LatencyLevel, is_name};
 

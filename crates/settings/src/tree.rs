@@ -1,6 +1,6 @@
 //! Where the cgroups of an instance are made.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// Where an instance's `float` and `vcpu` are.

@@ -1,6 +1,6 @@
 //! How vCPUs are placed on the exclusive CPUs: the names of the policies.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     pub enum PlacementPolicy {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use stelia_node_report::stored::{Stored, Summary};
 use stelia_table::Meaning;
-use stelia_text::{excerpt, named};
+use stelia_cpus::text::{excerpt, named};
 
 use super::VmCounts;
 use crate::chooser::Refusal;

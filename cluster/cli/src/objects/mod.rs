@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use stelia_kubelet::config::yaml_options;
 use stelia_node_report::stored::Stored;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 pub use kinds::{IsolationCondition, NodeObject, PodDetails, PodObject, PodSpec, Status};
 pub(crate) use kinds::{own_cpus, with_overhead};

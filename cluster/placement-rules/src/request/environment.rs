@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use stelia_cpus::quantity::Quantity;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 /// Limit of a text, in bytes: variables that name each other twice double with each one.
 const MAX_TEXT: usize = 4096;

@@ -15,7 +15,7 @@ use serde_json::Value;
 use stelia_allocator::evaluate::ScoringStrategy;
 use stelia_allocator::{AllocationRequest, Qos, koordinator};
 pub use stelia_api::VM_RESOURCE;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use environment::{Environment, Text};
 

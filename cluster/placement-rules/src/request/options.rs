@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use stelia_allocator::AllocationRequest;
 use stelia_cpus::quantity::Quantity;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use super::environment::Text;
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use serde::Deserialize;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 /// Why a request failed, by what the caller can do then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

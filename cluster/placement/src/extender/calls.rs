@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::Request;
 use stelia_placement_rules::score;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use super::best_nodes::best_nodes;
 use super::types::{

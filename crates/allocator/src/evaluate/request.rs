@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use stelia_kubelet::QosClass;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use super::ScoringStrategy;
 use crate::{AllocationRequest, Requester};

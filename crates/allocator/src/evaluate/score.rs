@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use crate::{Allocation, AllocatorNode, NumaTopologyAlignmentPolicy, Qos, Room};
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IgnoredAny, IntoDeserializer};
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use crate::{AllocationRequest, Schedule};
 

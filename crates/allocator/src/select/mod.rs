@@ -14,7 +14,7 @@ mod usage;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy};
 pub use align::{Room, align, satisfies};

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use stelia_text::excerpt::excerpt;
-use stelia_text::json_string;
+use crate::text::excerpt::excerpt;
+use crate::text::json_string;
 
 use super::{CpuSet, MAX_CPUS};
 

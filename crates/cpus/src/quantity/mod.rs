@@ -5,7 +5,7 @@ pub mod bytes;
 use std::fmt;
 use std::str::FromStr;
 
-use stelia_text::excerpt::excerpt;
+use crate::text::excerpt::excerpt;
 
 /// A quantity that is not negative, in billionths, which is as fine as Kubernetes keeps them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

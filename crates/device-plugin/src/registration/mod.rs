@@ -212,7 +212,7 @@ impl Registrar {
         };
         let answer = RegistrationClient::new(channel).register(request).await;
         answer.map_err(|status| {
-            let text = stelia_text::excerpt::cause(&status.message());
+            let text = stelia_cpus::text::excerpt::cause(&status.message());
             format!("kubelet refused the registration: {text} ({})", status.code())
         })?;
         self.registered.send_if_modified(|first| {

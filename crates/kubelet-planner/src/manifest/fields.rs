@@ -1,7 +1,7 @@
 //! A place in a document: a value and the path to it.
 
 use serde_json::{Map, Value};
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use super::error::ManifestError;
 

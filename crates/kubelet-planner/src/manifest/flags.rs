@@ -1,8 +1,8 @@
 //! A pod in words: each container is one argument, as `steliactl plan --container` takes it.
 
 use stelia_cpus::quantity::QuantityError;
-use stelia_text::excerpt;
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 use super::error::ManifestError;
 use super::resources::{Owner, RawResources, ResourceList};

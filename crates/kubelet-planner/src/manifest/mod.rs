@@ -35,7 +35,7 @@ pub use flags::{container, in_words};
 pub use kubevirt::NodeRequirements;
 
 use stelia_kubelet::config::yaml_options;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use super::pod::Pod;
 use fields::Field;

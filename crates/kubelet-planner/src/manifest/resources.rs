@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::quantity::Quantity;
-use stelia_text::excerpt;
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 use super::error::ManifestError;
 use super::fields::Field;

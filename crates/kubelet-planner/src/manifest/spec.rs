@@ -1,7 +1,7 @@
 //! The `spec` of a Pod's document.
 
 use stelia_cpus::quantity::Quantity;
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 use super::error::ManifestError;
 use super::fields::Field;

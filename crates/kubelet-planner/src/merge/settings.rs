@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use stelia_kubelet::config::parse_bool;
-use stelia_text::excerpt::excerpt;
-use stelia_text::named;
+use stelia_cpus::text::excerpt::excerpt;
+use stelia_cpus::text::named;
 
 named! {
     /// `topologyManagerPolicy`: what happens to a pod whose resources do not agree.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::KubeletConfig;
-use stelia_text::excerpt::{excerpt, name as shown};
+use stelia_cpus::text::excerpt::{excerpt, name as shown};
 
 use super::StartProblem;
 use crate::node::Machine;

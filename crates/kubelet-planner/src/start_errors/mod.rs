@@ -12,7 +12,7 @@ mod problem;
 mod tests;
 
 use stelia_kubelet::KubeletConfig;
-use stelia_text::near::misspelt;
+use stelia_cpus::text::near::misspelt;
 
 use crate::cpus::Options;
 use crate::features::{FEATURES, Gate, KUBELET};
@@ -47,7 +47,7 @@ pub fn unknown_gates(config: &KubeletConfig) -> Vec<String> {
         .filter(|gate| is_unknown(gate) && like(gate).is_none());
     unknown
         .map(|gate| {
-            let gate = stelia_text::excerpt::name(gate);
+            let gate = stelia_cpus::text::excerpt::name(gate);
             format!(
                 "featureGates: kubelet 1.{KUBELET} has no gate {gate} and does not start with it; an older or newer one may have it, and \
                  OpenShift's passes over it"

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 use stelia_cpus::quantity::{Quantity, QuantityError};
-use stelia_text::excerpt::name as shown;
-use stelia_text::near::nearest;
+use stelia_cpus::text::excerpt::name as shown;
+use stelia_cpus::text::near::nearest;
 
 use super::schema::{Case, Fields, Kind, field};
 use super::yaml::MAX_NAMED;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value, json};
 use stelia_cpus::quantity::{Quantity, QuantityError};
-use stelia_text::excerpt::{excerpt, name as shown};
+use stelia_cpus::text::excerpt::{excerpt, name as shown};
 
 use super::ConfigError;
 

@@ -5,7 +5,7 @@
 //! does not matter (`cmd/kubelet/app/server.go` and `pkg/kubelet/kubeletconfig/util/codec` of Kubernetes 1.36).
 
 use serde_json::{Map, Value};
-use stelia_text::excerpt::name as shown;
+use stelia_cpus::text::excerpt::name as shown;
 
 use super::ConfigError;
 use super::decode::{self, Mismatch, Unknown};

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use serde_saphyr::granit_parser::{Event, Options, Parser, ScalarStyle, Span, StrInput};
-use stelia_text::excerpt::name as shown;
+use stelia_cpus::text::excerpt::name as shown;
 
 use super::ConfigError;
 use scalar::{key, resolve};

@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use stelia_cpus::{CpuSet, ParseError};
-use stelia_text::excerpt::{cause, name};
+use stelia_cpus::text::excerpt::{cause, name};
 
 use crate::{PodUid, checksum};
 

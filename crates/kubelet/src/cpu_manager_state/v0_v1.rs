@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use stelia_text::excerpt::name;
+use stelia_cpus::text::excerpt::name;
 
 use super::error::{CheckpointError, CpuLists, default_place, json};
 use super::{CpuManagerState, Schema};

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
-use stelia_text::excerpt::{cause, name};
+use stelia_cpus::text::excerpt::{cause, name};
 
 use super::error::{CheckpointError, CpuLists, default_place, json, needed, pod_uid, sealed, unknown};
 use super::{CpuManagerState, Entries, Schema};

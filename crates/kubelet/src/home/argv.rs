@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use super::{Host, Process};
 use crate::HostProcess;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use super::line_format::{Hash, Stub, split};
 use crate::entry::Entry;

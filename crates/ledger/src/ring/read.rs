@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use super::RingError;
 use super::chain::Chain;

@@ -1,7 +1,7 @@
 //! Where two objects differ.
 
 use serde_json::Value;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use super::DescribedError;
 use crate::NodeResourceTopology;

@@ -1,6 +1,6 @@
 //! Why a description cannot be read.
 
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 use super::{MAX_BYTES, MAX_LISTED, MAX_ZONES};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::quantity::Quantity;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 
 use super::{Amounts, StoredError, StoredZone};
 use crate::described;

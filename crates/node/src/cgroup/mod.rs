@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use stelia_text::json_string;
+use stelia_cpus::text::json_string;
 
 pub use file::{File, HugePage};
 pub use kernel::KernelCgroups;

@@ -15,7 +15,7 @@ pub mod steal;
 pub mod task;
 mod words;
 
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 /// Why one of the kernel's files does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stelia_api::Word;
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// What the memory of such a node is.

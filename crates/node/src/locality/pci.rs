@@ -1,7 +1,7 @@
 //! PCI devices: what they are, and how near two of them are to each other, as `lstopo` and `nvidia-smi topo` group them.
 
 use serde::{Deserialize, Serialize};
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 named! {
     /// What a device is, by the first two bytes of its class (`include/linux/pci_ids.h`).

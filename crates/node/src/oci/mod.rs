@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use stelia_kubelet::HostProcess;
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use crate::runtime_folders::{self, Bundle};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rustix::io::Errno;
 use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
-use stelia_text::excerpt::cause;
+use stelia_cpus::text::excerpt::cause;
 
 use super::read::{DEFAULT, mask_path};
 use super::saved_masks::Record;

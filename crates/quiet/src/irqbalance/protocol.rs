@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, UCred, sendmsg};
 use rustix::process::{getgid, getpid, getuid};
 use stelia_cpus::CpuSet;
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 use crate::client::connect_to;
 

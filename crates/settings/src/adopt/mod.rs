@@ -5,7 +5,7 @@ mod pattern;
 mod raw;
 mod ready_made;
 
-use stelia_text::{Named, named};
+use stelia_cpus::text::{Named, named};
 
 use crate::{Isolation, PlacementPolicy, TreeChoice};
 

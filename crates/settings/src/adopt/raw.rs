@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use stelia_text::excerpt;
+use stelia_cpus::text::excerpt;
 use toml::{Spanned, Value};
 
 use super::keys::{self, RULE_KEYS, is_name};

@@ -2,7 +2,7 @@
 //!
 //! The names of vCPU threads stand also in `crates/runner/src/vmm/thread_names.rs` and `testing/vmm/src/shape.rs`.
 
-use stelia_text::named;
+use stelia_cpus::text::named;
 
 use super::AdoptPlacement;
 use crate::Isolation;

@@ -1,7 +1,7 @@
 //! The VMs that KubeVirt's webhook refuses, as far as CPUs and memory are concerned. Rules that depend on KubeVirt's settings are left out.
 
 use stelia_cpus::quantity::Quantity;
-use stelia_text::excerpt::excerpt;
+use stelia_cpus::text::excerpt::excerpt;
 
 use super::super::error::ManifestError;
 use super::super::fields::Field;

@@ -6,7 +6,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
-use stelia_text::excerpt::cause;
+use stelia_cpus::text::excerpt::cause;
 
 use super::read::Identity;
 use crate::files::Store;

@@ -1,6 +1,6 @@
 //! The error for a name that no VM has, with the most similar name.
 
-use stelia_text::near;
+use stelia_cpus::text::near;
 
 use super::failure::Failure;
 use super::pattern::is_glob;

@@ -1,6 +1,6 @@
 //! Enumerations whose values have names of their own.
 
-/// An enumeration whose values have names: [`named!`](crate::named) implements it.
+/// An enumeration whose values have names: [`named!`](crate::text::named) implements it.
 pub trait Named: Copy {
     /// The value's name.
     fn name(self) -> &'static str;
@@ -40,7 +40,7 @@ macro_rules! named {
             }
         }
 
-        impl $crate::Named for $type {
+        impl $crate::text::Named for $type {
             fn name(self) -> &'static str {
                 Self::name(self)
             }

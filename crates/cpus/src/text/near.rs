@@ -4,9 +4,9 @@
 ///
 /// ```
 /// let known = ["reservedSystemCPUs", "reservedMemory"];
-/// assert_eq!(stelia_text::near::nearest("reservedSystemCpu", known), Some("reservedSystemCPUs"));
-/// assert_eq!(stelia_text::near::nearest("reservedCpus", known), Some("reservedSystemCPUs"));
-/// assert_eq!(stelia_text::near::nearest("maxPods", known), None);
+/// assert_eq!(stelia_cpus::text::near::nearest("reservedSystemCpu", known), Some("reservedSystemCPUs"));
+/// assert_eq!(stelia_cpus::text::near::nearest("reservedCpus", known), Some("reservedSystemCPUs"));
+/// assert_eq!(stelia_cpus::text::near::nearest("maxPods", known), None);
 /// ```
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let known: Vec<&str> = known.into_iter().collect();
