@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use stelia_device_plugin_api::Status;
-use stelia_device_plugin_api::messages::{
+use crate::api::Status;
+use crate::api::messages::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest, ContainerAllocateResponse, DeviceSpec,
     Mount,
 };
@@ -131,7 +131,7 @@ fn container(available: &Available<'_>) -> ContainerAllocateResponse {
 mod tests {
     use proptest::prelude::*;
     use rstest::rstest;
-    use stelia_device_plugin_api::Code;
+    use crate::api::Code;
 
     use super::*;
 

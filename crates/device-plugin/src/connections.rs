@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stelia_device_plugin_api::device_plugin::DevicePluginServer;
-use stelia_device_plugin_api::transport::serve_connection;
+use crate::api::device_plugin::DevicePluginServer;
+use crate::api::transport::serve_connection;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinSet};
 

@@ -2,6 +2,7 @@
 
 mod allocate;
 mod allocated_devices;
+pub mod api;
 mod cdi;
 mod connections;
 mod container_files;

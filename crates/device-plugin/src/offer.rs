@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use stelia_device_plugin_api::messages::{Device, ListAndWatchResponse};
-use stelia_device_plugin_api::{HEALTHY, UNHEALTHY};
+use crate::api::messages::{Device, ListAndWatchResponse};
+use crate::api::{HEALTHY, UNHEALTHY};
 use stelia_settings::DevicePluginSettings;
 use tokio::time::Instant;
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use rustix::fs::Mode;
 use sd_notify::NotifyState;
-use stelia_device_plugin_api::PLUGIN_FOLDER;
+use crate::api::PLUGIN_FOLDER;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};

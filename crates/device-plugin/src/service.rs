@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use stelia_device_plugin_api::Status;
-use stelia_device_plugin_api::device_plugin::DevicePlugin;
-use stelia_device_plugin_api::messages::{AllocateRequest, AllocateResponse, ListAndWatchResponse};
+use crate::api::Status;
+use crate::api::device_plugin::DevicePlugin;
+use crate::api::messages::{AllocateRequest, AllocateResponse, ListAndWatchResponse};
 use tokio::sync::watch;
 
 use crate::allocate::{Available, allocate};

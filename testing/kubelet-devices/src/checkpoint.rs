@@ -136,8 +136,8 @@ pub fn write(manager: &Manager, folder: &Path) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_device_plugin_api::HEALTHY;
-    use stelia_device_plugin_api::messages::{Device, NumaNode, TopologyInfo};
+    use stelia_device_plugin::api::HEALTHY;
+    use stelia_device_plugin::api::messages::{Device, NumaNode, TopologyInfo};
     use stelia_kubelet::DeviceManagerState;
 
     use super::*;

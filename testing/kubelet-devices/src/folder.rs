@@ -62,7 +62,7 @@ pub fn listen(path: &Path) -> anyhow::Result<UnixListener> {
 mod tests {
     use std::os::unix::net::UnixListener;
 
-    use stelia_device_plugin_api::PLUGIN_FOLDER;
+    use stelia_device_plugin::api::PLUGIN_FOLDER;
     use stelia_kubelet::devices::{self, DEVICE_MANAGER_STATE};
 
     use super::*;

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use stelia_device_plugin_api::device_plugin::DevicePluginClient;
-use stelia_device_plugin_api::messages::{AllocateRequest, ContainerAllocateRequest, Empty, RegisterRequest};
-use stelia_device_plugin_api::registration::{Registration, RegistrationServer};
-use stelia_device_plugin_api::transport::{Channel, serve_connection};
-use stelia_device_plugin_api::{KUBELET_SOCKET, Status, VERSION};
+use stelia_device_plugin::api::device_plugin::DevicePluginClient;
+use stelia_device_plugin::api::messages::{AllocateRequest, ContainerAllocateRequest, Empty, RegisterRequest};
+use stelia_device_plugin::api::registration::{Registration, RegistrationServer};
+use stelia_device_plugin::api::transport::{Channel, serve_connection};
+use stelia_device_plugin::api::{KUBELET_SOCKET, Status, VERSION};
 
 use crate::answer::Answer;
 use crate::manager::{Allocation, Choice, Container, Manager};

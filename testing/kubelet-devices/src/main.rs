@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use stelia_device_plugin_api::PLUGIN_FOLDER;
+use stelia_device_plugin::api::PLUGIN_FOLDER;
 use test_kubelet_devices::control::{self, Request};
 use test_kubelet_devices::kubelet::Kubelet;
 use test_kubelet_devices::offered::{self, Offered};

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use stelia_device_plugin_api::HEALTHY;
-use stelia_device_plugin_api::messages::Device;
+use stelia_device_plugin::api::HEALTHY;
+use stelia_device_plugin::api::messages::Device;
 use thiserror::Error;
 
 use crate::answer::Answer;
@@ -261,7 +261,7 @@ fn numa_nodes(device: &Device) -> Option<(String, BTreeSet<i64>)> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_device_plugin_api::UNHEALTHY;
+    use stelia_device_plugin::api::UNHEALTHY;
 
     use super::*;
 

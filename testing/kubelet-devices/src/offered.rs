@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use futures_util::{Stream, StreamExt as _, stream};
-use stelia_device_plugin_api::device_plugin::{DevicePlugin, DevicePluginServer};
-use stelia_device_plugin_api::messages::{
+use stelia_device_plugin::api::device_plugin::{DevicePlugin, DevicePluginServer};
+use stelia_device_plugin::api::messages::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse, Device, DeviceSpec,
     ListAndWatchResponse, NumaNode, RegisterRequest, TopologyInfo,
 };
-use stelia_device_plugin_api::registration::RegistrationClient;
-use stelia_device_plugin_api::transport::{Channel, serve_connection};
-use stelia_device_plugin_api::{HEALTHY, KUBELET_SOCKET, Status, VERSION};
+use stelia_device_plugin::api::registration::RegistrationClient;
+use stelia_device_plugin::api::transport::{Channel, serve_connection};
+use stelia_device_plugin::api::{HEALTHY, KUBELET_SOCKET, Status, VERSION};
 use tokio::net::UnixListener;
 
 use crate::folder;

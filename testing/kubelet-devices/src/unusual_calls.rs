@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::Context;
-use stelia_device_plugin_api::device_plugin::DevicePluginClient;
-use stelia_device_plugin_api::messages::{AllocateRequest, ContainerAllocateRequest};
-use stelia_device_plugin_api::transport::Channel;
+use stelia_device_plugin::api::device_plugin::DevicePluginClient;
+use stelia_device_plugin::api::messages::{AllocateRequest, ContainerAllocateRequest};
+use stelia_device_plugin::api::transport::Channel;
 
 use crate::answer::Answer;
 use crate::kubelet::in_go;

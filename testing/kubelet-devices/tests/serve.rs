@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
-use stelia_device_plugin_api::device_plugin::{DevicePlugin, DevicePluginServer};
-use stelia_device_plugin_api::messages::{
+use stelia_device_plugin::api::device_plugin::{DevicePlugin, DevicePluginServer};
+use stelia_device_plugin::api::messages::{
     AllocateRequest, AllocateResponse, ContainerAllocateResponse, Device, DeviceSpec, ListAndWatchResponse, Mount,
     RegisterRequest,
 };
-use stelia_device_plugin_api::registration::RegistrationClient;
-use stelia_device_plugin_api::transport::{Channel, serve_connection};
-use stelia_device_plugin_api::{HEALTHY, KUBELET_SOCKET, Status, UNHEALTHY, VERSION};
+use stelia_device_plugin::api::registration::RegistrationClient;
+use stelia_device_plugin::api::transport::{Channel, serve_connection};
+use stelia_device_plugin::api::{HEALTHY, KUBELET_SOCKET, Status, UNHEALTHY, VERSION};
 use test_kubelet_devices::control::{self, Request};
 use test_kubelet_devices::kubelet::Kubelet;
 use test_kubelet_devices::unusual_calls;

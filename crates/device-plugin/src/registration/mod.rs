@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stelia_device_plugin_api::messages::{DevicePluginOptions, RegisterRequest};
-use stelia_device_plugin_api::registration::RegistrationClient;
-use stelia_device_plugin_api::transport::Channel;
-use stelia_device_plugin_api::{KUBELET_SOCKET, VERSION};
+use crate::api::messages::{DevicePluginOptions, RegisterRequest};
+use crate::api::registration::RegistrationClient;
+use crate::api::transport::Channel;
+use crate::api::{KUBELET_SOCKET, VERSION};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use stelia_device_plugin_api::Code;
-use stelia_device_plugin_api::device_plugin::DevicePluginClient;
-use stelia_device_plugin_api::messages::{
+use crate::api::Code;
+use crate::api::device_plugin::DevicePluginClient;
+use crate::api::messages::{
     AllocateRequest, ContainerAllocateRequest, PreStartContainerRequest, PreferredAllocationRequest,
 };
-use stelia_device_plugin_api::transport::Channel;
+use crate::api::transport::Channel;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use stelia_device_plugin_api::device_plugin::DevicePluginClient;
-use stelia_device_plugin_api::messages::{Empty, ListAndWatchResponse, RegisterRequest};
-use stelia_device_plugin_api::registration::{Registration, RegistrationServer};
-use stelia_device_plugin_api::transport::{Channel, serve_connection};
-use stelia_device_plugin_api::{KUBELET_SOCKET, Status, VERSION};
+use crate::api::device_plugin::DevicePluginClient;
+use crate::api::messages::{Empty, ListAndWatchResponse, RegisterRequest};
+use crate::api::registration::{Registration, RegistrationServer};
+use crate::api::transport::{Channel, serve_connection};
+use crate::api::{KUBELET_SOCKET, Status, VERSION};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};

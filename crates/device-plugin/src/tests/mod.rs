@@ -9,8 +9,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stelia_device_plugin_api::messages::{AllocateRequest, ContainerAllocateRequest, ListAndWatchResponse};
-use stelia_device_plugin_api::{Code, HEALTHY};
+use crate::api::messages::{AllocateRequest, ContainerAllocateRequest, ListAndWatchResponse};
+use crate::api::{Code, HEALTHY};
 use stelia_settings::DevicePluginSettings;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use http::Uri;
 use http::uri::PathAndQuery;
 use prost::Message;
-use stelia_device_plugin_api::Status;
-use stelia_device_plugin_api::transport::Channel;
+use stelia_device_plugin::api::Status;
+use stelia_device_plugin::api::transport::Channel;
 use tokio::time::timeout;
 use tonic_prost::ProstCodec;
 

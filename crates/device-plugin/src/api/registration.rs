@@ -10,9 +10,9 @@ use hyper::service::Service;
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::messages::{Empty, RegisterRequest};
-use crate::service::{self, BoxError};
-use crate::transport::Channel;
+use crate::api::messages::{Empty, RegisterRequest};
+use crate::api::service::{self, BoxError};
+use crate::api::transport::Channel;
 
 const REGISTER: &str = "/v1beta1.Registration/Register";
 
@@ -22,7 +22,7 @@ pub trait Registration: Send + Sync + 'static {
     fn register(&self, request: RegisterRequest) -> impl Future<Output = Result<Empty, Status>> + Send;
 }
 
-/// Serves a [`Registration`]; [`crate::transport::serve_connection`] takes it.
+/// Serves a [`Registration`]; [`crate::api::transport::serve_connection`] takes it.
 pub struct RegistrationServer<T>(Arc<T>);
 
 impl<T> RegistrationServer<T> {

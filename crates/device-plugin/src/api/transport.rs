@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 use tonic::body::Body;
 use tonic::client::GrpcService;
 
-use crate::service::MAX_REQUEST_BYTES;
+use crate::api::service::MAX_REQUEST_BYTES;
 
 /// How many calls a connection may have at a time. kubelet has one stream and few calls.
 const MAX_CONCURRENT_STREAMS: u32 = 8;

@@ -11,7 +11,7 @@ use tonic::server::{ServerStreamingService, UnaryService};
 use tonic::{Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::transport::Channel;
+use crate::api::transport::Channel;
 
 /// The largest message that a server reads, in bytes. kubelet asks for one container at a time, so its largest request names
 /// that container's devices.

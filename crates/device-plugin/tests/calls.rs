@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use futures_util::Stream;
-use stelia_device_plugin_api::device_plugin::{DevicePlugin, DevicePluginClient, DevicePluginServer};
-use stelia_device_plugin_api::messages::{
+use stelia_device_plugin::api::device_plugin::{DevicePlugin, DevicePluginClient, DevicePluginServer};
+use stelia_device_plugin::api::messages::{
     AllocateRequest, AllocateResponse, ContainerAllocateRequest, Device, Empty, ListAndWatchResponse,
     PreferredAllocationRequest, RegisterRequest,
 };
-use stelia_device_plugin_api::registration::{Registration, RegistrationClient, RegistrationServer};
-use stelia_device_plugin_api::transport::{Channel, ConnectError, serve_connection};
-use stelia_device_plugin_api::{Code, HEALTHY, Status, VERSION};
+use stelia_device_plugin::api::registration::{Registration, RegistrationClient, RegistrationServer};
+use stelia_device_plugin::api::transport::{Channel, ConnectError, serve_connection};
+use stelia_device_plugin::api::{Code, HEALTHY, Status, VERSION};
 use tokio::net::UnixListener;
 
 struct Plugin;

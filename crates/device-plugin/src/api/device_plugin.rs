@@ -11,12 +11,12 @@ use hyper::service::Service;
 use tonic::body::Body;
 use tonic::{Status, Streaming};
 
-use crate::messages::{
+use crate::api::messages::{
     AllocateRequest, AllocateResponse, DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest,
     PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
 };
-use crate::service::{self, BoxError};
-use crate::transport::Channel;
+use crate::api::service::{self, BoxError};
+use crate::api::transport::Channel;
 
 const OPTIONS: &str = "/v1beta1.DevicePlugin/GetDevicePluginOptions";
 const LIST_AND_WATCH: &str = "/v1beta1.DevicePlugin/ListAndWatch";
@@ -56,7 +56,7 @@ pub trait DevicePlugin: Send + Sync + 'static {
     }
 }
 
-/// Serves a [`DevicePlugin`]; [`crate::transport::serve_connection`] takes it.
+/// Serves a [`DevicePlugin`]; [`crate::api::transport::serve_connection`] takes it.
 pub struct DevicePluginServer<T>(Arc<T>);
 
 impl<T> DevicePluginServer<T> {

@@ -22,7 +22,7 @@ pub struct DevicePluginOptions {
 /// What a plugin tells kubelet of itself.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct RegisterRequest {
-    /// [`crate::VERSION`].
+    /// [`crate::api::VERSION`].
     #[prost(string, tag = "1")]
     pub version: String,
     /// The name of the plugin's socket, relative to the folder of plugins' sockets.
@@ -50,7 +50,7 @@ pub struct Device {
     /// Unique within the plugin, at most 63 characters.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// [`crate::HEALTHY`] or [`crate::UNHEALTHY`].
+    /// [`crate::api::HEALTHY`] or [`crate::api::UNHEALTHY`].
     #[prost(string, tag = "2")]
     pub health: String,
     /// Where the device is, for kubelet's topology manager; absent if it does not matter.
