@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use stelia_adopt::{Names, NotAdopted, RulesFor, Vm, is_vcpu, is_vmm, rules_for, vm};
 use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_decide::AdoptedPlacement;
 use stelia_decide::admission::is_allocated_by_default;
+use stelia_decide::adopt::{Names, NotAdopted, RulesFor, Vm, is_vcpu, is_vmm, rules_for, vm};
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 use stelia_model as model;
 use stelia_node::cgroup::{CgroupPath, File, populated, read_cpus};

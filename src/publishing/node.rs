@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
+use stelia_cpus::text::excerpt;
 use stelia_kubelet::config;
 use stelia_model as model;
 use stelia_node::System;
@@ -12,7 +13,6 @@ use stelia_node_report::ApiVersion;
 use stelia_node_report::fingerprint::Method;
 use stelia_node_report::profile::Profile;
 use stelia_publication::{Ready, Summary};
-use stelia_cpus::text::excerpt;
 
 use crate::engine::{Configuration, ObjectForm, node_name, node_topology};
 use crate::kubelet_config::Read;

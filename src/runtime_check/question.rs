@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use stelia_node::oci::{Manager, Runtime};
 use stelia_cpus::text::excerpt;
+use stelia_node::oci::{Manager, Runtime};
 
 /// Adds the arguments by which the manager asks. containerd asks its shim for the container's processes (`Pids` in `loadShim`), and the shim the runtime (`Ps` of go-runc);
 /// CRI-O asks the runtime for the container's state (`UpdateContainerStatus`).

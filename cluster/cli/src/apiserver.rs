@@ -6,8 +6,8 @@ use std::time::Duration;
 use kube::core::Request;
 use kube::core::params::{GetParams, ListParams};
 use kube::{Client, Error};
-use stelia_credentials::{ClientError, Source};
 use stelia_cpus::text::excerpt::with_causes;
+use stelia_credentials::{ClientError, Source};
 
 use crate::objects::Objects;
 

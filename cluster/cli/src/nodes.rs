@@ -6,11 +6,11 @@ mod shown;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use stelia_cpus::text::excerpt;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_node_report::Facts;
 use stelia_node_report::profile::Profile;
 use stelia_table::{Column, Meaning, Render, TextStyle, column};
-use stelia_cpus::text::excerpt;
 
 use crate::chooser::{Chooser, whole_cores};
 use crate::cluster::{Cluster, Member, each};

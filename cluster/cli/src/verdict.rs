@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use stelia_cpus::text::excerpt;
 use stelia_node_plan::locality;
 use stelia_table::{Column, TextStyle, column, table};
-use stelia_cpus::text::excerpt;
 
 use crate::chooser::{Chooser, DeviceLocality, Refusal};
 use crate::cluster::{Member, without_domain};

@@ -9,8 +9,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 use stelia_cpus::text::{excerpt, named};
+use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, table};
 
 use crate::cluster::{Cluster, VmPod};
 use crate::health::NodeHealth;

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use stelia_kubelet::PodUid;
 use stelia_cpus::text::named;
+use stelia_kubelet::PodUid;
 
 use crate::Word;
 

@@ -3,6 +3,7 @@
 //! | module | what it decides |
 //! |---|---|
 //! | [`admission`] | whether a container becomes an instance |
+//! | [`adopt`] | which VM that does not register itself a rule adopts |
 //! | [`allocator`] | on which CPUs, where steliad chooses them |
 //! | `attach`, `vcpu_placement` | which vCPU gets which CPU, and the kind of partition |
 //! | `snapshot`, `facts`, `totals` | the input: what was read, and what is derived from it once |
@@ -16,6 +17,7 @@
 //! | [`rebind`] | which instances would have less fragmented CPUs elsewhere |
 
 pub mod admission;
+pub mod adopt;
 pub mod allocator;
 mod attach;
 mod contained;

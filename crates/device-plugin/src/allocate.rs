@@ -129,9 +129,9 @@ fn container(available: &Available<'_>) -> ContainerAllocateResponse {
 
 #[cfg(test)]
 mod tests {
+    use crate::api::Code;
     use proptest::prelude::*;
     use rstest::rstest;
-    use crate::api::Code;
 
     use super::*;
 

@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::api::PLUGIN_FOLDER;
 use clap::Parser;
 use rustix::fs::Mode;
 use sd_notify::NotifyState;
-use crate::api::PLUGIN_FOLDER;
 use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};

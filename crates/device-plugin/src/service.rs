@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{Stream, stream};
 use crate::api::Status;
 use crate::api::device_plugin::DevicePlugin;
 use crate::api::messages::{AllocateRequest, AllocateResponse, ListAndWatchResponse};
+use futures_util::{Stream, stream};
 use tokio::sync::watch;
 
 use crate::allocate::{Available, allocate};

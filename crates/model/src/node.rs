@@ -9,10 +9,10 @@ use stelia_api::Word;
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
+use stelia_cpus::text::named;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::cpu_manager_state::Entries;
 use stelia_kubelet::{PodName, PodUid};
-use stelia_cpus::text::named;
 
 use crate::{Instance, Job, Part, members};
 

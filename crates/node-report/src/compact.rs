@@ -19,9 +19,9 @@ use stelia_allocator::{
     AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
+use stelia_cpus::text::excerpt;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::{PodUid, Uid};
-use stelia_cpus::text::excerpt;
 
 use crate::numa::NumaNode;
 use crate::{Alignment, Allocator, Facts, Kubelet, Managers, annotations};

@@ -27,9 +27,9 @@ use super::{
     POLICIES, PodAllocation, name, report,
 };
 pub use error::DescribedError;
+use stelia_cpus::text::excerpt;
 use stelia_cpus::{Cpu, CpuSet, MAX_CPUS, Topology};
 use stelia_kubelet::{PodName, PodUid};
-use stelia_cpus::text::excerpt;
 
 pub(crate) use error::wrong;
 

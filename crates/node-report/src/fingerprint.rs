@@ -8,8 +8,8 @@
 
 use std::collections::BTreeSet;
 
-use stelia_kubelet::PodName;
 use stelia_cpus::text::named;
+use stelia_kubelet::PodName;
 use twox_hash::XxHash64;
 
 use crate::{Facts, Pod};

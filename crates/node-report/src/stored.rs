@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
+use stelia_cpus::text::excerpt;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_publication::SUMMARY;
-use stelia_cpus::text::excerpt;
 
 use crate::annotations::{ALLOCATOR, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, POD_CPU_ALLOCS, WARNINGS};
 use crate::compact::{self, Compact};

@@ -10,9 +10,9 @@ mod tests;
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
+use stelia_cpus::text::excerpt::excerpt;
 use stelia_kubelet::PodUid;
 use stelia_quiet::order::{CacheClass, Latency, Order, Target, Vm};
-use stelia_cpus::text::excerpt::excerpt;
 
 pub use facts::{Facts, exclusive};
 

@@ -13,13 +13,13 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stelia_api::attribution::Attribution;
 use stelia_api::quiet::{Problem, Report};
+use stelia_cpus::text::excerpt;
 use stelia_node::cgroup::Cgroups;
 use stelia_quiet::files::System;
 use stelia_quiet::order::{Answer, MAX_LINE, Order, Target};
 use stelia_quiet::request::{Attribute, Request};
 use stelia_quiet::socket_line::{self, LineError};
 use stelia_quiet::trace;
-use stelia_cpus::text::excerpt;
 
 use crate::carry_out::{Memories, carry_out};
 use crate::check::{Checked, Facts, check, check_target, exclusive};

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
+use stelia_cpus::text::excerpt::excerpt;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
 use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
-use stelia_cpus::text::excerpt::excerpt;
 
 use super::{Adopted, Phase, Record, UNPINNED, VcpuThread};
 

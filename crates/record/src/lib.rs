@@ -16,11 +16,11 @@ use std::fmt;
 use stelia_allocator::{Allocation, Qos};
 use stelia_api::{State, ThreadRole};
 use stelia_cpus::CpuSet;
+use stelia_cpus::text::named;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
 use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
-use stelia_cpus::text::named;
 
 pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
 pub use record_cgroup::RecordPlace;

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_api::{Error, ErrorKind, ThreadRole};
+use stelia_cpus::text::excerpt::excerpt;
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
 use stelia_node::vmm_processes::MAX_PROCESS_THREADS;
 use stelia_record::is_prop_name;
-use stelia_cpus::text::excerpt::excerpt;
 
 use super::attach::{AttachRequest, Vmm};
 use crate::engine::container::identify_pidfd;

@@ -1,9 +1,9 @@
 //! The health of one node, from what its publisher wrote.
 
 use serde::Serialize;
+use stelia_cpus::text::{excerpt, named};
 use stelia_node_report::stored::{Stored, Summary};
 use stelia_table::Meaning;
-use stelia_cpus::text::{excerpt, named};
 
 use super::VmCounts;
 use crate::chooser::Refusal;

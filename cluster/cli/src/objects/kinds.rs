@@ -8,10 +8,10 @@ use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use stelia_cpus::quantity::Quantity;
+use stelia_cpus::text::excerpt;
 use stelia_kubelet::QosClass;
 use stelia_node_report::meta::ObjectMeta;
 use stelia_placement_rules::request::VM_RESOURCE;
-use stelia_cpus::text::excerpt;
 
 /// The label by which a node says that VMs can be admitted on it.
 const READY: &str = "stelia.io/ready";

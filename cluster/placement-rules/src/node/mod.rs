@@ -11,10 +11,10 @@ mod zones;
 
 use std::collections::BTreeMap;
 
+use stelia_cpus::text::excerpt;
 use stelia_kubelet::{PodUid, Uid};
 use stelia_node_report::compact::{self, Compact};
 use stelia_node_report::stored::StoredObject;
-use stelia_cpus::text::excerpt;
 
 pub use error::NodeError;
 pub use free_resources::{Amount, Devices, FreeResources};

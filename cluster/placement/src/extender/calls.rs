@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use stelia_cpus::text::excerpt;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::Request;
 use stelia_placement_rules::score;
-use stelia_cpus::text::excerpt;
 
 use super::best_nodes::best_nodes;
 use super::types::{

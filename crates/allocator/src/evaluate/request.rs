@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use stelia_kubelet::QosClass;
 use stelia_cpus::text::excerpt;
+use stelia_kubelet::QosClass;
 
 use super::ScoringStrategy;
 use crate::{AllocationRequest, Requester};

@@ -8,5 +8,5 @@ mod json_string;
 mod named;
 pub mod near;
 
-pub use named::Named;
 pub use crate::{json_string, named};
+pub use named::Named;

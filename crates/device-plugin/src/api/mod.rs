@@ -1,4 +1,6 @@
-//! kubelet's device plugin API v1beta1; see the README.
+//! kubelet's device plugin API, v1beta1: its messages, the services `Registration` (kubelet's) and `DevicePlugin` (a plugin's), each as a server
+//! and a client, and gRPC over a Unix socket with limits on what the other side may send. Messages and services are written by hand, so that a build
+//! needs no protobuf compiler.
 
 pub mod device_plugin;
 pub mod messages;

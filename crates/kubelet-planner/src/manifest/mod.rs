@@ -34,8 +34,8 @@ pub use error::ManifestError;
 pub use flags::{container, in_words};
 pub use kubevirt::NodeRequirements;
 
-use stelia_kubelet::config::yaml_options;
 use stelia_cpus::text::excerpt;
+use stelia_kubelet::config::yaml_options;
 
 use super::pod::Pod;
 use fields::Field;

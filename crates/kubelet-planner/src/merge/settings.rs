@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use stelia_kubelet::config::parse_bool;
 use stelia_cpus::text::excerpt::excerpt;
 use stelia_cpus::text::named;
+use stelia_kubelet::config::parse_bool;
 
 named! {
     /// `topologyManagerPolicy`: what happens to a pod whose resources do not agree.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::quantity::Quantity;
-use stelia_kubelet::KubeletConfig;
 use stelia_cpus::text::excerpt::{excerpt, name as shown};
+use stelia_kubelet::KubeletConfig;
 
 use super::StartProblem;
 use crate::node::Machine;

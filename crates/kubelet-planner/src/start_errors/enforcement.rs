@@ -1,7 +1,7 @@
 //! `enforceNodeAllocatable`: what kubelet limits to what is allocatable or reserved.
 
-use stelia_kubelet::KubeletConfig;
 use stelia_cpus::text::excerpt::name as shown;
+use stelia_kubelet::KubeletConfig;
 
 use super::StartProblem;
 

@@ -11,8 +11,8 @@ mod problem;
 #[cfg(test)]
 mod tests;
 
-use stelia_kubelet::KubeletConfig;
 use stelia_cpus::text::near::misspelt;
+use stelia_kubelet::KubeletConfig;
 
 use crate::cpus::Options;
 use crate::features::{FEATURES, Gate, KUBELET};

@@ -1,8 +1,8 @@
 //! Why a checkpoint file cannot be used, and the checks that are the same for each of them.
 
 use serde::de::DeserializeOwned;
-use stelia_cpus::{CpuSet, ParseError};
 use stelia_cpus::text::excerpt::{cause, name};
+use stelia_cpus::{CpuSet, ParseError};
 
 use crate::{PodUid, checksum};
 

@@ -12,8 +12,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use stelia_kubelet::HostProcess;
 use stelia_cpus::text::named;
+use stelia_kubelet::HostProcess;
 
 use crate::runtime_folders::{self, Bundle};
 

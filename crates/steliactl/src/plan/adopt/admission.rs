@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use stelia_adopt::Vm;
 use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
@@ -14,6 +13,7 @@ use stelia_decide::admission::{
     Adopting, Candidate, CheckedClaim, Home, RuntimeCheck, admit, check_no_partition, choose_home,
     is_allocated_by_default, kubelets_cpus,
 };
+use stelia_decide::adopt::Vm;
 use stelia_decide::{AdoptedPlacement, Facts, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, MAX_BYTES};
 use stelia_kubelet::{CpuManagerState, PodUid, home};

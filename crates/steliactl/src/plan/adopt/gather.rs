@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use stelia_adopt::{Names, NotAdopted, RulesFor, Vm, is_vcpu, is_vmm, rules_for, vm};
 use stelia_cpus::CpuSet;
 use stelia_decide::admission::Candidate;
+use stelia_decide::adopt::{Names, NotAdopted, RulesFor, Vm, is_vcpu, is_vmm, rules_for, vm};
 use stelia_kubelet::ContainerCgroup;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, KernelCgroups, populated};
 use stelia_node::proc::KernelProcs;

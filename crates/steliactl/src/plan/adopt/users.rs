@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use stelia_adopt::{is_vcpu, is_vmm};
+use stelia_decide::adopt::{is_vcpu, is_vmm};
 use stelia_kubelet::process_place::{Place, pod_in};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::{KernelProcs, Procs};

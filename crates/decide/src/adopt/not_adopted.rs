@@ -2,7 +2,7 @@
 
 use stelia_cpus::text::excerpt;
 
-use crate::Accelerator;
+use crate::adopt::Accelerator;
 
 /// Each reason has a name, and a text that says what to change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]

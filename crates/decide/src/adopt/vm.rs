@@ -8,9 +8,9 @@ use stelia_node::vmm_processes::{NamedThread, Process};
 use stelia_record::Vcpu;
 use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation, PlacementPolicy};
 
-use crate::guest::{self, Shape};
-use crate::rules::NameMatch;
-use crate::{Accelerator, NotAdopted};
+use crate::adopt::guest::{self, Shape};
+use crate::adopt::rules::NameMatch;
+use crate::adopt::{Accelerator, NotAdopted};
 
 /// Limit of the vCPUs of an adopted VM.
 const MAX_VCPUS: u32 = 1024;

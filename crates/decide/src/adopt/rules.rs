@@ -3,7 +3,7 @@
 use stelia_kubelet::PodName;
 use stelia_settings::{AdoptKind, AdoptRule, MAX_THREAD_NAME_BYTES, Pattern};
 
-use crate::{Accelerator, NotAdopted};
+use crate::adopt::{Accelerator, NotAdopted};
 
 /// What the runtime's configuration says of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl<'r> RulesFor<'r> {
 }
 
 /// Whether a process may be the VMM of one of the rules, by its name (`comm`) or its program (`argv[0]`). That both say so is
-/// asked by [`crate::vm()`], which can then say what does not fit.
+/// asked by [`crate::adopt::vm()`], which can then say what does not fit.
 pub fn is_vmm(rules: &[&AdoptRule], name: &str, program: &str) -> bool {
     rules.iter().any(|rule| {
         let named = NameMatch::of(rule, name, program);
