@@ -18,7 +18,6 @@ mod names;
 mod sections;
 mod stability;
 mod structure;
-mod words;
 
 use std::fs;
 use std::path::{Path, PathBuf};
