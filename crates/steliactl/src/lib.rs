@@ -175,7 +175,7 @@ async fn run(
             output_options.print(&report)
         }
         Command::Rebind { vm, dry_run, deadline } => {
-            output_options.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
+            output_options.print(&rebind::gather(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
         }
         Command::Resize { vm, cpus, dry_run } => {
             output_options.print(&resize::gather(&client().await?, root, vm, *cpus, *dry_run).await?)
