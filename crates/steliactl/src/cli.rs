@@ -316,12 +316,8 @@ pub(crate) enum Command {
         #[command(flatten)]
         selection: Selection,
         /// Write an SVG picture to FILE instead. Without FILE, or if FILE is -, writes to standard output
-        #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with_all = ["html", "json"])]
-        svg: Option<PathBuf>,
-        /// Write a self-contained HTML page to FILE instead, in which pointing at a CPU shows its VM. Without FILE, or if FILE is -,
-        /// writes to standard output
         #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with = "json")]
-        html: Option<PathBuf>,
+        svg: Option<PathBuf>,
     },
     /// Explain who has which CPUs and why
     ///

@@ -18,12 +18,6 @@ pub(crate) use stelia_table::{
     printable, properties, shorten, table, to_ascii, width, wrap,
 };
 
-/// The beginning of a page that needs nothing else: no script, nothing from elsewhere, and a policy that forbids both.
-pub(crate) const PAGE_HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-    <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
-    form-action 'none'\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
-    <meta name=\"color-scheme\" content=\"light dark\">\n";
-
 /// How many columns a text takes.
 pub(crate) fn columns(text: &str) -> usize {
     text.width()
