@@ -5,5 +5,3 @@ pub mod excerpt;
 mod json_string;
 mod named;
 pub mod near;
-
-pub use named::Named;

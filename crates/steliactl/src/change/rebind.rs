@@ -182,8 +182,10 @@ async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use stelia_allocator::Qos;
+
     use super::*;
-    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+    use crate::shared::daemon::node::testing::{PODS, allocation, instance_mut, node};
 
     #[test]
     fn a_job_that_succeeded_is_told_in_words_and_json_has_its_phase() {
@@ -236,13 +238,13 @@ mod tests {
     #[test]
     fn where_kubelet_chose_every_vms_cpus_nothing_can_be_moved() {
         let mut described = node();
-        described.node.cpu_source = CpuSource::Kubelet.into();
+        described.node.cpu_source = CpuSource::Kubelet;
         assert!(is_up_to_kubelet(&described));
         // It was admitted while steliad chose.
-        instance_mut(&mut described, PODS[0]).allocation = Some(Default::default());
+        instance_mut(&mut described, PODS[0]).allocation = Some(allocation(Qos::Lse));
         assert!(!is_up_to_kubelet(&described));
         instance_mut(&mut described, PODS[0]).allocation = None;
-        described.node.cpu_source = CpuSource::Steliad.into();
+        described.node.cpu_source = CpuSource::Steliad;
         assert!(!is_up_to_kubelet(&described));
     }
 }

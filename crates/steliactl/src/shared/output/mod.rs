@@ -89,7 +89,7 @@ pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl I
 /// The least width of a value on a terminal.
 const MIN_VALUE_WIDTH: usize = 24;
 
-/// The members, one per line: those of `order` first, then those that a newer daemon adds, by name. A value is wrapped to the terminal,
+/// The members, one per line: those of `order` first, then the others by name. A value is wrapped to the terminal,
 /// except where a path would be broken.
 pub(crate) fn members(object: &Map<String, Value>, order: &[&str], style: TextStyle) -> String {
     let mut members: Vec<(&String, &Value)> = object.iter().collect();
