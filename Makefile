@@ -39,8 +39,8 @@ endif
 ifneq ($(IMAGE_ARCH),$(ARCH))
 $(error IMAGE=$(IMAGE) is a node of $(IMAGE_ARCH), and ARCH=$(ARCH))
 endif
-ifneq ($(and $(filter arm64,$(ARCH)),$(VFIO)$(NODE_CPUS)$(FROM_DEB)),)
-$(error IMAGE=$(IMAGE): VFIO, NODE_CPUS and FROM_DEB have no node of arm64)
+ifneq ($(and $(filter arm64,$(ARCH)),$(VFIO)$(NODE_CPUS)),)
+$(error IMAGE=$(IMAGE): VFIO and NODE_CPUS have no node of arm64)
 endif
 endif
 # FAST=1 builds the packages in the profile of the tests, which is not optimised: for `make check`, for `make demo` unless it is told FAST=,
@@ -61,7 +61,7 @@ VFIO    ?=
 # The node tests of a section, by the names that tests/node/sections has.
 node_tests = $(shell sed -n 's/^$(1) //p' tests/node/sections)
 # The sections of check-long.
-SECTIONS ?= sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement arm64
+SECTIONS ?= sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale linux libvirt vfio release browser api placement arm64
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -69,10 +69,6 @@ DAYS     ?= 4000
 CYCLES  ?= 50
 # The daemon is killed at one of so many steps in the tests of that.
 EVERY   ?= 5
-# The release that the section "upgrade" upgrades from: a commit of this clone's history.
-FROM    ?= 8faae6e
-# An older release's package, for the node test of its upgrade.
-FROM_DEB ?=
 # Real programs of the folder BIN that node tests find in /job/real (docs/real.md).
 REAL_PROGRAMS ?=
 # Another folder of recorded cases for `make vectors`.
@@ -152,7 +148,6 @@ EPOCH    := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2> /dev/nu
 SELINUX  := target/selinux
 TOOLS    := target/tools
 NODE_JOB := target/node-test
-OLDER    := target/from/$(FROM)
 # Where the section "release" builds a release once more.
 AGAIN    := target/again
 # Our tools work for seconds: what they are built with asks for minutes of optimising. C is what compresses.
@@ -163,7 +158,7 @@ HASHING  := $(patsubst %,--config profile.release.package.%.opt-level=2,rpm sha1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: cross-tools cross-check image-of-commit check-quick check-long node-test-quick long-sid long-slow long-breadth long-resize long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-vfio long-browser long-api long-placement long-arm64 long-real help setup build deb image rpm selinux sbom images release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
+.PHONY: cross-tools cross-check image-of-commit check-quick check-long node-test-quick long-sid long-slow long-breadth long-resize long-allocator long-ledger long-fuzz long-soak long-crash long-emulated long-laws long-scale long-release long-linux long-libvirt long-vfio long-browser long-api long-placement long-arm64 long-real help setup build deb image rpm selinux sbom images release dist install fmt lint deny test vectors bench bench-scale bench-peers bench-placement bench-publishers sim-placement api-test package-test package-lint fuzz fuzz-check fuzz-short node-test soak check try demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -387,7 +382,6 @@ package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the D
 
 node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid or trixie-arm64, VFIO=1, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
-	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
 	@$(TESTING) build $(WHOLE) $(TARGET) --test node --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
 	@cp "$$(packaging/tools/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
 	@for program in steliad-failpoints stelia-simulate test-apiserver kubelet-devices; do \
@@ -422,7 +416,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,quick)"
 
 # What is too long for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale upgrade linux libvirt vfio release browser api placement arm64"), and SECTIONS=real BIN=DIR
+check-long: ## what is too long for every change, by section (SECTIONS="sid slow breadth resize allocator ledger fuzz soak crash emulated laws scale linux libvirt vfio release browser api placement arm64"), and SECTIONS=real BIN=DIR
 	@packaging/tools/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -466,15 +460,6 @@ long-laws: # every property of the library, with many more cases than the tests 
 long-scale: # as many instances as a node of 32 CPUs carries: the daemon killed, systemd standing still
 	@NODE_CPUS=32 $(MAKE) --no-print-directory node-test
 
-# The older release's own Makefile builds its package, in a tree and a target folder of its own; [workspace] makes it no part of this one.
-$(OLDER)/steliad.deb: | $(TOOLS)/bin/cargo-deb
-	@git cat-file -e "$(FROM)^{commit}" 2> /dev/null || { echo "commit $(FROM) is not in this clone: git fetch --unshallow" >&2; exit 1; }
-	@rm -rf $(OLDER)/tree && mkdir -p $(OLDER)/tree && git archive "$(FROM)" | tar -x -C $(OLDER)/tree
-	@grep -q '^\[workspace\]' $(OLDER)/tree/Cargo.toml || printf '\n[workspace]\n' >> $(OLDER)/tree/Cargo.toml
-	@mkdir -p $(OLDER)/tree/target && ln -sfn "$(CURDIR)/$(TOOLS)" $(OLDER)/tree/target/tools
-	@$(MAKE) --no-print-directory -C $(OLDER)/tree deb FAST=1 > $(OLDER)/log 2>&1 || { tail -n 30 $(OLDER)/log >&2; exit 1; }
-	@cp "$$(ls -1t $(OLDER)/tree/target/debian/steliad_*.deb | head -n 1)" $@ && rm -rf $(OLDER)/tree
-
 long-linux: # a Linux from the disk of the examples that the packages install: its network, its share
 	@$(MAKE) --no-print-directory node-test FILTER="$(call node_tests,linux)"
 
@@ -485,9 +470,6 @@ long-libvirt: # what libvirt's verbs do to an adopted VM (docs/adopt.md): in the
 long-vfio: # devices that VMs have by VFIO, on a node with an emulated IOMMU: their NUMA nodes, memory and interrupts
 	@$(MAKE) --no-print-directory node-test VFIO=1
 
-long-upgrade: $(OLDER)/steliad.deb # the package of 0.1.0 upgraded to this one while its VMs run
-	@$(MAKE) --no-print-directory node-test FROM_DEB=$(OLDER)/steliad.deb
-
 # The tracked files as they are, in another folder and with nothing that was built before.
 long-release: release # a release built once more: the same bytes
 	@rm -rf $(AGAIN) && mkdir -p $(AGAIN)/target && git ls-files -z | tar --null -T - -c | tar -x -C $(AGAIN)
@@ -495,7 +477,7 @@ long-release: release # a release built once more: the same bytes
 	@$(MAKE) --no-print-directory -C $(AGAIN) release TOOLS=target/tools SOURCE_DATE_EPOCH=$(EPOCH) > $(AGAIN)/log 2>&1 || { tail -n 30 $(AGAIN)/log >&2; exit 1; }
 	diff $(DIST)/$(SUMS) $(AGAIN)/$(DIST)/$(SUMS) && rm -rf $(AGAIN)
 
-long-browser: # the map's picture and page and the ledger's report in a browser: nothing overlaps, nothing is complained of
+long-browser: # the map's picture and the ledger's report in a browser: nothing overlaps, nothing is complained of
 	@packaging/tools/host-packages chromium
 	@$(CARGO) test --quiet --locked -p stelia-simulator --features browser --test simulate -- browser::
 
@@ -523,4 +505,4 @@ demo: $(DEB_NODE) $(RUNNER_IMAGE) ## VMs in pods, seen from outside, in the test
 	tests/vm/node run --image $(IMAGE) target/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
-	rm -rf target/debug target/release target/cluster target/fast target/*-unknown-linux-* target/amd64 target/arm64 target/images target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(DIST) $(NODE_JOB) target/from $(AGAIN)
+	rm -rf target/debug target/release target/cluster target/fast target/*-unknown-linux-* target/amd64 target/arm64 target/images target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(DIST) $(NODE_JOB) $(AGAIN)

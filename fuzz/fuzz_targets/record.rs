@@ -40,7 +40,7 @@ fn check(mut record: Record, attributes: &BTreeMap<String, String>) {
     for cut in 0..written.len() {
         assert_eq!(Record::parse(&map(&written[..cut])), Err(RecordError::Absent));
     }
-    // No attribute is optional, but for one that older daemons did not write: without it nobody chose the CPUs beforehand.
+    // None of these attributes is optional but `scheduled`: without it nobody chose the CPUs beforehand.
     for (missing, _) in &written {
         let mut part = map(&written);
         part.remove(*missing);

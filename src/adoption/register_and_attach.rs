@@ -28,7 +28,7 @@ pub(super) async fn adopt(
     let known_isolation = {
         let view = engine.view();
         let known = view.instances.get(pod).filter(|known| known.adopted_by.is_some());
-        known.and_then(|known| known.isolation.known())
+        known.map(|known| known.isolation)
     };
     // What is adopted already stays as it is, whatever the rule says by now.
     let isolation = known_isolation.unwrap_or(adoptable.rule.isolation);

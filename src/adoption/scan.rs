@@ -287,10 +287,7 @@ fn read(
     // The processes of an instance are in its scope below stelia.slice.
     let place = known.map_or_else(
         || origin.clone(),
-        |known| {
-            let isolation = known.isolation.known().unwrap_or_default();
-            Tree::at(known.scope.clone(), isolation).inner().clone()
-        },
+        |known| Tree::at(known.scope.clone(), known.isolation).inner().clone(),
     );
     let vmm = |name: &str, program: &str| is_vmm(rules, name, program);
     let vcpu = |name: &str| is_vcpu(rules, name);

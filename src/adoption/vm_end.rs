@@ -63,7 +63,7 @@ pub(super) fn all(view: &model::Node) -> Vec<PodUid> {
 /// The adopted VM of this pod, if its container's cgroup is the partition.
 pub(super) fn instance<'a>(pod: &PodUid, view: &'a model::Node) -> Option<&'a model::Instance> {
     let known = view.instances.get(pod)?;
-    let is_partition = known.isolation.known() == Some(Isolation::Container);
+    let is_partition = known.isolation == Isolation::Container;
     (is_partition && known.adopted_by.is_some() && !known.vcpus.is_empty()).then_some(known)
 }
 
@@ -100,7 +100,7 @@ mod tests {
     fn view(change: impl FnOnce(&mut model::Instance)) -> model::Node {
         let uid = PodUid::parse(POD).unwrap();
         let mut instance = model::Instance {
-            isolation: Isolation::Container.into(),
+            isolation: Isolation::Container,
             adopted_by: Some("kubevirt".to_owned()),
             vcpus: vec![model::PinnedThread::default()],
             ..crate::engine::registered(uid.clone())
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn vms_that_the_engine_hears_of_itself_and_whole_containers_are_not_checked() {
         let changes: [fn(&mut model::Instance); 3] = [
-            |one| one.isolation = Isolation::Vcpus.into(),
+            |one| one.isolation = Isolation::Vcpus,
             |one| one.adopted_by = None,
             |one| one.vcpus.clear(),
         ];

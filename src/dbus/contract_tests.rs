@@ -136,7 +136,7 @@ async fn job_is_what_its_xml_says() {
     let job = model::Job {
         id: 1,
         scope: "node".into(),
-        phase: model::JobPhase::Pending.into(),
+        phase: model::JobPhase::Pending,
         reason: String::new(),
         moves: Vec::new(),
         began_us: 0,

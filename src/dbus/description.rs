@@ -78,7 +78,7 @@ mod tests {
             partition: "isolated".to_owned(),
             registered_us: 7,
             isolated_us: 8,
-            contained_reason: Some(model::ContainedReason::Refused.into()),
+            contained_reason: Some(model::ContainedReason::Refused),
             vcpus: vec![model::PinnedThread {
                 thread: stelia_record::VcpuThread {
                     role: stelia_api::ThreadRole::Vcpu(1),
@@ -96,12 +96,12 @@ mod tests {
             ..crate::engine::registered(pod.clone())
         };
         model::Node {
-            cpu_source: CpuSource::Steliad.into(),
+            cpu_source: CpuSource::Steliad,
             pool: Some(cpus("0-1")),
             pools: Some(Arc::new(model::Pools {
                 reserved: cpus("0"),
                 kubelet: cpus("6"),
-                policies: model::Part::Known(AllocatorPolicies::default()),
+                policies: AllocatorPolicies::default(),
                 held: HeldCpus {
                     pcpu_level: cpus("2-3"),
                     ..HeldCpus::default()
@@ -134,7 +134,7 @@ mod tests {
             },
             last_pass: Some(model::LastPass {
                 number: 7,
-                trigger: model::Trigger::Audit.into(),
+                trigger: model::Trigger::Audit,
                 ended_us: 3,
                 duration_us: 4,
                 steps: 5,
@@ -176,7 +176,7 @@ mod tests {
             intruded: 7,
         };
         let located = Located {
-            part: Part::Memory.into(),
+            part: Part::Memory,
             nodes: vec![(0, 97), (1, 3)],
             near_percent: 97,
             attached_percent: 0,
@@ -246,7 +246,7 @@ mod tests {
         let described = value(&view()).unwrap();
         insta::assert_snapshot!(described.to_string());
         let started = model::Node {
-            cpu_source: CpuSource::Kubelet.into(),
+            cpu_source: CpuSource::Kubelet,
             ..model::Node::default()
         };
         let empty = value(&started).unwrap();

@@ -70,13 +70,13 @@ mod tests {
         let new = model::Instance {
             container: "other".to_owned(),
             adopted_by: Some("rule".to_owned()),
-            state: State::Leaving.into(),
+            state: State::Leaving,
             degraded: vec![Reason::of(&pod, ReasonKind::CpusOffline, "CPU 2 is offline")],
             exclusive: CpuSet::below(2),
             float: CpuSet::below(3),
             mems: "1".to_owned(),
             partition: "isolated".to_owned(),
-            placement: AdoptPlacement::Keep.into(),
+            placement: AdoptPlacement::Keep,
             registered_us: old.registered_us + 1,
             isolated_us: old.isolated_us + 1,
             vcpus: vec![model::PinnedThread {

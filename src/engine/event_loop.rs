@@ -57,7 +57,7 @@ impl Engine {
         let runtime = runtime::Handle::try_current().map_err(std::io::Error::other)?;
         let (sender, messages) = mpsc::unbounded_channel();
         let (view, receiver) = watch::channel(Arc::new(model::Node {
-            cpu_source: settings.policies.allocator.source.into(),
+            cpu_source: settings.policies.allocator.source,
             ..model::Node::default()
         }));
         let (shown_settings, followed) = watch::channel(Arc::new(settings.clone()));

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use stelia_allocator::CpuSource;
-use stelia_api::{Error, ErrorKind as Kind, Word};
+use stelia_api::{Error, ErrorKind as Kind};
 use stelia_kubelet::config::{KubeletConfig, parse_bool};
 use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
@@ -57,7 +57,7 @@ pub(crate) fn node_topology(
     name: String,
     form: ObjectForm,
 ) -> Result<NodeResourceTopology, Error> {
-    let (config, unread) = usable(config, &view.cpu_source).map_err(|problem| Kind::Failed.because(problem))?;
+    let (config, unread) = usable(config, view.cpu_source).map_err(|problem| Kind::Failed.because(problem))?;
     let numa = numa::read(&system.sys).map_err(|cause| Kind::Failed.because(cause.to_string()))?;
     let facts = node_facts(view, config, numa, name);
     let mut facts = facts.map_err(|problem| Kind::KubeletStateUnusable.because(problem))?;
@@ -78,13 +78,13 @@ pub(crate) fn node_topology(
 /// It cannot be read, and kubelet chooses the CPUs by it.
 fn usable<'a>(
     config: Configuration<'a>,
-    source: &Word<CpuSource>,
+    source: CpuSource,
 ) -> Result<(Option<&'a KubeletConfig>, Option<String>), String> {
     match config {
         Ok(config) => Ok((config, None)),
         Err(problem) => {
             let problem = format!("kubelet's configuration cannot be used: {problem}");
-            match *source == CpuSource::Steliad {
+            match source == CpuSource::Steliad {
                 true => Ok((None, Some(problem))),
                 false => Err(problem),
             }

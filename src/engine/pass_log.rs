@@ -41,7 +41,7 @@ impl State {
         let took = pass.began.elapsed();
         self.view_writer.show_pass(model::LastPass {
             number: self.passes.count,
-            trigger: pass.trigger.into(),
+            trigger: pass.trigger,
             ended_us: clock::now_us(),
             duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             steps: did.steps,

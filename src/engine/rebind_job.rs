@@ -158,7 +158,7 @@ impl State {
                 job.id,
                 phase.name()
             );
-            (job.phase, job.reason, job.ended_us) = (phase.into(), reason, now_us());
+            (job.phase, job.reason, job.ended_us) = (phase, reason, now_us());
         }
         if let Err(refusal) = self.record_job() {
             tracing::warn!("{refusal}");
@@ -188,7 +188,7 @@ impl State {
             return;
         };
         if job.phase == model::JobPhase::Pending {
-            job.phase = model::JobPhase::Unknown.into();
+            job.phase = model::JobPhase::Unknown;
             job.reason = "the daemon ended in the middle of it; every instance is on CPUs of its own".to_owned();
             job.ended_us = now_us();
         }

@@ -60,12 +60,10 @@ pub fn node_facts(
             max_numa_nodes: config.and_then(max_numa_nodes),
             managers: config.map(managers).unwrap_or_default(),
         },
-        allocator: view.pools.as_ref().and_then(|pools| {
-            Some(Allocator {
-                policies: pools.policies.known()?.clone(),
-                held: pools.held.clone(),
-                lsr: pools.pools.be_shared.difference(&pools.pools.shared),
-            })
+        allocator: view.pools.as_ref().map(|pools| Allocator {
+            policies: pools.policies.clone(),
+            held: pools.held.clone(),
+            lsr: pools.pools.be_shared.difference(&pools.pools.shared),
         }),
         pods: None,
         devices: BTreeMap::new(),
@@ -127,7 +125,7 @@ fn allocations(view: &model::Node) -> Vec<PodAllocation> {
 /// The pods whose instance is a container without a VM. One with a VM, as KubeVirt's, can be migrated.
 fn containers(view: &model::Node) -> BTreeSet<PodUid> {
     let is_one = |instance: &&std::sync::Arc<model::Instance>| {
-        instance.isolation.known() == Some(Isolation::Container) && instance.vcpus.is_empty()
+        instance.isolation == Isolation::Container && instance.vcpus.is_empty()
     };
     let found = view.instances.values().filter(is_one);
     found.map(|instance| instance.pod.clone()).collect()
@@ -208,15 +206,15 @@ mod tests {
     fn a_container_is_told_apart_from_a_vm_whose_container_is_the_partition() {
         let mut view = view();
         let mut container = crate::engine::registered(pod(A));
-        container.isolation = Isolation::Container.into();
+        container.isolation = Isolation::Container;
         let mut vm = crate::engine::registered(pod(B));
-        vm.isolation = Isolation::Container.into();
+        vm.isolation = Isolation::Container;
         vm.vcpus = vec![model::PinnedThread::default()];
         view.instances.insert(pod(A), container.into());
         view.instances.insert(pod(B), vm.into());
         assert_eq!(facts(&view, None).containers, BTreeSet::from([pod(A)]));
         let mut of_runner = crate::engine::registered(pod(A));
-        of_runner.isolation = Isolation::Vcpus.into();
+        of_runner.isolation = Isolation::Vcpus;
         view.instances.insert(pod(A), of_runner.into());
         assert!(facts(&view, None).containers.is_empty());
     }
@@ -239,7 +237,7 @@ mod tests {
         view.pools = Some(std::sync::Arc::new(model::Pools {
             reserved: cpus("1"),
             kubelet: cpus("2-4"),
-            policies: model::Part::Known(AllocatorPolicies::default()),
+            policies: AllocatorPolicies::default(),
             held: HeldCpus::default(),
             pools: Pools {
                 allocatable: cpus("0,5"),

@@ -18,13 +18,13 @@ pub(super) fn show_node(view: &mut model::Node, snapshot: &Snapshot, facts: &Fac
     let held = || kubelet.map(|state| allocator::kubelets(snapshot, facts, state));
     let pools = facts.pools();
     let pool = pools.map(|pools| pools.shared.clone());
-    view.cpu_source = snapshot.source.into();
+    view.cpu_source = snapshot.source;
     view.pool = pool.or_else(|| kubelet.ok().map(CpuManagerState::shared_pool));
     view.pools = pools.map(|pools| {
         Arc::new(model::Pools {
             reserved: policies.allocator.reserved.clone(),
             kubelet: held().unwrap_or_default(),
-            policies: model::Part::Known(policies.allocator.clone()),
+            policies: policies.allocator.clone(),
             held: allocator::held(snapshot),
             pools: pools.clone(),
         })
@@ -54,14 +54,12 @@ pub(super) fn show_shared(view: &mut model::Node, snapshot: &Snapshot) {
 /// # Errors
 /// What RegisterInstance would answer whatever is asked: kubelet chooses, or its file cannot be used.
 pub fn allocator_node(view: &model::Node) -> Result<AllocatorNode, Error> {
-    let pools = view.pools.as_ref();
-    let pools = pools.and_then(|pools| Some((pools, pools.policies.known()?)));
-    match (pools, &view.kubelet_problem) {
-        (Some((pools, policies)), _) => Ok(AllocatorNode::new(
+    match (&view.pools, &view.kubelet_problem) {
+        (Some(pools), _) => Ok(AllocatorNode::new(
             &view.topology,
             pools.pools.clone(),
             &pools.held,
-            policies.clone(),
+            pools.policies.clone(),
         )),
         (None, Some(reason)) => Err(allocator::kubelet_unknown(reason)),
         (None, None) if view.cpu_source == CpuSource::Steliad => Err(allocator::kubelet_unknown("it was not read yet")),
@@ -74,9 +72,9 @@ pub fn allocator_node(view: &model::Node) -> Result<AllocatorNode, Error> {
 pub(crate) fn registered(pod: PodUid) -> model::Instance {
     model::Instance {
         pod,
-        state: State::Floating.into(),
-        float_reason: model::FloatReason::Pool.into(),
-        placement: stelia_settings::AdoptPlacement::By(stelia_settings::PlacementPolicy::Linear).into(),
+        state: State::Floating,
+        float_reason: model::FloatReason::Pool,
+        placement: stelia_settings::AdoptPlacement::By(stelia_settings::PlacementPolicy::Linear),
         scope: CgroupPath::slice(),
         origin: CgroupPath::slice(),
         ..model::Instance::default()
@@ -100,20 +98,20 @@ pub(super) fn instance(
         container: record.container.clone(),
         adopted_by: record.adopted.as_ref().map(|adopted| adopted.rule.clone()),
         state: match is_off_its_cpus {
-            true => State::Floating.into(),
-            false => record.phase.state().into(),
+            true => State::Floating,
+            false => record.phase.state(),
         },
         degraded: assessment.degraded.clone(),
         exclusive: record.exclusive.clone(),
-        allocation: record.allocation.as_ref().map(model::Allocation::from),
+        allocation: record.allocation.clone(),
         float: instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default(),
-        float_reason: assessment.float_reason.into(),
+        float_reason: assessment.float_reason,
         quiet: record.quiet.clone(),
-        contained_reason: contained.map(Into::into),
-        isolation: record.isolation.into(),
+        contained_reason: contained,
+        isolation: record.isolation,
         mems: record.mems.clone(),
         partition: instance.vcpu().map(|leaf| leaf.partition.clone()).unwrap_or_default(),
-        placement: placement_of(record).into(),
+        placement: placement_of(record),
         scope: instance.scope().clone(),
         origin: record.origin.clone(),
         registered_us: record.registered_us,

@@ -480,7 +480,7 @@ mod tests {
         };
         Arc::new(VmTarget {
             name: String::new(),
-            state: State::Isolated.into(),
+            state: State::Isolated,
             seats: [seat].into(),
             origin: CgroupPath::root(),
             settled_us: 0,

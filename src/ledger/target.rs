@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stelia_api::{State, Word};
+use stelia_api::State;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_ledger::recorder;
@@ -22,7 +22,7 @@ pub(crate) struct VmTarget {
     /// `namespace/name`; empty if the runtime does not report it.
     pub(crate) name: String,
     /// As on D-Bus.
-    pub(crate) state: Word<State>,
+    pub(crate) state: State,
     /// Its CPUs and vCPU threads, or the container's cgroup; empty unless it is isolated or contained now.
     pub(crate) seats: BTreeSet<Seat>,
     /// The container's cgroup, from which its devices are read.
@@ -141,11 +141,11 @@ impl VmTarget {
     }
 
     fn from_view(instance: &model::Instance, settled_us: u64) -> Self {
-        let has_cpus = matches!(instance.state.known(), Some(State::Isolated | State::Contained));
-        let is_container = instance.isolation.known() == Some(Isolation::Container);
+        let has_cpus = matches!(instance.state, State::Isolated | State::Contained);
+        let is_container = instance.isolation == Isolation::Container;
         Self {
             name: instance.pod_name.as_ref().map(PodName::to_string).unwrap_or_default(),
-            state: instance.state.clone(),
+            state: instance.state,
             seats: match has_cpus {
                 true if is_container => container_seats(&instance.exclusive, &instance.origin),
                 true => seats(&instance.exclusive, &instance.vcpus),
@@ -300,8 +300,8 @@ mod tests {
             (whole.clone(), State::Floating, None),
         ] {
             let container = model::Instance {
-                state: state.into(),
-                isolation: Isolation::Container.into(),
+                state,
+                isolation: Isolation::Container,
                 exclusive: cpus("2-3,8"),
                 vcpus: Vec::new(),
                 origin: CgroupPath::parse(&origin).unwrap(),
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn a_vm_has_its_seats_at_once_and_they_are_read_when_it_has_settled() {
         let floating = model::Instance {
-            state: State::Floating.into(),
+            state: State::Floating,
             ..since(3, 1_000_000)
         };
         let mut targets = TargetTracker::default();
@@ -403,7 +403,7 @@ mod tests {
 
     fn isolated(number: u32) -> model::Instance {
         model::Instance {
-            state: State::Isolated.into(),
+            state: State::Isolated,
             exclusive: cpus("2"),
             vcpus: vec![pinned(10, Some(2))],
             ..crate::engine::registered(pod(number))
@@ -427,7 +427,7 @@ mod tests {
         now.instances.insert(pod(1), Arc::new(float));
         assert!(!targets.update(&now, at(0)), "the ledger does not need where it floats");
         let leaving = model::Instance {
-            state: State::Leaving.into(),
+            state: State::Leaving,
             ..isolated(1)
         };
         now.instances.insert(pod(1), Arc::new(leaving));

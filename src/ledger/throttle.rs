@@ -140,7 +140,7 @@ mod tests {
         Arc::new(VmTarget {
             name: String::new(),
             seats: (state == State::Isolated).then_some(seat).into_iter().collect(),
-            state: state.into(),
+            state,
             origin: CgroupPath::root(),
             settled_us: 0,
             is_throttled: false,

@@ -142,7 +142,7 @@ pub(super) fn differs(was: &model::Node, now: &model::Node) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use stelia_api::{Reason, State};
+    use stelia_api::{Reason, ReasonKind, State};
     use stelia_cpus::CpuSet;
     use stelia_cpus::testing::Shape;
     use stelia_kubelet::PodUid;
@@ -158,7 +158,7 @@ mod tests {
             interleaved: false,
         };
         model::Node {
-            cpu_source: CpuSource::Kubelet.into(),
+            cpu_source: CpuSource::Kubelet,
             pool: Some("0-7".parse().unwrap()),
             topology: Arc::new(shape.topology()),
             ..model::Node::default()
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(told(&view()), "KubeletConfigUnreadable");
         // Where steliad chooses the CPUs another reason is needed.
         let steliads = model::Node {
-            cpu_source: CpuSource::Steliad.into(),
+            cpu_source: CpuSource::Steliad,
             ..view()
         };
         assert_eq!(told(&steliads), "HostNotReadable");
@@ -223,7 +223,7 @@ mod tests {
         let instance = |uid: &str, state: State, degraded: Vec<Reason>| {
             let pod = PodUid::parse(uid).unwrap();
             let instance = model::Instance {
-                state: state.into(),
+                state,
                 degraded,
                 pod: pod.clone(),
                 ..model::Instance::default()
@@ -236,7 +236,7 @@ mod tests {
             instance(
                 "00000000-0000-4000-8000-000000000002",
                 State::Isolated,
-                vec![Reason::default()],
+                vec![Reason::of_node(ReasonKind::NotDone, "")],
             ),
             instance("00000000-0000-4000-8000-000000000003", State::Floating, Vec::new()),
         ]

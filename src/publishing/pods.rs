@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stelia_api::reason::{joined, visible_to};
-use stelia_api::{Reason, ReasonKind, State, Word};
+use stelia_api::{Reason, ReasonKind, State};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
 use stelia_publication::{Event, Kind, Pod};
@@ -106,11 +106,11 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
     if let Some(broken) = broken(instance) {
         return broken;
     }
-    let is_container = instance.isolation.known() == Some(Isolation::Container);
-    match instance.state.known() {
-        Some(State::Isolated) => isolated(instance, is_container),
-        Some(State::Contained) => {
-            let why = instance.contained_reason.as_ref().and_then(Word::known);
+    let is_container = instance.isolation == Isolation::Container;
+    match instance.state {
+        State::Isolated => isolated(instance, is_container),
+        State::Contained => {
+            let why = instance.contained_reason;
             let kind = match why.is_none_or(model::ContainedReason::is_wanted) {
                 true => Kind::Normal,
                 false => Kind::Warning,
@@ -125,11 +125,9 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
             of("Contained", &message, Some(event.unwrap_or(kind)))
         }
         // Nothing of it is moved, and it waits for no vCPUs.
-        Some(State::Registered) if is_container => {
-            of("Registering", "its container's cgroup becomes the partition", None)
-        }
+        State::Registered if is_container => of("Registering", "its container's cgroup becomes the partition", None),
         _ if is_container => of("Floating", WITHOUT_PARTITION, None),
-        Some(State::Registered) => of("Registering", "its processes are being moved", None),
+        State::Registered => of("Registering", "its processes are being moved", None),
         _ if shares(instance) => of("Shared", "its class has no CPUs of its own", None),
         _ if now_us.saturating_sub(instance.registered_us) > MAX_FLOATING_TIME_US => of(
             FLOATING_TOO_LONG,
@@ -179,24 +177,18 @@ fn unfinished_resize(instance: &model::Instance) -> (String, Option<Kind>) {
 
 /// Whether it is of a class that is never isolated.
 fn shares(instance: &model::Instance) -> bool {
-    let class = instance
-        .allocation
-        .as_ref()
-        .and_then(|allocation| allocation.qos.known());
-    class.is_some_and(|class| !class.is_exclusive())
+    let allocation = instance.allocation.as_ref();
+    allocation.is_some_and(|allocation| !allocation.qos.is_exclusive())
 }
 
 /// The first of its reasons of degradation that the promise does not survive, with all such reasons in words.
 fn broken(instance: &model::Instance) -> Option<PodState> {
-    let breaking = |reason: &&Reason| {
-        let kind = reason.kind.known();
-        kind.is_some_and(|kind| breaks(kind, reason.pod.as_ref() == Some(&instance.pod)).is_some())
-    };
+    let breaking = |reason: &&Reason| breaks(reason.kind, reason.pod.as_ref() == Some(&instance.pod)).is_some();
     let reasons: Vec<Reason> = instance.degraded.iter().filter(breaking).cloned().collect();
     let first = reasons.first()?;
     Some(PodState {
         isolated: false,
-        reason: breaks(first.kind.known()?, true)?,
+        reason: breaks(first.kind, true)?,
         message: joined(&visible_to(&reasons, &instance.pod)),
         event: Some(Kind::Warning),
     })

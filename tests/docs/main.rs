@@ -16,9 +16,8 @@ mod man;
 mod metrics;
 mod names;
 mod sections;
-mod stability;
 mod structure;
-mod words;
+mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,15 +1,12 @@
-//! The shape of the tree: how long a file may be, which crate may use which, and what never gets into the daemon.
+//! The shape of the tree: which crate may use which, and what never gets into the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{CRATES, files, read, root};
-
-/// A file above this is two ideas.
-const LONGEST: usize = 400;
+use crate::{read, root};
 
 /// Who may use what: each crate's folder (`src` is the daemon) with those that it depends on, tests aside.
 type Uses = BTreeMap<String, BTreeSet<String>>;
@@ -192,61 +189,4 @@ fn nothing_that_talks_to_an_api_server_is_in_the_nodes_programs() {
             assert!(!names.contains(kept_out), "{kept_out} is in {program}");
         }
     }
-}
-
-/// Where the file declares modules, and which of them only tests have.
-fn test_modules(path: &Path, source: &str) -> Vec<PathBuf> {
-    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    let folder = match stem {
-        "mod" | "lib" | "main" => path.with_file_name(""),
-        stem => path.with_file_name(stem),
-    };
-    let mut modules = Vec::new();
-    for (attribute, line) in source.lines().zip(source.lines().skip(1)) {
-        let named = line.split_once("mod ").and_then(|(_, rest)| rest.strip_suffix(';'));
-        if let (true, Some(name)) = (attribute.trim() == "#[cfg(test)]", named) {
-            modules.extend([folder.join(format!("{name}.rs")), folder.join(name)]);
-        }
-    }
-    modules
-}
-
-#[test]
-fn no_file_of_a_program_or_library_is_longer_than_it_may_be() {
-    let mut sources = files(&root().join("src"), "rs");
-    for folder in CRATES
-        .iter()
-        .flat_map(|folder| std::fs::read_dir(root().join(folder)).expect(folder))
-    {
-        let source = folder.expect("a crate").path().join("src");
-        if source.is_dir() {
-            sources.extend(files(&source, "rs"));
-        }
-    }
-    let sources: Vec<(PathBuf, String)> = sources.into_iter().map(|path| (path.clone(), read(&path))).collect();
-    let tests: Vec<PathBuf> = sources
-        .iter()
-        .flat_map(|(path, source)| test_modules(path, source))
-        .collect();
-    let mut long = Vec::new();
-    for (path, source) in &sources {
-        if tests.iter().any(|test| path.starts_with(test)) {
-            continue;
-        }
-        let production = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-        let lines = production.lines().count();
-        if lines > LONGEST {
-            long.push(format!(
-                "{lines} {}",
-                path.strip_prefix(root()).unwrap_or(path).display()
-            ));
-        }
-    }
-    assert!(
-        sources.len() > 200 && tests.len() > 20,
-        "{} files, {} of tests",
-        sources.len(),
-        tests.len()
-    );
-    assert!(long.is_empty(), "above {LONGEST} lines without tests: {long:#?}");
 }

@@ -58,5 +58,4 @@ mod sid;
 mod standin;
 mod support;
 mod topology;
-mod upgrade;
 mod vfio;

@@ -2,7 +2,6 @@
 # The node tests, on the node: those that `sections` has for the node's system and its number of CPUs.
 # FILTER: names of tests, or their beginnings, instead. SHARD=K/N: one of N shares of about the same length, without the
 # sections that `make check` leaves to check-long.
-# STELIA_FROM: an older release's package, whose upgrade is tested then.
 section() { sed -n "s/^$1 //p" /job/sections; }
 # Tests whose names begin so, unless FILTER asks for them.
 skip() {
@@ -12,20 +11,19 @@ skip() {
 }
 
 skip $(section libvirt) $(section real) $(section vfio)
-case ${STELIA_FROM:+upgrade.}$NODE_IMAGE.$(nproc) in
-  upgrade.*) set -- ${FILTER:-$(section upgrade)} ;;
+case $NODE_IMAGE.$(nproc) in
   trixie-vfio.*) set -- ${FILTER:-$(section vfio)}; skipped='' ;;
   bookworm.*) set -- ${FILTER:-$(section bookworm)} ;;
   trixie-arm64.*)
-    skip $(section bookworm) $(section cpus-16) $(section cpus-32) $(section upgrade)
+    skip $(section bookworm) $(section cpus-16) $(section cpus-32)
     set -- ${FILTER:-$(section arm64)} ;;
   *.16) set -- ${FILTER:-$(section cpus-16)} ;;
   *.32) set -- ${FILTER:-$(section cpus-32)} ;;
   sid.*)
-    skip $(section bookworm) $(section cpus-16) $(section cpus-32) $(section upgrade)
+    skip $(section bookworm) $(section cpus-16) $(section cpus-32)
     set -- ${FILTER:-$(section sid)} ;;
   *)
-    skip $(section bookworm) $(section cpus-16) $(section cpus-32) $(section upgrade) $(section linux) $(section in-place-on-sid) sid::
+    skip $(section bookworm) $(section cpus-16) $(section cpus-32) $(section linux) $(section in-place-on-sid) sid::
     set -- $FILTER ;;
 esac
 [ -z "$SHARD" ] || skip $(section slow) $(section breadth) $(section breadth-bookworm) $(section resize) $(section allocator) $(section ledger) $(section crash) $(section soak) $(section fair)

@@ -104,18 +104,6 @@ fn an_upgrade_restarts_the_daemon_stops_nothing_and_presets_nothing() {
 }
 
 #[test]
-fn an_upgrade_from_a_release_without_the_device_plugin_asks_the_preset_for_its_path_unit_once() {
-    let root = Root::new("steliad");
-    root.install();
-    fs::remove_file(root.at("usr/lib/systemd/system/steliad-device-plugin.path")).expect("the path unit");
-    let preset = "systemctl --no-reload --quiet preset steliad-device-plugin.path";
-    let calls = root.upgrade();
-    assert!(place(&calls, preset) < place(&calls, "systemctl start steliad-device-plugin.path"));
-    let calls = root.upgrade();
-    assert!(!called(&calls, preset), "{calls:?}");
-}
-
-#[test]
 fn a_directory_that_a_container_runtime_made_in_the_runners_place_is_replaced_and_removed() {
     let root = Root::new("steliad");
     let runner = root.at("usr/bin/stelia-runner");

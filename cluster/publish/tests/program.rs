@@ -12,7 +12,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 
 const TOLD: &str = r#"{"version": 1, "node": "worker-1", "ready": {"status": true, "reason": "Ready", "message": ""},
-    "object": {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": "worker-1"}, "zones": []}}"#;
+    "object": {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": "worker-1"}, "zones": []},
+    "pods": [], "events": []}"#;
 
 /// One request from a connection: its first line.
 fn request(stream: &mut impl Read) -> Option<String> {

@@ -4,9 +4,10 @@ use stelia_cpus::text::named;
 
 named! {
     /// A value of the property `State`.
-    #[derive(PartialOrd, Ord)]
+    #[derive(Default, PartialOrd, Ord)]
     pub enum State {
         /// The scope exists; the container's processes are being moved to float.
+        #[default]
         Registered = "registered",
         /// Everything but the anchor runs on shared CPUs.
         Floating = "floating",

@@ -8,7 +8,6 @@ use crate::located::Located;
 
 /// As Describe has it, and the metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct LedgerSummary {
     /// The setting `ledger`.
     pub enabled: bool,
@@ -32,7 +31,6 @@ pub struct LedgerSummary {
 
 /// Sums since the daemon began to keep the ledger: they only grow, and begin at 0 with each daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct LedgerVm {
     /// Switch-ins of tasks that are neither the VM's nor bound to the CPU by the kernel: at least, at most.
     pub other_tasks_least: u64,

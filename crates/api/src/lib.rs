@@ -19,11 +19,9 @@ pub mod publishing;
 pub mod quiet;
 pub mod reason;
 mod thread;
-mod word;
 
 pub use error::{Error, ErrorKind};
 pub use instance_state::State;
 pub use names::{BUS_NAME, MANAGER_PATH, NOT_PINNED, RUNNER_SOCKET, VM_RESOURCE, instance_path, instance_uid};
 pub use reason::{Reason, ReasonKind};
 pub use thread::ThreadRole;
-pub use word::Word;

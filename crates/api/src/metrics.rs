@@ -9,9 +9,8 @@ pub const BOUNDS_US: [u64; 13] = [
     1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
 
-/// `metrics` of `Describe`, counted since the daemon started. What an older daemon does not have is empty.
+/// `metrics` of `Describe`, counted since the daemon started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Counted {
     /// Microseconds since the epoch.
     pub started_us: u64,
@@ -35,7 +34,6 @@ pub struct Counted {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct DurationHistogram {
     /// By bucket: up to each of [`BOUNDS_US`], and above the last.
     pub counts: Vec<u64>,

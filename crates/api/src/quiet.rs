@@ -2,23 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::named;
 
-/// A word that only a newer daemon knows is the default: what else it says can be read.
-fn or_default<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(from: D) -> Result<T, D::Error> {
-    let value = Value::deserialize(from)?;
-    Ok(T::deserialize(value).unwrap_or_default())
-}
-
 /// As Describe has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Quiet {
-    /// The setting `irq-steering`; empty: the daemon is older.
+    /// The setting `irq-steering`; empty before the daemon has asked.
     pub steering: String,
     /// Why nothing is known of what follows, such as that `steliad-quiet` does not answer.
     pub problem: Option<String>,
@@ -30,7 +21,6 @@ pub struct Quiet {
 
 /// What `steliad-quiet` found and did.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Report {
     /// Device interrupts that the kernel has.
     pub interrupts: u32,
@@ -42,7 +32,6 @@ pub struct Report {
     pub remaining: Vec<Remaining>,
     /// By pod UID: the VMs for which nothing was done, with the reason; it may be that they only begin or end.
     pub left_out: BTreeMap<String, String>,
-    #[serde(deserialize_with = "or_default")]
     pub irqbalance: Irqbalance,
     /// Kernel threads that were given the shared CPUs since `steliad-quiet` started.
     pub threads_moved: u64,
@@ -56,14 +45,12 @@ pub struct Report {
 
 /// A device interrupt that reaches CPUs of VMs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Remaining {
     pub irq: u32,
     /// The kernel's name of it, as in `/proc/interrupts`; the numbers of a PCI device are part of it.
     pub name: String,
     /// The CPUs of VMs that it reaches.
     pub cpus: CpuSet,
-    #[serde(deserialize_with = "or_default")]
     pub why: RemainingCause,
     /// The system's words, or what was counted.
     pub text: String,
@@ -105,7 +92,6 @@ named! {
 
 /// A kernel thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Thread {
     pub id: i32,
     /// The kernel's name of it.
@@ -118,7 +104,6 @@ pub struct Thread {
 
 /// What could not be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Problem {
     /// The pod it concerns; empty: all.
     pub pod: String,
@@ -127,7 +112,6 @@ pub struct Problem {
 
 /// What a VM's resctrl group counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct CacheUse {
     /// The class it is in; empty: resctrl's default group.
     pub class: String,
@@ -135,17 +119,4 @@ pub struct CacheUse {
     pub llc_bytes: Option<u64>,
     /// Bytes moved to and from memory, since the group was made; `None`: not counted here.
     pub memory_bytes: Option<u64>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_of_a_newer_daemon_leave_the_rest_readable() {
-        let text = r#"{"irqbalance": "asked", "moved": 3, "remaining": [{"irq": 7, "why": "moonlight"}]}"#;
-        let report: Report = serde_json::from_str(text).unwrap();
-        assert_eq!((report.moved, report.remaining[0].irq), (3, 7));
-        assert_eq!(report.remaining[0].why, RemainingCause::default());
-    }
 }

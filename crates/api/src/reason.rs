@@ -7,15 +7,12 @@ use serde::{Deserialize, Serialize};
 use stelia_cpus::text::named;
 use stelia_kubelet::PodUid;
 
-use crate::Word;
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// The pod whose details (CPUs, paths, processes) are in the text; `None`: details of the node. JSON does not name it.
     #[serde(skip)]
     pub pod: Option<PodUid>,
-    pub kind: Word<ReasonKind>,
+    pub kind: ReasonKind,
     /// For the operator and for the pod itself.
     pub text: String,
     /// Whether it is of the whole node: each instance it concerns has it in the same words.
@@ -143,7 +140,7 @@ impl Reason {
     pub fn of(pod: &PodUid, kind: ReasonKind, text: impl Into<String>) -> Self {
         Self {
             pod: Some(pod.clone()),
-            kind: Word::Known(kind),
+            kind,
             text: text.into(),
             of_node: false,
         }
@@ -153,7 +150,7 @@ impl Reason {
     pub fn of_node(kind: ReasonKind, text: impl Into<String>) -> Self {
         Self {
             pod: None,
-            kind: Word::Known(kind),
+            kind,
             text: text.into(),
             of_node: true,
         }
@@ -163,10 +160,7 @@ impl Reason {
     pub fn visible_to(&self, pod: &PodUid) -> Option<Self> {
         match &self.pod {
             Some(own) if own == pod => Some(self.clone()),
-            _ => {
-                let kind = self.kind.known()?;
-                kind.in_general().map(|text| Self::of(pod, kind, text))
-            }
+            _ => self.kind.in_general().map(|text| Self::of(pod, self.kind, text)),
         }
     }
 }

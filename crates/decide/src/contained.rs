@@ -37,7 +37,7 @@ pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance:
     if record.is_container() {
         return Partition::Root;
     }
-    // An isolated partition that an earlier version made stays for the VM's life: on a kernel where making one is
+    // An isolated partition that was made under another setting stays for the VM's life: on a kernel where making one is
     // dangerous, changing the kind of a live one is as dangerous.
     let is_isolated = |text: &str| text == Partition::Isolated.name();
     let has_isolated = instance.vcpu().is_some_and(|vcpu| is_isolated(&vcpu.partition));

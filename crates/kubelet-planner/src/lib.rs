@@ -10,7 +10,6 @@
 //! | [`devices`] | Device Manager: which devices does it get? |
 //! | [`until_full`] | how many of a pod fit? |
 //! | [`start_errors`] | what keeps kubelet from starting with a configuration? |
-//! | [`better_after_restart`] | which running pods would get better CPUs if they were started anew, in which order? |
 //! | [`variants`], [`with_settings`] | the same under other settings of kubelet |
 //! | [`features`] | which versions have the settings, and which feature gates do these need? |
 //! | [`manifest`] | a manifest as the API server would store it |
@@ -18,7 +17,6 @@
 #![deny(missing_docs)]
 
 mod admission;
-pub mod better_after_restart;
 pub mod cpus;
 pub mod devices;
 pub mod features;

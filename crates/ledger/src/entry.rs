@@ -139,7 +139,7 @@ pub enum Event {
     /// A VM's state as on D-Bus (`isolated`, `contained`, `floating`, …), or `gone`.
     State { vm: String, state: String },
     /// Where the parts of a VM are now, all of them; none while it has no CPUs of its own. Written when one of them moved, came or went, and
-    /// repeated after the first entry of each segment. It is in an entry of its own, which a version that does not know the event can do without.
+    /// repeated after the first entry of each segment. It is in an entry of its own.
     Located { vm: String, parts: Vec<Located> },
     /// Something ran on a VM's CPUs that is neither the VM's nor bound to these CPUs.
     Intruded {

@@ -79,7 +79,7 @@ mod tests {
 
     fn good() -> Node {
         Node {
-            cpu_source: CpuSource::Kubelet.into(),
+            cpu_source: CpuSource::Kubelet,
             pool: Some(CpuSet::below(2)),
             ..Node::default()
         }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn where_steliad_chooses_a_node_without_shared_cpus_is_not_refused_beforehand() {
         let steliads = Node {
-            cpu_source: CpuSource::Steliad.into(),
+            cpu_source: CpuSource::Steliad,
             pool: Some(CpuSet::new()),
             ..good()
         };

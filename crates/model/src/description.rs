@@ -13,7 +13,6 @@ use crate::Node;
 
 /// The answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Description {
     pub version: String,
     /// As the engine last saw it.
@@ -38,7 +37,6 @@ impl Description {
 
 /// What an instance uses now, in its scope and in the container's own cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Usage {
     /// `memory.current` of the scope, bytes.
     pub memory_bytes: u64,

@@ -1,17 +1,17 @@
 //! One instance: what its D-Bus object shows, and what the daemon itself needs of it.
 
 use serde::{Deserialize, Serialize};
-use stelia_api::{Reason, State, Word};
+use stelia_allocator::Allocation;
+use stelia_api::{Reason, State};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::cgroup::CgroupPath;
 use stelia_record::{Record, VcpuThread};
 use stelia_settings::{AdoptPlacement, Isolation, QuietRequest};
 
-use crate::{Allocation, ContainedReason, FloatReason, members};
+use crate::{ContainedReason, FloatReason, members};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Instance {
     pub pod: PodUid,
     /// `None` where the runtime does not tell it.
@@ -22,9 +22,9 @@ pub struct Instance {
     /// The rule that made it an instance; `None` where its pod registered itself.
     #[serde(with = "members::or_empty")]
     pub adopted_by: Option<String>,
-    pub state: Word<State>,
+    pub state: State,
     /// Who has its exclusive CPUs.
-    pub isolation: Word<Isolation>,
+    pub isolation: Isolation,
     /// The reasons of degradation; empty where there are none. In JSON `degraded` has their texts, `reasons` their kinds too.
     #[serde(flatten, with = "members::degraded")]
     pub degraded: Vec<Reason>,
@@ -35,17 +35,17 @@ pub struct Instance {
     /// `cpuset.cpus` of its float.
     pub float: CpuSet,
     /// What decided which CPUs these are.
-    pub float_reason: Word<FloatReason>,
+    pub float_reason: FloatReason,
     /// What its pod ordered for its CPUs besides; only the daemon has it.
     #[serde(skip)]
     pub quiet: QuietRequest,
     /// Why it is contained; `None` unless it is.
-    pub contained_reason: Option<Word<ContainedReason>>,
+    pub contained_reason: Option<ContainedReason>,
     /// The pod's own memory nodes, as `cpuset.mems` has them.
     pub mems: String,
     /// `cpuset.cpus.partition` of its `vcpu/`, or of the whole container, which the kernel may give a reason.
     pub partition: String,
-    pub placement: Word<AdoptPlacement>,
+    pub placement: AdoptPlacement,
     /// The scope's cgroup.
     pub scope: CgroupPath,
     /// The container's own cgroup.
@@ -64,7 +64,6 @@ pub struct Instance {
 
 /// A VM with more vCPUs than its container has CPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct PendingResize {
     /// How many exclusive CPUs the VM has.
     pub from: u32,
@@ -92,7 +91,6 @@ impl Instance {
 
 /// A thread of `vcpu/`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct PinnedThread {
     #[serde(flatten)]
     pub thread: VcpuThread,

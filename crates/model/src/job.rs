@@ -1,7 +1,6 @@
 //! Rebind jobs, as their D-Bus objects show them.
 
 use serde::{Deserialize, Serialize};
-use stelia_api::Word;
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::named;
 
@@ -19,8 +18,7 @@ named! {
 }
 
 /// A move that is planned or was made.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobMove {
     pub pod: String,
     pub from: CpuSet,
@@ -29,13 +27,12 @@ pub struct JobMove {
 }
 
 /// A job, as its D-Bus object shows it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     pub id: u32,
     /// What may be moved: `node`, or a pod's UID.
     pub scope: String,
-    pub phase: Word<JobPhase>,
+    pub phase: JobPhase,
     pub reason: String,
     pub moves: Vec<JobMove>,
     /// When it began, microseconds since the epoch.

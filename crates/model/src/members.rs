@@ -21,7 +21,6 @@ pub(crate) mod pod_name {
     use stelia_kubelet::PodName;
 
     #[derive(Default, Serialize, Deserialize)]
-    #[serde(default)]
     struct Members<'a> {
         pod_namespace: Cow<'a, str>,
         pod_name: Cow<'a, str>,
@@ -52,8 +51,7 @@ pub(crate) mod degraded {
         reasons: &'a [Reason],
     }
 
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
+    #[derive(Deserialize)]
     struct Read {
         reasons: Vec<Reason>,
     }

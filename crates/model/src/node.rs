@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus};
-use stelia_api::Word;
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
@@ -14,14 +13,13 @@ use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::cpu_manager_state::Entries;
 use stelia_kubelet::{PodName, PodUid};
 
-use crate::{Instance, Job, Part, members};
+use crate::{Instance, Job, members};
 
 /// The node; `Default` is one of which nothing is known. What is large or changes seldom is shared between one view and the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Node {
     /// What chooses exclusive CPUs.
-    pub cpu_source: Word<CpuSource>,
+    pub cpu_source: CpuSource,
     /// The shared pool, kubelet's or steliad's; `None` while kubelet's file cannot be used.
     pub pool: Option<CpuSet>,
     /// `None` where kubelet chooses.
@@ -90,7 +88,6 @@ impl Node {
 
 /// The online CPUs as steliad's allocator divides them, and what that was made from.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Pools {
     /// The setting `reserved-cpus`: never allocated, part of the shared pools.
     pub reserved: CpuSet,
@@ -98,7 +95,7 @@ pub struct Pools {
     /// in no pool.
     pub kubelet: CpuSet,
     /// The node's own choices.
-    pub policies: Part<AllocatorPolicies>,
+    pub policies: AllocatorPolicies,
     /// CPUs of instances with an exclusive policy.
     pub held: HeldCpus,
     #[serde(flatten)]
@@ -107,7 +104,6 @@ pub struct Pools {
 
 /// Drift: what another program changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Counters {
     pub drift_found: u64,
     /// Those repaired in the pass that found them.
@@ -115,13 +111,12 @@ pub struct Counters {
 }
 
 /// What the last pass did, in all its rounds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastPass {
     /// Counted since the daemon started.
     pub number: u32,
     /// What asked for it.
-    pub trigger: Word<Trigger>,
+    pub trigger: Trigger,
     pub ended_us: u64,
     /// Microseconds.
     pub duration_us: u64,
@@ -146,7 +141,6 @@ named! {
 
 /// A VM or container to which a rule applies and that is not adopted (`docs/adopt.md`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Unadopted {
     pub pod: PodUid,
     /// `None` where the runtime does not tell it.

@@ -38,6 +38,7 @@ impl ContainedReason {
 
 named! {
     /// What decided which CPUs an instance floats on.
+    #[derive(Default)]
     pub enum FloatReason {
         /// The setting is `pod`, and kubelet gave the pod a shared pool of its own.
         PodPool = "pod-pool",
@@ -46,6 +47,7 @@ named! {
         /// These have fewer CPUs than `float-min-cpus`, so that it is the whole shared pool.
         TooFewNear = "too-few-near",
         /// The setting is `node`, or it has no CPUs of its own to be near to: the whole shared pool.
+        #[default]
         Pool = "pool",
         /// Class LS: the shared pool of the NUMA node that was chosen for it.
         NodePool = "node-pool",

@@ -33,14 +33,12 @@ pub struct Publication {
     /// The NodeResourceTopology object in the profile that the daemon's setting asks for; `None` while the node's facts cannot be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<Value>,
-    /// The node in a few words and numbers; `None` in files of daemons that did not write it.
+    /// The node in a few words and numbers; `None`: the object has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
     /// The instances whose namespace and name are known, by UID.
-    #[serde(default)]
     pub pods: Vec<Pod>,
     /// What happened to pods, oldest first; a bounded number for each pod, and in all.
-    #[serde(default)]
     pub events: Vec<Event>,
 }
 
@@ -55,7 +53,7 @@ pub struct Ready {
 
 /// The node in a few words and numbers, for whoever looks at many nodes. It names no pod.
 ///
-/// Members without a default are those that every daemon wrote: a text without them says nothing about the node's health.
+/// A text without the members that have no default says nothing about the node's health.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// The daemon's version.
@@ -71,7 +69,7 @@ pub struct Summary {
     pub instances: BTreeMap<String, u64>,
     /// How many instances have a reason of degradation, whatever their state.
     pub degraded: u64,
-    /// How many instances float with the reason `FloatingTooLong`; `None` from daemons that did not count them.
+    /// How many instances float with the reason `FloatingTooLong`; `None` where they were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floating_too_long: Option<u64>,
 }
@@ -107,8 +105,7 @@ pub struct Pod {
     pub name: String,
     /// The container's name.
     pub container: String,
-    /// The D-Bus property `Isolation`: `vcpus`, `container`; empty in files of daemons that did not write it.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    /// The D-Bus property `Isolation`: `vcpus`, `container`.
     pub isolation: String,
     /// The D-Bus property `State`: `registered`, `floating`, `isolated`, `contained`, `leaving`.
     pub state: String,

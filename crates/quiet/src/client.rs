@@ -24,7 +24,7 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why an order was not carried out, or why that is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
-    /// The socket unit does not run, or the package is older.
+    /// The socket unit does not run.
     #[error("nothing listens on {}: {cause}", path.display())]
     NothingListens { path: PathBuf, cause: io::Error },
     #[error("connect to {}: {cause}", path.display())]

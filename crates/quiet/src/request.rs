@@ -1,7 +1,6 @@
 //! The request on a connection: an order, or the beginning or end of an attribution.
 //!
-//! An order has no envelope, as before there were attributions: a daemon and a `steliad-quiet` of different releases
-//! understand each other's orders, and an older `steliad-quiet` refuses an attribution because of the unknown field.
+//! An order has no envelope; the field `attribute` tells an attribution.
 
 use std::collections::BTreeSet;
 

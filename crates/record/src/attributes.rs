@@ -13,7 +13,7 @@ use super::{Adopted, Phase, Record, UNPINNED, VcpuThread};
 
 /// Version of the attributes' meaning. A scope with an unknown version is left alone.
 const SCHEMA: &str = "1";
-/// The version where steliad chose the CPUs: a daemon older than the allocator leaves such an instance alone.
+/// The version where steliad chose the CPUs: such a record has the attribute `allocation`.
 const SCHEMA_ALLOCATED: &str = "2";
 /// Written last: a record without it is incomplete.
 pub const SCHEMA_ATTRIBUTE: &str = "schema";
@@ -59,7 +59,7 @@ fn vcpu(text: &str) -> Option<VcpuThread> {
 /// The suffix after the rule's name if the vCPUs stay where another program pins them.
 const KEEP_SUFFIX: &str = " keep";
 
-/// What is between the two where the rule wants no partition. A daemon that does not know it reads it as part of the rule's name.
+/// What is between the two where the rule wants no partition.
 const CONTAINED: &str = " member";
 
 /// A rule's name has no spaces.
@@ -294,7 +294,7 @@ fn field<T>(
         .ok_or(RecordError::Attribute(name))
 }
 
-/// A part of the record that older records lack.
+/// A part of the record that not every record has.
 fn optional<T>(
     attributes: &BTreeMap<String, String>,
     name: &'static str,

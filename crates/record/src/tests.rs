@@ -42,9 +42,9 @@ fn a_record_comes_back_as_it_was_written() {
     }
 }
 
-/// Whatever changes here, a daemon of version 0.1.0 cannot adopt: what is new goes into attributes of its own.
+/// The next daemon goes on from it.
 #[test]
-fn a_record_is_written_in_the_words_of_version_0_1_0() {
+fn a_record_is_written_in_these_words() {
     let written: Vec<(&str, String)> = record().attributes();
     let words: Vec<String> = written.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let wanted = [
@@ -83,7 +83,7 @@ fn an_io_thread_is_a_number_from_2147483648_on_in_the_record_and_in_json() {
 }
 
 #[test]
-fn cpus_of_ours_are_of_a_schema_that_who_knows_kubelets_only_leaves_alone() {
+fn cpus_of_ours_are_of_a_schema_that_demands_the_allocation() {
     assert_eq!(map(&record())["schema"], "1");
     let mut attributes = map(&allocated());
     assert_eq!(attributes["schema"], "2");

@@ -82,7 +82,7 @@ pub(crate) struct RunnerState {
     pub(crate) phase: Phase,
     pub(crate) isolation: Isolation,
     /// `None` if kubelet chose the CPUs, and before the vCPUs are attached.
-    #[serde(default, serialize_with = "named", deserialize_with = "by_name")]
+    #[serde(serialize_with = "named", deserialize_with = "by_name")]
     pub(crate) qos: Option<Qos>,
     /// Why the VM does not have what it was promised; else empty.
     pub(crate) reason: String,
@@ -94,13 +94,10 @@ pub(crate) struct RunnerState {
     /// The guest executed nothing before its vCPUs were attached.
     pub(crate) paused_start: bool,
     /// How long the vCPUs ran before they were attached, if the VMM cannot start paused.
-    #[serde(default)]
     pub(crate) window: Option<UnpinnedWindow>,
     /// The last change of the number of vCPUs that followed the CPUs.
-    #[serde(default)]
     pub(crate) resize: Option<Resize>,
     /// The last change of the guest's memory that followed the memory limit.
-    #[serde(default)]
     pub(crate) memory_resize: Option<MemoryResize>,
     /// (vCPU, thread id on the host, CPU) as attached; the CPU is `None` if the vCPU is not pinned.
     pub(crate) vcpus: Vec<(u32, u32, Option<u32>)>,

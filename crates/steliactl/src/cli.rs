@@ -215,13 +215,12 @@ pub(crate) enum Command {
     },
     /// Move instances to better CPUs while they run
     ///
-    /// Works where steliad chose the CPUs, and waits until the job ends. Where kubelet chose them, only --dry-run works: it advises
-    /// which VMs to restart, in which order, and what each restart gains. The advice needs root, because it reads kubelet's files.
+    /// Works where steliad chose the CPUs, and waits until the job ends. Where kubelet chose them, only a restart gives a VM others.
     Rebind {
         /// Move only this VM, given as namespace/name, name, UID or at least the first 8 characters of the UID. Default: all
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: Option<String>,
-        /// Only print the moves, or the restarts that would help, and what each gains
+        /// Only print the moves and what each gains
         #[arg(long)]
         dry_run: bool,
         /// Start no move after this many seconds
@@ -317,12 +316,8 @@ pub(crate) enum Command {
         #[command(flatten)]
         selection: Selection,
         /// Write an SVG picture to FILE instead. Without FILE, or if FILE is -, writes to standard output
-        #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with_all = ["html", "json"])]
-        svg: Option<PathBuf>,
-        /// Write a self-contained HTML page to FILE instead, in which pointing at a CPU shows its VM. Without FILE, or if FILE is -,
-        /// writes to standard output
         #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with = "json")]
-        html: Option<PathBuf>,
+        svg: Option<PathBuf>,
     },
     /// Explain who has which CPUs and why
     ///

@@ -71,7 +71,7 @@ pub fn main() -> ExitCode {
         && !matches!(&cli.command, Command::Ledger(asked) if asked.is_document())
         && !matches!(
             cli.command,
-            Command::Completions { .. } | Command::Map { svg: Some(_), .. } | Command::Map { html: Some(_), .. }
+            Command::Completions { .. } | Command::Map { svg: Some(_), .. }
         );
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
@@ -141,13 +141,12 @@ async fn run(
         Command::Show { selection, numa_maps } => {
             output_options.print(&show::gather(&client().await?, roots, selection, *numa_maps).await?)
         }
-        Command::Map { selection, svg, html } => {
+        Command::Map { selection, svg } => {
             let described = client().await?.describe().await?;
             let map = map::gather(&described, roots).only(selection.among(&described)?.as_ref());
-            match (svg, html) {
-                (Some(path), _) => map::write(map.svg(), path),
-                (None, Some(path)) => map::write(map.html(), path),
-                (None, None) => output_options.print(&map),
+            match svg {
+                Some(path) => map::write(map.svg(), path),
+                None => output_options.print(&map),
             }
         }
         Command::Explain { what } => {
@@ -175,7 +174,7 @@ async fn run(
             output_options.print(&report)
         }
         Command::Rebind { vm, dry_run, deadline } => {
-            output_options.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
+            output_options.print(&rebind::gather(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
         }
         Command::Resize { vm, cpus, dry_run } => {
             output_options.print(&resize::gather(&client().await?, root, vm, *cpus, *dry_run).await?)

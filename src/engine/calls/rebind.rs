@@ -119,7 +119,7 @@ impl State {
                 RebindScope::Node => "node".to_owned(),
                 RebindScope::Pod(pod) => pod.to_string(),
             },
-            phase: model::JobPhase::Pending.into(),
+            phase: model::JobPhase::Pending,
             reason: String::new(),
             moves: Vec::new(),
             began_us: now_us(),

@@ -17,8 +17,7 @@ impl Node {
             let follows = record.allocation.is_some() || entry == Some(&record.entry);
             // Where steliad chooses, a VM keeps what kubelet gave it before.
             let keeps = entry.is_none() && snapshot.source == stelia_allocator::CpuSource::Steliad;
-            let said =
-                |reason: &Reason| matches!(reason.kind.known(), Some(ReasonKind::Evicted | ReasonKind::EntryGone));
+            let said = |reason: &Reason| matches!(reason.kind, ReasonKind::Evicted | ReasonKind::EntryGone);
             assert!(
                 follows || keeps || assessment.degraded.iter().any(said),
                 "{} has {}, kubelet's entry is {entry:?}",

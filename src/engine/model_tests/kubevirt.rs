@@ -138,10 +138,7 @@ impl Node {
         self.until("the VM is contained", |node| node.phase(pod) == Some("contained"))
             .await;
         self.quiet().await;
-        assert_eq!(
-            self.known(pod).unwrap().contained_reason,
-            Some(ContainedReason::Rule.into())
-        );
+        assert_eq!(self.known(pod).unwrap().contained_reason, Some(ContainedReason::Rule));
     }
 
     /// virt-launcher plans pins from the first, and sets them again: none may be refused.

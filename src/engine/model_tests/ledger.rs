@@ -173,7 +173,7 @@ impl CounterReader for Fake {
         self.host.located.fetch_add(pods.len() as u64, Ordering::SeqCst);
         let near = u8::try_from(self.host.near.load(Ordering::SeqCst)).unwrap();
         let memory = Located {
-            part: Part::Memory.into(),
+            part: Part::Memory,
             nodes: vec![(0, near), (1, 100 - near)],
             near_percent: near,
             ..Located::default()

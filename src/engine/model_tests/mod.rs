@@ -239,8 +239,7 @@ impl Node {
             .view()
             .instances
             .get(&pod.uid)
-            .and_then(|instance| instance.state.known())
-            .map(State::name)
+            .map(|instance| instance.state.name())
     }
 
     /// Where the kernel's unbound workers may run.
@@ -279,8 +278,8 @@ impl Node {
     fn lost_by_containers(&self) -> CpuSet {
         let view = self.handle.view();
         let has_lost = |known: &&Arc<stelia_model::Instance>| {
-            let mut kinds = known.degraded.iter().map(|reason| reason.kind.known());
-            known.isolation == Isolation::Container && kinds.any(|kind| kind == Some(ReasonKind::Evicted))
+            let mut kinds = known.degraded.iter().map(|reason| reason.kind);
+            known.isolation == Isolation::Container && kinds.any(|kind| kind == ReasonKind::Evicted)
         };
         let lost = view.instances.values().filter(has_lost);
         lost.flat_map(|known| known.exclusive.iter().collect::<Vec<_>>())

@@ -331,7 +331,7 @@ async fn switched_off_nothing_is_written_and_a_reload_switches_it() {
     std::fs::create_dir(&path).unwrap();
     std::fs::write(path.join(FILE), "{}").unwrap();
     let published = node.publish();
-    node.until("what an earlier daemon left is gone", |_| !exists(&path))
+    node.until("what the daemon before left is gone", |_| !exists(&path))
         .await;
     node.named_isolated(1, "2-3").await;
     node.reconcile().await;

@@ -55,9 +55,7 @@ impl Node {
     fn reasons(&self, pod: &Pod) -> Vec<(ReasonKind, String)> {
         let view = self.handle.view();
         let reasons = view.instances[&pod.uid].degraded.iter();
-        reasons
-            .map(|reason| (reason.kind.known().unwrap(), reason.text.clone()))
-            .collect()
+        reasons.map(|reason| (reason.kind, reason.text.clone())).collect()
     }
 }
 

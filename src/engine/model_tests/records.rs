@@ -302,7 +302,7 @@ async fn without_kubelets_state_an_instance_keeps_what_it_has_and_no_record_clai
     assert_eq!(node.owned(), cpus("2-5"));
 }
 
-/// An instance of an earlier build, whose record was on its container.
+/// A record on the container's own cgroup, where a container may write, is nobody's.
 #[tokio::test]
 async fn an_instance_with_its_record_on_the_container_is_not_known_and_nothing_of_it_is_harmed() {
     let mut node = Node::in_place().await;

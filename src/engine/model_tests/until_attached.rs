@@ -15,7 +15,7 @@ async fn near() -> Node {
 impl Node {
     fn floating(&self, pod: &Pod) -> (String, &'static str) {
         let view = self.handle.view();
-        let reason = view.instances[&pod.uid].float_reason.known().unwrap().name();
+        let reason = view.instances[&pod.uid].float_reason.name();
         (self.read(&float(pod), File::Cpus), reason)
     }
 

@@ -200,16 +200,10 @@ fn devices_come_from_kubelets_record_and_from_sys() {
 #[test]
 fn a_configuration_that_cannot_be_read_is_not_replaced_by_kubelets_defaults() {
     let config = KubeletConfig::default();
-    assert_eq!(
-        usable(Ok(Some(&config)), &CpuSource::Kubelet.into()),
-        Ok((Some(&config), None))
-    );
-    assert_eq!(usable(Ok(None), &CpuSource::Kubelet.into()), Ok((None, None)));
+    assert_eq!(usable(Ok(Some(&config)), CpuSource::Kubelet), Ok((Some(&config), None)));
+    assert_eq!(usable(Ok(None), CpuSource::Kubelet), Ok((None, None)));
     let problem = "kubelet's configuration cannot be used: kubelet would not start: k.yaml".to_owned();
     let unread = "kubelet would not start: k.yaml";
-    assert_eq!(usable(Err(unread), &CpuSource::Kubelet.into()), Err(problem.clone()));
-    assert_eq!(
-        usable(Err(unread), &CpuSource::Steliad.into()),
-        Ok((None, Some(problem)))
-    );
+    assert_eq!(usable(Err(unread), CpuSource::Kubelet), Err(problem.clone()));
+    assert_eq!(usable(Err(unread), CpuSource::Steliad), Ok((None, Some(problem))));
 }

@@ -23,7 +23,7 @@ fn floating(number: u32) -> model::Instance {
 
 fn isolated(number: u32) -> model::Instance {
     model::Instance {
-        state: State::Isolated.into(),
+        state: State::Isolated,
         isolated_us: THEN + SECOND,
         ..floating(number)
     }
@@ -85,11 +85,11 @@ fn a_vm_is_told_isolated_and_released_once_each() {
 #[test]
 fn a_container_is_told_as_one_in_every_state() {
     let container = |instance: model::Instance| model::Instance {
-        isolation: Isolation::Container.into(),
+        isolation: Isolation::Container,
         ..instance
     };
     let registered = model::Instance {
-        state: State::Registered.into(),
+        state: State::Registered,
         ..floating(1)
     };
     for (instance, reason, says) in [
@@ -119,7 +119,7 @@ fn a_container_is_told_as_one_in_every_state() {
     let (pods, _) = life([(1, Some(container(isolated(1))))]);
     assert_eq!(pods[0].isolation, "container");
     let vm = model::Instance {
-        isolation: Isolation::Vcpus.into(),
+        isolation: Isolation::Vcpus,
         ..isolated(1)
     };
     let (pods, _) = life([(1, Some(vm))]);
@@ -161,7 +161,7 @@ fn the_instances_that_float_too_long_are_counted_whether_their_names_are_known_o
 fn a_class_without_cpus_of_its_own_never_floats_too_long() {
     let allocation = r#"{"qos":"LS","cpus":0,"bind":"FullPCPUs","required":false,"exclusive":"None","strategy":"MostAllocated",
         "alignment":"None","limit_milli":0,"numa_node":0,"exclusivity":"not-asked","explanation":[]}"#;
-    let allocation: model::Allocation = serde_json::from_str(allocation).unwrap();
+    let allocation: stelia_allocator::Allocation = serde_json::from_str(allocation).unwrap();
     let shared = model::Instance {
         allocation: Some(allocation),
         ..floating(1)
@@ -212,7 +212,7 @@ fn a_pod_is_told_nothing_of_another() {
 fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
     for why in model::ContainedReason::ALL {
         let contained = model::Instance {
-            state: State::Contained.into(),
+            state: State::Contained,
             contained_reason: Some(why.into()),
             ..floating(1)
         };

@@ -2,7 +2,6 @@
 
 mod common;
 mod crio;
-mod k3s;
 mod kubelet;
 mod virt_launcher;
 mod vmms;

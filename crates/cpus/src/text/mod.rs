@@ -9,4 +9,3 @@ mod named;
 pub mod near;
 
 pub use crate::{json_string, named};
-pub use named::Named;

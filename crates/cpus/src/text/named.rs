@@ -1,16 +1,7 @@
 //! Enumerations whose values have names of their own.
 
-/// An enumeration whose values have names: [`named!`](crate::text::named) implements it.
-pub trait Named: Copy {
-    /// The value's name.
-    fn name(self) -> &'static str;
-
-    /// The value of that name.
-    fn parse(text: &str) -> Option<Self>;
-}
-
-/// An enumeration with the names of its values: every value, its name, the value of a name; in JSON it is its name. It can be copied and
-/// compared.
+/// An enumeration with the names of its values: every value, its name, the value of a name; in JSON and printed it is its name. It
+/// can be copied and compared.
 #[macro_export]
 macro_rules! named {
     ($(#[$about:meta])* $visible:vis enum $type:ident { $($(#[$about_value:meta])* $value:ident = $name:literal),+ $(,)? }) => {
@@ -40,13 +31,9 @@ macro_rules! named {
             }
         }
 
-        impl $crate::text::Named for $type {
-            fn name(self) -> &'static str {
-                Self::name(self)
-            }
-
-            fn parse(text: &str) -> Option<Self> {
-                Self::parse(text)
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
             }
         }
 

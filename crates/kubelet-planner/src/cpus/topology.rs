@@ -111,11 +111,6 @@ impl CpuTopology {
         self.touched(Level::Node, cpus).collect()
     }
 
-    /// How many sockets `cpus` are on.
-    pub(crate) fn sockets_of(&self, cpus: &CpuSet) -> usize {
-        self.touched(Level::Socket, cpus).count()
-    }
-
     /// The ids of the groups that `cpus` touch.
     fn touched(&self, level: Level, cpus: &CpuSet) -> impl Iterator<Item = u32> {
         let positions = self.positions(cpus).into_iter();

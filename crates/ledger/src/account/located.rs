@@ -77,8 +77,11 @@ pub(super) fn finish(mut times: Vec<LocatedTime>, since_us: u64, until_us: u64) 
         time.until_us = 0;
     }
     let order = |time: &LocatedTime| {
-        let part = time.located.part.known().map_or(u8::MAX, |part| part as u8);
-        (part, time.located.name.clone(), time.located.since_us)
+        (
+            time.located.part as u8,
+            time.located.name.clone(),
+            time.located.since_us,
+        )
     };
     times.sort_by_cached_key(order);
     times
@@ -92,7 +95,7 @@ mod tests {
 
     fn memory(near: u8, since_us: u64) -> Located {
         Located {
-            part: Part::Memory.into(),
+            part: Part::Memory,
             nodes: vec![(0, near), (1, 100 - near)],
             near_percent: near,
             since_us,
@@ -103,7 +106,7 @@ mod tests {
     #[test]
     fn what_often_moves_does_not_remove_what_stays() {
         let cpus = Located {
-            part: Part::Cpus.into(),
+            part: Part::Cpus,
             since_us: 1,
             ..Located::default()
         };
@@ -121,7 +124,7 @@ mod tests {
     #[test]
     fn what_often_moves_does_not_remove_what_seldom_moves() {
         let part = |part: Part, since_us| Located {
-            part: part.into(),
+            part,
             since_us,
             ..Located::default()
         };
@@ -143,7 +146,7 @@ mod tests {
     #[test]
     fn of_parts_that_never_ended_the_first_are_left_out() {
         let device = |number: u64| Located {
-            part: Part::Device.into(),
+            part: Part::Device,
             name: format!("{number:04}"),
             since_us: number,
             ..Located::default()
@@ -162,7 +165,7 @@ mod tests {
     #[test]
     fn a_part_that_moved_ends_and_a_record_that_is_repeated_is_the_same() {
         let cpus = Located {
-            part: Part::Cpus.into(),
+            part: Part::Cpus,
             since_us: 1,
             ..Located::default()
         };

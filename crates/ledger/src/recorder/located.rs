@@ -70,7 +70,7 @@ mod tests {
 
     fn vm(node: u32) -> BTreeMap<String, Vm> {
         let cpus = Located {
-            part: Part::Cpus.into(),
+            part: Part::Cpus,
             nodes: vec![(node, 100)],
             near_percent: 100,
             ..Located::default()
@@ -91,7 +91,6 @@ mod tests {
         events
     }
 
-    /// An older version loses the entry: nothing may depend on it.
     #[test]
     fn where_a_vm_is_has_an_entry_of_its_own_and_is_repeated_after_the_first_one_of_a_segment() {
         let mut recorder = EntryRecorder::resume(LedgerState::default(), BOOT, "1");

@@ -65,7 +65,7 @@ impl Row {
     pub fn located(&self) -> Located {
         let nodes = self.by_node.iter().filter(|(_, amount)| **amount > 0);
         Located {
-            part: self.part.into(),
+            part: self.part,
             name: self.name.clone(),
             nodes: nodes.map(|(node, amount)| (*node, self.percent(*amount))).collect(),
             near_percent: self.percent(self.near),

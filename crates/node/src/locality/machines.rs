@@ -36,7 +36,7 @@ fn machine(extract: &str) -> TempDir {
 
 fn node(kind: MemoryKind, device: Option<&str>, nearest: &[u32]) -> MemoryOnlyNode {
     MemoryOnlyNode {
-        kind: kind.into(),
+        kind,
         device: device.map(str::to_owned),
         nearest: nearest.iter().copied().collect(),
     }

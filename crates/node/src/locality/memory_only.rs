@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use stelia_api::Word;
 use stelia_cpus::text::named;
 
 named! {
@@ -20,10 +19,9 @@ named! {
 }
 
 /// A NUMA node with memory and without CPUs.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryOnlyNode {
-    pub kind: Word<MemoryKind>,
+    pub kind: MemoryKind,
     /// PCI address of the device whose memory it is, where that is known.
     pub device: Option<String>,
     /// The NUMA nodes with CPUs that it is nearest to; empty where the firmware does not tell them apart.
@@ -33,11 +31,11 @@ pub struct MemoryOnlyNode {
 impl MemoryOnlyNode {
     /// `CXL memory, nearest to 0`.
     pub fn words(&self) -> String {
-        let kind = match (self.kind.known(), &self.device) {
-            (Some(MemoryKind::Device), Some(device)) => format!("memory of {device}"),
-            (Some(MemoryKind::Device), None) => "memory of a device".to_owned(),
-            (Some(MemoryKind::Other) | None, _) => "memory without CPUs".to_owned(),
-            (Some(kind), _) => format!("{} memory", kind.name()),
+        let kind = match (self.kind, &self.device) {
+            (MemoryKind::Device, Some(device)) => format!("memory of {device}"),
+            (MemoryKind::Device, None) => "memory of a device".to_owned(),
+            (MemoryKind::Other, _) => "memory without CPUs".to_owned(),
+            (kind, _) => format!("{kind} memory"),
         };
         match self.nearest.is_empty() {
             true => kind,

@@ -186,12 +186,12 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
 }
 
 #[test]
-fn an_answer_to_something_else_is_none_and_an_older_program_refuses() {
+fn an_answer_to_something_else_is_none_and_a_refusal_says_why() {
     let (_, result) = asked("\"begun\"", |path| finish(path, &BTreeSet::new(), ANSWER_TIMEOUT));
     let text = result.unwrap_err().to_string();
     assert_eq!(text, "the answer \"begun\" does not answer what was asked");
-    let older = "{\"refused\":\"it is not JSON that is understood: unknown field `attribute`\"}";
-    let (_, result) = asked(older, |path| begin(path, &Target::default(), ANSWER_TIMEOUT));
+    let refused = "{\"refused\":\"it is not JSON that is understood: unknown field `attribute`\"}";
+    let (_, result) = asked(refused, |path| begin(path, &Target::default(), ANSWER_TIMEOUT));
     assert!(matches!(result, Err(OrderError::Refused(_))), "{result:?}");
 }
 

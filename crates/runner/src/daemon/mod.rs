@@ -136,30 +136,21 @@ impl Daemon {
         Ok(row.map(|row| (row.3, row.4)))
     }
 
-    /// The CPUs that the instance is about to lose; `None` if there are none, or if the daemon is older than the property. It has to be read
-    /// before the CPUs: the daemon clears it when it has taken them.
+    /// The CPUs that the instance is about to lose; `None` if there are none. It has to be read before the CPUs: the daemon clears it when it
+    /// has taken them.
     pub(crate) async fn pending_resize(&mut self, instance: &OwnedObjectPath) -> Result<Option<CpuLoss>, Error> {
         let proxy = self.instance(instance).await?;
         let found = proxy.inner().get_property::<(u32, u32, u64)>("PendingResize").await;
-        match found {
-            Ok((now, remaining, deadline)) => Ok(CpuLoss::new(now, remaining, deadline)),
-            Err(error) => match self.failed("Get PendingResize", &error) {
-                Error::Refused { name, .. } if name.ends_with(".UnknownProperty") => Ok(None),
-                error => Err(error),
-            },
-        }
+        let (now, remaining, deadline) = found.map_err(|e| self.failed("Get PendingResize", &e))?;
+        Ok(CpuLoss::new(now, remaining, deadline))
     }
 
-    /// How many bytes of memory the instance may use; `None` if there is no limit, or if the daemon is older than the property.
+    /// How many bytes of memory the instance may use; `None` if there is no limit.
     pub(crate) async fn memory_limit(&mut self, instance: &OwnedObjectPath) -> Result<Option<u64>, Error> {
         let proxy = self.instance(instance).await?;
-        match proxy.inner().get_property::<u64>("MemoryLimit").await {
-            Ok(limit) => Ok(Some(limit).filter(|limit| *limit < u64::MAX)),
-            Err(error) => match self.failed("Get MemoryLimit", &error) {
-                Error::Refused { name, .. } if name.ends_with(".UnknownProperty") => Ok(None),
-                error => Err(error),
-            },
-        }
+        let limit = proxy.inner().get_property::<u64>("MemoryLimit").await;
+        let limit = limit.map_err(|e| self.failed("Get MemoryLimit", &e))?;
+        Ok(Some(limit).filter(|limit| *limit < u64::MAX))
     }
 
     pub(crate) async fn degraded(&mut self, instance: &OwnedObjectPath) -> Result<Vec<String>, Error> {
@@ -205,7 +196,6 @@ impl Daemon {
         requested.extend(to_dict(&claims.allocation.schedule).map_err(failed)?);
         let mut options = borrowed(&requested);
         options.insert("anchor", Variant::from(Fd::from(anchor)));
-        // An older daemon refuses an option that it does not know.
         let quiet_options = [("latency", claims.latency), ("cache-class", claims.cache_class)];
         let quiet_options = quiet_options
             .into_iter()
@@ -250,15 +240,11 @@ impl Daemon {
         })
     }
 
-    /// The instance's class; `None` if it is unknown, or if the daemon is older than the property.
+    /// The instance's class; `None` if kubelet chose its CPUs.
     async fn qos(&mut self, proxy: &InstanceProxy<'_>) -> Result<Option<Qos>, Error> {
-        match proxy.inner().get_property::<String>("Qos").await {
-            Ok(name) => Ok(Qos::parse(&name)),
-            Err(error) => match self.failed("Get Qos", &error) {
-                Error::Refused { .. } => Ok(None),
-                error => Err(error),
-            },
-        }
+        let name = proxy.inner().get_property::<String>("Qos").await;
+        let name = name.map_err(|e| self.failed("Get Qos", &e))?;
+        Ok(Qos::parse(&name))
     }
 
     async fn try_attach(
@@ -270,7 +256,6 @@ impl Daemon {
         let proxy = self.instance(instance).await?;
         let list: Vec<VcpuArg<'_>> = vcpus.iter().map(Vcpu::to_dbus).collect();
         let mut options = Dict::new();
-        // An older daemon refuses an option that it does not know.
         if !iothreads.is_empty() {
             options.insert("iothreads", Variant::from(iothreads));
         }

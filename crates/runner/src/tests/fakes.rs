@@ -28,7 +28,7 @@ pub struct Behaviour {
     pub lost_attaches: usize,
     /// The property after AttachVcpus.
     pub state: &'static str,
-    /// The property Qos; an older daemon has none.
+    /// The property Qos; `None`: kubelet chose the CPUs.
     pub qos: Option<&'static str>,
 }
 
@@ -58,9 +58,9 @@ pub struct Calls {
     pub state: Arc<Mutex<Option<String>>>,
     /// The CPUs that ListInstances returns.
     pub cpus: Arc<Mutex<String>>,
-    /// The property PendingResize; an older daemon has none.
+    /// The property PendingResize; `None`: no CPUs are about to go.
     pub pending: Arc<Mutex<Option<(u32, u32, u64)>>>,
-    /// The property MemoryLimit; an older daemon has none.
+    /// The property MemoryLimit; `None`: there is no limit.
     pub memory_limit: Arc<Mutex<Option<u64>>>,
     /// While it is set, AttachVcpus is not answered.
     pub hangs: Arc<AtomicBool>,
@@ -206,21 +206,18 @@ impl Instance {
     }
 
     #[zbus(property)]
-    fn qos(&self) -> zbus::fdo::Result<&str> {
-        let unknown = || zbus::fdo::Error::UnknownProperty("no property Qos".into());
-        self.0.qos.ok_or_else(unknown)
+    fn qos(&self) -> &str {
+        self.0.qos.unwrap_or_default()
     }
 
     #[zbus(property)]
-    fn pending_resize(&self) -> zbus::fdo::Result<(u32, u32, u64)> {
-        let unknown = || zbus::fdo::Error::UnknownProperty("no property PendingResize".into());
-        self.1.pending.lock().unwrap().ok_or_else(unknown)
+    fn pending_resize(&self) -> (u32, u32, u64) {
+        self.1.pending.lock().unwrap().unwrap_or_default()
     }
 
     #[zbus(property)]
-    fn memory_limit(&self) -> zbus::fdo::Result<u64> {
-        let unknown = || zbus::fdo::Error::UnknownProperty("no property MemoryLimit".into());
-        self.1.memory_limit.lock().unwrap().ok_or_else(unknown)
+    fn memory_limit(&self) -> u64 {
+        self.1.memory_limit.lock().unwrap().unwrap_or(u64::MAX)
     }
 
     #[zbus(property)]

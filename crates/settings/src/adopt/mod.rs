@@ -5,7 +5,10 @@ mod pattern;
 mod raw;
 mod ready_made;
 
-use stelia_cpus::text::{Named, named};
+use std::fmt;
+
+use stelia_cpus::text::excerpt::excerpt;
+use stelia_cpus::text::{json_string, named};
 
 use crate::{Isolation, PlacementPolicy, TreeChoice};
 
@@ -80,15 +83,15 @@ impl AdoptPlacement {
     }
 }
 
-impl Named for AdoptPlacement {
-    fn name(self) -> &'static str {
-        Self::name(self)
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        Self::parse(text)
+impl fmt::Display for AdoptPlacement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
+
+json_string!(AdoptPlacement, |text: &str| {
+    AdoptPlacement::parse(text).ok_or_else(|| format!("no placement is called {:?}", excerpt(text)))
+});
 
 named! {
     /// Whether an adopted VM's vCPUs get a cpuset partition.

@@ -1,9 +1,4 @@
-//! `rebind`: move instances to better CPUs, and wait for the job's end. Where kubelet chose them only a restart does that,
-//! and a dry run advises which.
-
-mod advice;
-
-use std::path::Path;
+//! `rebind`: move instances to better CPUs, and wait for the job's end.
 
 use serde::Serialize;
 use stelia_allocator::CpuSource;
@@ -12,11 +7,9 @@ use stelia_model::JobPhase;
 use zbus::fdo;
 use zbus::proxy::CacheProperties;
 
-use crate::plan::plan;
 use crate::shared::daemon::signals::Signals;
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, remedy_of_file};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
 use crate::shared::output::{Column, Render, TextStyle, column, paragraph, printable, table};
-use advice::Advice;
 
 /// The bus's errors for a daemon that is not running.
 const DAEMON_GONE_ERRORS: [&str; 3] = [
@@ -26,8 +19,7 @@ const DAEMON_GONE_ERRORS: [&str; 3] = [
 ];
 
 /// Why nothing is moved where kubelet chooses.
-const UP_TO_KUBELET: &str = "kubelet chose the CPUs of these VMs, and only a restart gives a VM others: steliactl rebind \
-    --dry-run advises which to restart";
+const UP_TO_KUBELET: &str = "kubelet chose the CPUs of these VMs, and only a restart gives a VM others";
 
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Rebound {
@@ -36,8 +28,6 @@ pub(crate) struct Rebound {
     phase: String,
     reason: String,
     moves: Vec<Move>,
-    /// For a dry run where kubelet chose the CPUs.
-    advice: Option<Advice>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -109,9 +99,6 @@ impl Render for Rebound {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        if let Some(advice) = &self.advice {
-            return advice.text(style);
-        }
         let mut text = match self.moves.as_slice() {
             [] => "Nothing to move.\n".to_owned(),
             moves => moves_table(moves, style),
@@ -129,22 +116,12 @@ impl Render for Rebound {
     }
 }
 
-/// The failure of an unusable file of kubelet's with what helps.
-fn with_remedy(failure: Failure) -> Failure {
-    let text = failure.to_string();
-    match remedy_of_file(&text) {
-        Some(remedy) => Failure::Other(format!("{text}; what helps: {remedy}")),
-        None => failure,
-    }
-}
-
-/// Starts a job and waits for its end, or with a dry run only prints the plan; `root` is the node's.
+/// Starts a job and waits for its end, or with a dry run only prints the plan.
 ///
 /// # Errors
-/// The daemon refuses, or the connection ends; for advice: kubelet's files cannot be read.
+/// Kubelet chose the CPUs, the daemon refuses, or the connection ends.
 pub(crate) async fn gather(
     client: &Client,
-    root: &Path,
     vm: Option<&str>,
     deadline_s: u32,
     dry_run: bool,
@@ -153,22 +130,8 @@ pub(crate) async fn gather(
         Some(vm) => Some(client.find_for_change(vm).await?.pod.pod_uid),
         None => None,
     };
-    if dry_run {
-        let description = client.describe().await?;
-        if description.node.cpu_source != CpuSource::Steliad {
-            let (node, assumed) = plan::here(root).map_err(with_remedy)?;
-            return Ok(Rebound {
-                advice: Some(Advice::new(&node, assumed, &description, pod.as_deref())),
-                ..Rebound::default()
-            });
-        }
-    }
-    if !dry_run
-        && client
-            .describe()
-            .await
-            .is_ok_and(|description| is_up_to_kubelet(&description))
-    {
+    let description = client.describe().await;
+    if description.is_ok_and(|description| is_up_to_kubelet(&description)) {
         return Err(Failure::Other(UP_TO_KUBELET.to_owned()));
     }
     let scope = pod.unwrap_or_else(|| "node".to_owned());
@@ -198,7 +161,6 @@ pub(crate) async fn gather(
         reason: client.answer_in_time(job.reason()).await?,
         moves: moves(client.answer_in_time(job.moves()).await?),
         job: Some(path.to_string()),
-        advice: None,
     })
 }
 
@@ -220,8 +182,10 @@ async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use stelia_allocator::Qos;
+
     use super::*;
-    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+    use crate::shared::daemon::node::testing::{PODS, allocation, instance_mut, node};
 
     #[test]
     fn a_job_that_succeeded_is_told_in_words_and_json_has_its_phase() {
@@ -274,13 +238,13 @@ mod tests {
     #[test]
     fn where_kubelet_chose_every_vms_cpus_nothing_can_be_moved() {
         let mut described = node();
-        described.node.cpu_source = CpuSource::Kubelet.into();
+        described.node.cpu_source = CpuSource::Kubelet;
         assert!(is_up_to_kubelet(&described));
         // It was admitted while steliad chose.
-        instance_mut(&mut described, PODS[0]).allocation = Some(Default::default());
+        instance_mut(&mut described, PODS[0]).allocation = Some(allocation(Qos::Lse));
         assert!(!is_up_to_kubelet(&described));
         instance_mut(&mut described, PODS[0]).allocation = None;
-        described.node.cpu_source = CpuSource::Steliad.into();
+        described.node.cpu_source = CpuSource::Steliad;
         assert!(!is_up_to_kubelet(&described));
     }
 }

@@ -36,9 +36,8 @@ type Cures = BTreeMap<String, String>;
 
 fn cures(described: &Description) -> Cures {
     let reasons = described.node.instances.values().flat_map(|one| &one.degraded);
-    let known = reasons.filter_map(|reason| Some((reason, reason.kind.known()?)));
-    known
-        .map(|(reason, kind)| (reason.text.clone(), to_do(kind, &reason.text)))
+    reasons
+        .map(|reason| (reason.text.clone(), to_do(reason.kind, &reason.text)))
         .collect()
 }
 
@@ -298,7 +297,7 @@ mod tests {
         let mut described = node();
         for pod in &PODS[..2] {
             let instance = instance_mut(&mut described, pod);
-            instance.state = State::Floating.into();
+            instance.state = State::Floating;
             instance.registered_us = 1_000_000;
             instance.degraded = Vec::new();
             instance.vcpus = Vec::new();
@@ -311,7 +310,7 @@ mod tests {
         let own = Reason::of(&Default::default(), ReasonKind::CpusOffline, "CPU 2 is offline");
         instance_mut(&mut described, PODS[1]).degraded = vec![own];
         assert_eq!(floating(&described)[0].pods.len(), 1);
-        instance_mut(&mut described, PODS[0]).state = State::Isolated.into();
+        instance_mut(&mut described, PODS[0]).state = State::Isolated;
         assert_eq!(floating(&described), []);
     }
 

@@ -6,15 +6,11 @@ use crate::shared::output::{Meaning, printable, time};
 
 /// The part's name; a device's own.
 pub(crate) fn part(located: &Located) -> String {
-    match located.part.known() {
-        Some(Part::Cpus) => "CPUs".to_owned(),
-        Some(Part::HugePages) => "huge pages".to_owned(),
-        Some(Part::Device) => printable(&located.name),
-        Some(part) => part.name().to_owned(),
-        // A newer daemon's.
-        None => printable(&format!("{} {}", located.part, located.name))
-            .trim()
-            .to_owned(),
+    match located.part {
+        Part::Cpus => "CPUs".to_owned(),
+        Part::HugePages => "huge pages".to_owned(),
+        Part::Device => printable(&located.name),
+        Part::Memory | Part::Interrupts => located.part.name().to_owned(),
     }
 }
 
@@ -87,7 +83,7 @@ mod tests {
 
     fn located(nodes: &[(u32, u8)], near: u8, attached: u8) -> Located {
         Located {
-            part: Part::Memory.into(),
+            part: Part::Memory,
             nodes: nodes.to_vec(),
             near_percent: near,
             attached_percent: attached,
@@ -125,12 +121,10 @@ mod tests {
     #[test]
     fn a_devices_name_is_text_of_others() {
         let device = Located {
-            part: Part::Device.into(),
+            part: Part::Device,
             name: "evil\u{1b}[2J".to_owned(),
             ..Located::default()
         };
         assert_eq!(part(&device), "evil?[2J");
-        let newer: Located = serde_json::from_str(r#"{"part":"cache"}"#).unwrap();
-        assert_eq!(part(&newer), "cache");
     }
 }

@@ -74,7 +74,11 @@ impl Manager {
     }
 
     fn describe(&self) -> String {
-        r#"{"version":"0.1.0"}"#.to_owned()
+        let description = stelia_model::Description {
+            version: "0.1.0".to_owned(),
+            ..Default::default()
+        };
+        serde_json::to_string(&description).unwrap()
     }
 
     fn ledger(&self, pod_uid: &str, since: u64, until: u64, _options: OwnedDict) -> String {

@@ -79,8 +79,9 @@ fn show_of_an_instance_without_processes_is_its_properties() {
 
 #[test]
 fn describe_is_pretty_json() {
-    assert_eq!(
-        steliactl(no_vm().path(), &["describe"]).unwrap(),
-        "{\n  \"version\": \"0.1.0\"\n}\n"
+    let text = steliactl(no_vm().path(), &["describe"]).unwrap();
+    assert!(
+        text.starts_with("{\n  \"version\": \"0.1.0\",\n") && text.ends_with("\n}\n"),
+        "{text}"
     );
 }

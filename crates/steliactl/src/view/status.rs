@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use stelia_allocator::CpuSource;
-use stelia_api::{State, Word};
+use stelia_api::State;
 use stelia_cpus::CpuSet;
 use stelia_model::{Instance, LastPass, Node};
 
@@ -39,8 +39,8 @@ pub(crate) struct Status {
     pub partitions: &'static str,
     /// Units outside that are restricted for contained instances.
     pub restricted: Vec<String>,
-    /// Who chooses CPUs: `kubelet` or `steliad`; empty: the daemon does not say.
-    pub cpu_source: Word<CpuSource>,
+    /// Who chooses CPUs.
+    pub cpu_source: CpuSource,
     pub instances: BTreeMap<String, usize>,
     /// The instances that have a QoS class.
     pub classes: Vec<Classed>,
@@ -153,7 +153,7 @@ impl Status {
                 None => "unknown",
             },
             restricted: node.restricted.keys().cloned().collect(),
-            cpu_source: node.cpu_source.clone(),
+            cpu_source: node.cpu_source,
             instances,
             classes: node
                 .instances
@@ -421,7 +421,7 @@ mod tests {
             },
             last_pass: Some(LastPass {
                 number: 7,
-                trigger: Trigger::Audit.into(),
+                trigger: Trigger::Audit,
                 ended_us: 1_735_689_598_500_000,
                 duration_us: 1_234,
                 steps: 2,
@@ -544,7 +544,7 @@ mod tests {
         for (n, reason) in reasons.into_iter().enumerate() {
             let uid = PodUid::parse(&format!("aaaaaaaa-0000-4000-8000-00000000000{n}")).unwrap();
             let instance = Instance {
-                state: State::Floating.into(),
+                state: State::Floating,
                 vcpus: if n == 0 {
                     vec![PinnedThread::default()]
                 } else {
@@ -580,7 +580,7 @@ mod tests {
         let mut node = Node::default();
         for (n, since) in [(1, 60_000_000), (2, 5_000_000), (3, 0), (4, 61_000_000)] {
             let floating = Instance {
-                state: State::Floating.into(),
+                state: State::Floating,
                 registered_us: since,
                 pod_name: PodName::new("team", &format!("vm-{n}")),
                 vcpus: if n == 3 {

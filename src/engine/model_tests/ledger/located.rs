@@ -133,7 +133,6 @@ async fn a_vm_is_located_when_it_is_new_and_then_once_an_hour_and_recorded_when_
     let entries = fake.entries().into_iter();
     let with = entries.filter(|entry| entry.events.iter().any(is_located));
     for entry in with {
-        // An older version loses it, which must not be more than this.
         assert!(entry.before.is_empty() && entry.readings.is_empty(), "{entry:?}");
         assert!(entry.events.iter().all(is_located), "{entry:?}");
     }

@@ -1,8 +1,4 @@
-//! `report`, and the advice of `rebind --dry-run` where kubelet chose the CPUs.
-
-use stelia_cpus::CpuSet;
-use stelia_kubelet::PodUid;
-use stelia_testnode::kubelet::Checkpoint;
+//! `report`: the whole node in one text.
 
 use super::*;
 
@@ -10,10 +6,6 @@ fn write(root: &Path, path: &str, text: &str) {
     let path = root.join(path.trim_start_matches('/'));
     fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
     fs::write(path, text).expect("write");
-}
-
-fn uid(text: &str) -> PodUid {
-    PodUid::parse(text).expect("a UID")
 }
 
 /// A thread of `pid` as the kernel shows it, which ran on this CPU last.
@@ -76,54 +68,4 @@ fn the_report_has_the_node_each_vms_threads_and_what_verify_finds() {
         (&vm["exclusive"], &vm["threads"][1]["ran_on"]),
         (&"2-3".into(), &"3".into())
     );
-}
-
-#[test]
-fn where_kubelet_chose_the_cpus_a_dry_run_advises_restarts() {
-    let simulation = Simulation::start(&scenario(""));
-    let files = tempfile::tempdir().expect("directory");
-    let root = files.path();
-    write(root, "sys/devices/system/cpu/online", "0-7\n");
-    for cpu in 0..8 {
-        let topology = format!("sys/devices/system/cpu/cpu{cpu}/topology");
-        write(root, &format!("{topology}/physical_package_id"), &(cpu / 4).to_string());
-        write(root, &format!("{topology}/core_id"), &(cpu / 2 % 2).to_string());
-    }
-    write(root, "sys/devices/system/node/online", "0-1\n");
-    for (node, cpus) in [(0, "0-3"), (1, "4-7")] {
-        let folder = format!("sys/devices/system/node/node{node}");
-        write(root, &format!("{folder}/cpulist"), cpus);
-        write(root, &format!("{folder}/distance"), "10 21");
-        let meminfo = format!("Node {node} MemTotal: 1024 kB\nNode {node} MemFree: 1024 kB\n");
-        write(root, &format!("{folder}/meminfo"), &meminfo);
-    }
-    write(root, "proc/1/comm", "systemd\n");
-    let set = |text: &str| text.parse::<CpuSet>().expect("CPUs");
-    let kubelet = root.join("var/lib/kubelet");
-    let advice = |root: &Path| simulation.ctl(&[&format!("--root={}", root.display()), "rebind", "--dry-run"]);
-    let mut state = Checkpoint::create(&kubelet, &set("0-7")).expect("a checkpoint");
-    state.admit(&uid(WAITING), "vm", &set("4-5")).expect("an entry");
-    state.admit(&uid(VM), "vm", &set("2-3")).expect("an entry");
-    assert!(advice(root).starts_with("No restart would give a VM better CPUs.\n"));
-    state.release(&uid(VM)).expect("no entry");
-    state.admit(&uid(VM), "vm", &set("2,6")).expect("an entry");
-    let text = advice(root);
-    assert!(
-        text.contains(&format!("1     {VM}  2,6 → ")) && text.contains("1 NUMA node instead of 2"),
-        "{text}"
-    );
-    assert!(text.contains("Nothing was done."), "{text}");
-    let json = simulation.ctl(&[
-        &format!("--root={}", root.display()),
-        "--json",
-        "rebind",
-        "--dry-run",
-        VM,
-    ]);
-    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!(
-        (&json["moves"], &json["job"]),
-        (&serde_json::json!([]), &serde_json::Value::Null)
-    );
-    assert_eq!(json["advice"]["restarts"][0]["before"]["cpus"], "2,6");
 }

@@ -8,11 +8,8 @@ use std::time::Instant;
 use crate::real::common::image::{make_image, write};
 use crate::support::host::run;
 
-/// Where containerd's shims keep the containers of the CRI: the node's, and k3s's.
-const TASKS: [&str; 2] = [
-    "/run/containerd/io.containerd.runtime.v2.task/k8s.io",
-    "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io",
-];
+/// Where containerd's shims keep the containers of the CRI.
+const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
 const SETTINGS: &str = "/run/kubelet-node/containerd.toml";
 /// The configuration in /etc stays as the package made it.
 const DROP_IN: &str = "/run/systemd/system/containerd.service.d/kubelet.conf";
@@ -47,7 +44,7 @@ pub fn start() {
 
 /// The containers that the runtime has, sandboxes among them.
 pub fn containers() -> Vec<String> {
-    let entries = TASKS.iter().flat_map(fs::read_dir).flatten().flatten();
+    let entries = fs::read_dir(TASKS).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect()
@@ -55,7 +52,6 @@ pub fn containers() -> Vec<String> {
 
 /// The first process of a container that has one.
 pub fn first_process(id: &str) -> Option<u32> {
-    let mut files = TASKS.iter().map(|tasks| Path::new(tasks).join(id).join("init.pid"));
-    let text = files.find_map(|file| fs::read_to_string(file).ok())?;
+    let text = fs::read_to_string(Path::new(TASKS).join(id).join("init.pid")).ok()?;
     text.trim().parse().ok()
 }

@@ -48,7 +48,7 @@ pub(in crate::locality) fn nodes(root: &Path) -> BTreeMap<u32, MemoryOnlyNode> {
             None => nearest(&initiators(&at, &with_cpus), &distances(&at, &online, &with_cpus)),
         };
         let memory_only = MemoryOnlyNode {
-            kind: kind.into(),
+            kind,
             device: gpu.cloned(),
             nearest,
         };

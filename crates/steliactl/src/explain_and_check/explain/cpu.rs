@@ -123,10 +123,7 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
     let mut floating: Vec<(Pod, Floats)> = Vec::new();
     for (uid, instance) in &node.instances {
         let pod = Pod::of(uid, instance);
-        let class = instance
-            .allocation
-            .as_ref()
-            .and_then(|allocation| allocation.qos.known());
+        let class = instance.allocation.as_ref().map(|allocation| allocation.qos);
         if instance.exclusive.contains(cpu) {
             let (container, state) = (&instance.container, state_and_class(instance));
             say(format!("of instance {pod} ({container}), which is {state}"), RECORD);
@@ -156,9 +153,7 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
                 |reason: &Reason| node.kubelet_problem.is_some() && reason.kind == ReasonKind::KubeletUnusable;
             for reason in degraded(true).chain(degraded(false)).filter(|reason| !is_above(reason)) {
                 say(format!("isolation degraded: {reason}"), RECORD);
-                if let Some(kind) = reason.kind.known() {
-                    say(format!("to do: {}", to_do(kind, &reason.text)), RECORD);
-                }
+                say(format!("to do: {}", to_do(reason.kind, &reason.text)), RECORD);
             }
         }
         if instance.float.contains(cpu) && place.is_some() {
@@ -406,7 +401,7 @@ mod tests {
         {
             let instance = instance_mut(&mut described, uid.as_str());
             instance.pod_name = PodName::new("team-a", name);
-            instance.state = State::Isolated.into();
+            instance.state = State::Isolated;
         }
         let text = facts(&described, Pods::default(), 0)
             .unwrap()
@@ -429,7 +424,7 @@ mod tests {
             let name = format!("virt-launcher-customer-database-{end}");
             let instance = instance_mut(&mut described, uid);
             instance.pod_name = PodName::new("kubevirt-tenants", &name);
-            instance.state = State::Isolated.into();
+            instance.state = State::Isolated;
         }
         let facts = facts(&described, Pods::default(), 0).unwrap();
         for width in [60, 80, 100, 200] {

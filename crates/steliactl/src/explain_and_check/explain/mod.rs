@@ -14,7 +14,6 @@ use std::path::Path;
 use std::time::Instant;
 
 use stelia_allocator::CpuSource;
-use stelia_api::Word;
 
 use crate::shared::daemon::{Client, Failure, Pods};
 use crate::shared::kernel::Roots;
@@ -37,10 +36,10 @@ fn subject(what: Option<&str>) -> Subject<'_> {
     }
 }
 
-fn source_in_words(source: &Word<CpuSource>) -> String {
-    match source.known() {
-        Some(CpuSource::Kubelet) => "kubelet, by its static policy".to_owned(),
-        _ => source.to_string(),
+fn source_in_words(source: CpuSource) -> &'static str {
+    match source {
+        CpuSource::Kubelet => "kubelet, by its static policy",
+        CpuSource::Steliad => source.name(),
     }
 }
 

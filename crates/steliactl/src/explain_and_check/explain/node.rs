@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use stelia_allocator::CpuSource;
-use stelia_api::Word;
+use stelia_allocator::{Allocation, CpuSource};
 use stelia_cpus::CpuSet;
-use stelia_model::{Allocation, Pools};
+use stelia_model::Pools;
 use stelia_settings::Isolation;
 
 use super::pod::bind_in_words;
@@ -17,7 +16,7 @@ use crate::view::footnotes::{SharedReasons, overview};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeExplained {
-    cpu_source: Word<CpuSource>,
+    cpu_source: CpuSource,
     /// `None` where kubelet chooses.
     pools: Option<Arc<Pools>>,
     /// The shared pool; `None` where kubelet's file cannot be used.
@@ -32,7 +31,7 @@ struct Row {
     #[serde(flatten)]
     pod: Pod,
     exclusive_cpus: CpuSet,
-    isolation: Word<Isolation>,
+    isolation: Isolation,
     /// `None` where kubelet chose.
     allocation: Option<Allocation>,
     /// isolated, floating, …
@@ -115,7 +114,7 @@ pub(crate) fn gather(description: &Description) -> NodeExplained {
     let node = &description.node;
     let instances = node.instances.iter();
     NodeExplained {
-        cpu_source: node.cpu_source.clone(),
+        cpu_source: node.cpu_source,
         pools: node.pools.clone(),
         shared: node.pool.clone(),
         kubelet_reserved: description.kubelet_reserved(),
@@ -123,7 +122,7 @@ pub(crate) fn gather(description: &Description) -> NodeExplained {
             .map(|(pod, instance)| Row {
                 pod: Pod::of(pod, instance),
                 exclusive_cpus: instance.exclusive.clone(),
-                isolation: instance.isolation.clone(),
+                isolation: instance.isolation,
                 allocation: instance.allocation.clone(),
                 state: instance.state.to_string(),
                 degraded: instance.degraded.iter().map(ToString::to_string).collect(),
@@ -141,7 +140,7 @@ impl Render for NodeExplained {
             Some(pools) => allocators(pools),
             None => kubelets(self),
         };
-        let source = source_in_words(&self.cpu_source);
+        let source = source_in_words(self.cpu_source);
         let mut instances: Vec<&Row> = self.instances.iter().collect();
         instances.sort_by_cached_key(|row| row.pod.to_string());
         let causes = match (style.legend, style.width) {
@@ -255,7 +254,7 @@ mod tests {
     #[test]
     fn where_kubelet_chooses_its_pool_is_shown() {
         let mut node = node();
-        node.node.cpu_source = CpuSource::Kubelet.into();
+        node.node.cpu_source = CpuSource::Kubelet;
         insta::assert_snapshot!(gather(&node).text(TextStyle::from(true)), @"
         CPU source: kubelet, by its static policy
 
@@ -287,7 +286,7 @@ mod tests {
     #[test]
     fn a_terminal_has_trouble_first_and_every_cause_above_it() {
         let mut node = node();
-        node.node.cpu_source = CpuSource::Kubelet.into();
+        node.node.cpu_source = CpuSource::Kubelet;
         let pod = PodUid::parse(PODS[0]).unwrap();
         instance_mut(&mut node, PODS[1]).degraded.clear();
         let waiting = instance_mut(&mut node, PODS[1]).clone();
@@ -299,7 +298,7 @@ mod tests {
         let uid = PodUid::parse("ffffffff-0000-4000-8000-000000000000").unwrap();
         let offline = Instance {
             degraded: vec![Reason::of(&pod, ReasonKind::CpusOffline, "CPUs 4 are offline")],
-            state: State::Isolated.into(),
+            state: State::Isolated,
             ..Instance::default()
         };
         node.node.instances.insert(uid, Arc::new(offline));

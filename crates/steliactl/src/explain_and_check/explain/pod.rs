@@ -2,10 +2,10 @@
 //! where the guest's NUMA nodes, memory and devices are. Each fact with its source.
 
 use serde::Serialize;
-use stelia_allocator::{CpuSource, Exclusivity, Qos};
-use stelia_api::{Reason, State, Word};
+use stelia_allocator::{Allocation, CpuSource, Exclusivity, Qos};
+use stelia_api::{Reason, State};
 use stelia_cpus::CpuSet;
-use stelia_model::{Allocation, FloatReason, Instance};
+use stelia_model::{FloatReason, Instance};
 use stelia_node::locality::{list, nodes};
 use stelia_settings::{Isolation, Partition};
 
@@ -22,16 +22,16 @@ pub(crate) struct PodExplained {
     #[serde(flatten)]
     pod: Pod,
     container: String,
-    state: Word<State>,
-    isolation: Word<Isolation>,
+    state: State,
+    isolation: Isolation,
     /// Why it is not isolated; `None` where it is.
     why: Option<String>,
     degraded: Vec<String>,
     exclusive_cpus: CpuSet,
     float_cpus: CpuSet,
-    float_reason: Word<FloatReason>,
+    float_reason: FloatReason,
     /// Who chooses CPUs on this node now.
-    cpu_source: Word<CpuSource>,
+    cpu_source: CpuSource,
     /// `None` where kubelet chose.
     allocation: Option<Allocation>,
     registered_us: u64,
@@ -77,14 +77,14 @@ pub(crate) fn gather(description: &Description, pod: &str, now: u64) -> Result<P
     Ok(PodExplained {
         pod: Pod::of(uid, instance),
         container: instance.container.clone(),
-        state: instance.state.clone(),
-        isolation: instance.isolation.clone(),
+        state: instance.state,
+        isolation: instance.isolation,
         why: not_isolated(instance).map(|why| why.text),
         degraded: instance.degraded.iter().map(Reason::to_string).collect(),
         exclusive_cpus: instance.exclusive.clone(),
         float_cpus: instance.float.clone(),
-        float_reason: instance.float_reason.clone(),
-        cpu_source: node.cpu_source.clone(),
+        float_reason: instance.float_reason,
+        cpu_source: node.cpu_source,
         allocation: instance.allocation.clone(),
         registered_us: instance.registered_us,
         isolated_us: Some(instance.isolated_us).filter(|us| *us > 0),
@@ -118,7 +118,7 @@ impl Facts {
 fn cpus(description: &Description, pod: &str, instance: &Instance) -> Vec<Fact> {
     let (node, own) = (&description.node, &instance.exclusive);
     let mut facts = Facts::default();
-    let source = source_in_words(&node.cpu_source);
+    let source = source_in_words(node.cpu_source);
     facts.say(format!("who chooses CPUs on this node: {source}"), SETTINGS);
     match &instance.allocation {
         Some(allocation) => allocated(allocation, own, &mut facts),
@@ -172,7 +172,7 @@ fn by_kubelet(description: &Description, pod: &str, instance: &Instance, facts: 
 }
 
 fn allocated(allocation: &Allocation, own: &CpuSet, facts: &mut Facts) {
-    facts.say(format!("class {}", class_in_words(&allocation.qos)), RECORD);
+    facts.say(format!("class {}", class_in_words(allocation.qos)), RECORD);
     if allocation.cpus > 0 {
         facts.say(
             format!(
@@ -187,7 +187,7 @@ fn allocated(allocation: &Allocation, own: &CpuSet, facts: &mut Facts) {
         );
         facts.say(format!("was given the CPUs {own}"), RECORD);
         facts.say(
-            format!("exclusive policy {}", exclusivity_in_words(&allocation.exclusivity)),
+            format!("exclusive policy {}", exclusivity_in_words(allocation.exclusivity)),
             RECORD,
         );
     }
@@ -227,34 +227,26 @@ fn state(instance: &Instance, now: u64) -> Vec<Fact> {
         None => facts.say(format!("now {}", instance.state), VIEW),
     }
     if !instance.partition.is_empty() && instance.partition != Partition::Member.name() {
-        let of = match instance.isolation.known() {
-            Some(Isolation::Container) => "its container",
-            _ => "its vCPUs",
+        let of = match instance.isolation {
+            Isolation::Container => "its container",
+            Isolation::Vcpus => "its vCPUs",
         };
         let text = format!("the partition of {of} is of kind {}", instance.partition);
         facts.say(text, "cpuset.cpus.partition");
     }
     for reason in &instance.degraded {
         facts.say(format!("isolation degraded: {reason}"), VIEW);
-        if let Some(kind) = reason.kind.known() {
-            facts.say(format!("to do: {}", to_do(kind, &reason.text)), VIEW);
-        }
+        facts.say(format!("to do: {}", to_do(reason.kind, &reason.text)), VIEW);
     }
     facts.0
 }
 
 fn float(instance: &Instance) -> Vec<Fact> {
     let mut facts = Facts::default();
-    if instance.isolation.known() != Some(Isolation::Container) {
+    if instance.isolation != Isolation::Container {
         facts.say(format!("runs on {}", or_none(&instance.float)), KERNEL);
     }
-    let Some(reason) = instance.float_reason.known() else {
-        if instance.float_reason != Word::default() {
-            facts.say(instance.float_reason.name(), SETTINGS);
-        }
-        return facts.0;
-    };
-    let why = match reason {
+    let why = match instance.float_reason {
         FloatReason::PodPool => "float-policy is pod, and kubelet gave the pod a shared pool of its own",
         FloatReason::Near => "float-policy is pod or numa: the shared pool on the NUMA nodes of its CPUs",
         FloatReason::TooFewNear => {
@@ -301,11 +293,8 @@ pub(super) fn bind_in_words(allocation: &Allocation) -> String {
     }
 }
 
-fn class_in_words(class: &Word<Qos>) -> String {
-    let Some(known) = class.known() else {
-        return class.to_string();
-    };
-    let meaning = match known {
+fn class_in_words(class: Qos) -> String {
+    let meaning = match class {
         Qos::Lse => "exclusive CPUs; nothing else runs there",
         Qos::Lsr => "CPUs of its own; BE may run there",
         Qos::Ls => "no exclusive CPUs: the shared pool",
@@ -314,11 +303,8 @@ fn class_in_words(class: &Word<Qos>) -> String {
     format!("{class}: {meaning}")
 }
 
-fn exclusivity_in_words(exclusivity: &Word<Exclusivity>) -> String {
-    let Some(known) = exclusivity.known() else {
-        return exclusivity.to_string();
-    };
-    let meaning = match known {
+fn exclusivity_in_words(exclusivity: Exclusivity) -> String {
+    let meaning = match exclusivity {
         Exclusivity::NotAsked => "no exclusive policy was asked for",
         Exclusivity::Honored => "the policy holds",
         Exclusivity::Downgraded => {
@@ -363,9 +349,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_a_newer_daemon_are_printed_as_they_are() {
-        assert_eq!(class_in_words(&Word::Unknown("LSX".to_owned())), "LSX");
-        assert_eq!(exclusivity_in_words(&Word::Unknown("moved".to_owned())), "moved");
+    fn a_limit_has_a_fraction_only_where_it_needs_one() {
+        assert_eq!(limit_in_words(2000), "2");
         assert_eq!(limit_in_words(1005), "1.005");
     }
 }

@@ -32,8 +32,6 @@ const HIGH_OTHER_TASKS_PERCENT: f64 = 1.0;
 const HIGH_STOLEN_PERCENT: f64 = 1.0;
 /// Load of the shared CPUs, in percent: above this the VMM's threads other than vCPUs wait for a CPU.
 const HIGH_LOAD_PERCENT: f64 = 80.0;
-/// What to do about a reason that only a newer daemon knows.
-const PAGE: &str = "/usr/share/doc/steliad/troubleshooting.md";
 /// Limit of the other tasks that are named.
 const MAX_NAMED_TASKS: usize = 3;
 
@@ -212,17 +210,14 @@ pub(super) fn lines(
 
 fn state(instance: &Instance, lines: &mut Lines) {
     if let Some(why) = not_isolated(instance) {
-        let effect = match instance.state.known() {
-            Some(State::Floating) => "its vCPUs share CPUs with other tasks",
+        let effect = match instance.state {
+            State::Floating => "its vCPUs share CPUs with other tasks",
             _ => "unbound kernel workers and other slices may run on its CPUs",
         };
         lines.add(format!("{}: {effect} ({})", instance.state, why.text), true, &why.cure);
     }
     for reason in &instance.degraded {
-        let cure = reason
-            .kind
-            .known()
-            .map_or_else(|| PAGE.to_owned(), |kind| to_do(kind, &reason.text));
+        let cure = to_do(reason.kind, &reason.text);
         lines.add(format!("isolation degraded: {reason}"), true, &cure);
     }
 }

@@ -12,9 +12,13 @@ use super::report::{Report, ReportProof};
 use super::text::between;
 use super::words::{self, Row};
 use crate::shared::located;
-use crate::shared::output::escaped;
-use crate::shared::output::{PAGE_HEAD, counted, printable};
+use crate::shared::output::{counted, escaped, printable};
 
+/// The beginning of a page that needs nothing else: no script, nothing from elsewhere, and a policy that forbids both.
+const PAGE_HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+    <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
+    form-action 'none'\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
+    <meta name=\"color-scheme\" content=\"light dark\">\n";
 const STYLE: &str = include_str!("html.css");
 const NAMES: usize = 12;
 const DOERS: usize = 12;

@@ -16,7 +16,6 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use stelia_api::Word;
 use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause, Thread};
 use stelia_cpus::CpuSet;
 use stelia_settings::Isolation;
@@ -60,7 +59,7 @@ pub(crate) struct Quietness {
 struct Vm {
     #[serde(flatten)]
     pod: Pod,
-    isolation: Word<Isolation>,
+    isolation: Isolation,
     exclusive_cpus: CpuSet,
     /// Device interrupts on its CPUs, within [`MEASURE_INTERVAL`]: 0 is the promise. `None` where they cannot be counted.
     device_interrupts_per_second: Option<u64>,
@@ -195,7 +194,7 @@ where
         let since_isolated = (measured.since_isolated)(uid.as_str());
         Vm {
             pod: Pod::of(uid, one),
-            isolation: one.isolation.clone(),
+            isolation: one.isolation,
             exclusive_cpus: one.exclusive.clone(),
             device_interrupts_per_second: (measured.rate)(uid.as_str()),
             device_interrupts_since_isolated: since_isolated,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use stelia_api::{Reason, ReasonKind};
 
 use super::*;
-use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+use crate::shared::daemon::node::testing::{PODS, instance_mut, node, quiet};
 use crate::shared::output::Form;
 
 /// VM a has CPUs 4-5, VM b CPU 2; an NVMe queue and a NIC are left on CPUs of both, a thread on a's.
@@ -19,7 +19,7 @@ fn noisy() -> Description {
         "threads_remaining": [{"id": 99, "name": "napi/eth0-1", "cpus": "0-7", "text": "Invalid argument"}],
         "problems": [{"pod": "", "text": "read /proc/irq: Permission denied"},
             {"pod": "aaaaaaaa-0000-4000-8000-000000000000", "text": "write \"20\" to pm_qos_resume_latency_us: I/O error"}]}"#;
-    described.node.quiet = Arc::new(serde_json::from_str(text).unwrap());
+    described.node.quiet = Arc::new(quiet(text));
     described
 }
 
@@ -134,7 +134,7 @@ fn what_the_kernel_keeps_there_and_never_ran_is_not_left_and_shown_only_on_deman
     let mut described = calm();
     let text = r#"{"remaining": [{"irq": 34, "name": "virtio2-req.4", "cpus": "4", "why": "managed", "text": "", "count": 0}],
         "threads_remaining": [{"id": 23, "name": "kworker/R-xfs", "cpus": "4", "text": "Invalid argument"}]}"#;
-    let quiet: Quiet = serde_json::from_str(text).unwrap();
+    let quiet = quiet(text);
     let report = &mut Arc::make_mut(&mut described.node.quiet).report;
     (report.remaining, report.threads_remaining) = (quiet.report.remaining, quiet.report.threads_remaining);
     let told = of(&described);

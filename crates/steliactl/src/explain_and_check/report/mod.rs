@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use stelia_api::{Reason, State, Word};
+use stelia_api::{Reason, State};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::config;
 use stelia_kubelet::home::Search;
@@ -105,8 +105,8 @@ impl VmReport {
     fn is_calm(&self) -> bool {
         let of_node =
             |reason: &ContainedReason| matches!(reason, ContainedReason::NoPartitions | ContainedReason::Setting);
-        let reason = self.instance.contained_reason.as_ref().and_then(Word::known);
-        let is_contained = self.instance.state == State::Contained && reason.is_some_and(|reason| of_node(&reason));
+        let reason = self.instance.contained_reason.as_ref();
+        let is_contained = self.instance.state == State::Contained && reason.is_some_and(of_node);
         let has_own = self.instance.degraded.iter().any(|reason| !reason.of_node);
         (self.instance.state == State::Isolated || is_contained) && !has_own
     }
@@ -117,11 +117,10 @@ impl VmReport {
         match own.first() {
             Some(first) => {
                 let texts: Vec<String> = own.iter().map(|reason| format!("degraded: {reason}")).collect();
-                let known = first.kind.known();
                 Some(Why {
                     text: texts.join("; "),
                     since_us: None,
-                    cure: known.map(|kind| to_do(kind, &first.text)).unwrap_or_default(),
+                    cure: to_do(first.kind, &first.text),
                 })
             }
             None => not_isolated(&self.instance).filter(|_| self.instance.state == State::Floating),
@@ -175,7 +174,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
             roots,
             instance.scope.as_str(),
             instance.origin.as_str(),
-            instance.isolation.known().unwrap_or_default(),
+            instance.isolation,
         ) {
             Ok(found) => {
                 processes.insert(uid.clone(), found);

@@ -143,7 +143,7 @@ fn vms_that_float_for_the_same_reason_are_one_line_and_a_few_have_sections_that_
         let mut instance = report.vms[0].instance.clone();
         let changed = Arc::make_mut(&mut instance);
         changed.pod_name = PodName::new("shop", &format!("db-{number}"));
-        changed.state = State::Floating.into();
+        changed.state = State::Floating;
         (changed.degraded, changed.vcpus, changed.allocation) = Default::default();
         changed.registered_us = report.time_us - 600_000_000 - number;
         VmReport {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use stelia_api::{State, Word};
+use stelia_api::State;
 use stelia_kubelet::PodUid;
 use stelia_model::Instance;
 use stelia_settings::Isolation;
@@ -37,9 +37,9 @@ impl Required {
         state.name()
     }
 
-    /// What a state amounts to; `None`: less than floating, or a state that only a newer daemon knows.
-    fn of(state: &Word<State>) -> Option<Self> {
-        match state.known()? {
+    /// What a state amounts to; `None`: less than floating.
+    fn of(state: State) -> Option<Self> {
+        match state {
             State::Floating => Some(Self::Floating),
             State::Contained => Some(Self::Contained),
             State::Isolated => Some(Self::Isolated),
@@ -53,8 +53,8 @@ impl Required {
 pub(super) struct CheckedVm {
     #[serde(flatten)]
     pub(super) pod: Pod,
-    pub(super) state: Word<State>,
-    isolation: Word<Isolation>,
+    pub(super) state: State,
+    isolation: Isolation,
     /// Why it is not isolated; `None` where it is.
     why: Option<String>,
     /// Since when it waits.
@@ -68,8 +68,8 @@ impl CheckedVm {
         let reason = not_isolated(instance);
         Self {
             pod: Pod::of(uid, instance),
-            state: instance.state.clone(),
-            isolation: instance.isolation.clone(),
+            state: instance.state,
+            isolation: instance.isolation,
             why: reason.as_ref().map(|why| why.text.clone()),
             waits_since_us: reason.as_ref().and_then(|why| why.since_us),
             reason,
@@ -78,7 +78,7 @@ impl CheckedVm {
 
     /// A finding if it has less than is required, or has waited too long. An evicted VM has one already, of its CPUs.
     pub(super) fn short_of(&self, demands: Demands, now: u64) -> Option<Finding> {
-        let below = demands.require.filter(|least| Required::of(&self.state) < Some(*least));
+        let below = demands.require.filter(|least| Required::of(self.state) < Some(*least));
         let below = below.filter(|_| !demands.allow_waiting || self.waits_since_us.is_none());
         let (kind, state) = match (below, self.waits_since_us) {
             (Some(least), _) => {
@@ -108,7 +108,7 @@ pub(super) fn summary(vms: &[CheckedVm], now: u64) -> String {
     let mut by_state: BTreeMap<(usize, &str), Vec<&CheckedVm>> = BTreeMap::new();
     for one in vms {
         // The best first.
-        let rank = Required::of(&one.state).map_or(3, |state| 2 - state as usize);
+        let rank = Required::of(one.state).map_or(3, |state| 2 - state as usize);
         by_state.entry((rank, one.state.name())).or_default().push(one);
     }
     let parts = by_state.into_iter().map(|((_, state), vms)| {

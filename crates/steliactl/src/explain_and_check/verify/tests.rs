@@ -482,7 +482,7 @@ fn threads_of_unplugged_vcpus_are_no_finding_while_the_vm_gives_up_cpus() {
 fn vms_that_wait_for_the_same_are_one_row_with_the_longest_wait() {
     let mut node = waiting();
     let first = instance_mut(&mut node, PODS[0]);
-    first.state = State::Floating.into();
+    first.state = State::Floating;
     (first.vcpus, first.isolated_us, first.registered_us) = (Vec::new(), 0, 120_000_001);
     let verified = verified(&node, &whole(), None, required(Required::Isolated), NOW);
     let (text, _) = printed(&verified, Form::Text);

@@ -11,8 +11,8 @@ use super::definitions::{ALL, Kind};
 use super::families::{down, families};
 use super::is_collected;
 use super::text::{classic, openmetrics, to_json};
-use crate::shared::daemon::node::testing::instance_mut;
-use crate::shared::daemon::node::{Description, parse};
+use crate::shared::daemon::node::Description;
+use crate::shared::daemon::node::testing::{allocation, described as given, instance_mut};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
 
@@ -52,7 +52,7 @@ fn description() -> String {
 }
 
 fn described() -> Description {
-    parse(&description()).unwrap()
+    given(&description())
 }
 
 fn sampled() -> Sample {
@@ -209,7 +209,7 @@ fn the_text_of_a_node() {
 #[test]
 fn what_is_not_known_is_not_told() {
     let less = description().replace("isolated_us", "other");
-    let text = openmetrics(families(&parse(&less).unwrap(), &Sample::default())).unwrap();
+    let text = openmetrics(families(&given(&less), &Sample::default())).unwrap();
     check(&text, "_total");
     let has = |start: &str| text.lines().any(|line| line.starts_with(start));
     assert!(has("stelia_up 1") && has("stelia_instance_registered_timestamp_seconds{"));
@@ -220,11 +220,7 @@ fn what_is_not_known_is_not_told() {
 #[test]
 fn an_instance_that_is_to_float_is_told_from_one_that_lost_its_cpus() {
     let mut described = described();
-    let ls = stelia_model::Allocation {
-        qos: stelia_allocator::Qos::Ls.into(),
-        ..Default::default()
-    };
-    instance_mut(&mut described, POD).allocation = Some(ls);
+    instance_mut(&mut described, POD).allocation = Some(allocation(stelia_allocator::Qos::Ls));
     let text = openmetrics(families(&described, &sampled())).unwrap();
     assert!(text.contains("state=\"isolated\",class=\"LS\"} 1\n"), "{text}");
 }
@@ -243,8 +239,8 @@ fn a_pod_is_named_in_each_series_of_an_instance() {
     );
 
     // A runtime that does not tell: the labels are there and empty.
-    let older = description().replace(r#""pod_namespace":"team-a","pod_name":"vm","#, "");
-    let text = openmetrics(families(&parse(&older).unwrap(), &sampled())).unwrap();
+    let nameless = description().replace(r#""pod_namespace":"team-a","pod_name":"vm","#, "");
+    let text = openmetrics(families(&given(&nameless), &sampled())).unwrap();
     let unnamed = r#"{pod_uid="aaaaaaaa-0000-4000-8000-000000000000",namespace="",pod="""#;
     assert!(series(&text).iter().all(|line| line.contains(unnamed)), "{text}");
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kubelet_planner::manifest::NodeRequirements;
-use kubelet_planner::{Node, Pod, manifest, until_full};
+use kubelet_planner::{Pod, manifest, until_full};
 use stelia_kubelet::{KubeletConfig, config};
 use stelia_node_plan::Subject;
 use stelia_node_plan::devices::DeviceWords;
@@ -108,19 +108,10 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, output_options: OutputOption
     output_options.print(&answer)
 }
 
-/// The node below `root` as the planner takes it, and what is assumed of it.
+/// The node below `root` as the planner takes it, what is assumed of it, and what else is known of kubelet.
 ///
 /// # Errors
 /// The node's files or kubelet's cannot be read, or kubelet would not start on them.
-pub(crate) fn here(root: &Path) -> Result<(Node, Vec<String>), Failure> {
-    let subject = subject(root)?;
-    Ok((subject.node, subject.notes))
-}
-
-/// The same with what else is known of kubelet.
-///
-/// # Errors
-/// As [`here`].
 pub(crate) fn subject(root: &Path) -> Result<Subject, Failure> {
     subject::here(root, None).map_err(Failure::Other)
 }

@@ -36,8 +36,8 @@ pub(crate) fn causes_of(instance: &Instance) -> Vec<Cause> {
 /// "floats: vCPUs not attached", "contained: …", without how long it has waited: VMs of one cause have one text.
 pub(crate) fn less_than_isolated(instance: &Instance) -> Option<String> {
     let why = not_isolated(instance)?.text;
-    Some(match instance.state.known() {
-        Some(State::Floating) => format!("floats: {why}"),
+    Some(match instance.state {
+        State::Floating => format!("floats: {why}"),
         _ => format!("{}: {why}", instance.state),
     })
 }
@@ -80,7 +80,7 @@ mod tests {
 
     fn instance(state: State, degraded: &[Reason]) -> Instance {
         Instance {
-            state: state.into(),
+            state,
             degraded: degraded.to_vec(),
             ..Instance::default()
         }
@@ -104,7 +104,7 @@ mod tests {
             ]
         );
         let contained = Instance {
-            contained_reason: Some(ContainedReason::Class.into()),
+            contained_reason: Some(ContainedReason::Class),
             ..instance(State::Contained, std::slice::from_ref(&node))
         };
         let order = [

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use stelia_api::{State, Word};
+use stelia_api::State;
 use stelia_cpus::CpuSet;
 use stelia_model::{Instance, PinnedThread};
 use stelia_node::proc::start_time;
@@ -30,7 +30,7 @@ pub(crate) struct InstanceCounts {
     pub pod: Pod,
     /// isolated, contained, floating, …
     pub state: String,
-    pub isolation: Word<Isolation>,
+    pub isolation: Isolation,
     /// Whether isolation is not degraded.
     pub whole: bool,
     /// Why it has less than isolation, in words, what matters most first.
@@ -109,7 +109,7 @@ impl Sample {
             let instance = InstanceCounts {
                 pod: Pod::of(pod, instance),
                 state: instance.state.to_string(),
-                isolation: instance.isolation.clone(),
+                isolation: instance.isolation,
                 whole: instance.degraded.is_empty(),
                 shortcomings: shortcomings(instance),
                 trouble: Trouble::of(instance),
@@ -156,8 +156,8 @@ impl Sample {
 /// Its causes; where a VM that is not isolated has none, its state is the cause.
 fn shortcomings(instance: &Instance) -> Vec<Cause> {
     let causes = causes_of(instance);
-    match instance.state.known() {
-        Some(State::Isolated) => causes,
+    match instance.state {
+        State::Isolated => causes,
         _ if causes.iter().any(|(_, meaning)| *meaning == Meaning::Attention) => causes,
         _ => std::iter::once((instance.state.to_string(), Meaning::Attention))
             .chain(causes)
@@ -224,7 +224,8 @@ pub(crate) fn number(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::Reason;
+    use stelia_api::{Reason, ReasonKind};
+    use stelia_kubelet::PodUid;
     use stelia_model::ContainedReason;
     use stelia_node::cgroup::CgroupPath;
 
@@ -258,14 +259,11 @@ mod tests {
     #[test]
     fn what_is_less_than_isolated_has_a_reason() {
         let of = |state: State, degraded: &[&str], contained: Option<ContainedReason>| {
-            let reason = |text: &&str| Reason {
-                text: (*text).to_owned(),
-                ..Reason::default()
-            };
+            let reason = |text: &&str| Reason::of(&PodUid::default(), ReasonKind::NotDone, *text);
             let causes = shortcomings(&Instance {
-                state: state.into(),
+                state,
                 degraded: degraded.iter().map(reason).collect(),
-                contained_reason: contained.map(Into::into),
+                contained_reason: contained,
                 ..Instance::default()
             });
             causes.into_iter().map(|(text, _)| text).collect::<Vec<_>>().join("; ")

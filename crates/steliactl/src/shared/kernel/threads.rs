@@ -92,8 +92,7 @@ pub(crate) fn tree(control_group: &str, isolation: Isolation) -> Option<Tree> {
 
 /// The cgroup of everything except the vCPU threads; `None` where the container's own cgroup is the partition.
 pub(crate) fn float(instance: &Instance) -> Option<CgroupPath> {
-    let isolation = instance.isolation.known().unwrap_or_default();
-    let tree = tree(instance.scope.as_str(), isolation).filter(Tree::has_float)?;
+    let tree = tree(instance.scope.as_str(), instance.isolation).filter(Tree::has_float)?;
     Some(tree.float().clone())
 }
 

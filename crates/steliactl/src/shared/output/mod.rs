@@ -18,12 +18,6 @@ pub(crate) use stelia_table::{
     printable, properties, shorten, table, to_ascii, width, wrap,
 };
 
-/// The beginning of a page that needs nothing else: no script, nothing from elsewhere, and a policy that forbids both.
-pub(crate) const PAGE_HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-    <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
-    form-action 'none'\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
-    <meta name=\"color-scheme\" content=\"light dark\">\n";
-
 /// How many columns a text takes.
 pub(crate) fn columns(text: &str) -> usize {
     text.width()
@@ -95,7 +89,7 @@ pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl I
 /// The least width of a value on a terminal.
 const MIN_VALUE_WIDTH: usize = 24;
 
-/// The members, one per line: those of `order` first, then those that a newer daemon adds, by name. A value is wrapped to the terminal,
+/// The members, one per line: those of `order` first, then the others by name. A value is wrapped to the terminal,
 /// except where a path would be broken.
 pub(crate) fn members(object: &Map<String, Value>, order: &[&str], style: TextStyle) -> String {
     let mut members: Vec<(&String, &Value)> = object.iter().collect();

@@ -13,16 +13,12 @@ const MIN_PICTURE_WIDTH: usize = 760;
 /// The most columns of a device's name.
 const DEVICE_COLUMNS: usize = 26;
 
-/// The picture: the machine and its legend; for a picture that stands alone a heading and the list of pods too.
-pub(super) fn picture(map: &Map, alone: bool) -> Shape {
+/// The picture: a heading, the machine, its legend and the list of pods.
+pub(super) fn picture(map: &Map) -> Shape {
     let machine = machine(map);
-    let width = machine.width.max(if alone { MIN_PICTURE_WIDTH } else { 400 });
-    let mut parts = Vec::new();
-    if alone {
-        parts.push(heading(map, width));
-    }
-    parts.extend([machine, legend(map, width)]);
-    if alone && !map.pods.is_empty() {
+    let width = machine.width.max(MIN_PICTURE_WIDTH);
+    let mut parts = vec![heading(map, width), machine, legend(map, width)];
+    if !map.pods.is_empty() {
         parts.push(list(map, width));
     }
     let mut y = 0;
@@ -148,7 +144,7 @@ fn cpu(map: &Map, cpu: &Cpu, wide: usize) -> Shape {
 
 /// The classes of what is a pod's: its colour, itself, its state.
 fn pod_class(n: usize, pod: &Pod) -> String {
-    format!("c{} v{n} {}", n % COLOURS, sign(pod).class)
+    format!("c{} {}", n % COLOURS, sign(pod).class)
 }
 
 /// The pod and its state in one line.
@@ -182,7 +178,7 @@ fn device(map: &Map, n: usize, device: &Device) -> Shape {
     let name = printable(&device.name);
     let text = format!("{}{count} {}", cut(&name, DEVICE_COLUMNS), device_mark(map, n, device));
     let (class, pod) = match map.pods.get(n) {
-        Some(pod) => (format!("c{} v{n}", n % COLOURS), pod.pod.to_string()),
+        Some(pod) => (format!("c{}", n % COLOURS), pod.pod.to_string()),
         None => (String::new(), String::new()),
     };
     let on = device
@@ -224,13 +220,13 @@ fn legend(map: &Map, width: usize) -> Shape {
 }
 
 /// A pod's mark in its colour.
-pub(super) fn sample(n: usize, pod: &Pod, width: usize) -> Shape {
+fn sample(n: usize, pod: &Pod, width: usize) -> Shape {
     let class = format!("cpu {}", pod_class(n, pod));
     Shape::cell(class, String::new(), (width, CELL_HEIGHT), mark(n))
 }
 
 /// The width of the widest mark's box.
-pub(super) fn sample_width(map: &Map) -> usize {
+fn sample_width(map: &Map) -> usize {
     let marks = (0..map.pods.len()).map(|n| text_width(&mark(n), SMALL_TEXT_SIZE));
     marks.max().unwrap_or(0) + 8
 }

@@ -42,8 +42,6 @@ const REGISTERED: Sign = Sign::of("+", "registered", "registered");
 const LEAVING: Sign = Sign::of("-", "leaving", "leaving");
 const DEGRADED: Sign = Sign::of("!", "degraded", "degraded");
 const NO_INSTANCE: Sign = Sign::of("*", "of a pod without instance", "pod");
-/// A state that only a newer daemon has.
-const OTHER: Sign = Sign::of("?", "of another state", "other");
 
 /// A sign of the CPU, not of its pod; it comes before the pod's sign.
 const INTERRUPTED: Sign = Sign::of("#", "reached by device interrupts", "interrupted");
@@ -71,13 +69,12 @@ pub(super) fn sign(pod: &Pod) -> &'static Sign {
     match &pod.instance {
         None => &NO_INSTANCE,
         Some(instance) if !instance.degraded.is_empty() => &DEGRADED,
-        Some(instance) => match instance.state.known() {
-            Some(State::Isolated) => &ISOLATED,
-            Some(State::Contained) => &CONTAINED,
-            Some(State::Floating) => &FLOATING,
-            Some(State::Registered) => &REGISTERED,
-            Some(State::Leaving) => &LEAVING,
-            None => &OTHER,
+        Some(instance) => match instance.state {
+            State::Isolated => &ISOLATED,
+            State::Contained => &CONTAINED,
+            State::Floating => &FLOATING,
+            State::Registered => &REGISTERED,
+            State::Leaving => &LEAVING,
         },
     }
 }
@@ -161,7 +158,7 @@ mod tests {
         let pools = POOLS.map(|(_, mark, ..)| mark.to_owned());
         let signs = STATES
             .into_iter()
-            .chain([&DEGRADED, &NO_INSTANCE, &OTHER, &INTERRUPTED, &REMOTE]);
+            .chain([&DEGRADED, &NO_INSTANCE, &INTERRUPTED, &REMOTE]);
         let signs = signs.map(|sign| format!("A{}", sign.sign));
         let all: Vec<String> = pools.into_iter().chain(signs).collect();
         assert_eq!(crate::shared::output::manual::explained("THE MAP'S SIGNS", None), all);

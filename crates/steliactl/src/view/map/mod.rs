@@ -1,10 +1,9 @@
 //! `map`: the node drawn, from sockets down to CPUs, each CPU marked by its owner and the owner's state.
 //!
 //! `gather` puts together what the daemon describes and what sysfs has on memory and caches; drawing is apart from it:
-//! [`text`] for a terminal, [`layout`] for [boxes](shape), which [`svg`] and [`html`] write.
+//! [`text`] for a terminal, [`layout`] for [boxes](boxes::Shape), which [`svg`] writes.
 
 mod boxes;
-mod html;
 mod json;
 mod layout;
 mod marks;
@@ -233,10 +232,6 @@ impl Map {
 
     pub(crate) fn svg(&self) -> String {
         svg::file(self)
-    }
-
-    pub(crate) fn html(&self) -> String {
-        html::page(self)
     }
 }
 

@@ -8,27 +8,17 @@ use super::layout::picture;
 use crate::shared::output::escaped;
 
 /// Whatever the browser's colours are, those of a picture in a file are chosen by it alone; `@media` is read by browsers.
-pub(super) const STYLE: &str = include_str!("svg.css");
+const STYLE: &str = include_str!("svg.css");
 
 /// The picture as a file of its own.
 pub(super) fn file(map: &Map) -> String {
-    let picture = picture(map, true);
-    let style = format!("<style>\n{STYLE}</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n");
-    element(&picture, &style)
-}
-
-/// A picture for a page that has the style.
-pub(super) fn part(picture: &Shape) -> String {
-    element(picture, "")
-}
-
-fn element(picture: &Shape, before: &str) -> String {
+    let picture = picture(map);
     let (width, height) = (picture.width, picture.height);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
-         font-family=\"monospace\">\n{before}"
+         font-family=\"monospace\">\n<style>\n{STYLE}</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n"
     );
-    write(&mut out, picture);
+    write(&mut out, &picture);
     out + "</svg>\n"
 }
 

@@ -9,7 +9,8 @@ use stelia_publication::{DIRECTORY, FILE, LOCK};
 use super::super::publish::Published;
 use super::*;
 
-const TEXT: &str = r#"{"version":1,"node":"n","ready":{"status":true,"reason":"Ready","message":""}}"#;
+const TEXT: &str =
+    r#"{"version":1,"node":"n","ready":{"status":true,"reason":"Ready","message":""},"pods":[],"events":[]}"#;
 
 /// A node whose folder has this file, under a lock or not.
 fn publishing(text: &str, locked: bool) -> Facts {

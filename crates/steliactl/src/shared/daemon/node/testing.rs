@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use stelia_model::Instance;
+use serde::Serialize;
+use serde_json::Value;
+use stelia_allocator::{Allocation, CpuExclusivePolicy, Exclusivity, Qos};
+use stelia_api::quiet::{Quiet, Remaining};
+use stelia_api::{Reason, ReasonKind};
+use stelia_model::{Instance, PinnedThread, Pools};
 
 use super::{Description, parse};
 
@@ -16,6 +21,66 @@ pub(crate) const PODS: [&str; 3] = [
 /// The instance of this pod, to be changed.
 pub(crate) fn instance_mut<'a>(description: &'a mut Description, pod: &str) -> &'a mut Instance {
     Arc::make_mut(description.node.instances.get_mut(pod).unwrap())
+}
+
+/// The members of the first that are missing, from the second.
+fn complete(given: &mut Value, whole: &Value) {
+    if let (Value::Object(given), Value::Object(whole)) = (given, whole) {
+        for (name, value) in whole {
+            complete(given.entry(name).or_insert_with(|| value.clone()), value);
+        }
+    }
+}
+
+fn complete_each(given: &mut Value, whole: &impl Serialize) {
+    let whole = serde_json::to_value(whole).unwrap();
+    match given {
+        Value::Array(all) => all.iter_mut().for_each(|one| complete(one, &whole)),
+        Value::Object(all) => all.values_mut().for_each(|one| complete(one, &whole)),
+        _ => {}
+    }
+}
+
+/// The description of which only these members are given; the others are those of a node of which nothing is known.
+pub(crate) fn described(given: &str) -> Description {
+    let mut all: Value = serde_json::from_str(given).unwrap();
+    complete(&mut all, &serde_json::to_value(Description::default()).unwrap());
+    let node = &mut all["node"];
+    complete(&mut node["pools"], &serde_json::to_value(Pools::default()).unwrap());
+    complete_each(&mut node["quiet"]["remaining"], &Remaining::default());
+    complete_each(&mut node["instances"], &Instance::default());
+    for instance in node["instances"].as_object_mut().unwrap().values_mut() {
+        complete_each(
+            &mut instance["reasons"],
+            &Reason::of(&Default::default(), ReasonKind::NotDone, ""),
+        );
+        complete_each(&mut instance["vcpus"], &PinnedThread::default());
+    }
+    parse(&all.to_string()).unwrap()
+}
+
+/// Likewise what is known of disturbances.
+pub(crate) fn quiet(given: &str) -> Quiet {
+    let mut all: Value = serde_json::from_str(given).unwrap();
+    complete(&mut all, &serde_json::to_value(Quiet::default()).unwrap());
+    serde_json::from_value(all).unwrap()
+}
+
+/// What steliad gave an instance of this class.
+pub(crate) fn allocation(qos: Qos) -> Allocation {
+    Allocation {
+        qos,
+        cpus: 0,
+        bind: Default::default(),
+        required: false,
+        exclusive: CpuExclusivePolicy::None,
+        strategy: Default::default(),
+        alignment: Default::default(),
+        limit_milli: 0,
+        numa_node: None,
+        exclusivity: Exclusivity::NotAsked,
+        explanation: Vec::new(),
+    }
 }
 
 /// 2 sockets with a NUMA node of 2 cores of 2 siblings each: 0-1 reserved, 4-5, 2 (its sibling is shared), 6.
@@ -33,7 +98,7 @@ pub(crate) fn node() -> Description {
     );
     let bad = instance(
         "floating",
-        r#"{"kind":"of-tomorrow","text":"kubelet gave CPU 2 away"}"#,
+        r#"{"kind":"not-done","text":"kubelet gave CPU 2 away"}"#,
         "2",
         "",
     );
@@ -46,7 +111,7 @@ pub(crate) fn node() -> Description {
         b = PODS[1],
         c = PODS[2],
     );
-    parse(&text).unwrap()
+    described(&text)
 }
 
 /// The same node where steliad chooses the CPUs: 0 reserved, 4-5 of an LSE instance, 2 of an LSR instance, 6 still
@@ -74,7 +139,7 @@ pub(crate) fn allocated() -> Description {
         b = PODS[1],
         c = PODS[2],
     );
-    parse(&text).unwrap()
+    described(&text)
 }
 
 fn topology() -> String {

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::shared::daemon::node::parse;
+use crate::shared::daemon::node::testing::described;
 use crate::shared::output::TextStyle;
 
 /// A VM on node 0 with half of its memory on node 1, and one without remote memory.
@@ -26,7 +27,7 @@ fn description() -> String {
 
 fn vm_locality(pod: &str) -> VmLocality {
     let roots = Roots::below(Path::new("/nowhere"));
-    VmLocality::of(&parse(&description()).unwrap(), pod, &roots, &[]).unwrap()
+    VmLocality::of(&described(&description()), pod, &roots, &[]).unwrap()
 }
 
 #[test]
@@ -161,14 +162,14 @@ fn json_holds_the_share_and_what_it_is_of() {
 
 #[test]
 fn a_vm_that_is_not_in_the_report_has_no_locality() {
-    let none = parse(r#"{"version":"0.1.0","node":{}}"#).unwrap();
+    let none = described("{}");
     assert_eq!(VmLocality::of(&none, "far", &Roots::default(), &[]), None);
     assert!(parse("no JSON").is_err());
 }
 
 #[test]
 fn devices_that_are_not_known_are_not_none() {
-    let mut all = parse(&description()).unwrap();
+    let mut all = described(&description());
     all.locality.devices_unknown = Some("/x: checksum".to_owned());
     let vm_locality = VmLocality::of(&all, "near", &Roots::below(Path::new("/nowhere")), &[]).unwrap();
     let text = vm_locality.text(TextStyle::from(true));

@@ -3,7 +3,7 @@
 mod reason;
 
 use serde::{Serialize, Serializer};
-use stelia_api::{ThreadRole, Word};
+use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 use stelia_settings::Isolation;
 
@@ -36,7 +36,7 @@ pub(crate) struct InstanceRates {
     pub pod: Pod,
     /// isolated, contained, floating, …
     pub state: String,
-    pub isolation: Word<Isolation>,
+    pub isolation: Isolation,
     /// Whether isolation is not degraded.
     #[serde(rename = "degraded", serialize_with = "not")]
     pub whole: bool,
@@ -224,7 +224,7 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
     InstanceRates {
         pod: now.pod.clone(),
         state: now.state.clone(),
-        isolation: now.isolation.clone(),
+        isolation: now.isolation,
         whole: now.whole,
         cpus: now.cpus.clone(),
         float_percent: rate(

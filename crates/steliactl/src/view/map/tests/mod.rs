@@ -1,8 +1,7 @@
-//! Maps of nodes from one with 8 CPUs to one with 512 and 100 pods, as text, JSON, SVG and HTML.
+//! Maps of nodes from one with 8 CPUs to one with 512 and 100 pods, as text, JSON and SVG.
 
 mod boxes;
 mod nodes;
-mod page;
 
 use std::sync::Arc;
 
@@ -20,6 +19,10 @@ const PLAIN: Paper = Paper {
     coloured: false,
     legend: true,
 };
+
+/// Ends an attribute, an element, a comment, a style; begins a script; turns writing round; controls a terminal.
+const HOSTILE: &str =
+    "\"'>]]></title></svg></style><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\u{202e}\x1b[2J\u{ffff}";
 
 /// The text below the heading, which has the time.
 fn body(map: &Map, paper: &Paper) -> String {
@@ -151,7 +154,7 @@ fn memory_caches_and_devices_are_where_they_are() {
     }
     let key = draw(&map, &PLAIN);
     assert!(key.contains("A^ device on another NUMA node than the CPUs"), "{key}");
-    assert!(!picture.contains("kubevirt") && map.html().contains("devices.kubevirt.io/kvm"));
+    assert!(!picture.contains("kubevirt"), "{picture}");
 }
 
 #[test]
@@ -306,4 +309,34 @@ fn a_picture_goes_to_a_file_or_to_standard_output() {
     );
     let failure = super::write(String::new(), directory.path()).unwrap_err();
     assert!(failure.to_string().starts_with("write /"), "{failure}");
+}
+
+#[test]
+fn what_others_wrote_is_text_of_the_picture_and_nothing_else() {
+    let mut description = node();
+    let instance = instance_mut(&mut description, PODS[0]);
+    instance.container = HOSTILE.to_owned();
+    instance.degraded = vec![Reason::of_node(ReasonKind::NotDone, HOSTILE)];
+    let mut map = map_of(&description);
+    map.host = HOSTILE.to_owned();
+    map.devices_unknown = Some(HOSTILE.to_owned());
+    for pod in &mut map.pods {
+        let hostile = || HOSTILE.to_owned();
+        let named = &mut pod.pod;
+        (named.pod_uid, named.pod_namespace, named.pod_name) = (hostile(), hostile(), hostile());
+        pod.devices = vec![stelia_node::locality::Device {
+            name: HOSTILE.to_owned(),
+            node: Some(0),
+            count: 1,
+        }];
+    }
+    let picture = map.svg();
+    for word in ["<script", "<img", "\u{202e}", "\x1b", "\u{ffff}", "'>]]"] {
+        assert!(!picture.contains(word), "{word:?}");
+    }
+    // What is written of it in each place begins like this.
+    assert!(picture.contains("&quot;&#39;&gt;]]&gt;&lt;/title&gt;&lt;/svg&gt;"));
+    assert_eq!(picture.matches("<title>").count(), picture.matches("</title>").count());
+    assert_eq!(picture.matches("<svg").count(), picture.matches("</svg>").count());
+    assert_eq!(picture.matches("</style>").count(), 1);
 }

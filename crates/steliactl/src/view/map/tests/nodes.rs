@@ -6,7 +6,8 @@ use stelia_cpus::CpuSet;
 use tempfile::TempDir;
 
 use super::super::{Map, gather};
-use crate::shared::daemon::node::{Description, parse};
+use crate::shared::daemon::node::Description;
+use crate::shared::daemon::node::testing::described;
 use crate::shared::kernel::Roots;
 
 /// A host's files.
@@ -61,15 +62,7 @@ pub(super) fn busy(cpus: u32, sockets: u32, nodes: u32, vms: u32, name: usize) -
         let first = |vm: u32| reserved + (cpus - reserved) * vm / vms;
         (first(vm)..first(vm + 1)).collect::<CpuSet>()
     };
-    let states = [
-        "isolated",
-        "contained",
-        "floating",
-        "registered",
-        "leaving",
-        "isolated",
-        "of-tomorrow",
-    ];
+    let states = ["isolated", "contained", "floating", "registered", "leaving", "isolated"];
     let instances = (0..vms).map(|vm| {
         let state = states[vm as usize % states.len()];
         let degraded = if vm % 7 == 5 {
@@ -101,5 +94,5 @@ pub(super) fn busy(cpus: u32, sockets: u32, nodes: u32, vms: u32, name: usize) -
         devices.collect::<Vec<_>>().join(","),
         reserved - 1,
     );
-    parse(&text).unwrap()
+    described(&text)
 }
