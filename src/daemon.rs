@@ -62,9 +62,10 @@ pub struct Arguments {
 
 /// What `--check-config` prints of a configuration without mistakes.
 fn checked(files: &Files) -> String {
-    let read = match files.read.is_empty() {
-        true => vec!["no file, every setting has its default".to_owned()],
-        false => files.read.iter().map(|path| path.display().to_string()).collect(),
+    let read = if files.read.is_empty() {
+        vec!["no file, every setting has its default".to_owned()]
+    } else {
+        files.read.iter().map(|path| path.display().to_string()).collect()
     };
     let ignored: String = files.ignored_lines().map(|line| line + "\n").collect();
     format!("configuration is good: {}\n{ignored}", read.join(", "))
@@ -116,9 +117,12 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
         .thread_keep_alive(KEEP_ALIVE)
         .build()
         .context("start the runtime")
-        .and_then(|runtime| match arguments.release_host {
-            true => runtime.block_on(release_host()),
-            false => runtime.block_on(serve(loaded.settings, beneath)),
+        .and_then(|runtime| {
+            if arguments.release_host {
+                runtime.block_on(release_host())
+            } else {
+                runtime.block_on(serve(loaded.settings, beneath))
+            }
         });
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -69,9 +69,10 @@ pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd
 /// A time from when to when, microseconds since the epoch; 0 at its end is now.
 pub(super) fn times(since_us: u64, until_us: u64) -> Result<(u64, Option<u64>), Error> {
     let until_us = (until_us != 0).then_some(until_us);
-    match until_us.is_none_or(|until_us| since_us <= until_us) {
-        true => Ok((since_us, until_us)),
-        false => Err(ErrorKind::InvalidArgument.because("since_us is later than until_us")),
+    if until_us.is_none_or(|until_us| since_us <= until_us) {
+        Ok((since_us, until_us))
+    } else {
+        Err(ErrorKind::InvalidArgument.because("since_us is later than until_us"))
     }
 }
 
@@ -153,9 +154,12 @@ pub(super) fn quiet(options: &Options) -> Result<QuietRequest, Error> {
         let level = LatencyLevel::parse(&name);
         level.ok_or_else(|| invalid(format!("option \"latency\" must be one of {}", names())))
     };
-    let class = |name: String| match is_name(&name) {
-        true => Ok(name),
-        false => Err(invalid("option \"cache-class\" must be a cache class's name".into())),
+    let class = |name: String| {
+        if is_name(&name) {
+            Ok(name)
+        } else {
+            Err(invalid("option \"cache-class\" must be a cache class's name".into()))
+        }
     };
     Ok(QuietRequest {
         latency: text(options, "latency")?

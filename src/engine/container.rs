@@ -177,9 +177,10 @@ pub(super) fn candidate(
     let mut processes = Vec::new();
     // Nothing is moved of a container whose own cgroup becomes the partition, whatever is in it.
     let is_whole = request.claim.isolation == Isolation::Container;
-    let pids = match is_whole {
-        true => Vec::new(),
-        false => numbers(&cgroups.read(&origin, File::Procs)?),
+    let pids = if is_whole {
+        Vec::new()
+    } else {
+        numbers(&cgroups.read(&origin, File::Procs)?)
     };
     *read += pids.len();
     if pids.len() > MAX_PROCESSES {
@@ -195,14 +196,15 @@ pub(super) fn candidate(
             processes.push((pid, ns));
         }
     }
-    let mut elsewhere = match is_whole {
-        true => Vec::new(),
-        false => populated_elsewhere(cgroups, &origin, read).map_err(|error| match error {
+    let mut elsewhere = if is_whole {
+        Vec::new()
+    } else {
+        populated_elsewhere(cgroups, &origin, read).map_err(|error| match error {
             ProcessesError::TooMany { .. } => {
                 ErrorKind::InvalidArgument.because(format!("{error}: register before they are made"))
             }
             error => ErrorKind::Failed.because(error.to_string()),
-        })?,
+        })?
     };
     let housekeeping = request.adopting.is_some() && take_housekeeping(&origin, &mut elsewhere);
     let bad = ErrorKind::NoAnchor.context("anchor");
@@ -231,9 +233,10 @@ pub(super) fn candidate(
     let live_containers =
         sibling_containers(cgroups, &origin).and_then(|found| live_containers_among(cgroups, &system.run, found, own));
     let live_containers = live_containers?;
-    let conflicting_cgroup = match is_whole {
-        true => None,
-        false => Tree::in_place(origin.clone()).conflicting_cgroup(cgroups, housekeeping)?,
+    let conflicting_cgroup = if is_whole {
+        None
+    } else {
+        Tree::in_place(origin.clone()).conflicting_cgroup(cgroups, housekeeping)?
     };
     let writes_cgroups = writes_cgroups(cgroups, &origin, &written)?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);

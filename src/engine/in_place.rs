@@ -91,9 +91,10 @@ pub(super) fn strays(
             }
         }
     }
-    let mut threads = match is_in_place {
-        true => numbers(&cgroups.read(tree.scope(), File::Threads)?),
-        false => Vec::new(),
+    let mut threads = if is_in_place {
+        numbers(&cgroups.read(tree.scope(), File::Threads)?)
+    } else {
+        Vec::new()
     };
     // One that has no threads of its own cannot be read (it is not threaded).
     let read = places

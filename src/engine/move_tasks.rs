@@ -81,17 +81,19 @@ pub(super) fn move_task(
 
 /// Pin a thread of the instance or its container, or let it run wherever its cpuset allows.
 pub(super) fn set_affinity(system: &System, instance: &Instance, tid: i32, cpu: Option<u32>) -> Result<(), Error> {
-    match is_there(system, instance, tid, cpu.is_some())? {
-        true => affinity(system, tid, cpu),
-        false => Ok(()),
+    if is_there(system, instance, tid, cpu.is_some())? {
+        affinity(system, tid, cpu)
+    } else {
+        Ok(())
     }
 }
 
 /// Let a thread of the container run on these CPUs only.
 pub(super) fn confine(system: &System, instance: &Instance, tid: i32, cpus: &CpuSet) -> Result<(), Error> {
-    match is_there(system, instance, tid, false)? {
-        true => unless_gone(system.procs.allow_cpus(tid, cpus)),
-        false => Ok(()),
+    if is_there(system, instance, tid, false)? {
+        unless_gone(system.procs.allow_cpus(tid, cpus))
+    } else {
+        Ok(())
     }
 }
 

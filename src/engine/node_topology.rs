@@ -84,9 +84,10 @@ fn usable<'a>(
         Ok(config) => Ok((config, None)),
         Err(problem) => {
             let problem = format!("kubelet's configuration cannot be used: {problem}");
-            match source == CpuSource::Steliad {
-                true => Ok((None, Some(problem))),
-                false => Err(problem),
+            if source == CpuSource::Steliad {
+                Ok((None, Some(problem)))
+            } else {
+                Err(problem)
             }
         }
     }

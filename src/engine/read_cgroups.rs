@@ -213,13 +213,15 @@ pub(super) fn instance(
     };
     let placed = record.home == TreeHome::InPlace;
     // In place the container lives under its own limits: there is nothing to carry or to compare.
-    let limits = match placed {
-        true => LastLimits::default(),
-        false => read_limits::read(cgroups, scope, &record, here, files, known)?,
+    let limits = if placed {
+        LastLimits::default()
+    } else {
+        read_limits::read(cgroups, scope, &record, here, files, known)?
     };
-    let pod_level = match placed {
-        true => in_place::pod_level(cgroups, &tree)?,
-        false => None,
+    let pod_level = if placed {
+        in_place::pod_level(cgroups, &tree)?
+    } else {
+        None
     };
     // At the end all of them are let go of.
     let remain = !placed && record.phase != Phase::Leaving;
@@ -228,24 +230,28 @@ pub(super) fn instance(
         None => Default::default(),
     };
     let scope_exclusive = read_cpus(cgroups, tree.outer(), File::CpusExclusive)?;
-    let mut inner = match tree.has_float() {
-        true => inner(cgroups, &tree, freezes)?,
-        false => container(cgroups, &tree, &scope_exclusive)?,
+    let mut inner = if tree.has_float() {
+        inner(cgroups, &tree, freezes)?
+    } else {
+        container(cgroups, &tree, &scope_exclusive)?
     };
-    let strays = match tree.has_float() {
-        true => in_place::strays(system, &tree, inner.as_mut())?,
-        false => Vec::new(),
+    let strays = if tree.has_float() {
+        in_place::strays(system, &tree, inner.as_mut())?
+    } else {
+        Vec::new()
     };
     Ok(Instance {
         pod_name: None,
         populated: is_populated(&cgroups.read(tree.outer(), File::Events)?),
-        scope_procs: match placed {
-            true => Vec::new(),
-            false => numbers(&cgroups.read(scope, File::Procs)?),
+        scope_procs: if placed {
+            Vec::new()
+        } else {
+            numbers(&cgroups.read(scope, File::Procs)?)
         },
-        scope_controllers: match tree.has_float() {
-            true => words(&cgroups.read(scope, File::SubtreeControl)?),
-            false => BTreeSet::new(),
+        scope_controllers: if tree.has_float() {
+            words(&cgroups.read(scope, File::SubtreeControl)?)
+        } else {
+            BTreeSet::new()
         },
         scope_exclusive,
         inner,

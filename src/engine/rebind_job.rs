@@ -79,9 +79,10 @@ impl State {
         if let Some(cause) = &pending.cause {
             let (record, former) = (&now.record, &pending.former);
             let back = record.exclusive == former.exclusive && record.phase == former.phase;
-            let cause = match back {
-                true => cause.clone(),
-                false => format!("{cause}; and the way back: {}", joined(&self.amiss(pod))),
+            let cause = if back {
+                cause.clone()
+            } else {
+                format!("{cause}; and the way back: {}", joined(&self.amiss(pod)))
             };
             let text = format!("pod {pod} stays on {}: {cause}", pending.step.from);
             return self.end_job(model::JobPhase::Failed, text);
@@ -173,9 +174,10 @@ impl State {
         };
         let slice = CgroupPath::slice();
         let cgroups = &self.system.cgroups;
-        let written = match cgroups.exists(&slice) {
-            true => cgroups.set_attribute(&slice, JOB_ATTRIBUTE, &text),
-            false => Ok(()),
+        let written = if cgroups.exists(&slice) {
+            cgroups.set_attribute(&slice, JOB_ATTRIBUTE, &text)
+        } else {
+            Ok(())
         };
         Ok(written?)
     }
@@ -229,9 +231,10 @@ fn amiss(former: &Record, now: &Instance, step: &Move) -> Option<String> {
         return Some("its vcpu/ is gone".to_owned());
     };
     // `cpuset.cpus` of a whole container is not steliad's.
-    let (what, has) = match now.is_container() {
-        true => ("partition", &vcpu.exclusive),
-        false => ("vcpu/", &vcpu.cpus),
+    let (what, has) = if now.is_container() {
+        ("partition", &vcpu.exclusive)
+    } else {
+        ("vcpu/", &vcpu.cpus)
     };
     if *has != step.to {
         return Some(format!("its {what} has the CPUs {has}"));

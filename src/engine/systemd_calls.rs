@@ -199,9 +199,10 @@ fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
         Ok(of_the_host || all.len() < MAX_POD_ATTRIBUTES_ON_SLICE)
     };
     let own = || CgroupPath::root().child("kubepods.slice").child(unit);
-    match has_room()? {
-        true => set_on_slice(&**cgroups, &saved_attribute(unit), saved),
-        false => cgroups.set_attribute(&own(), OWN, saved),
+    if has_room()? {
+        set_on_slice(&**cgroups, &saved_attribute(unit), saved)
+    } else {
+        cgroups.set_attribute(&own(), OWN, saved)
     }
 }
 

@@ -87,9 +87,10 @@ fn managers(config: &KubeletConfig) -> Managers {
     Managers {
         prefer_closest: closest.and_then(|text| parse_bool(text)).unwrap_or_default(),
         pod_level: gate("PodLevelResources", true) && gate("PodLevelResourceManagers", false),
-        reserved_count: match config.reserved_system_cpus.is_empty() {
-            true => config.reserved_count().unwrap_or_default(),
-            false => 0,
+        reserved_count: if config.reserved_system_cpus.is_empty() {
+            config.reserved_count().unwrap_or_default()
+        } else {
+            0
         },
         ..Managers::default()
     }

@@ -326,9 +326,10 @@ impl State {
         };
         self.recent_looks.add_steps(pod, outcome.did.steps, now);
         let (steps, errors) = (outcome.did.steps as usize, outcome.errors.clone());
-        match outcome.is_partly_removed && errors.is_empty() {
-            true => self.retries.instances.tried_partly(pod, steps, now),
-            false => self.retries.instances.tried(pod, steps, errors, now),
+        if outcome.is_partly_removed && errors.is_empty() {
+            self.retries.instances.tried_partly(pod, steps, now)
+        } else {
+            self.retries.instances.tried(pod, steps, errors, now)
         }
         if outcome.asked_for_partition {
             self.picture.asked(pod);

@@ -97,9 +97,10 @@ pub(super) fn instance(
         pod_name: instance.pod_name.clone(),
         container: record.container.clone(),
         adopted_by: record.adopted.as_ref().map(|adopted| adopted.rule.clone()),
-        state: match is_off_its_cpus {
-            true => State::Floating,
-            false => record.phase.state(),
+        state: if is_off_its_cpus {
+            State::Floating
+        } else {
+            record.phase.state()
         },
         degraded: assessment.degraded.clone(),
         exclusive: record.exclusive.clone(),

@@ -93,17 +93,17 @@ impl Source {
         let reader = tokio::spawn(async move {
             while let Some(Ok(event)) = events.next().await {
                 let is_over = event.mask.contains(EventMask::IGNORED);
-                let event = match event.mask.contains(EventMask::Q_OVERFLOW) {
-                    true => Some(Event::Lost),
-                    false => {
-                        let name = event.name.as_ref().map(|name| name.to_string_lossy().into_owned());
-                        let mut places = lock(&sink.places);
-                        let place = match is_over {
-                            true => places.remove(&event.wd),
-                            false => places.get(&event.wd).cloned(),
-                        };
-                        place.and_then(|place| meaning(place, name.as_deref()))
-                    }
+                let event = if event.mask.contains(EventMask::Q_OVERFLOW) {
+                    Some(Event::Lost)
+                } else {
+                    let name = event.name.as_ref().map(|name| name.to_string_lossy().into_owned());
+                    let mut places = lock(&sink.places);
+                    let place = if is_over {
+                        places.remove(&event.wd)
+                    } else {
+                        places.get(&event.wd).cloned()
+                    };
+                    place.and_then(|place| meaning(place, name.as_deref()))
                 };
                 event.into_iter().for_each(|event| sink.happened(event));
             }

@@ -405,9 +405,10 @@ mod tests {
         fn finish(&self, own: &BTreeSet<i32>) -> Result<Attribution, String> {
             *self.finished.lock().unwrap() += 1;
             self.own.lock().unwrap().clone_from(own);
-            let tasks = match own.is_empty() {
-                true => Vec::new(),
-                false => vec![Occupant::default()],
+            let tasks = if own.is_empty() {
+                Vec::new()
+            } else {
+                vec![Occupant::default()]
             };
             Ok(Attribution {
                 tasks,

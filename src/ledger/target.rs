@@ -83,9 +83,10 @@ impl TargetTracker {
                 Some((last, _)) if Arc::ptr_eq(last, instance) => {}
                 Some((last, vm)) => {
                     if !is_same(last, instance) {
-                        let settled_us = match last.isolated_us == instance.isolated_us {
-                            true => vm.settled_us,
-                            false => clocks.settled_us(instance.isolated_us),
+                        let settled_us = if last.isolated_us == instance.isolated_us {
+                            vm.settled_us
+                        } else {
+                            clocks.settled_us(instance.isolated_us)
                         };
                         let now = VmTarget::from_view(instance, settled_us);
                         changed |= **vm != now;

@@ -110,12 +110,13 @@ impl Throttle {
 fn unread(told: Option<&Arc<VmTarget>>, target: Option<&Arc<VmTarget>>) -> Option<Arc<VmTarget>> {
     let has_cpus = |vm: &&Arc<VmTarget>| !vm.seats.is_empty();
     let kept = told.filter(has_cpus).or(target.filter(has_cpus)).or(told).or(target)?;
-    match kept.is_throttled {
-        true => Some(kept.clone()),
-        false => Some(Arc::new(VmTarget {
+    if kept.is_throttled {
+        Some(kept.clone())
+    } else {
+        Some(Arc::new(VmTarget {
             is_throttled: true,
             ..(**kept).clone()
-        })),
+        }))
     }
 }
 

@@ -113,9 +113,10 @@ pub(super) fn summary(view: &model::Node, ready: &Ready) -> Summary {
     Summary {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         reason: ready.reason.clone(),
-        message: match ready.status {
-            true => String::new(),
-            false => excerpt::cause(&ready.message),
+        message: if ready.status {
+            String::new()
+        } else {
+            excerpt::cause(&ready.message)
         },
         instances,
         degraded: degraded.count() as u64,

@@ -51,9 +51,10 @@ pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec
     for gone in formers.into_values() {
         let pod = Pod {
             reason: "Released".to_owned(),
-            message: match gone.isolation == Isolation::Container.name() {
-                true => "it ended or was deregistered".to_owned(),
-                false => "it ended or was deregistered: it has no CPUs of its own any more".to_owned(),
+            message: if gone.isolation == Isolation::Container.name() {
+                "it ended or was deregistered".to_owned()
+            } else {
+                "it ended or was deregistered: it has no CPUs of its own any more".to_owned()
             },
             ..gone.clone()
         };
@@ -111,14 +112,16 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
         State::Isolated => isolated(instance, is_container),
         State::Contained => {
             let why = instance.contained_reason;
-            let kind = match why.is_none_or(model::ContainedReason::is_wanted) {
-                true => Kind::Normal,
-                false => Kind::Warning,
+            let kind = if why.is_none_or(model::ContainedReason::is_wanted) {
+                Kind::Normal
+            } else {
+                Kind::Warning
             };
             let because = why.map(|why| format!(": {}", why.in_words())).unwrap_or_default();
-            let who = match is_container {
-                true => "its container has",
-                false => "its vCPUs are pinned to",
+            let who = if is_container {
+                "its container has"
+            } else {
+                "its vCPUs are pinned to"
             };
             let (more, event) = unfinished_resize(instance);
             let message = format!("{who} the CPUs {cpus}, without a partition that keeps others off{because}{more}");
@@ -145,9 +148,10 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
 /// The state of an isolated instance, with what a resize left undone.
 fn isolated(instance: &model::Instance, is_container: bool) -> PodState {
     let cpus = &instance.exclusive;
-    let who = match is_container {
-        true => format!("its container has the CPUs {cpus} to itself"),
-        false => format!("its vCPUs have the CPUs {cpus} to themselves"),
+    let who = if is_container {
+        format!("its container has the CPUs {cpus} to itself")
+    } else {
+        format!("its vCPUs have the CPUs {cpus} to themselves")
     };
     let (more, event) = unfinished_resize(instance);
     PodState {

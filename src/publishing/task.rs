@@ -246,9 +246,10 @@ impl Task {
         let (folder, written) = (self.folder.clone(), self.written.take());
         let done = blocking(move || {
             let is_there = written.as_ref() == Some(&bytes) && (!compare || folder.read().as_ref() == Some(&bytes));
-            match is_there {
-                true => folder.hold().map(|()| false),
-                false => folder.write(&bytes).map(|()| true),
+            if is_there {
+                folder.hold().map(|()| false)
+            } else {
+                folder.write(&bytes).map(|()| true)
             }
             .map(|written| (written, bytes))
         });

@@ -41,12 +41,13 @@ pub(super) fn answer(manager: Manager, output: &Output, logged: &str, pid: u32) 
         Manager::Containerd => found.as_array().is_some_and(|pids| pids.contains(&pid.into())),
         Manager::CriO => found["status"] == "running" && found["pid"] == pid,
     });
-    match is_alive {
-        true => Ok(()),
-        false => Err(excerpt::cause(&format!(
+    if is_alive {
+        Ok(())
+    } else {
+        Err(excerpt::cause(&format!(
             "process {pid} is not found in {:?}",
             printed.trim()
-        ))),
+        )))
     }
 }
 

@@ -109,9 +109,10 @@ fn every_setting_that_is_named_exists_and_takes_the_value() {
             if !key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') {
                 continue;
             }
-            let line = match value.starts_with(['"', '[']) || value.parse::<u32>().is_ok() {
-                true => word.clone(),
-                false => format!("{key} = {value:?}"),
+            let line = if value.starts_with(['"', '[']) || value.parse::<u32>().is_ok() {
+                word.clone()
+            } else {
+                format!("{key} = {value:?}")
             };
             let parse = |text: &str| Fragment::parse(text, Path::new(&page)).and_then(Fragment::check);
             // A key of rules is none of the settings.

@@ -78,9 +78,10 @@ fn assert_adopted(pod: &Pod, shape: &Shape) {
     assert_eq!(used, pod.exclusive(), "{threads:#?}");
     let shared = near_pool(pod);
     for other in threads.iter().filter(|thread| !is_vcpu(thread)) {
-        let place = match other.tid == pod.pid && !pod.is_in_place() {
-            true => pod.origin(),
-            false => pod.float(),
+        let place = if other.tid == pod.pid && !pod.is_in_place() {
+            pod.origin()
+        } else {
+            pod.float()
         };
         assert_eq!(other.cgroup, place, "{other:?}");
         assert!(other.cgroup == pod.origin() || other.allowed == shared, "{other:?}");

@@ -24,9 +24,10 @@ const SERVICE: &str = "for n in 1 2 3; do { while :; do :; done; } & done; exec 
 /// The whole container's cgroup: crun puts the processes one level below.
 pub fn own(pod: &Pod) -> PathBuf {
     let origin = pod.origin();
-    match origin.ends_with("container") {
-        true => origin.parent().map(Path::to_owned).unwrap_or_default(),
-        false => origin,
+    if origin.ends_with("container") {
+        origin.parent().map(Path::to_owned).unwrap_or_default()
+    } else {
+        origin
     }
 }
 

@@ -226,9 +226,10 @@ fn admit(options: &[&str]) -> Result<String, String> {
         "1",
     ];
     let out = output(&[&[DEVICES][..], &pod, options].concat());
-    match out.status.success() {
-        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
-        false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
+    if out.status.success() {
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    } else {
+        Err(String::from_utf8_lossy(&out.stderr).into_owned())
     }
 }
 

@@ -19,9 +19,12 @@ fn older(package: &str) -> String {
     run(&["dpkg-deb", "-R", package, folder]);
     let control = format!("{folder}/DEBIAN/control");
     let text = read(&control);
-    let version = |line: &str| match line.starts_with("Version: ") {
-        true => format!("Version: {OLDER}\n"),
-        false => format!("{line}\n"),
+    let version = |line: &str| {
+        if line.starts_with("Version: ") {
+            format!("Version: {OLDER}\n")
+        } else {
+            format!("{line}\n")
+        }
     };
     let text: String = text.lines().map(version).collect();
     fs::write(&control, text).expect("DEBIAN/control");

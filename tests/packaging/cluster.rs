@@ -12,9 +12,10 @@ const PACKAGE: &str = "stelia-cluster";
 fn files(folder: &Path, below: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
-        match path.is_dir() {
-            true => files(&path, below, found),
-            false => drop(found.insert(text(path.strip_prefix(below).expect("below")).to_owned())),
+        if path.is_dir() {
+            files(&path, below, found)
+        } else {
+            drop(found.insert(text(path.strip_prefix(below).expect("below")).to_owned()))
         }
     }
 }

@@ -74,12 +74,13 @@ fn pod(uid: &str, pod: &SequencePod) -> anyhow::Result<Pod> {
             memory: Some(1 << 30),
             ..Amounts::default()
         };
-        let resources = match pod.guaranteed {
-            true => Resources::guaranteed(requests),
-            false => Resources {
+        let resources = if pod.guaranteed {
+            Resources::guaranteed(requests)
+        } else {
+            Resources {
                 requests,
                 limits: Amounts::default(),
-            },
+            }
         };
         Ok(Container::new(&container.name, kind, resources))
     };

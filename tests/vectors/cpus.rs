@@ -172,12 +172,13 @@ fn judge(machines: &Machines, case: &Value) -> anyhow::Result<Verdict> {
         not_safe: released.as_ref().is_ok_and(|answer| !answer.is_safe()),
         cpus_without_aliasing: (copied != shown(&released)).then_some(copied),
     };
-    Ok(match got == case.expected {
-        true => Verdict::Match,
-        false => Verdict::Differs {
+    Ok(if got == case.expected {
+        Verdict::Match
+    } else {
+        Verdict::Differs {
             expected: format!("{:?}", case.expected),
             got: format!("{got:?}"),
-        },
+        }
     })
 }
 

@@ -58,12 +58,13 @@ fn judge(case: &Value) -> anyhow::Result<Verdict> {
         preferred: case.expected.preferred,
         admitted: case.expected.admit,
     };
-    Ok(match got == expected {
-        true => Verdict::Match,
-        false => Verdict::Differs {
+    Ok(if got == expected {
+        Verdict::Match
+    } else {
+        Verdict::Differs {
             expected: format!("{expected:?}"),
             got: format!("{got:?}"),
-        },
+        }
     })
 }
 

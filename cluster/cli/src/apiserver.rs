@@ -108,9 +108,10 @@ async fn list(objects: &mut Objects, client: &Client, path: &str, kind: &str, of
 /// An error with what caused it: the library's own words name its type only.
 fn words(error: &Error) -> String {
     if let Error::Api(status) = error {
-        return match status.reason.is_empty() {
-            true => status.message.clone(),
-            false => format!("{}: {}", status.reason, status.message),
+        return if status.reason.is_empty() {
+            status.message.clone()
+        } else {
+            format!("{}: {}", status.reason, status.message)
         };
     }
     with_causes(error)

@@ -70,9 +70,10 @@ impl Chooser {
                 free: free.collect(),
                 policy: stored.alignment.as_ref().map(|alignment| alignment.policy.clone()),
             };
-            return match zones.free.is_empty() {
-                true => Self::Nobody("its object has no CPUs".to_owned()),
-                false => Self::Amounts(zones),
+            return if zones.free.is_empty() {
+                Self::Nobody("its object has no CPUs".to_owned())
+            } else {
+                Self::Amounts(zones)
             };
         };
         match facts.allocator_node() {
@@ -254,21 +255,22 @@ impl Zones {
     }
 
     fn largest(&self) -> u64 {
-        match self.is_single_node() {
-            true => self.free.values().copied().max().unwrap_or(0),
-            false => self.free.values().fold(0, |all: u64, free| all.saturating_add(*free)),
+        if self.is_single_node() {
+            self.free.values().copied().max().unwrap_or(0)
+        } else {
+            self.free.values().fold(0, |all: u64, free| all.saturating_add(*free))
         }
     }
 
     /// The number of pods with this many CPUs; unlimited for pods without CPUs.
     fn fit(&self, cpus: u64) -> u64 {
         let of = |free: u64| free.checked_div(cpus).unwrap_or(u64::MAX);
-        match self.is_single_node() {
-            true => self
-                .free
+        if self.is_single_node() {
+            self.free
                 .values()
-                .fold(0, |all: u64, free| all.saturating_add(of(*free))),
-            false => of(self.largest()),
+                .fold(0, |all: u64, free| all.saturating_add(of(*free)))
+        } else {
+            of(self.largest())
         }
     }
 

@@ -150,9 +150,10 @@ fn read(
         read.map_err(Failure::Other)?;
         // The API server selects them.
         let is_none_read = objects.nodes.is_empty() && objects.unreadable.nodes.is_empty();
-        match labels.is_some() && is_none_read {
-            true => Err(no_node_selected()),
-            false => Ok(objects),
+        if labels.is_some() && is_none_read {
+            Err(no_node_selected())
+        } else {
+            Ok(objects)
         }
     })
 }
@@ -177,9 +178,10 @@ fn cluster(
         ClusterError::NoNodes => Failure::Other(error.to_string()),
         ClusterError::NoSuchNode(_) => Failure::NoSuchObject(error.to_string()),
     })?;
-    match chosen.selector.is_some() && cluster.members.is_empty() {
-        true => Err(no_node_selected()),
-        false => Ok(cluster),
+    if chosen.selector.is_some() && cluster.members.is_empty() {
+        Err(no_node_selected())
+    } else {
+        Ok(cluster)
     }
 }
 

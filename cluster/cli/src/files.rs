@@ -43,9 +43,10 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
         }
     }
     files.sort();
-    match files.is_empty() {
-        true => Err(format!("read {}: no file ends in .json, .yaml or .yml", path.display())),
-        false => Ok(files),
+    if files.is_empty() {
+        Err(format!("read {}: no file ends in .json, .yaml or .yml", path.display()))
+    } else {
+        Ok(files)
     }
 }
 
@@ -54,12 +55,11 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
 /// # Errors
 /// It cannot be read, or is not UTF-8.
 pub fn text(path: &Path) -> Result<String, String> {
-    let read = match path == Path::new("-") {
-        true => {
-            let mut text = String::new();
-            std::io::stdin().lock().read_to_string(&mut text).map(|_| text)
-        }
-        false => fs::read_to_string(path),
+    let read = if path == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().lock().read_to_string(&mut text).map(|_| text)
+    } else {
+        fs::read_to_string(path)
     };
     read.map_err(|cause| format!("read {}: {cause}", path.display()))
 }

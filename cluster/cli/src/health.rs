@@ -135,9 +135,10 @@ impl VmCounts {
         ];
         let states = states.into_iter().filter(|(count, _)| *count > 0);
         let states: Vec<String> = states.map(|(count, state)| format!("{count} {state}")).collect();
-        let total = match states.is_empty() {
-            true => self.total().to_string(),
-            false => format!("{}: {}", self.total(), states.join(", ")),
+        let total = if states.is_empty() {
+            self.total().to_string()
+        } else {
+            format!("{}: {}", self.total(), states.join(", "))
         };
         match self.degraded {
             0 => total,
@@ -288,18 +289,20 @@ fn list(counts: &[Count], of: impl Fn(&Count) -> String) -> String {
 impl Render for Health {
     fn text(&self, style: TextStyle) -> String {
         let states = list(&self.states, |count| format!("{} {}", count.nodes, count.name));
-        let mut nodes = match states.is_empty() {
-            true => "none publishes".to_owned(),
-            false => format!("{}: {states}", self.all()),
+        let mut nodes = if states.is_empty() {
+            "none publishes".to_owned()
+        } else {
+            format!("{}: {states}", self.all())
         };
         if self.without_steliad > 0 {
             nodes += &format!("; {} without steliad", counted(self.without_steliad, "node"));
             nodes += &self.names_in_words(style);
         }
         let on = |count: &Count| format!("{} on {}", count.name, counted(count.nodes, "node"));
-        let versions = match self.versions.is_empty() {
-            true => "not published".to_owned(),
-            false => list(&self.versions, on),
+        let versions = if self.versions.is_empty() {
+            "not published".to_owned()
+        } else {
+            list(&self.versions, on)
         };
         let mut vms = self.vms.in_words();
         if self.without_summary > 0 {

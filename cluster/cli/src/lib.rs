@@ -148,9 +148,10 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             let cluster = command_input::vms(cli, nodes, chosen)?;
             let on_all = chosen.selector.is_none() && nodes.is_empty();
             let vms = Vms::of(&cluster, &filter, *sort, on_all, now());
-            match vms.vms.is_empty() && !patterns.is_empty() {
-                true => Err(Failure::NoSuchObject("no VM fits".to_owned())),
-                false => output_options.print(&vms),
+            if vms.vms.is_empty() && !patterns.is_empty() {
+                Err(Failure::NoSuchObject("no VM fits".to_owned()))
+            } else {
+                output_options.print(&vms)
             }
         }
         Command::Health {
@@ -236,9 +237,10 @@ fn run(cli: &Cli) -> Result<String, Failure> {
 /// That no ring has a VM in a period. It may be in a ring that could not be read.
 fn no_vm(rings: &[ledger::ReadRing], period: (u64, u64)) -> Failure {
     let text = ledger::absent(rings, period, now());
-    match rings.iter().any(|ring| ring.problem.is_some()) {
-        true => Failure::Other(text),
-        false => Failure::NoSuchObject(text),
+    if rings.iter().any(|ring| ring.problem.is_some()) {
+        Failure::Other(text)
+    } else {
+        Failure::NoSuchObject(text)
     }
 }
 

@@ -73,9 +73,10 @@ impl Map {
         };
         let closed: Vec<&Row> = known.iter().copied().filter(|row| row.admits_none).collect();
         let aggregated = known.len() > most;
-        let mut lines = match aggregated {
-            false => known.iter().map(|row| Line::of(row)).collect(),
-            true => alike(&known),
+        let mut lines = if aggregated {
+            alike(&known)
+        } else {
+            known.iter().map(|row| Line::of(row)).collect()
         };
         let more = lines.iter().skip(most).map(|line| line.count).sum();
         lines.truncate(most);
@@ -238,9 +239,10 @@ impl Render for Map {
             false if lines.all(|line| is_dense(&line.numa)) => NUMA,
             false => NUMA_TITLES_WITH_GAPS,
         };
-        let mut columns: Vec<Column<Line>> = match self.aggregated {
-            true => vec![column("NODES", |line: &Line| line.count.to_string()).right()],
-            false => vec![column("NODE", |line: &Line| line.nodes.concat()).yields(1).shortens()],
+        let mut columns: Vec<Column<Line>> = if self.aggregated {
+            vec![column("NODES", |line: &Line| line.count.to_string()).right()]
+        } else {
+            vec![column("NODE", |line: &Line| line.nodes.concat()).yields(1).shortens()]
         };
         let cells = headings.into_iter().zip(CELLS).take(beside);
         columns.extend(cells.map(|(heading, cell)| column(heading, cell)));

@@ -197,9 +197,10 @@ impl Row {
         };
         if let Some(cause) = member.not_ready() {
             row.is_not_ready = true;
-            row.warnings.push(match cause.is_empty() {
-                true => "the Node is not Ready".to_owned(),
-                false => format!("the Node is not Ready: {cause}"),
+            row.warnings.push(if cause.is_empty() {
+                "the Node is not Ready".to_owned()
+            } else {
+                format!("the Node is not Ready: {cause}")
             });
         }
         row.warnings.extend(member.is_left_behind.then(|| NO_NODE.to_owned()));
@@ -244,9 +245,10 @@ impl Row {
             && !summary.reason.trim().is_empty()
         {
             let (reason, message) = (excerpt::name(&summary.reason), excerpt::cause(&summary.message));
-            row.warnings.push(match message.is_empty() {
-                true => reason,
-                false => format!("{reason}: {message}"),
+            row.warnings.push(if message.is_empty() {
+                reason
+            } else {
+                format!("{reason}: {message}")
             });
         }
         row.warnings.extend(stored.warnings.iter().cloned());
@@ -282,9 +284,10 @@ impl Row {
             None => {
                 let options = facts.kubelet.cpu_options.iter().filter(|(_, value)| *value == "true");
                 let options: Vec<&str> = options.map(|(name, _)| name.as_str()).collect();
-                match options.is_empty() {
-                    true => facts.kubelet.cpu_policy.clone(),
-                    false => format!("{} {}", facts.kubelet.cpu_policy, options.join(",")),
+                if options.is_empty() {
+                    facts.kubelet.cpu_policy.clone()
+                } else {
+                    format!("{} {}", facts.kubelet.cpu_policy, options.join(","))
                 }
             }
         };
@@ -382,9 +385,10 @@ pub(crate) fn age(microseconds: u64) -> String {
 
 impl Render for Nodes {
     fn text(&self, style: TextStyle) -> String {
-        match self.nodes.is_empty() {
-            true => "No nodes.\n".to_owned(),
-            false => shown::text(self, style),
+        if self.nodes.is_empty() {
+            "No nodes.\n".to_owned()
+        } else {
+            shown::text(self, style)
         }
     }
 

@@ -200,9 +200,10 @@ const COLUMNS: [Column<Group>; 3] = [
 
 /// `w-1, w-2, w-3, …`. A single name is not replaced by an ellipsis.
 pub(crate) fn listed(names: &[&str], all: u64, most: usize) -> String {
-    match all as usize > most.saturating_add(1) || all as usize > names.len() {
-        true => format!("{}, …", names.iter().take(most).copied().collect::<Vec<_>>().join(", ")),
-        false => names.join(", "),
+    if all as usize > most.saturating_add(1) || all as usize > names.len() {
+        format!("{}, …", names.iter().take(most).copied().collect::<Vec<_>>().join(", "))
+    } else {
+        names.join(", ")
     }
 }
 
@@ -256,8 +257,9 @@ fn such_as(group: &Group) -> String {
 
 /// The reasons as a table; empty where there are none.
 pub fn table_of(groups: &[Group], style: TextStyle) -> String {
-    match groups.is_empty() {
-        true => String::new(),
-        false => table(&COLUMNS, groups, style),
+    if groups.is_empty() {
+        String::new()
+    } else {
+        table(&COLUMNS, groups, style)
     }
 }

@@ -169,9 +169,10 @@ pub const COLUMNS: [Column<Vm>; 7] = [
 impl Vm {
     /// `namespace/name`, or the UID where the name is not known.
     pub fn name(&self) -> String {
-        match self.pod_name.is_empty() {
-            true => self.pod_uid.clone(),
-            false => format!("{}/{}", self.pod_namespace, self.pod_name),
+        if self.pod_name.is_empty() {
+            self.pod_uid.clone()
+        } else {
+            format!("{}/{}", self.pod_namespace, self.pod_name)
         }
     }
 
@@ -248,9 +249,10 @@ impl Vms {
         let of_pods = cluster.vms.iter().filter(is_here).cloned();
         let all = of_pods.chain(of_objects(cluster, &known));
         let all: Vec<Vm> = all.map(|pod| Vm::of(&pod, &old, now_us)).collect();
-        let degraded_besides = match filter.hides_degraded() {
-            true => 0,
-            false => degraded_besides(cluster, &all),
+        let degraded_besides = if filter.hides_degraded() {
+            0
+        } else {
+            degraded_besides(cluster, &all)
         };
         let mut vms: Vec<Vm> = all.into_iter().filter(|vm| filter.lets_through(vm)).collect();
         let mut states: BTreeMap<VmState, u64> = BTreeMap::new();

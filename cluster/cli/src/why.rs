@@ -197,9 +197,12 @@ pub const COLUMNS: [Column<Answer>; 5] = [
         answer.locality.unwrap_or_default().to_owned()
     }),
     column("WHY NOT", |answer: &Answer| {
-        let words = answer.reasons.iter().map(|one| match one.detail.is_empty() {
-            true => one.what.clone(),
-            false => format!("{} ({})", one.what, one.detail),
+        let words = answer.reasons.iter().map(|one| {
+            if one.detail.is_empty() {
+                one.what.clone()
+            } else {
+                format!("{} ({})", one.what, one.detail)
+            }
         });
         words.collect::<Vec<_>>().join("; ")
     })

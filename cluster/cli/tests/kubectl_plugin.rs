@@ -86,9 +86,12 @@ impl Stub {
     fn calls(&self) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.file("calls")).unwrap_or_default();
         let helper = self.helper().unwrap_or_default();
-        let named = |word: &str| match helper.is_empty() {
-            true => word.to_owned(),
-            false => word.replace(&helper, "HELPER"),
+        let named = |word: &str| {
+            if helper.is_empty() {
+                word.to_owned()
+            } else {
+                word.replace(&helper, "HELPER")
+            }
         };
         let calls = text.split("\n\n").filter(|call| !call.trim().is_empty());
         calls.map(|call| call.lines().map(named).collect()).collect()

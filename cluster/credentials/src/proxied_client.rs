@@ -42,9 +42,10 @@ pub(crate) fn client(mut config: Config, proxy: &Proxy) -> kube::Result<Client> 
         Scheme::Http => over(tunnel(proxy, direct), config, proxy),
         Scheme::Https => {
             let secure = config.rustls_https_connector_with_connector(direct)?;
-            match is_forwarded {
-                true => over(Forward::to(proxy, secure), config, proxy),
-                false => over(tunnel(proxy, secure), config, proxy),
+            if is_forwarded {
+                over(Forward::to(proxy, secure), config, proxy)
+            } else {
+                over(tunnel(proxy, secure), config, proxy)
             }
         }
     }

@@ -171,9 +171,12 @@ fn distance(shape: &Shape, outcome: &Outcome) -> u32 {
     }
     let pairs = nodes.iter().flat_map(|from| nodes.iter().map(move |to| (*from, *to)));
     let local = |node: u32| shape.distance(node, node).unwrap_or(LOCAL_DISTANCE);
-    let distances = pairs.map(|(from, to)| match from == to {
-        true => local(from),
-        false => shape.distance(from, to).unwrap_or(DEFAULT_DISTANCE),
+    let distances = pairs.map(|(from, to)| {
+        if from == to {
+            local(from)
+        } else {
+            shape.distance(from, to).unwrap_or(DEFAULT_DISTANCE)
+        }
     });
     let sum = distances.fold(0u64, u64::saturating_add);
     let count = (nodes.len() * nodes.len()) as u64;
@@ -207,9 +210,10 @@ fn fragmentation(shape: &Shape, before: &FreeResources, outcome: &Outcome) -> u3
 /// The lesser of two shares: the devices that are on NUMA nodes with its CPUs, and the CPUs that are on NUMA nodes with its devices.
 fn devices(shape: &Shape, outcome: &Outcome) -> Option<u32> {
     let near = PlacedDevices::percent_on(&outcome.devices, &outcome.numa_nodes)?;
-    let cpus = match outcome.vm_cpus.is_empty() {
-        true => &outcome.cpus,
-        false => &outcome.vm_cpus,
+    let cpus = if outcome.vm_cpus.is_empty() {
+        &outcome.cpus
+    } else {
+        &outcome.vm_cpus
     };
     let nodes = PlacedDevices::nodes(&outcome.devices);
     let counts = shape.host.counts(cpus);

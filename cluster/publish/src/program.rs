@@ -94,9 +94,10 @@ impl Arguments {
     fn options(&self, node: String) -> Options {
         Options {
             field_manager: self.field_manager.clone(),
-            start_spread: match self.once {
-                true => Duration::ZERO,
-                false => Duration::from_secs(self.start_spread.into()),
+            start_spread: if self.once {
+                Duration::ZERO
+            } else {
+                Duration::from_secs(self.start_spread.into())
             },
             ready_label: self.ready_label,
             remove_taint: self.remove_taint.clone(),
@@ -235,10 +236,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn code(success: bool) -> ExitCode {
-    match success {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    }
+    if success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn named(reading: &Reading) -> Option<String> {
@@ -281,9 +279,10 @@ async fn log_status(mut status: watch::Receiver<Status>) {
 
 fn line(status: &Status) -> String {
     if status.problems.is_empty() {
-        return match status.settled {
-            true => "everything is published".into(),
-            false => "publishes".into(),
+        return if status.settled {
+            "everything is published".into()
+        } else {
+            "publishes".into()
         };
     }
     let problems: Vec<String> = status

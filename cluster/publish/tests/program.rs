@@ -56,12 +56,13 @@ fn server(answer: fn(&str) -> (u16, &'static str)) -> (u16, Receiver<String>) {
 }
 
 fn healthy(line: &str) -> (u16, &'static str) {
-    match line.starts_with("GET") {
-        true => (
+    if line.starts_with("GET") {
+        (
             200,
             r#"{"metadata": {"uid": "7", "resourceVersion": "1", "labels": {"app.kubernetes.io/managed-by": "steliad"}}}"#,
-        ),
-        false => (200, "{}"),
+        )
+    } else {
+        (200, "{}")
     }
 }
 

@@ -77,9 +77,10 @@ impl<R: Rules> Reservations<R> {
         };
         let node = bound.node.clone();
         // How it gives CPUs is not known while it has no object.
-        let due = match self.nodes.get(&node).is_some_and(|known| known.usable) {
-            true => self.late_at(record, bound, now),
-            false => now + SILENCE_TIMEOUT,
+        let due = if self.nodes.get(&node).is_some_and(|known| known.usable) {
+            self.late_at(record, bound, now)
+        } else {
+            now + SILENCE_TIMEOUT
         };
         if due > now {
             self.timers.entry(due).or_default().insert(pod);

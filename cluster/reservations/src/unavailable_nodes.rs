@@ -28,9 +28,10 @@ impl<R: Rules> Reservations<R> {
         if known.has_unknown_claim {
             return Err(Unavailable::UnknownClaim);
         }
-        match known.is_silent(now) {
-            true => Err(Unavailable::Silent),
-            false => Ok(()),
+        if known.is_silent(now) {
+            Err(Unavailable::Silent)
+        } else {
+            Ok(())
         }
     }
 }

@@ -22,9 +22,10 @@ pub struct AdoptedPlacement {
 
 /// How the vCPUs of an instance are placed: by its record's policy, or where others pin them, as far as each has a CPU there.
 pub fn placement_of(record: &Record) -> AdoptPlacement {
-    match record.keeps_pins() {
-        true => AdoptPlacement::Keep,
-        false => AdoptPlacement::By(record.placement),
+    if record.keeps_pins() {
+        AdoptPlacement::Keep
+    } else {
+        AdoptPlacement::By(record.placement)
     }
 }
 

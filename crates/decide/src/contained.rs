@@ -41,9 +41,10 @@ pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance:
     // dangerous, changing the kind of a live one is as dangerous.
     let is_isolated = |text: &str| text == Partition::Isolated.name();
     let has_isolated = instance.vcpu().is_some_and(|vcpu| is_isolated(&vcpu.partition));
-    let auto = match record.partition == Partition::Isolated && has_isolated {
-        true => Partition::Isolated,
-        false => snapshot.safe_partition,
+    let auto = if record.partition == Partition::Isolated && has_isolated {
+        Partition::Isolated
+    } else {
+        snapshot.safe_partition
     };
     policies.partition.unwrap_or(auto)
 }
@@ -55,9 +56,10 @@ pub(super) fn retry(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
     if !instance.is_refused() || !instance.tries_again {
         return None;
     }
-    let other_tree = match instance.is_in_place() {
-        true => snapshot.slice.exclusive.as_ref(),
-        false => snapshot.kubepods.as_ref().and_then(|level| level.exclusive.as_ref()),
+    let other_tree = if instance.is_in_place() {
+        snapshot.slice.exclusive.as_ref()
+    } else {
+        snapshot.kubepods.as_ref().and_then(|level| level.exclusive.as_ref())
     };
     if other_tree.is_some_and(|list| !list.is_disjoint(&record.exclusive)) {
         return None;

@@ -88,21 +88,21 @@ pub(super) fn degraded(
 fn cpus(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     if let Some(Eviction { cpus, to, .. }) = &assessment.eviction {
-        let where_now = match instance.is_container() {
-            true => "the container has no partition any more",
-            false => "the vCPUs run on shared CPUs",
+        let where_now = if instance.is_container() {
+            "the container has no partition any more"
+        } else {
+            "the vCPUs run on shared CPUs"
         };
         let text = format!("kubelet gave the CPUs {cpus} to pod {to}: {where_now}");
         reasons.found.push(Reason::of(to, ReasonKind::Evicted, text));
     }
     if let Some(Blocked { cpus, by, .. }) = &assessment.blocked {
-        let text = match instance.is_container() {
-            true => format!(
-                "the CPUs {cpus} are given to this container, and pod {by} has not left them: its partition waits"
-            ),
-            false => format!(
+        let text = if instance.is_container() {
+            format!("the CPUs {cpus} are given to this container, and pod {by} has not left them: its partition waits")
+        } else {
+            format!(
                 "the CPUs {cpus} are given to this VM, and pod {by} has not left them: the vCPUs stay where they were"
-            ),
+            )
         };
         reasons.found.push(Reason::of(by, ReasonKind::Evicted, text));
     }
@@ -205,9 +205,10 @@ fn vcpus(facts: &Facts, instance: &Instance, overdue: bool, reasons: &mut Reason
     let offline = record.exclusive.difference(facts.online());
     let none_online = !offline.is_empty() && offline == record.exclusive;
     if none_online {
-        let until = match instance.is_container() {
-            true => "the container has no partition until one of them is online",
-            false => "the vCPUs run on shared CPUs until one of them is online",
+        let until = if instance.is_container() {
+            "the container has no partition until one of them is online"
+        } else {
+            "the vCPUs run on shared CPUs until one of them is online"
         };
         let text = format!("CPUs {offline} are offline: {until}");
         reasons.own(ReasonKind::CpusOffline, text);
@@ -216,9 +217,10 @@ fn vcpus(facts: &Facts, instance: &Instance, overdue: bool, reasons: &mut Reason
     }
     let shares = !record.is_container() && !record.vcpus.is_empty();
     if shares && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
-        let why = match overdue {
-            true => "; the guest did not give up vCPUs in time",
-            false => "",
+        let why = if overdue {
+            "; the guest did not give up vCPUs in time"
+        } else {
+            ""
         };
         let vcpus = record
             .vcpus

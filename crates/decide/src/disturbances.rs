@@ -131,9 +131,10 @@ impl FiringInterrupts {
 
 impl InterruptSamples {
     fn then(self, count: u64) -> Self {
-        let heat = match count > self.count {
-            true => (self.heat + 1).min(FIRING_SAMPLES),
-            false => self.heat.saturating_sub(1),
+        let heat = if count > self.count {
+            (self.heat + 1).min(FIRING_SAMPLES)
+        } else {
+            self.heat.saturating_sub(1)
         };
         let fires = heat == FIRING_SAMPLES || self.fires && heat > 0;
         Self { count, heat, fires }

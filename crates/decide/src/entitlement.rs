@@ -92,9 +92,10 @@ fn assigned_to_other(
 /// oldest schemas of the file do not say which containers are of the pod.
 fn used_by_other_containers(state: &CpuManagerState, record: &Record) -> CpuSet {
     let at_registration = record.entry.difference(&record.own());
-    match state.entries.contains_key(&record.pod) {
-        true => at_registration.intersection(&cpus_of_other_containers(state, record)),
-        false => at_registration,
+    if state.entries.contains_key(&record.pod) {
+        at_registration.intersection(&cpus_of_other_containers(state, record))
+    } else {
+        at_registration
     }
 }
 

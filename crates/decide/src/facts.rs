@@ -112,21 +112,23 @@ impl Assessment {
             _ => {
                 let chosen = float_cpus(snapshot, facts, policies, instance);
                 // Another pod may have its CPUs until it has left them.
-                let chosen = match eviction.is_none() && held_by_another.is_none() {
-                    true => until_attached(
+                let chosen = if eviction.is_none() && held_by_another.is_none() {
+                    until_attached(
                         instance,
                         &facts.near(&instance.record.exclusive),
                         facts.online(),
                         chosen,
-                    ),
-                    false => chosen,
+                    )
+                } else {
+                    chosen
                 };
                 with_spare(instance, facts.online(), chosen)
             }
         };
-        let without = match instance.is_container() {
-            true => FloatReason::NoFloat,
-            false => FloatReason::Unchanged,
+        let without = if instance.is_container() {
+            FloatReason::NoFloat
+        } else {
+            FloatReason::Unchanged
         };
         let (float, float_reason) = float.map_or((None, without), |(cpus, why)| (Some(cpus), why));
         let mut assessment = Self {

@@ -39,9 +39,10 @@ pub(crate) fn choose(
         usable(&near).filter(|cpus| policy != FloatPolicy::Node && cpus.len() >= least)
     };
     let because = |reason| move |cpus| (cpus, reason);
-    let of_all = match policy == FloatPolicy::Node || shared.near.is_empty() {
-        true => FloatReason::Pool,
-        false => FloatReason::TooFewNear,
+    let of_all = if policy == FloatPolicy::Node || shared.near.is_empty() {
+        FloatReason::Pool
+    } else {
+        FloatReason::TooFewNear
     };
     of_pod()
         .map(because(FloatReason::PodPool))

@@ -200,12 +200,13 @@ mod tests {
             memory: Some(1 << 30),
             ..Amounts::default()
         };
-        match guaranteed {
-            true => Resources::guaranteed(requests),
-            false => Resources {
+        if guaranteed {
+            Resources::guaranteed(requests)
+        } else {
+            Resources {
                 requests,
                 limits: Amounts::default(),
-            },
+            }
         }
     }
 

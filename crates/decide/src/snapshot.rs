@@ -270,18 +270,20 @@ impl Instance {
 
     /// The CPUs that are its: those it is to have, and those its vCPUs have not left yet.
     pub fn owned(&self) -> CpuSet {
-        match self.populated {
-            true => self.record.exclusive.union(&self.held()),
-            false => self.record.exclusive.clone(),
+        if self.populated {
+            self.record.exclusive.union(&self.held())
+        } else {
+            self.record.exclusive.clone()
         }
     }
 
     /// The CPUs that its vCPU threads or its partition are on now, whatever its record says.
     pub fn held(&self) -> CpuSet {
         let VcpuLists { exclusive, cpus } = self.vcpu_lists();
-        match self.vcpu().is_some_and(|vcpu| !vcpu.threads.is_empty()) {
-            true => exclusive.union(&cpus),
-            false => exclusive,
+        if self.vcpu().is_some_and(|vcpu| !vcpu.threads.is_empty()) {
+            exclusive.union(&cpus)
+        } else {
+            exclusive
         }
     }
 

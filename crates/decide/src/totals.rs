@@ -100,9 +100,10 @@ impl Contribution {
             set(Of::Recorded, record.exclusive.clone());
         }
         set(Of::Owned, instance.owned());
-        let (growing, held) = match instance.is_in_place() {
-            true => (Of::GrowingInPlace, Of::HeldInPlace),
-            false => (Of::Growing, Of::Held),
+        let (growing, held) = if instance.is_in_place() {
+            (Of::GrowingInPlace, Of::HeldInPlace)
+        } else {
+            (Of::Growing, Of::Held)
         };
         set(held, instance.scope_exclusive.clone());
         set(Of::Listed, instance.listed());

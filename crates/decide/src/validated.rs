@@ -63,17 +63,21 @@ fn believed_cpus(snapshot: &Snapshot, instance: &Instance, known: &LiveState) ->
     let in_force = record.exclusive.is_subset(&known.in_force) && record.spare.is_subset(&instance.origin_cpus);
     let stands = in_force || !instance.is_in_place();
     if record.allocation.is_some() {
-        return match stands {
-            true => Ok(recorded()),
-            false => is_free(snapshot, instance).map(|()| recorded()),
+        return if stands {
+            Ok(recorded())
+        } else {
+            is_free(snapshot, instance).map(|()| recorded())
         };
     }
     // A VM that never had a partition, or has none any more, keeps those of its container's CPUs that nobody else has, as it does while
     // the daemon runs: kubelet wrote that list. A record that says isolated without a partition says what is not so.
     let may_keep = !matches!(record.phase, Phase::Isolated | Phase::Leaving);
-    let keeps = || match may_keep && record.own().is_subset(&instance.origin_cpus) {
-        true => unclaimed(snapshot, instance).map(|()| recorded()),
-        false => Err(format!("it has no partition of the CPUs {}", record.own())),
+    let keeps = || {
+        if may_keep && record.own().is_subset(&instance.origin_cpus) {
+            unclaimed(snapshot, instance).map(|()| recorded())
+        } else {
+            Err(format!("it has no partition of the CPUs {}", record.own()))
+        }
     };
     let state = match &snapshot.kubelet {
         Ok(state) => state,
@@ -109,9 +113,10 @@ fn unclaimed(snapshot: &Snapshot, instance: &Instance) -> Result<(), String> {
         taken.union_with(&state.assigned());
     }
     let twice = record.own().intersection(&taken);
-    match twice.is_empty() {
-        true => Ok(()),
-        false => Err(format!("the CPUs {twice} that it names are assigned otherwise")),
+    if twice.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("the CPUs {twice} that it names are assigned otherwise"))
     }
 }
 
@@ -124,12 +129,11 @@ pub fn claim_without_record(snapshot: &Snapshot, pod: &PodUid, list: &CpuSet, in
     let entries = containers.into_iter().flat_map(|containers| containers.values());
     let mut given = CpuSet::new();
     entries.chain(of_pod).for_each(|entry| given.union_with(entry));
-    match given.is_empty() {
-        true => {
-            let assigned = state.map(CpuManagerState::assigned).unwrap_or_default();
-            list.intersection(in_force).difference(&assigned)
-        }
-        false => list.intersection(&given),
+    if given.is_empty() {
+        let assigned = state.map(CpuManagerState::assigned).unwrap_or_default();
+        list.intersection(in_force).difference(&assigned)
+    } else {
+        list.intersection(&given)
     }
 }
 

@@ -111,9 +111,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let paths = paths(folder.path(), &[KVM]);
         let files = ContainerFiles::read(&paths);
-        match Path::new(KVM).exists() {
-            true => assert_eq!(files.devices, [KVM]),
-            false => assert_eq!(files.problem.unwrap(), "/dev/kvm does not exist"),
+        if Path::new(KVM).exists() {
+            assert_eq!(files.devices, [KVM])
+        } else {
+            assert_eq!(files.problem.unwrap(), "/dev/kvm does not exist")
         }
     }
 }

@@ -242,12 +242,12 @@ impl Node {
     /// Whether kubelet gives the pod CPUs of its own if it admits the pod.
     pub fn gives_own_cpus(&self, pod: &Pod) -> bool {
         let Some(policy) = self.cpu_policy() else { return false };
-        match self.divides(pod) {
-            true => policy.exclusive_in_all(pod) > 0,
-            false => pod
-                .containers
+        if self.divides(pod) {
+            policy.exclusive_in_all(pod) > 0
+        } else {
+            pod.containers
                 .iter()
-                .any(|container| policy.exclusive(pod, container) > 0),
+                .any(|container| policy.exclusive(pod, container) > 0)
         }
     }
 

@@ -97,9 +97,10 @@ pub fn with_settings(node: &Node, settings: Settings) -> Result<Node, VariantErr
     if let CpuManager::Static { options, .. } = &settings.cpu_manager {
         // Whether reserved CPUs are in the shared pool depends on the settings.
         let reserved = node.reserved_cpus();
-        state.cpus.default = match options.strict_cpu_reservation {
-            true => state.cpus.default.difference(&reserved),
-            false => state.cpus.default.union(&reserved),
+        state.cpus.default = if options.strict_cpu_reservation {
+            state.cpus.default.difference(&reserved)
+        } else {
+            state.cpus.default.union(&reserved)
         };
     }
     Ok(Node::start(node.machine().clone(), settings, state)?)

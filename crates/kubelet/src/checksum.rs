@@ -33,9 +33,10 @@ pub(super) fn crc32(text: &str) -> u32 {
 /// # Errors
 /// [`CheckpointError::Checksum`].
 pub(super) fn verify(found: u32, computed: u32) -> Result<(), CheckpointError> {
-    match found == computed {
-        true => Ok(()),
-        false => Err(CheckpointError::Checksum { found, computed }),
+    if found == computed {
+        Ok(())
+    } else {
+        Err(CheckpointError::Checksum { found, computed })
     }
 }
 

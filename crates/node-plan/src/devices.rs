@@ -42,12 +42,13 @@ impl std::str::FromStr for DeviceWords {
         let mut nodes: Vec<Option<u32>> = counts.iter().map(|(node, ..)| *node).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        match nodes.len() == counts.len() {
-            true => Ok(Self {
+        if nodes.len() == counts.len() {
+            Ok(Self {
                 resource: resource.to_owned(),
                 counts,
-            }),
-            false => Err(format!("a NUMA node is there twice in {text:?}")),
+            })
+        } else {
+            Err(format!("a NUMA node is there twice in {text:?}"))
         }
     }
 }

@@ -60,13 +60,14 @@ impl NodeSets {
     /// `{0} or {1}`; the number of sets if there are too many.
     pub fn words(&self) -> String {
         let listed: Vec<String> = self.listed.iter().map(|nodes| format!("{{{nodes}}}")).collect();
-        match self.count as usize > listed.len() {
-            true => format!(
+        if self.count as usize > listed.len() {
+            format!(
                 "{} or … ({} sets)",
                 listed.first().cloned().unwrap_or_default(),
                 self.count
-            ),
-            false => listed.join(" or "),
+            )
+        } else {
+            listed.join(" or ")
         }
     }
 }
@@ -127,9 +128,10 @@ pub fn by_node(subject: &Subject, cpus: &CpuSet) -> BTreeMap<u32, u64> {
 /// Memory in GiB, anything else as a whole number.
 pub fn amount_words(resource: &str, amount: u64) -> String {
     const GIB: f64 = (1u64 << 30) as f64;
-    match resource == "memory" || resource.starts_with("hugepages-") {
-        true => format!("{:.1} GiB", amount as f64 / GIB),
-        false => amount.to_string(),
+    if resource == "memory" || resource.starts_with("hugepages-") {
+        format!("{:.1} GiB", amount as f64 / GIB)
+    } else {
+        amount.to_string()
     }
 }
 

@@ -148,9 +148,10 @@ impl Locality {
         } else {
             "NUMA nodes"
         };
-        let cpus = match self.cpus.is_empty() {
-            true => "no exclusive CPUs".to_owned(),
-            false => format!("CPUs on {noun} {}", self.cpus),
+        let cpus = if self.cpus.is_empty() {
+            "no exclusive CPUs".to_owned()
+        } else {
+            format!("CPUs on {noun} {}", self.cpus)
         };
         let memory = (!self.memory.is_empty()).then(|| format!("memory on {}", self.memory));
         let devices = self.devices.iter().map(DeviceNodes::words);
@@ -269,10 +270,7 @@ impl DeviceNodes {
             return None;
         }
         let empty = BTreeSet::new();
-        let candidates = match chosen.certain {
-            true => &chosen.ids,
-            false => &chosen.among,
-        };
+        let candidates = if chosen.certain { &chosen.ids } else { &chosen.among };
         let nodes_of = |id: &String| all.get(id).map_or(&empty, |device| &device.nodes);
         let mut different: Vec<&BTreeSet<u32>> = candidates.iter().map(nodes_of).collect();
         let near = different

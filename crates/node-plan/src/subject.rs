@@ -44,17 +44,19 @@ impl Subject {
     /// # Errors
     /// kubelet would not start with what is described.
     pub fn described(facts: &Facts) -> Result<Self, String> {
-        let untold = match facts.devices.is_empty() {
-            true => "the memory manager, devices, L3 caches, feature gates or the requests of pods",
-            false => "the memory manager, L3 caches, feature gates or the requests of pods",
+        let untold = if facts.devices.is_empty() {
+            "the memory manager, devices, L3 caches, feature gates or the requests of pods"
+        } else {
+            "the memory manager, L3 caches, feature gates or the requests of pods"
         };
         let mut notes = vec![format!(
             "the node's description does not contain {untold}: the answer does not consider them"
         )];
         let kubelet = &facts.kubelet;
-        let reserved = match kubelet.reserved.is_empty() {
-            true => &facts.reserved,
-            false => &kubelet.reserved,
+        let reserved = if kubelet.reserved.is_empty() {
+            &facts.reserved
+        } else {
+            &kubelet.reserved
         };
         let mut settings = Settings {
             cpu_manager: cpu_manager(&kubelet.cpu_policy, &kubelet.cpu_options, reserved)?,
@@ -241,9 +243,10 @@ fn cpu_state(facts: &Facts, manager: &CpuManager, reserved: &CpuSet) -> cpus::Cp
     }
     let default = online.difference(&held);
     cpus::CpuState {
-        default: match options.strict_cpu_reservation {
-            true => default.difference(reserved),
-            false => default,
+        default: if options.strict_cpu_reservation {
+            default.difference(reserved)
+        } else {
+            default
         },
         entries,
         ..cpus::CpuState::default()

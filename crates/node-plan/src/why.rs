@@ -189,9 +189,10 @@ fn binding(bound: &Bound) -> String {
         others.truncate(MAX_NAMED_NODE_SETS);
         others.push("…".to_owned());
     }
-    let others = match others.is_empty() {
-        true => "nothing".to_owned(),
-        false => others.join(" or "),
+    let others = if others.is_empty() {
+        "nothing".to_owned()
+    } else {
+        others.join(" or ")
     };
     let (whose, without) = match cpus.len() {
         1 => (

@@ -93,12 +93,13 @@ fn node(folder: &Path, online: &CpuSet) -> io::Result<NumaNode> {
 fn distances(text: &str, online: &CpuSet) -> Result<BTreeMap<u32, u32>, String> {
     let numbers: Result<Vec<u32>, _> = text.split_whitespace().map(str::parse).collect();
     let numbers = numbers.map_err(|_| format!("{:?} is not a list of distances", excerpt(text.trim())))?;
-    match numbers.len() == online.len() {
-        true => Ok(online.iter().zip(numbers).collect()),
-        false => Err(format!(
+    if numbers.len() == online.len() {
+        Ok(online.iter().zip(numbers).collect())
+    } else {
+        Err(format!(
             "it has {} distances for the online NUMA nodes {online}, and the kernel writes one for each",
             numbers.len()
-        )),
+        ))
     }
 }
 

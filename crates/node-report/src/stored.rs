@@ -152,9 +152,10 @@ impl Stored {
             .iter()
             .any(|name| annotations.contains_key(*name));
         let object = described_part(name, api_version, topology_policies, attributes, annotations, zones);
-        stored.alignment = match object.api_version == ApiVersion::V1Alpha1.api_version() {
-            true => described::of_policies(object.topology_policies.as_deref()),
-            false => described::of_attributes(&object),
+        stored.alignment = if object.api_version == ApiVersion::V1Alpha1.api_version() {
+            described::of_policies(object.topology_policies.as_deref())
+        } else {
+            described::of_attributes(&object)
         }
         .ok()
         .flatten();
@@ -260,9 +261,10 @@ fn read_summary(text: &str) -> Result<Summary, String> {
     if summary.floating_too_long.is_some_and(|long| long > count("floating")) {
         return Err("more instances float for too long than float".to_owned());
     }
-    match summary.degraded > all {
-        true => Err("more instances are degraded than exist".to_owned()),
-        false => Ok(summary),
+    if summary.degraded > all {
+        Err("more instances are degraded than exist".to_owned())
+    } else {
+        Ok(summary)
     }
 }
 

@@ -240,9 +240,10 @@ impl Config {
             .bounding
             .iter()
             .any(|name| name == "CAP_SYS_ADMIN");
-        match self.mounts.iter().any(Mount::writes_cgroups) {
-            true => Some("its cgroups are mounted writable"),
-            false => is_admin.then_some("it has CAP_SYS_ADMIN"),
+        if self.mounts.iter().any(Mount::writes_cgroups) {
+            Some("its cgroups are mounted writable")
+        } else {
+            is_admin.then_some("it has CAP_SYS_ADMIN")
         }
     }
 

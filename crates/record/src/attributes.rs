@@ -300,8 +300,9 @@ fn optional<T>(
     name: &'static str,
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> Result<Option<T>, RecordError> {
-    match attributes.contains_key(name) {
-        true => field(attributes, name, parse).map(Some),
-        false => Ok(None),
+    if attributes.contains_key(name) {
+        field(attributes, name, parse).map(Some)
+    } else {
+        Ok(None)
     }
 }

@@ -52,9 +52,10 @@ pub(crate) struct MemoryResize {
 
 impl MemoryResize {
     fn is_done(&self, now: u64) -> bool {
-        match self.to > self.from {
-            true => now >= self.to,
-            false => now <= self.to,
+        if self.to > self.from {
+            now >= self.to
+        } else {
+            now <= self.to
         }
     }
 }

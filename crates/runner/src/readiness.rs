@@ -27,9 +27,10 @@ impl RunnerState {
             (false, false) => format!("degraded, {promise}"),
             (false, true) => return Err(because(promise)),
         };
-        match incoming {
-            false => Ok(because(&promise)),
-            true => Ok(because(&format!("{promise}, ready for the migration"))),
+        if incoming {
+            Ok(because(&format!("{promise}, ready for the migration")))
+        } else {
+            Ok(because(&promise))
         }
     }
 

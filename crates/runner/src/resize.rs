@@ -113,9 +113,10 @@ impl Resizer {
                 self.changed_unasked(before)
             };
         };
-        let is_done = match resize.to > resize.from {
-            true => vcpus >= resize.to,
-            false => vcpus <= resize.to,
+        let is_done = if resize.to > resize.from {
+            vcpus >= resize.to
+        } else {
+            vcpus <= resize.to
         };
         let outcome = match (is_done, now >= deadline) {
             (true, _) => Outcome::Done,
@@ -141,9 +142,10 @@ impl Resizer {
         let Some(late) = late else {
             // The first number, or plugged or unplugged by another program.
             self.extra = self.cpus_now.saturating_sub(self.vcpus);
-            self.target = match self.cpus < self.cpus_now {
-                true => self.vcpus.min(self.cpus),
-                false => self.vcpus,
+            self.target = if self.cpus < self.cpus_now {
+                self.vcpus.min(self.cpus)
+            } else {
+                self.vcpus
             };
             self.unanswered = None;
             return None;
@@ -453,16 +455,13 @@ mod tests {
             vm.set_cpus(given, given);
             for (of_cpus, number, obeys) in events {
                 let number = usize::from(number % 9);
-                match of_cpus {
-                    true => {
+                if of_cpus {
                         vm.set_cpus(number, number);
                         given = if number > 0 { number } else { given };
-                    }
-                    false => {
+                    } else {
                         vm.set_vcpus(number.max(1), now);
                         has = number.max(1);
                     }
-                }
                 if let Some((from, to)) = vm.step() {
                     assert!(from == has && to > 0 && (to <= given.max(has)), "{from} to {to} on {given}");
                     vm.requested(to, now);

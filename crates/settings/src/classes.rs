@@ -132,9 +132,10 @@ pub(crate) fn check(classes: &BTreeMap<String, Raw>) -> Result<BTreeMap<String, 
 /// As a file has it, with its origin behind it.
 pub(crate) fn print(text: &mut String, name: &str, limits: &CacheLimits, origin: &Path) {
     // A dot would begin a table within the table.
-    let header = match name.contains('.') {
-        true => format!("[cache-class.\"{name}\"]"),
-        false => format!("[cache-class.{name}]"),
+    let header = if name.contains('.') {
+        format!("[cache-class.\"{name}\"]")
+    } else {
+        format!("[cache-class.{name}]")
     };
     // Writing to a String cannot fail.
     let _ = writeln!(text, "\n{header:<40} # {}", origin.display());

@@ -287,9 +287,10 @@ fn unfit(path: &Path) -> Option<String> {
         return Some(format!("its name does not end in .{DROP_IN}"));
     }
     let name = path.file_name()?.to_string_lossy();
-    match name.starts_with('.') {
-        true => Some("its name begins with a dot".to_owned()),
-        false => dangling(path),
+    if name.starts_with('.') {
+        Some("its name begins with a dot".to_owned())
+    } else {
+        dangling(path)
     }
 }
 

@@ -103,9 +103,10 @@ impl Meaning {
             Self::Absent => "2",
             Self::Plain => return text.to_owned(),
         };
-        match style.coloured {
-            true => format!("\x1b[{code}m{text}\x1b[0m"),
-            false => text.to_owned(),
+        if style.coloured {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
         }
     }
 }
@@ -281,9 +282,10 @@ pub fn table<'a, T: 'a>(
                 .unwrap_or(0),
         };
         let columns: Vec<Shrinking> = columns.iter().enumerate().map(column).collect();
-        match style.wide {
-            true => shrink_sentences(&mut widths, &columns, width),
-            false => shrink(&mut widths, &columns, width),
+        if style.wide {
+            shrink_sentences(&mut widths, &columns, width)
+        } else {
+            shrink(&mut widths, &columns, width)
         }
     }
     let mut text = String::new();

@@ -57,9 +57,10 @@ impl State {
         }
         let own = |refusal: Error| refusal.of(&name.pod);
         let chooses = self.picture.snapshot.source == CpuSource::Steliad;
-        let devices = match chooses {
-            true => Some((&mut self.devices, self.picture.kubelet.path())),
-            false => None,
+        let devices = if chooses {
+            Some((&mut self.devices, self.picture.kubelet.path()))
+        } else {
+            None
         };
         let mut read = 0;
         let candidate = container::candidate(&self.system, request, origin, name.clone(), devices, &mut read);

@@ -201,9 +201,10 @@ impl State {
             return Err(no_instance(pod));
         };
         let place = before.tree.place();
-        let large = match before.is_in_place() {
-            true => place.lacks_room(&next, &in_place::attributes(&*self.system.cgroups, place.cgroup())?),
-            false => next.too_large(),
+        let large = if before.is_in_place() {
+            place.lacks_room(&next, &in_place::attributes(&*self.system.cgroups, place.cgroup())?)
+        } else {
+            next.too_large()
         };
         if let Some(text) = large {
             return Err(ErrorKind::InvalidArgument.because(text));

@@ -324,9 +324,10 @@ impl Goal for Registered {
         let (scope, phase) = (instance.scope().clone(), instance.record.phase);
         let Self { reply, made } = *self;
         let first = made.is_some();
-        let is_made = match instance.is_container() {
-            true => matches!(phase, Phase::Isolated | Phase::Contained),
-            false => phase >= Phase::Floating && phase != Phase::Leaving,
+        let is_made = if instance.is_container() {
+            matches!(phase, Phase::Isolated | Phase::Contained)
+        } else {
+            phase >= Phase::Floating && phase != Phase::Leaving
         };
         if is_made {
             if first {

@@ -182,9 +182,10 @@ impl Node {
     fn blinks(&self, cpu: u32) {
         let online = Topology::read(&self.model.system_files()).unwrap().online();
         let one = CpuSet::from_iter([cpu]);
-        let online = match online.contains(cpu) {
-            true => online.difference(&one),
-            false => online.union(&one),
+        let online = if online.contains(cpu) {
+            online.difference(&one)
+        } else {
+            online.union(&one)
         };
         let _ = self.model.hotplug(&online);
     }

@@ -231,9 +231,10 @@ impl RingWriter for SlowWriter {
 impl Tracer for Fake {
     fn begin(&self, target: &Target) -> Result<(), String> {
         self.host.targets.lock().unwrap().push(target.clone());
-        match self.host.locked.load(Ordering::SeqCst) {
-            true => Err("tracefs is locked".to_owned()),
-            false => Ok(()),
+        if self.host.locked.load(Ordering::SeqCst) {
+            Err("tracefs is locked".to_owned())
+        } else {
+            Ok(())
         }
     }
 

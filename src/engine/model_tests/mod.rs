@@ -408,9 +408,10 @@ impl Node {
                 continue;
             }
             // Before its vCPUs are attached it may have its own CPUs, which nobody else may.
-            let idle = match has_idle_cpus(instance) {
-                true => instance.record.exclusive.clone(),
-                false => CpuSet::new(),
+            let idle = if has_idle_cpus(instance) {
+                instance.record.exclusive.clone()
+            } else {
+                CpuSet::new()
             };
             let closed = snapshot.closed_to(instance.record.qos()).difference(&idle);
             assert!(float.is_disjoint(&closed), "{} floats on {float}", instance.record.pod);

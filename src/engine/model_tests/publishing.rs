@@ -22,9 +22,10 @@ struct Disk {
 
 impl Disk {
     fn check(&self) -> Result<(), String> {
-        match self.full.load(Ordering::SeqCst) {
-            true => Err("write /run/stelia/publish/.node.json.new: No space left on device".to_owned()),
-            false => Ok(()),
+        if self.full.load(Ordering::SeqCst) {
+            Err("write /run/stelia/publish/.node.json.new: No space left on device".to_owned())
+        } else {
+            Ok(())
         }
     }
 }

@@ -354,8 +354,9 @@ impl Picture {
 
 /// Put a pod into a set or take it out. Returns whether the set has changed.
 fn set(pods: &mut BTreeSet<PodUid>, pod: &PodUid, is_in: bool) -> bool {
-    match is_in {
-        true => pods.insert(pod.clone()),
-        false => pods.remove(pod),
+    if is_in {
+        pods.insert(pod.clone())
+    } else {
+        pods.remove(pod)
     }
 }

@@ -289,9 +289,10 @@ impl Telling<'_> {
     fn value(&self, node: u64, number: u64, all: u64, round: u64) -> u64 {
         let nodes = self.names.len() as u64;
         let is_last = number + nodes >= all && number * 7919 % nodes == node;
-        match is_last {
-            true => self.free(node, round),
-            false => 1_000_000 * round + 100 + number,
+        if is_last {
+            self.free(node, round)
+        } else {
+            1_000_000 * round + 100 + number
         }
     }
 

@@ -87,9 +87,10 @@ impl Write<'_> {
 
     pub(crate) fn fresh(&self, live: &Value, object: &Value) -> Result<(), Failure> {
         let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-        match version.is_empty() || live["metadata"]["resourceVersion"] == version {
-            true => Ok(()),
-            false => Err(Failure::stale(self.resource, self.name())),
+        if version.is_empty() || live["metadata"]["resourceVersion"] == version {
+            Ok(())
+        } else {
+            Err(Failure::stale(self.resource, self.name()))
         }
     }
 
@@ -111,9 +112,10 @@ impl Write<'_> {
         let Some(live) = live else {
             let why =
                 format!("uid mismatch: the provided object specified uid {wanted}, and no existing object was found");
-            return match wanted.is_empty() {
-                true => Ok(()),
-                false => Err(Failure::conflict(self.resource, self.name(), &why)),
+            return if wanted.is_empty() {
+                Ok(())
+            } else {
+                Err(Failure::conflict(self.resource, self.name(), &why))
             };
         };
         self.fresh(live, config)?;
@@ -146,12 +148,11 @@ impl Write<'_> {
     pub(crate) fn valid(&self, live: Option<&Value>, object: &Value) -> Result<(), Failure> {
         let mut faults = self.schema.faults(object);
         faults.extend(rules::faults(self.resource.rules, live, object));
-        match faults.is_empty() {
-            true => Ok(()),
-            false => {
-                let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                Err(Failure::invalid(&self.resource.kind_shown(), name, &faults))
-            }
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            Err(Failure::invalid(&self.resource.kind_shown(), name, &faults))
         }
     }
 }

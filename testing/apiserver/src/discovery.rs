@@ -61,10 +61,11 @@ fn versioned(resources: &[Arc<Resource>], group: &str, version: &str) -> Respons
             listed.push(of(format!("{}/status", one.plural)));
         }
     }
-    match listed.is_empty() {
-        true => no_such_path().0,
-        false => object(
+    if listed.is_empty() {
+        no_such_path().0
+    } else {
+        object(
             &json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": listed}),
-        ),
+        )
     }
 }

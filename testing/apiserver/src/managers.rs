@@ -86,12 +86,11 @@ pub(crate) fn write(owners: &[Owner], object: &mut Value) {
         entry
     });
     let entries: Vec<Value> = entries.collect();
-    match entries.is_empty() {
-        true => {
-            let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
-            metadata.map(|metadata| metadata.remove("managedFields"));
-        }
-        false => object["metadata"]["managedFields"] = Value::Array(entries),
+    if entries.is_empty() {
+        let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+        metadata.map(|metadata| metadata.remove("managedFields"));
+    } else {
+        object["metadata"]["managedFields"] = Value::Array(entries)
     }
 }
 

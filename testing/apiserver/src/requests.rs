@@ -60,9 +60,10 @@ impl Served {
     /// The same as text.
     pub(crate) fn text(&self, stored: &Stored) -> Bytes {
         let begins = format!("{{\"apiVersion\":\"{}\",", self.api_version());
-        match stored.text.starts_with(begins.as_bytes()) {
-            true => stored.text.clone(),
-            false => Bytes::from(self.object(stored).to_string()),
+        if stored.text.starts_with(begins.as_bytes()) {
+            stored.text.clone()
+        } else {
+            Bytes::from(self.object(stored).to_string())
         }
     }
 }
@@ -292,10 +293,7 @@ fn delete(state: &mut State, served: &Served, key: &Key, body: &Bytes, now: &str
     let Some(mut live) = live else {
         return Err(Failure::not_found(&served.resource, &key.name));
     };
-    let options = match body.is_empty() {
-        true => Value::Null,
-        false => parsed(body)?,
-    };
+    let options = if body.is_empty() { Value::Null } else { parsed(body)? };
     for (member, what, what_then) in [
         ("uid", "UID", "deleted and then recreated"),
         ("resourceVersion", "ResourceVersion", "modified"),

@@ -68,9 +68,10 @@ impl Server {
     {
         let (parts, body) = request.into_parts();
         let Some(target) = Target::parse(parts.uri.path()) else {
-            return match self.state().faults.is_down() {
-                true => Err(Closed),
-                false => Ok(discovery::answer(&self.state().resources, parts.uri.path())),
+            return if self.state().faults.is_down() {
+                Err(Closed)
+            } else {
+                Ok(discovery::answer(&self.state().resources, parts.uri.path()))
             };
         };
         let query = Query::parse(parts.uri.query().unwrap_or_default());
@@ -83,9 +84,10 @@ impl Server {
             code: 0,
             bytes: (0, 0),
         };
-        let fault = match self.state().faults.is_down() {
-            true => Some(Answer::Close),
-            false => None,
+        let fault = if self.state().faults.is_down() {
+            Some(Answer::Close)
+        } else {
+            None
         };
         let fault = fault.or_else(|| self.state().faults.take(verb, &target));
         if let Some(Answer::Delay(milliseconds)) = fault {
@@ -150,9 +152,12 @@ impl Server {
             return Err(Failure::new(401, "Unauthorized"));
         }
         let body = Limited::new(body, MAX_BODY_BYTES).collect().await;
-        let body = body.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
-            true => Failure::new(413, format!("Request entity is too large: limit is {MAX_BODY_BYTES}")),
-            false => Failure::new(400, error.to_string()),
+        let body = body.map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                Failure::new(413, format!("Request entity is too large: limit is {MAX_BODY_BYTES}"))
+            } else {
+                Failure::new(400, error.to_string())
+            }
         });
         Ok(body?.to_bytes())
     }

@@ -225,10 +225,7 @@ proptest! {
                 let object = serde_json::to_value(object).unwrap();
                 seen = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
                 let name = object["metadata"]["name"].to_string();
-                match there {
-                    true => replayed.insert(name, object),
-                    false => replayed.remove(&name),
-                };
+                if there { replayed.insert(name, object) } else { replayed.remove(&name) };
             }
             prop_assert_eq!(replayed.into_values().collect::<Vec<_>>(), expected);
             Ok(())

@@ -228,9 +228,10 @@ impl Manager {
                 available: chosen.len(),
             });
         }
-        match registered.connected {
-            true => Ok(Choice::Devices(chosen)),
-            false => Err(Refusal::Stopped(registered.endpoint.clone())),
+        if registered.connected {
+            Ok(Choice::Devices(chosen))
+        } else {
+            Err(Refusal::Stopped(registered.endpoint.clone()))
         }
     }
 

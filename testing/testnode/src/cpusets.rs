@@ -282,9 +282,10 @@ impl State {
         };
         let Some(parent) = up(path) else {
             let remaining = self.online.difference(&self.taken(path));
-            return match remaining.is_empty() {
-                true => self.online.clone(),
-                false => remaining,
+            return if remaining.is_empty() {
+                self.online.clone()
+            } else {
+                remaining
             };
         };
         let cpuset = &group.cpuset;

@@ -41,9 +41,10 @@ impl Model {
 
     /// Writes a file as the tenant of this pod; EACCES where that is not its own.
     pub fn write_as(&self, tenant: &PodUid, cgroup: &CgroupPath, file: File, value: &str) -> io::Result<()> {
-        match tenant_of(cgroup, file).as_ref() == Some(tenant) {
-            true => self.meddle(cgroup, file, value),
-            false => Err(Errno::EACCES.into()),
+        if tenant_of(cgroup, file).as_ref() == Some(tenant) {
+            self.meddle(cgroup, file, value)
+        } else {
+            Err(Errno::EACCES.into())
         }
     }
 

@@ -28,9 +28,10 @@ pub fn page(mut command: Command, header: &Header, also: &[&str]) -> String {
     page.push_str(".SH COMMANDS\n");
     for (name, sub) in leaves(&command, "") {
         let about = sub.get_long_about().or(sub.get_about()).unwrap().to_string();
-        let about = match about.ends_with('.') {
-            true => about,
-            false => format!("{about}."),
+        let about = if about.ends_with('.') {
+            about
+        } else {
+            format!("{about}.")
         };
         write!(
             page,
@@ -174,9 +175,10 @@ fn option(arg: &Arg) -> String {
     };
     let help = arg.get_long_help().or(arg.get_help());
     let mut help = help.map(ToString::to_string).unwrap_or_default();
-    let values = match takes && !arg.is_hide_possible_values_set() {
-        true => arg.get_possible_values(),
-        false => Vec::new(),
+    let values = if takes && !arg.is_hide_possible_values_set() {
+        arg.get_possible_values()
+    } else {
+        Vec::new()
     };
     for value in values.iter().filter(|value| !value.is_hide_set()) {
         match value.get_help() {

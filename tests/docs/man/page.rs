@@ -15,9 +15,10 @@ pub fn path(page: &str) -> PathBuf {
     let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let root = above.find(|root| root.join(FOLDERS[0]).is_dir()).expect("docs/man");
     let of_the_cluster = root.join(FOLDERS[1]).join(page);
-    match of_the_cluster.exists() {
-        true => of_the_cluster,
-        false => root.join(FOLDERS[0]).join(page),
+    if of_the_cluster.exists() {
+        of_the_cluster
+    } else {
+        root.join(FOLDERS[0]).join(page)
     }
 }
 

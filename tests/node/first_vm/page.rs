@@ -96,9 +96,10 @@ fn comparable(page: &str) -> Vec<String> {
                 .any(|unit| before.starts_with(unit));
             let is_unit = ["B", "KiB", "MiB", "GiB"].iter().any(|unit| word.starts_with(unit));
             let is_time = word.ends_with('s') && has_digits(word, 1);
-            match is_unit || is_time || has_digits(word, 3) || measured && has_digits(word, 1) {
-                true => "…",
-                false => word,
+            if is_unit || is_time || has_digits(word, 3) || measured && has_digits(word, 1) {
+                "…"
+            } else {
+                word
             }
         };
         (0..words.len()).map(kept).collect::<Vec<_>>().join(" ")

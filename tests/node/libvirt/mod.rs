@@ -65,15 +65,16 @@ impl Domain {
             .collect();
         let emulator = self.emulator.map(|cpu| format!("<emulatorpin cpuset='{cpu}'/>"));
         let emulator = emulator.unwrap_or_default();
-        let (memory, boot) = match self.is_linux {
-            true => (
+        let (memory, boot) = if self.is_linux {
+            (
                 256,
                 format!(
                     "<kernel>{KERNEL}</kernel><initrd>{}</initrd><cmdline>{KERNEL_WORDS}</cmdline>",
                     initramfs()
                 ),
-            ),
-            false => (64, String::new()),
+            )
+        } else {
+            (64, String::new())
         };
         format!(
             "<domain type='kvm'>
@@ -149,9 +150,10 @@ impl Launcher {
         let address = self.address();
         let out = output(&[&exec[..], &["virsh", "--connect", &address], words].concat());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        match out.status.success() {
-            true => Ok(text(&out.stdout)),
-            false => Err(text(&out.stderr)),
+        if out.status.success() {
+            Ok(text(&out.stdout))
+        } else {
+            Err(text(&out.stderr))
         }
     }
 
@@ -206,9 +208,10 @@ impl Launcher {
         assert_alone(pod, pins);
         for other in &pod.threads().others {
             // In a scope its first process stays behind, as the anchor.
-            let place = match other.tid == pod.pid && !pod.is_in_place() {
-                true => pod.origin(),
-                false => pod.float(),
+            let place = if other.tid == pod.pid && !pod.is_in_place() {
+                pod.origin()
+            } else {
+                pod.float()
             };
             assert_eq!(other.cgroup, place, "{other:?}");
         }
@@ -218,9 +221,10 @@ impl Launcher {
     /// The CPUs of the container that are no vCPU's; in a scope the shared pool, too.
     fn floats_on(&self, pins: &[u32]) -> CpuSet {
         let spare = self.pod.exclusive().difference(&pins.iter().copied().collect());
-        match self.pod.is_in_place() && !spare.is_empty() {
-            true => spare,
-            false => near_pool(&self.pod).union(&spare),
+        if self.pod.is_in_place() && !spare.is_empty() {
+            spare
+        } else {
+            near_pool(&self.pod).union(&spare)
         }
     }
 

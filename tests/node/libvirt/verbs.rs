@@ -99,9 +99,10 @@ fn a_plugged_vcpu_is_isolated_at_the_next_audit_where_its_pin_in_the_xml_is() {
         launcher.does(&["setvcpus", VM, "3", "--live"]);
         run(&["steliactl", "reconcile"]);
         // libvirt has not pinned it, so all of them are placed anew. In place it is born on the only spare CPU, which is as good as a pin.
-        let plugged = match launcher.pod.is_in_place() {
-            true => [three, two, one],
-            false => [one, two, three],
+        let plugged = if launcher.pod.is_in_place() {
+            [three, two, one]
+        } else {
+            [one, two, three]
         };
         launcher.until_isolated(&plugged);
         // Now it is where libvirt may pin it.

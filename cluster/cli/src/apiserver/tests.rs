@@ -119,16 +119,22 @@ async fn a_list_whose_continuation_expired_is_read_again_in_one_piece() {
 
 #[tokio::test]
 async fn without_the_newer_version_the_older_is_asked_for_and_without_the_crd_that_is_told() {
-    let (client, _) = server(|_, uri| match uri.contains("v1alpha2") {
-        true => status(404, "NotFound", "not found"),
-        false => answer(uri),
+    let (client, _) = server(|_, uri| {
+        if uri.contains("v1alpha2") {
+            status(404, "NotFound", "not found")
+        } else {
+            answer(uri)
+        }
     });
     let mut objects = Objects::new(ObjectSelection::default());
     read(&mut objects, &client, None, false).await.unwrap();
     assert_eq!(objects.reports.len(), 1);
-    let (client, _) = server(|_, uri| match uri.contains("noderesource") {
-        true => status(404, "NotFound", "not found"),
-        false => answer(uri),
+    let (client, _) = server(|_, uri| {
+        if uri.contains("noderesource") {
+            status(404, "NotFound", "not found")
+        } else {
+            answer(uri)
+        }
     });
     let told = read(&mut Objects::new(ObjectSelection::default()), &client, None, false)
         .await
@@ -139,9 +145,12 @@ async fn without_the_newer_version_the_older_is_asked_for_and_without_the_crd_th
 #[tokio::test]
 async fn who_may_not_list_nodes_gets_the_rest_and_a_line() {
     let refuses = |what: &'static str| {
-        server(move |_, uri| match uri.contains(what) {
-            true => status(403, "Forbidden", "may not list"),
-            false => answer(uri),
+        server(move |_, uri| {
+            if uri.contains(what) {
+                status(403, "Forbidden", "may not list")
+            } else {
+                answer(uri)
+            }
         })
     };
     let (client, _) = refuses("/nodes");

@@ -14,15 +14,13 @@ pub(crate) fn command() -> Command {
     command.build();
     command.mut_subcommands(|command| {
         let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-        let hide = |arg: Arg| match arg.is_global_set() {
-            true => arg.hide(true),
-            false => arg,
-        };
-        match examples.is_empty() {
-            true => command.mut_args(hide),
-            false => command
+        let hide = |arg: Arg| if arg.is_global_set() { arg.hide(true) } else { arg };
+        if examples.is_empty() {
+            command.mut_args(hide)
+        } else {
+            command
                 .mut_args(hide)
-                .after_help(format!("{GLOBAL_OPTIONS}\n\n{examples}")),
+                .after_help(format!("{GLOBAL_OPTIONS}\n\n{examples}"))
         }
     })
 }

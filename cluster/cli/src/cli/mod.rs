@@ -269,14 +269,15 @@ fn public_key(text: &str) -> Result<ledger::NodeKey, String> {
         .split_once('=')
         .map_or((None, digits), |(node, digits)| (Some(node), digits));
     let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-    match digits.len() == 43 && digits.bytes().all(is_digit) && node != Some("") {
-        true => Ok(ledger::NodeKey {
+    if digits.len() == 43 && digits.bytes().all(is_digit) && node != Some("") {
+        Ok(ledger::NodeKey {
             node: node.map(str::to_owned),
             key: format!("{digits}="),
-        }),
-        false => Err(format!(
+        })
+    } else {
+        Err(format!(
             "{text} is not a key: expected what steliactl ledger key prints"
-        )),
+        ))
     }
 }
 

@@ -158,9 +158,12 @@ impl NodeHealth {
 
     /// The reasons as a cell.
     pub(super) fn reason(&self) -> String {
-        let words = self.reasons.iter().map(|reason| match reason.detail.is_empty() {
-            true => reason.what.clone(),
-            false => format!("{} ({})", reason.what, reason.detail),
+        let words = self.reasons.iter().map(|reason| {
+            if reason.detail.is_empty() {
+                reason.what.clone()
+            } else {
+                format!("{} ({})", reason.what, reason.detail)
+            }
         });
         words.collect::<Vec<_>>().join("; ")
     }

@@ -21,9 +21,10 @@ pub fn absent(rings: &[ReadRing], (since_us, until_us): (u64, u64), now_us: u64)
         0 => format!("until {} (UTC)", clock(end)),
         since => format!("from {} to {} (UTC)", clock(since), clock(end)),
     };
-    let ring = match rings.iter().any(|ring| ring.problem.is_some()) {
-        true => "no counted ring",
-        false => "no ring",
+    let ring = if rings.iter().any(|ring| ring.problem.is_some()) {
+        "no counted ring"
+    } else {
+        "no ring"
     };
     format!(
         "{ring} has such a VM {period}{}{}",
@@ -37,9 +38,12 @@ fn instead(rings: &[ReadRing]) -> Option<String> {
     let good = || rings.iter().filter(|ring| ring.problem.is_none());
     let accounts = good().flat_map(|ring| &ring.accounts);
     let pods: BTreeSet<&str> = accounts
-        .map(|account| match account.name.is_empty() {
-            true => account.vm.as_str(),
-            false => account.name.as_str(),
+        .map(|account| {
+            if account.name.is_empty() {
+                account.vm.as_str()
+            } else {
+                account.name.as_str()
+            }
         })
         .collect();
     if !pods.is_empty() {

@@ -62,9 +62,10 @@ impl Chain {
         if new.last_seq <= has.last_seq {
             return has_last_entry(&end.directory, new).then_some(Belongs::Repeats);
         }
-        let follows = match new.first_seq <= has.last_seq {
-            true => has_last_entry(&ring.directory, has),
-            false => new.first_seq == has.last_seq.saturating_add(1) && begins_after(&ring.directory, has),
+        let follows = if new.first_seq <= has.last_seq {
+            has_last_entry(&ring.directory, has)
+        } else {
+            new.first_seq == has.last_seq.saturating_add(1) && begins_after(&ring.directory, has)
         };
         follows.then_some(Belongs::Continues)
     }

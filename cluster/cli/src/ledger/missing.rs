@@ -225,9 +225,10 @@ fn of_node(mut rings: Vec<&RingState>, (since_us, until_us): (u64, u64), has_vm:
     }
     let silence = until_us.saturating_sub(last.last_us);
     if silence > MAX_SILENCE_US {
-        let kind = match has_vm {
-            true => NoteKind::EndsEarly,
-            false => NoteKind::OtherEndsEarly,
+        let kind = if has_vm {
+            NoteKind::EndsEarly
+        } else {
+            NoteKind::OtherEndsEarly
         };
         let text = format!(
             "its ring ends at {}, {} hours before the end of the period: copy it again, unless no VM has run there since",
@@ -257,9 +258,10 @@ fn of_accounts(ledger: &Ledger) -> Vec<Note> {
         });
     }
     for twice in &ledger.repeated {
-        let (kind, more) = match twice.has_more_times {
-            true => (NoteKind::Repeated, ", and times that only the second has are missing"),
-            false => (NoteKind::CountedOnce, ""),
+        let (kind, more) = if twice.has_more_times {
+            (NoteKind::Repeated, ", and times that only the second has are missing")
+        } else {
+            (NoteKind::CountedOnce, "")
         };
         let places = format!(
             "{} and {}",
@@ -284,9 +286,10 @@ fn of_accounts(ledger: &Ledger) -> Vec<Note> {
             several => format!("{} from {first} to {last}", counted(several as u64, "day")),
         };
         // One that is not counted may have it.
-        let (ring, why) = match ledger.rings.iter().any(|ring| ring.problem.is_some()) {
-            true => ("counted ring", ", or is not counted"),
-            false => ("ring", ""),
+        let (ring, why) = if ledger.rings.iter().any(|ring| ring.problem.is_some()) {
+            ("counted ring", ", or is not counted")
+        } else {
+            ("ring", "")
         };
         let text =
             format!("no {ring} has the VM on {days}: it did not run, or the ring of its node was not given{why}");

@@ -133,9 +133,10 @@ fn share(all: u64, part: u64) -> String {
 }
 
 fn range(range: Range) -> String {
-    match range.least == range.most {
-        true => range.most.to_string(),
-        false => format!("{} to {}", range.least, range.most),
+    if range.least == range.most {
+        range.most.to_string()
+    } else {
+        format!("{} to {}", range.least, range.most)
     }
 }
 

@@ -74,11 +74,12 @@ pub fn of_argument(argument: &str) -> Result<Vec<RingCopy>, String> {
         }
     }
     rings.sort_by(|one, other| one.node.cmp(&other.node));
-    match rings.is_empty() {
-        true => Err(format!(
+    if rings.is_empty() {
+        Err(format!(
             "read {argument}: there is no ledger here: no file NUMBER.ledger, nor in its folders"
-        )),
-        false => Ok(rings),
+        ))
+    } else {
+        Ok(rings)
     }
 }
 
@@ -119,9 +120,10 @@ fn has_segments(directory: &Path) -> Result<bool, String> {
 fn check_files(directory: &Path) -> Result<bool, String> {
     let look_at = |path: &Path| {
         let metadata = fs::symlink_metadata(path).map_err(|cause| format!("look at {}: {cause}", path.display()))?;
-        match metadata.is_symlink() {
-            true => Err(format!("open {}: it is a symbolic link", path.display())),
-            false => Ok(metadata),
+        if metadata.is_symlink() {
+            Err(format!("open {}: it is a symbolic link", path.display()))
+        } else {
+            Ok(metadata)
         }
     };
     look_at(directory)?;

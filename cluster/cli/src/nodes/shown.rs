@@ -26,12 +26,11 @@ fn narrow_columns() -> Vec<Column<Row>> {
 /// `12 8`, where the ids of the NUMA nodes are 0 and 1.
 fn cores_without_ids(row: &Row) -> String {
     let are_in_order = row.numa.iter().zip(0..).all(|(numa, place)| numa.node == place);
-    match are_in_order && row.numa.iter().all(|numa| numa.free_cores.is_some()) {
-        true => {
-            let cores: Vec<String> = row.numa.iter().map(|numa| number(numa.free_cores)).collect();
-            cores.join(" ")
-        }
-        false => cores(row),
+    if are_in_order && row.numa.iter().all(|numa| numa.free_cores.is_some()) {
+        let cores: Vec<String> = row.numa.iter().map(|numa| number(numa.free_cores)).collect();
+        cores.join(" ")
+    } else {
+        cores(row)
     }
 }
 
@@ -85,9 +84,10 @@ pub(super) fn text(nodes: &Nodes, style: TextStyle) -> String {
 fn sums(rows: &[Row]) -> String {
     let mut states: Vec<(&str, u64)> = Vec::new();
     for row in rows {
-        let state = match row.is_without_steliad {
-            true => "without steliad",
-            false => row.state.as_str(),
+        let state = if row.is_without_steliad {
+            "without steliad"
+        } else {
+            row.state.as_str()
         };
         match states.iter_mut().find(|(known, _)| *known == state) {
             Some((_, count)) => *count += 1,

@@ -230,9 +230,10 @@ impl Objects {
 
     /// Which of two objects describes the node is not known.
     fn once(&self, is_another: bool) -> Result<(), String> {
-        match self.is_text && is_another {
-            true => Err("the input has two different objects of this kind and name".to_owned()),
-            false => Ok(()),
+        if self.is_text && is_another {
+            Err("the input has two different objects of this kind and name".to_owned())
+        } else {
+            Ok(())
         }
     }
 

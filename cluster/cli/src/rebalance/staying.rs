@@ -35,10 +35,7 @@ impl Staying {
     }
 
     fn called(&self) -> &str {
-        match self.pod.is_empty() {
-            true => &self.pod_uid,
-            false => &self.pod,
-        }
+        if self.pod.is_empty() { &self.pod_uid } else { &self.pod }
     }
 }
 

@@ -48,9 +48,10 @@ pub struct Held {
 
 impl Held {
     fn called(&self) -> String {
-        match self.pod_name.is_empty() {
-            true => self.pod_uid.clone(),
-            false => format!("{}/{}", self.pod_namespace, self.pod_name),
+        if self.pod_name.is_empty() {
+            self.pod_uid.clone()
+        } else {
+            format!("{}/{}", self.pod_namespace, self.pod_name)
         }
     }
 }

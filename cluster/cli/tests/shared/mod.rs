@@ -110,12 +110,13 @@ fn summarized(mut object: Value, reason: &str, instances: Value, degraded: u64) 
         "floating_too_long": floating_too_long,
     });
     let (name, value) = ("isolation.stelia.io/summary", summary.to_string());
-    match object["apiVersion"] == "topology.node.k8s.io/v1alpha1" {
-        true => object["metadata"]["annotations"][name] = json!(value),
-        false => match &mut object["attributes"] {
+    if object["apiVersion"] == "topology.node.k8s.io/v1alpha1" {
+        object["metadata"]["annotations"][name] = json!(value)
+    } else {
+        match &mut object["attributes"] {
             Value::Array(attributes) => attributes.push(json!({ "name": name, "value": value })),
             none => *none = json!([{ "name": name, "value": value }]),
-        },
+        }
     }
     object
 }

@@ -133,12 +133,13 @@ fn register_on_kubelets_cpus(shape: &Shape, vm: &Vm, admitted: Outcome) -> Resul
         (Some(reserved), true) => shared.difference(reserved),
         _ => shared,
     };
-    match shared.is_empty() {
-        true => refused(
+    if shared.is_empty() {
+        refused(
             UNUSABLE,
             "kubelet's shared pool would be empty: there would be nowhere to float".to_owned(),
-        ),
-        false => Ok(admitted),
+        )
+    } else {
+        Ok(admitted)
     }
 }
 

@@ -111,9 +111,10 @@ impl Arrival {
         }
         let milli = self.request.pod.requests().milli_cpus.unwrap_or(0);
         let count = usize::try_from(milli.div_ceil(1000)).unwrap_or(usize::MAX);
-        let by_node = match count <= shape.capacity().len() {
-            true => shape.host.by_node(free),
-            false => BTreeMap::new(),
+        let by_node = if count <= shape.capacity().len() {
+            shape.host.by_node(free)
+        } else {
+            BTreeMap::new()
         };
         by_node.values().flat_map(|cpus| cpus.iter().take(count)).collect()
     }
@@ -189,9 +190,10 @@ fn arrive_or_hold(shape: &Shape, expected: &FreeResources, arrival: &mut Arrival
     arrive(None).map_err(|_| {
         // No pod gets more than its limit, whatever its annotation says.
         let most = request.vm.as_ref().and_then(|vm| request.limit_milli(vm)).unwrap_or(0);
-        match denied.len() as u64 * 1000 <= most {
-            true => denied.intersection(&expected.free),
-            false => CpuSet::new(),
+        if denied.len() as u64 * 1000 <= most {
+            denied.intersection(&expected.free)
+        } else {
+            CpuSet::new()
         }
     })
 }

@@ -64,11 +64,10 @@ pub(super) fn fits_in_every_order(
     // As in the forecast: a late pod has none of the CPUs that others were told.
     before.free = before.free.difference(&told);
     for arrival in &forecast.arrivals {
-        match arrival.is_late {
-            true => before = arrive(shape, &before, &arrival.request, arrival.cpus.as_ref())?.left,
-            false => {
-                add(&mut pods, &arrival.request, arrival.cpus.as_ref());
-            }
+        if arrival.is_late {
+            before = arrive(shape, &before, &arrival.request, arrival.cpus.as_ref())?.left
+        } else {
+            add(&mut pods, &arrival.request, arrival.cpus.as_ref());
         }
     }
     before.free.union_with(&told);
@@ -77,9 +76,10 @@ pub(super) fn fits_in_every_order(
     }
     let newest = add(&mut pods, request, super::assigned_cpus(request, outcome));
     let depends = shape.kubelet_decides() || pods.iter().any(|one| one.assigned.is_none() || one.asks_devices());
-    match depends {
-        true => try_every_order(shape, before, &pods, newest),
-        false => Ok(true),
+    if depends {
+        try_every_order(shape, before, &pods, newest)
+    } else {
+        Ok(true)
     }
 }
 

@@ -81,13 +81,14 @@ impl FreeResources {
             memory: nodes
                 .flat_map(|node| kinds.iter().map(move |kind| amount(node, kind)))
                 .collect(),
-            groups: match kinds.is_empty() {
-                true => Box::default(),
-                false => zones
+            groups: if kinds.is_empty() {
+                Box::default()
+            } else {
+                zones
                     .distances
                     .keys()
                     .map(|node| zones.groups.get(node).copied().unwrap_or(0))
-                    .collect(),
+                    .collect()
             },
             devices: devices.collect(),
         }
@@ -118,9 +119,10 @@ impl FreeResources {
             false => self.free.union(reserved),
         };
         CpuState {
-            default: match shape.strict {
-                true => default.difference(reserved),
-                false => default.union(reserved),
+            default: if shape.strict {
+                default.difference(reserved)
+            } else {
+                default.union(reserved)
             },
             ..CpuState::default()
         }

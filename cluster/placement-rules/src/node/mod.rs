@@ -69,13 +69,14 @@ pub fn parse_object(object: &StoredObject) -> Result<ParsedNode, NodeError> {
         let place = place(owner);
         places.extend(cpus.iter().map(|cpu| (cpu, place)));
     }
-    let owners = match compact.owners.is_empty() {
-        true => Vec::new(),
-        false => compact
+    let owners = if compact.owners.is_empty() {
+        Vec::new()
+    } else {
+        compact
             .taken()
             .iter()
             .map(|cpu| places.get(&cpu).copied().flatten())
-            .collect(),
+            .collect()
     };
     let available = FreeResources::of(&compact, &zones);
     Ok(ParsedNode {

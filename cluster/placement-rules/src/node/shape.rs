@@ -219,9 +219,10 @@ pub(super) fn parse_key(object: &StoredObject, compact: Compact, zones: Zones) -
         Some(choice) => &choice.kubelet_reserved,
         None => &compact.reserved,
     };
-    let count = match reserved.is_empty() {
-        true => managers.reserved_count.min(MAX_RESERVED) as usize,
-        false => reserved.len(),
+    let count = if reserved.is_empty() {
+        managers.reserved_count.min(MAX_RESERVED) as usize
+    } else {
+        reserved.len()
     };
     let cpus = match compact.cpu_policy.as_str() {
         "none" | "" => None,
@@ -276,9 +277,10 @@ pub(super) fn parse_key(object: &StoredObject, compact: Compact, zones: Zones) -
         alignment,
         options,
         pod_level: managers.pod_level,
-        compared: match kinds.is_some() || !zones.devices.is_empty() {
-            true => compared,
-            false => 0,
+        compared: if kinds.is_some() || !zones.devices.is_empty() {
+            compared
+        } else {
+            0
         },
         kinds,
         distances: zones.distances,

@@ -131,13 +131,14 @@ fn amount(resource: &StoredResource) -> Result<Amount, NodeError> {
         None => quantity("zones.resources.capacity", &resource.capacity)?,
     };
     let free = quantity("zones.resources.available", &resource.available)?;
-    match free > all {
-        true => Err(invalid(
+    if free > all {
+        Err(invalid(
             "zones.resources.available",
             &resource.available,
             "more than is allocatable",
-        )),
-        false => Ok(Amount { all, free }),
+        ))
+    } else {
+        Ok(Amount { all, free })
     }
 }
 

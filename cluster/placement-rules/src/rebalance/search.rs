@@ -64,18 +64,20 @@ impl Searcher<'_> {
         let (free, wanted) = (forecast.expected.free.len(), whole_cpus(self.request));
         let all: usize = victims.iter().map(|victim| victim.cpus.len()).sum();
         // A rebind makes room only for whole cores or within a NUMA node, a migration always: with rebinds alone the pod must fit by number.
-        let most = match victims.iter().any(|victim| victim.resident.migrates) {
-            true => free + all,
-            false => free,
+        let most = if victims.iter().any(|victim| victim.resident.migrates) {
+            free + all
+        } else {
+            free
         };
         if most < wanted {
             return Err(TOO_SMALL);
         }
         let migrating = victims.iter().filter(|victim| victim.resident.migrates);
         let all: Vec<Departure<'_>> = migrating.map(|victim| (victim.resident.uid, None)).collect();
-        match (self.binds)(name, &all) {
-            true => Ok((wanted.saturating_sub(free), victims)),
-            false => Err(REQUESTED),
+        if (self.binds)(name, &all) {
+            Ok((wanted.saturating_sub(free), victims))
+        } else {
+            Err(REQUESTED)
         }
     }
 

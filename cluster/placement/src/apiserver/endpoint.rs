@@ -74,9 +74,10 @@ impl Endpoint {
         slice["metadata"]["labels"]["kubernetes.io/service-name"] = self.service.as_str().into();
         slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = "stelia-placement".into();
         (slice["endpoints"], slice["ports"]) = (endpoints, ports);
-        match exists {
-            true => api.call(Method::PUT, &own, Some((JSON, &slice))).await,
-            false => api.call(Method::POST, &self.path(), Some((JSON, &slice))).await,
+        if exists {
+            api.call(Method::PUT, &own, Some((JSON, &slice))).await
+        } else {
+            api.call(Method::POST, &self.path(), Some((JSON, &slice))).await
         }
         .map(|_| true)
     }

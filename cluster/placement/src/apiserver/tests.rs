@@ -239,12 +239,11 @@ async fn a_watch_that_tells_nothing_is_listed_again() {
     let service = tower::service_fn(move |request: Request<Body>| {
         let server = server.clone();
         async move {
-            match request.uri().query().is_some_and(|query| query.contains("watch=true")) {
-                true => {
-                    let silence = Silence(Box::pin(tokio::time::sleep(Duration::from_secs(290))));
-                    Ok(Response::new(silence.boxed_unsync()))
-                }
-                false => server.answer(request).await,
+            if request.uri().query().is_some_and(|query| query.contains("watch=true")) {
+                let silence = Silence(Box::pin(tokio::time::sleep(Duration::from_secs(290))));
+                Ok(Response::new(silence.boxed_unsync()))
+            } else {
+                server.answer(request).await
             }
         }
     });

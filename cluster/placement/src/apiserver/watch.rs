@@ -227,13 +227,12 @@ async fn watch_from(
         while let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, after) = rest.split_at(at);
             *heard = Instant::now();
-            match partial_line.is_empty() {
-                true => handle_line(line, version, follower)?,
-                false => {
-                    partial_line.extend_from_slice(line);
-                    handle_line(&partial_line, version, follower)?;
-                    partial_line.clear();
-                }
+            if partial_line.is_empty() {
+                handle_line(line, version, follower)?
+            } else {
+                partial_line.extend_from_slice(line);
+                handle_line(&partial_line, version, follower)?;
+                partial_line.clear();
             }
             rest = after.get(1..).unwrap_or_default();
         }

@@ -277,9 +277,12 @@ async fn post(placer: &Arc<Placer>, verb: Verb, body: Bytes) -> Response<Full<By
     }
     // The first question of its kind is evaluated for every node; meanwhile others are answered, and the Lease renewed.
     let asked = placer.clone();
-    let call_failed = |cause: calls::CallError| match cause.is_temporary() {
-        true => (StatusCode::SERVICE_UNAVAILABLE, cause.to_string()),
-        false => (StatusCode::BAD_REQUEST, cause.to_string()),
+    let call_failed = |cause: calls::CallError| {
+        if cause.is_temporary() {
+            (StatusCode::SERVICE_UNAVAILABLE, cause.to_string())
+        } else {
+            (StatusCode::BAD_REQUEST, cause.to_string())
+        }
     };
     let answered = placer.evaluate(move || match verb {
         Verb::Filter => {

@@ -96,9 +96,10 @@ fn certificates(path: &PathBuf) -> Result<Vec<CertificateDer<'static>>, TlsError
     let failed = |cause| TlsError::File(path.clone(), cause);
     let all = CertificateDer::pem_file_iter(path).map_err(failed)?;
     let all: Vec<_> = all.collect::<Result<_, _>>().map_err(failed)?;
-    match all.is_empty() {
-        true => Err(TlsError::Empty(path.clone())),
-        false => Ok(all),
+    if all.is_empty() {
+        Err(TlsError::Empty(path.clone()))
+    } else {
+        Ok(all)
     }
 }
 

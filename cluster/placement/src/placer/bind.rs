@@ -278,9 +278,10 @@ impl Placer {
         loop {
             // A leader that was succeeded sends nothing new; what it sent before is decided by its successor.
             if let Err(not_ready) = self.ready() {
-                match promise.sent {
-                    true => promise.lost(),
-                    false => promise.failed(),
+                if promise.sent {
+                    promise.lost()
+                } else {
+                    promise.failed()
                 }
                 return Err(not_ready.into());
             }
@@ -305,15 +306,12 @@ impl Placer {
                 Failure::Refused(..) | Failure::Expired(_) => {}
             }
             if Instant::now() + RETRY_INTERVAL >= deadline {
-                return Err(match uncertain {
-                    true => {
-                        promise.lost();
-                        BindError::Unknown(to.pod(), to.node.clone(), failure)
-                    }
-                    false => {
-                        promise.failed();
-                        BindError::Bind(to.pod(), to.node.clone(), failure)
-                    }
+                return Err(if uncertain {
+                    promise.lost();
+                    BindError::Unknown(to.pod(), to.node.clone(), failure)
+                } else {
+                    promise.failed();
+                    BindError::Bind(to.pod(), to.node.clone(), failure)
                 });
             }
             tokio::time::sleep(RETRY_INTERVAL).await;

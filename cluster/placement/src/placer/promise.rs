@@ -50,9 +50,6 @@ impl<'a> Promise<'a> {
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
-        match self.sent {
-            true => self.lost(),
-            false => self.failed(),
-        }
+        if self.sent { self.lost() } else { self.failed() }
     }
 }

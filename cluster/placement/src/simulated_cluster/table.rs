@@ -19,9 +19,10 @@ fn trouble(plan: Plan) -> String {
         (plan.hostile, "a hostile author"),
     ];
     let all: Vec<&str> = all.into_iter().filter(|(is, _)| *is).map(|(_, text)| text).collect();
-    match all.is_empty() {
-        true => "none".to_owned(),
-        false => all.join(", "),
+    if all.is_empty() {
+        "none".to_owned()
+    } else {
+        all.join(", ")
     }
 }
 
@@ -35,9 +36,10 @@ fn row(outcome: &Outcome) -> String {
         .iter()
         .map(|(reason, count)| format!("{count} {reason}"))
         .collect();
-    let refused = match reasons.is_empty() {
-        true => "0".to_owned(),
-        false => format!("{} ({})", outcome.refused, reasons.join(", ")),
+    let refused = if reasons.is_empty() {
+        "0".to_owned()
+    } else {
+        format!("{} ({})", outcome.refused, reasons.join(", "))
     };
     let mean = outcome.waited.as_secs_f64() / outcome.bound.max(1) as f64;
     format!(

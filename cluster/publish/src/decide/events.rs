@@ -122,9 +122,10 @@ impl Events {
         let due = self.waiting.iter().map(|waiting| {
             let bucket = self.buckets.get(&waiting.event.uid);
             let allowed = bucket.map_or(Duration::ZERO, Bucket::ready_at);
-            let task = match waiting.is_posted {
-                false => EventTask::Post(waiting.event.number),
-                true => EventTask::Repeat(waiting.event.number),
+            let task = if waiting.is_posted {
+                EventTask::Repeat(waiting.event.number)
+            } else {
+                EventTask::Post(waiting.event.number)
             };
             (allowed.max(waiting.not_before), task)
         });
@@ -185,9 +186,10 @@ impl Events {
             Kind::Exists => {
                 // Posted before this publisher started. How often it had happened then is not known.
                 self.rest.succeeded();
-                match event.count > 1 {
-                    true => self.mark_posted(task),
-                    false => self.succeeded(task, now),
+                if event.count > 1 {
+                    self.mark_posted(task)
+                } else {
+                    self.succeeded(task, now)
                 }
                 return None;
             }

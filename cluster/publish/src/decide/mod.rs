@@ -164,9 +164,10 @@ impl State {
         let foreign = publication.and_then(|publication| self.foreign(publication));
         let problem = reading.problem.clone().or(foreign.clone());
         self.daemon_lives = reading.daemon_lives;
-        match reading.daemon_lives && problem.is_none() {
-            true => self.wrong_since = None,
-            false => self.wrong_since = Some(self.wrong_since.unwrap_or(now)),
+        if reading.daemon_lives && problem.is_none() {
+            self.wrong_since = None
+        } else {
+            self.wrong_since = Some(self.wrong_since.unwrap_or(now))
         }
         let away = (!reading.daemon_lives).then(|| "steliad does not run".to_owned());
         self.say(Part::Daemon, away);

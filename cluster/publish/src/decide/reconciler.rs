@@ -78,12 +78,11 @@ impl Reconciler {
     /// When the next request is due.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.wanted?;
-        let at = match self.is_pending() {
-            true => {
-                let spaced = self.written_at.map_or(Duration::ZERO, |at| at + self.spacing);
-                (self.wanted_since + DEBOUNCE).max(spaced)
-            }
-            false => self.check_at?,
+        let at = if self.is_pending() {
+            let spaced = self.written_at.map_or(Duration::ZERO, |at| at + self.spacing);
+            (self.wanted_since + DEBOUNCE).max(spaced)
+        } else {
+            self.check_at?
         };
         Some(at.max(self.rest.until()))
     }

@@ -133,10 +133,7 @@ impl Taint {
             Some(_) => TaintTask::TakeOff,
             None => TaintTask::ReadNode,
         };
-        let at = match self.is_off {
-            true => self.check_at,
-            false => Duration::ZERO,
-        };
+        let at = if self.is_off { self.check_at } else { Duration::ZERO };
         self.ready.then(|| (at.max(self.rest.until()), task))
     }
 

@@ -33,9 +33,10 @@ impl State {
 
     /// Whether VMs can be admitted; `None` while that is not known.
     fn is_ready(&self, now: Duration) -> Option<bool> {
-        match self.is_past_grace(now) {
-            true => Some(false),
-            false => Some(self.told.as_ref()?.ready.status),
+        if self.is_past_grace(now) {
+            Some(false)
+        } else {
+            Some(self.told.as_ref()?.ready.status)
         }
     }
 

@@ -150,9 +150,10 @@ fn build_as(of: Kustomization, folder: &Path, objects: &mut Vec<Value>) {
     }
     for resource in &of.resources {
         let path = folder.join(resource);
-        match path.is_dir() {
-            true => build(&path, objects),
-            false => objects.extend(documents(&path)),
+        if path.is_dir() {
+            build(&path, objects)
+        } else {
+            objects.extend(documents(&path))
         }
     }
     for component in &of.components {

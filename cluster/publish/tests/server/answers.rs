@@ -10,12 +10,13 @@ use crate::support::*;
 /// A publisher whose objects are answered like this; everything else succeeds.
 fn objects(mut reply: impl FnMut(usize) -> Reply + Send + 'static) -> (Running, Log) {
     let mut count = 0;
-    let (client, log) = server(move |seen| match seen.is("PATCH", OBJECT) {
-        true => {
+    let (client, log) = server(move |seen| {
+        if seen.is("PATCH", OBJECT) {
             count += 1;
             reply(count)
+        } else {
+            healthy(seen)
         }
-        false => healthy(seen),
     });
     let options = Options {
         ready_label: true,
@@ -42,9 +43,12 @@ const HOUR: f64 = 3600.0;
 async fn an_hour_without_the_api_server_ends_with_one_write_of_the_newest() {
     let away = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let is_away = away.clone();
-    let (client, log) = server(move |seen| match is_away.load(std::sync::atomic::Ordering::Relaxed) {
-        true => Reply::Closed("Connection refused (os error 111)"),
-        false => healthy(seen),
+    let (client, log) = server(move |seen| {
+        if is_away.load(std::sync::atomic::Ordering::Relaxed) {
+            Reply::Closed("Connection refused (os error 111)")
+        } else {
+            healthy(seen)
+        }
     });
     let publisher = Running::new(client, options(), Reading::of(told(6)));
     pass(10.0).await;
@@ -296,9 +300,12 @@ async fn a_certificate_that_is_not_valid_yet_is_told_as_it_is() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_without_end_is_not_read() {
-    let (client, log) = server(|seen| match seen.is("GET", NODE) {
-        true => Reply::Json(200, json!({"metadata": {"uid": "x".repeat(2 << 20)}})),
-        false => ok(),
+    let (client, log) = server(|seen| {
+        if seen.is("GET", NODE) {
+            Reply::Json(200, json!({"metadata": {"uid": "x".repeat(2 << 20)}}))
+        } else {
+            ok()
+        }
     });
     let publisher = Running::new(client, options(), Reading::of(told(6)));
     pass(2.0).await;

@@ -85,9 +85,12 @@ async fn a_restart_posts_none_twice_and_another_boot_has_other_names() {
     assert_eq!(log.of("POST", EVENTS)[1].body["series"]["count"], 3);
     drop(publisher);
 
-    let (client, log) = server(|seen| match seen.is("POST", EVENTS) {
-        true => status(409, "AlreadyExists", "events already exists", json!([])),
-        false => healthy(seen),
+    let (client, log) = server(|seen| {
+        if seen.is("POST", EVENTS) {
+            status(409, "AlreadyExists", "events already exists", json!([]))
+        } else {
+            healthy(seen)
+        }
     });
     let publisher = Running::new(client, posting(), Reading::of(with([event(7, 1), event(8, 3)])));
     pass(5.0).await;
@@ -149,9 +152,12 @@ async fn a_pod_to_which_much_happens_is_limited_and_others_are_not() {
 async fn an_hour_without_the_api_server_loses_the_oldest_of_too_many_and_counts_them() {
     let away = Arc::new(AtomicBool::new(false));
     let is_away = away.clone();
-    let (client, log) = server(move |seen| match is_away.load(Ordering::Relaxed) {
-        true => Reply::Closed("connection refused"),
-        false => healthy(seen),
+    let (client, log) = server(move |seen| {
+        if is_away.load(Ordering::Relaxed) {
+            Reply::Closed("connection refused")
+        } else {
+            healthy(seen)
+        }
     });
     let publisher = Running::new(client, posting(), Reading::of(told(6)));
     pass(5.0).await;
@@ -185,9 +191,12 @@ async fn an_event_that_is_refused_or_has_no_namespace_any_more_is_not_sent_again
         (422, "Invalid", json!([]), 1),
     ];
     for (code, reason, causes, dropped) in answers {
-        let (client, log) = server(move |seen| match seen.is("POST", EVENTS) {
-            true => status(code, reason, "no", causes.clone()),
-            false => healthy(seen),
+        let (client, log) = server(move |seen| {
+            if seen.is("POST", EVENTS) {
+                status(code, reason, "no", causes.clone())
+            } else {
+                healthy(seen)
+            }
         });
         let publisher = Running::new(client, posting(), Reading::of(with([event(7, 1)])));
         pass(3000.0).await;
@@ -196,9 +205,12 @@ async fn an_event_that_is_refused_or_has_no_namespace_any_more_is_not_sent_again
         assert_eq!(publisher.problem("events").is_some(), dropped > 0, "{code}");
     }
 
-    let (client, log) = server(|seen| match seen.is("POST", EVENTS) {
-        true => status(403, "Forbidden", "no", json!([])),
-        false => healthy(seen),
+    let (client, log) = server(|seen| {
+        if seen.is("POST", EVENTS) {
+            status(403, "Forbidden", "no", json!([]))
+        } else {
+            healthy(seen)
+        }
     });
     let publisher = Running::new(client, posting(), Reading::of(with([event(7, 1), event(8, 1)])));
     pass(250.0).await;

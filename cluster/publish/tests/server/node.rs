@@ -51,12 +51,13 @@ async fn the_label_alone_says_that_no_vm_can_be_admitted() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_applied_to_a_node_that_is_not_there_and_its_uid_is_found_later() {
     let mut registered = false;
-    let (client, log) = server(
-        move |seen| match seen.is("GET", NODE) && !std::mem::replace(&mut registered, true) {
-            true => status(404, "NotFound", "nodes \"worker-1\" not found", json!([])),
-            false => healthy(seen),
-        },
-    );
+    let (client, log) = server(move |seen| {
+        if seen.is("GET", NODE) && !std::mem::replace(&mut registered, true) {
+            status(404, "NotFound", "nodes \"worker-1\" not found", json!([]))
+        } else {
+            healthy(seen)
+        }
+    });
     let publisher = Running::new(client, opted(), Reading::of(told(6)));
     pass(0.05).await;
     assert!(

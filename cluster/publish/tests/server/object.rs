@@ -200,9 +200,12 @@ async fn facts_that_cannot_be_used_mark_the_object_also_after_a_restart() {
     stands["metadata"]["uid"] = "u".into();
     stands["metadata"]["managedFields"] = json!([{"manager": "steliad"}]);
     stands["metadata"]["annotations"] = json!({"somebody.else/x": "1", "node.koordinator.sh/cpu-topology": "{}"});
-    let (client, log) = server(move |seen| match seen.is("GET", OBJECT) {
-        true => Reply::Json(200, stands.clone()),
-        false => healthy(seen),
+    let (client, log) = server(move |seen| {
+        if seen.is("GET", OBJECT) {
+            Reply::Json(200, stands.clone())
+        } else {
+            healthy(seen)
+        }
     });
     let publisher = Running::new(client, options(), Reading::of(unusable.clone()));
     pass(10.0).await;
@@ -223,9 +226,12 @@ async fn facts_that_cannot_be_used_mark_the_object_also_after_a_restart() {
     // None stands, or it is somebody else's: nothing is written.
     for stands in [Reply::Text(404, "404 page not found"), ok()] {
         let mut stands = Some(stands);
-        let (client, log) = server(move |seen| match seen.is("GET", OBJECT) {
-            true => stands.take().expect("asked once"),
-            false => healthy(seen),
+        let (client, log) = server(move |seen| {
+            if seen.is("GET", OBJECT) {
+                stands.take().expect("asked once")
+            } else {
+                healthy(seen)
+            }
         });
         let publisher = Running::new(client, options(), Reading::of(unusable.clone()));
         pass(100.0).await;

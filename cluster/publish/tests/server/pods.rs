@@ -25,12 +25,15 @@ fn with(isolated: bool) -> Publication {
 }
 
 fn gated(gates: serde_json::Value) -> impl FnMut(&Seen) -> Reply + Send {
-    move |seen| match seen.is("GET", POD) {
-        true => Reply::Json(
-            200,
-            json!({"metadata": {"uid": pod(1, true).uid}, "spec": {"readinessGates": gates}}),
-        ),
-        false => healthy(seen),
+    move |seen| {
+        if seen.is("GET", POD) {
+            Reply::Json(
+                200,
+                json!({"metadata": {"uid": pod(1, true).uid}, "spec": {"readinessGates": gates}}),
+            )
+        } else {
+            healthy(seen)
+        }
     }
 }
 
@@ -89,12 +92,15 @@ async fn a_pod_is_asked_once_for_its_readiness_gates() {
 
 #[tokio::test(start_paused = true)]
 async fn another_pod_of_the_name_is_not_written() {
-    let (client, log) = server(|seen| match seen.is("GET", POD) {
-        true => Reply::Json(
-            200,
-            json!({"metadata": {"uid": "another"}, "spec": {"readinessGates": [{"conditionType": "stelia.io/isolated"}]}}),
-        ),
-        false => healthy(seen),
+    let (client, log) = server(|seen| {
+        if seen.is("GET", POD) {
+            Reply::Json(
+                200,
+                json!({"metadata": {"uid": "another"}, "spec": {"readinessGates": [{"conditionType": "stelia.io/isolated"}]}}),
+            )
+        } else {
+            healthy(seen)
+        }
     });
     let publisher = Running::new(client, conditions(PodConditions::Gated), Reading::of(with(true)));
     pass(60.0).await;
@@ -110,9 +116,12 @@ async fn another_pod_of_the_name_is_not_written() {
         (422, "Invalid", "Pod \"vm-1\" is invalid", uid),
     ];
     for (code, reason, text, causes) in answers {
-        let (client, log) = server(move |seen| match seen.is("PATCH", STATUS) {
-            true => status(code, reason, text, causes.clone()),
-            false => healthy(seen),
+        let (client, log) = server(move |seen| {
+            if seen.is("PATCH", STATUS) {
+                status(code, reason, text, causes.clone())
+            } else {
+                healthy(seen)
+            }
         });
         let publisher = Running::new(client, conditions(PodConditions::All), Reading::of(with(false)));
         pass(5.0).await;
@@ -129,12 +138,13 @@ async fn another_pod_of_the_name_is_not_written() {
 #[tokio::test(start_paused = true)]
 async fn a_condition_that_is_refused_is_named_and_sent_again_when_it_is_another() {
     let mut first = true;
-    let (client, log) = server(
-        move |seen| match seen.is("PATCH", STATUS) && std::mem::replace(&mut first, false) {
-            true => status(422, "Invalid", "reason: Invalid value", json!([])),
-            false => healthy(seen),
-        },
-    );
+    let (client, log) = server(move |seen| {
+        if seen.is("PATCH", STATUS) && std::mem::replace(&mut first, false) {
+            status(422, "Invalid", "reason: Invalid value", json!([]))
+        } else {
+            healthy(seen)
+        }
+    });
     let publisher = Running::new(client, conditions(PodConditions::All), Reading::of(with(false)));
     pass(3600.0).await;
     assert_eq!(log.of("PATCH", STATUS).len(), 1);
@@ -153,9 +163,12 @@ async fn a_condition_that_is_refused_is_named_and_sent_again_when_it_is_another(
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_right_is_missing_for_all_pods() {
-    let (client, log) = server(|seen| match seen.path.contains("/pods/") {
-        true => status(403, "Forbidden", "not for you", json!([])),
-        false => healthy(seen),
+    let (client, log) = server(|seen| {
+        if seen.path.contains("/pods/") {
+            status(403, "Forbidden", "not for you", json!([]))
+        } else {
+            healthy(seen)
+        }
     });
     let many = Publication {
         pods: (0..50).map(|number| pod(number, true)).collect(),

@@ -305,9 +305,10 @@ fn a_pod_that_is_deleted_while_it_is_bound_holds_nothing_whatever_the_answer_is(
         assert_eq!(held(&all, "a").len(), 1);
         all.pod_gone(uid(1), None, seconds(2));
         assert_eq!(held(&all, "a"), []);
-        match lost {
-            true => all.bind_undecided(&begun.ticket, seconds(3)),
-            false => all.bind_failed(&begun.ticket),
+        if lost {
+            all.bind_undecided(&begun.ticket, seconds(3))
+        } else {
+            all.bind_failed(&begun.ticket)
         }
         assert_eq!((held(&all, "a").len(), all.undecided().len()), (0, 0), "{lost}");
         // A late event of it does not bring it back.

@@ -113,9 +113,10 @@ impl World {
         let version = self.tick();
         let pod = self.pods.get_mut(&uid).unwrap();
         pod.version = version;
-        let event = match pod.failed {
-            true => Event::PodGone(uid),
-            false => Event::Pod(uid, pod.clone()),
+        let event = if pod.failed {
+            Event::PodGone(uid)
+        } else {
+            Event::Pod(uid, pod.clone())
         };
         self.logs[0].push(event);
     }

@@ -320,9 +320,10 @@ impl Choice<'_> {
             return bound;
         }
         let spared = by(&self.free.difference(&exclusivity_conflicts), Some(bind));
-        match size(&spared).is_some_and(|spares| spares <= binds) {
-            true => spared,
-            false => bound,
+        if size(&spared).is_some_and(|spares| spares <= binds) {
+            spared
+        } else {
+            bound
         }
     }
 

@@ -123,10 +123,7 @@ fn more(node: &AllocatorNode, request: ResizeRequest<'_>, count: usize) -> Resul
     };
     let mut refused = None;
     // A sibling of its own CPUs is a last resort where one CPU of each core is preferred, and none where it is required.
-    let excluded = match allocation.required {
-        true => &avoided,
-        false => &CpuSet::new(),
-    };
+    let excluded = if allocation.required { &avoided } else { &CpuSet::new() };
     let sets = [&near, &free];
     for open in sets
         .into_iter()

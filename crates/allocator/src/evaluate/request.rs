@@ -81,12 +81,14 @@ pub fn requests(text: &str) -> Result<Vec<Request>, RequestsError> {
         return Err(RequestsError::TooLarge(text.len()));
     }
     let wrong = |cause: serde_json::Error| RequestsError::Text(excerpt::cause(&cause));
-    let requests: Vec<Request> = match text.trim_start().starts_with('{') {
-        true => vec![serde_json::from_str(text).map_err(wrong)?],
-        false => serde_json::from_str(text).map_err(wrong)?,
+    let requests: Vec<Request> = if text.trim_start().starts_with('{') {
+        vec![serde_json::from_str(text).map_err(wrong)?]
+    } else {
+        serde_json::from_str(text).map_err(wrong)?
     };
-    match requests.len() > MAX_REQUESTS {
-        true => Err(RequestsError::TooMany(requests.len())),
-        false => Ok(requests),
+    if requests.len() > MAX_REQUESTS {
+        Err(RequestsError::TooMany(requests.len()))
+    } else {
+        Ok(requests)
     }
 }

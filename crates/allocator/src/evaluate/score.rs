@@ -99,9 +99,10 @@ pub fn of(
         NumaTopologyAlignmentPolicy::None => 0,
         _ => numa(&loads, &satisfied(node, allocation, &parts, wanted), strategy),
     };
-    let of_cpus = match allocation.qos.is_exclusive() {
-        true => involved(&loads, &parts, strategy),
-        false => 0,
+    let of_cpus = if allocation.qos.is_exclusive() {
+        involved(&loads, &parts, strategy)
+    } else {
+        0
     };
     Score::new(of_nodes, of_cpus)
 }
@@ -143,10 +144,7 @@ fn satisfied(
         .filter(|(_, room)| *room >= wanted)
         .map(|(node, _)| (node, wanted))
         .collect();
-    match alone.is_empty() {
-        true => parts.clone(),
-        false => alone,
-    }
+    if alone.is_empty() { parts.clone() } else { alone }
 }
 
 /// A: the least score of any.

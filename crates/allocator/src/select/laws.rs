@@ -232,10 +232,7 @@ proptest! {
             CpuExclusivePolicy::PcpuLevel if exclusivity_conflicts(CpuExclusivePolicy::PcpuLevel, &core) => Exclusivity::Dropped,
             CpuExclusivePolicy::NumaNodeLevel if exclusivity_conflicts(CpuExclusivePolicy::NumaNodeLevel, &node) => {
                 let shares = [CpuExclusivePolicy::NumaNodeLevel, CpuExclusivePolicy::PcpuLevel];
-                match shares.into_iter().any(|policy| exclusivity_conflicts(policy, &core)) {
-                    true => Exclusivity::Dropped,
-                    false => Exclusivity::Downgraded,
-                }
+                if shares.into_iter().any(|policy| exclusivity_conflicts(policy, &core)) { Exclusivity::Dropped } else { Exclusivity::Downgraded }
             }
             _ => Exclusivity::Honored,
         };

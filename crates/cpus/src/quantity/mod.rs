@@ -64,9 +64,10 @@ impl Quantity {
 impl fmt::Display for Quantity {
     /// Whole units, else thousandths, rounded up.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_whole() {
-            true => self.value().fmt(f),
-            false => write!(f, "{}m", self.milli()),
+        if self.is_whole() {
+            self.value().fmt(f)
+        } else {
+            write!(f, "{}m", self.milli())
         }
     }
 }
@@ -101,9 +102,10 @@ impl FromStr for Quantity {
             return Err(malformed());
         }
         let billionths = scale.billionths(digits, fraction.len()).ok_or_else(too_large)?;
-        match billionths <= i64::MAX as u128 * UNIT {
-            true => Ok(Self(billionths)),
-            false => Err(too_large()),
+        if billionths <= i64::MAX as u128 * UNIT {
+            Ok(Self(billionths))
+        } else {
+            Err(too_large())
         }
     }
 }
@@ -147,9 +149,10 @@ impl Scale {
         let number = (kept.parse::<u128>().ok()? + rest).checked_mul(factor);
         let power = power + i32::try_from(cut.len()).ok()?;
         let ten = 10u128.checked_pow(power.unsigned_abs());
-        match power >= 0 {
-            true => number?.checked_mul(ten?),
-            false => ten.map_or(Some(1), |divisor| Some(number?.div_ceil(divisor))),
+        if power >= 0 {
+            number?.checked_mul(ten?)
+        } else {
+            ten.map_or(Some(1), |divisor| Some(number?.div_ceil(divisor)))
         }
     }
 }

@@ -38,9 +38,10 @@ pub fn rules_for<'r>(names: &Names, rules: &'r [AdoptRule]) -> Result<Vec<&'r Ad
     };
     let rule = first.name.clone();
     found.retain(|rule| !(names.refuses && rule.container_may_refuse));
-    match found.is_empty() {
-        true => Err(NotAdopted::ContainerRefuses { rule }),
-        false => Ok(found),
+    if found.is_empty() {
+        Err(NotAdopted::ContainerRefuses { rule })
+    } else {
+        Ok(found)
     }
 }
 

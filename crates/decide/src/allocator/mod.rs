@@ -119,9 +119,10 @@ pub fn held(snapshot: &Snapshot) -> HeldCpus {
 /// What is kubelet's: its entries, what it left behind; and while its static policy rules, all that is not in its default set.
 /// It writes one change as two files, and between them CPUs are in neither.
 pub fn kubelets(snapshot: &Snapshot, facts: &Facts, state: &CpuManagerState) -> CpuSet {
-    let between = match state.is_static() {
-        true => facts.online().difference(&state.default_cpus),
-        false => CpuSet::new(),
+    let between = if state.is_static() {
+        facts.online().difference(&state.default_cpus)
+    } else {
+        CpuSet::new()
     };
     facts.assigned().union(&between).union(&snapshot.leftover)
 }

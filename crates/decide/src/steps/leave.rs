@@ -33,9 +33,10 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         leaf.as_ref()
             .is_some_and(|leaf| !(leaf.threads.is_empty() && leaf.below.is_empty()))
     };
-    let is_populated = match instance.is_in_place() {
-        true => of_leaf(&inner.float) || of_leaf(&inner.vcpu),
-        false => !inner.procs.is_empty(),
+    let is_populated = if instance.is_in_place() {
+        of_leaf(&inner.float) || of_leaf(&inner.vcpu)
+    } else {
+        !inner.procs.is_empty()
     };
     match (inner.freeze, inner.frozen) {
         // A process that forks faster than the list is read would never be caught, so all are frozen first. A task that is

@@ -211,9 +211,10 @@ pub fn plan_for(
         let pod = &instance.record.pod;
         let contained = instance.record.partition == Partition::Member;
         // What the other tree has without a known instance: a record there cannot be used.
-        let elsewhere = match instance.is_in_place() {
-            true => &of_slice,
-            false => &of_kubepods,
+        let elsewhere = if instance.is_in_place() {
+            &of_slice
+        } else {
+            &of_kubepods
         };
         if let Some(other) = &assessment.blocked {
             blocked.insert(pod.clone());

@@ -13,9 +13,10 @@ use crate::{Facts, Instance, InstanceCgroup, ThreadedCgroup, VcpuNow};
 pub(crate) fn growing_list(instance: &Instance) -> CpuSet {
     let wanted = &instance.record.exclusive;
     let has = instance.vcpu_lists().exclusive;
-    match instance.vcpu().is_some() && !wanted.is_subset(&has) {
-        true => wanted.union(&has),
-        false => wanted.clone(),
+    if instance.vcpu().is_some() && !wanted.is_subset(&has) {
+        wanted.union(&has)
+    } else {
+        wanted.clone()
     }
 }
 

@@ -38,9 +38,12 @@ pub(super) fn record_steps(
         }];
     }
     // A whole container has CPUs that steliad chose in its partition alone.
-    let contain = |why| match record.is_container() && record.allocation.is_some() {
-        true => vec![Step::Enter(scope(), Phase::Leaving)],
-        false => vec![Step::Contain(scope(), why)],
+    let contain = |why| {
+        if record.is_container() && record.allocation.is_some() {
+            vec![Step::Enter(scope(), Phase::Leaving)]
+        } else {
+            vec![Step::Contain(scope(), why)]
+        }
     };
     if let Some(why) = forbidden_by_now(snapshot, policies, record) {
         return contain(why);
@@ -103,9 +106,10 @@ fn living(instance: &Instance) -> Vec<VcpuThread> {
     let living: Vec<VcpuThread> = known
         .filter_map(|(thread, now)| now.is_some().then_some(*thread))
         .collect();
-    match living.iter().any(|thread| matches!(thread.role, ThreadRole::Vcpu(_))) {
-        true => living,
-        false => threads.clone(),
+    if living.iter().any(|thread| matches!(thread.role, ThreadRole::Vcpu(_))) {
+        living
+    } else {
+        threads.clone()
     }
 }
 

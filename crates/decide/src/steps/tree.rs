@@ -178,9 +178,10 @@ fn float_list(
     let taken = || {
         let closed = facts.totals().closed_to(instance.record.qos());
         let closed = closed.union(facts.assigned()).union(&snapshot.leftover);
-        match has_idle_cpus(instance) {
-            true => closed.difference(&instance.record.exclusive),
-            false => closed,
+        if has_idle_cpus(instance) {
+            closed.difference(&instance.record.exclusive)
+        } else {
+            closed
         }
     };
     let open = |cpus: &CpuSet| Some(cpus.difference(&taken())).filter(|cpus| !cpus.is_empty());

@@ -169,9 +169,10 @@ impl FolderWatch {
         };
         for path in self.folder.ancestors() {
             // The folder itself has to be one; above it, an administrator may have put links.
-            let mask = match path == self.folder {
-                true => mask | WatchMask::DONT_FOLLOW,
-                false => mask,
+            let mask = if path == self.folder {
+                mask | WatchMask::DONT_FOLLOW
+            } else {
+                mask
             };
             match events.watches.add(path, mask) {
                 Ok(watched) => {

@@ -120,9 +120,10 @@ impl<'a> Managers<'a> {
 
     pub(super) fn pod_as_a_whole(&mut self) -> Result<(), Box<Rejection>> {
         let hint = self.merge(None)?;
-        match self.is_divided() {
-            true => self.allocate_pod(hint),
-            false => self.each_container(Some(hint)),
+        if self.is_divided() {
+            self.allocate_pod(hint)
+        } else {
+            self.each_container(Some(hint))
         }
     }
 

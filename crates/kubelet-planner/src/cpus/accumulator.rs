@@ -120,9 +120,10 @@ impl<'a> Accumulator<'a> {
 
     /// Whether NUMA nodes contain sockets, or the other way round.
     pub(super) fn outer_first(&self) -> [Level; 2] {
-        match self.topology.count(Level::Socket) >= self.topology.count(Level::Node) {
-            true => [Level::Node, Level::Socket],
-            false => [Level::Socket, Level::Node],
+        if self.topology.count(Level::Socket) >= self.topology.count(Level::Node) {
+            [Level::Node, Level::Socket]
+        } else {
+            [Level::Socket, Level::Node]
         }
     }
 

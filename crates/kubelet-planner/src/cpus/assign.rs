@@ -100,14 +100,16 @@ pub fn allocate(
     let mut taken = Taken::default();
     if let Some(mask) = request.affinity {
         let near = topology.in_nodes(mask);
-        let near = match options.align_by_socket {
-            true => topology.spanned(Level::Socket, &near),
-            false => near,
+        let near = if options.align_by_socket {
+            topology.spanned(Level::Socket, &near)
+        } else {
+            near
         };
         let near = free.intersection(&near);
-        let least = match kubelet.affinity_is_least {
-            true => mask.len() as usize,
-            false => 0,
+        let least = if kubelet.affinity_is_least {
+            mask.len() as usize
+        } else {
+            0
         };
         taken = take_from(
             topology,
@@ -153,17 +155,19 @@ fn take_from(
         caches: options.prefer_align_cpus_by_uncorecache && !options.distribute_cpus_across_numa,
     };
     let how = Distribution {
-        group: match options.full_pcpus_only {
-            true => topology.cpus_per_core().max(1),
-            false => 1,
+        group: if options.full_pcpus_only {
+            topology.cpus_per_core().max(1)
+        } else {
+            1
         },
         packing,
         copied: kubelet.combinations_copied,
         least,
     };
-    let (cpus, overwritten) = match options.distribute_cpus_across_numa {
-        true => distributed(topology, &positions, count, how)?,
-        false => (packed(topology, &positions, count, packing)?, false),
+    let (cpus, overwritten) = if options.distribute_cpus_across_numa {
+        distributed(topology, &positions, count, how)?
+    } else {
+        (packed(topology, &positions, count, packing)?, false)
     };
     Ok(Taken {
         cpus: topology.set(&cpus),

@@ -55,14 +55,12 @@ pub(super) fn distributed(
     let wanted = count / how.group;
     let least = wanted.div_ceil(all_groups.div_ceil(topology.count(Level::Node)));
     let most = wanted.min(nodes.len());
-    let least = match how.least <= most {
-        true => least.max(how.least),
-        false => least,
-    };
+    let least = if how.least <= most { least.max(how.least) } else { least };
     for size in least..=most {
-        let subsets = match count == share(count, size, how.group) * size {
-            true => 0,
-            false => size,
+        let subsets = if count == share(count, size, how.group) * size {
+            0
+        } else {
+            size
         };
         let subsets = 1u128.checked_shl(u32::try_from(subsets).unwrap_or(u32::MAX));
         let looked_at = combinations(nodes.len(), size).saturating_mul(subsets.unwrap_or(u128::MAX));

@@ -48,9 +48,10 @@ impl StaticPolicy<'_> {
                 own.union_with(cpus);
             }
         }
-        Some(match own.len() == count {
-            true => self.hints_for(&own, &CpuSet::new(), count),
-            false => self.hints_for(&self.available(state), &self.reusable(&pod.uid).union(&own), count),
+        Some(if own.len() == count {
+            self.hints_for(&own, &CpuSet::new(), count)
+        } else {
+            self.hints_for(&self.available(state), &self.reusable(&pod.uid).union(&own), count)
         })
     }
 

@@ -104,9 +104,10 @@ impl Options {
     /// Two options exclude each other, or an option is incompatible with the node.
     pub fn check(self, topology: &CpuTopology) -> Result<(), CpuOptionsError> {
         self.check_exclusive()?;
-        match self.align_by_socket && topology.sockets() > topology.nodes().len() {
-            true => Err(CpuOptionsError::MoreSocketsThanNodes),
-            false => Ok(()),
+        if self.align_by_socket && topology.sockets() > topology.nodes().len() {
+            Err(CpuOptionsError::MoreSocketsThanNodes)
+        } else {
+            Ok(())
         }
     }
 

@@ -42,9 +42,10 @@ pub(super) fn packed(
         let cpus = accumulator.free_by(if packing.spread { Level::Socket } else { Level::Core });
         accumulator.take(&cpus[..accumulator.wanted().min(cpus.len())]);
     }
-    match accumulator.satisfied() {
-        true => Ok(accumulator.into_taken()),
-        false => Err(CpuRefusal::Failed),
+    if accumulator.satisfied() {
+        Ok(accumulator.into_taken())
+    } else {
+        Err(CpuRefusal::Failed)
     }
 }
 

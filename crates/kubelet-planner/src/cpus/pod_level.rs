@@ -83,9 +83,10 @@ impl StaticPolicy<'_> {
                 ContainerKind::Sidecar | ContainerKind::App => running += count,
             }
         }
-        match sharing && running >= total {
-            true => Err(CpuRefusal::EmptyPodSharedPool),
-            false => Ok(()),
+        if sharing && running >= total {
+            Err(CpuRefusal::EmptyPodSharedPool)
+        } else {
+            Ok(())
         }
     }
 }

@@ -60,13 +60,14 @@ impl<'a> StaticPolicy<'a> {
         count: usize,
         reserved: &CpuSet,
     ) -> Result<Self, CpuRefusal> {
-        let reserved = match reserved.is_empty() {
-            true => match take(topology, options, kubelet, &topology.cpus(), count) {
+        let reserved = if reserved.is_empty() {
+            match take(topology, options, kubelet, &topology.cpus(), count) {
                 Ok(answer) => answer.cpus,
                 Err(CpuRefusal::WouldNotReturn) => return Err(CpuRefusal::WouldNotReturn),
                 Err(_) => CpuSet::new(),
-            },
-            false => reserved.clone(),
+            }
+        } else {
+            reserved.clone()
         };
         if reserved.len() != count {
             return Err(CpuRefusal::ReservedCount { reserved, count });
@@ -95,9 +96,10 @@ impl<'a> StaticPolicy<'a> {
     /// The state contradicts the node or the reserved CPUs: kubelet does not start.
     pub fn start(&self, state: &mut CpuState) -> Result<(), CpuRefusal> {
         let strict = self.options.strict_cpu_reservation;
-        let node = match strict {
-            true => self.topology.cpus().difference(&self.reserved),
-            false => self.topology.cpus(),
+        let node = if strict {
+            self.topology.cpus().difference(&self.reserved)
+        } else {
+            self.topology.cpus()
         };
         if state.default.is_empty() {
             if !state.entries.is_empty() {
@@ -137,9 +139,10 @@ impl<'a> StaticPolicy<'a> {
         if self.kubelet.pod_level_resource_managers {
             known = state.pods.values().fold(known, |known, cpus| known.union(cpus));
         }
-        match known == node {
-            true => Ok(()),
-            false => Err(CpuRefusal::OtherCpus { node, state: known }),
+        if known == node {
+            Ok(())
+        } else {
+            Err(CpuRefusal::OtherCpus { node, state: known })
         }
     }
 
@@ -195,9 +198,10 @@ impl<'a> StaticPolicy<'a> {
     /// the feature gate on.
     pub(crate) fn exclusive(&self, pod: &Pod, container: &Container) -> usize {
         let qualifies = pod.own().is_none() || !self.hidden(pod) && container.resources.is_guaranteed();
-        match qualifies && pod.is_guaranteed() {
-            true => whole(container.resources.requests.milli_cpus),
-            false => 0,
+        if qualifies && pod.is_guaranteed() {
+            whole(container.resources.requests.milli_cpus)
+        } else {
+            0
         }
     }
 
@@ -244,13 +248,14 @@ impl<'a> StaticPolicy<'a> {
             });
         }
         let available = state.default.difference(&self.reserved_cores).len();
-        match count > available {
-            true => Err(CpuRefusal::TooFewCores {
+        if count > available {
+            Err(CpuRefusal::TooFewCores {
                 available,
                 requested: count,
                 per_core,
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 
@@ -287,8 +292,9 @@ impl<'a> StaticPolicy<'a> {
 /// A whole number of CPUs; 0 for a fraction, which runs on the shared pool.
 fn whole(milli_cpus: Option<u64>) -> usize {
     let milli_cpus = milli_cpus.unwrap_or(0);
-    match milli_cpus.is_multiple_of(1000) {
-        true => usize::try_from(milli_cpus / 1000).unwrap_or(usize::MAX),
-        false => 0,
+    if milli_cpus.is_multiple_of(1000) {
+        usize::try_from(milli_cpus / 1000).unwrap_or(usize::MAX)
+    } else {
+        0
     }
 }

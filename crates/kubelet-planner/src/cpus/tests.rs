@@ -121,12 +121,13 @@ fn resources(milli_cpus: u64, guaranteed: bool) -> Resources {
         memory: Some(1 << 20),
         ..Amounts::default()
     };
-    match guaranteed {
-        true => Resources::guaranteed(amounts),
-        false => Resources {
+    if guaranteed {
+        Resources::guaranteed(amounts)
+    } else {
+        Resources {
             requests: amounts,
             limits: Amounts::default(),
-        },
+        }
     }
 }
 

@@ -80,9 +80,10 @@ fn hints(
         return Ok(None);
     }
     let available = state.available(resource);
-    let (devices, reusable, enough) = match had.is_empty() {
-        true => (&available, reusable, available.union(reusable).count() as u64 >= count),
-        false => (had, &BTreeSet::new(), had.len() as u64 == count),
+    let (devices, reusable, enough) = if had.is_empty() {
+        (&available, reusable, available.union(reusable).count() as u64 >= count)
+    } else {
+        (had, &BTreeSet::new(), had.len() as u64 == count)
     };
     Ok(match enough {
         true if state.unplaced.contains(resource) => None,

@@ -99,13 +99,14 @@ impl DeviceManager {
             return Err(DeviceRefusal::NoneHealthy(resource.to_owned()));
         }
         if let Some(had) = had {
-            return match had.iter().all(|id| healthy.contains(id.as_str())) {
-                true => Ok(Chosen {
+            return if had.iter().all(|id| healthy.contains(id.as_str())) {
+                Ok(Chosen {
                     ids: had.clone(),
                     certain: true,
                     among: had.clone(),
-                }),
-                false => Err(DeviceRefusal::NoLongerHealthy(resource.to_owned())),
+                })
+            } else {
+                Err(DeviceRefusal::NoLongerHealthy(resource.to_owned()))
             };
         }
         let mut choice = Choice {

@@ -169,9 +169,10 @@ fn amounts(list: &ResourceList) -> Amounts {
 fn list(field: &Field<'_>) -> Result<ResourceList, ManifestError> {
     let mut list = ResourceList::new();
     for (name, amount) in field.entries()? {
-        let quantity = match amount.is_null() {
-            true => Quantity::default(),
-            false => amount.number_or_text()?.parse().map_err(|cause| amount.wrong(cause))?,
+        let quantity = if amount.is_null() {
+            Quantity::default()
+        } else {
+            amount.number_or_text()?.parse().map_err(|cause| amount.wrong(cause))?
         };
         list.insert(name.to_owned(), quantity);
     }

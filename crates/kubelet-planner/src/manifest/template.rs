@@ -79,20 +79,16 @@ pub(super) fn pod(object: &Value, version: &str, kind: &str, name: &str) -> Resu
         return Err(field.needed("metadata")?.wrong("it must be a map"));
     }
     metadata["name"] = name.into();
-    let (spec, requirements) = match is_vm {
-        true => {
-            let made = kubevirt::pod(&spec, &metadata)?;
-            assumed.extend(made.assumed);
-            (made.spec, made.requirements)
-        }
-        false => (spec.value().clone(), NodeRequirements::default()),
+    let (spec, requirements) = if is_vm {
+        let made = kubevirt::pod(&spec, &metadata)?;
+        assumed.extend(made.assumed);
+        (made.spec, made.requirements)
+    } else {
+        (spec.value().clone(), NodeRequirements::default())
     };
     Ok(Made {
         document: json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}),
-        path: match is_vm {
-            true => String::new(),
-            false => field.path().to_owned(),
-        },
+        path: if is_vm { String::new() } else { field.path().to_owned() },
         requirements,
         assumed,
     })

@@ -137,9 +137,10 @@ impl StaticPolicy {
             nodes = found.0;
         }
         let chosen = nodes.nodes().filter_map(|id| Some((id, state.nodes.get(&id)?)));
-        match in_other_group(&chosen.collect::<Vec<_>>()) {
-            true => Err(MemoryRefusal::OtherGroup),
-            false => Ok(nodes),
+        if in_other_group(&chosen.collect::<Vec<_>>()) {
+            Err(MemoryRefusal::OtherGroup)
+        } else {
+            Ok(nodes)
         }
     }
 

@@ -16,9 +16,10 @@ fn of(amounts: &Amounts) -> Requests {
 
 /// The memory that a container gets for itself; with pod-level resources none, unless it is itself Guaranteed.
 pub(super) fn of_container(pod: &Pod, container: &Container, pod_level: bool) -> Requests {
-    match pod_level && pod.own().is_some() && !container.resources.is_guaranteed() {
-        true => Requests::new(),
-        false => of(&container.resources.requests),
+    if pod_level && pod.own().is_some() && !container.resources.is_guaranteed() {
+        Requests::new()
+    } else {
+        of(&container.resources.requests)
     }
 }
 

@@ -44,9 +44,10 @@ pub fn permutations_of<'a>(policy: Policy, lists: impl Iterator<Item = &'a [Hint
 
 /// A count for reading: rounded from a million on.
 pub fn count_words(number: f64) -> String {
-    match number < 1e6 {
-        true => format!("{number:.0}"),
-        false => format!("{number:.1e}"),
+    if number < 1e6 {
+        format!("{number:.0}")
+    } else {
+        format!("{number:.1e}")
     }
 }
 

@@ -33,9 +33,10 @@ fn fold(all: NodeMask, bits: u32, mut lists: Vec<Vec<NodeMask>>) -> Vec<NodeMask
     let mut reached = lists.next().unwrap_or_else(|| vec![all]);
     for list in lists {
         let by_table = bits <= MAX_TABLE_BITS && reached.len().saturating_mul(list.len()) > 1 << bits;
-        reached = match by_table {
-            true => ands_by_table(&reached, &list, bits),
-            false => ands_by_pair(&reached, &list),
+        reached = if by_table {
+            ands_by_table(&reached, &list, bits)
+        } else {
+            ands_by_pair(&reached, &list)
         };
     }
     reached

@@ -93,9 +93,10 @@ fn threshold(text: &str) -> Result<Threshold, String> {
         let amount: Quantity = text
             .parse()
             .map_err(|cause: stelia_cpus::quantity::QuantityError| cause.to_string())?;
-        return match amount.is_zero() {
-            true => Err(format!("{:?} is not more than nothing", excerpt(text))),
-            false => Ok(Threshold::Bytes(amount.value())),
+        return if amount.is_zero() {
+            Err(format!("{:?} is not more than nothing", excerpt(text)))
+        } else {
+            Ok(Threshold::Bytes(amount.value()))
         };
     };
     if matches!(text, "0%" | "100%") {
@@ -105,9 +106,10 @@ fn threshold(text: &str) -> Result<Threshold, String> {
         .trim_end_matches('%')
         .parse()
         .map_err(|_| format!("{:?} is not a share", excerpt(text)))?;
-    match (0.0..=100.0).contains(&share) {
-        true => Ok(Threshold::Share(share / 100.0)),
-        false => Err(format!("{:?} is not between 0% and 100%", excerpt(text))),
+    if (0.0..=100.0).contains(&share) {
+        Ok(Threshold::Share(share / 100.0))
+    } else {
+        Err(format!("{:?} is not between 0% and 100%", excerpt(text)))
     }
 }
 

@@ -94,12 +94,13 @@ impl Decoder<'_> {
             (Kind::Object(fields), Value::Object(map)) => return Ok(Some(self.object(map, fields)?.into())),
             (Kind::List(_) | Kind::Map(_) | Kind::Object(_), _) => false,
         };
-        match taken {
-            true => Ok(Some(value.clone())),
-            false => Err(Mismatch {
+        if taken {
+            Ok(Some(value.clone()))
+        } else {
+            Err(Mismatch {
                 path: self.path.join("."),
                 what: wrong(value, kind),
-            }),
+            })
         }
     }
 

@@ -105,9 +105,10 @@ impl ConfigError {
 
     /// The error, and what kubelet does with such a configuration.
     pub fn in_full(&self) -> String {
-        match self.keeps_kubelet_from_starting() {
-            true => format!("kubelet would not start: {self}"),
-            false => self.to_string(),
+        if self.keeps_kubelet_from_starting() {
+            format!("kubelet would not start: {self}")
+        } else {
+            self.to_string()
         }
     }
 

@@ -123,9 +123,12 @@ fn map(text: &str, place: &str) -> Result<(Document, Map<String, Value>), Config
     if text.is_empty() {
         return Err(malformed("the file is empty"));
     }
-    let mut document = yaml::parse(text).map_err(|Malformed { cause, is_limit }| match is_limit {
-        true => ConfigError::Limit { place: place(), cause },
-        false => ConfigError::Malformed { place: place(), cause },
+    let mut document = yaml::parse(text).map_err(|Malformed { cause, is_limit }| {
+        if is_limit {
+            ConfigError::Limit { place: place(), cause }
+        } else {
+            ConfigError::Malformed { place: place(), cause }
+        }
     })?;
     match document.value.take() {
         Value::Object(map) => Ok((document, map)),

@@ -214,9 +214,10 @@ impl<'a> Reader<'a> {
             let (event, span) = self.next()?;
             let (value, of_value) = self.node(event, &span)?;
             count += own + of_value;
-            match merges {
-                true => self.merge(&mut map, value).map_err(|what| at(&span, what))?,
-                false => self.set(&mut map, name, value),
+            if merges {
+                self.merge(&mut map, value).map_err(|what| at(&span, what))?
+            } else {
+                self.set(&mut map, name, value)
             }
             self.path.pop();
         }

@@ -85,9 +85,12 @@ pub(crate) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CheckpointErr
     if !bytes.trim_ascii_start().starts_with(b"{") {
         return Err(CheckpointError::Malformed("it is not a JSON object".to_owned()));
     }
-    serde_json::from_slice(bytes).map_err(|error| match error.is_data() {
-        true => CheckpointError::UnknownSchema(cause(&error)),
-        false => CheckpointError::Malformed(cause(&error)),
+    serde_json::from_slice(bytes).map_err(|error| {
+        if error.is_data() {
+            CheckpointError::UnknownSchema(cause(&error))
+        } else {
+            CheckpointError::Malformed(cause(&error))
+        }
     })
 }
 

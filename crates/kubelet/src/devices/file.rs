@@ -46,9 +46,12 @@ struct Entry {
 }
 
 pub(super) fn read(bytes: &[u8]) -> Result<DeviceManagerState, CheckpointError> {
-    let file: File = json(bytes).map_err(|error| match ids_are_lists(bytes) {
-        true => unknown("DeviceIDs is a list, as kubelet wrote it before 1.20; it has the devices by NUMA node since"),
-        false => error,
+    let file: File = json(bytes).map_err(|error| {
+        if ids_are_lists(bytes) {
+            unknown("DeviceIDs is a list, as kubelet wrote it before 1.20; it has the devices by NUMA node since")
+        } else {
+            error
+        }
     })?;
     checksum::verify(file.checksum, checksum::fnv1a(&hashed(&file.data)?))?;
     let entries = file.data.pod_device_entries.into_iter().flatten();

@@ -26,9 +26,10 @@ pub const DEVICE_MANAGER_STATE: &str = "kubelet_internal_checkpoint";
 /// constant, and their kubelet has its record there.
 pub fn plugin_folder(root: &Path, kubelet: &Path) -> PathBuf {
     let changed = kubelet.join("device-plugins");
-    match changed.join(DEVICE_MANAGER_STATE).exists() {
-        true => changed,
-        false => root.join(PLUGIN_FOLDER.trim_start_matches('/')),
+    if changed.join(DEVICE_MANAGER_STATE).exists() {
+        changed
+    } else {
+        root.join(PLUGIN_FOLDER.trim_start_matches('/'))
     }
 }
 
@@ -116,9 +117,10 @@ pub fn read_regular_file(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
         .open(path)?;
     let mut bytes = Vec::new();
     file.take(max_bytes + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > max_bytes {
-        true => Err(too_large()),
-        false => Ok(bytes),
+    if bytes.len() as u64 > max_bytes {
+        Err(too_large())
+    } else {
+        Ok(bytes)
     }
 }
 

@@ -99,9 +99,10 @@ impl MergedAccount {
         let mut counted: Vec<NodeAccount> = Vec::new();
         let mut left_out = Vec::new();
         for one in copies {
-            match counted.iter().any(|other| other.overlaps(&one)) {
-                true => left_out.push(one),
-                false => counted.push(one),
+            if counted.iter().any(|other| other.overlaps(&one)) {
+                left_out.push(one)
+            } else {
+                counted.push(one)
             }
         }
         let mut days_left_out = BTreeSet::new();

@@ -27,11 +27,12 @@ pub fn first_entry(name: &str) -> Option<u64> {
 /// The file, if it is a regular one.
 pub fn regular(file: File, path: &Path) -> Result<File, RingError> {
     let metadata = file.metadata().map_err(RingError::system("look at", path))?;
-    match metadata.is_file() {
-        true => Ok(file),
-        false => Err(RingError::system("open", path)(io::Error::other(
+    if metadata.is_file() {
+        Ok(file)
+    } else {
+        Err(RingError::system("open", path)(io::Error::other(
             "it is no regular file",
-        ))),
+        )))
     }
 }
 

@@ -50,9 +50,10 @@ impl Fields {
         }
         let group = |(node, cells): (&u32, &std::collections::BTreeSet<u32>)| {
             let cells: CpuSet = cells.iter().copied().collect();
-            match cells.len() == 1 && cells.contains(*node) {
-                true => node.to_string(),
-                false => format!("{node}:{cells}"),
+            if cells.len() == 1 && cells.contains(*node) {
+                node.to_string()
+            } else {
+                format!("{node}:{cells}")
             }
         };
         let mut by_cache: BTreeMap<u32, CpuSet> = BTreeMap::new();

@@ -94,9 +94,10 @@ pub(super) fn read(
         .filter_map(|one| one.cpus.as_ref())
         .flat_map(CpuSet::iter)
         .collect();
-    let pools: Option<Vec<Pool>> = match annotations.contains_key(CPU_SHARED_POOLS) {
-        true => Some(optional(annotations, CPU_SHARED_POOLS)?.unwrap_or_default()),
-        false => None,
+    let pools: Option<Vec<Pool>> = if annotations.contains_key(CPU_SHARED_POOLS) {
+        Some(optional(annotations, CPU_SHARED_POOLS)?.unwrap_or_default())
+    } else {
+        None
     };
     let shared = match pools {
         Some(pools) => {
@@ -153,9 +154,10 @@ fn optional<T: DeserializeOwned>(
     annotations: &BTreeMap<String, String>,
     name: &'static str,
 ) -> Result<Option<T>, DescribedError> {
-    match annotations.contains_key(name) {
-        true => annotation_of(annotations, name),
-        false => Ok(None),
+    if annotations.contains_key(name) {
+        annotation_of(annotations, name)
+    } else {
+        Ok(None)
     }
 }
 

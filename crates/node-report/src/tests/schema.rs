@@ -29,9 +29,12 @@ pub(super) fn definition(version: ApiVersion) -> Value {
 
 /// Every place where a value violates the schema.
 pub(super) fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> {
-    let unless = |good: bool, what: &str| match good {
-        true => Vec::new(),
-        false => vec![format!("{place}: {value} is no {what}")],
+    let unless = |good: bool, what: &str| {
+        if good {
+            Vec::new()
+        } else {
+            vec![format!("{place}: {value} is no {what}")]
+        }
     };
     if schema["x-kubernetes-int-or-string"] == true {
         return unless(value.is_i64() || value.as_str().is_some_and(is_quantity), "quantity");

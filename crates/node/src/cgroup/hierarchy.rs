@@ -18,9 +18,10 @@ pub fn unfit(text: &str) -> Option<String> {
         return None;
     }
     let named = of_v1.join(", ");
-    Some(match lines().any(|(number, _)| number == "0") {
-        true => format!("the host's cgroups are a hybrid of version 1 and 2, and {named} are version 1's"),
-        false => format!("the host's cgroups are version 1 ({named})"),
+    Some(if lines().any(|(number, _)| number == "0") {
+        format!("the host's cgroups are a hybrid of version 1 and 2, and {named} are version 1's")
+    } else {
+        format!("the host's cgroups are version 1 ({named})")
     })
 }
 

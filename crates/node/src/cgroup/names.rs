@@ -18,9 +18,10 @@ pub(crate) fn text_of(name: &OsStr) -> String {
     let byte = |byte: &u8| char::from_u32(BYTES + u32::from(*byte)).unwrap_or(char::REPLACEMENT_CHARACTER);
     for chunk in name.as_bytes().utf8_chunks() {
         for character in chunk.valid().chars() {
-            match is_byte(character) {
-                true => text.extend(character.encode_utf8(&mut [0; 4]).as_bytes().iter().map(byte)),
-                false => text.push(character),
+            if is_byte(character) {
+                text.extend(character.encode_utf8(&mut [0; 4]).as_bytes().iter().map(byte))
+            } else {
+                text.push(character)
             }
         }
         text.extend(chunk.invalid().iter().map(byte));
@@ -32,9 +33,10 @@ pub(crate) fn text_of(name: &OsStr) -> String {
 pub(super) fn path_of(text: &str) -> PathBuf {
     let mut path = Vec::with_capacity(text.len());
     for character in text.chars() {
-        match is_byte(character) {
-            true => path.push(u32::from(character).to_le_bytes()[0]),
-            false => path.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        if is_byte(character) {
+            path.push(u32::from(character).to_le_bytes()[0])
+        } else {
+            path.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes())
         }
     }
     OsString::from_vec(path).into()

@@ -56,9 +56,10 @@ impl<'a> Words<'a> {
                 return None;
             }
             // A number with at most this many digits fits.
-            value = match length < MAX_SAFE_DIGITS {
-                true => value * 10 + u64::from(digit),
-                false => value.checked_mul(10)?.checked_add(u64::from(digit))?,
+            value = if length < MAX_SAFE_DIGITS {
+                value * 10 + u64::from(digit)
+            } else {
+                value.checked_mul(10)?.checked_add(u64::from(digit))?
             };
             length += 1;
         }

@@ -137,9 +137,10 @@ pub fn recorded(locality: &Locality, fired: BTreeMap<u32, u64>, before: &[Locate
     if let Some(interrupts) = &mut locality.interrupts {
         let record = before.iter().find(|one| one.part == Part::Interrupts);
         let nodes = record.into_iter().flat_map(|record| &record.nodes);
-        interrupts.fired = match fired.values().any(|count| *count > 0) {
-            true => fired,
-            false => nodes.map(|(node, percent)| (*node, u64::from(*percent))).collect(),
+        interrupts.fired = if fired.values().any(|count| *count > 0) {
+            fired
+        } else {
+            nodes.map(|(node, percent)| (*node, u64::from(*percent))).collect()
         };
     }
     let rows = certificate(&locality).into_iter();

@@ -37,9 +37,10 @@ impl MemoryOnlyNode {
             (MemoryKind::Other, _) => "memory without CPUs".to_owned(),
             (kind, _) => format!("{kind} memory"),
         };
-        match self.nearest.is_empty() {
-            true => kind,
-            false => format!("{kind}, nearest to {}", super::list(&self.nearest)),
+        if self.nearest.is_empty() {
+            kind
+        } else {
+            format!("{kind}, nearest to {}", super::list(&self.nearest))
         }
     }
 }
@@ -79,9 +80,10 @@ pub fn nearest(initiators: &BTreeSet<u32>, distances: &BTreeMap<u32, u32>) -> BT
     let least = distances.values().min();
     let at_least = distances.iter().filter(|(_, distance)| Some(*distance) == least);
     let found: BTreeSet<u32> = at_least.map(|(node, _)| *node).collect();
-    match found.len() == distances.len() && found.len() > 1 {
-        true => BTreeSet::new(),
-        false => found,
+    if found.len() == distances.len() && found.len() > 1 {
+        BTreeSet::new()
+    } else {
+        found
     }
 }
 

@@ -206,10 +206,7 @@ impl Locality {
             }
             !memory.nearest.is_disjoint(&self.nodes)
         });
-        match belongs {
-            true => Place::Attached,
-            false => Place::Remote,
-        }
+        if belongs { Place::Attached } else { Place::Remote }
     }
 
     /// Its memory on nodes of this kind; `None` where it has no exclusive CPUs, or its memory is unknown.

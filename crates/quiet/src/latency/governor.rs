@@ -81,9 +81,10 @@ pub(super) fn plan(
         let path = path(&policy, GOVERNOR);
         // It cannot be read while all its CPUs are offline, and has the same governor when one is back (`last_governor` in
         // drivers/cpufreq/cpufreq.c). A policy ends with its last CPU, and a new one begins with the default.
-        let decision = match may_be_wanted {
-            true => Decision::keep(record.get(&policy)),
-            false => Decision::unwanted(record.get(&policy), read(files, &path)),
+        let decision = if may_be_wanted {
+            Decision::keep(record.get(&policy))
+        } else {
+            Decision::unwanted(record.get(&policy), read(files, &path))
         };
         decision.apply(policy, path, "", record, &mut writes);
     }

@@ -60,10 +60,7 @@ fn what_is_in_force_stays_where_order_and_record_differ() {
         ("2-3", "3-5,7", "3-5"),
     ] {
         let (kept, text) = carried_out(order(ordered), &facts(Some(Ok(recorded))));
-        let expected = match ordered == recorded {
-            true => vm(ordered),
-            false => vm(stays),
-        };
+        let expected = if ordered == recorded { vm(ordered) } else { vm(stays) };
         assert_eq!(kept, Some(expected), "{ordered} {recorded}");
         assert!(text.contains(&format!("on CPUs {stays} stays")), "{text}");
     }

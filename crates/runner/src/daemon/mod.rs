@@ -336,12 +336,13 @@ impl Daemon {
 /// id of the host (`too_many_unix_fds`), so pods with the same one can use up each other's.
 fn with_cause(error: &zbus::Error) -> String {
     let is_full = matches!(error, zbus::Error::InputOutput(cause) if cause.raw_os_error() == Some(TOO_MANY_REFERENCES));
-    match is_full {
-        true => format!(
+    if is_full {
+        format!(
             "{error}: sockets of this user id, in whichever pod, hold as many descriptors as RLIMIT_NOFILE; use another runAsUser for each \
              tenant, or hostUsers: false"
-        ),
-        false => error.to_string(),
+        )
+    } else {
+        error.to_string()
     }
 }
 

@@ -42,9 +42,10 @@ impl<V: Vmm> Isolator<'_, V> {
                 let isolation = Isolation::of(&state, before.qos);
                 let reasons = self.daemon.degraded(&instance).await.unwrap_or_default().join("; ");
                 if before.isolation != isolation || before.reason != reasons {
-                    match isolation.is_as_promised() && reasons.is_empty() {
-                        true => tracing::info!("{} again", isolation.promise(before.qos)),
-                        false => tracing::warn!("{state}: {reasons}"),
+                    if isolation.is_as_promised() && reasons.is_empty() {
+                        tracing::info!("{} again", isolation.promise(before.qos))
+                    } else {
+                        tracing::warn!("{state}: {reasons}")
                     }
                 }
                 let has_iothread_cpus = self

@@ -101,9 +101,10 @@ impl<V: Vmm> Isolator<'_, V> {
     async fn request_memory(&mut self, memory: &GuestMemory, to: u64, wanted: u64) {
         let resize = match self.vmm.resize_memory(to).await {
             Ok(None) => {
-                let part = match wanted.abs_diff(to) < memory.step.max(1) {
-                    true => String::new(),
-                    false => format!(" instead of {}: {}", mib(wanted), bounds(memory)),
+                let part = if wanted.abs_diff(to) < memory.step.max(1) {
+                    String::new()
+                } else {
+                    format!(" instead of {}: {}", mib(wanted), bounds(memory))
                 };
                 tracing::info!(
                     "the memory limit changed: {} of memory are to become {}{part}",

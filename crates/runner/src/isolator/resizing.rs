@@ -101,24 +101,27 @@ impl<V: Vmm> Isolator<'_, V> {
             return Ok(false);
         };
         let deadline = self.resize_deadline(from, to);
-        let begun = match to > from {
-            true => self.grow(from, to).await,
-            false => self.vmm.resize(from, to, deadline).await,
+        let begun = if to > from {
+            self.grow(from, to).await
+        } else {
+            self.vmm.resize(from, to, deadline).await
         };
         let resize = match begun {
             Ok(ResizeStart::Begun(count)) => {
-                let to = match to > from {
-                    true => from + count,
-                    false => from.saturating_sub(count),
+                let to = if to > from {
+                    from + count
+                } else {
+                    from.saturating_sub(count)
                 };
                 tracing::info!("the VM is to have {to} vCPUs instead of {from}");
                 self.resizer.requested(to, deadline)
             }
             Ok(ResizeStart::Impossible(text)) => {
                 tracing::warn!("the VM keeps its {from} vCPUs, although its number of CPUs changed: {text}");
-                match to > from {
-                    true => self.resume().await,
-                    false => self.vmm.shrunk().await,
+                if to > from {
+                    self.resume().await
+                } else {
+                    self.vmm.shrunk().await
                 }
                 self.resizer.impossible()
             }
@@ -188,9 +191,10 @@ impl<V: Vmm> Isolator<'_, V> {
         let Some(since) = self.paused else { return };
         match timeout(RESUME_TIMEOUT, self.vmm.resume()).await {
             Ok(Ok(was_paused)) => {
-                match was_paused {
-                    true => tracing::info!("the guest was paused for {} ms", since.elapsed().as_millis()),
-                    false => tracing::info!("the guest is not paused any more, by another program"),
+                if was_paused {
+                    tracing::info!("the guest was paused for {} ms", since.elapsed().as_millis())
+                } else {
+                    tracing::info!("the guest is not paused any more, by another program")
                 }
                 self.paused = None;
                 self.options.pause_mark.clear();

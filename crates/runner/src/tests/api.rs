@@ -51,9 +51,10 @@ fn resume(how: &str) -> &'static str {
 }
 
 fn power_button(how: &str) -> &'static str {
-    match how.starts_with("firecracker") {
-        true => r#"PUT /actions {"action_type":"SendCtrlAltDel"}"#,
-        false => "PUT /api/v1/vm.power-button",
+    if how.starts_with("firecracker") {
+        r#"PUT /actions {"action_type":"SendCtrlAltDel"}"#
+    } else {
+        "PUT /api/v1/vm.power-button"
     }
 }
 

@@ -310,9 +310,10 @@ pub fn qemu(dir: &Path) {
             let before = counts.entry(command.to_owned()).or_insert(0u32);
             let is_refused = refuses(dir, command, *before);
             *before += 1;
-            let mut answer = match is_refused {
-                true => serde_json::json!({"error": {"class": "GenericError", "desc": "refused"}, "id": message["id"]}),
-                false => serde_json::json!({"return": answer(dir, command, status), "id": message["id"]}),
+            let mut answer = if is_refused {
+                serde_json::json!({"error": {"class": "GenericError", "desc": "refused"}, "id": message["id"]})
+            } else {
+                serde_json::json!({"return": answer(dir, command, status), "id": message["id"]})
             };
             if how == "odd" && command.starts_with("query") {
                 // Fields that no QEMU sends today.

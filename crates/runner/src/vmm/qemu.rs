@@ -193,9 +193,10 @@ impl Vmm for Qemu {
     }
 
     async fn resize(&mut self, from: usize, to: usize, deadline: Instant) -> Result<ResizeStart, Error> {
-        let begun = match to > from {
-            true => async { self.qmp().await?.plug_vcpus(to - from).await }.await,
-            false => self.unplug(from - to, deadline).await,
+        let begun = if to > from {
+            async { self.qmp().await?.plug_vcpus(to - from).await }.await
+        } else {
+            self.unplug(from - to, deadline).await
         };
         match self.checked(begun) {
             Ok(0) if to > from => Ok(ResizeStart::Impossible("QEMU has no slot for a single vCPU".into())),

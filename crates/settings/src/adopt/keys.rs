@@ -107,9 +107,10 @@ pub(super) fn default(key: &str) -> Option<Value> {
 pub(super) fn rule(value: &dyn Fn(&str) -> Option<Value>) -> Result<AdoptRule, &'static Key<AdoptRule>> {
     let mut rule = AdoptRule::default();
     let is_container = value("kind").as_ref().and_then(Value::as_str) == Some(AdoptKind::Container.name());
-    let (kind, isolation) = match is_container {
-        true => (AdoptKind::Container, Isolation::Container),
-        false => (AdoptKind::Vm, Isolation::Vcpus),
+    let (kind, isolation) = if is_container {
+        (AdoptKind::Container, Isolation::Container)
+    } else {
+        (AdoptKind::Vm, Isolation::Vcpus)
     };
     for key in keys_of(kind) {
         let default = || (key.name == "isolation").then(|| isolation.name().into());

@@ -18,12 +18,13 @@ pub(crate) struct Deregistered {
 impl Render for Deregistered {
     fn text(&self, style: TextStyle) -> String {
         let pod = printable(&self.pod.in_full());
-        let done = match self.cpus.is_empty() {
-            true => format!("Deregistered {pod}; its tasks run on without isolation."),
-            false => format!(
+        let done = if self.cpus.is_empty() {
+            format!("Deregistered {pod}; its tasks run on without isolation.")
+        } else {
+            format!(
                 "Deregistered {pod}: no partition holds CPUs {} any more, and its tasks run on without isolation.",
                 printable(&self.cpus)
-            ),
+            )
         };
         paragraph(&done, style)
     }

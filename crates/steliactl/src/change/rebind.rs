@@ -53,9 +53,10 @@ const MAX_LIST_WIDTH: usize = 15;
 /// A list of CPUs that can be broken between two of its parts, where lines are laid out for a terminal: a number that is broken looks like
 /// two.
 fn breakable(cpus: &str, style: TextStyle) -> String {
-    match style.width.is_some() && cpus.len() > MAX_LIST_WIDTH {
-        true => cpus.replace(',', ", "),
-        false => cpus.to_owned(),
+    if style.width.is_some() && cpus.len() > MAX_LIST_WIDTH {
+        cpus.replace(',', ", ")
+    } else {
+        cpus.to_owned()
     }
 }
 
@@ -81,9 +82,10 @@ fn moves(rows: Vec<MoveRow>, pods: &Pods) -> Vec<Move> {
 
 /// A phase as people read it. JSON has Koordinator's name.
 fn in_words(phase: &str) -> &str {
-    match phase == JobPhase::Succeed.name() {
-        true => "Succeeded",
-        false => phase,
+    if phase == JobPhase::Succeed.name() {
+        "Succeeded"
+    } else {
+        phase
     }
 }
 

@@ -218,9 +218,10 @@ impl Steps {
     /// Which VMs are degraded or float now, after these words.
     fn trouble(&self, sentence: &str, style: TextStyle) -> String {
         let mut degraded = degraded(&self.report, &self.pods, &self.cures);
-        let more = match degraded.len() > MAX_REASONS + 1 {
-            true => degraded.split_off(MAX_REASONS).len(),
-            false => 0,
+        let more = if degraded.len() > MAX_REASONS + 1 {
+            degraded.split_off(MAX_REASONS).len()
+        } else {
+            0
         };
         let degraded = degraded.into_iter().map(|(reason, cure)| match cure {
             // A command ends the line: with a full stop it would be another one.

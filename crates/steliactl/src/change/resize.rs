@@ -113,9 +113,10 @@ pub(crate) async fn gather(
         });
     }
     let (to, waits) = client.resize(&pod.pod_uid, cpus, dry_run).await?;
-    let outcome = match dry_run {
-        true => Outcome::Planned,
-        false => followed(client, &pod, &to, waits).await?,
+    let outcome = if dry_run {
+        Outcome::Planned
+    } else {
+        followed(client, &pod, &to, waits).await?
     };
     Ok(Resized {
         lines: vec![words(&instance, cpus, &to, waits, outcome)],

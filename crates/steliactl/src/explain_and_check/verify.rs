@@ -335,9 +335,10 @@ impl Render for Verified {
             .collect();
         lines.sort();
         let lines = lines.concat();
-        match lines.is_empty() {
-            true => text,
-            false => format!("{text}\nThe last 24 hours by the ledger:\n{lines}"),
+        if lines.is_empty() {
+            text
+        } else {
+            format!("{text}\nThe last 24 hours by the ledger:\n{lines}")
         }
     }
 

@@ -77,13 +77,12 @@ pub(crate) async fn run(
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
     let form = output_options.form;
-    match asked.watch {
-        true => watch(client, asked, form).await,
-        false => {
-            let object = asked.object(client, true).await?;
-            warn(&mut Vec::new(), &object);
-            Ok(form.write(&object)?)
-        }
+    if asked.watch {
+        watch(client, asked, form).await
+    } else {
+        let object = asked.object(client, true).await?;
+        warn(&mut Vec::new(), &object);
+        Ok(form.write(&object)?)
     }
 }
 

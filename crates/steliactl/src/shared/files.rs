@@ -10,9 +10,10 @@ use super::daemon::Failure;
 
 /// A path of the node below `root`, where it may be already.
 pub(crate) fn below(root: &Path, path: &Path) -> PathBuf {
-    match path.starts_with(root) {
-        true => path.to_owned(),
-        false => root.join(path.strip_prefix("/").unwrap_or(path)),
+    if path.starts_with(root) {
+        path.to_owned()
+    } else {
+        root.join(path.strip_prefix("/").unwrap_or(path))
     }
 }
 
@@ -52,9 +53,10 @@ pub(crate) fn kubelet_state<T>(
 
 /// As `bytes`, as text; `-` is standard input.
 pub(crate) fn text(path: &Path, max_bytes: usize) -> Result<String, Failure> {
-    let bytes = match path == Path::new("-") {
-        true => take(io::stdin().lock(), max_bytes),
-        false => bytes(path, max_bytes),
+    let bytes = if path == Path::new("-") {
+        take(io::stdin().lock(), max_bytes)
+    } else {
+        bytes(path, max_bytes)
     };
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
     text.map_err(|cause| Failure::Other(format!("read {}: {cause}", path.display())))

@@ -57,10 +57,7 @@ impl<'a> SharedReasons<'a> {
             painted(&text, *meaning, style)
         });
         let notes: String = notes.collect();
-        match notes.is_empty() {
-            true => notes,
-            false => format!("\n{notes}"),
-        }
+        if notes.is_empty() { notes } else { format!("\n{notes}") }
     }
 
     /// The lines above a table: "200 VMs: …".

@@ -56,9 +56,10 @@ impl Instance {
     }
 
     fn meaning(&self) -> Meaning {
-        match self.degraded.is_empty() {
-            true => Meaning::Attention,
-            false => Meaning::Broken,
+        if self.degraded.is_empty() {
+            Meaning::Attention
+        } else {
+            Meaning::Broken
         }
     }
 
@@ -196,9 +197,10 @@ impl Instances {
     /// table, and there is no column CONTAINER where all containers have the same name. The column DEGRADED is REASON where it has more
     /// than reasons of degradation.
     fn folded(&self, style: TextStyle) -> String {
-        let (heading, degraded) = match self.instances.iter().any(|one| one.less.is_some()) {
-            true => ("REASON", "degraded: "),
-            false => (DEGRADED, ""),
+        let (heading, degraded) = if self.instances.iter().any(|one| one.less.is_some()) {
+            ("REASON", "degraded: ")
+        } else {
+            (DEGRADED, "")
         };
         let mut sorted: Vec<&Instance> = self.instances.iter().collect();
         // The sort is stable: equal ones stay in the order of their names.
@@ -218,9 +220,12 @@ impl Instances {
         let left_out = |column: &Column<Instance>| is_one_container && !style.wide && column.heading() == "CONTAINER";
         let columns = COLUMNS.into_iter().filter(|column| !left_out(column));
         let columns: Vec<Column<Instance>> = columns
-            .map(|column| match column.heading() == DEGRADED {
-                true => reasons(heading),
-                false => column,
+            .map(|column| {
+                if column.heading() == DEGRADED {
+                    reasons(heading)
+                } else {
+                    column
+                }
             })
             .collect();
         table(&columns, &rows, style)
@@ -244,9 +249,10 @@ impl Render for Instances {
             false if style.width.is_some() && style.legend => self.folded(style),
             false => table(&COLUMNS, &self.instances, style),
         };
-        match self.unadopted.is_empty() {
-            true => instances,
-            false => format!("{instances}\n{}", table(&UNADOPTED, &*self.unadopted, style)),
+        if self.unadopted.is_empty() {
+            instances
+        } else {
+            format!("{instances}\n{}", table(&UNADOPTED, &*self.unadopted, style))
         }
     }
 }

@@ -149,9 +149,10 @@ impl Render for Shown {
 
     fn text(&self, style: TextStyle) -> String {
         let texts: Vec<String> = self.all().iter().map(|one| one.text(style)).collect();
-        match texts.is_empty() {
-            true => "No instances.\n".to_owned(),
-            false => texts.join("\n"),
+        if texts.is_empty() {
+            "No instances.\n".to_owned()
+        } else {
+            texts.join("\n")
         }
     }
 }
@@ -161,9 +162,10 @@ fn pinned(vcpus: &Value) -> Value {
     let one = |vcpu: &Value| {
         let number = |at: usize| vcpu.get(at).and_then(Value::as_u64);
         let (index, thread, cpu) = (number(0)?, number(1)?, number(2)?);
-        Some(match cpu < u64::from(u32::MAX) {
-            true => format!("{index} on CPU {cpu} (thread {thread})"),
-            false => format!("{index} not pinned (thread {thread})"),
+        Some(if cpu < u64::from(u32::MAX) {
+            format!("{index} on CPU {cpu} (thread {thread})")
+        } else {
+            format!("{index} not pinned (thread {thread})")
         })
     };
     let words: Option<Vec<String>> = vcpus.as_array().map(|all| all.iter().filter_map(one).collect());

@@ -205,9 +205,10 @@ fn vm_in_words(pod: &Pod, instance: &Instance, now: u64) -> [String; 2] {
         0 => String::new(),
         usec => format!(" since {}", output::ago(usec, now)),
     };
-    let own = match instance.exclusive.is_empty() {
-        true => String::new(),
-        false => format!("CPUs {}, ", instance.exclusive),
+    let own = if instance.exclusive.is_empty() {
+        String::new()
+    } else {
+        format!("CPUs {}, ", instance.exclusive)
     };
     let state = state_and_class(instance);
     [
@@ -258,9 +259,10 @@ fn cpus_by_owner(all: &CpusByOwner, screen: &mut Screen) {
 /// The reasons of degradation. On a terminal those of single VMs are a few.
 fn degraded(status: &Status, style: TextStyle, screen: &mut Screen) {
     let [shared, single, node] = &status.folded;
-    let shown = match single.len() > MAX_SINGLE + 1 && style.width.is_some() {
-        true => MAX_SINGLE,
-        false => single.len(),
+    let shown = if single.len() > MAX_SINGLE + 1 && style.width.is_some() {
+        MAX_SINGLE
+    } else {
+        single.len()
     };
     let more = single.len() - shown;
     let more = (more > 0).then(|| format!("{more} more causes, each of one VM: steliactl list has them"));

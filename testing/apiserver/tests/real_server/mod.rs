@@ -93,12 +93,13 @@ impl RealServer {
 
     /// The file with the answers that were recorded of this server.
     pub fn record(&self) -> &'static str {
-        match self.is_whole() {
-            true => crate::answers::RECORDED,
-            false => concat!(
+        if self.is_whole() {
+            crate::answers::RECORDED
+        } else {
+            concat!(
                 env!("CARGO_MANIFEST_DIR"),
                 "/tests/answers/apiextensions-apiserver-debian.json"
-            ),
+            )
         }
     }
 
@@ -125,31 +126,28 @@ impl RealServer {
         ] {
             command.arg(name).arg(at(file));
         }
-        match is_whole {
-            true => {
-                command.args([
-                    "--disable-admission-plugins=NamespaceLifecycle,ServiceAccount",
-                    "--service-account-issuer=https://127.0.0.1",
-                    "--service-cluster-ip-range=10.0.0.0/24",
-                ]);
-                command.arg("--service-account-key-file").arg(at("server.crt"));
-                command.arg("--service-account-signing-key-file").arg(at("server.key"));
-            }
-            false => {
-                command.args([
-                    "--authentication-skip-lookup",
-                    // Both ask the core API server for objects.
-                    "--enable-priority-and-fairness=false",
-                    "--disable-admission-plugins=NamespaceLifecycle,MutatingAdmissionWebhook,ValidatingAdmissionWebhook,\
+        if is_whole {
+            command.args([
+                "--disable-admission-plugins=NamespaceLifecycle,ServiceAccount",
+                "--service-account-issuer=https://127.0.0.1",
+                "--service-cluster-ip-range=10.0.0.0/24",
+            ]);
+            command.arg("--service-account-key-file").arg(at("server.crt"));
+            command.arg("--service-account-signing-key-file").arg(at("server.key"));
+        } else {
+            command.args([
+                "--authentication-skip-lookup",
+                // Both ask the core API server for objects.
+                "--enable-priority-and-fairness=false",
+                "--disable-admission-plugins=NamespaceLifecycle,MutatingAdmissionWebhook,ValidatingAdmissionWebhook,\
                      ValidatingAdmissionPolicy,MutatingAdmissionPolicy",
-                ]);
-                for name in [
-                    "--kubeconfig",
-                    "--authentication-kubeconfig",
-                    "--authorization-kubeconfig",
-                ] {
-                    command.arg(name).arg(at("nowhere"));
-                }
+            ]);
+            for name in [
+                "--kubeconfig",
+                "--authentication-kubeconfig",
+                "--authorization-kubeconfig",
+            ] {
+                command.arg(name).arg(at("nowhere"));
             }
         }
         self.server = Some(self.spawn(command, "server.log"));

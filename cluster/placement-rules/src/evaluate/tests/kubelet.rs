@@ -102,11 +102,12 @@ fn any_real() -> impl Strategy<Value = Real> {
         }
         let settings = Settings {
             cpu_manager: CpuManager::reserving(options, reserved),
-            memory_manager: match memory {
-                false => MemoryManager::None,
-                true => MemoryManager::Static {
+            memory_manager: if memory {
+                MemoryManager::Static {
                     reserved: [(0, [("memory".to_owned(), 1 << 30)].into())].into(),
-                },
+                }
+            } else {
+                MemoryManager::None
             },
             topology_policy: policy,
             topology_scope: scope,
@@ -126,9 +127,10 @@ fn any_real() -> impl Strategy<Value = Real> {
             let Ok(admission) = admit(&node, &pod) else { continue };
             // A fault of kubelet's makes a node that its object cannot describe.
             if admission.faults.is_empty() {
-                node = match stays {
-                    true => admission.node,
-                    false => admission.node.without(&pod.uid),
+                node = if stays {
+                    admission.node
+                } else {
+                    admission.node.without(&pod.uid)
                 };
             }
         }

@@ -22,17 +22,16 @@ fn connector(with_certificate: bool) -> TlsConnector {
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots);
-    let config = match with_certificate {
-        false => builder.with_no_client_auth(),
-        true => {
-            let own = CertificateDer::pem_file_iter(data("tls/client.crt"))
-                .unwrap()
-                .map(Result::unwrap)
-                .collect();
-            builder
-                .with_client_auth_cert(own, PrivateKeyDer::from_pem_file(data("tls/client.key")).unwrap())
-                .unwrap()
-        }
+    let config = if with_certificate {
+        let own = CertificateDer::pem_file_iter(data("tls/client.crt"))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        builder
+            .with_client_auth_cert(own, PrivateKeyDer::from_pem_file(data("tls/client.key")).unwrap())
+            .unwrap()
+    } else {
+        builder.with_no_client_auth()
     };
     TlsConnector::from(Arc::new(config))
 }

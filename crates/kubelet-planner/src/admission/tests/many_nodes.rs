@@ -74,11 +74,12 @@ fn settings(nodes: &BTreeMap<u32, Numa>, policy: Policy, closest: bool, memory: 
     let reserved = with_memory.map(|(id, _)| (*id, [("memory".to_owned(), GB)].into()));
     Settings {
         cpu_manager: CpuManager::reserving(Options::default(), "0".parse().unwrap()),
-        memory_manager: match memory {
-            true => MemoryManager::Static {
+        memory_manager: if memory {
+            MemoryManager::Static {
                 reserved: reserved.collect(),
-            },
-            false => MemoryManager::None,
+            }
+        } else {
+            MemoryManager::None
         },
         topology_policy: policy,
         topology_options: merge::Options {
@@ -245,9 +246,10 @@ fn lists(node: &Node, pod: &Pod, all: bool) -> Vec<HintList> {
         masks.reduce(|some, others| some | others)
     };
     let others = lists.iter().filter_map(|(_, hints)| own(hints));
-    let others = match all {
-        true => Some(node.nodes()),
-        false => others.reduce(|some, others| some & others),
+    let others = if all {
+        Some(node.nodes())
+    } else {
+        others.reduce(|some, others| some & others)
     };
     let memory = node.memory_policy().unwrap();
     lists.extend(memory.hints(&state.memory, pod, Some(container), others).unwrap());
@@ -262,9 +264,10 @@ fn nodes(most: usize) -> impl Strategy<Value = BTreeMap<u32, Numa>> {
         let mut found = BTreeMap::new();
         let mut id = 0;
         for (cpus, memory, gpus, gap) in nodes {
-            let node = match found.is_empty() {
-                true => (cpus.max(2), u64::from(memory.max(2)), gpus),
-                false => (cpus, u64::from(memory), gpus),
+            let node = if found.is_empty() {
+                (cpus.max(2), u64::from(memory.max(2)), gpus)
+            } else {
+                (cpus, u64::from(memory), gpus)
             };
             found.insert(id, node);
             id += gap;

@@ -98,9 +98,10 @@ fn the_emulators_thread_makes_cpus_even(
     } else {
         ""
     };
-    let annotations = match even {
-        true => "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity: ''",
-        false => "",
+    let annotations = if even {
+        "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity: ''"
+    } else {
+        ""
     };
     let text = format!(
         "{{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {{name: a, annotations: {{{annotations}}}}}, spec: {{domain: \

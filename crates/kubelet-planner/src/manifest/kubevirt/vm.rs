@@ -186,9 +186,10 @@ impl Vm {
             }
         }
         let request = self.memory();
-        let limit = match self.dedicated {
-            true => Some(request),
-            false => self.limits.memory.map(Quantity::value),
+        let limit = if self.dedicated {
+            Some(request)
+        } else {
+            self.limits.memory.map(Quantity::value)
         };
         // The guest's memory consists of huge pages; the rest of the request is ordinary memory.
         let guest = self.guest.map_or(request, Quantity::value);
@@ -203,9 +204,10 @@ impl Vm {
                 .saturating_sub(on_pages.unwrap_or(0))
                 .saturating_add(self.overhead())
         };
-        let request = match self.is_overhead_unrequested() {
-            true => request,
-            false => beside(request),
+        let request = if self.is_overhead_unrequested() {
+            request
+        } else {
+            beside(request)
         };
         requests.insert("memory".to_owned(), bytes(request));
         if let Some(limit) = limit {

@@ -72,9 +72,10 @@ fn check_dedicated(spec: &Field<'_>, domain: &Field<'_>, vm: &Vm) -> Result<(), 
     if threads > most
         && let Some(field) = domain.below(&["cpu", "threads"])?
     {
-        let what = match is_arm {
-            true => "a core of arm64 has one thread",
-            false => "dedicatedCpuPlacement allows at most two threads for a core",
+        let what = if is_arm {
+            "a core of arm64 has one thread"
+        } else {
+            "dedicatedCpuPlacement allows at most two threads for a core"
         };
         return Err(field.wrong(what));
     }

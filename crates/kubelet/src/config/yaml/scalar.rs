@@ -18,9 +18,10 @@ pub(super) fn resolve(text: &str, plain: bool, tag: Option<&str>) -> Result<Valu
 }
 
 fn expect(value: Value, is: fn(&Value) -> bool) -> Result<Value, &'static str> {
-    match is(&value) {
-        true => Ok(value),
-        false => Err("a value is not of the type that its tag names"),
+    if is(&value) {
+        Ok(value)
+    } else {
+        Err("a value is not of the type that its tag names")
     }
 }
 
@@ -68,9 +69,10 @@ fn integer(text: &str) -> Option<Number> {
         return None;
     }
     let value = u64::from_str_radix(digits, radix).ok()?;
-    match negative {
-        true => 0i64.checked_sub_unsigned(value).map(Number::from),
-        false => Some(value.into()),
+    if negative {
+        0i64.checked_sub_unsigned(value).map(Number::from)
+    } else {
+        Some(value.into())
     }
 }
 
@@ -95,9 +97,10 @@ fn is_float(text: &str) -> bool {
 fn float(text: &str) -> Option<Number> {
     let value: f64 = text.parse().ok()?;
     let whole = value.fract() == 0.0 && value.abs() < 9e18;
-    match whole {
-        true => Some((value as i64).into()),
-        false => Number::from_f64(value),
+    if whole {
+        Some((value as i64).into())
+    } else {
+        Number::from_f64(value)
     }
 }
 

@@ -100,15 +100,13 @@ fn a_key_vouches_up_to_its_last_head_and_days_that_ended_after_it_are_named() {
     let (_place, key, _) = keys();
     let signed = |until: u64, hole: u64| {
         let directory = folder();
-        days(
-            directory.path(),
-            10,
-            vec![named(&key)],
-            |number, day, seq, hash| match number < until && number != hole {
-                true => vec![key.sign_head(day, seq, hash)],
-                false => Vec::new(),
-            },
-        );
+        days(directory.path(), 10, vec![named(&key)], |number, day, seq, hash| {
+            if number < until && number != hole {
+                vec![key.sign_head(day, seq, hash)]
+            } else {
+                Vec::new()
+            }
+        });
         verify(verify::Ring::Directory(directory.path()), &[key.public()], None).unwrap()
     };
     let whole = signed(10, 99);

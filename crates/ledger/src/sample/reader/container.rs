@@ -196,9 +196,10 @@ fn attempt(
             up_us,
             tasks,
             ended,
-            still: match is_still {
-                true => Some(now_still),
-                false => was_still.filter(|_| !has_unknown),
+            still: if is_still {
+                Some(now_still)
+            } else {
+                was_still.filter(|_| !has_unknown)
             },
         },
     }

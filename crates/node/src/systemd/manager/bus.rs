@@ -99,9 +99,10 @@ impl From<zbus::Error> for Failure {
             zbus::Error::FDO(error) => UNREACHABLE_ERRORS.contains(&error.name().as_str()),
             _ => false,
         };
-        match is_away {
-            true => Self::Unreachable,
-            false => Self::Refused(cause.to_string()),
+        if is_away {
+            Self::Unreachable
+        } else {
+            Self::Refused(cause.to_string())
         }
     }
 }

@@ -64,11 +64,12 @@ impl Fake {
     fn gone(&self, call: &str) -> fdo::Result<()> {
         let calls = self.calls.lock().unwrap();
         let first = calls.iter().filter(|told| *told == call).count() == 1;
-        match self.leaves && first {
-            true => Err(fdo::Error::NoReply(
+        if self.leaves && first {
+            Err(fdo::Error::NoReply(
                 "Message recipient disconnected from message bus".into(),
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 

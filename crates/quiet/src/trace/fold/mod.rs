@@ -201,9 +201,10 @@ impl<'a> Reader<'a> {
                 }
                 let name = row.keys.first().cloned().unwrap_or_default();
                 let sum = sums.entry(cpu).or_default().entry(name).or_default();
-                match timed {
-                    true => sum.add(0, row.sum),
-                    false => sum.add(row.hits, None),
+                if timed {
+                    sum.add(0, row.sum)
+                } else {
+                    sum.add(row.hits, None)
                 }
             }
         };

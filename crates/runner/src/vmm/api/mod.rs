@@ -230,9 +230,10 @@ impl Vmm for ApiVmm {
         }
         // It may have been booted between the two requests.
         self.refusals += 1;
-        match self.refusals < MAX_PAUSE_REFUSALS {
-            true => Ok(Hold::NotYet(self.state.clone())),
-            false => Ok(Hold::Runs(refused.to_string())),
+        if self.refusals < MAX_PAUSE_REFUSALS {
+            Ok(Hold::NotYet(self.state.clone()))
+        } else {
+            Ok(Hold::Runs(refused.to_string()))
         }
     }
 

@@ -60,9 +60,10 @@ impl Fake {
                 let line = head.lines().next().unwrap().strip_suffix(" HTTP/1.1").unwrap();
                 let asked = format!("{line} {}", String::from_utf8(body).unwrap());
                 heard.lock().unwrap().push(asked.trim().to_owned());
-                match answers.is_empty() {
-                    false => stream.write_all(answers.remove(0).as_bytes()).await.unwrap(),
-                    true => open.push(stream),
+                if answers.is_empty() {
+                    open.push(stream)
+                } else {
+                    stream.write_all(answers.remove(0).as_bytes()).await.unwrap()
                 }
             }
         });

@@ -152,9 +152,10 @@ fn follows(instance: &Instance, to: usize) -> String {
 
 /// The command that resizes the pod.
 pub(super) fn command(pod: &Pod, container: &str, cpus: u32) -> String {
-    let (namespace, name) = match pod.pod_name.is_empty() {
-        true => ("NAMESPACE", "POD"),
-        false => (pod.pod_namespace.as_str(), pod.pod_name.as_str()),
+    let (namespace, name) = if pod.pod_name.is_empty() {
+        ("NAMESPACE", "POD")
+    } else {
+        (pod.pod_namespace.as_str(), pod.pod_name.as_str())
     };
     let amounts = format!("{{\"cpu\":\"{cpus}\"}}");
     format!(

@@ -274,12 +274,13 @@ fn state(facts: &Facts) -> Finding {
                     "drain the node, stop kubelet, remove cpu_manager_state, start kubelet",
                 );
             }
-            match state.unknown_keys.is_empty() {
-                true => ok(found),
-                false => warning(
+            if state.unknown_keys.is_empty() {
+                ok(found)
+            } else {
+                warning(
                     format!("{found}; not known: {}", state.unknown_keys.join(", ")),
                     "kubelet is newer than this steliad, which reads the entries and ignores these keys: upgrade steliad",
-                ),
+                )
             }
         }
     }

@@ -11,11 +11,12 @@ pub(super) fn check(facts: &Facts) -> Finding {
     };
     let warnings = kubelet.warnings.iter().map(ToString::to_string);
     let warnings: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
-    match warnings.is_empty() {
-        true => ok("kubelet ignores nothing in it"),
-        false => warning(
+    if warnings.is_empty() {
+        ok("kubelet ignores nothing in it")
+    } else {
+        warning(
             warnings.join("; "),
             "correct or remove these keys: kubelet uses its default instead; another version of kubelet may know them",
-        ),
+        )
     }
 }

@@ -60,9 +60,10 @@ pub(super) fn check(facts: &Facts) -> Finding {
         // The check `kubelet-policy` says why, and whether that matters.
         Err(_) => {
             let found = format!("no kubelet process found; {read} is read");
-            return match facts.allocator.source == CpuSource::Steliad {
-                true => ok(found),
-                false => unknown(found),
+            return if facts.allocator.source == CpuSource::Steliad {
+                ok(found)
+            } else {
+                unknown(found)
             };
         }
     };

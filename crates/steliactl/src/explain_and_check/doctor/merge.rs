@@ -44,9 +44,10 @@ pub(super) fn merge(facts: &Facts) -> Finding {
         return ok(found);
     }
     let single = effort::permutations(Policy::SingleNumaNode, &sizes);
-    let fewer = match nodes.all == nodes.with_cpus {
-        true => "fewer NUMA nodes by the firmware (NPS, SNC), ",
-        false => "",
+    let fewer = if nodes.all == nodes.with_cpus {
+        "fewer NUMA nodes by the firmware (NPS, SNC), "
+    } else {
+        ""
     };
     warning(
         found,

@@ -125,21 +125,22 @@ fn folded(checks: &[Check]) -> Vec<Check> {
         cure: String::new(),
     };
     let last = checks.iter().rposition(|check| lacks_answer(&check));
-    let rows = checks
-        .iter()
-        .enumerate()
-        .filter_map(|(at, check)| match lacks_answer(&check) {
-            true => (Some(at) == last).then(|| several.clone()),
-            false => Some(check.clone()),
-        });
+    let rows = checks.iter().enumerate().filter_map(|(at, check)| {
+        if lacks_answer(&check) {
+            (Some(at) == last).then(|| several.clone())
+        } else {
+            Some(check.clone())
+        }
+    });
     rows.collect()
 }
 
 impl Render for Examined {
     fn text(&self, style: TextStyle) -> String {
-        let mut text = match style.legend && !style.wide {
-            true => table(&COLUMNS, &folded(&self.0), style),
-            false => table(&COLUMNS, &self.0, style),
+        let mut text = if style.legend && !style.wide {
+            table(&COLUMNS, &folded(&self.0), style)
+        } else {
+            table(&COLUMNS, &self.0, style)
         };
         // A remedy that several VMs have is printed once.
         let mut said = BTreeSet::new();

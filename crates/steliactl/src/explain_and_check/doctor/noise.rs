@@ -273,9 +273,10 @@ fn parameter<'a>(cmdline: &'a str, name: &str) -> Option<&'a str> {
 /// The CPUs of `isolcpus=` with the flag managed_irq.
 fn managed(cmdline: &str) -> CpuSet {
     let value = parameter(cmdline, "isolcpus").unwrap_or_default();
-    match value.split(',').any(|part| part == "managed_irq") {
-        true => isolcpus_list(value),
-        false => CpuSet::new(),
+    if value.split(',').any(|part| part == "managed_irq") {
+        isolcpus_list(value)
+    } else {
+        CpuSet::new()
     }
 }
 

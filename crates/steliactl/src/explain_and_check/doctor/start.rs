@@ -46,19 +46,22 @@ pub(super) fn start(facts: &Facts) -> Finding {
     let words: Vec<String> = found.iter().map(ToString::to_string).collect();
     let words = words.join("; ");
     // Flags that are only on its command line are not known, so a setting that is missing may be there.
-    let words = match kubelet.hidden {
-        true => format!("unknown: {HIDDEN}; by its files alone kubelet would not start: {words}{place}"),
-        false => format!("kubelet would not start: {words}{place}"),
+    let words = if kubelet.hidden {
+        format!("unknown: {HIDDEN}; by its files alone kubelet would not start: {words}{place}")
+    } else {
+        format!("kubelet would not start: {words}{place}")
     };
     let mut cures: Vec<String> = found.iter().map(|problem| problem.cure(&kubelet.root_dir)).collect();
     cures.dedup();
-    let cures = match kubelet.hidden {
-        true => format!("{UNHIDE}; if that changes nothing: {}", cures.join("; ")),
-        false => cures.join("; "),
+    let cures = if kubelet.hidden {
+        format!("{UNHIDE}; if that changes nothing: {}", cures.join("; "))
+    } else {
+        cures.join("; ")
     };
-    match kubelet.hidden || found.iter().all(StartProblem::is_of_this_version) {
-        true => warning(words, cures),
-        false => failed(words, cures),
+    if kubelet.hidden || found.iter().all(StartProblem::is_of_this_version) {
+        warning(words, cures)
+    } else {
+        failed(words, cures)
     }
 }
 

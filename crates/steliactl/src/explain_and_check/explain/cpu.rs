@@ -49,12 +49,11 @@ const MIN_FACT_WIDTH: usize = 24;
 fn with_short_names(text: &str, room: usize) -> String {
     let word = |word: &str| {
         let name = word.trim_start_matches('(').trim_end_matches([',', ';', ':', ')']);
-        match name.contains('/') && !name.starts_with('/') && output::columns(word) > room {
-            true => {
-                let around = output::columns(word).saturating_sub(output::columns(name));
-                word.replace(name, &output::shorten(name, room.saturating_sub(around)))
-            }
-            false => word.to_owned(),
+        if name.contains('/') && !name.starts_with('/') && output::columns(word) > room {
+            let around = output::columns(word).saturating_sub(output::columns(name));
+            word.replace(name, &output::shorten(name, room.saturating_sub(around)))
+        } else {
+            word.to_owned()
         }
     };
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
@@ -194,9 +193,10 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
 /// Which CPUs there are.
 fn no_such_cpu(description: &Description, cpu: u32) -> String {
     let (online, offline) = (description.node.topology.online(), &description.node.offline);
-    let offline = match offline.is_empty() {
-        true => String::new(),
-        false => format!("; offline are {offline}"),
+    let offline = if offline.is_empty() {
+        String::new()
+    } else {
+        format!("; offline are {offline}")
     };
     format!("there is no CPU {cpu}; online are {online}{offline}")
 }

@@ -50,16 +50,18 @@ struct Row {
 impl Row {
     /// "isolated", "floating, degraded".
     fn state(&self) -> String {
-        match self.degraded.is_empty() {
-            true => self.state.clone(),
-            false => format!("{}, degraded", self.state),
+        if self.degraded.is_empty() {
+            self.state.clone()
+        } else {
+            format!("{}, degraded", self.state)
         }
     }
 
     fn meaning(&self) -> Meaning {
-        match self.degraded.is_empty() {
-            true => Meaning::of_state(&self.state),
-            false => Meaning::Broken,
+        if self.degraded.is_empty() {
+            Meaning::of_state(&self.state)
+        } else {
+            Meaning::Broken
         }
     }
 
@@ -163,13 +165,15 @@ impl Render for NodeExplained {
                 SharedReasons::of(reasons).lines(style)
             }
         };
-        let causes = match causes.is_empty() {
-            true => causes,
-            false => format!("{causes}\n"),
+        let causes = if causes.is_empty() {
+            causes
+        } else {
+            format!("{causes}\n")
         };
-        let instances = match instances.iter().all(|row| row.allocation.is_none()) {
-            true => table(&BY_KUBELET, instances, style),
-            false => table(&INSTANCES, instances, style),
+        let instances = if instances.iter().all(|row| row.allocation.is_none()) {
+            table(&BY_KUBELET, instances, style)
+        } else {
+            table(&INSTANCES, instances, style)
         };
         format!(
             "CPU source: {}\n\n{}\n{causes}{instances}",

@@ -271,9 +271,10 @@ fn float(instance: &Instance) -> Vec<Fact> {
 }
 
 fn or_none(cpus: &CpuSet) -> String {
-    match cpus.is_empty() {
-        true => "no CPU list of its own".to_owned(),
-        false => cpus.to_string(),
+    if cpus.is_empty() {
+        "no CPU list of its own".to_owned()
+    } else {
+        cpus.to_string()
     }
 }
 
@@ -287,9 +288,10 @@ fn guest_facts(guest: &[GuestNode]) -> Vec<Fact> {
 
 /// The bind policy, and whether it is required.
 pub(super) fn bind_in_words(allocation: &Allocation) -> String {
-    match allocation.required {
-        true => format!("{}, required", allocation.bind),
-        false => allocation.bind.to_string(),
+    if allocation.required {
+        format!("{}, required", allocation.bind)
+    } else {
+        allocation.bind.to_string()
     }
 }
 
@@ -327,9 +329,10 @@ fn limit_in_words(limit_milli: u64) -> String {
 /// A line on what it is, then a table below each heading.
 impl Render for PodExplained {
     fn text(&self, style: TextStyle) -> String {
-        let uid = match self.pod.is_named() {
-            true => format!(" ({})", self.pod.pod_uid),
-            false => String::new(),
+        let uid = if self.pod.is_named() {
+            format!(" ({})", self.pod.pod_uid)
+        } else {
+            String::new()
         };
         let title = format!("{}{uid}, container {}: {}", self.pod, self.container, self.state);
         let mut text = printable(&title) + "\n";

@@ -46,10 +46,8 @@ pub(super) struct Line {
 
 const COLUMNS: [Column<Line>; 3] = [
     column("MEASURED", |line: &Line| line.measured.clone()).wraps(),
-    column("MUCH", |line: &Line| if line.much { "yes" } else { "no" }.to_owned()).means(|line| match line.much {
-        true => Meaning::Attention,
-        false => Meaning::Plain,
-    }),
+    column("MUCH", |line: &Line| if line.much { "yes" } else { "no" }.to_owned())
+        .means(|line| if line.much { Meaning::Attention } else { Meaning::Plain }),
     column("WHAT TO DO", |line: &Line| line.cure.clone()).wraps(),
 ];
 
@@ -348,9 +346,10 @@ fn spread(description: &Description, instance: &Instance, guest: &[GuestNode], l
         return;
     }
     let spread = guest.iter().any(|node| node.spread);
-    let words = match spread {
-        true => "a NUMA node of the guest is spread over several of them",
-        false => "each NUMA node of the guest is within one of them",
+    let words = if spread {
+        "a NUMA node of the guest is spread over several of them"
+    } else {
+        "each NUMA node of the guest is within one of them"
     };
     lines.add(
         format!("its CPUs are on the NUMA nodes {}: {words}", list(&host)),

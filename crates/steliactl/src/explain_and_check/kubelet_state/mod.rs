@@ -152,15 +152,16 @@ fn file(path: &Path) -> Files {
         Some(CPU_MANAGER_STATE) => false,
         _ => bytes.as_ref().is_ok_and(|bytes| speaks_of_memory(bytes)),
     };
-    match is_memory {
-        true => Files {
+    if is_memory {
+        Files {
             memory: Some(check(path, bytes, ABSENT, MemoryManagerState::parse)),
             ..Files::default()
-        },
-        false => Files {
+        }
+    } else {
+        Files {
             cpu: Some(check(path, bytes, ABSENT, CpuManagerState::parse)),
             ..Files::default()
-        },
+        }
     }
 }
 

@@ -141,16 +141,18 @@ fn days(out: &mut String, account: &Account) {
 fn classes(out: &mut String, account: &Account) {
     out.push_str("<h2>Everything that was counted</h2>\n");
     let row = |row: &Row| {
-        let count = match row.amiss {
-            true => format!("<span class=\"amiss\">{}</span>", row.count),
-            false => row.count.clone(),
+        let count = if row.amiss {
+            format!("<span class=\"amiss\">{}</span>", row.count)
+        } else {
+            row.count.clone()
         };
-        let names = match row.names.is_empty() {
-            true => String::new(),
-            false => format!(
+        let names = if row.names.is_empty() {
+            String::new()
+        } else {
+            format!(
                 "<br><span class=\"names\">{}</span>",
                 clean(&words::listed(&row.names, NAMES))
-            ),
+            )
         };
         vec![
             row.what.to_string(),
@@ -179,9 +181,10 @@ fn located_times(out: &mut String, account: &Account) {
         owner::kind(account)
     );
     let rows = account.located.iter().map(|time| {
-        let place = match time.located.is_much_remote() {
-            true => format!("<span class=\"amiss\">{}</span>", located::place(&time.located)),
-            false => located::place(&time.located),
+        let place = if time.located.is_much_remote() {
+            format!("<span class=\"amiss\">{}</span>", located::place(&time.located))
+        } else {
+            located::place(&time.located)
         };
         vec![
             clean(&located::part(&time.located)),
@@ -242,9 +245,10 @@ fn gaps(out: &mut String, account: &Account) {
                 words::clock(gap.from_us),
                 words::clock(gap.until_us),
                 clean(&gap.cpus),
-                match account.is_container {
-                    true => owner::why_of_container(gap.why),
-                    false => words::why(gap.why).to_owned(),
+                if account.is_container {
+                    owner::why_of_container(gap.why)
+                } else {
+                    words::why(gap.why).to_owned()
                 },
             ]
         });
@@ -265,22 +269,19 @@ fn attribution(out: &mut String, one: &Attribution) {
     let incomplete = words::incomplete(one);
     let mut rows = words::who(one);
     rows.truncate(DOERS);
-    match rows.is_empty() {
-        true => {
-            let _ = writeln!(out, "<p>{}</p>", words::no_rows(&incomplete));
-        }
-        false => {
-            let rows = rows.iter().map(|who| {
-                vec![
-                    who.what.to_owned(),
-                    clean(&who.name),
-                    who.cpus.to_string(),
-                    words::grouped(who.count),
-                    who.ran(),
-                ]
-            });
-            table(out, &["What", "Name", "CPUs", "#How often", "#Ran"], rows);
-        }
+    if rows.is_empty() {
+        let _ = writeln!(out, "<p>{}</p>", words::no_rows(&incomplete));
+    } else {
+        let rows = rows.iter().map(|who| {
+            vec![
+                who.what.to_owned(),
+                clean(&who.name),
+                who.cpus.to_string(),
+                words::grouped(who.count),
+                who.ran(),
+            ]
+        });
+        table(out, &["What", "Name", "CPUs", "#How often", "#Ran"], rows);
     }
     for problem in incomplete {
         let _ = writeln!(out, "<p class=\"bad\">{}</p>", clean(&problem));
@@ -298,9 +299,12 @@ fn proof(out: &mut String, proof: &ReportProof, account: &Account) {
         ),
     };
     let _ = writeln!(out, "<p>{state}</p>");
-    let code = |text: &str| match text.is_empty() {
-        true => String::new(),
-        false => format!("<code>{}</code>", clean(text)),
+    let code = |text: &str| {
+        if text.is_empty() {
+            String::new()
+        } else {
+            format!("<code>{}</code>", clean(text))
+        }
     };
     let mut rows = vec![
         ("Last entry", account.seq.to_string()),

@@ -229,11 +229,12 @@ fn fitting_pattern(accounts: Vec<VmAccount>, pattern: &str) -> Result<All, Failu
         .map_err(|cause| Failure::Usage(format!("{pattern}: {cause}")))?;
     let meant = perhaps_meant(pattern, accounts.iter().map(|one| &one.pod));
     let fitting: Vec<VmAccount> = accounts.into_iter().filter(|one| parsed.selects(&one.pod)).collect();
-    match fitting.is_empty() {
-        true => Err(Failure::NoSuchInstance(format!(
+    if fitting.is_empty() {
+        Err(Failure::NoSuchInstance(format!(
             "the ledger has no VM that fits {pattern}{meant}"
-        ))),
-        false => Ok(All(fitting)),
+        )))
+    } else {
+        Ok(All(fitting))
     }
 }
 

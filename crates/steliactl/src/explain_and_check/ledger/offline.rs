@@ -64,9 +64,10 @@ pub(super) fn key(text: &str) -> Result<String, String> {
     let text = text.trim();
     let digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     let is_key = text.len() == 44 && text.strip_suffix('=').is_some_and(|digits| digits.bytes().all(digit));
-    match is_key {
-        true => Ok(text.to_owned()),
-        false => Err("expected a public key as ledger key prints it, 44 characters that end with =".to_owned()),
+    if is_key {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a public key as ledger key prints it, 44 characters that end with =".to_owned())
     }
 }
 

@@ -7,10 +7,7 @@ use super::words;
 
 /// "VM" or "container".
 pub(super) fn kind(account: &Account) -> &'static str {
-    match account.is_container {
-        true => "container",
-        false => "VM",
-    }
+    if account.is_container { "container" } else { "VM" }
 }
 
 /// The text about a VM as one about a container, which has no virtual CPUs.

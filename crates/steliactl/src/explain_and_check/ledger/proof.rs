@@ -19,11 +19,12 @@ pub(super) struct Key {
 /// The daemon does not answer, or has no key.
 pub(super) async fn key(client: &Client) -> Result<Key, Failure> {
     let key = client.answer_in_time(client.manager().ledger_key()).await?;
-    match key.is_empty() {
-        true => Err(Failure::Other(
+    if key.is_empty() {
+        Err(Failure::Other(
             "this node has no key: its ledger is off, or could not be opened (steliactl doctor)".to_owned(),
-        )),
-        false => Ok(Key { key }),
+        ))
+    } else {
+        Ok(Key { key })
     }
 }
 

@@ -45,12 +45,13 @@ impl Source<'_> {
                         .await?;
                     let account: Account = understood(&text)?;
                     let vm_account = VmAccount::of(account);
-                    return Ok(match found.pod.is_named() || !vm_account.pod.is_named() {
-                        true => VmAccount {
+                    return Ok(if found.pod.is_named() || !vm_account.pod.is_named() {
+                        VmAccount {
                             pod: found.pod,
                             ..vm_account
-                        },
-                        false => vm_account,
+                        }
+                    } else {
+                        vm_account
                     });
                 }
                 Err(Failure::NoSuchInstance(_)) => {}
@@ -103,9 +104,10 @@ async fn of_daemon(client: &Client, pod: &str, since: u64, until: u64) -> Result
     let text = client.answer_while_alive(client.manager().ledger(pod, since, until, Dict::new()));
     let text = text.await?;
     // For one VM the text is an object, not a list.
-    Ok(match text.trim_start().starts_with('{') {
-        true => vec![understood(&text)?],
-        false => understood(&text)?,
+    Ok(if text.trim_start().starts_with('{') {
+        vec![understood(&text)?]
+    } else {
+        understood(&text)?
     })
 }
 

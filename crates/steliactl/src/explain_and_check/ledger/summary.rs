@@ -30,9 +30,10 @@ pub(crate) async fn summary(client: Option<&Client>, root: &Path) -> Result<Summ
     let source = client.map_or(Source::Copy(&directory), |client| Source::Daemon(client.clone()));
     let verdict = source.verdict().await?;
     let is_readable = client.is_some() || proof::is_good(&verdict);
-    let vms = match is_readable {
-        true => source.all(now().saturating_sub(DAY_US), 0).await?,
-        false => Vec::new(),
+    let vms = if is_readable {
+        source.all(now().saturating_sub(DAY_US), 0).await?
+    } else {
+        Vec::new()
     };
     let proof = Proof::of(verdict, client.is_none(), true);
     Ok(Summary { proof, vms })
@@ -40,9 +41,10 @@ pub(crate) async fn summary(client: Option<&Client>, root: &Path) -> Result<Summ
 
 impl Render for Summary {
     fn text(&self, style: TextStyle) -> String {
-        let accounts = match self.vms.is_empty() {
-            true => String::new(),
-            false => format!("\nThe last 24 hours:\n{}", text::all(&self.vms, style)),
+        let accounts = if self.vms.is_empty() {
+            String::new()
+        } else {
+            format!("\nThe last 24 hours:\n{}", text::all(&self.vms, style))
         };
         self.proof.text(style) + &accounts
     }

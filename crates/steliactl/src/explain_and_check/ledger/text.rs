@@ -131,14 +131,18 @@ pub(super) fn one(vm_account: &VmAccount, style: TextStyle) -> String {
         parts.push(head(vm_account, style));
     }
     parts.push(table(&CLASSES, &words::rows(account), style));
-    let mut part = |title: &str, text: String| match style.legend {
-        true => parts.push(format!("{title}\n{text}")),
-        false => parts.push(text),
+    let mut part = |title: &str, text: String| {
+        if style.legend {
+            parts.push(format!("{title}\n{text}"))
+        } else {
+            parts.push(text)
+        }
     };
     if !account.located.is_empty() {
-        let legend = match style.legend {
-            true => located::legend(account.located.iter().map(|time| &time.located)),
-            false => String::new(),
+        let legend = if style.legend {
+            located::legend(account.located.iter().map(|time| &time.located))
+        } else {
+            String::new()
         };
         part(
             "The NUMA nodes of its CPUs, memory and devices, read once an hour, or less often on nodes with many VMs, and when its CPUs change:",
@@ -205,9 +209,10 @@ pub(super) fn between(from_us: u64, until_us: u64) -> String {
 
 /// Who ran, and why that may not be all.
 pub(super) fn who(rows: &[RunRow], incomplete: &[String], style: TextStyle) -> String {
-    let mut text = match rows.is_empty() {
-        true => format!("{}\n", words::no_rows(incomplete)),
-        false => table(&RUN_COLUMNS, rows, style),
+    let mut text = if rows.is_empty() {
+        format!("{}\n", words::no_rows(incomplete))
+    } else {
+        table(&RUN_COLUMNS, rows, style)
     };
     for problem in incomplete {
         text += &format!("Problem: {}\n", printable(problem));

@@ -39,14 +39,15 @@ impl Render for Watched {
     fn text(&self, style: TextStyle) -> String {
         let one = &self.attribution;
         let table = text::who(&words::who(one), &words::incomplete(one), style);
-        match style.legend {
-            true => format!(
+        if style.legend {
+            format!(
                 "{}, CPUs {}, {} UTC\n\n{table}",
                 printable(&self.pod.to_string()),
                 printable(&one.cpus),
                 text::between(one.from_us, one.until_us)
-            ),
-            false => table,
+            )
+        } else {
+            table
         }
     }
 }

@@ -178,9 +178,10 @@ fn stamp(text: &str) -> Option<u64> {
             let (hours, minutes) = zone.strip_prefix(['+', '-'])?.split_once(':')?;
             let (hours, minutes) = (digits(hours, 2)?, digits(minutes, 2)?);
             let offset = (hours < 24 && minutes < 60).then_some((hours * 60 + minutes) * 60 * SECOND)?;
-            match east {
-                true => at.checked_sub(offset),
-                false => at.checked_add(offset),
+            if east {
+                at.checked_sub(offset)
+            } else {
+                at.checked_add(offset)
             }
         }
     }

@@ -192,9 +192,10 @@ fn headline_of_vm(account: &Account) -> String {
         1 => "1 interrupt of another device reached them".to_owned(),
         count => format!("{} interrupts of other devices reached them", grouped(count)),
     };
-    let rest = match account.covered_us >= account.promised_us {
-        true => "",
-        false => "; of the rest nothing is claimed",
+    let rest = if account.covered_us >= account.promised_us {
+        ""
+    } else {
+        "; of the rest nothing is claimed"
     };
     format!(
         "In what was read, {tasks}, and {devices}. {} of the time is covered{rest}.",
@@ -211,9 +212,10 @@ fn times(count: u64) -> String {
 
 /// "0", "12", "3…7".
 pub(super) fn range(range: Range) -> String {
-    match range.least == range.most {
-        true => grouped(range.most),
-        false => format!("{}…{}", grouped(range.least), grouped(range.most)),
+    if range.least == range.most {
+        grouped(range.most)
+    } else {
+        format!("{}…{}", grouped(range.least), grouped(range.most))
     }
 }
 
@@ -371,9 +373,10 @@ fn merged(what: &'static str, occupants: &[Occupant]) -> Vec<RunRow> {
 
 /// The text for an attribution without any row. An incomplete one proves nothing.
 pub(super) fn no_rows(incomplete: &[String]) -> &'static str {
-    match incomplete.is_empty() {
-        true => "Nothing but the VM's own.",
-        false => "Not known.",
+    if incomplete.is_empty() {
+        "Nothing but the VM's own."
+    } else {
+        "Not known."
     }
 }
 

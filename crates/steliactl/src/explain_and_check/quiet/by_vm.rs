@@ -151,21 +151,21 @@ pub(super) fn by_vm(vms: &[Vm], style: TextStyle) -> String {
         return vm_table(shown, style);
     }
     shown.retain(|vm| !is_zero(vm));
-    match shown.is_empty() {
-        true => paragraph(&zeros(&quiet, ""), style),
-        false => vm_table(shown, style) + "\n" + &paragraph(&zeros(&quiet, " more"), style),
+    if shown.is_empty() {
+        paragraph(&zeros(&quiet, ""), style)
+    } else {
+        vm_table(shown, style) + "\n" + &paragraph(&zeros(&quiet, " more"), style)
     }
 }
 
 fn vm_table(shown: Vec<&Vm>, style: TextStyle) -> String {
     let columns = vms();
     let [without_problems @ .., _] = &columns;
-    match is_for_a_screen(style) {
-        true => table(without_problems, &folded(&shown), style) + &unknown_columns(&shown, style),
-        false => {
-            let rows: Vec<VmRow<'_>> = shown.into_iter().map(VmRow::of).collect();
-            table(&columns, &rows, style)
-        }
+    if is_for_a_screen(style) {
+        table(without_problems, &folded(&shown), style) + &unknown_columns(&shown, style)
+    } else {
+        let rows: Vec<VmRow<'_>> = shown.into_iter().map(VmRow::of).collect();
+        table(&columns, &rows, style)
     }
 }
 
@@ -214,8 +214,9 @@ fn unknown_columns(shown: &[&Vm], style: TextStyle) -> String {
     if shown.iter().all(|vm| vm.device_interrupts_since_isolated.is_none()) {
         text += "SINCE ISOLATED is not known: no ledger is kept, or it has not read them yet.\n";
     }
-    match text.is_empty() {
-        true => text,
-        false => format!("\n{}", paragraph(&text, style)),
+    if text.is_empty() {
+        text
+    } else {
+        format!("\n{}", paragraph(&text, style))
     }
 }

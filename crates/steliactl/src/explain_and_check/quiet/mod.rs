@@ -283,9 +283,10 @@ impl Quietness {
         };
         let tids = self.vms.iter().flat_map(|vm| &vm.threads_remaining);
         let tids = tids.filter(|one| one.left == left).map(|one| one.tid).collect();
-        match left {
-            true => (irqs(true), tids),
-            false => (irqs(false).difference(&irqs(true)).copied().collect(), tids),
+        if left {
+            (irqs(true), tids)
+        } else {
+            (irqs(false).difference(&irqs(true)).copied().collect(), tids)
         }
     }
 

@@ -178,9 +178,10 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
             }
             (problem, _) => {
                 let problem = printable(problem.as_deref().unwrap_or_default());
-                let counted = match is_counted {
-                    true => ", and no device interrupt fired there within a second (-o wide has their rows)",
-                    false => "",
+                let counted = if is_counted {
+                    ", and no device interrupt fired there within a second (-o wide has their rows)"
+                } else {
+                    ""
                 };
                 format!("What is left on the CPUs of {vms} VMs is not known: {problem}{counted}.")
             }
@@ -209,18 +210,20 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     irqs.sort_by_key(|row| Reverse(row.one.count));
     for row in &mut irqs {
         row.is_short = on_screen;
-        row.why = match on_screen {
-            true => notes.number(why_interrupt(row.one), row.one.cure),
-            false => why_interrupt(row.one),
+        row.why = if on_screen {
+            notes.number(why_interrupt(row.one), row.one.cure)
+        } else {
+            why_interrupt(row.one)
         };
     }
     if !irqs.is_empty() {
         let columns = interrupts();
         let [without_cure @ .., _] = &columns;
         let shown: &[Column<RemainingRow<'_, Interrupt>>] = if on_screen { without_cure } else { &columns };
-        let rows = match irqs.len() > MAX_INTERRUPT_ROWS + 1 && on_screen {
-            true => MAX_INTERRUPT_ROWS,
-            false => irqs.len(),
+        let rows = if irqs.len() > MAX_INTERRUPT_ROWS + 1 && on_screen {
+            MAX_INTERRUPT_ROWS
+        } else {
+            irqs.len()
         };
         let more = match irqs.len() - rows {
             0 => String::new(),
@@ -236,9 +239,10 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     );
     for row in &mut kthreads {
         row.is_short = on_screen;
-        row.why = match on_screen {
-            true => notes.number(why_thread(row.one), words::thread_cure(row.one.left)),
-            false => why_thread(row.one),
+        row.why = if on_screen {
+            notes.number(why_thread(row.one), words::thread_cure(row.one.left))
+        } else {
+            why_thread(row.one)
         };
     }
     if !kthreads.is_empty() {
@@ -283,9 +287,10 @@ fn summary(quietness: &Quietness, left_first: bool) -> String {
         }
         _ => "Nothing is left.".to_owned(),
     };
-    let text = match left_first {
-        true => format!("{left} {done}{threads}."),
-        false => format!("{done}{threads}. {left}"),
+    let text = if left_first {
+        format!("{left} {done}{threads}.")
+    } else {
+        format!("{done}{threads}. {left}")
     };
     text.trim().to_owned() + "\n"
 }
@@ -305,11 +310,12 @@ fn hidden(quietness: &Quietness, style: TextStyle) -> String {
     let kinds: Vec<String> = kinds
         .map(|(count, one, several)| format!("{count} {}", if count == 1 { one } else { several }))
         .collect();
-    match kinds.is_empty() {
-        true => String::new(),
-        false => format!(
+    if kinds.is_empty() {
+        String::new()
+    } else {
+        format!(
             "Not shown, because harmless: {} (-o wide shows them).\n",
             kinds.join(", ")
-        ),
+        )
     }
 }

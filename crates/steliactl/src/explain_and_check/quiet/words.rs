@@ -43,9 +43,10 @@ pub(super) fn thread_why(error: &str) -> String {
 }
 
 pub(super) const fn thread_cure(left: bool) -> &'static str {
-    match left {
-        true => "look for a setting of its driver's or subsystem's; /usr/share/doc/steliad/quiet-cpus.md has more",
-        false => "nothing: it runs only when memory is short",
+    if left {
+        "look for a setting of its driver's or subsystem's; /usr/share/doc/steliad/quiet-cpus.md has more"
+    } else {
+        "nothing: it runs only when memory is short"
     }
 }
 

@@ -260,9 +260,10 @@ fn printed(root: &Path, command: &[&str]) -> Result<String, String> {
     };
     let answer = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let answer = answer.map_err(|cause| format!("run {program}: {cause}"))?;
-    match answer.status.success() {
-        true => Ok(String::from_utf8_lossy(&answer.stdout).into_owned()),
-        false => Err(format!("{program}: {}", String::from_utf8_lossy(&answer.stderr).trim())),
+    if answer.status.success() {
+        Ok(String::from_utf8_lossy(&answer.stdout).into_owned())
+    } else {
+        Err(format!("{program}: {}", String::from_utf8_lossy(&answer.stderr).trim()))
     }
 }
 

@@ -25,9 +25,10 @@ fn report() -> Report {
     };
     let vms = description.node.instances.iter().map(|(uid, instance)| VmReport {
         pod_uid: uid.to_string(),
-        threads: match uid.as_str() == PODS[0] {
-            true => vec![thread.clone()],
-            false => Vec::new(),
+        threads: if uid.as_str() == PODS[0] {
+            vec![thread.clone()]
+        } else {
+            Vec::new()
         },
         locality: None,
         instance: instance.clone(),

@@ -135,9 +135,10 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
             table(&OTHER_PODS, &report.other_pods, style),
         );
     }
-    let (same, mut vms) = match style.wide {
-        true => (Vec::new(), report.vms.iter().collect()),
-        false => by_problem(&report.vms),
+    let (same, mut vms) = if style.wide {
+        (Vec::new(), report.vms.iter().collect())
+    } else {
+        by_problem(&report.vms)
     };
     if !same.is_empty() {
         let parts = same
@@ -151,9 +152,10 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
     // Those with a problem of their own first.
     vms.sort_by_cached_key(|vm| (vm.is_calm(), vm.vm().to_string()));
     let calm_vms = vms.iter().filter(|vm| vm.is_calm()).count();
-    let calm_vms = match calm_vms > MAX_WHOLE && !style.wide {
-        true => vms.split_off(vms.len() - calm_vms),
-        false => Vec::new(),
+    let calm_vms = if calm_vms > MAX_WHOLE && !style.wide {
+        vms.split_off(vms.len() - calm_vms)
+    } else {
+        Vec::new()
     };
     if !calm_vms.is_empty() {
         section(
@@ -223,9 +225,10 @@ fn of_vm(vm: &VmReport, now: u64, style: TextStyle) -> String {
         ("State", instance.state.to_string()),
     ];
     if let Some(why) = not_isolated(instance) {
-        let label = match instance.state == State::Floating {
-            true => "Floats",
-            false => "Not isolated",
+        let label = if instance.state == State::Floating {
+            "Floats"
+        } else {
+            "Not isolated"
         };
         rows.push((label, why.at(now)));
     }
@@ -244,9 +247,10 @@ fn of_vm(vm: &VmReport, now: u64, style: TextStyle) -> String {
         ("Registered", time(instance.registered_us)),
         ("Isolated", time(instance.isolated_us)),
     ]);
-    let threads = match vm.threads.is_empty() {
-        true => "No threads were seen.\n".to_owned(),
-        false => table(&THREADS, &vm.threads, style),
+    let threads = if vm.threads.is_empty() {
+        "No threads were seen.\n".to_owned()
+    } else {
+        table(&THREADS, &vm.threads, style)
     };
     let locality = vm.locality.as_ref().map(|seen| seen.text(style)).unwrap_or_default();
     format!("{}\n{threads}{locality}", properties(rows, style))

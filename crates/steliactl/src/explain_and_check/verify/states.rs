@@ -113,9 +113,10 @@ pub(super) fn summary(vms: &[CheckedVm], now: u64) -> String {
     }
     let parts = by_state.into_iter().map(|((_, state), vms)| {
         let (count, reasons) = (vms.len(), reasons(&vms, now));
-        match reasons.is_empty() {
-            true => format!("{count} {state}"),
-            false => format!("{count} {state} ({reasons})"),
+        if reasons.is_empty() {
+            format!("{count} {state}")
+        } else {
+            format!("{count} {state} ({reasons})")
         }
     });
     parts.collect::<Vec<_>>().join(", ")
@@ -138,9 +139,10 @@ fn reasons(vms: &[&CheckedVm], now: u64) -> String {
         } else {
             String::new()
         };
-        match alone {
-            true => why.at(now) + &names,
-            false => format!("{} {}{names}", pods.len(), why.at(now)),
+        if alone {
+            why.at(now) + &names
+        } else {
+            format!("{} {}{names}", pods.len(), why.at(now))
         }
     });
     words.collect::<Vec<_>>().join("; ")

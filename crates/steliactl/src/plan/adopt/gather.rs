@@ -139,18 +139,17 @@ impl Node {
             }
             line.rule.clone_from(&rule.name);
             rule.isolation.name().clone_into(&mut line.isolation);
-            match is_instance {
-                true => line.refused(instance_exists()),
-                false => match unpartitioned(&self.cgroups, origin)?
-                    .and_then(|()| admission.adopt_container(&candidate, rule))
-                {
+            if is_instance {
+                line.refused(instance_exists())
+            } else {
+                match unpartitioned(&self.cgroups, origin)?.and_then(|()| admission.adopt_container(&candidate, rule)) {
                     Ok(cpus) => {
                         line.would_be_adopted = true;
                         line.exclusive_cpus = cpus.to_string();
                         "all tasks of the container share its CPUs".clone_into(&mut line.why);
                     }
                     Err(refusal) => line.refused(refusal),
-                },
+                }
             }
             return Ok(Some(line));
         }
@@ -214,9 +213,10 @@ impl Node {
         };
         let exclusive: CpuSet = line.exclusive_cpus.parse().unwrap_or_default();
         line.has(&vm, &found, exclusive.len());
-        line.ready_made = match missing.is_refused {
-            true => String::new(),
-            false => self.suggested(names, &vm),
+        line.ready_made = if missing.is_refused {
+            String::new()
+        } else {
+            self.suggested(names, &vm)
         };
         line.rule = missing.rule;
         line.tree = String::new();

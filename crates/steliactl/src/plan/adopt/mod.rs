@@ -71,9 +71,12 @@ const COLUMNS: [Column<VmLine>; 12] = [
             (false, _) => "no".to_owned(),
         }
     })
-    .means(|one| match one.would_be_adopted {
-        true => Meaning::Good,
-        false => Meaning::Attention,
+    .means(|one| {
+        if one.would_be_adopted {
+            Meaning::Good
+        } else {
+            Meaning::Attention
+        }
     }),
     column("WHY", |one: &VmLine| one.why.clone()).yields(4),
 ];
@@ -117,9 +120,10 @@ impl Render for Preview {
 
     fn text(&self, style: TextStyle) -> String {
         // A VM that cannot be adopted has a line, too.
-        let mut text = match self.vms.is_empty() {
-            true => "No VMs to adopt.\n".to_owned(),
-            false => table(&COLUMNS, &self.vms, style),
+        let mut text = if self.vms.is_empty() {
+            "No VMs to adopt.\n".to_owned()
+        } else {
+            table(&COLUMNS, &self.vms, style)
         };
         if self.rules.is_empty() {
             text += "\nNo rule is set: nothing is adopted (/usr/share/doc/steliad/adopt.md).\n";

@@ -366,9 +366,12 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<WhatIf> {
                     other.device_nodes = devices.flat_map(|one| one.nodes.iter()).collect();
                     other.locality = localities.iter().map(|one| one.verdict).max().map(Verdict::name);
                 }
-                let reason = |rejection: &Rejection| match rejection.is_unknown() {
-                    true => "not predicted".to_owned(),
-                    false => rejection.reason().unwrap_or("kubelet would not return").to_owned(),
+                let reason = |rejection: &Rejection| {
+                    if rejection.is_unknown() {
+                        "not predicted".to_owned()
+                    } else {
+                        rejection.reason().unwrap_or("kubelet would not return").to_owned()
+                    }
                 };
                 other.reason = fill.end.as_deref().filter(|_| !other.admitted).map(reason);
                 (other.fits, other.or_more) = (fill.pods.len(), fill.end.is_none());

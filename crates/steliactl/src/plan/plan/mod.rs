@@ -159,9 +159,10 @@ fn not_considered(requirements: &NodeRequirements) -> Option<String> {
         return None;
     }
     let labels = requirements.labels_in_words();
-    let labels = match labels.is_empty() {
-        true => labels,
-        false => format!("the labels {labels} and "),
+    let labels = if labels.is_empty() {
+        labels
+    } else {
+        format!("the labels {labels} and ")
     };
     Some(format!(
         "KubeVirt also requires that the node has {labels}the devices {}; whether it has them is not considered",

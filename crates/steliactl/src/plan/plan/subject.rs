@@ -133,9 +133,10 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
 
 /// Why there is no answer: kubelet does not start with this file, or it is not known whether.
 fn no_start(unusable: UnusableState) -> String {
-    match unusable.is_damaged {
-        true => format!("kubelet would not start: {unusable}"),
-        false => unusable.text,
+    if unusable.is_damaged {
+        format!("kubelet would not start: {unusable}")
+    } else {
+        unusable.text
     }
 }
 
@@ -149,11 +150,12 @@ fn unless_damaged<T>(read: Result<Option<T>, UnusableState>) -> Result<Option<T>
 
 /// What kubelet does with a record of devices that it cannot read.
 pub(crate) fn forgotten(unusable: &UnusableState) -> String {
-    match unusable.is_damaged {
-        true => format!(
+    if unusable.is_damaged {
+        format!(
             "{unusable}: kubelet starts without it (\"Continue after failing to read checkpoint file\") and has forgotten which devices are in use"
-        ),
-        false => format!("{unusable}: which devices are in use is not known"),
+        )
+    } else {
+        format!("{unusable}: which devices are in use is not known")
     }
 }
 
@@ -164,9 +166,10 @@ fn starts(config: &KubeletConfig, machine: &Machine, files: StateFiles<'_>) -> R
     let in_words = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let by_file = start::is_reserved_in_file(config, files.memory);
     if config.hidden && (!problems.is_empty() || files.cpus.is_none() && !config.has_cpu_policy) {
-        let otherwise = match problems.is_empty() {
-            true => String::new(),
-            false => format!(" (with what is in files alone, kubelet would not start: {in_words})"),
+        let otherwise = if problems.is_empty() {
+            String::new()
+        } else {
+            format!(" (with what is in files alone, kubelet would not start: {in_words})")
         };
         return Err(format!("unknown: {HIDDEN}{otherwise}"));
     }

@@ -55,9 +55,12 @@ const HINTS: [Column<Hint>; 5] = [
 const WHAT_IF: [Column<WhatIf>; 11] = [
     column("NOW", |other| if other.now { "yes" } else { "" }.to_owned()),
     column("TOPOLOGY", |other| other.kubelet.topology_manager_policy.to_owned()),
-    column("SCOPE", |other| match other.kubelet.aligns() {
-        true => other.kubelet.topology_manager_scope.to_owned(),
-        false => String::new(),
+    column("SCOPE", |other| {
+        if other.kubelet.aligns() {
+            other.kubelet.topology_manager_scope.to_owned()
+        } else {
+            String::new()
+        }
     }),
     column("CPU OPTIONS", |other| {
         other.kubelet.cpu_manager_policy_options.join(",")
@@ -101,9 +104,10 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     match &answer.rejection {
         None => lines.push(("Admitted", "yes".to_owned())),
         Some(rejected) => {
-            let admitted = match rejected.unknown {
-                true => "unknown".to_owned(),
-                false => format!("no: {}", reason(rejected)),
+            let admitted = if rejected.unknown {
+                "unknown".to_owned()
+            } else {
+                format!("no: {}", reason(rejected))
             };
             lines.push(("Admitted", admitted));
             lines.push(("Message", rejected.message.clone()));
@@ -147,9 +151,10 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
         parts.push(output::table(&HINTS, &hints, style));
     }
     if !answer.what_if.is_empty() {
-        let shown = match answer.what_if.iter().any(|other| other.locality.is_some()) {
-            true => &WHAT_IF[..],
-            false => &WHAT_IF[..WHAT_IF.len() - DEVICE_COLUMNS],
+        let shown = if answer.what_if.iter().any(|other| other.locality.is_some()) {
+            &WHAT_IF[..]
+        } else {
+            &WHAT_IF[..WHAT_IF.len() - DEVICE_COLUMNS]
         };
         parts.push(output::table(shown, &answer.what_if, style));
         parts.push(output::table(&FEATURES, &answer.features, style));
@@ -160,9 +165,10 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
 /// What each merge chose.
 fn merged(answer: &Answer) -> Vec<(&'static str, String)> {
     if answer.merges.is_empty() {
-        let alone = match answer.kubelet.aligns() {
-            true => "no hints, because no resource of the pod has any",
-            false => "no hints: with the policy none, each manager chooses on its own",
+        let alone = if answer.kubelet.aligns() {
+            "no hints, because no resource of the pod has any"
+        } else {
+            "no hints: with the policy none, each manager chooses on its own"
         };
         return vec![("Merged", alone.to_owned())];
     }
@@ -173,9 +179,10 @@ fn merged(answer: &Answer) -> Vec<(&'static str, String)> {
     };
     let policy = answer.kubelet.topology_manager_policy;
     let line = |(at, merge): (usize, &Merged)| {
-        let words = match is_rejected(at) {
-            true => merge.rejected_words(policy),
-            false => merge.words(),
+        let words = if is_rejected(at) {
+            merge.rejected_words(policy)
+        } else {
+            merge.words()
         };
         ("Merged", format!("{}: {words}", merge.whose()))
     };
@@ -186,9 +193,10 @@ impl Devices {
     /// `nvidia.com/gpu (GPU-1,GPU-2) on NUMA node 0`, or `2 nvidia.com/gpu on NUMA node 0` where only the number is known.
     fn words(&self) -> String {
         let others = if self.certain { "" } else { " or others" };
-        let what = match self.ids.is_empty() {
-            true => format!("{} {}", self.count, self.resource),
-            false => format!("{} ({}{others})", self.resource, self.ids.join(",")),
+        let what = if self.ids.is_empty() {
+            format!("{} {}", self.count, self.resource)
+        } else {
+            format!("{} ({}{others})", self.resource, self.ids.join(","))
         };
         let noun = numa_noun(&self.numa_nodes);
         match self.numa_nodes.len() {
@@ -255,9 +263,10 @@ fn kubelet(told: &Kubelet) -> String {
     if !told.reserved_cpus.is_empty() {
         cpus += &format!(", CPUs {} reserved", told.reserved_cpus);
     }
-    let scope = match told.aligns() {
-        true => format!(", scope {}", told.topology_manager_scope),
-        false => String::new(),
+    let scope = if told.aligns() {
+        format!(", scope {}", told.topology_manager_scope)
+    } else {
+        String::new()
     };
     format!(
         "{cpus}; memory manager {}; Topology Manager {}{scope}",
@@ -266,11 +275,12 @@ fn kubelet(told: &Kubelet) -> String {
 }
 
 fn reason(rejected: &Rejected) -> &'static str {
-    match rejected.unknown {
-        true => "not predicted",
-        false => rejected
+    if rejected.unknown {
+        "not predicted"
+    } else {
+        rejected
             .reason
-            .unwrap_or("kubelet never answers, the pod stays pending"),
+            .unwrap_or("kubelet never answers, the pod stays pending")
     }
 }
 

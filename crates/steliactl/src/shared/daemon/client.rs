@@ -213,9 +213,10 @@ impl Client {
         for (name, value) in asked {
             options.insert(name, Variant::from(value));
         }
-        match start {
-            true => self.answer_in_time(self.manager.node_topology(options)).await,
-            false => self.without_start("NodeTopology", &(options,)).await,
+        if start {
+            self.answer_in_time(self.manager.node_topology(options)).await
+        } else {
+            self.without_start("NodeTopology", &(options,)).await
         }
     }
 

@@ -89,9 +89,10 @@ impl Pod {
 
     /// The name with the UID, because several pods may have the same name.
     pub(crate) fn in_full(&self) -> String {
-        match self.is_named() {
-            true => format!("{self} ({})", self.pod_uid),
-            false => self.pod_uid.clone(),
+        if self.is_named() {
+            format!("{self} ({})", self.pod_uid)
+        } else {
+            self.pod_uid.clone()
         }
     }
 }
@@ -99,9 +100,10 @@ impl Pod {
 /// `namespace/name`; the UID where the name is not known.
 impl fmt::Display for Pod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_named() {
-            true => write!(f, "{}/{}", self.pod_namespace, self.pod_name),
-            false => f.write_str(&self.pod_uid),
+        if self.is_named() {
+            write!(f, "{}/{}", self.pod_namespace, self.pod_name)
+        } else {
+            f.write_str(&self.pod_uid)
         }
     }
 }

@@ -32,9 +32,10 @@ pub(crate) fn in_common(step: &str) -> String {
 /// `its cgroup`, or `its cgroup vcpu` for one that every VM has by this name.
 fn its_cgroup(path: &str) -> String {
     let last = path.rsplit('/').next().unwrap_or_default();
-    match !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_lowercase()) {
-        true => format!("its cgroup {last}"),
-        false => "its cgroup".to_owned(),
+    if !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        format!("its cgroup {last}")
+    } else {
+        "its cgroup".to_owned()
     }
 }
 

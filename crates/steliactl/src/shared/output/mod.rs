@@ -40,9 +40,10 @@ pub(crate) fn or_dash(text: &str) -> String {
 
 /// A table below its heading; without a legend there is no heading.
 pub(crate) fn headed(heading: &str, style: TextStyle, table: String) -> String {
-    match style.legend {
-        true => format!("\n{heading}\n{table}"),
-        false => table,
+    if style.legend {
+        format!("\n{heading}\n{table}")
+    } else {
+        table
     }
 }
 
@@ -123,9 +124,10 @@ pub(crate) fn members(object: &Map<String, Value>, order: &[&str], style: TextSt
 
 /// The text on lines of this width; on one line where a word, such as a path, would be broken.
 pub(crate) fn wrap_words(text: &str, width: usize) -> Vec<String> {
-    match text.split(' ').all(|word| columns(word) <= width) {
-        true => wrap(text, width),
-        false => vec![text.to_owned()],
+    if text.split(' ').all(|word| columns(word) <= width) {
+        wrap(text, width)
+    } else {
+        vec![text.to_owned()]
     }
 }
 

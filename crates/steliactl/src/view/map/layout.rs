@@ -134,9 +134,10 @@ fn cpu(map: &Map, cpu: &Cpu, wide: usize) -> Shape {
             None => (String::new(), String::new()),
         },
     };
-    let interrupted = match map.interrupted.contains(cpu.number) {
-        true => "; device interrupts reach it",
-        false => "",
+    let interrupted = if map.interrupted.contains(cpu.number) {
+        "; device interrupts reach it"
+    } else {
+        ""
     };
     let title = format!("CPU {}: {owner}{interrupted}", cpu.number);
     Shape::cell(format!("cpu {class}"), title, (wide, CELL_HEIGHT), cell(map, cpu))
@@ -185,9 +186,10 @@ fn device(map: &Map, n: usize, device: &Device) -> Shape {
         .node
         .map(|node| format!(", NUMA node {node}"))
         .unwrap_or_default();
-    let away = match map.pods.get(n).is_some_and(|pod| pod.is_remote(device)) {
-        true => ", remote from its CPUs",
-        false => "",
+    let away = if map.pods.get(n).is_some_and(|pod| pod.is_remote(device)) {
+        ", remote from its CPUs"
+    } else {
+        ""
     };
     let title = printable(&format!("{name}{count}{on}{away}: {pod}"));
     let mut shape = Shape::new(format!("device {class}"), title);

@@ -30,9 +30,10 @@ const END: &str = "\x1b[0m";
 
 impl Paper {
     fn ink(&self, code: &str, text: &str) -> String {
-        match self.coloured && !code.is_empty() {
-            true => format!("{code}{text}{END}"),
-            false => text.to_owned(),
+        if self.coloured && !code.is_empty() {
+            format!("{code}{text}{END}")
+        } else {
+            text.to_owned()
         }
     }
 
@@ -131,9 +132,10 @@ fn causes(out: &mut String, map: &Map, paper: &Paper) {
         let causes = causes.iter();
         causes.map(move |(text, meaning)| (&pod.pod, text.as_str(), *meaning))
     });
-    *out += &match paper.cut {
-        true => overview(all, style),
-        false => SharedReasons::of(all).lines(style),
+    *out += &if paper.cut {
+        overview(all, style)
+    } else {
+        SharedReasons::of(all).lines(style)
     };
 }
 

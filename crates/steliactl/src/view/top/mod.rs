@@ -101,19 +101,21 @@ fn columns<'a>(caches: bool, folded: bool) -> Vec<Column<Line<'a>>> {
     fn of_instance(line: &Line<'_>, value: Option<f64>) -> String {
         number_text(value.filter(|_| line.row.vcpu.is_none()))
     }
-    let pod = match folded {
-        false => column("POD", |line: &Line<'_>| line.row.instance.pod.to_string()),
-        true => column("POD", |line: &Line<'_>| match line.row.vcpu {
+    let pod = if folded {
+        column("POD", |line: &Line<'_>| match line.row.vcpu {
             None => line.row.instance.pod.to_string(),
             Some(vcpu) => format!("  vcpu {}", vcpu.name),
-        }),
+        })
+    } else {
+        column("POD", |line: &Line<'_>| line.row.instance.pod.to_string())
     };
-    let state = match folded {
-        false => column("STATE", |line: &Line<'_>| line.row.instance.state.clone()),
-        true => column("STATE", |line: &Line<'_>| match line.row.vcpu {
+    let state = if folded {
+        column("STATE", |line: &Line<'_>| match line.row.vcpu {
             None => line.row.instance.state.clone(),
             Some(_) => String::new(),
-        }),
+        })
+    } else {
+        column("STATE", |line: &Line<'_>| line.row.instance.state.clone())
     };
     let vcpu = column("VCPU", |line: &Line<'_>| {
         line.row.vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()
@@ -191,9 +193,10 @@ fn text(model: &Model, time: u64, style: TextStyle) -> String {
     });
     let lines: Vec<Line<'_>> = lines.collect();
     let table = output::table(&columns(model.has_caches(), false), &lines, style);
-    match style.legend {
-        true => format!("{}\n{table}\n", output::time(time)),
-        false => table,
+    if style.legend {
+        format!("{}\n{table}\n", output::time(time))
+    } else {
+        table
     }
 }
 

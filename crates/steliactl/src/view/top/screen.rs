@@ -213,9 +213,10 @@ pub(super) fn totals(model: &Model) -> (String, String) {
 
 /// A cell of that width: numbers are aligned to the right, longer names lose their middle, other text ends in an ellipsis.
 fn cell(text: &str, column: &Column, width: usize) -> String {
-    let text = match column.is_name() {
-        true => output::shorten(text, width),
-        false => output::cut(text, width),
+    let text = if column.is_name() {
+        output::shorten(text, width)
+    } else {
+        output::cut(text, width)
     };
     if column.is_number() {
         format!("{text:>width$}")

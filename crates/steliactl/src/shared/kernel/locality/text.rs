@@ -69,17 +69,20 @@ impl VmLocality {
             row,
         });
         let rows: Vec<CertificateRow> = rows.collect();
-        let heading = match rows.is_empty() {
-            true => "Locality: the VM has no exclusive CPUs".to_owned(),
-            false => format!("Locality: the VM's CPUs are on {}", numa_nodes(&self.locality.nodes)),
+        let heading = if rows.is_empty() {
+            "Locality: the VM has no exclusive CPUs".to_owned()
+        } else {
+            format!("Locality: the VM's CPUs are on {}", numa_nodes(&self.locality.nodes))
         };
-        let table = match rows.is_empty() {
-            true => String::new(),
-            false => table(&CERTIFICATE, &rows, style),
+        let table = if rows.is_empty() {
+            String::new()
+        } else {
+            table(&CERTIFICATE, &rows, style)
         };
-        let legend = match style.legend {
-            true => located::legend(rows.iter().map(|row| &row.located)),
-            false => String::new(),
+        let legend = if style.legend {
+            located::legend(rows.iter().map(|row| &row.located))
+        } else {
+            String::new()
         };
         headed(&heading, style, table + &legend + &unknown)
     }
@@ -91,9 +94,10 @@ impl VmLocality {
             [pair.gpu.address.clone(), pair.nic.address.clone(), distance]
         });
         let rows: Vec<[String; 3]> = rows.collect();
-        match rows.is_empty() {
-            true => String::new(),
-            false => headed("GPUs and network cards", style, table(&PAIRS, &rows, style)),
+        if rows.is_empty() {
+            String::new()
+        } else {
+            headed("GPUs and network cards", style, table(&PAIRS, &rows, style))
         }
     }
 
@@ -134,9 +138,10 @@ impl VmLocality {
         });
         let rows: Vec<MemoryRow> = rows.collect();
         // On most hosts every node has CPUs.
-        let count = match rows.iter().all(|row| row.without_cpus.is_empty()) {
-            true => columns.len() - 1,
-            false => columns.len(),
+        let count = if rows.iter().all(|row| row.without_cpus.is_empty()) {
+            columns.len() - 1
+        } else {
+            columns.len()
         };
         let columns = columns.get(..count).unwrap_or_default();
         headed(&format!("Memory: {heading}"), style, table(columns, &rows, style))
