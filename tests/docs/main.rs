@@ -24,7 +24,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The folders of the workspace's crates.
-const CRATES: [&str; 3] = ["crates", "cluster", "testing"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
