@@ -38,21 +38,16 @@ fn installed() -> BTreeMap<String, String> {
     places
 }
 
-/// Where a reader would look for what a word of a line names; `None` when it names no file of ours. A page of the cluster's programs is
-/// installed with another name, beside the others.
-fn place(word: &str, line: &str, installed: &BTreeMap<String, String>) -> Option<String> {
+/// Where a reader would look for what a word of a line names; `None` when it names no file of ours.
+fn place(word: &str, line: &str) -> Option<String> {
     let below = |folder: &str, name: &str| Some(format!("{folder}{name}"));
-    let renamed = |source: &str| {
-        let mut places = installed.iter().filter(|(_, of)| *of == source);
-        places.next().map(|(place, _)| place.clone())
-    };
     match word.split_once('/') {
         _ if line.contains("of the repository") => None,
         // A source, with the place beside it.
         Some(("packaging", _)) if line.contains("`/usr/share/") => None,
         Some(("packaging", _)) => Some(word.to_owned()),
-        Some(("docs", name)) => renamed(word).or(below(DOCUMENTS, name)),
-        Some(("cluster", name)) if name.ends_with(".md") => renamed(&format!("docs/{word}")).or(below(DOCUMENTS, word)),
+        Some(("docs", name)) => below(DOCUMENTS, name),
+        Some(("cluster", name)) if name.ends_with(".md") => below(DOCUMENTS, word),
         Some(("examples", name)) => below(EXAMPLES, name),
         Some(("", rest)) if rest.starts_with("usr/share/doc/steliad/") => Some(word.to_owned()),
         None if word.starts_with("vm") && word.ends_with(".yaml") => below(EXAMPLES, word),
@@ -62,7 +57,7 @@ fn place(word: &str, line: &str, installed: &BTreeMap<String, String>) -> Option
 }
 
 fn assert_installed(installed: &BTreeMap<String, String>, page: &str, line: &str, word: &str) -> bool {
-    let Some(place) = place(word, line, installed) else {
+    let Some(place) = place(word, line) else {
         return false;
     };
     let folder = format!("{}/", place.trim_end_matches('/'));
