@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
-use stelia_device_plugin::fuzzing::{answer, ids};
 use stelia_device_plugin::api::messages::{AllocateRequest, AllocateResponse};
+use stelia_device_plugin::fuzzing::{answer, ids};
 use steliad_fuzz::same;
 
 fuzz_target!(|bytes: &[u8]| {
