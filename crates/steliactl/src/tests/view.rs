@@ -81,7 +81,7 @@ fn show_of_an_instance_without_processes_is_its_properties() {
 fn describe_is_pretty_json() {
     let text = steliactl(no_vm().path(), &["describe"]).unwrap();
     assert!(
-        text.starts_with("{\n  \"version\": \"0.1.0\",\n") && text.ends_with("\n}\n"),
+        text.starts_with("{\n  \"kubelet_config\": null,\n") && text.ends_with("\n  \"version\": \"0.1.0\"\n}\n"),
         "{text}"
     );
 }
