@@ -213,7 +213,7 @@ fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
     for why in model::ContainedReason::ALL {
         let contained = model::Instance {
             state: State::Contained,
-            contained_reason: Some(why.into()),
+            contained_reason: Some(why),
             ..floating(1)
         };
         let (pods, new_events) = life([(1, Some(contained))]);

@@ -177,7 +177,7 @@ impl Render for NodeExplained {
         };
         format!(
             "CPU source: {}\n\n{}\n{causes}{instances}",
-            printable(&source),
+            printable(source),
             table(&POOLS, &pools, style)
         )
     }
