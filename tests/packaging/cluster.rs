@@ -13,9 +13,9 @@ fn files(folder: &Path, below: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();
         if path.is_dir() {
-            files(&path, below, found)
+            files(&path, below, found);
         } else {
-            drop(found.insert(text(path.strip_prefix(below).expect("below")).to_owned()))
+            found.insert(text(path.strip_prefix(below).expect("below")).to_owned());
         }
     }
 }
