@@ -94,10 +94,12 @@ impl State {
 
     /// When everything is looked at next: at the audit, or before that where events were lost or something is not watched.
     pub(super) fn next_look(&self) -> Instant {
-        let interval = match self.has_lost_events {
-            true => LOST_INTERVAL,
-            false if self.picture.is_watched() => return self.next_audit,
-            false => UNWATCHED_INTERVAL,
+        let interval = if self.has_lost_events {
+            LOST_INTERVAL
+        } else if self.picture.is_watched() {
+            return self.next_audit;
+        } else {
+            UNWATCHED_INTERVAL
         };
         self.next_audit.min(self.looked + interval)
     }

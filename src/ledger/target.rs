@@ -147,10 +147,12 @@ impl VmTarget {
         Self {
             name: instance.pod_name.as_ref().map(PodName::to_string).unwrap_or_default(),
             state: instance.state,
-            seats: match has_cpus {
-                true if is_container => container_seats(&instance.exclusive, &instance.origin),
-                true => seats(&instance.exclusive, &instance.vcpus),
-                false => BTreeSet::new(),
+            seats: if !has_cpus {
+                BTreeSet::new()
+            } else if is_container {
+                container_seats(&instance.exclusive, &instance.origin)
+            } else {
+                seats(&instance.exclusive, &instance.vcpus)
             },
             origin: instance.origin.clone(),
             settled_us,

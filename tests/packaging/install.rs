@@ -71,10 +71,11 @@ fn it_installs_the_files_of_each_debian_package_byte_for_byte() {
         assert_eq!(tree(root.path()), expected);
         let content = |root: &Path, path: &str| {
             let path = format!("{}{path}", text(root));
-            match path.ends_with(".gz") {
+            if path.ends_with(".gz") {
                 // Another program may compress otherwise.
-                true => run(&["gzip", "-dc", &path]).into_bytes(),
-                false => fs::read(&path).unwrap_or_else(|e| panic!("read {path}: {e}")),
+                run(&["gzip", "-dc", &path]).into_bytes()
+            } else {
+                fs::read(&path).unwrap_or_else(|e| panic!("read {path}: {e}"))
             }
         };
         for path in expected.keys() {

@@ -234,10 +234,12 @@ impl Render for Map {
             .unwrap_or(0)
             .min(MAX_NUMA_COLUMNS);
         let mut lines = self.lines.iter();
-        let headings = match self.aggregated {
-            true => SORTED_NUMA_TITLES,
-            false if lines.all(|line| is_dense(&line.numa)) => NUMA,
-            false => NUMA_TITLES_WITH_GAPS,
+        let headings = if self.aggregated {
+            SORTED_NUMA_TITLES
+        } else if lines.all(|line| is_dense(&line.numa)) {
+            NUMA
+        } else {
+            NUMA_TITLES_WITH_GAPS
         };
         let mut columns: Vec<Column<Line>> = if self.aggregated {
             vec![column("NODES", |line: &Line| line.count.to_string()).right()]

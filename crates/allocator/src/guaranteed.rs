@@ -20,10 +20,12 @@ pub enum Guaranteed {
 
 /// By kubelet's state and the CPUs it left behind ([`leftover`]).
 pub fn guaranteed(kubelet: &CpuManagerState, leftover: &CpuSet) -> Guaranteed {
-    match kubelet.is_static() {
-        true => Guaranteed::Kubelet(kubelet.assigned()),
-        false if leftover.is_empty() => Guaranteed::Shared,
-        false => Guaranteed::Leftover(leftover.clone()),
+    if kubelet.is_static() {
+        Guaranteed::Kubelet(kubelet.assigned())
+    } else if leftover.is_empty() {
+        Guaranteed::Shared
+    } else {
+        Guaranteed::Leftover(leftover.clone())
     }
 }
 

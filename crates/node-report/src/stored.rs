@@ -288,10 +288,12 @@ fn described_part(
         .filter(|one| ALIGNMENT.contains(&one.name.as_str()));
     let attributes: Vec<Attribute> = attributes.map(|one| Attribute::new(&one.name, &one.value)).collect();
     let by_policies = policies.is_some() && attributes.is_empty();
-    let version = match by_policies {
-        true => ApiVersion::V1Alpha1.api_version(),
-        false if policies.is_some() => ApiVersion::V1Alpha2.api_version(),
-        false => api_version,
+    let version = if by_policies {
+        ApiVersion::V1Alpha1.api_version()
+    } else if policies.is_some() {
+        ApiVersion::V1Alpha2.api_version()
+    } else {
+        api_version
     };
     NodeResourceTopology {
         api_version: version,

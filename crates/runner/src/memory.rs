@@ -109,17 +109,15 @@ impl MemoryResizer {
         let (first_limit, first_memory) = *self.first.get_or_insert((before, memory.requested));
         let wanted = first_memory.saturating_add(limit).saturating_sub(first_limit);
         let to = memory.at_most(wanted);
-        match to == memory.requested {
-            false => MemoryStep::Request { to, wanted },
+        if to != memory.requested {
+            MemoryStep::Request { to, wanted }
+        } else if wanted.abs_diff(to) < memory.step.max(1) {
             // Less than a step of the device is no change.
-            true if wanted.abs_diff(to) < memory.step.max(1) => {
-                self.settled = Some(limit);
-                MemoryStep::Nothing
-            }
-            true => {
-                self.settled = Some(limit);
-                MemoryStep::Impossible { wanted }
-            }
+            self.settled = Some(limit);
+            MemoryStep::Nothing
+        } else {
+            self.settled = Some(limit);
+            MemoryStep::Impossible { wanted }
         }
     }
 

@@ -290,10 +290,13 @@ pub fn table<'a, T: 'a>(
     }
     let mut text = String::new();
     for (at, cells) in lines.iter().enumerate() {
-        let fits = columns.iter().map(|column| match at == 0 && style.legend {
-            // A heading of several words takes as many lines as it needs.
-            true => Fit::Wrap,
-            false => column.fit,
+        let fits = columns.iter().map(|column| {
+            if at == 0 && style.legend {
+                // A heading of several words takes as many lines as it needs.
+                Fit::Wrap
+            } else {
+                column.fit
+            }
         });
         let texts = cells.iter().zip(fits).zip(&widths);
         let texts: Vec<Vec<String>> = texts

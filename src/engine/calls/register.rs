@@ -259,10 +259,13 @@ impl State {
 
     fn is_registering(&self, pod: &PodUid) -> bool {
         self.picture.starting.contains(pod)
-            || self.picture.find(pod).is_some_and(|one| match one.is_container() {
-                // A container whose own cgroup becomes the partition is registered once it is.
-                true => one.record.vcpus.is_empty() && one.record.phase == Phase::Attaching,
-                false => one.record.phase == Phase::Registered,
+            || self.picture.find(pod).is_some_and(|one| {
+                if one.is_container() {
+                    // A container whose own cgroup becomes the partition is registered once it is.
+                    one.record.vcpus.is_empty() && one.record.phase == Phase::Attaching
+                } else {
+                    one.record.phase == Phase::Registered
+                }
             })
     }
 

@@ -104,12 +104,14 @@ async fn nodes_alone_need_no_right_to_list_pods() {
 
 #[tokio::test]
 async fn a_list_whose_continuation_expired_is_read_again_in_one_piece() {
-    let (client, asked) = server(|_, uri| match uri.contains("continue") {
-        true => status(410, "Expired", "The provided continue parameter is too old"),
-        false if uri.contains("/nodes") && !uri.contains("limit") => {
+    let (client, asked) = server(|_, uri| {
+        if uri.contains("continue") {
+            status(410, "Expired", "The provided continue parameter is too old")
+        } else if uri.contains("/nodes") && !uri.contains("limit") {
             list("NodeList", "", vec![named("worker-1"), named("worker-3")])
+        } else {
+            answer(uri)
         }
-        false => answer(uri),
     });
     let mut objects = Objects::new(ObjectSelection::default());
     read(&mut objects, &client, None, false).await.unwrap();

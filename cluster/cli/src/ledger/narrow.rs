@@ -101,10 +101,11 @@ fn shorten_names(parts: &mut [Part]) -> Vec<String> {
 }
 
 fn shortened(name: &str, width: usize, style: TextStyle) -> String {
-    match style.ascii && name.chars().count() > width {
+    if style.ascii && name.chars().count() > width {
         // Three characters are printed instead of one.
-        true => shorten(name, width.saturating_sub(2)).replace('…', "..."),
-        false => shorten(name, width),
+        shorten(name, width.saturating_sub(2)).replace('…', "...")
+    } else {
+        shorten(name, width)
     }
 }
 

@@ -113,10 +113,11 @@ impl FreeResources {
         let Some(reserved) = &shape.kubelet_reserved else {
             return CpuState::default();
         };
-        let default = match shape.steliad_chooses() {
+        let default = if shape.steliad_chooses() {
             // It knows nothing of what steliad assigned.
-            true => shape.host.online().difference(&self.kubelets),
-            false => self.free.union(reserved),
+            shape.host.online().difference(&self.kubelets)
+        } else {
+            self.free.union(reserved)
         };
         CpuState {
             default: if shape.strict {
@@ -223,11 +224,13 @@ impl FreeResources {
                 };
                 for (node, amount) in &mut devices.by_node {
                     let count = chosen.ids.iter().filter(|id| is_on(id, *node)).count() as u64;
-                    amount.free = match chosen.certain || nodes < 2 {
-                        true => amount.free.saturating_sub(count),
+                    amount.free = if chosen.certain || nodes < 2 {
+                        amount.free.saturating_sub(count)
+                    } else if near(*node) {
                         // The plugin chooses: until the object tells, they are missing on each of these NUMA nodes.
-                        false if near(*node) => amount.free.saturating_sub(chosen.ids.len() as u64),
-                        false => amount.free,
+                        amount.free.saturating_sub(chosen.ids.len() as u64)
+                    } else {
+                        amount.free
                     };
                 }
             }

@@ -86,10 +86,10 @@ impl Endpoint {
     pub async fn lead_for_ever(&self, api: &Api, places_pods: impl Fn() -> bool) {
         let mut checked: Option<Instant> = None;
         loop {
-            match places_pods() {
-                false => checked = None,
-                true if checked.is_some_and(|checked| checked.elapsed() < CHECK_PERIOD) => {}
-                true => match self.lead(api, true).await {
+            if !places_pods() {
+                checked = None
+            } else if checked.is_none_or(|checked| checked.elapsed() >= CHECK_PERIOD) {
+                match self.lead(api, true).await {
                     Ok(written) => {
                         checked = Some(Instant::now());
                         if written {
@@ -103,7 +103,7 @@ impl Endpoint {
                         "the Service {}/{} is not led here: {failure}",
                         self.namespace, self.service
                     ),
-                },
+                }
             }
             tokio::time::sleep(PUBLISH_PERIOD).await;
         }

@@ -92,10 +92,11 @@ impl World {
         self.change(&node);
         self.server.remove(PODS.0, PODS.1, "vms", &name);
         if let Some(wanted) = wanted {
-            match held {
-                true => self.state().ended += 1,
+            if held {
+                self.state().ended += 1
+            } else {
                 // A controller makes another one.
-                false => self.ask(&wanted),
+                self.ask(&wanted)
             }
         }
     }

@@ -81,13 +81,13 @@ async fn a_node_that_was_registered_anew_gets_everything_anew() {
     let (client, log) = server(move |seen| {
         let now = now.lock().unwrap().clone();
         let asked = seen.body["metadata"]["uid"].as_str();
-        match seen.is("GET", NODE) {
-            true => Reply::Json(200, json!({"metadata": {"uid": now}})),
-            false if seen.path.starts_with(NODE) && asked != Some(&now) => {
-                let text = "Precondition failed: UID in precondition: 1, UID in object meta: 2";
-                status(409, "Conflict", text, json!([]))
-            }
-            false => ok(),
+        if seen.is("GET", NODE) {
+            Reply::Json(200, json!({"metadata": {"uid": now}}))
+        } else if seen.path.starts_with(NODE) && asked != Some(&now) {
+            let text = "Precondition failed: UID in precondition: 1, UID in object meta: 2";
+            status(409, "Conflict", text, json!([]))
+        } else {
+            ok()
         }
     });
     let publisher = Running::new(client, opted(), Reading::of(told(6)));

@@ -72,10 +72,13 @@ pub(super) fn must_float(
         return true;
     }
     if *entitlement == Entitlement::Unknown {
-        let holds = |leaf: &super::ThreadedCgroup| match instance.is_container() {
-            // Without a partition the units outside are kept off its CPUs.
-            true => instance.record.partition == Partition::Member || !leaf.exclusive.is_empty(),
-            false => !leaf.threads.is_empty(),
+        let holds = |leaf: &super::ThreadedCgroup| {
+            if instance.is_container() {
+                // Without a partition the units outside are kept off its CPUs.
+                instance.record.partition == Partition::Member || !leaf.exclusive.is_empty()
+            } else {
+                !leaf.threads.is_empty()
+            }
         };
         return instance.record.phase.has_vcpus() && !instance.vcpu().is_some_and(holds);
     }

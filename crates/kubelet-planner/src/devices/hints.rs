@@ -85,10 +85,12 @@ fn hints(
     } else {
         (had, &BTreeSet::new(), had.len() as u64 == count)
     };
-    Ok(match enough {
-        true if state.unplaced.contains(resource) => None,
-        true => Some(node_sets(state, nodes, resource, count, devices, reusable)?),
-        false => Some(Vec::new()),
+    Ok(if !enough {
+        Some(Vec::new())
+    } else if state.unplaced.contains(resource) {
+        None
+    } else {
+        Some(node_sets(state, nodes, resource, count, devices, reusable)?)
     })
 }
 

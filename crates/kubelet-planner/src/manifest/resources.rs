@@ -141,10 +141,12 @@ pub(super) fn wrong(path: &str, kind: &str, name: &str, what: String) -> Manifes
 
 fn check_name(name: &str, owner: Owner) -> Result<(), String> {
     let container = name == "ephemeral-storage" || is_device(name);
-    match of_pods(name) || owner == Owner::Container && container {
-        true => Ok(()),
-        false if owner == Owner::Pod => Err(format!("a pod as a whole has no resource {:?}", excerpt(name))),
-        false => Err(format!("there is no resource {:?}", excerpt(name))),
+    if of_pods(name) || owner == Owner::Container && container {
+        Ok(())
+    } else if owner == Owner::Pod {
+        Err(format!("a pod as a whole has no resource {:?}", excerpt(name)))
+    } else {
+        Err(format!("there is no resource {:?}", excerpt(name)))
     }
 }
 

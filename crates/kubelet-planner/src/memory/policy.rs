@@ -80,10 +80,12 @@ impl StaticPolicy {
         if last {
             state.entries.remove(pod);
         }
-        let blocks = match self.pod_level && state.pods.contains_key(pod) {
-            true if last => state.pods.remove(pod),
-            true => None,
-            false => blocks,
+        let blocks = if !(self.pod_level && state.pods.contains_key(pod)) {
+            blocks
+        } else if last {
+            state.pods.remove(pod)
+        } else {
+            None
         };
         for block in blocks.iter().flatten() {
             give_back(&mut state.nodes, block);

@@ -263,10 +263,11 @@ impl Render for Steps {
             none if none.is_empty() => "Nothing to do.\n".to_owned(),
             steps => {
                 let steps = if style.wide { steps } else { paragraph(&steps, style) };
-                match self.has_trouble() {
+                if self.has_trouble() {
                     // The daemon looked at the node as it is.
-                    true => steps + "\n" + &self.trouble("Before these steps:", style),
-                    false => steps,
+                    steps + "\n" + &self.trouble("Before these steps:", style)
+                } else {
+                    steps
                 }
             }
         }

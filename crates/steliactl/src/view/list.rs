@@ -243,11 +243,13 @@ impl Render for Instances {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let instances = match self.instances.is_empty() {
-            true => "No instances.\n".to_owned(),
+        let instances = if self.instances.is_empty() {
+            "No instances.\n".to_owned()
+        } else if style.width.is_some() && style.legend {
             // What reads a pipe finds each reason in its row.
-            false if style.width.is_some() && style.legend => self.folded(style),
-            false => table(&COLUMNS, &self.instances, style),
+            self.folded(style)
+        } else {
+            table(&COLUMNS, &self.instances, style)
         };
         if self.unadopted.is_empty() {
             instances

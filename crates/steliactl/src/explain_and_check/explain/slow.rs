@@ -53,14 +53,14 @@ const COLUMNS: [Column<Line>; 3] = [
 
 /// What was measured; the text of an empty list says so too.
 pub(super) fn text(lines: &[Line], style: TextStyle) -> String {
-    let mut text = match lines.is_empty() {
-        true => String::new(),
+    let mut text = if lines.is_empty() {
+        String::new()
+    } else if style.width.is_some() && lines.iter().all(|line| line.cure.is_empty()) {
         // A column without an entry would be a heading on three lines.
-        false if style.width.is_some() && lines.iter().all(|line| line.cure.is_empty()) => {
-            let [without_cure @ .., _] = &COLUMNS;
-            table(without_cure, lines, style)
-        }
-        false => table(&COLUMNS, lines, style),
+        let [without_cure @ .., _] = &COLUMNS;
+        table(without_cure, lines, style)
+    } else {
+        table(&COLUMNS, lines, style)
     };
     if !lines.iter().any(|line| line.much) {
         text += "steliad found nothing that slows it down.\n";
