@@ -347,13 +347,16 @@ pub fn entry_uses(state: &CpuManagerState, pod: &PodUid, running: &[LiveContaine
         let told = told.filter_map(|container| container.request.is_of(entry.len()));
         // If several containers may be this one, one with such a request is enough: no float may run on CPUs that could
         // be exclusive.
-        match told.max()? {
-            _ if together(entry) => Some(Use::Shared),
-            true if entry == own => None,
-            true => Some(Use::Exclusive),
+        let may_be_exclusive = told.max()?;
+        if together(entry) {
+            Some(Use::Shared)
+        } else if may_be_exclusive {
+            (entry != own).then_some(Use::Exclusive)
+        } else if !by_name && several(entry) {
             // It may be another's request: an init container runs on the pool where a later one will be alone.
-            false if !by_name && several(entry) => None,
-            false => Some(Use::Shared),
+            None
+        } else {
+            Some(Use::Shared)
         }
     };
     let known = entries.iter().map(|(name, entry)| (name.clone(), told(name, entry)));

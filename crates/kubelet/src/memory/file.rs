@@ -68,11 +68,13 @@ pub(super) fn read(bytes: &[u8], has_pod_entries: bool) -> Result<MemoryManagerS
     let file: File = json(bytes)?;
     let found = needed(file.checksum)?;
     let [v1, v2] = [file.hashed_as_v1(), file.hashed_as_v2()].map(|text| checksum::fnv1a(&text));
-    match has_pod_entries {
-        false if found == v1 => file.state(MemorySchema::V1),
-        _ if found == v2 => file.state(MemorySchema::V2),
-        true => Err(CheckpointError::Checksum { found, computed: v2 }),
-        false => Err(CheckpointError::Checksum { found, computed: v1 }),
+    if found == v1 && !has_pod_entries {
+        file.state(MemorySchema::V1)
+    } else if found == v2 {
+        file.state(MemorySchema::V2)
+    } else {
+        let computed = if has_pod_entries { v2 } else { v1 };
+        Err(CheckpointError::Checksum { found, computed })
     }
 }
 

@@ -63,11 +63,14 @@ impl Trouble {
 
     /// From whether the VM has reasons of degradation of its own, its state, and whether that state has a reason.
     pub(crate) fn new(is_degraded: bool, state: &str, has_less: bool) -> Self {
-        match state == State::Floating.name() {
-            _ if is_degraded => Self::Degraded,
-            true => Self::Floating,
-            false if has_less => Self::Contained,
-            false => Self::Calm,
+        if is_degraded {
+            Self::Degraded
+        } else if state == State::Floating.name() {
+            Self::Floating
+        } else if has_less {
+            Self::Contained
+        } else {
+            Self::Calm
         }
     }
 }
