@@ -235,7 +235,7 @@ fn parse(text: &str) -> KvmMessage {
 
 /// Runs in the sandbox.
 #[test]
-#[ignore = "a process of the other tests"]
+#[ignore = "the other tests start it as a process"]
 fn listener() {
     if std::env::var("STELIA_LISTEN").is_err() {
         return;

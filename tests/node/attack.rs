@@ -159,7 +159,7 @@ pub fn over() -> PathBuf {
 
 /// Runs in a pod.
 #[test]
-#[ignore = "a process of the other tests"]
+#[ignore = "the other tests start it as a process"]
 fn process() {
     let Ok(names) = std::env::var("STELIA_ATTACK") else {
         return;

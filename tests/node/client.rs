@@ -97,7 +97,7 @@ pub async fn attach(connection: &Connection, path: &str, qemu: &OwnedFd, thread:
 
 /// Runs in a pod: asks for the thing named by STELIA_CASE and prints the refusal.
 #[test]
-#[ignore = "a process of the other tests"]
+#[ignore = "the other tests start it as a process"]
 fn process() {
     let Ok(case) = std::env::var("STELIA_CASE") else { return };
     let runtime = tokio::runtime::Builder::new_current_thread()

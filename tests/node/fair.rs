@@ -270,7 +270,7 @@ fn nobody_makes_another_vms_start_long() {
 
 /// Everything below runs somewhere else: in a pod, or as another user.
 #[test]
-#[ignore = "a process of the other tests"]
+#[ignore = "the other tests start it as a process"]
 fn process() {
     let Ok(what) = std::env::var("STELIA_FAIR") else { return };
     let (what, argument) = what.split_once(' ').unwrap_or((&what, ""));

@@ -37,7 +37,7 @@ const ARGS: &str = "STELIA_TEST_ARGUMENTS";
 const QEMU: &str = "(sleep 0.2 &); export STELIA_TEST_GIVEN=\"$*\"; exec \"$STELIA_TEST_EXE\" tests::helper_qemu --exact --ignored --nocapture";
 
 #[test]
-#[ignore = "a process of the other tests"]
+#[ignore = "the other tests start it as a process"]
 fn helper_runner() {
     let Ok(arguments) = std::env::var(ARGS) else { return };
     let arguments: Vec<String> = serde_json::from_str(&arguments).unwrap();
@@ -59,7 +59,7 @@ fn helper_runner() {
 }
 
 #[test]
-#[ignore = "a process of the other tests"]
+#[ignore = "the other tests start it as a process"]
 fn helper_qemu() {
     if let (Some(dir), Ok(given)) = (std::env::var_os(DIR), std::env::var("STELIA_TEST_GIVEN")) {
         std::fs::write(Path::new(&dir).join("given"), given).unwrap();
