@@ -68,7 +68,7 @@ fn the_man_page_of_the_daemon_has_its_command_line() {
 #[test]
 fn the_man_page_of_steliad_quiet_has_its_command_line() {
     let page = std::fs::read_to_string(path("steliad-quiet.8")).unwrap();
-    let mut command = steliad_quiet::program::Arguments::command();
+    let mut command = steliad_quiet::service::program::Arguments::command();
     command.build();
     let page = filled(&page, "synopsis", &command::synopsis(&command));
     let page = filled(&page, "options", &command::options(&command, true));
@@ -107,7 +107,7 @@ fn a_made_part_is_replaced_and_the_rest_of_the_page_stays() {
 #[test]
 fn the_man_page_of_the_daemon_names_every_attribute_of_a_record() {
     let page = std::fs::read_to_string(path("steliad.8")).unwrap().replace('\\', "");
-    for (name, _) in stelia_record::testing::allocated().attributes() {
+    for (name, _) in stelia_model::record::testing::allocated().attributes() {
         let named = page.contains(&format!("user.stelia.{name}")) || page.contains(&format!("\" {name}"));
         assert!(named, "user.stelia.{name} is not in the page");
     }
