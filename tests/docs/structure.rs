@@ -150,7 +150,7 @@ fn linked(package: &str) -> BTreeSet<String> {
 #[test]
 fn nothing_of_the_cluster_of_tests_or_of_other_programs_is_in_the_daemon() {
     let names = linked("steliad");
-    assert!(names.contains("stelia-node") && names.contains("zbus"), "{names:?}");
+    assert!(names.contains("stelia-kernel") && names.contains("zbus"), "{names:?}");
     for kept_out in [
         "kubelet-planner",
         "stelia-runner",
