@@ -10,9 +10,6 @@ mod command;
 #[allow(dead_code)]
 #[path = "../../../tests/docs/man/page.rs"]
 mod page;
-#[allow(dead_code)]
-#[path = "../../../tests/docs/man/roff.rs"]
-mod roff;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +17,6 @@ use std::process::Command;
 
 use blocks::{printed, recipes};
 use clap::CommandFactory;
-use page::{filled, hold, path};
 use stelia_cluster::cli::Cli;
 use stelia_table::testing::Documented;
 
@@ -120,19 +116,19 @@ fn every_member_that_is_printed_is_documented() {
 
 #[test]
 fn the_man_page_says_what_help_says() {
-    let page = fs::read_to_string(path("stelia-cluster.1")).unwrap();
-    let mut command = Cli::command();
-    command.build();
+    let command = command::shown(Cli::command());
     let groups = [
         ("Cluster", &["nodes", "map", "vms", "health"][..]),
         ("Pods", &["why", "plan", "rebalance"]),
         ("Accounts", &["ledger"]),
         ("Shell", &["completions"]),
     ];
-    let page = filled(&page, "options", &command::options(&command, true));
-    let page = filled(&page, "commands", &command::grouped(&command, &groups));
-    let page = filled(&page, "exit codes", &command::section(&command, "Exit codes"));
-    hold("stelia-cluster.1", &page);
+    let parts = [
+        ("options", command::options(&command)),
+        ("commands", command::grouped(&command, &groups)),
+        ("exit codes", command::section(&command, "Exit codes")),
+    ];
+    let page = page::hold("stelia-cluster.1", &parts);
     let headings = [
         stelia_cluster::nodes::COLUMNS.map(|column| column.heading()).to_vec(),
         stelia_cluster::vms::COLUMNS.map(|column| column.heading()).to_vec(),
