@@ -46,12 +46,13 @@ pub fn options(command: &Command) -> String {
     body(command, Man::render_options_section)
 }
 
-/// The text below this heading of the help's end.
+/// The table below this heading of the help's end.
 pub fn section(command: &Command, name: &str) -> String {
     let help = command.get_after_help().unwrap().to_string();
     let (_, text) = help.split_once(&format!("{name}:\n")).unwrap();
     let text = text.split("\n\n").next().unwrap().to_owned();
-    body(&command.clone().after_help(text), Man::render_extra_section)
+    let table = body(&command.clone().after_help(text), Man::render_extra_section);
+    format!(".nf\n{table}.fi\n")
 }
 
 /// The commands by groups.
