@@ -333,7 +333,7 @@ vectors: ## recorded answers of others' code held against ours (DIR=folder: othe
 bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers; the ledger's sample and ring; the bytes of what is written for schedulers; and a cluster of 10,000 nodes looked at
 	$(CARGO) bench --locked --bench merge --bench cpus --bench evaluate
 	$(CARGO) bench --locked -p stelia-ledger --bench sample --bench ring
-	$(CARGO) bench --locked -p stelia-node-report --features testing --bench bytes
+	$(CARGO) bench --locked -p stelia-koordinator --features testing --bench bytes
 	$(CARGO) bench --locked --profile $(CLUSTER_PROFILE) -p stelia-cluster --bench ten_thousand
 
 bench-scale: ## what 8 to 512 VMs on one node cost the daemon, held to bars (SIZES="8 64" others, PRINT=1 holds none)

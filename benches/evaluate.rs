@@ -9,12 +9,14 @@ use std::hint::black_box;
 
 use anyhow::ensure;
 use criterion::Criterion;
-use stelia_allocator::evaluate::{Request, answer};
-use stelia_allocator::{AllocatorNode, AllocatorPolicies, CpuSource, HeldCpus, NumaTopologyAlignmentPolicy};
 use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_koordinator::allocator::evaluate::{Request, answer};
+use stelia_koordinator::allocator::{
+    AllocatorNode, AllocatorPolicies, CpuSource, HeldCpus, NumaTopologyAlignmentPolicy,
+};
+use stelia_koordinator::report::numa::{Memory, NumaNode};
+use stelia_koordinator::report::{Allocator, ApiVersion, Facts, Kubelet, PodAllocation, described, report};
 use stelia_kubelet::PodUid;
-use stelia_node_report::numa::{Memory, NumaNode};
-use stelia_node_report::{Allocator, ApiVersion, Facts, Kubelet, PodAllocation, described, report};
 
 use timing::median;
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use sd_notify::NotifyState;
-use stelia_allocator::CpuSource;
-use stelia_node::systemd::DbusSystemd;
-use stelia_node::{System, holder, runtime_folders};
+use stelia_kernel::systemd::DbusSystemd;
+use stelia_kernel::{System, holder, runtime_folders};
+use stelia_koordinator::allocator::CpuSource;
 use stelia_settings::{Files, Settings};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -229,7 +229,9 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         Arc::<quiet::QuietExecutor>::default(),
         cancel.clone(),
     ));
-    let folder = Arc::new(publishing::Directory::new(Path::new(stelia_publication::DIRECTORY)));
+    let folder = Arc::new(publishing::Directory::new(Path::new(
+        stelia_api::publication::DIRECTORY,
+    )));
     let kubelet = KubeletConfigReader::new(handle.system().root().to_owned());
     tokio::spawn(publishing::run(handle.clone(), kubelet.clone(), folder, cancel.clone()));
     tokio::spawn(vm_capacity::run(handle.clone(), kubelet, cancel.clone()));
@@ -332,6 +334,6 @@ fn notify(states: &[NotifyState<'_>]) {
 
 /// The socket systemd passed, if it passed one.
 fn runner_socket() -> std::io::Result<Option<tokio::net::UnixListener>> {
-    let listener = stelia_node::activation::listener(RUNNER_SOCKET_NAME)?;
+    let listener = stelia_kernel::activation::listener(RUNNER_SOCKET_NAME)?;
     listener.map(tokio::net::UnixListener::from_std).transpose()
 }

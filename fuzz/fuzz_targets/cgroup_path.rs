@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use stelia_kubelet::{ContainerCgroup, PodUid};
-use stelia_node::cgroup::CgroupPath;
+use stelia_kernel::cgroup::CgroupPath;
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {

@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stelia_allocator::evaluate::{Request, evaluate};
-use stelia_allocator::{CpuBindPolicy, NumaTopologyAlignmentPolicy, Qos};
-use stelia_node_report::compact::Compact;
-use stelia_node_report::{ApiVersion, described, report};
+use stelia_koordinator::allocator::evaluate::{Request, evaluate};
+use stelia_koordinator::allocator::{CpuBindPolicy, NumaTopologyAlignmentPolicy, Qos};
+use stelia_koordinator::report::compact::Compact;
+use stelia_koordinator::report::{ApiVersion, described, report};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
 use stelia_cpus::CpuSet;
-use stelia_node::counters::interrupts::{self, Kind, Table};
-use stelia_node::counters::{ParseError, schedstat, softirqs, steal, task};
-use stelia_node::proc::{ns_numbers, start_time, thread_group, unified_cgroup};
+use stelia_kernel::counters::interrupts::{self, Kind, Table};
+use stelia_kernel::counters::{ParseError, schedstat, softirqs, steal, task};
+use stelia_kernel::proc::{ns_numbers, start_time, thread_group, unified_cgroup};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|bytes: &[u8]| {

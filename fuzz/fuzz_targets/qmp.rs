@@ -34,6 +34,6 @@ fuzz_target!(|bytes: &[u8]| {
         }
         assert!(props.keys().all(|name| vcpu.props.contains_key(*name)));
         // And steliad takes every name.
-        assert!(props.keys().all(|name| stelia_record::is_prop_name(name)));
+        assert!(props.keys().all(|name| stelia_model::record::is_prop_name(name)));
     }
 });

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use stelia_record::{Record, RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
+use stelia_model::record::{Record, RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stelia_quiet::trace::hist::parse;
+use steliad_quiet::trace::hist::parse;
 
 fuzz_target!(|bytes: &[u8]| {
     // Files that are anything at all.

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::kvm_events::{Change, KvmEvents, KvmEventsError, KvmMessage};
 use stelia_kubelet::{ContainerCgroup, PodUid};
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::kvm_events::{Change, KvmEvents, KvmEventsError, KvmMessage};
 
 use super::starting_vm::StartingVm;
 use super::sweep::Listing;

@@ -1,8 +1,8 @@
 //! Calls the engine to make a VM or a whole container an instance.
 
 use stelia_api::ErrorKind;
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_kubelet::PodUid;
-use stelia_node::cgroup::CgroupPath;
 use stelia_settings::Isolation;
 
 use super::scan::Adoptable;
@@ -37,7 +37,7 @@ pub(super) async fn adopt(
         .await
         .map_err(|cause| RollbackError::new(pod, cause))?;
     let Some(vmm) = adoptable.process else { return Ok(()) };
-    let vcpu = |vcpu: &stelia_record::Vcpu| {
+    let vcpu = |vcpu: &stelia_model::record::Vcpu| {
         Some(VcpuRequest {
             thread: adoptable.threads.get(&vcpu.index)?.id,
             vcpu: vcpu.clone(),

@@ -3,19 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_decide::AdoptedPlacement;
 use stelia_decide::admission::is_allocated_by_default;
 use stelia_decide::adopt::{Names, NotAdopted, RulesFor, Vm, is_vcpu, is_vmm, rules_for, vm};
+use stelia_kernel::cgroup::{CgroupPath, File, populated, read_cpus};
+use stelia_kernel::clock::now_us;
+use stelia_kernel::proc::TaskId;
+use stelia_kernel::vmm_processes::{self, Process};
+use stelia_kernel::{System, containers, runtime_config};
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 use stelia_model as model;
-use stelia_node::cgroup::{CgroupPath, File, populated, read_cpus};
-use stelia_node::clock::now_us;
-use stelia_node::proc::TaskId;
-use stelia_node::vmm_processes::{self, Process};
-use stelia_node::{System, containers, runtime_config};
-use stelia_record::{Tree, Vcpu};
+use stelia_model::record::{Tree, Vcpu};
 use stelia_settings::{AdoptPlacement, AdoptRule};
 
 use super::sweep::Listing;

@@ -206,8 +206,8 @@ fn settle_time(vm: &Adoptable) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use stelia_kernel::proc::TaskId;
     use stelia_kubelet::PodUid;
-    use stelia_node::proc::TaskId;
     use stelia_settings::{AdoptRule, ReadyMade};
 
     use super::*;

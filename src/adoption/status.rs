@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_model as model;
-use stelia_node::cgroup::CgroupPath;
 
 use super::scan::Adoptable;
 use super::task::Adoption;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stelia_api::Error;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::kvm_events::{KvmEvents, KvmEventsError, KvmMessage};
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_model as model;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::kvm_events::{KvmEvents, KvmEventsError, KvmMessage};
 use stelia_settings::{AdoptKind, Settings};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};

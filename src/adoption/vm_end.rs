@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::proc::TaskId;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::proc::TaskId;
 use stelia_settings::Isolation;
 use tokio::time::sleep;
 

@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use stelia_api::{Error, ErrorKind};
+use stelia_kernel::System;
+use stelia_kernel::cgroup::Cgroups;
+use stelia_kernel::locality::Localities;
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
 use stelia_kubelet::home::Search;
 use stelia_kubelet::{PodUid, config};
 use stelia_model as model;
-use stelia_node::System;
-use stelia_node::cgroup::Cgroups;
-use stelia_node::locality::Localities;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

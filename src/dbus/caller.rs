@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use stelia_api::{Error, ErrorKind};
+use stelia_kernel::runtime_config;
 use stelia_kubelet::{PodName, PodUid};
-use stelia_node::runtime_config;
 use zbus::Connection;
 use zbus::message::Header;
 use zbus::names::UniqueName;

@@ -382,9 +382,9 @@ async fn a_vcpu_has_its_thread_and_cpu_in_a_property_and_the_manager_its_version
     let _name = super::serve_bus(&daemon, engine.clone(), own).await.unwrap();
     let instance = an_instance(engine, own);
     let thread = |number: u32, id: i32, cpu: Option<u32>| model::PinnedThread {
-        thread: stelia_record::VcpuThread {
+        thread: stelia_model::record::VcpuThread {
             role: stelia_api::ThreadRole::from(number),
-            task: stelia_node::proc::TaskId { id, start: 9 },
+            task: stelia_kernel::proc::TaskId { id, start: 9 },
             cpu,
         },
         guest_node: None,

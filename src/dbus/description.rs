@@ -35,11 +35,11 @@ fn value(part: &impl Serialize) -> Result<Value, Error> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus, Pools};
     use stelia_api::{Reason, ReasonKind};
     use stelia_cpus::{CpuSet, Topology};
+    use stelia_kernel::proc::TaskId;
+    use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, HeldCpus, Pools};
     use stelia_kubelet::{PodName, PodUid};
-    use stelia_node::proc::TaskId;
 
     use stelia_api::ledger::{LedgerSummary, LedgerVm};
     use stelia_api::located::{Located, Part};
@@ -62,7 +62,7 @@ mod tests {
         let job = r#"{"id":1,"scope":"node","phase":"Succeed","reason":"done","began_us":5,"ended_us":6,
             "moves":[{"pod":"p","from":"1","to":"2","gain":"g"}]}"#;
         let topology = r#"{"cpus":{"0":{"package":0,"core":0,"node":0},"10":{"package":1,"core":2,"node":3}}}"#;
-        let shared = stelia_allocator::SharedPool {
+        let shared = stelia_koordinator::allocator::SharedPool {
             socket: 1,
             cpus: cpus("0-1"),
         };
@@ -80,7 +80,7 @@ mod tests {
             isolated_us: 8,
             contained_reason: Some(model::ContainedReason::Refused),
             vcpus: vec![model::PinnedThread {
-                thread: stelia_record::VcpuThread {
+                thread: stelia_model::record::VcpuThread {
                     role: stelia_api::ThreadRole::Vcpu(1),
                     task: TaskId { id: 70, start: 9 },
                     cpu: Some(2),

@@ -1,8 +1,8 @@
 //! EvaluatePlacement: what the allocator would answer, by the engine's last view.
 
-use stelia_allocator::evaluate::{Answer, MAX_REQUESTS, Request, evaluate};
 use stelia_api::dict::to_dict;
 use stelia_api::{Error, ErrorKind};
+use stelia_koordinator::allocator::evaluate::{Answer, MAX_REQUESTS, Request, evaluate};
 
 use super::cached_readings::Readings;
 use super::manager::Options;

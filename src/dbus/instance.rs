@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use stelia_api::{Error, ErrorKind, NOT_PINNED, Reason, ThreadRole};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_record::Vcpu;
+use stelia_model::record::Vcpu;
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, DBusError as _, Fd, Variant, interface};

@@ -1,7 +1,7 @@
 //! NodeTopology: the engine's view, completed from the host and kubelet's configuration.
 
 use stelia_api::{Error, ErrorKind};
-use stelia_node_report::name;
+use stelia_koordinator::report::name;
 
 use super::cached_readings::{Readings, Recent};
 use super::manager::Options;

@@ -3,13 +3,13 @@
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 
-use stelia_allocator::evaluate::Request;
-use stelia_allocator::{AllocationRequest, Schedule};
 use stelia_api::dict::{from_dict, only_known};
 use stelia_api::{Error, ErrorKind};
-use stelia_node_report::ApiVersion;
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::profile::Profile;
+use stelia_koordinator::allocator::evaluate::Request;
+use stelia_koordinator::allocator::{AllocationRequest, Schedule};
+use stelia_koordinator::report::ApiVersion;
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::profile::Profile;
 use stelia_settings::{Isolation, LatencyLevel, QuietRequest, is_name};
 use zbus::Variant;
 
@@ -172,8 +172,10 @@ pub(super) fn quiet(options: &Options) -> Result<QuietRequest, Error> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_allocator::evaluate::{SchedulerOptions, ScoringStrategy};
-    use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
+    use stelia_koordinator::allocator::evaluate::{SchedulerOptions, ScoringStrategy};
+    use stelia_koordinator::allocator::{
+        CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos,
+    };
     use stelia_kubelet::QosClass;
 
     use super::*;

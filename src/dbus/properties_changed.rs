@@ -80,9 +80,9 @@ mod tests {
             registered_us: old.registered_us + 1,
             isolated_us: old.isolated_us + 1,
             vcpus: vec![model::PinnedThread {
-                thread: stelia_record::VcpuThread {
+                thread: stelia_model::record::VcpuThread {
                     role: stelia_api::ThreadRole::Vcpu(0),
-                    task: stelia_node::proc::TaskId { id: 70, start: 9 },
+                    task: stelia_kernel::proc::TaskId { id: 70, start: 9 },
                     cpu: Some(2),
                 },
                 guest_node: None,

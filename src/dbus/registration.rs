@@ -2,8 +2,8 @@
 
 use stelia_api::{Error, ErrorKind};
 use stelia_decide::admission::Claim;
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_kubelet::PodUid;
-use stelia_node::cgroup::CgroupPath;
 use zbus::{DBusError as _, Variant};
 
 use super::caller::{Caller, EntryPoint};

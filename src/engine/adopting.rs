@@ -1,9 +1,9 @@
 //! What is special about an instance that its pod did not register: the administrator's rule made it.
 
 use stelia_api::Error;
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_kubelet::PodUid;
-use stelia_node::cgroup::CgroupPath;
-use stelia_record::Record;
+use stelia_model::record::Record;
 
 use super::calls::no_instance;
 use super::state::State;

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::{Instance, Planned, Step, Tree, workers};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional};
+use stelia_kernel::clock::now_us;
+use stelia_kernel::{System, workqueue};
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::PodUid;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional};
-use stelia_node::clock::now_us;
-use stelia_node::{System, workqueue};
 
 use super::outside_units::{OWN, TAKEN, outside, saved_attribute, set_on_slice, taken};
 use super::pass::Numbers;

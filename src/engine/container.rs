@@ -5,23 +5,23 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use stelia_allocator::RunningContainer;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_decide::Instance;
 pub(super) use stelia_decide::admission::NOT_THE_CALLERS;
 use stelia_decide::admission::{Adopting, Candidate, CheckedClaim, Claim, first_process, take_housekeeping};
-use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus};
-use stelia_node::containers::{
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus};
+use stelia_kernel::containers::{
     all_containers, container_request, container_scope, least_limit_milli, limit_milli, live_containers_among,
     pod_containers, populated_elsewhere, process_cgroup, sibling_containers, writes_cgroups,
 };
-use stelia_node::oci::kind_of;
-use stelia_node::proc::{ProcError, TaskId};
-use stelia_node::vmm_processes::ProcessesError;
-use stelia_node::{System, runtime_config};
-use stelia_record::{IN_PLACE, Tree};
+use stelia_kernel::oci::kind_of;
+use stelia_kernel::proc::{ProcError, TaskId};
+use stelia_kernel::vmm_processes::ProcessesError;
+use stelia_kernel::{System, runtime_config};
+use stelia_koordinator::allocator::RunningContainer;
+use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
+use stelia_model::record::{IN_PLACE, Tree};
 use stelia_settings::Isolation;
 
 use super::device_record::DeviceRecord;

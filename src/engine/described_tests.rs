@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use stelia_allocator::evaluate::evaluate;
 use stelia_decide::Facts;
 use stelia_decide::testing::{any_host, any_request};
+use stelia_koordinator::allocator::evaluate::evaluate;
+use stelia_koordinator::report::{ApiVersion, described, report};
 use stelia_model as model;
-use stelia_node_report::{ApiVersion, described, report};
 use stelia_settings::Policies;
 
 use super::node_facts;

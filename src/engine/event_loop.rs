@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stelia_decide::disturbances::FiringInterrupts;
+use stelia_kernel::System;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::systemd::SystemdError;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_node::System;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::systemd::SystemdError;
 use stelia_settings::Settings;
 use tokio::runtime;
 use tokio::sync::{mpsc, watch};

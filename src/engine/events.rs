@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use stelia_allocator::CpuSource;
 use stelia_decide::Instance;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::PodUid;
 use stelia_model::Trigger;
-use stelia_node::cgroup::CgroupPath;
 
 use super::state::State;
 use super::systemd_calls::Done;

@@ -7,9 +7,9 @@ use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_api::{Error, ErrorKind};
+use stelia_kernel::System;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model as model;
-use stelia_node::System;
 use stelia_settings::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 

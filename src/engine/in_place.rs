@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_decide::{InstanceCgroup, Level, MisplacedThread, Tree};
-use stelia_kubelet::ContainerCgroup;
-use stelia_node::System;
-use stelia_node::cgroup::{
+use stelia_kernel::System;
+use stelia_kernel::cgroup::{
     CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus, read_optional_cpus, recorded_cpus,
 };
-use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
+use stelia_kubelet::ContainerCgroup;
+use stelia_model::record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::Partition;
 
 use super::record_writer;
@@ -226,7 +226,7 @@ pub(super) struct FormerState {
 /// Search the pods' cgroups. What a container's own cgroup says is not read: a container may write there.
 pub(super) fn find(cgroups: &dyn Cgroups) -> Result<FormerState, CgroupError> {
     let mut found = FormerState::default();
-    for pod in stelia_node::containers::pod_cgroups(cgroups)? {
+    for pod in stelia_kernel::containers::pod_cgroups(cgroups)? {
         let all = attributes(cgroups, &pod)?;
         if !all
             .get(CLAIMED)

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use stelia_api::Error;
+use stelia_kernel::clock::now_us;
 use stelia_kubelet::{PodName, PodUid};
-use stelia_node::clock::now_us;
 use tokio::sync::Notify;
 
 use super::Handle;

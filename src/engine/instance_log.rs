@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::Discriminant;
 
-use stelia_allocator::{CpuSource, Guaranteed, guaranteed};
 use stelia_api::reason::joined;
 use stelia_api::{Reason, ReasonKind};
 use stelia_cpus::CpuSet;
 use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{Assessment, Instance, Snapshot};
+use stelia_koordinator::allocator::{CpuSource, Guaranteed, guaranteed};
 use stelia_kubelet::{PodName, PodUid};
-use stelia_record::Phase;
+use stelia_model::record::Phase;
 
 use super::picture::Picture;
 use crate::journal::{self, Pod, about};

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use stelia_api::Reason;
 use stelia_decide::rebind::{Move, RebindScope};
+use stelia_model::record::Record;
 use stelia_model::{Job, JobMove};
-use stelia_record::Record;
 
 /// Every job that is remembered, and the one that runs.
 #[derive(Debug, Default)]

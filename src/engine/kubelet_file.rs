@@ -5,11 +5,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use stelia_allocator::CpuSource;
 use stelia_decide::{refused_beside, usable_state};
+use stelia_kernel::dra;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, home};
-use stelia_node::dra;
 
 /// kubelet's root directory.
 #[derive(Clone)]

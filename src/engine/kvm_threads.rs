@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupPath, File, numbers};
+use stelia_kernel::System;
+use stelia_kernel::cgroup::{CgroupPath, File, numbers};
 use tokio::time::sleep;
 
 /// The pauses between the readings. The runner starts the guest within milliseconds of the answer, an operator by hand within seconds.

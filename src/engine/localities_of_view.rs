@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use stelia_kernel::cgroup::Cgroups;
+use stelia_kernel::locality::{Localities, Reading, Vm};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_node::cgroup::Cgroups;
-use stelia_node::locality::{Localities, Reading, Vm};
 
 /// A VM, as the reading of its locality needs it.
 fn vm(instance: &model::Instance) -> Vm<'_> {
@@ -40,8 +40,8 @@ mod tests {
     use std::sync::Arc;
 
     use stelia_cpus::testing::Shape;
-    use stelia_node::cgroup::{CgroupPath, KernelCgroups};
-    use stelia_node::locality::{Device, Locality, Memory, NodeMemory};
+    use stelia_kernel::cgroup::{CgroupPath, KernelCgroups};
+    use stelia_kernel::locality::{Device, Locality, Memory, NodeMemory};
 
     use super::*;
 

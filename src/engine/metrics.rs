@@ -11,7 +11,7 @@ use stelia_model::Trigger;
 
 use super::pass::Numbers;
 use crate::authz::Operation;
-use stelia_node::clock::now_us;
+use stelia_kernel::clock::now_us;
 
 /// The counters; one for the engine and all entry points.
 #[derive(Debug)]

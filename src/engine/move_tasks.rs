@@ -7,11 +7,11 @@
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_decide::Instance;
+use stelia_kernel::System;
+use stelia_kernel::cgroup::{CgroupPath, File};
+use stelia_kernel::proc::ProcError;
+use stelia_kernel::vmm_processes::MAX_PROCESS_THREADS;
 use stelia_kubelet::PodUid;
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupPath, File};
-use stelia_node::proc::ProcError;
-use stelia_node::vmm_processes::MAX_PROCESS_THREADS;
 
 /// A step would have touched a task of somebody else.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,20 +5,20 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind as Kind};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups};
+use stelia_kernel::{System, containers};
+use stelia_koordinator::allocator::CpuSource;
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::memory_and_devices::{self, DevicePlaces, LivePods};
+use stelia_koordinator::report::name::{self, NameError};
+use stelia_koordinator::report::profile::{self, Profile};
+use stelia_koordinator::report::{ApiVersion, Facts, NodeResourceTopology, Pod, numa};
 use stelia_kubelet::config::{KubeletConfig, parse_bool};
 use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CheckpointError, DeviceManagerState, MemoryManagerState, PodName, PodUid, QosClass};
 use stelia_model as model;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups};
-use stelia_node::{System, containers};
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::memory_and_devices::{self, DevicePlaces, LivePods};
-use stelia_node_report::name::{self, NameError};
-use stelia_node_report::profile::{self, Profile};
-use stelia_node_report::{ApiVersion, Facts, NodeResourceTopology, Pod, numa};
 
 use super::node_facts;
 

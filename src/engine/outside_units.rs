@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_decide::workers::Workers;
 use stelia_decide::{OUTSIDE, Outside, Snapshot, is_restricted};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus, recorded_cpus};
-use stelia_node::workqueue::WorkqueueError;
-use stelia_node::{System, workqueue};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus, recorded_cpus};
+use stelia_kernel::workqueue::WorkqueueError;
+use stelia_kernel::{System, workqueue};
+use stelia_koordinator::allocator::CpuSource;
 
 /// The attribute of stelia.slice that keeps which CPUs were taken from the kernel's unbound workers.
 pub(super) const TAKEN: &str = "worker-cpus";

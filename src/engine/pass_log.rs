@@ -1,8 +1,8 @@
 //! The journal's messages about passes, and the last pass in the view.
 
+use stelia_kernel::clock;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_node::clock;
 
 use super::state::State;
 use crate::journal::{self, about};

@@ -3,20 +3,20 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use stelia_allocator::{CpuSource, leftover};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::{
     Instance, InstanceCgroup, LiveState, Remaining, Slice, Snapshot, ThreadedCgroup, Tree, VcpuNow, validated,
 };
-use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodName, PodUid};
-use stelia_node::cgroup::{
+use stelia_kernel::cgroup::{
     CgroupError, CgroupPath, Cgroups, File, is_populated, numbers, optional, populated, read_cpus, read_optional_cpus,
 };
-use stelia_node::containers::container_scope;
-use stelia_node::kernel_release::isolated_is_safe;
-use stelia_node::proc::TaskId;
-use stelia_node::{System, runtime_config};
-use stelia_record::{Phase, Record, RecordError, VcpuThread};
+use stelia_kernel::containers::container_scope;
+use stelia_kernel::kernel_release::isolated_is_safe;
+use stelia_kernel::proc::TaskId;
+use stelia_kernel::{System, runtime_config};
+use stelia_koordinator::allocator::{CpuSource, leftover};
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodName, PodUid};
+use stelia_model::record::{Phase, Record, RecordError, VcpuThread};
 use stelia_settings::{Partition, TreeHome};
 
 use super::container::lists;

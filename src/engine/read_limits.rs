@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use stelia_decide::is_throttled;
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits, optional};
-use stelia_record::Record;
+use stelia_kernel::System;
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits, optional};
+use stelia_model::record::Record;
 
 /// A number in a file; `None` for `max` and where there is no such file.
 pub(super) fn number(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Option<u64>, CgroupError> {
@@ -157,7 +157,7 @@ pub(super) fn effective_limits(
     files: &LimitFiles,
 ) -> Result<Option<Limits>, CgroupError> {
     let (origin, quota_counts) = (&record.origin, is_throttled(record));
-    let whole = stelia_node::containers::container_scope(origin);
+    let whole = stelia_kernel::containers::container_scope(origin);
     let mut all = own_limits(cgroups, &whole, quota_counts, files)?;
     if whole != *origin {
         all = tighter(all, own_limits(cgroups, origin, quota_counts, files)?);

@@ -12,14 +12,14 @@ use stelia_cpus::CpuSet;
 use stelia_decide::Instance;
 use stelia_decide::rebind;
 use stelia_decide::rebind::Move;
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_model as model;
-use stelia_node::cgroup::CgroupPath;
-use stelia_record::Record;
+use stelia_model::record::Record;
 
 use super::jobs::{PendingMove, job_move};
 use super::state::State;
 use crate::journal::{self, about};
-use stelia_node::clock::now_us;
+use stelia_kernel::clock::now_us;
 
 /// The attribute of stelia.slice that keeps the last job.
 const JOB_ATTRIBUTE: &str = "rebind-job";

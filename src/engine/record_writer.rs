@@ -1,8 +1,8 @@
 //! The one writer of records.
 
-use stelia_node::System;
-use stelia_node::cgroup::CgroupError;
-use stelia_record::{Record, RecordPlace};
+use stelia_kernel::System;
+use stelia_kernel::cgroup::CgroupError;
+use stelia_model::record::{Record, RecordPlace};
 
 /// Write what of `next` differs from `former` to the record's attributes, in the order that leaves something to go on from
 /// wherever it is cut off; all of it where there is no record.

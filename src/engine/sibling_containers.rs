@@ -1,9 +1,9 @@
 //! The other containers of an instance's pod.
 
+use stelia_kernel::System;
+use stelia_kernel::containers::{LiveContainer, live_containers_among, sibling_containers};
 use stelia_kubelet::ContainerCgroup;
-use stelia_node::System;
-use stelia_node::containers::{LiveContainer, live_containers_among, sibling_containers};
-use stelia_record::Record;
+use stelia_model::record::Record;
 
 /// Empty where they cannot be read: then the pod's shared pool stays unknown.
 pub(super) fn of(system: &System, record: &Record) -> Vec<LiveContainer> {

@@ -8,8 +8,8 @@ use stelia_api::{Reason, ReasonKind};
 use stelia_decide::Instance;
 use stelia_decide::disturbances::FiringInterrupts;
 use stelia_decide::drift_findings::Finding;
+use stelia_kernel::System;
 use stelia_kubelet::PodUid;
-use stelia_node::System;
 use stelia_settings::Settings;
 use tokio::sync::watch;
 

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use stelia_api::{Error, ErrorKind};
 use stelia_decide::{OUTSIDE, Step};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Limits, optional};
+use stelia_kernel::holder::Hold;
+use stelia_kernel::systemd::{Devices, SystemdError};
+use stelia_kernel::{System, runtime_config};
 use stelia_kubelet::{ContainerCgroup, PodUid};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Limits, optional};
-use stelia_node::holder::Hold;
-use stelia_node::systemd::{Devices, SystemdError};
-use stelia_node::{System, runtime_config};
-use stelia_record::Record;
+use stelia_model::record::Record;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -229,7 +229,7 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
 
 /// The devices a container may open: as systemd says it of the unit, or as the runtime's configuration has it.
 async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<Devices, Error> {
-    let whole = stelia_node::containers::container_scope(origin);
+    let whole = stelia_kernel::containers::container_scope(origin);
     if whole.name().ends_with(".scope") {
         let unit = system.systemd.devices(whole.name()).await;
         let unit = unit.map_err(|error| Error::from(error).of(pod))?;

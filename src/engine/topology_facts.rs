@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
+use stelia_koordinator::report::numa::NumaNode;
+use stelia_koordinator::report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation};
 use stelia_kubelet::PodUid;
 use stelia_kubelet::config::{KubeletConfig, parse_bool};
 use stelia_model as model;
-use stelia_node_report::numa::NumaNode;
-use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation};
 use stelia_settings::Isolation;
 
 /// The node `name` as the view has it. Without kubelet's configuration only its CPU manager's policy is known, from its file.
@@ -134,8 +134,8 @@ fn containers(view: &model::Node) -> BTreeSet<PodUid> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_allocator::{AllocatorPolicies, HeldCpus, Pools};
     use stelia_cpus::testing::Shape;
+    use stelia_koordinator::allocator::{AllocatorPolicies, HeldCpus, Pools};
 
     use super::*;
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use stelia_decide::{Assessment, Instance, Plan, Planned, Step, plan_for};
+use stelia_kernel::clock;
 use stelia_kubelet::PodUid;
+use stelia_model::record::Phase;
 use stelia_model::{ContainedReason, Trigger};
-use stelia_node::clock;
-use stelia_record::Phase;
 
 use super::apply::{Outcome, apply};
 use super::out_of_date::Stale;

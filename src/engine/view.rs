@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stelia_allocator::{AllocatorNode, CpuSource};
 use stelia_api::{Error, State};
 use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{Assessment, Facts, Instance, Snapshot, allocator, placement_of};
+use stelia_kernel::cgroup::{CgroupPath, Cgroups, File};
+use stelia_koordinator::allocator::{AllocatorNode, CpuSource};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_model as model;
-use stelia_node::cgroup::{CgroupPath, Cgroups, File};
 use stelia_settings::Policies;
 
 /// Show what depends on kubelet's file, the topology and the pools.
@@ -63,7 +63,7 @@ pub fn allocator_node(view: &model::Node) -> Result<AllocatorNode, Error> {
         )),
         (None, Some(reason)) => Err(allocator::kubelet_unknown(reason)),
         (None, None) if view.cpu_source == CpuSource::Steliad => Err(allocator::kubelet_unknown("it was not read yet")),
-        (None, None) => Err(stelia_allocator::chosen_by_kubelet()),
+        (None, None) => Err(stelia_koordinator::allocator::chosen_by_kubelet()),
     }
 }
 

@@ -7,9 +7,9 @@ use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_decide::{Assessment, Snapshot};
+use stelia_kernel::clock;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_node::clock;
 use stelia_settings::Policies;
 use tokio::sync::watch;
 

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use stelia_decide::Instance;
+use stelia_kernel::proc::{Procs, TaskId, ended};
 use stelia_kubelet::PodUid;
-use stelia_node::proc::{Procs, TaskId, ended};
 use tokio_util::task::AbortOnDropHandle;
 
 /// A VMM, by one of its vCPU threads.

@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
+use stelia_kernel::System;
+use stelia_kernel::cgroup::{CgroupPath, File, Limits};
+use stelia_kernel::proc::Procs;
 use stelia_kubelet::PodUid;
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupPath, File, Limits};
-use stelia_node::proc::Procs;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 

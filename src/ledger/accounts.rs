@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stelia_api::{Error, ErrorKind};
+use stelia_kernel::clock::now_us;
 use stelia_kubelet::PodUid;
 use stelia_ledger::account::Account;
 use stelia_ledger::entry::Entry;
 use stelia_ledger::verdict::Verdict;
-use stelia_node::clock::now_us;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::visible_to_pods;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use stelia_api::attribution::{Attribution, Occupant};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
+use stelia_kernel::clock::now_us;
 use stelia_kubelet::PodUid;
 use stelia_ledger::sample::tasks_of_container;
-use stelia_node::clock::now_us;
-use stelia_quiet::client;
-use stelia_quiet::order::{SOCKET, Target};
+use steliad_quiet::client;
+use steliad_quiet::order::{SOCKET, Target};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -379,8 +379,8 @@ pub(super) fn most_frequent(attribution: &Attribution) -> String {
 #[cfg(test)]
 mod tests {
     use stelia_api::State;
+    use stelia_kernel::cgroup::CgroupPath;
     use stelia_ledger::sample::Seat;
-    use stelia_node::cgroup::CgroupPath;
 
     use super::*;
 

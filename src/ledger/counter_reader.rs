@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_api::located::Located;
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_kubelet::PodUid;
 use stelia_ledger::sample::{CounterSample, Seat};
 use stelia_model as model;
-use stelia_node::cgroup::CgroupPath;
 
 /// Reads the kernel's counters.
 pub(crate) trait CounterReader: Send {

@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use stelia_api::located::{Located, Part};
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::clock::{now_us, up_us};
+use stelia_kernel::locality::{InterruptCounters, recorded};
+use stelia_kernel::{System, vfio};
 use stelia_kubelet::{PodUid, home};
 use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::entry::{Entry, Event};
@@ -15,10 +19,6 @@ use stelia_ledger::ring::{Appended, Limits, Ring, key, read, verify};
 use stelia_ledger::sample::{CounterSample, Reader, Seat};
 use stelia_ledger::verdict::Verdict;
 use stelia_model as model;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::clock::{now_us, up_us};
-use stelia_node::locality::{InterruptCounters, recorded};
-use stelia_node::{System, vfio};
 use stelia_settings::Settings;
 use tokio::sync::watch;
 

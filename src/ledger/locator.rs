@@ -68,8 +68,8 @@ impl Locator {
 #[cfg(test)]
 mod tests {
     use stelia_api::State;
+    use stelia_kernel::cgroup::CgroupPath;
     use stelia_ledger::sample::{CounterSample, Seat};
-    use stelia_node::cgroup::CgroupPath;
 
     use super::*;
 

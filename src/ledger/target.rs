@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use stelia_api::State;
 use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::clock::{now_us, up_us};
+use stelia_kernel::containers::container_scope;
+use stelia_kernel::vfio::without_shared;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_ledger::recorder;
 use stelia_ledger::sample::{Seat, Thread};
 use stelia_model as model;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::clock::{now_us, up_us};
-use stelia_node::containers::container_scope;
-use stelia_node::vfio::without_shared;
 use stelia_settings::Isolation;
 
 /// The properties of an instance that the ledger needs.
@@ -244,8 +244,8 @@ pub(super) fn recorder_vms(
 #[cfg(test)]
 mod tests {
     use stelia_api::ThreadRole;
-    use stelia_node::proc::TaskId;
-    use stelia_record::VcpuThread;
+    use stelia_kernel::proc::TaskId;
+    use stelia_model::record::VcpuThread;
 
     use super::*;
 

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use stelia_api::ledger::LedgerSummary;
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_kubelet::PodUid;
 use stelia_ledger::account::Account;
 use stelia_ledger::entry::{Entry, Event};
 use stelia_ledger::recorder::{Draft, EntryRecorder, Vm};
 use stelia_ledger::sample::CounterSample;
 use stelia_model as model;
-use stelia_node::cgroup::CgroupPath;
 use stelia_settings::LedgerSettings;
 use tokio::sync::{mpsc, watch};
 

@@ -123,8 +123,8 @@ fn unread(told: Option<&Arc<VmTarget>>, target: Option<&Arc<VmTarget>>) -> Optio
 #[cfg(test)]
 mod tests {
     use stelia_api::State;
+    use stelia_kernel::cgroup::CgroupPath;
     use stelia_ledger::sample::Seat;
-    use stelia_node::cgroup::CgroupPath;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_publication::{Event, Kind, Pod};
+use stelia_api::publication::{Event, Kind, Pod};
 
 use crate::engine::Incident;
 

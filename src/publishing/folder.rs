@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, flock};
-use stelia_publication::{FILE, LOCK, MAX_FILE_BYTES};
+use stelia_api::publication::{FILE, LOCK, MAX_FILE_BYTES};
 
 /// Where the file is kept. All of it may block.
 pub(crate) trait Folder: Send + Sync {

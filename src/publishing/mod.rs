@@ -1,4 +1,4 @@
-//! The file for the cluster's publisher: the node, its VMs and their events (`crates/publication/` has its format).
+//! The file for the cluster's publisher: the node, its VMs and their events (`crates/api/src/publication/` has its format).
 //!
 //! A task in the entry points' runtime follows the engine's view and its audits, and replaces the file where its bytes differ. What blocks is done
 //! on another thread, one thing at a time. While publishing is switched off nothing is read, kept or timed.

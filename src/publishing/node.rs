@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use stelia_allocator::CpuSource;
+use stelia_api::publication::{Ready, Summary};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::text::excerpt;
+use stelia_kernel::System;
+use stelia_koordinator::allocator::CpuSource;
+use stelia_koordinator::report::ApiVersion;
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::profile::Profile;
 use stelia_kubelet::config;
 use stelia_model as model;
-use stelia_node::System;
-use stelia_node_report::ApiVersion;
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::profile::Profile;
-use stelia_publication::{Ready, Summary};
 
 use crate::engine::{Configuration, ObjectForm, node_name, node_topology};
 use crate::kubelet_config::Read;

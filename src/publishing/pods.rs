@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use stelia_api::publication::{Event, Kind, Pod};
 use stelia_api::reason::{joined, visible_to};
 use stelia_api::{Reason, ReasonKind, State};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_publication::{Event, Kind, Pod};
 use stelia_settings::Isolation;
 
 use super::event_log::from_change;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stelia_api::publication::{Pod, Publication, Summary, VERSION};
 use stelia_api::publishing::Publishing;
+use stelia_kernel::clock::{now_us, since_boot};
+use stelia_koordinator::report::profile::Profile;
 use stelia_model as model;
-use stelia_node::clock::{now_us, since_boot};
-use stelia_node_report::profile::Profile;
-use stelia_publication::{Pod, Publication, Summary, VERSION};
 use stelia_settings::{Publish, Settings};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

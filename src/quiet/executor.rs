@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use stelia_api::quiet::{Problem, Report};
-use stelia_quiet::files::System;
-use stelia_quiet::kernel::{Directory, Kernel};
-use stelia_quiet::order::{Order, SOCKET, STORE};
-use stelia_quiet::{client, late_kernel_threads};
+use steliad_quiet::files::System;
+use steliad_quiet::kernel::{Directory, Kernel};
+use steliad_quiet::order::{Order, SOCKET, STORE};
+use steliad_quiet::{client, late_kernel_threads};
 
 /// Carries out orders.
 pub(crate) trait OrderExecutor: Send + Sync {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_quiet::order::{CacheClass, Latency, Order, Vm};
 use stelia_settings::{CacheLimits, IrqSteering, LatencyLevel, QuietSettings};
+use steliad_quiet::order::{CacheClass, Latency, Order, Vm};
 
 /// The order for every instance that has CPUs, from its registration on, so that it is carried out before the guest runs. `own_devices`: by
 /// pod, the VFIO devices whose interrupts go to the instance's own CPUs.
@@ -81,7 +81,7 @@ mod tests {
     use std::sync::Arc;
 
     use stelia_cpus::testing::Shape;
-    use stelia_node::vfio;
+    use stelia_kernel::vfio;
 
     use super::*;
 

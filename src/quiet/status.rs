@@ -1,7 +1,7 @@
 //! Logs the results of orders to the journal, and shows the setting in the view.
 
 use stelia_api::quiet::{Quiet, Report};
-use stelia_quiet::order::Order;
+use steliad_quiet::order::Order;
 
 use crate::journal;
 use crate::lasting_problem::LastingProblem;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stelia_api::quiet::Report;
+use stelia_kernel::clock::now_us;
+use stelia_kernel::vfio;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_node::clock::now_us;
-use stelia_node::vfio;
-use stelia_quiet::order::Order;
 use stelia_settings::{Settings, VfioIrqs};
+use steliad_quiet::order::Order;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use serde_json::{Value, json};
-use stelia_node::oci::Kind;
+use stelia_kernel::oci::Kind;
 
 /// The process that replaces a container's first one.
 #[derive(Debug, Clone, PartialEq, Eq)]

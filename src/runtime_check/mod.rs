@@ -23,10 +23,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use stelia_node::oci::{Program, Runtime, Verdict, open_runtime, verdict_file};
+use stelia_kernel::oci::{Program, Runtime, Verdict, open_runtime, verdict_file};
 
 use stand_in::{Shape, StandIn};
-use stelia_node::clock::now_us;
+use stelia_kernel::clock::now_us;
 
 /// Exit code of a check that failed: 1 says that the runtime does not cope, and clap takes 2 for wrong usage.
 const EXIT_CHECK_FAILED: u8 = 3;

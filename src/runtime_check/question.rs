@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use stelia_cpus::text::excerpt;
-use stelia_node::oci::{Manager, Runtime};
+use stelia_kernel::oci::{Manager, Runtime};
 
 /// Adds the arguments by which the manager asks. containerd asks its shim for the container's processes (`Pids` in `loadShim`), and the shim the runtime (`Ps` of go-runc);
 /// CRI-O asks the runtime for the container's state (`UpdateContainerStatus`).
@@ -56,7 +56,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
-    use stelia_node::oci::Kind;
+    use stelia_kernel::oci::Kind;
 
     use super::*;
 

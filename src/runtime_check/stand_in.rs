@@ -3,10 +3,10 @@
 use std::fs;
 
 use anyhow::{Context, bail};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, KernelCgroups};
-use stelia_node::holder::{Hold, Holders, KernelHolders};
-use stelia_node::proc::{start_time, unified_cgroup};
-use stelia_record::IN_PLACE;
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, KernelCgroups};
+use stelia_kernel::holder::{Hold, Holders, KernelHolders};
+use stelia_kernel::proc::{start_time, unified_cgroup};
+use stelia_model::record::IN_PLACE;
 
 use super::container_state::Process;
 

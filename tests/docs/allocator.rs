@@ -1,8 +1,10 @@
 //! The examples and defaults of `docs/allocator.md`, asked of the allocator itself.
 
-use stelia_allocator::evaluate::{Request, answer};
-use stelia_allocator::{AllocatorNode, AllocatorPolicies, Exclusivity, HeldCpus, NumaTopologyAlignmentPolicy, Pools};
 use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_koordinator::allocator::evaluate::{Request, answer};
+use stelia_koordinator::allocator::{
+    AllocatorNode, AllocatorPolicies, Exclusivity, HeldCpus, NumaTopologyAlignmentPolicy, Pools,
+};
 
 use crate::{quoted, read, root};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stelia_node::cgroup::Limits;
+use stelia_kernel::cgroup::Limits;
 
 use crate::{quoted, read, root};
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use stelia_node::kvm_events::{Change, KvmEvents, KvmMessage, VmEvent};
+use stelia_kernel::kvm_events::{Change, KvmEvents, KvmMessage, VmEvent};
 use test_vmm::recording::{self, Moment, Process, Recording};
 
 use crate::client::block_on;

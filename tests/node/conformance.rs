@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use stelia_node::cgroup::{CgroupPath, KernelCgroups};
+use stelia_kernel::cgroup::{CgroupPath, KernelCgroups};
 use stelia_testnode::conformance;
 
 use crate::support::host::CGROUP;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use stelia_publication::{DIRECTORY, FILE, LOCK, Publication};
+use stelia_api::publication::{DIRECTORY, FILE, LOCK, Publication};
 
 use crate::contained::{configure, unconfigure};
 use crate::support::host::{output, read, run, wait_until, wait_until_or};

@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stelia_node_report::compact;
+use stelia_koordinator::report::compact;
 
 use crate::support::apiserver::{self, TOPOLOGIES, get, order};
 use crate::support::host::{output, run, wait_until, wait_until_or};

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use stelia_node::oci::{Identity, Runtime, Verdict, runtime_of, verdict_file};
+use stelia_kernel::oci::{Identity, Runtime, Verdict, runtime_of, verdict_file};
 
 use crate::support::host::{CGROUP, assert_reaches_neither_bus_nor_systemd, output, read, run, wait_until};
 use crate::support::pods::{Pod, on_node, on_node_undoing};

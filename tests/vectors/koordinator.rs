@@ -7,11 +7,11 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use serde_json::Value;
-use stelia_allocator::{
+use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_koordinator::allocator::{
     CpuBindPolicy, CpuExclusivePolicy, Host, InUse, NumaAllocateStrategy, TakeCriteria, Unsatisfied, Usage, take_cpus,
     take_preferred_cpus,
 };
-use stelia_cpus::{Cpu, CpuSet, Topology};
 
 use crate::{Judge, Verdict};
 

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use serde::Deserialize;
 use serde_json::Value;
-use stelia_allocator::{CpuSelection, Host, InUse, Usage, select_cpus};
 use stelia_cpus::{CpuSet, Topology};
+use stelia_koordinator::allocator::{CpuSelection, Host, InUse, Usage, select_cpus};
 
 use crate::Verdict;
 use crate::koordinator::{Expected, Group, bind, exclusive, in_use, strategy};

@@ -5,17 +5,17 @@
 use std::fmt::Write;
 use std::time::Instant;
 
-use stelia_allocator::AllocationRequest;
 use stelia_cluster::cluster::{Chosen, Cluster};
 use stelia_cluster::nodes::Nodes;
 use stelia_cluster::objects::{ObjectSelection, Objects};
 use stelia_cluster::plan::Plan;
 use stelia_cluster::pod_request::PodRequest;
 use stelia_cluster::why::WhyAnswer;
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::profile::{Profile, object};
-use stelia_node_report::testing::large;
-use stelia_node_report::{ApiVersion, Facts};
+use stelia_koordinator::allocator::AllocationRequest;
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::profile::{Profile, object};
+use stelia_koordinator::report::testing::large;
+use stelia_koordinator::report::{ApiVersion, Facts};
 
 const NODES: usize = 10_000;
 

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use kubelet_planner::merge::Policy;
 use kubelet_planner::{ContainerAllocation, CpuManager, Pod, admit, until_full};
 use serde::Serialize;
-use stelia_allocator::evaluate::{self, Request, SchedulerOptions};
-use stelia_allocator::{AllocationRequest, AllocatorNode, NumaTopologyAlignmentPolicy, Qos, RequiredBind};
 use stelia_cpus::{CpuSet, Topology};
+use stelia_koordinator::allocator::evaluate::{self, Request, SchedulerOptions};
+use stelia_koordinator::allocator::{AllocationRequest, AllocatorNode, NumaTopologyAlignmentPolicy, Qos, RequiredBind};
+use stelia_koordinator::report::Facts;
+use stelia_koordinator::report::stored::Stored;
 use stelia_kubelet::QosClass;
 use stelia_node_plan::{Subject, why};
-use stelia_node_report::Facts;
-use stelia_node_report::stored::Stored;
 
 use crate::objects::own_cpus;
 use crate::pod_request::PodRequest;

@@ -55,7 +55,7 @@ pub(crate) fn pod_request(
         Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
         None => (namespace.map(str::to_owned), pod.to_owned()),
     });
-    let is_name = |name: &str| stelia_node_report::name::check(name.to_owned()).is_ok();
+    let is_name = |name: &str| stelia_koordinator::report::name::check(name.to_owned()).is_ok();
     if let Some((namespace, name)) = &wanted
         && !(is_name(name) && namespace.as_deref().is_none_or(is_name))
     {

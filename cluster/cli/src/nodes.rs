@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stelia_cpus::text::excerpt;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_node_report::Facts;
-use stelia_node_report::profile::Profile;
+use stelia_koordinator::report::Facts;
+use stelia_koordinator::report::profile::Profile;
 use stelia_table::{Column, Meaning, Render, TextStyle, column};
 
 use crate::chooser::{Chooser, whole_cores};
@@ -260,7 +260,8 @@ impl Row {
                 row.describe(facts, &chooser.free().unwrap_or_default());
                 row.vms = Some(stored.holders.len() as u64);
                 if stored.profile == Profile::Stelia {
-                    let is_one = |holder: &&stelia_node_report::stored::Holder| holder.is_container == Some(true);
+                    let is_one =
+                        |holder: &&stelia_koordinator::report::stored::Holder| holder.is_container == Some(true);
                     row.containers = Some(stored.holders.iter().filter(is_one).count() as u64);
                 }
             }
@@ -298,8 +299,8 @@ impl Row {
     }
 
     /// By amounts only.
-    fn count(&mut self, zones: &BTreeMap<u32, BTreeMap<String, stelia_node_report::stored::Amounts>>) {
-        let numa = |(node, resources): (&u32, &BTreeMap<_, stelia_node_report::stored::Amounts>)| {
+    fn count(&mut self, zones: &BTreeMap<u32, BTreeMap<String, stelia_koordinator::report::stored::Amounts>>) {
+        let numa = |(node, resources): (&u32, &BTreeMap<_, stelia_koordinator::report::stored::Amounts>)| {
             let cpu = resources.get("cpu")?;
             Some(Numa {
                 node: *node,
@@ -317,7 +318,7 @@ impl Row {
         self.free_cpus = Some(sum(|numa| numa.free_cpus));
     }
 
-    fn count_devices(&mut self, zones: &BTreeMap<u32, BTreeMap<String, stelia_node_report::stored::Amounts>>) {
+    fn count_devices(&mut self, zones: &BTreeMap<u32, BTreeMap<String, stelia_koordinator::report::stored::Amounts>>) {
         for numa in &mut self.numa {
             let resources = zones.get(&numa.node).into_iter().flatten();
             let devices = resources.filter(|(name, _)| name.contains('/'));
@@ -341,7 +342,7 @@ impl Row {
     }
 }
 
-fn topology(alignment: &stelia_node_report::Alignment) -> String {
+fn topology(alignment: &stelia_koordinator::report::Alignment) -> String {
     match alignment.policy.as_str() {
         "none" => "none".to_owned(),
         policy => format!("{} {}", excerpt::name(policy), excerpt::name(&alignment.scope)),

@@ -5,8 +5,8 @@ use std::mem;
 use kubelet_planner::manifest::NodeRequirements;
 use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
 use serde_json::Value;
-use stelia_allocator::evaluate::{Request, SchedulerOptions};
-use stelia_allocator::{AllocationRequest, koordinator};
+use stelia_koordinator::allocator::evaluate::{Request, SchedulerOptions};
+use stelia_koordinator::allocator::{AllocationRequest, koordinator};
 use stelia_placement_rules::request::{self, QOS_CLASS};
 
 use crate::cluster::Cluster;

@@ -2,7 +2,7 @@
 //!
 //! | part, each from 0 to 100 | what |
 //! |---|---|
-//! | koordinator | half of Koordinator's score A + B, by the request's strategy ([`stelia_allocator::evaluate::score`]); where kubelet chooses, of the CPUs that it would assign and by its alignment policy |
+//! | koordinator | half of Koordinator's score A + B, by the request's strategy ([`stelia_koordinator::allocator::evaluate::score`]); where kubelet chooses, of the CPUs that it would assign and by its alignment policy |
 //! | distance | 100 within one NUMA node. Else the distance of a NUMA node to itself by the mean of all distances among those that its CPUs, its memory and its devices are on |
 //! | fragmentation | how few whole free cores are lost beyond what so many CPUs need at least; 10 less for each NUMA node that was free as a whole and is in part now |
 //! | company | 100 where the exclusive policy is kept or not asked for, 50 where a NUMA node is shared and no core, 0 where a core is |
@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 use kubelet_planner::CpuManager;
 use kubelet_planner::merge::Policy;
 use serde::Serialize;
-use stelia_allocator::evaluate::score;
-use stelia_allocator::{
+use stelia_koordinator::allocator::evaluate::score;
+use stelia_koordinator::allocator::{
     Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaTopologyAlignmentPolicy, Qos,
 };
 

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_planner::{Amounts, Container, ContainerKind, MemoryManager, Node, Pod, Resources};
-use stelia_allocator::AllocationRequest;
 use stelia_cpus::{CpuSet, Topology};
+use stelia_koordinator::allocator::AllocationRequest;
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::memory_and_devices::Devices;
+use stelia_koordinator::report::numa::{Memory, NumaNode, Pages};
+use stelia_koordinator::report::profile::{Profile, object};
+use stelia_koordinator::report::{Alignment, ApiVersion, Facts, Kubelet, Managers, PodAllocation};
 use stelia_kubelet::PodUid;
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::memory_and_devices::Devices;
-use stelia_node_report::numa::{Memory, NumaNode, Pages};
-use stelia_node_report::profile::{Profile, object};
-use stelia_node_report::{Alignment, ApiVersion, Facts, Kubelet, Managers, PodAllocation};
 
 use crate::request::{Request, Vm};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
-use stelia_allocator::evaluate::ScoringStrategy;
+use stelia_koordinator::allocator::evaluate::ScoringStrategy;
 
 const AFTER_HELP: &str = "\
 kube-scheduler calls POST /filter, /prioritize, /preempt and /bind of this

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`apiserver`] | requests to the API server |
 //! | [`placer`] | what is answered, and what a bind does |
+//! | [`reservations`] | which CPUs of nodes are promised to which pods |
 //! | [`extender`] | the HTTP service that kube-scheduler calls |
 //! | [`run`](mod@run) | the program from its start to its end |
 //! | [`cli`] | the command line |
@@ -15,6 +16,7 @@ pub mod placer;
 #[cfg(test)]
 #[cfg(feature = "real")]
 mod real_cluster;
+pub mod reservations;
 pub mod run;
 #[cfg(test)]
 mod simulated_cluster;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::reservations::SETTLE_TIMEOUT;
 use anyhow::{Context, bail};
 use stelia_credentials::{Files, Source};
-use stelia_reservations::SETTLE_TIMEOUT;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;

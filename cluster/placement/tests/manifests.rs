@@ -288,7 +288,7 @@ fn the_pages_vm_is_read_as_it_is_meant() {
     let request = stelia_placement_rules::Request::of_pod(&pod, Default::default()).unwrap();
     let vm = request.vm.expect("a VM");
     assert!(vm.follows_scheduler, "the CPUs that are chosen for it");
-    assert_eq!(vm.allocation.qos, Some(stelia_allocator::Qos::Lsr));
+    assert_eq!(vm.allocation.qos, Some(stelia_koordinator::allocator::Qos::Lsr));
 }
 
 /// The commands of the page make certificates that each side accepts of the other.

@@ -37,7 +37,7 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 #[command(name = "stelia-publish", version)]
 pub struct Arguments {
     /// Directory in which steliad writes its report.
-    #[arg(long, value_name = "DIR", env = "STELIA_DIRECTORY", default_value = stelia_publication::DIRECTORY)]
+    #[arg(long, value_name = "DIR", env = "STELIA_DIRECTORY", default_value = stelia_api::publication::DIRECTORY)]
     directory: PathBuf,
     /// Name of the Node. A report about another node is not published. Default: the name in steliad's report.
     #[arg(long, value_name = "NAME", env = "STELIA_NODE_NAME")]

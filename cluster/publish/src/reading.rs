@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stelia_publication::Publication;
+use stelia_api::publication::Publication;
 
 /// What a publisher is given: the file's content, and whether the daemon that wrote it lives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

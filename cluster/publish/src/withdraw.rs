@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use kube::Client;
 use serde::Deserialize;
-use stelia_publication::Publication;
+use stelia_api::publication::Publication;
 
 use crate::answer::{Failure, Kind};
 use crate::backoff::{Pause, Random, RetryPause};

@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod located;
 pub mod metrics;
 mod names;
+pub mod publication;
 pub mod publishing;
 pub mod quiet;
 pub mod reason;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use stelia_api::ThreadRole;
-use stelia_node::proc::TaskId;
-use stelia_record::{Phase, Record, Vcpu, VcpuThread};
+use stelia_kernel::proc::TaskId;
+use stelia_model::record::{Phase, Record, Vcpu, VcpuThread};
 use stelia_settings::{AdoptPlacement, PlacementPolicy, Policies};
 
 use super::contained::partition_kind;

@@ -1,9 +1,9 @@
 //! Why an instance is contained instead of isolated.
 
-use stelia_allocator::Qos;
 use stelia_api::ThreadRole;
+use stelia_koordinator::allocator::Qos;
 use stelia_model::ContainedReason;
-use stelia_record::{Phase, Record};
+use stelia_model::record::{Phase, Record};
 use stelia_settings::{Partition, Policies};
 
 use super::{Instance, Snapshot, placed};
@@ -85,7 +85,7 @@ pub(super) fn contained(snapshot: &Snapshot, policies: &Policies, instance: &Ins
 
 #[cfg(test)]
 mod tests {
-    use stelia_record::Adopted;
+    use stelia_model::record::Adopted;
 
     use super::*;
     use crate::steps::tests::isolated;

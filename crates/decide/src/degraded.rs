@@ -3,7 +3,7 @@
 use stelia_api::{Reason, ReasonKind, ThreadRole};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
-use stelia_record::Phase;
+use stelia_model::record::Phase;
 
 use super::entitlement::{Entitlement, Eviction, Shrink};
 use super::facts::Blocked;

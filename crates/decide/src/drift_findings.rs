@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn cpus_that_are_missing_in_the_list_of_all_pods_are_drift_and_the_end_of_the_last_pod_is_none() {
         let cpus = |text: &str| -> CpuSet { text.parse().unwrap() };
-        let path = stelia_node::cgroup::CgroupPath::parse("/kubepods.slice").unwrap();
+        let path = stelia_kernel::cgroup::CgroupPath::parse("/kubepods.slice").unwrap();
         let level = |listed: Option<&str>, ours: &str| Level {
             path: path.clone(),
             exclusive: listed.map(cpus),

@@ -2,11 +2,11 @@
 //! have, by its container's entry ([`Entitlement`]); and which CPUs it must leave, by what its cgroups hold ([`Eviction`]). An
 //! instance may have to leave its former CPUs and be given others at the same time.
 
-use stelia_allocator::CpuSource;
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
-use stelia_record::{Record, VcpuThread};
+use stelia_model::record::{Record, VcpuThread};
 
 use super::{Facts, Instance, Snapshot, VcpuNow};
 
@@ -254,7 +254,7 @@ pub(crate) fn must_leave(snapshot: &Snapshot, facts: &Facts, instance: &Instance
 
 #[cfg(test)]
 mod tests {
-    use stelia_record::testing::record;
+    use stelia_model::record::testing::record;
 
     use super::*;
     use crate::steps::tests::isolated;

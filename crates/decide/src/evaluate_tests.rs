@@ -2,13 +2,17 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use rstest::rstest;
-use stelia_allocator::evaluate::score::ScoringStrategy;
-use stelia_allocator::evaluate::score::ScoringStrategy::{BalancedAllocation, LeastAllocated, MostAllocated};
-use stelia_allocator::evaluate::*;
-use stelia_allocator::{AllocatorPolicies, CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
 use stelia_api::ErrorKind;
 use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
+use stelia_koordinator::allocator::evaluate::score::ScoringStrategy;
+use stelia_koordinator::allocator::evaluate::score::ScoringStrategy::{
+    BalancedAllocation, LeastAllocated, MostAllocated,
+};
+use stelia_koordinator::allocator::evaluate::*;
+use stelia_koordinator::allocator::{
+    AllocatorPolicies, CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos,
+};
 use stelia_kubelet::QosClass;
 
 use crate::allocator::allot;

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::{CpuSource, Pools, Qos};
 use stelia_api::reason::Reason;
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::{CpuSource, Pools, Qos};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_model::{ContainedReason, FloatReason};
 use stelia_settings::Policies;

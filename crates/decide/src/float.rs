@@ -2,7 +2,7 @@
 
 use stelia_cpus::CpuSet;
 use stelia_model::FloatReason;
-use stelia_record::Phase;
+use stelia_model::record::Phase;
 use stelia_settings::FloatPolicy;
 
 use super::{Instance, ThreadedCgroup};
@@ -115,7 +115,7 @@ pub(crate) fn until_attached(
 mod tests {
     use proptest::prelude::*;
     use stelia_cpus::testing::{Shape, shapes};
-    use stelia_record::Record;
+    use stelia_model::record::Record;
     use stelia_settings::{Policies, TreeHome};
 
     use super::*;
@@ -247,7 +247,7 @@ mod tests {
             |one| one.record.phase = Phase::Leaving,
             |one| one.record.home = TreeHome::InPlace,
             |one| one.scope_exclusive = cpus("2-3"),
-            |one| one.record.vcpus = stelia_record::testing::record().vcpus,
+            |one| one.record.vcpus = stelia_model::record::testing::record().vcpus,
             |one| {
                 let vcpu = ThreadedCgroup {
                     partition: "root".into(),

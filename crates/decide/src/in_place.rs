@@ -2,7 +2,7 @@
 
 use stelia_kubelet::QosClass;
 use stelia_model::ContainedReason;
-use stelia_record::Record;
+use stelia_model::record::Record;
 use stelia_settings::{Partition, Policies};
 
 use super::Snapshot;

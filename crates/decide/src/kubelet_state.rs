@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use stelia_allocator::CpuSource;
 use stelia_cpus::text::excerpt::excerpt;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::CpuManagerState;
 
 /// kubelet's state by its file, or why it cannot be used. Where steliad chooses the CPUs, kubelet may have any policy or be missing; but

@@ -52,7 +52,7 @@ pub use kubelet_state::{refused_beside, usable_state};
 pub use snapshot::{
     Instance, InstanceCgroup, Level, MisplacedThread, Outside, Remaining, Slice, Snapshot, ThreadedCgroup, VcpuNow,
 };
-pub use stelia_record::Tree;
+pub use stelia_model::record::Tree;
 pub(crate) use steps::placed;
 pub use steps::{
     OUTSIDE, Plan, Planned, Step, is_restricted, is_throttled, limits_are_carried, limits_of_scope, plan, plan_for,

@@ -2,10 +2,10 @@
 //! those of each container, and does not say which of the containers run on the pool.
 
 use stelia_cpus::CpuSet;
+use stelia_kernel::containers::{LiveContainer, entry_uses};
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::cpu_manager_state::Use;
-use stelia_node::containers::{LiveContainer, entry_uses};
-use stelia_record::Record;
+use stelia_model::record::Record;
 
 use super::{Instance, Snapshot};
 
@@ -50,7 +50,7 @@ mod tests {
     use stelia_cpus::{Cpu, Topology};
     use stelia_kubelet::CpuRequest;
     use stelia_kubelet::cpu_manager_state::{Schema, Uses};
-    use stelia_record::testing::record;
+    use stelia_model::record::testing::record;
 
     use super::*;
     use crate::testing::{instance, snapshot};

@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::{
+use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::{
     Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSelection, Exclusivity, Host, InUse,
     NumaTopologyAlignmentPolicy, Room, Usage, align, select_cpus,
 };
-use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
-use stelia_record::Phase;
+use stelia_model::record::Phase;
 use stelia_settings::Policies;
 
 use super::admission::memory;

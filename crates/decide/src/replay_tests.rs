@@ -6,9 +6,9 @@ use std::fs;
 
 use rstest::rstest;
 use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_node::cgroup::CgroupPath;
-use stelia_record::Record;
+use stelia_model::record::Record;
 use stelia_settings::{FloatPolicy, Policies};
 
 use crate::steps::tests::settle;

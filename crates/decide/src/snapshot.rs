@@ -4,12 +4,12 @@ mod cgroups;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::CpuSource;
 use stelia_cpus::{CpuSet, Topology};
+use stelia_kernel::cgroup::{CgroupPath, Limits};
+use stelia_kernel::containers::{LiveContainer, container_scope};
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
-use stelia_node::cgroup::{CgroupPath, Limits};
-use stelia_node::containers::{LiveContainer, container_scope};
-use stelia_record::{Phase, Record, VcpuThread};
+use stelia_model::record::{Phase, Record, VcpuThread};
 use stelia_settings::{Partition, TreeHome};
 
 pub use cgroups::{InstanceCgroup, MisplacedThread, Remaining, ThreadedCgroup, VcpuNow};
@@ -27,7 +27,7 @@ pub struct Snapshot {
     pub kubelet: Result<CpuManagerState, String>,
     /// CPUs that kubelet's static policy assigned, before it was switched off, to containers that still run.
     pub leftover: CpuSet,
-    /// The kind of partition that is safe on this kernel: see `stelia_node::kernel_release`.
+    /// The kind of partition that is safe on this kernel: see `stelia_kernel::kernel_release`.
     pub safe_partition: Partition,
     /// The CPUs of the host.
     pub topology: Topology,

@@ -1,9 +1,9 @@
 //! Totals over all instances, kept up to date by subtracting an instance as it was and adding it as it is: hundreds of
 //! instances are not summed again because one changed.
 
-use stelia_allocator::Qos;
 use stelia_cpus::CpuSet;
-use stelia_record::Phase;
+use stelia_koordinator::allocator::Qos;
+use stelia_model::record::Phase;
 use stelia_settings::Partition;
 
 use super::steps::{ThreadPlacement, course_of, growing_list};

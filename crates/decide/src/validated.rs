@@ -1,11 +1,11 @@
 //! Which part of a record the daemon believes when it starts: only what kubelet's state, the kernel or the cgroup's own path confirm.
 //! [`Record::of_container`] has already compared the path with whose record it is.
 //!
-//! [`Record::of_container`]: stelia_record::Record::of_container
+//! [`Record::of_container`]: stelia_model::record::Record::of_container
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
-use stelia_record::Phase;
+use stelia_model::record::Phase;
 
 use super::entitlement::entry;
 use super::{Instance, Snapshot};
@@ -139,8 +139,8 @@ pub fn claim_without_record(snapshot: &Snapshot, pod: &PodUid, list: &CpuSet, in
 
 #[cfg(test)]
 mod tests {
-    use stelia_node::cgroup::CgroupPath;
-    use stelia_record::Tree;
+    use stelia_kernel::cgroup::CgroupPath;
+    use stelia_model::record::Tree;
     use stelia_settings::TreeHome;
 
     use super::*;
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn cpus_that_steliad_chose_are_believed_unless_kubelet_or_another_instance_has_them() {
         let (mut snapshot, mut instance) = found(None);
-        instance.record.allocation = stelia_record::testing::allocated().allocation;
+        instance.record.allocation = stelia_model::record::testing::allocated().allocation;
         let now = |snapshot: &Snapshot| exclusive(validated(snapshot, instance.clone(), &LiveState::default()));
         assert_eq!(now(&snapshot), Ok("2-3".into()));
         let mut other = isolated().first().clone();

@@ -9,10 +9,10 @@ use std::thread::{sleep, yield_now};
 use std::time::Duration;
 
 use stelia_cpus::CpuSet;
+use stelia_kernel::counters::interrupts::{self, Kind, Table};
+use stelia_kernel::counters::{schedstat, softirqs, steal, task};
 use stelia_ledger::sample::{Reader, SampleError, Seat, Thread};
-use stelia_node::counters::interrupts::{self, Kind, Table};
-use stelia_node::counters::{schedstat, softirqs, steal, task};
-use stelia_quiet::late_kernel_threads::stat;
+use steliad_quiet::late_kernel_threads::stat;
 
 const TIMES: u64 = 1000;
 

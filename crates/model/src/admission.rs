@@ -1,6 +1,6 @@
 //! Whether the daemon would admit a VM: one answer for the bus, for kubelet's device plugin and for the cluster.
 
-use stelia_allocator::CpuSource;
+use stelia_koordinator::allocator::CpuSource;
 
 use crate::Node;
 

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stelia_api::metrics::Counted;
 use stelia_cpus::CpuSet;
+use stelia_kernel::locality::Localities;
 use stelia_kubelet::PodUid;
-use stelia_node::locality::Localities;
 
 use crate::Node;
 

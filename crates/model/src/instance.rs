@@ -1,12 +1,12 @@
 //! One instance: what its D-Bus object shows, and what the daemon itself needs of it.
 
+use crate::record::{Record, VcpuThread};
 use serde::{Deserialize, Serialize};
-use stelia_allocator::Allocation;
 use stelia_api::{Reason, State};
 use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_koordinator::allocator::Allocation;
 use stelia_kubelet::{PodName, PodUid};
-use stelia_node::cgroup::CgroupPath;
-use stelia_record::{Record, VcpuThread};
 use stelia_settings::{AdoptPlacement, Isolation, QuietRequest};
 
 use crate::{ContainedReason, FloatReason, members};

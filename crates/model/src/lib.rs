@@ -7,6 +7,7 @@ mod job;
 mod members;
 mod node;
 mod reasons;
+pub mod record;
 #[cfg(test)]
 mod tests;
 mod vm_capacity;

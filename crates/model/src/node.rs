@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus};
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_cpus::text::named;
 use stelia_cpus::{CpuSet, Topology};
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, HeldCpus};
 use stelia_kubelet::cpu_manager_state::Entries;
 use stelia_kubelet::{PodName, PodUid};
 
@@ -99,7 +99,7 @@ pub struct Pools {
     /// CPUs of instances with an exclusive policy.
     pub held: HeldCpus,
     #[serde(flatten)]
-    pub pools: stelia_allocator::Pools,
+    pub pools: stelia_koordinator::allocator::Pools,
 }
 
 /// Drift: what another program changed.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kubelet_planner::devices::DeviceState;
-use stelia_node_report::memory_and_devices;
+use stelia_koordinator::report::memory_and_devices;
 
 /// Limit of the devices of a resource on a NUMA node.
 const MAX_DEVICES: u64 = 4096;

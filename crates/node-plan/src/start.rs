@@ -117,9 +117,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use stelia_cpus::testing::Shape;
+    use stelia_koordinator::report::numa::{Memory, NumaNode};
     use stelia_kubelet::config::{File, Flags};
     use stelia_kubelet::memory::{MemorySchema, MemoryTable, NumaNodeState};
-    use stelia_node_report::numa::{Memory, NumaNode};
 
     use super::*;
     use crate::machine;

@@ -7,8 +7,8 @@ use kubelet_planner::merge::Policy;
 use kubelet_planner::start_errors::unknown_gates;
 use kubelet_planner::{CpuManager, Machine, MemoryManager, Node, NodeState, NumaNode, Settings, cpus};
 use stelia_cpus::{CpuSet, Topology};
+use stelia_koordinator::report::{Facts, numa};
 use stelia_kubelet::KubeletConfig;
-use stelia_node_report::{Facts, numa};
 
 use crate::devices::{DeviceWords, counted};
 use crate::room::Room;

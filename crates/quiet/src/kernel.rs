@@ -84,11 +84,11 @@ impl Files for Kernel {
     }
 
     fn affinity(&self, thread: i32) -> io::Result<CpuSet> {
-        stelia_node::affinity::get(thread)
+        stelia_kernel::affinity::get(thread)
     }
 
     fn set_affinity(&self, thread: i32, cpus: &CpuSet) -> io::Result<()> {
-        stelia_node::affinity::set(thread, cpus)
+        stelia_kernel::affinity::set(thread, cpus)
     }
 }
 

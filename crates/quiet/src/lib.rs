@@ -11,6 +11,7 @@ pub mod latency;
 pub mod order;
 pub mod request;
 pub mod resctrl;
+pub mod service;
 pub mod socket_line;
 mod store_json;
 #[cfg(any(test, feature = "testing"))]

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use stelia_allocator::{AllocationRequest, koordinator};
+use stelia_koordinator::allocator::{AllocationRequest, koordinator};
 
 use super::error::Error;
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use stelia_node::proc::start_time;
+use stelia_kernel::proc::start_time;
 
 use super::error::Error;
 

@@ -59,7 +59,7 @@ pub(crate) fn in_words(guest: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use stelia_allocator::Qos;
+    use stelia_koordinator::allocator::Qos;
 
     use super::*;
     use crate::state::Isolation;

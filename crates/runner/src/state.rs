@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use stelia_allocator::Qos;
+use stelia_koordinator::allocator::Qos;
 
 use super::memory::MemoryResize;
 use super::resize::Resize;

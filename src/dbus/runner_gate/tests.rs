@@ -133,7 +133,7 @@ impl Echo {
     }
 
     fn pid_of(&self, pidfd: Fd<'_>) -> i32 {
-        stelia_node::proc::pid_of_pidfd(pidfd.as_fd()).unwrap_or(-1)
+        stelia_kernel::proc::pid_of_pidfd(pidfd.as_fd()).unwrap_or(-1)
     }
 }
 

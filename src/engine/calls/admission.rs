@@ -2,19 +2,19 @@
 
 use std::time::Instant;
 
-use stelia_allocator::{CpuSource, Host};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_decide::admission::{
     CheckedClaim, Home, NewInstance, RuntimeCheck, admit, allow, check_no_partition, choose_home,
 };
 use stelia_decide::limits_of_scope;
+use stelia_kernel::cgroup::{CgroupPath, Limits};
+use stelia_kernel::clock::now_us;
+use stelia_kernel::containers::partition_kind;
+use stelia_kernel::oci::coping;
+use stelia_koordinator::allocator::{CpuSource, Host};
 use stelia_kubelet::{PodName, PodUid};
-use stelia_node::cgroup::{CgroupPath, Limits};
-use stelia_node::clock::now_us;
-use stelia_node::containers::partition_kind;
-use stelia_node::oci::coping;
-use stelia_record::{Phase, Record};
+use stelia_model::record::{Phase, Record};
 
 use super::no_instance;
 use crate::engine::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use stelia_api::{Error, ErrorKind, Reason, ReasonKind, ThreadRole};
 use stelia_decide::{AdoptedPlacement, attached, placement_of};
+use stelia_kernel::proc::TaskId;
 use stelia_kubelet::PodUid;
-use stelia_node::proc::TaskId;
-use stelia_record::{Phase, Record, Vcpu, VcpuThread};
+use stelia_model::record::{Phase, Record, Vcpu, VcpuThread};
 use stelia_settings::Partition;
 
 use super::attach_threads::{self, MAX_VCPUS};

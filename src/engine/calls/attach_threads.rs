@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_api::{Error, ErrorKind, ThreadRole};
 use stelia_cpus::text::excerpt::excerpt;
-use stelia_node::System;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::proc::TaskId;
-use stelia_node::vmm_processes::MAX_PROCESS_THREADS;
-use stelia_record::is_prop_name;
+use stelia_kernel::System;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::proc::TaskId;
+use stelia_kernel::vmm_processes::MAX_PROCESS_THREADS;
+use stelia_model::record::is_prop_name;
 
 use super::attach::{AttachRequest, Vmm};
 use crate::engine::container::identify_pidfd;

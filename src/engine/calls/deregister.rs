@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{PodName, PodUid};
-use stelia_record::{Phase, Record};
+use stelia_model::record::{Phase, Record};
 
 use super::{Asker, Call, Calls, Goal, Reply, all_closed, no_instance};
 use crate::engine::handle::Handle;

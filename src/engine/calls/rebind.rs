@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use stelia_api::{Error, ErrorKind};
 use stelia_decide::rebind;
 use stelia_decide::rebind::RebindScope;
+use stelia_kernel::clock::now_us;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
-use stelia_node::clock::now_us;
 
 use super::{Asker, Call, Reply, no_instance};
 use crate::engine::handle::Handle;

@@ -4,14 +4,14 @@
 use std::any::Any;
 use std::time::{Duration, Instant};
 
-use stelia_allocator::{Allocation, Exclusivity, Qos};
 use stelia_api::reason::joined;
 use stelia_api::{Error, Reason, ReasonKind};
 use stelia_decide::admission::RuntimeCheck;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::holder::Hold;
+use stelia_koordinator::allocator::{Allocation, Exclusivity, Qos};
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::holder::Hold;
-use stelia_record::{Phase, Record};
+use stelia_model::record::{Phase, Record};
 use stelia_settings::TreeHome;
 
 use super::admission::Admitted;

@@ -5,7 +5,7 @@ use stelia_cpus::CpuSet;
 use stelia_decide::allocator;
 use stelia_decide::entitlement::waits_for_vcpus;
 use stelia_kubelet::PodUid;
-use stelia_record::Record;
+use stelia_model::record::Record;
 
 use super::{Asker, Call, Reply, no_instance};
 use crate::engine::handle::Handle;

@@ -1,7 +1,7 @@
 //! CPUs that steliad chooses itself: the classes, their pools, and what others on the host may use.
 
-use stelia_allocator::{AllocationRequest, CpuBindPolicy, CpuSource, Qos, Schedule};
 use stelia_api::located::{Located, Part};
+use stelia_koordinator::allocator::{AllocationRequest, CpuBindPolicy, CpuSource, Qos, Schedule};
 
 use super::*;
 
@@ -63,7 +63,7 @@ async fn cpus_are_at_the_numa_node_of_the_devices_in_kubelets_record() {
         include_bytes!("../../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint");
     let asked = AllocationRequest {
         qos: Some(Qos::Lse),
-        numa_allocate_strategy: Some(stelia_allocator::NumaAllocateStrategy::LeastAllocated),
+        numa_allocate_strategy: Some(stelia_koordinator::allocator::NumaAllocateStrategy::LeastAllocated),
         ..AllocationRequest::default()
     };
     for (has_devices, expected) in [(false, "4-7"), (true, "0-3")] {

@@ -16,7 +16,7 @@ impl Node {
                 .and_then(|own| own.get(&record.container));
             let follows = record.allocation.is_some() || entry == Some(&record.entry);
             // Where steliad chooses, a VM keeps what kubelet gave it before.
-            let keeps = entry.is_none() && snapshot.source == stelia_allocator::CpuSource::Steliad;
+            let keeps = entry.is_none() && snapshot.source == stelia_koordinator::allocator::CpuSource::Steliad;
             let said = |reason: &Reason| matches!(reason.kind, ReasonKind::Evicted | ReasonKind::EntryGone);
             assert!(
                 follows || keeps || assessment.degraded.iter().any(said),
@@ -55,7 +55,7 @@ impl Node {
                 .get(&record.pod)
                 .and_then(|own| own.get(&record.container));
             // As long as the runtime has not written a container's new CPUs, its own cpuset has those of others.
-            let levels = stelia_node::containers::container_levels(&record.origin);
+            let levels = stelia_kernel::containers::container_levels(&record.origin);
             let has_others = |level: &CgroupPath| {
                 let list = self.model.read(level, File::Cpus).unwrap_or_default();
                 !cpus(&list).is_disjoint(&others)

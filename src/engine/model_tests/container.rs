@@ -1,6 +1,6 @@
 //! Containers whose own cgroup is the partition.
 
-use stelia_allocator::{AllocationRequest, CpuSource, Qos};
+use stelia_koordinator::allocator::{AllocationRequest, CpuSource, Qos};
 use stelia_kubelet::PodName;
 use stelia_settings::{AdoptKind, AdoptRule, Isolation, Pattern, ThreadName};
 use stelia_testnode::Runtime;
@@ -12,7 +12,7 @@ use super::*;
 
 /// The whole container's cgroup.
 fn own(pod: &Pod) -> CgroupPath {
-    stelia_node::containers::container_scope(&pod.origin)
+    stelia_kernel::containers::container_scope(&pod.origin)
 }
 
 /// Adopts each container with exclusive CPUs.

@@ -100,9 +100,9 @@ async fn a_scope_whose_cgroup_the_former_daemon_had_removed_is_stopped() {
     let unit = uid(1).scope();
     let system = node.model.system();
     let holder = system.holders.start().unwrap();
-    let (limits, devices) = (Limits::default(), stelia_node::systemd::Devices::default());
+    let (limits, devices) = (Limits::default(), stelia_kernel::systemd::Devices::default());
     let started = system.systemd.start_scope(
-        stelia_node::systemd::Listening::default(),
+        stelia_kernel::systemd::Listening::default(),
         &unit,
         "",
         holder.pid(),

@@ -1,7 +1,7 @@
 //! Containers of crun, as on CRI-O's nodes: the processes are in a cgroup of the scope, and the scope has what binds them.
 
+use stelia_kernel::cgroup::HugePage;
 use stelia_kubelet::ContainerCgroup;
-use stelia_node::cgroup::HugePage;
 
 use super::*;
 

@@ -1,8 +1,8 @@
 //! kubelet gives running VMs other CPUs, and theirs to others: at once, and while no daemon runs.
 
 use rstest::rstest;
-use stelia_allocator::CpuSource;
 use stelia_api::ReasonKind;
+use stelia_koordinator::allocator::CpuSource;
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use stelia_allocator::{AllocationRequest, CpuSource, Qos};
+use stelia_koordinator::allocator::{AllocationRequest, CpuSource, Qos};
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use stelia_node::proc::{ProcError, TaskId, Thread};
+use stelia_kernel::proc::{ProcError, TaskId, Thread};
 
 use super::*;
 

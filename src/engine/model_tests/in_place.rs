@@ -11,7 +11,9 @@ pub(super) fn kubepods() -> CgroupPath {
 
 /// The cgroup of the pod of a container that runc or crun made.
 pub(super) fn pod_of(pod: &Pod) -> CgroupPath {
-    stelia_node::containers::container_scope(&pod.origin).parent().unwrap()
+    stelia_kernel::containers::container_scope(&pod.origin)
+        .parent()
+        .unwrap()
 }
 
 impl Node {

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use rstest::rstest;
-use stelia_allocator::{AllocationRequest, CpuSource, Qos};
-use stelia_record::Tree;
+use stelia_koordinator::allocator::{AllocationRequest, CpuSource, Qos};
+use stelia_model::record::Tree;
 
 use super::records::{EVERYWHERE, Planted, claim, plant};
 use super::*;
@@ -157,7 +157,7 @@ impl Node {
             let entry = self.entry(slots, slot);
             if let (Some((pod, _)), Some(entry)) = (&slots[slot], entry) {
                 // crun's containers have them on two levels.
-                for level in stelia_node::containers::container_levels(&pod.origin) {
+                for level in stelia_kernel::containers::container_levels(&pod.origin) {
                     if self.model.read(&level, File::Cpus).is_ok_and(|list| !list.is_empty()) {
                         let _ = self.model.meddle(&level, File::Cpus, &entry.to_string());
                     }
@@ -327,7 +327,7 @@ async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
             let known = |pod: &Pod| node.handle.view().instances.contains_key(&pod.uid);
             if let Some((pod, _)) = slots[*slot].as_ref().filter(|(pod, _)| known(pod)) {
                 let (file, value) = MEDDLING_OWN[*which];
-                let _ = model.meddle(&stelia_node::containers::container_scope(&pod.origin), file, value);
+                let _ = model.meddle(&stelia_kernel::containers::container_scope(&pod.origin), file, value);
             }
         }
         Event::Break => node.checkpoint.write_bytes(b"{}").unwrap(),

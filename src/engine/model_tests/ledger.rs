@@ -17,8 +17,8 @@ use stelia_ledger::entry::{Closed, Entry, Event};
 use stelia_ledger::ring::{Appended, read};
 use stelia_ledger::sample::{CounterSample, Counters, Seat};
 use stelia_ledger::verdict::Verdict;
-use stelia_quiet::order::Target;
 use stelia_settings::{Every, Sample};
+use steliad_quiet::order::Target;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -155,7 +155,7 @@ impl CounterReader for Fake {
     fn clocks(&self) -> (u64, u64) {
         let clock = self.host.clock.load(Ordering::SeqCst) * 1_000_000;
         if self.host.settles.load(Ordering::SeqCst) {
-            return (stelia_node::clock::now_us(), 5_000_000 + clock);
+            return (stelia_kernel::clock::now_us(), 5_000_000 + clock);
         }
         (1_793_000_000_000_000 + clock, LONG_UP_US + clock)
     }

@@ -47,11 +47,11 @@ use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::Step;
 use stelia_decide::admission::Claim;
 use stelia_decide::float::has_idle_cpus;
+use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, Limits};
+use stelia_kernel::proc::Procs;
 use stelia_kubelet::PodUid;
 use stelia_model::ContainedReason;
-use stelia_node::cgroup::{CgroupPath, Cgroups, File, Limits};
-use stelia_node::proc::Procs;
-use stelia_record::{Phase, Vcpu};
+use stelia_model::record::{Phase, Vcpu};
 use stelia_settings::{FloatPolicy, Isolation, Partition, Policies, Settings, TreeChoice, TreeHome};
 use stelia_testnode::kubelet::Checkpoint;
 use stelia_testnode::{Kernel, Model, Pod, Qemu, Runtime, topology};
@@ -244,7 +244,7 @@ impl Node {
 
     /// Where the kernel's unbound workers may run.
     fn workers(&self) -> CpuSet {
-        stelia_node::workqueue::in_force(&self.model.system_files())
+        stelia_kernel::workqueue::in_force(&self.model.system_files())
             .unwrap()
             .unwrap()
     }
@@ -289,7 +289,7 @@ impl Node {
     /// No plan depends on a file that a tenant owns, except to restrict that tenant.
     fn check_tenants(&self, truth: &stelia_decide::Snapshot) {
         let (system, policies) = (self.handle.system(), &self.settings.policies);
-        let containers = stelia_node::containers::all_containers(&*system.cgroups).unwrap();
+        let containers = stelia_kernel::containers::all_containers(&*system.cgroups).unwrap();
         let tenants: std::collections::BTreeSet<PodUid> =
             containers.into_iter().map(|(_, container)| container.pod).collect();
         for tenant in tenants {

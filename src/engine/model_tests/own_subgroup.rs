@@ -1,7 +1,7 @@
 //! A container of runc that may write below its own cgroup, and makes a subgroup there with the name of crun's. What it writes in that
 //! gives it nothing.
 
-use stelia_allocator::{AllocationRequest, CpuSource, Qos};
+use stelia_koordinator::allocator::{AllocationRequest, CpuSource, Qos};
 
 use super::*;
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use stelia_api::publication::{FILE, Publication};
 use stelia_kubelet::PodName;
-use stelia_publication::{FILE, Publication};
 use stelia_settings::Publish;
 
 use super::*;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use stelia_api::ReasonKind;
 use stelia_api::quiet::{Remaining, RemainingCause, Report};
-use stelia_quiet::order::Order;
 use stelia_settings::IrqSteering;
+use steliad_quiet::order::Order;
 
 use super::*;
 use crate::quiet::{self, OrderExecutor};

@@ -1,6 +1,6 @@
 //! Rebind jobs: running VMs move to better CPUs, and a daemon that dies in the middle leaves every one whole.
 
-use stelia_allocator::{AllocationRequest, CpuBindPolicy, Qos};
+use stelia_koordinator::allocator::{AllocationRequest, CpuBindPolicy, Qos};
 use stelia_model as model;
 
 use super::*;

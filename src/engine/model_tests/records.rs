@@ -2,9 +2,9 @@
 //! they say is believed as far as kubelet's state, the kernel and the cgroup's own path say it too.
 
 use stelia_api::ThreadRole;
-use stelia_node::proc::TaskId;
-use stelia_record::testing::in_place as recorded;
-use stelia_record::{Record, RecordPlace, Tree, VcpuThread};
+use stelia_kernel::proc::TaskId;
+use stelia_model::record::testing::in_place as recorded;
+use stelia_model::record::{Record, RecordPlace, Tree, VcpuThread};
 
 use super::in_place::pod_of;
 use super::*;

@@ -1,6 +1,6 @@
 //! Calls that must be refused, and change nothing.
 
-use stelia_node::vmm_processes::MAX_PROCESS_THREADS;
+use stelia_kernel::vmm_processes::MAX_PROCESS_THREADS;
 
 use super::*;
 
@@ -148,7 +148,7 @@ async fn a_container_that_another_program_made_a_partition_is_refused() {
         (node.pod_by(Runtime::Crun, 2, "4-5"), "4-5"),
     ];
     for (pod, list) in &pods {
-        let scope = stelia_node::containers::container_scope(&pod.origin);
+        let scope = stelia_kernel::containers::container_scope(&pod.origin);
         let slice = scope.parent().unwrap();
         for (level, list) in [(slice.parent().unwrap(), "2-5"), (slice, list), (scope.clone(), list)] {
             node.model.meddle(&level, File::CpusExclusive, list).unwrap();

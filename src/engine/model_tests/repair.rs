@@ -174,7 +174,7 @@ async fn the_view_tells_of_the_last_pass_of_kubelets_file_and_of_offline_cpus() 
     let view = node.handle.view();
     let pass = view.last_pass.clone().unwrap();
     assert!(pass.number >= report.pass && pass.failures == 0, "{pass:?}");
-    let now = stelia_node::clock::now_us();
+    let now = stelia_kernel::clock::now_us();
     let hour = 3_600_000_000;
     assert!((now - hour..=now).contains(&pass.ended_us), "{pass:?}");
     assert!((now - hour..=now).contains(&view.kubelet_modified_us.unwrap()));

@@ -1,6 +1,6 @@
 //! Another number of CPUs for VMs whose CPUs steliad chose.
 
-use stelia_allocator::{AllocationRequest, CpuBindPolicy};
+use stelia_koordinator::allocator::{AllocationRequest, CpuBindPolicy};
 
 use super::*;
 use crate::engine::ResizeRequest;

@@ -1,7 +1,7 @@
 //! A kernel on which an isolated partition could stop the node: its VMs get root partitions, and the kernel's unbound workers are told to
 //! stay away.
 
-use stelia_node::workqueue;
+use stelia_kernel::workqueue;
 
 use super::*;
 

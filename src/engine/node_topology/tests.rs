@@ -1,7 +1,7 @@
 use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
-use stelia_node::cgroup::KernelCgroups;
-use stelia_node_report::numa;
+use stelia_kernel::cgroup::KernelCgroups;
+use stelia_koordinator::report::numa;
 use tempfile::TempDir;
 
 use super::*;

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::entitlement::{Entitlement, is_crowded};
 use stelia_decide::{Assessment, Facts, Instance, Snapshot, Step, Tree};
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::{System, clock};
 use stelia_kubelet::{PodName, PodUid};
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::{System, clock};
-use stelia_record::{Phase, Record};
+use stelia_model::record::{Phase, Record};
 use stelia_settings::{Policies, Settings};
 
 use super::delayed_condition::DelayedCondition;

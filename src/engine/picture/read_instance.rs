@@ -6,10 +6,10 @@ use stelia_cpus::CpuSet;
 use stelia_decide::drift_findings::Finding;
 use stelia_decide::entitlement::entry_of;
 use stelia_decide::{Instance, drift_findings, limits_are_carried, pod_pool, too_much_memory};
+use stelia_kernel::System;
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, File, read_cpus};
 use stelia_kubelet::PodUid;
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, File, read_cpus};
-use stelia_record::Phase;
+use stelia_model::record::Phase;
 use stelia_settings::{Partition, Policies, TreeHome};
 
 use super::Picture;
@@ -221,7 +221,7 @@ fn limited(system: &System, instance: &Instance) -> Vec<PathBuf> {
     if instance.is_in_place() {
         return Vec::new();
     }
-    let mut of_container = stelia_node::containers::container_levels(&instance.record.origin);
+    let mut of_container = stelia_kernel::containers::container_levels(&instance.record.origin);
     of_container.extend(of_container.last().and_then(CgroupPath::parent));
     of_container.push(instance.scope().clone());
     of_container.iter().map(|cgroup| directory(system, cgroup)).collect()

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use stelia_allocator::CpuSource;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::drift_findings::Finding;
 use stelia_decide::workers::Workers;
 use stelia_decide::{Facts, Instance, Outside, Slice, Snapshot, claim_without_record, drift_findings};
+use stelia_kernel::System;
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File};
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use stelia_settings::{Policies, Settings};
 
 use super::Picture;
@@ -350,7 +350,7 @@ fn left_in_place(cgroups: &dyn Cgroups, snapshot: &Snapshot, container: &CgroupP
         return Ok(CpuSet::new());
     };
     let read = || -> Result<CpuSet, CgroupError> {
-        let list = stelia_node::cgroup::read_cpus(cgroups, container, File::CpusExclusive)?;
+        let list = stelia_kernel::cgroup::read_cpus(cgroups, container, File::CpusExclusive)?;
         let in_force = in_place::in_force_of_container(cgroups, container)?;
         Ok(claim_without_record(snapshot, &known.pod, &list, &in_force))
     };

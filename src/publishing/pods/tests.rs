@@ -161,7 +161,7 @@ fn the_instances_that_float_too_long_are_counted_whether_their_names_are_known_o
 fn a_class_without_cpus_of_its_own_never_floats_too_long() {
     let allocation = r#"{"qos":"LS","cpus":0,"bind":"FullPCPUs","required":false,"exclusive":"None","strategy":"MostAllocated",
         "alignment":"None","limit_milli":0,"numa_node":0,"exclusivity":"not-asked","explanation":[]}"#;
-    let allocation: stelia_allocator::Allocation = serde_json::from_str(allocation).unwrap();
+    let allocation: stelia_koordinator::allocator::Allocation = serde_json::from_str(allocation).unwrap();
     let shared = model::Instance {
         allocation: Some(allocation),
         ..floating(1)

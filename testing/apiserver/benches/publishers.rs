@@ -16,7 +16,7 @@ use kube::Client;
 use serde_json::json;
 use shared::process::Process;
 use shared::publishers::{self, Running, free_cpus, told};
-use stelia_publication::Publication;
+use stelia_api::publication::Publication;
 use stelia_publish::Options;
 use test_apiserver::{LoggedRequest, Server};
 use tokio::time::{Instant, sleep, sleep_until};

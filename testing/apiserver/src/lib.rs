@@ -30,7 +30,7 @@ pub use server::{DefinitionError, Server};
 pub use service::{Body, Closed};
 
 /// The published definition of NodeResourceTopology, without descriptions.
-pub const TOPOLOGIES: &str = include_str!("../../../crates/node-report/src/tests/crd.yaml");
+pub const TOPOLOGIES: &str = include_str!("../../../crates/koordinator/src/report/tests/crd.yaml");
 
 impl Server {
     /// With NodeResourceTopology beside what [`Server::new`] has.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use stelia_cpus::CpuSet;
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, Limits};
-use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
+use stelia_kernel::System;
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, Limits};
+use stelia_kernel::systemd::{Devices, Listening, Systemd, SystemdError};
 use zbus::export::async_trait::async_trait;
 
 /// Wraps the system so that the process gets SIGKILL before its n-th change, where n is the environment variable

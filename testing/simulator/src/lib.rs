@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use scenario::{PodSpec, Scenario};
-use stelia_node::proc::Procs;
-use stelia_record::Vcpu;
+use stelia_kernel::proc::Procs;
+use stelia_model::record::Vcpu;
 use stelia_settings::Settings;
 use stelia_testnode::{Model, Pod, Qemu};
 use steliad::dbus;

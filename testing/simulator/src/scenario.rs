@@ -43,8 +43,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 use stelia_cpus::{CpuSet, MAX_CPUS};
+use stelia_kernel::cgroup::{CgroupPath, File, Limits};
 use stelia_kubelet::{PodName, PodUid};
-use stelia_node::cgroup::{CgroupPath, File, Limits};
 use stelia_testnode::kubelet::Checkpoint;
 use stelia_testnode::{Kernel, Model, Pod, topology};
 

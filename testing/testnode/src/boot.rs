@@ -4,9 +4,9 @@ use std::{fs, io};
 
 use nix::errno::Errno;
 use stelia_cpus::{Cpu, CpuSet};
+use stelia_kernel::cgroup::{CgroupPath, Limits};
+use stelia_kernel::systemd::Devices;
 use stelia_kubelet::{ContainerCgroup, PodUid};
-use stelia_node::cgroup::{CgroupPath, Limits};
-use stelia_node::systemd::Devices;
 
 use super::procs::ForkKind;
 use super::{Pod, Runtime, State};

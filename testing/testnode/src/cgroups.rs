@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use nix::errno::Errno;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, IoMax};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, IoMax};
 
 use super::counts::Call;
 use super::tree::CONTROLLERS;

@@ -4,7 +4,7 @@
 //! from the kernel unnoticed.
 
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 
 use Expect::{Fails, Is, Works};
 use Operation::{Create, Read, Remove, Write};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use rustix::time::{ClockId, clock_gettime};
-use stelia_node::cgroup::CgroupPath;
+use stelia_kernel::cgroup::CgroupPath;
 
 use super::{Model, State};
 
@@ -211,7 +211,7 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use stelia_node::cgroup::{CgroupPath, Cgroups, File};
+    use stelia_kernel::cgroup::{CgroupPath, Cgroups, File};
 
     use super::super::{Kernel, topology};
     use super::*;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nix::errno::Errno;
 use stelia_cpus::{CpuSet, ParseError};
-use stelia_node::cgroup::CgroupPath;
+use stelia_kernel::cgroup::CgroupPath;
 
 use super::tree::up;
 use super::{Kernel, State};

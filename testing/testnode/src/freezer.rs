@@ -4,7 +4,7 @@ use std::io;
 use std::num::IntErrorKind;
 
 use nix::errno::Errno;
-use stelia_node::cgroup::CgroupPath;
+use stelia_kernel::cgroup::CgroupPath;
 
 use super::procs::ForkKind;
 use super::tree::up;
@@ -166,8 +166,8 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use stelia_cpus::CpuSet;
+    use stelia_kernel::cgroup::{Cgroups, File, Limits};
     use stelia_kubelet::PodUid;
-    use stelia_node::cgroup::{Cgroups, File, Limits};
 
     use super::super::{Kernel, topology};
     use super::*;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupPath, File};
+use stelia_kernel::cgroup::{CgroupPath, File};
 
 use super::cpusets::Partition;
 use super::procs::ForkKind;

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! [`Model`] implements the traits [`Cgroups`](stelia_node::cgroup::Cgroups), [`Procs`](stelia_node::proc::Procs),
-//! [`Systemd`](stelia_node::systemd::Systemd) and [`Holders`](stelia_node::holder::Holders), so that the real engine runs on
+//! [`Model`] implements the traits [`Cgroups`](stelia_kernel::cgroup::Cgroups), [`Procs`](stelia_kernel::proc::Procs),
+//! [`Systemd`](stelia_kernel::systemd::Systemd) and [`Holders`](stelia_kernel::holder::Holders), so that the real engine runs on
 //! it. Rules and errno values are those of Linux 6.12; [`conformance`] is a list of them that can be run on the model and on a
 //! real kernel alike.
 //!
@@ -12,7 +12,7 @@
 //! | `cpusets` | what is written to a cpuset, and its effective CPUs | `kernel/cgroup/cpuset.c`; `cgroup-v2.rst`, "Cpuset" |
 //! | `partitions` | CPU partitions, local and remote | the same; `cpuset.cpus.partition` |
 //! | `freezer` | frozen cgroups, and tasks that fork until they are frozen | `kernel/cgroup/freezer.c` |
-//! | `cgroups` | the files, as [`Cgroups`](stelia_node::cgroup::Cgroups) asks for them | `cgroup-v2.rst`, "Core Interface Files" |
+//! | `cgroups` | the files, as [`Cgroups`](stelia_kernel::cgroup::Cgroups) asks for them | `cgroup-v2.rst`, "Core Interface Files" |
 //! | `procs` | threads, PID namespaces, affinity, pidfds | `copy_process`, `zap_pid_ns_processes`, `sched_setaffinity(2)` |
 //! | `systemd` | units and their limits, emptied scopes, holders | |
 //! | `tenants` | which files tenants may write | `cgroup-v2.rst`, "Delegation" and "Namespace" |
@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_node::cgroup::CgroupPath;
+use stelia_kernel::cgroup::CgroupPath;
 use tokio::sync::watch;
 
 pub use counts::{Counts, Touched};

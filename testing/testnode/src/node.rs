@@ -8,10 +8,10 @@ use std::{fs, io};
 
 use nix::errno::Errno;
 use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_kernel::System;
+use stelia_kernel::cgroup::{CgroupPath, File, Limits};
+use stelia_kernel::oci::{Identity, Verdict, runtime_of, verdict_file};
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupPath, File, Limits};
-use stelia_node::oci::{Identity, Verdict, runtime_of, verdict_file};
 use tokio::sync::watch;
 
 use super::counts::CallLog;

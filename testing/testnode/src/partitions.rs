@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use nix::errno::Errno;
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::CgroupPath;
+use stelia_kernel::cgroup::CgroupPath;
 
 use super::cpusets::{Cpuset, Partition};
 use super::tree::up;

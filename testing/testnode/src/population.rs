@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 
+use stelia_kernel::cgroup::{CgroupPath, File};
 use stelia_kubelet::ContainerCgroup;
-use stelia_node::cgroup::{CgroupPath, File};
 
 use super::procs::Task;
 use super::tree::up;

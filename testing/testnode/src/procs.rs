@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::errno::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupPath, File};
-use stelia_node::proc::{ProcError, Procs, TaskId, Thread};
+use stelia_kernel::cgroup::{CgroupPath, File};
+use stelia_kernel::proc::{ProcError, Procs, TaskId, Thread};
 
 use super::counts::Call;
 use super::tree::up;

@@ -4,9 +4,9 @@ use std::io;
 
 use nix::errno::Errno;
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupPath, File, Limits};
-use stelia_node::holder::{Hold, Holders};
-use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
+use stelia_kernel::cgroup::{CgroupPath, File, Limits};
+use stelia_kernel::holder::{Hold, Holders};
+use stelia_kernel::systemd::{Devices, Listening, Systemd, SystemdError};
 use zbus::export::async_trait::async_trait;
 
 use super::counts::Call;

@@ -6,9 +6,9 @@ use std::io;
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use stelia_kernel::System;
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use stelia_kubelet::{ContainerCgroup, PodUid};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 
 use super::Model;
 

@@ -1,10 +1,10 @@
 use std::os::fd::AsFd;
 
 use stelia_cpus::Topology;
+use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups, Limits};
+use stelia_kernel::proc::Procs;
+use stelia_kernel::systemd::{Devices, Listening, Systemd};
 use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_node::cgroup::{Cgroups, File, KernelCgroups, Limits};
-use stelia_node::proc::Procs;
-use stelia_node::systemd::{Devices, Listening, Systemd};
 
 use super::conformance::{self, Expect};
 use super::kubelet::Checkpoint;
@@ -192,7 +192,7 @@ fn the_first_process_takes_its_namespace_along_wherever_the_others_are() {
 async fn a_pidfd_is_readable_once_its_process_has_ended() {
     let (model, _directory) = node(Kernel::V6_12);
     let pid = model.spawn(1, "task").unwrap();
-    let end = tokio::spawn(stelia_node::proc::ended(model.open_pidfd(pid).unwrap()).unwrap());
+    let end = tokio::spawn(stelia_kernel::proc::ended(model.open_pidfd(pid).unwrap()).unwrap());
     let another = model.spawn(1, "task").unwrap();
     model.end(another).unwrap();
     tokio::task::yield_now().await;

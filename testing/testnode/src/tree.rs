@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nix::errno::Errno;
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupPath, File};
+use stelia_kernel::cgroup::{CgroupPath, File};
 
 use super::State;
 use super::cpusets::{Claims, Cpuset};

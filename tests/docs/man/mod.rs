@@ -41,7 +41,7 @@ fn the_man_page_of_steliactl_says_what_help_says() {
 fn the_man_pages_of_programs_without_commands_have_their_command_lines() {
     for (page, command) in [
         ("steliad.8", steliad::daemon::Arguments::command()),
-        ("steliad-quiet.8", steliad_quiet::program::Arguments::command()),
+        ("steliad-quiet.8", steliad_quiet::service::program::Arguments::command()),
         (
             "steliad-device-plugin.8",
             stelia_device_plugin::program::Arguments::command(),
@@ -70,7 +70,7 @@ fn the_man_page_of_the_bus_says_what_the_interfaces_say() {
 #[test]
 fn the_man_page_of_the_daemon_names_every_attribute_of_a_record() {
     let page = std::fs::read_to_string(path("steliad.8")).unwrap().replace('\\', "");
-    for (name, _) in stelia_record::testing::allocated().attributes() {
+    for (name, _) in stelia_model::record::testing::allocated().attributes() {
         let named = page.contains(&format!("user.stelia.{name}")) || page.contains(&format!("\" {name}"));
         assert!(named, "user.stelia.{name} is not in the page");
     }

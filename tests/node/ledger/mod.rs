@@ -12,9 +12,9 @@ use std::process::Output;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use stelia_kernel::clock::now_us;
 use stelia_ledger::entry::Closed;
 use stelia_ledger::verdict::Verdict;
-use stelia_node::clock::now_us;
 
 pub use self::accounts::{account, booked_as_traced, difference, more, settled, wait_booked};
 use self::accounts::{account_by_uid, begin_attribution, devices, verdict, wait_read_again};

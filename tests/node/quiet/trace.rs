@@ -7,8 +7,8 @@ use std::path::Path;
 
 use stelia_api::attribution::Attribution;
 use stelia_cpus::CpuSet;
-use stelia_quiet::order::{Answer, Target};
-use stelia_quiet::request::{Attribute, Request};
+use steliad_quiet::order::{Answer, Target};
+use steliad_quiet::request::{Attribute, Request};
 
 use super::interrupts::{Interrupt, Watch};
 use super::load::{core, read_blocks_on};

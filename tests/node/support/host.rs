@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use stelia_cpus::CpuSet;
-use stelia_node::kernel_release::isolated_is_safe;
+use stelia_kernel::kernel_release::isolated_is_safe;
 
 use crate::quiet::interrupts::changed;
 use crate::quiet::trace::remains;

@@ -2,10 +2,10 @@ use std::sync::{Arc, Mutex};
 
 use kube::client::Body;
 use serde_json::{Value, json};
-use stelia_node_report::ApiVersion;
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::profile::{Profile, object};
-use stelia_node_report::testing::facts;
+use stelia_koordinator::report::ApiVersion;
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::profile::{Profile, object};
+use stelia_koordinator::report::testing::facts;
 
 use super::*;
 use crate::objects::ObjectSelection;

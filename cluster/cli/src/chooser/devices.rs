@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use kubelet_planner::{ContainerAllocation, Node, admit};
-use stelia_allocator::evaluate;
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::evaluate;
+use stelia_koordinator::report::Facts;
 use stelia_node_plan::Subject;
 use stelia_node_plan::hints::{self, by_node, free_words};
 use stelia_node_plan::locality::{Locality, Verdict};
-use stelia_node_report::Facts;
 
 use super::{Chooser, Refusal};
 use crate::objects::own_cpus;

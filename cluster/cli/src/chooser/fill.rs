@@ -1,9 +1,9 @@
 //! How many of a pod fit where steliad chooses the CPUs.
 
 use kubelet_planner::admit;
-use stelia_allocator::Qos;
-use stelia_allocator::evaluate::{self, Request};
-use stelia_node_report::Facts;
+use stelia_koordinator::allocator::Qos;
+use stelia_koordinator::allocator::evaluate::{self, Request};
+use stelia_koordinator::report::Facts;
 
 use super::{Fits, Refusal, devices};
 use crate::pod_request::PodRequest;
@@ -56,7 +56,7 @@ pub(super) fn fill(facts: &Facts, pod_request: &PodRequest, most: u64) -> Fits {
 
 /// The node with one more instance.
 fn take(facts: &mut Facts, request: &Request, fit: &evaluate::Fit) {
-    use stelia_allocator::CpuExclusivePolicy as Policy;
+    use stelia_koordinator::allocator::CpuExclusivePolicy as Policy;
     facts.exclusive.union_with(&fit.cpus);
     facts.shared = facts.shared.difference(&fit.cpus);
     let Some(allocator) = &mut facts.allocator else { return };

@@ -1,9 +1,9 @@
 use kubelet_planner::manifest::in_words;
 use proptest::prelude::*;
-use stelia_allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus};
 use stelia_cpus::testing::{Shape, shapes};
-use stelia_node_report::testing::facts;
-use stelia_node_report::{Alignment, Allocator};
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus};
+use stelia_koordinator::report::testing::facts;
+use stelia_koordinator::report::{Alignment, Allocator};
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn kubelets(shape: Shape, taken: &CpuSet, policy: &str, whole: bool) -> Facts {
     let exclusive = taken.intersection(&topology.online()).difference(&reserved);
     let mut node = Facts {
         shared: topology.online().difference(&exclusive),
-        numa: stelia_node_report::testing::numa(shape.nodes),
+        numa: stelia_koordinator::report::testing::numa(shape.nodes),
         reserved: reserved.clone(),
         exclusive,
         allocations: Vec::new(),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::builder::{NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 use kube::core::Selector;
-use stelia_allocator::AllocationRequest;
+use stelia_koordinator::allocator::AllocationRequest;
 use stelia_table::{Form, OutputOptions, TextStyle, with_examples};
 
 use crate::{health, ledger, nodes, selector, vms};

@@ -1,6 +1,6 @@
 use k8s_openapi::api::core::v1::NodeSelector;
 use serde_json::{Value, json};
-use stelia_allocator::AllocationRequest;
+use stelia_koordinator::allocator::AllocationRequest;
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use stelia_cpus::text::{excerpt, named};
-use stelia_node_report::stored::{Stored, Summary};
+use stelia_koordinator::report::stored::{Stored, Summary};
 use stelia_table::Meaning;
 
 use super::VmCounts;

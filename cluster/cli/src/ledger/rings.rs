@@ -47,7 +47,7 @@ pub struct ReadRing {
 /// There is none.
 pub fn of_argument(argument: &str) -> Result<Vec<RingCopy>, String> {
     if let Some((node, directory)) = argument.split_once('=')
-        && stelia_node_report::name::check(node.to_owned()).is_ok()
+        && stelia_koordinator::report::name::check(node.to_owned()).is_ok()
     {
         return Ok(vec![RingCopy {
             node: node.to_owned(),

@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::text::excerpt;
+use stelia_koordinator::report::meta::ObjectMeta;
 use stelia_kubelet::QosClass;
-use stelia_node_report::meta::ObjectMeta;
 use stelia_placement_rules::request::VM_RESOURCE;
 
 /// The label by which a node says that VMs can be admitted on it.
@@ -54,7 +54,7 @@ impl NodeObject {
         }
         let written: RawObject = serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause))?;
         let (spec, status) = (written.spec.unwrap_or_default(), written.status.unwrap_or_default());
-        let name = stelia_node_report::name::check(written.metadata.name).map_err(|cause| cause.to_string())?;
+        let name = stelia_koordinator::report::name::check(written.metadata.name).map_err(|cause| cause.to_string())?;
         let amounts = status.allocatable.unwrap_or_default().into_iter();
         let mut conditions = status.conditions.into_iter().flatten();
         let not_ready = conditions

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use stelia_cpus::text::excerpt;
+use stelia_koordinator::report::stored::Stored;
 use stelia_kubelet::config::yaml_options;
-use stelia_node_report::stored::Stored;
 
 pub use kinds::{IsolationCondition, NodeObject, PodDetails, PodObject, PodSpec, Status};
 pub(crate) use kinds::{own_cpus, with_overhead};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_node_report::name;
+use stelia_koordinator::report::name;
 
 /// Why they could not be read, by the node's name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 use serde_json::{Value, json};
-use stelia_allocator::AllocationRequest;
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::profile::{Profile, object};
-use stelia_node_report::testing::{facts, large};
-use stelia_node_report::{ApiVersion, Facts};
+use stelia_koordinator::allocator::AllocationRequest;
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::profile::{Profile, object};
+use stelia_koordinator::report::testing::{facts, large};
+use stelia_koordinator::report::{ApiVersion, Facts};
 
 use super::*;
 use crate::cluster::Chosen;

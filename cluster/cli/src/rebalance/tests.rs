@@ -1,10 +1,10 @@
 use serde_json::{Value, json};
-use stelia_allocator::{AllocationRequest, HeldCpus, NumaTopologyAlignmentPolicy};
 use stelia_cpus::testing::Shape;
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::profile::{Profile, object};
-use stelia_node_report::testing::{large, numa};
-use stelia_node_report::{ApiVersion, PodAllocation};
+use stelia_koordinator::allocator::{AllocationRequest, HeldCpus, NumaTopologyAlignmentPolicy};
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::profile::{Profile, object};
+use stelia_koordinator::report::testing::{large, numa};
+use stelia_koordinator::report::{ApiVersion, PodAllocation};
 
 use super::*;
 use crate::cluster::Chosen;

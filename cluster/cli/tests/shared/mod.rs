@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus, NumaTopologyAlignmentPolicy};
 use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, HeldCpus, NumaTopologyAlignmentPolicy};
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::memory_and_devices::Devices;
+use stelia_koordinator::report::profile::{Profile, object};
+use stelia_koordinator::report::testing::numa;
+use stelia_koordinator::report::{Alignment, Allocator, Facts, Kubelet, Managers, Pod, PodAllocation};
 use stelia_kubelet::{PodName, PodUid};
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::memory_and_devices::Devices;
-use stelia_node_report::profile::{Profile, object};
-use stelia_node_report::testing::numa;
-use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, Managers, Pod, PodAllocation};
 
 /// A pod: namespace, name, node, CPUs, and the CPUs that it has.
 type Running = (&'static str, &'static str, &'static str, u32, &'static str);

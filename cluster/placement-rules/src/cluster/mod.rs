@@ -150,7 +150,7 @@ impl Cluster {
             if let Ok(known) = &slot.known {
                 self.states.leave(known.state);
             }
-            slot.known = Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE));
+            slot.known = Err(NodeError::NoAttribute(stelia_koordinator::report::compact::ATTRIBUTE));
             slot.coming.clear();
             self.vacant.push(at);
         }
@@ -245,7 +245,7 @@ impl Cluster {
             return *at;
         }
         let slot = Slot {
-            known: Err(NodeError::NoAttribute(stelia_node_report::compact::ATTRIBUTE)),
+            known: Err(NodeError::NoAttribute(stelia_koordinator::report::compact::ATTRIBUTE)),
             coming: Vec::new(),
             has_object: false,
         };

@@ -1,8 +1,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use stelia_cpus::testing::Shape as HostShape;
-use stelia_node_report::testing::{facts, large};
-use stelia_node_report::{Facts, PodAllocation};
+use stelia_koordinator::report::testing::{facts, large};
+use stelia_koordinator::report::{Facts, PodAllocation};
 
 use super::*;
 use crate::evaluate::DecidedBy;

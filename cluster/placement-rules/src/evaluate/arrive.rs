@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use kubelet_planner::cpus::Fault;
 use kubelet_planner::{Admission, Cpus, admit};
-use stelia_allocator::{Allocation, AllocatorPolicies, Exclusivity, Qos, Requester};
 use stelia_api::Error;
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::{Allocation, AllocatorPolicies, Exclusivity, Qos, Requester};
 
 use super::{DecidedBy, PlacedDevices, Refusal};
 use crate::node::{FreeResources, Shape};

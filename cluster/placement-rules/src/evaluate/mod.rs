@@ -1,7 +1,7 @@
 //! What a node would do with a request.
 //!
 //! kubelet admits or rejects the pod first, by all its managers; where steliad chooses the CPUs it decides afterwards, when the VM's
-//! runner registers. Both are asked themselves ([`kubelet_planner`], [`stelia_allocator`]), so an answer is the node's own, as long as
+//! runner registers. Both are asked themselves ([`kubelet_planner`], [`stelia_koordinator::allocator`]), so an answer is the node's own, as long as
 //! the pods that it knows of are the only ones.
 //!
 //! | module | what it is |
@@ -19,8 +19,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use stelia_allocator::{Exclusivity, Qos};
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::{Exclusivity, Qos};
 use stelia_kubelet::QosClass;
 
 use crate::node::{FreeResources, Shape};

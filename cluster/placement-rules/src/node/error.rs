@@ -2,7 +2,7 @@
 
 use kubelet_planner::cpus::CpuOptionsError;
 use kubelet_planner::{StartError, merge};
-use stelia_node_report::compact::CompactError;
+use stelia_koordinator::report::compact::CompactError;
 
 use super::MAX_BYTES;
 

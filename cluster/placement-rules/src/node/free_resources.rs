@@ -7,10 +7,10 @@ use kubelet_planner::cpus::CpuState;
 use kubelet_planner::devices::DeviceState;
 use kubelet_planner::memory::{self, MemoryState};
 use kubelet_planner::{Amounts, ContainerAllocation, NodeState, Pod};
-use stelia_allocator::{AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, HeldCpus, Pools, Qos};
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::{AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, HeldCpus, Pools, Qos};
+use stelia_koordinator::report::compact::{Choice, Compact};
 use stelia_kubelet::memory::{MemoryTable, NumaNodeState};
-use stelia_node_report::compact::{Choice, Compact};
 
 use super::shape::Shape;
 use super::zones::Zones;

@@ -12,9 +12,9 @@ mod zones;
 use std::collections::BTreeMap;
 
 use stelia_cpus::text::excerpt;
+use stelia_koordinator::report::compact::{self, Compact};
+use stelia_koordinator::report::stored::StoredObject;
 use stelia_kubelet::{PodUid, Uid};
-use stelia_node_report::compact::{self, Compact};
-use stelia_node_report::stored::StoredObject;
 
 pub use error::NodeError;
 pub use free_resources::{Amount, Devices, FreeResources};

@@ -9,10 +9,10 @@ use kubelet_planner::merge::{self, Policy, Scope};
 use kubelet_planner::{
     CpuManager, MAX_NODES, Machine, MemoryManager, Node, NodeState, NumaNode, Pod, Settings, VariantError, go_together,
 };
-use stelia_allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Host};
 use stelia_cpus::{CpuSet, Topology};
-use stelia_node_report::compact::{Compact, Policies};
-use stelia_node_report::stored::StoredObject;
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Host};
+use stelia_koordinator::report::compact::{Compact, Policies};
+use stelia_koordinator::report::stored::StoredObject;
 
 use super::zones::Zones;
 use super::{Amount, NodeError, attribute, invalid};

@@ -3,8 +3,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape as HostShape;
-use stelia_node_report::testing::{facts, large};
-use stelia_node_report::{Facts, compact};
+use stelia_koordinator::report::testing::{facts, large};
+use stelia_koordinator::report::{Facts, compact};
 
 use std::collections::BTreeMap;
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
-use stelia_node_report::compact::Compact;
-use stelia_node_report::stored::{StoredObject, StoredResource, StoredZone};
+use stelia_koordinator::report::compact::Compact;
+use stelia_koordinator::report::stored::{StoredObject, StoredResource, StoredZone};
 
 use super::free_resources::Amount;
 use super::{NodeError, invalid};

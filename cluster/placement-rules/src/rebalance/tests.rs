@@ -1,7 +1,7 @@
-use stelia_allocator::{AllocationRequest, HeldCpus, NumaTopologyAlignmentPolicy};
 use stelia_cpus::testing::Shape as HostShape;
-use stelia_node_report::testing::{large, numa};
-use stelia_node_report::{Facts, PodAllocation};
+use stelia_koordinator::allocator::{AllocationRequest, HeldCpus, NumaTopologyAlignmentPolicy};
+use stelia_koordinator::report::testing::{large, numa};
+use stelia_koordinator::report::{Facts, PodAllocation};
 
 use super::*;
 use crate::testing::{published, uid, vm, vm_with};

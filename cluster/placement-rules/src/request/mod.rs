@@ -12,10 +12,10 @@ use std::sync::Arc;
 use kubelet_planner::manifest::{self, ManifestError};
 use kubelet_planner::{Amounts, Container, ContainerKind, Pod, Resources};
 use serde_json::Value;
-use stelia_allocator::evaluate::ScoringStrategy;
-use stelia_allocator::{AllocationRequest, Qos, koordinator};
 pub use stelia_api::VM_RESOURCE;
 use stelia_cpus::text::excerpt;
+use stelia_koordinator::allocator::evaluate::ScoringStrategy;
+use stelia_koordinator::allocator::{AllocationRequest, Qos, koordinator};
 
 use environment::{Environment, Text};
 

@@ -1,9 +1,9 @@
 //! The options of `stelia-runner` in a container's command that concern the allocation.
 
 use serde_json::{Map, Value};
-use stelia_allocator::AllocationRequest;
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::text::excerpt;
+use stelia_koordinator::allocator::AllocationRequest;
 
 use super::environment::Text;
 

@@ -1,6 +1,6 @@
 use rstest::rstest;
 use serde_json::json;
-use stelia_allocator::{CpuBindPolicy, NumaTopologyAlignmentPolicy, Qos};
+use stelia_koordinator::allocator::{CpuBindPolicy, NumaTopologyAlignmentPolicy, Qos};
 
 use super::*;
 

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus};
 use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
-use stelia_node_report::numa::{Memory, NumaNode, Pages};
-use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation};
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, HeldCpus};
+use stelia_koordinator::report::numa::{Memory, NumaNode, Pages};
+use stelia_koordinator::report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation};
 use stelia_placement_rules::testing::{published, uid};
 
 /// Kinds of pods that are asked about.

@@ -1,11 +1,11 @@
 //! A node's claim object: the custom resource NodeClaim, of the node's name.
 
+use crate::reservations::{Claim, NodeName, Rewrite, Version};
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use stelia_koordinator::report::meta::ObjectMeta;
 use stelia_kubelet::Uid;
-use stelia_node_report::meta::ObjectMeta;
-use stelia_reservations::{Claim, NodeName, Rewrite, Version};
 
 use super::{Api, Failure, JSON, escape};
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use crate::reservations::{NodeName, Version};
 use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::VM_RESOURCE;
-use stelia_reservations::{NodeName, Version};
 
 pub use super::claims::read as claims;
 use super::claims::{self, Owner};

@@ -1,9 +1,9 @@
 //! A pod's binding, reading a pod, and the conditions that give a pod another version.
 
+use crate::reservations::Version;
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
-use stelia_reservations::Version;
 
 use super::{Api, Failure, JSON, escape};
 

@@ -1,8 +1,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::reservations::Version;
 use serde_json::json;
 use serde_json::value::RawValue;
-use stelia_reservations::Version;
 use test_apiserver::Server;
 
 use super::*;

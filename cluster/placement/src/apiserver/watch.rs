@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::reservations::Version;
 use http::Method;
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use stelia_credentials::backoff::Backoff;
-use stelia_reservations::Version;
 use tokio::sync::watch;
 use tokio::time::Instant;
 

@@ -10,11 +10,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable, Version};
 use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::Evaluation;
 use stelia_placement_rules::evaluate::{Placement, Refusal};
 use stelia_placement_rules::request::SharedRequest;
-use stelia_reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable, Version};
 use tokio::time::Instant;
 use tracing::{debug, info};
 

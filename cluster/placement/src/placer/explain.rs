@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::reservations::{Moment, NodeName, ReservationStatus};
 use serde::Serialize;
 use stelia_placement_rules::evaluate::Placement;
-use stelia_reservations::{Moment, NodeName, ReservationStatus};
 
 use super::{Answer, Placer};
 

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::reservations::{NodeName, ObservedPod, Version};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::node;
 use stelia_placement_rules::request::{Request, RequestError, SharedRequest};
-use stelia_reservations::{NodeName, ObservedPod, Version};
 use tracing::{info, warn};
 
 use super::{Placer, State, count};

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use crate::reservations::{BindRequest, Version};
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
-use stelia_reservations::{BindRequest, Version};
 
 use super::State;
 

@@ -34,10 +34,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use stelia_allocator::evaluate::ScoringStrategy;
+use crate::reservations::{Moment, NodeName, ReservationCounts, Reservations, Unavailable};
+use stelia_koordinator::allocator::evaluate::ScoringStrategy;
 use stelia_placement_rules::cluster::{Question, RequestId, Verdict};
 use stelia_placement_rules::request::Request;
-use stelia_reservations::{Moment, NodeName, ReservationCounts, Reservations, Unavailable};
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
 use tokio::time::Instant;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use crate::reservations::Moment;
 use stelia_kubelet::Uid;
-use stelia_reservations::Moment;
 
 /// The waiting pods of each namespace. Every call takes time logarithmic in the number of pods.
 #[derive(Debug, Default)]

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use crate::reservations::Moment;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::{NodeWithoutPods, Verdict};
 use stelia_placement_rules::evaluate::Refusal;
 use stelia_placement_rules::request::Request;
-use stelia_reservations::Moment;
 
 use super::{Answer, Placer, answer, reason};
 

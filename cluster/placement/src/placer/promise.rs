@@ -1,6 +1,6 @@
 //! A promise to a pod, until its outcome is reported.
 
-use stelia_reservations::Ticket;
+use crate::reservations::Ticket;
 
 use super::Placer;
 

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::reservations::{Moment, NodeName};
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
-use stelia_reservations::{Moment, NodeName};
 
 use super::namespace_queues::NamespaceQueues;
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::reservations::{Moment, NodeName};
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
-use stelia_reservations::{Moment, NodeName};
 use tracing::{debug, info};
 
 use super::waiting::{Fits, Retry, Turn};

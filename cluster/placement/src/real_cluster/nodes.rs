@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::reservations::Version;
 use http::Method;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use stelia_reservations::Version;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 

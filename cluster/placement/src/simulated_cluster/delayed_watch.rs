@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 
+use crate::reservations::Version;
 use serde_json::value::RawValue;
-use stelia_reservations::Version;
 
 use super::random::Random;
 use crate::apiserver::{Failure, Follower};

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::reservations::Version;
 use serde_json::Value;
 use serde_json::json;
 use serde_json::value::RawValue;
 use stelia_cpus::CpuSet;
-use stelia_reservations::Version;
 
 use super::node::overlap;
 use super::run::{PODS, State, World};

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use kubelet_planner::{Node, admit, manifest};
 use serde_json::Value;
-use stelia_allocator::{AllocationRequest, AllocatorNode, HeldCpus, Pools, Requester, Schedule};
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::{AllocationRequest, AllocatorNode, HeldCpus, Pools, Requester, Schedule};
+use stelia_koordinator::report::{Allocator, Facts, PodAllocation};
 use stelia_kubelet::{PodUid, QosClass};
-use stelia_node_report::{Allocator, Facts, PodAllocation};
 use stelia_placement_rules::testing::{facts_of, published};
 
 use super::node_kind::{self, Kind};

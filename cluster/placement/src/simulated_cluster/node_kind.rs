@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use kubelet_planner::cpus::{CpuTopology, Options};
 use kubelet_planner::merge::{Policy, Scope};
 use kubelet_planner::{CpuManager, Machine, Node, NodeState, NumaNode, Settings};
-use stelia_allocator::{AllocatorPolicies, CpuSource, NumaTopologyAlignmentPolicy, RequiredBind};
 use stelia_cpus::testing::Shape;
 use stelia_cpus::{CpuSet, Topology};
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, NumaTopologyAlignmentPolicy, RequiredBind};
 
 /// A kind of node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::reservations::Version;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use stelia_placement_rules::score;
-use stelia_reservations::Version;
 use tokio::time::Instant;
 
 use super::run::{PODS, Scheduling, World};

@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
-use stelia_publication::{Event, Kind, Pod, SUMMARY, Summary};
+use stelia_api::publication::{Event, Kind, Pod, SUMMARY, Summary};
 
 use crate::decide::reconciler::digest;
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use stelia_publication::{Event, Publication};
+use stelia_api::publication::{Event, Publication};
 
 use crate::answer::{Failure, Kind};
 use crate::backoff::{Pause, Random, RetryPause};

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use stelia_publication::Publication;
+use stelia_api::publication::Publication;
 
 use crate::backoff::{Random, RetryPause};
 use crate::intervals::{GRACE_PERIOD, REAPPLY_INTERVAL, WRITE_INTERVAL};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use stelia_publication::{Pod, Publication};
+use stelia_api::publication::{Pod, Publication};
 
 use crate::answer::{Failure, Kind};
 use crate::backoff::{Pause, Random, RetryPause};

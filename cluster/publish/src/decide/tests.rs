@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stelia_publication::{Event, Kind, Pod, Publication, Ready, SUMMARY, Summary};
+use stelia_api::publication::{Event, Kind, Pod, Publication, Ready, SUMMARY, Summary};
 
 use super::*;
 use crate::answer::Answer;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use stelia_publication::{FILE, LOCK, MAX_FILE_BYTES, Publication};
+use stelia_api::publication::{FILE, LOCK, MAX_FILE_BYTES, Publication};
 
 use crate::reading::Reading;
 

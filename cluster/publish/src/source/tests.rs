@@ -1,6 +1,6 @@
 use std::fs::File;
 
-use stelia_publication::{FILE, LOCK, Publication, Ready};
+use stelia_api::publication::{FILE, LOCK, Publication, Ready};
 use tokio::sync::watch;
 
 use super::*;
@@ -40,7 +40,7 @@ impl Daemon {
 /// The publication with this number.
 fn told(number: u32) -> Publication {
     Publication {
-        version: stelia_publication::VERSION,
+        version: stelia_api::publication::VERSION,
         node: "worker-1".into(),
         ready: Ready {
             status: true,
@@ -99,7 +99,7 @@ async fn a_file_of_no_use_is_named_and_takes_nothing_away() {
     daemon.tell(1);
     let mut reader = PublicationReader::new(folder.path().to_owned());
     assert_eq!(reader.now().problem, None);
-    let large = vec![b' '; stelia_publication::MAX_FILE_BYTES + 1];
+    let large = vec![b' '; stelia_api::publication::MAX_FILE_BYTES + 1];
     let texts: [(&[u8], &str); 3] = [
         (
             b"{\"version\": 2}",

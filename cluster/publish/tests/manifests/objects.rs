@@ -157,11 +157,11 @@ fn the_pods_have_no_privilege_and_see_one_folder_of_the_host_to_read() {
 
     let volumes = pod["volumes"].as_array().expect("volumes");
     let hosts: Vec<&Value> = volumes.iter().filter(|volume| !volume["hostPath"].is_null()).collect();
-    let folder = json!({"path": stelia_publication::DIRECTORY, "type": "Directory"});
+    let folder = json!({"path": stelia_api::publication::DIRECTORY, "type": "Directory"});
     assert!(hosts.len() == 1 && hosts[0]["hostPath"] == folder, "{hosts:?}");
     let mounts = container["volumeMounts"].as_array().expect("mounts");
     assert!(mounts.len() == volumes.len() && mounts.iter().all(|mount| mount["readOnly"] == true));
-    let argument = format!("--directory={}", stelia_publication::DIRECTORY);
+    let argument = format!("--directory={}", stelia_api::publication::DIRECTORY);
     assert_eq!(strings(&container["args"])[0], argument);
     // The token is the pod's own, and short-lived; what else is in the volume is public.
     let sources = volumes[1]["projected"]["sources"].as_array().expect("sources");

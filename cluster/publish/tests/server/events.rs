@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
-use stelia_publication::{Event, Publication};
+use stelia_api::publication::{Event, Publication};
 use stelia_publish::{Options, Reading};
 
 use crate::support::*;

@@ -1,7 +1,7 @@
 //! The pods' conditions.
 
 use serde_json::json;
-use stelia_publication::Publication;
+use stelia_api::publication::Publication;
 use stelia_publish::options::PodConditions;
 use stelia_publish::{Options, Reading};
 

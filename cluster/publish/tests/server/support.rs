@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use stelia_publication::{Event, Kind, Pod, Publication, Ready};
+use stelia_api::publication::{Event, Kind, Pod, Publication, Ready};
 use stelia_publish::{Options, Publisher, Reading, Status};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -191,7 +191,7 @@ pub fn options() -> Options {
 /// A node with this many free CPUs.
 pub fn told(free: u32) -> Publication {
     Publication {
-        version: stelia_publication::VERSION,
+        version: stelia_api::publication::VERSION,
         node: "worker-1".into(),
         ready: Ready {
             status: true,

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use stelia_publication::Publication;
+use stelia_api::publication::Publication;
 use stelia_publish::Options;
 use stelia_publish::options::PodConditions;
 use stelia_publish::withdraw::withdraw;

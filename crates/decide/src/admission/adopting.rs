@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use stelia_api::ErrorKind;
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::proc::TaskId;
-use stelia_record::{Adopted, Record, Tree, Vcpu};
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::proc::TaskId;
+use stelia_model::record::{Adopted, Record, Tree, Vcpu};
 use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Policies, TreeChoice};
 
 use crate::{AdoptedPlacement, Instance, Snapshot, attached};

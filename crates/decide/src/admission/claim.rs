@@ -1,8 +1,8 @@
 //! What a registration says, and whether it parses.
 
-use stelia_allocator::AllocationRequest;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::AllocationRequest;
 use stelia_kubelet::PodUid;
 use stelia_settings::{Isolation, QuietRequest};
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
+use stelia_kernel::containers::LiveContainer;
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::cpu_manager_state::{Schema, Use};
-use stelia_node::containers::LiveContainer;
 
 use super::Candidate;
 
@@ -112,7 +112,7 @@ pub(super) fn sharer(candidate: &Candidate, kubelet: &CpuManagerState) -> Option
     };
     let others = candidate.live_containers.iter().cloned();
     let running: Vec<LiveContainer> = std::iter::once(itself).chain(others).collect();
-    let uses = stelia_node::containers::entry_uses(kubelet, pod, &running);
+    let uses = stelia_kernel::containers::entry_uses(kubelet, pod, &running);
     let named = candidate.annotated_name.as_ref().and_then(|name| uses.get(name));
     // A container with the same CPUs as one that shares is on the pool too, unless it requests exactly as many CPUs.
     let told = fits.iter().any(|name| uses.get(*name) == Some(&Use::Shared));

@@ -2,8 +2,8 @@
 //! that.
 
 use stelia_api::{Error, ErrorKind};
-use stelia_node::oci::{Coping, Runtime};
-use stelia_record::{Phase, Record, Tree};
+use stelia_kernel::oci::{Coping, Runtime};
+use stelia_model::record::{Phase, Record, Tree};
 use stelia_settings::{Isolation, Partition, Policies, TreeHome};
 
 use super::{Adopting, Candidate, Movable};
@@ -201,9 +201,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use stelia_api::ErrorKind;
-    use stelia_node::oci::{Kind, Manager};
-    use stelia_node::proc::TaskId;
-    use stelia_record::Vcpu;
+    use stelia_kernel::oci::{Kind, Manager};
+    use stelia_kernel::proc::TaskId;
+    use stelia_model::record::Vcpu;
     use stelia_settings::{AdoptRule, ReadyMade, TreeChoice};
 
     use super::*;
@@ -249,7 +249,7 @@ mod tests {
         let mut snapshot = crate::testing::snapshot(vec![]);
         snapshot.kubelet = kubelet(&[("instance", "2-3")]);
         snapshot.kubepods = Some(Level {
-            path: stelia_node::cgroup::CgroupPath::parse("/kubepods.slice").unwrap(),
+            path: stelia_kernel::cgroup::CgroupPath::parse("/kubepods.slice").unwrap(),
             exclusive: Some(Default::default()),
             ours: Default::default(),
         });

@@ -9,14 +9,14 @@ mod quiet_request;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::{AllocatorPolicies, CpuSource, Host, Qos, Requester};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::containers::LiveContainer;
+use stelia_kernel::proc::TaskId;
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, Host, Qos, Requester};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodName, QosClass};
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::containers::LiveContainer;
-use stelia_node::proc::TaskId;
-use stelia_record::{Phase, Record};
+use stelia_model::record::{Phase, Record};
 use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
 
 use crate::allocator::allot;
@@ -58,7 +58,7 @@ pub struct Candidate {
     pub elsewhere: Vec<CgroupPath>,
     /// A container that is adopted: it has processes in KubeVirt's `housekeeping`, which becomes its float.
     pub housekeeping: bool,
-    /// What is in the way of the cgroups of an instance in place: see [`Tree::conflicting_cgroup`](stelia_record::Tree::conflicting_cgroup).
+    /// What is in the way of the cgroups of an instance in place: see [`Tree::conflicting_cgroup`](stelia_model::record::Tree::conflicting_cgroup).
     pub conflicting_cgroup: Option<CgroupPath>,
     /// Why the container may make and write cgroups below its own; `None` where it may not.
     pub writes_cgroups: Option<String>,

@@ -1,7 +1,7 @@
 //! The processes of a container that is to become an instance: they must be its own, and one must stay where it is.
 
 use stelia_api::{Error, ErrorKind};
-use stelia_node::proc::TaskId;
+use stelia_kernel::proc::TaskId;
 
 use super::Candidate;
 

@@ -1,4 +1,4 @@
-use stelia_allocator::AllocationRequest;
+use stelia_koordinator::allocator::AllocationRequest;
 use stelia_kubelet::PodUid;
 use stelia_settings::{CacheLimits, LatencyLevel, QuietSettings};
 
@@ -244,7 +244,7 @@ fn cpus_of_another_instance_are_a_conflict() {
     let other = Record {
         pod: PodUid::parse(&POD.replace('b', "a")).unwrap(),
         exclusive: "3".parse().unwrap(),
-        ..stelia_record::testing::record()
+        ..stelia_model::record::testing::record()
     };
     let result = admit_assigned(
         &CheckedClaim::default(),
@@ -257,7 +257,7 @@ fn cpus_of_another_instance_are_a_conflict() {
 
 #[test]
 fn a_second_container_of_the_pod_waits() {
-    let other = stelia_record::testing::record();
+    let other = stelia_model::record::testing::record();
     let result = admit_assigned(
         &CheckedClaim::default(),
         &candidate(),

@@ -1,5 +1,5 @@
 //! The rules of `[[adopt]]` applied to a container: which VM in it is adopted, with its vCPU threads, its guest's topology and the CPUs it keeps; or why
-//! none is. Functions over plain values; the processes come from `crates/node/` (processes).
+//! none is. Functions over plain values; the processes come from `crates/kernel/` (processes).
 //!
 //! Names of programs and threads, command lines and the environment are a pod's own words. They choose among the pod's own
 //! threads and nothing else: who may be adopted is said by the rules, which CPUs by kubelet.

@@ -2,9 +2,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use stelia_cpus::CpuSet;
+use stelia_kernel::proc::TaskId;
+use stelia_kernel::vmm_processes::{NamedThread, Process};
 use stelia_kubelet::PodName;
-use stelia_node::proc::TaskId;
-use stelia_node::vmm_processes::{NamedThread, Process};
 use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation, PlacementPolicy, ReadyMade, ThreadName};
 
 use super::*;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
-use stelia_node::proc::TaskId;
-use stelia_node::vmm_processes::{NamedThread, Process};
-use stelia_record::Vcpu;
+use stelia_kernel::proc::TaskId;
+use stelia_kernel::vmm_processes::{NamedThread, Process};
+use stelia_model::record::Vcpu;
 use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation, PlacementPolicy};
 
 use crate::adopt::guest::{self, Shape};

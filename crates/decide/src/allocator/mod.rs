@@ -1,18 +1,18 @@
-//! What the allocator ([`stelia_allocator`]) is asked, from what was found on this node.
+//! What the allocator ([`stelia_koordinator::allocator`]) is asked, from what was found on this node.
 
 #[cfg(test)]
 mod scheduled_tests;
 #[cfg(test)]
 mod tests;
 
-use stelia_allocator::{
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::{
     Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, CpuSource, HeldCpus, Pools,
     Requester, ResizeRequest, chosen_by_kubelet,
 };
-use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
-use stelia_record::Phase;
+use stelia_model::record::Phase;
 
 use super::admission::memory;
 use super::steps::instance_must_float;

@@ -1,11 +1,11 @@
 use proptest::prelude::*;
 use rstest::rstest;
-use stelia_allocator::{
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::testing::shapes;
+use stelia_koordinator::allocator::{
     CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Pools, Qos,
     RequiredBind, RunningContainer, leftover,
 };
-use stelia_api::{Error, ErrorKind};
-use stelia_cpus::testing::shapes;
 use stelia_kubelet::{CpuManagerState, PodUid, QosClass};
 use stelia_settings::Policies;
 
@@ -171,7 +171,7 @@ fn what_kept_cpus_from_the_devices_is_named() {
 pub(super) fn hold(snapshot: &mut Snapshot, number: usize, (exclusive, allocation): (CpuSet, Allocation)) {
     let base = instance();
     snapshot.put(Instance {
-        record: stelia_record::Record {
+        record: stelia_model::record::Record {
             pod: pod(number),
             entry: exclusive.clone(),
             exclusive,

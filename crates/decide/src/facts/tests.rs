@@ -1,11 +1,11 @@
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use stelia_allocator::{
+use stelia_kernel::cgroup::HugePage;
+use stelia_koordinator::allocator::{
     Allocation, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Exclusivity, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy,
 };
-use stelia_node::cgroup::HugePage;
-use stelia_record::Phase;
+use stelia_model::record::Phase;
 use stelia_settings::Partition;
 
 use super::*;

@@ -1,8 +1,8 @@
 use proptest::prelude::*;
-use stelia_allocator::{AllocationRequest, CpuSource, NumaAllocateStrategy, Qos, Requester};
 use stelia_cpus::testing::shapes;
+use stelia_koordinator::allocator::{AllocationRequest, CpuSource, NumaAllocateStrategy, Qos, Requester};
 use stelia_kubelet::{CpuManagerState, QosClass};
-use stelia_record::Record;
+use stelia_model::record::Record;
 
 use super::*;
 use crate::allocator::allot;

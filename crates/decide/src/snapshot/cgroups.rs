@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::CgroupPath;
+use stelia_kernel::cgroup::CgroupPath;
 
 /// A thread of the container outside of `float` and `vcpu`: it was exec'd into the container, is not moved yet, or is in a cgroup that the
 /// container made.

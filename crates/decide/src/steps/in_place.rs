@@ -2,7 +2,7 @@
 //! partitions below (kernel: `Documentation/admin-guide/cgroup-v2.rst`, "remote partition").
 
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::File;
+use stelia_kernel::cgroup::File;
 
 use super::Step;
 use crate::totals::Of;

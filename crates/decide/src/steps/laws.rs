@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use stelia_api::ThreadRole;
 use stelia_cpus::testing::{Shape, shapes};
+use stelia_kernel::proc::TaskId;
 use stelia_kubelet::CpuManagerState;
-use stelia_node::proc::TaskId;
-use stelia_record::{Record, VcpuThread};
+use stelia_model::record::{Record, VcpuThread};
 use stelia_settings::FloatPolicy;
 
 use super::tests::{apply, possible_plan, settle};

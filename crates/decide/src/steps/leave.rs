@@ -1,7 +1,7 @@
 //! Processes back to the container's own cgroup; systemd removes the scope once it is empty.
 
+use stelia_kernel::cgroup::File;
 use stelia_kubelet::PodUid;
-use stelia_node::cgroup::File;
 
 use super::{Step, in_place, origin, partition, tree};
 use crate::{Instance, Snapshot, ThreadedCgroup};

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_node::cgroup::{CgroupPath, File, HugePage, IoMax, Limits};
-use stelia_record::Record;
+use stelia_kernel::cgroup::{CgroupPath, File, HugePage, IoMax, Limits};
+use stelia_model::record::Record;
 
 use super::Step;
 use crate::totals::DEFAULT_WEIGHT;

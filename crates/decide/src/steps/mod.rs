@@ -14,9 +14,9 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::{CgroupPath, File};
 use stelia_kubelet::PodUid;
-use stelia_node::cgroup::{CgroupPath, File};
-use stelia_record::Phase;
+use stelia_model::record::Phase;
 use stelia_settings::{Partition, Policies};
 
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};

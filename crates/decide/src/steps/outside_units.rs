@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::CpuSource;
 
 use super::Step;
 use crate::totals::Of;

@@ -1,8 +1,8 @@
 //! `vcpu/`: its partition, the vCPU threads pinned in it and no others; the partition of a whole container; and how these are undone.
 
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupPath, File};
-use stelia_record::VcpuThread;
+use stelia_kernel::cgroup::{CgroupPath, File};
+use stelia_model::record::VcpuThread;
 use stelia_settings::Partition;
 
 use super::{Step, exclusive, in_place};

@@ -4,7 +4,7 @@
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 use stelia_model::ContainedReason;
-use stelia_record::{Phase, VcpuThread};
+use stelia_model::record::{Phase, VcpuThread};
 use stelia_settings::{Partition, Policies};
 
 use super::Step;

@@ -1,10 +1,10 @@
 //! One change to the system: what takes it, what waits for it, what it records.
 
 use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::{CgroupPath, File, Limits};
 use stelia_kubelet::PodUid;
 use stelia_model::ContainedReason;
-use stelia_node::cgroup::{CgroupPath, File, Limits};
-use stelia_record::{Phase, Record, VcpuThread};
+use stelia_model::record::{Phase, Record, VcpuThread};
 use stelia_settings::{Partition, TreeHome};
 
 /// One change to the system. Each is idempotent. `docs/architecture.md`, "A step", has what to touch for a new one.

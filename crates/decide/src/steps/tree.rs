@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use stelia_allocator::Qos;
 use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::{CgroupPath, File};
+use stelia_koordinator::allocator::Qos;
 use stelia_model::FloatReason;
-use stelia_node::cgroup::{CgroupPath, File};
-use stelia_record::Phase;
+use stelia_model::record::Phase;
 use stelia_settings::{FloatPolicy, Partition, Policies};
 
 use super::{Step, ThreadPlacement, in_place, limits, origin};

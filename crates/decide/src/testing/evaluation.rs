@@ -1,16 +1,16 @@
 //! Nodes where steliad's allocator chooses, and what it is asked.
 
 use proptest::prelude::*;
-use stelia_allocator::evaluate::score::ScoringStrategy;
-use stelia_allocator::evaluate::*;
-use stelia_allocator::{
+use stelia_cpus::CpuSet;
+use stelia_cpus::testing::{Shape, shapes};
+use stelia_koordinator::allocator::evaluate::score::ScoringStrategy;
+use stelia_koordinator::allocator::evaluate::*;
+use stelia_koordinator::allocator::{
     Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource,
     NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
-use stelia_cpus::CpuSet;
-use stelia_cpus::testing::{Shape, shapes};
 use stelia_kubelet::{CpuManagerState, PodUid, QosClass};
-use stelia_record::Record;
+use stelia_model::record::Record;
 use stelia_settings::Policies;
 
 use super::{instance, snapshot};

@@ -4,13 +4,13 @@ pub(crate) mod evaluation;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::{CpuSource, Qos};
 use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_kernel::cgroup::{CgroupPath, Limits};
+use stelia_koordinator::allocator::{CpuSource, Qos};
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::cpu_manager_state::Schema;
-use stelia_node::cgroup::{CgroupPath, Limits};
-use stelia_record::testing::record;
-use stelia_record::{Phase, Record, Tree};
+use stelia_model::record::testing::record;
+use stelia_model::record::{Phase, Record, Tree};
 use stelia_settings::Policies;
 
 use crate::workers::Workers;

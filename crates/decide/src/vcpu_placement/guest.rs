@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
-use stelia_record::Vcpu;
+use stelia_model::record::Vcpu;
 
 use super::Placement;
 use super::order::Core;

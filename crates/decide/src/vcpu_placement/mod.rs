@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_api::ThreadRole;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_record::Vcpu;
+use stelia_model::record::Vcpu;
 use stelia_settings::PlacementPolicy;
 
 /// Where the vCPUs go.

@@ -17,8 +17,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use criterion::Criterion;
 use stelia_cpus::CpuSet;
+use stelia_kernel::counters::interrupts;
 use stelia_ledger::sample::Reader;
-use stelia_node::counters::interrupts;
 
 use cpu_time::{is_within, shortest};
 use timing::median;

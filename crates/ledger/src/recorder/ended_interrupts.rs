@@ -29,7 +29,7 @@ fn loses_counts(written: Option<&FullReading>, latest: &FullReading, now: &Count
     })
 }
 
-/// Whether it may be the same interrupt. As in [`stelia_node::counters::interrupts::rise`], a counter that wraps continues.
+/// Whether it may be the same interrupt. As in [`stelia_kernel::counters::interrupts::rise`], a counter that wraps continues.
 fn continues(before: &Fired, now: &Fired) -> bool {
     before.name == now.name && now.count.wrapping_sub(before.count) <= u32::MAX / 2
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_node::counters::interrupts::{rise, vfio_device};
+use stelia_kernel::counters::interrupts::{rise, vfio_device};
 
 use super::{FullReading, OpenSeat, UNOBSERVED_THREAD};
 use crate::account::{Ran, Range};

@@ -1,6 +1,6 @@
 //! Samples the kernel's counters of VMs' CPUs. Every number is the kernel's own, since boot or since the thread started.
 //!
-//! [`Reader`] reads the files, [`stelia_node::counters`] parses them.
+//! [`Reader`] reads the files, [`stelia_kernel::counters`] parses them.
 
 mod files;
 mod kernel_threads;

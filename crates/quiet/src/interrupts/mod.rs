@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::excerpt::cause;
-use stelia_node::counters::interrupts::{PATH, Table};
+use stelia_kernel::counters::interrupts::{PATH, Table};
 
 use crate::failure::problem;
 use crate::files::{Files, System};

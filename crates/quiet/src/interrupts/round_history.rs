@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
-use stelia_node::counters::interrupts::{IrqLine, Table, risen};
+use stelia_kernel::counters::interrupts::{IrqLine, Table, risen};
 
 use super::Task;
 use super::read::{self, Identity, Interrupt};

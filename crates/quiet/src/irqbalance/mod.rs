@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use stelia_api::quiet::{Irqbalance, Report};
 use stelia_cpus::CpuSet;
-use stelia_node::proc::start_time;
+use stelia_kernel::proc::start_time;
 
 use crate::failure::{Failure, problem};
 use crate::files::{Files, System};
@@ -228,5 +228,5 @@ fn running(files: &dyn Files, sockets: &Path) -> Result<Vec<Process>, Failure> {
 }
 
 fn seconds_since_boot() -> u64 {
-    stelia_node::clock::since_boot().as_secs()
+    stelia_kernel::clock::since_boot().as_secs()
 }

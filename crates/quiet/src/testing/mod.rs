@@ -222,7 +222,7 @@ impl Files for FakeKernel {
     fn read(&self, path: &str) -> io::Result<String> {
         let mut tree = self.tree();
         tree.check(Call::Read, path)?;
-        if path == stelia_node::counters::interrupts::PATH {
+        if path == stelia_kernel::counters::interrupts::PATH {
             return Ok(tree.interrupts.table());
         }
         if let Some(tracefs) = tree.tracefs_at(path) {

@@ -69,7 +69,7 @@ fn the_table_has_columns_of_online_cpus_only() {
     kernel.tree().fire(24);
     kernel.tree().offline(1);
     let table =
-        stelia_node::counters::interrupts::Table::parse(kernel.read("/proc/interrupts").expect("text").as_bytes())
+        stelia_kernel::counters::interrupts::Table::parse(kernel.read("/proc/interrupts").expect("text").as_bytes())
             .expect("a table");
     assert_eq!(
         (table.cpus, table.lines[&24].counts().to_vec()),

@@ -21,7 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use stelia_api::attribution::Attribution;
-use stelia_node::counters::interrupts::{PATH as INTERRUPTS, Table};
+use stelia_kernel::counters::interrupts::{PATH as INTERRUPTS, Table};
 
 use crate::failure::Failure;
 use crate::files::{Files, System};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use stelia_allocator::AllocationRequest;
 use stelia_api::RUNNER_SOCKET;
+use stelia_koordinator::allocator::AllocationRequest;
 
 use super::annotations;
 use super::daemon::Claims;

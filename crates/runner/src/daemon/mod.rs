@@ -8,12 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use stelia_allocator::AllocationRequest;
-use stelia_allocator::Qos;
 use stelia_api::NOT_PINNED;
 use stelia_api::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
 use stelia_api::dict::{borrowed, to_dict};
-use stelia_node::cgroup::hierarchy;
+use stelia_kernel::cgroup::hierarchy;
+use stelia_koordinator::allocator::AllocationRequest;
+use stelia_koordinator::allocator::Qos;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};

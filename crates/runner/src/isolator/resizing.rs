@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use stelia_cpus::CpuSet;
-use stelia_node::clock::monotonic_us;
+use stelia_kernel::clock::monotonic_us;
 use tokio::time::{sleep, timeout};
 use zbus::OwnedObjectPath;
 

@@ -1,6 +1,6 @@
 //! Where steliad chooses the CPUs: what the runner requests, and classes without exclusive CPUs.
 
-use stelia_allocator::Qos;
+use stelia_koordinator::allocator::Qos;
 
 use super::*;
 use crate::state::Isolation;

@@ -1,8 +1,8 @@
 //! `rebind`: move instances to better CPUs, and wait for the job's end.
 
 use serde::Serialize;
-use stelia_allocator::CpuSource;
 use stelia_api::client::{JobProxy, MoveRow};
+use stelia_koordinator::allocator::CpuSource;
 use stelia_model::JobPhase;
 use zbus::fdo;
 use zbus::proxy::CacheProperties;
@@ -184,7 +184,7 @@ async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_allocator::Qos;
+    use stelia_koordinator::allocator::Qos;
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, allocation, instance_mut, node};

@@ -7,9 +7,9 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use futures_util::FutureExt;
 use serde_json::Value;
-use stelia_node_report::ApiVersion;
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::profile::Profile;
+use stelia_koordinator::report::ApiVersion;
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::profile::Profile;
 
 use crate::shared::daemon::signals::{self, End, Received, Signals};
 use crate::shared::daemon::{Client, Failure};

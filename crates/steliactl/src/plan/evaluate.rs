@@ -5,13 +5,15 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use stelia_allocator::AllocationRequest;
-use stelia_allocator::command_line::names;
-use stelia_allocator::evaluate::{Answer, Fit, Request, SchedulerOptions, ScoringStrategy, evaluate, requests};
 use stelia_api::client::OwnedDict;
 use stelia_api::dict::{borrowed, to_dict};
+use stelia_koordinator::allocator::AllocationRequest;
+use stelia_koordinator::allocator::command_line::names;
+use stelia_koordinator::allocator::evaluate::{
+    Answer, Fit, Request, SchedulerOptions, ScoringStrategy, evaluate, requests,
+};
+use stelia_koordinator::report::described;
 use stelia_kubelet::QosClass;
-use stelia_node_report::described;
 
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::files::text;
@@ -171,10 +173,10 @@ mod tests {
     use std::io::Write;
 
     use clap::Parser;
-    use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus};
     use stelia_cpus::CpuSet;
-    use stelia_node_report::testing::facts;
-    use stelia_node_report::{Allocator, ApiVersion, Facts, report};
+    use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, HeldCpus};
+    use stelia_koordinator::report::testing::facts;
+    use stelia_koordinator::report::{Allocator, ApiVersion, Facts, report};
 
     use super::*;
     use crate::cli::{Cli, Command};

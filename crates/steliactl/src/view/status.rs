@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use stelia_allocator::CpuSource;
 use stelia_api::State;
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_model::{Instance, LastPass, Node};
 
 use crate::shared::daemon::{

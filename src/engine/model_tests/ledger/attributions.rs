@@ -47,7 +47,7 @@ async fn a_container_has_an_account_of_all_its_cpus_and_all_its_tasks_are_its_ow
         node.register_container(&pod).await.unwrap();
         node.until("its seat is opened", |_| !opened(&fake.events()).is_empty())
             .await;
-        let whole = stelia_node::containers::container_scope(&pod.origin).to_string();
+        let whole = stelia_kernel::containers::container_scope(&pod.origin).to_string();
         let seats: Vec<(String, Option<String>)> = fake
             .events()
             .into_iter()

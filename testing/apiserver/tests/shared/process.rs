@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use stelia_publication::{FILE, LOCK, Publication};
+use stelia_api::publication::{FILE, LOCK, Publication};
 use tempfile::TempDir;
 
 pub struct Process {

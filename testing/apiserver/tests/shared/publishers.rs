@@ -1,11 +1,11 @@
 //! Publishers against a server: what they are told, and what must stand.
 
 use serde_json::Value;
-use stelia_node_report::ApiVersion;
-use stelia_node_report::fingerprint::Method;
-use stelia_node_report::profile::{Profile, object};
-use stelia_node_report::testing::large;
-use stelia_publication::{Pod, Publication, Ready, VERSION};
+use stelia_api::publication::{Pod, Publication, Ready, VERSION};
+use stelia_koordinator::report::ApiVersion;
+use stelia_koordinator::report::fingerprint::Method;
+use stelia_koordinator::report::profile::{Profile, object};
+use stelia_koordinator::report::testing::large;
 use stelia_publish::{Options, Publisher, Reading, Status};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
-use stelia_node::kvm_events::{Change, KvmEvents, KvmMessage};
+use stelia_kernel::kvm_events::{Change, KvmEvents, KvmMessage};
 use test_vmm::recording::{self, Moment, Recording, Step};
 
 use super::{Vm, Vmm, guest};

@@ -289,7 +289,7 @@ fn a_pod_waits_where_another_order_would_leave_it_without_room() {
 
 #[test]
 fn a_vm_on_a_node_of_kubelets_needs_cpus_of_its_own_and_no_options() {
-    let (shape, described) = read(&stelia_node_report::testing::facts());
+    let (shape, described) = read(&stelia_koordinator::report::testing::facts());
     let forecast = forecast(&shape, described, Vec::new());
     let fits = ask(&shape, &forecast, &testing::vm(2)).unwrap();
     assert_eq!(

@@ -15,14 +15,14 @@ use kubelet_planner::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stelia_allocator::{
+use stelia_cpus::testing::Shape as HostShape;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_koordinator::allocator::{
     AllocationRequest, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy, Qos, Requester, RequiredBind,
 };
-use stelia_cpus::testing::Shape as HostShape;
-use stelia_cpus::{CpuSet, Topology};
+use stelia_koordinator::report::{Allocator, Facts, PodAllocation};
 use stelia_kubelet::QosClass;
-use stelia_node_report::{Allocator, Facts, PodAllocation};
 
 use super::*;
 use crate::node::{self, ParsedNode};

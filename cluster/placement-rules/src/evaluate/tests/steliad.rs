@@ -50,14 +50,14 @@ fn empty_of(host: HostShape, policies: AllocatorPolicies) -> Facts {
     let topology = host.topology();
     let reserved = topology.siblings(0);
     Facts {
-        numa: stelia_node_report::testing::numa(host.nodes),
+        numa: stelia_koordinator::report::testing::numa(host.nodes),
         shared: topology.online(),
         reserved: reserved.clone(),
         exclusive: CpuSet::new(),
         allocations: Vec::new(),
-        kubelet: stelia_node_report::Kubelet {
+        kubelet: stelia_koordinator::report::Kubelet {
             cpu_policy: "none".to_owned(),
-            ..stelia_node_report::Kubelet::default()
+            ..stelia_koordinator::report::Kubelet::default()
         },
         allocator: Some(Allocator {
             policies: AllocatorPolicies { reserved, ..policies },
@@ -65,12 +65,17 @@ fn empty_of(host: HostShape, policies: AllocatorPolicies) -> Facts {
             lsr: CpuSet::new(),
         }),
         topology,
-        ..stelia_node_report::testing::facts()
+        ..stelia_koordinator::report::testing::facts()
     }
 }
 
 /// What the daemon reports once an instance has these CPUs.
-fn with_instance(facts: &Facts, number: u128, cpus: &CpuSet, allocation: &stelia_allocator::Allocation) -> Facts {
+fn with_instance(
+    facts: &Facts,
+    number: u128,
+    cpus: &CpuSet,
+    allocation: &stelia_koordinator::allocator::Allocation,
+) -> Facts {
     let mut facts = facts.clone();
     if cpus.is_empty() {
         return facts;
@@ -161,7 +166,7 @@ proptest! {
 
 #[test]
 fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
-    let mut facts = stelia_node_report::testing::facts();
+    let mut facts = stelia_koordinator::report::testing::facts();
     let policies = AllocatorPolicies {
         source: CpuSource::Steliad,
         reserved: "0".parse().unwrap(),

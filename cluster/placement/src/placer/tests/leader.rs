@@ -170,13 +170,13 @@ async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
 async fn what_was_deleted_before_the_start_is_waited_for_and_a_standby_has_seen_it() {
     let cluster = Cluster::new();
     let options = Options {
-        settle: stelia_reservations::SETTLE_TIMEOUT,
+        settle: crate::reservations::SETTLE_TIMEOUT,
         ..Options::default()
     };
     let first = cluster.start_with(1, options);
     let begun = Instant::now();
     first.becomes_ready().await;
-    assert!(begun.elapsed() >= stelia_reservations::SETTLE_TIMEOUT);
+    assert!(begun.elapsed() >= crate::reservations::SETTLE_TIMEOUT);
     let second = cluster.start_with(2, options);
     tokio::time::sleep(Duration::from_secs(10)).await;
     let seat = LeaseClaim {
@@ -190,5 +190,5 @@ async fn what_was_deleted_before_the_start_is_waited_for_and_a_standby_has_seen_
         .unwrap();
     let begun = Instant::now();
     second.becomes_ready().await;
-    assert!(begun.elapsed() < stelia_reservations::SETTLE_TIMEOUT);
+    assert!(begun.elapsed() < crate::reservations::SETTLE_TIMEOUT);
 }

@@ -9,11 +9,11 @@ mod vcpus;
 use std::collections::BTreeMap;
 
 use stelia_api::ThreadRole;
+use stelia_kernel::cgroup::{CpuQuota, HugePage, IoMax, Limits};
+use stelia_kernel::proc::TaskId;
 use stelia_model::ContainedReason;
-use stelia_node::cgroup::{CpuQuota, HugePage, IoMax, Limits};
-use stelia_node::proc::TaskId;
-use stelia_record::VcpuThread;
-use stelia_record::testing::record;
+use stelia_model::record::VcpuThread;
+use stelia_model::record::testing::record;
 use stelia_settings::FloatPolicy;
 
 use super::records::MAX_PARTITION_REFUSALS;

@@ -38,7 +38,7 @@ fn a_whole_container_without_a_partition_leaves_where_steliad_chose_its_cpus() {
     let instance = snapshot.first_mut();
     instance.refusals = MAX_PARTITION_REFUSALS;
     instance.record.isolation = Isolation::Container;
-    instance.record.allocation = stelia_record::testing::allocated().allocation;
+    instance.record.allocation = stelia_model::record::testing::allocated().allocation;
     let scope = instance.scope().clone();
     assert_eq!(steps(&snapshot), [Step::Enter(scope.clone(), Phase::Leaving)]);
     snapshot.first_mut().record.allocation = None;

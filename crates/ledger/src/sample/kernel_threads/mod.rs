@@ -11,7 +11,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
-use stelia_quiet::late_kernel_threads::stat::{self, Stat};
+use steliad_quiet::late_kernel_threads::stat::{self, Stat};
 
 use super::Thread;
 use super::files::{Files, is_gone};

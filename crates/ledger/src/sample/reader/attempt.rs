@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use stelia_cpus::CpuSet;
-use stelia_node::counters::schedstat;
-use stelia_node::counters::task::{self, Task};
+use stelia_kernel::counters::schedstat;
+use stelia_kernel::counters::task::{self, Task};
 
 use super::super::files::{Files, is_gone};
 use super::super::kernel_threads::KernelThreads;

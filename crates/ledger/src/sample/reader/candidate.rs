@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_node::counters::task::Task;
+use stelia_kernel::counters::task::Task;
 
 use super::super::{Bound, Counters, Seat, Thread};
 use super::container::{ContainerAttempt, ContainerState, MAX_TASK_FILES, NotRead};

@@ -15,8 +15,8 @@ use std::io;
 use std::path::Path;
 
 use rustix::io::Errno;
-use stelia_node::counters::task::{self, Task};
-use stelia_quiet::late_kernel_threads::stat;
+use stelia_kernel::counters::task::{self, Task};
+use steliad_quiet::late_kernel_threads::stat;
 
 use super::super::files::{Files, RootedFiles, is_gone};
 use super::super::{START_TIME_UNIT_US, Thread};

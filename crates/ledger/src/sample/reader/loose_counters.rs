@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
-use stelia_node::counters::interrupts::{self, Interrupts, Kind};
-use stelia_node::counters::{ParseError, softirqs, steal};
+use stelia_kernel::counters::interrupts::{self, Interrupts, Kind};
+use stelia_kernel::counters::{ParseError, softirqs, steal};
 
 use super::super::files::Files;
 use super::super::{Counters, Seat};

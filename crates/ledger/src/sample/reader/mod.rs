@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use stelia_node::counters::ParseError;
+use stelia_kernel::counters::ParseError;
 
 use super::files::{Files, RootedFiles};
 use super::kernel_threads::{KernelThreads, read_stat};

@@ -9,7 +9,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::excerpt::cause;
-use stelia_node::counters::interrupts::{Table, is_legacy_timer, vfio_device};
+use stelia_kernel::counters::interrupts::{Table, is_legacy_timer, vfio_device};
 
 use crate::files::Files;
 

@@ -1,6 +1,6 @@
 use rustix::io::Errno;
 
-use stelia_node::counters::interrupts::PATH;
+use stelia_kernel::counters::interrupts::PATH;
 
 use super::*;
 use crate::testing::{Call, FakeKernel};

@@ -177,7 +177,7 @@ mod tests {
             pod: stelia_kubelet::PodUid::parse(POD).unwrap(),
             exclusive: "2-5".parse().unwrap(),
             vcpus: vec![Default::default(); 4],
-            origin: stelia_node::cgroup::CgroupPath::slice(),
+            origin: stelia_kernel::cgroup::CgroupPath::slice(),
             ..Instance::default()
         }
     }
@@ -201,7 +201,7 @@ mod tests {
 
     /// A node of 8 CPUs: 0 is reserved, 6-7 are another pod's, and 1 is free.
     fn subject(gate: Option<bool>, policy: &str, whole_cores: bool) -> Subject {
-        let mut facts = stelia_node_report::testing::facts();
+        let mut facts = stelia_koordinator::report::testing::facts();
         for (allocation, cpus) in facts.allocations.iter_mut().zip(["2-5", "6-7"]) {
             allocation.cpus = cpus.parse().unwrap();
         }

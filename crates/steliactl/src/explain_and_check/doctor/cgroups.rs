@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use stelia_kernel::proc::unified_cgroup;
 use stelia_kubelet::process_place::Place;
-use stelia_node::proc::unified_cgroup;
 
 use super::Facts;
 use super::checks::{Finding, failed, ok};

@@ -1,9 +1,9 @@
 //! The checks: functions of the facts, each with a cure.
 
-use stelia_allocator::{CpuSource, guaranteed};
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::hierarchy::CONTROLLERS;
-use stelia_node::kernel_release::isolated_is_safe;
+use stelia_kernel::cgroup::hierarchy::CONTROLLERS;
+use stelia_kernel::kernel_release::isolated_is_safe;
+use stelia_koordinator::allocator::{CpuSource, guaranteed};
 
 use super::merge::merge;
 use super::start::{CORRECT, hidden_policy, start};

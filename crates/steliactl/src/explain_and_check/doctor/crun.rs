@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, read_cpus};
+use stelia_kernel::containers::{container_levels, least_limit_milli, pod_containers};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
-use stelia_node::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, read_cpus};
-use stelia_node::containers::{container_levels, least_limit_milli, pod_containers};
 
 use super::Facts;
 use super::checks::{Finding, ok, unknown, warning};

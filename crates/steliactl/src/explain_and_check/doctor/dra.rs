@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use stelia_allocator::CpuSource;
-use stelia_node::dra::cpu_drivers;
+use stelia_kernel::dra::cpu_drivers;
+use stelia_koordinator::allocator::CpuSource;
 
 use super::Facts;
 use super::checks::{Finding, failed, ok, warning};

@@ -4,17 +4,17 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use stelia_allocator::{AllocatorPolicies, CpuSource};
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_cpus::{CpuSet, Topology};
+use stelia_kernel::cgroup::hierarchy;
+use stelia_kernel::locality::Localities;
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource};
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::home::Search;
 use stelia_kubelet::{CpuManagerState, config};
-use stelia_node::cgroup::hierarchy;
-use stelia_node::locality::Localities;
 use stelia_settings::Settings;
 
 use super::crun::{self, Quota};

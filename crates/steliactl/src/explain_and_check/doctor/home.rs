@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use stelia_allocator::CpuSource;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::home::{Host, Search};
 use stelia_kubelet::{KubeletConfig, home};
 use stelia_settings::Settings;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use stelia_cpus::Topology;
+use stelia_koordinator::report::numa;
 use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
 use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
@@ -11,7 +12,6 @@ use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::dra_manager_state::{self, DRA_MANAGER_STATE};
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, MemoryManagerState};
-use stelia_node_report::numa;
 
 use crate::shared::files::{UnusableState, kubelet_state};
 

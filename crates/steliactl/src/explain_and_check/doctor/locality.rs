@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use stelia_cpus::Topology;
-use stelia_node::cgroup::{CgroupPath, Cgroups, KernelCgroups};
-use stelia_node::locality::{Localities, Reading, Vm};
-use stelia_record::Record;
+use stelia_kernel::cgroup::{CgroupPath, Cgroups, KernelCgroups};
+use stelia_kernel::locality::{Localities, Reading, Vm};
+use stelia_model::record::Record;
 
 use super::checks::{Finding, advice, ok, warning};
 use crate::shared::kernel::Roots;
@@ -84,7 +84,7 @@ pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use stelia_node::locality::{Device, Locality, NodeMemory};
+    use stelia_kernel::locality::{Device, Locality, NodeMemory};
 
     use super::*;
     use crate::explain_and_check::doctor::Verdict;

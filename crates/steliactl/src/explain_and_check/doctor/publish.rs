@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
-use stelia_publication::{DIRECTORY, FILE, LOCK, Publication};
+use stelia_api::publication::{DIRECTORY, FILE, LOCK, Publication};
 
 use super::Facts;
 use super::checks::{Finding, NO_ANSWER, ok, unknown, warning};

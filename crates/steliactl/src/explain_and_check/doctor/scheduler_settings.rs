@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use stelia_allocator::CpuSource;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_node::locality::{Locality, NodeMemory, size};
+use stelia_kernel::locality::{Locality, NodeMemory, size};
+use stelia_koordinator::allocator::CpuSource;
 
 use super::Facts;
 use super::checks::{Finding, failed, ok, unknown, warning};

@@ -1,7 +1,7 @@
 //! How much memory of VMs is outside their pods' cgroups, where kubelet does not count it.
 
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::locality::size;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::locality::size;
 
 use super::Facts;
 use super::checks::{Finding, NO_ANSWER, advice, ok, unknown};

@@ -1,8 +1,8 @@
 //! The owner of a CPU, with the source of each fact.
 
 use serde::Serialize;
-use stelia_allocator::Qos;
 use stelia_api::{Reason, ReasonKind, State};
+use stelia_koordinator::allocator::Qos;
 use stelia_model::{Instance, Pools};
 
 use crate::shared::daemon::{

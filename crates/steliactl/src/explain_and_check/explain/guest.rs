@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use stelia_api::ThreadRole;
 use stelia_cpus::{CpuSet, Topology};
+use stelia_kernel::locality::{list, nodes};
 use stelia_model::Instance;
-use stelia_node::locality::{list, nodes};
 
 /// A NUMA node that the guest sees, and where its vCPUs are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -67,7 +67,7 @@ impl GuestNode {
 mod tests {
     use stelia_cpus::testing::Shape;
     use stelia_model::PinnedThread;
-    use stelia_record::VcpuThread;
+    use stelia_model::record::VcpuThread;
 
     use super::*;
 

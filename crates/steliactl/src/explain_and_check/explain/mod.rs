@@ -13,7 +13,7 @@ mod tests;
 use std::path::Path;
 use std::time::Instant;
 
-use stelia_allocator::CpuSource;
+use stelia_koordinator::allocator::CpuSource;
 
 use crate::shared::daemon::{Client, Failure, Pods};
 use crate::shared::kernel::Roots;

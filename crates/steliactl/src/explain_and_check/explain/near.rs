@@ -1,7 +1,7 @@
 //! Where the memory and the devices of an instance are.
 
+use stelia_kernel::locality::{Place, size};
 use stelia_model::Instance;
-use stelia_node::locality::{Place, size};
 
 use super::cpu::Fact;
 use super::pod::Facts;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use stelia_allocator::{Allocation, CpuSource};
 use stelia_cpus::CpuSet;
+use stelia_koordinator::allocator::{Allocation, CpuSource};
 use stelia_model::Pools;
 use stelia_settings::Isolation;
 

@@ -2,11 +2,11 @@
 //! where the guest's NUMA nodes, memory and devices are. Each fact with its source.
 
 use serde::Serialize;
-use stelia_allocator::{Allocation, CpuSource, Exclusivity, Qos};
 use stelia_api::{Reason, State};
 use stelia_cpus::CpuSet;
+use stelia_kernel::locality::{list, nodes};
+use stelia_koordinator::allocator::{Allocation, CpuSource, Exclusivity, Qos};
 use stelia_model::{FloatReason, Instance};
-use stelia_node::locality::{list, nodes};
 use stelia_settings::{Isolation, Partition};
 
 use super::cpu::{COLUMNS, Fact};

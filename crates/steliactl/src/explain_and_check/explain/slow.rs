@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde::Serialize;
 use stelia_api::State;
 use stelia_cpus::CpuSet;
+use stelia_kernel::locality::{list, nodes};
 use stelia_model::Instance;
-use stelia_node::locality::{list, nodes};
 
 use super::cpu::pod_of;
 use super::guest::GuestNode;

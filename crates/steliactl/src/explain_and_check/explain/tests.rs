@@ -1,12 +1,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use stelia_allocator::CpuSource;
 use stelia_api::{Reason, ReasonKind, State};
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::locality::{Locality, NodeMemory};
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model::{ContainedReason, FloatReason, PinnedThread};
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::locality::{Locality, NodeMemory};
 
 use super::pod::{PodExplained, gather};
 use super::*;

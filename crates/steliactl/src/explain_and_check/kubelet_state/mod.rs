@@ -15,12 +15,12 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::KernelCgroups;
+use stelia_kernel::containers::{entry_uses, live_containers, pod_containers};
+use stelia_kernel::runtime_config;
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid, home};
-use stelia_node::cgroup::KernelCgroups;
-use stelia_node::containers::{entry_uses, live_containers, pod_containers};
-use stelia_node::runtime_config;
 use stelia_settings::Settings;
 
 use crate::shared::daemon::{Failure, Pod, Pods};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 use stelia_api::State;
-use stelia_node::locality::size;
+use stelia_kernel::locality::size;
 
 use super::host::Host;
 use super::watch::Thread;

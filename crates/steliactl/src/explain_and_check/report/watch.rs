@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
+use stelia_kernel::proc::start_time;
 use stelia_model::PinnedThread;
-use stelia_node::proc::start_time;
 
 use crate::shared::kernel::threads::{Process, stat_field, ticks};
 
@@ -170,8 +170,8 @@ pub(super) fn watched(processes: &[Process], pinned: &[PinnedThread], tracks: &T
 
 #[cfg(test)]
 mod tests {
-    use stelia_node::proc::TaskId;
-    use stelia_record::VcpuThread;
+    use stelia_kernel::proc::TaskId;
+    use stelia_model::record::VcpuThread;
 
     use super::*;
     use crate::shared::kernel::threads;

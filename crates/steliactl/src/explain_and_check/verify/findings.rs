@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 use stelia_api::ReasonKind;
+use stelia_kernel::locality::nodes;
 use stelia_model::{Instance, Node};
-use stelia_node::locality::nodes;
 
 use super::{BY_A_PASS, Finding, Kind, NOT_REPORTED};
 use crate::shared::daemon::{Description, Pod, Pods, lines_by_pod, writes_partition};

@@ -3,10 +3,10 @@ use std::sync::Arc;
 use serde_json::json;
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::{Reason, State};
+use stelia_kernel::locality::Localities;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_ledger::account::Range;
 use stelia_model::PendingResize;
-use stelia_node::locality::Localities;
 
 use super::findings::remote_memory;
 use super::*;

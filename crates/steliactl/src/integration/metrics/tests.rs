@@ -220,7 +220,7 @@ fn what_is_not_known_is_not_told() {
 #[test]
 fn an_instance_that_is_to_float_is_told_from_one_that_lost_its_cpus() {
     let mut described = described();
-    instance_mut(&mut described, POD).allocation = Some(allocation(stelia_allocator::Qos::Ls));
+    instance_mut(&mut described, POD).allocation = Some(allocation(stelia_koordinator::allocator::Qos::Ls));
     let text = openmetrics(families(&described, &sampled())).unwrap();
     assert!(text.contains("state=\"isolated\",class=\"LS\"} 1\n"), "{text}");
 }

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use stelia_allocator::CpuSource;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::admission::{
@@ -15,14 +14,15 @@ use stelia_decide::admission::{
 };
 use stelia_decide::adopt::Vm;
 use stelia_decide::{AdoptedPlacement, Facts, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus};
+use stelia_kernel::containers::{partition_kind, pod_cgroups};
+use stelia_kernel::dra;
+use stelia_kernel::kernel_release::isolated_is_safe;
+use stelia_kernel::oci::Coping;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, MAX_BYTES};
 use stelia_kubelet::{CpuManagerState, PodUid, home};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus};
-use stelia_node::containers::{partition_kind, pod_cgroups};
-use stelia_node::dra;
-use stelia_node::kernel_release::isolated_is_safe;
-use stelia_node::oci::Coping;
-use stelia_record::{Record, RecordError, RecordPlace};
+use stelia_model::record::{Record, RecordError, RecordPlace};
 use stelia_settings::{AdoptRule, Partition, Policies, Settings};
 
 use crate::shared::files;

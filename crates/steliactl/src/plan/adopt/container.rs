@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use stelia_decide::admission::{Candidate, first_process, take_housekeeping};
-use stelia_kubelet::ContainerCgroup;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, read_cpus};
-use stelia_node::containers::{
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, read_cpus};
+use stelia_kernel::containers::{
     container_request, container_scope, limit_milli, live_containers_among, populated_elsewhere, sibling_containers,
     writes_cgroups,
 };
-use stelia_node::proc::{Procs, TaskId};
-use stelia_node::runtime_config;
-use stelia_node::vmm_processes::{MAX_PROCESSES, ProcessesError};
-use stelia_record::Tree;
+use stelia_kernel::proc::{Procs, TaskId};
+use stelia_kernel::runtime_config;
+use stelia_kernel::vmm_processes::{MAX_PROCESSES, ProcessesError};
+use stelia_kubelet::ContainerCgroup;
+use stelia_model::record::Tree;
 
 /// Reads a container whose VM is to be adopted, without an anchor: which process that is depends on the VM. `written`: what the
 /// runtime's configuration tells of it.

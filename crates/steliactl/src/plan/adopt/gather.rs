@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use stelia_cpus::CpuSet;
 use stelia_decide::admission::Candidate;
 use stelia_decide::adopt::{Names, NotAdopted, RulesFor, Vm, is_vcpu, is_vmm, rules_for, vm};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, KernelCgroups, populated};
+use stelia_kernel::proc::KernelProcs;
+use stelia_kernel::vmm_processes::{self, Process};
+use stelia_kernel::{containers, oci, runtime_config, runtime_folders};
 use stelia_kubelet::ContainerCgroup;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, KernelCgroups, populated};
-use stelia_node::proc::KernelProcs;
-use stelia_node::vmm_processes::{self, Process};
-use stelia_node::{containers, oci, runtime_config, runtime_folders};
-use stelia_record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
+use stelia_model::record::{Record, RecordPlace, SCHEMA_ATTRIBUTE};
 use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation, ReadyMade};
 
 use super::admission::{Admission, Refusal, instance_exists, unpartitioned};

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use stelia_decide::adopt::{is_vcpu, is_vmm};
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::proc::{KernelProcs, Procs};
 use stelia_kubelet::process_place::{Place, pod_in};
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::proc::{KernelProcs, Procs};
 use stelia_settings::AdoptRule;
 
 use super::VmLine;

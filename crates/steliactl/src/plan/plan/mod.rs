@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kubelet_planner::manifest::NodeRequirements;
 use kubelet_planner::{Pod, manifest, until_full};
+use stelia_koordinator::report::described;
 use stelia_kubelet::{KubeletConfig, config};
 use stelia_node_plan::Subject;
 use stelia_node_plan::devices::DeviceWords;
-use stelia_node_report::described;
 
 use crate::shared::daemon::Failure;
 use crate::shared::files;

@@ -7,6 +7,8 @@ use kubelet_planner::devices::{DeviceState, Devices};
 use kubelet_planner::start_errors::unknown_gates;
 use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState, cpus};
 use stelia_cpus::{CpuSet, Topology};
+use stelia_koordinator::report::memory_and_devices::{DevicePlaces, Place, places};
+use stelia_koordinator::report::numa;
 use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
 use stelia_kubelet::config::{ConfigError, HIDDEN};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, Schema};
@@ -18,8 +20,6 @@ use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, Kubelet
 use stelia_node_plan::room::Room;
 use stelia_node_plan::start::{self, StateFiles, reads};
 use stelia_node_plan::{Subject, machine, settings};
-use stelia_node_report::memory_and_devices::{DevicePlaces, Place, places};
-use stelia_node_report::numa;
 
 use crate::shared::files::{UnusableState, below, kubelet_state};
 

@@ -2,7 +2,7 @@
 
 use kubelet_planner::merge::Policy;
 use stelia_cpus::CpuSet;
-use stelia_node::locality::size;
+use stelia_kernel::locality::size;
 
 use super::answer::{Answer, Block, Chosen, Devices, Fits, Kubelet, Rejected, Row, WhatIf};
 use super::merges::{Hinted, Merged};

@@ -1,7 +1,7 @@
 //! Why a VM has less than isolation, in words.
 
-use stelia_allocator::Qos;
 use stelia_api::{ReasonKind, State};
+use stelia_koordinator::allocator::Qos;
 use stelia_model::{ContainedReason, Instance};
 
 use super::remedy::to_do;

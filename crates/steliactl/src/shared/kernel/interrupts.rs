@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
-use stelia_node::counters::interrupts::{self, Kind, Table};
-use stelia_node::counters::{ParseError, softirqs};
+use stelia_kernel::counters::interrupts::{self, Kind, Table};
+use stelia_kernel::counters::{ParseError, softirqs};
 
 /// The interrupts of the host whose `/proc` this is.
 pub(crate) fn read_table(proc: &Path) -> Option<Table> {

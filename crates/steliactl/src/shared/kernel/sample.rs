@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use stelia_api::State;
 use stelia_cpus::CpuSet;
+use stelia_kernel::proc::start_time;
 use stelia_model::{Instance, PinnedThread};
-use stelia_node::proc::start_time;
 use stelia_settings::Isolation;
 
 use crate::shared::daemon::{Cause, Description, Pod, Trouble, Wait, causes_of, wait_of};
@@ -225,9 +225,9 @@ pub(crate) fn number(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use stelia_api::{Reason, ReasonKind};
+    use stelia_kernel::cgroup::CgroupPath;
     use stelia_kubelet::PodUid;
     use stelia_model::ContainedReason;
-    use stelia_node::cgroup::CgroupPath;
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};

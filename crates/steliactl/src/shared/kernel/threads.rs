@@ -10,9 +10,9 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_model::Instance;
-use stelia_node::cgroup::CgroupPath;
-use stelia_record::Tree;
+use stelia_model::record::Tree;
 use stelia_settings::Isolation;
 
 use super::Roots;

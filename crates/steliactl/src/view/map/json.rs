@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map as Object, Value, json};
-use stelia_node::locality::Device;
+use stelia_kernel::locality::Device;
 
 use super::marks::mark;
 use super::{Core, Cpu, CpuOwner, Map, Pod};

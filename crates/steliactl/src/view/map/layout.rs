@@ -1,7 +1,7 @@
 //! The map as boxes in boxes, with every text measured: sockets, NUMA nodes, L3 caches, cores and CPUs, the devices beside their
 //! NUMA node, a legend and a list of pods.
 
-use stelia_node::locality::{Device, size};
+use stelia_kernel::locality::{Device, size};
 
 use super::boxes::{CELL_HEIGHT, GAP, LARGE_TEXT_SIZE, SMALL_TEXT_SIZE, Shape, TEXT_SIZE, balance, grid, text_width};
 use super::marks::{COLOURS, columns, cut, device_mark, keys, mark, sign, tail};

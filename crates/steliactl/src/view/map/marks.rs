@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use stelia_api::State;
-use stelia_node::locality::Device;
+use stelia_kernel::locality::Device;
 use unicode_width::UnicodeWidthStr;
 
 use super::{Cpu, CpuOwner, Map, Pod};

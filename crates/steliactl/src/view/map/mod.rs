@@ -20,9 +20,9 @@ use std::sync::Arc;
 
 use stelia_api::Reason;
 use stelia_cpus::CpuSet;
+use stelia_kernel::locality::{Device, Locality, Place};
 use stelia_kubelet::PodUid;
 use stelia_model::Instance;
-use stelia_node::locality::{Device, Locality, Place};
 
 use crate::shared::daemon::{self, Description, Failure, Owner, is_reported, owner};
 use crate::shared::kernel::locality;
@@ -66,7 +66,7 @@ impl Cache {
     fn title(&self) -> String {
         let bytes = self
             .bytes
-            .map(|bytes| format!(" {}", stelia_node::locality::size(bytes)));
+            .map(|bytes| format!(" {}", stelia_kernel::locality::size(bytes)));
         let spans = if self.spans { " of several NUMA nodes" } else { "" };
         format!("L3{}{spans}", bytes.unwrap_or_default())
     }
@@ -267,7 +267,7 @@ pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
     let topology = &description.node.topology;
     let mut caches = sys::caches(&roots.sys, topology.cpus.keys().copied());
     for cache in &mut caches {
-        cache.spans = stelia_node::locality::nodes(topology, &cache.cpus).len() > 1;
+        cache.spans = stelia_kernel::locality::nodes(topology, &cache.cpus).len() > 1;
     }
     let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
     Map {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use stelia_node::locality::{Device, size};
+use stelia_kernel::locality::{Device, size};
 
 use super::marks::{COLOURS, columns, cut, device_mark, keys, mark, tail};
 use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};

@@ -11,16 +11,16 @@ use std::fs;
 use std::path::Path;
 
 use rstest::rstest;
-use stelia_allocator::{AllocatorPolicies, CpuSource};
 use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
+use stelia_kernel::locality::{Localities, Locality, NodeMemory};
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource};
+use stelia_koordinator::report::numa::{NumaNode, Pages};
 use stelia_kubelet::config::KubeletConfig;
 use stelia_kubelet::cpu_manager_state::Schema;
 use stelia_kubelet::devices::DeviceEntry;
 use stelia_kubelet::memory::{MemorySchema, MemoryTable};
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, PodUid, home, memory};
-use stelia_node::locality::{Localities, Locality, NodeMemory};
-use stelia_node_report::numa::{NumaNode, Pages};
 
 use super::scheduler_settings::Scheduling;
 use super::*;

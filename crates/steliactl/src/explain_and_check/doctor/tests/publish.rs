@@ -3,8 +3,8 @@
 use std::fs::File;
 
 use rustix::fs::{FlockOperation, flock};
+use stelia_api::publication::{DIRECTORY, FILE, LOCK};
 use stelia_api::publishing::Publishing;
-use stelia_publication::{DIRECTORY, FILE, LOCK};
 
 use super::super::publish::Published;
 use super::*;

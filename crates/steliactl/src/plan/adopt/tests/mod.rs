@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::{Mutex, PoisonError};
 
 use clap::Parser;
+use stelia_kernel::oci::{Identity, Manager, Verdict};
 use stelia_kubelet::PodUid;
-use stelia_node::oci::{Identity, Manager, Verdict};
 use stelia_testnode::kubelet::Checkpoint;
 use tempfile::TempDir;
 

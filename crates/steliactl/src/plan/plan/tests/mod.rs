@@ -12,8 +12,8 @@ use clap::Parser;
 use serde_json::{Value, json};
 use stelia_cpus::testing::Shape;
 use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_koordinator::report::{Alignment, ApiVersion, Facts, Kubelet, PodAllocation, numa, report};
 use stelia_kubelet::PodUid;
-use stelia_node_report::{Alignment, ApiVersion, Facts, Kubelet, PodAllocation, numa, report};
 use stelia_testnode::kubelet::Checkpoint;
 use tempfile::TempDir;
 

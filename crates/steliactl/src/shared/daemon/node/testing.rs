@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
-use stelia_allocator::{Allocation, CpuExclusivePolicy, Exclusivity, Qos};
 use stelia_api::quiet::{Quiet, Remaining};
 use stelia_api::{Reason, ReasonKind};
+use stelia_koordinator::allocator::{Allocation, CpuExclusivePolicy, Exclusivity, Qos};
 use stelia_model::{Instance, PinnedThread, Pools};
 
 use super::{Description, parse};

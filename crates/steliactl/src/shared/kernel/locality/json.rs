@@ -1,7 +1,7 @@
 //! The locality of a VM as JSON.
 
 use serde_json::{Value, json};
-use stelia_node::locality::{Locality, PciDevice, Row, certificate, list, pairs};
+use stelia_kernel::locality::{Locality, PciDevice, Row, certificate, list, pairs};
 
 use super::VmLocality;
 

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::ErrorKind;
 
 use serde::Serialize;
-use stelia_node::cgroup::numa_stat::ByNode;
+use stelia_kernel::cgroup::numa_stat::ByNode;
 
 use crate::shared::daemon::Failure;
 use crate::shared::kernel::Roots;

@@ -15,7 +15,7 @@ use crate::shared::daemon::{Description, Failure};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::threads::{self, Process};
 pub(crate) use maps::Mapped;
-use stelia_node::locality::{Locality, VfioDevices};
+use stelia_kernel::locality::{Locality, VfioDevices};
 #[cfg(test)]
 pub(crate) use text::CERTIFICATE;
 

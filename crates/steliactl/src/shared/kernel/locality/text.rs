@@ -1,7 +1,7 @@
 //! The locality of a VM as tables.
 
 use stelia_api::located::{Located, Part};
-use stelia_node::locality::{
+use stelia_kernel::locality::{
     Distance, Locality, MemoryOnlyNode, NodeMemory, Place, Row, certificate, numa_nodes, pairs, size,
 };
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use stelia_node::vfio::behind;
+use stelia_kernel::vfio::behind;
 
 use crate::shared::kernel::Roots;
 

@@ -324,7 +324,7 @@ fn what_others_wrote_is_text_of_the_picture_and_nothing_else() {
         let hostile = || HOSTILE.to_owned();
         let named = &mut pod.pod;
         (named.pod_uid, named.pod_namespace, named.pod_name) = (hostile(), hostile(), hostile());
-        pod.devices = vec![stelia_node::locality::Device {
+        pod.devices = vec![stelia_kernel::locality::Device {
             name: HOSTILE.to_owned(),
             node: Some(0),
             count: 1,

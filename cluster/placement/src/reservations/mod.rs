@@ -1,0 +1,353 @@
+#![doc = include_str!("README.md")]
+//!
+//! # What a pod holds
+//!
+//! A node's object says which pods have CPUs of their own. Until it shows a pod that was bound there, that pod *holds* what it
+//! was promised: a claim. What is held follows from what is known, so a restart that reads the same knows the same:
+//!
+//! | what is known of a pod | what it holds |
+//! |---|---|
+//! | a bind of it is under way, or was and its outcome is not known | on the node it would be bound to |
+//! | it is bound, and the node's object does not show it | on its node, also if the object showed it before: a container that restarts comes back. If it was bound here, it holds what it was promised, whatever its author changes later |
+//! | it is bound, and the object shows it | nothing: the object accounts for it |
+//! | it is gone (ended or deleted), and the object never showed it | on its node for [`SETTLE_TIMEOUT`] more: the node may have admitted it, and say so late |
+//! | it is gone, and the object showed it once | nothing |
+//!
+//! Every event may come late, twice or out of order: pods, objects and claim objects are ordered by their versions, and a UID that is
+//! gone stays gone.
+
+mod binds;
+mod claim_objects;
+mod records;
+#[cfg(test)]
+mod tests;
+mod timeouts;
+mod unavailable_nodes;
+mod watched_objects;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::Uid;
+
+pub use binds::{BindNotStarted, BindRequest, StartedBind, Ticket};
+pub use claim_objects::{Claim, Rewrite};
+use records::{NodeRecord, PodRecord};
+use timeouts::UID_RETENTION;
+pub use timeouts::{FENCE_TIMEOUT, SETTLE_TIMEOUT, SILENCE_TIMEOUT};
+pub use unavailable_nodes::Unavailable;
+pub use watched_objects::{ObservedPod, Refused};
+
+/// Since any moment before all others, such as the program's start.
+pub type Moment = Duration;
+/// A `resourceVersion`. Kubernetes compares them as numbers since 1.35, and etcd has always counted up.
+pub type Version = u64;
+/// One call that binds a pod: the process in the upper half, its calls counted in the lower one.
+pub type AttemptId = u128;
+/// A Node's name.
+pub type NodeName = Arc<str>;
+
+/// Pods, each with its request, as far as that is known.
+pub type PodRequests<Q> = HashMap<Uid, Option<Q>>;
+
+/// What nodes would do with pods.
+pub trait Rules {
+    /// A node as its object describes it.
+    type Node;
+    /// What a pod requests.
+    type Request: Clone;
+    /// What the node would give the pod.
+    type Placement;
+    /// Why the node would not admit the pod.
+    type Rejection;
+
+    /// Stores a node's object, or `None` if it was deleted. Returns whether pods can be placed on the node.
+    fn put_node(&mut self, node: &str, described: Option<Self::Node>) -> bool;
+
+    /// Places the pod on the node beside the pods that hold CPUs there, in whatever order the node admits them.
+    ///
+    /// # Errors
+    /// The node would refuse the pod, or one of the others.
+    fn place(
+        &mut self,
+        node: &str,
+        held: &[Held<'_, Self::Request>],
+        request: &Self::Request,
+    ) -> Result<Self::Placement, Self::Rejection>;
+
+    /// The CPUs that the pod's annotation is to name; `None` if the node chooses them.
+    fn assigned_cpus(&self, place: &Self::Placement) -> Option<CpuSet>;
+
+    /// Whether the node would give a pod with this request CPUs of its own, so that its object will show the pod.
+    fn gets_own_cpus(&self, node: &str, request: &Self::Request) -> bool;
+
+    /// Whether the node's object shows the pod.
+    fn object_shows(&self, node: &str, pod: Uid) -> bool;
+
+    /// Whether the node's object shows the pod soon after the bind, because kubelet gives it CPUs when it admits the pod. Otherwise the pod gets them
+    /// when its VM registers, which its author may put off for ever.
+    fn is_shown_once_admitted(&self, node: &str, request: &Self::Request) -> bool;
+}
+
+/// What a pod holds on a node whose object does not show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held<'a, Q> {
+    pub pod: Uid,
+    pub request: &'a Q,
+    /// The CPUs that are assigned to it; `None` if the node will choose them.
+    pub cpus: Option<&'a CpuSet>,
+    /// Its VM has not registered for [`SILENCE_TIMEOUT`] since its container runs, and may never do so.
+    pub is_late: bool,
+    /// This program promised it. What another scheduler's pod holds follows from what its author wrote, also from the CPUs in its annotation.
+    pub is_ours: bool,
+}
+
+/// What is held on all nodes.
+pub struct Reservations<R: Rules> {
+    rules: R,
+    pods: HashMap<Uid, PodRecord<R::Request>>,
+    nodes: HashMap<NodeName, NodeRecord>,
+    /// Pods with an undecided bind.
+    undecided: BTreeSet<Uid>,
+    /// When pods that are bound should be shown, pods that are gone no longer hold CPUs, and are forgotten.
+    timers: BTreeMap<Moment, BTreeSet<Uid>>,
+    /// When nodes without an object are forgotten.
+    deleted_objects: BTreeMap<Moment, BTreeSet<NodeName>>,
+    /// Nodes on which what is held may have changed since [`Reservations::update_rules`].
+    changed: BTreeSet<NodeName>,
+    /// Nodes that may have more room than before.
+    roomier: BTreeSet<NodeName>,
+    /// Pods that are gone and not forgotten, by the node that they were bound to.
+    departed: HashMap<NodeName, BTreeSet<Uid>>,
+    /// Refusals since [`Reservations::take_refused`].
+    refused: Vec<Refused>,
+    last_attempt: AttemptId,
+}
+
+/// The state of a pod's reservation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReservationStatus {
+    pub node: NodeName,
+    /// `binding`, `undecided`, `unseen` or `bound`.
+    pub state: &'static str,
+    pub cpus: Option<CpuSet>,
+    pub since: Moment,
+}
+
+/// Numbers of pods by state, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReservationCounts {
+    /// Binds under way.
+    pub binding: usize,
+    /// Binds whose outcome is not known.
+    pub undecided: usize,
+    /// Bound, and not shown by the node's object.
+    pub unseen: usize,
+    /// Pods among those that other schedulers bound.
+    pub foreign: usize,
+    /// Gone before the object showed them, and still counted.
+    pub leaving: usize,
+    pub silent_nodes: usize,
+}
+
+impl<R: Rules> Reservations<R> {
+    /// `process`: a number that no other process has, now or before.
+    pub fn new(rules: R, process: u64) -> Self {
+        Self {
+            rules,
+            pods: HashMap::new(),
+            nodes: HashMap::new(),
+            undecided: BTreeSet::new(),
+            timers: BTreeMap::new(),
+            deleted_objects: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            roomier: BTreeSet::new(),
+            departed: HashMap::new(),
+            refused: Vec::new(),
+            last_attempt: AttemptId::from(process) << 64,
+        }
+    }
+
+    pub fn rules(&self) -> &R {
+        &self.rules
+    }
+
+    pub fn rules_mut(&mut self) -> &mut R {
+        &mut self.rules
+    }
+
+    /// What is held on a node, in the order in which it was promised.
+    pub fn held(&self, node: &str) -> Vec<Held<'_, R::Request>> {
+        held(&self.pods, &self.nodes, node)
+    }
+
+    /// Passes what is held to the rules, for each node on which it may have changed.
+    pub fn update_rules(&mut self, mut update: impl FnMut(&mut R, &str, &[Held<'_, R::Request>])) {
+        for node in std::mem::take(&mut self.changed) {
+            let held = held(&self.pods, &self.nodes, &node);
+            update(&mut self.rules, &node, &held);
+        }
+    }
+
+    /// The nodes that the pod is bound to, or may become bound to.
+    pub fn statuses(&self, pod: Uid) -> Vec<ReservationStatus> {
+        let Some(record) = self.pods.get(&pod) else {
+            return Vec::new();
+        };
+        let intents = record.intents.iter().map(|intent| ReservationStatus {
+            node: intent.node.clone(),
+            state: if intent.open { "binding" } else { "undecided" },
+            cpus: intent.cpus.clone(),
+            since: intent.since,
+        });
+        let bound = record.bound.as_ref().map(|bound| ReservationStatus {
+            node: bound.node.clone(),
+            state: if bound.shown { "bound" } else { "unseen" },
+            cpus: record.cpus.clone(),
+            since: bound.since,
+        });
+        intents.chain(bound).collect()
+    }
+
+    /// Whether the pod is bound, or may become so.
+    pub fn is_known(&self, pod: Uid) -> bool {
+        let record = self.pods.get(&pod);
+        record.is_some_and(|record| record.bound.is_some() || !record.intents.is_empty())
+    }
+
+    /// The node that the pod is bound to.
+    pub fn bound_to(&self, pod: Uid) -> Option<NodeName> {
+        let bound = self.pods.get(&pod)?.bound.as_ref()?;
+        Some(bound.node.clone())
+    }
+
+    /// The nodes that may have more room than when this was asked last.
+    pub fn take_roomier(&mut self) -> BTreeSet<NodeName> {
+        std::mem::take(&mut self.roomier)
+    }
+
+    /// The pods that are gone from the node and whose CPUs still count there, with their requests: the object shows the pod, or the pod holds CPUs. The CPUs
+    /// will be free when the node publishes next. If it did not within [`SILENCE_TIMEOUT`], it may never do so, and the pod is left out.
+    pub fn departed(&self, node: &str, now: Moment) -> PodRequests<R::Request> {
+        let pods = self.departed.get(node).into_iter().flatten();
+        let counted = pods.filter_map(|uid| {
+            let record = self.pods.get(uid)?;
+            let is_recent = record.gone.is_some_and(|gone| now <= gone + SILENCE_TIMEOUT);
+            let counts = self.rules.object_shows(node, record.shown_as.unwrap_or(*uid)) || record.holds(node);
+            (is_recent && counts).then(|| (*uid, record.request.clone()))
+        });
+        counted.collect()
+    }
+
+    /// Pods that were bound here and that their nodes refused; each is reported once.
+    pub fn take_refused(&mut self) -> Vec<Refused> {
+        std::mem::take(&mut self.refused)
+    }
+
+    pub fn counts(&self, now: Moment) -> ReservationCounts {
+        let mut counts = ReservationCounts::default();
+        for record in self.pods.values() {
+            let open = record.intents.iter().filter(|intent| intent.open).count();
+            counts.binding += open;
+            counts.undecided += record.intents.len() - open;
+            let Some(bound) = record.unseen() else { continue };
+            match record.gone {
+                Some(_) => counts.leaving += 1,
+                None => {
+                    counts.unseen += 1;
+                    counts.foreign += usize::from(!bound.ours);
+                }
+            }
+        }
+        let silent = |known: &&NodeRecord| known.usable && known.is_silent(now);
+        counts.silent_nodes = self.nodes.values().filter(silent).count();
+        counts
+    }
+
+    /// Removes the pod from the node, unless another bind of it there is left.
+    fn remove_from_node(&mut self, pod: Uid, node: &NodeName) {
+        let stays = self.pods.get(&pod).is_some_and(|record| record.is_listed_on(node));
+        if let Some(known) = self.nodes.get_mut(node).filter(|_| !stays) {
+            known.pods.retain(|one| *one != pod);
+        }
+        self.roomier.insert(node.clone());
+        self.update_node(node);
+    }
+
+    /// Adds the pod to the node as the last one, unless it is there already.
+    fn add_to_node(&mut self, pod: Uid, node: &NodeName) {
+        let known = self.nodes.entry(node.clone()).or_default();
+        if !known.pods.contains(&pod) {
+            known.pods.push(pod);
+        }
+        self.update_node(node);
+    }
+
+    /// The nodes that a list does not have, although there was a version of theirs.
+    fn unlisted(&self, listed: &HashSet<NodeName>, version: fn(&NodeRecord) -> Version) -> Vec<NodeName> {
+        let nodes = self.nodes.iter();
+        let gone = nodes.filter(|(node, known)| version(known) != 0 && !listed.contains(*node));
+        gone.map(|(node, _)| node.clone()).collect()
+    }
+
+    /// Derives a node's flags again, because what is held there may have changed.
+    fn update_node(&mut self, node: &NodeName) {
+        self.changed.insert(node.clone());
+        let Some(known) = self.nodes.get(node) else { return };
+        let pods = || {
+            known
+                .pods
+                .iter()
+                .filter_map(|pod| self.pods.get(pod))
+                .filter(|record| record.holds(node))
+        };
+        let has_unknown_claim = pods().any(|record| record.request.is_none());
+        let due = |record: &PodRecord<R::Request>| {
+            let request = record
+                .request
+                .as_ref()
+                .filter(|_| known.usable && record.gone.is_none() && !record.ending)?;
+            // That it was shown once and is no longer is its own affair: its container ended, or restarts.
+            let bound = record.unseen().filter(|bound| !bound.shown_once)?;
+            self.rules
+                .is_shown_once_admitted(node, request)
+                .then(|| bound.since.max(known.object_changed_at) + SILENCE_TIMEOUT)
+        };
+        let silent_after = pods().filter_map(due).min();
+        if let Some(known) = self.nodes.get_mut(node) {
+            if known.has_unknown_claim && !has_unknown_claim {
+                self.roomier.insert(node.clone());
+            }
+            (known.has_unknown_claim, known.silent_after) = (has_unknown_claim, silent_after);
+            if known.is_empty() {
+                self.nodes.remove(node);
+            }
+        }
+    }
+}
+
+fn held<'a, Q>(
+    pods: &'a HashMap<Uid, PodRecord<Q>>,
+    nodes: &HashMap<NodeName, NodeRecord>,
+    node: &str,
+) -> Vec<Held<'a, Q>> {
+    let on = nodes.get(node).map(|known| known.pods.as_slice()).unwrap_or_default();
+    let held = |pod: &Uid| {
+        let record = pods.get(pod)?;
+        let (pod, request) = (*pod, record.request.as_ref()?);
+        let is_late = record
+            .unseen()
+            .is_some_and(|bound| bound.is_late && &*bound.node == node);
+        let claims = record.claims(node);
+        Some(claims.map(move |(cpus, is_ours)| Held {
+            pod,
+            request,
+            cpus,
+            is_late,
+            is_ours,
+        }))
+    };
+    on.iter().filter_map(held).flatten().collect()
+}

@@ -1,0 +1,9 @@
+#![doc = include_str!("README.md")]
+
+pub mod carry_out;
+pub mod check;
+mod in_force;
+mod journal;
+mod peer;
+pub mod program;
+pub mod serve;

@@ -1,0 +1,209 @@
+//! Serves one connection after the other: it reads a line with a request, and writes a line with the answer.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::files::System;
+use crate::order::{Answer, MAX_LINE, Order, Target};
+use crate::request::{Attribute, Request};
+use crate::socket_line::{self, LineError};
+use crate::trace;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stelia_api::attribution::Attribution;
+use stelia_api::quiet::{Problem, Report};
+use stelia_cpus::text::excerpt;
+use stelia_kernel::cgroup::Cgroups;
+
+use crate::service::carry_out::{Memories, carry_out};
+use crate::service::check::{Checked, Facts, check, check_target, exclusive};
+use crate::service::in_force::InForce;
+use crate::service::journal::{Priority, log};
+pub use crate::service::peer::ForeignPeer;
+
+/// Timeout of a peer for sending its line, and for reading the answer.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Limit of the foreign peers that are remembered as logged. The list is cleared when it is full.
+const MAX_REMEMBERED_PEERS: usize = 64;
+
+/// Why serving ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// No client connected within the idle timeout.
+    Idle,
+    /// It was stopped by a signal.
+    Stopped,
+}
+
+/// Answers requests.
+pub struct Server<'a> {
+    pub system: System<'a>,
+    pub cgroups: &'a dyn Cgroups,
+    /// [`crate::irqbalance::SOCKETS`].
+    pub sockets: &'a Path,
+    /// Decides whether a peer is answered.
+    pub admit: &'a dyn Fn(&UnixStream) -> Result<(), ForeignPeer>,
+    /// [`PEER_TIMEOUT`].
+    pub peer_timeout: Duration,
+    /// [`crate::trace::now_us`].
+    pub clock: &'a dyn Fn() -> u64,
+    pub state: State,
+}
+
+/// State from one connection to the next.
+#[derive(Debug, Default)]
+pub struct State {
+    memories: Memories,
+    /// Foreign peers that were logged already.
+    foreign_peers: BTreeSet<ForeignPeer>,
+    /// Why the last request was refused.
+    refusal: Option<String>,
+}
+
+impl Server<'_> {
+    /// Serve until no peer has connected for `idle`, or `stop` can be read. Requests are completed first; a connection that was not
+    /// accepted waits for the next start.
+    ///
+    /// # Errors
+    /// The listener's.
+    pub fn serve(&mut self, listener: &UnixListener, stop: BorrowedFd<'_>, idle: Duration) -> io::Result<End> {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(idle.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: idle.subsec_nanos().into(),
+        };
+        loop {
+            let mut sources = [
+                PollFd::from_borrowed_fd(stop, PollFlags::IN),
+                PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut sources, Some(&timeout)) {
+                Ok(0) => return Ok(End::Idle),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(cause) => return Err(cause.into()),
+            }
+            if !sources[0].revents().is_empty() {
+                return Ok(End::Stopped);
+            }
+            match listener.accept() {
+                Ok((stream, _)) => self.serve_connection(stream),
+                // The peer has closed the connection.
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+                Err(cause) if cause.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(cause) => return Err(cause),
+            }
+        }
+    }
+
+    /// Serve one connection.
+    pub fn serve_connection(&mut self, mut stream: UnixStream) {
+        if let Err(peer) = (self.admit)(&stream) {
+            if self.state.foreign_peers.len() >= MAX_REMEMBERED_PEERS {
+                self.state.foreign_peers.clear();
+            }
+            if self.state.foreign_peers.insert(peer.clone()) {
+                let ForeignPeer(text) = peer;
+                log(
+                    Priority::Warning,
+                    &format!("{text} connected, which is not steliad: not answered"),
+                );
+            }
+            return;
+        }
+        let answer = match socket_line::read(&mut stream, MAX_LINE, self.peer_timeout) {
+            Ok(text) => self.answer(&text),
+            // The daemon timed out, or ended.
+            Err(LineError::Closed) => return,
+            Err(error) => Answer::Refused(format!("no order was received: {error}")),
+        };
+        self.log_refusal(&answer);
+        // It consists of texts and numbers, which can always be written as JSON.
+        let text = serde_json::to_string(&answer).unwrap_or_default();
+        if let Err(error) = socket_line::write(&mut stream, &text, self.peer_timeout) {
+            log(Priority::Warning, &format!("an answer was not taken: {error}"));
+            if answer == Answer::Begun {
+                self.remove_count();
+            }
+        }
+    }
+
+    fn answer(&mut self, text: &str) -> Answer {
+        match Request::parse(text) {
+            Ok(Request::Order(order)) => self.carry_out(order),
+            Ok(Request::Attribute { attribute }) => {
+                let answer = match attribute {
+                    Attribute::Begin(target) => self.begin(&target).map(|()| Answer::Begun),
+                    Attribute::Finish { own } => self.finish(&own).map(Answer::Attributed),
+                };
+                answer.unwrap_or_else(Answer::Refused)
+            }
+            Err(cause) => {
+                let cause = excerpt::cause(&cause);
+                Answer::Refused(format!("it is not JSON that is understood: {cause}"))
+            }
+        }
+    }
+
+    fn carry_out(&mut self, order: Order) -> Answer {
+        let facts = Facts::read(&order, self.cgroups, self.system.files);
+        let checked = facts.and_then(|facts| {
+            let mut checked = check(order, &facts).map_err(|refusal| refusal.to_string())?;
+            let before = InForce::load(self.system.store);
+            before.retain(&mut checked, &facts);
+            Ok((checked, before))
+        });
+        match checked {
+            Ok((checked, before)) => {
+                let Checked { order, left_out } = checked;
+                let mut report = carry_out(self.system, self.sockets, &order, &mut self.state.memories);
+                let now = InForce::of(&order);
+                if now != before
+                    && let Err(text) = now.save(self.system.store)
+                {
+                    let pod = String::new();
+                    report.problems.push(Problem { pod, text });
+                }
+                Answer::Done(Report { left_out, ..report })
+            }
+            Err(reason) => Answer::Refused(reason),
+        }
+    }
+
+    fn begin(&self, target: &Target) -> Result<(), String> {
+        check_target(target, &exclusive(self.cgroups)?).map_err(|refusal| refusal.to_string())?;
+        trace::begin(self.system, target, self.clock).map_err(|error| error.to_string())
+    }
+
+    fn finish(&self, own: &BTreeSet<i32>) -> Result<Attribution, String> {
+        trace::finish(self.system, own, self.clock).map_err(|error| error.to_string())
+    }
+
+    /// Remove a count whose caller did not learn that it began.
+    fn remove_count(&self) {
+        if let Err(error) = trace::remove(self.system) {
+            log(Priority::Warning, &error.to_string());
+        }
+    }
+
+    /// Log a refusal once, because the daemon repeats its order.
+    fn log_refusal(&mut self, answer: &Answer) {
+        let reason = match answer {
+            Answer::Done(_) | Answer::Begun | Answer::Attributed(_) => None,
+            Answer::Refused(reason) => Some(reason.clone()),
+        };
+        if let Some(reason) = reason.as_ref().filter(|_| reason != self.state.refusal) {
+            log(
+                Priority::Warning,
+                &format!("an order was refused, and nothing changed: {reason}"),
+            );
+        }
+        self.state.refusal = reason;
+    }
+}
