@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
-use stelia_device_plugin::api::messages::{AllocateRequest, AllocateResponse};
+use stelia_device_plugin::api::v1beta1::{AllocateRequest, AllocateResponse};
 use stelia_device_plugin::fuzzing::{answer, ids};
 use steliad_fuzz::same;
 

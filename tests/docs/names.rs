@@ -6,7 +6,6 @@ use std::path::Path;
 use clap::{Command, CommandFactory};
 use stelia_api::ErrorKind;
 use stelia_settings::Fragment;
-use steliactl::doctor::{Facts, checks};
 
 use crate::{files, quoted, read, root};
 
@@ -138,67 +137,6 @@ fn every_drop_in_that_is_shown_is_one_the_daemon_takes() {
     assert!(shown > 0);
 }
 
-/// Words with a hyphen that are neither a setting, nor a command of `steliactl` or a check of its `doctor`, nor a file, and what
-/// they are.
-const OTHERS: [&str; 19] = [
-    // kubelet's options
-    "max-allowable-numa-nodes",
-    "full-pcpus-only",
-    "strict-cpu-reservation",
-    "distribute-cpus-across-numa",
-    "prefer-closest-numa-nodes",
-    "best-effort",
-    "single-numa-node",
-    // values of settings
-    "full-pcpus",
-    "spread-by-pcpus",
-    // our own programs, others' ones, and profiles of theirs
-    "steliad-quiet",
-    "cpu-partitioning",
-    "stelia-runner",
-    "stelia-publish",
-    "stelia-placement",
-    "qemu-system-x",
-    "origin-cgroup",
-    // k3s's configuration.
-    "kubelet-arg",
-    "node-name",
-    "data-dir",
-];
-
-#[test]
-fn every_hyphenated_name_in_the_operators_pages_is_a_known_one() {
-    let command = steliactl::cli::Cli::command();
-    let settings = settings();
-    let checks: Vec<&str> = checks(&Facts::read(Path::new("/nowhere")))
-        .into_iter()
-        .map(|check| check.check)
-        .collect();
-    for page in [
-        "install",
-        "kubelet",
-        "upgrade",
-        "uninstall",
-        "isolcpus",
-        "troubleshooting",
-        "cookbook",
-    ] {
-        for word in quoted(&read(&root().join(format!("docs/{page}.md")))) {
-            let hyphenated = word.contains('-')
-                && !word.starts_with('-')
-                && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
-            if !hyphenated {
-                continue;
-            }
-            let known = settings.contains(&word)
-                || OTHERS.contains(&word.as_str())
-                || checks.contains(&word.as_str())
-                || command.find_subcommand(&word).is_some();
-            assert!(known, "docs/{page}.md: {word}");
-        }
-    }
-}
-
 #[test]
 fn every_error_is_explained_and_no_other() {
     let errors: BTreeSet<&str> = ErrorKind::ALL.into_iter().map(ErrorKind::name).collect();
@@ -256,21 +194,4 @@ fn every_message_id_that_is_named_is_one_of_the_journals() {
         }
     }
     assert!(named >= 2, "{named}");
-}
-
-#[test]
-fn every_setting_of_the_kubelet_configuration_is_explained() {
-    let page = read(&root().join("docs/kubelet.md"));
-    let file = read(&root().join("packaging/kubernetes/kubelet-config.yaml"));
-    let keys = file
-        .lines()
-        .filter_map(|line| line.trim().split_once(':'))
-        .map(|(key, _)| key);
-    let keys = keys.filter(|key| key.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-') && key.len() > 10);
-    for key in keys.filter(|key| *key != "apiVersion") {
-        assert!(
-            page.contains(&format!("`{key}")),
-            "docs/kubelet.md does not tell of {key}"
-        );
-    }
 }

@@ -1,27 +1,15 @@
-//! `docs/cluster/cli.md` and stelia-cluster(1) say what the program does: every line is run on the objects in tests/data/cluster, every
-//! member of its JSON is there.
+//! `docs/cluster/cli.md` says what the program does: every line is run on the objects in tests/data/cluster, every member of its JSON is
+//! there.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 #[path = "../../../tests/docs/blocks.rs"]
 mod blocks;
-#[allow(dead_code)]
-#[path = "../../../tests/docs/man/command.rs"]
-mod command;
-#[allow(dead_code)]
-#[path = "../../../tests/docs/man/page.rs"]
-mod page;
-#[allow(dead_code)]
-#[path = "../../../tests/docs/man/roff.rs"]
-mod roff;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use blocks::{printed, recipes};
-use clap::CommandFactory;
-use page::{filled, hold, path};
-use stelia_cluster::cli::Cli;
 use stelia_table::testing::Documented;
 
 fn root() -> PathBuf {
@@ -116,34 +104,4 @@ fn every_member_that_is_printed_is_documented() {
     }
     wrong.dedup();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn the_man_page_says_what_help_says() {
-    let page = fs::read_to_string(path("stelia-cluster.1")).unwrap();
-    let mut command = Cli::command();
-    command.build();
-    let groups = [
-        ("Cluster", &["nodes", "map", "vms", "health"][..]),
-        ("Pods", &["why", "plan", "rebalance"]),
-        ("Accounts", &["ledger"]),
-        ("Shell", &["completions"]),
-    ];
-    let page = filled(&page, "options", &command::options(&command, true));
-    let page = filled(&page, "commands", &command::grouped(&command, &groups));
-    let page = filled(&page, "exit codes", &command::section(&command, "Exit codes"));
-    hold("stelia-cluster.1", &page);
-    let headings = [
-        stelia_cluster::nodes::COLUMNS.map(|column| column.heading()).to_vec(),
-        stelia_cluster::vms::COLUMNS.map(|column| column.heading()).to_vec(),
-        stelia_cluster::health::COLUMNS.map(|column| column.heading()).to_vec(),
-        stelia_cluster::plan::COLUMNS.map(|column| column.heading()).to_vec(),
-        stelia_cluster::why::COLUMNS.map(|column| column.heading()).to_vec(),
-    ];
-    for heading in headings.concat() {
-        assert!(
-            page.contains(&format!("B {heading}\n")) || page.contains(&format!("B {heading}\\fR")),
-            "the column {heading} is not explained"
-        );
-    }
 }

@@ -1,19 +1,19 @@
-//! stelia-placement(8) names what the program has: options, paths.
+//! stelia-placement(8) has the program's command line, and names its paths.
+//! `STELIA_WRITE_DOCS=1 cargo test -p stelia-placement man_page` writes what is made.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
-use std::path::Path;
+#[allow(dead_code)]
+#[path = "../../../tests/docs/man/command.rs"]
+mod command;
+#[path = "../../../tests/docs/man/page.rs"]
+mod page;
 
 use clap::CommandFactory;
 use stelia_placement::cli::Cli;
 
 #[test]
-fn the_man_page_names_every_option_and_every_path() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cluster/man/stelia-placement.8");
-    let page = std::fs::read_to_string(path).unwrap().replace("\\-", "-");
-    let command = Cli::command();
-    for option in command.get_arguments().filter_map(|argument| argument.get_long()) {
-        assert!(page.contains(&format!("--{option}")), "--{option}");
-    }
+fn the_man_page_has_the_command_line_and_names_every_path() {
+    let page = page::hold("stelia-placement.8", &command::parts(Cli::command()));
     for path in [
         "/filter",
         "/prioritize",

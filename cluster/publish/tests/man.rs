@@ -8,24 +8,16 @@ mod command;
 #[allow(dead_code)]
 #[path = "../../../tests/docs/man/page.rs"]
 mod page;
-#[allow(dead_code)]
-#[path = "../../../tests/docs/man/roff.rs"]
-mod roff;
 
 use clap::CommandFactory;
-use page::{filled, hold, path};
+use page::{hold, path};
 use stelia_publish::Status;
 use stelia_publish::program::Arguments;
 use stelia_publish::status::Part;
 
 #[test]
 fn the_man_page_has_the_command_line() {
-    let page = std::fs::read_to_string(path("stelia-publish.8")).unwrap();
-    let mut command = Arguments::command();
-    command.build();
-    let page = filled(&page, "synopsis", &command::synopsis(&command));
-    let page = filled(&page, "options", &command::options(&command, true));
-    hold("stelia-publish.8", &page);
+    hold("stelia-publish.8", &command::parts(Arguments::command()));
 }
 
 #[test]

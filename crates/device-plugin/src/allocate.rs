@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::api::Status;
-use crate::api::messages::{
+use crate::api::v1beta1::{
     AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest, ContainerAllocateResponse, DeviceSpec,
     Mount,
 };

@@ -4,8 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::device_plugin::DevicePluginServer;
-use crate::api::transport::serve_connection;
+use crate::api::transport::serve_plugin;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -52,8 +51,7 @@ pub(crate) async fn serve(listener: UnixListener, shared: Arc<Shared>) {
 }
 
 async fn connection(stream: UnixStream, peer: Peer, shared: Arc<Shared>) {
-    let service = DevicePluginServer::new(Arc::new(Service { shared, peer }));
-    if let Err(error) = serve_connection(stream, service).await {
+    if let Err(error) = serve_plugin(stream, Arc::new(Service { shared, peer })).await {
         tracing::debug!("connection of process {}: {error}", shown(peer));
     }
 }

@@ -1,7 +1,7 @@
 //! For `fuzz/`: an Allocate of whoever reaches the socket.
 
 use crate::api::Status;
-use crate::api::messages::{AllocateRequest, AllocateResponse};
+use crate::api::v1beta1::{AllocateRequest, AllocateResponse};
 
 use crate::allocate::{Available, allocate};
 use crate::container_files::{ContainerFiles, Paths};

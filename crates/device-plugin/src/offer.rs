@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::api::messages::{Device, ListAndWatchResponse};
+use crate::api::v1beta1::{Device, ListAndWatchResponse};
 use crate::api::{HEALTHY, UNHEALTHY};
 use stelia_settings::DevicePluginSettings;
 use tokio::time::Instant;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::Status;
-use crate::api::device_plugin::DevicePlugin;
-use crate::api::messages::{AllocateRequest, AllocateResponse, ListAndWatchResponse};
+use crate::api::v1beta1::{AllocateRequest, AllocateResponse, DevicePluginOptions, Empty, ListAndWatchResponse};
+use crate::api::{BoxStream, DevicePlugin, Request, Response, Status, async_trait};
 use futures_util::{Stream, stream};
 use tokio::sync::watch;
 
@@ -108,9 +107,9 @@ pub(crate) struct Service {
     pub(crate) peer: Peer,
 }
 
-impl DevicePlugin for Service {
+impl Service {
     /// A client that reads slowly misses lists that were replaced meanwhile, and gets the newest: none wait in memory.
-    fn list_and_watch(&self) -> impl Stream<Item = Result<ListAndWatchResponse, Status>> + Send + 'static {
+    fn lists(&self) -> impl Stream<Item = Result<ListAndWatchResponse, Status>> + Send + 'static + use<> {
         let open = OpenStream::new(self.shared.clone(), self.peer);
         let offers = self.shared.offer.clone();
         stream::unfold((open, offers, None), |(open, mut offers, sent)| async move {
@@ -118,8 +117,19 @@ impl DevicePlugin for Service {
             Some((Ok(list.clone()), (open, offers, Some(list))))
         })
     }
+}
 
-    async fn allocate(&self, request: AllocateRequest) -> Result<AllocateResponse, Status> {
+#[async_trait]
+impl DevicePlugin for Service {
+    async fn get_device_plugin_options(&self, _: Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(DevicePluginOptions::default()))
+    }
+
+    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<BoxStream<ListAndWatchResponse>>, Status> {
+        Ok(Response::new(Box::pin(self.lists())))
+    }
+
+    async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
         let offer = self.shared.admission().await;
         let (files, cdi) = self.shared.files();
         let available = Available {
@@ -128,10 +138,11 @@ impl DevicePlugin for Service {
             files: &files,
             cdi,
         };
-        allocate(&available, &request).map_err(|refusal| {
+        let answer = allocate(&available, request.get_ref()).map_err(|refusal| {
             tracing::warn!("Allocate refused: {refusal}");
-            refusal.into()
-        })
+            refusal
+        })?;
+        Ok(Response::new(answer))
     }
 }
 
@@ -182,7 +193,7 @@ mod tests {
     #[tokio::test]
     async fn a_list_is_sent_at_once_and_again_only_when_it_differs() {
         let (offers, service) = service(offer(2, None));
-        let mut lists = pin!(service.list_and_watch());
+        let mut lists = pin!(service.lists());
         assert_eq!(lists.next().await.unwrap().unwrap(), list(2, None));
         assert!(lists.next().now_or_never().is_none());
         offers.send_replace(offer(2, Some("a")));
@@ -223,13 +234,13 @@ mod tests {
     async fn kubelet_watches_while_it_has_a_stream() {
         let (_offers, service) = service(offer(1, None));
         let shared = service.shared.clone();
-        let stream = service.list_and_watch();
+        let stream = service.lists();
         assert!(!shared.kubelet_watches());
         shared.kubelet.send_replace(Some(None));
         assert!(!shared.kubelet_watches());
         shared.kubelet.send_replace(Some(Some(7)));
         assert!(shared.kubelet_watches());
-        let second = service.list_and_watch();
+        let second = service.lists();
         drop(stream);
         assert!(shared.kubelet_watches());
         drop(second);

@@ -4,21 +4,25 @@
 
 use std::sync::Arc;
 
-use futures_util::Stream;
-use stelia_device_plugin::api::device_plugin::{DevicePlugin, DevicePluginClient, DevicePluginServer};
-use stelia_device_plugin::api::messages::{
-    AllocateRequest, AllocateResponse, ContainerAllocateRequest, Device, Empty, ListAndWatchResponse,
-    PreferredAllocationRequest, RegisterRequest,
+use stelia_device_plugin::api::transport::{Channel, ConnectError, serve_kubelet, serve_plugin};
+use stelia_device_plugin::api::v1beta1::{
+    AllocateRequest, AllocateResponse, ContainerAllocateRequest, Device, DevicePluginOptions, Empty,
+    ListAndWatchResponse, PreferredAllocationRequest, RegisterRequest,
 };
-use stelia_device_plugin::api::registration::{Registration, RegistrationClient, RegistrationServer};
-use stelia_device_plugin::api::transport::{Channel, ConnectError, serve_connection};
-use stelia_device_plugin::api::{Code, HEALTHY, Status, VERSION};
+use stelia_device_plugin::api::{
+    BoxStream, Code, DevicePlugin, HEALTHY, Registration, Request, Response, Status, VERSION, async_trait,
+};
 use tokio::net::UnixListener;
 
 struct Plugin;
 
+#[async_trait]
 impl DevicePlugin for Plugin {
-    fn list_and_watch(&self) -> impl Stream<Item = Result<ListAndWatchResponse, Status>> + Send + 'static {
+    async fn get_device_plugin_options(&self, _: Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(DevicePluginOptions::default()))
+    }
+
+    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<BoxStream<ListAndWatchResponse>>, Status> {
         let list = |id: &str| ListAndWatchResponse {
             devices: vec![Device {
                 id: id.into(),
@@ -26,25 +30,27 @@ impl DevicePlugin for Plugin {
                 topology: None,
             }],
         };
-        futures_util::stream::iter([Ok(list("a")), Ok(list("b"))])
+        let lists = futures_util::stream::iter([Ok(list("a")), Ok(list("b"))]);
+        Ok(Response::new(Box::pin(lists)))
     }
 
-    async fn allocate(&self, request: AllocateRequest) -> Result<AllocateResponse, Status> {
-        match request.container_requests.len() {
+    async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
+        match request.get_ref().container_requests.len() {
             0 => Err(Status::invalid_argument("there is no container")),
-            _ => Ok(AllocateResponse {
+            _ => Ok(Response::new(AllocateResponse {
                 container_responses: vec![Default::default()],
-            }),
+            })),
         }
     }
 }
 
 struct Kubelet;
 
+#[async_trait]
 impl Registration for Kubelet {
-    async fn register(&self, request: RegisterRequest) -> Result<Empty, Status> {
-        match request.version.as_str() {
-            VERSION => Ok(Empty {}),
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        match request.get_ref().version.as_str() {
+            VERSION => Ok(Response::new(Empty {})),
             other => Err(Status::invalid_argument(format!("version {other}"))),
         }
     }
@@ -55,7 +61,7 @@ async fn plugin(folder: &tempfile::TempDir) -> Channel {
     let listener = UnixListener::bind(&path).unwrap();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve_connection(stream, DevicePluginServer::new(Arc::new(Plugin))));
+            tokio::spawn(serve_plugin(stream, Arc::new(Plugin)));
         }
     });
     Channel::connect(&path).await.unwrap()
@@ -66,10 +72,11 @@ async fn a_plugin_is_called() {
     let folder = tempfile::tempdir().unwrap();
     let channel = plugin(&folder).await;
     assert_eq!(channel.server_pid(), i32::try_from(std::process::id()).ok());
-    let client = DevicePluginClient::new(channel);
-    assert!(!client.options().await.unwrap().pre_start_required);
+    let mut client = channel.plugin();
+    let options = client.get_device_plugin_options(Empty {}).await.unwrap();
+    assert!(!options.get_ref().pre_start_required);
 
-    let mut stream = client.list_and_watch().await.unwrap();
+    let mut stream = client.list_and_watch(Empty {}).await.unwrap().into_inner();
     for expected in ["a", "b"] {
         assert_eq!(stream.message().await.unwrap().unwrap().devices[0].id, expected);
     }
@@ -80,14 +87,17 @@ async fn a_plugin_is_called() {
             devices_ids: vec!["a".into()],
         }],
     };
-    assert_eq!(client.allocate(one).await.unwrap().container_responses.len(), 1);
+    assert_eq!(
+        client.allocate(one).await.unwrap().get_ref().container_responses.len(),
+        1
+    );
     let refused = client.allocate(AllocateRequest::default()).await.unwrap_err();
     assert_eq!(
         (refused.code(), refused.message()),
         (Code::InvalidArgument, "there is no container")
     );
     let unknown = client
-        .preferred_allocation(PreferredAllocationRequest::default())
+        .get_preferred_allocation(PreferredAllocationRequest::default())
         .await
         .unwrap_err();
     assert_eq!(unknown.code(), Code::Unimplemented);
@@ -96,14 +106,14 @@ async fn a_plugin_is_called() {
 #[tokio::test]
 async fn a_request_beyond_the_limit_is_refused_and_the_connection_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let client = DevicePluginClient::new(plugin(&folder).await);
+    let mut client = plugin(&folder).await.plugin();
     let large = AllocateRequest {
         container_requests: vec![ContainerAllocateRequest {
             devices_ids: vec!["x".repeat(65 << 10)],
         }],
     };
     assert_eq!(client.allocate(large).await.unwrap_err().code(), Code::OutOfRange);
-    client.options().await.unwrap();
+    client.get_device_plugin_options(Empty {}).await.unwrap();
 }
 
 #[tokio::test]
@@ -113,9 +123,9 @@ async fn a_plugin_registers() {
     let listener = UnixListener::bind(&path).unwrap();
     let server = tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
-        serve_connection(stream, RegistrationServer::new(Arc::new(Kubelet))).await
+        serve_kubelet(stream, Arc::new(Kubelet)).await
     });
-    let client = RegistrationClient::new(Channel::connect(&path).await.unwrap());
+    let mut client = Channel::connect(&path).await.unwrap().kubelet();
     let request = RegisterRequest {
         version: VERSION.into(),
         ..RegisterRequest::default()
@@ -136,7 +146,7 @@ async fn a_plugin_registers() {
 #[tokio::test]
 async fn a_call_of_another_service_is_answered_that_it_does_not_exist() {
     let folder = tempfile::tempdir().unwrap();
-    let client = RegistrationClient::new(plugin(&folder).await);
+    let mut client = plugin(&folder).await.kubelet();
     let refused = client.register(RegisterRequest::default()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unimplemented);
     assert_eq!(refused.message(), "there is no method /v1beta1.Registration/Register");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 use serde::{Deserialize, Serialize};
-use stelia_device_plugin::api::messages::ContainerAllocateResponse;
+use stelia_device_plugin::api::v1beta1::ContainerAllocateResponse;
 
 /// What the container gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,12 +51,12 @@ impl Answer {
     /// What the plugin answered to the request for these devices.
     pub fn new(ids: Vec<String>, response: ContainerAllocateResponse) -> Self {
         let bytes = response.encode_to_vec();
-        let mount = |one: stelia_device_plugin::api::messages::Mount| Mount {
+        let mount = |one: stelia_device_plugin::api::v1beta1::Mount| Mount {
             host: one.host_path,
             container: one.container_path,
             read_only: one.read_only,
         };
-        let node = |one: stelia_device_plugin::api::messages::DeviceSpec| Node {
+        let node = |one: stelia_device_plugin::api::v1beta1::DeviceSpec| Node {
             host: one.host_path,
             container: one.container_path,
             permissions: one.permissions,

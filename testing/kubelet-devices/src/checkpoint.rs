@@ -137,7 +137,7 @@ pub fn write(manager: &Manager, folder: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use stelia_device_plugin::api::HEALTHY;
-    use stelia_device_plugin::api::messages::{Device, NumaNode, TopologyInfo};
+    use stelia_device_plugin::api::v1beta1::{Device, NumaNode, TopologyInfo};
     use stelia_kubelet::DeviceManagerState;
 
     use super::*;

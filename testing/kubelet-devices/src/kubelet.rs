@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use stelia_device_plugin::api::device_plugin::DevicePluginClient;
-use stelia_device_plugin::api::messages::{AllocateRequest, ContainerAllocateRequest, Empty, RegisterRequest};
-use stelia_device_plugin::api::registration::{Registration, RegistrationServer};
-use stelia_device_plugin::api::transport::{Channel, serve_connection};
-use stelia_device_plugin::api::{KUBELET_SOCKET, Status, VERSION};
+use stelia_device_plugin::api::transport::{Channel, serve_kubelet};
+use stelia_device_plugin::api::v1beta1::{AllocateRequest, ContainerAllocateRequest, Empty, RegisterRequest};
+use stelia_device_plugin::api::{
+    DevicePluginClient, KUBELET_SOCKET, Registration, Request, Response, Status, VERSION, async_trait,
+};
 
 use crate::answer::Answer;
 use crate::manager::{Allocation, Choice, Container, Manager};
@@ -28,7 +28,7 @@ pub struct Kubelet {
     state: PathBuf,
     manager: Mutex<Manager>,
     /// By resource: the plugin that registered last.
-    plugins: Mutex<BTreeMap<String, DevicePluginClient>>,
+    plugins: Mutex<BTreeMap<String, DevicePluginClient<Channel>>>,
     /// Containers are admitted one after the other.
     admission: tokio::sync::Mutex<()>,
 }
@@ -75,15 +75,15 @@ impl Kubelet {
     pub async fn serve(self: Arc<Self>) -> anyhow::Result<()> {
         let socket = self.folder.join(KUBELET_SOCKET);
         let listener = folder::listen(&socket)?;
-        let server = RegistrationServer::new(Arc::new(Registrar(self)));
+        let registrar = Arc::new(Registrar(self));
         loop {
             let (stream, _) = listener
                 .accept()
                 .await
                 .with_context(|| format!("accept on {}", socket.display()))?;
-            let server = server.clone();
+            let registrar = registrar.clone();
             tokio::spawn(async move {
-                if let Err(error) = serve_connection(stream, server).await {
+                if let Err(error) = serve_kubelet(stream, registrar).await {
                     eprintln!("a connection to {KUBELET_SOCKET}: {error}");
                 }
             });
@@ -112,7 +112,7 @@ impl Kubelet {
             Choice::Devices(devices) => devices,
         };
         let plugin = lock(&self.plugins).get(resource).cloned();
-        let Some(plugin) = plugin else {
+        let Some(mut plugin) = plugin else {
             bail!("unknown Device Plugin {resource}");
         };
         let ids: Vec<String> = devices.iter().cloned().collect();
@@ -124,6 +124,7 @@ impl Kubelet {
         let answered = in_time("Allocate", plugin.allocate(request)).await;
         let mut responses = answered
             .map_err(|status| anyhow::anyhow!(in_go(&status)))?
+            .into_inner()
             .container_responses;
         let (Some(response), true) = (responses.pop(), responses.is_empty()) else {
             bail!("the plugin of {resource} did not answer for one container");
@@ -180,8 +181,8 @@ impl Kubelet {
             bail!("the ResourceName {resource:?} is invalid");
         }
         let channel = Channel::connect(&self.folder.join(&endpoint)).await?;
-        let client = DevicePluginClient::new(channel);
-        let options = in_time("GetDevicePluginOptions", client.options()).await;
+        let mut client = channel.plugin();
+        let options = in_time("GetDevicePluginOptions", client.get_device_plugin_options(Empty {})).await;
         options.map_err(|status| anyhow::anyhow!(in_go(&status)))?;
         let registration = lock(&self.manager).register(&resource, &endpoint);
         self.save()?;
@@ -192,11 +193,11 @@ impl Kubelet {
     }
 
     /// Reads a plugin's devices until its stream ends.
-    async fn watch(self: Arc<Self>, resource: String, registration: u64, client: DevicePluginClient) {
-        let ended = match client.list_and_watch().await {
+    async fn watch(self: Arc<Self>, resource: String, registration: u64, mut client: DevicePluginClient<Channel>) {
+        let ended = match client.list_and_watch(Empty {}).await {
             Err(status) => status,
             Ok(mut stream) => loop {
-                match stream.message().await {
+                match stream.get_mut().message().await {
                     Ok(Some(list)) => {
                         lock(&self.manager).list(&resource, registration, list.devices);
                         if let Err(error) = self.save() {
@@ -225,10 +226,11 @@ async fn in_time<T>(what: &str, call: impl Future<Output = Result<T, Status>>) -
 
 struct Registrar(Arc<Kubelet>);
 
+#[async_trait]
 impl Registration for Registrar {
-    async fn register(&self, request: RegisterRequest) -> Result<Empty, Status> {
-        match self.0.register(request).await {
-            Ok(()) => Ok(Empty {}),
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        match self.0.register(request.into_inner()).await {
+            Ok(()) => Ok(Response::new(Empty {})),
             // What a Go service returns without a code is Unknown.
             Err(error) => {
                 println!("a registration was refused: {error:#}");

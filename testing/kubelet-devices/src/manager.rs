@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stelia_device_plugin::api::HEALTHY;
-use stelia_device_plugin::api::messages::Device;
+use stelia_device_plugin::api::v1beta1::Device;
 use thiserror::Error;
 
 use crate::answer::Answer;

@@ -6,15 +6,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use futures_util::{Stream, StreamExt as _, stream};
-use stelia_device_plugin::api::device_plugin::{DevicePlugin, DevicePluginServer};
-use stelia_device_plugin::api::messages::{
-    AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse, Device, DeviceSpec,
-    ListAndWatchResponse, NumaNode, RegisterRequest, TopologyInfo,
+use futures_util::{StreamExt as _, stream};
+use stelia_device_plugin::api::transport::{Channel, serve_plugin};
+use stelia_device_plugin::api::v1beta1::{
+    AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse, Device,
+    DevicePluginOptions, DeviceSpec, Empty, ListAndWatchResponse, NumaNode, RegisterRequest, TopologyInfo,
 };
-use stelia_device_plugin::api::registration::RegistrationClient;
-use stelia_device_plugin::api::transport::{Channel, serve_connection};
-use stelia_device_plugin::api::{HEALTHY, KUBELET_SOCKET, Status, VERSION};
+use stelia_device_plugin::api::{
+    BoxStream, DevicePlugin, HEALTHY, KUBELET_SOCKET, Request, Response, Status, VERSION, async_trait,
+};
 use tokio::net::UnixListener;
 
 use crate::folder;
@@ -58,16 +58,16 @@ pub async fn offer(folder: &Path, resource: &str, devices: Vec<Offered>) -> anyh
     let socket = folder.join(&endpoint);
     let listener = folder::listen(&socket)?;
     let devices = devices.into_iter().map(|one| (one.id.clone(), one)).collect();
-    let server = DevicePluginServer::new(Arc::new(Plugin(devices)));
+    let plugin = Arc::new(Plugin(devices));
     // kubelet connects to the plugin before it answers.
-    tokio::try_join!(serve(&listener, server), register(folder, resource, endpoint))?;
+    tokio::try_join!(serve(&listener, plugin), register(folder, resource, endpoint))?;
     Ok(())
 }
 
-async fn serve(listener: &UnixListener, server: DevicePluginServer<Plugin>) -> anyhow::Result<()> {
+async fn serve(listener: &UnixListener, plugin: Arc<Plugin>) -> anyhow::Result<()> {
     loop {
         let (stream, _) = listener.accept().await.context("accept a connection of kubelet's")?;
-        tokio::spawn(serve_connection(stream, server.clone()));
+        tokio::spawn(serve_plugin(stream, plugin.clone()));
     }
 }
 
@@ -79,8 +79,9 @@ async fn register(folder: &Path, resource: &str, endpoint: String) -> anyhow::Re
         resource_name: resource.to_owned(),
         options: None,
     };
-    let registered = RegistrationClient::new(channel).register(request).await;
-    registered.map_err(|status| anyhow::anyhow!("register {resource}: {status}"))
+    let registered = channel.kubelet().register(request).await;
+    registered.map_err(|status| anyhow::anyhow!("register {resource}: {status}"))?;
+    Ok(())
 }
 
 struct Plugin(BTreeMap<String, Offered>);
@@ -111,8 +112,13 @@ impl Plugin {
     }
 }
 
+#[async_trait]
 impl DevicePlugin for Plugin {
-    fn list_and_watch(&self) -> impl Stream<Item = Result<ListAndWatchResponse, Status>> + Send + 'static {
+    async fn get_device_plugin_options(&self, _: Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(DevicePluginOptions::default()))
+    }
+
+    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<BoxStream<ListAndWatchResponse>>, Status> {
         let device = |one: &Offered| Device {
             id: one.id.clone(),
             health: HEALTHY.to_owned(),
@@ -121,17 +127,19 @@ impl DevicePlugin for Plugin {
             }),
         };
         let devices = self.0.values().map(device).collect();
-        stream::iter([Ok(ListAndWatchResponse { devices })]).chain(stream::pending())
+        let lists = stream::iter([Ok(ListAndWatchResponse { devices })]).chain(stream::pending());
+        Ok(Response::new(Box::pin(lists)))
     }
 
-    async fn allocate(&self, request: AllocateRequest) -> Result<AllocateResponse, Status> {
+    async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
         let answers = request
+            .get_ref()
             .container_requests
             .iter()
             .map(|container| self.answer(container));
         let answers: anyhow::Result<Vec<ContainerAllocateResponse>> = answers.collect();
         let container_responses = answers.map_err(|error| Status::not_found(error.to_string()))?;
-        Ok(AllocateResponse { container_responses })
+        Ok(Response::new(AllocateResponse { container_responses }))
     }
 }
 

@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use anyhow::Context;
-use stelia_device_plugin::api::device_plugin::DevicePluginClient;
-use stelia_device_plugin::api::messages::{AllocateRequest, ContainerAllocateRequest};
 use stelia_device_plugin::api::transport::Channel;
+use stelia_device_plugin::api::v1beta1::{AllocateRequest, ContainerAllocateRequest, Empty};
 
 use crate::answer::Answer;
 use crate::kubelet::in_go;
@@ -16,7 +15,7 @@ use crate::kubelet::in_go;
 ///
 /// The plugin's refusal.
 pub async fn allocate(socket: &Path, containers: &[Vec<String>]) -> anyhow::Result<Vec<Answer>> {
-    let client = DevicePluginClient::new(Channel::connect(socket).await?);
+    let mut client = Channel::connect(socket).await?.plugin();
     let requests = containers.iter().map(|ids| ContainerAllocateRequest {
         devices_ids: ids.clone(),
     });
@@ -26,6 +25,7 @@ pub async fn allocate(socket: &Path, containers: &[Vec<String>]) -> anyhow::Resu
     let answered = client.allocate(request).await;
     let responses = answered
         .map_err(|status| anyhow::anyhow!(in_go(&status)))?
+        .into_inner()
         .container_responses;
     let pairs = containers.iter().cloned().zip(responses);
     Ok(pairs.map(|(ids, response)| Answer::new(ids, response)).collect())
@@ -61,10 +61,10 @@ pub async fn open(socket: &Path, connections: usize, streams: usize) -> Unread {
             }
         };
         unread.connections += 1;
-        let client = DevicePluginClient::new(channel);
+        let mut client = channel.plugin();
         for _ in 0..streams {
             // A stream beyond the limit waits for one of the others to end, which none does.
-            let began = tokio::time::timeout(STREAM_TIMEOUT, client.list_and_watch()).await;
+            let began = tokio::time::timeout(STREAM_TIMEOUT, client.list_and_watch(Empty {})).await;
             match began {
                 Ok(Ok(stream)) => {
                     unread.streams += 1;

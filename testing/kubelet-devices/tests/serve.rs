@@ -7,15 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt, stream};
-use stelia_device_plugin::api::device_plugin::{DevicePlugin, DevicePluginServer};
-use stelia_device_plugin::api::messages::{
-    AllocateRequest, AllocateResponse, ContainerAllocateResponse, Device, DeviceSpec, ListAndWatchResponse, Mount,
-    RegisterRequest,
+use futures_util::{StreamExt, stream};
+use stelia_device_plugin::api::transport::{Channel, serve_plugin};
+use stelia_device_plugin::api::v1beta1::{
+    AllocateRequest, AllocateResponse, ContainerAllocateResponse, Device, DevicePluginOptions, DeviceSpec, Empty,
+    ListAndWatchResponse, Mount, RegisterRequest,
 };
-use stelia_device_plugin::api::registration::RegistrationClient;
-use stelia_device_plugin::api::transport::{Channel, serve_connection};
-use stelia_device_plugin::api::{HEALTHY, KUBELET_SOCKET, Status, UNHEALTHY, VERSION};
+use stelia_device_plugin::api::{
+    self, BoxStream, DevicePlugin, HEALTHY, KUBELET_SOCKET, Response, Status, UNHEALTHY, VERSION, async_trait,
+};
 use test_kubelet_devices::control::{self, Request};
 use test_kubelet_devices::kubelet::Kubelet;
 use test_kubelet_devices::unusual_calls;
@@ -28,11 +28,19 @@ const VM: &str = "stelia.io/vm";
 /// Two devices, whose health the test sets.
 struct Plugin(watch::Receiver<&'static str>);
 
+#[async_trait]
 impl DevicePlugin for Plugin {
-    fn list_and_watch(&self) -> impl Stream<Item = Result<ListAndWatchResponse, Status>> + Send + 'static {
+    async fn get_device_plugin_options(&self, _: api::Request<Empty>) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(DevicePluginOptions::default()))
+    }
+
+    async fn list_and_watch(
+        &self,
+        _: api::Request<Empty>,
+    ) -> Result<Response<BoxStream<ListAndWatchResponse>>, Status> {
         let mut health = self.0.clone();
         health.mark_changed();
-        stream::unfold(health, |mut health| async move {
+        let lists = stream::unfold(health, |mut health| async move {
             health.changed().await.ok()?;
             let now = *health.borrow_and_update();
             let device = |number: u8| Device {
@@ -43,11 +51,12 @@ impl DevicePlugin for Plugin {
             let devices = [0, 1].map(device).to_vec();
             Some((Ok(ListAndWatchResponse { devices }), health))
         })
-        .fuse()
+        .fuse();
+        Ok(Response::new(Box::pin(lists)))
     }
 
-    async fn allocate(&self, request: AllocateRequest) -> Result<AllocateResponse, Status> {
-        let [container] = request.container_requests.as_slice() else {
+    async fn allocate(&self, request: api::Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {
+        let [container] = request.get_ref().container_requests.as_slice() else {
             return Err(Status::invalid_argument("one container at a time"));
         };
         if container.devices_ids != ["vm-0"] && container.devices_ids != ["vm-1"] {
@@ -67,20 +76,20 @@ impl DevicePlugin for Plugin {
             }],
             ..ContainerAllocateResponse::default()
         };
-        Ok(AllocateResponse {
+        Ok(Response::new(AllocateResponse {
             container_responses: vec![response],
-        })
+        }))
     }
 }
 
 fn start_plugin(folder: &Path, health: watch::Receiver<&'static str>) -> JoinHandle<()> {
     let listener = UnixListener::bind(folder.join("vm.sock")).expect("a socket");
-    let server = DevicePluginServer::new(Arc::new(Plugin(health)));
+    let plugin = Arc::new(Plugin(health));
     tokio::spawn(async move {
         // Dropped with this task, the connections end as those of a process that ended.
         let mut connections = tokio::task::JoinSet::new();
         while let Ok((stream, _)) = listener.accept().await {
-            connections.spawn(serve_connection(stream, server.clone()));
+            connections.spawn(serve_plugin(stream, plugin.clone()));
         }
     })
 }
@@ -102,7 +111,7 @@ async fn register(folder: &Path, request: RegisterRequest) -> Result<(), Status>
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     };
-    RegistrationClient::new(channel).register(request).await
+    channel.kubelet().register(request).await.map(|_| ())
 }
 
 fn start_kubelet(folder: &Path, control: &Path) -> JoinHandle<()> {

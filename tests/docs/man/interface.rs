@@ -1,10 +1,10 @@
-//! The D-Bus interface's page, from the XML that is the contract and its comments, and the errors' own descriptions.
+//! Parts of the D-Bus interface's page, from the XML that is the contract and its comments, and the errors' own descriptions.
 
 use std::fmt::Write;
 
 use stelia_api::ErrorKind;
 
-use super::roff::{Header, escaped, paragraphs, see_also};
+use super::roff::{escaped, paragraphs};
 
 const FILES: [&str; 3] = [
     include_str!("../../../dbus-interfaces/io.stelia.Isolation1.Manager.xml"),
@@ -104,7 +104,7 @@ fn flowing(text: &str) -> String {
     if !text.ends_with('.') {
         text.push('.');
     }
-    paragraphs(&text, true)
+    paragraphs(&text)
 }
 
 fn member(member: &Member) -> String {
@@ -124,22 +124,9 @@ fn member(member: &Member) -> String {
     };
     page.push_str(&flowing(&text));
     for (name, text) in args {
-        write!(page, ".TP\n\\fI{}\\fR\n{}", escaped(&name), paragraphs(&text, true)).unwrap();
+        write!(page, ".TP\n\\fI{}\\fR\n{}", escaped(&name), paragraphs(&text)).unwrap();
     }
     page
-}
-
-/// The errors' names with what the code says of each.
-fn errors() -> Vec<(String, String)> {
-    let one = |kind: ErrorKind| (kind.name().to_owned(), kind.says().to_owned());
-    ErrorKind::ALL.map(one).into()
-}
-
-/// The properties of the Manager and of instances that are not constant.
-pub fn changing_properties() -> Vec<String> {
-    let members = FILES[..2].iter().flat_map(|xml| members(xml));
-    let changing = members.filter(|member| member.kind == "property" && !member.constant);
-    changing.map(|member| member.name).collect()
 }
 
 /// One interface: the first of these members, and what belongs to it.
@@ -160,36 +147,19 @@ fn section(members: &[Member]) -> String {
     page
 }
 
-pub fn page() -> String {
-    let header = Header {
-        title: "IO.STELIA.ISOLATION1",
-        section: 5,
-        volume: "File Formats",
-        source: "dbus-interfaces/ and crates/api/src/error.rs",
-    };
-    let mut page = header.text();
-    page.push_str(".SH NAME\nio.stelia.Isolation1 \\- the D\\-Bus interface of steliad\n");
-    page.push_str(".SH DESCRIPTION\nThe bus name on the system bus is io.stelia.Isolation1.\n");
-    page.push_str("The interfaces are installed in /usr/share/dbus\\-1/interfaces.\n");
-    for xml in FILES {
-        let members = members(xml);
-        for members in members.chunk_by(|_, next| next.kind != "interface") {
-            page.push_str(&section(members));
-        }
-    }
-    page.push_str(
-        ".SH ERRORS\nAll names begin with io.stelia.Isolation1.Error. The text is complete by itself, because busctl prints nothing else.\n",
-    );
-    for (name, text) in errors() {
-        write!(page, ".TP\n\\fB{name}\\fR\n{}", flowing(&text)).unwrap();
-    }
-    page + &see_also(&[
-        "stelia(7)",
-        "steliad(8)",
-        "steliactl(1)",
-        "busctl(1)",
-        "/usr/share/doc/steliad/authorization.md",
-    ])
+/// The interfaces.
+pub fn interfaces() -> String {
+    let files = FILES.map(members);
+    let interfaces = files
+        .iter()
+        .flat_map(|members| members.chunk_by(|_, next| next.kind != "interface"));
+    interfaces.map(section).collect()
+}
+
+/// The errors, with what the code says of each.
+pub fn errors() -> String {
+    let error = |kind: ErrorKind| format!(".TP\n\\fB{}\\fR\n{}", kind.name(), flowing(kind.says()));
+    ErrorKind::ALL.map(error).concat()
 }
 
 #[test]

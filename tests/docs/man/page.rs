@@ -1,11 +1,11 @@
-//! A page that is held to what the code knows, and its made parts.
+//! A page written by hand, with parts that are made from the code.
 
 use std::path::{Path, PathBuf};
 
-/// Where a made part of a page written by hand begins; its name follows.
-pub const PART: &str = ".\\\" Made from the code: ";
+/// Where a made part begins; its name follows.
+const PART: &str = ".\\\" Made from the code: ";
 /// Where it ends.
-pub const END: &str = ".\\\" Until here.\n";
+const END: &str = ".\\\" Until here.\n";
 
 /// Where man pages are: those of the node, and those of the cluster's programs.
 pub const FOLDERS: [&str; 2] = ["docs/man", "docs/cluster/man"];
@@ -22,25 +22,37 @@ pub fn path(page: &str) -> PathBuf {
     }
 }
 
-/// The page is exactly this; it is written when that is asked for.
-pub fn hold(page: &str, text: &str) {
+/// The page has exactly these made parts; they are written when that is asked for. Answers the page.
+pub fn hold(page: &str, parts: &[(&str, String)]) -> String {
+    let path = path(page);
+    let written = std::fs::read_to_string(&path).unwrap();
+    let made = parts
+        .iter()
+        .fold(written.clone(), |page, (name, text)| filled(&page, name, text));
     if std::env::var_os("STELIA_WRITE_DOCS").is_some() {
-        std::fs::write(path(page), text).unwrap();
+        std::fs::write(path, &made).unwrap();
+    } else {
+        assert!(
+            written == made,
+            "{} is not what it should be: STELIA_WRITE_DOCS=1 cargo test man_page",
+            path.display()
+        );
     }
-    let written = std::fs::read_to_string(path(page)).unwrap_or_default();
-    assert!(
-        written == text,
-        "{} is not what it should be: STELIA_WRITE_DOCS=1 cargo test man_page",
-        path(page).display()
-    );
+    made
 }
 
 /// The page with its made part `name` put anew.
-pub fn filled(page: &str, name: &str, text: &str) -> String {
+fn filled(page: &str, name: &str, text: &str) -> String {
     let begin = format!("{PART}{name}\n");
     let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("no part {name:?}"));
     let (_, after) = rest
         .split_once(END)
         .unwrap_or_else(|| panic!("part {name:?} has no end"));
     format!("{before}{begin}{text}{END}{after}")
+}
+
+#[test]
+fn a_made_part_is_replaced_and_the_rest_of_the_page_stays() {
+    let page = format!("a\n{PART}x\nold\n{END}b\n");
+    assert_eq!(filled(&page, "x", "new\n"), format!("a\n{PART}x\nnew\n{END}b\n"));
 }

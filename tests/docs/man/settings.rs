@@ -1,6 +1,6 @@
 //! The settings, from the file that is shipped. `crates/settings` holds that file to the settings: every key, every default.
 
-use super::roff::item;
+use super::roff::{escaped, paragraphs};
 
 const FILE: &str = include_str!("../../../packaging/steliad.toml");
 
@@ -52,5 +52,9 @@ fn setting(block: &str) -> Option<String> {
     let (text, key) = block.trim_end().rsplit_once('\n')?;
     let key = key.strip_prefix('#').filter(|key| key.contains(" = "))?;
     let text: Vec<&str> = text.lines().map(|line| line.trim_start_matches("# ")).collect();
-    Some(item(key, "").replace("\\&\n", &super::roff::paragraphs(&text.join("\n"), true)))
+    Some(format!(
+        ".TP\n\\fB{}\\fR\n{}",
+        escaped(key),
+        paragraphs(&text.join("\n"))
+    ))
 }

@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::api::messages::{DevicePluginOptions, RegisterRequest};
-use crate::api::registration::RegistrationClient;
 use crate::api::transport::Channel;
+use crate::api::v1beta1::{DevicePluginOptions, RegisterRequest};
 use crate::api::{KUBELET_SOCKET, VERSION};
 use thiserror::Error;
 use tokio::sync::watch;
@@ -210,7 +209,7 @@ impl Registrar {
             resource_name: RESOURCE.to_owned(),
             options: Some(DevicePluginOptions::default()),
         };
-        let answer = RegistrationClient::new(channel).register(request).await;
+        let answer = channel.kubelet().register(request).await;
         answer.map_err(|status| {
             let text = stelia_cpus::text::excerpt::cause(&status.message());
             format!("kubelet refused the registration: {text} ({})", status.code())

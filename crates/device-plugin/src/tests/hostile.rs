@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use crate::api::Code;
-use crate::api::device_plugin::DevicePluginClient;
-use crate::api::messages::{
-    AllocateRequest, ContainerAllocateRequest, PreStartContainerRequest, PreferredAllocationRequest,
-};
 use crate::api::transport::Channel;
+use crate::api::v1beta1::{
+    AllocateRequest, ContainerAllocateRequest, Empty, PreStartContainerRequest, PreferredAllocationRequest,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -56,9 +55,9 @@ async fn what_is_not_http2_ends_that_connection_only() {
 #[tokio::test]
 async fn wrong_calls_are_answered_with_errors() {
     let (node, daemon, mut kubelet) = registered().await;
-    let client = DevicePluginClient::new(Channel::connect(&node.plugin_socket()).await.unwrap());
+    let mut client = Channel::connect(&node.plugin_socket()).await.unwrap().plugin();
     let unimplemented = client
-        .preferred_allocation(PreferredAllocationRequest::default())
+        .get_preferred_allocation(PreferredAllocationRequest::default())
         .await
         .unwrap_err();
     assert_eq!(unimplemented.code(), Code::Unimplemented);
@@ -67,7 +66,8 @@ async fn wrong_calls_are_answered_with_errors() {
         .await
         .unwrap_err();
     assert_eq!(unimplemented.code(), Code::Unimplemented);
-    assert!(!client.options().await.unwrap().get_preferred_allocation_available);
+    let options = client.get_device_plugin_options(Empty {}).await.unwrap();
+    assert!(!options.get_ref().get_preferred_allocation_available);
     let containers = |count: usize, ids: Vec<String>| AllocateRequest {
         container_requests: vec![ContainerAllocateRequest { devices_ids: ids }; count],
     };
@@ -94,9 +94,9 @@ async fn many_streams_that_nobody_reads_neither_delay_kubelets_nor_end_it() {
     let (node, daemon, mut kubelet) = registered().await;
     let mut open = Vec::new();
     for _ in 0..5 {
-        let client = DevicePluginClient::new(Channel::connect(&node.plugin_socket()).await.unwrap());
+        let mut client = Channel::connect(&node.plugin_socket()).await.unwrap().plugin();
         for _ in 0..6 {
-            open.push(client.list_and_watch().await.unwrap());
+            open.push(client.list_and_watch(Empty {}).await.unwrap());
         }
     }
     for number in 0..50 {

@@ -5,11 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use crate::api::device_plugin::DevicePluginClient;
-use crate::api::messages::{Empty, ListAndWatchResponse, RegisterRequest};
-use crate::api::registration::{Registration, RegistrationServer};
-use crate::api::transport::{Channel, serve_connection};
-use crate::api::{KUBELET_SOCKET, Status, VERSION};
+use crate::api::transport::{Channel, serve_kubelet};
+use crate::api::v1beta1::{Empty, ListAndWatchResponse, RegisterRequest};
+use crate::api::{DevicePluginClient, KUBELET_SOCKET, Registration, Request, Response, Status, VERSION, async_trait};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
@@ -19,7 +17,7 @@ use super::SOON;
 /// What it got from plugins.
 #[derive(Default)]
 struct Got {
-    plugin: Option<DevicePluginClient>,
+    plugin: Option<DevicePluginClient<Channel>>,
     registrations: usize,
     refusals: VecDeque<Status>,
 }
@@ -31,8 +29,10 @@ struct Server {
     streams: Mutex<JoinSet<()>>,
 }
 
+#[async_trait]
 impl Registration for Server {
-    async fn register(&self, request: RegisterRequest) -> Result<Empty, Status> {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        let request = request.into_inner();
         assert_eq!(
             (request.version.as_str(), request.resource_name.as_str()),
             (VERSION, "stelia.io/vm")
@@ -46,8 +46,10 @@ impl Registration for Server {
             return Err(refusal);
         }
         let channel = Channel::connect(&self.folder.join(&request.endpoint)).await;
-        let plugin = DevicePluginClient::new(channel.map_err(|error| Status::unavailable(error.to_string()))?);
-        let mut stream = plugin.list_and_watch().await?;
+        let mut plugin = channel
+            .map_err(|error| Status::unavailable(error.to_string()))?
+            .plugin();
+        let mut stream = plugin.list_and_watch(Empty {}).await?.into_inner();
         let lists = self.lists.clone();
         self.streams.lock().unwrap().spawn(async move {
             while let Ok(Some(list)) = stream.message().await {
@@ -55,7 +57,7 @@ impl Registration for Server {
             }
         });
         self.got.lock().unwrap().plugin = Some(plugin);
-        Ok(Empty {})
+        Ok(Response::new(Empty {}))
     }
 }
 
@@ -113,7 +115,7 @@ impl Kubelet {
     }
 
     /// The plugin that registered last.
-    pub(super) fn plugin(&self) -> DevicePluginClient {
+    pub(super) fn plugin(&self) -> DevicePluginClient<Channel> {
         self.got.lock().unwrap().plugin.clone().expect("a plugin registered")
     }
 
@@ -153,7 +155,7 @@ fn serve(folder: &Path, got: &Arc<Mutex<Got>>, lists: &mpsc::UnboundedSender<Lis
     tokio::spawn(async move {
         let mut connections = JoinSet::new();
         while let Ok((stream, _)) = listener.accept().await {
-            connections.spawn(serve_connection(stream, RegistrationServer::new(server.clone())));
+            connections.spawn(serve_kubelet(stream, server.clone()));
         }
     })
 }

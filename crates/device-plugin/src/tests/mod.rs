@@ -9,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::api::messages::{AllocateRequest, ContainerAllocateRequest, ListAndWatchResponse};
+use crate::api::v1beta1::{AllocateRequest, ContainerAllocateRequest, ListAndWatchResponse};
 use crate::api::{Code, HEALTHY};
 use stelia_settings::DevicePluginSettings;
 use tempfile::TempDir;
@@ -127,7 +127,7 @@ async fn devices_are_healthy_exactly_while_the_daemon_admits_vms() {
     assert_eq!(list.devices[1].id, "vm-1");
 
     let given = kubelet.plugin().allocate(one("vm-1")).await.unwrap();
-    let container = &given.container_responses[0];
+    let container = &given.get_ref().container_responses[0];
     assert_eq!(
         container.envs["STELIA_RUNNER"],
         node.path("runner").display().to_string()
@@ -200,7 +200,7 @@ async fn a_daemon_that_is_restarted_changes_nothing_and_allocate_waits_for_it() 
     daemon.stop().await;
     // The bus tells the plugin meanwhile.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let plugin = kubelet.plugin();
+    let mut plugin = kubelet.plugin();
     let allocate = tokio::spawn(async move { plugin.allocate(one("vm-0")).await });
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!allocate.is_finished());
@@ -246,7 +246,7 @@ async fn the_cdi_name_is_given_with_the_file_that_explains_it() {
     node.start_plugin(|settings| settings.cdi = true);
     kubelet.list(|list| healthy(list) == 2).await;
     let given = kubelet.plugin().allocate(one("vm-0")).await.unwrap();
-    let name = &given.container_responses[0].cdi_devices[0].name;
+    let name = &given.get_ref().container_responses[0].cdi_devices[0].name;
     assert_eq!(name, "stelia.io/vm=devices");
     let file = fs::read_to_string(node.path("cdi/stelia.io-vm.json")).unwrap();
     assert!(file.contains("/dev/null") && !file.contains("no-such-device"), "{file}");

@@ -1,4 +1,4 @@
-//! `docs/runner.md`: its examples work, and no option is left out of the help.
+//! The examples of `docs/runner.md` and the manifests start the runner as it wants to be started.
 
 use clap::Parser;
 use serde::Deserialize;
