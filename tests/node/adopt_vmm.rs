@@ -8,12 +8,7 @@ use std::path::PathBuf;
 use stelia_kernel::kvm_events::{Change, KvmEvents, KvmMessage, VmEvent};
 use test_vmm::recording::{self, Moment, Process, Recording};
 
-use crate::client::block_on;
-use crate::kvm::needs_kvm;
-use crate::support::guest::Accel;
-use crate::support::host::{Thread, container_and_nested, output, read, run, threads_of, wait_until, wait_until_or};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
-use crate::support::vmm_processes::processes;
+use crate::support::*;
 
 pub const TEST_VMM: &str = "/job/test-vmm";
 /// The guest's memory, within the container.
@@ -66,9 +61,7 @@ impl Shape {
 fn start(shape: &Shape) -> Pod {
     let command = [TEST_VMM, "--like", shape.like, "--vcpus", "2", "--memory", MEMORY];
     let options = [Accel::Kvm.device(), &["--cpus", "2"]].concat();
-    let pod = Pod::start(&format!("like-{}", shape.like), &options, &command);
-    pod.wait_running();
-    pod
+    Pod::start(&format!("like-{}", shape.like), &options, &command).running()
 }
 
 /// Wait until the processes and threads are those that the real VMM had at this moment.
@@ -79,7 +72,7 @@ fn until_as_recorded(pod: &Pod, shape: &Shape, moment: Moment) {
     wait_until_or(
         &format!("{} is as the recording {moment:?}", pod.name),
         || format!(": {:#?}, expected {expected:#?}", seen()),
-        || (seen() == expected).then_some(()),
+        || seen() == expected,
     );
 }
 
@@ -96,8 +89,7 @@ fn number_of(threads: &[Thread], name: &str) -> u32 {
 
 /// What a vCPU has counted, as its memory has it.
 fn counted(pod: &Pod, vcpu: u64) -> u32 {
-    let path = format!("/proc/{}/root{MEMORY}", pod.pid);
-    let file = fs::File::open(&path).expect("the guest's memory");
+    let file = fs::File::open(pod.inside(MEMORY)).expect("the guest's memory");
     let mut bytes = [0; 4];
     file.read_exact_at(&mut bytes, 0x2000 + 4 * vcpu).expect("a counter");
     u32::from_le_bytes(bytes)
@@ -107,7 +99,7 @@ fn assert_runs(pod: &Pod) {
     for vcpu in 0..2 {
         let before = counted(pod, vcpu);
         wait_until(&format!("vCPU {vcpu} of {} counts on", pod.name), || {
-            (counted(pod, vcpu) != before).then_some(())
+            counted(pod, vcpu) != before
         });
     }
 }
@@ -125,7 +117,7 @@ struct Listener {
 impl Listener {
     fn start() -> Self {
         // What starts and ends the daemon is left out, everything else is as it is installed.
-        let unit = run(&["systemctl", "cat", "steliad.service"]);
+        let unit = run("systemctl cat steliad.service");
         let own = ["Type", "BusName", "Sockets", "Exec", "Watchdog", "Restart", "Runtime"];
         let sandbox: Vec<&str> = unit
             .lines()
@@ -141,22 +133,14 @@ impl Listener {
             me.display(),
             sandbox.join("\n")
         );
-        assert!(
-            text.contains("PrivateNetwork=yes") && text.contains("NoNewPrivileges=yes"),
-            "{text}"
-        );
-        fs::write(UNIT_FILE, text).expect(UNIT_FILE);
+        assert_says(&text, &["PrivateNetwork=yes", "NoNewPrivileges=yes"]);
+        put(UNIT_FILE, text);
         let _ = fs::remove_file(HEARD);
-        run(&["systemctl", "daemon-reload"]);
+        run("systemctl daemon-reload");
         run(&["systemctl", "start", UNIT]);
-        let status = || {
-            format!(
-                ": {}",
-                run(&["journalctl", "-b", "-u", UNIT, "-o", "cat", "--no-pager"])
-            )
-        };
+        let status = || format!(": {}", journal(&["-u", UNIT]));
         wait_until_or("the listener listens", status, || {
-            Self::said().iter().any(|line| line == "LISTENING").then_some(())
+            Self::said().iter().any(|line| line == "LISTENING")
         });
         Self { lines: 0 }
     }
@@ -165,7 +149,7 @@ impl Listener {
     fn stop() {
         let _ = output(&["systemctl", "stop", UNIT]);
         let _ = fs::remove_file(UNIT_FILE);
-        let _ = output(&["systemctl", "daemon-reload"]);
+        let _ = output("systemctl daemon-reload");
         let _ = output(&["systemctl", "reset-failed", UNIT]);
     }
 
@@ -199,8 +183,7 @@ impl Listener {
     }
 
     fn pid() -> u32 {
-        let pid = run(&["systemctl", "show", "-P", "MainPID", UNIT]);
-        pid.parse().expect("a process")
+        number(&main_pid(UNIT))
     }
 }
 
@@ -277,14 +260,9 @@ fn a_vm_of_any_vmm_is_heard_to_begin_and_to_end_in_the_daemons_sandbox() {
             assert!(created.is_none_or(|before| before + 1 == began.created), "{created:?}");
             created = Some(began.created);
             // It is the node's number of the thread: the container counts its own from 1.
-            let status = read(format!("/proc/{creator}/status"));
-            let numbers = status
-                .lines()
-                .find_map(|line| line.strip_prefix("NSpid:"))
-                .expect("NSpid");
-            assert_eq!(numbers.split_whitespace().count(), 2, "{numbers}");
+            assert_eq!(numbers(creator).len(), 2, "{creator}");
             assert_runs(&pod);
-            run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "10"]);
+            pod.delete(10);
             let ended = listener.next_vm(&format!("the end of a VM like {}'s", shape.like));
             let expected = VmEvent {
                 change: Change::Destroyed,
@@ -299,7 +277,7 @@ fn a_vm_of_any_vmm_is_heard_to_begin_and_to_end_in_the_daemons_sandbox() {
         let qemu = Pod::start("bare", &options, &Accel::Kvm.qemu());
         wait_until("QEMU's vCPU is there", || {
             let threads = threads_of(qemu.pid);
-            threads.iter().any(|thread| thread.name.ends_with("/KVM")).then_some(())
+            threads.iter().any(|thread| thread.name.ends_with("/KVM"))
         });
         qemu.kill();
         let next = start(&SHAPES[1]);
@@ -342,21 +320,23 @@ fn threads_and_processes_are_as_recorded_of_the_vmm_that_is_looked_like() {
                 shape.like,
                 found.iter().map(|one| &one.name).collect::<Vec<_>>()
             );
-            let vcpus: Vec<u32> = (0..2)
-                .map(|vcpu| number_of(&found, &format!("{}{vcpu}", shape.vcpu)))
-                .collect();
             let own: Vec<u32> = threads_of(pod.pid).iter().map(|thread| thread.tid).collect();
-            assert!(vcpus.iter().all(|vcpu| own.contains(vcpu)), "{found:#?}");
+            for vcpu in 0..2 {
+                assert!(
+                    own.contains(&number_of(&found, &format!("{}{vcpu}", shape.vcpu))),
+                    "{found:#?}"
+                );
+            }
             // Nobody registered it: it is where its runtime put it.
             assert!(found.iter().all(|thread| thread.cgroup == pod.origin()), "{found:#?}");
             assert_runs(&pod);
             if shape.recording().at(Moment::ShutDown).is_some() {
-                run(&["kill", "-USR1", &pod.pid.to_string()]);
+                kill("-USR1", pod.pid);
                 until_as_recorded(&pod, shape, Moment::ShutDown);
-                run(&["kill", "-USR2", &pod.pid.to_string()]);
+                kill("-USR2", pod.pid);
                 until_as_recorded(&pod, shape, Moment::BootedAgain);
             }
-            run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+            pod.delete(0);
         }
     });
 }

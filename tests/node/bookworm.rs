@@ -5,13 +5,12 @@ use crate::contained::contained_from_start_to_end;
 use crate::ledger::a_contained_vms_intruder_is_booked_and_named;
 use crate::quiet::kept_off_and_given_back;
 use crate::quiet::trace::an_intruder_is_named_with_each_of_its_switches;
-use crate::support::host::{SLICE, run};
-use crate::support::pods::{Pod, on_node};
+use crate::support::*;
 
 #[test]
 fn an_instance_is_contained_where_the_kernel_has_no_partitions() {
     on_node(|| {
-        assert!(run(&["uname", "-r"]).starts_with("6.1."), "this is for another image");
+        assert!(run("uname -r").starts_with("6.1."), "this is for another image");
         contained_from_start_to_end();
         assert!(!std::path::Path::new(&format!("{SLICE}/cpuset.cpus.exclusive")).exists());
     });
@@ -32,14 +31,13 @@ fn two_contained_instances_come_and_go_one_by_one() {
     on_node(|| {
         let (one, two) = (Pod::vm("one", 2), Pod::vm("two", 2));
         for pod in [&one, &two] {
-            assert_eq!(crate::support::promise::state(pod).as_deref(), Some("contained"));
+            pod.assert_is("contained");
         }
-        let list =
-            || crate::support::host::cpus(&crate::support::host::read("/sys/fs/cgroup/system.slice/cpuset.cpus"));
+        let list = || cpus(&read(format!("{CGROUP}/system.slice/cpuset.cpus")));
         assert!(list().is_disjoint(&one.exclusive().union(&two.exclusive())));
-        run(&["kubelet-standin", "pod", "delete", "one", "--grace", "1"]);
-        crate::support::host::wait_until("its CPUs are the host's again", || {
-            (one.exclusive().is_subset(&list()) && list().is_disjoint(&two.exclusive())).then_some(())
+        one.delete(1);
+        wait_until("its CPUs are the host's again", || {
+            one.exclusive().is_subset(&list()) && list().is_disjoint(&two.exclusive())
         });
     });
 }

@@ -5,10 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use crate::crash::{DAEMON, isolate, main_pid, quiet_vm, wait_state};
-use crate::support::host::{leftovers, output, run, wait_until};
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::{assert_isolated, state};
+use crate::crash::{isolate, quiet_vm};
+use crate::support::*;
 
 /// The process that has the daemon's name on the bus.
 fn owner() -> String {
@@ -23,21 +21,18 @@ fn a_bus_that_is_restarted_brings_the_daemon_back_and_no_vm_notices() {
     on_node(|| {
         let pod = Pod::vm("untouched", 2);
         let before = assert_isolated(&pod, 2);
-        let daemon = main_pid();
-        run(&["systemctl", "restart", "dbus.service"]);
+        let daemon = daemon_pid();
+        restart("dbus.service");
         assert_eq!(pod.threads(), before);
-        wait_until("the daemon is another process", || {
-            let now = main_pid();
-            (!now.is_empty() && now != daemon).then_some(())
-        });
-        wait_state(&pod, "isolated");
+        wait_new_daemon(&daemon);
+        pod.wait_state("isolated");
         assert_eq!(assert_isolated(&pod, 2), before);
-        assert_eq!(owner(), main_pid());
+        assert_eq!(owner(), daemon_pid());
         let later = Pod::vm("later", 2);
         assert_isolated(&later, 2);
         // What floats follows the shared pool, which the newcomer made smaller.
         assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
-        run(&["kubelet-standin", "pod", "delete", "later", "--grace", "1"]);
+        later.delete(1);
     });
 }
 
@@ -46,18 +41,18 @@ fn a_second_daemon_names_the_first_and_changes_nothing() {
     on_node(|| {
         let pod = Pod::vm("untouched", 2);
         let before = assert_isolated(&pod, 2);
-        let daemon = main_pid();
+        let daemon = daemon_pid();
         let scenario = std::env::temp_dir().join("steliad-second.toml");
-        fs::write(&scenario, "[host]\nsockets = 1\ncores = 2\nthreads = 1\n").expect("the scenario");
+        put(&scenario, "[host]\nsockets = 1\ncores = 2\nthreads = 1\n");
         let simulate = scenario.display().to_string();
         for second in [&[DAEMON][..], &["/job/stelia-simulate", &simulate]] {
             let out = output(second);
-            let said = String::from_utf8_lossy(&out.stderr);
+            let said = utf8(&out.stderr);
             assert_eq!(out.status.code(), Some(1), "{second:?}: {said}");
             let wanted = format!("already running (PID {daemon})");
             assert!(said.contains(&wanted), "{second:?}: {said}");
-            assert_eq!((owner(), main_pid()), (daemon.clone(), daemon.clone()));
-            assert_eq!(state(&pod).as_deref(), Some("isolated"));
+            assert_eq!((owner(), daemon_pid()), (daemon.clone(), daemon.clone()));
+            pod.assert_is("isolated");
             assert_eq!(assert_isolated(&pod, 2), before);
         }
         fs::remove_file(&scenario).expect("the scenario");
@@ -80,12 +75,12 @@ fn registrations_come_through_while_systemd_executes_itself_anew() {
     on_node(|| {
         let pod = quiet_vm("restless");
         let before = pod.threads();
-        let daemon = main_pid();
+        let daemon = daemon_pid();
         let (over, reexecuted) = (AtomicBool::new(false), AtomicU32::new(0));
         scope(|threads| {
             threads.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    let done = output(&["systemctl", "daemon-reexec"]).status.success();
+                    let done = output("systemctl daemon-reexec").status.success();
                     reexecuted.fetch_add(u32::from(done), Ordering::Relaxed);
                     // It must come to something in between.
                     sleep(Duration::from_secs(2));
@@ -102,17 +97,17 @@ fn registrations_come_through_while_systemd_executes_itself_anew() {
                 assert_isolated(&pod, 2);
                 wait_until("deregistered", || {
                     output(&["steliactl", "deregister", &pod.uid]);
-                    state(&pod).is_none().then_some(())
+                    pod.state().is_none()
                 });
                 assert_eq!(pod.threads(), before);
             }
             println!("  {rounds} rounds, systemd was executed anew {reexecuted:?} times");
         });
-        wait_until("nothing is left", || leftovers().is_empty().then_some(()));
+        wait_until("nothing is left", || leftovers().is_empty());
         // And as ever afterwards, by the same daemon.
         isolate(&pod);
         assert_isolated(&pod, 2);
-        assert_eq!(main_pid(), daemon);
-        run(&["steliactl", "deregister", &pod.uid]);
+        assert_eq!(daemon_pid(), daemon);
+        pod.deregister();
     });
 }

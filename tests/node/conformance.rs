@@ -7,8 +7,7 @@ use std::process::Command;
 use stelia_kernel::cgroup::{CgroupPath, KernelCgroups};
 use stelia_testnode::conformance;
 
-use crate::support::host::CGROUP;
-use crate::support::pods::on_node;
+use crate::support::*;
 
 /// Remove a cgroup and what is in it.
 fn remove_tree(directory: &Path) {
@@ -31,9 +30,9 @@ fn the_model_keeps_the_rules_of_this_kernel() {
         process.kill().expect("kill");
         process.wait().expect("wait");
         let directory = Path::new(CGROUP).join("conformance");
-        crate::support::host::wait_until("its cgroups gone", || {
+        wait_until("its cgroups gone", || {
             remove_tree(&directory);
-            (!directory.exists()).then_some(())
+            !directory.exists()
         });
         println!(
             "  {} operations",

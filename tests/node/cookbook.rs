@@ -5,10 +5,7 @@ mod blocks;
 
 use std::process::{Command, Stdio};
 
-use crate::support::guest::QEMU_NAME;
-use crate::support::host::{output, read, run, scopes};
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::{assert_isolated, state};
+use crate::support::*;
 use blocks::{printed, recipes};
 
 /// What the page's variables stand for.
@@ -16,14 +13,11 @@ struct Variables([(&'static str, String); 3]);
 
 impl Variables {
     fn of(pod: &Pod) -> Self {
-        let manager = [
-            "io.stelia.Isolation1",
-            "/io/stelia/Isolation1",
-            "io.stelia.Isolation1.Manager",
-        ];
-        let answer = run(&[&["busctl", "call"], &manager[..], &["GetInstance", "s", &pod.uid]].concat());
-        let path = answer.split('"').nth(1).expect("an object path").to_owned();
-        let cpu = pod.exclusive().iter().next().expect("a CPU").to_string();
+        let path = call(&["GetInstance", "s", &pod.uid])
+            .as_str()
+            .expect("an object path")
+            .to_owned();
+        let cpu = first_of(&pod.exclusive()).to_string();
         Self([("POD", pod.uid.clone()), ("INSTANCE", path), ("CPU", cpu)])
     }
 
@@ -41,7 +35,7 @@ impl Variables {
         shell.args(["-ec", line]).stdin(Stdio::null());
         shell.envs(self.0.iter().map(|(name, value)| (*name, value)));
         let out = shell.output().expect("sh");
-        let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+        let said = said(&out);
         assert!(out.status.success(), "{line}: {}\n{said}", out.status);
         println!("  {line}");
         said
@@ -51,8 +45,7 @@ impl Variables {
 #[test]
 fn every_line_of_the_cookbook_does_what_the_page_says() {
     on_node(|| {
-        let me = std::env::current_exe().expect("own path");
-        let recipes = recipes(&read(me.with_file_name("cookbook.md")));
+        let recipes = recipes(&read(beside("cookbook.md")));
         assert!(recipes.len() >= 10, "{} recipes", recipes.len());
         let pod = Pod::vm("vm", 2);
         let variables = Variables::of(&pod);
@@ -67,7 +60,7 @@ fn every_line_of_the_cookbook_does_what_the_page_says() {
         }
         assert_isolated(&pod, 2);
         last.lines.iter().for_each(|line| drop(variables.shell(line)));
-        assert_eq!((state(&pod), scopes().len()), (None, 0));
+        assert_eq!((pod.state(), scopes().len()), (None, 0));
         assert!(output(&["pgrep", "-x", QEMU_NAME]).status.success(), "the VM runs on");
     });
 }

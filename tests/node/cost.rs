@@ -13,23 +13,17 @@ use std::time::{Duration, Instant};
 
 use inotify::{Inotify, WatchMask};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stelia_api::client::{Dict, ManagerProxy};
+use stelia_api::client::Dict;
 use stelia_kubelet::CpuManagerState;
 
 use self::bare::{Bare, Limits, SystemdProxy};
 use self::trace::Trace;
-use crate::client::memory_kib;
-use crate::contained::{configure, unconfigure};
-use crate::container::{RULE, database, until_partition};
-use crate::crash::main_pid;
 use crate::quiet::quiet;
-use crate::scale::{Bus, Sleeper, floats_have, last_shared, replace_state, room, two_states};
-use crate::support::host::{cpus, output, read, run, wait_until};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
-use crate::support::promise::{assert_isolated, describe};
+use crate::scale::{Sleeper, floats_have, last_shared, room, two_states};
+use crate::support::*;
 
 /// VmRSS of the daemon on a node without VMs, KiB.
-const MAX_RESIDENT_KIB: usize = 8 * 1024;
+const MAX_RESIDENT_KIB: u64 = 8 * 1024;
 /// System calls for the audit of one VM.
 const MAX_AUDIT_CALLS: usize = 150;
 /// System calls for the audit of a container whose own cgroup is the partition.
@@ -71,9 +65,9 @@ fn audit(bus: &Bus, pod: &Pod) {
 }
 
 /// Two audits of the node: of limits one looks at the containers', the other at the scopes'.
-fn reconcile(bus: &Bus) {
+fn audit_twice(bus: &Bus) {
     bus.block_on(async {
-        let manager = ManagerProxy::new(&bus.connection).await.expect("proxy");
+        let manager = manager(&bus.connection).await;
         for _ in 0..2 {
             manager.reconcile(Dict::new()).await.expect("reconciled");
         }
@@ -83,8 +77,8 @@ fn reconcile(bus: &Bus) {
 #[test]
 fn an_idle_daemon_has_at_most_8_mib_resident() {
     on_node(|| {
-        run(&["systemctl", "restart", "steliad"]);
-        let resident = memory_kib(&main_pid());
+        restart("steliad");
+        let resident = kib(daemon_pid(), "VmRSS");
         println!("  resident: {resident} KiB");
         assert!(resident <= MAX_RESIDENT_KIB, "{resident} KiB");
     });
@@ -100,50 +94,44 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         let bus = Bus::open();
         let trace = Trace::start();
         // The first time warms up what is kept.
-        reconcile(&bus);
-        let (all_of_none, files_of_none) = idle(&trace, "two audits of the node without a VM", || reconcile(&bus));
+        audit_twice(&bus);
+        let (all_of_none, files_of_none) = idle(&trace, "two audits of the node without a VM", || audit_twice(&bus));
         drop(trace);
 
         let vm = Pod::vm("measured", 1);
         assert_isolated(&vm, 1);
         let second = Sleeper::start("second");
         let trace = Trace::start();
-        reconcile(&bus);
+        audit_twice(&bus);
         audit(&bus, &vm);
         let (alone, _) = idle(&trace, "two calls: the path of the only VM, and its audit", || {
             audit(&bus, &vm)
         });
-        let (all_of_one, files_of_one) = idle(&trace, "two audits of the node with 1 VM", || reconcile(&bus));
-        let start_beside_one = trace.during(|| {
-            let path = bus.register(&second);
-            bus.attach(&second, path);
-        });
+        let (all_of_one, files_of_one) = idle(&trace, "two audits of the node with 1 VM", || audit_twice(&bus));
+        let start_beside_one = trace.during(|| second.isolate(&bus));
         start_beside_one.print("register and attach beside 1 VM");
         drop(trace);
 
         let others: Vec<Sleeper> = (0..3).map(|n| Sleeper::isolated(&bus, &format!("other-{n}"))).collect();
         let last = Sleeper::start("last");
         let trace = Trace::start();
-        reconcile(&bus);
+        audit_twice(&bus);
         audit(&bus, &vm);
         let (beside, _) = idle(&trace, "two calls: the path of one VM of 5, and its audit", || {
             audit(&bus, &vm)
         });
-        let (all_of_five, files_of_five) = idle(&trace, "two audits of the node with 5 VMs", || reconcile(&bus));
-        let start_beside_five = trace.during(|| {
-            let path = bus.register(&last);
-            bus.attach(&last, path);
-        });
+        let (all_of_five, files_of_five) = idle(&trace, "two audits of the node with 5 VMs", || audit_twice(&bus));
+        let start_beside_five = trace.during(|| last.isolate(&bus));
         start_beside_five.print("register and attach beside 5 VMs");
         drop(trace);
 
         // What is ordered of steliad-quiet is one order for all of them.
-        configure("audit-interval-s = 3600\nledger = false\n");
-        wait_until("they are ordered quiet", || (quiet().report.moved > 0).then_some(()));
+        configure(&format!("{NO_AUDIT}ledger = false\n"));
+        wait_until("they are ordered quiet", || quiet().report.moved > 0);
         let trace = Trace::start();
-        reconcile(&bus);
+        audit_twice(&bus);
         let (all_with_order, _) = idle(&trace, "two audits of the node with 5 VMs, with orders", || {
-            reconcile(&bus)
+            audit_twice(&bus)
         });
         drop(trace);
         let order = all_with_order.saturating_sub(all_of_five) / 2;
@@ -151,17 +139,13 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         assert!(order <= MAX_ORDER_CALLS, "{order} system calls for an order");
 
         // The ledger's thread looks beside each audit.
-        configure("audit-interval-s = 3600\nirq-steering = \"off\"\n");
-        let looks = || {
-            describe()["node"]["ledger"]["bytes"]
-                .as_u64()
-                .is_some_and(|bytes| bytes > 0)
-        };
-        wait_until("the ledger is kept", || looks().then_some(()));
+        configure(&format!("{NO_AUDIT}irq-steering = \"off\"\n"));
+        let bytes = || describe()["node"]["ledger"]["bytes"].as_u64();
+        wait_until("the ledger is kept", || bytes() > Some(0));
         let trace = Trace::start();
-        reconcile(&bus);
+        audit_twice(&bus);
         let (all_with_looks, _) = idle(&trace, "two audits of the node with 5 VMs, with the ledger", || {
-            reconcile(&bus)
+            audit_twice(&bus)
         });
         drop(trace);
         let look = all_with_looks.saturating_sub(all_of_five) / 2 / 5;
@@ -201,30 +185,30 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
 #[test]
 fn an_audit_of_a_container_costs_less_than_that_of_a_vm() {
     on_node_undoing(unconfigure, || {
-        let settings = format!("irq-steering = \"off\"\nledger = false\n{RULE}");
+        let settings = format!("irq-steering = \"off\"\nledger = false\n{DATABASES}");
         configure(&settings);
         let bus = Bus::open();
         let first = database("first", "runc", &["--cpus", "1"]);
         until_partition(&first, "alone");
         let trace = Trace::start();
-        reconcile(&bus);
+        audit_twice(&bus);
         audit(&bus, &first);
         let (alone, _) = idle(&trace, "two calls: the path of a container, and its audit", || {
             audit(&bus, &first)
         });
-        let (all_of_one, _) = idle(&trace, "two audits of the node with 1 container", || reconcile(&bus));
+        let (all_of_one, _) = idle(&trace, "two audits of the node with 1 container", || audit_twice(&bus));
         drop(trace);
         let others: Vec<Pod> = (0..4)
             .map(|n| database(&format!("other-{n}"), "runc", &["--cpus", "1"]))
             .collect();
         others.iter().for_each(|pod| until_partition(pod, "beside the first"));
         let trace = Trace::start();
-        reconcile(&bus);
+        audit_twice(&bus);
         audit(&bus, &first);
         let (beside, _) = idle(&trace, "two calls: the path of one of 5, and its audit", || {
             audit(&bus, &first)
         });
-        let (all_of_five, _) = idle(&trace, "two audits of the node with 5 containers", || reconcile(&bus));
+        let (all_of_five, _) = idle(&trace, "two audits of the node with 5 containers", || audit_twice(&bus));
         drop(trace);
         let each = all_of_five.saturating_sub(all_of_one) / 8;
         println!("  an audit of a container: {alone} system calls; one more in the node's: {each}");
@@ -250,22 +234,14 @@ fn median(mut of: Vec<Duration>) -> Duration {
 
 /// The writes and moves that the daemon told of this pod's last registration and attach.
 fn told(pod: &Pod) -> usize {
-    let words = ["journalctl", "-b", "-q", "--no-pager", "-o", "cat", "-u", "steliad"];
-    let journal = run(&[&words[..], &["-g", &pod.uid]].concat());
-    let numbers = |word: &str| -> usize {
-        let line = journal.lines().rfind(|line| line.starts_with(word));
-        let line = line.unwrap_or_else(|| panic!("no {word:?}: {journal}"));
-        let counts = line.rsplit_once(": ").expect("counts").1;
-        let counts = counts.split(|c: char| !c.is_ascii_digit());
-        counts.filter_map(|number| number.parse::<usize>().ok()).sum()
-    };
-    numbers("registered") + numbers("isolated")
+    let counts = pod.told_counts("registered").chain(pod.told_counts("isolated"));
+    counts.sum::<u32>() as usize
 }
 
 #[test]
 fn a_start_changes_what_a_bare_program_changes_and_takes_not_much_longer() {
     let stop = || {
-        output(&["systemctl", "stop", "bare.scope", "bare.slice"]);
+        output("systemctl stop bare.scope bare.slice");
     };
     on_node_undoing(stop, || {
         let bus = Bus::open();
@@ -275,10 +251,9 @@ fn a_start_changes_what_a_bare_program_changes_and_takes_not_much_longer() {
             systemd.subscribe().await.expect("subscribed");
             systemd
         });
-        bus.register(&sleeper);
-        let limits = bus
-            .block_on(Limits::of(&bus, &systemd, &sleeper.pod))
-            .expect("its limits");
+        bus.register(&sleeper.pod, sleeper.anchor);
+        let limits = bus.block_on(Limits::of(&bus, &systemd, &sleeper.pod));
+        let limits = limits.expect("its limits");
         assert!(!limits.devices.is_empty());
         bus.deregister(&sleeper.pod);
         let (mut ours, mut bares, mut changes) = (Vec::new(), Vec::new(), 0);
@@ -288,8 +263,7 @@ fn a_start_changes_what_a_bare_program_changes_and_takes_not_much_longer() {
             bare.undo(&sleeper);
             changes = bare.writes + bare.moves;
             let started = Instant::now();
-            let path = bus.register(&sleeper);
-            bus.attach(&sleeper, path);
+            sleeper.isolate(&bus);
             ours.push(started.elapsed());
             sleeper.assert_whole();
             bus.deregister(&sleeper.pod);
@@ -307,8 +281,6 @@ fn a_start_changes_what_a_bare_program_changes_and_takes_not_much_longer() {
         assert!(longer <= MAX_TIME_RATIO, "{ours:?}, the bare program {bares:?}");
     });
 }
-
-const UNITS: [&str; 3] = ["steliad-runner.socket", "steliad-kubelet.path", "steliad.service"];
 
 /// From the rename of kubelet's file until the last float is seen to follow; each way and back.
 fn follow(sleepers: &[Sleeper], states: &[Vec<u8>; 2], cpu: u32) -> Duration {
@@ -347,7 +319,7 @@ fn bare_follower(wanted: &BTreeMap<String, Vec<(PathBuf, String)>>, ready: mpsc:
             if event.name.is_none_or(|name| name != "cpu_manager_state") {
                 continue;
             }
-            let bytes = fs::read("/var/lib/kubelet/cpu_manager_state").expect("the state");
+            let bytes = fs::read(STATE).expect("the state");
             let state = CpuManagerState::parse(&bytes).expect("a state");
             for (path, value) in &wanted[&state.shared_pool().to_string()] {
                 fs::write(path, value).expect("a float");
@@ -360,21 +332,19 @@ fn bare_follower(wanted: &BTreeMap<String, Vec<(PathBuf, String)>>, ready: mpsc:
 /// On the node with many CPUs (`run.sh`).
 #[test]
 fn on_many_cpus_floats_follow_kubelet_not_much_later_than_a_bare_program_writes_them() {
-    let start = || drop(run(&[&["systemctl", "start"], &UNITS[..]].concat()));
-    on_node_undoing(start, || {
+    on_node_undoing(start_all, || {
         let bus = Bus::open();
         let number = room().min(8);
         assert!(number >= 7, "this is for a larger node (node run --cpus 16)");
-        let sleepers: Vec<Sleeper> = (0..number)
-            .map(|n| Sleeper::isolated(&bus, &format!("sleeper-{n}")))
-            .collect();
+        let sleepers = (0..number).map(|n| Sleeper::isolated(&bus, &format!("sleeper-{n}")));
+        let sleepers: Vec<Sleeper> = sleepers.collect();
         let cpu = last_shared();
         let states = two_states(&cpu.to_string());
         // What each state comes to, by the daemon.
         let mut wanted = BTreeMap::new();
         for (state, has) in [(&states[1], false), (&states[0], true)] {
             replace_state(state);
-            wait_until("floats follow", || floats_have(&sleepers, cpu, has).then_some(()));
+            wait_until("floats follow", || floats_have(&sleepers, cpu, has));
             let pool = CpuManagerState::parse(state).expect("a state").shared_pool();
             let floats = sleepers.iter().map(|sleeper| {
                 let path = sleeper.pod.float().join("cpuset.cpus");
@@ -383,25 +353,22 @@ fn on_many_cpus_floats_follow_kubelet_not_much_later_than_a_bare_program_writes_
             wanted.insert(pool.to_string(), floats.collect::<Vec<_>>());
         }
         let ours = follow(&sleepers, &states, cpu);
-        run(&[&["systemctl", "stop"], &UNITS[..]].concat());
+        stopped_but_for(None);
         let (sender, ready) = mpsc::channel();
         let bare = scope(|threads| {
             threads.spawn(|| bare_follower(&wanted, sender, 2 * ROUNDS));
             ready.recv().expect("the bare program");
             follow(&sleepers, &states, cpu)
         });
-        start();
+        start_all();
         let longer = ours.as_secs_f64() / bare.as_secs_f64();
         println!(
             "  kubelet's rename to the last of {number} floats: {ours:.1?}, the bare program {bare:.1?}: {longer:.2} times"
         );
         assert!(longer <= MAX_TIME_RATIO, "{ours:?}, the bare program {bare:?}");
-        wait_until("the daemon has them all", || {
-            let list = output(&["steliactl", "--no-legend", "list"]);
-            (String::from_utf8_lossy(&list.stdout).lines().count() == number).then_some(())
-        });
-        let float = cpus(&read(sleepers[0].pod.float().join("cpuset.cpus")));
-        assert!(float.contains(cpu));
+        let list = || utf8(&output("steliactl --no-legend list").stdout);
+        wait_until("the daemon has them all", || list().lines().count() == number);
+        assert!(sleepers[0].pod.float_cpus().contains(cpu));
         sleepers.iter().for_each(Sleeper::assert_whole);
     });
 }

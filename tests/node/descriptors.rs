@@ -3,12 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::kvm::needs_kvm;
-use crate::support::guest::Accel;
-use crate::support::host::{container_and_nested, output, run, wait_until, wait_until_or};
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, make_initramfs, serial};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::assert_isolated;
+use crate::support::*;
 
 const TAP: &str = "stelia-tap0";
 /// The host's address on the tap, and the guest's (RFC 5737).
@@ -20,10 +15,7 @@ pub const INITRAMFS: &str = "/job/guest-network";
 const MODULES: [&str; 2] = ["virtio_net", "vmw_vsock_virtio_transport"];
 
 /// It has an address on its network card, and answers on no port.
-const INIT: &str = r#"#!/bin/busybox sh
-b=/bin/busybox
-$b mount -t sysfs sys /sys
-for module in /modules/*; do $b insmod $module; done
+const INIT: &str = r#"for module in /modules/*; do $b insmod $module; done
 for interface in /sys/class/net/e*; do
   $b ip address add 192.0.2.2/24 dev ${interface##*/}
   $b ip link set ${interface##*/} up
@@ -53,16 +45,16 @@ fn connect(family: &str, address: &str) -> String {
 pub fn assert_network_answers() {
     let seen = || format!(": {}", connect("AF_INET", GUEST));
     wait_until_or("the guest answers over the tap", seen, || {
-        (connect("AF_INET", GUEST) == "ECONNREFUSED").then_some(())
+        connect("AF_INET", GUEST) == "ECONNREFUSED"
     });
 }
 
 /// A tap that belongs to the container's user, who needs no capability to attach to it.
 pub fn make_tap() {
-    run(&["modprobe", "tun"]);
-    run(&["ip", "tuntap", "add", TAP, "mode", "tap", "user", "0", "vnet_hdr"]);
-    run(&["ip", "address", "add", HOST, "dev", TAP]);
-    run(&["ip", "link", "set", TAP, "up"]);
+    run("modprobe tun");
+    run(format!("ip tuntap add {TAP} mode tap user 0 vnet_hdr"));
+    run(format!("ip address add {HOST} dev {TAP}"));
+    run(format!("ip link set {TAP} up"));
 }
 
 pub fn remove_tap() {
@@ -83,7 +75,7 @@ pub fn open_devices(pod: &Pod) -> BTreeMap<String, Vec<String>> {
         "/dev/iommu",
         "iommufd",
     ];
-    let of_process = |(pid, threads): (u32, Vec<crate::support::host::Thread>)| {
+    let of_process = |(pid, threads): (u32, Vec<Thread>)| {
         let name = threads.iter().find(|thread| thread.tid == pid)?.name.clone();
         let links = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
         let links = links.filter_map(|link| fs::read_link(link.path()).ok());
@@ -112,51 +104,31 @@ fn a_guest_has_a_tap_and_vhost_by_descriptors_of_the_runner() {
         let devices = ["/dev/vhost-net", "/dev/vhost-vsock", "/dev/net/tun"];
         let devices = devices.iter().flat_map(|device| ["--device", device]);
         let options: Vec<&str> = ["--cpus", "2"].into_iter().chain(devices).collect();
+        let descriptors =
+            "--qmp /run/qmp --fd net=tap:stelia-tap0 --fd vhost=/dev/vhost-net --fd vsock=/dev/vhost-vsock";
         let runner = [
-            "--qmp",
-            "/run/qmp",
-            "--fd",
-            &format!("net=tap:{TAP}"),
-            "--fd",
-            "vhost=/dev/vhost-net",
-            "--fd",
-            "vsock=/dev/vhost-vsock",
-            "--helper",
-            "name=other,command=sleep 100000",
-        ];
-        let socket = format!("vhost-vsock-pci,guest-cid={CID},vhostfd={{fd:vsock}}");
-        let qemu = [
-            "-smp",
-            "2",
-            "-m",
-            "128",
-            "-netdev",
-            "tap,id=net,fd={fd:net},vhost=on,vhostfd={fd:vhost}",
-            "-device",
-            "virtio-net-pci,netdev=net,romfile=",
-            "-device",
-            &socket,
-            "-kernel",
-            KERNEL,
-            "-initrd",
-            INITRAMFS,
-            "-append",
-            KERNEL_WORDS,
-            "-serial",
-            "file:/run/serial",
-        ];
-        let pod = Pod::start_qemu(Accel::Kvm, "descriptors", &options, &runner, &qemu);
-        pod.wait_running();
+            &words(descriptors)[..],
+            &["--helper", "name=other,command=sleep 100000"],
+        ]
+        .concat();
+        let card =
+            "-netdev tap,id=net,fd={fd:net},vhost=on,vhostfd={fd:vhost} -device virtio-net-pci,netdev=net,romfile=";
+        let socket = format!("-smp 2 -m 128 -device vhost-vsock-pci,guest-cid={CID},vhostfd={{fd:vsock}} {card}");
+        let qemu = [&words(&socket)[..], &boot(INITRAMFS, KERNEL_WORDS)].concat();
+        let pod = Pod::start_qemu(Accel::Kvm, "descriptors", &options, &runner, &qemu).running();
         let seen = || format!(": {}", serial(&pod));
-        wait_until_or("the guest lives", seen, || serial(&pod).contains("ALIVE").then_some(()));
+        wait_until_or("the guest lives", seen, || serial(&pod).contains("ALIVE"));
         assert_network_answers();
         // Without a guest that has the driver it is ENODEV or a time-out.
         let answer = connect("AF_VSOCK", CID);
         assert_eq!(answer, "ECONNRESET");
 
         let threads = assert_isolated(&pod, 2);
-        let workers = threads.others.iter().filter(|thread| thread.name.starts_with("vhost-"));
-        assert_eq!(workers.count(), 2, "vhost-net's and vhost-vsock's: {threads:#?}");
+        assert_eq!(
+            threads.named("vhost-").len(),
+            2,
+            "vhost-net's and vhost-vsock's: {threads:#?}"
+        );
         let open = open_devices(&pod);
         println!("  {open:?}");
         let of = |name: &str| {
@@ -167,10 +139,9 @@ fn a_guest_has_a_tap_and_vhost_by_descriptors_of_the_runner() {
         assert_eq!(of("qemu"), all, "{open:?}");
         assert!(of("sleep").is_empty(), "a helper has the VMM's descriptors: {open:?}");
         // They are closed with the VM, so the tap can be attached to again.
-        run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+        pod.delete(0);
         wait_until("the tap is free", || {
-            let carrier = fs::read_to_string(format!("/sys/class/net/{TAP}/carrier"));
-            carrier.is_ok_and(|carrier| carrier.trim() == "0").then_some(())
+            read_if_there(format!("/sys/class/net/{TAP}/carrier")) == "0"
         });
     });
 }

@@ -4,20 +4,13 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::cold_start::{start_all, stopped_but_for};
 use crate::first_vm;
-use crate::kvm::needs_kvm;
-use crate::support::device_plugin::{
-    self, FOLDER, ONE, PATH_UNIT, RESOURCE, Resource, UNIT, active, journal, show, socket, wait_healthy,
-};
-use crate::support::guest::Accel;
-use crate::support::host::{output, read, run, wait_until_or};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::assert_isolated;
+use crate::support::device_plugin::{FOLDER, ONE, PATH_UNIT, RESOURCE, Resource, UNIT, show, socket, wait_healthy};
+use crate::support::*;
 
 /// What clients on the plugin's socket may make its memory grow by.
 const GROWTH_KIB: u64 = 16 << 10;
@@ -26,11 +19,9 @@ const KVM: &str = "/dev/kvm";
 
 /// A pod with a VM, and nothing of the node's but what the plugin gives it.
 fn start_vm(name: &str) -> Pod {
-    let runner = ["/usr/bin/stelia-runner", "run", "--qmp", "/run/qmp", "--"];
+    let runner = words("/usr/bin/stelia-runner run --qmp /run/qmp --");
     let command = [&runner[..], &Accel::Kvm.qemu(), &["-smp", "2"]].concat();
-    let pod = Pod::start(name, &[&["--cpus", "2", "--no-socket"], &ONE[..]].concat(), &command);
-    pod.wait_running();
-    pod
+    Pod::start(name, &[&["--cpus", "2", "--no-socket"], &ONE[..]].concat(), &command).running()
 }
 
 /// Why kubelet rejects a pod that asks for a VM.
@@ -38,19 +29,15 @@ fn rejection(name: &str) -> String {
     let start = ["kubelet-standin", "pod", "start", name, "--cpus", "2"];
     let out = output(&[&start[..], &ONE].concat());
     assert!(!out.status.success(), "{name} was admitted");
-    String::from_utf8_lossy(&out.stderr).into_owned()
+    utf8(&out.stderr)
 }
 
 /// How long it takes is printed. The bound of 5 s is a relation between constants of the plugin, which a slow node does not change.
 fn wait_unhealthy(what: &str) -> Resource {
-    wait_until_or(what, journal, || {
+    wait_until_or(what, device_plugin::journal, || {
         let vms = show().vms();
         (vms.healthy.is_empty() && !vms.unhealthy.is_empty()).then_some(vms)
     })
-}
-
-fn main_pid() -> String {
-    run(&["systemctl", "show", "-P", "MainPID", UNIT])
 }
 
 fn undo() {
@@ -65,9 +52,12 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
     on_node_undoing(undo, || {
         // Where kubelet has no folder for plugins the unit is off, and it starts with that folder.
         device_plugin::stop();
-        assert_eq!((active(PATH_UNIT), active(UNIT)), ("active".into(), "inactive".into()));
+        assert_eq!(
+            (activity(PATH_UNIT), activity(UNIT)),
+            ("active".into(), "inactive".into())
+        );
         let offered = device_plugin::start();
-        assert_eq!(active(UNIT), "active");
+        assert_eq!(activity(UNIT), "active");
         let count = offered.healthy.len();
         let named: Vec<String> = (0..count).map(|number| format!("vm-{number}")).collect();
         assert!(named.iter().all(|id| offered.healthy.contains(id)), "{offered:?}");
@@ -78,21 +68,16 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
 
         // The device is root's. The stand-in gives the container's user one of its own, as runtimes do with device_ownership_from_security_context.
         fs::set_permissions(KVM, fs::Permissions::from_mode(0o660)).expect(KVM);
-        let pod = first_vm::start("vm");
-        pod.wait_running();
+        let pod = first_vm::start("vm").running();
         assert_isolated(&pod, 2);
         let allocated = show().of(&pod.uid);
         assert!(allocated.len() == 1 && named.contains(&allocated[0]), "{allocated:?}");
 
-        let status = read(format!("/proc/{}/status", pod.pid));
-        for line in [
-            "Uid:\t107\t107\t107\t107",
-            "CapBnd:\t0000000000000000",
-            "NoNewPrivs:\t1",
-            "Seccomp:\t2",
-        ] {
-            assert!(status.contains(line), "{line}: {status}");
-        }
+        let uids = "Uid:\t107\t107\t107\t107";
+        assert_says(
+            &status(pod.pid),
+            &[uids, "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"],
+        );
         let mounts = read(format!("/proc/{}/mountinfo", pod.pid));
         for path in ["/run/stelia/runner", "/usr/bin/stelia-runner"] {
             let of_path = mounts.lines().find(|line| line.split(' ').nth(4) == Some(path));
@@ -101,36 +86,28 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
             assert!(options.split(',').any(|option| option == "ro"), "{line}");
         }
         let environment = read(format!("/proc/{}/environ", pod.pid));
-        assert!(
-            environment
-                .split('\0')
-                .any(|one| one == "STELIA_RUNNER=/usr/bin/stelia-runner"),
-            "{environment:?}"
-        );
-        let inside = |path: &str| format!("/proc/{}/root{path}", pod.pid);
-        let kvm = fs::metadata(inside(KVM)).expect(KVM);
+        let is_told = environment
+            .split('\0')
+            .any(|one| one == "STELIA_RUNNER=/usr/bin/stelia-runner");
+        assert!(is_told, "{environment:?}");
+        let kvm = fs::metadata(pod.inside(KVM)).expect(KVM);
         assert_eq!((kvm.uid(), kvm.gid(), kvm.mode() & 0o777), (107, 107, 0o660));
         for device in ["/dev/vhost-net", "/dev/vhost-vsock", "/dev/net/tun"] {
             let is_there = fs::metadata(device).is_ok();
-            assert_eq!(fs::metadata(inside(device)).is_ok(), is_there, "{device}");
+            assert_eq!(fs::metadata(pod.inside(device)).is_ok(), is_there, "{device}");
         }
         // kubelet's own file, which steliactl reads.
         let checkpoint = read(format!("{FOLDER}/kubelet_internal_checkpoint"));
-        assert!(
-            checkpoint.contains(&pod.uid) && checkpoint.contains(RESOURCE),
-            "{checkpoint}"
-        );
-        run(&["steliactl", "verify", "--now"]);
-        let doctor = output(&["steliactl", "doctor"]);
-        let report = String::from_utf8_lossy(&doctor.stdout);
+        assert_says(&checkpoint, &[&pod.uid, RESOURCE]);
+        run("steliactl verify --now");
+        let doctor = output("steliactl doctor");
+        let report = utf8(&doctor.stdout);
         let registered =
             format!("{count} {RESOURCE} registered with kubelet, 1 in kubelet's record of pods (ended ones too)");
-        assert!(report.contains(&registered), "{report}");
+        assert_says(&report, &[&registered]);
 
         // A container that starts once more keeps its device.
-        run(&["kubelet-standin", "pod", "restart", "vm"]);
-        let again = Pod::show("vm");
-        again.wait_running();
+        let again = pod.restart().running();
         assert_isolated(&again, 2);
         assert_eq!(show().of(&pod.uid), allocated);
     });
@@ -145,10 +122,10 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
         let before = assert_isolated(&pod, 2);
         let own = show().of(&pod.uid);
         let untouched = |when: &str| assert_eq!(pod.threads(), before, "{when}");
-        let plugin = main_pid();
+        let plugin = main_pid(UNIT);
 
         // kubelet starts anew and wipes its folder.
-        run(&["kubelet-standin", "devices", "restart"]);
+        run("kubelet-standin devices restart");
         assert_eq!(
             wait_healthy("it registers with the new kubelet").healthy,
             offered.healthy
@@ -158,17 +135,17 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
         // A wipe and a new socket are several events, but the plugin does not register for each.
         assert!((1..=3).contains(&now.registrations), "{now:?}");
         // kubelet is gone for a while.
-        run(&["kubelet-standin", "devices", "stop"]);
+        run("kubelet-standin devices stop");
         sleep(Duration::from_secs(2));
         assert_eq!(
-            (active(UNIT), main_pid()),
+            (activity(UNIT), main_pid(UNIT)),
             ("active".into(), plugin),
             "the plugin was started again"
         );
         // Its folder goes too, as on a node that is set up anew.
         fs::remove_dir_all(FOLDER).expect(FOLDER);
         sleep(Duration::from_secs(1));
-        run(&["kubelet-standin", "devices", "start"]);
+        run("kubelet-standin devices start");
         wait_healthy("it registers in the new folder");
         untouched("after kubelet's restarts");
 
@@ -177,28 +154,23 @@ fn kubelet_the_daemon_and_the_plugin_come_and_go_and_a_running_vm_stays_as_it_is
         let gone = wait_unhealthy("no device is healthy without the daemon");
         assert_eq!(gone.unhealthy, offered.healthy);
         let rejected = rejection("unlucky");
-        assert!(
-            rejected.contains("UnexpectedAdmissionError") && rejected.contains(RESOURCE),
-            "{rejected}"
-        );
-        assert_eq!(active("steliad.service"), "inactive");
+        assert_says(&rejected, &["UnexpectedAdmissionError", RESOURCE]);
+        assert_eq!(activity("steliad.service"), "inactive");
         untouched("without the daemon");
         start_all();
         wait_healthy("the daemon is back");
         assert_eq!(assert_isolated(&pod, 2), before);
 
         // A daemon that admits nobody.
-        let kubelets = "/var/lib/kubelet/cpu_manager_state";
-        let good = fs::read(kubelets).expect(kubelets);
-        fs::write(kubelets, b"{\"policyName\":\"stat").expect(kubelets);
+        let good = fs::read(STATE).expect(STATE);
+        put(STATE, "{\"policyName\":\"stat");
         wait_unhealthy("no device is healthy while kubelet's file is corrupt");
         // The plugin itself says why, to whoever asks it all the same.
         let device = offered.healthy.first().expect("a device");
         let asked = output(&[DEVICES, "call", socket().to_str().expect("a path"), "allocate", device]);
-        let said = String::from_utf8_lossy(&asked.stderr).into_owned();
-        println!("  {}", said.trim());
-        assert!(!asked.status.success() && said.contains("rpc error"), "{asked:?}");
-        fs::write(kubelets, good).expect(kubelets);
+        println!("  {}", utf8(&asked.stderr).trim());
+        assert_fails(&asked, "rpc error");
+        put(STATE, good);
         wait_healthy("kubelet's file is good again");
 
         // The plugin's unit ends: no socket is left, and kubelet has no device to give.
@@ -227,9 +199,9 @@ fn admit(options: &[&str]) -> Result<String, String> {
     ];
     let out = output(&[&[DEVICES][..], &pod, options].concat());
     if out.status.success() {
-        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+        Ok(utf8(&out.stdout))
     } else {
-        Err(String::from_utf8_lossy(&out.stderr).into_owned())
+        Err(utf8(&out.stderr))
     }
 }
 
@@ -242,7 +214,7 @@ fn after_a_reboot_a_pod_keeps_its_device_once_the_plugin_has_registered_and_is_r
 
         // kubelet is there first: it rejects a pod whose container does not run, and does not look at one that runs.
         run(&["systemctl", "stop", PATH_UNIT, UNIT]);
-        run(&["kubelet-standin", "devices", "restart"]);
+        run("kubelet-standin devices restart");
         let rejected = admit(&[]).expect_err("no plugin has registered");
         assert!(rejected.contains("no healthy devices present"), "{rejected}");
         assert_eq!(admit(&["--runs"]), Ok(device.clone()));
@@ -251,29 +223,22 @@ fn after_a_reboot_a_pod_keeps_its_device_once_the_plugin_has_registered_and_is_r
         assert_eq!(admit(&[]), Ok(device.clone()));
 
         // So at a boot the plugin is started first, and registers as soon as kubelet listens.
-        let order = run(&["systemctl", "show", "-P", "Before", UNIT]);
+        let order = property("Before", UNIT);
         for kubelet in ["kubelet.service", "k3s.service", "rke2-agent.service"] {
             assert!(order.split_whitespace().any(|unit| unit == kubelet), "{order}");
         }
-        run(&["kubelet-standin", "devices", "stop"]);
-        run(&["systemctl", "restart", UNIT]);
-        run(&["kubelet-standin", "devices", "start"]);
+        run("kubelet-standin devices stop");
+        restart(UNIT);
+        run("kubelet-standin devices start");
         let listens = Instant::now();
-        let again = wait_until_or("the pod is admitted", journal, || admit(&[]).ok());
+        let again = wait_until_or("the pod is admitted", device_plugin::journal, || admit(&[]).ok());
         println!("  admitted {:?} after kubelet listens", listens.elapsed());
         assert_eq!(again, device);
     });
 }
 
-fn rss_kib() -> u64 {
-    let status = read(format!("/proc/{}/status", main_pid()));
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let number = line.expect("VmRSS").trim().trim_end_matches(" kB");
-    number.parse().expect("a number")
-}
-
 /// Streams that nobody reads, for as long as this is held.
-fn unread(connections: u32, streams: u32) -> Child {
+fn unread(connections: u32, streams: u32) -> Killed {
     let words = [connections, streams].map(|number| number.to_string());
     let mut command = Command::new(DEVICES);
     command.arg("call").arg(socket()).arg("streams").args(words);
@@ -281,7 +246,7 @@ fn unread(connections: u32, streams: u32) -> Child {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    command.spawn().expect(DEVICES)
+    Killed(command.spawn().expect(DEVICES))
 }
 
 #[test]
@@ -289,7 +254,7 @@ fn clients_that_are_not_kubelet_neither_grow_the_plugin_nor_keep_kubelet_from_it
     needs_kvm();
     on_node_undoing(undo, || {
         let offered = device_plugin::start();
-        let (pid, before) = (main_pid(), rss_kib());
+        let (pid, before) = (main_pid(UNIT), kib(main_pid(UNIT), "VmRSS"));
         let path = socket();
         let text = path.to_str().expect("a path");
         let call = |words: &[&str]| output(&[&[DEVICES, "call", text], words].concat());
@@ -297,26 +262,17 @@ fn clients_that_are_not_kubelet_neither_grow_the_plugin_nor_keep_kubelet_from_it
         // The folder and the socket are root's.
         let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
         let to = format!("UNIX-CONNECT:{text}");
-        assert!(
-            !output(&[&nobody[..], &["socat", "-u", "OPEN:/dev/null", &to]].concat())
-                .status
-                .success()
-        );
+        let connected = output(&[&nobody[..], &["socat", "-u", "OPEN:/dev/null", &to]].concat());
+        assert!(!connected.status.success());
 
         // Requests that kubelet does not make.
         let device = offered.healthy.first().expect("a device");
         let two = offered.healthy.iter().take(2).cloned().collect::<Vec<_>>().join(",");
         let long = (8 << 20).to_string();
-        let requests = [
-            ("allocate", "vm-99999"),
-            ("allocate", two.as_str()),
-            ("allocate", ""),
-            ("allocate", "../../etc/passwd"),
-            ("long-id", long.as_str()),
-        ];
-        for (request, of) in requests {
+        let ids = ["vm-99999", two.as_str(), "", "../../etc/passwd"].map(|id| ("allocate", id));
+        for (request, of) in ids.into_iter().chain([("long-id", long.as_str())]) {
             let out = call(&[request, of]);
-            let said = String::from_utf8_lossy(&out.stderr).into_owned();
+            let said = utf8(&out.stderr);
             assert!(!out.status.success(), "{request} {of:?}: {out:?}");
             println!("  {request} {of:?}: {}", said.trim());
             assert!(said.len() < 1000, "{request} {of:?}: {} bytes", said.len());
@@ -335,7 +291,7 @@ fn clients_that_are_not_kubelet_neither_grow_the_plugin_nor_keep_kubelet_from_it
                 _ => Ok(()),
             };
         }
-        let mut held = [unread(20, 40), unread(20, 40)];
+        let held = [unread(20, 40), unread(20, 40)];
         sleep(Duration::from_secs(3));
 
         // kubelet's own stream lives, it gets devices, and it hears of the daemon.
@@ -347,22 +303,18 @@ fn clients_that_are_not_kubelet_neither_grow_the_plugin_nor_keep_kubelet_from_it
         start_all();
         wait_healthy("and that it is back");
         // So does a new kubelet.
-        run(&["kubelet-standin", "devices", "restart"]);
+        run("kubelet-standin devices restart");
         wait_healthy("a new kubelet gets through");
 
-        let after = rss_kib();
+        let after = kib(main_pid(UNIT), "VmRSS");
         println!("  the plugin's memory: from {before} to {after} KiB");
         assert!(after < before + GROWTH_KIB, "from {before} to {after} KiB");
-        assert_eq!(main_pid(), pid, "the plugin was started again");
+        assert_eq!(main_pid(UNIT), pid, "the plugin was started again");
         drop(open);
-        for one in &mut held {
-            let _ = one.kill();
-            let _ = one.wait();
-        }
-        wait_until_or("its descriptors are closed", journal, || {
-            let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count();
-            (descriptors < 40).then_some(())
+        drop(held);
+        wait_until_or("its descriptors are closed", device_plugin::journal, || {
+            descriptors(&pid) < 40
         });
-        assert!(!run(&["journalctl", "-b", "-u", UNIT, "-o", "cat"]).contains("panicked"));
+        assert!(!journal(&["-u", UNIT]).contains("panicked"));
     });
 }

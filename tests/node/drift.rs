@@ -1,25 +1,12 @@
 //! What somebody changes behind the daemon's back is put right, counted and told.
 
-use std::fs;
-use std::path::PathBuf;
-
-use crate::life::degraded;
-use crate::support::host::{cpus, read, run, wait_until};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
-use crate::support::promise::{assert_isolated, counters, is_isolated};
-use crate::support::strace::Strace;
+use crate::support::*;
 
 /// `MESSAGE_ID` of the journal entries that tell of it.
 const DRIFT: &str = "MESSAGE_ID=8e5be1c0b4a84b3f9d2a6f0c7d1e4a52";
 
-pub fn put(path: PathBuf, text: &str) {
-    fs::write(&path, text).unwrap_or_else(|e| panic!("{text:?} to {}: {e}", path.display()));
-}
-
 fn told() -> usize {
-    run(&["journalctl", "-b", "-q", "--no-pager", "-o", "cat", DRIFT])
-        .lines()
-        .count()
+    journal(DRIFT).lines().count()
 }
 
 #[test]
@@ -27,12 +14,7 @@ fn every_kind_of_drift_is_repaired_at_once_and_told() {
     on_node(|| {
         let pod = Pod::vm("drifting", 2);
         let before = assert_isolated(&pod, 2);
-        let qemu = before
-            .others
-            .iter()
-            .find(|thread| thread.name.starts_with("qemu-system"))
-            .expect("QEMU")
-            .tid;
+        let qemu = before.one("qemu-system").tid.to_string();
         let (first, second) = (before.vcpus[0].tid.to_string(), before.vcpus[1].tid.to_string());
         let drifts: [(&str, &dyn Fn()); 7] = [
             ("float's CPUs", &|| put(pod.float().join("cpuset.cpus"), "0-7")),
@@ -47,45 +29,42 @@ fn every_kind_of_drift_is_repaired_at_once_and_told() {
                 put(pod.float().join("cgroup.threads"), &first)
             }),
             ("a thread that is no vCPU", &|| {
-                put(pod.vcpu().join("cgroup.threads"), &qemu.to_string())
+                put(pod.vcpu().join("cgroup.threads"), &qemu)
             }),
             ("QEMU in its container's own cgroup", &|| {
-                put(pod.origin().join("cgroup.procs"), &qemu.to_string());
+                put(pod.origin().join("cgroup.procs"), &qemu);
             }),
             ("slice's list", &|| {
-                run(&["systemctl", "daemon-reload"]);
-                run(&["systemctl", "daemon-reexec"]);
+                run("systemctl daemon-reload");
+                run("systemctl daemon-reexec");
                 put(pod.vcpu().join("cpuset.cpus.partition"), "member");
             }),
         ];
         for (what, drift) in drifts {
             let (counted, lines) = (counters(), told());
             drift();
-            wait_until(&format!("{what}: repaired"), || is_isolated(&pod, 2).then_some(()));
+            wait_until(&format!("{what}: repaired"), || is_isolated(&pod, 2));
             let after = assert_isolated(&pod, 2);
             assert_eq!(after.vcpus, before.vcpus, "{what}");
-            wait_until("counted", || (counters().1 > counted.1).then_some(()));
-            wait_until("told", || (told() > lines).then_some(()));
+            wait_until("counted", || counters().1 > counted.1);
+            wait_until("told", || told() > lines);
         }
         // No event tells of an affinity, nor of the mask of the kernel's workers: the audit finds them. One is asked for here.
         let counted = counters();
         run(&["taskset", "-pc", "0-1", &second]);
-        put("/sys/devices/virtual/workqueue/cpumask".into(), "ff");
-        let report = run(&["steliactl", "reconcile"]);
+        put("/sys/devices/virtual/workqueue/cpumask", "ff");
+        let report = run("steliactl reconcile");
         println!("  {}", report.replace('\n', "; "));
         assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
         assert!(counters().1 > counted.1);
         // What is right is left alone.
-        let report = run(&["steliactl", "--json", "reconcile"]);
-        assert!(
-            report.contains("\"writes\":0") || report.contains("\"writes\": 0"),
-            "{report}"
-        );
+        let report = run("steliactl --json reconcile").replace(": ", ":");
+        assert_says(&report, &["\"writes\":0"]);
     });
 }
 
-fn online(cpu: u32) -> PathBuf {
-    format!("/sys/devices/system/cpu/cpu{cpu}/online").into()
+pub fn online_file(cpu: u32) -> String {
+    format!("/sys/devices/system/cpu/cpu{cpu}/online")
 }
 
 /// Take every CPU online again.
@@ -93,7 +72,7 @@ pub fn all_online() {
     let present = cpus(&read("/sys/devices/system/cpu/present"));
     // The first one cannot be taken offline and has no such file.
     for cpu in present.iter().filter(|cpu| *cpu != 0) {
-        put(online(cpu), "1");
+        put(online_file(cpu), "1");
     }
 }
 
@@ -103,15 +82,14 @@ fn a_cpu_that_goes_offline_and_comes_back_is_the_vms_again() {
         let pod = Pod::emulated_vm("hotplug", 2);
         let before = assert_isolated(&pod, 2);
         for cpu in pod.exclusive().iter().filter(|cpu| *cpu != 0) {
-            put(online(cpu), "0");
+            put(online_file(cpu), "0");
         }
-        run(&["steliactl", "reconcile"]);
-        let list = run(&["steliactl", "--json", "show", &pod.uid]);
-        assert!(list.contains("offline"), "{list}");
+        reconcile();
+        assert!(pod.shows("offline"), "{}", pod.shown());
         all_online();
         wait_until("isolated again", || {
-            run(&["steliactl", "reconcile"]);
-            is_isolated(&pod, 2).then_some(())
+            reconcile();
+            is_isolated(&pod, 2)
         });
         assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
     });
@@ -126,13 +104,13 @@ fn an_instance_that_the_kernel_watches_for_nobody_says_so() {
         let refuse = "inject=inotify_add_watch:error=ENOSPC:syscall=getpid";
         let refused = Strace::on_daemon(&["-e", "trace=inotify_add_watch", "-e", refuse, "-o", "/dev/null"]);
         let pod = Pod::vm("unwatched", 2);
-        wait_until("said", || degraded(&pod, "is not watched").then_some(()));
-        assert!(degraded(&pod, "No space left on device"));
+        wait_until("said", || pod.shows("is not watched"));
+        assert!(pod.shows("No space left on device"));
         // It is isolated all the same.
         assert_isolated(&pod, 2);
         drop(refused);
-        run(&["steliactl", "reconcile"]);
-        wait_until("no longer said", || (!degraded(&pod, "is not watched")).then_some(()));
+        reconcile();
+        wait_until("no longer said", || !pod.shows("is not watched"));
         assert_isolated(&pod, 2);
     });
 }

@@ -1,41 +1,21 @@
 //! The two entry points: who gets in, and what those who do not belong can do to those who do.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use crate::attack::{ATTACKS, over};
-use crate::bad_input::assert_refused;
-use crate::client::ask_from;
 use crate::ledger::wait_booked;
-use crate::support::host::{output, read, run, scopes, wait_until, wait_until_or};
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::{assert_isolated, state};
+use crate::support::*;
 
 /// The daemon's process.
 fn daemon() -> String {
-    run(&["systemctl", "show", "-P", "MainPID", "steliad.service"])
-}
-
-/// The most memory the process ever had, in KiB.
-fn peak_kib(pid: &str) -> usize {
-    let status = read(format!("/proc/{pid}/status"));
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    number.expect("VmHWM")
-}
-
-fn descriptors(pid: &str) -> usize {
-    fs::read_dir(format!("/proc/{pid}/fd")).expect("fd").count()
+    main_pid("steliad.service")
 }
 
 /// Attacks from inside a pod's container, one after the other.
 fn attack(pod: &Pod, names: &[&str]) -> Child {
-    let me = std::env::current_exe().expect("own path");
-    let variable = format!("STELIA_ATTACK={}", names.join(","));
-    let mut command = Command::new("kubelet-standin");
-    command.args(["pod", "exec", &pod.name, "--", "env", &variable]);
-    command.arg(me);
-    command.args(["attack::process", "--exact", "--ignored", "--nocapture"]);
+    let mut command = pod.exec_command();
+    command.args(process_words("attack", &format!("STELIA_ATTACK={}", names.join(","))));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("kubelet-standin")
 }
@@ -45,22 +25,22 @@ fn a_pod_that_attacks_the_socket_disturbs_nobody_else() {
     on_node(|| {
         let attacker = Pod::start("attacker", &["--cpus", "2"], &["sleep", "10000"]);
         // A daemon whose peak is of this test alone.
-        run(&["systemctl", "restart", "steliad.service"]);
+        restart("steliad.service");
         let pid = daemon();
         // The first VM has things opened that stay: the ledger's ring, the connection to steliad-quiet.
         let first = Pod::vm("neighbour", 2);
         wait_booked(&first);
-        run(&["kubelet-standin", "pod", "delete", "neighbour", "--grace", "1"]);
-        wait_until("it is gone", || scopes().is_empty().then_some(()));
-        let (peak, open) = (peak_kib(&pid), descriptors(&pid));
+        first.delete(1);
+        wait_until("it is gone", || scopes().is_empty());
+        let (peak, open) = (kib(&pid, "VmHWM"), descriptors(&pid));
         for name in ATTACKS {
             let _ = fs::remove_file(over());
             let attacking = attack(&attacker, &[name]);
             // Meanwhile somebody else comes, runs, and goes.
             let other = Pod::vm("neighbour", 2);
             assert_isolated(&other, 2);
-            run(&["kubelet-standin", "pod", "delete", "neighbour", "--grace", "1"]);
-            fs::write(over(), "").expect("the sign that it is over");
+            other.delete(1);
+            put(over(), "");
             let out = attacking.wait_with_output().expect("the attack's output");
             let text = String::from_utf8_lossy(&out.stdout);
             assert!(out.status.success() && text.contains("ATTACKED"), "{name}: {out:?}");
@@ -68,24 +48,14 @@ fn a_pod_that_attacks_the_socket_disturbs_nobody_else() {
                 .lines()
                 .filter(|line| line.contains("ATTACKED") || line.starts_with("  "));
             println!("{}", lines.collect::<Vec<_>>().join("\n"));
-            println!("  daemon's peak: {} KiB", peak_kib(&pid));
+            println!("  daemon's peak: {} KiB", kib(&pid, "VmHWM"));
             assert_eq!(daemon(), pid, "the daemon was started again");
-            assert!(
-                peak_kib(&pid) < 16 << 10,
-                "{name}: from {peak} to {} KiB",
-                peak_kib(&pid)
-            );
+            let now = kib(&pid, "VmHWM");
+            assert!(now < 16 << 10, "{name}: from {peak} to {now} KiB");
         }
-        let left = || {
-            format!(
-                "{open} before, now {:?}",
-                run(&["ls", "-l", &format!("/proc/{pid}/fd")])
-            )
-        };
-        wait_until_or("its descriptors are closed", left, || {
-            (descriptors(&pid) <= open + 2).then_some(())
-        });
-        assert!(!run(&["journalctl", "-b", "-u", "steliad.service", "-o", "cat"]).contains("panicked"));
+        let left = || format!("{open} before, now {:?}", run(format!("ls -l /proc/{pid}/fd")));
+        wait_until_or("its descriptors are closed", left, || descriptors(&pid) <= open + 2);
+        assert!(!journal("-u steliad.service").contains("panicked"));
         assert!(scopes().is_empty());
     });
 }
@@ -113,21 +83,19 @@ fn what_a_pod_may_not_see_answers_as_what_does_not_exist() {
 #[test]
 fn a_pod_with_a_user_namespace_is_isolated_like_any_other() {
     on_node(|| {
-        let pod = Pod::start_vm("mapped", 2, &["--runtime", "runc", "--userns"]);
-        pod.wait_running();
-        let status = read(format!("/proc/{}/status", pod.pid));
-        let uid = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("Uid");
-        let uid = uid.split_whitespace().next().expect("a uid").to_owned();
-        assert!(
-            uid.parse::<u32>().expect("a uid") >= 65536,
-            "{uid} is no user of a user namespace"
-        );
+        let pod = Pod::start_vm("mapped", 2, &["--runtime", "runc", "--userns"]).running();
+        let uid: u32 = number(&field(&status(pod.pid), "Uid:"));
+        assert!(uid >= 65536, "{uid} is no user of a user namespace");
         assert_isolated(&pod, 2);
         // A runtime that lets the container write its cgroup gives it the files.
         for file in ["", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"] {
-            run(&["chown", &uid, pod.origin().join(file).to_str().expect("path")]);
+            run(&[
+                "chown",
+                &uid.to_string(),
+                pod.origin().join(file).to_str().expect("path"),
+            ]);
         }
-        run(&["steliactl", "deregister", &pod.uid]);
+        pod.deregister();
         let threads = pod.threads();
         for thread in threads.vcpus.iter().chain(&threads.others) {
             assert_eq!(thread.cgroup, pod.origin(), "{thread:?}");
@@ -140,15 +108,9 @@ fn a_pod_with_a_user_namespace_is_isolated_like_any_other() {
 fn a_runner_needs_no_privilege_at_all() {
     on_node(|| {
         let restricted = ["--runtime", "runc", "--user", "1000:1000", "--restricted", "--readonly"];
-        let pod = Pod::start_vm_with("unprivileged", 2, &restricted, &["--qmp", "/tmp/qmp"]);
-        pod.wait_running();
-        let status = read(format!("/proc/{}/status", pod.pid));
-        let field = |name: &str| {
-            let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-            line.split_once(':')
-                .map(|(_, value)| value.trim().to_owned())
-                .expect(name)
-        };
+        let pod = Pod::start_vm_with("unprivileged", 2, &restricted, &["--qmp", "/tmp/qmp"]).running();
+        let status = status(pod.pid);
+        let field = |name: &str| field(&status, &format!("{name}:"));
         for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
             assert_eq!(field(set), "0000000000000000", "{set}");
         }
@@ -169,19 +131,16 @@ fn two_containers_of_a_pod_do_not_take_each_others_cpus() {
     on_node(|| {
         let vm = Pod::vm("two-vm", 2);
         let sidecar = ["--in", "two-vm", "--container", "sidecar", "--cpus", "2"];
-        let sidecar = Pod::start("two-side", &sidecar, &["sh", "-c", "sleep 10000; true"]);
+        let sidecar = Pod::idle("two-side", &sidecar);
         assert_eq!(sidecar.uid, vm.uid);
         let before = assert_isolated(&vm, 2);
         for claim in [format!("|{}", vm.exclusive()), "|".to_owned()] {
             assert_refused(&ask_from(&sidecar, &claim), "InstanceExists", "has an instance already");
         }
         assert_eq!(assert_isolated(&vm, 2).vcpus, before.vcpus);
-        run(&["steliactl", "deregister", &vm.uid]);
-        assert_refused(
-            &ask_from(&sidecar, &format!("|{}", vm.exclusive())),
-            "CpusetMismatch",
-            &vm.exclusive().to_string(),
-        );
+        vm.deregister();
+        let own = vm.exclusive().to_string();
+        assert_refused(&ask_from(&sidecar, &format!("|{own}")), "CpusetMismatch", &own);
         assert!(scopes().is_empty());
     });
 }
@@ -189,9 +148,9 @@ fn two_containers_of_a_pod_do_not_take_each_others_cpus() {
 #[test]
 fn containers_that_share_a_pid_namespace_are_refused() {
     on_node(|| {
-        let first = Pod::start("share-a", &["--cpus", "2"], &["sh", "-c", "sleep 10000; true"]);
+        let first = Pod::idle("share-a", &["--cpus", "2"]);
         let options = ["--in", "share-a", "--container", "second", "--cpus", "2", "--share-pid"];
-        let second = Pod::start("share-b", &options, &["sh", "-c", "sleep 10000; true"]);
+        let second = Pod::idle("share-b", &options);
         assert_refused(&ask_from(&second, "|"), "SharedPidNamespace", &second.uid);
         assert!(scopes().is_empty());
         drop(first);
@@ -210,11 +169,8 @@ fn the_sandbox_is_as_tight_as_it_is_said_to_be() {
             let text = run(&["systemd-analyze", "security", "--no-pager", &threshold, unit]);
             println!("  {}", text.lines().last().unwrap_or_default());
         }
-        let status = read(format!("/proc/{}/status", daemon()));
-        let field = |name: &str| {
-            let line = status.lines().find(|line| line.starts_with(name)).expect(name);
-            line.split_whitespace().nth(1).expect(name).to_owned()
-        };
+        let status = status(daemon());
+        let field = |name: &str| field(&status, name);
         // CAP_DAC_OVERRIDE, CAP_SYS_ADMIN and CAP_SYS_NICE: 1, 21 and 23 (linux/capability.h).
         let bounds = u64::from_str_radix(&field("CapBnd:"), 16).expect("a mask");
         assert_eq!(bounds, 1 << 1 | 1 << 21 | 1 << 23);
@@ -224,11 +180,9 @@ fn the_sandbox_is_as_tight_as_it_is_said_to_be() {
 
 /// `busctl` as a user without any privilege.
 fn as_nobody(arguments: &[&str]) -> (bool, String) {
-    let manager = ["io.stelia.Isolation1", "/io/stelia/Isolation1"];
-    let call = ["runuser", "-u", "nobody", "--", "busctl", "call"];
-    let out = output(&[&call[..], &manager, arguments].concat());
-    let text = [out.stdout, out.stderr].concat();
-    (out.status.success(), String::from_utf8_lossy(&text).into_owned())
+    let call = words("runuser -u nobody -- busctl call io.stelia.Isolation1 /io/stelia/Isolation1");
+    let out = output(&[&call[..], arguments].concat());
+    (out.status.success(), said(&out))
 }
 
 const MANAGER: &str = "io.stelia.Isolation1.Manager";
@@ -243,7 +197,7 @@ fn users_other_than_root_read_and_polkit_decides_the_rest() {
         let (done, text) = as_nobody(&[MANAGER, "ListInstances"]);
         assert!(done && text.contains(&pod.uid), "{text}");
 
-        run(&["systemctl", "mask", "--runtime", "--now", "polkit.service"]);
+        run("systemctl mask --runtime --now polkit.service");
         for call in [&deregister[..], &reconcile[..]] {
             let (done, text) = as_nobody(call);
             assert!(!done && text.contains("polkit"), "without polkitd: {text}");
@@ -251,7 +205,7 @@ fn users_other_than_root_read_and_polkit_decides_the_rest() {
         // A dry run, which `steliactl verify` calls, changes nothing.
         let (done, text) = as_nobody(&[MANAGER, "Reconcile", "a{sv}", "1", "dry-run", "b", "true"]);
         assert!(done && text.contains("plan"), "without polkitd: {text}");
-        run(&["systemctl", "unmask", "--runtime", "polkit.service"]);
+        run("systemctl unmask --runtime polkit.service");
 
         // The shipped defaults want an administrator's word.
         let (done, text) = as_nobody(&reconcile);
@@ -259,15 +213,15 @@ fn users_other_than_root_read_and_polkit_decides_the_rest() {
         let rule = "polkit.addRule(function(action, subject) {\n\
                     if (action.id == 'io.stelia.Isolation1.maintain' && subject.user == 'nobody') return polkit.Result.YES;\n\
                     });\n";
-        fs::write(RULE, rule).expect(RULE);
-        run(&["systemctl", "restart", "polkit.service"]);
+        put(RULE, rule);
+        restart("polkit.service");
         let (done, text) = as_nobody(&reconcile);
         let (other, refusal) = as_nobody(&deregister);
         fs::remove_file(RULE).expect(RULE);
-        run(&["systemctl", "stop", "polkit.service"]);
+        run("systemctl stop polkit.service");
         assert!(done && text.contains("pass"), "{text}");
         assert!(!other && refusal.contains("manage-instances"), "{refusal}");
-        assert_eq!(state(&pod).as_deref(), Some("isolated"));
+        pod.assert_is("isolated");
         assert_isolated(&pod, 2);
     });
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
@@ -12,19 +12,13 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use rustix::thread::gettid;
-use stelia_api::client::{Dict, InstanceProxy, ManagerProxy};
+use stelia_api::client::Dict;
 use zbus::connection::Builder;
-use zbus::proxy::CacheProperties;
-use zbus::{Connection, Fd, Variant};
+use zbus::{Connection, OwnedObjectPath};
 
-use crate::client::{block_on, pidfd};
-use crate::contained::{configure, unconfigure};
-use crate::crash::{main_pid, quiet_vm};
-use crate::support::host::{cpus, read, run, wait_until};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::state;
+use crate::crash::quiet_vm;
+use crate::support::*;
 
-const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 const SOCKET: &str = "unix:path=/run/stelia/runner/socket";
 /// The time between two starts of the same VM: a pod that registers more often than once in this time has to wait.
 const START_INTERVAL: Duration = Duration::from_secs(10);
@@ -45,11 +39,6 @@ while not os.path.exists(sys.argv[1]) and time.monotonic() < started + 300:
         os._exit(0)
 ";
 
-/// A file beside the tests, which containers see too.
-fn beside(name: &str) -> PathBuf {
-    std::env::current_exe().expect("own path").with_file_name(name)
-}
-
 /// Exists once a disturber may end.
 fn over() -> PathBuf {
     beside("fair-over")
@@ -60,11 +49,6 @@ pub fn sign() -> PathBuf {
     beside("fair-sign")
 }
 
-/// How often systemd has started the daemon anew.
-pub fn restarts() -> String {
-    run(&["systemctl", "show", "-P", "NRestarts", "steliad.service"])
-}
-
 /// A process of these tests somewhere else.
 pub struct Task {
     child: Child,
@@ -73,18 +57,14 @@ pub struct Task {
 
 impl Task {
     fn start(mut command: Command, what: &str) -> Self {
-        command.args(["env", &format!("STELIA_FAIR={what}")]);
-        command.arg(std::env::current_exe().expect("own path"));
-        command.args(["fair::process", "--exact", "--ignored", "--nocapture"]);
+        command.args(process_words("fair", &format!("STELIA_FAIR={what}")));
         let mut child = command.stdout(Stdio::piped()).spawn().expect("a process");
         let lines = BufReader::new(child.stdout.take().expect("stdout")).lines();
         Self { child, lines }
     }
 
     pub fn in_pod(pod: &Pod, what: &str) -> Self {
-        let mut command = Command::new("kubelet-standin");
-        command.args(["pod", "exec", &pod.name, "--"]);
-        Self::start(command, what)
+        Self::start(pod.exec_command(), what)
     }
 
     /// As a user without any privilege.
@@ -151,11 +131,11 @@ fn median(mut of: Vec<u64>) -> f64 {
 fn assert_events_are_seen(victim: &Pod) {
     let file = victim.float().join("cpuset.cpus");
     let before = read(&file);
-    let last = cpus(&before).iter().last().expect("a shared CPU").to_string();
-    run(&["kubelet-standin", "entry", "add", OTHER, "other", &last]);
-    wait_until("float follows", || (read(&file) != before).then_some(()));
-    run(&["kubelet-standin", "entry", "remove", OTHER]);
-    wait_until("float follows back", || (read(&file) == before).then_some(()));
+    let last = last_of(&cpus(&before)).to_string();
+    run(&["kubelet-standin", "entry", "add", OTHER_POD, "other", &last]);
+    wait_until("float follows", || read(&file) != before);
+    run(&["kubelet-standin", "entry", "remove", OTHER_POD]);
+    wait_until("float follows back", || read(&file) == before);
 }
 
 /// The daemon, in its own view of the node, may not write float's files any more, and has to: one step of this instance fails
@@ -163,18 +143,18 @@ fn assert_events_are_seen(victim: &Pod) {
 fn make_float_immovable(pod: &Pod) {
     let float = pod.float();
     let float = float.to_str().expect("path");
-    let daemon = main_pid();
+    let daemon = daemon_pid();
     let inside = ["nsenter", "--mount", "--target", &daemon];
     run(&[&inside[..], &["mount", "--bind", float, float]].concat());
     run(&[&inside[..], &["mount", "-o", "remount,bind,ro", float]].concat());
-    let first = cpus(&read(pod.float().join("cpuset.cpus"))).iter().next();
+    let first = pod.float_cpus().iter().next();
     let first = first.expect("a shared CPU").to_string();
     fs::write(pod.float().join("cpuset.cpus"), first).expect("float's CPUs");
 }
 
 /// CPU time of the daemon so far, in clock ticks (hundredths of a second).
 fn ticks() -> u64 {
-    let stat = read(format!("/proc/{}/stat", main_pid()));
+    let stat = read(format!("/proc/{}/stat", daemon_pid()));
     let fields = stat.rsplit_once(')').expect("a name").1.split_whitespace();
     let times = fields.skip(11).take(2);
     times.map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
@@ -197,19 +177,19 @@ const DISTURBERS: [&str; 10] = [
 
 /// End the disturbers however the test ends, or they disturb later tests.
 fn undo() {
-    fs::write(over(), "").expect("the sign that it is over");
+    put(over(), "");
     unconfigure();
 }
 
 #[test]
 fn nobody_makes_another_vms_start_long() {
     on_node_undoing(undo, || {
-        configure("audit-interval-s = 3600\n");
+        configure(NO_AUDIT);
         let mut victims = Victims::start();
         // Its first process collects the orphans that chains leave.
         let attacker = Pod::start("attacker", &["--cpus", "1"], &["tini", "--", "sleep", "100000"]);
         let _ = fs::remove_file(over());
-        let (daemon, restarted) = (main_pid(), restarts());
+        let (daemon, restarted) = (daemon_pid(), restarts());
         // Whatever is slower the first time.
         victims.starts(2);
         let mut before = victims.starts(STARTS);
@@ -226,10 +206,10 @@ fn nobody_makes_another_vms_start_long() {
             let took = victims.starts(STARTS);
             let busy = (ticks() - ticked) as f64 / 100.0 / began.elapsed().as_secs_f64();
             for (victim, _) in &victims.0 {
-                assert_eq!(state(victim).as_deref(), Some("isolated"), "{what}");
+                assert_eq!(victim.state().as_deref(), Some("isolated"), "{what}");
             }
             assert_events_are_seen(&victims.0[0].0);
-            fs::write(over(), "").expect("the sign that it is over");
+            put(over(), "");
             let said = disturber.wait_for("DISTURBED");
             assert!(
                 what != "fails" || said.contains("Read-only file system"),
@@ -237,7 +217,11 @@ fn nobody_makes_another_vms_start_long() {
             );
             disturber.end();
             fs::remove_file(over()).expect("the sign");
-            assert_eq!((main_pid(), restarts()), (daemon.clone(), restarted.clone()), "{what}");
+            assert_eq!(
+                (daemon_pid(), restarts()),
+                (daemon.clone(), restarted.clone()),
+                "{what}"
+            );
             // Just before and just after: whatever else this machine does, it does to both.
             let after = victims.starts(STARTS);
             let undisturbed = median([&before[..], &after].concat());
@@ -286,57 +270,40 @@ fn is_over(since: Instant) -> bool {
     over().exists() || since.elapsed() > PATIENCE
 }
 
+/// A process of this container, as its own /proc shows it.
+fn find(word: &str) -> Option<u32> {
+    let line = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    all_pids().into_iter().find(|pid| line(pid).contains(word))
+}
+
+/// This container's own instance.
+async fn register_own(connection: &Connection, anchor: &OwnedFd) -> zbus::Result<OwnedObjectPath> {
+    register(connection, "", "", options(Some(anchor), "")).await
+}
+
 async fn connect() -> Connection {
     let builder = Builder::address(SOCKET).p2p();
     builder.build().await.expect("connect")
 }
 
-/// A process of this container, as its own /proc shows it.
-fn find(word: &str) -> Option<u32> {
-    let entries = fs::read_dir("/proc").expect("/proc").flatten();
-    let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-    pids.find(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(word)))
-}
-
-async fn register(manager: &ManagerProxy<'_>, anchor: &OwnedFd) -> zbus::Result<String> {
-    let mut options = Dict::new();
-    options.insert("anchor", Variant::from(Fd::from(anchor.as_fd())));
-    let (path, _) = manager.register_instance("", "", options).await?;
-    Ok(path.to_string())
-}
-
-async fn instance(connection: &Connection, path: String) -> InstanceProxy<'static> {
-    let builder = InstanceProxy::builder(connection).path(path);
-    let builder = builder.cache_properties(CacheProperties::No);
-    builder.build().await.expect("proxy")
-}
-
 /// In a container of `quiet_vm`: what its runner would do, with a clock. No call may be refused.
 fn measure() {
     let anchor = pidfd(find("\0anchor").expect("the anchor"));
-    let qemu = pidfd(1);
-    let mut vcpus: Vec<i32> = Vec::new();
-    for task in fs::read_dir("/proc/1/task").expect("QEMU's threads").flatten() {
-        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-        if name.starts_with("CPU ") {
-            let tid = task.file_name().to_str().and_then(|tid| tid.parse().ok());
-            vcpus.push(tid.expect("a thread id"));
-        }
-    }
+    let vcpus = threads_of(1)
+        .into_iter()
+        .filter(|thread| thread.name.starts_with("CPU "));
+    let vcpus: Vec<i32> = vcpus.map(|vcpu| vcpu.tid.cast_signed()).collect();
     let took = block_on(async {
         let connection = connect().await;
-        let manager = ManagerProxy::new(&connection).await.expect("proxy");
+        let manager = manager(&connection).await;
         if !manager.list_instances().await.expect("listed").is_empty() {
             manager.deregister("", Dict::new()).await.expect("deregistered");
             // What systemd and the daemon still do about the former scope does not count.
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         let started = Instant::now();
-        let path = register(&manager, &anchor).await.expect("registered");
-        let instance = instance(&connection, path).await;
-        let list = (0..).zip(&vcpus).map(|(index, tid)| (index, *tid, Dict::new()));
-        let attached = instance.attach_vcpus(Fd::from(qemu.as_fd()), list.collect(), Dict::new());
-        attached.await.expect("attached");
+        let path = register_own(&connection, &anchor).await.expect("registered");
+        attach(&connection, &path, 1, &vcpus).await.expect("attached");
         started.elapsed().as_micros()
     });
     println!("TOOK {took}");
@@ -347,7 +314,6 @@ fn register_late(sign: &Path) {
     let anchor = pidfd(find("sleep\x00100001").expect("the anchor"));
     block_on(async {
         let connection = connect().await;
-        let manager = ManagerProxy::new(&connection).await.expect("proxy");
         println!("BUSY");
         let waiting = Instant::now();
         while !sign.exists() {
@@ -355,7 +321,7 @@ fn register_late(sign: &Path) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let asked = Instant::now();
-        register(&manager, &anchor).await.expect("registered");
+        register_own(&connection, &anchor).await.expect("registered");
         println!("REGISTERED after {} ms", asked.elapsed().as_millis());
     });
 }
@@ -366,7 +332,7 @@ async fn describe_all_the_time() {
     let started = Instant::now();
     println!("BUSY");
     let one = || async {
-        let manager = ManagerProxy::new(&bus).await.expect("proxy");
+        let manager = manager(&bus).await;
         let mut calls = 0;
         while !is_over(started) {
             manager.describe().await.expect("described");
@@ -391,24 +357,21 @@ fn thread_chain(since: Instant) {
 
 /// In the container of somebody who wants no other VM to start.
 async fn disturb(what: &str) {
-    let mut anchor = Command::new("sleep").arg("100001").spawn().expect("sleep");
+    let anchor = Killed(Command::new("sleep").arg("100001").spawn().expect("sleep"));
     let started = Instant::now();
     let over = over();
     let over = over.to_str().expect("path");
     let forks = || {
-        Command::new("python3")
-            .args(["-c", FORKS, over])
-            .spawn()
-            .expect("python3")
+        let python = Command::new("python3").args(["-c", FORKS, over]).spawn();
+        python.expect("python3")
     };
-    let fd = pidfd(anchor.id());
+    let fd = pidfd(anchor.0.id());
     let said = {
         let connection = connect().await;
-        let manager = ManagerProxy::new(&connection).await.expect("proxy");
         let mut first = matches!(what, "forks-in-origin" | "forks-elsewhere").then(forks);
-        let mut path = String::new();
+        let mut path = None;
         if matches!(what, "audit" | "fails" | "forks-in-float" | "threads-in-vcpu") {
-            path = register(&manager, &fd).await.expect("registered");
+            path = Some(register_own(&connection, &fd).await.expect("registered"));
         }
         if what == "forks-in-float" {
             first = Some(forks());
@@ -427,11 +390,9 @@ async fn disturb(what: &str) {
                     sleep(Duration::from_millis(50));
                 }
             });
-            let vcpus = vec![(0, tid.recv().expect("a thread id"), Dict::new())];
-            let own = pidfd(std::process::id());
-            let instance = instance(&connection, path.clone()).await;
-            let attached = instance.attach_vcpus(Fd::from(own.as_fd()), vcpus, Dict::new());
-            attached.await.expect("attached");
+            let (tid, path) = (tid.recv().expect("a thread id"), path.as_ref().expect("its instance"));
+            let attached = attach(&connection, path, std::process::id(), &[tid]).await;
+            attached.expect("attached");
             go.send(()).expect("the vCPU");
         }
         println!("BUSY");
@@ -441,26 +402,25 @@ async fn disturb(what: &str) {
         } else {
             what
         };
-        let said = call_all_the_time(calls, &fd, &path, started).await;
+        let said = call_all_the_time(calls, &fd, path.as_ref(), started).await;
         // The pod's calls are at their limit, so this one may fail.
-        let _ = manager.deregister("", Dict::new()).await;
+        let _ = manager(&connection).await.deregister("", Dict::new()).await;
         if let Some(mut first) = first {
             let _ = first.wait();
         }
         said
     };
-    let _ = anchor.kill();
-    let _ = anchor.wait();
+    drop(anchor);
     println!("DISTURBED {said} in {} ms", started.elapsed().as_millis());
 }
 
 /// On three connections, as fast as they are answered; what the last answer and the last refusal were.
-async fn call_all_the_time(what: &str, anchor: &OwnedFd, path: &str, started: Instant) -> String {
+async fn call_all_the_time(what: &str, anchor: &OwnedFd, path: Option<&OwnedObjectPath>, started: Instant) -> String {
     let one = || async {
         let (mut done, mut refused) = (Vec::new(), Vec::new());
         let mut connection = connect().await;
         while !is_over(started) {
-            let manager = ManagerProxy::new(&connection).await.expect("proxy");
+            let manager = manager(&connection).await;
             let result = match what {
                 "deregister" => manager.deregister("", Dict::new()).await.map(|()| String::new()),
                 // Without an anchor: looked at and refused at once.
@@ -468,12 +428,12 @@ async fn call_all_the_time(what: &str, anchor: &OwnedFd, path: &str, started: In
                     let refused = manager.register_instance("", "", Dict::new()).await;
                     refused.map(|(path, _)| path.to_string())
                 }
-                "forks-in-origin" => match register(&manager, anchor).await {
+                "forks-in-origin" => match register_own(&connection, anchor).await {
                     Ok(_) => manager.deregister("", Dict::new()).await.map(|()| String::new()),
-                    error => error,
+                    Err(error) => Err(error),
                 },
                 _ => {
-                    let instance = instance(&connection, path.to_owned()).await;
+                    let instance = instance_at(&connection, path.expect("an instance")).await;
                     let report = instance.audit(Dict::new()).await;
                     report.map(|report| format!("{:?}", report.get("degraded")))
                 }

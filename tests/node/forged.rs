@@ -1,12 +1,8 @@
 //! A container that may write its own cgroup, and writes there what a daemon records of its instances.
 
-use std::fs;
 use std::path::Path;
 
-use crate::drift::put;
-use crate::support::host::{CGROUP, cpus, output, partitioned, read, run, wait_until};
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::{assert_isolated, describe, is_isolated, state};
+use crate::support::*;
 
 /// What may be said of a pod's container: a record by which its only vCPU is this task.
 struct Lie<'a> {
@@ -19,9 +15,7 @@ struct Lie<'a> {
 
 impl Lie<'_> {
     fn attributes(&self) -> Vec<(&'static str, String)> {
-        let stat = read(format!("/proc/{}/stat", self.task));
-        let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
-        let start = fields.split_whitespace().nth(19).expect("field 22");
+        let start = thread(self.task).expect("a task").start;
         let cpu = cpus(self.exclusive).iter().last().expect("a CPU");
         vec![
             ("pod-uid", self.uid.to_owned()),
@@ -64,28 +58,21 @@ fn attacker() -> Pod {
 
 /// Where a process is and may run.
 fn place(task: u32) -> (String, String) {
-    let status = read(format!("/proc/{task}/status"));
-    let allowed = status.lines().find(|line| line.starts_with("Cpus_allowed_list:"));
-    (
-        read(format!("/proc/{task}/cgroup")),
-        allowed.expect("the line").to_owned(),
-    )
+    (read(format!("/proc/{task}/cgroup")), allowed(task).to_string())
 }
 
 /// The next daemon finds it.
-fn restart() {
+fn restart_daemon() {
     // systemd limits how often a unit is started in ten seconds.
-    run(&["systemctl", "reset-failed", "steliad"]);
-    run(&["systemctl", "restart", "steliad"]);
-    run(&["steliactl", "reconcile"]);
+    run("systemctl reset-failed steliad");
+    restart("steliad");
+    reconcile();
 }
 
 fn assert_victim_is_maintained(victim: &Pod) {
     assert_isolated(victim, 2);
     put(victim.vcpu().join("cpuset.cpus.partition"), "member");
-    wait_until("the victim's partition is repaired", || {
-        is_isolated(victim, 2).then_some(())
-    });
+    wait_until("the victim's partition is repaired", || is_isolated(victim, 2));
     assert_eq!(partitioned(), victim.exclusive());
 }
 
@@ -95,81 +82,44 @@ fn a_container_that_writes_its_own_cgroup_gains_nothing() {
         let victim = Pod::vm("victim", 2);
         let attacker = attacker();
         let own = attacker.cpus.clone().expect("CPUs of its own");
-        let within = |command: &str| {
-            let exec = ["kubelet-standin", "pod", "exec", "attacker", "--", "sh", "-c", command];
-            output(&exec)
-        };
+        let within = |command: &str| attacker.try_exec(&["sh", "-c", command]);
         // It sees its own cgroup at most, and that one it may write.
         let seen =
             within("cat /proc/self/cgroup; ls -d /sys/fs/cgroup/kubepods* /sys/fs/cgroup/../cgroup/kubepods* 2>&1");
-        let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
+        let seen = utf8(&seen.stdout);
         assert!(seen.starts_with("0::/\n") && !seen.contains(".slice\n"), "{seen}");
         let pods_own = attacker.origin().parent().expect("the pod's").to_owned();
         let names = || {
-            run(&[
-                "getfattr",
-                "--absolute-names",
-                "-d",
-                "-m",
-                "user.stelia",
-                &pods_own.display().to_string(),
-            ])
+            run(format!(
+                "getfattr --absolute-names -d -m user.stelia {}",
+                pods_own.display()
+            ))
         };
         let before = names();
 
         let init = place(1);
         let vcpu = victim.threads().vcpus[0].tid;
-        let shared: String = crate::support::pods::pool().to_string();
+        let shared: String = pool().to_string();
+        let lie = |uid, exclusive, task| Lie {
+            pod: &attacker,
+            uid,
+            exclusive,
+            task,
+        };
         let lies = [
-            (
-                "PID 1 of the host",
-                Lie {
-                    pod: &attacker,
-                    uid: &attacker.uid,
-                    exclusive: &own,
-                    task: 1,
-                },
-            ),
-            (
-                "shared CPUs",
-                Lie {
-                    pod: &attacker,
-                    uid: &attacker.uid,
-                    exclusive: &shared,
-                    task: attacker.pid,
-                },
-            ),
-            (
-                "another pod",
-                Lie {
-                    pod: &attacker,
-                    uid: &victim.uid,
-                    exclusive: &own,
-                    task: attacker.pid,
-                },
-            ),
-            (
-                "another VM's vCPU",
-                Lie {
-                    pod: &attacker,
-                    uid: &attacker.uid,
-                    exclusive: &own,
-                    task: vcpu,
-                },
-            ),
+            ("PID 1 of the host", lie(&attacker.uid, &own, 1)),
+            ("shared CPUs", lie(&attacker.uid, &shared, attacker.pid)),
+            ("another pod", lie(&victim.uid, &own, attacker.pid)),
+            ("another VM's vCPU", lie(&attacker.uid, &own, vcpu)),
         ];
         for (what, lie) in &lies {
             let written = within(&lie.commands("/sys/fs/cgroup"));
             assert!(written.status.success(), "{what}: {written:?}");
             assert_eq!(names(), before, "{what}: nothing is on the pod's cgroup");
-            restart();
+            restart_daemon();
             assert_eq!(place(1), init, "{what}");
-            assert_eq!(state(&attacker), None, "{what}");
-            assert_eq!(
-                describe()["node"]["unreadable"].as_array().map(Vec::len),
-                Some(0),
-                "{what}"
-            );
+            assert_eq!(attacker.state(), None, "{what}");
+            assert_eq!(describe()["node"]["unreadable"].to_string(), "[]", "{what}");
             assert_victim_is_maintained(&victim);
         }
 
@@ -178,9 +128,9 @@ fn a_container_that_writes_its_own_cgroup_gains_nothing() {
         for (what, lie) in lies.iter().filter(|(what, _)| *what != "shared CPUs") {
             let written = output(&["sh", "-c", &lie.commands(&pods_own.display().to_string())]);
             assert!(written.status.success(), "{what}: {written:?}");
-            restart();
+            restart_daemon();
             assert_eq!(place(1), init, "{what}");
-            assert_eq!(state(&attacker), None, "{what}");
+            assert_eq!(attacker.state(), None, "{what}");
             let unreadable = describe()["node"]["unreadable"].to_string();
             println!("  {what}: {unreadable}");
             assert!(unreadable.contains(&attacker.cgroup), "{what}: {unreadable}");
@@ -188,9 +138,9 @@ fn a_container_that_writes_its_own_cgroup_gains_nothing() {
         }
 
         // It ends with its container.
-        run(&["kubelet-standin", "pod", "delete", "attacker", "--grace", "0"]);
-        assert!(!Path::new(CGROUP).join(attacker.cgroup.trim_start_matches('/')).exists());
-        run(&["steliactl", "reconcile"]);
+        attacker.delete(0);
+        assert!(!attacker.origin().exists());
+        reconcile();
         assert_eq!(describe()["node"]["unreadable"].to_string(), "[]");
         assert_victim_is_maintained(&victim);
     });
@@ -202,20 +152,16 @@ fn a_vmm_that_was_moved_out_of_its_container_stays_there_and_that_is_said() {
     on_node(|| {
         let pod = Pod::vm("moved-out", 2);
         let vcpu = pod.threads().vcpus[0].tid;
-        let threads = pod.threads().others;
-        let mut threads = threads.iter();
-        let process = threads.find(|thread| thread.name.starts_with("qemu-system"));
-        let process = process.expect("QEMU").tid.to_string();
+        let process = pod.threads().one("qemu-system").tid.to_string();
         let elsewhere = Path::new(CGROUP).join("system.slice/steliad.service/cgroup.procs");
         put(elsewhere, &process);
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         assert!(place(vcpu).0.contains("/system.slice/"), "{:?}", place(vcpu));
-        let shown = run(&["steliactl", "--json", "show", &pod.uid]);
-        assert!(shown.contains("outside of the container"), "{shown}");
+        assert!(pod.shows("outside of the container"), "{}", pod.shown());
         // Back in its container it is the VM's.
-        fs::write(pod.origin().join("cgroup.procs"), &process).expect("moved back");
-        run(&["steliactl", "reconcile"]);
-        wait_until("isolated", || is_isolated(&pod, 2).then_some(()));
+        put(pod.origin().join("cgroup.procs"), &process);
+        reconcile();
+        wait_until("isolated", || is_isolated(&pod, 2));
         assert_isolated(&pod, 2);
     });
 }

@@ -3,12 +3,9 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use stelia_api::client::{Dict, ManagerProxy};
+use stelia_api::client::Dict;
 
-use crate::client::block_on;
-use crate::support::host::{CGROUP, SLICE, cpus, partitioned, read, run, wait_until, workers};
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::{assert_given_back, assert_isolated, state};
+use crate::support::*;
 
 #[test]
 fn every_vcpu_has_a_cpu_to_itself_and_everything_else_is_on_shared_cpus() {
@@ -37,18 +34,16 @@ fn a_killed_container_gives_its_cpus_back() {
         let threads = assert_isolated(&survivor, 2);
         let exclusive = pod.exclusive();
         pod.kill();
-        wait_until("scope of the killed container gone", || {
-            (!pod.scope().exists()).then_some(())
-        });
+        wait_until("scope of the killed container gone", || !pod.scope().exists());
         wait_until("its CPUs not exclusive any more", || {
             let given = cpus(&read(format!("{SLICE}/cpuset.cpus.exclusive")));
-            given.is_disjoint(&exclusive).then_some(())
+            given.is_disjoint(&exclusive)
         });
         assert!(partitioned().is_disjoint(&exclusive), "{}", partitioned());
         wait_until("its CPUs are the kernel's workers' again", || {
-            exclusive.is_subset(&workers()).then_some(())
+            exclusive.is_subset(&workers())
         });
-        wait_until("not listed any more", || state(&pod).is_none().then_some(()));
+        pod.wait_released();
         // The other instance noticed nothing. kubelet's entry of the killed one is still there, so its float is the same.
         survivor.assert_alone();
         let now = assert_isolated(&survivor, 2);
@@ -61,7 +56,7 @@ fn a_deregistered_container_is_as_kubelet_made_it() {
     on_node(|| {
         let pod = Pod::vm("given-back", 2);
         let before = assert_isolated(&pod, 2);
-        run(&["steliactl", "deregister", &pod.uid]);
+        pod.deregister();
         assert_given_back(&pod, before);
     });
 }
@@ -71,15 +66,13 @@ fn registering_again_answers_the_same_instance_and_moves_nothing() {
     on_node(|| {
         let pod = Pod::emulated_vm("twice", 2);
         let before = assert_isolated(&pod, 2);
-        let again = block_on(async {
-            let bus = zbus::connection::Builder::system().build().await.expect("bus");
-            let manager = ManagerProxy::new(&bus).await.expect("proxy");
+        let bus = Bus::open();
+        let again = bus.block_on(async {
+            let manager = manager(&bus.connection).await;
             let known = manager.get_instance(&pod.uid).await.expect("instance");
             let cpuset = pod.exclusive().to_string();
-            let (path, cgroup) = manager
-                .register_instance(&pod.uid, &cpuset, Dict::new())
-                .await
-                .expect("registered again");
+            let registered = manager.register_instance(&pod.uid, &cpuset, Dict::new()).await;
+            let (path, cgroup) = registered.expect("registered again");
             assert_eq!(path, known);
             cgroup
         });

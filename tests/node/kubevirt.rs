@@ -11,16 +11,7 @@ use nix::sched::{CpuSet as Mask, sched_setaffinity};
 use nix::unistd::Pid;
 use stelia_cpus::CpuSet;
 
-use crate::adopted::refused;
-use crate::contained::{configure, unconfigure};
-use crate::kvm::needs_kvm;
-use crate::runner::{OTHER, qmp};
-use crate::support::guest::Accel;
-use crate::support::host::{
-    Thread, all_pids, container_of, cpus, partitioned, read, run, wait_until, wait_until_or, workers,
-};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::{counters, state};
+use crate::support::*;
 
 const RULE: &str = "audit-interval-s = 3600\n[[adopt]]\nuse = \"kubevirt\"\ncontainers = [\"instance\"]\n";
 
@@ -113,12 +104,10 @@ impl Web {
     /// What virt-launcher does at every sync, and when the number of CPUs changes: it reads the pod's CPUs, plans from them, and
     /// pins anew. Nothing of it may fail, and what is planned stays the same.
     fn synced_by_launcher(&self, when: &str) {
-        let effective = read(self.pod.origin().join("cpuset.cpus.effective"));
+        let effective = self.pod.file("cpuset.cpus.effective");
         assert_eq!(cpus(&effective), self.pod.exclusive(), "{when}");
-        let (pins, emulator) = self
-            .vm
-            .plan(&cpus(&effective))
-            .unwrap_or_else(|error| panic!("{when}: {error}"));
+        let planned = self.vm.plan(&cpus(&effective));
+        let (pins, emulator) = planned.unwrap_or_else(|error| panic!("{when}: {error}"));
         assert_eq!(pins, self.pinned, "{when}");
         for (vcpu, cpu) in self.vcpus.iter().zip(pins) {
             assert_eq!(pin(vcpu.tid, cpu), Ok(()), "{when}: vCPU thread {} to {cpu}", vcpu.tid);
@@ -136,11 +125,11 @@ impl Web {
     fn sync(&self) {
         let (origin, housekeeping) = (self.pod.origin(), self.housekeeping());
         fs::create_dir_all(&housekeeping).expect("create housekeeping");
-        fs::write(housekeeping.join("cgroup.type"), "threaded").expect("threaded");
-        fs::write(origin.join("cgroup.subtree_control"), "+cpuset").expect("the controller");
-        fs::write(housekeeping.join("cpuset.cpus"), self.emulator.to_string()).expect("its CPUs");
+        put(housekeeping.join("cgroup.type"), "threaded");
+        put(origin.join("cgroup.subtree_control"), "+cpuset");
+        put(housekeeping.join("cpuset.cpus"), self.emulator.to_string());
         for thread in read(origin.join("cgroup.threads")).lines() {
-            let comm = fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
+            let comm = comm(thread);
             if !(comm.contains("CPU ") && comm.contains("KVM")) {
                 let _ = fs::write(housekeeping.join("cgroup.threads"), thread);
             }
@@ -149,9 +138,11 @@ impl Web {
 
     /// The cgroup that virt-handler takes for the container's, by the launcher's process.
     fn manager_path(&self) -> PathBuf {
-        let launcher = container_of(self.pod.pid).into_values().flatten();
-        let mut launcher = launcher.filter(|thread| thread.name == "virt-launcher");
-        let mut found = launcher.next().expect("the launcher").cgroup;
+        let mut launcher = all_threads(container_of(self.pod.pid)).into_iter();
+        let mut found = launcher
+            .find(|thread| thread.name == "virt-launcher")
+            .expect("the launcher")
+            .cgroup;
         if found.ends_with("housekeeping") {
             found.pop();
         }
@@ -172,7 +163,7 @@ impl Web {
                 "{thread:?}, not {allowed}"
             );
         }
-        assert_eq!(read(pod.origin().join("cpuset.cpus.partition")), "root");
+        assert_eq!(pod.file("cpuset.cpus.partition"), "root");
         assert!(own.is_subset(&partitioned()));
         assert!(workers().is_disjoint(&own), "unbound workers on {}", workers());
         run(&["steliactl", "verify", &pod.uid]);
@@ -180,7 +171,7 @@ impl Web {
 
     fn until_adopted(&self) {
         let refused = || format!(": {:?}", refused(&self.pod));
-        let isolated = || (state(&self.pod).as_deref() == Some("isolated")).then_some(());
+        let isolated = || self.pod.is("isolated");
         wait_until_or("it is adopted", refused, isolated);
         self.assert_whole();
     }
@@ -194,12 +185,8 @@ fn pin(task: u32, cpu: u32) -> Result<(), Errno> {
 
 /// The kernel's thread for the emulated timer of the node's only VM, and the CPUs it may use.
 fn kvm_pit() -> (u32, CpuSet) {
-    let is_pit =
-        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("kvm-pit/"));
-    let pid = wait_until("kvm-pit", || all_pids().into_iter().find(is_pit));
-    let status = read(format!("/proc/{pid}/status"));
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    (pid, cpus(allowed.expect("a list").trim()))
+    let pit = wait_until("kvm-pit", || processes_named("kvm-pit/").into_iter().next());
+    (pit.tid, pit.allowed)
 }
 
 #[test]
@@ -214,18 +201,18 @@ fn virt_launcher_reads_the_same_cpus_and_pins_as_it_wants_before_and_after_adopt
             web.until_adopted();
             for _ in 0..2 {
                 web.synced_by_launcher("adopted");
-                run(&["steliactl", "reconcile"]);
+                reconcile();
             }
-            run(&["systemctl", "restart", "steliad"]);
+            restart("steliad");
             web.until_adopted();
             web.synced_by_launcher("after a restart");
             web.assert_whole();
             unconfigure();
-            run(&["steliactl", "deregister", &web.pod.uid]);
-            wait_until("given back", || state(&web.pod).is_none().then_some(()));
+            web.pod.deregister();
+            web.pod.wait_released();
             web.synced_by_launcher("given back");
             // The next one has its name.
-            run(&["kubelet-standin", "pod", "delete", &web.pod.name, "--grace", "0"]);
+            web.pod.delete(0);
         }
     });
 }
@@ -245,9 +232,9 @@ fn with_isolate_emulator_thread_virt_handlers_cgroup_is_a_part_of_the_partition(
         let (pit, _) = kvm_pit();
         pin(pit, web.pinned[0]).expect("virt-handler pins kvm-pit");
         // Some looks later. It would be refused if this were a partition.
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         std::thread::sleep(Duration::from_secs(2));
-        assert_eq!(state(&web.pod), None, "its guest has not run");
+        assert_eq!(web.pod.state(), None, "its guest has not run");
         pin(pit, web.pinned[0]).expect("virt-handler pins kvm-pit again");
         qmp(&web.pod, r#"{"execute":"cont"}"#);
         pin(pit, web.pinned[0]).expect("virt-handler pins kvm-pit until it has reported the VM as running");
@@ -257,15 +244,15 @@ fn with_isolate_emulator_thread_virt_handlers_cgroup_is_a_part_of_the_partition(
         for _ in 0..2 {
             web.sync();
             web.synced_by_launcher("adopted");
-            run(&["steliactl", "reconcile"]);
+            reconcile();
         }
         web.assert_whole();
         assert_eq!(counters(), before, "drift was found");
         assert_eq!(web.manager_path(), web.pod.origin());
         // By the end of its process: no audit runs.
-        run(&["kill", "-KILL", &web.vmm.to_string()]);
-        wait_until("its CPUs are given back", || state(&web.pod).is_none().then_some(()));
-        assert_eq!(read(web.pod.origin().join("cpuset.cpus.partition")), "member");
+        kill("-KILL", web.vmm);
+        web.pod.wait_released();
+        assert_eq!(web.pod.file("cpuset.cpus.partition"), "member");
         assert!(web.pod.exclusive().is_disjoint(&partitioned()));
         web.pod.kill();
     });

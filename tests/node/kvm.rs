@@ -1,39 +1,18 @@
 //! Under KVM: the threads that only KVM and vhost make, a plugged vCPU, and a guest that is a system of its own. What each
 //! thread is and where it ends is the table in docs/runner.md.
 
-use crate::runner::{OTHER, qmp, start_on};
-use crate::support::guest::Accel;
-use crate::support::host::{Thread, all_pids, output, read, run, thread, wait_until};
-use crate::support::linux_guest::{alive, host_cpu, seats, topology, words};
-use crate::support::pods::{Pod, Threads, on_node, on_node_undoing};
-use crate::support::promise::{assert_isolated, counters, is_isolated};
-
-/// These tests are about KVM: a node without it is no place for them.
-pub fn needs_kvm() {
-    assert_eq!(
-        Accel::of_node(),
-        Accel::Kvm,
-        "this node's guests do not run on KVM (node run --guest)"
-    );
-}
-
-fn named<'a>(threads: &'a Threads, beginning: &str) -> Vec<&'a Thread> {
-    threads
-        .others
-        .iter()
-        .filter(|thread| thread.name.starts_with(beginning))
-        .collect()
-}
+use crate::support::linux_guest::{host_cpu, system, topology};
+use crate::support::*;
 
 #[test]
 fn the_threads_that_kvm_and_vhost_make_are_off_the_vcpus_cpus() {
     needs_kvm();
-    let remove_tap = || drop(output(&["ip", "link", "del", "stelia-tap0"]));
+    let remove_tap = || drop(output("ip link del stelia-tap0"));
     on_node_undoing(remove_tap, || {
         for module in ["vhost_net", "vhost_vsock", "tun"] {
             run(&["modprobe", module]);
         }
-        run(&["ip", "tuntap", "add", "stelia-tap0", "mode", "tap", "vnet_hdr"]);
+        run("ip tuntap add stelia-tap0 mode tap vnet_hdr");
         let counted = counters();
         let devices = ["/dev/vhost-net", "/dev/vhost-vsock", "/dev/net/tun"];
         let devices = devices.iter().flat_map(|device| ["--device", device]);
@@ -41,28 +20,21 @@ fn the_threads_that_kvm_and_vhost_make_are_off_the_vcpus_cpus() {
             .into_iter()
             .chain(devices)
             .collect();
-        let qemu = [
-            "-smp",
-            "2",
-            "-device",
-            "vhost-vsock-pci,guest-cid=42",
-            "-netdev",
-            "tap,id=net,ifname=stelia-tap0,script=no,downscript=no,vhost=on",
-            "-device",
-            "virtio-net-pci,netdev=net,romfile=",
-        ];
-        let pod = Pod::start_qemu(Accel::Kvm, "vhost", &options, &["--qmp", "/run/qmp"], &qemu);
-        pod.wait_running();
+        let card = "-netdev tap,id=net,ifname=stelia-tap0,script=no,downscript=no,vhost=on -device virtio-net-pci,netdev=net,romfile=";
+        let qemu = [words("-smp 2 -device vhost-vsock-pci,guest-cid=42"), words(card)].concat();
+        let pod = Pod::start_qemu(Accel::Kvm, "vhost", &options, &["--qmp", "/run/qmp"], &qemu).running();
         let threads = assert_isolated(&pod, 2);
-        let vhost = named(&threads, "vhost-");
-        assert_eq!(vhost.len(), 2, "vhost-net's and vhost-vsock's: {threads:#?}");
-        assert_eq!(named(&threads, "kvm-nx-lpage").len(), 1);
+        assert_eq!(
+            threads.named("vhost-").len(),
+            2,
+            "vhost-net's and vhost-vsock's: {threads:#?}"
+        );
+        assert_eq!(threads.named("kvm-nx-lpage").len(), 1);
         // It was moved, and nobody is blamed for it.
         assert_eq!(counters(), counted);
         // The emulated timer's, which the kernel makes for itself: bound to nobody, and no task of the container's.
         // Its name ends with QEMU's number in the container.
-        let mut all = all_pids().into_iter().filter_map(thread);
-        let pit = all.find(|one| one.name.starts_with("kvm-pit/")).expect("kvm-pit");
+        let pit = processes_named("kvm-pit/").into_iter().next().expect("kvm-pit");
         println!(
             "  {} is in {} and may run on {}",
             pit.name,
@@ -79,23 +51,10 @@ fn virtiofsd_beside_a_guest_with_shared_memory_floats() {
     needs_kvm();
     on_node(|| {
         let helper = "name=fs,wait-for=/run/fs,command=/usr/libexec/virtiofsd --socket-path=/run/fs --shared-dir /usr/share --sandbox none";
-        let qemu = [
-            "-smp",
-            "2",
-            "-object",
-            "memory-backend-memfd,id=shared,size=64M,share=on",
-            "-machine",
-            "memory-backend=shared",
-            "-chardev",
-            "socket,id=fs,path=/run/fs",
-            "-device",
-            "vhost-user-fs-pci,chardev=fs,tag=share",
-        ];
-        let pod = start_on(Accel::Kvm, "shared", "2", &["--helper", helper], &qemu);
-        pod.wait_running();
+        let qemu = [&["-smp", "2"][..], &with_virtiofsd()].concat();
+        let pod = start_on(Accel::Kvm, "shared", "2", &["--helper", helper], &qemu).running();
         let threads = assert_isolated(&pod, 2);
-        let fs = named(&threads, "virtiofsd");
-        assert!(!fs.is_empty(), "{threads:#?}");
+        threads.one("virtiofsd");
         println!("  {:?}", threads.others.iter().map(|one| &one.name).collect::<Vec<_>>());
     });
 }
@@ -105,13 +64,10 @@ fn a_vcpu_plugged_under_kvm_gets_its_cpu() {
     needs_kvm();
     on_node(|| {
         let qemu = [&["-smp", "1,sockets=2,maxcpus=2"], &OTHER[..]].concat();
-        let pod = start_on(Accel::Kvm, "plugged", "2", &[], &qemu);
-        pod.wait_running();
+        let pod = start_on(Accel::Kvm, "plugged", "2", &[], &qemu).running();
         let before = assert_isolated(&pod, 1);
-        let plug = r#"{"execute":"device_add","arguments":{"driver":"host-x86_64-cpu","id":"c1","socket-id":1,"core-id":0,"thread-id":0}}"#;
-        let answer = qmp(&pod, plug);
-        assert!(answer.contains("return"), "{answer}");
-        wait_until("the second vCPU is pinned", || is_isolated(&pod, 2).then_some(()));
+        plug_vcpu(&pod, "host");
+        wait_until("the second vCPU is pinned", || is_isolated(&pod, 2));
         let after = assert_isolated(&pod, 2);
         assert_eq!(after.vcpus.first(), before.vcpus.first());
         assert_eq!(after.vcpus[1].name, "CPU 1/KVM");
@@ -155,27 +111,19 @@ fn a_guest_that_is_a_system_finds_its_siblings_and_nodes_on_the_hosts() {
             "system",
             &["--cpuset", "2-5"],
             &["--qmp", "/run/qmp"],
-            &words(),
-        );
-        pod.wait_running();
+            &system(),
+        )
+        .running();
         let before = assert_isolated(&pod, 4);
         assert_placed_like_the_guest(&pod);
-        run(&["kubelet-standin", "pod", "resize", &pod.name, "--cpuset", "0-1,4-5"]);
-        let resized = Pod::show(&pod.name);
-        wait_until("isolated on other CPUs", || is_isolated(&resized, 4).then_some(()));
+        let resized = pod.resize("--cpuset", "0-1,4-5");
+        wait_until("isolated on other CPUs", || is_isolated(&resized, 4));
         let after = assert_isolated(&resized, 4);
-        let ids = |threads: &Threads| {
-            threads
-                .vcpus
-                .iter()
-                .map(|vcpu| (vcpu.tid, vcpu.start))
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(ids(&after), ids(&before));
+        assert_eq!(after.identities(), before.identities());
         assert_placed_like_the_guest(&resized);
         let said = alive(&pod);
-        wait_until("the guest works on", || (alive(&pod) > said).then_some(()));
-        let memory = read(pod.scope().join("memory.current"));
+        wait_until("the guest works on", || alive(&pod) > said);
+        let memory = pod.scope_file("memory.current");
         println!("  the VM's memory: {memory} bytes");
     });
 }

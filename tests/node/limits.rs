@@ -1,13 +1,10 @@
 //! The limits kubelet set on the container hold for what was moved out of its cgroup.
 
+use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::life::degraded;
-use crate::support::guest::Accel;
-use crate::support::host::{CGROUP, SLICE, keep_huge_pages, output, read, run, wait_until};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
-use crate::support::promise::{assert_isolated, describe, state};
+use crate::support::*;
 
 /// Beside the VM's runner a shell that is moved to float with it, and does what files in the container's /tmp ask for.
 pub fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
@@ -23,9 +20,7 @@ pub fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
     );
     // The devices and limits that containerd and runc tell systemd.
     let options = [&["--runtime", "runc", "--cpus", "2"], accel.device(), options].concat();
-    let pod = Pod::start(name, &options, &["sh", "-c", &script]);
-    pod.wait_running();
-    pod
+    Pod::start(name, &options, &["sh", "-c", &script]).running()
 }
 
 /// Run a script in float; its output.
@@ -46,12 +41,19 @@ fn begin_in_float(pod: &Pod, script: &str) {
 }
 
 fn exec(pod: &Pod, command: &str) -> String {
-    let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--", "sh", "-c", command];
-    String::from_utf8_lossy(&output(&exec).stdout).into_owned()
+    utf8(&pod.try_exec(&["sh", "-c", command]).stdout)
 }
 
-pub fn scope_file(pod: &Pod, file: &str) -> String {
-    read(pod.scope().join(file))
+/// A device the pod was not given cannot be opened; one that it was given can.
+pub fn assert_devices_are_closed(pod: &Pod) {
+    let open =
+        "mknod /dev/mymem c 1 1; mknod /dev/mynull c 1 3; head -c1 /dev/mymem; echo x > /dev/mynull && echo null-ok";
+    assert_says(&in_float(pod, open), &["Operation not permitted", "null-ok"]);
+}
+
+/// As files of memory limits have it.
+pub fn mib(count: u64) -> String {
+    (count << 20).to_string()
 }
 
 #[test]
@@ -60,51 +62,36 @@ fn memory_pids_and_devices_of_the_container_bind_what_floats() {
         // As with kubelet's singleProcessOOMKill.
         let options = ["--memory", "400M", "--pids", "200", "--unified", "memory.oom.group=0"];
         let pod = vm_with_shell("limited", &options, "-m 64");
-        assert_eq!(scope_file(&pod, "memory.max"), (400u64 << 20).to_string());
-        assert_eq!(scope_file(&pod, "pids.max"), "200");
-        assert_eq!(scope_file(&pod, "cpu.weight"), read(pod.origin().join("cpu.weight")));
-        assert_eq!(read(format!("{SLICE}/cpu.weight")), scope_file(&pod, "cpu.weight"));
+        assert_eq!(pod.scope_file("memory.max"), mib(400));
+        assert_eq!(pod.scope_file("pids.max"), "200");
+        assert_eq!(pod.scope_file("cpu.weight"), pod.file("cpu.weight"));
+        assert_eq!(read(format!("{SLICE}/cpu.weight")), pod.scope_file("cpu.weight"));
         assert_isolated(&pod, 2);
 
-        // A device the pod was not given cannot be opened; one that it was given can.
-        let text = in_float(
-            &pod,
-            "mknod /dev/mymem c 1 1; mknod /dev/mynull c 1 3; head -c1 /dev/mymem; echo x > /dev/mynull && echo null-ok",
-        );
-        assert!(
-            text.contains("Operation not permitted") && text.contains("null-ok"),
-            "{text}"
-        );
+        assert_devices_are_closed(&pod);
 
         // An allocation beyond the limit is killed; the VM is not.
-        let killed = |text: &str| -> u64 {
-            let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-            line.expect("oom_kill").parse().expect("a number")
-        };
-        let before = killed(&scope_file(&pod, "memory.events"));
+        let killed = || -> u64 { number(&field(&pod.scope_file("memory.events"), "oom_kill ")) };
+        let before = killed();
         let text = in_float(&pod, "tail /dev/zero; echo ended");
         assert!(text.contains("Killed") || text.contains("ended"), "{text}");
-        assert!(killed(&scope_file(&pod, "memory.events")) > before);
+        assert!(killed() > before);
         assert_isolated(&pod, 2);
 
         // A resize in place arrives too.
-        run(&["kubelet-standin", "pod", "resize", &pod.name, "--memory", "500M"]);
-        run(&["steliactl", "reconcile"]);
-        assert_eq!(scope_file(&pod, "memory.max"), (500u64 << 20).to_string());
+        pod.resize("--memory", "500M");
+        reconcile();
+        assert_eq!(pod.scope_file("memory.max"), mib(500));
         // And a restart of the daemon, or of systemd's configuration, undoes none of it.
-        run(&["systemctl", "restart", "steliad"]);
-        run(&["systemctl", "daemon-reload"]);
-        assert_eq!(scope_file(&pod, "memory.max"), (500u64 << 20).to_string());
+        restart("steliad");
+        run("systemctl daemon-reload");
+        assert_eq!(pod.scope_file("memory.max"), mib(500));
         let usage = &describe()["usage"][&pod.uid];
-        assert!(
-            usage["memory_bytes"].as_u64() > Some(1 << 20) && usage["cpu_usec"].as_u64() > Some(0),
-            "{usage}"
-        );
+        let (memory, cpu) = (usage["memory_bytes"].as_u64(), usage["cpu_usec"].as_u64());
+        assert!(memory > Some(1 << 20) && cpu > Some(0), "{usage}");
     });
     // With the last instance the slice weighs what every slice weighs.
-    wait_until("the slice's weight", || {
-        (read(format!("{SLICE}/cpu.weight")) == "100").then_some(())
-    });
+    wait_until("the slice's weight", || read(format!("{SLICE}/cpu.weight")) == "100");
 }
 
 #[test]
@@ -112,20 +99,10 @@ fn a_busy_shared_pool_does_not_starve_what_floats() {
     on_node(|| {
         let pod = vm_with_shell("fed", &[], "-m 64");
         for n in 0..16 {
-            run(&[
-                "systemd-run",
-                "--quiet",
-                &format!("--unit=hungry-{n}"),
-                "sh",
-                "-c",
-                "while :; do :; done",
-            ]);
+            let unit = format!("--unit=hungry-{n}");
+            run(&["systemd-run", "--quiet", &unit, "sh", "-c", "while :; do :; done"]);
         }
-        let used = |cgroup: &str| -> u64 {
-            let text = read(format!("{cgroup}/cpu.stat"));
-            let line = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
-            line.expect("usage_usec").parse().expect("a number")
-        };
+        let used = |cgroup: &str| -> u64 { number(&field(&read(format!("{cgroup}/cpu.stat")), "usage_usec ")) };
         let float = pod.float().display().to_string();
         // One busy thread in float beside 16 on the same shared CPUs.
         in_float(
@@ -133,26 +110,21 @@ fn a_busy_shared_pool_does_not_starve_what_floats() {
             "timeout 120 sh -c \"while :; do :; done\" > /dev/null 2>&1 & echo started",
         );
         let idle = used(&float);
-        wait_until("it runs", || (used(&float) > idle + 500_000).then_some(()));
-        let cgroups: Vec<String> = (0..16)
-            .map(|n| format!("{CGROUP}/system.slice/hungry-{n}.service"))
-            .collect();
-        let all = || (used(&float), cgroups.iter().map(|cgroup| used(cgroup)).sum::<u64>());
+        wait_until("it runs", || used(&float) > idle + 500_000);
+        let hungry = |n| used(&format!("{CGROUP}/system.slice/hungry-{n}.service"));
+        let all = || (used(&float), (0..16).map(hungry).sum::<u64>());
         // Where threads come and go the kernel's shares of groups take a while to settle (kernel/sched/fair.c, calc_group_shares).
         let mut windows = (0..6).map(|_| {
             let before = all();
             sleep(Duration::from_secs(8));
             let after = all();
             let (own, average) = (after.0 - before.0, (after.1 - before.1) / 16);
-            println!(
-                "  in 8 s the thread in float ran {} ms, each of the 16 others {} ms",
-                own / 1000,
-                average / 1000
-            );
+            let (own_ms, average_ms) = (own / 1000, average / 1000);
+            println!("  in 8 s the thread in float ran {own_ms} ms, each of the 16 others {average_ms} ms");
             own > average
         });
         let fed = windows.any(|fed| fed);
-        output(&["systemctl", "stop", "hungry-*"]);
+        output("systemctl stop hungry-*");
         assert!(fed, "it never got more than the average");
     });
 }
@@ -162,25 +134,22 @@ fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
     let pools =
         [0, 1].map(|node| format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"));
     let give_back = || {
-        run(&["umount", "/run/huge"]);
+        run("umount /run/huge");
         pools.iter().for_each(|pool| keep_huge_pages(pool, 0));
     };
     on_node_undoing(give_back, || {
         pools.iter().for_each(|pool| keep_huge_pages(pool, 64));
         // Two pages are taken before the container registers, by a process of it; QEMU takes its own afterwards.
-        std::fs::create_dir_all("/run/huge").expect("/run/huge");
-        run(&["mount", "-t", "hugetlbfs", "-o", "pagesize=2M", "none", "/run/huge"]);
-        std::fs::create_dir_all("/run/huge/before").expect("/run/huge/before");
+        fs::create_dir_all("/run/huge").expect("/run/huge");
+        run("mount -t hugetlbfs -o pagesize=2M none /run/huge");
+        fs::create_dir_all("/run/huge/before").expect("/run/huge/before");
         let options = ["--mems", "0", "--hugepages", "2MB=96M", "--mount", "/run/huge:/mnt"];
         let pod = vm_with_shell("huge", &options, "-m 64 -mem-path /mnt -mem-prealloc");
         let threads = assert_isolated(&pod, 2);
-        assert_eq!(scope_file(&pod, "hugetlb.2MB.max"), (96u64 << 20).to_string());
-        assert_eq!(scope_file(&pod, "hugetlb.2MB.current"), (64u64 << 20).to_string());
-        assert_eq!(
-            scope_file(&pod, "hugetlb.2MB.rsvd.max"),
-            read(pod.origin().join("hugetlb.2MB.rsvd.max"))
-        );
-        assert_eq!(scope_file(&pod, "hugetlb.2MB.rsvd.max"), (96u64 << 20).to_string());
+        assert_eq!(pod.scope_file("hugetlb.2MB.max"), mib(96));
+        assert_eq!(pod.scope_file("hugetlb.2MB.current"), mib(64));
+        assert_eq!(pod.scope_file("hugetlb.2MB.rsvd.max"), pod.file("hugetlb.2MB.rsvd.max"));
+        assert_eq!(pod.scope_file("hugetlb.2MB.rsvd.max"), mib(96));
         // QEMU's memory is reserved: 32 MiB are left, and the pool has more than any of these asks for.
         let reserve = |mib: u32| {
             let program = format!(
@@ -196,39 +165,29 @@ fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
             "{more} {less}"
         );
         let nodes = |pod: &Pod| -> Vec<u64> {
-            let text = scope_file(pod, "hugetlb.2MB.numa_stat");
+            let text = pod.scope_file("hugetlb.2MB.numa_stat");
             println!("  hugetlb.2MB.numa_stat: {text}");
-            let line = text
-                .lines()
-                .find(|line| line.starts_with("total="))
-                .expect("total")
-                .to_owned();
-            line.split_whitespace()
-                .skip(1)
+            let total = field(&text, "total=");
+            let parts = total.split_whitespace().skip(1);
+            parts
                 .map(|part| part.split_once('=').expect("N=").1.parse().expect("bytes"))
                 .collect()
         };
         assert_eq!(nodes(&pod), [64 << 20, 0]);
-        assert_eq!(read(pod.origin().join("hugetlb.2MB.current")), (4u64 << 20).to_string());
+        assert_eq!(pod.file("hugetlb.2MB.current"), mib(4));
         let free = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
         assert_eq!(read(free), "64", "pages of the other node are in use");
         // QEMU's own pages, too, came from the pod's node after the move: its memory nodes moved along.
-        let status = read(format!("/proc/{}/status", threads.vcpus[0].tid));
-        assert!(status.lines().any(|line| line == "Mems_allowed_list:\t0"), "{status}");
+        assert_eq!(field(&status(threads.vcpus[0].tid), "Mems_allowed_list:"), "0");
     });
 }
 
 /// A whole disk of the node, as `io.max` names it.
 fn disk() -> String {
-    let disks = std::fs::read_dir("/sys/block").expect("/sys/block").flatten();
-    let real = disks.filter(|disk| {
-        let name = disk.file_name();
-        let name = name.to_string_lossy();
-        !["ram", "zram", "sr", "fd"].iter().any(|kind| name.starts_with(kind))
-    });
-    let mut disks: Vec<_> = real.map(|disk| disk.path().join("dev")).collect();
+    let mut disks = names_in("/sys/block");
+    disks.retain(|name| !["ram", "zram", "sr", "fd"].iter().any(|kind| name.starts_with(kind)));
     disks.sort();
-    read(disks.last().expect("a disk"))
+    read(format!("/sys/block/{}/dev", disks.last().expect("a disk")))
 }
 
 #[test]
@@ -236,10 +195,10 @@ fn an_allocation_beyond_the_limit_ends_the_whole_vm_where_kubelet_has_it_so() {
     on_node(|| {
         // kubelet's default: the OOM killer takes all of the container.
         let pod = vm_with_shell("whole", &["--memory", "400M"], "-m 64");
-        assert_eq!(scope_file(&pod, "memory.oom.group"), "1");
+        assert_eq!(pod.scope_file("memory.oom.group"), "1");
         assert_isolated(&pod, 2);
         begin_in_float(&pod, "tail /dev/zero");
-        wait_until("the VM has ended", || state(&pod).is_none().then_some(()));
+        pod.wait_released();
         assert!(!pod.scope().exists());
     });
 }
@@ -257,15 +216,11 @@ fn what_the_runtime_wrote_of_memory_and_devices_is_on_the_scope_and_follows_at_o
         ];
         let unified: Vec<&str> = unified.iter().flat_map(|text| ["--unified", text]).collect();
         let pod = vm_with_shell("carried", &[&["--memory", "600M"], &unified[..]].concat(), "-m 64");
-        let of_origin = |file: &str| read(pod.origin().join(file));
-        assert_eq!(scope_file(&pod, "memory.min"), (16u64 << 20).to_string());
-        assert_eq!(scope_file(&pod, "memory.low"), (32u64 << 20).to_string());
-        assert_eq!(scope_file(&pod, "memory.high"), (1u64 << 30).to_string());
-        let max = scope_file(&pod, "io.max");
-        assert!(
-            max.contains(&device) && max.contains("rbps=104857600") && max.contains("wiops=5000"),
-            "{max}"
-        );
+        assert_eq!(pod.scope_file("memory.min"), mib(16));
+        assert_eq!(pod.scope_file("memory.low"), mib(32));
+        assert_eq!(pod.scope_file("memory.high"), mib(1024));
+        let max = pod.scope_file("io.max");
+        assert_says(&max, &[&device, "rbps=104857600", "wiops=5000"]);
         for file in [
             "io.max",
             "io.weight",
@@ -273,86 +228,67 @@ fn what_the_runtime_wrote_of_memory_and_devices_is_on_the_scope_and_follows_at_o
             "cpu.weight",
             "memory.oom.group",
         ] {
-            println!("  {file}: {:?}", scope_file(&pod, file));
-            assert_eq!(scope_file(&pod, file), of_origin(file), "{file}");
+            println!("  {file}: {:?}", pod.scope_file(file));
+            assert_eq!(pod.scope_file(file), pod.file(file), "{file}");
         }
         // Below the slice as much is protected as on it. What the OOM killer takes does not end the scope.
         let protected = |file: &str| read(format!("{SLICE}/{file}"));
         wait_until("the slice's protection", || {
             let both = (protected("memory.min"), protected("memory.low"));
-            (both == ((16u64 << 20).to_string(), (32u64 << 20).to_string())).then_some(())
+            both == (mib(16), mib(32))
         });
         let unit = pod.scope().file_name().expect("a name").to_string_lossy().into_owned();
-        let policy = run(&["systemctl", "show", "--value", "-p", "OOMPolicy", &unit]);
+        let policy = property("OOMPolicy", &unit);
         assert!(["", "continue"].contains(&policy.trim()), "{policy}");
         // The kernel has exclusive CPUs to itself: no quota.
-        assert_eq!(scope_file(&pod, "cpu.max"), "max 100000");
+        assert_eq!(pod.scope_file("cpu.max"), "max 100000");
 
         // Nobody asks for an audit: the kernel tells of the write.
-        let write = |file: &str, text: &str| std::fs::write(pod.origin().join(file), text).expect(file);
+        let write = |file: &str, text: &str| put(pod.origin().join(file), text);
         write("memory.low", "67108864");
         write("io.max", &format!("{device} rbps=max wiops=4000"));
         wait_until("a change in place", || {
-            let followed = scope_file(&pod, "io.max") == of_origin("io.max")
-                && scope_file(&pod, "memory.low") == (64u64 << 20).to_string()
-                && protected("memory.low") == (64u64 << 20).to_string();
-            followed.then_some(())
+            let lows = [pod.scope_file("memory.low"), protected("memory.low")];
+            pod.scope_file("io.max") == pod.file("io.max") && lows == [mib(64), mib(64)]
         });
-        assert!(scope_file(&pod, "io.max").contains("rbps=max"));
+        assert!(pod.scope_file("io.max").contains("rbps=max"));
         write("io.max", &format!("{device} wiops=max"));
-        wait_until("no limit of devices", || {
-            scope_file(&pod, "io.max").is_empty().then_some(())
-        });
+        wait_until("no limit of devices", || pod.scope_file("io.max").is_empty());
         // What somebody sets on the scope is taken back as well.
         run(&["systemctl", "set-property", "--runtime", &unit, "CPUQuota=50%"]);
-        wait_until("no quota", || {
-            (scope_file(&pod, "cpu.max") == "max 100000").then_some(())
-        });
+        wait_until("no quota", || pod.scope_file("cpu.max") == "max 100000");
         assert_isolated(&pod, 2);
     });
-    wait_until("nothing is protected", || {
-        (read(format!("{SLICE}/memory.min")) == "0").then_some(())
-    });
+    wait_until("nothing is protected", || read(format!("{SLICE}/memory.min")) == "0");
 }
 
 #[test]
 fn memory_that_is_shrunk_below_what_the_vm_holds_kills_nobody_and_is_applied_when_it_fits() {
     on_node(|| {
         let pod = vm_with_shell("shrunk", &["--memory", "600M"], "-m 64");
-        let bytes = |file: &str| -> u64 { scope_file(&pod, file).parse().expect("bytes") };
+        let bytes = |file: &str| -> u64 { pod.scope_file(file).parse().expect("bytes") };
         let before = bytes("memory.current");
         let program =
             "import time; held = bytearray(b\"x\") * (200 << 20); print(len(held), flush=True); time.sleep(1000)";
-        in_float(
-            &pod,
-            &format!(
-                "python3 -c '{program}' > /tmp/held & echo $! > /tmp/holder; while [ ! -s /tmp/held ]; do sleep 0.1; done"
-            ),
-        );
+        let wait = "echo $! > /tmp/holder; while [ ! -s /tmp/held ]; do sleep 0.1; done";
+        in_float(&pod, &format!("python3 -c '{program}' > /tmp/held & {wait}"));
         let limit = (before + (100 << 20)) >> 20;
         println!(
             "  {} MiB before, limit {limit} MiB, now {} MiB",
             before >> 20,
             bytes("memory.current") >> 20
         );
-        run(&[
-            "kubelet-standin",
-            "pod",
-            "resize",
-            &pod.name,
-            "--memory",
-            &format!("{limit}M"),
-        ]);
+        pod.resize("--memory", &format!("{limit}M"));
         let told = format!("memory limit is {} bytes now", limit << 20);
-        wait_until("it is said", || degraded(&pod, &told).then_some(()));
-        run(&["steliactl", "reconcile"]);
+        wait_until("it is said", || pod.shows(&told));
+        reconcile();
         assert_eq!(bytes("memory.max"), 600 << 20);
-        assert!(scope_file(&pod, "memory.events").contains("oom_kill 0"));
+        assert!(pod.scope_file("memory.events").contains("oom_kill 0"));
         assert_isolated(&pod, 2);
         in_float(&pod, "kill $(cat /tmp/holder)");
         wait_until("the new limit", || {
-            run(&["steliactl", "reconcile"]);
-            (bytes("memory.max") == limit << 20).then_some(())
+            reconcile();
+            bytes("memory.max") == limit << 20
         });
         assert_isolated(&pod, 2);
     });
@@ -360,16 +296,13 @@ fn memory_that_is_shrunk_below_what_the_vm_holds_kills_nobody_and_is_applied_whe
 
 #[test]
 fn float_can_be_limited_by_configuration() {
-    on_node(|| {
-        let file = "/run/stelia/steliad.toml.d/90-test.toml";
-        std::fs::create_dir_all("/run/stelia/steliad.toml.d").expect("directory");
+    on_node_undoing(unconfigure, || {
         let pod = Pod::vm("throttled", 2);
-        std::fs::write(file, "float-cpu-max = \"50000 100000\"\n").expect(file);
-        run(&["systemctl", "reload", "steliad"]);
-        assert_eq!(read(pod.float().join("cpu.max")), "50000 100000");
-        std::fs::remove_file(file).expect(file);
-        run(&["systemctl", "reload", "steliad"]);
-        assert_eq!(read(pod.float().join("cpu.max")), "max 100000");
+        let max = || read(pod.float().join("cpu.max"));
+        configure("float-cpu-max = \"50000 100000\"\n");
+        assert_eq!(max(), "50000 100000");
+        unconfigure();
+        assert_eq!(max(), "max 100000");
         assert_isolated(&pod, 2);
     });
 }

@@ -2,10 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::guest::Accel;
-use crate::support::host::{keep_huge_pages, output, read, run, wait_until};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::assert_isolated;
+use crate::support::*;
 
 /// Huge pages of 2 MiB of NUMA node 0.
 const PAGES: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
@@ -14,22 +11,12 @@ const PAGES: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/n
 fn vm_with(name: &str, cpus: &str, options: &[&str], mib: &str, backend: &str) -> Pod {
     let object = format!("{backend},id=ram,size={mib}M,prealloc=on");
     let options = [&["--cpuset", cpus], options].concat();
-    let qemu = [
-        "-smp",
-        "2",
-        "-m",
-        mib,
-        "-object",
-        &object,
-        "-machine",
-        "memory-backend=ram",
-    ];
-    Pod::start_qemu(Accel::of_node(), name, &options, &["--qmp", "/run/qmp"], &qemu)
+    let qemu = format!("-smp 2 -m {mib} -object {object} -machine memory-backend=ram");
+    Pod::start_qemu(Accel::of_node(), name, &options, &["--qmp", "/run/qmp"], &words(&qemu))
 }
 
 fn show(pod: &Pod) -> Value {
-    let text = run(&["steliactl", "--json", "show", "--numa-maps", &pod.uid]);
-    serde_json::from_str(&text).expect("JSON")
+    json(&run(&["steliactl", "--json", "show", "--numa-maps", &pod.uid]))
 }
 
 /// The share that is away, once the daemon has looked since the VM took its memory.
@@ -41,15 +28,9 @@ fn share(pod: &Pod, at_least_mib: u64) -> f64 {
     })
 }
 
-/// Whether `verify` has nothing to say of this pod, and what it prints.
-fn verify(pod: &Pod) -> (bool, String) {
-    let out = output(&["steliactl", "verify", "--now", &pod.uid]);
-    (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
-}
-
 #[test]
 fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
-    let give_back = || std::fs::write(PAGES, "0").expect(PAGES);
+    let give_back = || put(PAGES, "0");
     on_node_undoing(give_back, || {
         keep_huge_pages(PAGES, 64);
         let nic = ["--device-plugin", "vendor.com/nic=1:nic0"];
@@ -69,8 +50,8 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
             pod.wait_running();
             assert_isolated(pod, 2);
         }
-        println!("{}", read(half.scope().join("memory.numa_stat")));
-        println!("{}", read(huge.scope().join("hugetlb.2MB.numa_stat")));
+        println!("{}", half.scope_file("memory.numa_stat"));
+        println!("{}", huge.scope_file("hugetlb.2MB.numa_stat"));
         println!("{}", run(&["steliactl", "show", "--numa-maps", &half.uid]));
 
         let (of_half, of_near, of_huge) = (share(&half, 256), share(&near, 256), share(&huge, 128));
@@ -80,14 +61,12 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
         assert!(of_huge > 0.6, "{of_huge}");
 
         for (pod, share) in [(&half, of_half), (&huge, of_huge)] {
-            let (whole, text) = verify(pod);
+            let (whole, text) = pod.verified();
             let told = format!("{:.0} % (", share * 100.0);
-            assert!(
-                !whole && text.contains(&told) && text.contains(&format!("default/{}", pod.name)),
-                "{told}: {text}"
-            );
+            assert!(!whole, "{told}: {text}");
+            assert_says(&text, &[&told, &format!("default/{}", pod.name)]);
         }
-        wait_until("nothing to say of the other one", || verify(&near).0.then_some(()));
+        wait_until("nothing to say of the other one", || near.verified().0);
 
         // What QEMU has mapped is where it says, whoever it is charged to.
         let mapped = &show(&half)["locality"]["mapped"];
@@ -102,30 +81,21 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
             (&true.into(), &"vendor.com/nic".into())
         );
 
-        let doctor = output(&["steliactl", "--json", "doctor"]);
-        let checks: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
-        let checks = checks.as_array().expect("a list").iter();
-        let found: Vec<&str> = checks
-            .filter(|check| check["check"] == "locality")
-            .filter_map(|check| check["found"].as_str())
-            .collect();
+        let found = doctor_of_places();
         println!("  doctor: {found:#?}");
-        let tells = |pod: &Pod| {
-            found
-                .iter()
-                .any(|line| line.starts_with(&pod.uid) && line.contains(" % of memory away"))
-        };
+        let is_away = |line: &&String| line.contains(" % of memory away");
+        let tells = |pod: &Pod| found.iter().filter(is_away).any(|line| line.starts_with(&pod.uid));
         assert!(tells(&half) && tells(&huge) && found.len() == 2, "{found:?}");
         assert!(
             found.iter().any(|line| line.contains("vendor.com/nic on 1")),
             "{found:?}"
         );
 
-        let metrics = run(&["steliactl", "metrics"]);
+        let metrics = run("steliactl metrics");
         let ratio = format!(
             "stelia_instance_memory_away_ratio{{pod_uid=\"{}\",namespace=\"default\",pod=\"{}\"}} 0.",
             half.uid, half.name
         );
-        assert!(metrics.contains(&ratio), "{metrics}");
+        assert_says(&metrics, &[&ratio]);
     });
 }

@@ -1,22 +1,12 @@
 //! A VM whose guest's memory follows its container's memory limit while it runs (`docs/resize.md`).
 
-use crate::kvm::needs_kvm;
-use crate::life::degraded;
-use crate::limits::scope_file;
-use crate::runner::probe_state;
-use crate::support::guest::Accel;
-use crate::support::host::{run, wait_until_or};
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, MACHINE, make_initramfs, serial};
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::assert_isolated;
+use crate::limits::mib;
+use crate::support::*;
 
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_mem", "virtio_balloon"];
 
 /// It brings plugged memory online and says how much there is. With `fill=N` in its kernel's words it first makes the host give it N MiB.
-const INIT: &str = r#"#!/bin/busybox sh
-b=/bin/busybox
-$b mount -t sysfs sys /sys
-$b mount -t proc proc /proc
+const INIT: &str = r#"$b mount -t proc proc /proc
 $b mount -t devtmpfs dev /dev
 for module in /modules/*; do $b insmod $module; done
 for word in $($b cat /proc/cmdline); do
@@ -38,30 +28,24 @@ pub fn make_guest() {
 }
 
 /// The words of its kernel, which can give up again what it brings online.
-pub fn words() -> String {
+pub fn kernel_words() -> String {
     format!("{KERNEL_WORDS} memhp_default_state=online_movable")
 }
 
 /// A VM with these MiB as its limit, and the guest's MiB once it says them.
-fn start(name: &str, limit: u64, machine: &[&str], words: &str) -> (Pod, u64) {
+fn start(name: &str, limit: u64, machine: &str, kernel_words: &str) -> (Pod, u64) {
     make_guest();
-    let words = format!("{} {words}", self::words());
-    let boot = [
-        "-kernel",
-        KERNEL,
-        "-initrd",
-        INITRAMFS,
-        "-append",
-        &words,
-        "-serial",
-        "file:/run/serial",
-    ];
+    let kernel_words = format!("{} {kernel_words}", self::kernel_words());
     let memory = format!("{limit}M");
     let options = ["--cpus", "2", "--memory", &memory];
     let runner = ["--qmp", "/run/qmp", "--resize-memory", "yes"];
-    let qemu = [&["-machine", MACHINE, "-smp", "2"], machine, &boot].concat();
-    let pod = Pod::start_qemu(Accel::Kvm, name, &options, &runner, &qemu);
-    pod.wait_running();
+    let qemu = [
+        &["-machine", MACHINE, "-smp", "2"],
+        &words(machine)[..],
+        &boot(INITRAMFS, &kernel_words),
+    ]
+    .concat();
+    let pod = Pod::start_qemu(Accel::Kvm, name, &options, &runner, &qemu).running();
     let has = until_said(&pod);
     (pod, has)
 }
@@ -85,74 +69,57 @@ fn said(pod: &Pod) -> Option<u64> {
 }
 
 fn seen(pod: &Pod) -> String {
-    let serial = serial(pod);
-    let start = serial.len().saturating_sub(1500);
-    let serial = String::from_utf8_lossy(serial.as_bytes().get(start..).unwrap_or_default()).into_owned();
+    let (state, max) = (probe_state(pod), pod.scope_file("memory.max"));
     format!(
-        ": {}\n{}\n{serial}\n{} MiB of at most {}",
-        probe_state(pod),
+        ": {state}\n{}\n{}\n{} MiB of at most {max}",
         pod.logs(),
-        current(pod),
-        scope_file(pod, "memory.max")
+        last_of_serial(pod, 1500),
+        current(pod)
     )
 }
 
 /// What the VM holds, MiB.
 fn current(pod: &Pod) -> u64 {
-    scope_file(pod, "memory.current").parse::<u64>().unwrap_or(0) >> 20
+    pod.scope_file("memory.current").parse::<u64>().unwrap_or(0) >> 20
 }
 
 pub fn limit(pod: &Pod, mib: u64) {
     println!("  limit {mib} MiB");
-    run(&[
-        "kubelet-standin",
-        "pod",
-        "resize",
-        &pod.name,
-        "--memory",
-        &format!("{mib}M"),
-    ]);
+    pod.resize("--memory", &format!("{mib}M"));
+}
+
+fn until<A: Awaited>(pod: &Pod, what: &str, now: impl FnMut() -> A) -> A::Found {
+    wait_until_or(what, || seen(pod), now)
 }
 
 pub fn until_it_has(pod: &Pod, mib: u64) {
     let near = |now: u64| (mib..mib + 8).contains(&(now + 4));
-    wait_until_or(
-        &format!("the guest has {mib} MiB"),
-        || seen(pod),
-        || said(pod).filter(|now| near(*now)),
-    );
-    let done = || (probe_state(pod)["memory-resize"]["outcome"] == "done").then_some(());
-    wait_until_or("the runner says so", || seen(pod), done);
+    until(pod, &format!("the guest has {mib} MiB"), || {
+        said(pod).filter(|now| near(*now))
+    });
+    until(pod, "the runner says so", || {
+        probe_state(pod)["memory-resize"]["outcome"] == "done"
+    });
     println!("  the guest has {mib} MiB, the scope {} MiB", current(pod));
 }
 
 pub fn until_limited(pod: &Pod, mib: u64) {
-    wait_until_or(
-        &format!("the scope's limit is {mib} MiB"),
-        || seen(pod),
-        || {
-            run(&["steliactl", "reconcile"]);
-            (scope_file(pod, "memory.max") == (mib << 20).to_string()).then_some(())
-        },
-    );
+    until(pod, &format!("the scope's limit is {mib} MiB"), || {
+        reconcile();
+        pod.scope_file("memory.max") == (mib << 20).to_string()
+    });
 }
 
 #[test]
 fn a_guest_with_virtio_mem_grows_and_shrinks_with_its_containers_limit() {
     needs_kvm();
     on_node(|| {
-        let machine = [
-            "-m",
-            "256M,maxmem=1G",
-            "-object",
-            "memory-backend-ram,id=more,size=512M",
-            "-device",
-            "virtio-mem-pci,id=vm0,memdev=more,requested-size=0",
-        ];
-        let (pod, small) = start("plugs", 600, &machine, "");
+        let machine = "-m 256M,maxmem=1G -object memory-backend-ram,id=more,size=512M \
+                       -device virtio-mem-pci,id=vm0,memdev=more,requested-size=0";
+        let (pod, small) = start("plugs", 600, machine, "");
         limit(&pod, 856);
         until_it_has(&pod, small + 256);
-        assert_eq!(scope_file(&pod, "memory.max"), (856u64 << 20).to_string());
+        assert_eq!(pod.scope_file("memory.max"), mib(856));
         limit(&pod, 728);
         until_it_has(&pod, small + 128);
         until_limited(&pod, 728);
@@ -161,13 +128,9 @@ fn a_guest_with_virtio_mem_grows_and_shrinks_with_its_containers_limit() {
         until_it_has(&pod, small);
         until_limited(&pod, 500);
         limit(&pod, 600);
-        wait_until_or(
-            "the limit",
-            || seen(&pod),
-            || (scope_file(&pod, "memory.max") == (600u64 << 20).to_string()).then_some(()),
-        );
+        until(&pod, "the limit", || pod.scope_file("memory.max") == mib(600));
         assert_isolated(&pod, 2);
-        assert!(scope_file(&pod, "memory.events").contains("oom_kill 0"));
+        assert!(pod.scope_file("memory.events").contains("oom_kill 0"));
     });
 }
 
@@ -175,30 +138,23 @@ fn a_guest_with_virtio_mem_grows_and_shrinks_with_its_containers_limit() {
 fn a_balloon_makes_a_vm_fit_into_a_smaller_limit() {
     needs_kvm();
     on_node(|| {
-        let (pod, large) = start(
-            "balloon",
-            640,
-            &["-m", "512", "-device", "virtio-balloon-pci"],
-            "fill=200",
-        );
+        let (pod, large) = start("balloon", 640, "-m 512 -device virtio-balloon-pci", "fill=200");
         let (held, new) = (current(&pod), 320);
         assert!(held > new, "{}", seen(&pod));
         limit(&pod, new);
         // The runner does not wait for the daemon's, which keeps the old limit as long as the VM holds more.
         let text = format!("memory limit is {} bytes now", new << 20);
-        wait_until_or(
-            "it does not fit, or does already",
-            || seen(&pod),
-            || (degraded(&pod, &text) || current(&pod) < new).then_some(()),
-        );
+        until(&pod, "it does not fit, or does already", || {
+            pod.shows(&text) || current(&pod) < new
+        });
         until_it_has(&pod, large - 320);
         until_limited(&pod, new);
-        assert!(!degraded(&pod, &text));
+        assert!(!pod.shows(&text));
         limit(&pod, 640);
         until_it_has(&pod, large);
-        assert_eq!(scope_file(&pod, "memory.max"), (640u64 << 20).to_string());
+        assert_eq!(pod.scope_file("memory.max"), mib(640));
         assert_isolated(&pod, 2);
-        assert!(scope_file(&pod, "memory.events").contains("oom_kill 0"));
+        assert!(pod.scope_file("memory.events").contains("oom_kill 0"));
     });
 }
 
@@ -206,16 +162,11 @@ fn a_balloon_makes_a_vm_fit_into_a_smaller_limit() {
 fn a_vm_without_a_device_keeps_its_memory_and_says_why() {
     on_node(|| {
         let runner = ["--qmp", "/run/qmp", "--resize-memory", "yes"];
-        let pod = Pod::start_vm_with("fixed", 2, &["--memory", "400M"], &runner);
-        pod.wait_running();
+        let pod = Pod::start_vm_with("fixed", 2, &["--memory", "400M"], &runner).running();
         limit(&pod, 500);
-        let outcome = || (probe_state(&pod)["memory-resize"]["outcome"] == "impossible").then_some(());
+        let outcome = || probe_state(&pod)["memory-resize"]["outcome"] == "impossible";
         wait_until_or("it is impossible", || pod.logs(), outcome);
-        assert!(
-            pod.logs().contains("neither virtio-mem (with an id) nor a balloon"),
-            "{}",
-            pod.logs()
-        );
+        assert_says(&pod.logs(), &["neither virtio-mem (with an id) nor a balloon"]);
         assert_isolated(&pod, 2);
     });
 }

@@ -1,11 +1,8 @@
 //! Metrics and messages on a real kernel, journal and systemd.
 
 use std::fs;
-use std::path::Path;
 
-use crate::support::host::{run, wait_until};
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::assert_isolated;
+use crate::support::*;
 
 /// Where node-exporter's textfile collector looks.
 const FOLDER: &str = "/var/lib/prometheus/node-exporter";
@@ -16,14 +13,8 @@ const ISOLATED: &str = "MESSAGE_ID=5b0f3a7e9c1d4f6ab2c8d5e0917f3b64";
 fn values(text: &str, name: &str, pod: &str) -> Vec<f64> {
     let start = format!("{name}{{pod_uid=\"{pod}\"");
     let lines = text.lines().filter(|line| line.starts_with(&start));
-    lines
-        .map(|line| {
-            line.rsplit(' ')
-                .next()
-                .and_then(|value| value.parse().ok())
-                .expect("a value")
-        })
-        .collect()
+    let value = |line: &str| line.rsplit(' ').next().and_then(|value| value.parse().ok());
+    lines.map(|line| value(line).expect("a value")).collect()
 }
 
 #[test]
@@ -32,8 +23,8 @@ fn the_sandboxed_unit_writes_what_the_kernel_counts_of_each_vcpu() {
         let pod = Pod::vm("measured", 2);
         assert_isolated(&pod, 2);
         fs::create_dir_all(FOLDER).expect("folder");
-        run(&["systemctl", "start", "steliad-metrics.service"]);
-        let text = fs::read_to_string(Path::new(FOLDER).join("steliad.prom")).expect("the file");
+        run("systemctl start steliad-metrics.service");
+        let text = read(format!("{FOLDER}/steliad.prom"));
         let of = |name: &str| values(&text, name, &pod.uid);
         for name in [
             "stelia_vcpu_run_seconds_total",
@@ -52,7 +43,7 @@ fn the_sandboxed_unit_writes_what_the_kernel_counts_of_each_vcpu() {
             "stelia_instance_info{{pod_uid=\"{}\",namespace=\"default\",pod=\"{}\"",
             pod.uid, pod.name
         );
-        assert!(text.contains(&named), "{text}");
+        assert_says(&text, &[&named]);
         fs::remove_dir_all(FOLDER).expect("folder");
     });
 }
@@ -68,8 +59,7 @@ fn the_journal_explains_a_message_with_the_pods_own_words() {
             let told = run(&["journalctl", "-b", "-q", "-x", "--no-pager", ISOLATED, &of]);
             told.contains("Defined-By: steliad").then_some(told)
         });
-        assert!(told.contains(&format!("steliactl show {}", pod.uid)), "{told}");
         let subject = format!("The vCPUs of pod default/{} ({}) are isolated", pod.name, pod.uid);
-        assert!(told.contains(&subject), "{told}");
+        assert_says(&told, &[&format!("steliactl show {}", pod.uid), &subject]);
     });
 }

@@ -2,15 +2,14 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command};
+use std::process::Command;
 
-use crate::scale::{Bus, Sleeper};
-use crate::support::host::{CGROUP, kind, partitioned, read, wait_until, workers};
-use crate::support::pods::on_node_undoing;
+use crate::scale::Sleeper;
+use crate::support::*;
 
 /// Shells that move themselves to and fro between two cgroups.
 struct Movers {
-    shells: Vec<Child>,
+    shells: Vec<Killed>,
     cgroup: PathBuf,
 }
 
@@ -21,18 +20,14 @@ impl Movers {
             fs::create_dir_all(cgroup.join(place)).expect("cgroup");
             // With a cpuset of its own each move waits for whoever changes cpusets.
             if place.is_empty() {
-                fs::write(cgroup.join("cgroup.subtree_control"), "+cpuset").expect("+cpuset");
+                put(cgroup.join("cgroup.subtree_control"), "+cpuset");
             }
         }
         let script = "n=0; while :; do echo 0 > $0/a/cgroup.procs && echo 0 > $0/b/cgroup.procs && n=$((n + 1)) && echo $n > $1; done";
         let shell = |number: usize| {
             let counts = format!("/run/movers-{number}");
-            Command::new("sh")
-                .args(["-c", script])
-                .arg(&cgroup)
-                .arg(counts)
-                .spawn()
-                .expect("sh")
+            let shell = Command::new("sh").args(["-c", script]).arg(&cgroup).arg(counts).spawn();
+            Killed(shell.expect("sh"))
         };
         let shells = (0..count).map(shell).collect();
         Self { shells, cgroup }
@@ -40,25 +35,15 @@ impl Movers {
 
     /// How often they moved so far.
     fn moves(&self) -> u64 {
-        let count = |number: usize| -> Option<u64> {
-            fs::read_to_string(format!("/run/movers-{number}"))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()
-        };
+        let count = |number: usize| -> Option<u64> { read_if_there(format!("/run/movers-{number}")).parse().ok() };
         (0..self.shells.len()).filter_map(count).sum()
     }
 
     fn stop(&mut self) {
-        for shell in &mut self.shells {
-            shell.kill().expect("kill");
-            shell.wait().expect("wait");
-        }
         self.shells.clear();
         for place in ["a", "b", ""] {
             let path = self.cgroup.join(place);
-            wait_until("empty", || fs::remove_dir(&path).is_ok().then_some(()));
+            wait_until("empty", || fs::remove_dir(&path).is_ok());
         }
     }
 }
@@ -74,15 +59,14 @@ fn a_node_on_which_tasks_are_moved_all_the_time_stands_vms_that_come_and_go() {
         let before = wait_until("tasks are moved", || Some(movers.moves()).filter(|moves| *moves > 0));
         for round in 0..4 {
             for sleeper in &sleepers {
-                let path = bus.register(sleeper);
-                bus.attach(sleeper, path);
-                assert_eq!(read(sleeper.pod.vcpu().join("cpuset.cpus.partition")), kind());
+                sleeper.isolate(&bus);
+                assert_eq!(sleeper.pod.partition(), kind());
                 assert!(workers().is_disjoint(&sleeper.pod.exclusive()), "round {round}");
             }
             for sleeper in &sleepers {
                 bus.deregister(&sleeper.pod);
             }
-            wait_until("given back", || partitioned().is_empty().then_some(()));
+            wait_until("given back", || partitioned().is_empty());
         }
         println!(
             "  12 partitions made and unmade during {} moves",

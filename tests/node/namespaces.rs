@@ -3,31 +3,18 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::bad_input::assert_refused;
-use crate::client::{Refusal, ask_from, block_on, pidfd, register};
-use crate::support::guest::Accel;
-use crate::support::host::{output, read, run, scopes, wait_until};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
-use crate::support::promise::{assert_given_back, assert_isolated};
+use crate::support::*;
 
 /// Makes a PID namespace and sleeps as its first process, as passt's sandbox does: with a user namespace, because it is no root.
 const NESTED: &str = "unshare -Upf tail -f /dev/null &";
 
-/// The numbers that a process has, outermost first.
-fn numbers(pid: &str) -> Vec<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let words = line.unwrap_or_default().split_whitespace();
-    words.map(|word| word.parse().expect("a number")).collect()
-}
-
 /// The first process of a namespace within the container's, once it is there: how many namespaces it is in.
 fn wait_nested(pod: &Pod) -> usize {
     wait_until("a namespace within", || {
-        let procs = fs::read_to_string(pod.origin().join("cgroup.procs")).unwrap_or_default();
-        let outer = numbers(&pod.pid.to_string()).len();
-        let mut all = procs.lines().map(numbers);
-        all.find(|numbers| numbers.len() > outer && numbers.last() == Some(&1))
+        let procs = read_if_there(pod.origin().join("cgroup.procs"));
+        let outer = numbers(pod.pid).len();
+        let mut all = procs.lines().map(numbers).filter(|numbers| numbers.len() > outer);
+        all.find(|numbers| numbers.last() == Some(&1))
             .map(|numbers| numbers.len())
     })
 }
@@ -36,25 +23,22 @@ fn wait_nested(pod: &Pod) -> usize {
 fn vm_beside(name: &str, options: &[&str], before: &str, there: &str, qemu: &[&str]) -> Pod {
     let accel = Accel::of_node();
     let vm = [
-        &["stelia-runner", "run", "--qmp", "/run/qmp", "--"][..],
-        &accel.qemu(),
-        qemu,
+        words("stelia-runner run --qmp /run/qmp --"),
+        accel.qemu(),
+        qemu.to_vec(),
     ]
     .concat();
     let script = format!("{before} until {there}; do sleep 0.1; done; exec \"$@\"");
     let command = [&["sh", "-c", &script, "sh"][..], &vm].concat();
     let options = [accel.device(), &["--cpus", "2"][..], options].concat();
-    let pod = Pod::start(name, &options, &command);
-    pod.wait_running();
-    pod
+    Pod::start(name, &options, &command).running()
 }
 
 /// In how many PID namespaces the threads of this name are that float with the pod's VM; none runs where its vCPUs do.
 fn floating(pod: &Pod, name: &str) -> Vec<usize> {
     let named = |leaf: PathBuf| {
         let tids = read(leaf.join("cgroup.threads"));
-        let is_so =
-            |tid: &&str| fs::read_to_string(format!("/proc/{tid}/comm")).is_ok_and(|comm| comm.starts_with(name));
+        let is_so = |tid: &&str| comm(tid).starts_with(name);
         let mut depths: Vec<usize> = tids.lines().filter(is_so).map(|tid| numbers(tid).len()).collect();
         depths.sort_unstable();
         depths.dedup();
@@ -70,7 +54,7 @@ fn a_namespace_within_the_containers_own_is_its_own_business() {
         let pod = vm_beside("passt", &[], NESTED, "pgrep -x tail > /dev/null", &["-smp", "2"]);
         let before = assert_isolated(&pod, 2);
         assert_eq!(floating(&pod, "tail"), [3]);
-        run(&["steliactl", "deregister", &pod.uid]);
+        pod.deregister();
         assert_given_back(&pod, before);
     });
 }
@@ -79,19 +63,7 @@ fn a_namespace_within_the_containers_own_is_its_own_business() {
 fn virtiofsd_in_its_sandbox_before_the_vm_registers_is_no_reason_to_refuse_it() {
     on_node(|| {
         let virtiofsd = "/usr/libexec/virtiofsd --socket-path=/run/fs --shared-dir /usr/share --sandbox namespace &";
-        let qemu = [
-            "-smp",
-            "2",
-            "-object",
-            "memory-backend-memfd,id=shared,size=64M,share=on",
-            "-machine",
-            "memory-backend=shared",
-            "-chardev",
-            "socket,id=fs,path=/run/fs",
-            "-device",
-            "vhost-user-fs-pci,chardev=fs,tag=share",
-        ];
-        let qemu = [&["-m", "64"][..], &qemu].concat();
+        let qemu = [words("-m 64 -smp 2"), with_virtiofsd()].concat();
         // What it makes its namespaces with; with fewer privileges it makes a user namespace first.
         let pod = vm_beside("virtiofsd", &["--cap", "SYS_ADMIN"], virtiofsd, "[ -S /run/fs ]", &qemu);
         assert_isolated(&pod, 2);
@@ -108,7 +80,7 @@ fn a_namespace_within_does_not_make_up_for_one_of_the_containers_own() {
         assert_eq!(wait_nested(&host), 2);
         assert_refused(&ask_from(&host, "|"), "SharedPidNamespace", &host.uid);
 
-        let first = Pod::start("first", &["--cpus", "2"], &["sh", "-c", "sleep 10000; true"]);
+        let first = Pod::idle("first", &["--cpus", "2"]);
         let options = ["--in", "first", "--container", "second", "--cpus", "2", "--share-pid"];
         let second = Pod::start("second", &options, &["sh", "-c", &sleeper]);
         assert_eq!(wait_nested(&second), 3);
@@ -118,56 +90,33 @@ fn a_namespace_within_does_not_make_up_for_one_of_the_containers_own() {
     });
 }
 
-/// What root is answered who registers a pod with this process as the anchor.
-fn register_with_anchor(pod: &Pod, anchor: &str) -> Refusal {
-    let anchor = pidfd(anchor.parse().expect("a process id"));
-    block_on(async {
-        let bus = zbus::connection::Builder::system().build().await.expect("bus");
-        register(&bus, &pod.uid, "", Some(&anchor)).await
-    })
-}
-
 #[test]
 fn what_is_in_a_cgroup_below_the_containers_is_neither_its_anchor_nor_overlooked() {
     // Until the container ends nobody but us would remove it.
     let below = || {
-        let found = output(&[
-            "find",
-            "/sys/fs/cgroup/kubepods.slice",
-            "-type",
-            "d",
-            "-name",
-            "stelia-test",
-        ]);
-        let text = String::from_utf8_lossy(&found.stdout).into_owned();
-        text.lines().for_each(|path| drop(fs::remove_dir(path)));
+        let found = output("find /sys/fs/cgroup/kubepods.slice -type d -name stelia-test");
+        utf8(&found.stdout).lines().for_each(|path| drop(fs::remove_dir(path)));
     };
     on_node_undoing(below, || {
         let shell = "sleep 10000 & sleep 20000 & wait";
         let pod = Pod::start("below", &["--cpus", "2"], &["sh", "-c", shell]);
         let sleepers = wait_until("two sleepers", || {
-            let procs = read(pod.origin().join("cgroup.procs"));
-            let pids = procs.lines().filter(|pid| **pid != pod.pid.to_string());
-            let pids: Vec<String> = pids.map(str::to_owned).collect();
+            let procs = pod.file("cgroup.procs");
+            let pids: Vec<u32> = procs.lines().map(number).filter(|pid| *pid != pod.pid).collect();
             (pids.len() == 2).then_some(pids)
         });
         let child = pod.origin().join("stelia-test");
         fs::create_dir(&child).expect("a cgroup below the container's");
-        fs::write(child.join("cgroup.procs"), &sleepers[0]).expect("moved");
+        put(child.join("cgroup.procs"), sleepers[0].to_string());
         // The anchor's own place is wrong; and the others are not all where they would be moved from.
-        assert_refused(
-            &register_with_anchor(&pod, &sleepers[0]),
-            "NoAnchor",
-            ".scope/stelia-test",
-        );
-        assert_refused(
-            &register_with_anchor(&pod, &sleepers[1]),
-            "InvalidArgument",
-            "/stelia-test too",
-        );
+        let bus = Bus::open();
+        let refusal = |anchor: u32| refusal(bus.try_register(&pod.uid, "", options(Some(&pidfd(anchor)), "")));
+        assert_refused(&refusal(sleepers[0]), "NoAnchor", ".scope/stelia-test");
+        assert_refused(&refusal(sleepers[1]), "InvalidArgument", "/stelia-test too");
         assert!(scopes().is_empty());
-        fs::write(pod.origin().join("cgroup.procs"), &sleepers[0]).expect("moved back");
+        put(pod.origin().join("cgroup.procs"), sleepers[0].to_string());
         fs::remove_dir(&child).expect("removed");
-        crate::client::register_and_deregister(&pod, sleepers[0].parse().expect("a process id"));
+        bus.register(&pod, sleepers[0]);
+        bus.deregister(&pod);
     });
 }

@@ -4,10 +4,7 @@ use rstest::rstest;
 use stelia_api::instance_path;
 use stelia_kubelet::PodUid;
 
-use crate::support::guest::Accel;
-use crate::support::host::{cpus, kind, read, run};
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::{near_pool, state};
+use crate::support::*;
 
 /// jeepney comes with the job.
 const PYTHON: [&str; 4] = ["env", "PYTHONPATH=/job/python", "/usr/bin/python3", "/job/runner.py"];
@@ -16,9 +13,8 @@ const GO: [&str; 1] = ["/job/runner-go"];
 /// The property VCPUs: (vCPU, thread, CPU).
 fn vcpus(pod: &Pod) -> Vec<(u64, u64, u64)> {
     let path = instance_path(&PodUid::parse(&pod.uid).expect("a UID"));
-    let property = ["io.stelia.Isolation1.Instance", "VCPUs"];
     let get = ["busctl", "--json=short", "get-property", "io.stelia.Isolation1", &path];
-    let answer: serde_json::Value = serde_json::from_str(&run(&[&get[..], &property].concat())).expect("JSON");
+    let answer = json(&run(&[&get[..], &["io.stelia.Isolation1.Instance", "VCPUs"]].concat()));
     let rows = answer["data"].as_array().expect("an array").iter();
     rows.map(|row| {
         let number = |place: usize| row[place].as_u64().expect("a number");
@@ -34,9 +30,8 @@ fn a_documented_runner_isolates_its_vm(#[case] name: &str, #[case] program: &[&s
     on_node(|| {
         let accel = Accel::of_node();
         let command = [program, &["/run/qmp"], &accel.qemu(), &["-smp", "2"]].concat();
-        let pod = Pod::start(name, &[accel.device(), &["--cpus", "2"]].concat(), &command);
-        pod.wait_running();
-        assert_eq!(state(&pod).as_deref(), Some("isolated"), "{}", pod.logs());
+        let pod = Pod::start(name, &[accel.device(), &["--cpus", "2"]].concat(), &command).running();
+        assert_eq!(pod.state().as_deref(), Some("isolated"), "{}", pod.logs());
         // Each vCPU has an exclusive CPU of its own, which the property names.
         let threads = pod.threads();
         assert_eq!(threads.vcpus.len(), 2, "{threads:#?}");
@@ -46,18 +41,16 @@ fn a_documented_runner_isolates_its_vm(#[case] name: &str, #[case] program: &[&s
             let mut vcpus = threads.vcpus.iter();
             let thread = vcpus.find(|thread| u64::from(thread.tid) == tid);
             let thread = thread.unwrap_or_else(|| panic!("{tid} is no vCPU: {threads:#?}"));
-            assert_eq!(thread.cgroup, pod.vcpu(), "{thread:?}");
-            assert_eq!(thread.allowed, cpus(&cpu.to_string()), "{thread:?}");
+            thread.assert_in(&pod.vcpu(), &cpus(&cpu.to_string()));
             assert!(thread.allowed.is_subset(&pod.exclusive()), "{thread:?}");
         }
         // Everything else floats, and the anchor alone is where kubelet put it.
-        let anchor = read(pod.origin().join("cgroup.procs"));
+        let anchor = pod.file("cgroup.procs");
         let left: Vec<&str> = anchor.lines().collect();
         assert_eq!(left.len(), 1, "{left:?}");
         for thread in threads.others.iter().filter(|thread| thread.tid.to_string() != left[0]) {
-            assert_eq!(thread.cgroup, pod.float(), "{thread:?}");
-            assert_eq!(thread.allowed, near_pool(&pod), "{thread:?}");
+            thread.assert_in(&pod.float(), &near_pool(&pod));
         }
-        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), kind());
+        assert_eq!(pod.partition(), kind());
     });
 }

@@ -5,12 +5,9 @@ use std::os::unix::fs::MetadataExt;
 
 use stelia_cpus::CpuSet;
 
-use crate::contained::{configure, unconfigure};
 use crate::ledger::{difference, more, settled, wait_booked};
 use crate::quiet::interrupts::changed;
-use crate::support::host::{CGROUP, cpus, kind, partitioned, read, run, wait_until};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
-use crate::support::promise::{assert_isolated, is_isolated, state};
+use crate::support::*;
 
 /// The package as an older build of it: all that differs is the version.
 fn older(package: &str) -> String {
@@ -19,15 +16,11 @@ fn older(package: &str) -> String {
     run(&["dpkg-deb", "-R", package, folder]);
     let control = format!("{folder}/DEBIAN/control");
     let text = read(&control);
-    let version = |line: &str| {
-        if line.starts_with("Version: ") {
-            format!("Version: {OLDER}\n")
-        } else {
-            format!("{line}\n")
-        }
-    };
-    let text: String = text.lines().map(version).collect();
-    fs::write(&control, text).expect("DEBIAN/control");
+    let version = format!("Version: {}", field(&text, "Version: "));
+    put(
+        &control,
+        format!("{}\n", text.replace(&version, &format!("Version: {OLDER}"))),
+    );
     // Not compressed: that takes minutes on an emulated node.
     run(&["dpkg-deb", "-Znone", "-b", folder, file]);
     fs::remove_dir_all(folder).expect(folder);
@@ -46,7 +39,7 @@ pub fn kept(pods: &[&Pod]) -> Vec<String> {
     let scopes = pods.iter().map(|pod| format!("stelia-instance-{}.scope", pod.uid));
     let units = ["stelia.slice".to_owned(), "steliad-runner.socket".to_owned()];
     let since = |unit: String| {
-        let since = run(&["systemctl", "show", "-P", "ActiveEnterTimestampMonotonic", &unit]);
+        let since = property("ActiveEnterTimestampMonotonic", &unit);
         assert_ne!(since, "0", "{unit} is not active");
         format!("{unit} since {since}")
     };
@@ -56,7 +49,7 @@ pub fn kept(pods: &[&Pod]) -> Vec<String> {
 }
 
 fn daemon() -> String {
-    run(&["systemctl", "show", "-P", "MainPID", "steliad.service"])
+    main_pid("steliad.service")
 }
 
 #[test]
@@ -72,7 +65,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         let pods = [Pod::vm("kept", 2), Pod::vm("kept-too", 2)];
         let isolated = || pods.each_ref().map(|pod| assert_isolated(pod, 2));
         wait_until("both float beside each other", || {
-            pods.iter().all(|pod| is_isolated(pod, 2)).then_some(())
+            pods.iter().all(|pod| is_isolated(pod, 2))
         });
         let (before, units, pid) = (isolated(), kept(&pods.each_ref()), daemon());
         assert_ne!(changed(), Vec::<String>::new(), "no interrupt was moved");
@@ -98,15 +91,15 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         assert_ne!(daemon(), pid, "the daemon is still the old one");
         assert_eq!(isolated(), before);
         assert_eq!(kept(&pods.each_ref()), units);
-        println!("  {}", run(&["steliactl", "verify"]));
+        println!("  {}", run("steliactl verify"));
         nobody_ran("after the upgrade", 0);
 
-        run(&["apt-get", "-qq", "remove", "-y", "steliad"]);
+        run("apt-get -qq remove -y steliad");
         assert_eq!(changed(), Vec::<String>::new());
         let mut exclusive = CpuSet::new();
         for (pod, before) in pods.iter().zip(&before) {
             assert_eq!(pod.threads(), *before);
-            assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), kind());
+            assert_eq!(pod.partition(), kind());
             exclusive = exclusive.union(&pod.exclusive());
         }
         assert_eq!(partitioned(), exclusive);
@@ -120,10 +113,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
 }
 
 fn known(pods: &[Pod], when: &str) {
-    wait_until(&format!("known {when}"), || {
-        let isolated = |pod: &Pod| state(pod).as_deref() == Some("isolated");
-        pods.iter().all(isolated).then_some(())
-    });
+    wait_until(&format!("known {when}"), || pods.iter().all(|pod| pod.is("isolated")));
 }
 
 #[test]
@@ -135,11 +125,11 @@ fn zz_removal_gives_the_hosts_units_back_what_a_contained_vm_took() {
         let list = || cpus(&read(format!("{CGROUP}/system.slice/cpuset.cpus")));
         assert!(list().is_disjoint(&pod.exclusive()));
         let package = std::env::var("NODE_DEB").expect("NODE_DEB");
-        run(&["apt-get", "-qq", "remove", "-y", "steliad"]);
+        run("apt-get -qq remove -y steliad");
         assert_eq!(list(), cpus("0-7"));
         run(&["apt-get", "-qq", "install", "-y", &package]);
         wait_until("contained again", || {
-            (state(&pod).as_deref() == Some("contained") && list().is_disjoint(&pod.exclusive())).then_some(())
+            pod.is("contained") && list().is_disjoint(&pod.exclusive())
         });
     });
 }

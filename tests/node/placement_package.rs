@@ -5,10 +5,8 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::publisher_package::pods;
-use crate::support::apiserver::{self, TOPOLOGIES, ask, get, order};
-use crate::support::host::{output, run, wait_until, wait_until_or};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::assert_isolated;
+use crate::support::apiserver::{TOPOLOGIES, ask, get, order};
+use crate::support::*;
 
 /// Where its unit listens.
 const EXTENDER: &str = "127.0.0.1:8890";
@@ -23,7 +21,7 @@ const CONFIG: &str = "/run/kubelet-listener.yaml";
 fn kubelet_listens() {
     let config = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\ncpuManagerPolicy: static\n\
                   reservedSystemCPUs: \"7\"\ntopologyManagerPolicy: none\n";
-    fs::write(CONFIG, config).expect("kubelet's configuration");
+    put(CONFIG, config);
     fs::create_dir_all("/var/lib/kubelet/pod-resources").expect("a directory");
     let listen = format!(
         "import socket,signal; s = socket.socket(socket.AF_UNIX); s.bind('{SOCKET}'); s.listen(); signal.pause()"
@@ -38,10 +36,10 @@ fn undo() {
     output(&["systemctl", "stop", LISTENER]);
     let _ = fs::remove_dir_all("/var/lib/kubelet/pod-resources");
     let _ = fs::remove_file(CONFIG);
-    output(&["dpkg", "--purge", "stelia-placement", "stelia-publish"]);
+    output("dpkg --purge stelia-placement stelia-publish");
     apiserver::stop();
     let _ = fs::remove_file(apiserver::DROP_IN);
-    output(&["systemctl", "reload", "steliad"]);
+    output("systemctl reload steliad");
 }
 
 /// As it waits in the API server for a scheduler.
@@ -83,23 +81,23 @@ fn metric(name: &str) -> Option<u64> {
 fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
     on_node_undoing(undo, || {
         apiserver::start(&["--crd", "/job/crds/nodeclaims.yaml"]);
-        run(&["dpkg", "-i", "/job/stelia-publish.deb", "/job/stelia-placement.deb"]);
-        let is_active = |unit: &str| output(&["systemctl", "is-active", "--quiet", unit]).status.success();
+        run("dpkg -i /job/stelia-publish.deb /job/stelia-placement.deb");
+        let is_active = |unit: &str| activity(unit) == "active";
         assert!(
             !is_active("stelia-placement"),
             "without a kubeconfig there is nothing to place"
         );
         ["stelia-publish", "stelia-placement"]
-            .iter()
-            .for_each(|name| apiserver::kubeconfig(name));
-        fs::write("/etc/stelia/publish/environment", "STELIA_START_SPREAD=0\n").expect("an environment");
+            .into_iter()
+            .for_each(apiserver::kubeconfig);
+        put("/etc/stelia/publish/environment", "STELIA_START_SPREAD=0\n");
         kubelet_listens();
         let node = apiserver::publish();
         let the_node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
         let vm = pending("placed", UID, 2);
         order(&json!({"put": [["", "nodes", the_node], ["", "pods", vm]]}));
-        run(&["systemctl", "restart", "stelia-publish", "stelia-placement"]);
-        let told = || run(&["journalctl", "-u", "stelia-placement", "-n", "20", "--no-pager"]);
+        run("systemctl restart stelia-publish stelia-placement");
+        let told = || run("journalctl -u stelia-placement -n 20 --no-pager");
         wait_until_or("it has read the cluster and leads", told, || {
             apiserver::text(EXTENDER, "GET", "/leader", "").map(drop)
         });
@@ -129,15 +127,14 @@ fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
         assert_eq!(filter(&sized(most - 2), &node), Ok(()), "what is left");
 
         // kubelet's turn, and then the node's own word.
-        let vm = Pod::start_vm("placed", 2, &["--uid", UID]);
-        vm.wait_running();
+        let vm = Pod::start_vm("placed", 2, &["--uid", UID]).running();
         let threads = assert_isolated(&vm, 2);
         let object = || get(&format!("{TOPOLOGIES}/{node}"));
         wait_until("the object has its CPUs", || {
             object().filter(|object| pods(object) == 1)
         });
         wait_until_or("the claim has ended", told, || {
-            (metric("stelia_placement_claims{state=\"unseen\"}") == Some(0)).then_some(())
+            metric("stelia_placement_claims{state=\"unseen\"}") == Some(0)
         });
         assert_eq!(metric("stelia_placement_refused_total"), Some(0));
         assert!(filter(&sized(most), &node).is_err(), "the VM's CPUs are given away");
@@ -145,7 +142,7 @@ fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
         // Removed: the Lease is given back, and no VM notices.
         let holder = || get(LEASE).expect("the Lease")["spec"]["holderIdentity"].clone();
         assert!(holder().as_str().is_some_and(|holder| !holder.is_empty()));
-        run(&["dpkg", "--purge", "stelia-placement"]);
+        run("dpkg --purge stelia-placement");
         assert!(holder().as_str().is_none_or(str::is_empty), "{}", holder());
         assert!(!is_active("stelia-placement"));
         assert_eq!(assert_isolated(&vm, 2), threads);

@@ -1,10 +1,8 @@
 //! kubelet's files of schema 2, 3 and 4, and pods that have CPUs of their own.
 
-use crate::bad_input::assert_refused;
-use crate::client::ask_from;
-use crate::support::host::{cpus, output, read, run, wait_until};
-use crate::support::pods::{Pod, on_node, on_node_undoing, pool};
-use crate::support::promise::{assert_isolated, assert_isolated_beside, counters, is_isolated};
+use serde_json::Value;
+
+use crate::support::*;
 
 const SIDE: [&str; 3] = ["--container", "side", "--shared"];
 
@@ -14,10 +12,8 @@ fn upgrade(schema: &str) {
 
 /// The schema that steliad understands the file as, and what the only pod with CPUs of its own shares of them.
 fn understood() -> (String, Option<String>) {
-    let state: serde_json::Value =
-        serde_json::from_str(&run(&["steliactl", "--json", "kubelet-state"])).expect("steliactl's JSON");
-    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
-    let manager = &state["cpu_manager"];
+    let manager = json(&run("steliactl --json kubelet-state"))["cpu_manager"].clone();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
     (
         text(&manager["schema"]).expect("a schema"),
         text(&manager["pod_entries"][0]["shared_pool"]),
@@ -37,12 +33,12 @@ fn vms_come_and_go_on_every_schema_while_kubelet_is_upgraded_and_back_under_one(
             assert_isolated(&newer, 2);
             // Its CPUs were the float's.
             assert_eq!(assert_isolated(&steady, 2).vcpus, before.vcpus);
-            run(&["kubelet-standin", "pod", "delete", "newer", "--grace", "5"]);
-            wait_until("the float has them back", || is_isolated(&steady, 2).then_some(()));
+            newer.delete(5);
+            wait_until("the float has them back", || is_isolated(&steady, 2));
         }
         upgrade("2");
         assert_eq!(understood().0, "V2");
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         assert_eq!(assert_isolated(&steady, 2), before);
         assert_eq!(counters(), drift);
     });
@@ -50,49 +46,46 @@ fn vms_come_and_go_on_every_schema_while_kubelet_is_upgraded_and_back_under_one(
 
 #[test]
 fn a_vm_floats_on_what_its_pod_shares_and_the_sidecar_there_is_no_instance() {
-    let undo = || drop(run(&["kubelet-standin", "init"]));
+    let undo = || drop(run("kubelet-standin init"));
     on_node_undoing(undo, || {
         let kubelet = ["--schema", "3", "--reserved", "0", "--memory-policy", "Static"];
         run(&[&["kubelet-standin", "init"][..], &kubelet].concat());
         let level = ["--pod-cpus", "3", "--pod-shares", "side"];
         let memory = ["--pod-memory", "1G", "--memory", "512M"];
-        let vm = Pod::start_vm("level", 2, &[&level[..], &memory].concat());
-        vm.wait_running();
+        let vm = Pod::start_vm("level", 2, &[&level[..], &memory].concat()).running();
         assert_eq!((vm.exclusive(), pool()), (cpus("2-3"), cpus("0,4-7")));
         // CPU 1 could be the sidecar's own: while nobody tells, the VM floats as in any other pod.
         let before = assert_isolated(&vm, 2);
-        assert_eq!(read(vm.scope().join("instance/cpuset.mems")), "0");
+        assert_eq!(vm.scope_file("instance/cpuset.mems"), "0");
 
         let side = Pod::start("side", &[&["--in", "level"][..], &SIDE].concat(), &["sleep", "1000"]);
         let entries = format!(
             "\"entries\":{{\"{0}\":{{\"instance\":\"2-3\",\"side\":\"1\"}}}}",
             vm.uid
         );
-        let state = run(&["kubelet-standin", "state"]);
-        assert!(state.contains(&entries), "{state}");
-        run(&["steliactl", "reconcile"]);
+        assert_says(&run("kubelet-standin state"), &[&entries]);
+        reconcile();
         let shared = cpus("1");
         assert_eq!(assert_isolated_beside(&vm, 2, &shared).vcpus, before.vcpus);
-        assert_eq!(read(side.origin().join("cpuset.cpus.effective")), "1");
+        assert_eq!(side.file("cpuset.cpus.effective"), "1");
         assert_eq!(understood(), ("V3".to_owned(), Some("1".to_owned())));
         assert_refused(&ask_from(&side, "|"), "NotGuaranteed", "shared pool");
 
         // The sidecar is away and comes back, and kubelet is upgraded: nothing moves.
         let drift = counters();
-        run(&["kubelet-standin", "pod", "kill", "side"]);
+        run("kubelet-standin pod kill side");
         upgrade("4");
-        run(&["steliactl", "reconcile"]);
-        assert_eq!(cpus(&read(vm.float().join("cpuset.cpus"))), shared);
-        run(&["kubelet-standin", "pod", "restart", "side"]);
+        reconcile();
+        assert_eq!(vm.float_cpus(), shared);
+        run("kubelet-standin pod restart side");
         assert_eq!(understood(), ("V4".to_owned(), Some("1".to_owned())));
         assert_eq!(assert_isolated_beside(&vm, 2, &shared).vcpus, before.vcpus);
         assert_eq!(counters(), drift);
-        let down = output(&["kubelet-standin", "upgrade", "--schema", "2"]);
+        let down = output("kubelet-standin upgrade --schema 2");
         assert!(!down.status.success(), "{down:?}");
 
-        for name in ["side", "level"] {
-            run(&["kubelet-standin", "pod", "delete", name, "--grace", "1"]);
-        }
+        side.delete(1);
+        vm.delete(1);
         assert_eq!(pool(), cpus("0-7"));
     });
 }

@@ -6,12 +6,7 @@ use std::time::Instant;
 
 use stelia_api::publication::{DIRECTORY, FILE, LOCK, Publication};
 
-use crate::contained::{configure, unconfigure};
-use crate::support::host::{output, read, run, wait_until, wait_until_or};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::{assert_isolated, describe};
-
-const KUBELETS: &str = "/var/lib/kubelet/cpu_manager_state";
+use crate::support::*;
 
 fn path(name: &str) -> PathBuf {
     [DIRECTORY, name].iter().collect()
@@ -37,13 +32,6 @@ fn is_locked() -> bool {
 fn events(told: &Publication, pod: &Pod) -> Vec<(u64, String)> {
     let own = told.events.iter().filter(|event| event.uid == pod.uid);
     own.map(|event| (event.number, event.reason.clone())).collect()
-}
-
-/// In place of kubelet's file, as kubelet writes it.
-fn replace(bytes: &[u8]) {
-    let temporary = "/var/lib/kubelet/.test";
-    fs::write(temporary, bytes).expect(temporary);
-    fs::rename(temporary, KUBELETS).expect(KUBELETS);
 }
 
 fn problem() -> Option<String> {
@@ -72,61 +60,51 @@ fn the_cluster_is_told_of_a_vms_life_and_no_vm_is_hurt_where_it_cannot_be() {
             told.pods.iter().find(|own| own.isolated && own.uid == pod.uid).cloned()
         });
         println!("  isolated -> told: at most {} ms", began.elapsed().as_millis());
-        assert_eq!(
-            (isolated.name.as_str(), isolated.reason.as_str()),
-            ("published", "Isolated")
-        );
+        assert_eq!((&*isolated.name, &*isolated.reason), ("published", "Isolated"));
         let with_vm = told().expect("a file");
         assert_ne!(with_vm.object, free.object);
         let own = events(&with_vm, &pod);
-        assert_eq!(
-            own.iter().map(|(_, reason)| reason.as_str()).collect::<Vec<_>>(),
-            ["Isolated"]
-        );
+        assert!(matches!(&own[..], [(_, reason)] if reason == "Isolated"), "{own:?}");
 
         // Another daemon goes on where this one ended.
-        run(&["systemctl", "stop", "steliad"]);
+        run("systemctl stop steliad");
         assert!(!is_locked(), "nobody says that it is true");
-        run(&["systemctl", "start", "steliad"]);
-        wait_until("it is said again", || is_locked().then_some(()));
+        run("systemctl start steliad");
+        wait_until("it is said again", || is_locked());
         assert_eq!(told().expect("a file"), with_vm, "nothing happened meanwhile");
 
         // kubelet's file cannot be used: whose CPUs are free is not known.
-        let good = fs::read(KUBELETS).expect(KUBELETS);
-        replace(b"{\"policyName\":\"static\",\"defaultCpuSet\":\"0-7\",\"checksum\":1}");
+        let good = fs::read(STATE).expect(STATE);
+        replace_state(b"{\"policyName\":\"static\",\"defaultCpuSet\":\"0-7\",\"checksum\":1}");
         let unready = wait_told("the node is not ready", |told| {
             (!told.ready.status).then(|| told.clone())
         });
-        assert_eq!(
-            (unready.ready.reason.as_str(), unready.object),
-            ("KubeletStateUnusable", None)
-        );
+        assert_eq!((&*unready.ready.reason, unready.object), ("KubeletStateUnusable", None));
         assert!(unready.pods[0].isolated, "its promise holds");
-        replace(&good);
+        replace_state(&good);
         wait_told("it is ready again", |told| {
             (told.ready.status && told.object.is_some()).then_some(())
         });
 
         // The folder is full: the VM notices nothing, and an operator does.
         run(&["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=16", "tmpfs", DIRECTORY]);
-        fs::write(path("filler"), [0; 4096]).expect("a filler");
-        run(&["steliactl", "reconcile"]);
+        put(path("filler"), [0; 4096]);
+        reconcile();
         let said = wait_until("it is said", problem);
         assert!(said.contains("No space left"), "{said}");
-        let doctor = String::from_utf8_lossy(&output(&["steliactl", "doctor"]).stdout).into_owned();
+        let doctor = utf8(&output("steliactl doctor").stdout);
+        let mut lines = doctor.lines();
         assert!(
-            doctor
-                .lines()
-                .any(|line| line.contains("publish") && line.contains("warning")),
+            lines.any(|line| line.contains("publish") && line.contains("warning")),
             "{doctor}"
         );
         assert_eq!(assert_isolated(&pod, 2), before);
         run(&["umount", DIRECTORY]);
-        run(&["steliactl", "reconcile"]);
-        wait_until("it is written again", || problem().is_none().then_some(()));
+        reconcile();
+        wait_until("it is written again", || problem().is_none());
 
         // It ends, and is told with a number above the others.
-        run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+        pod.delete(0);
         let all = wait_told("it is released", |told| {
             let own = events(told, &pod);
             own.iter().any(|(_, reason)| reason == "Released").then_some(own)
@@ -134,9 +112,7 @@ fn the_cluster_is_told_of_a_vms_life_and_no_vm_is_hurt_where_it_cannot_be() {
         assert!(all.is_sorted_by(|a, b| a.0 < b.0) && all[0] == own[0], "{all:?}");
 
         unconfigure();
-        wait_until("switched off it is gone", || {
-            (!path(FILE).exists() && !is_locked()).then_some(())
-        });
+        wait_until("switched off it is gone", || !path(FILE).exists() && !is_locked());
         assert!(read("/proc/mounts").lines().all(|line| !line.contains(DIRECTORY)));
     });
 }

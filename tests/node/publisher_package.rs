@@ -7,10 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stelia_koordinator::report::compact;
 
-use crate::support::apiserver::{self, TOPOLOGIES, get, order};
-use crate::support::host::{output, run, wait_until, wait_until_or};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::assert_isolated;
+use crate::support::apiserver::{TOPOLOGIES, get, order};
+use crate::support::*;
 
 /// How long changes are gathered: by the daemon (`src/publishing/`), then by the publisher (`DEBOUNCE`).
 const GATHERED: Duration = Duration::from_millis(100 + 200);
@@ -47,20 +45,18 @@ fn condition(pod: &Pod) -> Option<Value> {
         .cloned()
 }
 
-/// The reasons of the events that were posted of a pod.
-fn events(pod: &Pod) -> Vec<String> {
+/// Whether an event with this reason was posted of a pod.
+fn is_posted(pod: &Pod, reason: &str) -> bool {
     let told = get("/apis/events.k8s.io/v1/namespaces/default/events").expect("events");
-    let of = told["items"].as_array().expect("items").iter();
-    let of = of.filter(|event| event["regarding"]["uid"] == pod.uid);
-    of.filter_map(|event| event["reason"].as_str().map(str::to_owned))
-        .collect()
+    let mut all = told["items"].as_array().expect("items").iter();
+    all.any(|event| event["regarding"]["uid"] == pod.uid && event["reason"] == reason)
 }
 
 fn undo() {
-    output(&["dpkg", "--purge", "stelia-publish"]);
+    output("dpkg --purge stelia-publish");
     apiserver::stop();
     let _ = fs::remove_file(apiserver::DROP_IN);
-    output(&["systemctl", "reload", "steliad"]);
+    output("systemctl reload steliad");
 }
 
 /// Name and UID of each VM.
@@ -83,16 +79,16 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
         apiserver::start(&[]);
 
         // The package, then what an administrator adds: the kubeconfig, what more is published.
-        run(&["dpkg", "-i", "/job/stelia-publish.deb"]);
+        run("dpkg -i /job/stelia-publish.deb");
         apiserver::kubeconfig("stelia-publish");
         let options = "STELIA_START_SPREAD=0\nSTELIA_READY_LABEL=true\n\
                        STELIA_POD_CONDITIONS=gated\nSTELIA_POD_EVENTS=true\n";
-        fs::write("/etc/stelia/publish/environment", options).expect("an environment");
+        put("/etc/stelia/publish/environment", options);
         let node = apiserver::publish();
         let [first, second] = PODS;
         let the_node = json!(["", "nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}]);
         order(&json!({"put": [the_node, known(first), known(second)]}));
-        run(&["systemctl", "restart", "stelia-publish"]);
+        restart("stelia-publish");
         let object = || get(&format!("{TOPOLOGIES}/{node}"));
         let empty = wait_until("the node's object is there", object);
         assert_eq!(
@@ -119,21 +115,16 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
         });
         let took = began.elapsed();
         let ratio = took.as_secs_f64() / GATHERED.as_secs_f64();
-        println!(
-            "  registered -> in the API server: {} ms, {ratio:.1} times what changes are gathered for",
-            took.as_millis()
-        );
+        let ms = took.as_millis();
+        println!("  registered -> in the API server: {ms} ms, {ratio:.1} times what changes are gathered for");
         pod.wait_running();
         let threads = assert_isolated(&pod, 2);
         let isolated = |status: &'static str| move |condition: &Value| condition["status"] == status;
-        wait_until_or(
-            "its condition is True",
-            || format!("{:?}", condition(&pod)),
-            || condition(&pod).filter(isolated("True")),
-        );
-        wait_until("its event is posted", || {
-            events(&pod).contains(&"Isolated".to_owned()).then_some(())
+        let seen = || format!("{:?}", condition(&pod));
+        wait_until_or("its condition is True", seen, || {
+            condition(&pod).filter(isolated("True"))
         });
+        wait_until("its event is posted", || is_posted(&pod, "Isolated"));
 
         // The daemon restarted: nothing changed, so nothing is written. What the VM's start changed last may be written 2 s after what
         // it changed first.
@@ -142,14 +133,13 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
             sleep(Duration::from_secs(3));
             (written("noderesourcetopologies") == now).then_some(now)
         });
-        run(&["systemctl", "restart", "steliad"]);
+        restart("steliad");
         assert_eq!(assert_isolated(&pod, 2), threads);
 
         // The API server away while a VM comes and another goes: one write of the object afterwards, and no event is lost.
         order(&json!({"down": 3600}));
-        run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
-        let other = start(second);
-        other.wait_running();
+        pod.delete(0);
+        let other = start(second).running();
         assert_isolated(&other, 2);
         assert_eq!(
             written("noderesourcetopologies"),
@@ -157,34 +147,26 @@ fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
             "neither the restart nor the outage"
         );
         order(&json!({"down": 0}));
-        wait_until_or(
-            "its event is posted after the outage",
-            || run(&["journalctl", "-u", "stelia-publish", "-n", "20", "--no-pager"]),
-            || events(&other).contains(&"Isolated".to_owned()).then_some(()),
-        );
-        wait_until("so is the other's end", || {
-            events(&pod).contains(&"Released".to_owned()).then_some(())
+        let told = || run("journalctl -u stelia-publish -n 20 --no-pager");
+        wait_until_or("its event is posted after the outage", told, || {
+            is_posted(&other, "Isolated")
         });
+        wait_until("so is the other's end", || is_posted(&pod, "Released"));
         wait_until("and its condition", || condition(&other).filter(isolated("True")));
         let after = written("noderesourcetopologies");
         println!("  writes of the object after the outage: {}", after - before);
         assert!(after - before <= 1, "{before} {after}");
 
         // kubelet's file cannot be used: the object stands, and says so.
-        let kubelets = "/var/lib/kubelet/cpu_manager_state";
-        let good = fs::read(kubelets).expect(kubelets);
-        let replace = |bytes: &[u8]| {
-            fs::write("/var/lib/kubelet/.test", bytes).expect("a file");
-            fs::rename("/var/lib/kubelet/.test", kubelets).expect(kubelets);
-        };
-        replace(b"{}");
+        let good = fs::read(STATE).expect(STATE);
+        replace_state(b"{}");
         let state = || attribute(&object()?, "isolation.stelia.io/state");
         wait_until("the object says that it is not to be used", state);
-        replace(&good);
-        wait_until("it is to be used again", || state().is_none().then_some(()));
+        replace_state(&good);
+        wait_until("it is to be used again", || state().is_none());
 
         // The package removed: the node takes back what it told.
-        run(&["dpkg", "--purge", "stelia-publish"]);
+        run("dpkg --purge stelia-publish");
         assert!(object().is_none(), "the object is still there");
         let left = get(&format!("/api/v1/nodes/{node}")).expect("the Node");
         assert!(left["metadata"]["labels"]["stelia.io/ready"].is_null(), "{left}");

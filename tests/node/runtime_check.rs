@@ -4,11 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
 use stelia_kernel::oci::{Identity, Runtime, Verdict, runtime_of, verdict_file};
 
-use crate::support::host::{CGROUP, assert_reaches_neither_bus_nor_systemd, output, read, run, wait_until};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::*;
 
 const VERDICTS: &str = "/run/stelia/runtimes";
 
@@ -24,8 +22,7 @@ fn unit(id: &str) -> String {
 }
 
 fn verdicts() -> BTreeSet<String> {
-    let entries = fs::read_dir(VERDICTS).into_iter().flatten().flatten();
-    entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+    names_in(VERDICTS).into_iter().collect()
 }
 
 /// What the trial finds of the runtime of this pod's container, and that it leaves nothing else.
@@ -33,13 +30,13 @@ fn tried(pod: &Pod) -> (Runtime, Verdict) {
     let id = container_id(pod);
     let runtime = runtime_of(Path::new("/"), &id).expect("its runtime");
     let file = verdict_file(Path::new("/run"), &runtime);
-    let state = |of: &Pod| (read(of.origin().join("cgroup.procs")), read(runtime.state_file(&id)));
+    let state = |of: &Pod| (of.file("cgroup.procs"), read(runtime.state_file(&id)));
     let before = state(pod);
     // Of an earlier test.
     let _ = fs::remove_file(&file);
     let others = verdicts();
     run(&["systemctl", "start", &unit(&id)]);
-    let said = run(&["journalctl", "-b", "-q", "--no-pager", "-o", "cat", "-u", &unit(&id)]);
+    let said = journal(&["-u", &unit(&id)]);
     println!("  {runtime:?}\n  {said}");
     let verdict = Verdict::parse(&read(&file)).expect("a verdict");
     println!("  {verdict:?}");
@@ -51,7 +48,7 @@ fn tried(pod: &Pod) -> (Runtime, Verdict) {
     assert_eq!(verdicts(), others.into_iter().chain([name]).collect());
     let own = format!("{CGROUP}/system.slice/{}", unit(&id));
     assert!(!Path::new(&own).exists(), "{own} is left");
-    assert_eq!(run(&["systemctl", "show", "-P", "ActiveState", &unit(&id)]), "inactive");
+    assert_eq!(property("ActiveState", &unit(&id)), "inactive");
     assert_eq!(state(pod), before, "the container is as it was");
     (runtime, verdict)
 }
@@ -61,7 +58,7 @@ fn copes(pod: &Pod, runtime: &Runtime) -> bool {
     let children = ["housekeeping", "vcpu"].map(|name| pod.origin().join(name));
     for child in &children {
         fs::create_dir(child).expect("create");
-        fs::write(child.join("cgroup.type"), "threaded").expect("threaded");
+        put(child.join("cgroup.type"), "threaded");
     }
     let (binary, root) = (runtime.binary.to_string_lossy(), runtime.root.to_string_lossy());
     let asked = output(&[&binary, "--root", &root, "ps", "--format", "json", &container_id(pod)]);
@@ -89,9 +86,9 @@ fn the_verdict_on_runc_is_what_runc_says_of_a_container_with_threaded_cgroups() 
 
 /// The stand-in for kubelet does not ask for a quota of -1, which an old crun makes 1 % of a CPU.
 fn doctor_finds_no_low_quota() {
-    let doctor = output(&["steliactl", "-o", "json", "doctor"]);
-    let rows: Vec<Value> = serde_json::from_slice(&doctor.stdout).expect("JSON");
-    let row = rows.iter().find(|row| row["check"] == "crun").expect("a row");
+    let (rows, _) = printed("steliactl -o json doctor");
+    let mut rows = rows.as_array().expect("rows").iter();
+    let row = rows.find(|row| row["check"] == "crun").expect("a row");
     println!("  {row}");
     assert_eq!(row["verdict"], "ok", "{row}");
 }
@@ -112,23 +109,12 @@ fn a_container_that_is_not_there_is_no_verdict_and_no_failed_unit() {
         let before = verdicts();
         let id = "0".repeat(64);
         assert!(!output(&["systemctl", "start", &unit(&id)]).status.success());
+        let reason = "was not tried: containerd and CRI-O have no container";
         wait_until("the reason is in the journal", || {
-            let said = run(&["journalctl", "-b", "-q", "--no-pager", "-o", "cat", "-u", &unit(&id)]);
-            said.contains("was not tried: containerd and CRI-O have no container")
-                .then_some(())
+            journal(&["-u", &unit(&id)]).contains(reason)
         });
         assert_eq!(verdicts(), before);
-        assert_eq!(
-            run(&[
-                "systemctl",
-                "list-units",
-                "--failed",
-                "--plain",
-                "--no-legend",
-                "steliad*"
-            ]),
-            ""
-        );
+        assert_eq!(run("systemctl list-units --failed --plain --no-legend steliad*"), "");
         // By hand, in a cgroup that is nobody's to give.
         let by_hand = output(&["/usr/libexec/stelia/steliad", "--try-runtime", &id]);
         assert_eq!(by_hand.status.code(), Some(3), "{by_hand:?}");
@@ -142,15 +128,15 @@ const DROP_IN: &str = "/run/systemd/system/steliad-try-runtime@sandbox.service.d
 fn what_is_tried_reaches_neither_the_bus_nor_systemd() {
     let unit = unit("sandbox");
     let undo = || {
-        let _ = output(&["systemctl", "stop", "steliad-try-runtime@sandbox.service"]);
+        output("systemctl stop steliad-try-runtime@sandbox.service");
         let _ = fs::remove_dir_all(DROP_IN);
-        let _ = output(&["systemctl", "daemon-reload"]);
+        output("systemctl daemon-reload");
     };
     on_node_undoing(undo, || {
         fs::create_dir_all(DROP_IN).expect(DROP_IN);
         let stays = "[Service]\nType=exec\nExecStart=\nExecStart=sleep 100000\n";
-        fs::write(format!("{DROP_IN}/stays.conf"), stays).expect("a drop-in");
-        run(&["systemctl", "daemon-reload"]);
+        put(format!("{DROP_IN}/stays.conf"), stays);
+        run("systemctl daemon-reload");
         run(&["systemctl", "start", &unit]);
         assert_reaches_neither_bus_nor_systemd(&unit);
     });

@@ -2,26 +2,16 @@
 //! stands still.
 
 use std::fs;
-use std::os::fd::AsFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use stelia_api::client::{Dict, InstanceProxy, ManagerProxy};
-use zbus::connection::Builder;
-use zbus::{Connection, Fd, OwnedObjectPath, Variant};
+use crate::fair::{Task, sign};
+use crate::support::*;
 
-use crate::client::pidfd;
-use crate::crash::{kill_daemon, main_pid};
-use crate::fair::{Task, restarts, sign};
-use crate::support::host::{CGROUP, cpus, kind, output, read, run, thread, wait_until};
-use crate::support::pods::{Pod, on_node};
-
-const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 /// Longer than `WatchdogSec=` of the daemon's unit.
 const BEYOND_THE_WATCHDOG: Duration = Duration::from_secs(70);
 /// Where PID 1 is, alone.
 const INIT: &str = "/sys/fs/cgroup/init.scope";
-const STATE: &str = "/var/lib/kubelet/cpu_manager_state";
 
 /// A pod of one CPU that does nothing: its first process is the vCPU, of the two others one is the anchor and one floats. It
 /// costs the node three sleeping processes where a VM costs it an emulated machine.
@@ -42,7 +32,7 @@ impl Sleeper {
             })
         };
         let (anchor, floats) = wait_until("three that sleep", || {
-            let procs = read(pod.origin().join("cgroup.procs"));
+            let procs = pod.file("cgroup.procs");
             of("100003", &procs)?;
             Some((of("100001", &procs)?, of("100002", &procs)?))
         });
@@ -52,126 +42,64 @@ impl Sleeper {
     /// A sleeper that is registered and attached.
     pub fn isolated(bus: &Bus, name: &str) -> Self {
         let sleeper = Self::start(name);
-        let path = bus.register(&sleeper);
-        bus.attach(&sleeper, path);
+        sleeper.isolate(bus);
         sleeper
+    }
+
+    /// Registered and attached.
+    pub fn isolate(&self, bus: &Bus) {
+        let path = bus.register(&self.pod, self.anchor);
+        let attached = bus.try_attach(&path, self.pod.pid, &[1]);
+        attached.unwrap_or_else(|error| panic!("attach {}: {error}", self.pod.name));
     }
 
     /// What an isolated instance promises, of this one.
     pub fn assert_whole(&self) {
         let pod = &self.pod;
         let exclusive = pod.exclusive();
-        let vcpu = |file: &str| read(pod.vcpu().join(file));
-        assert_eq!(vcpu("cpuset.cpus.partition"), kind(), "{}", pod.name);
-        assert_eq!(cpus(&vcpu("cpuset.cpus.effective")), exclusive, "{}", pod.name);
+        assert_eq!(
+            (&*pod.partition(), &pod.effective()),
+            (kind(), &exclusive),
+            "{}",
+            pod.name
+        );
         let found = |pid: u32| thread(pid).unwrap_or_else(|| panic!("{} lost its process {pid}", pod.name));
         let (first, floats, anchor) = (found(pod.pid), found(self.floats), found(self.anchor));
         assert_eq!((first.cgroup, first.allowed), (pod.vcpu(), exclusive));
-        let float = cpus(&read(pod.float().join("cpuset.cpus")));
-        assert_eq!((floats.cgroup, floats.allowed), (pod.float(), float));
+        assert_eq!((floats.cgroup, floats.allowed), (pod.float(), pod.float_cpus()));
         assert_eq!(anchor.cgroup, pod.origin());
     }
-}
-
-/// Root's way in, for many calls.
-pub struct Bus {
-    runtime: tokio::runtime::Runtime,
-    pub connection: Connection,
-}
-
-impl Bus {
-    pub fn open() -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.expect("runtime");
-        let connection = runtime.block_on(async { Builder::system().build().await.expect("bus") });
-        Self { runtime, connection }
-    }
-
-    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        self.runtime.block_on(future)
-    }
-
-    /// The instance's path.
-    pub fn register(&self, sleeper: &Sleeper) -> OwnedObjectPath {
-        self.block_on(async {
-            let anchor = pidfd(sleeper.anchor);
-            let mut options = Dict::new();
-            options.insert("anchor", Variant::from(Fd::from(anchor.as_fd())));
-            let manager = ManagerProxy::new(&self.connection).await.expect("proxy");
-            let registered = manager.register_instance(&sleeper.pod.uid, "", options).await;
-            let registered = registered.unwrap_or_else(|error| panic!("register {}: {error}", sleeper.pod.name));
-            registered.0
-        })
-    }
-
-    pub fn attach(&self, sleeper: &Sleeper, path: OwnedObjectPath) {
-        self.block_on(async {
-            let first = pidfd(sleeper.pod.pid);
-            let instance = self.proxy(path).await;
-            let vcpus = vec![(0, 1, Dict::new())];
-            let attached = instance.attach_vcpus(Fd::from(first.as_fd()), vcpus, Dict::new()).await;
-            attached.unwrap_or_else(|error| panic!("attach {}: {error}", sleeper.pod.name));
-        });
-    }
-
-    pub fn deregister(&self, pod: &Pod) {
-        self.block_on(async {
-            let manager = ManagerProxy::new(&self.connection).await.expect("proxy");
-            let done = manager.deregister(&pod.uid, Dict::new()).await;
-            done.unwrap_or_else(|error| panic!("deregister {}: {error}", pod.name));
-        });
-    }
-
-    /// The proxy of a pod's instance, which asks nothing by itself.
-    pub async fn instance(&self, pod: &Pod) -> InstanceProxy<'static> {
-        let manager = ManagerProxy::new(&self.connection).await.expect("proxy");
-        self.proxy(manager.get_instance(&pod.uid).await.expect("path")).await
-    }
-
-    async fn proxy(&self, path: OwnedObjectPath) -> InstanceProxy<'static> {
-        let proxy = InstanceProxy::builder(&self.connection).path(path);
-        let proxy = proxy.cache_properties(zbus::proxy::CacheProperties::No);
-        proxy.build().await.expect("proxy")
-    }
-}
-
-/// Another content of kubelet's file, as kubelet writes it.
-pub fn replace_state(bytes: &[u8]) {
-    let temporary = "/var/lib/kubelet/.test";
-    fs::write(temporary, bytes).expect(temporary);
-    fs::rename(temporary, STATE).expect(STATE);
 }
 
 /// kubelet's file as it is, and as it is while another pod has these CPUs.
 pub fn two_states(cpus: &str) -> [Vec<u8>; 2] {
     let now = fs::read(STATE).expect(STATE);
-    run(&["kubelet-standin", "entry", "add", OTHER, "other", cpus]);
+    run(&["kubelet-standin", "entry", "add", OTHER_POD, "other", cpus]);
     let then = fs::read(STATE).expect(STATE);
-    run(&["kubelet-standin", "entry", "remove", OTHER]);
+    run(&["kubelet-standin", "entry", "remove", OTHER_POD]);
     [now, then]
 }
 
 /// The last CPU of the shared pool, and that floats are expected not to have it any more.
 pub fn last_shared() -> u32 {
-    crate::support::pods::pool().iter().last().expect("a shared CPU")
+    last_of(&pool())
 }
 
 /// How many sleepers this node carries: two CPUs and the one that another pod is to get stay shared.
 pub fn room() -> usize {
-    cpus(&read("/sys/devices/system/cpu/online")).len() - 3
+    online().len() - 3
 }
 
 /// Whether every float has the CPU, or none has it.
 pub fn floats_have(sleepers: &[Sleeper], cpu: u32, wanted: bool) -> bool {
-    sleepers.iter().all(|sleeper| {
-        let float = read(sleeper.pod.float().join("cpuset.cpus"));
-        cpus(&float).contains(cpu) == wanted
-    })
+    sleepers
+        .iter()
+        .all(|sleeper| sleeper.pod.float_cpus().contains(cpu) == wanted)
 }
 
 fn all_are(sleepers: &[Sleeper], state: &str) -> bool {
-    let list = output(&["steliactl", "--no-legend", "-o", "wide", "list"]);
-    let text = String::from_utf8_lossy(&list.stdout).into_owned();
+    let list = output("steliactl --no-legend -o wide list");
+    let text = utf8(&list.stdout);
     sleepers.iter().all(|sleeper| {
         let line = text.lines().find(|line| line.contains(&sleeper.pod.uid));
         line.is_some_and(|line| line.split_whitespace().nth(3) == Some(state))
@@ -195,11 +123,11 @@ fn many(bus: &Bus) -> Vec<Sleeper> {
 fn of_many_all_are_whole_after_the_daemon_was_killed() {
     on_node(|| {
         let sleepers = many(&Bus::open());
-        let killed = main_pid();
+        let killed = daemon_pid();
         kill_daemon();
         wait_until(&format!("all {} isolated again", sleepers.len()), || {
-            let now = main_pid();
-            (!now.is_empty() && now != killed && all_are(&sleepers, "isolated")).then_some(())
+            let now = daemon_pid();
+            !now.is_empty() && now != killed && all_are(&sleepers, "isolated")
         });
         sleepers.iter().for_each(Sleeper::assert_whole);
     });
@@ -212,8 +140,8 @@ impl Frozen {
     fn new() -> Self {
         // From here on it is undone, also when it does not come true.
         let frozen = Self;
-        fs::write(format!("{INIT}/cgroup.freeze"), "1").expect("PID 1's freezer");
-        wait_until("PID 1 stands still", || is_frozen().then_some(()));
+        put(format!("{INIT}/cgroup.freeze"), "1");
+        wait_until("PID 1 stands still", is_frozen);
         frozen
     }
 }
@@ -225,9 +153,7 @@ impl Drop for Frozen {
 }
 
 fn is_frozen() -> bool {
-    read(format!("{INIT}/cgroup.events"))
-        .lines()
-        .any(|line| line == "frozen 1")
+    read(format!("{INIT}/cgroup.events")).contains("frozen 1")
 }
 
 /// The kernel keeps signals that stop a process from PID 1, but not the freezer: everybody who asks systemd for something waits
@@ -244,30 +170,27 @@ fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
         waiting.wait_for("BUSY");
         let cpu = last_shared();
         let [now, then] = two_states(&cpu.to_string());
-        wait_until("floats as before", || floats_have(&sleepers, cpu, true).then_some(()));
-        let (daemon, restarted) = (main_pid(), restarts());
+        wait_until("floats as before", || floats_have(&sleepers, cpu, true));
+        let (daemon, restarted) = (daemon_pid(), restarts());
         let (frozen, since) = (Frozen::new(), Instant::now());
         // Its scope is systemd's to make.
-        fs::write(sign(), "").expect("the sign to register");
+        put(sign(), "");
         sleep(Duration::from_secs(1));
         for (state, wanted) in [(&then, false), (&now, true), (&then, false), (&now, true)] {
             replace_state(state);
-            wait_until("all floats follow", || {
-                floats_have(&sleepers, cpu, wanted).then_some(())
-            });
+            wait_until("all floats follow", || floats_have(&sleepers, cpu, wanted));
         }
         assert!(is_frozen() && !late.pod.scope().exists());
         sleep(BEYOND_THE_WATCHDOG.saturating_sub(since.elapsed()));
-        assert_eq!(main_pid(), daemon);
+        assert_eq!(daemon_pid(), daemon);
         drop(frozen);
         waiting.wait_for("REGISTERED");
         waiting.end();
         // What systemd noted meanwhile it has read by now: it has answered.
-        assert_eq!((main_pid(), restarts()), (daemon, restarted));
+        assert_eq!((daemon_pid(), restarts()), (daemon, restarted));
         assert!(late.pod.scope().exists());
         wait_until("the late one floats", || {
-            let now = thread(late.floats)?;
-            (now.cgroup == late.pod.float()).then_some(())
+            thread(late.floats).is_some_and(|now| now.cgroup == late.pod.float())
         });
         assert!(all_are(&sleepers, "isolated"));
         sleepers.iter().for_each(Sleeper::assert_whole);
@@ -275,6 +198,5 @@ fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
     });
     let _ = fs::remove_file(sign());
     // Without any scope systemd takes the controller away, and the file with it.
-    let list = fs::read_to_string(format!("{CGROUP}/stelia.slice/cpuset.cpus.exclusive"));
-    assert_eq!(list.unwrap_or_default().trim(), "");
+    assert_eq!(read_if_there(format!("{SLICE}/cpuset.cpus.exclusive")), "");
 }

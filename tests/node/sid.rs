@@ -2,16 +2,11 @@
 //! asks CRI for pods is not packaged; `ctr` knows no other driver for such a container.)
 
 use std::fs;
-use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::json;
 use stelia_runner::qmp::Qmp;
 
-use crate::runner::{OTHER, qmp, start_on};
-use crate::support::guest::Accel;
-use crate::support::host::{CGROUP, output, read, run, wait_until};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
-use crate::support::promise::{assert_given_back, assert_isolated, is_isolated};
+use crate::support::*;
 
 const UID: &str = "7d5ae8f6-0c1e-4b52-9f3a-2f6f3f0f8a11";
 const CPUS: &str = "4-5";
@@ -41,33 +36,15 @@ fn start(id: &str) -> Pod {
     run(&["sh", "-ec", IMPORT, "sh", IMAGE]);
     let (mapping, cgroup) = (format!("0:{FIRST}:65536"), format!("/kubepods/pod{UID}/{id}"));
     let (log, runner) = ("/tmp/mapped.log", "/run/stelia/runner");
-    let options = [
-        &[
-            "run", "-d", "--uidmap", &mapping, "--gidmap", &mapping, "--cgroup", &cgroup,
-        ][..],
-        &["--cpuset-cpus", CPUS, "--memory-limit", "419430400"],
-        &["--annotation", "io.kubernetes.cri.container-name=instance"],
-        &["--mount", "type=bind,src=/usr,dst=/usr,options=rbind:ro"],
-        &[
-            "--mount",
-            &format!("type=bind,src={runner},dst={runner},options=rbind:ro"),
-        ],
-        &["--log-uri", &format!("file://{log}"), IMAGE, id],
-        &["stelia-runner", "run", "--qmp", "/run/qmp", "--", "qemu-system-x86_64"],
-        &[
-            "-accel",
-            "tcg,thread=multi",
-            "-smp",
-            "2",
-            "-m",
-            "64",
-            "-display",
-            "none",
-            "-nodefaults",
-        ],
-        &["-name", "vm,debug-threads=on"],
-    ];
-    ctr(&options.concat());
+    let own = format!("run -d --uidmap {mapping} --gidmap {mapping} --cgroup {cgroup} --cpuset-cpus {CPUS}");
+    let rest = "--memory-limit 419430400 --annotation io.kubernetes.cri.container-name=instance";
+    let usr = "--mount type=bind,src=/usr,dst=/usr,options=rbind:ro";
+    let socket =
+        format!("--mount type=bind,src={runner},dst={runner},options=rbind:ro --log-uri file://{log} {IMAGE} {id}");
+    let vm =
+        "stelia-runner run --qmp /run/qmp -- qemu-system-x86_64 -accel tcg,thread=multi -smp 2 -m 64 -display none";
+    let options = [&own, rest, usr, &socket, vm, "-nodefaults -name vm,debug-threads=on"].join(" ");
+    ctr(&words(&options));
     let tasks = ctr(&["task", "ls"]);
     let task = tasks.lines().find(|line| line.starts_with(id)).expect("the task");
     let pid = task.split_whitespace().nth(1).and_then(|pid| pid.parse().ok());
@@ -86,7 +63,7 @@ fn end(id: &str) {
     output(&["ctr", "-n", "k8s.io", "task", "kill", "-s", "KILL", id]);
     wait_until("the task is deleted", || {
         output(&["ctr", "-n", "k8s.io", "task", "rm", id]);
-        (!ctr(&["task", "ls", "-q"]).contains(id)).then_some(())
+        !ctr(&["task", "ls", "-q"]).contains(id)
     });
     ctr(&["container", "rm", id]);
     let _ = fs::remove_dir(format!("{CGROUP}/kubepods/pod{UID}"));
@@ -100,64 +77,55 @@ fn a_user_namespace_of_containerds_own_is_isolated_like_any_other() {
     on_node_undoing(
         || end(&id),
         || {
-            assert!(run(&["ctr", "--version"]).contains(" 2."), "this is for another image");
-            Pod::start(
-                "bystander",
-                &["--runtime", "runc", "--qos", "burstable"],
-                &["sleep", "1000"],
-            );
+            assert!(run("ctr --version").contains(" 2."), "this is for another image");
+            Pod::idle("bystander", &["--runtime", "runc", "--qos", "burstable"]);
             run(&["kubelet-standin", "entry", "add", UID, "instance", CPUS]);
-            let pod = start(&id);
-            pod.wait_running();
+            let pod = start(&id).running();
             let map = read(format!("/proc/{}/uid_map", pod.pid));
-            let map: Vec<&str> = map.split_whitespace().collect();
-            assert_eq!(map, ["0", &FIRST.to_string(), "65536"]);
+            assert_eq!(words(&map), ["0", &FIRST.to_string(), "65536"]);
             let threads = assert_isolated(&pod, 2);
-            let scope = format!("stelia-instance-{UID}.scope");
-            assert_eq!(run(&["systemctl", "show", "-P", "DevicePolicy", &scope]), "strict");
-            assert_eq!(read(pod.scope().join("memory.max")), "419430400");
-            run(&["steliactl", "verify"]);
+            assert_eq!(
+                property("DevicePolicy", &format!("stelia-instance-{UID}.scope")),
+                "strict"
+            );
+            assert_eq!(pod.scope_file("memory.max"), "419430400");
+            run("steliactl verify");
             run(&["steliactl", "deregister", UID]);
             assert_given_back(&pod, threads);
         },
     );
 }
 
-const PLUG: &str = r#"{"execute":"device_add","arguments":{"driver":"qemu64-x86_64-cpu","id":"c1","socket-id":1,"core-id":0,"thread-id":0}}"#;
-
 /// What a monitor of the pod says to all that the runner asks: the vCPUs' indices, the I/O threads, whether a vCPU could be
 /// plugged, and the run state.
 fn asked(pod: &Pod) -> (Vec<u32>, Vec<String>, bool, String) {
-    let socket = PathBuf::from(format!("/proc/{}/root/run/other", pod.pid));
+    let socket = pod.inside("/run/other");
     let answers = async {
         let mut qmp = Qmp::connect(&socket).await?;
         let vcpus = qmp.vcpus().await?;
         let iothreads = qmp.iothreads().await?;
-        assert!(
-            vcpus
-                .iter()
-                .all(|vcpu| vcpu.thread_id > 1 && vcpu.props.contains_key("socket-id")),
-            "{vcpus:?}"
-        );
+        let is_placed = vcpus
+            .iter()
+            .all(|vcpu| vcpu.thread_id > 1 && vcpu.props.contains_key("socket-id"));
+        assert!(is_placed, "{vcpus:?}");
         let slot = qmp.has_free_cpu_slot().await?;
         let indices = vcpus.iter().map(|vcpu| vcpu.cpu_index).collect();
         let names = iothreads.into_iter().map(|thread| thread.id).collect();
         Ok::<_, Box<dyn std::error::Error>>((indices, names, slot, qmp.status().await?.status))
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(answers).expect("QEMU's answers")
+    block_on(answers).expect("QEMU's answers")
 }
 
 /// The events of this QEMU that the types which qapi generates do not know.
 fn unknown_events(pod: &Pod) -> Vec<String> {
-    let schema: Value = serde_json::from_str(&qmp(pod, r#"{"execute":"query-qmp-schema"}"#)).expect("JSON");
+    let schema = execute(pod, "query-qmp-schema", &json!({}));
     let entities = schema["return"].as_array().expect("a schema").iter();
     let events = entities.filter(|entity| entity["meta-type"] == "event");
     let names = events.map(|event| event["name"].as_str().expect("a name").to_owned());
     let is_unknown = |name: &String| {
-        let event = serde_json::json!({"event": name, "data": {}, "timestamp": {"seconds": 1, "microseconds": 1}});
-        serde_json::from_value::<qapi::qmp::Event>(event)
-            .is_err_and(|error| error.to_string().contains("unknown variant"))
+        let event = json!({"event": name, "data": {}, "timestamp": {"seconds": 1, "microseconds": 1}});
+        let understood = serde_json::from_value::<qapi::qmp::Event>(event);
+        understood.is_err_and(|error| error.to_string().contains("unknown variant"))
     };
     names.filter(is_unknown).collect()
 }
@@ -165,21 +133,12 @@ fn unknown_events(pod: &Pod) -> Vec<String> {
 #[test]
 fn qemu_11_is_understood_by_the_slim_types_where_the_generated_ones_lack_events() {
     on_node(|| {
-        let machine = [
-            "-machine",
-            "pc",
-            "-smp",
-            "1,sockets=2,maxcpus=2",
-            "-object",
-            "iothread,id=disk",
-        ];
-        let qemu = [&machine, &OTHER[..]].concat();
+        let machine = words("-machine pc -smp 1,sockets=2,maxcpus=2 -object iothread,id=disk");
+        let qemu = [&machine[..], &OTHER].concat();
         // Emulated: a vCPU of this very model is plugged.
-        let pod = start_on(Accel::Tcg, "monitored", "2", &[], &qemu);
-        pod.wait_running();
+        let pod = start_on(Accel::Tcg, "monitored", "2", &[], &qemu).running();
         assert_isolated(&pod, 1);
-        let version: Value = serde_json::from_str(&qmp(&pod, r#"{"execute":"query-version"}"#)).expect("JSON");
-        let version = &version["return"]["qemu"];
+        let version = &execute(&pod, "query-version", &json!({}))["return"]["qemu"];
         println!("  QEMU {version}");
         assert!(
             version["major"].as_u64() >= Some(11),
@@ -187,9 +146,8 @@ fn qemu_11_is_understood_by_the_slim_types_where_the_generated_ones_lack_events(
         );
         let running = || "running".to_owned();
         assert_eq!(asked(&pod), (vec![0], vec!["disk".to_owned()], true, running()));
-        let answer = qmp(&pod, PLUG);
-        assert!(answer.contains("return"), "{answer}");
-        wait_until("the second vCPU is pinned", || is_isolated(&pod, 2).then_some(()));
+        plug_vcpu(&pod, "qemu64");
+        wait_until("the second vCPU is pinned", || is_isolated(&pod, 2));
         assert_isolated(&pod, 2);
         assert_eq!(asked(&pod), (vec![0, 1], vec!["disk".to_owned()], false, running()));
         let unknown = unknown_events(&pod);

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::host::run;
 use crate::support::pod_recording::{
     KUBELET_WITH_CONTAINERD, KUBELET_WITH_CRIO, Seen, differences, of_containerd, record_classes, record_pod,
     record_state_writes,
 };
-use crate::support::pods::{Pod, on_node_undoing};
+use crate::support::*;
 
 /// A difference, of every pod with `*` for the pod, and why the stand-in differs there.
 type Known = &'static [(&'static str, &'static str)];
@@ -96,22 +95,16 @@ const COMMAND: [&str; 2] = ["sleep", "1000000"];
 
 #[test]
 fn pods_and_the_writes_of_the_state_file_are_as_recorded_beside_kubelet() {
-    let undo = || drop(run(&["kubelet-standin", "init", "--runtime", "direct"]));
+    let undo = || drop(run("kubelet-standin init --runtime direct"));
     on_node_undoing(undo, || {
         for (runtime, more) in [("runc", &[][..]), ("direct", DIRECT)] {
             run(&["kubelet-standin", "init", "--reserved", "0-1", "--runtime", runtime]);
-            assert_known(
-                runtime,
-                &[ALWAYS, more].concat(),
-                &differences(KUBELET_WITH_CONTAINERD, &seen()),
-            );
+            let found = differences(KUBELET_WITH_CONTAINERD, &seen());
+            assert_known(runtime, &[ALWAYS, more].concat(), &found);
         }
         // With crun the cgroups and units are compared, with those of CRI-O: the rest is containerd's.
-        let pod = Pod::start(
-            "record-crun",
-            &["--runtime", "crun", "--cpus", "2", "--memory", "400M"],
-            &COMMAND,
-        );
+        let options = ["--runtime", "crun", "--cpus", "2", "--memory", "400M"];
+        let pod = Pod::start("record-crun", &options, &COMMAND);
         let config = of_containerd(&pod);
         let here = record_pod("guaranteed", &pod, &config).into_iter();
         let here = here.map(|(name, value)| {
@@ -138,26 +131,20 @@ fn seen() -> Seen {
     let guaranteed = guaranteed.expect("a pod");
     seen.extend(record_classes(&guaranteed, &burstable, &best_effort));
     seen.extend(record_state_writes("removal", || {
-        delete("record-guaranteed");
+        guaranteed.delete(0);
         guaranteed.uid.clone()
     }));
-    delete("record-burstable");
-    delete("record-besteffort");
+    burstable.delete(0);
+    best_effort.delete(0);
     seen
-}
-
-fn delete(pod: &str) {
-    run(&["kubelet-standin", "pod", "delete", pod, "--grace", "0"]);
 }
 
 /// Each difference is known, and each known one is a difference.
 fn assert_known(runtime: &str, known: &[(&str, &str)], found: &BTreeMap<String, String>) {
     let is_known = |name: &str| known.iter().any(|(known, _)| is_named(known, name));
     let unknown: BTreeMap<_, _> = found.iter().filter(|(name, _)| !is_known(name)).collect();
-    let stale: Vec<_> = known
-        .iter()
-        .filter(|(known, _)| !found.keys().any(|name| is_named(known, name)))
-        .collect();
+    let is_stale = |(known, _): &&(&str, &str)| !found.keys().any(|name| is_named(known, name));
+    let stale: Vec<_> = known.iter().filter(is_stale).collect();
     println!("  {runtime}: {} known differences", found.len() - unknown.len());
     assert!(
         unknown.is_empty() && stale.is_empty(),

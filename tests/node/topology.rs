@@ -1,25 +1,20 @@
 //! The node topology report, held against the kernel.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 use stelia_cpus::CpuSet;
 
-use crate::support::host::{cpus, read, run};
-use crate::support::pods::{Pod, on_node, pool};
-use crate::support::promise::assert_isolated;
+use crate::support::*;
 
 const NODES: &str = "/sys/devices/system/node";
-
-fn object(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
-}
 
 /// One of the annotations, which are JSON in a text.
 fn annotation(object: &Value, name: &str) -> Value {
     let text = object["metadata"]["annotations"][name].as_str();
-    self::object(text.unwrap_or_else(|| panic!("{name}: {object}")))
+    json(text.unwrap_or_else(|| panic!("{name}: {object}")))
 }
 
 /// A pod's own CPUs, as the report has them.
@@ -33,10 +28,8 @@ fn allocated(object: &Value, pod: &Pod) -> Option<CpuSet> {
 fn shared(object: &Value) -> CpuSet {
     let pools = annotation(object, "node.koordinator.sh/cpu-shared-pools");
     let lists = pools.as_array().expect("a list").iter();
-    lists
-        .filter_map(|pool| pool["cpuset"].as_str())
-        .flat_map(|list| cpus(list).iter().collect::<Vec<_>>())
-        .collect()
+    let lists = lists.filter_map(|pool| pool["cpuset"].as_str());
+    lists.fold(CpuSet::new(), |all, list| all.union(&cpus(list)))
 }
 
 /// A resource of a zone: capacity, allocatable, available.
@@ -53,7 +46,7 @@ fn the_report_says_what_the_kernel_and_kubelet_say() {
         let pod = Pod::vm("reported", 2);
         assert_isolated(&pod, 2);
         let own = pod.exclusive();
-        let printed = object(&run(&["steliactl", "node-topology", "-o", "json"]));
+        let printed = json(&run("steliactl node-topology -o json"));
         assert_eq!(printed["apiVersion"], "topology.node.k8s.io/v1alpha1");
         assert_eq!(
             printed["metadata"]["name"],
@@ -72,12 +65,8 @@ fn the_report_says_what_the_kernel_and_kubelet_say() {
             assert_eq!(capacity, online.len().to_string());
             let free = pool().intersection(&online).difference(&reserved);
             assert_eq!(available, free.len().to_string());
-            let costs: Vec<String> = zone["costs"]
-                .as_array()
-                .expect("costs")
-                .iter()
-                .map(|cost| cost["value"].to_string())
-                .collect();
+            let costs = zone["costs"].as_array().expect("costs").iter();
+            let costs: Vec<String> = costs.map(|cost| cost["value"].to_string()).collect();
             assert_eq!(costs.join(" "), read(format!("{NODES}/node{node}/distance")));
             let meminfo = read(format!("{NODES}/node{node}/meminfo"));
             let total = meminfo.lines().find(|line| line.contains("MemTotal:"));
@@ -89,18 +78,11 @@ fn the_report_says_what_the_kernel_and_kubelet_say() {
         for cpu in detail["detail"].as_array().expect("CPUs") {
             let place = format!("/sys/devices/system/cpu/cpu{}", cpu["id"]);
             let [node, core] = ["node", "core"].map(|field| cpu[field].as_u64().expect("a number"));
-            assert!(std::path::Path::new(&format!("{place}/node{node}")).exists(), "{cpu}");
+            assert!(Path::new(&format!("{place}/node{node}")).exists(), "{cpu}");
             let siblings = cpus(&read(format!("{place}/topology/thread_siblings_list")));
             assert_eq!(siblings.iter().map(u64::from).min(), Some(core * 2), "{cpu}");
         }
-        let second = object(&run(&[
-            "steliactl",
-            "node-topology",
-            "-o",
-            "json",
-            "--api-version",
-            "v1alpha2",
-        ]));
+        let second = json(&run("steliactl node-topology -o json --api-version v1alpha2"));
         assert_eq!(second["apiVersion"], "topology.node.k8s.io/v1alpha2");
         // Free memory is another number each time.
         let zones = |object: &Value| -> Vec<_> {
@@ -124,37 +106,36 @@ fn in_units(bytes: u64) -> String {
 }
 
 /// `steliactl node-topology --watch`, ended with the value.
-struct Watch(Child, BufReader<ChildStdout>);
+struct Watch {
+    _child: Killed,
+    lines: BufReader<ChildStdout>,
+}
 
 impl Watch {
     fn start() -> Self {
-        let mut child = Command::new("steliactl")
+        let mut command = Command::new("steliactl");
+        command
             .args(["node-topology", "-o", "json", "--watch"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("steliactl");
-        let output = child.stdout.take().expect("its output");
-        Self(child, BufReader::new(output))
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().expect("steliactl");
+        let lines = BufReader::new(child.stdout.take().expect("its output"));
+        Self {
+            _child: Killed(child),
+            lines,
+        }
     }
 
     /// The next object for which this holds; the ones before are passed over.
     fn wait(&mut self, what: &str, holds: impl Fn(&Value) -> bool) {
         loop {
             let mut line = String::new();
-            self.1.read_line(&mut line).expect("a line");
+            self.lines.read_line(&mut line).expect("a line");
             assert!(!line.is_empty(), "it ended before {what}");
-            if holds(&object(&line)) {
+            if holds(&json(&line)) {
                 println!("  {what}");
                 return;
             }
         }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -168,7 +149,7 @@ fn every_change_is_printed_to_who_watches() {
         watch.wait("the pod has CPUs", |object| {
             allocated(object, &pod).as_ref() == Some(&own) && shared(object) == pool()
         });
-        run(&["kubelet-standin", "pod", "delete", "guaranteed", "--grace", "1"]);
+        pod.delete(1);
         watch.wait("nobody has them any more", |object| {
             allocated(object, &pod).is_none() && shared(object) == cpus("0-7")
         });

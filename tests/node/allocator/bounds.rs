@@ -2,12 +2,8 @@
 
 use std::fs;
 
-use super::{Sleeper, instance, on_allocator, pools, vm};
-use crate::bad_input::assert_refused;
-use crate::client::ask_from;
-use crate::support::host::{run, scopes};
-use crate::support::pods::on_node;
-use crate::support::promise::assert_isolated;
+use super::{Sleeper, on_allocator, pools, vm};
+use crate::support::*;
 
 #[test]
 fn words_of_a_pod_only_narrow_what_its_cgroup_says() {
@@ -17,30 +13,23 @@ fn words_of_a_pod_only_narrow_what_its_cgroup_says() {
         let burstable = Sleeper::start("burstable", &["--qos-class", "burstable", "--cpu-limit", "2"]);
         let best = Sleeper::start("best", &["--qos-class", "besteffort"]);
         let before = pools();
+        for (words, mentions) in [
+            ("cpu-bind-policy=ConstrainedBurst", "ConstrainedBurst"),
+            ("numa-allocate-strategy=Some", "DistributeEvenly"),
+            ("cpu-exclusive-policy=1", "must be a string (s), not u"),
+        ] {
+            assert_refused(
+                &ask_from(&sure.pod, &format!("with|{words}")),
+                "InvalidArgument",
+                mentions,
+            );
+        }
         for (who, words, name, mentions) in [
             (&sure, "cpus=3", "InvalidArgument", "3"),
             (&sure, "qos=LSR cpus=8", "InvalidArgument", "8"),
             (&sure, "cpus=0", "InvalidArgument", "cpus"),
             (&sure, "qos=lse", "InvalidArgument", "LSE"),
             (&sure, "qos=LS cpus=1", "InvalidArgument", "cpus"),
-            (
-                &sure,
-                "cpu-bind-policy=ConstrainedBurst",
-                "InvalidArgument",
-                "ConstrainedBurst",
-            ),
-            (
-                &sure,
-                "numa-allocate-strategy=Some",
-                "InvalidArgument",
-                "DistributeEvenly",
-            ),
-            (
-                &sure,
-                "cpu-exclusive-policy=1",
-                "InvalidArgument",
-                "must be a string (s), not u",
-            ),
             (&sure, "cpu-exclusive-policy=PCPU", "InvalidArgument", "PCPULevel"),
             (&part, "", "NotGuaranteed", "1500m"),
             (&part, "qos=LSR cpus=1", "NotGuaranteed", "1500m"),
@@ -61,8 +50,7 @@ fn words_of_a_pod_only_narrow_what_its_cgroup_says() {
         // Whoever asks again for something else is told that it has an instance.
         let own = burstable.get("qos=LSR cpus=1");
         assert_eq!(burstable.get("qos=LSR cpus=1"), own);
-        let refusal = burstable.ask("qos=LSE cpus=1").expect_err("another class");
-        assert_refused(&refusal, "InstanceExists", "qos");
+        burstable.assert_refused("qos=LSE cpus=1", "InstanceExists", "qos");
     });
 }
 
@@ -71,7 +59,7 @@ fn where_kubelet_chooses_there_is_nothing_to_ask_for() {
     on_node(|| {
         let pod = Sleeper::start("asking", &["--cpus", "2"]);
         for words in ["qos=LSE", "cpus=2", "cpu-bind-policy=FullPCPUs"] {
-            assert_refused(&pod.ask(words).expect_err(words), "InvalidArgument", "cpu-source");
+            pod.assert_refused(words, "InvalidArgument", "cpu-source");
             assert_refused(
                 &ask_from(&pod.pod, &format!("with|{words}")),
                 "InvalidArgument",
@@ -81,32 +69,27 @@ fn where_kubelet_chooses_there_is_nothing_to_ask_for() {
         assert!(scopes().is_empty());
         assert!(pools().is_null());
         assert_eq!(pod.get(""), pod.pod.exclusive());
-        assert!(instance(&pod.pod)["allocation"].is_null());
+        assert!(pod.pod.described()["allocation"].is_null());
     });
 }
 
 #[test]
 fn a_kubelet_that_may_hold_anything_stops_allocations_and_one_that_is_not_there_does_not() {
     on_allocator("", || {
-        let path = "/var/lib/kubelet/cpu_manager_state";
         let isolated = vm("isolated", 2, &[], &[]);
         let before = assert_isolated(&isolated, 2);
         let pod = Sleeper::start("waiting", &["--cpus", "2"]);
         let ls = Sleeper::start("steady", &["--qos-class", "burstable"]);
         ls.get("");
         let float = ls.float();
-        let good = fs::read(path).expect(path);
-        fs::write(path, b"{\"policyName\":\"stat").expect(path);
-        assert_refused(
-            &pod.ask("cpus=2").expect_err("corrupt"),
-            "KubeletStateUnusable",
-            "kubelet",
-        );
+        let good = fs::read(STATE).expect(STATE);
+        put(STATE, "{\"policyName\":\"stat");
+        pod.assert_refused("cpus=2", "KubeletStateUnusable", "kubelet");
         assert_eq!(ls.float(), float);
-        fs::remove_file(path).expect(path);
+        fs::remove_file(STATE).expect(STATE);
         assert!(pod.get("cpus=2").is_disjoint(&isolated.exclusive()));
-        fs::write(path, good).expect(path);
-        run(&["steliactl", "reconcile"]);
+        put(STATE, good);
+        reconcile();
         assert_eq!(assert_isolated(&isolated, 2).vcpus, before.vcpus);
     });
 }

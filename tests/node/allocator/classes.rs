@@ -1,35 +1,19 @@
 //! Who runs where: LSE, LSR, LS and BE.
 
-use std::fs;
-
 use stelia_cpus::CpuSet;
 
-use super::{Sleeper, all_but, allocation, given, instance, nodes, on_allocator, pool_of, shape, vm};
-use crate::contained::{UNITS, assert_contained, list};
-use crate::support::host::{CGROUP, cpus, read, run, thread, wait_until};
-use crate::support::pods::Pod;
-use crate::support::promise::{assert_isolated, state};
-
-/// Where a unit's processes may run.
-fn effective(unit: &str) -> CpuSet {
-    cpus(&read(format!("{CGROUP}/{unit}/cpuset.cpus.effective")))
-}
+use super::{Sleeper, all_but, allocation, given, nodes, on_allocator, pool_of, shape, vm};
+use crate::contained::{UNITS, assert_contained, is_everybodys};
+use crate::support::*;
 
 /// The slices of pods that may not meet an LSR instance: Burstable's, and each Guaranteed pod's but its own.
 fn kept_off(own: &Pod) -> Vec<String> {
-    let entries = fs::read_dir(format!("{CGROUP}/kubepods.slice")).expect("kubepods.slice");
-    let names = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok());
-    let pods = names.filter(|name| name.starts_with("kubepods-pod") || name == "kubepods-burstable.slice");
     let own = own.uid.replace('-', "_");
+    let names = names_in(format!("{CGROUP}/kubepods.slice")).into_iter();
+    let pods = names.filter(|name| name.starts_with("kubepods-pod") || name == "kubepods-burstable.slice");
     pods.filter(|name| !name.contains(&own))
         .map(|name| format!("kubepods.slice/{name}"))
         .collect()
-}
-
-fn delete(pod: &Pod) {
-    run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "1"]);
 }
 
 #[test]
@@ -71,54 +55,44 @@ fn lse_is_isolated_lsr_is_open_to_be_alone_and_the_pools_follow() {
         assert!(lse.exclusive().is_disjoint(&lsr.exclusive()));
         assert_eq!(lse.exclusive().union(&lsr.exclusive()).intersection(&cpus("0-1")), none);
         let others = kept_off(&lsr);
-        assert!(
-            others
-                .iter()
-                .any(|unit| unit.contains(&bystander.pod.uid.replace('-', "_")))
-        );
-        assert!(others.iter().any(|unit| unit.contains("burstable")), "{others:?}");
+        let bystander = bystander.pod.uid.replace('-', "_");
+        assert_says(&others.join(" "), &[&bystander, "burstable"]);
         wait_until("other pods kept off LSR's CPUs", || {
             let off = |unit: &String| effective(unit).is_disjoint(&lsr.exclusive());
-            others.iter().all(off).then_some(())
+            others.iter().all(off)
         });
-        assert!(
-            lsr.exclusive()
-                .is_subset(&effective("kubepods.slice/kubepods-besteffort.slice"))
-        );
-        assert!(effective("kubepods.slice/kubepods-besteffort.slice").is_disjoint(&lse.exclusive()));
+        let best_effort = effective("kubepods.slice/kubepods-besteffort.slice");
+        assert!(lsr.exclusive().is_subset(&best_effort) && best_effort.is_disjoint(&lse.exclusive()));
         // One that comes later is kept off as well.
         let late = Sleeper::start("late", &[]);
         wait_until("a later pod kept off too", || {
-            run(&["steliactl", "reconcile"]);
+            reconcile();
             let allowed = thread(late.pod.pid).expect("its first process").allowed;
-            allowed.is_disjoint(&lsr.exclusive()).then_some(())
+            allowed.is_disjoint(&lsr.exclusive())
         });
 
         // A VM without CPUs of its own: it runs on the pool, its vCPUs unpinned.
         let floating = vm("floating", 2, &[], &["--qos", "LS"]);
-        assert_eq!(state(&floating).as_deref(), Some("floating"));
-        assert_eq!(instance(&floating)["exclusive"], "");
+        floating.assert_is("floating");
+        assert_eq!(floating.described()["exclusive"], "");
         let threads = floating.threads();
         assert_eq!(threads.vcpus.len(), 2, "{threads:#?}");
         for thread in threads.vcpus.iter().chain(&threads.others) {
             let shared = all_but(&[&lse.exclusive(), &lsr.exclusive()]);
-            assert_eq!(
-                (&thread.cgroup, &thread.allowed),
-                (&floating.float(), &shared),
-                "{thread:?}"
-            );
+            thread.assert_in(&floating.float(), &shared);
         }
 
         assert_isolated(&lse, 2);
-        delete(&lse);
+        lse.delete(1);
         follow(&none, &lsr.exclusive());
         assert_contained(&lsr);
-        delete(&lsr);
+        lsr.delete(1);
         follow(&none, &none);
         wait_until("every CPU is everybody's again", || {
-            let free = |unit: &str| cpus(&list(unit)).is_empty() || list(unit) == "0-7";
-            let units = UNITS.into_iter().map(str::to_owned).chain(others.iter().cloned());
-            units.into_iter().all(|unit| free(&unit)).then_some(())
+            UNITS
+                .into_iter()
+                .chain(others.iter().map(String::as_str))
+                .all(is_everybodys)
         });
     });
 }
@@ -151,11 +125,11 @@ fn constrained_burst_takes_a_numa_node_with_room_for_the_limit() {
 /// No scheduler wrote a status into its annotations: the file is there, and empty.
 #[test]
 fn the_example_for_koordinator_has_the_class_and_the_whole_core_that_it_asks_for() {
-    crate::kvm::needs_kvm();
+    needs_kvm();
     on_allocator("", || {
         let pod = given(crate::first_vm::start("vm-koordinator"));
         assert_eq!(shape(&pod.exclusive()), (2, 1, 1));
         assert_eq!(allocation(&pod)["qos"], "LSE");
-        assert_eq!(state(&pod).as_deref(), Some("isolated"));
+        pod.assert_is("isolated");
     });
 }

@@ -5,12 +5,11 @@ use std::fs;
 use serde_json::Value;
 
 use super::{Sleeper, nodes, on_allocator};
-use crate::support::host::{cpus, output, run};
+use crate::support::*;
 
 /// Ask the daemon, or the node that `node` describes; the answers, and the exit code.
 fn evaluate(node: &[&str], words: &[&str]) -> (Value, Option<i32>) {
-    let out = output(&[&["steliactl", "--json=short", "evaluate"], node, words].concat());
-    let answers = serde_json::from_slice(&out.stdout).unwrap_or_else(|cause| panic!("{words:?}: {cause}: {out:?}"));
+    let (answers, out) = printed(&[&["steliactl", "--json=short", "evaluate"], node, words].concat());
     (answers, out.status.code())
 }
 
@@ -20,26 +19,21 @@ fn what_schedulers_are_told_is_what_is_given_and_a_description_answers_the_same(
         let [one, two] = ["one", "two"].map(|name| Sleeper::start(name, &[]));
         let first = one.get("cpus=2 qos=LSR");
         let described = "/run/described.yaml";
-        fs::write(
-            described,
-            run(&["steliactl", "node-topology", "-o", "yaml", "--node-name", "worker-1"]),
-        )
-        .expect(described);
-        let aligned = ["--numa-topology-alignment-policy", "SingleNUMANode"];
-        for (words, registered) in [
-            (vec!["--cpus", "2"], "cpus=2"),
+        put(described, run("steliactl node-topology -o yaml --node-name worker-1"));
+        for (asked, registered) in [
+            ("--cpus 2", "cpus=2"),
             (
-                vec!["--cpus", "3", "--cpu-bind-policy", "FullPCPUs"],
+                "--cpus 3 --cpu-bind-policy FullPCPUs",
                 "cpus=3 cpu-bind-policy=FullPCPUs",
             ),
             (
-                [&["--cpus", "3", "--scoring-strategy", "LeastAllocated"], &aligned[..]].concat(),
+                "--cpus 3 --scoring-strategy LeastAllocated --numa-topology-alignment-policy SingleNUMANode",
                 "cpus=3 numa-topology-alignment-policy=SingleNUMANode",
             ),
         ] {
-            let (told, code) = evaluate(&[], &words);
+            let (told, code) = evaluate(&[], &words(asked));
             assert_eq!((told[0]["fit"].as_bool(), code), (Some(true), Some(0)), "{told}");
-            assert_eq!(evaluate(&["--node", described], &words).0, told);
+            assert_eq!(evaluate(&["--node", described], &words(asked)).0, told);
             let promised = cpus(told[0]["cpus"].as_str().unwrap_or_else(|| panic!("{told}")));
             let given = two.get(registered);
             assert_eq!(given, promised, "{registered}");
@@ -58,25 +52,10 @@ fn what_schedulers_are_told_is_what_is_given_and_a_description_answers_the_same(
         assert_eq!(evaluate(&["--node", described], &["--cpus", "6"]).0, told);
         two.assert_not_allocated("cpus=6", told[0]["reason"].as_str().unwrap_or_default());
         // Nobody need be root to ask.
-        let asked = run(&[
-            "setpriv",
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            "busctl",
-            "call",
-            "io.stelia.Isolation1",
-            "/io/stelia/Isolation1",
-            "io.stelia.Isolation1.Manager",
-            "EvaluatePlacement",
-            "aa{sv}a{sv}",
-            "1",
-            "1",
-            "cpus",
-            "u",
-            "2",
-            "0",
-        ]);
+        let asked = run(
+            "setpriv --reuid=65534 --regid=65534 --clear-groups busctl call io.stelia.Isolation1 \
+             /io/stelia/Isolation1 io.stelia.Isolation1.Manager EvaluatePlacement aa{sv}a{sv} 1 1 cpus u 2 0",
+        );
         assert!(asked.contains("\"fit\" b true"), "{asked}");
         fs::remove_file(described).expect(described);
         one.give_back();

@@ -1,12 +1,7 @@
 //! Allocations outlive the daemon, and nothing else.
 
-use super::{Sleeper, all_but, given, instance, on_allocator, pool_of, vm, wait_pool};
-use crate::container::{foreign, own};
-use crate::crash::kill_daemon;
-use crate::noise::{recorded, start, stop};
-use crate::support::host::{cpus, partitioned, read, run, wait_until};
-use crate::support::pods::Pod;
-use crate::support::promise::{assert_isolated, state};
+use super::{Sleeper, all_but, given, moved, on_allocator, pool_of, vm, wait_pool};
+use crate::support::*;
 
 #[test]
 fn the_daemon_killed_keeps_every_allocation() {
@@ -18,7 +13,8 @@ fn the_daemon_killed_keeps_every_allocation() {
         burst.get("qos=LS cpu-bind-policy=ConstrainedBurst cpu-limit=2000");
         let pods = [&machine, &lsr.pod, &burst.pod];
         let seen = || {
-            let of = |pod| ["state", "exclusive", "float", "allocation"].map(|what| instance(pod)[what].clone());
+            let of =
+                |pod: &Pod| ["state", "exclusive", "float", "allocation"].map(|what| pod.described()[what].clone());
             pods.map(of)
         };
         let before = seen();
@@ -27,10 +23,8 @@ fn the_daemon_killed_keeps_every_allocation() {
         let others = Sleeper::start("others", &[]);
         for _ in 0..3 {
             kill_daemon();
-            wait_until("the daemon is back", || {
-                (state(&machine).as_deref() == Some("isolated")).then_some(())
-            });
-            wait_until("all known again", || (seen() == before).then_some(()));
+            machine.wait_state("isolated");
+            wait_until("all known again", || seen() == before);
             assert_eq!(assert_isolated(&machine, 2), threads);
         }
         let taken = all_but(&[&pool_of("shared")]);
@@ -56,14 +50,13 @@ fn a_container_that_dies_frees_its_cpus_for_the_next() {
         assert!(other.is_disjoint(&machine.exclusive()));
         machine.kill();
         wait_pool("exclusive", &other.to_string());
-        run(&["kubelet-standin", "pod", "restart", &machine.name]);
-        let again = given(Pod::show(&machine.name));
+        let again = given(machine.restart());
         assert_eq!(again.exclusive(), machine.exclusive());
         assert_isolated(&again, 2);
         // While nobody looks.
-        run(&["systemctl", "stop", "steliad.service"]);
+        run("systemctl stop steliad.service");
         again.kill();
-        run(&["systemctl", "start", "steliad.service"]);
+        run("systemctl start steliad.service");
         wait_pool("exclusive", &other.to_string());
         wait_pool("allocatable", &all_but(&[&other]).to_string());
         sleeper.pod.kill();
@@ -78,46 +71,28 @@ fn a_rule_adopts_a_container_and_its_partition_has_the_cpus() {
     on_allocator(rule, || {
         let machine = vm("machine", 2, &[], &[]);
         let service = "while :; do :; done & exec sleep 100000";
-        let start_pod =
-            |name: &str| Pod::start(name, &["--runtime", "runc", "--cpu-limit", "2"], &["sh", "-c", service]);
-        let (pod, other) = (start_pod("database-main"), start_pod("web"));
-        run(&["steliactl", "reconcile"]);
-        wait_until("adopted", || (state(&pod).as_deref() == Some("isolated")).then_some(()));
-        let with_cpus = |pod: Pod| Pod {
-            cpus: instance(&pod)["exclusive"].as_str().map(str::to_owned),
-            ..pod
-        };
-        let pod = with_cpus(pod);
+        let options = ["--runtime", "runc", "--cpu-limit", "2"];
+        let [pod, other] = ["database-main", "web"].map(|name| Pod::start(name, &options, &["sh", "-c", service]));
+        reconcile();
+        pod.wait_state("isolated");
+        let pod = moved(pod);
         let exclusive = pod.exclusive();
-        assert_eq!((exclusive.len(), state(&other)), (2, None));
+        assert_eq!((exclusive.len(), other.state()), (2, None));
         assert!(exclusive.is_disjoint(&machine.exclusive()) && exclusive.is_subset(&partitioned()));
         let file = |name: &str| read(own(&pod).join(name));
-        assert_eq!(
-            (file("cpuset.cpus.partition").as_str(), file("cpuset.cpus").as_str()),
-            ("root", "")
-        );
+        assert_eq!((&*file("cpuset.cpus.partition"), &*file("cpuset.cpus")), ("root", ""));
         assert_eq!(cpus(&file("cpuset.cpus.effective")), exclusive);
-        let shared = cpus(&read(other.origin().join("cpuset.cpus.effective")));
+        let shared = cpus(&other.file("cpuset.cpus.effective"));
         assert!(shared.is_disjoint(&exclusive), "{shared}");
 
-        let noise = "for n in $(seq 16); do { while :; do :; done; } & done; wait";
-        run(&["systemd-run", "--quiet", "--unit=noise", "sh", "-c", noise]);
-        start(&exclusive);
-        std::thread::sleep(std::time::Duration::from_secs(5));
-        stop();
-        let switches = recorded(&exclusive);
-        run(&["systemctl", "stop", "noise"]);
+        let switches = recorded_under_noise(&exclusive);
         assert_eq!(foreign(&pod, &switches), [], "{switches:#?}");
 
         kill_daemon();
-        wait_until("the daemon is back", || {
-            (state(&pod).as_deref() == Some("isolated")).then_some(())
-        });
-        assert_eq!(with_cpus(Pod::show(&pod.name)).exclusive(), exclusive);
+        pod.wait_state("isolated");
+        assert_eq!(moved(pod.now()).exclusive(), exclusive);
         pod.kill();
         wait_pool("exclusive", &machine.exclusive().to_string());
-        wait_until("its CPUs are given back", || {
-            exclusive.is_disjoint(&partitioned()).then_some(())
-        });
+        wait_until("its CPUs are given back", || exclusive.is_disjoint(&partitioned()));
     });
 }

@@ -16,15 +16,9 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
-use stelia_api::client::InstanceProxy;
 use stelia_cpus::CpuSet;
-use zbus::connection::Builder;
 
-use crate::bad_input::assert_refused;
-use crate::client::{Refusal, block_on, pidfd, refusal, register_with};
-use crate::support::host::{container_of, cpus, read, run, scopes, wait_until};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::describe;
+use crate::support::*;
 
 const DROP_INS: &str = "/etc/stelia/steliad.toml.d";
 const DROP_IN: &str = "/etc/stelia/steliad.toml.d/80-allocator.toml";
@@ -35,7 +29,7 @@ fn on_allocator_after<T>(settings: &str, before: impl FnOnce() -> T, body: impl 
     on_node_undoing(unconfigure, || {
         let there = before();
         configure(settings);
-        run(&["kubelet-standin", "init", "--policy", "none"]);
+        run("kubelet-standin init --policy none");
         body(there);
     });
 }
@@ -46,14 +40,14 @@ fn on_allocator(settings: &str, body: impl FnOnce()) {
 
 fn configure(settings: &str) {
     fs::create_dir_all(DROP_INS).expect(DROP_INS);
-    fs::write(DROP_IN, format!("cpu-source = \"steliad\"\n{settings}\n")).expect(DROP_IN);
-    run(&["systemctl", "reload", "steliad"]);
+    put(DROP_IN, format!("cpu-source = \"steliad\"\n{settings}\n"));
+    run("systemctl reload steliad");
 }
 
 fn unconfigure() {
-    run(&["kubelet-standin", "init"]);
+    run("kubelet-standin init");
     if fs::remove_file(DROP_IN).is_ok() {
-        run(&["systemctl", "reload", "steliad"]);
+        run("systemctl reload steliad");
     }
 }
 
@@ -74,16 +68,13 @@ impl Sleeper {
 
     /// Register with options as words, `qos=LSE cpus=2`; answers the CPUs of its own.
     fn ask(&self, words: &str) -> Result<CpuSet, Refusal> {
-        let answer: zbus::Result<String> = block_on(async {
-            let bus = Builder::system().build().await.expect("bus");
-            let path = register_with(&bus, &self.pod.uid, &pidfd(self.anchor), words).await?;
-            let instance = InstanceProxy::builder(&bus).path(path).build().await?;
-            instance.exclusive_cpus().await
-        });
-        let answer = match answer {
-            Ok(text) => Ok(cpus(&text)),
-            error => Err(refusal(error)),
-        };
+        let bus = Bus::open();
+        let path = bus.try_register(&self.pod.uid, "", options(Some(&pidfd(self.anchor)), words));
+        let answer = path
+            .and_then(|path| bus.block_on(async { instance_at(&bus.connection, &path).await.exclusive_cpus().await }));
+        let answer = answer
+            .map(|text| cpus(&text))
+            .map_err(|error| refusal::<()>(Err(error)));
         println!("  {} asks {words:?}: {answer:?}", self.pod.name);
         answer
     }
@@ -95,15 +86,18 @@ impl Sleeper {
 
     /// The same, not granted: nothing is changed.
     fn assert_not_allocated(&self, words: &str, mentions: &str) {
-        let before = (pools(), scopes(), read(self.pod.origin().join("cgroup.procs")));
-        let refusal = self.ask(words).expect_err(words);
-        assert_refused(&refusal, "NotAllocated", mentions);
-        let after = (pools(), scopes(), read(self.pod.origin().join("cgroup.procs")));
-        assert_eq!(after, before, "{words}");
+        let now = || (pools(), scopes(), self.pod.file("cgroup.procs"));
+        let before = now();
+        self.assert_refused(words, "NotAllocated", mentions);
+        assert_eq!(now(), before, "{words}");
+    }
+
+    fn assert_refused(&self, words: &str, name: &str, mentions: &str) {
+        assert_refused(&self.ask(words).expect_err(words), name, mentions);
     }
 
     fn give_back(&self) {
-        run(&["steliactl", "deregister", &self.pod.uid]);
+        self.pod.deregister();
     }
 
     /// What became of its exclusive policy.
@@ -114,24 +108,16 @@ impl Sleeper {
     }
 
     fn float(&self) -> CpuSet {
-        cpus(&read(self.pod.float().join("cpuset.cpus")))
+        self.pod.float_cpus()
     }
 
     fn wait_float(&self, expected: &CpuSet) {
         let what = format!("{} on {expected}", self.pod.name);
-        wait_until(&what, || (self.float() == *expected).then_some(()));
-        for thread in self
-            .pod
-            .threads()
-            .others
-            .iter()
-            .filter(|thread| thread.tid != self.anchor)
-        {
-            assert_eq!(
-                (&thread.cgroup, &thread.allowed),
-                (&self.pod.float(), expected),
-                "{thread:?}"
-            );
+        wait_until(&what, || self.float() == *expected);
+        let mut others = self.pod.threads().others;
+        others.retain(|thread| thread.tid != self.anchor);
+        for thread in others {
+            thread.assert_in(&self.pod.float(), expected);
         }
     }
 }
@@ -145,17 +131,26 @@ fn vm(name: &str, vcpus: u32, options: &[&str], runner: &[&str]) -> Pod {
 /// When its guest runs: the pod with the CPUs that it was given.
 fn given(pod: Pod) -> Pod {
     pod.wait_running();
-    let cpus = instance(&pod)["exclusive"].as_str().map(str::to_owned);
+    moved(pod)
+}
+
+/// The pod with the CPUs that it has now.
+fn moved(pod: Pod) -> Pod {
+    let cpus = pod.described()["exclusive"].as_str().map(str::to_owned);
     Pod { cpus, ..pod }
 }
 
-fn instance(pod: &Pod) -> Value {
-    describe()["node"]["instances"][&pod.uid].clone()
+/// What a command of `steliactl`'s prints as JSON, and whether it succeeded.
+fn steliactl(command: &[&str], arguments: &[&str]) -> Value {
+    let (mut printed, out) = printed(&[&["steliactl", "--json=short"], command, arguments].concat());
+    println!("  {command:?} {arguments:?}: {} {printed}", out.status);
+    printed["success"] = out.status.success().into();
+    printed
 }
 
 /// How an instance got what it has.
 fn allocation(pod: &Pod) -> Value {
-    instance(pod)["allocation"].clone()
+    pod.described()["allocation"].clone()
 }
 
 fn pools() -> Value {
@@ -170,7 +165,7 @@ fn pool_of(name: &str) -> CpuSet {
 
 fn wait_pool(name: &str, expected: &str) {
     wait_until(&format!("pool {name} is {expected:?}"), || {
-        (pool_of(name) == cpus(expected)).then_some(())
+        pool_of(name) == cpus(expected)
     });
 }
 

@@ -1,7 +1,6 @@
 //! Which CPUs: bind policies, strategies, alignment, exclusivity.
 
 use super::{Sleeper, allocation, configure, cores, nodes, on_allocator, shape, wait_pool};
-use crate::bad_input::assert_refused;
 
 const FULL: &str = "cpu-bind-policy=FullPCPUs";
 const SPREAD: &str = "cpu-bind-policy=SpreadByPCPUs";
@@ -107,13 +106,11 @@ fn what_a_scheduler_chose_is_given_or_refused_with_the_reason() {
         assert_eq!(given.to_string(), "4-5");
         // Asked again it is the same, and another choice is none of it.
         assert_eq!(one.get("scheduled-cpuset=4-5"), given);
-        let other = one.ask("scheduled-cpuset=6-7").expect_err("another choice");
-        assert_refused(&other, "CpusetMismatch", "6-7");
+        one.assert_refused("scheduled-cpuset=6-7", "CpusetMismatch", "6-7");
         two.assert_not_allocated("cpus=2 scheduled-cpuset=5-6", "5 are not free");
         two.assert_not_allocated("cpus=2 scheduled-cpuset=1-2", "1 are reserved");
         two.assert_not_allocated("cpus=2 scheduled-cpuset=7-8", "8 are not online");
-        let short = two.ask("cpus=3 scheduled-cpuset=2-3").expect_err("another number");
-        assert_refused(&short, "CpusetMismatch", "2 CPUs");
+        two.assert_refused("cpus=3 scheduled-cpuset=2-3", "CpusetMismatch", "2 CPUs");
         configure("reserved-cpus = \"0-1\"\nrequired-cpu-bind-policy = \"FullPCPUsOnly\"");
         two.assert_not_allocated("cpus=2 scheduled-cpuset=3,6", "FullPCPUs");
         assert_eq!(two.get("cpus=2 scheduled-cpuset=6-7").to_string(), "6-7");

@@ -1,10 +1,7 @@
 //! From kubelet's static policy to steliad's allocator, while pods run.
 
 use super::{Sleeper, allocation, configure, given, on_allocator_after, pool_of, unconfigure, wait_pool};
-use crate::bad_input::assert_refused;
-use crate::support::host::{cpus, read, run, wait_until};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::assert_isolated;
+use crate::support::*;
 
 #[test]
 fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {
@@ -17,12 +14,11 @@ fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {
         (machine, threads, old, ls)
     };
     on_allocator_after("", before, |(machine, threads, old, ls)| {
-        let list = |sleeper: &Sleeper| read(sleeper.pod.origin().join("cpuset.cpus"));
+        let list = |sleeper: &Sleeper| sleeper.pod.file("cpuset.cpus");
         let held = cpus("0-1,5-6");
         // kubelet's file names nobody any more.
         wait_pool("shared", "2-4,7");
-        let journal = run(&["journalctl", "-b", "-u", "steliad", "--no-pager", "-o", "cat"]);
-        assert!(journal.contains("Guaranteed pods that are not VMs"), "{journal}");
+        assert_says(&journal("-u steliad"), &["Guaranteed pods that are not VMs"]);
         assert_eq!((list(&old), list(&ls)), ("5-6".into(), "2-4,7".into()));
         assert_eq!(assert_isolated(&machine, 2).vcpus, threads.vcpus);
         assert!(allocation(&machine).is_null(), "{}", allocation(&machine));
@@ -35,7 +31,7 @@ fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {
         }
         new.assert_not_allocated("cpus=5", "5");
         // The daemon started anew knows it as well, from what there is.
-        run(&["systemctl", "restart", "steliad.service"]);
+        restart("steliad.service");
         wait_pool("shared", "2-4,7");
         let own = new.get("cpus=2");
         assert!(own.is_disjoint(&held), "{own}");
@@ -43,16 +39,16 @@ fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {
         ls.wait_float(&pool_of("shared"));
 
         // Pods go one after the other, and with each its CPUs become steliad's.
-        run(&["kubelet-standin", "pod", "delete", "old", "--grace", "1"]);
+        run("kubelet-standin pod delete old --grace 1");
         wait_until("old's CPUs in the pool", || {
-            run(&["steliactl", "reconcile"]);
-            cpus("5-6").is_subset(&pool_of("allocatable")).then_some(())
+            reconcile();
+            cpus("5-6").is_subset(&pool_of("allocatable"))
         });
         assert_eq!(assert_isolated(&machine, 2).vcpus, threads.vcpus);
         machine.kill();
         wait_pool("exclusive", &own.to_string());
         // Its next container gets CPUs from steliad.
-        run(&["kubelet-standin", "pod", "restart", "machine"]);
+        run("kubelet-standin pod restart machine");
         let again = given(Pod::show("machine"));
         assert_eq!(allocation(&again)["qos"], "LSE");
         assert_isolated(&again, 2);
@@ -70,14 +66,14 @@ fn a_list_of_the_old_shared_pool_is_no_claim_to_it() {
         (old, part, ls)
     };
     on_allocator_after("", before, |(old, part, ls)| {
-        assert_eq!(read(part.pod.origin().join("cpuset.cpus")), "0-4,7");
+        assert_eq!(part.pod.file("cpuset.cpus"), "0-4,7");
         wait_pool("shared", "0-4,7");
         // Also when nobody is left with the same list.
         assert!(ls.get("").is_empty());
         wait_pool("shared", "0-4,7");
         ls.wait_float(&cpus("0-4,7"));
-        run(&["kubelet-standin", "pod", "delete", "ls", "--grace", "1"]);
-        run(&["steliactl", "reconcile"]);
+        run("kubelet-standin pod delete ls --grace 1");
+        reconcile();
         assert_eq!(pool_of("kubelet"), cpus("5-6"));
         assert!(part.get("qos=LSE cpus=2").is_disjoint(&old.pod.exclusive()));
     });
@@ -96,10 +92,6 @@ fn what_kubelets_static_policy_still_rules_is_kubelets() {
         assert_eq!(theirs.get(""), cpus("2-3"));
         assert!(allocation(&theirs.pod).is_null());
         theirs.give_back();
-        assert_refused(
-            &theirs.ask("qos=LSR").expect_err("a class"),
-            "InvalidArgument",
-            "kubelet",
-        );
+        theirs.assert_refused("qos=LSR", "InvalidArgument", "kubelet");
     });
 }

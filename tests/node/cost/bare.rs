@@ -12,9 +12,8 @@ use nix::unistd::Pid;
 use zbus::proxy::CacheProperties;
 use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
 
-use crate::scale::{Bus, Sleeper};
-use crate::support::host::{CGROUP, kind, read, wait_until};
-use crate::support::pods::Pod;
+use crate::scale::Sleeper;
+use crate::support::*;
 
 #[proxy(
     interface = "org.freedesktop.systemd1.Manager",
@@ -99,7 +98,7 @@ impl Bare {
     }
 
     fn write(&mut self, path: &Path, value: &str) {
-        fs::write(path, value).unwrap_or_else(|e| panic!("{value:?} to {}: {e}", path.display()));
+        put(path, value);
         self.writes += 1;
     }
 
@@ -145,17 +144,17 @@ impl Bare {
 
     /// Makes the changes of a registration and an attach.
     pub fn isolate(&mut self, bus: &Bus, systemd: &SystemdProxy<'_>, limits: &Limits, sleeper: &Sleeper) -> Duration {
-        let float_cpus = crate::support::pods::pool().to_string();
+        let float_cpus = pool().to_string();
         let exclusive = sleeper.pod.exclusive();
         let list = exclusive.to_string();
         let started = Instant::now();
-        let mut holder = Command::new("sleep").arg("1000").spawn().expect("sleep");
-        bus.block_on(Self::scope(systemd, holder.id(), limits));
+        let holder = Killed(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+        bus.block_on(Self::scope(systemd, holder.0.id(), limits));
         let (slice, scope) = (self.slice.clone(), self.scope.clone());
         let inner = scope.join("instance");
         let (float, vcpu) = (inner.join("float"), inner.join("vcpu"));
         self.make(&inner);
-        self.move_task(holder.id(), &inner.join("cgroup.procs"));
+        self.move_task(holder.0.id(), &inner.join("cgroup.procs"));
         self.write(&scope.join("cgroup.subtree_control"), "+cpuset +cpu");
         for leaf in [&float, &vcpu] {
             self.make(leaf);
@@ -176,24 +175,19 @@ impl Bare {
         pin(sleeper.pod.pid, exclusive.iter());
         let took = started.elapsed();
         assert_eq!(read(vcpu.join("cpuset.cpus.partition")), kind());
-        // Its end is not part of the comparison.
-        let _ = holder.kill();
-        let _ = holder.wait();
+        // The holder's end is not part of the comparison.
         took
     }
 
     /// Undoes all changes.
     pub fn undo(&self, sleeper: &Sleeper) {
-        let put = |path: PathBuf, value: &str| {
-            fs::write(&path, value).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        };
         let inner = self.scope.join("instance");
         put(inner.join("vcpu/cpuset.cpus.partition"), "member");
         for pid in [sleeper.pod.pid, sleeper.floats] {
             pin(pid, 0..128);
-            put(sleeper.pod.origin().join("cgroup.procs"), &pid.to_string());
+            put(sleeper.pod.origin().join("cgroup.procs"), pid.to_string());
         }
-        wait_until("the scope is gone", || (!self.scope.exists()).then_some(()));
+        wait_until("the scope is gone", || !self.scope.exists());
         // An empty text would not be written.
         put(self.slice.join("cpuset.cpus.exclusive"), "\n");
     }

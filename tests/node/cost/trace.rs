@@ -5,8 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::support::host::{CGROUP, wait_until};
-use crate::support::strace::Strace;
+use crate::support::*;
 
 /// The daemon has done its work if it makes no system call for so long.
 const IDLE_TIME: Duration = Duration::from_secs(1);
@@ -47,7 +46,7 @@ impl Trace {
             if self.length() != before.1 {
                 before = (Instant::now(), self.length());
             }
-            (before.0.elapsed() > IDLE_TIME).then_some(())
+            before.0.elapsed() > IDLE_TIME
         });
     }
 
@@ -57,7 +56,7 @@ impl Trace {
         work();
         self.wait_quiet();
         let text = fs::read(&self.log).expect("the trace");
-        Calls::parse(&String::from_utf8_lossy(&text[from..]))
+        Calls::parse(&utf8(&text[from..]))
     }
 }
 
@@ -72,12 +71,10 @@ impl Calls {
         let (mut names, mut changes) = (BTreeMap::new(), Vec::new());
         for line in text.lines() {
             // `PID name(…) = …`. The end of an interrupted call has its own line, and signals are no calls.
-            let Some((_, call)) = line.split_once(' ') else {
-                continue;
-            };
-            let Some((name, arguments)) = call.trim_start().split_once('(') else {
-                continue;
-            };
+            let call = line
+                .split_once(' ')
+                .and_then(|(_, call)| call.trim_start().split_once('('));
+            let Some((name, arguments)) = call else { continue };
             if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
                 continue;
             }

@@ -1,16 +1,9 @@
 //! The examples whose pods know nothing of steliad: `vm-libvirt.yaml` and `vm-qemu.yaml`, adopted by a rule.
 
-use std::fs;
-
 use rustix::fs::{XattrFlags, removexattr, setxattr};
 
-use crate::contained::{configure, unconfigure};
-use crate::kvm::needs_kvm;
-use crate::libvirt::{RULE, assert_alone, recorded};
-use crate::support::device_plugin;
-use crate::support::host::{read, run, thread, wait_until, wait_until_or};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::state;
+use crate::libvirt::{RULE, assert_alone, recorded_pins};
+use crate::support::*;
 
 /// The user and the group that KubeVirt's image has: libvirt's daemon of a user without a name ends.
 const OF_IMAGE: [(&str, &str); 2] = [
@@ -25,14 +18,14 @@ const NET_BIND_SERVICE: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 /// The pod of an example, when steliad says that its VM of two vCPUs is isolated, and the kernel that they are alone.
 fn isolated(name: &str) -> Pod {
     let pod = super::start(name);
-    let seen = || format!(": {:?}\n{}", state(&pod), pod.logs());
+    let seen = || format!(": {:?}\n{}", pod.state(), pod.logs());
     wait_until_or("isolated", seen, || {
         let ended = thread(pod.pid).is_none();
         assert!(!ended, "the container ended:\n{}", pod.logs());
-        (state(&pod).as_deref() == Some("isolated")).then_some(())
+        pod.is("isolated")
     });
     // The shell that is the container's first process stays in its cgroup, as the anchor, with the commands that it waits for.
-    let placed: Vec<u32> = recorded(&pod).into_values().collect();
+    let placed: Vec<u32> = recorded_pins(&pod).into_values().collect();
     assert_eq!(placed.len(), 2);
     assert_alone(&pod, &placed);
     assert_eq!(device_plugin::show().of(&pod.uid).len(), 1);
@@ -40,9 +33,8 @@ fn isolated(name: &str) -> Pod {
 }
 
 fn assert_ended(pod: &Pod) {
-    let code = run(&["kubelet-standin", "pod", "wait", &pod.name]);
-    assert_eq!(code, "0", "{}", pod.logs());
-    wait_until("its CPUs are given back", || state(pod).is_none().then_some(()));
+    assert_eq!(pod.wait(), "0", "{}", pod.logs());
+    pod.wait_released();
 }
 
 #[test]
@@ -53,22 +45,21 @@ fn libvirt_of_an_ordinary_user() {
         unconfigure();
         device_plugin::stop();
         for (file, _, text) in &before {
-            fs::write(file, format!("{text}\n")).expect(file);
+            put(file, format!("{text}\n"));
         }
         removexattr(QEMU, FILE_CAPABILITY).expect(QEMU);
     };
     on_node_undoing(undo, || {
         for (file, line, text) in &before {
-            fs::write(file, format!("{text}\n{line}\n")).expect(file);
+            put(file, format!("{text}\n{line}\n"));
         }
         setxattr(QEMU, FILE_CAPABILITY, &NET_BIND_SERVICE, XattrFlags::empty()).expect(QEMU);
         configure(RULE);
         device_plugin::start();
         let pod = isolated("vm-libvirt");
-        let exec = ["kubelet-standin", "pod", "exec", "vm-libvirt", "--"];
-        let vcpus = run(&[&exec[..], &["virsh", "vcpuinfo", "vm"]].concat());
+        let vcpus = pod.exec("virsh vcpuinfo vm");
         assert_eq!(vcpus.matches("State:          running").count(), 2, "{vcpus}");
-        run(&[&exec[..], &["virsh", "destroy", "vm"]].concat());
+        pod.exec("virsh destroy vm");
         assert_ended(&pod);
     });
 }
@@ -85,7 +76,7 @@ fn qemu_of_a_script_of_the_pod() {
         device_plugin::start();
         let pod = isolated("vm-qemu");
         // As kubelet does when the pod is deleted: the image's STOPSIGNAL.
-        run(&["kill", "-HUP", &pod.pid.to_string()]);
+        kill("-HUP", pod.pid);
         assert_ended(&pod);
     });
 }

@@ -4,11 +4,7 @@ use std::slice;
 use std::time::Duration;
 
 use super::{apply_text, assert_answers, assert_end, assert_runs, assert_special, disk, make_images, said, text};
-use crate::kvm::needs_kvm;
-use crate::support::device_plugin;
-use crate::support::guest::QEMU_NAME;
-use crate::support::host::{read, run, wait_within};
-use crate::support::pods::on_node_undoing;
+use crate::support::*;
 
 /// The beginning of what is replaced.
 const ARGS: &str = "    args: [";
@@ -18,8 +14,7 @@ const UP: Duration = Duration::from_secs(300);
 
 /// The manifest with the page's words.
 fn for_arm64() -> String {
-    let me = std::env::current_exe().expect("own path");
-    let page = read(me.with_file_name("first-vm.md"));
+    let page = read(beside("first-vm.md"));
     let (_, section) = page.split_once("\n### On arm64\n").expect("the page's section");
     let (_, block) = section.split_once("```yaml\n").expect("its example");
     let (args, _) = block.split_once("\n```").expect("its end");
@@ -38,18 +33,16 @@ fn vm_yaml_with_the_words_of_the_page_boots_its_disk_and_ends_by_its_power_butto
     on_node_undoing(device_plugin::stop, || {
         device_plugin::start();
         make_images(&disk::linux());
-        let pod = apply_text("vm", &for_arm64());
-        pod.wait_running();
+        let pod = apply_text("vm", &for_arm64()).running();
         let seen = || format!("; its console and its runner said:\n{}", pod.logs());
         wait_within(UP, "the guest is up", seen, || {
-            said(&pod).contains("guest: up with 2 CPUs").then_some(())
+            said(&pod).contains("guest: up with 2 CPUs")
         });
         assert_runs(&pod);
         assert_special(&pod);
-        let others = pod.threads().others;
-        assert!(others.iter().any(|thread| thread.name == QEMU_NAME), "{others:#?}");
+        pod.threads().one(QEMU_NAME);
         assert_answers(&pod);
-        run(&["steliactl", "verify", "--now"]);
+        run("steliactl verify --now");
         assert_end(slice::from_ref(&pod));
     });
 }

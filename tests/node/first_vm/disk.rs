@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::host::run;
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, make_initramfs};
+use crate::support::*;
 
 /// Says that it runs, and ends when its power button is pressed: `button.S`.
 const BUTTON: &str = "first-vm-button.bin";
@@ -23,10 +22,7 @@ const MODULES: [&str; 3] = ["virtio_net", "button", "evdev"];
 
 /// What a Linux in the examples says and does: how many CPUs it has, that it answers on its network and what is in the share, as far
 /// as it has one.
-const INIT: &str = r#"#!/bin/busybox sh
-b=/bin/busybox
-$b mount -t proc proc /proc
-$b mount -t sysfs sys /sys
+const INIT: &str = r#"$b mount -t proc proc /proc
 $b mount -t devtmpfs dev /dev
 exec > /dev/console 2>&1
 for module in /modules/*; do $b insmod $module; done
@@ -81,7 +77,7 @@ fn for_uefi(kernel: &[u8], initramfs: &[u8]) -> Vec<u8> {
     drop(fs::remove_dir_all(FOLDER));
     fs::create_dir_all(FOLDER).expect(FOLDER);
     for (name, bytes) in [("vmlinuz", kernel), ("initrd", initramfs)] {
-        fs::write(Path::new(FOLDER).join(name), bytes).expect(name);
+        put(Path::new(FOLDER).join(name), bytes);
     }
     // The boot loader and the file system's tables need less than 4 MiB.
     let sectors = (kernel.len() + initramfs.len() + (4 << 20)) / SECTOR;
@@ -124,8 +120,7 @@ fn for_bios(kernel: &[u8], initramfs: &[u8]) -> Vec<u8> {
 }
 
 fn job_file(name: &str) -> Vec<u8> {
-    let me = std::env::current_exe().expect("own path");
-    fs::read(me.with_file_name(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+    fs::read(beside(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 fn in_pieces(bytes: &[u8]) -> Vec<u8> {
@@ -163,13 +158,9 @@ pub fn write_qcow2(path: &Path, disk: &[u8]) {
     let mut references: Vec<u8> = [0, 1].repeat(5 + count);
     references.resize(CLUSTER, 0);
     let level2: Vec<u64> = (0..count).map(|number| at(5 + number) | COPIED).collect();
-    let image = [
-        header,
-        cluster(&[at(2)]),
-        references,
-        cluster(&[at(4) | COPIED]),
-        cluster(&level2),
-        data,
-    ];
-    fs::write(path, image.concat()).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let (table, level1) = (cluster(&[at(2)]), cluster(&[at(4) | COPIED]));
+    put(
+        path,
+        [header, table, references, level1, cluster(&level2), data].concat(),
+    );
 }

@@ -15,11 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::kvm::needs_kvm;
-use crate::support::device_plugin;
-use crate::support::host::{keep_huge_pages, output, read, run, scopes};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::assert_isolated;
+use crate::support::*;
 use page::Page;
 
 /// Nothing else of a manifest is changed. The node has no registry: an init container of `localhost/NAME` has that folder of
@@ -102,8 +98,7 @@ struct Exec {
 
 /// A manifest with what is replaced.
 fn text(name: &str) -> String {
-    let me = std::env::current_exe().expect("own path");
-    let text = read(me.with_file_name(format!("{name}.yaml")));
+    let text = read(beside(&format!("{name}.yaml")));
     REPLACED
         .iter()
         .fold(text, |text, (image, ours)| text.replace(image, ours))
@@ -135,7 +130,7 @@ fn apply(name: &str) -> Pod {
 
 fn apply_text(name: &str, text: &str) -> Pod {
     let file = format!("/run/{name}.yaml");
-    fs::write(&file, text).expect("the manifest");
+    put(&file, text);
     let runtime = if OF_RUNC.contains(&name) { "runc" } else { "direct" };
     run(&["kubelet-standin", "pod", "apply", &file, "--runtime", runtime]);
     Pod::show(name)
@@ -145,8 +140,7 @@ fn apply_text(name: &str, text: &str) -> Pod {
 /// once in 30 starts the first guest of a node stood in its BIOS, its vCPUs isolated, and QEMU said that it ran. The cause is not known.
 fn up(name: &str, words: &str) -> Pod {
     for _ in 0..2 {
-        let pod = apply(name);
-        pod.wait_running();
+        let pod = apply(name).running();
         let started = Instant::now();
         while started.elapsed() < UP {
             if pod.logs().contains(words) || said(&pod).contains(words) {
@@ -156,7 +150,7 @@ fn up(name: &str, words: &str) -> Pod {
             sleep(Duration::from_millis(50));
         }
         println!("  {name} does not say {words:?}, {}\n{}", vcpus_do(&pod), pod.logs());
-        run(&["kubelet-standin", "pod", "delete", name, "--grace", "0"]);
+        pod.delete(0);
     }
     panic!("{name} does not say {words:?}");
 }
@@ -172,7 +166,7 @@ fn vcpus_do(pod: &Pod) -> String {
         .into_iter()
         .chain(tids.iter().map(String::as_str))
         .collect();
-    String::from_utf8_lossy(&output(&words).stdout).into_owned()
+    utf8(&output(&words).stdout)
 }
 
 /// The guest is up, isolated, and kubelet would call the pod ready.
@@ -186,36 +180,26 @@ fn assert_runs(pod: &Pod) {
     let commands: BTreeSet<Vec<String>> = probes.into_iter().flatten().map(|probe| probe.exec.command).collect();
     assert_eq!(commands.len(), if pod.name == "vm-emulated" { 0 } else { 2 });
     for command in &commands {
-        let words: Vec<&str> = command.iter().map(String::as_str).collect();
-        run(&[&["kubelet-standin", "pod", "exec", &pod.name, "--"], &words[..]].concat());
+        pod.exec(command);
     }
     assert_isolated(pod, 2);
 }
 
 /// A Linux answers through QEMU's user-mode network, asked as `kubectl port-forward` does it.
 fn assert_answers(pod: &Pod) {
-    let pid = pod.pid.to_string();
     let ask = "ip link set lo up; timeout 20 busybox nc 127.0.0.1 2222 < /dev/null";
-    let answer = output(&["nsenter", "-t", &pid, "-n", "sh", "-c", ask]);
-    assert!(
-        String::from_utf8_lossy(&answer.stdout).contains("hello from the guest"),
-        "{answer:?}"
-    );
+    let answer = output(&["nsenter", "-t", &pod.pid.to_string(), "-n", "sh", "-c", ask]);
+    assert!(utf8(&answer.stdout).contains("hello from the guest"), "{answer:?}");
 }
 
 /// All end by their power button, before the runner would end them otherwise.
 fn assert_end(pods: &[Pod]) {
     let started = Instant::now();
     for pod in pods {
-        run(&["kill", "-TERM", &pod.pid.to_string()]);
+        kill("-TERM", pod.pid);
     }
     for pod in pods.iter().filter(|pod| pod.name != "vm-emulated") {
-        assert_eq!(
-            run(&["kubelet-standin", "pod", "wait", &pod.name]),
-            "0",
-            "{}",
-            pod.logs()
-        );
+        assert_eq!(pod.wait(), "0", "{}", pod.logs());
         assert!(said(pod).contains("guest: power button"), "{}", pod.logs());
         assert!(!pod.scope().exists(), "{pod:?}");
     }
@@ -239,11 +223,7 @@ fn said(pod: &Pod) -> String {
 
 /// What each is an example of.
 fn assert_special(pod: &Pod) {
-    let status = |field: &str| {
-        let status = read(format!("/proc/{}/status", pod.pid));
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        line.expect("a field").trim().to_owned()
-    };
+    let status = |name: &str| field(&status(pod.pid), name);
     // A device of the plugin's, or none.
     let container = manifest(&pod.name).spec.containers.remove(0);
     let asked = usize::from(container.resources.limits.contains_key(device_plugin::RESOURCE));
@@ -257,11 +237,10 @@ fn assert_special(pod: &Pod) {
             assert_ne!(map.split_whitespace().nth(1), Some("0"), "{map}");
         }
         // The guest's memory, counted on the scope: QEMU touched it after the move.
-        "vm-hugepages" => assert_eq!(read(pod.scope().join("hugetlb.2MB.current")), (256 << 20).to_string()),
+        "vm-hugepages" => assert_eq!(pod.scope_file("hugetlb.2MB.current"), (256 << 20).to_string()),
         "vm-privileged" => assert_ne!(status("CapBnd:"), "00000000a80425fb"),
         "vm-virtiofsd" => {
-            let others = pod.threads().others;
-            assert!(others.iter().any(|thread| thread.name == "virtiofsd"), "{others:#?}");
+            pod.threads().one("virtiofsd");
         }
         "vm-emulated" => assert!(pod.threads().vcpus.iter().all(|vcpu| vcpu.name.ends_with("/TCG"))),
         _ => {}
@@ -271,54 +250,47 @@ fn assert_special(pod: &Pod) {
 #[test]
 fn every_example_runs_as_it_is_and_ends_by_its_power_button() {
     needs_kvm();
-    on_node_undoing(
-        || {
-            device_plugin::stop();
-            fs::write(PAGES, "0").expect(PAGES);
-        },
-        || {
-            device_plugin::start();
-            make_images(&disk::button());
-            let mut page = Page::read();
-            for round in ROUNDS {
-                if round.contains(&"vm-hugepages") {
-                    keep_huge_pages(PAGES, 128);
-                }
-                let pods: Vec<Pod> = round
-                    .iter()
-                    .map(|name| {
-                        // The one without a disk has nothing to say.
-                        let words = if *name == "vm-emulated" {
-                            "guest running"
-                        } else {
-                            "guest: up"
-                        };
-                        let pod = up(name, words);
-                        assert_runs(&pod);
-                        assert_special(&pod);
-                        // While it is the newest of its round: what the page shows of it.
-                        page.hold(&pod);
-                        pod
-                    })
-                    .collect();
-                run(&["steliactl", "verify", "--now"]);
-                pods.iter().for_each(|pod| drop(assert_isolated(pod, 2)));
-                assert_end(&pods);
-                for pod in &pods {
-                    run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
-                }
+    let undo = || {
+        device_plugin::stop();
+        put(PAGES, "0");
+    };
+    on_node_undoing(undo, || {
+        device_plugin::start();
+        make_images(&disk::button());
+        let mut page = Page::read();
+        for round in ROUNDS {
+            if round.contains(&"vm-hugepages") {
+                keep_huge_pages(PAGES, 128);
             }
-            assert_eq!(scopes().len(), 0);
-            page.assert_as_seen();
-        },
-    );
+            let pods: Vec<Pod> = round
+                .iter()
+                .map(|name| {
+                    // The one without a disk has nothing to say.
+                    let is_silent = *name == "vm-emulated";
+                    let pod = up(name, if is_silent { "guest running" } else { "guest: up" });
+                    assert_runs(&pod);
+                    assert_special(&pod);
+                    // While it is the newest of its round: what the page shows of it.
+                    page.hold(&pod);
+                    pod
+                })
+                .collect();
+            run("steliactl verify --now");
+            pods.iter().for_each(|pod| drop(assert_isolated(pod, 2)));
+            assert_end(&pods);
+            for pod in &pods {
+                pod.delete(0);
+            }
+        }
+        assert_eq!(scopes().len(), 0);
+        page.assert_as_seen();
+    });
 }
 
 #[test]
 fn every_example_is_run_and_names_no_image_but_those_that_are_replaced() {
-    let me = std::env::current_exe().expect("own path");
-    let files = fs::read_dir(me.parent().expect("a folder")).expect("the job").flatten();
-    let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()));
+    let files = names_in(beside(".")).into_iter();
+    let names = files.filter_map(|file| Some(file.strip_suffix(".yaml")?.to_owned()));
     let names: Vec<String> = names
         .filter(|name| !NOT_RUN.contains(&name.as_str()) && name != LIKE_VM)
         .collect();
@@ -344,21 +316,16 @@ fn every_example_is_run_and_names_no_image_but_those_that_are_replaced() {
             .collect()
     };
     let (vm, like) = (of_pod("vm"), of_pod(LIKE_VM));
-    let (more, less): (Vec<_>, Vec<_>) = (
-        like.iter().filter(|line| !vm.contains(line)).collect(),
-        vm.iter().filter(|line| !like.contains(line)).collect(),
-    );
-    assert_eq!(less, ["  name: vm"]);
-    assert_eq!(
-        more,
-        [
-            "  name: vm-readiness-gate",
-            "  labels:",
-            "    app: vm-readiness-gate",
-            "  readinessGates:",
-            "  - conditionType: stelia.io/isolated"
-        ]
-    );
+    let only = |of: &[String], other: &[String]| -> String {
+        of.iter()
+            .filter(|line| !other.contains(line))
+            .map(|line| format!("{line}\n"))
+            .collect()
+    };
+    assert_eq!(only(&vm, &like), "  name: vm\n");
+    let name = "  name: vm-readiness-gate\n  labels:\n    app: vm-readiness-gate\n";
+    let gate = "  readinessGates:\n  - conditionType: stelia.io/isolated\n";
+    assert_eq!(only(&like, &vm), format!("{name}{gate}"));
 }
 
 /// A Linux boots from those disks, too: longer than `make check` has time for.
@@ -370,15 +337,11 @@ fn a_linux_in_the_examples_has_its_cpus_its_network_and_its_share() {
         make_images(&disk::linux());
         let data = Path::new("/run/kubelet-standin/volumes/vm-virtiofsd-data");
         fs::create_dir_all(data).expect("a volume");
-        fs::write(data.join("said"), "hello").expect("a file to share");
+        put(data.join("said"), "hello");
         let pods = ["vm", "vm-virtiofsd"].map(|name| up(name, "guest: up with 2 CPUs"));
         pods.iter().for_each(|pod| drop(assert_isolated(pod, 2)));
         assert_answers(&pods[0]);
-        assert!(
-            pods[1].logs().contains("guest: the share says hello"),
-            "{}",
-            pods[1].logs()
-        );
+        assert_says(&pods[1].logs(), &["guest: the share says hello"]);
         assert_eq!(read(data.join("answered")), "from the guest");
         assert_end(&pods);
     });

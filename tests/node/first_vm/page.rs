@@ -1,12 +1,10 @@
 //! `docs/first-vm.md`: each `sh` block of `steliactl` with a `text` block behind it, in a section named after an example, shows what
 //! was seen of that example's pod. What is seen is written to `$NODE_RESULTS/first-vm.md`, the page as it should be.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::host::read;
-use crate::support::pods::Pod;
+use crate::support::*;
 
 pub struct Page {
     shown: String,
@@ -15,8 +13,7 @@ pub struct Page {
 
 impl Page {
     pub fn read() -> Self {
-        let me = std::env::current_exe().expect("own path");
-        let shown = read(me.with_file_name("first-vm.md")) + "\n";
+        let shown = read(beside("first-vm.md")) + "\n";
         Self {
             seen: shown.clone(),
             shown,
@@ -54,18 +51,17 @@ impl Page {
 
     pub fn assert_as_seen(&self) {
         let results = std::env::var("NODE_RESULTS").expect("NODE_RESULTS");
-        fs::write(Path::new(&results).join("first-vm.md"), &self.seen).expect("the page as seen");
+        put(Path::new(&results).join("first-vm.md"), &self.seen);
         let (shown, seen) = (comparable(&self.shown), comparable(&self.seen));
-        let differ: Vec<String> = shown
+        let less = shown
             .iter()
             .filter(|line| !seen.contains(line))
-            .map(|line| format!("- {line}"))
-            .chain(
-                seen.iter()
-                    .filter(|line| !shown.contains(line))
-                    .map(|line| format!("+ {line}")),
-            )
-            .collect();
+            .map(|line| format!("- {line}"));
+        let more = seen
+            .iter()
+            .filter(|line| !shown.contains(line))
+            .map(|line| format!("+ {line}"));
+        let differ: Vec<String> = less.chain(more).collect();
         assert!(
             differ.is_empty(),
             "docs/first-vm.md is not what was seen: cp target/node/last/results/first-vm.md docs/\n{}",

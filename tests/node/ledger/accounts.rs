@@ -8,77 +8,33 @@ use stelia_api::attribution::Attribution;
 use stelia_ledger::account::{Account, Range};
 use stelia_ledger::verdict::Verdict;
 
-use crate::support::host::{PATIENCE, output, run, wait_until, wait_within};
-use crate::support::pods::Pod;
-
-const BUS: &str = "io.stelia.Isolation1";
-
-const MANAGER: &str = "/io/stelia/Isolation1";
+use crate::support::*;
 
 /// The object path of a pod's instance.
 fn object(uid: &str) -> String {
-    let object = run(&[
-        "busctl",
-        "--json=short",
-        "call",
-        BUS,
-        MANAGER,
-        "io.stelia.Isolation1.Manager",
-        "GetInstance",
-        "s",
-        uid,
-    ]);
-    let object: serde_json::Value = serde_json::from_str(&object).expect("JSON");
-    object["data"][0].as_str().expect("a path").to_owned()
+    call(&["GetInstance", "s", uid]).as_str().expect("a path").to_owned()
 }
 
 /// The account of a VM from its beginning until now.
 pub fn account(pod: &Pod) -> Account {
-    let object = object(&pod.uid);
-    let call = [
-        "busctl",
-        "--json=short",
-        "call",
-        BUS,
-        &object,
-        "io.stelia.Isolation1.Instance",
-    ];
-    answer(&[&call[..], &["Ledger", "tta{sv}", "0", "0", "0"]].concat())
-}
-
-fn answer<T: serde::de::DeserializeOwned>(argv: &[&str]) -> T {
-    parse(&run(argv))
-}
-
-fn parse<T: serde::de::DeserializeOwned>(printed: &str) -> T {
-    let reply: serde_json::Value = serde_json::from_str(printed).expect("busctl's JSON");
-    let text = reply["data"][0].as_str().expect("a string");
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    answered(&run(&busctl(
+        &object(&pod.uid),
+        "Instance",
+        &["Ledger", "tta{sv}", "0", "0", "0"],
+    )))
 }
 
 /// The account of a VM that may have ended; empty until its first entry.
 pub fn account_by_uid(uid: &str) -> Account {
-    let call = [
-        "busctl",
-        "--json=short",
-        "call",
-        BUS,
+    answered(&run(&busctl(
         MANAGER,
-        "io.stelia.Isolation1.Manager",
-    ];
-    answer(&[&call[..], &["Ledger", "stta{sv}", uid, "0", "0", "0"]].concat())
+        "Manager",
+        &["Ledger", "stta{sv}", uid, "0", "0", "0"],
+    )))
 }
 
 pub fn verdict() -> Verdict {
-    let call = [
-        "busctl",
-        "--json=short",
-        "call",
-        BUS,
-        MANAGER,
-        "io.stelia.Isolation1.Manager",
-    ];
-    answer(&[&call[..], &["VerifyLedger", "a{sv}", "0"]].concat())
+    answered(&run(&busctl(MANAGER, "Manager", &["VerifyLedger", "a{sv}", "0"])))
 }
 
 /// The account once the bounds of its count of other tasks do not get closer any more. A guest that wakes during a reading leaves an interval
@@ -126,17 +82,15 @@ pub fn booked_as_traced(pod: &Pod, what: &str, mut ran: impl FnMut() -> u64) -> 
 
 /// Waits until the VM's CPUs are read, from the first audit after KVM's late threads are in place.
 pub fn wait_booked(pod: &Pod) {
-    wait_with_audits("it is booked", || {
-        (account_by_uid(&pod.uid).covered_us > 0).then_some(())
-    });
+    wait_with_audits("it is booked", || account_by_uid(&pod.uid).covered_us > 0);
 }
 
 /// Waits, and requests an audit every 2 s: audits take long if eight VMs start on an emulated node.
-fn wait_with_audits<T>(what: &str, mut now: impl FnMut() -> Option<T>) -> T {
+fn wait_with_audits<A: Awaited>(what: &str, mut now: impl FnMut() -> A) -> A::Found {
     let mut asked: Option<Instant> = None;
     wait_within(PATIENCE * 5, what, String::new, || {
         if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(2)) {
-            run(&["steliactl", "reconcile"]);
+            reconcile();
             asked = Some(Instant::now());
         }
         now()
@@ -148,7 +102,7 @@ fn wait_with_audits<T>(what: &str, mut now: impl FnMut() -> Option<T>) -> T {
 pub fn wait_read_again(pod: &Pod) {
     for reading in ["a reading", "another reading"] {
         let before = account(pod).promised_us;
-        wait_until(reading, || (account(pod).promised_us > before).then_some(()));
+        wait_until(reading, || account(pod).promised_us > before);
     }
 }
 
@@ -169,7 +123,7 @@ pub fn begin_attribution(uid: &str, seconds: u32) -> JoinHandle<Result<Attributi
     wait_until("it counts", || {
         let now = trace_record();
         let is_counting = now != last && now.contains("from");
-        (is_counting || call.is_finished()).then_some(())
+        is_counting || call.is_finished()
     });
     call
 }
@@ -177,22 +131,18 @@ pub fn begin_attribution(uid: &str, seconds: u32) -> JoinHandle<Result<Attributi
 /// # Errors
 /// What busctl says: the attribution was refused, or failed.
 fn attribute(uid: &str, seconds: u32) -> Result<Attribution, String> {
-    let object = object(uid);
     let seconds = seconds.to_string();
-    let call = [
-        "busctl",
-        "--json=short",
-        "--timeout=120",
-        "call",
-        BUS,
-        &object,
-        "io.stelia.Isolation1.Instance",
-    ];
-    let out = output(&[&call[..], &["Attribute", "a{sv}", "1", "seconds", "u", &seconds]].concat());
+    let mut call = busctl(
+        &object(uid),
+        "Instance",
+        &["Attribute", "a{sv}", "1", "seconds", "u", &seconds],
+    );
+    call.insert(1, "--timeout=120".to_owned());
+    let out = output(&call);
     if !out.status.success() {
-        return Err(String::from_utf8_lossy(&out.stderr).into_owned());
+        return Err(utf8(&out.stderr));
     }
-    Ok(parse(&String::from_utf8_lossy(&out.stdout)))
+    Ok(answered(&utf8(&out.stdout)))
 }
 
 /// The bounds of the difference.

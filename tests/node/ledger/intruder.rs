@@ -5,9 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::host::{run, wait_until};
-use crate::support::pods::Pod;
-use crate::support::stopped_daemon::StoppedDaemon;
+use crate::support::*;
 
 /// How often it runs at least.
 pub const TIMES: u64 = 40;
@@ -33,7 +31,7 @@ impl Intruder {
         let child = start(name);
         let slice = "/sys/fs/cgroup/intruder.slice";
         let _ = fs::create_dir(slice);
-        fs::write(format!("{slice}/cgroup.procs"), child.id().to_string()).expect("into a slice of its own");
+        put(format!("{slice}/cgroup.procs"), child.id().to_string());
         run(&["taskset", "-pc", &cpu.to_string(), &child.id().to_string()]);
         Self { child, into: None }
     }
@@ -49,8 +47,8 @@ impl Intruder {
         if let Some((vcpu, cpu)) = &self.into {
             let number = self.child.id().to_string();
             let domain = vcpu.parent().expect("its domain");
-            fs::write(domain.join("cgroup.procs"), &number).expect("into the domain");
-            fs::write(vcpu.join("cgroup.threads"), &number).expect("into vcpu/");
+            put(domain.join("cgroup.procs"), &number);
+            put(vcpu.join("cgroup.threads"), &number);
             run(&["taskset", "-pc", &cpu.to_string(), &number]);
         }
         let mut line = self.child.stdin.take().expect("stdin");
@@ -71,8 +69,7 @@ fn start(name: &str) -> Child {
     // What it runs before it waits for the line is no intrusion, and a slow node would count that too.
     let waiting = format!("{} ({name}) S ", child.id());
     wait_until("the intruder waits", || {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
-        stat.starts_with(&waiting).then_some(())
+        read_if_there(format!("/proc/{}/stat", child.id())).starts_with(&waiting)
     });
     child
 }

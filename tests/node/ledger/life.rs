@@ -9,20 +9,12 @@ use stelia_ledger::ring::read;
 
 use super::intruder::{Intruder, TIMES};
 use super::{DIRECTORY, account, booked_as_traced, difference, more, settled, wait_booked};
-use crate::crash::{kill_daemon, wait_state};
-use crate::noise;
-use crate::runner::{OTHER, qmp, start_on};
-use crate::support::guest::Accel;
-use crate::support::host::{Thread, run, wait_until};
-use crate::support::linux_guest::{topology, words};
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::{assert_isolated, is_isolated};
-use crate::support::stopped_daemon::StoppedDaemon;
+use crate::support::linux_guest::{system, topology};
+use crate::support::*;
 
 /// Switch-ins of others that were recorded.
 fn traced(pod: &Pod, vcpus: &[Thread]) -> u64 {
-    let foreign = noise::foreign(&noise::recorded(&pod.exclusive()), vcpus);
-    foreign.values().map(|times| u64::from(*times)).sum()
+    times(&strange_to_vcpus(&recorded(&pod.exclusive()), vcpus))
 }
 
 #[test]
@@ -30,17 +22,17 @@ fn what_ran_while_the_daemon_was_away_is_booked_once_by_the_next_one() {
     on_node(|| {
         let pod = Pod::vm("away", 2);
         let vcpus = assert_isolated(&pod, 2).vcpus;
-        let cpu = pod.exclusive().iter().next().expect("a CPU");
+        let cpu = first_of(&pod.exclusive());
         wait_booked(&pod);
         // The time until a new VM's counters are read is a gap.
         let gaps = account(&pod).gaps;
         let booked_while = |what: &str, away: &dyn Fn(Intruder)| {
             let after = booked_as_traced(&pod, what, || {
                 let intruder = Intruder::in_vcpu(&pod, cpu, "intruder");
-                noise::start(&pod.exclusive());
+                start_recording(&pod.exclusive());
                 away(intruder);
-                wait_state(&pod, "isolated");
-                noise::stop();
+                pod.wait_state("isolated");
+                stop_recording();
                 let traced = traced(&pod, &vcpus);
                 assert!(traced >= TIMES, "it did not intrude: {traced}");
                 traced
@@ -53,9 +45,9 @@ fn what_ran_while_the_daemon_was_away_is_booked_once_by_the_next_one() {
             kill_daemon();
         });
         booked_while("it is told to end", &|intruder| {
-            run(&["systemctl", "stop", "steliad"]);
+            run("systemctl stop steliad");
             intruder.run();
-            run(&["systemctl", "start", "steliad"]);
+            run("systemctl start steliad");
         });
     });
 }
@@ -75,42 +67,34 @@ fn opened(pod: &Pod) -> BTreeSet<u32> {
 #[test]
 fn a_plugged_vcpu_is_booked_from_then_on_and_no_total_changes() {
     on_node(|| {
-        let (accel, model) = match Accel::of_node() {
-            Accel::Kvm => (Accel::Kvm, "host"),
-            Accel::Tcg => (Accel::Tcg, "qemu64"),
-        };
+        let accel = Accel::of_node();
+        let model = if accel == Accel::Kvm { "host" } else { "qemu64" };
         let machine = ["-machine", "pc", "-smp", "1,sockets=2,maxcpus=2"];
-        let pod = start_on(accel, "grown", "2", &[], &[&machine, &OTHER[..]].concat());
-        pod.wait_running();
+        let pod = start_on(accel, "grown", "2", &[], &[&machine, &OTHER[..]].concat()).running();
         let first = assert_isolated(&pod, 1).vcpus.remove(0);
         wait_booked(&pod);
-        let cpu = first.allowed.iter().next().expect("a CPU");
+        let cpu = first_of(&first.allowed);
         Intruder::in_vcpu(&pod, cpu, "intruder").intrude();
         let before = settled(&pod);
         assert!(before.totals.other_tasks.least >= TIMES, "{before:#?}");
 
-        let all = crate::support::host::cpus(pod.cpus.as_deref().expect("CPUs of its own"));
-        noise::start(&all);
-        let plug = format!(
-            r#"{{"execute":"device_add","arguments":{{"driver":"{model}-x86_64-cpu","id":"c1","socket-id":1,"core-id":0,"thread-id":0}}}}"#
-        );
-        let answer = qmp(&pod, &plug);
-        assert!(answer.contains("return"), "{answer}");
-        wait_until("the second vCPU is pinned", || is_isolated(&pod, 2).then_some(()));
+        start_recording(&pod.exclusive());
+        plug_vcpu(&pod, model);
+        wait_until("the second vCPU is pinned", || is_isolated(&pod, 2));
         let vcpus = assert_isolated(&pod, 2).vcpus;
         let both: BTreeSet<u32> = vcpus.iter().map(|vcpu| vcpu.tid).collect();
         wait_until("both are booked", || {
-            run(&["steliactl", "reconcile"]);
-            both.is_subset(&opened(&pod)).then_some(())
+            reconcile();
+            both.is_subset(&opened(&pod))
         });
         // Opened at once, and read when what KVM makes late is where it belongs: from then on no time is left out.
         wait_until("both are read", || {
-            run(&["steliactl", "reconcile"]);
+            reconcile();
             let (one, next) = (account(&pod), account(&pod));
             let covered = next.covered_us - one.covered_us;
-            (covered > 0 && covered == next.promised_us - one.promised_us).then_some(())
+            covered > 0 && covered == next.promised_us - one.promised_us
         });
-        noise::stop();
+        stop_recording();
         let after = settled(&pod);
         let traced = traced(&pod, &vcpus);
         let (booked, booked_before) = (after.totals.other_tasks, before.totals.other_tasks);
@@ -133,18 +117,16 @@ fn a_plugged_vcpu_is_booked_from_then_on_and_no_total_changes() {
 #[test]
 fn guests_that_sleep_and_wake_are_booked_as_nobody_or_as_an_interval_with_0_in_it() {
     on_node(|| {
-        let runner = ["--qmp", "/run/qmp"];
-        let pod = Pod::start_qemu(Accel::of_node(), "asleep", &["--cpus", "4"], &runner, &words());
-        pod.wait_running();
+        let pod = start_on(Accel::of_node(), "asleep", "4", &[], &system()).running();
         topology(&pod);
         wait_booked(&pod);
         let vcpus = pod.threads().vcpus;
         booked_as_traced(&pod, "guests that sleep", || {
             let before = settled(&pod);
-            noise::start(&pod.exclusive());
+            start_recording(&pod.exclusive());
             let told: Vec<Range> = (0..20).map(|_| account(&pod).totals.other_tasks).collect();
             let after = settled(&pod);
-            noise::stop();
+            stop_recording();
             let is_nobody = |told: &Range| more(*told, before.totals.other_tasks) == Some(0);
             let (nobody, others): (Vec<Range>, Vec<Range>) = told.into_iter().partition(is_nobody);
             let woke = after.totals.own.count - before.totals.own.count;

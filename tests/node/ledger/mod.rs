@@ -8,25 +8,21 @@ mod life;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use stelia_kernel::clock::now_us;
+use stelia_ledger::account::Account;
 use stelia_ledger::entry::Closed;
 use stelia_ledger::verdict::Verdict;
 
 pub use self::accounts::{account, booked_as_traced, difference, more, settled, wait_booked};
 use self::accounts::{account_by_uid, begin_attribution, devices, verdict, wait_read_again};
 use self::intruder::Intruder;
-use crate::crash::{kill_daemon, wait_state};
-use crate::drift::all_online;
-use crate::noise;
+use crate::drift::{all_online, online_file};
 use crate::quiet::interrupts::{Interrupt, Watch};
 use crate::quiet::{NVME, core, read_blocks_on, vm_on};
-use crate::support::host::{output, run, wait_until};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
-use crate::support::promise::{assert_isolated, describe, is_isolated, state};
+use crate::support::*;
 
 const DIRECTORY: &str = "/var/lib/stelia/ledger";
 /// Limit of the width of a certain count's interval, in switch-ins: what an idle kernel worker that ended in a quiet window leaves.
@@ -42,17 +38,17 @@ fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
         let pod = Pod::vm("booked", 2);
         let threads = assert_isolated(&pod, 2);
         let own = pod.exclusive();
-        let cpu = own.iter().next().expect("a CPU");
+        let cpu = first_of(&own);
         wait_booked(&pod);
         booked_as_traced(&pod, "an intruder", || {
             let intruder = Intruder::in_vcpu(&pod, cpu, "intruder");
-            noise::start(&own);
+            start_recording(&own);
             let attribution = begin_attribution(&pod.uid, 6);
             intruder.intrude();
             let attribution = attribution.join().expect("the thread").expect("an attribution");
-            noise::stop();
-            let traced = noise::foreign(&noise::recorded(&own), &threads.vcpus);
-            let traced: u64 = traced.values().map(|times| u64::from(*times)).sum();
+            stop_recording();
+            let traced = strange_to_vcpus(&recorded(&own), &threads.vcpus);
+            let traced = times(&traced);
             println!("  attributed {attribution:?}");
             assert!(traced >= intruder::TIMES, "it did not intrude: {traced}");
             // All but the kernel's bound threads, whose names end with their CPU.
@@ -63,15 +59,17 @@ fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
             traced
         });
         // Nothing is left of the counting.
-        wait_until("the instance is gone", || fs::metadata(INSTANCE).is_err().then_some(()));
+        wait_until("the instance is gone", || fs::metadata(INSTANCE).is_err());
         // It is told as well, with the next audit.
-        run(&["steliactl", "reconcile"]);
-        wait_until("it is told", || {
-            let grep = "--grep=something else ran on the CPUs";
-            let told = output(&["journalctl", "--boot", "--output=cat", grep, "--unit=steliad"]);
-            String::from_utf8_lossy(&told.stdout).contains("booked").then_some(())
-        });
+        reconcile();
+        wait_until("it is told", || intrusions_told().contains("booked"));
     });
+}
+
+/// What the journal says of what else ran on VMs' CPUs; nothing yet is no failure.
+fn intrusions_told() -> String {
+    let grep = "--grep=something else ran on the CPUs";
+    utf8(&output(&["journalctl", "--boot", "--output=cat", grep, "--unit=steliad"]).stdout)
 }
 
 /// Of tracefs, made by steliad-quiet.
@@ -86,23 +84,15 @@ fn device_interrupts_are_those_of_proc_interrupts() {
         let pod = vm_on("fired", &own);
         assert_isolated(&pod, 2);
         wait_booked(&pod);
-        let writer = queue
-            .mask()
-            .difference(&own)
-            .iter()
-            .next()
-            .expect("a shared CPU of its node");
+        let writer = first_of(&queue.mask().difference(&own));
         let (before, watch) = (account(&pod), Watch::start(&own));
         write_blocks_on(writer, &queue, 200);
         let (after, risen) = (account(&pod), watch.risen());
         let booked = devices(&after) - devices(&before);
         println!("  booked {booked}, /proc/interrupts {risen:?}");
         assert_eq!(booked, risen.values().sum::<u64>());
-        assert_eq!(
-            after.totals.devices.get("nvme0q1").copied().unwrap_or_default()
-                - before.totals.devices.get("nvme0q1").copied().unwrap_or_default(),
-            200
-        );
+        let of_queue = |of: &Account| of.totals.devices.get("nvme0q1").copied().unwrap_or_default();
+        assert_eq!(of_queue(&after) - of_queue(&before), 200);
     });
 }
 
@@ -136,12 +126,7 @@ fn totals_outlive_the_daemon_and_whatever_else_happens() {
         let pod = vm_on("kept", &own);
         assert_isolated(&pod, 2);
         wait_booked(&pod);
-        let reader = queue
-            .mask()
-            .difference(&own)
-            .iter()
-            .next()
-            .expect("a shared CPU of its node");
+        let reader = first_of(&queue.mask().difference(&own));
         let watch = Watch::start(&own);
         let mut booked = devices(&account(&pod));
         let mut seen = 0;
@@ -158,38 +143,35 @@ fn totals_outlive_the_daemon_and_whatever_else_happens() {
         more("nothing", &|| ());
         more("daemon killed", &|| {
             kill_daemon();
-            wait_state(&pod, "isolated");
+            pod.wait_state("isolated");
         });
         more("daemon restarted, as an upgrade does", &|| {
-            run(&["systemctl", "restart", "steliad"]);
+            restart("steliad");
         });
         more("kubelet restarted", &|| {
             // It begins without its file and writes the same one again.
-            let path = "/var/lib/kubelet/cpu_manager_state";
-            let (away, back) = ("/var/lib/kubelet/.test-away", "/var/lib/kubelet/.test");
-            fs::rename(path, away).expect(path);
-            run(&["steliactl", "reconcile"]);
-            fs::copy(away, back).expect(back);
-            fs::rename(back, path).expect(path);
+            let away = "/var/lib/kubelet/.test-away";
+            fs::rename(STATE, away).expect(STATE);
+            reconcile();
+            replace_state(&fs::read(away).expect(away));
             fs::remove_file(away).expect(away);
-            wait_until("isolated still", || is_isolated(&pod, 2).then_some(()));
+            wait_until("isolated still", || is_isolated(&pod, 2));
         });
         more("steliad-quiet killed", &|| {
-            output(&["systemctl", "kill", "--signal=KILL", "steliad-quiet.service"]);
+            output("systemctl kill --signal=KILL steliad-quiet.service");
         });
 
         // What happens while a CPU is away is not known, and said.
         let before = account(&pod);
         let fired = || watch.risen().values().sum::<u64>();
         let fired_before = fired();
-        let cpu = own.iter().last().expect("a CPU");
-        let put = |state: &str| fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/online"), state).expect("online");
-        put("0");
-        run(&["steliactl", "reconcile"]);
-        put("1");
+        let cpu = last_of(&own);
+        put(online_file(cpu), "0");
+        reconcile();
+        put(online_file(cpu), "1");
         wait_until("isolated again", || {
-            run(&["steliactl", "reconcile"]);
-            is_isolated(&pod, 2).then_some(())
+            reconcile();
+            is_isolated(&pod, 2)
         });
         let after = account(&pod);
         assert!(
@@ -205,7 +187,7 @@ fn totals_outlive_the_daemon_and_whatever_else_happens() {
         );
 
         // A VM that ended is accounted for, too.
-        run(&["kubelet-standin", "pod", "delete", "kept", "--grace", "1"]);
+        pod.delete(1);
         wait_until("its end is kept", || {
             let ended = account_by_uid(&pod.uid).states.last()?.1 == "gone";
             ended.then_some(())
@@ -219,9 +201,9 @@ fn totals_outlive_the_daemon_and_whatever_else_happens() {
 fn a_changed_byte_is_found_a_torn_end_is_cut_and_a_full_disk_hurts_no_vm() {
     let unmount = || {
         if output(&["umount", DIRECTORY]).status.success() {
-            run(&["systemctl", "restart", "steliad"]);
+            restart("steliad");
             // A call of the path unit's that is under way ends with the daemon; the next one reads kubelet's file by itself.
-            output(&["systemctl", "reset-failed", "steliad-kubelet.service"]);
+            output("systemctl reset-failed steliad-kubelet.service");
         }
     };
     on_node_undoing(unmount, || {
@@ -231,13 +213,13 @@ fn a_changed_byte_is_found_a_torn_end_is_cut_and_a_full_disk_hurts_no_vm() {
         assert!(verdict.is_good() && verdict.entries > 0, "{verdict:#?}");
         a_copy_that_was_changed_is_not_good();
         // As a crash leaves it.
-        run(&["systemctl", "stop", "steliad"]);
+        run("systemctl stop steliad");
         let last = segments().pop().expect("a segment");
         let whole = fs::read(&last).expect("the segment");
         let torn = [&whole[..], b"5d41402abc4b2a76b9719d911017c592 {\"seq\":"].concat();
-        fs::write(&last, torn).expect("the segment");
-        run(&["systemctl", "start", "steliad"]);
-        wait_state(&pod, "isolated");
+        put(&last, torn);
+        run("systemctl start steliad");
+        pod.wait_state("isolated");
         account(&pod);
         let now = self::verdict();
         assert!(now.is_good() && now.entries >= verdict.entries, "{now:#?}");
@@ -247,13 +229,12 @@ fn a_changed_byte_is_found_a_torn_end_is_cut_and_a_full_disk_hurts_no_vm() {
 }
 
 fn segments() -> Vec<PathBuf> {
-    let files = fs::read_dir(DIRECTORY)
-        .expect(DIRECTORY)
-        .flatten()
-        .map(|file| file.path());
-    let mut files: Vec<PathBuf> = files
-        .filter(|file| file.extension().is_some_and(|it| it == "ledger"))
-        .collect();
+    segments_in(Path::new(DIRECTORY))
+}
+
+fn segments_in(folder: &Path) -> Vec<PathBuf> {
+    let names = names_in(folder).into_iter().filter(|name| name.ends_with(".ledger"));
+    let mut files: Vec<PathBuf> = names.map(|name| folder.join(name)).collect();
     files.sort();
     files
 }
@@ -263,10 +244,9 @@ fn a_copy_that_was_changed_is_not_good() {
     let copy = tempfile::tempdir().expect("a directory");
     let to = copy.path().to_str().expect("UTF-8");
     run(&["cp", "-r", &format!("{DIRECTORY}/."), to]);
-    let key = run(&["steliactl", "ledger", "key"]);
+    let key = run("steliactl ledger key");
     let key = key.split_whitespace().last().expect("a key").to_owned();
     let verify = |more: &[&str]| output(&[&["steliactl", "ledger", "verify", "--directory", to], more].concat());
-    let said = |output: &Output| String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned();
     // The chain is whole, and that nobody vouches for it is said. On its first day no key does.
     let alone = verify(&[]);
     assert!(
@@ -276,10 +256,8 @@ fn a_copy_that_was_changed_is_not_good() {
     let verdict: Verdict = serde_json::from_slice(&verify(&["--json"]).stdout).expect("a verdict");
     let by_key = verify(&["--key", &key]);
     let is_signed = verdict.heads.iter().any(|head| head.seq >= verdict.first_seq);
-    assert!(
-        is_signed || !by_key.status.success() && said(&by_key).contains("nobody vouches"),
-        "{by_key:?}"
-    );
+    let is_doubted = !by_key.status.success() && said(&by_key).contains("nobody vouches");
+    assert!(is_signed || is_doubted, "{by_key:?}");
     // Whoever knows an entry knows all before it.
     let known = format!("{}:{}", verdict.last_seq, verdict.hash);
     let check = || verify(&["--expect", &known]);
@@ -289,46 +267,36 @@ fn a_copy_that_was_changed_is_not_good() {
         !later.status.success() && said(&later).contains("cannot be compared"),
         "{later:?}"
     );
-    let file = fs::read_dir(copy.path()).expect(to).flatten().map(|file| file.path());
-    let file = file
-        .filter(|file| file.extension().is_some_and(|it| it == "ledger"))
-        .max()
-        .expect("a segment");
+    let file = segments_in(copy.path()).pop().expect("a segment");
     let mut bytes = fs::read(&file).expect("the segment");
     let digit = bytes.iter().rposition(u8::is_ascii_digit).expect("a digit");
     bytes[digit] = if bytes[digit] == b'1' { b'2' } else { b'1' };
-    fs::write(&file, bytes).expect("the segment");
+    put(&file, bytes);
     let changed = check();
     assert!(!changed.status.success(), "{changed:?}");
 }
 
 /// The ring's disk is full: said, and nothing else. What is there stays.
 fn full(pod: &Pod) {
-    run(&["systemctl", "stop", "steliad"]);
+    run("systemctl stop steliad");
     run(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "ledger", DIRECTORY]);
-    run(&["systemctl", "start", "steliad"]);
-    wait_state(pod, "isolated");
+    run("systemctl start steliad");
+    pod.wait_state("isolated");
     wait_booked(pod);
-    run(&["systemctl", "stop", "steliad"]);
+    run("systemctl stop steliad");
     let whole: Vec<Vec<u8>> = segments()
         .iter()
         .map(|file| fs::read(file).expect("a segment"))
         .collect();
     assert!(!whole.is_empty());
-    output(&[
-        "dd",
-        "if=/dev/zero",
-        &format!("of={DIRECTORY}/fill"),
-        "bs=4096",
-        "status=none",
-    ]);
+    output(format!("dd if=/dev/zero of={DIRECTORY}/fill bs=4096 status=none"));
     let problem = || describe()["node"]["ledger"]["problem"].as_str().map(str::to_owned);
     // The page that was begun takes a few more entries: at least one a start of the daemon, whatever runs on the node.
     let text = (0..MAX_STARTS).find_map(|_| {
-        run(&["systemctl", "restart", "steliad"]);
+        restart("steliad");
         // So many starts are more than systemd lets through.
-        run(&["systemctl", "reset-failed", "steliad"]);
-        wait_state(pod, "isolated");
+        run("systemctl reset-failed steliad");
+        pod.wait_state("isolated");
         let began = Instant::now();
         std::iter::from_fn(|| {
             sleep(Duration::from_millis(100));
@@ -350,10 +318,10 @@ fn full(pod: &Pod) {
     }
     fs::remove_file(format!("{DIRECTORY}/fill")).expect("fill");
     wait_until("it is kept again", || {
-        run(&["steliactl", "reconcile"]);
-        problem().is_none().then_some(())
+        reconcile();
+        problem().is_none()
     });
-    assert_eq!(state(pod).as_deref(), Some("isolated"));
+    pod.assert_is("isolated");
     wait_booked(&second);
     let verdict = verdict();
     assert!(verdict.is_good() && verdict.first_seq == 1, "{verdict:#?}");
@@ -398,11 +366,10 @@ fn kernel_threads_ended_since(since_us: u64) -> usize {
 /// Whether what other tasks ran is known but for a few runs. That it was booked and named is checked in any case.
 fn is_contained_intruder_booked_with_certainty(pod: &Pod) -> bool {
     let (own, vcpus) = (pod.exclusive(), pod.threads().vcpus);
-    let cpu = own.iter().next().expect("a CPU");
-    noise::start(&own);
-    let foreign = || noise::foreign(&noise::recorded(&own), &vcpus);
-    let sum = |of: &noise::Switches| -> u64 { of.values().map(|times| u64::from(*times)).sum() };
-    let by_intruder = |of: &noise::Switches| {
+    let cpu = first_of(&own);
+    start_recording(&own);
+    let foreign = || strange_to_vcpus(&recorded(&own), &vcpus);
+    let by_intruder = |of: &Switches| {
         let intruder = of.iter().filter(|((_, name, _), _)| name == "intruder");
         intruder.map(|(_, times)| u64::from(*times)).sum::<u64>()
     };
@@ -433,7 +400,7 @@ fn is_contained_intruder_booked_with_certainty(pod: &Pod) -> bool {
     }
     let attribution = attributed.expect("no time was enough for the intruder");
     let seen = foreign();
-    let (early, late) = (sum(&early), sum(&seen));
+    let (early, late) = (times(&early), times(&seen));
     // On a slow node an account may be answered before the counters are read once more.
     let reached = wait_until("it is in the account", || {
         let now = account(pod);
@@ -444,8 +411,8 @@ fn is_contained_intruder_booked_with_certainty(pod: &Pod) -> bool {
         let now = settled(pod);
         (now.promised_us >= reached.promised_us).then_some(now)
     });
-    noise::stop();
-    let all = sum(&foreign());
+    stop_recording();
+    let all = times(&foreign());
     let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
     let traced = by_intruder(&seen) - earlier;
     let named = attribution.tasks.iter().filter(|one| one.name == "intruder");

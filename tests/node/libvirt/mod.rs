@@ -5,17 +5,10 @@ mod verbs;
 use std::collections::BTreeMap;
 use std::fs;
 
+use serde_json::Value;
 use stelia_cpus::CpuSet;
 
-use crate::adopted::{ADOPTED, adopting, journal};
-use crate::in_place::is_sid;
-use crate::support::guest::Accel;
-use crate::support::host::{
-    Thread, container_of, cpus, kind, output, partitioned, read, run, wait_until, wait_until_or,
-};
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, initramfs, seats};
-use crate::support::pods::Pod;
-use crate::support::promise::{counters, describe, near_pool, state};
+use crate::support::*;
 
 /// libvirt's own folders, one for each pod: containers see the node's files.
 const FOLDERS: &str = "/job/libvirt";
@@ -65,14 +58,12 @@ impl Domain {
             .collect();
         let emulator = self.emulator.map(|cpu| format!("<emulatorpin cpuset='{cpu}'/>"));
         let emulator = emulator.unwrap_or_default();
+        let linux = || {
+            let initrd = linux_guest::initramfs();
+            format!("<kernel>{KERNEL}</kernel><initrd>{initrd}</initrd><cmdline>{KERNEL_WORDS}</cmdline>")
+        };
         let (memory, boot) = if self.is_linux {
-            (
-                256,
-                format!(
-                    "<kernel>{KERNEL}</kernel><initrd>{}</initrd><cmdline>{KERNEL_WORDS}</cmdline>",
-                    initramfs()
-                ),
-            )
+            (256, linux())
         } else {
             (64, String::new())
         };
@@ -116,8 +107,8 @@ impl Launcher {
         // Two with the same host's id would not migrate to each other.
         let id = read("/proc/sys/kernel/random/uuid");
         let conf = format!("unix_sock_dir = \"{folder}/sock\"\nauth_unix_rw = \"none\"\nhost_uuid = \"{id}\"\n");
-        fs::write(format!("{folder}/etc/libvirtd.conf"), conf).expect("libvirtd.conf");
-        fs::write(format!("{folder}/etc/qemu.conf"), QEMU_CONF).expect("qemu.conf");
+        put(format!("{folder}/etc/libvirtd.conf"), conf);
+        put(format!("{folder}/etc/qemu.conf"), QEMU_CONF);
         let mounts = [
             format!("{folder}/etc:/etc/libvirt"),
             format!("{folder}/lib:/var/lib/libvirt"),
@@ -146,15 +137,13 @@ impl Launcher {
 
     /// `virsh` in the container: what it prints, or its error.
     fn virsh(&self, words: &[&str]) -> Result<String, String> {
-        let exec = ["kubelet-standin", "pod", "exec", &self.pod.name, "--"];
         let address = self.address();
-        let out = output(&[&exec[..], &["virsh", "--connect", &address], words].concat());
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        if out.status.success() {
-            Ok(text(&out.stdout))
-        } else {
-            Err(text(&out.stderr))
-        }
+        let out = self.pod.try_exec(&[&["virsh", "--connect", &address], words].concat());
+        let text = |bytes: &[u8]| utf8(bytes).trim().to_owned();
+        out.status
+            .success()
+            .then(|| text(&out.stdout))
+            .ok_or_else(|| text(&out.stderr))
     }
 
     fn does(&self, words: &[&str]) -> String {
@@ -174,7 +163,7 @@ impl Launcher {
     /// A file with the VM's XML.
     fn xml(&self, domain: &Domain) -> String {
         let path = format!("{}/vm.xml", self.folder);
-        fs::write(&path, domain.xml()).expect("the VM's XML");
+        put(&path, domain.xml());
         path
     }
 
@@ -185,18 +174,19 @@ impl Launcher {
     }
 
     /// The CPUs of the container, in order.
-    fn cpus(&self) -> Vec<u32> {
-        self.pod.exclusive().iter().collect()
+    fn cpus<const N: usize>(&self) -> [u32; N] {
+        let cpus: Vec<u32> = self.pod.exclusive().iter().collect();
+        cpus.try_into().expect("as many as were asked for")
     }
 
     /// The daemon says that the VM is isolated and each vCPU on this CPU, and so does the kernel.
     fn until_isolated(&self, pins: &[u32]) {
         let pod = &self.pod;
         let expected: BTreeMap<u32, u32> = (0..).zip(pins.iter().copied()).collect();
-        let seen = || format!(": {:?} {:#?}", recorded(pod), pod.threads());
+        let seen = || format!(": {:?} {:#?}", recorded_pins(pod), pod.threads());
         wait_until_or(&format!("isolated on {pins:?}"), seen, || {
-            let is_isolated = state(pod).as_deref() == Some("isolated");
-            (is_isolated && recorded(pod) == expected && pod.vcpu().exists()).then_some(())
+            let is_isolated = pod.is("isolated");
+            is_isolated && recorded_pins(pod) == expected && pod.vcpu().exists()
         });
         pod.wait_settled();
         self.assert_isolated(pins);
@@ -215,7 +205,7 @@ impl Launcher {
             };
             assert_eq!(other.cgroup, place, "{other:?}");
         }
-        assert_eq!(cpus(&read(pod.float().join("cpuset.cpus"))), self.floats_on(pins));
+        assert_eq!(pod.float_cpus(), self.floats_on(pins));
     }
 
     /// The CPUs of the container that are no vCPU's; in a scope the shared pool, too.
@@ -231,22 +221,15 @@ impl Launcher {
     /// The VM has ended, its container has not, and is an ordinary one.
     fn until_given_back(&self) {
         let pod = &self.pod;
-        wait_until("its CPUs are given back", || state(pod).is_none().then_some(()));
-        wait_until("its cgroups are gone", || {
-            (!pod.vcpu().exists() && !pod.scope().exists()).then_some(())
-        });
-        assert!(pod.exclusive().is_disjoint(&partitioned()));
-        assert_eq!(read(pod.origin().join("cgroup.type")), "domain");
-        let threads = container_of(pod.pid).into_values().flatten();
-        for thread in threads {
-            assert_eq!(thread.cgroup, pod.origin(), "{thread:?}");
-            assert_eq!(thread.allowed, pod.exclusive(), "{thread:?}");
+        until_adoption_ended(pod);
+        for thread in all_threads(container_of(pod.pid)) {
+            thread.assert_in(&pod.origin(), &pod.exclusive());
         }
     }
 
     /// The container's threads with that name, or with one that begins so.
     fn named(&self, name: &str) -> Vec<Thread> {
-        let all = container_of(self.pod.pid).into_values().flatten();
+        let all = all_threads(container_of(self.pod.pid)).into_iter();
         all.filter(|thread| thread.name.starts_with(name)).collect()
     }
 }
@@ -257,23 +240,20 @@ pub fn assert_alone(pod: &Pod, pins: &[u32]) {
     let used: CpuSet = pins.iter().copied().collect();
     let expected: BTreeMap<u32, u32> = (0..).zip(pins.iter().copied()).collect();
     assert_eq!(seats(pod), expected, "{threads:#?}");
-    for vcpu in &threads.vcpus {
-        assert_eq!((vcpu.cgroup.clone(), vcpu.allowed.len()), (pod.vcpu(), 1), "{vcpu:?}");
-    }
+    assert_seated(pod, &threads.vcpus);
     for other in &threads.others {
         assert!(other.allowed.is_disjoint(&used), "{other:?}");
     }
-    assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), kind());
-    assert_eq!(cpus(&read(pod.vcpu().join("cpuset.cpus.effective"))), used);
+    assert_eq!(pod.partition(), kind());
+    assert_eq!(pod.effective(), used);
     assert!(used.is_subset(&pod.exclusive()) && used.is_subset(&partitioned()));
 }
 
 /// The CPU of each vCPU as the daemon has it.
-pub fn recorded(pod: &Pod) -> BTreeMap<u32, u32> {
-    let described = describe();
-    let vcpus = described["node"]["instances"][&pod.uid]["vcpus"].as_array().cloned();
-    let number = |value: &serde_json::Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
-    let pin = |vcpu: &serde_json::Value| Some((number(&vcpu["index"])?, number(&vcpu["cpu"])?));
+pub fn recorded_pins(pod: &Pod) -> BTreeMap<u32, u32> {
+    let vcpus = pod.described()["vcpus"].as_array().cloned();
+    let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+    let pin = |vcpu: &Value| Some((number(&vcpu["index"])?, number(&vcpu["cpu"])?));
     vcpus.unwrap_or_default().iter().filter_map(pin).collect()
 }
 
@@ -281,9 +261,7 @@ pub fn recorded(pod: &Pod) -> BTreeMap<u32, u32> {
 fn a_vm_stays_where_libvirt_pins_it_and_its_cpus_are_given_back_when_it_is_destroyed() {
     adopting(&format!("audit-interval-s = 3600\n{RULE}"), || {
         let launcher = Launcher::start("pinned", 3);
-        let [one, two, three] = launcher.cpus()[..] else {
-            panic!("three CPUs")
-        };
+        let [one, two, three] = launcher.cpus();
         // Not as steliad would place it.
         launcher.create(&Domain::pinned(&[three, one]));
         let pod = &launcher.pod;
@@ -297,29 +275,25 @@ fn a_vm_stays_where_libvirt_pins_it_and_its_cpus_are_given_back_when_it_is_destr
         ] {
             assert!(!launcher.named(part).is_empty(), "{part}: {:#?}", pod.threads());
         }
-        let list = run(&["steliactl", "list", "-o", "wide"]);
+        let list = run("steliactl list -o wide");
         assert!(list.contains("libvirt"), "{list}");
         // libvirt is the pod's alone: nothing of its packages runs as a unit of the node's.
-        let units = ["libvirt*", "virt*", "systemd-machined*", "machine*"];
-        let active = [
-            &["systemctl", "list-units", "--state=active", "--plain", "--no-legend"],
-            &units[..],
-        ]
-        .concat();
-        assert_eq!(run(&active), "");
+        let active =
+            "systemctl list-units --state=active --plain --no-legend libvirt* virt* systemd-machined* machine*";
+        assert_eq!(run(active), "");
 
         // The two change places. No audit comes in between, at which both have the same CPU.
         let counted = counters();
         for (vcpu, cpu) in [(0, one), (1, three)] {
             launcher.pin(vcpu, cpu);
         }
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         launcher.until_isolated(&[one, three]);
         assert_eq!(counters(), counted, "where libvirt pins a vCPU is no drift");
 
         launcher.does(&["destroy", VM]);
         launcher.until_given_back();
         launcher.create(&Domain::pinned(&[two, three]));
-        assert_eq!(journal(ADOPTED, pod).len(), 2);
+        assert_eq!(told_of(ADOPTED, pod).len(), 2);
     });
 }

@@ -1,9 +1,8 @@
 //! The table of libvirt's verbs in `docs/adopt.md`: each works, or is refused in the words that are there.
 
 use super::*;
-use crate::adopted::refused;
 use crate::support::linux_guest::topology;
-use crate::support::pods::pool;
+use crate::support::*;
 
 /// How libvirt says that the kernel refuses a thread its CPUs: they are not in its cgroup's cpuset.
 const REFUSED: &str = "cannot set CPU affinity on process";
@@ -20,9 +19,7 @@ fn allowed(launcher: &Launcher, name: &str) -> CpuSet {
 fn threads_are_pinned_within_what_is_theirs_and_a_vm_is_stopped_and_reset_where_it_is() {
     adopting(RULE, || {
         let launcher = Launcher::start("verbs", 3);
-        let [one, two, three] = launcher.cpus()[..] else {
-            panic!("three CPUs")
-        };
+        let [one, two, three] = launcher.cpus();
         let pins = [three, one];
         launcher.create(&Domain {
             emulator: Some(two),
@@ -38,9 +35,9 @@ fn threads_are_pinned_within_what_is_theirs_and_a_vm_is_stopped_and_reset_where_
         }
         // Two on one CPU is not what a VM's owner means: the audit puts back the one that came.
         launcher.pin(0, one);
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         let expected: BTreeMap<u32, u32> = [(0, three), (1, one)].into();
-        wait_until("back where it was", || (seats(&launcher.pod) == expected).then_some(()));
+        wait_until("back where it was", || seats(&launcher.pod) == expected);
         let info = launcher.does(&["vcpuinfo", VM]);
         assert_eq!(info.matches("VCPU:").count(), 2, "{info}");
 
@@ -60,7 +57,7 @@ fn threads_are_pinned_within_what_is_theirs_and_a_vm_is_stopped_and_reset_where_
         // Of a list with both the kernel takes what is float's.
         launcher.does(&["emulatorpin", VM, &format!("{free},{own}")]);
         launcher.does(&["iothreadadd", VM, "2"]);
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         assert_eq!(allowed(&launcher, "IO iothread1"), pinned, "it stays there");
         launcher.assert_isolated(&pins);
         launcher.does(&["iothreaddel", VM, "2"]);
@@ -70,12 +67,12 @@ fn threads_are_pinned_within_what_is_theirs_and_a_vm_is_stopped_and_reset_where_
 
         launcher.does(&["suspend", VM]);
         assert_eq!(launcher.does(&["domstate", VM]), "paused");
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         launcher.assert_isolated(&pins);
         for words in [["resume", VM], ["reset", VM], ["reboot", VM]] {
             launcher.does(&words);
         }
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         launcher.assert_isolated(&pins);
         assert_eq!(launcher.pod.threads().vcpus, threads.vcpus, "the same threads");
     });
@@ -85,9 +82,7 @@ fn threads_are_pinned_within_what_is_theirs_and_a_vm_is_stopped_and_reset_where_
 fn a_plugged_vcpu_is_isolated_at_the_next_audit_where_its_pin_in_the_xml_is() {
     adopting(RULE, || {
         let launcher = Launcher::start("plugged", 3);
-        let [one, two, three] = launcher.cpus()[..] else {
-            panic!("three CPUs")
-        };
+        let [one, two, three] = launcher.cpus();
         let mut domain = Domain {
             most: 3,
             is_linux: true,
@@ -97,7 +92,7 @@ fn a_plugged_vcpu_is_isolated_at_the_next_audit_where_its_pin_in_the_xml_is() {
         // It gives back a vCPU once it is up.
         topology(&launcher.pod);
         launcher.does(&["setvcpus", VM, "3", "--live"]);
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         // libvirt has not pinned it, so all of them are placed anew. In place it is born on the only spare CPU, which is as good as a pin.
         let plugged = if launcher.pod.is_in_place() {
             [three, two, one]
@@ -108,13 +103,9 @@ fn a_plugged_vcpu_is_isolated_at_the_next_audit_where_its_pin_in_the_xml_is() {
         // Now it is where libvirt may pin it.
         launcher.pin(2, plugged[2]);
         launcher.does(&["setvcpus", VM, "2", "--live"]);
-        wait_until("the guest has let go of it", || {
-            (launcher.pod.threads().vcpus.len() == 2).then_some(())
-        });
-        run(&["steliactl", "reconcile"]);
-        wait_until("two vCPUs are recorded", || {
-            (recorded(&launcher.pod).len() == 2).then_some(())
-        });
+        wait_until("the guest has let go of it", || launcher.pod.threads().vcpus.len() == 2);
+        reconcile();
+        wait_until("two vCPUs are recorded", || recorded_pins(&launcher.pod).len() == 2);
         launcher.until_isolated(&plugged[..2]);
         launcher.does(&["destroy", VM]);
         launcher.until_given_back();
@@ -124,7 +115,7 @@ fn a_plugged_vcpu_is_isolated_at_the_next_audit_where_its_pin_in_the_xml_is() {
         launcher.create(&domain);
         topology(&launcher.pod);
         launcher.does(&["setvcpus", VM, "3", "--live"]);
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         launcher.until_isolated(&[three, two, one]);
     });
 }
@@ -133,9 +124,7 @@ fn a_plugged_vcpu_is_isolated_at_the_next_audit_where_its_pin_in_the_xml_is() {
 fn a_vm_is_adopted_anew_when_it_is_started_from_what_was_saved_of_it() {
     adopting(RULE, || {
         let launcher = Launcher::start("saved", 2);
-        let [one, two] = launcher.cpus()[..] else {
-            panic!("two CPUs")
-        };
+        let [one, two] = launcher.cpus();
         launcher.does(&["define", &launcher.xml(&Domain::pinned(&[two, one]))]);
         launcher.does(&["start", VM]);
         launcher.until_isolated(&[two, one]);
@@ -163,9 +152,8 @@ fn a_vm_migrates_from_one_libvirt_to_another_and_is_isolated_by_its_pins_there()
     adopting(RULE, || {
         let (from, to) = (Launcher::start("from", 2), Launcher::start("to", 2));
         let pins = |launcher: &Launcher| {
-            let mut pins = launcher.cpus();
-            pins.reverse();
-            pins
+            let [one, two] = launcher.cpus();
+            [two, one]
         };
         from.create(&Domain::pinned(&pins(&from)));
         // The other side's pins are in the XML that goes with it, as KubeVirt sends them.
@@ -176,7 +164,7 @@ fn a_vm_migrates_from_one_libvirt_to_another_and_is_isolated_by_its_pins_there()
         from.until_given_back();
         to.until_isolated(&pins(&to));
         assert_eq!(to.does(&["domstate", VM]), "running");
-        assert_eq!(journal(ADOPTED, &to.pod).len(), 1);
+        assert_eq!(told_of(ADOPTED, &to.pod).len(), 1);
     });
 }
 
@@ -184,15 +172,15 @@ fn a_vm_migrates_from_one_libvirt_to_another_and_is_isolated_by_its_pins_there()
 fn a_vm_that_nobody_pinned_is_left_alone_until_its_guest_runs() {
     adopting(RULE, || {
         let launcher = Launcher::start("unpinned", 2);
-        let mut domain = Domain::pinned(&launcher.cpus());
+        let mut domain = Domain::pinned(&launcher.cpus::<2>());
         domain.pins.clear();
         launcher.does(&["create", "--paused", &launcher.xml(&domain)]);
         let (reason, text) = wait_until("it is refused", || refused(&launcher.pod));
         assert_eq!(reason, "NotStarted", "{text}");
-        assert_eq!(state(&launcher.pod), None);
+        assert_eq!(launcher.pod.state(), None);
         // libvirt may still pin it where it likes.
-        launcher.pin(0, launcher.cpus()[1]);
+        launcher.pin(0, launcher.cpus::<2>()[1]);
         launcher.does(&["resume", VM]);
-        launcher.until_isolated(&launcher.cpus());
+        launcher.until_isolated(&launcher.cpus::<2>());
     });
 }

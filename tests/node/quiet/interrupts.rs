@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use stelia_cpus::CpuSet;
 
-use crate::support::host::{cpus, read};
+use crate::support::*;
 
 const DEFAULT: &str = "/proc/irq/default_smp_affinity";
 
@@ -34,7 +34,7 @@ impl Interrupt {
     }
 
     pub fn set(&self, mask: &CpuSet) {
-        fs::write(self.path(), mask.to_string()).unwrap_or_else(|e| panic!("{mask} to {self:?}: {e}"));
+        put(self.path(), mask.to_string());
     }
 
     /// Where it fires now, or did last: a new mask counts from the next interrupt on.
@@ -48,10 +48,8 @@ impl Interrupt {
     }
 
     pub fn is_read_only(&self) -> bool {
-        let mode = fs::metadata(self.path())
-            .unwrap_or_else(|e| panic!("{self:?}: {e}"))
-            .mode();
-        mode & 0o222 == 0
+        let file = fs::metadata(self.path()).unwrap_or_else(|e| panic!("{self:?}: {e}"));
+        file.mode() & 0o222 == 0
     }
 
     /// Whether the kernel places it, by what drivers ask for: queues of virtio disks and NVMe, but not NVMe's queue for
@@ -69,8 +67,10 @@ fn is_private(chip: &str, number: &str) -> bool {
 
 /// All that a driver handles, the timer apart (on x86 number 0), which belongs to the kernel.
 pub fn all() -> Vec<Interrupt> {
-    let numbers = fs::read_dir("/proc/irq").expect("/proc/irq").flatten();
-    let mut numbers: Vec<u32> = numbers.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    let mut numbers: Vec<u32> = names_in("/proc/irq")
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect();
     numbers.sort_unstable();
     let named = |irq: u32| Interrupt {
         irq,
@@ -108,7 +108,7 @@ impl Masks {
             one.set(mask);
         }
         if now.default != self.default {
-            fs::write(DEFAULT, self.default.to_mask()).expect(DEFAULT);
+            put(DEFAULT, self.default.to_mask());
         }
     }
 
@@ -172,12 +172,13 @@ pub fn fired(on: &CpuSet) -> BTreeMap<Interrupt, u64> {
         let (irq, rest) = line.split_once(':')?;
         let irq = irq.trim().parse().ok().filter(|irq| *irq > 0)?;
         let mut words = rest.split_whitespace();
-        let counts = columns
-            .iter()
-            .map(|cpu| (*cpu, words.next().and_then(|word| word.parse::<u64>().ok())));
-        let ours = counts.collect::<Vec<_>>();
-        let ours = ours.into_iter().filter(|(cpu, _)| on.contains(*cpu));
-        let count = ours.map(|(_, count)| count.unwrap_or_else(|| panic!("{line}"))).sum();
+        let mut count = 0;
+        for cpu in &columns {
+            let word = words.next().and_then(|word| word.parse::<u64>().ok());
+            if on.contains(*cpu) {
+                count += word.unwrap_or_else(|| panic!("{line}"));
+            }
+        }
         // "GICv3  26 Level     arch_timer"
         let words: Vec<&str> = words.collect();
         if let [chip, number, ..] = words[..]

@@ -4,7 +4,7 @@ use std::fs;
 
 use stelia_cpus::CpuSet;
 
-use crate::support::host::{output, run, wait_until};
+use crate::support::*;
 
 /// One message a connection, with the sender's credentials beside it.
 const ASK: &str = r#"
@@ -19,11 +19,10 @@ print(s.recv(65536).decode())
 /// The CPUs that it gives no interrupts, by its last scan: what it is told counts from the next one on, within 10 s. `None`: it
 /// does not run, or does not answer.
 pub fn banned() -> Option<CpuSet> {
-    let pid = run(&["systemctl", "show", "-P", "MainPID", "irqbalance"]);
+    let pid = main_pid("irqbalance");
     let socket = format!("/run/irqbalance/irqbalance{pid}.sock");
     fs::metadata(&socket).ok()?;
-    let answer = output(&["python3", "-c", ASK, &socket]);
-    let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let answer = utf8(&output(&["python3", "-c", ASK, &socket]).stdout);
     // `SLEEP 10 BANNED 0000000c`
     CpuSet::from_mask(answer.split_once("BANNED")?.1.trim())
 }
@@ -38,5 +37,5 @@ pub fn systemctl(verb: &str) {
 
 /// However the test ended.
 pub fn stop() {
-    output(&["systemctl", "stop", "irqbalance"]);
+    output("systemctl stop irqbalance");
 }

@@ -1,6 +1,6 @@
 //! Devices that fire while a test looks: the node's network card, whose interrupts anybody may place, and its disks.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::net::UdpSocket;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use stelia_cpus::CpuSet;
 
 use super::interrupts::Interrupt;
-use crate::support::host::{output, run, wait_until};
+use crate::support::*;
 
 const DRIVER: &str = "/sys/bus/virtio/drivers/virtio_net";
 /// A disk that nobody else uses: the job's tar.
@@ -30,11 +30,11 @@ pub struct Card {
 
 impl Card {
     pub fn up() -> Self {
-        run(&["modprobe", "virtio_net"]);
+        run("modprobe virtio_net");
         // udev gives it another name.
-        run(&["udevadm", "settle"]);
+        run("udevadm settle");
         wait_until("the card is up", || {
-            let name = names(&format!("{DRIVER}/{}/net", device()?)).pop()?;
+            let name = names_in(&format!("{DRIVER}/{}/net", device()?)).pop()?;
             let up = |argv: &[&str]| output(argv).status.success();
             let address = ["ip", "address", "replace", "10.0.2.15/24", "dev", &name];
             (up(&address) && up(&["ip", "link", "set", &name, "up"])).then_some(())
@@ -43,7 +43,9 @@ impl Card {
         Self {
             input: Interrupt::named(&format!("{device}-input.0")),
             output: Interrupt::named(&format!("{device}-output.0")),
-            name: names(&format!("{DRIVER}/{device}/net")).pop().expect("its interface"),
+            name: names_in(&format!("{DRIVER}/{device}/net"))
+                .pop()
+                .expect("its interface"),
         }
     }
 
@@ -55,12 +57,7 @@ impl Card {
 }
 
 fn device() -> Option<String> {
-    names(DRIVER).into_iter().find(|name| name.starts_with("virtio"))
-}
-
-fn names(path: &str) -> Vec<String> {
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.filter_map(|e| e.file_name().into_string().ok()).collect()
+    names_in(DRIVER).into_iter().find(|name| name.starts_with("virtio"))
 }
 
 /// A packet and a block, some hundred times a second, from wherever the host may run.
@@ -115,25 +112,15 @@ pub fn read_blocks(device: &str, blocks: u64) {
 
 /// The same on one CPU.
 pub fn read_blocks_on(cpu: u32, device: &str, blocks: u64) {
-    let (cpu, count, file) = (cpu.to_string(), format!("count={blocks}"), format!("if={device}"));
-    run(&[
-        "taskset",
-        "-c",
-        &cpu,
-        "dd",
-        &file,
-        "of=/dev/null",
-        "bs=4096",
-        &count,
-        "iflag=direct",
-        "status=none",
-    ]);
+    run(format!(
+        "taskset -c {cpu} dd if={device} of=/dev/null bs=4096 count={blocks} iflag=direct status=none"
+    ));
 }
 
 /// The core of a CPU.
 pub fn core(cpus: &CpuSet) -> CpuSet {
-    let cpu = cpus.iter().next().expect("a CPU");
-    crate::support::host::cpus(&crate::support::host::read(format!(
+    let cpu = first_of(cpus);
+    crate::support::cpus(&read(format!(
         "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
     )))
 }

@@ -11,7 +11,6 @@ pub mod load;
 pub mod trace;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread::sleep;
@@ -24,16 +23,8 @@ use self::interrupts::{Interrupt, Masks, Watch, all};
 use self::irqbalance::{banned, systemctl};
 use self::load::{Card, Load};
 pub use self::load::{core, read_blocks_on};
-use crate::contained::{configure, unconfigure};
-use crate::container::{RULE, database, until_partition};
-use crate::crash::{kill_daemon, wait_state};
-use crate::drift::all_online;
-use crate::support::host::{
-    all_pids, assert_reaches_neither_bus_nor_systemd, cpus, output, read, run, thread, wait_until, wait_until_or,
-};
-use crate::support::pods::{Pod, on_node, on_node_undoing, pool};
-use crate::support::promise::{assert_isolated, describe, is_isolated};
-use crate::support::stopped_daemon::StoppedDaemon;
+use crate::drift::{all_online, online_file};
+use crate::support::*;
 
 /// As its unit calls it.
 const PROGRAM: &str = "/usr/libexec/stelia/steliad-quiet";
@@ -51,7 +42,7 @@ pub fn quiet() -> Quiet {
 /// Have the daemon order once more, as it does at every audit, and wait for the answer.
 pub fn round() -> Quiet {
     let earlier = quiet().answered_us;
-    run(&["steliactl", "reconcile"]);
+    reconcile();
     wait_until("steliad-quiet answered", || {
         let now = quiet();
         (now.answered_us > earlier).then_some(now)
@@ -62,7 +53,7 @@ pub fn round() -> Quiet {
 fn wait_steered(vms: &CpuSet) {
     let reaching = || format!("; on {vms}: {:#?}", Masks::now().reaching(vms));
     wait_until_or("every interrupt elsewhere", reaching, || {
-        Masks::now().reaching(vms).is_empty().then_some(())
+        Masks::now().reaching(vms).is_empty()
     });
 }
 
@@ -74,7 +65,7 @@ fn settle(card: &Card, vms: &CpuSet) {
     let placed = || format!(": {:?}", ours.map(|one| (one, one.mask(), one.placed())));
     wait_until_or("what fires has moved", placed, || {
         card.hear();
-        ours.iter().all(|one| one.placed().is_disjoint(vms)).then_some(())
+        ours.iter().all(|one| one.placed().is_disjoint(vms))
     });
 }
 
@@ -83,13 +74,7 @@ fn assert_silent(watch: &Watch, when: &str) {
 }
 
 pub fn vm_on(name: &str, own: &CpuSet) -> Pod {
-    let pod = Pod::start_vm(name, 2, &["--cpuset", &own.to_string()]);
-    pod.wait_running();
-    pod
-}
-
-fn put(path: &str, text: &str) {
-    fs::write(path, text).unwrap_or_else(|e| panic!("{text:?} to {path}: {e}"));
+    Pod::start_vm(name, 2, &["--cpuset", &own.to_string()]).running()
 }
 
 /// The masks as they are now, to be written back when a test has ended.
@@ -129,13 +114,10 @@ pub fn kept_off_and_given_back() {
     let remaining = report.remaining.iter().find(|one| one.irq == queue.irq);
     let remaining = remaining.unwrap_or_else(|| panic!("{queue:?} is not in {:#?}", report.remaining));
     assert_eq!((remaining.why, &remaining.name), (RemainingCause::Managed, &queue.name));
-    assert!(
-        report.remaining.iter().all(|one| one.why == RemainingCause::Managed),
-        "{:#?}",
-        report.remaining
-    );
-    run(&["kubelet-standin", "pod", "delete", "quiet", "--grace", "1"]);
-    wait_until("every mask as before", || (Masks::now() == before).then_some(()));
+    let is_managed = report.remaining.iter().all(|one| one.why == RemainingCause::Managed);
+    assert!(is_managed, "{:#?}", report.remaining);
+    pod.delete(1);
+    wait_until("every mask as before", || Masks::now() == before);
 }
 
 /// A core of each NUMA node becomes a VM's. The first is the one where the kernel placed the NVMe queue of its node: the worst case.
@@ -154,19 +136,15 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
         // Without a VM they fire there.
         let watch = Watch::start(&own);
         wait_until("the card fires on these CPUs", || {
-            watch.risen().contains_key(&card.output).then_some(())
+            watch.risen().contains_key(&card.output)
         });
 
         let first = vm_on("first", &own);
         assert_isolated(&first, 2);
         wait_steered(&own);
         // Nothing of its base is left: the shared CPUs.
-        assert!(
-            card.output.mask().is_subset(&pool()),
-            "{} beside {}",
-            card.output.mask(),
-            pool()
-        );
+        let (mask, pool) = (card.output.mask(), pool());
+        assert!(mask.is_subset(&pool), "{mask} beside {pool}");
         settle(&card, &own);
         let watch = Watch::start(&own);
         sleep(Duration::from_secs(5));
@@ -184,21 +162,19 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
         // One ends: the other's CPUs are left alone all the while, and nothing is written twice.
         settle(&card, &both);
         let watch = Watch::start(&other);
-        run(&["kubelet-standin", "pod", "delete", "first", "--grace", "1"]);
+        first.delete(1);
         let expected = before.without(&other);
         wait_until("the ended VM's CPUs are anybody's", || {
-            Masks::now().differing(&expected).is_empty().then_some(())
+            Masks::now().differing(&expected).is_empty()
         });
         assert_eq!((round().report.writes, Masks::now().reaching(&other)), (0, Vec::new()));
         assert_silent(&watch, "while the other VM ended");
         assert_isolated(&second, 2);
 
         restored_by_hand(&before, &other);
-        run(&["kubelet-standin", "pod", "delete", "second", "--grace", "1"]);
-        wait_until("every mask as before", || (Masks::now() == before).then_some(()));
-        wait_until("nothing is said to remain", || {
-            quiet().report.remaining.is_empty().then_some(())
-        });
+        second.delete(1);
+        wait_until("every mask as before", || Masks::now() == before);
+        wait_until("nothing is said to remain", || quiet().report.remaining.is_empty());
     });
 }
 
@@ -206,22 +182,20 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
 #[test]
 fn interrupts_leave_the_cpus_of_a_container() {
     let card = Card::up();
-    let undo = {
-        let masks = masks_back();
-        move || {
-            unconfigure();
-            masks();
-        }
+    let masks = masks_back();
+    let undo = || {
+        unconfigure();
+        masks();
     };
     on_node_undoing(undo, || {
-        configure(RULE);
+        configure(DATABASES);
         let own = cpus("2-3");
         card.output.set(&own);
         let before = Masks::now();
         let _load = Load::start();
         let watch = Watch::start(&own);
         wait_until("the card fires on these CPUs", || {
-            watch.risen().contains_key(&card.output).then_some(())
+            watch.risen().contains_key(&card.output)
         });
         let pod = database("quiet", "runc", &["--cpuset", "2-3"]);
         until_partition(&pod, "under load");
@@ -230,15 +204,15 @@ fn interrupts_leave_the_cpus_of_a_container() {
         let watch = Watch::start(&own);
         sleep(Duration::from_secs(5));
         assert_silent(&watch, "a container, under load");
-        run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
-        wait_until("every mask as before", || (Masks::now() == before).then_some(()));
+        pod.delete(0);
+        wait_until("every mask as before", || Masks::now() == before);
     });
 }
 
 /// It fires on the VM's CPU for what others read: reported, and left as it is.
 fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
     let (mask, watch) = (queue.mask(), Watch::start(own));
-    let reader = mask.difference(own).iter().next().expect("a shared CPU of its node");
+    let reader = first_of(&mask.difference(own));
     // A look of the daemon's own may come in the midst of it, and count the rest by itself.
     let told = wait_until("told, with all that fired", || {
         read_blocks_on(reader, NVME, 50);
@@ -252,8 +226,7 @@ fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
     assert_eq!(watch.risen().keys().collect::<Vec<_>>(), [queue]);
     assert_eq!(queue.mask(), mask);
     // What is left makes the command fail, so that a script sees it.
-    let said = output(&["steliactl", "--json", "quiet"]);
-    let said: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let (said, _) = printed("steliactl --json quiet");
     let left = said["vms"][0]["interrupts_remaining"].as_array().expect("a list");
     let left = left.iter().find(|one| one["irq"] == queue.irq).expect("nvme0q1");
     assert_eq!(left["reason"], "managed");
@@ -263,10 +236,7 @@ fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
 fn kernel_threads_born_late(card: &Card, own: &CpuSet) {
     let threaded = format!("/sys/class/net/{}/threaded", card.name);
     put(&threaded, "1");
-    let late = || {
-        let all = all_pids().into_iter().filter_map(thread);
-        all.filter(|one| one.name.starts_with("napi/")).collect::<Vec<_>>()
-    };
+    let late = || processes_named("napi/");
     for one in wait_until("threads for the card", || Some(late()).filter(|late| !late.is_empty())) {
         println!("  {} was born for {}", one.name, one.allowed);
     }
@@ -287,16 +257,16 @@ fn what_changes_is_repaired(card: &Card, vms: [&Pod; 2]) {
     assert_eq!(round().report.writes, 0);
 
     let of_vm = vms[1].exclusive().iter().last().expect("a CPU");
-    let shared = pool().iter().last().expect("a CPU");
+    let shared = last_of(&pool());
     for cpu in [of_vm, shared] {
         for state in ["0", "1"] {
-            put(&format!("/sys/devices/system/cpu/cpu{cpu}/online"), state);
+            put(online_file(cpu), state);
             round();
             wait_steered(&both);
         }
         wait_until("both isolated again", || {
-            run(&["steliactl", "reconcile"]);
-            vms.iter().all(|pod| is_isolated(pod, 2)).then_some(())
+            reconcile();
+            vms.iter().all(|pod| is_isolated(pod, 2))
         });
     }
     round();
@@ -307,10 +277,10 @@ fn what_changes_is_repaired(card: &Card, vms: [&Pod; 2]) {
 fn killed_programs_leave_all_as_it_is(vms: [&Pod; 2]) {
     let ours = Masks::now();
     // It may have ended by itself: it is there for an order.
-    output(&["systemctl", "kill", "--signal=KILL", "steliad-quiet.service"]);
+    output("systemctl kill --signal=KILL steliad-quiet.service");
     kill_daemon();
     assert_eq!(Masks::now(), ours);
-    vms.iter().for_each(|pod| wait_state(pod, "isolated"));
+    vms.iter().for_each(|pod| pod.wait_state("isolated"));
     round();
     assert_eq!(Masks::now(), ours);
 }
@@ -319,7 +289,7 @@ fn killed_programs_leave_all_as_it_is(vms: [&Pod; 2]) {
 fn restored_by_hand(before: &Masks, vms: &CpuSet) {
     let stopped = StoppedDaemon::stop();
     // Two must not write at a time.
-    run(&["systemctl", "stop", "steliad-quiet.service"]);
+    run("systemctl stop steliad-quiet.service");
     let restored = output(&[PROGRAM, "--restore"]);
     let masks = Masks::now();
     drop(stopped);
@@ -341,9 +311,7 @@ fn beside_irqbalance_nothing_fires_on_a_vms_cpus_for_a_minute() {
         let own = pod.exclusive();
         let told = || {
             // For some seconds in each scan it hears nobody.
-            wait_until("it is told", || {
-                (round().report.irqbalance == Irqbalance::Informed).then_some(())
-            });
+            wait_until("it is told", || round().report.irqbalance == Irqbalance::Informed);
             wait_until("it bans the VM's CPUs", || (banned()? == own).then_some(()));
         };
         wait_steered(&own);
@@ -360,7 +328,7 @@ fn beside_irqbalance_nothing_fires_on_a_vms_cpus_for_a_minute() {
         sleep(Duration::from_secs(60).saturating_sub(began.elapsed()));
         assert_silent(&watch, "in a minute");
         assert_isolated(&pod, 2);
-        run(&["kubelet-standin", "pod", "delete", "quiet", "--grace", "1"]);
+        pod.delete(1);
         wait_until("it bans nothing again", || banned()?.is_empty().then_some(()));
     });
 }
@@ -374,7 +342,7 @@ fn order(text: &str) -> String {
     let _ = stream.write_all(format!("{text}\n").as_bytes());
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
-    String::from_utf8_lossy(&answer).into_owned()
+    utf8(&answer)
 }
 
 fn come_back() {
@@ -398,12 +366,14 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
         for unit in UNITS {
             output(&["systemctl", "mask", "--runtime", "--now", unit]);
         }
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         let problem = wait_until("the daemon says so", || quiet().problem);
         println!("  {problem}");
-        let said = output(&["steliactl", "quiet"]);
-        let text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
-        assert!(!said.status.success() && text.contains(&problem), "{text}");
+        let refused = output("steliactl quiet");
+        assert!(
+            !refused.status.success() && said(&refused).contains(&problem),
+            "{refused:?}"
+        );
         let second = Pod::vm("second", 2);
         assert_isolated(&second, 2);
         assert_isolated(&pod, 2);
@@ -421,7 +391,7 @@ fn from_the_daemons_cgroup(order: &str) -> String {
     let inside = "echo $$ > /sys/fs/cgroup/system.slice/steliad.service/cgroup.procs";
     let script = format!("{inside} && echo '{order}' | socat -t 600 - UNIX-CONNECT:{SOCKET}");
     let answer = output(&["sh", "-c", &script]);
-    String::from_utf8_lossy(&answer.stdout).into_owned()
+    utf8(&answer.stdout)
 }
 
 /// CPUs that are not those of a record, and a VM that is none, are left out: nothing is done to them. The daemon then orders what is
@@ -430,7 +400,7 @@ fn a_wrong_vm_is_left_out(pod: &Pod) {
     for uid in [pod.uid.as_str(), "00000000-0000-0000-0000-000000000000"] {
         let wrong = format!(r#"{{"steer": true, "shared": "0-3", "vms": {{"{uid}": {{"cpus": "4-7"}}}}}}"#);
         let answer = from_the_daemons_cgroup(&wrong);
-        assert!(answer.contains(r#""left_out":{""#) && answer.contains(uid), "{answer}");
+        assert_says(&answer, &[r#""left_out":{""#, uid]);
     }
     round();
     wait_steered(&pod.exclusive());
@@ -441,18 +411,13 @@ fn nobody_else_orders(pod: &Pod) {
     let connect = format!("UNIX-CONNECT:{SOCKET}");
     let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     let refused = output(&[&user[..], &["socat", "-u", "OPEN:/dev/null", &connect]].concat());
-    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(
-        !refused.status.success() && text.contains("Permission denied"),
-        "{text}"
-    );
+    assert_fails(&refused, "Permission denied");
 
     let undo = r#"{"steer": true, "shared": "0-7", "vms": {}}"#;
     assert_eq!(order(undo), "", "root's shell was answered");
     let send = format!("echo '{undo}' | socat -t 600 - {connect}");
-    let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--", "sh", "-c", &send];
-    let answer = output(&exec);
-    assert!(!String::from_utf8_lossy(&answer.stdout).contains("done"), "{answer:?}");
+    let answer = pod.try_exec(&["sh", "-c", &send]);
+    assert!(!utf8(&answer.stdout).contains("done"), "{answer:?}");
 
     // What no daemon orders; the VM's own CPUs as everybody's; a field that is not there.
     let (uid, own) = (pod.uid.as_str(), pod.exclusive());

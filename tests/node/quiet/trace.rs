@@ -12,10 +12,8 @@ use steliad_quiet::request::{Attribute, Request};
 
 use super::interrupts::{Interrupt, Watch};
 use super::load::{core, read_blocks_on};
-use super::{NVME, PROGRAM, UNITS, come_back, from_the_daemons_cgroup, put, vm_on, wait_steered};
-use crate::support::host::{output, read, run, wait_until};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
-use crate::support::stopped_daemon::StoppedDaemon;
+use super::{NVME, PROGRAM, UNITS, come_back, from_the_daemons_cgroup, vm_on, wait_steered};
+use crate::support::*;
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 const OURS: &str = "/sys/kernel/tracing/instances/steliad-quiet";
@@ -26,7 +24,7 @@ const SLEEPS: u64 = 60;
 
 /// What of ours is in tracefs.
 pub fn remains() -> Vec<String> {
-    let events = fs::read_to_string(format!("{TRACEFS}/dynamic_events")).unwrap_or_default();
+    let events = read_if_there(format!("{TRACEFS}/dynamic_events"));
     let events = events.lines().filter(|line| line.contains("stelia")).map(str::to_owned);
     events
         .chain(Path::new(OURS).exists().then(|| OURS.to_owned()))
@@ -36,7 +34,7 @@ pub fn remains() -> Vec<String> {
 fn asked(attribute: Attribute) -> Answer {
     let request = serde_json::to_string(&Request::Attribute { attribute }).expect("JSON");
     let answer = from_the_daemons_cgroup(&request);
-    serde_json::from_str(&answer).unwrap_or_else(|e| panic!("{e}: {answer:?}"))
+    parse(&answer)
 }
 
 fn begin(target: &Target) {
@@ -74,8 +72,8 @@ impl Witness {
     fn start() -> Self {
         fs::create_dir(WITNESS).expect(WITNESS);
         let event = |file: &str| format!("{WITNESS}/events/sched/sched_switch/{file}");
-        put(&event("filter"), "next_comm ~ \"in }*\"");
-        put(&event("enable"), "1");
+        put(event("filter"), "next_comm ~ \"in }*\"");
+        put(event("enable"), "1");
         Self
     }
 
@@ -135,21 +133,13 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     begin(&target);
     let witness = Witness::start();
     let watch = Watch::start(&own);
-    let first = own.iter().next().expect("a CPU");
+    let first = first_of(&own);
     intrude(&pod, first);
-    let reader = queue
-        .mask()
-        .difference(&own)
-        .iter()
-        .next()
-        .expect("a shared CPU of the queue");
+    let reader = first_of(&queue.mask().difference(&own));
     read_blocks_on(reader, NVME, 50);
     // This program ends meanwhile, and not by itself.
-    output(&["systemctl", "kill", "--signal=KILL", "steliad-quiet.service"]);
-    wait_until("it is not running", || {
-        let state = output(&["systemctl", "is-active", "steliad-quiet.service"]);
-        (String::from_utf8_lossy(&state.stdout).trim() != "active").then_some(())
-    });
+    output("systemctl kill --signal=KILL steliad-quiet.service");
+    wait_until("it is not running", || activity("steliad-quiet.service") != "active");
     intrude(&pod, first);
     let fired = watch.risen();
     let attribution = finish();
@@ -158,10 +148,7 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     drop(stopped);
     println!("  {attribution:#?}");
     assert_eq!(attribution.problems, [""; 0]);
-    assert_eq!(
-        (attribution.dropped, attribution.cpus.as_str()),
-        (0, own.to_string().as_str())
-    );
+    assert_eq!((attribution.dropped, &attribution.cpus), (0, &own.to_string()));
     assert!(attribution.from_us < attribution.until_us);
 
     // Each sleep is a switch to it, and what else made it wait is one more.
@@ -180,14 +167,13 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     let interrupts = attribution.interrupts.iter().filter(|one| one.name == name);
     let interrupts: u64 = interrupts.map(|one| one.count).sum();
     assert_eq!(Some(&interrupts), fired.get(&queue));
-    let timer = attribution
-        .vectors
-        .iter()
-        .any(|one| ["local_timer", "arch_timer"].contains(&&*one.name) && one.count > 0 && one.ns.is_some());
+    let is_timer = |name: &str| ["local_timer", "arch_timer"].contains(&name);
+    let mut vectors = attribution.vectors.iter().filter(|one| is_timer(&one.name));
+    let timer = vectors.any(|one| one.count > 0 && one.ns.is_some());
     assert!(timer, "{:#?}", attribution.vectors);
     assert!(attribution.softirqs.iter().any(|one| one.count > 0));
     // The daemon may count this intrusion too, for a few seconds.
-    wait_until("nothing remains of it", || remains().is_empty().then_some(()));
+    wait_until("nothing remains of it", || remains().is_empty());
 }
 
 #[test]
@@ -201,7 +187,7 @@ fn only_vms_cpus_are_looked_at_and_what_is_begun_is_removed() {
         let pod = Pod::vm("traced", 2);
         let target = target(&pod);
         let others = Target {
-            cpus: "0-7".parse().expect("CPUs"),
+            cpus: cpus("0-7"),
             ..target.clone()
         };
         let reason = refused(Attribute::Begin(others));

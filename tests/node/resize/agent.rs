@@ -1,25 +1,14 @@
 //! The same with Debian's QEMU guest agent in the guest: it takes the vCPUs offline before they are unplugged.
 
 use super::{INITRAMFS, PATIENT, TWO, grows_and_shrinks, guest, make_linux};
-use crate::contained::{configure, unconfigure};
-use crate::kvm::needs_kvm;
-use crate::runner::start_on;
-use crate::support::guest::Accel;
-use crate::support::linux_guest::{KERNEL_WORDS, serial};
-use crate::support::pods::{Pod, on_node};
+use crate::support::*;
 
 /// The runner's options for the agent.
 pub const RUNNER: [&str; 2] = ["--guest-agent", "/run/agent"];
 
 /// QEMU's words for the agent's port.
-pub const PORT: [&str; 6] = [
-    "-chardev",
-    "socket,id=agent,path=/run/agent,server=on,wait=off",
-    "-device",
-    "virtio-serial",
-    "-device",
-    "virtserialport,chardev=agent,name=org.qemu.guest_agent.0",
-];
+pub const PORT: &str = "-chardev socket,id=agent,path=/run/agent,server=on,wait=off -device virtio-serial \
+     -device virtserialport,chardev=agent,name=org.qemu.guest_agent.0";
 
 /// How many lines of the agent's own log have the command by which vCPUs are changed, in all boots of the guest.
 pub fn asked(pod: &Pod) -> usize {
@@ -42,10 +31,9 @@ fn lines_with(pod: &Pod, text: &str) -> Vec<usize> {
 fn a_guest_with_an_agent_takes_its_vcpus_offline_before_they_are_unplugged() {
     needs_kvm();
     make_linux();
-    on_node(|| {
-        configure(PATIENT);
-        let words = format!("{KERNEL_WORDS} agent=1");
-        let qemu = [&guest(TWO, INITRAMFS, &words)[..], &PORT].concat();
+    configured(PATIENT, || {
+        let kernel_words = format!("{KERNEL_WORDS} agent=1");
+        let qemu = [&guest(TWO, INITRAMFS, &kernel_words)[..], &words(PORT)].concat();
         let pod = start_on(Accel::Kvm, "agent", "2", &RUNNER, &qemu);
         let pod = grows_and_shrinks(pod, |round, pod| {
             let rounds = round + 1;
@@ -57,6 +45,5 @@ fn a_guest_with_an_agent_takes_its_vcpus_offline_before_they_are_unplugged() {
             assert!(offline[round] < unplugged[round], "{}", pod.logs());
         });
         assert!(!pod.logs().contains("by ACPI alone"), "{}", pod.logs());
-        unconfigure();
     });
 }

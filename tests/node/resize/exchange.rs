@@ -2,36 +2,22 @@
 
 use stelia_cpus::CpuSet;
 
-use super::trace::{Entry, Trace};
 use super::{
-    FOUR, INITRAMFS, PATIENT, TWO, assert_alone, assert_topology, guest, identities, make_linux, resize, seen,
-    until_counted, until_resized,
+    FOUR, INITRAMFS, PATIENT, TWO, assert_alone, assert_topology, guest, make_linux, seen, until_counted, until_resized,
 };
-use crate::contained::{configure, unconfigure};
-use crate::container::{foreign_to, own_threads};
-use crate::kvm::needs_kvm;
-use crate::noise::switches;
-use crate::runner::start_on;
-use crate::support::guest::Accel;
-use crate::support::host::{run, wait_until_or};
-use crate::support::linux_guest::KERNEL_WORDS;
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::{assert_isolated, is_isolated};
+use crate::support::*;
 
 /// The numbers of a pod's vCPU threads.
 fn vcpus(pod: &Pod) -> Vec<u32> {
-    let all = pod.threads().vcpus;
-    identities(&all).into_iter().map(|(tid, _)| tid).collect()
+    pod.threads().identities().into_iter().map(|(tid, _)| tid).collect()
 }
 
 /// On none of these CPUs did both VMs run at the same time: the giver's last entry is before the taker's first.
 fn assert_handed_over(entries: &[Entry], cpus: &CpuSet, giver: &[u32], taker: &[u32]) {
     for cpu in cpus.iter() {
         let mut here = entries.iter().filter(|entry| entry.cpu == cpu).map(|entry| entry.tid);
-        let strangers: Vec<u32> = here
-            .clone()
-            .filter(|tid| !giver.contains(tid) && !taker.contains(tid))
-            .collect();
+        let strangers = here.clone().filter(|tid| !giver.contains(tid) && !taker.contains(tid));
+        let strangers: Vec<u32> = strangers.collect();
         assert!(strangers.is_empty(), "CPU {cpu}: {strangers:?}");
         let given: Vec<u32> = here.by_ref().take_while(|tid| giver.contains(tid)).collect();
         let taken = here.clone().count();
@@ -50,33 +36,27 @@ fn exchanged(giver: &Pod, taker: &Pod, write: impl FnOnce(&str, &str)) -> (Pod, 
     let (kept, former) = (giver.exclusive().iter().take(2).collect::<CpuSet>(), taker.exclusive());
     let moved = giver.exclusive().difference(&kept);
     let large = former.union(&moved);
-    println!(
-        "  {}: {} to {kept}; {}: {former} to {large}",
-        giver.name,
-        giver.exclusive(),
-        taker.name
-    );
+    println!("  {}: {} to {kept}", giver.name, giver.exclusive());
+    println!("  {}: {former} to {large}", taker.name);
     let before = (own_threads(giver), own_threads(taker));
     let giving = vcpus(giver);
     let undisturbed = [("giver", &kept), ("taker", &former)].map(|(name, cpus)| Trace::switches(name, cpus));
     let entries = Trace::entries("moved", &moved, "0");
     write(&kept.to_string(), &large.to_string());
-    let (giver, taker) = (Pod::show(&giver.name), Pod::show(&taker.name));
+    let (giver, taker) = (giver.now(), taker.now());
     assert_eq!((giver.exclusive(), taker.exclusive()), (kept.clone(), large));
     // The taker does not wait for the giver's guest.
-    wait_until_or(
-        &format!("4 vCPUs of {}", taker.name),
-        || seen(&taker) + &seen(&giver),
-        || is_isolated(&taker, 4).then_some(()),
-    );
+    let both = || seen(&taker) + &seen(&giver);
+    wait_until_or(&format!("4 vCPUs of {}", taker.name), both, || is_isolated(&taker, 4));
     until_resized(&giver, 2);
     until_counted(&taker, 4);
     assert_handed_over(&entries.end(), &moved, &giving, &vcpus(&taker));
     let [on_kept, on_former] = undisturbed.map(|trace| switches(&trace.text()));
-    for (pod, before, cpus, seen) in [
+    let sides = [
         (&giver, before.0, &kept, on_kept),
         (&taker, before.1, &former, on_former),
-    ] {
+    ];
+    for (pod, before, cpus, seen) in sides {
         let own = before.union(&own_threads(pod)).copied().collect();
         assert_eq!(foreign_to(&own, cpus, &seen), [], "{}: {seen:#?}", pod.name);
     }
@@ -92,8 +72,7 @@ fn exchanged(giver: &Pod, taker: &Pod, write: impl FnOnce(&str, &str)) -> (Pod, 
 fn two_vms_exchange_cpus_and_never_run_on_one_at_the_same_time() {
     needs_kvm();
     make_linux();
-    on_node(|| {
-        configure(PATIENT);
+    configured(PATIENT, || {
         let start = |name: &str, count: &str, smp: &str| {
             start_on(Accel::Kvm, name, count, &[], &guest(smp, INITRAMFS, KERNEL_WORDS))
         };
@@ -108,14 +87,13 @@ fn two_vms_exchange_cpus_and_never_run_on_one_at_the_same_time() {
         };
         // The second comes while the giver still has its vCPUs.
         let in_two_writes = |giver: &Pod, kept: &str, taker: &Pod, large: &str| {
-            resize(giver, kept);
-            resize(taker, large);
+            giver.resize("--cpuset", kept);
+            taker.resize("--cpuset", large);
         };
         let (a, b) = exchanged(&a, &b, |kept, large| in_one_write("a", kept, "b", large));
         let (b, a) = exchanged(&b, &a, |kept, large| in_two_writes(&b, kept, &a, large));
         let (a, b) = exchanged(&a, &b, |kept, large| in_two_writes(&a, kept, &b, large));
         let (b, a) = exchanged(&b, &a, |kept, large| in_one_write("b", kept, "a", large));
         println!("  {} {}", a.exclusive(), b.exclusive());
-        unconfigure();
     });
 }

@@ -6,26 +6,14 @@ mod arm64;
 mod daemon_killed;
 mod exchange;
 mod refusal;
-pub mod trace;
 
 use std::collections::BTreeSet;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use stelia_cpus::CpuSet;
 
-use crate::contained::{configure, unconfigure};
-use crate::container::{foreign, foreign_to, own_threads};
-use crate::kvm::needs_kvm;
-use crate::noise::{recorded, start, stop, switches};
-use crate::runner::{probe_state, start_on};
-use crate::support::guest::Accel;
-use crate::support::host::{Thread, cpus, output, run, wait_until_or};
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, MACHINE, make_initramfs_with, serial};
-use crate::support::pods::{Pod, on_node};
-use crate::support::promise::{assert_isolated, is_isolated};
-use trace::Trace;
+use crate::support::linux_guest::make_initramfs_with;
+use crate::support::*;
 
 /// The Linux guest that says which CPUs it has: [`make_linux`].
 pub const INITRAMFS: &str = "/job/guest-resized";
@@ -36,10 +24,7 @@ const PATIENT: &str = "unplug-timeout-s = 60\n";
 /// It works on every CPU, brings one that is plugged online once, as udev's rules do, and says which CPUs it has, with package, core and siblings of
 /// each. Words of the kernel's command line are its variables: `agent` starts the guest agent, `agent_blocks` names a command that the agent refuses,
 /// and with `keeps_cpus` the kernel refuses every unplug.
-const INIT: &str = r#"#!/bin/busybox sh
-b=/bin/busybox
-$b mount -t sysfs sys /sys
-$b mount -t proc proc /proc
+const INIT: &str = r#"$b mount -t proc proc /proc
 [ -z "$keeps_cpus" ] || echo 0 > /sys/firmware/acpi/hotplug/processor/enabled
 if [ -n "$agent" ]; then
   $b mount -t devtmpfs dev /dev
@@ -92,8 +77,7 @@ pub fn linux() -> Vec<&'static str> {
 /// QEMU's words for this guest.
 fn guest<'a>(smp: &'a str, initramfs: &'a str, words: &'a str) -> Vec<&'a str> {
     let machine = ["-machine", MACHINE, "-smp", smp, "-m", "128"];
-    let boot = ["-kernel", KERNEL, "-initrd", initramfs, "-append", words];
-    [&machine[..], &boot, &["-serial", "file:/run/serial"]].concat()
+    [&machine[..], &boot(initramfs, words)].concat()
 }
 
 /// The guest's newest words: its online CPUs, and the package, the core and the siblings of each.
@@ -108,51 +92,45 @@ pub fn said(pod: &Pod) -> Option<(CpuSet, Vec<String>)> {
     Some((online, words.map(str::to_owned).collect()))
 }
 
-/// kubelet gives the container these CPUs.
-pub fn resize(pod: &Pod, set: &str) -> Pod {
-    run(&["kubelet-standin", "pod", "resize", &pod.name, "--cpuset", set]);
-    Pod::show(&pod.name)
-}
-
 /// What is known of a VM, for the message of a wait that failed.
 fn seen(pod: &Pod) -> String {
-    let serial = serial(pod);
-    let start = serial.len().saturating_sub(3000);
-    let serial = String::from_utf8_lossy(serial.as_bytes().get(start..).unwrap_or_default()).into_owned();
-    format!(": {:#?}\n{}\n{serial}", pod.threads().vcpus, pod.logs())
+    format!(
+        ": {:#?}\n{}\n{}",
+        pod.threads().vcpus,
+        pod.logs(),
+        last_of_serial(pod, 3000)
+    )
+}
+
+/// Waits for something of this VM.
+fn until<A: Awaited>(pod: &Pod, what: &str, now: impl FnMut() -> A) -> A::Found {
+    wait_until_or(what, || seen(pod), now)
 }
 
 pub fn until_resized(pod: &Pod, vcpus: usize) {
-    wait_until_or(
-        &format!("{vcpus} vCPUs on {}", pod.exclusive()),
-        || seen(pod),
-        || is_isolated(pod, vcpus).then_some(()),
-    );
+    until(pod, &format!("{vcpus} vCPUs on {}", pod.exclusive()), || {
+        is_isolated(pod, vcpus)
+    });
     until_counted(pod, vcpus);
 }
 
 /// The guest itself has so many CPUs.
 pub fn until_counted(pod: &Pod, vcpus: usize) {
-    wait_until_or(
-        &format!("the guest has {vcpus} CPUs"),
-        || seen(pod),
-        || said(pod).filter(|(online, places)| online.len() == vcpus && places.len() == vcpus),
-    );
+    let is_so = |(online, places): &(CpuSet, Vec<String>)| online.len() == vcpus && places.len() == vcpus;
+    until(pod, &format!("the guest has {vcpus} CPUs"), || said(pod).filter(is_so));
 }
 
 /// What the guest says of its topology: how many packages and cores it has, and the siblings of each CPU.
 pub fn topology(pod: &Pod) -> (usize, usize, Vec<String>) {
     let (_, places) = said(pod).expect("the guest");
-    let places: Vec<[&str; 3]> = places
-        .iter()
-        .map(|place| {
-            let parts: Vec<&str> = place.split('/').collect();
-            parts.try_into().unwrap_or_else(|_| panic!("a place: {place}"))
-        })
-        .collect();
-    let packages: BTreeSet<&str> = places.iter().map(|[package, ..]| *package).collect();
-    let cores: BTreeSet<(&str, &str)> = places.iter().map(|[package, core, _]| (*package, *core)).collect();
-    let siblings = places.iter().map(|[.., siblings]| (*siblings).to_owned());
+    let parts = |place: &String| -> [String; 3] {
+        let parts: Vec<String> = place.split('/').map(str::to_owned).collect();
+        parts.try_into().unwrap_or_else(|_| panic!("a place: {place}"))
+    };
+    let places: Vec<[String; 3]> = places.iter().map(parts).collect();
+    let packages: BTreeSet<&str> = places.iter().map(|[package, ..]| &**package).collect();
+    let cores: BTreeSet<(&str, &str)> = places.iter().map(|[package, core, _]| (&**package, &**core)).collect();
+    let siblings = places.iter().map(|[.., siblings]| siblings.clone());
     (packages.len(), cores.len(), siblings.collect())
 }
 
@@ -161,11 +139,6 @@ fn assert_topology(pod: &Pod, vcpus: usize) {
     let siblings = ["0-1", "0-1", "2-3", "2-3"].map(str::to_owned);
     let expected = (1, vcpus / 2, siblings[..vcpus].to_vec());
     assert_eq!(topology(pod), expected, "the guest's topology");
-}
-
-/// Which threads they are, whatever CPUs they have.
-pub fn identities(threads: &[Thread]) -> BTreeSet<(u32, u64)> {
-    threads.iter().map(|thread| (thread.tid, thread.start)).collect()
 }
 
 /// These CPUs and as many more as make `count`.
@@ -177,25 +150,21 @@ pub fn grown(small: &CpuSet, count: usize) -> CpuSet {
 
 /// For two seconds nobody else is switched in on the VM's CPUs, and no promise is broken.
 fn assert_alone(pod: &Pod) {
-    start(&pod.exclusive());
-    sleep(Duration::from_secs(2));
-    stop();
+    record(&pod.exclusive(), Duration::from_secs(2));
     let switches = recorded(&pod.exclusive());
     assert!(!switches.is_empty());
     assert_eq!(foreign(pod, &switches), [], "{switches:#?}");
-    let verify = || output(&["steliactl", "verify", "--now", &pod.uid]);
-    let seen = || String::from_utf8_lossy(&verify().stdout).into_owned();
-    wait_until_or("verify finds nothing", seen, || verify().status.success().then_some(()));
-}
-
-/// What `steliactl show` prints of the VM, as JSON.
-fn shown(pod: &Pod) -> Value {
-    serde_json::from_str(&run(&["steliactl", "--json=short", "show", &pod.uid])).expect("JSON")
+    wait_until_or("verify finds nothing", || pod.verified().1, || pod.verified().0);
 }
 
 /// Why the VM is degraded, by `steliactl show`.
 fn degraded(pod: &Pod) -> String {
-    shown(pod)["degraded"].to_string()
+    pod.shown()["degraded"].to_string()
+}
+
+/// Waits until what is degraded is so.
+fn until_degraded(pod: &Pod, what: &str, is: impl Fn(&str) -> bool) {
+    wait_until_or(what, || degraded(pod), || is(&degraded(pod)));
 }
 
 /// What the guest said last before it booted again.
@@ -224,27 +193,25 @@ fn grows_and_shrinks(mut pod: Pod, mut shrunk: impl FnMut(usize, &Pod)) -> Pod {
         let kept = Trace::switches("kept", &small);
         let mut own = own_threads(&pod);
         let entries = Trace::entries("plugged", &cpus("0-7"), "vcpu_id >= 2");
-        pod = resize(&pod, &large);
+        pod = pod.resize("--cpuset", &large);
         until_resized(&pod, 4);
         // The new ones did not run guest code anywhere else, not even before they were pinned.
-        let entered: CpuSet = entries.end().iter().map(|entry| entry.cpu).collect();
-        assert!(
-            !entered.is_empty() && entered.is_subset(&pod.exclusive()),
-            "{entered}\n{}",
-            pod.logs()
-        );
+        let entered = entries.entered();
+        let is_own = !entered.is_empty() && entered.is_subset(&pod.exclusive());
+        assert!(is_own, "{entered}\n{}", pod.logs());
         let now = assert_isolated(&pod, 4);
+        let are_there = first.identities().is_subset(&now.identities());
         assert!(
-            identities(&first.vcpus).is_subset(&identities(&now.vcpus)),
+            are_there,
             "a vCPU that was there is another thread: {first:#?} {now:#?}"
         );
         assert_topology(&pod, 4);
         assert_alone(&pod);
         own.extend(own_threads(&pod));
-        pod = resize(&pod, &small.to_string());
+        pod = pod.resize("--cpuset", &small.to_string());
         until_resized(&pod, 2);
         let now = assert_isolated(&pod, 2);
-        assert_eq!(identities(&now.vcpus), identities(&first.vcpus));
+        assert_eq!(now.identities(), first.identities());
         assert_topology(&pod, 2);
         own.extend(own_threads(&pod));
         let switches = switches(&kept.text());
@@ -269,9 +236,7 @@ fn grows_and_shrinks(mut pod: Pod, mut shrunk: impl FnMut(usize, &Pod)) -> Pod {
 fn a_guest_grows_and_shrinks_with_its_container() {
     needs_kvm();
     make_linux();
-    on_node(|| {
-        configure(PATIENT);
+    configured(PATIENT, || {
         grows_and_shrinks(start_on(Accel::Kvm, "grows", "2", &[], &linux()), |_, _| {});
-        unconfigure();
     });
 }

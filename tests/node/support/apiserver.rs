@@ -8,7 +8,7 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 
-use crate::support::host::{run, wait_until};
+use super::{put, run, wait_until};
 
 pub const SERVER: &str = "127.0.0.1:6443";
 pub const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
@@ -68,7 +68,7 @@ pub fn kubeconfig(package: &str) {
     });
     let directory = package.strip_prefix("stelia-").expect("one of the cluster's packages");
     let file = format!("/etc/stelia/{directory}/kubeconfig");
-    fs::write(&file, kubeconfig.to_string()).expect("a kubeconfig");
+    put(&file, kubeconfig.to_string());
     run(&["chown", &format!("root:{package}"), &file]);
     run(&["chmod", "0640", &file]);
 }
@@ -76,8 +76,8 @@ pub fn kubeconfig(package: &str) {
 /// The daemon tells what schedulers need; the name that it gives the Node.
 pub fn publish() -> String {
     fs::create_dir_all("/etc/stelia/steliad.toml.d").expect("drop-ins");
-    fs::write(DROP_IN, "publish = \"stelia\"\n").expect("a drop-in");
-    run(&["systemctl", "reload", "steliad"]);
+    put(DROP_IN, "publish = \"stelia\"\n");
+    run("systemctl reload steliad");
     let told = wait_until("the daemon tells", || {
         let text = fs::read_to_string("/run/stelia/publish/node.json").ok()?;
         let told: Value = serde_json::from_str(&text).ok()?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::support::host::{output, run, wait_until_or};
+use super::{output, parse, run, utf8, wait_until_or};
 
 pub const UNIT: &str = "steliad-device-plugin.service";
 /// Starts the unit when kubelet's folder of plugins' sockets is there.
@@ -58,8 +58,7 @@ impl Devices {
 }
 
 pub fn show() -> Devices {
-    let text = run(&["kubelet-standin", "devices", "show"]);
-    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    parse(&run("kubelet-standin devices show"))
 }
 
 /// The plugin's socket, as it registered it.
@@ -67,14 +66,9 @@ pub fn socket() -> PathBuf {
     PathBuf::from(FOLDER).join(show().vms().endpoint)
 }
 
-pub fn active(unit: &str) -> String {
-    let out = output(&["systemctl", "is-active", unit]);
-    String::from_utf8_lossy(&out.stdout).trim().to_owned()
-}
-
 /// kubelet starts, and the unit with its folder. Answers what the plugin offers.
 pub fn start() -> Resource {
-    run(&["kubelet-standin", "devices", "start"]);
+    run("kubelet-standin devices start");
     wait_healthy("the plugin registers")
 }
 
@@ -88,15 +82,16 @@ pub fn wait_healthy(what: &str) -> Resource {
 
 /// What the plugin and kubelet's side say.
 pub fn journal() -> String {
-    let units = ["-u", UNIT, "-u", "kubelet-standin-devices"];
-    let out = output(&[&["journalctl", "-b", "--no-pager", "-n", "40"], &units[..]].concat());
-    format!("; the journal says:\n{}", String::from_utf8_lossy(&out.stdout))
+    let out = output(format!(
+        "journalctl -b --no-pager -n 40 -u {UNIT} -u kubelet-standin-devices"
+    ));
+    format!("; the journal says:\n{}", utf8(&out.stdout))
 }
 
 /// As on a node on which no kubelet ever ran: no folder, and so no plugin.
 pub fn stop() {
     output(&["systemctl", "stop", PATH_UNIT, UNIT]);
-    output(&["kubelet-standin", "devices", "stop"]);
+    output("kubelet-standin devices stop");
     let _ = fs::remove_dir_all(FOLDER);
     let _ = fs::remove_file("/run/kubelet-standin/devices.json");
     output(&["systemctl", "reset-failed", UNIT]);

@@ -1,4 +1,8 @@
-//! How guests run in this node's pods, and QEMU's words for the usual one.
+//! How guests run in this node's pods, QEMU's words for the usual one, and what is asked of a runner and of a QEMU.
+
+use serde_json::Value;
+
+use super::{Pod, beside, json, put, run, utf8, wait_until, words};
 
 /// QEMU's program for guests of this node's architecture.
 pub const QEMU: &str = if cfg!(target_arch = "aarch64") {
@@ -28,31 +32,17 @@ impl Accel {
     }
 
     /// QEMU's words for it; on arm64, where QEMU has no built-in firmware, with a guest that waits (`tests/node/idle-arm64.S`).
-    pub fn words(self) -> &'static [&'static str] {
-        match self {
-            Self::Kvm if cfg!(target_arch = "aarch64") => &[
-                "-machine",
-                "virt,gic-version=host",
-                "-kernel",
-                "/job/idle-arm64.bin",
-                "-accel",
-                "kvm",
-                "-cpu",
-                "host",
-            ],
-            Self::Tcg if cfg!(target_arch = "aarch64") => &[
-                "-machine",
-                "virt",
-                "-kernel",
-                "/job/idle-arm64.bin",
-                "-accel",
-                "tcg,thread=multi",
-                "-cpu",
-                "cortex-a57",
-            ],
-            Self::Kvm => &["-accel", "kvm", "-cpu", "host"],
-            Self::Tcg => &["-accel", "tcg,thread=multi"],
-        }
+    pub fn words(self) -> Vec<&'static str> {
+        words(match self {
+            Self::Kvm if cfg!(target_arch = "aarch64") => {
+                "-machine virt,gic-version=host -kernel /job/idle-arm64.bin -accel kvm -cpu host"
+            }
+            Self::Tcg if cfg!(target_arch = "aarch64") => {
+                "-machine virt -kernel /job/idle-arm64.bin -accel tcg,thread=multi -cpu cortex-a57"
+            }
+            Self::Kvm => "-accel kvm -cpu host",
+            Self::Tcg => "-accel tcg,thread=multi",
+        })
     }
 
     /// The stand-in's words for its device.
@@ -66,15 +56,101 @@ impl Accel {
     /// QEMU with a small guest that never ends. The names of its threads are so that the tests need not believe the daemon
     /// which of them are vCPUs.
     pub fn qemu(self) -> Vec<&'static str> {
-        let rest = [
-            "-m",
-            "64",
-            "-display",
-            "none",
-            "-nodefaults",
-            "-name",
-            "vm,debug-threads=on",
-        ];
-        [&[QEMU], self.words(), &rest].concat()
+        let rest = words("-m 64 -display none -nodefaults -name vm,debug-threads=on");
+        [vec![QEMU], self.words(), rest].concat()
     }
+}
+
+/// These tests are about KVM: a node without it is no place for them.
+pub fn needs_kvm() {
+    assert_eq!(
+        Accel::of_node(),
+        Accel::Kvm,
+        "this node's guests do not run on KVM (node run --guest)"
+    );
+}
+
+pub fn is_sid() -> bool {
+    std::env::var("NODE_IMAGE").is_ok_and(|image| image == "sid")
+}
+
+/// A pod that runs the runner with these options and QEMU with these, not waited for.
+pub fn start_on(accel: Accel, name: &str, cpus: &str, runner: &[&str], qemu: &[&str]) -> Pod {
+    let runner = [&["--qmp", "/run/qmp"], runner].concat();
+    Pod::start_qemu(accel, name, &["--cpus", cpus], &runner, qemu)
+}
+
+/// What a probe exec'd into the container says of the runner there: whether it is so, and why.
+pub fn probe_at(pod: &Pod, what: &str, runner: &str) -> (bool, String) {
+    let out = pod.try_exec(format!("stelia-runner probe {what} {runner}"));
+    (out.status.success(), utf8(&out.stdout).trim().to_owned())
+}
+
+pub fn probe(pod: &Pod, what: &str) -> (bool, String) {
+    probe_at(pod, what, "--qmp /run/qmp")
+}
+
+/// The runner's state.
+pub fn probe_state(pod: &Pod) -> Value {
+    serde_json::from_str(&probe(pod, "state").1).unwrap_or_default()
+}
+
+pub fn wait_ready(pod: &Pod) {
+    wait_until(&format!("{} ready", pod.name), || probe(pod, "readiness").0);
+}
+
+/// A monitor that the runner does not use.
+pub const OTHER: [&str; 2] = ["-qmp", "unix:/run/other,server=on,wait=off"];
+
+/// QMP commands on that monitor, by a Python in the node; answers the last answer.
+pub fn qmp(pod: &Pod, commands: &str) -> String {
+    let script = r#"
+import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+f = s.makefile("rw")
+f.readline()
+for line in ['{"execute":"qmp_capabilities"}'] + sys.argv[2].splitlines():
+    f.write(line + "\n")
+    f.flush()
+    while True:
+        answer = f.readline()
+        if '"return"' in answer or '"error"' in answer:
+            break
+print(answer)
+"#;
+    run(&[
+        "python3",
+        "-c",
+        script,
+        &pod.inside("/run/other").display().to_string(),
+        commands,
+    ])
+}
+
+/// One command there with these arguments, which must succeed; the whole answer.
+pub fn execute(pod: &Pod, command: &str, arguments: &Value) -> Value {
+    let answer = qmp(
+        pod,
+        &serde_json::json!({"execute": command, "arguments": arguments}).to_string(),
+    );
+    assert!(answer.contains(r#""return""#), "{command}: {answer}");
+    json(&answer)
+}
+
+/// One more vCPU of this model for a QEMU of two sockets.
+pub fn plug_vcpu(pod: &Pod, model: &str) {
+    let driver = format!("{model}-x86_64-cpu");
+    let place = serde_json::json!({"driver": driver, "id": "c1", "socket-id": 1, "core-id": 0, "thread-id": 0});
+    execute(pod, "device_add", &place);
+}
+
+/// A disk of one sector with this code, as QEMU's words for it.
+pub fn boot_sector(name: &str, code: &[u8]) -> String {
+    let mut sector = [0; 512];
+    sector[..code.len()].copy_from_slice(code);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    let file = beside(name);
+    put(&file, sector);
+    format!("file={},format=raw,if=ide,snapshot=on", file.display())
 }

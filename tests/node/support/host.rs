@@ -2,81 +2,21 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use stelia_cpus::CpuSet;
 use stelia_kernel::kernel_release::isolated_is_safe;
 
+use super::{field, main_pid, number, output, put, read, read_if_there, run, wait_until};
 use crate::quiet::interrupts::changed;
 use crate::quiet::trace::remains;
 
 pub const CGROUP: &str = "/sys/fs/cgroup";
 pub const SLICE: &str = "/sys/fs/cgroup/stelia.slice";
-/// An emulated node on a busy machine can be slow; what is measured is printed.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Run a program; what it says goes into the panic when it fails.
-pub fn run(argv: &[&str]) -> String {
-    let out = output(argv);
-    assert!(
-        out.status.success(),
-        "{argv:?}: {}\n{}{}",
-        out.status,
-        String::from_utf8_lossy(&out.stdout),
-        String::from_utf8_lossy(&out.stderr)
-    );
-    String::from_utf8_lossy(&out.stdout).trim().to_owned()
-}
-
-pub fn output(argv: &[&str]) -> Output {
-    let (program, arguments) = argv.split_first().expect("a program");
-    Command::new(program).args(arguments).output().expect(program)
-}
-
-pub fn read(path: impl AsRef<Path>) -> String {
-    let path = path.as_ref();
-    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("read {}: {e}", path.display()));
-    text.trim().to_owned()
-}
-
 pub fn cpus(text: &str) -> CpuSet {
     text.trim().parse().unwrap_or_else(|e| panic!("CPUs {text:?}: {e}"))
-}
-
-/// Wait until `now` answers, and say how long that took.
-pub fn wait_until<T>(what: &str, now: impl FnMut() -> Option<T>) -> T {
-    wait_until_or(what, String::new, now)
-}
-
-/// The same; when it comes too late, `seen` says what there was instead.
-pub fn wait_until_or<T>(what: &str, seen: impl Fn() -> String, now: impl FnMut() -> Option<T>) -> T {
-    wait_within(PATIENCE, what, seen, now)
-}
-
-/// The same, no longer than `patience`.
-pub fn wait_within<T>(
-    patience: Duration,
-    what: &str,
-    seen: impl Fn() -> String,
-    mut now: impl FnMut() -> Option<T>,
-) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(found) = now() {
-            println!("  {what}: after {} ms", started.elapsed().as_millis());
-            return found;
-        }
-        assert!(
-            started.elapsed() < patience,
-            "not within {patience:?}: {what}{}",
-            seen()
-        );
-        sleep(Duration::from_millis(20));
-    }
 }
 
 /// One thread as `/proc` shows it. `start` tells it from a later one with the same number.
@@ -87,6 +27,13 @@ pub struct Thread {
     pub cgroup: PathBuf,
     pub allowed: CpuSet,
     pub start: u64,
+}
+
+impl Thread {
+    /// It is in this cgroup and may use these CPUs, no others.
+    pub fn assert_in(&self, cgroup: &Path, allowed: &CpuSet) {
+        assert_eq!((&*self.cgroup, &self.allowed), (cgroup, allowed), "{self:?}");
+    }
 }
 
 /// Every thread of a process; one that ends meanwhile is left out.
@@ -101,8 +48,13 @@ pub fn thread(tid: u32) -> Option<Thread> {
     let text = |file: &str| fs::read_to_string(format!("/proc/{tid}/{file}")).ok();
     let status = text("status")?;
     let field = |name: &str| {
-        let line = status.lines().find(|line| line.starts_with(name))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
+        Some(
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))?
+                .trim()
+                .to_owned(),
+        )
     };
     let cgroup = text("cgroup")?;
     let stat = text("stat")?;
@@ -113,6 +65,44 @@ pub fn thread(tid: u32) -> Option<Thread> {
         allowed: cpus(&field("Cpus_allowed_list:")?),
         start: stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?,
     })
+}
+
+/// The status of a process or thread, as the kernel writes it.
+pub fn status(pid: impl Display) -> String {
+    read(format!("/proc/{pid}/status"))
+}
+
+/// A field of it, in KiB.
+pub fn kib(pid: impl Display, name: &str) -> u64 {
+    number(&field(&status(pid), &format!("{name}:")))
+}
+
+/// The CPUs that a process or thread may use.
+pub fn allowed(pid: impl Display) -> CpuSet {
+    cpus(&field(&status(pid), "Cpus_allowed_list:"))
+}
+
+/// The name of a process or thread; nothing when it has ended.
+pub fn comm(pid: impl Display) -> String {
+    read_if_there(format!("/proc/{pid}/comm"))
+}
+
+/// How long a thread ran, ns.
+pub fn run_time(tid: u32) -> u64 {
+    number(&read(format!("/proc/{tid}/schedstat")))
+}
+
+/// The numbers that a process has, outermost first; none when it has ended.
+pub fn numbers(pid: impl Display) -> Vec<u32> {
+    let status = read_if_there(format!("/proc/{pid}/status"));
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let words = line.unwrap_or_default().split_whitespace();
+    words.map(|word| word.parse().expect("a number")).collect()
+}
+
+/// How many files a process has open.
+pub fn descriptors(pid: &str) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).expect("fd").count()
 }
 
 /// Every process that shares the PID namespace of `init`: the whole container, wherever it was moved.
@@ -147,6 +137,17 @@ pub fn children(pid: u32) -> Vec<u32> {
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
+/// Every thread of these processes.
+pub fn all_threads(processes: BTreeMap<u32, Vec<Thread>>) -> Vec<Thread> {
+    processes.into_values().flatten().collect()
+}
+
+/// The node's processes whose names begin so, by their first threads.
+pub fn processes_named(beginning: &str) -> Vec<Thread> {
+    let all = all_pids().into_iter().filter_map(thread);
+    all.filter(|one| one.name.starts_with(beginning)).collect()
+}
+
 pub fn all_pids() -> BTreeSet<u32> {
     let entries = fs::read_dir("/proc").expect("/proc").flatten();
     entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
@@ -161,19 +162,35 @@ pub fn scopes() -> BTreeSet<PathBuf> {
 
 /// Have the kernel keep so many huge pages: a file named `nr_hugepages`. On a node that has run for a while its memory is in pieces.
 pub fn keep_huge_pages(file: &str, count: u32) {
-    let put = |file: &str, text: &str| fs::write(file, text).unwrap_or_else(|e| panic!("{file}: {e}"));
     wait_until(&format!("{count} huge pages"), || {
         put("/proc/sys/vm/drop_caches", "3");
         put("/proc/sys/vm/compact_memory", "1");
-        put(file, &count.to_string());
-        (read(file) == count.to_string()).then_some(())
+        put(file, count.to_string());
+        read(file) == count.to_string()
     });
 }
 
 /// The CPUs that partitions keep from everybody else.
 pub fn partitioned() -> CpuSet {
     let left = cpus(&read(format!("{CGROUP}/cpuset.cpus.effective")));
-    cpus(&read("/sys/devices/system/cpu/online")).difference(&left)
+    online().difference(&left)
+}
+
+pub fn online() -> CpuSet {
+    cpus(&read("/sys/devices/system/cpu/online"))
+}
+
+/// Where what is in a cgroup may run, by its path below the root.
+pub fn effective(cgroup: &str) -> CpuSet {
+    cpus(&read(format!("{CGROUP}/{cgroup}/cpuset.cpus.effective")))
+}
+
+pub fn first_of(cpus: &CpuSet) -> u32 {
+    cpus.iter().next().expect("a CPU")
+}
+
+pub fn last_of(cpus: &CpuSet) -> u32 {
+    cpus.iter().last().expect("a CPU")
 }
 
 /// The kind of partition that a VM gets on this kernel.
@@ -196,9 +213,9 @@ pub fn leftovers() -> Vec<String> {
     let mut left: Vec<String> = scopes().iter().map(|p| p.display().to_string()).collect();
     for above in [SLICE.to_owned(), format!("{CGROUP}/kubepods.slice")] {
         let file = format!("{above}/cpuset.cpus.exclusive");
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        if !text.trim().is_empty() {
-            left.push(format!("{file}: {}", text.trim()));
+        let text = read_if_there(&file);
+        if !text.is_empty() {
+            left.push(format!("{file}: {text}"));
         }
     }
     let closed = cpus(&read("/sys/devices/system/cpu/possible")).difference(&workers());
@@ -218,21 +235,12 @@ pub fn leftovers() -> Vec<String> {
     left
 }
 
-/// The last lines of these units, for the message of a wait that failed.
-pub fn journal_of(units: &[&str]) -> String {
-    let units: Vec<String> = units.iter().map(|unit| format!("--unit={unit}")).collect();
-    let units: Vec<&str> = units.iter().map(String::as_str).collect();
-    let last = ["journalctl", "-b", "--no-pager", "-o", "short-monotonic", "-n", "100"];
-    let out = output(&[&last[..], &units].concat());
-    format!("; the journal says:\n{}", String::from_utf8_lossy(&out.stdout))
-}
-
 /// The main process of this unit is root without capabilities, which could have systemd start any unit.
 pub fn assert_reaches_neither_bus_nor_systemd(unit: &str) {
-    let pid = run(&["systemctl", "show", "-P", "MainPID", unit]);
+    let pid = main_pid(unit);
     let inside = ["nsenter", "--mount", "--target", &pid];
     // systemd makes its sockets anew.
-    run(&["systemctl", "daemon-reexec"]);
+    run("systemctl daemon-reexec");
     for socket in ["/run/dbus/system_bus_socket", "/run/systemd/private"] {
         let address = format!("UNIX-CONNECT:{socket}");
         let connect = ["socat", "-u", "/dev/null", &address];

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::support::host::{read, run, wait_until};
-use crate::support::pods::Pod;
+use super::{Pod, Thread, cpus, put, read, run, utf8, wait_until};
 
 pub const KERNEL: &str = "/boot/node-vmlinuz";
 /// QEMU's machine type for it.
@@ -20,10 +19,7 @@ pub const KERNEL_WORDS: &str = if cfg!(target_arch = "aarch64") {
 /// For every pod: containers see the node's files.
 const INITRAMFS: &str = "/job/guest-initramfs";
 
-const INIT: &str = r#"#!/bin/busybox sh
-b=/bin/busybox
-$b mount -t sysfs sys /sys
-for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
+const INIT: &str = r#"for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
   for node in $cpu/node[0-9]*; do :; done
   echo "CPU ${cpu##*/cpu} $($b cat $cpu/topology/thread_siblings_list) ${node##*/node}" > /dev/console
 done
@@ -44,29 +40,37 @@ pub struct GuestCpu {
 }
 
 /// QEMU's words for it: 2 cores of 2 threads, each core a socket and a NUMA node of its own.
-pub fn words() -> Vec<&'static str> {
-    vec![
-        "-m",
-        "256",
-        "-smp",
-        "4,sockets=2,cores=1,threads=2",
-        "-object",
-        "memory-backend-ram,id=m0,size=128M",
-        "-object",
-        "memory-backend-ram,id=m1,size=128M",
-        "-numa",
-        "node,nodeid=0,cpus=0-1,memdev=m0",
-        "-numa",
-        "node,nodeid=1,cpus=2-3,memdev=m1",
+pub fn system() -> Vec<&'static str> {
+    let memory = "-m 256 -object memory-backend-ram,id=m0,size=128M -object memory-backend-ram,id=m1,size=128M";
+    let cpus = "-smp 4,sockets=2,cores=1,threads=2 -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,cpus=2-3,memdev=m1";
+    [
+        super::words(memory),
+        super::words(cpus),
+        boot(initramfs(), KERNEL_WORDS).to_vec(),
+    ]
+    .concat()
+}
+
+/// QEMU's words for the node's kernel with this initramfs and these words, and the serial line that [`serial`] reads.
+pub fn boot<'a>(initramfs: &'a str, kernel_words: &'a str) -> [&'a str; 8] {
+    let serial = "file:/run/serial";
+    [
         "-kernel",
         KERNEL,
         "-initrd",
-        initramfs(),
+        initramfs,
         "-append",
-        KERNEL_WORDS,
+        kernel_words,
         "-serial",
-        "file:/run/serial",
+        serial,
     ]
+}
+
+/// QEMU's words for a share of virtiofsd's socket `/run/fs`, with the memory that needs.
+pub fn with_virtiofsd() -> Vec<&'static str> {
+    let memory = "-object memory-backend-memfd,id=shared,size=64M,share=on -machine memory-backend=shared";
+    let share = "-chardev socket,id=fs,path=/run/fs -device vhost-user-fs-pci,chardev=fs,tag=share";
+    [super::words(memory), super::words(share)].concat()
 }
 
 /// Its file, made where it is not there yet.
@@ -75,7 +79,7 @@ pub fn initramfs() -> &'static str {
     INITRAMFS
 }
 
-/// Makes an initramfs with busybox, this init and, in the folder `modules`, these modules of the node's kernel and what they depend on, named in the
+/// Makes an initramfs with busybox (`$b`), this init, before which `/sys` is mounted, and, in the folder `modules`, these modules of the node's kernel and what they depend on, named in the
 /// order in which they are loaded, where it is not there yet. A file under `/job` is visible in every pod.
 pub fn make_initramfs(file: &str, init: &str, modules: &[&str]) {
     make_initramfs_with(file, init, modules, &[]);
@@ -97,14 +101,23 @@ pub fn make_initramfs_with(file: &str, init: &str, modules: &[&str], programs: &
           cd $d && find . | cpio -o -H newc --quiet > {file}.new && mv {file}.new {file}; rm -r $d"
     );
     let init_file = format!("{file}.init");
-    fs::write(&init_file, init).expect("the guest's init");
+    put(
+        &init_file,
+        format!("#!/bin/busybox sh\nb=/bin/busybox\n$b mount -t sysfs sys /sys\n{init}"),
+    );
     run(&["sh", "-ec", &format!("exec < {init_file}\n{script}")]);
 }
 
 /// What the guest wrote to its serial line.
 pub fn serial(pod: &Pod) -> String {
-    let bytes = fs::read(format!("/proc/{}/root/run/serial", pod.pid)).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).replace('\r', "")
+    utf8(&fs::read(pod.inside("/run/serial")).unwrap_or_default()).replace('\r', "")
+}
+
+/// The end of it, so many bytes.
+pub fn last_of_serial(pod: &Pod, bytes: usize) -> String {
+    let serial = serial(pod);
+    let start = serial.len().saturating_sub(bytes);
+    utf8(serial.as_bytes().get(start..).unwrap_or_default())
 }
 
 /// What the guest said of its processors, once it is up.
@@ -116,7 +129,7 @@ pub fn topology(pod: &Pod) -> BTreeMap<u32, GuestCpu> {
     let cpu = |line: &str| {
         let mut words = line.strip_prefix("CPU ")?.split(' ');
         let number = words.next()?.parse().ok()?;
-        let siblings = crate::support::host::cpus(words.next()?).iter().collect();
+        let siblings = cpus(words.next()?).iter().collect();
         let node = words.next()?.parse().ok()?;
         Some((number, GuestCpu { siblings, node }))
     };
@@ -130,7 +143,7 @@ pub fn alive(pod: &Pod) -> usize {
 
 /// The CPU that each vCPU thread may run on, by the vCPU's number in QEMU's name for the thread.
 pub fn seats(pod: &Pod) -> BTreeMap<u32, u32> {
-    let seat = |vcpu: &crate::support::host::Thread| {
+    let seat = |vcpu: &Thread| {
         let number = vcpu.name.strip_prefix("CPU ")?.split('/').next()?.parse().ok()?;
         Some((number, vcpu.allowed.iter().next()?))
     };
@@ -140,7 +153,7 @@ pub fn seats(pod: &Pod) -> BTreeMap<u32, u32> {
 /// The same facts of the host's own.
 pub fn host_cpu(cpu: u32) -> GuestCpu {
     let place = format!("/sys/devices/system/cpu/cpu{cpu}");
-    let siblings = crate::support::host::cpus(&read(format!("{place}/topology/thread_siblings_list")));
+    let siblings = cpus(&read(format!("{place}/topology/thread_siblings_list")));
     let node = (0..8).find(|node| Path::new(&format!("{place}/node{node}")).exists());
     GuestCpu {
         siblings: siblings.iter().collect(),

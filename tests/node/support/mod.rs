@@ -1,13 +1,35 @@
-//! What the tests use: the node as it is, its pods and guests, and what an isolated VM is promised.
+//! What the tests use, in one vocabulary: programs and waiting, the node as it is, its pods and guests, the daemon, and what an isolated VM is
+//! promised.
 
 pub mod apiserver;
+mod bus;
+mod command;
+mod containers;
+mod daemon;
 pub mod device_plugin;
-pub mod guest;
-pub mod host;
+mod guest;
+mod host;
 pub mod linux_guest;
 pub mod pod_recording;
-pub mod pods;
-pub mod promise;
-pub mod stopped_daemon;
-pub mod strace;
-pub mod vmm_processes;
+mod pods;
+mod promise;
+mod stopped_daemon;
+mod strace;
+mod tracing;
+mod vmm_processes;
+
+pub use bus::*;
+pub use command::*;
+pub use containers::*;
+pub use daemon::*;
+pub use guest::*;
+pub use host::*;
+pub use linux_guest::{
+    KERNEL, KERNEL_WORDS, MACHINE, alive, boot, last_of_serial, make_initramfs, seats, serial, with_virtiofsd,
+};
+pub use pods::*;
+pub use promise::*;
+pub use stopped_daemon::StoppedDaemon;
+pub use strace::Strace;
+pub use tracing::*;
+pub use vmm_processes::processes;

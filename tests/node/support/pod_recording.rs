@@ -11,8 +11,7 @@ use std::time::Duration;
 use inotify::{Inotify, WatchMask};
 use serde_json::Value;
 
-use crate::support::host::{CGROUP, read, run};
-use crate::support::pods::Pod;
+use super::{CGROUP, Pod, STATE, json, read, run};
 
 /// Each thing that was looked at, and what it was.
 pub type Seen = BTreeMap<String, String>;
@@ -23,7 +22,6 @@ pub const KUBELET_WITH_CRIO: &str =
     include_str!("../../vm/standin/recordings/kubelet-1.36.3-crio-1.36.3-crun-1.27.json");
 /// The folder of containerd's containers.
 const CONTAINERD: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
-const STATE: &str = "/var/lib/kubelet/cpu_manager_state";
 
 const CGROUP_FILES: [&str; 8] = [
     "cgroup.type",
@@ -65,7 +63,7 @@ const RECORDED_ANNOTATIONS: [&str; 3] = [
 /// What a running pod's container is, from the file that its runtime was given, the units, and the cgroups up to kubelet's.
 pub fn record_pod(label: &str, pod: &Pod, config: &Path) -> Seen {
     let mut seen = Seen::new();
-    let config: Value = serde_json::from_str(&read(config)).expect("config.json");
+    let config = json(&read(config));
     let names = Names::of(pod, &config);
     let mut add = |kind: &str, name: &str, value: &str| {
         seen.insert(format!("{label}: {kind}: {}", names.hide(name)), names.hide(value));
@@ -247,7 +245,7 @@ pub fn record_state_writes(label: &str, body: impl FnOnce() -> String) -> Seen {
 }
 
 fn without_checksum(text: &str, uid: &str) -> String {
-    let mut content: Value = serde_json::from_str(text).expect("kubelet's state");
+    let mut content = json(text);
     content
         .as_object_mut()
         .expect("an object")

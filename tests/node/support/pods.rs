@@ -4,19 +4,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::Once;
 use std::time::Instant;
 
 use serde::Deserialize;
+use serde_json::Value;
 use stelia_cpus::CpuSet;
 
-use crate::quiet::interrupts::remember;
-use crate::support::guest::Accel;
-use crate::support::host::{
-    CGROUP, SLICE, Thread, container_of, cpus, leftovers, output, read, run, scopes, wait_until, wait_until_or,
+use super::{
+    Accel, Argv, CGROUP, SLICE, Thread, container_of, cpus, describe, instance_state, journal, json, kubelet_state,
+    leftovers, output, parse, read, run, scopes, thread, utf8, wait_until, wait_until_or,
 };
-use crate::support::promise::describe;
+use crate::quiet::interrupts::remember;
 
 /// One pod, as `kubelet-standin pod show --json` tells it.
 #[derive(Debug, Clone, Deserialize)]
@@ -54,7 +54,7 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
         print_journal();
     }
     // Whatever the body wanted to see of an orderly end it has seen.
-    let deleted: Vec<Output> = list()
+    let deleted: Vec<Output> = pods()
         .iter()
         .map(|pod| output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]))
         .collect();
@@ -64,7 +64,7 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
     }
     assert!(deleted.iter().all(|out| out.status.success()), "{deleted:?}");
     let clean = catch_unwind(|| {
-        wait_until("nothing is left", || leftovers().is_empty().then_some(()));
+        wait_until("nothing is left", || leftovers().is_empty());
     });
     if clean.is_err() {
         print_journal();
@@ -74,27 +74,87 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
 }
 
 fn print_journal() {
-    let unit = ["journalctl", "-b", "--no-pager", "-o", "short-monotonic", "-n", "80"];
-    println!("{}", run(&[&unit[..], &["-u", "stelia*"]].concat()));
+    println!(
+        "{}",
+        run("journalctl -b --no-pager -o short-monotonic -n 80 -u stelia*")
+    );
 }
 
-pub fn list() -> Vec<Pod> {
-    serde_json::from_str(&run(&["kubelet-standin", "pod", "list", "--json"])).expect("pod list")
+/// Those of the stand-in.
+pub fn pods() -> Vec<Pod> {
+    parse(&run("kubelet-standin pod list --json"))
 }
 
 impl Pod {
     /// `kubelet-standin pod start NAME OPTIONS -- COMMAND`
     pub fn start(name: &str, options: &[&str], command: &[&str]) -> Pod {
         let start = ["kubelet-standin", "pod", "start", name];
-        Pod::of(&run(&[&start[..], options, &["--json", "--"], command].concat()))
+        parse(&run(&[&start[..], options, &["--json", "--"], command].concat()))
     }
 
-    fn of(text: &str) -> Pod {
-        serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    /// One that does nothing.
+    pub fn idle(name: &str, options: &[&str]) -> Pod {
+        Pod::start(name, options, &["sh", "-c", "sleep 100000; true"])
     }
 
     pub fn show(name: &str) -> Pod {
-        Pod::of(&run(&["kubelet-standin", "pod", "show", name, "--json"]))
+        parse(&run(&["kubelet-standin", "pod", "show", name, "--json"]))
+    }
+
+    /// The pod as it is now.
+    pub fn now(&self) -> Pod {
+        Pod::show(&self.name)
+    }
+
+    /// Its next container.
+    pub fn restart(&self) -> Pod {
+        run(&["kubelet-standin", "pod", "restart", &self.name]);
+        self.now()
+    }
+
+    /// kubelet resizes its container in place; the pod as it is then.
+    pub fn resize(&self, option: &str, value: &str) -> Pod {
+        run(&["kubelet-standin", "pod", "resize", &self.name, option, value]);
+        self.now()
+    }
+
+    pub fn delete(&self, grace: u32) {
+        run(format!("kubelet-standin pod delete {} --grace {grace}", self.name));
+    }
+
+    /// Until its container has ended; the exit code.
+    pub fn wait(&self) -> String {
+        run(&["kubelet-standin", "pod", "wait", &self.name])
+    }
+
+    /// The words that run a command in its container.
+    pub fn exec_words(&self) -> [&str; 5] {
+        ["kubelet-standin", "pod", "exec", &self.name, "--"]
+    }
+
+    /// The same, to be given a command.
+    pub fn exec_command(&self) -> Command {
+        let mut command = Command::new("kubelet-standin");
+        command.args(["pod", "exec", &self.name, "--"]);
+        command
+    }
+
+    /// Run a command in its container; it must succeed.
+    pub fn exec(&self, command: impl Argv) -> String {
+        run(&[&self.exec_words()[..], &command.argv()].concat())
+    }
+
+    pub fn try_exec(&self, command: impl Argv) -> Output {
+        output(&[&self.exec_words()[..], &command.argv()].concat())
+    }
+
+    /// A shell exec'd into it leaves a process that sleeps.
+    pub fn exec_sleeper(&self) {
+        self.exec(&["sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo started"]);
+    }
+
+    pub fn deregister(&self) {
+        run(&["steliactl", "deregister", &self.uid]);
     }
 
     /// A pod whose container runs a VM, not waited for.
@@ -117,29 +177,31 @@ impl Pod {
 
     /// A pod with a VM that is isolated and whose guest runs.
     pub fn vm(name: &str, vcpus: u32) -> Pod {
-        let pod = Pod::start_vm(name, vcpus, &[]);
-        pod.wait_running();
-        pod
+        Pod::start_vm(name, vcpus, &[]).running()
     }
 
     /// The same with a guest that is emulated, whatever this node has: a handful of tests see to it that nothing rests on KVM.
     pub fn emulated_vm(name: &str, vcpus: u32) -> Pod {
         let count = vcpus.to_string();
         let (options, runner) = (["--cpus", &count], ["--qmp", "/run/qmp"]);
-        let pod = Pod::start_qemu(Accel::Tcg, name, &options, &runner, &["-smp", &count]);
-        pod.wait_running();
-        pod
+        Pod::start_qemu(Accel::Tcg, name, &options, &runner, &["-smp", &count]).running()
     }
 
     pub fn wait_running(&self) {
         let logs = || format!("; its container says:\n{}", self.logs());
         wait_until_or(&format!("guest of {} running", self.name), logs, || {
             let logs = self.logs();
-            let ended = !logs.contains("guest running") && crate::support::host::thread(self.pid).is_none();
-            assert!(!ended, "the runner ended:\n{logs}");
-            logs.contains("guest running").then_some(())
+            let is_running = logs.contains("guest running");
+            assert!(is_running || thread(self.pid).is_some(), "the runner ended:\n{logs}");
+            is_running
         });
         self.wait_settled();
+    }
+
+    /// The pod once its guest runs.
+    pub fn running(self) -> Pod {
+        self.wait_running();
+        self
     }
 
     /// Wait for the thread that KVM makes on x86 when a vCPU first enters the guest, and until it is off the vCPUs' CPUs.
@@ -155,12 +217,69 @@ impl Pod {
     }
 
     pub fn logs(&self) -> String {
-        let text = fs::read(&self.log).unwrap_or_default();
-        String::from_utf8_lossy(&text).into_owned()
+        utf8(&fs::read(&self.log).unwrap_or_default())
     }
 
     pub fn kill(&self) {
         run(&["kubelet-standin", "pod", "kill", &self.name]);
+    }
+
+    /// The instance's state by ListInstances; none when it is not listed.
+    pub fn state(&self) -> Option<String> {
+        instance_state(&self.uid)
+    }
+
+    pub fn is(&self, state: &str) -> bool {
+        self.state().as_deref() == Some(state)
+    }
+
+    pub fn assert_is(&self, state: &str) {
+        assert_eq!(self.state().as_deref(), Some(state), "{}", self.name);
+    }
+
+    pub fn wait_state(&self, state: &str) {
+        wait_until(&format!("{} {state}", self.name), || self.is(state));
+    }
+
+    /// Until it has no instance any more.
+    pub fn wait_released(&self) {
+        wait_until(&format!("{} has no instance", self.name), || self.state().is_none());
+    }
+
+    /// What the daemon says of its instance.
+    pub fn described(&self) -> Value {
+        describe()["node"]["instances"][&self.uid].clone()
+    }
+
+    /// What `steliactl show` prints of it.
+    pub fn shown(&self) -> Value {
+        json(&run(&["steliactl", "--json=short", "show", &self.uid]))
+    }
+
+    /// Whether what `steliactl show` prints has this text.
+    pub fn shows(&self, text: &str) -> bool {
+        run(&["steliactl", "--json", "show", &self.uid]).contains(text)
+    }
+
+    /// The counts that the journal has of this pod's last registration (`registered`) or attach (`isolated`).
+    pub fn told_counts(&self, word: &str) -> impl Iterator<Item = u32> {
+        let told = journal(&["-u", "steliad", "-g", &self.uid]);
+        let line = told.lines().rfind(|line| line.starts_with(word));
+        let line = line.unwrap_or_else(|| panic!("no {word:?}: {told}"));
+        println!("  {line}");
+        let counts = line
+            .rsplit_once(": ")
+            .expect("counts")
+            .1
+            .split(|c: char| !c.is_ascii_digit());
+        let counts: Vec<u32> = counts.filter_map(|number| number.parse().ok()).collect();
+        counts.into_iter()
+    }
+
+    /// Whether `verify` has nothing to say of it, and what it prints.
+    pub fn verified(&self) -> (bool, String) {
+        let out = output(&["steliactl", "verify", "--now", &self.uid]);
+        (out.status.success(), utf8(&out.stdout))
     }
 
     pub fn exclusive(&self) -> CpuSet {
@@ -170,6 +289,41 @@ impl Pod {
     /// The container's own cgroup.
     pub fn origin(&self) -> PathBuf {
         PathBuf::from(CGROUP).join(self.cgroup.trim_start_matches('/'))
+    }
+
+    /// A file of the container's own cgroup.
+    pub fn file(&self, name: &str) -> String {
+        read(self.origin().join(name))
+    }
+
+    /// A file of the instance's scope.
+    pub fn scope_file(&self, name: &str) -> String {
+        read(self.scope().join(name))
+    }
+
+    /// A file of the vCPUs' cgroup.
+    pub fn vcpu_file(&self, name: &str) -> String {
+        read(self.vcpu().join(name))
+    }
+
+    /// The kind of the vCPUs' partition.
+    pub fn partition(&self) -> String {
+        self.vcpu_file("cpuset.cpus.partition")
+    }
+
+    /// The CPUs of the vCPUs' cgroup.
+    pub fn effective(&self) -> CpuSet {
+        cpus(&self.vcpu_file("cpuset.cpus.effective"))
+    }
+
+    /// Where the instance floats.
+    pub fn float_cpus(&self) -> CpuSet {
+        cpus(&read(self.float().join("cpuset.cpus")))
+    }
+
+    /// A file of the container, as the node sees it.
+    pub fn inside(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.pid))
     }
 
     /// That this pod's is the only scope in stelia.slice.
@@ -229,7 +383,7 @@ impl Pod {
 
 /// The shared pool, as kubelet has it; where its policy is `none`, as the daemon has it.
 pub fn pool() -> CpuSet {
-    let state: serde_json::Value = serde_json::from_str(&read("/var/lib/kubelet/cpu_manager_state")).expect("JSON");
+    let state = kubelet_state();
     let pool = match state["policyName"].as_str() {
         Some("none") => describe()["node"]["pools"]["shared"].clone(),
         _ => state["defaultCpuSet"].clone(),
@@ -242,4 +396,31 @@ pub struct Threads {
     pub vcpus: Vec<Thread>,
     pub anchor: Vec<Thread>,
     pub others: Vec<Thread>,
+}
+
+impl Threads {
+    /// Those of no vCPU whose names begin so.
+    pub fn named(&self, beginning: &str) -> Vec<&Thread> {
+        self.others
+            .iter()
+            .filter(|thread| thread.name.starts_with(beginning))
+            .collect()
+    }
+
+    /// One of them.
+    pub fn one(&self, beginning: &str) -> &Thread {
+        self.named(beginning)
+            .first()
+            .unwrap_or_else(|| panic!("no {beginning}: {self:#?}"))
+    }
+
+    /// Which vCPU threads they are, whatever CPUs they have.
+    pub fn identities(&self) -> BTreeSet<(u32, u64)> {
+        identities(&self.vcpus)
+    }
+}
+
+/// Which threads they are, whatever CPUs they have.
+pub fn identities(threads: &[Thread]) -> BTreeSet<(u32, u64)> {
+    threads.iter().map(|thread| (thread.tid, thread.start)).collect()
 }

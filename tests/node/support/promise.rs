@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use stelia_cpus::CpuSet;
 
-use crate::support::host::{CGROUP, SLICE, cpus, kind, output, partitioned, read, run, thread, workers};
-use crate::support::pods::{Pod, Threads, pool};
+use super::{
+    CGROUP, MANAGER, Pod, SLICE, Thread, Threads, busctl, cpus, describe, effective, json, kind, output, partitioned,
+    pool, printed, read, thread, utf8, workers,
+};
 
 /// Everything an isolated instance promises. `vcpus` is how many its guest has. Answers its threads.
 pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
@@ -43,12 +45,11 @@ pub fn assert_isolated_beside(pod: &Pod, vcpus: usize, shared: &CpuSet) -> Threa
     } else {
         ("cgroup.procs", anchor)
     };
-    assert_eq!(read(pod.origin().join(file)), left, "what is left in the origin");
-    let vcpu = |file: &str| read(pod.vcpu().join(file));
-    assert_eq!(vcpu("cpuset.cpus.partition"), kind());
-    assert_eq!(cpus(&vcpu("cpuset.cpus")), exclusive);
-    assert_eq!(cpus(&vcpu("cpuset.cpus.effective")), exclusive);
-    assert_eq!(&cpus(&read(pod.float().join("cpuset.cpus"))), shared);
+    assert_eq!(pod.file(file), left, "what is left in the origin");
+    assert_eq!(pod.partition(), kind());
+    assert_eq!(cpus(&pod.vcpu_file("cpuset.cpus")), exclusive);
+    assert_eq!(pod.effective(), exclusive);
+    assert_eq!(pod.float_cpus(), *shared);
     // Nobody else may use them, by the kernel's own word.
     let taken = partitioned();
     assert!(exclusive.is_subset(&taken), "{exclusive} not in {taken}");
@@ -61,20 +62,20 @@ pub fn assert_isolated_beside(pod: &Pod, vcpus: usize, shared: &CpuSet) -> Threa
     let given = cpus(&read(format!("{above}/cpuset.cpus.exclusive")));
     assert!(exclusive.is_subset(&given), "{exclusive} not in {given}");
     for other in ["system.slice", "init.scope", "kubepods.slice"] {
-        let effective = cpus(&read(format!("{CGROUP}/{other}/cpuset.cpus.effective")));
+        let effective = effective(other);
         assert!(effective.is_disjoint(&exclusive), "{other} runs on {effective}");
     }
-    assert_eq!(state(pod).as_deref(), Some("isolated"));
+    pod.assert_is("isolated");
     threads
 }
 
 /// A container that was deregistered is where and as kubelet made it. `before` are its threads when it was an instance.
 pub fn assert_given_back(pod: &Pod, before: Threads) {
     assert!(!pod.scope().exists());
-    assert_eq!(state(pod), None);
+    assert_eq!(pod.state(), None);
     assert_eq!(read(format!("{SLICE}/cpuset.cpus.exclusive")), "");
     assert_eq!(partitioned(), CpuSet::new());
-    let origin = cpus(&read(pod.origin().join("cpuset.cpus")));
+    let origin = cpus(&pod.file("cpuset.cpus"));
     assert_eq!(origin, pod.exclusive());
     for was in [before.vcpus, before.others, before.anchor].concat() {
         let now = thread(was.tid).unwrap_or_else(|| panic!("{was:?} is gone"));
@@ -92,7 +93,7 @@ pub fn near_pool(pod: &Pod) -> CpuSet {
 pub fn is_isolated(pod: &Pod, vcpus: usize) -> bool {
     let exclusive = pod.exclusive();
     let threads = pod.threads();
-    let seated = |thread: &crate::support::host::Thread| {
+    let seated = |thread: &Thread| {
         thread.cgroup == pod.vcpu() && thread.allowed.len() == 1 && thread.allowed.is_subset(&exclusive)
     };
     let shared = near(&pool(), &exclusive);
@@ -102,23 +103,10 @@ pub fn is_isolated(pod: &Pod, vcpus: usize) -> bool {
             .others
             .iter()
             .all(|thread| thread.cgroup == pod.float() && thread.allowed == shared)
-        && read(pod.vcpu().join("cpuset.cpus.partition")) == kind()
-        && cpus(&read(pod.vcpu().join("cpuset.cpus.exclusive"))) == exclusive
-        && cpus(&read(pod.float().join("cpuset.cpus"))) == shared
-        && state(pod).as_deref() == Some("isolated")
-}
-
-/// What the daemon says of the whole node.
-pub fn describe() -> serde_json::Value {
-    let manager = [
-        "io.stelia.Isolation1",
-        "/io/stelia/Isolation1",
-        "io.stelia.Isolation1.Manager",
-    ];
-    let description = run(&[&["busctl", "--json=short", "call"], &manager[..], &["Describe"]].concat());
-    let reply: serde_json::Value = serde_json::from_str(&description).expect("busctl's JSON");
-    let text = reply["data"][0].as_str().expect("a string");
-    serde_json::from_str(text).expect("Describe's JSON")
+        && pod.partition() == kind()
+        && cpus(&pod.vcpu_file("cpuset.cpus.exclusive")) == exclusive
+        && pod.float_cpus() == shared
+        && pod.is("isolated")
 }
 
 /// Drift found and repaired since the daemon started.
@@ -136,20 +124,33 @@ fn near(pool: &CpuSet, exclusive: &CpuSet) -> CpuSet {
     if near.len() < 2 { pool.clone() } else { near }
 }
 
+/// What `doctor` finds of the places of memory and devices, VM by VM.
+pub fn doctor_of_places() -> Vec<String> {
+    let (checks, _) = printed("steliactl --json doctor");
+    let checks = checks.as_array().expect("a list").iter();
+    let found = checks.filter(|check| check["check"] == "locality");
+    found
+        .filter_map(|check| check["found"].as_str().map(str::to_owned))
+        .collect()
+}
+
+/// Each vCPU is alone on one CPU of these, in its own cgroup; the CPUs that they have.
+pub fn assert_seated(pod: &Pod, vcpus: &[Thread]) -> CpuSet {
+    for vcpu in vcpus {
+        assert_eq!((&vcpu.cgroup, vcpu.allowed.len()), (&pod.vcpu(), 1), "{vcpu:?}");
+    }
+    vcpus.iter().fold(CpuSet::new(), |used, vcpu| used.union(&vcpu.allowed))
+}
+
 /// The instance's state by ListInstances, which every release answers alike; none when it is not listed. A daemon that is just
 /// being started again is asked again: no answer is no state.
-pub fn state(pod: &Pod) -> Option<String> {
-    let manager = [
-        "io.stelia.Isolation1",
-        "/io/stelia/Isolation1",
-        "io.stelia.Isolation1.Manager",
-    ];
+pub fn instance_state(uid: &str) -> Option<String> {
     for _ in 0..100 {
-        let answer = output(&[&["busctl", "--json=short", "call"], &manager[..], &["ListInstances"]].concat());
+        let answer = output(&busctl(MANAGER, "Manager", &["ListInstances"]));
         if answer.status.success() {
-            let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+            let answer = json(&utf8(&answer.stdout));
             let rows = answer["data"][0].as_array().expect("rows");
-            let row = rows.iter().find(|row| row[0] == *pod.uid)?;
+            let row = rows.iter().find(|row| row[0] == *uid)?;
             return row[3].as_str().map(str::to_owned);
         }
         sleep(Duration::from_millis(100));

@@ -3,15 +3,14 @@
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
-use crate::crash::main_pid;
-use crate::support::host::{output, wait_until};
+use super::{daemon_pid, output, wait_until};
 
 /// It lets go of the daemon when this is dropped.
 pub struct Strace(Child);
 
 impl Strace {
     pub fn on_daemon(options: &[&str]) -> Self {
-        let daemon = main_pid();
+        let daemon = daemon_pid();
         let mut command = Command::new("strace");
         command.args(["-f", "-qq", "-p", &daemon]).args(options);
         let strace = Self(command.stderr(Stdio::null()).spawn().expect("strace"));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use test_vmm::recording::Process;
 
-use crate::support::host::{children, read, threads_of};
+use super::{children, threads_of};
 
 /// The VMM's own, and then those that it has started. None: one of them ended meanwhile.
 pub fn processes(vmm: u32) -> Option<Vec<Process>> {
@@ -38,9 +38,4 @@ fn process(pid: u32, has_namespaces: bool) -> Option<Process> {
         has_namespaces,
         threads,
     })
-}
-
-/// The name of a thread, whatever process it is of.
-pub fn comm(thread: i32) -> String {
-    read(format!("/proc/{thread}/comm"))
 }

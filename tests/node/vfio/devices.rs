@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use crate::quiet::interrupts::{Interrupt, all};
-use crate::support::device_plugin::{self, FOLDER, show};
-use crate::support::host::{read, run, wait_until_or};
+use crate::support::device_plugin::{FOLDER, show};
+use crate::support::*;
 
 const PROGRAM: &str = "/job/kubelet-devices";
 const BUS: &str = "/sys/bus/pci/devices";
@@ -105,12 +105,9 @@ impl Given {
 
     /// Takes it from whatever driver has it: VFIO alone may have it from now on.
     fn hand_over(&self) {
-        let put = |file: &Path, text: &str| {
-            fs::write(file, text).unwrap_or_else(|e| panic!("{text:?} to {}: {e}", file.display()));
-        };
-        put(&self.path().join("driver_override"), "vfio-pci");
+        put(self.path().join("driver_override"), "vfio-pci");
         if !self.path().join("driver").exists() {
-            put(Path::new("/sys/bus/pci/drivers_probe"), &self.address);
+            put("/sys/bus/pci/drivers_probe", &self.address);
         }
         let driver = fs::read_link(self.path().join("driver")).expect("its driver");
         assert!(driver.ends_with("vfio-pci"), "{}: {}", self.address, driver.display());
@@ -128,24 +125,22 @@ pub fn given() -> Vec<Given> {
         // The node's own disk and card belong to no NUMA node.
         let node = read(path.join("numa_node")).parse().ok()?;
         let group = fs::read_link(path.join("iommu_group")).expect("a group of the IOMMU");
-        let name = |path: &Path| {
-            path.file_name()
-                .and_then(|name| name.to_str())
-                .expect("a name")
-                .to_owned()
-        };
+        let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+        let (address, group) = (name(&path), name(&group));
         Some(Given {
             kind,
-            address: name(&path),
+            address,
             node,
-            group: name(&group),
+            group,
         })
     });
     given.collect()
 }
 
 /// The plugins, each a process.
-pub struct Plugins(Vec<Child>);
+pub struct Plugins {
+    _processes: Vec<Killed>,
+}
 
 impl Plugins {
     /// kubelet's side, and a plugin for the cards and one for the disks, whose containers get the devices by their groups.
@@ -160,7 +155,7 @@ impl Plugins {
 
     fn offer(files: fn(&Given) -> Vec<String>) -> Self {
         // Without changes of power states, after which QEMU maps the devices' registers anew: less for the emulator to get wrong.
-        run(&["modprobe", "vfio-pci", "disable_idle_d3=1"]);
+        run("modprobe vfio-pci disable_idle_d3=1");
         let given = given();
         assert_eq!(
             given.len(),
@@ -168,7 +163,7 @@ impl Plugins {
             "this node has no devices to give away (node run --vfio): {given:#?}"
         );
         given.iter().for_each(Given::hand_over);
-        run(&["kubelet-standin", "devices", "start"]);
+        run("kubelet-standin devices start");
         let mut children = Vec::new();
         for kind in [Kind::Card, Kind::Disk] {
             let mut offer = Command::new(PROGRAM);
@@ -177,35 +172,22 @@ impl Plugins {
                 let (address, node, files) = (&one.address, one.node, files(one).join(","));
                 offer.arg(format!("--device={address}={node}:{files}"));
             }
-            children.push(offer.spawn().expect(PROGRAM));
-            wait_until_or("the plugin registers", device_plugin::journal, || {
-                (show().resource(kind.resource()).healthy.len() == 2).then_some(())
-            });
+            children.push(Killed(offer.spawn().expect(PROGRAM)));
+            let healthy = || show().resource(kind.resource()).healthy.len();
+            wait_until_or("the plugin registers", device_plugin::journal, || healthy() == 2);
         }
-        Self(children)
-    }
-}
-
-impl Drop for Plugins {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        Self { _processes: children }
     }
 }
 
 /// What kubelet's record has of this pod: each resource with its devices' IDs by NUMA node.
 pub fn recorded(pod: &str) -> serde_json::Value {
-    let text = read(format!("{FOLDER}/kubelet_internal_checkpoint"));
-    let file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let file = json(&read(format!("{FOLDER}/kubelet_internal_checkpoint")));
     let entries = file["Data"]["PodDeviceEntries"].as_array().expect("entries").iter();
     let of_pod = entries.filter(|entry| entry["PodUID"] == pod);
-    of_pod
-        .map(|entry| {
-            let resource = entry["ResourceName"].as_str().expect("a name").to_owned();
-            (resource, entry["DeviceIDs"].clone())
-        })
-        .collect::<serde_json::Map<_, _>>()
-        .into()
+    let rows = of_pod.map(|entry| {
+        let resource = entry["ResourceName"].as_str().expect("a name").to_owned();
+        (resource, entry["DeviceIDs"].clone())
+    });
+    rows.collect::<serde_json::Map<_, _>>().into()
 }

@@ -2,24 +2,17 @@
 //! on its serial line what its own kernel counts.
 
 use std::collections::BTreeMap;
-use std::fs;
+
+use serde_json::json;
 
 use super::devices::{Given, Kind};
-use crate::kvm::needs_kvm;
-use crate::runner::{OTHER, qmp};
-use crate::support::guest::Accel;
-use crate::support::host::{container_of, read, run, wait_until, wait_until_or};
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, make_initramfs, serial};
-use crate::support::pods::Pod;
+use crate::support::*;
 
 pub const INITRAMFS: &str = "/job/vfio-initramfs";
 /// The guest's memory in MiB, all of which VFIO pins.
 pub const MEMORY_MIB: u64 = 192;
 
-const INIT: &str = r#"#!/bin/busybox sh
-b=/bin/busybox
-$b mount -t sysfs sys /sys
-$b mount -t proc proc /proc
+const INIT: &str = r#"$b mount -t proc proc /proc
 $b mount -t devtmpfs dev /dev
 for module in /modules/*; do $b insmod $module; done 2> /dev/console
 # Devices come and go.
@@ -64,10 +57,10 @@ pub fn start(name: &str, cpus: &str, devices: &[Given], memory: &str) -> Pod {
 
 /// The same with only some of them in the guest.
 pub fn start_with(name: &str, cpus: &str, devices: &[Given], plugged: &[Given], memory: &str) -> Pod {
-    let words: Vec<String> = plugged
+    let words = plugged
         .iter()
-        .flat_map(|device| ["-device".to_owned(), device_words(device)])
-        .collect();
+        .flat_map(|device| ["-device".to_owned(), device_words(device)]);
+    let words: Vec<String> = words.collect();
     start_qemu(name, cpus, devices, memory, &[], &words)
 }
 
@@ -77,35 +70,11 @@ pub fn start_qemu(name: &str, cpus: &str, devices: &[Given], memory: &str, runne
     make();
     let options = options(cpus, devices);
     let object = format!("memory-backend-ram,id=ram,size={MEMORY_MIB}M{memory}");
-    let size = MEMORY_MIB.to_string();
-    let words = [
-        &[
-            "-smp",
-            "2",
-            "-m",
-            &size,
-            "-object",
-            &object,
-            "-machine",
-            "memory-backend=ram",
-        ][..],
-        &[
-            "-kernel",
-            KERNEL,
-            "-initrd",
-            INITRAMFS,
-            "-append",
-            KERNEL_WORDS,
-            "-serial",
-            "file:/run/serial",
-        ],
-        &OTHER,
-        &texts(more),
-    ];
+    let machine = format!("-smp 2 -m {MEMORY_MIB} -object {object} -machine memory-backend=ram");
+    let kernel = boot(INITRAMFS, KERNEL_WORDS);
+    let words = [&words(&machine)[..], &kernel, &OTHER, &texts(more)];
     let runner = [&["--qmp", "/run/qmp"], &texts(runner)[..]].concat();
-    let pod = Pod::start_qemu(Accel::Kvm, name, &texts(&options), &runner, &words.concat());
-    pod.wait_running();
-    pod
+    Pod::start_qemu(Accel::Kvm, name, &texts(&options), &runner, &words.concat()).running()
 }
 
 pub fn texts(words: &[String]) -> Vec<&str> {
@@ -133,24 +102,18 @@ pub fn options(cpus: &str, devices: &[Given]) -> Vec<String> {
 /// Has the guest give it up, until QEMU has.
 pub fn unplug(pod: &Pod, device: &Given) {
     let id = device_id(device);
-    let (remove, list) = (
-        format!(r#"{{"execute":"device_del","arguments":{{"id":"{id}"}}}}"#),
-        r#"{"execute":"qom-list","arguments":{"path":"/machine/peripheral"}}"#,
+    qmp(
+        pod,
+        &json!({"execute": "device_del", "arguments": {"id": id}}).to_string(),
     );
-    qmp(pod, &remove);
-    let name = format!("\"{id}\"");
-    wait_until("QEMU has no such device", || {
-        (!qmp(pod, list).contains(&name)).then_some(())
-    });
+    let list = || execute(pod, "qom-list", &json!({"path": "/machine/peripheral"})).to_string();
+    wait_until("QEMU has no such device", || !list().contains(&format!("\"{id}\"")));
 }
 
 /// Gives it to the guest while that runs.
 pub fn plug(pod: &Pod, device: &Given) {
-    let (address, id) = (&device.address, device_id(device));
-    let add =
-        format!(r#"{{"execute":"device_add","arguments":{{"driver":"vfio-pci","host":"{address}","id":"{id}"}}}}"#);
-    let answer = qmp(pod, &add);
-    assert!(answer.contains("return"), "{answer}");
+    let place = json!({"driver": "vfio-pci", "host": device.address, "id": device_id(device)});
+    execute(pod, "device_add", &place);
 }
 
 /// Its name in QEMU: its kind and NUMA node.
@@ -220,24 +183,13 @@ pub fn wait_working(pod: &Pod, devices: &[Given]) -> Counts {
 
 /// The process that is QEMU.
 pub fn qemu_pid(pod: &Pod) -> u32 {
-    let named =
-        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("qemu-system"));
+    let named = |pid: &u32| comm(pid).starts_with("qemu-system");
     container_of(pod.pid).into_keys().find(named).expect("QEMU's process")
 }
 
 /// A field of the process's status, in bytes.
 pub fn held(pid: u32, field: &str) -> u64 {
-    let status = read(format!("/proc/{pid}/status"));
-    let line = status
-        .lines()
-        .find(|line| line.starts_with(field))
-        .unwrap_or_else(|| panic!("{field}: {status}"));
-    let kib: u64 = line
-        .split_whitespace()
-        .nth(1)
-        .and_then(|word| word.parse().ok())
-        .expect("a number");
-    kib << 10
+    kib(pid, field) << 10
 }
 
 /// The bytes of the guest's memory by NUMA node: of the only mapping that is as large.
@@ -247,9 +199,8 @@ pub fn guest_memory(pid: u32) -> BTreeMap<u32, u64> {
         let words = line
             .split(' ')
             .filter_map(|word| word.strip_prefix('N')?.split_once('='));
-        words
-            .filter_map(|(node, pages)| Some((node.parse().ok()?, pages.parse::<u64>().ok()? << 12)))
-            .collect()
+        let pages = words.filter_map(|(node, pages)| Some((node.parse().ok()?, pages.parse::<u64>().ok()? << 12)));
+        pages.collect()
     };
     let mut all = maps.lines().map(nodes);
     let found = all.find(|nodes| nodes.values().sum::<u64>() >= MEMORY_MIB << 20);
@@ -266,6 +217,5 @@ left = ctypes.CDLL(None, use_errno=True).syscall(migrate_pages, int(sys.argv[1])
 assert left >= 0, ctypes.get_errno()
 print(left)
 "#;
-    let left = run(&["python3", "-c", SCRIPT, &pid.to_string()]);
-    left.parse().expect("a number of pages")
+    number(&run(&["python3", "-c", SCRIPT, &pid.to_string()]))
 }

@@ -2,19 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use stelia_cpus::CpuSet;
 
 use super::devices::{Given, Kind};
 use super::guest::{start, told, wait_working};
 use super::with_devices;
-use crate::contained::configure;
 use crate::ledger::{account, wait_booked};
 use crate::quiet::interrupts::{Watch, fired};
 use crate::quiet::round;
-use crate::runner::qmp;
-use crate::support::host::{cpus, read, run, wait_until, wait_until_or};
-use crate::support::pods::Pod;
-use crate::support::promise::assert_isolated;
+use crate::support::*;
 
 /// How often each vector of these devices fired on these CPUs since boot.
 fn counts(devices: &[Given], on: &CpuSet) -> BTreeMap<String, u64> {
@@ -25,20 +22,14 @@ fn counts(devices: &[Given], on: &CpuSet) -> BTreeMap<String, u64> {
     all.map(|(one, count)| (one.name, count)).collect()
 }
 
-fn online() -> CpuSet {
-    cpus(&read("/sys/devices/system/cpu/online"))
-}
-
 /// The guest stands still, and so do its devices.
 fn pause(pod: &Pod, devices: &[Given]) {
     qmp(pod, r#"{"execute":"stop"}"#);
     let mut last = counts(devices, &online());
     wait_until("its devices are silent", || {
-        let now = counts(devices, &online());
+        let before = std::mem::replace(&mut last, counts(devices, &online()));
         std::thread::sleep(std::time::Duration::from_millis(300));
-        let same = now == last;
-        last = now;
-        same.then_some(())
+        before == last
     });
 }
 
@@ -47,14 +38,13 @@ fn resume(pod: &Pod) {
 }
 
 fn difference(now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
-    let more = now
-        .iter()
-        .map(|(name, count)| (name.clone(), count - before.get(name).copied().unwrap_or(0)));
+    let before = |name: &str| before.get(name).copied().unwrap_or(0);
+    let more = now.iter().map(|(name, count)| (name.clone(), count - before(name)));
     more.filter(|(_, count)| *count > 0).collect()
 }
 
 /// Each vector with where it may fire and where the kernel has it.
-fn places(devices: &[Given]) -> Vec<(String, CpuSet, CpuSet)> {
+pub fn places(devices: &[Given]) -> Vec<(String, CpuSet, CpuSet)> {
     let vectors = devices.iter().flat_map(Given::vectors);
     vectors
         .map(|one| (one.name.clone(), one.mask(), one.placed()))
@@ -66,9 +56,8 @@ fn places(devices: &[Given]) -> Vec<(String, CpuSet, CpuSet)> {
 fn booked(pod: &Pod, devices: &[Given]) -> [BTreeMap<String, u64>; 3] {
     let own = pod.exclusive();
     let of_devices = |all: &BTreeMap<String, u64>| -> BTreeMap<String, u64> {
-        let of = all
-            .iter()
-            .filter(|(name, _)| devices.iter().any(|device| device.is_vector(name)));
+        let is_one = |name: &str| devices.iter().any(|device| device.is_vector(name));
+        let of = all.iter().filter(|(name, _)| is_one(name));
         of.map(|(name, count)| (name.clone(), *count)).collect()
     };
     pause(pod, devices);
@@ -76,7 +65,7 @@ fn booked(pod: &Pod, devices: &[Given]) -> [BTreeMap<String, u64>; 3] {
     let everywhere = counts(devices, &online()).values().sum::<u64>();
     resume(pod);
     wait_until("its devices fired some hundred times", || {
-        (counts(devices, &online()).values().sum::<u64>() > everywhere + 300).then_some(())
+        counts(devices, &online()).values().sum::<u64>() > everywhere + 300
     });
     pause(pod, devices);
     let (after, now) = (account(pod), counts(devices, &own));
@@ -134,11 +123,11 @@ fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
         println!("  booked as its own {as_own:?}, as others' {as_others:?}, counted {counted:?}");
         assert!(counted.values().sum::<u64>() > 300, "{counted:?}");
         assert_eq!((as_own, as_others), (counted, BTreeMap::new()));
-        let elsewhere: Vec<_> = rest
+        let elsewhere = rest
             .risen()
             .into_iter()
-            .filter(|(one, _)| one.name.starts_with("vfio-"))
-            .collect();
+            .filter(|(one, _)| one.name.starts_with("vfio-"));
+        let elsewhere: Vec<_> = elsewhere.collect();
         assert_eq!(elsewhere, Vec::new());
         top_counts_them(&pod, &given);
         the_guest_moves_its_queue_and_the_host_does_not_know(&pod, &given);
@@ -146,16 +135,11 @@ fn vectors_float_or_fire_on_the_vms_own_cpus_and_are_booked_as_counted() {
         // And back.
         configure("vfio-irqs = \"float\"\n");
         round();
-        wait_until_or(
-            "none on its CPUs",
-            || format!("{:#?}", places(&given)),
-            || {
-                places(&given)
-                    .iter()
-                    .all(|(_, mask, placed)| mask.is_disjoint(&own) && placed.is_disjoint(&own))
-                    .then_some(())
-            },
-        );
+        let seen = || format!("{:#?}", places(&given));
+        let is_off = |mask: &CpuSet, placed: &CpuSet| mask.is_disjoint(&own) && placed.is_disjoint(&own);
+        wait_until_or("none on its CPUs", seen, || {
+            places(&given).iter().all(|(_, mask, placed)| is_off(mask, placed))
+        });
         let before = counts(&given, &own);
         wait_working(&pod, &given);
         assert_eq!(counts(&given, &own), before);
@@ -168,13 +152,10 @@ fn top_counts_them(pod: &Pod, given: &[Given]) {
     let own = pod.exclusive();
     let watch = Watch::start(&own);
     let before = counts(given, &own);
-    let text = run(&["steliactl", "--json", "top", "-n", "1", "-d", "3", &pod.uid]);
-    let (all, risen) = (
-        watch.risen().values().sum::<u64>(),
-        difference(&counts(given, &own), &before),
-    );
-    let top: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let rate = find(&top, "device_interrupts_per_second").unwrap_or_else(|| panic!("no rate: {text}"));
+    let top = json(&run(&["steliactl", "--json", "top", "-n", "1", "-d", "3", &pod.uid]));
+    let all = watch.risen().values().sum::<u64>();
+    let risen = difference(&counts(given, &own), &before);
+    let rate = find(&top, "device_interrupts_per_second").unwrap_or_else(|| panic!("no rate: {top}"));
     println!("  top: {rate:.0} a second; {all} meanwhile, of its own devices {risen:?}");
     // The first reading is a little after ours, and the last a little before.
     let meanwhile = rate * SECONDS;
@@ -185,13 +166,13 @@ fn top_counts_them(pod: &Pod, given: &[Given]) {
 }
 
 /// The number that a member of this name has, wherever it is.
-fn find(value: &serde_json::Value, name: &str) -> Option<f64> {
+fn find(value: &Value, name: &str) -> Option<f64> {
     match value {
-        serde_json::Value::Object(members) => {
-            let own = members.get(name).and_then(serde_json::Value::as_f64);
+        Value::Object(members) => {
+            let own = members.get(name).and_then(Value::as_f64);
             own.or_else(|| members.values().find_map(|one| find(one, name)))
         }
-        serde_json::Value::Array(items) => items.iter().find_map(|one| find(one, name)),
+        Value::Array(items) => items.iter().find_map(|one| find(one, name)),
         _ => None,
     }
 }
@@ -205,6 +186,6 @@ fn the_guest_moves_its_queue_and_the_host_does_not_know(pod: &Pod, given: &[Give
         let count = |counts: &super::guest::Counts| counts.get(queue).map_or(0, |counts| counts[vcpu]);
         count(&now) > count(&before.0)
     };
-    wait_until("the queue fired on both vCPUs", || (on(0) && on(1)).then_some(()));
+    wait_until("the queue fired on both vCPUs", || on(0) && on(1));
     assert_eq!(places(given), before.1);
 }

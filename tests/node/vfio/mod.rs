@@ -3,18 +3,14 @@
 
 pub mod devices;
 pub mod guest;
-mod interrupts;
+pub mod interrupts;
 mod unplug;
 
 use serde_json::Value;
 
 use self::devices::{Given, Kind, Plugins, recorded};
 use self::guest::{MEMORY_MIB, guest_memory, held, migrate_pages, qemu_pid, start, wait_working};
-use crate::contained::unconfigure;
-use crate::support::device_plugin;
-use crate::support::host::{output, read, run, wait_until};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::assert_isolated;
+use crate::support::*;
 
 /// A test with the plugins' devices: what it leaves is taken away however it ends.
 pub fn with_devices(body: impl FnOnce()) {
@@ -35,9 +31,7 @@ pub fn with_plugins(start: fn() -> Plugins, body: impl FnOnce()) {
 
 /// What `show` says of the instance's NUMA nodes.
 fn locality(pod: &Pod) -> Value {
-    let text = run(&["steliactl", "--json", "show", "--numa-maps", &pod.uid]);
-    let shown: Value = serde_json::from_str(&text).expect("JSON");
-    shown["locality"].clone()
+    json(&run(&["steliactl", "--json", "show", "--numa-maps", &pod.uid]))["locality"].clone()
 }
 
 /// The devices that `show` names, each with its NUMA node and whether that is the VM's.
@@ -62,17 +56,6 @@ pub fn settled_locality(pod: &Pod) -> Value {
     })
 }
 
-/// What `doctor` finds of places, VM by VM.
-fn doctor() -> Vec<String> {
-    let out = output(&["steliactl", "--json", "doctor"]);
-    let checks: Value = serde_json::from_slice(&out.stdout).expect("JSON");
-    let checks = checks.as_array().expect("a list").iter();
-    let found = checks.filter(|check| check["check"] == "locality");
-    found
-        .filter_map(|check| check["found"].as_str().map(str::to_owned))
-        .collect()
-}
-
 #[test]
 fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
     with_devices(|| {
@@ -83,14 +66,9 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
         assert_isolated(&pod, 2);
 
         let pid = qemu_pid(&pod);
-        println!(
-            "  {}",
-            read(format!("/proc/{pid}/status"))
-                .lines()
-                .filter(|line| line.starts_with("Vm"))
-                .collect::<Vec<_>>()
-                .join("; ")
-        );
+        let status = status(pid);
+        let memory: Vec<&str> = status.lines().filter(|line| line.starts_with("Vm")).collect();
+        println!("  {}", memory.join("; "));
         assert!(
             held(pid, "VmLck") >= MEMORY_MIB << 20,
             "what VFIO pinned is counted as locked"
@@ -114,9 +92,9 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
             (&locality["cpu_nodes"], &locality["too_much_away"]),
             (&"0".into(), &false.into())
         );
-        let verify = output(&["steliactl", "verify", "--now", &pod.uid]);
-        assert!(verify.status.success(), "{}", String::from_utf8_lossy(&verify.stdout));
-        assert_eq!(doctor(), ["1 VM, none with remote memory or devices"]);
+        let (whole, text) = pod.verified();
+        assert!(whole, "{text}");
+        assert_eq!(doctor_of_places(), ["1 VM, none with remote memory or devices"]);
         println!("{}", run(&["steliactl", "show", "--numa-maps", &pod.uid]));
 
         // The kernel moves no page that a device may write to.
@@ -154,22 +132,16 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
         ];
         assert_eq!(shown_devices(&settled_locality(&both)), expected);
 
-        let verify = |pod: &Pod| {
-            let out = output(&["steliactl", "verify", "--now", &pod.uid]);
-            (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
-        };
-        let (whole, text) = verify(&far);
+        let (whole, text) = far.verified();
         // QEMU's own memory, on the VM's node, is not always as much.
         let told = text
             .split_once(" % (")
             .and_then(|(before, _)| before.rsplit(' ').next());
         let told: f64 = told.and_then(|percent| percent.parse().ok()).expect("a share");
         assert!(!whole && (told - share * 100.0).abs() < 10.0, "{share}: {text}");
-        wait_until("nothing to say of the other one's memory", || {
-            verify(&both).0.then_some(())
-        });
+        wait_until("nothing to say of the other one's memory", || both.verified().0);
 
-        let found = doctor();
+        let found = doctor_of_places();
         println!("  doctor: {found:#?}");
         let of = |pod: &Pod| {
             let mut of_pod = found.iter().filter(|line| line.starts_with(&pod.uid));

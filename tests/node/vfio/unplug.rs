@@ -2,14 +2,12 @@
 
 use super::devices::{Given, Kind};
 use super::guest::{MEMORY_MIB, held, plug, qemu_pid, start_with, told, unplug, wait_working};
+use super::interrupts::places;
 use super::with_devices;
-use crate::contained::configure;
 use crate::descriptors::open_devices;
 use crate::ledger::{account, wait_booked};
 use crate::quiet::round;
-use crate::support::host::{run, wait_until, wait_until_or};
-use crate::support::pods::Pod;
-use crate::support::promise::{assert_isolated, is_isolated};
+use crate::support::*;
 
 /// The IOMMU groups that QEMU has open: `show` also names devices of the container that the guest does not have.
 fn open(pod: &Pod) -> Vec<String> {
@@ -37,12 +35,7 @@ fn booked(pod: &Pod, device: &Given) -> bool {
 /// After the daemon's next look every vector of these devices fires on the VM's own CPUs.
 fn on_its_own_cpus(pod: &Pod, devices: &[Given]) {
     let own = pod.exclusive();
-    let places = || {
-        let vectors = devices.iter().flat_map(Given::vectors);
-        vectors
-            .map(|one| (one.mask(), one.placed(), one.name))
-            .collect::<Vec<_>>()
-    };
+    let places = || places(devices);
     println!("  before a look: {:?}", places());
     round();
     let said = || format!(": {:#?}", places());
@@ -50,8 +43,8 @@ fn on_its_own_cpus(pod: &Pod, devices: &[Given]) {
         let places = places();
         let all_own = places
             .iter()
-            .all(|(mask, placed, _)| *mask == own && placed.is_subset(&own));
-        (all_own && places.len() == devices.len() * 3).then_some(())
+            .all(|(_, mask, placed)| *mask == own && placed.is_subset(&own));
+        all_own && places.len() == devices.len() * 3
     });
 }
 
@@ -69,24 +62,22 @@ fn a_device_leaves_its_guest_and_comes_back_and_another_comes_from_the_other_nod
         wait_booked(&pod);
         // What fired since the last entry of the ledger ends with the device's interrupts: have one written.
         wait_until("its device's interrupts are booked", || {
-            run(&["steliactl", "reconcile"]);
-            booked(&pod, near).then_some(())
+            reconcile();
+            booked(&pod, near)
         });
-        run(&["steliactl", "reconcile"]);
+        reconcile();
 
         unplug(&pod, near);
         assert_eq!(near.vectors(), Vec::new());
         // QEMU frees the device some time after it says that the device is deleted.
         let held_still = || format!(": {:?}, {} bytes locked", open(&pod), held(qemu_pid(&pod), "VmLck"));
         wait_until_or("no group is open, and nothing is pinned", held_still, || {
-            (open(&pod).is_empty() && held(qemu_pid(&pod), "VmLck") < MEMORY_MIB << 20).then_some(())
+            open(&pod).is_empty() && held(qemu_pid(&pod), "VmLck") < MEMORY_MIB << 20
         });
-        wait_until("the guest has no disk", || told(&pod).1.is_empty().then_some(()));
+        wait_until("the guest has no disk", || told(&pod).1.is_empty());
         let report = round().report;
-        assert!(
-            report.remaining.iter().all(|one| !near.is_vector(&one.name)),
-            "{report:#?}"
-        );
+        let is_gone = report.remaining.iter().all(|one| !near.is_vector(&one.name));
+        assert!(is_gone, "{report:#?}");
         // What the device did stays booked.
         assert!(booked(&pod, near), "{:?}", account(&pod).totals.own_interrupts);
 
@@ -101,15 +92,13 @@ fn a_device_leaves_its_guest_and_comes_back_and_another_comes_from_the_other_nod
         assert!(held(qemu_pid(&pod), "VmLck") >= MEMORY_MIB << 20);
 
         // A container that starts anew has its devices, and their interrupts have other numbers.
-        run(&["kubelet-standin", "pod", "restart", &pod.name]);
-        let again = Pod::show(&pod.name);
-        again.wait_running();
-        wait_until("isolated again", || is_isolated(&again, 2).then_some(()));
+        let again = pod.restart().running();
+        wait_until("isolated again", || is_isolated(&again, 2));
         wait_working(&again, &disks[..1]);
         on_its_own_cpus(&again, &disks[..1]);
-        run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+        pod.delete(0);
         wait_until("no vector is left", || {
-            disks.iter().all(|disk| disk.vectors().is_empty()).then_some(())
+            disks.iter().all(|disk| disk.vectors().is_empty())
         });
     });
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::support::host::run;
+use crate::support::*;
 
 pub const IMAGE: &str = "localhost/node:1";
 /// A program of the image that needs nothing else: busybox.
@@ -20,7 +20,7 @@ fn file(name: &str) -> String {
 pub fn write(path: &Path, text: &str) {
     let folder = path.parent().expect("a folder");
     fs::create_dir_all(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    put(path, text);
 }
 
 /// In the form of `docker save`, which containerd imports: there is no registry. Answers the file.
@@ -51,15 +51,8 @@ pub fn make_image() -> String {
     write(Path::new(&file("config.json")), &config.to_string());
     write(Path::new(&file("manifest.json")), &manifest.to_string());
     let image = file("image.tar");
-    run(&[
-        "tar",
-        "-C",
-        FOLDER,
-        "-cf",
-        &image,
-        "manifest.json",
-        "config.json",
-        "layer.tar",
-    ]);
+    run(format!(
+        "tar -C {FOLDER} -cf {image} manifest.json config.json layer.tar"
+    ));
     image
 }

@@ -3,10 +3,9 @@
 pub(super) mod adopted;
 pub(super) mod image;
 
-use crate::contained::unconfigure;
-use crate::kvm::needs_kvm;
-use crate::support::pods::on_node_undoing;
 use std::fs;
+
+use crate::support::*;
 
 /// The stand-in's state is of another configuration: kubelet would not start with it.
 pub(super) fn remove_stand_in_state() {

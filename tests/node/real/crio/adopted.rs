@@ -1,15 +1,10 @@
 //! VMs that a rule adopts: in their container where crun copes with what CRI-O asks it, and in `stelia.slice`.
 
-use std::fs;
-
 use super::node::last_logs;
 use super::pods::{Manifest, delete, exec, is_ready, qemu, running};
-use super::{on_crio, restart};
-use crate::adopted::{ADOPTED, journal};
-use crate::contained::configure;
+use super::{on_crio, restart_unit};
 use crate::real::common::adopted::{is_adopted, until_adopted, until_given_back};
-use crate::support::host::{read, run, wait_until, wait_until_or};
-use crate::support::pods::Pod;
+use crate::support::*;
 
 /// A shell that starts QEMU and stays.
 pub fn unregistered(name: &str) -> Manifest {
@@ -20,20 +15,20 @@ pub fn unregistered(name: &str) -> Manifest {
 /// Everything that is restarted finds the VM as it was, and CRI-O still runs programs in its container.
 fn assert_survives_restarts(pod: &Pod) {
     for unit in ["crio", "kubelet", "steliad"] {
-        restart(unit, pod, || is_adopted(pod));
-        wait_until_or("kubelet says ready", last_logs, || is_ready(pod).then_some(()));
+        restart_unit(unit, pod, || is_adopted(pod));
+        wait_until_or("kubelet says ready", last_logs, || is_ready(pod));
     }
-    assert_eq!(journal(ADOPTED, pod).len(), 1);
+    assert_eq!(told_of(ADOPTED, pod).len(), 1);
     let shell = exec(pod, "sleep 1000 > /dev/null 2>&1 & echo started");
     assert_eq!(shell, "started\n");
-    run(&["steliactl", "reconcile"]);
+    reconcile();
     run(&["steliactl", "verify", &pod.uid]);
 }
 
 /// The verdicts on OCI runtimes.
 fn print_verdicts() {
-    for entry in fs::read_dir("/run/stelia/runtimes").into_iter().flatten().flatten() {
-        println!("  verdict {}: {}", entry.path().display(), read(entry.path()));
+    for name in names_in("/run/stelia/runtimes") {
+        println!("  verdict {name}: {}", read(format!("/run/stelia/runtimes/{name}")));
     }
 }
 
@@ -48,18 +43,16 @@ fn a_vm_is_adopted_in_its_container_and_killed_leaves_nothing() {
             pod.is_in_place(),
             "crun answers what CRI-O asks of a container with threaded cgroups"
         );
-        println!("  {}", journal(ADOPTED, &pod).join("\n"));
-        println!("{}", run(&["steliactl", "list", "-o", "wide"]));
+        println!("  {}", told_of(ADOPTED, &pod).join("\n"));
+        println!("{}", run("steliactl list -o wide"));
         assert_survives_restarts(&pod);
 
         // kubelet has CRI-O make a container anew, whose VM is adopted too.
-        run(&["kill", "-KILL", &pod.pid.to_string()]);
+        kill("-KILL", pod.pid);
         let again = running("inside", 1);
         assert_ne!(again.cgroup, pod.cgroup);
         until_adopted(&again);
-        wait_until("nothing of the first one is left", || {
-            (!pod.origin().exists()).then_some(())
-        });
+        wait_until("nothing of the first one is left", || !pod.origin().exists());
         delete(&again);
     });
 }
@@ -71,14 +64,14 @@ fn a_vm_is_adopted_in_the_slice_and_given_back_when_it_ends() {
         let pod = unregistered("outside").with_startup_probe(&["true"]).apply();
         until_adopted(&pod);
         assert!(!pod.is_in_place());
-        let first = read(pod.origin().join("cgroup.procs"));
+        let first = pod.file("cgroup.procs");
         assert_eq!(first, pod.pid.to_string(), "what is left in the origin");
         assert_survives_restarts(&pod);
 
         // The VM ends, its container lives on.
         let vcpus = pod.threads().vcpus;
         let vcpu = vcpus.first().expect("a vCPU").tid;
-        run(&["kill", "-KILL", &vcpu.to_string()]);
+        kill("-KILL", vcpu);
         until_given_back(&pod);
         assert_eq!(running("outside", 0).pid, pod.pid);
         delete(&pod);

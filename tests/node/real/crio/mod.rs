@@ -9,8 +9,7 @@ mod registered;
 mod whole;
 
 use crate::real::common::on_node_of;
-use crate::support::host::{run, wait_until_or};
-use crate::support::pods::Pod;
+use crate::support::*;
 
 /// Run a test body on the node of CRI-O, and hold the node to being as clean as before when its pods are deleted.
 fn on_crio(body: impl FnOnce()) {
@@ -18,11 +17,11 @@ fn on_crio(body: impl FnOnce()) {
 }
 
 /// Restart a unit. `holds` is what is so again afterwards, of the same container.
-fn restart(unit: &str, pod: &Pod, holds: impl Fn() -> bool) {
-    run(&["systemctl", "restart", unit]);
+fn restart_unit(unit: &str, pod: &Pod, holds: impl Fn() -> bool) {
+    restart(unit);
     wait_until_or(&format!("isolated after a restart of {unit}"), node::last_logs, || {
         let is_known = unit != "kubelet" || pods::pod_status(pods::short_name(pod)).is_some();
-        (is_known && holds()).then_some(())
+        is_known && holds()
     });
     let now = pods::running(pods::short_name(pod), 0);
     assert_eq!(

@@ -5,26 +5,20 @@ use serde_json::json;
 use super::adopted::unregistered;
 use super::on_crio;
 use super::pods::{CONTAINER, Manifest, config};
-use crate::adopted::refused;
-use crate::contained::configure;
 use crate::real::common::adopted::until_adopted;
-use crate::support::host::{run, wait_until};
-use crate::support::pods::Pod;
-use crate::support::promise::state;
+use crate::support::*;
 
 /// What `steliactl show` says after this word.
 fn shown(pod: &Pod, word: &str) -> String {
     let text = run(&["steliactl", "show", &pod.uid]);
-    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{word}:")));
-    line.unwrap_or_else(|| panic!("no {word}: {text}")).trim().to_owned()
+    field(&text, &format!("{word}:"))
 }
 
 fn assert_named(pod: &Pod, namespace: &str) {
     let words = ["PodNamespace", "PodName", "PodUID", "Container"].map(|word| shown(pod, word));
     println!("  {words:?}");
     assert_eq!(words, [namespace, &pod.name, &pod.uid, CONTAINER]);
-    let list = run(&["steliactl", "list"]);
-    assert!(list.contains(&format!("{namespace}/{}", pod.name)), "{list}");
+    assert_says(&run("steliactl list"), &[&format!("{namespace}/{}", pod.name)]);
 }
 
 /// Annotations by which a pod says that it is another one, in the keys of CRI-O and of containerd. CRI-O copies a pod's annotations to its
@@ -58,22 +52,19 @@ fn a_container_is_its_own_pods_whatever_the_pods_annotations_say() {
         let honest = unregistered("honest").in_namespace("team-a").apply();
         until_adopted(&honest);
         assert_named(&honest, "team-a");
-        run(&["steliactl", "reconcile"]);
-        assert_eq!((state(&liar), refused(&liar)), (None, None), "no rule is of it");
+        reconcile();
+        assert_eq!((liar.state(), refused(&liar)), (None, None), "no rule is of it");
         super::pods::delete(&liar);
 
         // A container that refuses is left alone, and it is said by its own name.
-        let refuses = unregistered("refuses")
-            .in_namespace("team-a")
-            .with_environment("STELIA_ADOPT", "no")
-            .apply();
+        let refuses = unregistered("refuses").in_namespace("team-a");
+        let refuses = refuses.with_environment("STELIA_ADOPT", "no").apply();
         let (reason, text) = wait_until("it is refused", || refused(&refuses));
         assert_eq!(reason, "ContainerRefuses", "{text}");
         super::pods::delete(&refuses);
 
         // One that registers has its own name too.
-        let runner = forged(Manifest::of_runner("registers")).apply();
-        runner.wait_running();
+        let runner = forged(Manifest::of_runner("registers")).apply().running();
         assert_named(&runner, "default");
     });
 }

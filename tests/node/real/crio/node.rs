@@ -11,7 +11,7 @@ use crate::real::common::remove_stand_in_state;
 use crate::real::program;
 use crate::support::apiserver::ask;
 use crate::support::device_plugin::RESOURCE;
-use crate::support::host::{journal_of, output, read, run, wait_until_or};
+use crate::support::*;
 
 /// The image of every container: folders and links, into which pods mount the node's `/usr`.
 pub const IMAGE: &str = "127.0.0.1:5000/node:latest";
@@ -93,25 +93,23 @@ pub fn start() {
         // It does not say its version.
         program("pinns");
         write_files();
-        run(&["modprobe", "overlay"]);
-        run(&["systemctl", "daemon-reload"]);
-        run(&["systemctl", "start", "registry"]);
-        run(&["systemctl", "start", "crio"]);
+        run("modprobe overlay");
+        run("systemctl daemon-reload");
+        run("systemctl start registry");
+        run("systemctl start crio");
         remove_stand_in_state();
-        run(&["systemctl", "start", "kubelet"]);
+        run("systemctl start kubelet");
         wait_until_or("kubelet knows of the device plugin", last_logs, || {
             let checkpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
-            let known = fs::read_to_string(checkpoint).is_ok_and(|text| text.contains(RESOURCE));
-            known.then_some(())
+            read_if_there(checkpoint).contains(RESOURCE)
         });
-        println!("  kubelet's state: {}", read("/var/lib/kubelet/cpu_manager_state"));
+        println!("  kubelet's state: {}", read(STATE));
     });
 }
 
 fn version(name: &str) -> String {
     let path = program(name);
-    let out = output(&[&path.to_string_lossy(), "--version"]);
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let text = utf8(&output(&[&path.to_string_lossy(), "--version"]).stdout);
     format!("{name}: {}", text.lines().next().unwrap_or("no version"))
 }
 
@@ -123,12 +121,8 @@ fn write_files() {
         ("/etc/containers/registries.conf", REGISTRIES.to_owned()),
         ("/etc/containers/policy.json", POLICY.to_owned()),
     ];
-    let units = UNITS.map(|(name, text)| {
-        (
-            format!("/run/systemd/system/{name}.service"),
-            format!("[Service]\n{text}"),
-        )
-    });
+    let file = |name| format!("/run/systemd/system/{name}.service");
+    let units = UNITS.map(|(name, text)| (file(name), format!("[Service]\n{text}")));
     let files = files.map(|(path, text)| (path.to_owned(), text));
     fs::create_dir_all(MANIFESTS).expect(MANIFESTS);
     for (path, text) in files.into_iter().chain(units) {

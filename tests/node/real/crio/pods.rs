@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::node::{CONTAINERS, CRUN, IMAGE, MANIFESTS, last_logs, pods};
-use crate::support::guest::Accel;
-use crate::support::host::{output, read, run, wait_until, wait_until_or};
-use crate::support::pods::Pod;
+use crate::support::*;
 
 pub const CONTAINER: &str = "instance";
 
@@ -52,7 +50,7 @@ impl Manifest {
 
     /// A VM of two vCPUs that `stelia-runner` starts.
     pub fn of_runner(name: &str) -> Self {
-        Self::new(name, &[&RUNNER[..], &qemu()].concat()).with_device()
+        Self::new(name, &[words(RUNNER), qemu()].concat()).with_device()
     }
 
     /// The device plugin's resource: the runner, its socket and `/dev/kvm`.
@@ -120,21 +118,13 @@ impl Manifest {
     pub fn apply(&self) -> Pod {
         // kubelet reads whatever is in the folder: a file comes into it as a whole.
         let draft = format!("/run/real/{}.json", self.name);
-        fs::write(&draft, self.text.to_string()).expect("the manifest is written");
+        put(&draft, self.text.to_string());
         fs::rename(&draft, file(&self.name)).expect("the manifest is put in place");
         running(&self.name, 0)
     }
 }
 
-const RUNNER: [&str; 7] = [
-    "/usr/bin/stelia-runner",
-    "run",
-    "--qmp",
-    "/vm/qmp",
-    "--grace",
-    "1",
-    "--",
-];
+const RUNNER: &str = "/usr/bin/stelia-runner run --qmp /vm/qmp --grace 1 --";
 
 /// QEMU with a guest of two vCPUs that never ends.
 pub fn qemu() -> Vec<&'static str> {
@@ -167,11 +157,8 @@ pub fn is_ready(pod: &Pod) -> bool {
 /// The pod's container once it runs and was started again so often.
 pub fn running(name: &str, restarts: u64) -> Pod {
     let seen = || {
-        format!(
-            "; kubelet says {:#}{}",
-            pod_status(name).unwrap_or_default()["status"],
-            last_logs()
-        )
+        let status = pod_status(name).unwrap_or_default()["status"].clone();
+        format!("; kubelet says {status:#}{}", last_logs())
     };
     wait_until_or(&format!("the container of {name} runs"), seen, || {
         let found = pod_status(name)?;
@@ -191,10 +178,10 @@ fn pod_of(found: &Value, container: &Value) -> Pod {
         container["restartCount"]
     );
     let slice = format!("kubepods-pod{}.slice", uid.replace('-', "_"));
-    let state: Value = serde_json::from_str(&read("/var/lib/kubelet/cpu_manager_state")).expect("JSON");
+    let state = kubelet_state();
     Pod {
         cgroup: format!("/kubepods.slice/{slice}/crio-{id}.scope/container"),
-        pid: read(userdata(id).join("pidfile")).parse().expect("a process id"),
+        pid: number(&read(userdata(id).join("pidfile"))),
         cpus: state["entries"][&uid][CONTAINER].as_str().map(str::to_owned),
         log: log.into(),
         name,
@@ -217,18 +204,13 @@ pub fn container_id(pod: &Pod) -> String {
 /// The container's configuration.
 pub fn config(pod: &Pod) -> Value {
     let file = userdata(&container_id(pod)).join("config.json");
-    serde_json::from_str(&read(file)).expect("JSON")
+    json(&read(file))
 }
 
 /// Run a script in the container as CRI-O does: with crun, in the container's own cgroup.
 pub fn exec(pod: &Pod, script: &str) -> String {
     let id = container_id(pod);
-    let out = output(&[&CRUN[..], &["exec", &id, "sh", "-c", script]].concat());
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&out.stdout),
-        String::from_utf8_lossy(&out.stderr)
-    )
+    said(&output(&[&CRUN[..], &["exec", &id, "sh", "-c", script]].concat()))
 }
 
 /// Take the pod's manifest away, and wait until nothing of it is left.
@@ -241,18 +223,18 @@ fn gone(pod: &Pod) {
     let slice = pod.origin().ancestors().nth(2).expect("the pod's slice").to_owned();
     wait_until_or(&format!("{} is gone", pod.name), last_logs, || {
         let is_there = slice.exists() || userdata(&container_id(pod)).exists();
-        (!is_there && pod_status(short_name(pod)).is_none()).then_some(())
+        !is_there && pod_status(short_name(pod)).is_none()
     });
 }
 
 /// However a test ended: no pod is left.
 pub fn delete_all() {
-    for entry in fs::read_dir(MANIFESTS).into_iter().flatten().flatten() {
-        let _ = fs::remove_file(entry.path());
+    for name in names_in(MANIFESTS) {
+        let _ = fs::remove_file(Path::new(MANIFESTS).join(name));
     }
-    wait_until("kubelet has no pod", || pods().is_empty().then_some(()));
+    wait_until("kubelet has no pod", || pods().is_empty());
     wait_until("crun has no container", || {
         let list = run(&[&CRUN[..], &["list", "-q"]].concat());
-        list.is_empty().then_some(())
+        list.is_empty()
     });
 }

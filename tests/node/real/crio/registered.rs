@@ -5,11 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 use super::pods::{Manifest, config, container_id, delete, exec, is_ready, qemu, running};
-use super::{on_crio, restart};
-use crate::limits::scope_file;
-use crate::support::host::{read, run, wait_until, wait_until_or};
-use crate::support::pods::Pod;
-use crate::support::promise::{assert_given_back, assert_isolated, is_isolated, state};
+use super::{on_crio, restart_unit};
+use crate::support::*;
 
 const KVM: &str = "/dev/kvm";
 
@@ -18,31 +15,13 @@ fn crio_scope(pod: &Pod) -> PathBuf {
     pod.origin().parent().expect("a scope").to_owned()
 }
 
-fn property(name: &str, unit: &str) -> String {
-    run(&["systemctl", "show", "-P", name, unit])
-}
-
 /// What CRI-O and crun made of the container, for the record.
 fn print_container(pod: &Pod) {
     let unit = format!("crio-{}.scope", container_id(pod));
-    for name in [
-        "Delegate",
-        "DevicePolicy",
-        "DeviceAllow",
-        "CPUWeight",
-        "TasksMax",
-        "AllowedCPUs",
-        "After",
-    ] {
+    for name in words("Delegate DevicePolicy DeviceAllow CPUWeight TasksMax AllowedCPUs After") {
         println!("  {name} of its scope: {}", property(name, &unit));
     }
-    for file in [
-        "cpuset.cpus",
-        "cpu.weight",
-        "memory.max",
-        "pids.max",
-        "cgroup.subtree_control",
-    ] {
+    for file in words("cpuset.cpus cpu.weight memory.max pids.max cgroup.subtree_control") {
         let both = [crio_scope(pod), pod.origin()].map(|cgroup| fs::read_to_string(cgroup.join(file)));
         println!("  {file} of scope and subgroup: {both:?}");
     }
@@ -62,9 +41,7 @@ fn print_container(pod: &Pod) {
 }
 
 fn until_ready(pod: &Pod) {
-    wait_until_or("kubelet says ready", super::node::last_logs, || {
-        is_ready(pod).then_some(())
-    });
+    wait_until_or("kubelet says ready", super::node::last_logs, || is_ready(pod));
 }
 
 #[test]
@@ -75,7 +52,7 @@ fn a_vm_that_registers_is_isolated_through_restarts_and_killed_and_given_back() 
         let pod = Manifest::of_runner("vm").restricted().with_probe().apply();
         fs::set_permissions(KVM, fs::Permissions::from_mode(0o666)).expect(KVM);
         print_container(&pod);
-        let inside = fs::metadata(format!("/proc/{}/root{KVM}", pod.pid)).expect(KVM);
+        let inside = fs::metadata(pod.inside(KVM)).expect(KVM);
         println!("  mode of the container's {KVM}: {:o}", inside.mode());
         assert_eq!(inside.uid(), 107);
         pod.wait_running();
@@ -85,26 +62,24 @@ fn a_vm_that_registers_is_isolated_through_restarts_and_killed_and_given_back() 
         println!("{}", run(&["steliactl", "show", &pod.uid]));
 
         for unit in ["crio", "kubelet", "steliad"] {
-            restart(unit, &pod, || is_isolated(&pod, 2));
+            restart_unit(unit, &pod, || is_isolated(&pod, 2));
             until_ready(&pod);
         }
-        run(&["systemctl", "daemon-reload"]);
+        run("systemctl daemon-reload");
         run(&["steliactl", "verify", &pod.uid]);
 
         // kubelet has CRI-O make a container anew, which is an instance anew.
-        run(&["kill", "-KILL", &pod.pid.to_string()]);
+        kill("-KILL", pod.pid);
         let again = running("vm", 1);
         assert_ne!(again.cgroup, pod.cgroup);
         assert_eq!(again.uid, pod.uid);
         again.wait_running();
         until_ready(&again);
         let before = assert_isolated(&again, 2);
-        wait_until("nothing of the first one is left", || {
-            (!crio_scope(&pod).exists()).then_some(())
-        });
+        wait_until("nothing of the first one is left", || !crio_scope(&pod).exists());
         again.assert_alone();
 
-        run(&["steliactl", "deregister", &again.uid]);
+        again.deregister();
         assert_given_back(&again, before);
         delete(&again);
     });
@@ -128,12 +103,10 @@ fn with_shell(name: &str) -> Manifest {
 
 /// Run a script in float; its output.
 fn in_float(pod: &Pod, script: &str) -> String {
-    let volume = PathBuf::from(format!(
-        "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~empty-dir/vm",
-        pod.uid
-    ));
+    let volume = format!("/var/lib/kubelet/pods/{}/volumes/kubernetes.io~empty-dir/vm", pod.uid);
+    let volume = PathBuf::from(volume);
     let (draft, done) = (volume.join("y"), volume.join("done"));
-    fs::write(&draft, script).expect("a script");
+    put(&draft, script);
     fs::rename(&draft, volume.join("y.sh")).expect("a script");
     let text = wait_until("the script's end", || fs::read_to_string(&done).ok());
     fs::remove_file(&done).expect("its output");
@@ -158,8 +131,7 @@ rm -f /dev/tried
 #[test]
 fn devices_and_limits_that_cruns_container_has_are_those_of_its_instance() {
     on_crio(|| {
-        let pod = with_shell("bound").apply();
-        pod.wait_running();
+        let pod = with_shell("bound").apply().running();
         assert_isolated(&pod, 2);
 
         let instance = format!("stelia-instance-{}.scope", pod.uid);
@@ -177,9 +149,9 @@ fn devices_and_limits_that_cruns_container_has_are_those_of_its_instance() {
             let lines = opened.lines().filter(|line| !line.starts_with("c 5 1 "));
             lines.map(str::to_owned).collect()
         };
+        let [of_both, by_systemd] = [&of_crun, &of_instance].map(|opened| without_console(opened));
         assert_eq!(
-            without_console(&of_crun),
-            without_console(&of_instance),
+            of_both, by_systemd,
             "what crun's program permits, and what systemd's does"
         );
         assert!(of_instance.contains("c 5 1 < no"), "{of_instance}");
@@ -189,35 +161,31 @@ fn devices_and_limits_that_cruns_container_has_are_those_of_its_instance() {
 
         let both = |file: &str| [crio_scope(&pod), pod.origin()].map(|cgroup| read(cgroup.join(file)));
         for file in ["memory.max", "pids.max", "cpu.weight"] {
-            println!("  {file}: {:?}, of the instance {}", both(file), scope_file(&pod, file));
+            println!("  {file}: {:?}, of the instance {}", both(file), pod.scope_file(file));
         }
-        assert_eq!(scope_file(&pod, "memory.max"), (400u64 << 20).to_string());
+        assert_eq!(pod.scope_file("memory.max"), (400u64 << 20).to_string());
         // CRI-O's scope has no limit of its own: kubelet limits all pods together.
         let above = crio_scope(&pod);
         let above = above.ancestors().map(|cgroup| cgroup.join("pids.max"));
-        let limits = above
-            .filter(|file| file.exists())
-            .map(read)
-            .filter_map(|limit| limit.parse::<u64>().ok());
+        let limits = above.filter(|file| file.exists()).map(read);
+        let limits = limits.filter_map(|limit| limit.parse::<u64>().ok());
         let least = limits.min().expect("a limit above the container");
         assert_eq!(
-            (both("pids.max")[0].as_str(), scope_file(&pod, "pids.max")),
+            (&*both("pids.max")[0], pod.scope_file("pids.max")),
             ("max", least.to_string())
         );
-        assert_eq!(scope_file(&pod, "cpu.weight"), both("cpu.weight")[0]);
+        assert_eq!(pod.scope_file("cpu.weight"), both("cpu.weight")[0]);
 
         // A program that CRI-O runs in the container comes to where crun puts it, and runs on shared CPUs.
         exec(&pod, "sleep 1000 > /dev/null 2>&1 & echo started");
-        let procs = read(pod.origin().join("cgroup.procs"));
+        let procs = pod.file("cgroup.procs");
         assert_eq!(procs.lines().count(), 2, "the anchor and the exec'd process");
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         for pid in procs.lines() {
-            let status = read(format!("/proc/{pid}/status"));
-            let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-            let allowed = crate::support::host::cpus(allowed.expect("a list"));
+            let allowed = allowed(pid);
             assert!(allowed.is_disjoint(&pod.exclusive()), "{pid}: {allowed}");
         }
         delete(&pod);
-        assert_eq!(state(&pod), None);
+        assert_eq!(pod.state(), None);
     });
 }

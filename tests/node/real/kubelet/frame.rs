@@ -13,8 +13,7 @@ use crate::quiet::interrupts::remember;
 use crate::real::common::image::write;
 use crate::real::program;
 use crate::support::apiserver::ask;
-use crate::support::device_plugin;
-use crate::support::host::{journal_of, leftovers, read, run, wait_until_or};
+use crate::support::*;
 
 pub const UNIT: &str = "kubelet.service";
 pub const MANIFESTS: &str = "/run/kubelet-node/manifests";
@@ -46,23 +45,20 @@ pub fn start(more: &Value, flags: &str) {
     forget();
     fs::create_dir_all(MANIFESTS).expect(MANIFESTS);
     write(Path::new(SETTINGS), &settings(more).to_string());
-    let kubelet = program("kubelet");
-    let exec = format!(
-        "{} --config={SETTINGS} --hostname-override=node {flags}",
-        kubelet.display()
-    );
-    write(
-        Path::new(UNIT_FILE),
+    let kubelet = program("kubelet").display().to_string();
+    let exec = format!("{kubelet} --config={SETTINGS} --hostname-override=node {flags}");
+    put(
+        UNIT_FILE,
         &format!("[Service]\nExecStart={exec}\nRestart=on-failure\nRestartSec=1\n"),
     );
-    run(&["systemctl", "daemon-reload"]);
+    run("systemctl daemon-reload");
     run(&["systemctl", "start", UNIT]);
     wait_ready();
 }
 
 pub fn wait_ready() {
-    wait_until_or("kubelet answers", journal, || {
-        (Path::new(HOME).join("cpu_manager_state").exists() && get("/pods").is_some()).then_some(())
+    wait_until_or("kubelet answers", kubelet_journal, || {
+        Path::new(HOME).join("cpu_manager_state").exists() && get("/pods").is_some()
     });
 }
 
@@ -80,7 +76,7 @@ pub fn stop() {
     }
     // A test may have ended while it was stopped.
     run(&["systemctl", "start", UNIT]);
-    wait_until_or("no container runs", journal, || containers().is_empty().then_some(()));
+    wait_until_or("no container runs", kubelet_journal, || containers().is_empty());
     run(&["systemctl", "stop", UNIT]);
 }
 
@@ -108,11 +104,11 @@ pub fn get(path: &str) -> Option<Value> {
 
 /// kubelet's file.
 pub fn state() -> Value {
-    serde_json::from_str(&read(Path::new(HOME).join("cpu_manager_state"))).expect("JSON")
+    kubelet_state()
 }
 
 /// The last lines of kubelet, and of ours.
-pub fn journal() -> String {
+pub fn kubelet_journal() -> String {
     journal_of(&[UNIT, "stelia*"])
 }
 
@@ -131,7 +127,7 @@ pub fn beside_kubelet_undoing(more: &Value, flags: &str, undo: impl FnOnce(), bo
     println!("  kubelet after {} ms", started.elapsed().as_millis());
     let result = catch_unwind(AssertUnwindSafe(body));
     if result.is_err() {
-        println!("{}", journal());
+        println!("{}", kubelet_journal());
     }
     let stopped = catch_unwind(stop);
     let undone = catch_unwind(AssertUnwindSafe(undo));
@@ -140,11 +136,8 @@ pub fn beside_kubelet_undoing(more: &Value, flags: &str, undo: impl FnOnce(), bo
     }
     forget();
     let _ = fs::remove_file(UNIT_FILE);
-    run(&["systemctl", "daemon-reload"]);
-    wait_until_or(
-        "nothing is left",
-        || format!(": {:#?}", leftovers()),
-        || leftovers().is_empty().then_some(()),
-    );
+    run("systemctl daemon-reload");
+    let left = || format!(": {:#?}", leftovers());
+    wait_until_or("nothing is left", left, || leftovers().is_empty());
     println!("  whole test: {} ms", started.elapsed().as_millis());
 }

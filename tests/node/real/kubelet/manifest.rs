@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 use super::frame::{MANIFESTS, get, state};
 use super::runtime;
 use crate::real::common::image::{BUSYBOX, IMAGE};
-use crate::support::guest::Accel;
-use crate::support::host::{wait_until, wait_until_or};
-use crate::support::pods::Pod;
+use crate::support::*;
 
 /// The only container that has a VM, and the only one of most pods.
 pub const INSTANCE: &str = "instance";
@@ -61,7 +59,7 @@ pub fn emulated_vm(name: &str, vcpus: u32) -> Value {
 fn machine(accel: Accel, vcpus: u32) -> Value {
     let count = vcpus.to_string();
     let mut container = sleeper(INSTANCE, &count, "512Mi");
-    let runner = ["/usr/bin/stelia-runner", "run", "--qmp", "/vm/qmp", "--"];
+    let runner = words("/usr/bin/stelia-runner run --qmp /vm/qmp --");
     container["command"] = [&runner[..], &accel.qemu(), &["-smp", &count]].concat().into();
     container["volumeMounts"] = json!([
         {"name": "usr", "mountPath": "/usr", "readOnly": true},
@@ -91,7 +89,7 @@ fn path_of(name: &str) -> PathBuf {
 pub fn apply(pod: &Value) {
     let name = name_of(pod);
     let new = Path::new(MANIFESTS).join(format!(".{name}"));
-    fs::write(&new, pod.to_string()).expect("a manifest");
+    put(&new, pod.to_string());
     fs::rename(&new, path_of(name)).expect("a manifest");
 }
 
@@ -100,8 +98,7 @@ pub fn delete(name: &str) {
     let uid = seen(name).map(|pod| text(&pod["metadata"]["uid"]));
     fs::remove_file(path_of(name)).expect("a manifest");
     wait_until(&format!("kubelet forgets {name}"), || {
-        let is_there = seen(name).is_some() || uid.as_ref().is_some_and(|uid| state()["entries"].get(uid).is_some());
-        (!is_there).then_some(())
+        seen(name).is_none() && uid.as_ref().is_none_or(|uid| state()["entries"].get(uid).is_none())
     });
 }
 
@@ -151,9 +148,8 @@ pub fn verdict(name: &str) -> Verdict {
 /// A container of a pod that runs, as the other tests know pods.
 pub fn running(name: &str, container: &str) -> Pod {
     let seen_now = || format!("; kubelet says: {}", seen(name).unwrap_or_default()["status"]);
-    wait_until_or(&format!("{container} of {name} runs"), seen_now, || {
-        of_kubelet(&seen(name)?, container)
-    })
+    let what = format!("{container} of {name} runs");
+    wait_until_or(&what, seen_now, || of_kubelet(&seen(name)?, container))
 }
 
 /// The same of a pod that kubelet shows, whoever gave it to kubelet.

@@ -6,7 +6,7 @@ use std::sync::Once;
 use std::time::Instant;
 
 use crate::real::common::image::{make_image, write};
-use crate::support::host::run;
+use crate::support::*;
 
 /// Where containerd's shims keep the containers of the CRI.
 const TASKS: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
@@ -32,8 +32,8 @@ pub fn start() {
         write(Path::new(SETTINGS), CONFIG);
         let exec = format!("[Service]\nExecStart=\nExecStart=/usr/bin/containerd --config {SETTINGS}\n");
         write(Path::new(DROP_IN), &exec);
-        run(&["systemctl", "daemon-reload"]);
-        run(&["systemctl", "restart", "containerd"]);
+        run("systemctl daemon-reload");
+        restart("containerd");
         run(&["ctr", "-n", "k8s.io", "images", "import", &image]);
         for program in ["containerd", "runc"] {
             println!("  {}", run(&[program, "--version"]).lines().next().unwrap_or_default());
@@ -44,10 +44,7 @@ pub fn start() {
 
 /// The containers that the runtime has, sandboxes among them.
 pub fn containers() -> Vec<String> {
-    let entries = fs::read_dir(TASKS).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect()
+    names_in(TASKS)
 }
 
 /// The first process of a container that has one.

@@ -11,17 +11,9 @@ use std::path::Path;
 
 use stelia_cpus::CpuSet;
 
-use crate::adopted::refused;
-use crate::contained::{configure, unconfigure};
-use crate::container::{is_given_back, until_partition};
-use crate::kvm::needs_kvm;
-use crate::libvirt::recorded;
+use crate::libvirt::recorded_pins;
 use crate::real::program;
-use crate::support::guest::Accel;
-use crate::support::host::{Thread, output, partitioned, run, wait_until, wait_until_or};
-use crate::support::linux_guest::seats;
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::{counters, state};
+use crate::support::*;
 use rpc::Socket;
 use vmi::{DOMAIN, MOST, NAME, UID, VOLUME, Vmi};
 
@@ -68,33 +60,20 @@ impl Launched {
             format!("{FOLDER}/{folder}:{target}")
         });
         let mounts: Vec<&str> = mounts.iter().flat_map(|mount| ["--mount", mount]).collect();
-        let count = MOST.to_string();
         // As virt-controller asks for it: without SYS_NICE libvirt may not pin the threads of another user's QEMU.
-        let options = [
-            "--container",
-            "compute",
-            "--runtime",
-            "runc",
-            "--cpus",
-            &count,
-            "--cap",
-            "SYS_NICE",
-        ];
-        let options = [&options[..], Accel::Kvm.device(), &mounts].concat();
+        let options = format!("--container compute --runtime runc --cpus {MOST} --cap SYS_NICE");
+        let options = [&words(&options)[..], Accel::Kvm.device(), &mounts].concat();
         let pod = Pod::start(
             &format!("virt-launcher-{NAME}-x7k2p"),
             &options,
             &["sh", &format!("{FOLDER}/start")],
         );
-        let socket = format!("/proc/{}/root/run/kubevirt/sockets/launcher-sock", pod.pid);
-        let launched = Self {
-            pod,
-            socket: Socket::new(socket.into()),
-        };
+        let socket = Socket::new(pod.inside("/run/kubevirt/sockets/launcher-sock"));
+        let launched = Self { pod, socket };
         wait_until_or(
             "virt-launcher is ready",
             || launched.last_logs(),
-            || launched.socket.is_there().then_some(()),
+            || launched.socket.is_there(),
         );
         launched
     }
@@ -120,10 +99,12 @@ impl Launched {
     fn pins(&self, vcpus: usize) -> BTreeMap<u32, u32> {
         let threads = self.pod.threads().vcpus;
         let is_pinned = |thread: &Thread| thread.allowed.len() == 1 && thread.allowed.is_subset(&self.pod.exclusive());
-        assert!(
-            threads.len() == vcpus && threads.iter().all(is_pinned),
-            "{vcpus} vCPUs: {threads:#?}"
+        assert_eq!(
+            threads.iter().filter(|thread| is_pinned(thread)).count(),
+            vcpus,
+            "{threads:#?}"
         );
+        assert_eq!(threads.len(), vcpus, "{threads:#?}");
         let pins = seats(&self.pod);
         let used: CpuSet = pins.values().copied().collect();
         assert_eq!(used.len(), vcpus, "{pins:?}");
@@ -152,17 +133,14 @@ impl Launched {
         self.call("SyncVirtualMachineCPUs", plugged);
         let now = self.pins(plugged.vcpus);
         println!("  a CPU plugged {when}: {before:?}, then {now:?}");
-        assert!(
-            before.iter().all(|pin| now.get(pin.0) == Some(pin.1)),
-            "{before:?}, then {now:?}"
-        );
+        let is_kept = before.iter().all(|pin| now.get(pin.0) == Some(pin.1));
+        assert!(is_kept, "{before:?}, then {now:?}");
         plugged
     }
 
     fn virsh(&self, command: &str) -> String {
-        let exec = ["kubelet-standin", "pod", "exec", &self.pod.name, "--"];
-        let virsh = ["virsh", "--connect", "qemu:///system", command, DOMAIN];
-        run(&[&exec[..], &virsh].concat())
+        self.pod
+            .exec(&["virsh", "--connect", "qemu:///system", command, DOMAIN])
     }
 
     /// Whether libvirt has the volume as a disk of the VM.
@@ -175,9 +153,8 @@ impl Launched {
     fn plug_and_unplug_volume(&self, when: &str, vmi: Vmi) {
         for has_volume in [true, false] {
             self.sync(Vmi { has_volume, ..vmi });
-            wait_until(&format!("{when}: a volume, {has_volume}"), || {
-                (self.has_volume() == has_volume).then_some(())
-            });
+            let what = format!("{when}: a volume, {has_volume}");
+            wait_until(&what, || self.has_volume() == has_volume);
         }
     }
 
@@ -187,33 +164,27 @@ impl Launched {
         let (pod, pins) = (&self.pod, self.pins(vmi.vcpus));
         // A plugged vCPU is recorded by an audit that finds its thread settled.
         let seen = || {
-            let show = output(&["steliactl", "show", &pod.uid]);
-            let show = String::from_utf8_lossy(&show.stdout).into_owned();
-            format!(": {:?}, not {pins:?}; {:?}\n{show}", recorded(pod), refused(pod))
+            let show = utf8(&output(&["steliactl", "show", &pod.uid]).stdout);
+            format!(": {:?}, not {pins:?}; {:?}\n{show}", recorded_pins(pod), refused(pod))
         };
         wait_until_or(&format!("{when}: recorded"), seen, || {
-            let is_recorded = recorded(pod) == pins;
+            let is_recorded = recorded_pins(pod) == pins;
             if !is_recorded {
-                run(&["steliactl", "reconcile"]);
+                reconcile();
             }
-            is_recorded.then_some(())
+            is_recorded
         });
-        println!(
-            "  {when}: {}",
-            run(&["steliactl", "list", "-o", "wide"]).replace('\n', "\n    ")
-        );
+        println!("  {when}: {}", run("steliactl list -o wide").replace('\n', "\n    "));
     }
 
     /// A guest without a system does not hear its power button, so virt-handler kills the VM.
     fn end(&self, vmi: Vmi) {
         self.call("ShutdownVirtualMachine", vmi);
         self.call("KillVirtualMachine", vmi);
-        wait_until("no vCPU thread", || self.pod.threads().vcpus.is_empty().then_some(()));
-        run(&["steliactl", "reconcile"]);
-        let seen = || format!(": {:?}", state(&self.pod));
-        wait_until_or("its CPUs are given back", seen, || {
-            is_given_back(&self.pod).then_some(())
-        });
+        wait_until("no vCPU thread", || self.pod.threads().vcpus.is_empty());
+        reconcile();
+        let seen = || format!(": {:?}", self.pod.state());
+        wait_until_or("its CPUs are given back", seen, || is_given_back(&self.pod));
         assert!(self.pod.exclusive().is_disjoint(&partitioned()));
     }
 }
@@ -232,8 +203,8 @@ fn make_files() {
             symlink(program, link).expect(link);
         }
     }
-    if !output(&["id", "qemu"]).status.success() {
-        run(&["useradd", "--system", "--user-group", "qemu"]);
+    if !output("id qemu").status.success() {
+        run("useradd --system --user-group qemu");
     }
     // What another launcher left there is not this one's.
     let _ = fs::remove_dir_all(FOLDER);
@@ -251,7 +222,7 @@ fn make_files() {
         ("start", &start),
     ];
     for (file, text) in files {
-        fs::write(format!("{FOLDER}/{file}"), text).expect(file);
+        put(format!("{FOLDER}/{file}"), text);
     }
 }
 
@@ -281,7 +252,7 @@ fn its_cpus_and_volumes_are_plugged_before_and_after_adoption() {
         for method in ["PauseVirtualMachine", "UnpauseVirtualMachine"] {
             launched.call(method, vmi);
         }
-        run(&["systemctl", "restart", "steliad"]);
+        restart("steliad");
         launched.until_adopted("after a restart", vmi);
         launched.assert_sync_changes_nothing("after a restart", vmi);
         launched.end(vmi);
@@ -303,9 +274,9 @@ fn with_isolate_emulator_thread_its_guest_is_resumed_and_then_adopted() {
             is_running: false,
             ..vmi
         });
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         assert_eq!(launched.virsh("domstate"), "paused");
-        assert_eq!(state(&launched.pod), None, "its guest has not run");
+        assert_eq!(launched.pod.state(), None, "its guest has not run");
         launched.sync(vmi);
         assert_eq!(launched.virsh("domstate"), "running");
         launched.until_adopted("adopted", vmi);

@@ -13,7 +13,7 @@ use stelia_device_plugin::api::transport::Channel;
 use tokio::time::timeout;
 use tonic_prost::ProstCodec;
 
-use crate::client::block_on;
+use crate::support::*;
 
 /// Limit of a call. virt-handler waits 20 s; this node is emulated.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);

@@ -1,15 +1,8 @@
 //! Adopted by the ready-made rules, in `stelia.slice` and with the container's cgroup as the partition.
 
-use serde_json::Value;
-
 use super::{CPUS, Vm, Vmm, Way, guest};
-use crate::adopted::{adopting, refused};
-use crate::contained::{configure, unconfigure};
-use crate::in_place::is_sid;
 use crate::real::program;
-use crate::support::guest::Accel;
-use crate::support::host::{all_pids, output, run, thread, wait_until};
-use crate::support::pods::Pod;
+use crate::support::*;
 
 /// The ready-made rule of this VMM, and what it says besides.
 pub fn rule(vmm: Vmm, more: &str) -> String {
@@ -62,22 +55,14 @@ impl Vm {
     fn assert_not_called_qemu(&self) {
         let text = String::from_utf8_lossy(&output(&["steliactl", "explain", &self.pod.uid]).stdout).into_owned();
         assert!(!text.is_empty() && !text.contains("QEMU"), "{text}");
-        let said = run(&[
-            "journalctl",
-            "-b",
-            "-q",
-            "-o",
-            "cat",
-            &format!("STELIA_POD_UID={}", self.pod.uid),
-        ]);
+        let said = journal(&[&*format!("STELIA_POD_UID={}", self.pod.uid)]);
         assert!(!said.contains("QEMU"), "{said}");
     }
 
     /// The thread that KVM makes for an emulated timer is the kernel's own, and no thread of the VMM's.
     fn assert_no_timer_on_its_cpus(&self) {
         let own = self.pod.exclusive();
-        let threads = all_pids().into_iter().filter_map(thread);
-        let timers: Vec<_> = threads.filter(|thread| thread.name.starts_with("kvm-pit/")).collect();
+        let timers = processes_named("kvm-pit/");
         assert_eq!(
             timers.len(),
             usize::from(self.vmm != Vmm::CloudHypervisor),
@@ -92,8 +77,7 @@ impl Vm {
 
 /// What the dry run says of a pod: the rule or ready-made rule, whether it would be adopted, and why not.
 fn dry_run(pod: &Pod) -> Option<(String, bool, String)> {
-    let said = run(&["steliactl", "-o", "json", "adopt", "--dry-run"]);
-    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let said = json(&run("steliactl -o json adopt --dry-run"));
     let all = said["vms"].as_array().expect("a list").clone();
     let one = all.into_iter().find(|one| one["pod_uid"] == *pod.uid)?;
     let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
@@ -112,11 +96,8 @@ fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes_and_the_dr
         for vmm in [Vmm::CloudHypervisor, Vmm::Firecracker] {
             guest::make();
             let boot = vmm.command(&format!("exec /tmp/{}", vmm.released()), &guest::words(vmm));
-            let script = format!(
-                "ln -s {} /tmp/{}; {boot}",
-                program(vmm.name()).display(),
-                vmm.released()
-            );
+            let file = program(vmm.name()).display().to_string();
+            let script = format!("ln -s {file} /tmp/{}; {boot}", vmm.released());
             let options = [Accel::Kvm.device(), &["--cpus", CPUS, "--runtime", "runc"]].concat();
             let pod = Pod::start(&format!("{}-first", vmm.name()), &options, &["sh", "-c", &script]);
             let before = wait_until("the dry run finds the VM", || {
@@ -125,10 +106,10 @@ fn a_vmm_that_is_the_first_process_is_adopted_where_the_runtime_copes_and_the_dr
             println!("  {}: without a rule the dry run says {before:?}", vmm.name());
             assert_eq!((before.0.as_str(), before.1), (vmm.name(), false));
             configure(&rule(vmm, ""));
-            let name = pod.name.clone();
+            let now = pod.clone();
             let end = || {
                 unconfigure();
-                run(&["kubelet-standin", "pod", "delete", &name, "--grace", "0"]);
+                now.delete(0);
             };
             if is_sid() {
                 Vm::of(vmm, Way::InPlace, pod).until_isolated("the first process", 2);

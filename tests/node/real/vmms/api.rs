@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::*;
+
 /// An emulated VMM that writes a snapshot takes this long at most.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -79,7 +81,7 @@ impl Api {
         reader.read_exact(&mut bytes)?;
         Ok(Answer {
             status,
-            body: String::from_utf8_lossy(&bytes).into_owned(),
+            body: utf8(&bytes),
         })
     }
 }

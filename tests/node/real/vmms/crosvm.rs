@@ -2,7 +2,7 @@
 
 use super::adopted::{of_containers, rule, test_life_and_restore};
 use super::{Vm, Vmm, Way, guest};
-use crate::adopted::adopting;
+use crate::support::*;
 
 #[test]
 fn crosvm_in_the_slice() {

@@ -5,9 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::Vmm;
-use crate::support::host::run;
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS};
-use crate::support::pods::Pod;
+use crate::support::{words as command_words, *};
 
 /// What every container of the node sees.
 pub const FOLDER: &str = "/job/vmms";
@@ -66,8 +64,8 @@ pub fn make() {
     }
     fs::create_dir_all(FOLDER).expect(FOLDER);
     run(&["python3", "-c", UNPACK, KERNEL, UNPACKED]);
-    fs::write(format!("{FOLDER}/init"), INIT).expect("the guest's init");
-    fs::write(format!("{FOLDER}/disk"), [0; 1 << 20]).expect("a disk");
+    put(format!("{FOLDER}/init"), INIT);
+    put(format!("{FOLDER}/disk"), [0; 1 << 20]);
     let script = format!(
         "d=$(mktemp -d); cd $d; mkdir bin dev sys; cp /bin/busybox bin/; cp {FOLDER}/init init; chmod +x init
          mknod dev/console c 5 1; mknod dev/null c 1 3
@@ -82,46 +80,31 @@ pub fn words(vmm: Vmm) -> Vec<String> {
     match vmm {
         Vmm::CloudHypervisor => {
             let serial = format!("file={SERIAL}");
-            let words = [
-                ("--kernel", KERNEL),
-                ("--initramfs", INITRAMFS),
-                ("--cmdline", KERNEL_WORDS),
-                ("--cpus", "boot=2,max=3"),
-                ("--memory", "size=128M"),
-                ("--serial", &serial),
-                ("--console", "off"),
-                ("--disk", DISK),
-            ];
-            let words = words.into_iter().flat_map(|(option, value)| [option, value]);
-            words.map(str::to_owned).collect()
+            let files = ["--kernel", KERNEL, "--initramfs", INITRAMFS, "--cmdline", KERNEL_WORDS];
+            let cpus = "--cpus boot=2,max=3 --memory size=128M --serial";
+            texts(&[
+                &files,
+                &command_words(&format!("{cpus} {serial} --console off --disk {DISK}")),
+            ])
         }
         Vmm::Firecracker => {
             let file = format!("{FOLDER}/firecracker.json");
-            fs::write(&file, configuration()).expect("Firecracker's configuration");
+            put(&file, configuration());
             vec!["--config-file".into(), file]
         }
         Vmm::Crosvm => {
             // What its sandbox has as the root.
             fs::create_dir_all("/var/empty").expect("/var/empty");
             let serial = format!("type=file,path={SERIAL},hardware=serial,num=1");
-            let words = [
-                "--cpus",
-                "2",
-                "--mem",
-                "128",
-                "--serial",
-                &serial,
-                "--block",
-                "/job/vmms/disk",
-                "--initrd",
-                INITRAMFS,
-                "--params",
-                KERNEL_WORDS,
-                KERNEL,
-            ];
-            words.map(str::to_owned).to_vec()
+            let words =
+                format!("--cpus 2 --mem 128 --serial {serial} --block /job/vmms/disk --initrd {INITRAMFS} --params");
+            texts(&[&command_words(&words), &[KERNEL_WORDS, KERNEL]])
         }
     }
+}
+
+fn texts(words: &[&[&str]]) -> Vec<String> {
+    words.concat().into_iter().map(str::to_owned).collect()
 }
 
 fn configuration() -> String {
@@ -140,8 +123,8 @@ fn configuration() -> String {
 
 /// What the guest wrote. A Firecracker that was restored writes to its standard output.
 pub fn said(pod: &Pod) -> String {
-    let bytes = fs::read(format!("/proc/{}/root{SERIAL}", pod.pid)).unwrap_or_default();
-    format!("{}{}", String::from_utf8_lossy(&bytes), pod.logs()).replace('\r', "")
+    let serial = utf8(&fs::read(pod.inside(SERIAL)).unwrap_or_default());
+    format!("{serial}{}", pod.logs()).replace('\r', "")
 }
 
 /// The newest sign of life: its number, and the guest's CPUs that are online.

@@ -5,18 +5,12 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::Value;
+use test_vmm::recording::Moment;
 
 use super::api::Answer;
 use super::guest::{FOLDER, SERIAL, alive};
 use super::{SOCKET, Threads, Vm, Vmm, Way};
-use crate::container::foreign;
-use crate::in_place::is_sid;
-use crate::noise::{recorded, start, stop};
-use crate::support::host::{output, read, run, wait_until, wait_until_or};
-use test_vmm::recording::Moment;
-
-/// How long the CPUs are watched under noise.
-const WATCHED: Duration = Duration::from_secs(5);
+use crate::support::*;
 
 impl Vm {
     /// From the boot to the end: everything but the restore.
@@ -52,26 +46,14 @@ impl Vm {
     /// Two busy loops a CPU in system.slice, and nobody but the vCPUs on theirs: by the kernel's trace.
     pub fn assert_no_other_task(&self, threads: &Threads) {
         let own = self.pod.exclusive();
-        let noise = "for n in $(seq 16); do { while :; do :; done; } & done; wait";
-        run(&["systemd-run", "--quiet", "--unit=noise", "sh", "-c", noise]);
-        start(&own);
-        sleep(WATCHED);
-        stop();
-        let switches = recorded(&own);
-        run(&["systemctl", "stop", "noise"]);
+        let switches = recorded_under_noise(&own);
         let is_vcpu = |tid: u32| threads.vcpus.iter().any(|vcpu| vcpu.tid == tid);
-        let guests: u32 = switches
-            .iter()
-            .filter(|((_, _, tid), _)| is_vcpu(*tid))
-            .map(|(_, count)| count)
-            .sum();
+        let guests = switches.iter().filter(|((_, _, tid), _)| is_vcpu(*tid));
+        let guests: u32 = guests.map(|(_, count)| count).sum();
         assert!(guests > 0, "the vCPUs did not run: {switches:#?}");
         assert_eq!(foreign(&self.pod, &switches), [], "{switches:#?}");
         let of_vm: Vec<_> = threads.others.iter().map(|thread| thread.tid).collect();
-        let beside = switches
-            .keys()
-            .filter(|(_, _, tid)| of_vm.contains(tid))
-            .collect::<Vec<_>>();
+        let beside: Vec<_> = switches.keys().filter(|(_, _, tid)| of_vm.contains(tid)).collect();
         assert!(
             self.way == Way::Container || beside.is_empty(),
             "the VMM's own: {beside:?}"
@@ -84,14 +66,7 @@ impl Vm {
 
     /// The time that the vCPU threads have run, in nanoseconds.
     fn run_time(&self) -> u64 {
-        let times = self.threads().vcpus.into_iter().map(|vcpu| {
-            let text = read(format!("/proc/{}/schedstat", vcpu.tid));
-            text.split(' ')
-                .next()
-                .and_then(|time| time.parse::<u64>().ok())
-                .expect("a time")
-        });
-        times.sum()
+        self.threads().vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum()
     }
 
     fn ask_to_pause(&self) -> Answer {
@@ -163,12 +138,10 @@ impl Vm {
     fn resize_to(&self, count: usize) {
         let body = format!("{{\"desired_vcpus\":{count}}}");
         self.api().must("PUT", "/api/v1/vm.resize", &body);
-        wait_until(&format!("{count} vCPU threads"), || {
-            (self.threads().vcpus.len() == count).then_some(())
-        });
+        wait_until(&format!("{count} vCPU threads"), || self.threads().vcpus.len() == count);
         // The runner looks by itself.
         if self.way != Way::Runner {
-            run(&["steliactl", "reconcile"]);
+            reconcile();
         }
         self.until_isolated(&format!("resize to {count}"), count);
         let last = count - 1;
@@ -187,7 +160,7 @@ impl Vm {
         let is_old = |tid: u32| before.vcpus.iter().any(|old| old.tid == tid);
         wait_until(&format!("{step}: new vCPU threads"), || {
             let now = self.threads().vcpus;
-            (now.len() == 2 && !now.iter().any(|vcpu| is_old(vcpu.tid))).then_some(())
+            now.len() == 2 && !now.iter().any(|vcpu| is_old(vcpu.tid))
         });
         self.until_isolated(step, 2);
         self.until_ready();
@@ -208,7 +181,7 @@ impl Vm {
     fn shut_down_and_boot(&self) {
         let before = self.threads();
         self.api().must("PUT", "/api/v1/vm.shutdown", "");
-        wait_until("no vCPU thread", || self.threads().vcpus.is_empty().then_some(()));
+        wait_until("no vCPU thread", || self.threads().vcpus.is_empty());
         match self.way {
             Way::Runner => self.assert_runner_sees_shutdown(),
             _ => self.until_given_back("shutdown"),
@@ -217,7 +190,7 @@ impl Vm {
         let (state, threads) = (self.run_state(), self.names());
         self.record(Moment::ShutDown);
         self.note("shutdown", &format!("the VMM says {state:?}, and has {threads:?}"));
-        let _ = fs::remove_file(format!("/proc/{}/root{SERIAL}", self.pod.pid));
+        let _ = fs::remove_file(self.pod.inside(SERIAL));
         self.api().must("PUT", "/api/v1/vm.boot", "");
         self.until_new("boot after shutdown", &before);
         self.until_alive("boot after shutdown", 0);
@@ -263,15 +236,16 @@ impl Vm {
     pub fn power_off(&self) {
         match self.vmm {
             Vmm::CloudHypervisor => self.api().must("PUT", "/api/v1/vm.power-button", ""),
-            Vmm::Firecracker => self
-                .api()
-                .must("PUT", "/actions", r#"{"action_type":"SendCtrlAltDel"}"#),
+            Vmm::Firecracker => {
+                let action = r#"{"action_type":"SendCtrlAltDel"}"#;
+                self.api().must("PUT", "/actions", action)
+            }
             Vmm::Crosvm => {
                 self.must_tell_crosvm(&["powerbtn"]);
                 Value::Null
             }
         };
-        wait_until("the VMM has ended", || self.process().is_none().then_some(()));
+        wait_until("the VMM has ended", || self.process().is_none());
         let said = self.pod.logs();
         let end = said.lines().find(|line| line.contains("the VMM ended: "));
         self.note("end by the guest", end.unwrap_or("its shell has not said how"));
@@ -300,18 +274,9 @@ impl Vm {
         let log = if self.vmm == Vmm::Crosvm { "/run/log" } else { SERIAL };
         let vmm = self.vmm.command(&format!("/tmp/{}", self.vmm.released()), &words);
         let script = format!("rm -f {SOCKET} {SERIAL}; {vmm} >> {log} 2>&1 < /dev/null &");
-        run(&[
-            "kubelet-standin",
-            "pod",
-            "exec",
-            &self.pod.name,
-            "--",
-            "sh",
-            "-c",
-            &script,
-        ]);
+        self.pod.exec(&["sh", "-c", &script]);
         if self.vmm == Vmm::Firecracker {
-            wait_until("the API answers", || self.api().is_there().then_some(()));
+            wait_until("the API answers", || self.api().is_there());
             self.load_snapshot(&folder, true);
         }
         self.until_isolated("restore", 2);

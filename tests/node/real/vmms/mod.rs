@@ -16,14 +16,8 @@ use std::cell::Cell;
 
 use stelia_cpus::CpuSet;
 
-use crate::container::is_partition;
 use crate::real::program;
-use crate::support::guest::Accel;
-use crate::support::host::{
-    Thread, container_and_nested, cpus, kind, output, partitioned, read, thread, wait_until, wait_until_or, workers,
-};
-use crate::support::pods::Pod;
-use crate::support::promise::{near_pool, state};
+use crate::support::*;
 use api::{Answer, Api};
 use recorded::Recorder;
 
@@ -128,10 +122,8 @@ impl Vm {
     fn start_words(vmm: Vmm, way: Way, words: &[String]) -> Self {
         let boot = vmm.command(&format!("/tmp/{}", vmm.released()), words);
         let (file, name) = (program(vmm.name()), vmm.released());
-        let script = format!(
-            "ln -s {} /tmp/{name}; {boot} & wait $!; echo \"the VMM ended: $?\"; sleep 100000",
-            file.display()
-        );
+        let file = file.display();
+        let script = format!("ln -s {file} /tmp/{name}; {boot} & wait $!; echo \"the VMM ended: $?\"; sleep 100000");
         Self::start_with(vmm, way, &["sh", "-c", &script])
     }
 
@@ -162,17 +154,17 @@ impl Vm {
     }
 
     fn api(&self) -> Api {
-        Api::new(format!("/proc/{}/root{SOCKET}", self.pod.pid).into())
+        Api::new(self.pod.inside(SOCKET))
     }
 
     /// A command of crosvm's to its control socket.
     fn tell_crosvm(&self, words: &[&str]) -> Answer {
-        let (crosvm, socket) = (program("crosvm"), format!("/proc/{}/root{SOCKET}", self.pod.pid));
-        let crosvm = crosvm.display().to_string();
+        let crosvm = program("crosvm").display().to_string();
+        let socket = self.pod.inside(SOCKET).display().to_string();
         let out = output(&[&[crosvm.as_str(), "--no-syslog"][..], words, &[socket.as_str()]].concat());
         Answer {
             status: if out.status.success() { 200 } else { 500 },
-            body: String::from_utf8_lossy(&out.stderr).into_owned(),
+            body: utf8(&out.stderr),
         }
     }
 
@@ -209,10 +201,7 @@ impl Vm {
     fn is_anchor(&self, thread: &Thread) -> bool {
         match self.way {
             Way::Slice => thread.tid == self.pod.pid,
-            Way::Runner => {
-                let command = std::fs::read_to_string(format!("/proc/{}/cmdline", thread.tid));
-                command.is_ok_and(|command| command.contains("\0anchor"))
-            }
+            Way::Runner => read_if_there(format!("/proc/{}/cmdline", thread.tid)).contains("\0anchor"),
             Way::InPlace | Way::Container => false,
         }
     }
@@ -223,9 +212,9 @@ impl Vm {
         if threads.vcpus.len() != vcpus {
             return Some(format!("not {vcpus} vCPU threads: {threads:#?}"));
         }
-        let state = state(&self.pod);
+        let state = self.pod.state();
         if state.as_deref() != Some("isolated") {
-            return Some(format!("{state:?}, {:?}", crate::adopted::refused(&self.pod)));
+            return Some(format!("{state:?}, {:?}", refused(&self.pod)));
         }
         match self.way {
             Way::Container => self.wrong_in_partition(&threads),
@@ -235,7 +224,7 @@ impl Vm {
 
     /// With isolation "container" nothing is moved, and each thread may use the container's CPUs.
     fn wrong_in_partition(&self, threads: &Threads) -> Option<String> {
-        let (own, exclusive) = (crate::container::own(&self.pod), self.pod.exclusive());
+        let (own, exclusive) = (own(&self.pod), self.pod.exclusive());
         let mut all = threads.vcpus.iter().chain(&threads.others);
         let stray = all.find(|thread| !thread.cgroup.starts_with(&own) || !thread.allowed.is_subset(&exclusive));
         let stray = stray.map(|thread| format!("{thread:?}"));
@@ -262,9 +251,8 @@ impl Vm {
 
     /// The kernel's own word.
     fn wrong_cgroups(&self) -> Option<String> {
-        let (exclusive, vcpu) = (self.pod.exclusive(), self.pod.vcpu());
-        let partition = read(vcpu.join("cpuset.cpus.partition"));
-        let effective = cpus(&read(vcpu.join("cpuset.cpus.effective")));
+        let exclusive = self.pod.exclusive();
+        let (partition, effective) = (self.pod.partition(), self.pod.effective());
         let (taken, workers) = (partitioned(), workers());
         let whole = partition == kind()
             && effective == exclusive
@@ -280,7 +268,7 @@ impl Vm {
         wait_until_or(&format!("{step}: isolated"), seen, || {
             let ended = thread(self.pod.pid).is_none();
             assert!(!ended, "the container ended:\n{}", self.pod.logs());
-            self.wrong(vcpus).is_none().then_some(())
+            self.wrong(vcpus).is_none()
         });
         self.until_verified(step);
         let threads = self.threads();
@@ -298,22 +286,21 @@ impl Vm {
     fn until_verified(&self, step: &str) {
         let mut told = false;
         wait_until(&format!("{step}: verified"), || {
-            let out = output(&["steliactl", "verify", "--now", &self.pod.uid]);
-            let whole = out.status.success();
+            let (whole, text) = self.pod.verified();
             if !whole && !told {
                 told = true;
-                println!("  {step}: {}", String::from_utf8_lossy(&out.stdout));
+                println!("  {step}: {text}");
             }
-            whole.then_some(())
+            whole
         });
     }
 
     /// Waits until the VM has no CPU, cgroup or instance any more.
     fn until_given_back(&self, step: &str) {
         let exclusive = self.pod.exclusive();
-        let seen = || format!(": {:?}, {} in partitions", state(&self.pod), partitioned());
+        let seen = || format!(": {:?}, {} in partitions", self.pod.state(), partitioned());
         wait_until_or(&format!("{step}: given back"), seen, || {
-            (state(&self.pod).is_none() && partitioned().is_disjoint(&exclusive)).then_some(())
+            self.pod.state().is_none() && partitioned().is_disjoint(&exclusive)
         });
         assert!(!self.pod.scope().exists(), "{step}");
         self.note(step, "its CPUs are given back");

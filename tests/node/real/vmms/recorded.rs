@@ -9,10 +9,8 @@ use stelia_kernel::kvm_events::{Change, KvmEvents, KvmMessage};
 use test_vmm::recording::{self, Moment, Recording, Step};
 
 use super::{Vm, Vmm, guest};
-use crate::client::block_on;
 use crate::real::program;
-use crate::support::host::{output, wait_until, wait_until_or};
-use crate::support::vmm_processes::{comm, processes};
+use crate::support::*;
 
 /// Threads that have not changed for so long are those of a step.
 const STEADY: Duration = Duration::from_millis(200);
@@ -60,7 +58,7 @@ impl Vm {
 
     pub fn record_the_boot(&self) {
         if self.recorder.is_some() {
-            wait_until("its vCPU threads", || (self.threads().vcpus.len() == 2).then_some(()));
+            wait_until("its vCPU threads", || self.threads().vcpus.len() == 2);
             self.record(Moment::Booting);
         }
     }
@@ -103,8 +101,7 @@ impl Vmm {
             Self::CloudHypervisor | Self::Firecracker => "--version",
             Self::Crosvm => "version",
         };
-        let out = output(&[&program(self.name()).display().to_string(), option]);
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let text = utf8(&output(&[&program(self.name()).display().to_string(), option]).stdout);
         let last = text.lines().next().and_then(|line| line.split(' ').next_back());
         last.unwrap_or_default().trim_start_matches('v').to_owned()
     }

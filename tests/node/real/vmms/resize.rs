@@ -5,17 +5,9 @@ use stelia_cpus::CpuSet;
 
 use super::guest::SERIAL;
 use super::{SOCKET, Threads, Vm, Vmm, Way};
-use crate::adopted::journal;
-use crate::contained::{configure, unconfigure};
-use crate::kvm::needs_kvm;
 use crate::real::program;
-use crate::resize::trace::Trace;
-use crate::resize::{INITRAMFS, grown, identities, make_linux, resize, said, topology, until_counted};
-use crate::support::guest::Accel;
-use crate::support::host::{cpus, read, wait_until_or};
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS, alive};
-use crate::support::pods::{Pod, on_node_undoing};
-use crate::support::promise::describe;
+use crate::resize::{INITRAMFS, grown, make_linux, said, topology, until_counted};
+use crate::support::*;
 
 const ROUNDS: usize = 3;
 /// The guest has no driver that hears of plugged and unplugged CPUs, and works on.
@@ -32,21 +24,14 @@ impl Vm {
         make_linux();
         let vmm = Vmm::CloudHypervisor;
         let file = program(vmm.name()).display().to_string();
-        let runner = ["stelia-runner", "run", "--api-socket", SOCKET, "--", &file];
-        let boot = format!("boot={vcpus},max=4,topology=2:2:1:1");
-        let serial = format!("file={SERIAL}");
-        let words = [
-            ["--kernel", KERNEL],
-            ["--initramfs", INITRAMFS],
-            ["--cmdline", kernel_words],
-            ["--cpus", &boot],
-            ["--memory", "size=128M"],
-            ["--serial", &serial],
-            ["--console", "off"],
-        ];
+        let runner = format!("stelia-runner run --api-socket {SOCKET} -- {file}");
+        let boot = format!("--cpus boot={vcpus},max=4,topology=2:2:1:1 --memory size=128M");
+        let serial = format!("--serial file={SERIAL} --console off");
+        let kernel = ["--kernel", KERNEL, "--initramfs", INITRAMFS, "--cmdline", kernel_words];
+        let command = [&words(&runner)[..], &kernel, &words(&boot), &words(&serial)].concat();
         let count = vcpus.to_string();
         let options = [Accel::Kvm.device(), &["--cpus", &count]].concat();
-        let pod = Pod::start(name, &options, &[&runner[..], &words.concat()].concat());
+        let pod = Pod::start(name, &options, &command);
         let vm = Self::of(vmm, Way::Runner, pod);
         vm.until_has("boot", vcpus);
         vm.until_ready();
@@ -55,7 +40,7 @@ impl Vm {
 
     /// kubelet gives the container these CPUs.
     fn resize_container(&mut self, set: &CpuSet) {
-        self.pod = resize(&self.pod, &set.to_string());
+        self.pod = self.pod.resize("--cpuset", &set.to_string());
     }
 
     /// Waits until there are so many vCPUs, isolated, and the guest has as many CPUs.
@@ -69,12 +54,12 @@ impl Vm {
         let expected = json!({"from": from, "to": to, "outcome": outcome});
         let seen = || format!(": {}\n{}", self.runner_says(), self.pod.logs());
         wait_until_or(&format!("the runner says {expected}"), seen, || {
-            (self.runner_says()["resize"] == expected).then_some(())
+            self.runner_says()["resize"] == expected
         });
     }
 
     fn shown(&self) -> Value {
-        describe()["node"]["instances"][&self.pod.uid].clone()
+        self.pod.described()
     }
 }
 
@@ -96,13 +81,10 @@ fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
             let entries = Trace::entries("plugged", &cpus("0-7"), "vcpu_id >= 2");
             vm.resize_container(&large);
             let grown = vm.until_has(&format!("round {round}, 4 CPUs"), 4);
-            let entered: CpuSet = entries.end().iter().map(|entry| entry.cpu).collect();
+            let entered = entries.entered();
             // The new ones did not run guest code anywhere else, not even before they were pinned.
-            assert!(
-                !entered.is_empty() && entered.is_subset(&large),
-                "{entered}\n{}",
-                vm.pod.logs()
-            );
+            let is_own = !entered.is_empty() && entered.is_subset(&large);
+            assert!(is_own, "{entered}\n{}", vm.pod.logs());
             assert!(identities(&first.vcpus).is_subset(&identities(&grown.vcpus)));
             assert_eq!(topology(&vm.pod), (1, 2, siblings(&["0-1", "0-1", "2-3", "2-3"])));
             vm.until_runner_says(2, 4, "done");
@@ -115,13 +97,12 @@ fn a_guest_of_cloud_hypervisor_grows_and_shrinks_with_its_container() {
             vm.until_runner_says(4, 2, "done");
             vm.assert_no_other_task(&shrunk);
         }
-        assert_eq!(journal(SHRINKS, &vm.pod).len(), ROUNDS, "it waited for its guest");
-        for text in journal(DEGRADED, &vm.pod) {
+        assert_eq!(told_of(SHRINKS, &vm.pod).len(), ROUNDS, "it waited for its guest");
+        for text in told_of(DEGRADED, &vm.pod) {
             println!("  {text}");
             assert!(!text.contains("vCPUs share"), "{text}");
         }
-        let drift = journal(DRIFT, &vm.pod);
-        assert_eq!(drift, Vec::<String>::new(), "kubelet is no other program");
+        assert!(told_of(DRIFT, &vm.pod).is_empty(), "kubelet is no other program");
         for line in vm.pod.logs().lines().filter(|line| line.contains("was paused for")) {
             println!("  {line}");
         }
@@ -139,22 +120,21 @@ fn a_guest_of_cloud_hypervisor_that_keeps_its_vcpus_shares_the_cpus_that_are_lef
             vm.resize_container(&few);
             let seen = || format!(": {}\n{}", vm.shown(), vm.pod.logs());
             wait_until_or("it waits for its guest", seen, || {
-                (!vm.shown()["pending_resize"].is_null()).then_some(())
+                !vm.shown()["pending_resize"].is_null()
             });
             println!("  while it waits: {}", vm.shown()["pending_resize"]);
             wait_until_or("the runner says that the guest refused", seen, || {
-                let refused = vm.pod.logs().matches("the guest gave up 0 of the 2 vCPUs").count();
-                (refused == round).then_some(())
+                vm.pod.logs().matches("the guest gave up 0 of the 2 vCPUs").count() == round
             });
             vm.until_runner_says(4, 2, "refused");
-            wait_until_or("the CPUs are left", seen, || {
-                (cpus(&read(vm.pod.vcpu().join("cpuset.cpus.effective"))) == few).then_some(())
-            });
+            wait_until_or("the CPUs are left", seen, || vm.pod.effective() == few);
             let reason = "the guest did not give up vCPUs in time";
             wait_until_or("it is degraded", seen, || {
-                vm.shown()["degraded"][0].as_str()?.contains(reason).then_some(())
+                vm.shown()["degraded"][0]
+                    .as_str()
+                    .is_some_and(|text| text.contains(reason))
             });
-            let told = journal(DEGRADED, &vm.pod);
+            let told = told_of(DEGRADED, &vm.pod);
             let told: Vec<_> = told.iter().filter(|text| text.contains(reason)).collect();
             println!("  the journal says: {told:?}");
             assert_eq!(told.len(), round, "{told:?}");
@@ -165,7 +145,7 @@ fn a_guest_of_cloud_hypervisor_that_keeps_its_vcpus_shares_the_cpus_that_are_lef
             }
             // It runs on, with all of its CPUs.
             let signs = alive(&vm.pod);
-            wait_until_or("the guest lives", seen, || (alive(&vm.pod) > signs + 1).then_some(()));
+            wait_until_or("the guest lives", seen, || alive(&vm.pod) > signs + 1);
             assert_eq!(said(&vm.pod).map(|(online, _)| online.len()), Some(4));
             vm.assert_no_other_task(&now);
             // Given back, each has its own again.

@@ -7,13 +7,9 @@ use serde_json::Value;
 
 use super::{SOCKET, Vm, Vmm, Way, guest};
 use crate::descriptors::{INITRAMFS, assert_network_answers, make_guest, make_tap, open_devices, remove_tap};
-use crate::kvm::needs_kvm;
 use crate::memory;
 use crate::real::program;
-use crate::support::guest::Accel;
-use crate::support::host::{output, read, run, wait_until, wait_until_or};
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS};
-use crate::support::pods::{Pod, on_node, on_node_undoing};
+use crate::support::*;
 
 /// For how long the runner's questions are counted.
 const COUNTED: Duration = Duration::from_secs(10);
@@ -23,27 +19,15 @@ const MAX_QUESTIONS: usize = 60;
 impl Vm {
     fn run(vmm: Vmm, words: &[String]) -> Self {
         let vmm_file = program(vmm.name()).display().to_string();
-        let runner = [
-            "stelia-runner",
-            "run",
-            "--api-socket",
-            SOCKET,
-            "--grace",
-            "60",
-            "--",
-            &vmm_file,
-        ];
-        let mut command = runner.to_vec();
+        let runner = format!("stelia-runner run --api-socket {SOCKET} --grace 60 -- {vmm_file}");
+        let mut command = crate::support::words(&runner);
         command.extend(words.iter().map(String::as_str));
         Self::start_with(vmm, Way::Runner, &command)
     }
 
     /// Whether a probe succeeds, and what it says.
     fn probe(&self, what: &str) -> (bool, String) {
-        let exec = ["kubelet-standin", "pod", "exec", &self.pod.name, "--"];
-        let out = output(&[&exec[..], &["stelia-runner", "probe", what, "--api-socket", SOCKET]].concat());
-        let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
-        (out.status.success(), text)
+        probe_at(&self.pod, what, &format!("--api-socket {SOCKET}"))
     }
 
     pub fn until_ready(&self) {
@@ -62,13 +46,13 @@ impl Vm {
         let seen = || format!(": {:?}\n{}", self.probe("readiness"), self.pod.logs());
         wait_until_or(&format!("the probe says {ready}, {text:?}"), seen, || {
             let (now, said) = self.probe("readiness");
-            (now == ready && said.starts_with(text)).then_some(())
+            now == ready && said.starts_with(text)
         });
         assert!(self.probe("liveness").0);
     }
 
     pub fn runner_says(&self) -> Value {
-        serde_json::from_str(&self.probe("state").1).expect("the runner's state")
+        json(&self.probe("state").1)
     }
 
     /// How often the VMM was asked something: Firecracker logs each request, and Cloud Hypervisor has a thread that wakes for it, twice at most.
@@ -77,11 +61,10 @@ impl Vm {
             Vmm::CloudHypervisor => {
                 let threads = self.threads().others;
                 let server = threads.iter().find(|thread| thread.name == "http-server");
-                let status = read(format!("/proc/{}/status", server.expect("its server").tid));
-                let wakes = status
-                    .lines()
-                    .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-                wakes.and_then(|wakes| wakes.trim().parse().ok()).expect("a number")
+                number(&field(
+                    &status(server.expect("its server").tid),
+                    "voluntary_ctxt_switches:",
+                ))
             }
             Vmm::Firecracker => self.pod.logs().matches("The API server received").count(),
             Vmm::Crosvm => panic!("the runner knows no crosvm"),
@@ -112,10 +95,8 @@ impl Vm {
         let state = self.runner_says();
         self.note(step, &format!("window {}", state["window"]));
         assert_eq!(state["paused-start"], false);
-        assert!(
-            state["window"]["wall-us"].as_u64().is_some_and(|wall| wall > 0),
-            "{state}"
-        );
+        let is_told = state["window"]["wall-us"].as_u64().is_some_and(|wall| wall > 0);
+        assert!(is_told, "{state}");
         assert!(state["window"]["run-us"].is_u64(), "{state}");
     }
 
@@ -131,15 +112,15 @@ impl Vm {
 
     /// As kubelet ends a pod: the guest powers off in its time, and the container's exit code is the VMM's.
     fn terminate(&self) {
-        run(&["kill", "-TERM", &self.pod.pid.to_string()]);
-        let code = run(&["kubelet-standin", "pod", "wait", &self.pod.name]);
+        kill("-TERM", self.pod.pid);
+        let code = self.pod.wait();
         let log = self.pod.logs();
         // A thread of Cloud Hypervisor 53.0 may panic as it ends, and its seccomp filter forbids what a panic does: it ends with SIGSYS.
         let has_crashed = code == "159" && log.contains("after the thread's local data has been destroyed");
         assert!(code == "0" || has_crashed, "{code}: {log}");
         self.note("end by SIGTERM", &format!("exit code {code}"));
         self.until_given_back("end by SIGTERM");
-        run(&["kubelet-standin", "pod", "delete", &self.pod.name, "--grace", "0"]);
+        self.pod.delete(0);
     }
 }
 
@@ -179,7 +160,7 @@ fn firecracker_by_the_runner() {
         // Another program loads what was saved into a Firecracker that has no VM yet, and leaves it paused.
         let (folder, saved) = (vm.snapshot(), vm.saved.get());
         let vm = Vm::run(vmm, &[]);
-        wait_until("the API answers", || vm.api().is_there().then_some(()));
+        wait_until("the API answers", || vm.api().is_there());
         vm.assert_at_most_questions("not configured", MAX_QUESTIONS);
         vm.assert_pause_answer("not configured", false);
         let (state, threads) = (vm.run_state(), vm.names());
@@ -204,38 +185,23 @@ fn cloud_hypervisors_guest_grows_and_shrinks_with_its_containers_memory_limit() 
         memory::make_guest();
         let file = program(vmm.name()).display().to_string();
         let serial = format!("file={}", guest::SERIAL);
-        for (name, given, steps) in [
-            (
-                "plugs",
-                vec!["size=256M,hotplug_method=virtio-mem,hotplug_size=512M"],
-                [856, 728, 600],
-            ),
-            ("balloon", vec!["size=512M", "--balloon", "size=0"], [400, 500, 600]),
-        ] {
-            let runner = [
-                "stelia-runner",
-                "run",
-                "--api-socket",
-                SOCKET,
-                "--resize-memory",
-                "yes",
-                "--",
-                &file,
-            ];
+        let plugs = "size=256M,hotplug_method=virtio-mem,hotplug_size=512M";
+        let balloon = "size=512M --balloon size=0";
+        for (name, given, steps) in [("plugs", plugs, [856, 728, 600]), ("balloon", balloon, [400, 500, 600])] {
+            let runner = format!("stelia-runner run --api-socket {SOCKET} --resize-memory yes -- {file}");
+            let kernel_words = memory::kernel_words();
             let boot = [
                 "--kernel",
                 KERNEL,
                 "--initramfs",
                 memory::INITRAMFS,
                 "--cmdline",
-                &memory::words(),
-                "--cpus",
-                "boot=2",
+                &kernel_words,
             ];
-            let devices = ["--serial", &serial, "--console", "off", "--memory"];
+            let devices = format!("--cpus boot=2 --serial {serial} --console off --memory {given}");
+            let command = [&words(&runner)[..], &boot, &words(&devices)].concat();
             let options = [Accel::Kvm.device(), &["--cpus", "2", "--memory", "600M"]].concat();
-            let name = format!("cloud-hypervisor-{name}");
-            let pod = Pod::start(&name, &options, &[&runner[..], &boot, &devices, &given].concat());
+            let pod = Pod::start(&format!("cloud-hypervisor-{name}"), &options, &command);
             let vm = Vm::of(vmm, Way::Runner, pod);
             vm.until_isolated("boot", 2);
             vm.until_ready();
@@ -246,7 +212,7 @@ fn cloud_hypervisors_guest_grows_and_shrinks_with_its_containers_memory_limit() 
                 memory::until_limited(&vm.pod, mib);
             }
             vm.note("memory", &vm.runner_says()["memory-resize"].to_string());
-            run(&["kubelet-standin", "pod", "delete", &vm.pod.name, "--grace", "0"]);
+            vm.pod.delete(0);
         }
     });
 }
@@ -260,37 +226,16 @@ fn cloud_hypervisor_with_a_tap_by_descriptor() {
         make_tap();
         make_guest();
         let file = program(vmm.name()).display().to_string();
-        let runner = [
-            "stelia-runner",
-            "run",
-            "--api-socket",
-            SOCKET,
-            "--fd",
-            "net=tap:stelia-tap0",
-            "--",
-        ];
-        let serial = format!("file={}", guest::SERIAL);
-        let words = [
-            &file,
-            "--kernel",
-            KERNEL,
-            "--initramfs",
-            INITRAMFS,
-            "--cmdline",
-            KERNEL_WORDS,
-            "--cpus",
-            "boot=2",
-            "--memory",
-            "size=128M",
-            "--serial",
-            &serial,
-            "--console",
-            "off",
-            "--net",
-            "fd={fd:net},mac=02:00:00:00:00:01",
-        ];
+        let runner = format!("stelia-runner run --api-socket {SOCKET} --fd net=tap:stelia-tap0 -- {file}");
+        let boot = ["--kernel", KERNEL, "--initramfs", INITRAMFS, "--cmdline", KERNEL_WORDS];
+        let serial = format!(
+            "--cpus boot=2 --memory size=128M --serial file={} --console off",
+            guest::SERIAL
+        );
+        let card = ["--net", "fd={fd:net},mac=02:00:00:00:00:01"];
+        let command = [&words(&runner)[..], &boot, &words(&serial), &card].concat();
         let options = [Accel::Kvm.device(), &["--cpus", "2", "--device", "/dev/net/tun"]].concat();
-        let pod = Pod::start("cloud-hypervisor-tap", &options, &[&runner[..], &words].concat());
+        let pod = Pod::start("cloud-hypervisor-tap", &options, &command);
         let vm = Vm::of(vmm, Way::Runner, pod);
         vm.until_isolated("boot", 2);
         vm.until_ready();
@@ -299,12 +244,9 @@ fn cloud_hypervisor_with_a_tap_by_descriptor() {
         vm.note("boot", &format!("open devices: {open:?}"));
         for (process, open) in &open {
             let is_vmm = process.starts_with("cloud-hyper");
-            assert_eq!(
-                open.iter().any(|device| device == "/dev/net/tun"),
-                is_vmm,
-                "{process}: {open:?}"
-            );
+            let has_tap = open.iter().any(|device| device == "/dev/net/tun");
+            assert_eq!(has_tap, is_vmm, "{process}: {open:?}");
         }
-        run(&["kubelet-standin", "pod", "delete", &vm.pod.name, "--grace", "0"]);
+        vm.pod.delete(0);
     });
 }

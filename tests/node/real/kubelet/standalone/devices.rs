@@ -5,13 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{started, verify};
-use crate::cold_start::{start_all, stopped_but_for};
-use crate::kvm::needs_kvm;
-use crate::real::kubelet::frame::{UNIT, beside_kubelet_undoing, journal, wait_ready};
+use crate::real::kubelet::frame::{UNIT, beside_kubelet_undoing, kubelet_journal, wait_ready};
 use crate::real::kubelet::manifest::{Verdict, apply, delete, verdict, vm};
-use crate::support::device_plugin::{self, FOLDER, RESOURCE, active};
-use crate::support::host::{output, read, run, wait_until, wait_until_or};
-use crate::support::promise::{assert_isolated, state as state_of};
+use crate::support::device_plugin::{FOLDER, RESOURCE};
+use crate::support::*;
 
 /// What kubelet wrote of its plugins and of what they gave.
 fn checkpoint() -> Option<Value> {
@@ -26,7 +23,7 @@ fn registered() -> Option<BTreeSet<String>> {
 }
 
 pub fn wait_registered() -> BTreeSet<String> {
-    let said = || journal() + &device_plugin::journal();
+    let said = || kubelet_journal() + &device_plugin::journal();
     wait_until_or("the plugin has registered", said, registered)
 }
 
@@ -48,7 +45,7 @@ fn the_plugin_registers_with_kubelet_and_a_vm_is_admitted_with_its_device() {
     beside_kubelet_undoing(&json!({}), "", start_all, || {
         let offered = wait_registered();
         println!("  {} devices", offered.len());
-        assert_eq!(active(device_plugin::UNIT), "active");
+        assert_eq!(activity(device_plugin::UNIT), "active");
         apply(&vm("plugged", 2));
         let pod = started("plugged");
         let before = assert_isolated(&pod, 2);
@@ -60,25 +57,21 @@ fn the_plugin_registers_with_kubelet_and_a_vm_is_admitted_with_its_device() {
             let is_mounted = mounts.lines().any(|line| line.split(' ').nth(4) == Some(path));
             assert!(is_mounted, "{path} is not mounted:\n{mounts}");
         }
-        let doctor = output(&["steliactl", "doctor"]);
-        let report = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        let report = utf8(&output("steliactl doctor").stdout);
         let lines = report
             .lines()
             .filter(|line| line.contains("device-plugin") || line.contains("kubelet"));
         lines.for_each(|line| println!("  {line}"));
         let said = format!("{} {RESOURCE} registered with kubelet", offered.len());
-        assert!(report.contains(&said), "{report}");
+        assert_says(&report, &[&said]);
         verify();
 
         // kubelet removes every socket when it starts.
-        let plugin = run(&["systemctl", "show", "-P", "MainPID", device_plugin::UNIT]);
-        run(&["systemctl", "restart", UNIT]);
+        let plugin = main_pid(device_plugin::UNIT);
+        restart(UNIT);
         wait_ready();
         wait_registered();
-        assert_eq!(
-            run(&["systemctl", "show", "-P", "MainPID", device_plugin::UNIT]),
-            plugin
-        );
+        assert_eq!(main_pid(device_plugin::UNIT), plugin);
         assert_eq!(assert_isolated(&pod, 2), before);
         assert_eq!(given(&pod.uid), own);
         apply(&vm("later", 2));
@@ -94,14 +87,12 @@ fn the_plugin_registers_with_kubelet_and_a_vm_is_admitted_with_its_device() {
         apply(&vm("refused", 2));
         let answer = verdict("refused");
         println!("  without the daemon: {answer:?}");
-        assert!(
-            matches!(&answer, Verdict::Rejected { reason, .. } if reason == "UnexpectedAdmissionError"),
-            "{answer:?}"
-        );
+        let is_refused = matches!(&answer, Verdict::Rejected { reason, .. } if reason == "UnexpectedAdmissionError");
+        assert!(is_refused, "{answer:?}");
         delete("refused");
         start_all();
         assert_isolated(&pod, 2);
         delete("plugged");
-        wait_until("no instance", || state_of(&pod).is_none().then_some(()));
+        pod.wait_released();
     });
 }

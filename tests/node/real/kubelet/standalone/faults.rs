@@ -1,34 +1,21 @@
 //! kubelet, containerd, systemd, the daemon and QEMU end or start anew under a VM.
 
-use std::fs;
-
 use serde_json::json;
 
 use super::{started, verify};
-use crate::cold_start::{start_all, stopped_but_for};
-use crate::crash::main_pid;
 use crate::real::kubelet::frame::{UNIT, beside_kubelet, beside_kubelet_undoing, state, wait_ready};
 use crate::real::kubelet::manifest::{INSTANCE, apply, delete, emulated_vm, of_kubelet, pod, running, seen, sleeper};
-use crate::support::host::{container_of, leftovers, run, thread, wait_until};
-use crate::support::pods::{Pod, Threads};
-use crate::support::promise::{assert_isolated, state as state_of};
+use crate::support::*;
 
 /// What happens, and that no thread of the VM was moved by it.
 fn assert_undisturbed(what: &str, pod: &Pod, before: &Threads, happens: impl FnOnce()) {
     println!("  {what}:");
     happens();
-    run(&["steliactl", "reconcile"]);
+    reconcile();
     let now = assert_isolated(pod, 2);
     assert_eq!((&now.vcpus, &now.anchor), (&before.vcpus, &before.anchor), "{what}");
     assert_eq!(now.others.len(), before.others.len(), "{what}");
     verify();
-}
-
-fn wait_new_daemon(before: &str) {
-    wait_until("the daemon is another process", || {
-        let now = main_pid();
-        (!now.is_empty() && now != "0" && now != before).then_some(())
-    });
 }
 
 #[test]
@@ -39,7 +26,7 @@ fn a_vm_stays_isolated_when_everything_around_it_starts_anew() {
         let before = assert_isolated(&vm, 2);
         let file = state();
         assert_undisturbed("kubelet restarted", &vm, &before, || {
-            run(&["systemctl", "restart", UNIT]);
+            restart(UNIT);
             wait_ready();
         });
         assert_eq!(state(), file);
@@ -48,49 +35,41 @@ fn a_vm_stays_isolated_when_everything_around_it_starts_anew() {
             wait_ready();
         });
         assert_undisturbed("containerd restarted", &vm, &before, || {
-            run(&["systemctl", "restart", "containerd"]);
+            restart("containerd");
             // The container is known again, and another pod can be made.
             assert_eq!(running("steady", INSTANCE).pid, vm.pid);
             apply(&pod("after", &[sleeper("s", "500m", "32Mi")]));
             running("after", "s");
         });
         assert_undisturbed("systemd reloaded", &vm, &before, || {
-            drop(run(&["systemctl", "daemon-reload"]))
+            drop(run("systemctl daemon-reload"))
         });
         assert_undisturbed("systemd executed anew", &vm, &before, || {
-            drop(run(&["systemctl", "daemon-reexec"]))
+            drop(run("systemctl daemon-reexec"))
         });
         assert_undisturbed("the daemon killed", &vm, &before, || {
-            let daemon = main_pid();
-            run(&[
-                "systemctl",
-                "kill",
-                "--signal=KILL",
-                "--kill-whom=main",
-                "steliad.service",
-            ]);
+            let daemon = daemon_pid();
+            kill_daemon();
             wait_new_daemon(&daemon);
         });
         assert_undisturbed("kubelet away while the daemon starts", &vm, &before, || {
             run(&["systemctl", "stop", UNIT]);
-            let daemon = main_pid();
-            run(&["systemctl", "restart", "steliad.service"]);
+            let daemon = daemon_pid();
+            restart("steliad.service");
             wait_new_daemon(&daemon);
             run(&["systemctl", "start", UNIT]);
             wait_ready();
         });
         assert_undisturbed("the package removed and installed", &vm, &before, || {
             let package = std::env::var("NODE_DEB").expect("NODE_DEB");
-            run(&["apt-get", "-qq", "remove", "-y", "steliad"]);
+            run("apt-get -qq remove -y steliad");
             assert_eq!(vm.threads(), before);
             run(&["apt-get", "-qq", "install", "-y", &package]);
-            wait_until("the daemon knows the VM", || {
-                (state_of(&vm).as_deref() == Some("isolated")).then_some(())
-            });
+            vm.wait_state("isolated");
         });
         delete("after");
         delete("steady");
-        wait_until("no instance", || state_of(&vm).is_none().then_some(()));
+        vm.wait_released();
     });
 }
 
@@ -101,14 +80,11 @@ fn a_killed_vm_is_isolated_anew_on_the_same_cpus_and_a_removed_one_leaves_nothin
         let mut vm = started("mortal");
         for victim in ["qemu-system-x86", "stelia-runner"] {
             assert_isolated(&vm, 2);
-            let pid = container_of(vm.pid).into_keys().find(|pid| {
-                let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                name.trim() == victim
-            });
-            let pid = pid.unwrap_or_else(|| panic!("no {victim}")).to_string();
+            let pid = container_of(vm.pid).into_keys().find(|pid| comm(pid) == victim);
+            let pid = pid.unwrap_or_else(|| panic!("no {victim}"));
             println!("  {victim} is killed:");
             let dead = vm.pid;
-            run(&["kill", "-KILL", &pid]);
+            kill("-KILL", pid);
             wait_until("kubelet has started the container again", || {
                 let now = of_kubelet(&seen("mortal")?, INSTANCE)?;
                 (now.pid != dead).then_some(())
@@ -125,7 +101,7 @@ fn a_killed_vm_is_isolated_anew_on_the_same_cpus_and_a_removed_one_leaves_nothin
         assert!(thread(vm.pid).is_none(), "{vm:?}");
         println!("  without the daemon there is left: {:?}", leftovers());
         start_all();
-        wait_until("no instance", || state_of(&vm).is_none().then_some(()));
-        wait_until("nothing is left", || leftovers().is_empty().then_some(()));
+        vm.wait_released();
+        wait_until("nothing is left", || leftovers().is_empty());
     });
 }

@@ -1,13 +1,12 @@
 //! A pod with CPUs of its own (the gate PodLevelResourceManagers), of which the VM's container has some and a sidecar the rest.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::plan::predicted;
 use super::{started, verify};
 use crate::real::kubelet::frame::{beside_kubelet, state};
 use crate::real::kubelet::manifest::{apply, delete, emulated_vm, push, running, sleeper, verdict};
-use crate::support::host::{cpus, read, run, wait_until};
-use crate::support::promise::{assert_isolated_beside, state as state_of};
+use crate::support::*;
 
 #[test]
 fn a_vm_floats_on_what_its_pod_shares() {
@@ -30,19 +29,18 @@ fn a_vm_floats_on_what_its_pod_shares() {
         assert_eq!(predicted, verdict("level"));
         let shared = side.exclusive();
         assert_eq!((vm.exclusive().len(), shared.len()), (2, 1));
-        let pod = cpus(
-            state()["podEntries"][&vm.uid]["cpuSet"]
-                .as_str()
-                .expect("the pod's CPUs"),
+        let of_pod = state()["podEntries"][&vm.uid]["cpuSet"].clone();
+        assert_eq!(
+            vm.exclusive().union(&shared),
+            cpus(of_pod.as_str().expect("the pod's CPUs"))
         );
-        assert_eq!(vm.exclusive().union(&shared), pod);
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         assert_isolated_beside(&vm, 2, &shared);
-        assert_eq!(cpus(&read(side.origin().join("cpuset.cpus.effective"))), shared);
-        let understood: Value = serde_json::from_str(&run(&["steliactl", "--json", "kubelet-state"])).expect("JSON");
+        assert_eq!(cpus(&side.file("cpuset.cpus.effective")), shared);
+        let understood = json(&run("steliactl --json kubelet-state"));
         assert_eq!(understood["cpu_manager"]["schema"], "V3", "{understood}");
         verify();
         delete("level");
-        wait_until("no instance", || state_of(&vm).is_none().then_some(()));
+        vm.wait_released();
     });
 }

@@ -7,30 +7,26 @@ mod own_cpus;
 mod plan;
 mod recorded;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::frame::{beside_kubelet, state};
 use super::manifest::{INSTANCE, apply, delete, emulated_vm, running};
-use crate::support::host::{cpus, leftovers, output, read, run, wait_until};
-use crate::support::pods::{Pod, pool};
-use crate::support::promise::{assert_isolated, is_isolated, state as state_of};
+use crate::support::*;
 
 /// A VM's pod once its guest runs.
 fn started(name: &str) -> Pod {
-    let pod = running(name, INSTANCE);
-    pod.wait_running();
-    pod
+    running(name, INSTANCE).running()
 }
 
 /// What `steliactl` says, and that it finds nothing wrong.
 fn verify() {
-    println!("{}", run(&["steliactl", "list"]));
-    println!("{}", run(&["steliactl", "verify"]));
+    println!("{}", run("steliactl list"));
+    println!("{}", run("steliactl verify"));
 }
 
 /// The file that kubelet wrote, as steliad reads it.
 fn assert_understood(pod: &Pod) {
-    let read: Value = serde_json::from_str(&run(&["steliactl", "--json", "kubelet-state"])).expect("JSON");
+    let read = json(&run("steliactl --json kubelet-state"));
     let manager = &read["cpu_manager"];
     println!("  steliad reads {}, kubelet wrote {}", manager, state());
     assert_eq!(manager["schema"], "V2", "{read}");
@@ -46,8 +42,7 @@ fn assert_understood(pod: &Pod) {
 #[test]
 fn a_vm_is_isolated_beside_kubelet_and_its_end_gives_everything_back() {
     beside_kubelet(&json!({}), || {
-        let doctor = output(&["steliactl", "doctor"]);
-        println!("{}", String::from_utf8_lossy(&doctor.stdout));
+        println!("{}", utf8(&output("steliactl doctor").stdout));
         assert_eq!(pool(), cpus("0-7"));
         apply(&emulated_vm("first", 2));
         let first = started("first");
@@ -60,20 +55,18 @@ fn a_vm_is_isolated_beside_kubelet_and_its_end_gives_everything_back() {
         apply(&emulated_vm("second", 3));
         let second = started("second");
         assert_isolated(&second, 3);
-        wait_until("the first floats on what is left", || {
-            is_isolated(&first, 2).then_some(())
-        });
+        wait_until("the first floats on what is left", || is_isolated(&first, 2));
         verify();
         // What kubelet and the runtime say of a pod's container is what steliad left there.
-        let listed = cpus(&read(first.origin().join("cpuset.cpus")));
+        let listed = cpus(&first.file("cpuset.cpus"));
         println!("  the container's cpuset.cpus: {listed}");
         assert_eq!(listed, first.exclusive());
 
         delete("second");
-        wait_until("the first floats on all again", || is_isolated(&first, 2).then_some(()));
+        wait_until("the first floats on all again", || is_isolated(&first, 2));
         delete("first");
-        wait_until("no instance", || state_of(&first).is_none().then_some(()));
+        first.wait_released();
         assert_eq!(pool(), cpus("0-7"));
-        wait_until("nothing is left", || leftovers().is_empty().then_some(()));
+        wait_until("nothing is left", || leftovers().is_empty());
     });
 }

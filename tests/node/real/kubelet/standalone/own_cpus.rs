@@ -3,21 +3,19 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{started, verify};
 use crate::real::common::image::write;
 use crate::real::kubelet::frame::{UNIT, beside_kubelet_undoing, state, wait_ready};
 use crate::real::kubelet::manifest::{apply, delete, emulated_vm, pod, running, sleeper};
-use crate::support::host::{cpus, read, run, wait_until};
-use crate::support::pods::Pod;
-use crate::support::promise::{assert_isolated, state as state_of};
+use crate::support::*;
 
 const DROP_IN: &str = "/etc/stelia/steliad.toml.d/80-real.toml";
 
 fn undo() {
     if fs::remove_file(DROP_IN).is_ok() {
-        run(&["systemctl", "reload", "steliad"]);
+        run("systemctl reload steliad");
     }
 }
 
@@ -25,12 +23,9 @@ fn undo() {
 fn chosen(name: &str) -> Pod {
     let pod = started(name);
     assert_eq!(pod.cpus, None);
-    let list: Value = serde_json::from_str(&run(&["steliactl", "--json", "list"])).expect("JSON");
-    let own = list
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|one| one["pod_uid"] == *pod.uid);
+    let list = json(&run("steliactl --json list"));
+    let mut all = list.as_array().into_iter().flatten();
+    let own = all.find(|one| one["pod_uid"] == *pod.uid);
     let own = own.unwrap_or_else(|| panic!("{name} is not in {list}"));
     let cpus = own["exclusive_cpus"].as_str().map(str::to_owned);
     println!("  {name} has {cpus:?}");
@@ -47,7 +42,7 @@ fn steliad_chooses_the_cpus_where_kubelet_does_not() {
             Path::new(DROP_IN),
             "cpu-source = \"steliad\"\nreserved-cpus = \"0-1\"\n",
         );
-        run(&["systemctl", "reload", "steliad"]);
+        run("systemctl reload steliad");
         assert_eq!(state()["policyName"], "none");
         apply(&emulated_vm("own", 2));
         let vm = chosen("own");
@@ -56,12 +51,12 @@ fn steliad_chooses_the_cpus_where_kubelet_does_not() {
         // kubelet sets no cpuset, neither now nor when it starts anew: what steliad keeps others off, they stay off.
         apply(&pod("other", &[sleeper("s", "500m", "32Mi")]));
         let other = running("other", "s");
-        let allowed = cpus(&read(other.origin().join("cpuset.cpus.effective")));
+        let allowed = cpus(&other.file("cpuset.cpus.effective"));
         println!("  another pod runs on {allowed}");
         assert!(allowed.is_disjoint(&vm.exclusive()));
-        run(&["systemctl", "restart", UNIT]);
+        restart(UNIT);
         wait_ready();
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         assert_eq!(assert_isolated(&vm, 2).vcpus, before.vcpus);
         apply(&emulated_vm("second", 2));
         let second = chosen("second");
@@ -71,6 +66,6 @@ fn steliad_chooses_the_cpus_where_kubelet_does_not() {
         for name in ["second", "other", "own"] {
             delete(name);
         }
-        wait_until("no instance", || state_of(&vm).is_none().then_some(()));
+        vm.wait_released();
     });
 }

@@ -1,12 +1,10 @@
 //! What `steliactl plan` says of a manifest before kubelet has it, kubelet does after: with each policy of the Topology Manager.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 
 use crate::real::kubelet::frame::{beside_kubelet, change, state};
 use crate::real::kubelet::manifest::{Verdict, apply, delete, pod, sleeper, text, verdict};
-use crate::support::host::{output, wait_until};
+use crate::support::*;
 
 const FILE: &str = "/run/kubelet-node/planned.yaml";
 
@@ -54,9 +52,8 @@ fn manifest(name: &str, containers: &[Container]) -> Value {
 
 /// The verdict that `steliactl plan` predicts, and what it assumed.
 pub fn predicted(manifest: &Value) -> (Verdict, Value) {
-    std::fs::write(FILE, manifest.to_string()).expect(FILE);
-    let out = output(&["steliactl", "plan", "-o", "json", FILE]);
-    let answer: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
+    put(FILE, manifest.to_string());
+    let (answer, _) = printed(&["steliactl", "plan", "-o", "json", FILE]);
     if answer["admitted"] == false {
         let rejection = &answer["rejection"];
         let (reason, message) = (text(&rejection["reason"]), text(&rejection["message"]));
@@ -64,7 +61,7 @@ pub fn predicted(manifest: &Value) -> (Verdict, Value) {
     }
     let containers = answer["containers"].as_array().into_iter().flatten();
     let exclusive = containers.filter(|container| container["cpus"] != "");
-    let cpus: BTreeMap<_, _> = exclusive
+    let cpus = exclusive
         .map(|one| (text(&one["container"]), text(&one["cpus"])))
         .collect();
     (Verdict::Admitted(cpus), answer)
@@ -72,10 +69,11 @@ pub fn predicted(manifest: &Value) -> (Verdict, Value) {
 
 /// kubelet's message has words before the manager's.
 fn agree(predicted: &Verdict, real: &Verdict) -> bool {
+    use Verdict::Rejected;
     match (predicted, real) {
         (
-            Verdict::Rejected { reason, message },
-            Verdict::Rejected {
+            Rejected { reason, message },
+            Rejected {
                 reason: given,
                 message: said,
             },
@@ -101,12 +99,10 @@ fn play(policy: &str, steps: &[Step]) -> (usize, Vec<String>) {
                 println!("  {policy}: {name}, beyond the node's requests: plan {predicted:?}, kubelet {real:?}");
                 assert!(matches!(predicted, Verdict::Admitted(_)), "{predicted:?}");
                 // A static pod would preempt others.
-                let is_preemption =
-                    |message: &str| message.contains("preemption: error finding a set of pods to preempt");
-                assert!(
-                    matches!(&real, Verdict::Rejected { message, .. } if is_preemption(message)),
-                    "{real:?}"
-                );
+                let Verdict::Rejected { message, .. } = &real else {
+                    panic!("{real:?}")
+                };
+                assert_says(message, &["preemption: error finding a set of pods to preempt"]);
             }
             Admit(name, containers) => {
                 let manifest = manifest(name, containers);
@@ -134,7 +130,7 @@ fn a_plan_says_what_kubelet_decides_with_each_policy_of_the_topology_manager() {
             if number > 0 {
                 change(settings, "");
             }
-            wait_until("kubelet has no pod", || state()["entries"].is_null().then_some(()));
+            wait_until("kubelet has no pod", || state()["entries"].is_null());
             let (count, others) = play(policy, steps);
             decided += count;
             different.extend(others);

@@ -2,13 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::real::kubelet::frame::{beside_kubelet, journal};
+use crate::real::kubelet::frame::{beside_kubelet, kubelet_journal};
 use crate::real::kubelet::manifest::{INSTANCE, apply, delete, pod, running, sleeper};
-use crate::support::host::{cpus, read, wait_until_or};
 use crate::support::pod_recording::{
     KUBELET_WITH_CONTAINERD, Seen, assert_recorded, record_classes, record_state_writes,
 };
-use crate::support::pods::{Pod, pool};
+use crate::support::*;
 
 /// A pod with these requests and limits.
 fn started(name: &str, resources: Value) -> Pod {
@@ -33,17 +32,14 @@ fn pods_and_the_writes_of_the_state_file_are_as_recorded() {
         }));
         let guaranteed = guaranteed.expect("a pod");
         for shared in [&burstable, &best_effort] {
-            wait_until_or(&format!("kubelet's pool in {}", shared.name), journal, || {
-                let own = cpus(&read(shared.origin().join("cpuset.cpus")));
-                own.is_disjoint(&guaranteed.exclusive()).then_some(())
-            });
+            let what = format!("kubelet's pool in {}", shared.name);
+            let own = || cpus(&shared.file("cpuset.cpus"));
+            wait_until_or(&what, kubelet_journal, || own().is_disjoint(&guaranteed.exclusive()));
         }
         seen.extend(record_classes(&guaranteed, &burstable, &best_effort));
         seen.extend(record_state_writes("removal", || {
             delete("record-guaranteed");
-            wait_until_or("the pool has its CPUs again", journal, || {
-                (pool() == before).then_some(())
-            });
+            wait_until_or("the pool has its CPUs again", kubelet_journal, || pool() == before);
             guaranteed.uid.clone()
         }));
         assert_recorded(KUBELET_WITH_CONTAINERD, &seen);

@@ -2,11 +2,8 @@
 
 use std::fmt::Debug;
 
-use serde_json::Value;
-
 use super::server;
-use crate::support::host::{output, run};
-use crate::support::pods::Pod;
+use crate::support::*;
 
 /// What the command says with `--dry-run`.
 #[derive(Debug)]
@@ -27,13 +24,9 @@ impl Resize {
         let words = ["resize", "default/vm", "--cpus", &cpus, "--dry-run"];
         let text = run(&[&["steliactl"], &words[..]].concat());
         println!("steliactl {}\n{text}", words.join(" "));
-        let said: Value =
-            serde_json::from_str(&run(&[&["steliactl", "-o", "json"], &words[..]].concat())).expect("JSON");
-        assert_eq!(
-            (&said["outcome"], &said["pod_uid"]),
-            (&"planned".into(), &pod.uid.as_str().into()),
-            "{said}"
-        );
+        let said = json(&run(&[&["steliactl", "-o", "json"], &words[..]].concat()));
+        let expected = (&"planned".into(), &pod.uid.as_str().into());
+        assert_eq!((&said["outcome"], &said["pod_uid"]), expected, "{said}");
         let member = |name: &str| said[name].as_str().expect(name).to_owned();
         let command = member("command");
         assert!(text.contains(&command), "{text}");
@@ -52,18 +45,15 @@ impl Resize {
         let before = asked();
         let out = output(&["steliactl", "resize", &self.uid, "--cpus", &self.cpus]);
         assert_eq!(out.status.code(), Some(1), "{out:?}");
-        assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), self.text.trim());
-        let told = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert!(told.contains("nothing has changed; resize its pod"), "{told}");
+        assert_eq!(utf8(&out.stdout).trim(), self.text.trim());
+        assert_says(&utf8(&out.stderr), &["nothing has changed; resize its pod"]);
         assert_eq!(asked(), before);
     }
 
     /// As an administrator does: the printed line, in a shell. Returns kubectl's words where the API server refuses.
     pub fn carry_out(&self) -> Result<(), String> {
         let out = server::in_shell(&self.command);
-        let told = String::from_utf8_lossy(&[&out.stdout[..], &out.stderr[..]].concat())
-            .trim()
-            .to_owned();
+        let told = said(&out).trim().to_owned();
         println!("  {told}");
         out.status.success().then_some(()).ok_or(told)
     }

@@ -9,9 +9,7 @@ use serde_json::{Value, json};
 
 use super::frame::{beside_kubelet_undoing, change, state};
 use super::manifest::{INSTANCE, emulated_vm, of_kubelet, pod, sleeper};
-use crate::support::host::{run, wait_until, wait_until_or};
-use crate::support::pods::{Pod, Threads};
-use crate::support::promise::{assert_isolated, state as state_of};
+use crate::support::*;
 use command::Resize;
 use server::{ask, call, get};
 
@@ -27,7 +25,7 @@ struct Deleted;
 impl Drop for Deleted {
     fn drop(&mut self) {
         for name in ["vm", "other"] {
-            let _ = call("DELETE", &format!("{PODS}/{name}"), "application/json", &json!(null));
+            let _ = call("DELETE", &format!("{PODS}/{name}"), &json!(null));
         }
     }
 }
@@ -37,18 +35,16 @@ fn start_vm() -> Pod {
     let said = || {
         format!(
             "; the server says: {:?}",
-            call("GET", "/api/v1/nodes/node", "application/json", &json!(null))
+            call("GET", "/api/v1/nodes/node", &json!(null))
         )
     };
     wait_until_or("kubelet has registered its node", said, || get("/api/v1/nodes/node"));
     let mut manifest = emulated_vm("vm", 2);
     manifest["spec"]["nodeName"] = "node".into();
     manifest["spec"]["automountServiceAccountToken"] = false.into();
-    ask("POST", PODS, "application/json", &manifest);
+    ask("POST", PODS, &manifest);
     let said = || format!("{}", get(&path()).unwrap_or_default()["status"]);
-    let pod = wait_until_or("the VM's container runs", said, || of_kubelet(&get(&path())?, INSTANCE));
-    pod.wait_running();
-    pod
+    wait_until_or("the VM's container runs", said, || of_kubelet(&get(&path())?, INSTANCE)).running()
 }
 
 /// A condition of the pod.
@@ -58,9 +54,9 @@ fn condition(kind: &str) -> Option<Value> {
 }
 
 fn delete_vm(pod: &Pod) {
-    call("DELETE", &path(), "application/json", &json!(null)).expect("an answer");
-    wait_until("the pod is gone", || get(&path()).is_none().then_some(()));
-    wait_until("no instance", || state_of(pod).is_none().then_some(()));
+    call("DELETE", &path(), &json!(null)).expect("an answer");
+    wait_until("the pod is gone", || get(&path()).is_none());
+    pod.wait_released();
 }
 
 /// The pod's CPUs as its specification has them, and how often that was changed.
@@ -76,14 +72,11 @@ fn status() -> Value {
 
 /// Waits until kubelet puts the resize off, or refuses it, for this reason.
 fn until_pending(reason: &str, generation: &Value) {
-    let pending = wait_until_or(
-        &format!("kubelet says {reason}"),
-        || status()["conditions"].to_string(),
-        || {
-            let pending = condition("PodResizePending")?;
-            (pending["observedGeneration"] == *generation).then_some(pending)
-        },
-    );
+    let conditions = || status()["conditions"].to_string();
+    let pending = wait_until_or(&format!("kubelet says {reason}"), conditions, || {
+        let pending = condition("PodResizePending")?;
+        (pending["observedGeneration"] == *generation).then_some(pending)
+    });
     println!("  kubelet says: {pending}");
     assert_eq!(pending["reason"], reason, "{pending}");
 }
@@ -94,7 +87,7 @@ fn until_resized(cpus: u32) {
     let seen = || status().to_string();
     let expected = cpus.to_string();
     wait_until_or("kubelet has resized", seen, || {
-        (status()["containerStatuses"][0]["resources"]["requests"]["cpu"] == *expected).then_some(())
+        status()["containerStatuses"][0]["resources"]["requests"]["cpu"] == *expected
     });
 }
 
@@ -115,7 +108,7 @@ impl Started {
     }
 
     fn assert_as_before(&self) {
-        run(&["steliactl", "reconcile"]);
+        reconcile();
         let vm = &self.vm.uid;
         assert_eq!(state()["entries"][vm], self.entries[vm]);
         assert_eq!(assert_isolated(&self.vm, 2).vcpus, self.threads.vcpus);
@@ -159,8 +152,8 @@ impl Started {
         let mut other = pod("other", &[sleeper("other", "4", "64Mi")]);
         other["spec"]["nodeName"] = "node".into();
         other["spec"]["automountServiceAccountToken"] = false.into();
-        ask("POST", PODS, "application/json", &other);
-        let has_entry = || (state()["entries"].as_object()?.len() == 2).then_some(());
+        ask("POST", PODS, &other);
+        let has_entry = || state()["entries"].as_object().is_some_and(|all| all.len() == 2);
         wait_until_or("the other pod has its CPUs", || state().to_string(), has_entry);
         let said = self.planned_in_vain(7, "can have 6 CPUs of this node");
         let refused = said.carry_out().expect_err("the API server refuses");
@@ -168,12 +161,12 @@ impl Started {
         self.assert_as_before();
         self.resize_in_vain(4, "Deferred");
         let other = format!("{PODS}/other");
-        call("DELETE", &other, "application/json", &json!(null)).expect("an answer");
-        wait_until("the other pod is gone", || get(&other).is_none().then_some(()));
+        call("DELETE", &other, &json!(null)).expect("an answer");
+        wait_until("the other pod is gone", || get(&other).is_none());
     }
 
     fn end(&self) {
-        println!("{}", run(&["steliactl", "verify"]));
+        println!("{}", run("steliactl verify"));
         delete_vm(&self.vm);
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::real::common::image::write;
 use crate::real::program;
-use crate::support::host::{journal_of, output, run, wait_until_or};
+use crate::support::*;
 
 /// The node's address, on the loopback device: kubelet takes none of 127.0.0.0/8.
 const ADDRESS: &str = "192.0.2.1";
@@ -27,8 +27,8 @@ pub fn flags() -> String {
 
 /// What kubelet reads when it starts, which it does before the server.
 pub fn prepare() {
-    output(&["ip", "link", "set", "lo", "up"]);
-    output(&["ip", "address", "add", &format!("{ADDRESS}/32"), "dev", "lo"]);
+    output("ip link set lo up");
+    output(format!("ip address add {ADDRESS}/32 dev lo"));
     let kubeconfig = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "node",
         "clusters": [{"name": "cluster", "cluster": {"server": format!("https://{SERVER}"), "insecure-skip-tls-verify": true}}],
@@ -36,8 +36,8 @@ pub fn prepare() {
         "users": [{"name": "node", "user": {"token": TOKEN}}],
     });
     write(&Path::new(FOLDER).join("kubeconfig"), &kubeconfig.to_string());
-    write(
-        &Path::new(FOLDER).join("tokens"),
+    put(
+        Path::new(FOLDER).join("tokens"),
         &format!("{TOKEN},node,node,system:masters\n"),
     );
 }
@@ -45,57 +45,36 @@ pub fn prepare() {
 pub fn start() {
     let etcd = "http://127.0.0.1:2379";
     let data = format!("--data-dir={FOLDER}/etcd");
-    let (client, advertised) = (
-        format!("--listen-client-urls={etcd}"),
-        format!("--advertise-client-urls={etcd}"),
-    );
     // Nothing has to outlive the node.
-    let options = [
-        "--listen-peer-urls=http://127.0.0.1:2380",
-        "--unsafe-no-fsync",
-        &data,
-        &client,
-        &advertised,
-    ];
+    let peers = "--listen-peer-urls=http://127.0.0.1:2380 --unsafe-no-fsync";
+    let options = format!("{peers} {data} --listen-client-urls={etcd} --advertise-client-urls={etcd}");
     start_unit("real-etcd", "etcd", &options);
-    let options = [
-        format!("--etcd-servers={etcd}"),
-        format!("--cert-dir={FOLDER}/certificates"),
-        "--secure-port=6443".into(),
-        "--bind-address=127.0.0.1".into(),
-        format!("--advertise-address={ADDRESS}"),
-        "--endpoint-reconciler-type=none".into(),
-        format!("--token-auth-file={FOLDER}/tokens"),
-        "--authorization-mode=AlwaysAllow".into(),
-        "--service-account-issuer=https://node".into(),
-        format!("--service-account-key-file={KEY}"),
-        format!("--service-account-signing-key-file={KEY}"),
-        "--service-cluster-ip-range=10.0.0.0/24".into(),
-        // Nobody makes the account that it would want for each pod.
-        "--disable-admission-plugins=ServiceAccount".into(),
-    ];
-    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    // Nobody makes the account that ServiceAccount would want for each pod.
+    let options = format!(
+        "--etcd-servers={etcd} --cert-dir={FOLDER}/certificates --secure-port=6443 --bind-address=127.0.0.1 \
+         --advertise-address={ADDRESS} --endpoint-reconciler-type=none --token-auth-file={FOLDER}/tokens \
+         --authorization-mode=AlwaysAllow --service-account-issuer=https://node --service-account-key-file={KEY} \
+         --service-account-signing-key-file={KEY} --service-cluster-ip-range=10.0.0.0/24 \
+         --disable-admission-plugins=ServiceAccount"
+    );
     start_unit("real-apiserver", "kube-apiserver", &options);
     wait_until_or("the API server is ready", journal, || {
-        let (code, _) = call("GET", "/readyz", "application/json", &json!(null))?;
-        (code == 200).then_some(())
+        call("GET", "/readyz", &json!(null)).is_some_and(|(code, _)| code == 200)
     });
 }
 
-fn start_unit(unit: &str, name: &str, options: &[&str]) {
+fn start_unit(unit: &str, name: &str, options: &str) {
     let program = program(name).display().to_string();
-    run(&[
-        &["systemd-run", "--quiet", "--collect", "--unit", unit, &program],
-        options,
-    ]
-    .concat());
+    run(format!(
+        "systemd-run --quiet --collect --unit {unit} {program} {options}"
+    ));
 }
 
 pub fn stop() {
     for unit in UNITS {
         output(&["systemctl", "stop", unit]);
     }
-    output(&["ip", "address", "delete", &format!("{ADDRESS}/32"), "dev", "lo"]);
+    output(format!("ip address delete {ADDRESS}/32 dev lo"));
     let _ = fs::remove_dir_all(FOLDER);
 }
 
@@ -112,7 +91,7 @@ pub fn in_shell(line: &str) -> Output {
 }
 
 /// Code and body of an answer. The server speaks TLS only, with a certificate that it made itself.
-pub fn call(method: &str, path: &str, kind: &str, body: &Value) -> Option<(u16, Value)> {
+pub fn call(method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
     let body = if body.is_null() {
         String::new()
     } else {
@@ -120,7 +99,7 @@ pub fn call(method: &str, path: &str, kind: &str, body: &Value) -> Option<(u16, 
     };
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.0\r\nHost: {SERVER}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.0\r\nHost: {SERVER}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
     );
     let address = format!("OPENSSL:{SERVER},verify=0");
     let mut socat = Command::new("socat");
@@ -140,14 +119,14 @@ pub fn call(method: &str, path: &str, kind: &str, body: &Value) -> Option<(u16, 
 }
 
 /// A request that must succeed.
-pub fn ask(method: &str, path: &str, kind: &str, body: &Value) -> Value {
-    let (code, answer) = call(method, path, kind, body).unwrap_or_else(|| panic!("{method} {path}: no answer"));
+pub fn ask(method: &str, path: &str, body: &Value) -> Value {
+    let (code, answer) = call(method, path, body).unwrap_or_else(|| panic!("{method} {path}: no answer"));
     assert!((200..300).contains(&code), "{method} {path}: {code} {answer}");
     answer
 }
 
 /// An object; none while the server has no such.
 pub fn get(path: &str) -> Option<Value> {
-    let (code, answer) = call("GET", path, "application/json", &json!(null))?;
+    let (code, answer) = call("GET", path, &json!(null))?;
     (code == 200).then_some(answer)
 }

@@ -4,22 +4,13 @@ use std::path::Path;
 
 use super::{CPUS, assert_only_open_in, assert_works_and_is_told, card_and_disk, start_cloud_hypervisor};
 use crate::real::program;
-use crate::support::host::{read, run};
-use crate::support::pods::Pod;
-use crate::support::promise::assert_isolated;
+use crate::support::*;
 use crate::vfio::devices::{Given, IOMMUFD, Plugins};
 use crate::vfio::guest::{device_words_by, qemu_pid, start_qemu};
 use crate::vfio::with_plugins;
 
 /// In the order in which they need each other.
-const MODULES: [&str; 6] = [
-    "iova_bitmap",
-    "iommufd",
-    "vfio",
-    "vfio_iommu_type1",
-    "vfio-pci-core",
-    "vfio-pci",
-];
+const MODULES: &str = "iova_bitmap iommufd vfio vfio_iommu_type1 vfio-pci-core vfio-pci";
 /// What counts the memory that iommufd pinned; `VmLck` does not.
 const PINNED: &str = "VmPin";
 
@@ -29,18 +20,14 @@ fn load() {
         return;
     }
     if read("/proc/modules").contains("vfio") {
-        run(&["modprobe", "--remove", "vfio-pci", "vfio_iommu_type1"]);
+        run("modprobe --remove vfio-pci vfio_iommu_type1");
     }
-    run(&["modprobe", "irqbypass"]);
-    for name in MODULES {
+    run("modprobe irqbypass");
+    for name in words(MODULES) {
         let file = program("vfio-modules").join(format!("{name}.ko")).display().to_string();
         // See `Plugins`.
-        let more: &[&str] = if name == "vfio-pci" {
-            &["disable_idle_d3=1"]
-        } else {
-            &[]
-        };
-        run(&[&["insmod", file.as_str()][..], more].concat());
+        let more = if name == "vfio-pci" { "disable_idle_d3=1" } else { "" };
+        run(format!("insmod {file} {more}"));
     }
 }
 

@@ -8,17 +8,13 @@ use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 
 use super::{SOCKET, Vm, Vmm, Way};
-use crate::contained::configure;
 use crate::descriptors::open_devices;
-use crate::kvm::needs_kvm;
 use crate::quiet::round;
 use crate::real::program;
-use crate::support::guest::Accel;
-use crate::support::host::{output, read, wait_until_or};
-use crate::support::linux_guest::{KERNEL, KERNEL_WORDS};
-use crate::support::pods::Pod;
+use crate::support::*;
 use crate::vfio::devices::{Given, Kind};
 use crate::vfio::guest::{INITRAMFS, MEMORY_MIB, held, make, options, texts, told, wait_working};
+use crate::vfio::interrupts::places;
 use crate::vfio::{settled_locality, shown_devices};
 
 /// Those of NUMA node 0, as the VM's CPUs are.
@@ -61,9 +57,7 @@ impl Vm {
         self.api().must("PUT", "/api/v1/vm.reboot", "");
         self.until_new("reboot", &threads);
         let last = || format!(": {}, then {}", number, told(&self.pod).0);
-        wait_until_or("the guest lives anew", last, || {
-            (told(&self.pod).0 < number).then_some(())
-        });
+        wait_until_or("the guest lives anew", last, || told(&self.pod).0 < number);
         wait_working(&self.pod, given);
         until_on_own_cpus(&self.pod, given);
     }
@@ -74,14 +68,14 @@ impl Vm {
 fn assert_works_and_is_told(pod: &Pod, vmm: u32, given: &[Given], pinned: &str) {
     let counts = wait_working(pod, given);
     println!("  the guest counts {counts:?}");
-    let status = read(format!("/proc/{vmm}/status"));
+    let status = status(vmm);
     let memory: Vec<_> = status.lines().filter(|line| line.starts_with("Vm")).collect();
     println!("  {}", memory.join("; "));
     assert!(held(vmm, pinned) >= MEMORY_MIB << 20, "{pinned}: {memory:?}");
     assert_certified(pod, given);
     assert_steered(pod, given);
-    let verify = output(&["steliactl", "verify", "--now", &pod.uid]);
-    assert!(verify.status.success(), "{}", String::from_utf8_lossy(&verify.stdout));
+    let (whole, text) = pod.verified();
+    assert!(whole, "{text}");
 }
 
 /// The certificate names each device with its node and the resource by which kubelet gave it, and the interrupts of all.
@@ -121,17 +115,12 @@ fn until_on_own_cpus(pod: &Pod, given: &[Given]) {
 
 /// After the daemon's next order, for the CPUs on which a vector may fire and those on which the kernel has it.
 fn until_every_vector(given: &[Given], what: &str, is_right: &dyn Fn(&CpuSet, &CpuSet) -> bool) {
-    let places = || {
-        let vectors = given.iter().flat_map(Given::vectors);
-        vectors
-            .map(|one| (one.mask(), one.placed(), one.name))
-            .collect::<Vec<_>>()
-    };
+    let places = || places(given);
     let said = || format!(": {:#?}", places());
     round();
     let count = wait_until_or(&format!("every vector {what}"), said, || {
         let places = places();
-        let are_right = places.iter().all(|(mask, placed, _)| is_right(mask, placed));
+        let are_right = places.iter().all(|(_, mask, placed)| is_right(mask, placed));
         (are_right && !places.is_empty()).then_some(places.len())
     });
     println!("  {count} vectors");

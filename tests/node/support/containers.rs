@@ -1,0 +1,116 @@
+//! VMs and containers that a rule adopts, and containers whose own cgroup is the partition.
+
+use std::path::{Path, PathBuf};
+
+use super::{
+    CGROUP, Pod, configure, container_of, cpus, describe, on_node_undoing, partitioned, read, run, unconfigure,
+    wait_until_or, workers,
+};
+use crate::support::needs_kvm;
+
+/// No audit but those that are asked for.
+pub const NO_AUDIT: &str = "audit-interval-s = 3600\n";
+/// The rule that adopts the containers of pods `database-*`.
+pub const DATABASES: &str =
+    "audit-interval-s = 3600\n[[adopt]]\nname = \"databases\"\nkind = \"container\"\npods = [\"database-*\"]\n";
+/// Some threads that use its CPUs, and a service that waits.
+pub const SERVICE: &str = "for n in 1 2 3; do { while :; do :; done; } & done; exec sleep 100000";
+/// `MESSAGE_ID` of an adoption.
+pub const ADOPTED: &str = "3d1f0b7c5e9a4c62a8f4d2b96071ce58";
+
+/// A test with these settings, whose VMs need KVM.
+pub fn adopting(rules: &str, body: impl FnOnce()) {
+    needs_kvm();
+    configured(rules, body);
+}
+
+/// A test with these settings of the daemon's.
+pub fn configured(settings: &str, body: impl FnOnce()) {
+    on_node_undoing(unconfigure, || {
+        configure(settings);
+        body();
+    });
+}
+
+/// The reason and the text why the VM of this pod is not adopted.
+pub fn refused(pod: &Pod) -> Option<(String, String)> {
+    let described = describe();
+    let all = described["node"]["unadopted"].as_array().expect("a list");
+    let one = all.iter().find(|one| one["pod"] == *pod.uid)?;
+    let text = |name: &str| one[name].as_str().expect("a text").to_owned();
+    Some((text("reason"), text("text")))
+}
+
+/// The whole container's cgroup: crun puts the processes one level below.
+pub fn own(pod: &Pod) -> PathBuf {
+    let origin = pod.origin();
+    if origin.ends_with("container") {
+        origin.parent().map(Path::to_owned).unwrap_or_default()
+    } else {
+        origin
+    }
+}
+
+/// The pod `database-NAME`.
+pub fn database(name: &str, runtime: &str, options: &[&str]) -> Pod {
+    let options = [&["--runtime", runtime], options].concat();
+    Pod::start(&format!("database-{name}"), &options, &["sh", "-c", SERVICE])
+}
+
+/// What a program in the container reads.
+fn read_inside(pod: &Pod) -> stelia_cpus::CpuSet {
+    cpus(&pod.exec("cat /sys/fs/cgroup/cpuset.cpus.effective"))
+}
+
+/// Whether its cgroup is the partition, and nobody else may use its CPUs.
+pub fn is_partition(pod: &Pod) -> bool {
+    let own = own(pod);
+    let (exclusive, file) = (pod.exclusive(), |name: &str| read(own.join(name)));
+    file("cpuset.cpus.partition") == "root"
+        && cpus(&file("cpuset.cpus.effective")) == exclusive
+        && cpus(&file("cpuset.cpus.exclusive")) == exclusive
+        && exclusive.is_subset(&partitioned())
+        && workers().is_disjoint(&exclusive)
+        && pod.is("isolated")
+}
+
+/// Wait until the container is a partition. Nothing of it was moved, and it reads the same CPUs as before.
+pub fn until_partition(pod: &Pod, when: &str) {
+    let seen = || {
+        let files = ["cpuset.cpus", "cpuset.cpus.exclusive", "cpuset.cpus.partition"];
+        let files = files.map(|file| read(own(pod).join(file)));
+        format!(": {:?}, {files:?}, {:?}", pod.state(), refused(pod))
+    };
+    wait_until_or(&format!("a partition {when}"), seen, || is_partition(pod));
+    for thread in container_of(pod.pid).into_values().flatten() {
+        assert!(thread.cgroup.starts_with(own(pod)), "{thread:?}");
+        assert!(thread.allowed.is_subset(&pod.exclusive()), "{thread:?}");
+    }
+    assert_eq!(read_inside(pod), pod.exclusive(), "{when}: what a program in it reads");
+    run(&["steliactl", "verify", "--now", &pod.uid]);
+}
+
+/// Whether the container is as kubelet made it.
+pub fn is_given_back(pod: &Pod) -> bool {
+    let own = own(pod);
+    let file = |name: &str| read(own.join(name));
+    file("cpuset.cpus.partition") == "member"
+        && file("cpuset.cpus.exclusive").is_empty()
+        && lists_above(&own).iter().skip(1).all(String::is_empty)
+        && pod.state().is_none()
+        && read_inside(pod) == pod.exclusive()
+}
+
+/// The exclusive lists of a cgroup, and of those above it up to kubepods.
+pub fn lists_above(cgroup: &Path) -> Vec<String> {
+    let levels = cgroup.ancestors().take_while(|level| *level != Path::new(CGROUP));
+    levels.map(|level| read(level.join("cpuset.cpus.exclusive"))).collect()
+}
+
+/// The VM's cgroups are gone and its CPUs anybody's; its container, if that lives on, is an ordinary one.
+pub fn until_adoption_ended(pod: &Pod) {
+    super::wait_until("its CPUs are given back", || pod.state().is_none());
+    super::wait_until("its cgroups are gone", || !pod.vcpu().exists() && !pod.scope().exists());
+    assert!(pod.exclusive().is_disjoint(&partitioned()));
+    assert_eq!(pod.file("cgroup.type"), "domain");
+}
