@@ -353,11 +353,11 @@ bench-publishers: ## what 10,000 publishers ask of an API server, and one's memo
 	@$(if $(NODES),STELIA_NODES="$(NODES)") $(if $(PRINT),STELIA_PRINT=1) STELIA_PUBLISH=$(CURDIR)/target/$(NATIVE)/$(CLUSTER_PROFILE)/stelia-publish \
 	  $(STATIC) $(CARGO) bench --quiet --locked --profile $(CLUSTER_PROFILE) -p test-apiserver --bench publishers --target $(NATIVE)
 
-api-test: ## publishers against a real API server, built once from Debian's packages (WRITE=1 records its answers anew)
+api-test: ## publishers against a real API server, built once from Debian's packages
 	@packaging/tools/host-packages mmdebstrap openssl
 	@tests/api/server build
 	@$(STATIC) $(CARGO) build --quiet --locked -p stelia-publish --profile $(CLUSTER_PROFILE) --target $(NATIVE)
-	@$(if $(WRITE),STELIA_WRITE_ANSWERS=1) STELIA_API=$(CURDIR)/target/api STELIA_PUBLISH=$(CURDIR)/target/$(NATIVE)/$(CLUSTER_PROFILE)/stelia-publish \
+	@STELIA_API=$(CURDIR)/target/api STELIA_PUBLISH=$(CURDIR)/target/$(NATIVE)/$(CLUSTER_PROFILE)/stelia-publish \
 	  $(CARGO) test --quiet --locked -p test-apiserver --test real -- --test-threads=1 --nocapture
 
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
@@ -389,7 +389,6 @@ node-test: $(DEB_DONE) ## the tests in the test node (FILTER="names" for some of
 	done
 	@cp "$$(packaging/tools/test-binary test-vmm < $(NODE_JOB)/.built)" $(NODE_JOB)/test-vmm
 	@for package in stelia-publish stelia-placement; do cp $$(ls -1t $(DEB_DIR)/$${package}_*.deb | head -n 1) $(NODE_JOB)/$$package.deb || exit; done
-	@mkdir $(NODE_JOB)/crds && cp packaging/cluster/kubernetes/placement/base/crd.yaml $(NODE_JOB)/crds/nodeclaims.yaml
 	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
 	@$(if $(REAL_PROGRAMS),mkdir $(NODE_JOB)/real && cp -rL $(REAL_PROGRAMS:%="$(BIN)/%") $(NODE_JOB)/real/)
 	@mkdir $(NODE_JOB)/python && cp -r /usr/lib/python3/dist-packages/jeepney $(NODE_JOB)/python/

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use stelia_cpus::rate::Backoff;
 use stelia_kubelet::PodUid;
 
-/// The first pause between two listings of a pod's containers. It doubles before each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause: images may have to be pulled, and init containers to end, before the container is made.
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// The pauses between two listings of a pod's containers. The longest is for images that have to be pulled, and init containers that have to
+/// end, before the container is made.
+const PAUSE: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// How long a pod's containers are listed. The audit lists those that start later.
 const MAX_SEARCH_TIME: Duration = Duration::from_secs(600);
 
@@ -22,7 +22,8 @@ enum PodSearch {
     Searching {
         until: Instant,
         due: Instant,
-        pause: Duration,
+        /// How often its containers were listed.
+        listings: u32,
     },
     /// It has an instance.
     Found,
@@ -35,7 +36,7 @@ impl PodSearch {
         Self::Searching {
             until: now + MAX_SEARCH_TIME,
             due: now,
-            pause: FIRST_PAUSE,
+            listings: 0,
         }
     }
 }
@@ -67,7 +68,7 @@ impl PodSearches {
     pub(super) fn begin_due(&mut self, now: Instant) -> Vec<PodUid> {
         let mut pods = Vec::new();
         for (pod, search) in &mut self.0 {
-            let PodSearch::Searching { until, due, pause } = search else {
+            let PodSearch::Searching { until, due, listings } = search else {
                 continue;
             };
             if *due > now {
@@ -77,8 +78,8 @@ impl PodSearches {
             if *until <= now {
                 *search = PodSearch::Over;
             } else {
-                *due = now + *pause;
-                *pause = pause.saturating_mul(2).min(MAX_PAUSE);
+                *due = now + PAUSE.pause(*listings);
+                *listings = listings.saturating_add(1);
             }
         }
         pods

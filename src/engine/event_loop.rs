@@ -25,7 +25,7 @@ use super::jobs::Jobs;
 use super::out_of_date::Dirty;
 use super::pass::Passes;
 use super::picture::Picture;
-use super::pod_rate_limits::Rates;
+use super::pod_work_limits::PodWorkLimits;
 use super::retries::Retries;
 use super::state::State;
 use super::systemd_calls::SystemdCalls;
@@ -82,7 +82,7 @@ impl Engine {
             dirty: Dirty::default(),
             retries: Retries::default(),
             recent_looks: RecentLooks::default(),
-            rates: Rates::default(),
+            rates: PodWorkLimits::default(),
             systemd_calls: SystemdCalls::of(runtime),
             drift: BTreeMap::new(),
             passes: Passes::default(),

@@ -7,7 +7,7 @@
 //! | `event_loop`, `timer` | the loop; its one timer |
 //! | `state` | all that the engine owns |
 //! | `watch`, `events`, `out_of_date` | inotify; what an event puts out of date; what is to be read again |
-//! | `pod_rate_limits` | how often a pod may register, or have itself audited |
+//! | `pod_work_limits` | how often a pod may register, or have itself audited |
 //! | `fair_share` | how often the engine looked at each pod's instance of late; pods with many looks wait for others |
 //! | `picture` (`read_node`, `read_instance`) | what is known, and its parts read again |
 //! | `read_cgroups`, `outside_units`, `read_limits`, `sibling_containers`, `kubelet_file`, `device_record` | reading cgroups, units outside and workers, limits, other containers, kubelet's files |
@@ -64,7 +64,7 @@ mod outside_units;
 mod pass;
 mod pass_log;
 mod picture;
-mod pod_rate_limits;
+mod pod_work_limits;
 mod read_cgroups;
 mod read_limits;
 mod rebind_job;

@@ -4,16 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use stelia_cpus::rate::Backoff;
 use stelia_kubelet::PodUid;
 
 /// Rounds of reading, planning and taking steps in a row. If steps remain after that, the instance or subject rests.
 const MAX_ROUNDS: u32 = 8;
 /// Rounds that removed a part of many cgroups, which count as one round: a container may have made 100,000.
 const PARTIAL_ROUNDS_PER_ROUND: u32 = 16;
-/// How long the first rest is; each further one is twice as long, up to 32 times.
-const FIRST_REST: Duration = Duration::from_secs(1);
-/// How often the rest doubles at most.
-const MAX_DOUBLINGS: u32 = 5;
+/// How long the rests are.
+const REST: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(32));
 
 /// How the attempts for one instance or subject went.
 #[derive(Debug, Clone, Default)]
@@ -58,7 +57,7 @@ impl<K: Ord + Clone> RetryTable<K> {
             attempts.failures.push(text);
         }
         if endless || !progressed {
-            attempts.until = Some(now + FIRST_REST.saturating_mul(1 << attempts.rests.min(MAX_DOUBLINGS)));
+            attempts.until = Some(now + REST.pause(attempts.rests));
             attempts.rests = attempts.rests.saturating_add(1);
             attempts.rounds = 0;
         }
@@ -178,7 +177,7 @@ mod tests {
         }
         table.done(&one);
         table.tried(&one, 1, vec!["no".into()], now);
-        assert_eq!(table.next(), Some(now + FIRST_REST));
+        assert_eq!(table.next(), Some(now + Duration::from_secs(1)));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use super::metrics::Metrics;
 use super::out_of_date::Dirty;
 use super::pass::Passes;
 use super::picture::Picture;
-use super::pod_rate_limits::Rates;
+use super::pod_work_limits::PodWorkLimits;
 use super::retries::Retries;
 use super::systemd_calls::SystemdCalls;
 use super::view_writer::ViewWriter;
@@ -48,7 +48,7 @@ pub(super) struct State {
     pub(super) retries: Retries,
     /// How often the engine looked at each pod's instance recently.
     pub(super) recent_looks: RecentLooks,
-    pub(super) rates: Rates,
+    pub(super) rates: PodWorkLimits,
     pub(super) systemd_calls: SystemdCalls,
     /// Drift that is not repaired yet, with the instance as it was before.
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stelia_cpus::rate::Backoff;
 use stelia_kubelet::PodUid;
 
 use super::target::{Targets, VmTarget};
@@ -13,8 +14,8 @@ use super::target::{Targets, VmTarget};
 const FREE_CHANGES: u32 = 32;
 /// Each period of this length between two changes gives one free change back.
 const FREE_CHANGE_PERIOD: Duration = Duration::from_secs(1200);
-/// The first and the longest pause between two changes after that. An hour without changes, after the pause, restores the free ones.
-const FIRST_PAUSE: Duration = Duration::from_secs(60);
+/// The pauses between two changes after that, and the longest. An hour without changes, after the pause, restores the free ones.
+const PAUSE: Backoff = Backoff::new(Duration::from_secs(60), MAX_PAUSE);
 const MAX_PAUSE: Duration = Duration::from_secs(3600);
 /// Limit of the pods that are remembered; of others the one that changed first is forgotten.
 const MAX_PODS: usize = 4096;
@@ -28,10 +29,8 @@ struct Changes {
 impl Changes {
     /// The pause after the last change.
     fn pause(&self) -> Duration {
-        match self.count.checked_sub(FREE_CHANGES) {
-            None => Duration::ZERO,
-            Some(further) => FIRST_PAUSE.saturating_mul(1 << further.min(6)).min(MAX_PAUSE),
-        }
+        let further = self.count.checked_sub(FREE_CHANGES);
+        further.map_or(Duration::ZERO, |further| PAUSE.pause(further))
     }
 
     fn is_quiet(&self, now: Instant) -> bool {

@@ -80,7 +80,7 @@ fn metric(name: &str) -> Option<u64> {
 #[test]
 fn a_vm_is_claimed_bound_and_its_claim_ends_when_the_node_shows_it() {
     on_node_undoing(undo, || {
-        apiserver::start(&["--crd", "/job/crds/nodeclaims.yaml"]);
+        apiserver::start();
         run("dpkg -i /job/stelia-publish.deb /job/stelia-placement.deb");
         let is_active = |unit: &str| activity(unit) == "active";
         assert!(

@@ -76,7 +76,7 @@ fn known((name, uid): (&str, &str)) -> Value {
 #[test]
 fn a_vm_and_its_end_are_in_the_api_server_and_an_outage_costs_one_write() {
     on_node_undoing(undo, || {
-        apiserver::start(&[]);
+        apiserver::start();
 
         // The package, then what an administrator adds: the kubeconfig, what more is published.
         run("dpkg -i /job/stelia-publish.deb");

@@ -8,7 +8,7 @@ use stelia_table::TextStyle;
 
 use crate::chooser::Chooser;
 use crate::eligible::Used;
-use crate::objects::{IsolationCondition, NodeObject, Objects, PodKey, PodObject, Problems, RawObjects, Report};
+use crate::objects::{IsolationCondition, NodeObject, Objects, PodKey, PodObject, Problems, Report};
 
 /// A node with everything that is known about it.
 #[derive(Debug)]
@@ -41,8 +41,6 @@ pub struct Cluster {
     pub pods: BTreeMap<String, (PodKey, u64)>,
     /// The pods that have not ended and whose VM is known from the pod itself: by its resource, or by what its node's publisher wrote.
     pub vms: Vec<VmPod>,
-    /// Empty where nobody asked for it.
-    pub whole: RawObjects,
 }
 
 /// A pod with a VM.
@@ -106,7 +104,6 @@ impl Cluster {
             pods,
             problems,
             mut unreadable,
-            whole,
             ..
         } = objects;
         let has_nodes = !nodes.is_empty();
@@ -175,17 +172,8 @@ impl Cluster {
             problems,
             unreadable_without_name: unreadable.without_name,
             vms,
-            whole: whole.unwrap_or_default(),
             pods: pods.into_iter().map(by_uid).collect(),
         })
-    }
-}
-
-impl Cluster {
-    /// The node of this name; the members are in the order of their names.
-    pub fn member(&self, name: &str) -> Option<&Member> {
-        let found = self.members.binary_search_by(|member| member.name.as_str().cmp(name));
-        found.ok().and_then(|at| self.members.get(at))
     }
 }
 

@@ -12,14 +12,14 @@ use crate::{Failure, apiserver, files};
 
 /// The nodes, without pods.
 pub(crate) fn nodes(cli: &Cli, names: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
-    let objects = read(cli, ObjectSelection::default(), false, chosen, None)?;
+    let objects = read(cli, ObjectSelection::default(), chosen, None)?;
     cluster(objects, names, chosen, None)
 }
 
 /// The nodes and all pods.
 pub(crate) fn vms(cli: &Cli, nodes: &[String], chosen: &BySelector) -> Result<Cluster, Failure> {
     let wanted = ObjectSelection { pods: true, pod: None };
-    let objects = read(cli, wanted, false, chosen, None)?;
+    let objects = read(cli, wanted, chosen, None)?;
     cluster(objects, nodes, chosen, None)
 }
 
@@ -29,17 +29,11 @@ pub(crate) struct PodReference<'a> {
     /// `None` of one that is given otherwise.
     pub(crate) pod: Option<&'a str>,
     pub(crate) namespace: Option<&'a str>,
-    /// Whether the objects of the cluster are kept as they are written.
-    pub(crate) whole: bool,
 }
 
 impl<'a> PodReference<'a> {
     pub(crate) fn of(pod: Option<&'a str>, namespace: Option<&'a str>) -> Self {
-        Self {
-            pod,
-            namespace,
-            whole: false,
-        }
+        Self { pod, namespace }
     }
 }
 
@@ -50,7 +44,7 @@ pub(crate) fn pod_request(
     chosen: &BySelector,
     asked: &PodOptions,
 ) -> Result<(PodRequest, Cluster), Failure> {
-    let PodReference { pod, namespace, whole } = named;
+    let PodReference { pod, namespace } = named;
     let wanted = pod.map(|pod| match pod.split_once('/') {
         Some((namespace, name)) => (Some(namespace.to_owned()), name.to_owned()),
         None => (namespace.map(str::to_owned), pod.to_owned()),
@@ -75,7 +69,6 @@ pub(crate) fn pod_request(
             pods: true,
             pod: wanted.clone(),
         },
-        whole,
         chosen,
         wanted.as_ref(),
     )?;
@@ -119,15 +112,11 @@ fn of_cluster(objects: &Objects, named: &str, asked: &PodOptions) -> Result<PodR
 fn read(
     cli: &Cli,
     wanted: ObjectSelection,
-    whole: bool,
     chosen: &BySelector,
     pod: Option<&(Option<String>, String)>,
 ) -> Result<Objects, Failure> {
     let pods = wanted.pods;
     let mut objects = Objects::new(wanted);
-    if whole {
-        objects.keep_whole();
-    }
     if !cli.from.is_empty() {
         files::read(&mut objects, &cli.from).map_err(Failure::Other)?;
         return Ok(objects);

@@ -28,15 +28,6 @@ impl Used {
             *sum = sum.saturating_add(amount);
         }
     }
-
-    /// The opposite, of what was added.
-    pub fn remove(&mut self, requests: &Amounts) {
-        self.pods = self.pods.saturating_sub(1);
-        for (name, amount) in named(requests) {
-            let sum = self.amounts.entry(name).or_default();
-            *sum = sum.saturating_sub(amount);
-        }
-    }
 }
 
 /// The amounts by the names of resources; `cpu` in thousandths.

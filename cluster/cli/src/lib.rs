@@ -10,7 +10,7 @@
 //! | [`eligible`] | labels, taints and requests |
 //! | `node_rows` | rows of nodes as a terminal shows them |
 //! | [`pod_request`], [`verdict`] | a pod, and a node's answer to it |
-//! | [`nodes`], [`map`], [`vms`], [`health`], [`ledger`], [`why`], [`plan`], [`rebalance`] | a command each: a value that serializes and renders as text |
+//! | [`nodes`], [`vms`], [`health`], [`ledger`], [`why`], [`plan`] | a command each: a value that serializes and renders as text |
 
 mod apiserver;
 pub mod chooser;
@@ -21,13 +21,11 @@ pub mod eligible;
 mod files;
 pub mod health;
 pub mod ledger;
-pub mod map;
 mod node_rows;
 pub mod nodes;
 pub mod objects;
 pub mod plan;
 pub mod pod_request;
-pub mod rebalance;
 mod selector;
 pub mod verdict;
 pub mod vms;
@@ -43,10 +41,8 @@ use stelia_table::{Form, PrintError, TextStyle, now, printable, wrap};
 use cli::{Cli, Command};
 use health::{Health, NodeFilter};
 use ledger::Ledger;
-use map::Map;
 use nodes::{NodeOrder, Nodes};
 use plan::Plan;
-use rebalance::{Rebalance, RebalanceLimits};
 use vms::{VmFilter, Vms};
 use why::WhyAnswer;
 
@@ -105,7 +101,7 @@ pub fn main() -> ExitCode {
         .and_then(|matches| Cli::from_arg_matches(&matches));
     match parsed {
         Ok(cli) => finish(run(&cli)),
-        Err(error) => cli::hints::with_hint(error).exit(),
+        Err(error) => error.exit(),
     }
 }
 
@@ -126,10 +122,6 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             };
             let nodes = Nodes::of(&command_input::nodes(cli, names, chosen)?, now());
             output_options.print(&nodes.listed(states, sort.unwrap_or(default)))
-        }
-        Command::Map { rows, chosen } => {
-            let nodes = Nodes::of(&command_input::nodes(cli, &[], chosen)?, now());
-            output_options.print(&Map::of(&nodes, *rows as usize))
         }
         Command::Vms {
             patterns,
@@ -184,30 +176,6 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             let (pod_request, cluster) =
                 command_input::pod_request(cli, command_input::PodReference::default(), chosen, asked)?;
             output_options.print(&Plan::of(&pod_request, &cluster, *until_full))
-        }
-        Command::Rebalance {
-            dry_run: _,
-            pod,
-            namespace,
-            no_rebind,
-            no_migrate,
-            moves,
-            plans,
-            chosen,
-            asked,
-        } => {
-            let pod = command_input::PodReference {
-                whole: true,
-                ..command_input::PodReference::of(pod.as_deref(), namespace.as_deref())
-            };
-            let (pod_request, cluster) = command_input::pod_request(cli, pod, chosen, asked)?;
-            let may = RebalanceLimits {
-                rebind: !no_rebind,
-                migrate: !no_migrate,
-                moves: usize::from(*moves),
-                plans: usize::from(*plans),
-            };
-            output_options.print(&Rebalance::of(&pod_request, &cluster, may))
         }
         Command::Ledger {
             directories,

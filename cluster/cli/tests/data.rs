@@ -37,7 +37,6 @@ fn the_objects_are_those_of_a_small_cluster() {
     // One of the two forms that kubectl prints, in each.
     let pods = serde_saphyr::to_string(&list(shared::pods())).unwrap();
     hold("pods.yaml", &pods);
-    // Those with VMs, apart: what is said of the others is about six nodes.
-    hold("vms/cluster.json", &json(shared::vms()));
+    // Those with devices, apart: what is said of the others is about six nodes.
     hold("gpus/cluster.json", &json(shared::gpus()));
 }

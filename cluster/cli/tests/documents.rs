@@ -78,19 +78,12 @@ fn every_member_that_is_printed_is_documented() {
     let mut wrong = Vec::new();
     for (name, words) in [
         ("JSON of nodes", &["nodes"][..]),
-        ("JSON of map", &["map"]),
-        ("JSON of map", &["map", "--rows=2"]),
         ("JSON of vms", &["vms"]),
         ("JSON of health", &["health"]),
         ("JSON of why", &["why", "team-a/big"]),
         ("JSON of why", &["why", "-f", "vm.yaml"]),
         ("JSON of plan", &["plan", "-f", "vm.yaml", "--until-full"]),
         ("JSON of plan", &["plan", "-c", "cpus=64,memory=1Gi"]),
-        (
-            "JSON of rebalance",
-            &["rebalance", "--dry-run", "-c", "cpus=12,memory=8Gi", "--from=vms"],
-        ),
-        ("JSON of rebalance", &["rebalance", "--dry-run", "team-a/big"]),
     ] {
         let out = Command::new(env!("CARGO_BIN_EXE_stelia-cluster"))
             .args(words)

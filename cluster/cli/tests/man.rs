@@ -15,8 +15,8 @@ use stelia_cluster::cli::Cli;
 fn the_man_page_says_what_help_says_and_explains_every_column() {
     let command = command::shown(Cli::command());
     let groups = [
-        ("Cluster", &["nodes", "map", "vms", "health"][..]),
-        ("Pods", &["why", "plan", "rebalance"]),
+        ("Cluster", &["nodes", "vms", "health"][..]),
+        ("Pods", &["why", "plan"]),
         ("Accounts", &["ledger"]),
         ("Shell", &["completions"]),
     ];

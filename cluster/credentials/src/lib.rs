@@ -1,7 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-pub mod backoff;
-
 mod config;
 mod proxied_client;
 mod proxy;

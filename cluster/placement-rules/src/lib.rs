@@ -7,12 +7,10 @@
 //! | [`evaluate`](mod@evaluate) | what a node would do with it |
 //! | [`score`] | how well a node suits it |
 //! | [`cluster`] | all nodes, and a cache of their answers |
-//! | [`rebalance`](mod@rebalance) | which VMs would have to move so that a pod finds room |
 
 pub mod cluster;
 pub mod evaluate;
 pub mod node;
-pub mod rebalance;
 pub mod request;
 pub mod score;
 #[cfg(any(test, feature = "testing"))]

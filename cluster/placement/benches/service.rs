@@ -118,10 +118,7 @@ fn tell(what: &str, mut times: Vec<Duration>) -> Duration {
 
 /// The API server, in a thread of its own for as long as the process lives; its address. Objects change once it is told so.
 fn apiserver(nodes: usize, changes: Arc<AtomicBool>) -> anyhow::Result<SocketAddr> {
-    let server = Server::with_topologies()?;
-    server.define_yaml(include_str!(
-        "../../../packaging/cluster/kubernetes/placement/base/crd.yaml"
-    ))?;
+    let server = Server::default();
     for number in 0..nodes {
         server.put("topology.node.k8s.io", "noderesourcetopologies", node(number, 0)?);
     }

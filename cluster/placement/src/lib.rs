@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`apiserver`] | requests to the API server |
 //! | [`placer`] | what is answered, and what a bind does |
-//! | [`reservations`] | which CPUs of nodes are promised to which pods |
+//! | [`reservations`] | which CPUs are promised to pods; no I/O and no clock |
 //! | [`extender`] | the HTTP service that kube-scheduler calls |
 //! | [`run`](mod@run) | the program from its start to its end |
 //! | [`cli`] | the command line |

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::reservations::SETTLE_TIMEOUT;
 use anyhow::{Context, bail};
 use stelia_credentials::{Files, Source};
 use tokio::net::TcpListener;
@@ -16,6 +15,7 @@ use crate::apiserver::{Api, follow};
 use crate::cli::Cli;
 use crate::extender::{Bounds, Paths, Service, Tls, TlsFiles, serve};
 use crate::placer::{Feed, Options, Placer, feeds};
+use crate::reservations::SETTLE_TIMEOUT;
 
 /// Runs until SIGTERM or SIGINT.
 ///

@@ -130,12 +130,7 @@ async fn serve(server: Server, listener: tokio::net::TcpListener) {
 
 #[test]
 fn a_leader_that_is_stopped_past_its_lease_binds_nothing_when_it_wakes_up() {
-    let server = Server::with_topologies().unwrap();
-    server
-        .define_yaml(include_str!(
-            "../../../packaging/cluster/kubernetes/placement/base/crd.yaml"
-        ))
-        .unwrap();
+    let server = Server::default();
     server.put("topology.node.k8s.io", "noderesourcetopologies", node());
     let (one, other) = (
         "00000000-0000-0000-0000-000000000001",
@@ -169,7 +164,7 @@ fn a_leader_that_is_stopped_past_its_lease_binds_nothing_when_it_wakes_up() {
         "create",
         "pods/binding",
         1,
-        Answer::delay(Duration::from_secs(40)),
+        Answer::Delay(Duration::from_secs(40)),
     ));
     std::thread::scope(|scope| {
         let bind = scope.spawn(|| first.bind("one", one));

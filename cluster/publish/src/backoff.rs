@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stelia_credentials::backoff::Backoff;
+use stelia_cpus::rate::Backoff;
 
 /// The pauses of what is tried again soon.
 const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5 * 60));

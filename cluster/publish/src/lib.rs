@@ -26,7 +26,6 @@ pub mod reading;
 mod request;
 pub mod source;
 pub mod status;
-mod token_bucket;
 pub mod withdraw;
 
 pub use options::Options;

@@ -4,6 +4,7 @@
 mod cpuset;
 pub mod files;
 pub mod quantity;
+pub mod rate;
 pub mod text;
 mod topology;
 

@@ -346,7 +346,7 @@ pub(crate) enum Command {
     Reload,
     /// Show a cluster's nodes with stelia-cluster(1)
     ///
-    /// Runs stelia-cluster, which is in a package of its own, with the given arguments, such as nodes, map, why or plan.
+    /// Runs stelia-cluster, which is in a package of its own, with the given arguments, such as nodes, why or plan.
     #[command(disable_help_flag = true)]
     Cluster {
         /// Command and options of stelia-cluster

@@ -2,14 +2,14 @@
 //!
 //! zbus trusts its peer before it authenticates: a line feed as first byte ends its handshake in a panic, descriptors sent
 //! early pile up, a header may claim 128 MiB, and a peer that says nothing is waited for without end. Every byte passes
-//! [`stream::Stream`] first, so zbus never sees what would hurt it; [`limits::Limits`] bounds connections and calls of a
+//! [`stream::Stream`] first, so zbus never sees what would hurt it; [`pod_call_limits::PodCallLimits`] bounds connections and calls of a
 //! pod. The part of a connection that remains while nothing is under way on it is a [`PeerConnection`].
 
 mod calls;
 mod cut_off_log;
 mod greeting;
-pub(super) mod limits;
 mod peer_connection;
+pub(super) mod pod_call_limits;
 pub(crate) mod stream;
 pub(super) mod transport;
 
@@ -41,7 +41,7 @@ const MAX_WAKE_DELAY: Duration = Duration::from_millis(500);
 /// The limits all connections share.
 #[derive(Debug, Clone)]
 pub struct Gate {
-    limits: Arc<limits::Limits>,
+    limits: Arc<pod_call_limits::PodCallLimits>,
     cuts: Arc<cut_off_log::Cuts>,
     waking: Arc<Semaphore>,
 }
@@ -71,9 +71,9 @@ impl Gate {
     /// As many connections as this process may have descriptors for. `names` tells the journal what a pod is called.
     pub fn naming(names: impl Fn(&str) -> Option<PodName> + Send + Sync + 'static) -> Self {
         let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let most = limits::connections(descriptors.unwrap_or(u64::MAX));
+        let most = pod_call_limits::connections(descriptors.unwrap_or(u64::MAX));
         Self {
-            limits: Arc::new(limits::Limits::new(most)),
+            limits: Arc::new(pod_call_limits::PodCallLimits::new(most)),
             cuts: Arc::new(cut_off_log::Cuts::new(Box::new(names))),
             waking: Arc::new(Semaphore::new(MAX_WAKING_CONNECTIONS)),
         }
@@ -84,7 +84,7 @@ impl Gate {
     /// # Errors
     /// [`GateError::TooManyConnections`].
     pub fn admit(&self, stream: UnixStream, pod: &str, known: &BTreeSet<&str>) -> Result<GatedSocket, GateError> {
-        let slot = limits::Limits::connect(&self.limits, pod, known, Instant::now())
+        let slot = pod_call_limits::PodCallLimits::connect(&self.limits, pod, known, Instant::now())
             .inspect_err(|error| self.cuts.cut(pod, error))?;
         Ok(GatedSocket::new(stream, slot, self.cuts.clone()))
     }

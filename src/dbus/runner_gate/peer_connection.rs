@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 
 use super::calls::{Calls, SignalWrite};
 use super::cut_off_log::Cuts;
-use super::limits::ConnectionPermit;
+use super::pod_call_limits::ConnectionPermit;
 
 /// A connection without zbus's part. For zbus it is the socket.
 ///

@@ -275,7 +275,7 @@ async fn a_handshake_does_not_wait_for_other_pods_calls() {
     let gate = Gate::default();
     let now = Instant::now();
     let slots: Vec<_> = (0..200)
-        .map(|n| limits::Limits::connect(&gate.limits, &n.to_string(), &BTreeSet::new(), now).unwrap())
+        .map(|n| pod_call_limits::PodCallLimits::connect(&gate.limits, &n.to_string(), &BTreeSet::new(), now).unwrap())
         .collect();
     // All of them together owe minutes.
     slots.iter().for_each(|slot| slot.spend(1000, now));

@@ -20,8 +20,8 @@ use super::GateError;
 use super::calls::Answers;
 use super::cut_off_log::Cuts;
 use super::greeting::{Greeting, Outgoing};
-use super::limits::ConnectionPermit;
 use super::peer_connection::PeerConnection;
+use super::pod_call_limits::ConnectionPermit;
 use super::stream::{MAX_FDS, Stream};
 
 /// A peer that takes nothing for this long is cut off: what it does not read must not pile up here.

@@ -147,7 +147,7 @@ impl Table {
 }
 
 async fn simulate(table: &mut Table) {
-    let server = Server::with_topologies().expect("a server");
+    let server = Server::default();
     let names: Vec<String> = (0..table.nodes).map(|number| format!("worker-{number:05}")).collect();
     for name in &names {
         server.put(
@@ -302,7 +302,7 @@ impl Telling<'_> {
 }
 
 async fn memory(program: &Path) {
-    let server = Server::with_topologies().expect("a server");
+    let server = Server::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(test_apiserver::serve(server.clone(), listener));

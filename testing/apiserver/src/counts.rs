@@ -6,10 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 /// A request that was served.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedRequest {
     /// Since the server started, by tokio's clock.
-    #[serde(serialize_with = "seconds")]
     pub at: Duration,
     pub verb: &'static str,
     /// As roles name it: `nodes`, `pods/status`.
@@ -51,8 +50,4 @@ impl Counts {
             recorded.push(asked);
         }
     }
-}
-
-fn seconds<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(time.as_secs_f64())
 }

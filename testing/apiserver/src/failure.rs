@@ -8,13 +8,13 @@ use crate::resources::Resource;
 /// A `Status` that says why a request was refused.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Failure {
-    pub(crate) code: u16,
-    pub(crate) reason: &'static str,
-    pub(crate) message: String,
-    pub(crate) causes: Vec<Value>,
-    /// Name, group and kind.
-    pub(crate) about: Option<Box<[String; 3]>>,
-    pub(crate) retry_after: Option<u64>,
+    code: u16,
+    reason: &'static str,
+    message: String,
+    /// The field that is wrong.
+    field: &'static str,
+    /// Name, group and resource.
+    about: Option<Box<[String; 3]>>,
 }
 
 impl Failure {
@@ -40,17 +40,8 @@ impl Failure {
             code,
             reason,
             message: message.into(),
-            causes: Vec::new(),
+            field: "",
             about: None,
-            retry_after: None,
-        }
-    }
-
-    /// A failure of the server itself, without a reason.
-    pub(crate) fn plain(message: impl Into<String>) -> Self {
-        Self {
-            reason: "",
-            ..Self::new(500, message)
         }
     }
 
@@ -71,28 +62,12 @@ impl Failure {
         Self::new(409, message).about(resource, name)
     }
 
-    pub(crate) fn stale(resource: &Resource, name: &str) -> Self {
-        let why = "the object has been modified; please apply your changes to the latest version and try again";
-        Self::conflict(resource, name, why)
-    }
-
-    /// `kind` with its group, as the API server writes it: `Lease.coordination.k8s.io`.
-    pub(crate) fn invalid(kind: &str, name: &str, faults: &[String]) -> Self {
-        let list = match faults {
-            [one] => one.clone(),
-            more => format!("[{}]", more.join(", ")),
-        };
-        let mut failure = Self::new(422, format!("{kind} \"{name}\" is invalid: {list}"));
-        failure.causes = faults
-            .iter()
-            .map(|fault| match fault.split_once(": ") {
-                Some((field, message)) => json!({"reason": cause(message), "field": field, "message": message}),
-                None => json!({"message": fault}),
-            })
-            .collect();
-        let (kind, group) = kind.split_once('.').unwrap_or((kind, ""));
-        failure.about = Some(Box::new([name, group, kind].map(str::to_owned)));
-        failure
+    pub(crate) fn invalid(resource: &Resource, name: &str, field: &'static str, why: &str) -> Self {
+        let shown = resource.shown();
+        Self {
+            field,
+            ..Self::new(422, format!("{shown} \"{name}\" is invalid: {field}: {why}")).about(resource, name)
+        }
     }
 
     pub(crate) fn about(mut self, resource: &Resource, name: &str) -> Self {
@@ -107,37 +82,19 @@ impl Failure {
     pub(crate) fn body(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "code": self.code,
+            "message": self.message, "reason": self.reason, "code": self.code,
         });
-        if !self.reason.is_empty() {
-            status["reason"] = self.reason.into();
-        }
         if let Some([name, group, kind]) = self.about.as_deref() {
-            status["details"] = json!({"group": group, "kind": kind});
-            if !name.is_empty() {
-                status["details"]["name"] = name.clone().into();
-            }
+            status["details"] = json!({"name": name, "group": group, "kind": kind});
         }
-        if !self.causes.is_empty() {
-            status["details"]["causes"] = Value::Array(self.causes.clone());
-        }
-        if let Some(seconds) = self.retry_after {
-            status["details"]["retryAfterSeconds"] = seconds.into();
+        if !self.field.is_empty() {
+            let cause = json!({"reason": "FieldValueInvalid", "field": self.field, "message": self.message});
+            status["details"]["causes"] = json!([cause]);
         }
         status
     }
 
     pub(crate) fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
-    }
-}
-
-fn cause(message: &str) -> &'static str {
-    match message {
-        message if message.starts_with("Required value") => "FieldValueRequired",
-        message if message.starts_with("Duplicate value") => "FieldValueDuplicate",
-        message if message.starts_with("Unsupported value") => "FieldValueNotSupported",
-        message if message.contains("in body must be of type") => "FieldValueTypeInvalid",
-        _ => "FieldValueInvalid",
     }
 }

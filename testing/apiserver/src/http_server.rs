@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -12,26 +12,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::faults::Fault;
 use crate::server::Server;
-use crate::service::{Body, Closed};
+use crate::service::{Body, Closed, json as answer_json};
 
 /// A `POST /control`: any of these.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Order {
-    /// Faults for requests to come.
-    faults: Vec<Fault>,
     /// No request is answered for this many seconds.
     down: Option<f64>,
-    /// The tokens that are accepted; none: every request is.
-    tokens: Option<Vec<String>>,
-    /// Forgets changes.
-    compact: bool,
-    /// A custom resource from now on.
-    define: Option<Value>,
-    /// Takes this resource away: group and plural.
-    undefine: Option<(String, String)>,
     /// Objects as they are: group, plural, object.
     put: Vec<(String, String, Value)>,
 }
@@ -75,10 +64,7 @@ async fn control(server: &Server, request: Request<Incoming>) -> Response<Body> 
             row
         });
         let counts: Vec<Value> = counts.collect();
-        return text(
-            StatusCode::OK,
-            &json!({"requests": server.requests(), "counts": counts}),
-        );
+        return text(StatusCode::OK, &json!({"counts": counts}));
     }
     let body = match Limited::new(request.into_body(), 64 << 20).collect().await {
         Ok(body) => body.to_bytes(),
@@ -94,30 +80,15 @@ async fn control(server: &Server, request: Request<Incoming>) -> Response<Body> 
 }
 
 fn obey(server: &Server, order: Order) -> Result<(), String> {
-    if let Some(definition) = &order.define {
-        server.define(definition).map_err(|error| error.to_string())?;
-    }
-    if let Some((group, plural)) = &order.undefine {
-        server.undefine(group, plural);
-    }
     for (group, plural, object) in order.put {
         server.put(&group, &plural, object);
     }
-    order.faults.into_iter().for_each(|fault| server.fail(fault));
     if let Some(seconds) = order.down {
         server.down(Duration::try_from_secs_f64(seconds).map_err(|error| format!("down: {error}"))?);
-    }
-    if let Some(tokens) = order.tokens {
-        server.accept((!tokens.is_empty()).then_some(tokens));
-    }
-    if order.compact {
-        server.compact();
     }
     Ok(())
 }
 
 fn text(code: StatusCode, value: &Value) -> Response<Body> {
-    let mut response = Response::new(Full::new(Bytes::from(value.to_string())).boxed_unsync());
-    *response.status_mut() = code;
-    response
+    answer_json(code, Bytes::from(value.to_string())).0
 }

@@ -15,10 +15,7 @@ pub(crate) fn list(state: &State, served: &Served, target: &Target, query: &Quer
     let asked = query.number("resourceVersion")?;
     if asked > revision {
         let message = format!("Timeout: Too large resource version: {asked}, current: {revision}");
-        let mut failure = Failure::new(504, message);
-        failure.causes = vec![json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"})];
-        failure.retry_after = Some(1);
-        return Err(failure);
+        return Err(Failure::new(504, message));
     }
     let selector = query.selector()?;
     let limit = match query.number("limit")? {

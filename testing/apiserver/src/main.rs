@@ -1,7 +1,6 @@
 //! The server as a program, for tests in other processes.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use clap::Parser;
@@ -15,12 +14,6 @@ struct Options {
     /// Address and port; port 0 is any free one
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Ask every request for this bearer token
-    #[arg(long)]
-    token: Option<String>,
-    /// A CustomResourceDefinition as JSON or YAML, beside NodeResourceTopology
-    #[arg(long = "crd", value_name = "FILE")]
-    definitions: Vec<PathBuf>,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -31,16 +24,9 @@ async fn main() -> anyhow::Result<()> {
         "{}: not a loopback address",
         options.listen
     );
-    let server = Server::with_topologies()?;
-    for path in &options.definitions {
-        let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-        let definition = serde_saphyr::from_str(&text).with_context(|| format!("parse {}", path.display()))?;
-        server.define(&definition).with_context(|| path.display().to_string())?;
-    }
-    server.accept(options.token.map(|token| vec![token]));
     let listener = TcpListener::bind(options.listen)
         .await
         .with_context(|| format!("listen on {}", options.listen))?;
     println!("ready: http://{}", listener.local_addr().context("local address")?);
-    serve(server, listener).await.context("accept a connection")
+    serve(Server::default(), listener).await.context("accept a connection")
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use crate::failure::Failure;
-use crate::select::Selector;
 
 #[derive(Debug, Default)]
 pub(crate) struct Query(BTreeMap<String, String>);
@@ -32,6 +33,52 @@ impl Query {
     }
 
     pub(crate) fn selector(&self) -> Result<Selector, Failure> {
-        Selector::parse(self.get("fieldSelector"), self.get("labelSelector"))
+        if !self.get("labelSelector").is_empty() {
+            return Err(Failure::new(400, "labels are not selected by here"));
+        }
+        Selector::parse(self.get("fieldSelector"))
+    }
+}
+
+/// What a list or watch asks for: fields that are, or are not, of a value.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Selector(Vec<Term>);
+
+#[derive(Debug, Clone)]
+struct Term {
+    /// The members that lead to the value, as a JSON pointer.
+    path: String,
+    value: String,
+    equal: bool,
+}
+
+impl Selector {
+    pub(crate) fn parse(fields: &str) -> Result<Self, Failure> {
+        let terms = fields.split(',').filter(|term| !term.is_empty()).map(|term| {
+            let (name, value) = term
+                .split_once("!=")
+                .or_else(|| term.split_once('='))
+                .ok_or_else(|| Failure::new(400, format!("invalid selector: {fields:?}")))?;
+            if !["metadata.name", "spec.nodeName", "status.phase"].contains(&name) {
+                return Err(Failure::new(400, format!("field label not supported: {name}")));
+            }
+            Ok(Term {
+                path: format!("/{}", name.replace('.', "/")),
+                value: value.to_owned(),
+                equal: !term.contains("!="),
+            })
+        });
+        terms.collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(crate) fn takes_all(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn takes(&self, object: &Value) -> bool {
+        self.0.iter().all(|term| {
+            let found = object.pointer(&term.path).and_then(Value::as_str).unwrap_or_default();
+            (found == term.value) == term.equal
+        })
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{Method, StatusCode, header};
 use hyper::body::Bytes;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::binding::bind;
 use crate::failure::Failure;
 use crate::lists;
 use crate::query::Query;
-use crate::resources::{Resource, Rules, Target};
-use crate::rules;
-use crate::schema::Schema;
+use crate::resources::{Resource, Target};
 use crate::server::{Server, State};
 use crate::store::{Key, Stored};
 use crate::watch::Watch;
@@ -20,7 +20,6 @@ use crate::write::Write;
 
 const APPLY: &str = "application/apply-patch+yaml";
 const MERGE: &str = "application/merge-patch+json";
-const DEFINITIONS: &str = "customresourcedefinitions";
 
 pub(crate) enum Reply {
     Object(StatusCode, Value),
@@ -38,22 +37,14 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) fn schema(&self) -> &Schema {
-        self.resource.versions.get(&self.version).unwrap_or(&crate::schema::ANY)
-    }
-
     pub(crate) fn api_version(&self) -> String {
         self.resource.api_version(&self.version)
     }
 
-    /// An object as this version has it, whichever it was written in.
+    /// An object as this version names itself, whichever it was written in; its members are those that were written.
     pub(crate) fn object(&self, stored: &Stored) -> Value {
         let mut object = stored.value();
-        let version = self.api_version();
-        if object["apiVersion"] != version {
-            object["apiVersion"] = version.into();
-            self.schema().prune(&mut object);
-        }
+        object["apiVersion"] = self.api_version().into();
         object
     }
 
@@ -77,18 +68,19 @@ pub(crate) struct ApiRequest<'a> {
     pub(crate) body: &'a Bytes,
 }
 
+impl ApiRequest<'_> {
+    fn header(&self, name: header::HeaderName) -> &str {
+        let value = self.parts.headers.get(name).and_then(|value| value.to_str().ok());
+        value.unwrap_or_default()
+    }
+}
+
 impl Server {
-    pub(crate) fn serve(&self, api_request: &ApiRequest<'_>) -> Result<Reply, Failure> {
-        let ApiRequest {
-            parts,
-            target,
-            query,
-            verb,
-            body,
-        } = *api_request;
+    pub(crate) fn serve(&self, request: &ApiRequest<'_>) -> Result<Reply, Failure> {
+        let (target, verb) = (request.target, request.verb);
         let mut state = self.state();
         let found = state.resources.iter().find(|one| {
-            one.group == target.group && one.plural == target.plural && one.versions.contains_key(&target.version)
+            one.group == target.group && one.plural == target.plural && one.versions.contains(&target.version.as_str())
         });
         let Some(resource) = found.cloned() else {
             return Ok(Reply::NoSuchPath);
@@ -101,9 +93,6 @@ impl Server {
             "binding" => resource.plural == "pods" && verb == "create",
             _ => false,
         };
-        if !subresource && matches!(resource.rules, Rules::Custom { .. }) {
-            return Err(Failure::not_found(&resource, &target.name));
-        }
         if !(placed || all) || !subresource {
             return Ok(Reply::NoSuchPath);
         }
@@ -117,10 +106,10 @@ impl Server {
             name: target.name.clone(),
         };
         match verb {
-            "watch" => Watch::new(&state, served, target, query).map(Reply::Watch),
-            "list" => lists::list(&state, &served, target, query).map(Reply::Text),
+            "watch" => Watch::new(&state, served, target, request.query).map(Reply::Watch),
+            "list" => lists::list(&state, &served, target, request.query).map(Reply::Text),
             "get" => match state.store.get(&key) {
-                Some(stored) if wants_metadata(parts) => {
+                Some(stored) if request.header(header::ACCEPT).contains("as=PartialObjectMetadata;") => {
                     let metadata = &served.object(stored)["metadata"];
                     let kind = "PartialObjectMetadata";
                     let partial = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
@@ -130,12 +119,12 @@ impl Server {
                 None => Err(Failure::not_found(&served.resource, &target.name)),
             },
             "create" | "update" | "patch" => {
-                let reply = self.change(&mut state, &served, api_request, key);
+                let reply = self.change(&mut state, &served, request, key);
                 self.tell(&state);
                 reply
             }
             "delete" => {
-                let reply = delete(&mut state, &served, &key, body, &self.now());
+                let reply = delete(&mut state, &served, &key, request.body);
                 self.tell(&state);
                 reply
             }
@@ -150,198 +139,87 @@ impl Server {
         &self,
         state: &mut State,
         served: &Served,
-        api_request: &ApiRequest<'_>,
+        request: &ApiRequest<'_>,
         mut key: Key,
     ) -> Result<Reply, Failure> {
-        let ApiRequest {
-            parts,
-            target,
-            query,
-            body,
-            ..
-        } = *api_request;
-        let now = self.now();
-        let text = |name: header::HeaderName| {
-            parts
-                .headers
-                .get(name)
-                .and_then(|value| value.to_str().ok())
-                .unwrap_or_default()
-        };
-        let kind = text(header::CONTENT_TYPE)
+        let now = Timestamp::now().to_string();
+        let kind = request
+            .header(header::CONTENT_TYPE)
             .split(';')
             .next()
-            .unwrap_or_default()
-            .trim()
-            .to_owned();
-        let agent = text(header::USER_AGENT).split('/').next().unwrap_or_default();
-        let manager = match (query.get("fieldManager"), kind.as_str()) {
-            ("", APPLY) => "",
-            ("", _) if agent.is_empty() => "unknown",
-            ("", _) => agent,
-            (manager, _) => manager,
-        };
-        let mut object = parsed(body)?;
+            .unwrap_or_default();
+        let object = parsed(request.body)?;
+        let target = request.target;
         let write = Write {
             resource: &served.resource,
-            schema: served.schema(),
             target,
-            manager,
-            strict: query.get("fieldValidation") == "Strict",
             now: &now,
         };
+        let whole = target.subresource.is_empty();
         let live = state.store.get(&key).map(|stored| served.object(stored));
         let missing = || Failure::not_found(&served.resource, &target.name);
-        let (code, new) = match parts.method {
+        let (code, new) = match request.parts.method {
             Method::POST if target.subresource == "binding" => {
-                let pod = rules::bind(&served.resource, &live.ok_or_else(missing)?, &object, &now)?;
-                if query.get("dryRun").is_empty() {
-                    state.store.put(key, pod);
-                }
-                let done =
-                    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-                return Ok(Reply::Object(StatusCode::CREATED, done));
+                let pod = bind(&served.resource, &live.ok_or_else(missing)?, &object, &now)?;
+                state.store.put(key, pod);
+                return Ok(Reply::Object(StatusCode::CREATED, success()));
             }
             Method::POST => {
-                key.name = named(state, &mut object);
+                key.name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
                 if state.store.get(&key).is_some() {
                     return Err(Failure::exists(&served.resource, &key.name));
                 }
                 let created = write.create(object, &state.uid())?;
                 (StatusCode::CREATED, Some(created))
             }
-            Method::PUT => (
-                StatusCode::OK,
-                write.replace(live.as_ref().ok_or_else(missing)?, object)?,
-            ),
-            _ if kind == APPLY => {
-                if live.is_none() && !target.subresource.is_empty() {
-                    return Err(missing());
-                }
-                let code = match live {
-                    Some(_) => StatusCode::OK,
-                    None => StatusCode::CREATED,
-                };
-                (
-                    code,
-                    write.apply(live.as_ref(), object, query.is("force"), &state.uid())?,
-                )
+            Method::PUT if whole => {
+                let live = live.as_ref().ok_or_else(missing)?;
+                (StatusCode::OK, write.replace(live, object)?)
             }
-            _ if kind == MERGE => (
-                StatusCode::OK,
-                write.patch(live.as_ref().ok_or_else(missing)?, &object)?,
-            ),
+            _ if kind == APPLY => {
+                let code = match live {
+                    None if !whole => return Err(missing()),
+                    None => StatusCode::CREATED,
+                    Some(_) => StatusCode::OK,
+                };
+                let manager = request.query.get("fieldManager");
+                (code, write.apply(live.as_ref(), object, manager, &state.uid())?)
+            }
+            _ if kind == MERGE && whole => {
+                let live = live.as_ref().ok_or_else(missing)?;
+                (StatusCode::OK, write.patch(live, &object)?)
+            }
             _ => {
-                let message = format!(
-                    "the body of the request was in an unknown format - accepted media types include: \
-                     application/json-patch+json, {MERGE}, {APPLY}"
-                );
+                let message = "the body of the request was in an unknown format";
                 return Err(Failure::new(415, message));
             }
         };
-        let Some(mut new) = new else {
-            return Ok(Reply::Object(code, live.unwrap_or_default()));
+        let object = match new {
+            Some(new) => state.store.put(key, new),
+            None => live.unwrap_or_default(),
         };
-        if !query.get("dryRun").is_empty() {
-            return Ok(Reply::Object(code, new));
-        }
-        if served.resource.plural == DEFINITIONS {
-            let refused = |fault: String| Failure::invalid(&served.resource.kind_shown(), &key.name, &[fault]);
-            state.define(&new).map_err(refused)?;
-            new["status"] =
-                json!({"conditions": [{"type": "Established", "status": "True", "reason": "InitialNamesAccepted"}]});
-        }
-        let ending = !new["metadata"]["deletionTimestamp"].is_null() && !has_finalizers(&new);
-        let mut put = state.store.put(key.clone(), new);
-        if ending {
-            put = state.store.remove(&key).unwrap_or(put);
-        }
-        Ok(Reply::Object(code, put))
+        Ok(Reply::Object(code, object))
     }
 }
 
-fn wants_metadata(parts: &Parts) -> bool {
-    let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    accept.is_some_and(|accept| accept.contains("as=PartialObjectMetadata;"))
+fn success() -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 }
 
 fn parsed(body: &Bytes) -> Result<Value, Failure> {
     serde_json::from_slice(body).map_err(|error| Failure::new(400, format!("the body cannot be read: {error}")))
 }
 
-fn has_finalizers(object: &Value) -> bool {
-    object["metadata"]["finalizers"]
-        .as_array()
-        .is_some_and(|all| !all.is_empty())
-}
-
-/// The name of a new object, made when there is only how it begins.
-fn named(state: &mut State, object: &mut Value) -> String {
-    let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
-    let (name, begins) = (text("name"), text("generateName"));
-    if !name.is_empty() || begins.is_empty() {
-        return name;
-    }
-    let uid = state.uid();
-    let made = format!("{begins}{}", &uid[uid.len() - 5..]);
-    object["metadata"]["name"] = made.clone().into();
-    made
-}
-
-fn delete(state: &mut State, served: &Served, key: &Key, body: &Bytes, now: &str) -> Result<Reply, Failure> {
-    let live = state.store.get(key).map(|stored| served.object(stored));
-    let Some(mut live) = live else {
+fn delete(state: &mut State, served: &Served, key: &Key, body: &Bytes) -> Result<Reply, Failure> {
+    let Some(live) = state.store.get(key).map(Stored::value) else {
         return Err(Failure::not_found(&served.resource, &key.name));
     };
     let options = if body.is_empty() { Value::Null } else { parsed(body)? };
-    for (member, what, what_then) in [
-        ("uid", "UID", "deleted and then recreated"),
-        ("resourceVersion", "ResourceVersion", "modified"),
-    ] {
-        let (wanted, has) = (&options["preconditions"][member], &live["metadata"][member]);
-        if let (Some(wanted), Some(has)) = (wanted.as_str(), has.as_str())
-            && wanted != has
-        {
-            let why = format!(
-                "the {what} in the precondition ({wanted}) does not match the {what} in record ({has}). The object might have been {what_then}"
-            );
-            let kind = served.resource.kind_shown();
-            let message = format!("Operation cannot be fulfilled on {kind} \"{}\": {why}", key.name);
-            return Err(Failure {
-                about: Some(Box::new([
-                    key.name.clone(),
-                    served.resource.group.clone(),
-                    served.resource.kind.clone(),
-                ])),
-                ..Failure::new(409, message)
-            });
-        }
+    let (wanted, has) = (&options["preconditions"]["uid"], &live["metadata"]["uid"]);
+    if !wanted.is_null() && wanted != has {
+        let why = format!("the UID in the precondition ({wanted}) does not match the UID in record ({has})");
+        return Err(Failure::conflict(&served.resource, &key.name, &why));
     }
-    if has_finalizers(&live) {
-        if live["metadata"]["deletionTimestamp"].is_null() {
-            live["metadata"]["deletionTimestamp"] = now.into();
-            live["metadata"]["deletionGracePeriodSeconds"] = 0.into();
-            live = state.store.put(key.clone(), live);
-        }
-        return Ok(Reply::Object(StatusCode::OK, live));
-    }
-    let uid = live["metadata"]["uid"].clone();
     state.store.remove(key);
-    if served.resource.plural == DEFINITIONS {
-        let custom = crate::resources::id(
-            live["spec"]["group"].as_str().unwrap_or_default(),
-            live["spec"]["names"]["plural"].as_str().unwrap_or_default(),
-        );
-        state.resources.retain(|known| known.id != custom);
-    }
-    match served.resource.rules {
-        Rules::Core => Ok(Reply::Object(StatusCode::OK, live)),
-        _ => {
-            let details =
-                json!({"name": key.name, "group": served.resource.group, "kind": served.resource.plural, "uid": uid});
-            let done =
-                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
-            Ok(Reply::Object(StatusCode::OK, done))
-        }
-    }
+    Ok(Reply::Object(StatusCode::OK, success()))
 }

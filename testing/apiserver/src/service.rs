@@ -4,14 +4,12 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use serde_json::Value;
 
 use crate::counts::LoggedRequest;
 use crate::failure::Failure;
@@ -20,7 +18,7 @@ use crate::query::Query;
 use crate::requests::{ApiRequest, Reply};
 use crate::resources::Target;
 use crate::server::Server;
-use crate::{discovery, watch};
+use crate::watch;
 
 /// An answer's body.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
@@ -71,13 +69,13 @@ impl Server {
             return if self.state().faults.is_down() {
                 Err(Closed)
             } else {
-                Ok(discovery::answer(&self.state().resources, parts.uri.path()))
+                Ok(no_such_path().0)
             };
         };
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let verb = verb(&parts.method, &target, &query);
         let mut asked = LoggedRequest {
-            at: self.age(),
+            at: self.inner.started.elapsed(),
             verb,
             resource: target.resource(),
             name: target.name.clone(),
@@ -90,19 +88,15 @@ impl Server {
             None
         };
         let fault = fault.or_else(|| self.state().faults.take(verb, &target));
-        if let Some(Answer::Delay(milliseconds)) = fault {
-            tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+        if let Some(Answer::Delay(time)) = fault {
+            tokio::time::sleep(time).await;
         }
         if fault == Some(Answer::Close) || self.state().faults.is_down() {
             self.state().counts.add(asked);
             return Err(Closed);
         }
         let reply = match fault.clone() {
-            Some(Answer::Status {
-                code,
-                retry_after,
-                message,
-            }) => Err(injected(code, retry_after, message)),
+            Some(Answer::Status(code)) => Err(Failure::new(code, "a fault that a test asked for")),
             _ => match self.checked(&parts, body).await {
                 Ok(body) => {
                     asked.bytes.0 = body.len();
@@ -119,7 +113,7 @@ impl Server {
         };
         let (response, sent) = match reply {
             Ok(reply) => self.whole(reply),
-            Err(failure) => failed(&failure),
+            Err(failure) => json(failure.status(), Bytes::from(failure.body().to_string())),
         };
         asked.bytes.1 = sent;
         if fault != Some(Answer::Lost) {
@@ -164,12 +158,12 @@ impl Server {
 
     fn whole(&self, reply: Reply) -> (Response<Body>, usize) {
         match reply {
-            Reply::Object(code, object) => json(code, None, Bytes::from(object.to_string())),
-            Reply::Text(text) => json(StatusCode::OK, None, text),
+            Reply::Object(code, object) => json(code, Bytes::from(object.to_string())),
+            Reply::Text(text) => json(StatusCode::OK, text),
             Reply::NoSuchPath => no_such_path(),
             Reply::Watch(watch) => {
                 let body = watch::body(self.clone(), watch).boxed_unsync();
-                (built(StatusCode::OK, "application/json", None, body), 0)
+                (built(StatusCode::OK, "application/json", body), 0)
             }
         }
     }
@@ -189,62 +183,25 @@ fn verb(method: &Method, target: &Target, query: &Query) -> &'static str {
     }
 }
 
-fn injected(code: u16, retry_after: Option<u64>, message: Option<String>) -> Failure {
-    let usual = match code {
-        401 => "Unauthorized",
-        403 => "forbidden: the request is not allowed",
-        409 => {
-            "Operation cannot be fulfilled: the object has been modified; please apply your changes to the latest version and try again"
-        }
-        410 => "The provided continue parameter is too old to display a consistent list result",
-        429 => "Too many requests, please try again later.",
-        500 => "Internal error occurred: etcdserver: request timed out",
-        503 => "apiserver is shutting down",
-        504 => "Timeout: request did not complete within the allotted timeout",
-        _ => "injected",
-    };
-    let mut failure = Failure::new(code, message.unwrap_or_else(|| usual.to_owned()));
-    failure.retry_after = retry_after;
-    failure
-}
-
-fn failed(failure: &Failure) -> (Response<Body>, usize) {
-    json(
-        failure.status(),
-        failure.retry_after,
-        Bytes::from(failure.body().to_string()),
-    )
-}
-
-pub(crate) fn object(object: &Value) -> Response<Body> {
-    json(StatusCode::OK, None, Bytes::from(object.to_string())).0
-}
-
-pub(crate) fn no_such_path() -> (Response<Body>, usize) {
+fn no_such_path() -> (Response<Body>, usize) {
     let text = "404 page not found\n";
     let body = Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync();
     (
-        built(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", None, body),
+        built(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", body),
         text.len(),
     )
 }
 
-fn json(code: StatusCode, retry_after: Option<u64>, text: Bytes) -> (Response<Body>, usize) {
+pub(crate) fn json(code: StatusCode, text: Bytes) -> (Response<Body>, usize) {
     let size = text.len();
-    (
-        built(code, "application/json", retry_after, Full::new(text).boxed_unsync()),
-        size,
-    )
+    (built(code, "application/json", Full::new(text).boxed_unsync()), size)
 }
 
-fn built(code: StatusCode, kind: &'static str, retry_after: Option<u64>, body: Body) -> Response<Body> {
+fn built(code: StatusCode, kind: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = code;
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
-    if let Some(seconds) = retry_after {
-        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
-    }
     response
 }

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use hyper::body::Bytes;
 use serde_json::Value;
 
+/// How many changes are kept for watches.
+const KEPT_CHANGES: usize = 20_000;
+
 /// Where an object is: the resource as `group/plural`, the namespace (empty: of the cluster) and the name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
@@ -47,8 +50,6 @@ pub(crate) struct Change {
 pub(crate) struct Store {
     objects: BTreeMap<Key, Stored>,
     changes: VecDeque<Change>,
-    /// How many changes are kept for watches.
-    pub(crate) kept: usize,
     pub(crate) revision: u64,
     /// Changes up to here are no longer known.
     pub(crate) forgotten: u64,
@@ -59,7 +60,6 @@ impl Default for Store {
         Self {
             objects: BTreeMap::new(),
             changes: VecDeque::new(),
-            kept: 20_000,
             // 0 means any version, and a new etcd begins at 1.
             revision: 1,
             forgotten: 0,
@@ -144,7 +144,7 @@ impl Store {
 
     fn remember(&mut self, change: Change) {
         self.changes.push_back(change);
-        while self.changes.len() > self.kept {
+        while self.changes.len() > KEPT_CHANGES {
             if let Some(oldest) = self.changes.pop_front() {
                 self.forgotten = oldest.now.revision;
             }

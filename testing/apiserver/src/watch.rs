@@ -7,14 +7,13 @@ use std::time::Duration;
 use futures_util::{Stream, stream};
 use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
 use crate::failure::Failure;
-use crate::query::Query;
+use crate::query::{Query, Selector};
 use crate::requests::Served;
 use crate::resources::Target;
-use crate::select::Selector;
 use crate::server::{Server, State};
 use crate::store::{Change, Happened, Stored};
 
@@ -38,7 +37,7 @@ impl Watch {
     pub(crate) fn new(state: &State, served: Served, target: &Target, query: &Query) -> Result<Self, Failure> {
         let mut selector = query.selector()?;
         if !target.name.is_empty() {
-            selector = Selector::parse(&format!("metadata.name={}", target.name), "")?;
+            selector = Selector::parse(&format!("metadata.name={}", target.name))?;
         }
         let asked = query.number("resourceVersion")?;
         let seconds = query.number("timeoutSeconds")?;
@@ -52,8 +51,7 @@ impl Watch {
             end: (seconds > 0).then(|| Instant::now() + Duration::from_secs(seconds)),
             ended: false,
         };
-        let initial = query.is("sendInitialEvents");
-        if asked == 0 || initial {
+        if asked == 0 {
             watch.revision = state.store.revision;
             let listed = state.store.list(&watch.served.resource.id, watch.namespace.as_deref());
             let added: Vec<Bytes> = listed
@@ -62,10 +60,6 @@ impl Watch {
                 .collect();
             watch.waiting.extend(added);
         }
-        if initial {
-            let bookmark = watch.bookmark(json!({"k8s.io/initial-events-end": "true"}));
-            watch.waiting.push_back(bookmark);
-        }
         Ok(watch)
     }
 
@@ -73,14 +67,11 @@ impl Watch {
         self.selector.takes_all() || self.selector.takes(&self.served.object(stored))
     }
 
-    fn bookmark(&self, annotations: Value) -> Bytes {
-        let mut object = json!({
+    fn bookmark(&self) -> Bytes {
+        let object = json!({
             "kind": self.served.resource.kind, "apiVersion": self.served.api_version(),
             "metadata": {"resourceVersion": self.revision.to_string(), "creationTimestamp": null},
         });
-        if !annotations.is_null() {
-            object["metadata"]["annotations"] = annotations;
-        }
         line("BOOKMARK", object.to_string().as_bytes())
     }
 
@@ -158,7 +149,7 @@ pub(crate) fn body(server: Server, watch: Watch) -> StreamBody<impl Stream<Item 
                     changed = receiver.changed() => watch.ended |= changed.is_err(),
                     () = tokio::time::sleep_until(watch.end.unwrap_or(far)) => watch.ended = true,
                     () = tokio::time::sleep(BOOKMARK_INTERVAL), if watch.bookmarks => {
-                        let bookmark = watch.bookmark(Value::Null);
+                        let bookmark = watch.bookmark();
                         watch.waiting.push_back(bookmark);
                     }
                 }

@@ -15,10 +15,9 @@ pub const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourceto
 
 static RUNNING: Mutex<Option<Child>> = Mutex::new(None);
 
-/// With these options, until [`stop`].
-pub fn start(options: &[&str]) {
-    let mut server = Command::new("/job/test-apiserver");
-    let server = server.args(["--listen", SERVER]).args(options).spawn();
+/// Until [`stop`].
+pub fn start() {
+    let server = Command::new("/job/test-apiserver").args(["--listen", SERVER]).spawn();
     *RUNNING.lock().expect("no server") = Some(server.expect("an API server"));
     wait_until("the API server answers", || get("/control"));
 }

@@ -106,6 +106,7 @@ mod tests {
         assert!(parse("team-a").is_ok());
         let error = parse("").map(|_| ()).unwrap_err();
         assert!(error.to_string().contains("--namespace"), "{error}");
+        assert!(command().try_get_matches_from(["stelia-cluster", "vms", "-A"]).is_ok());
     }
 
     #[test]

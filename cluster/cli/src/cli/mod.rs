@@ -1,7 +1,6 @@
 //! The command line of `stelia-cluster`.
 
 pub mod help;
-pub(crate) mod hints;
 
 use std::path::PathBuf;
 
@@ -20,14 +19,12 @@ from files with the output of kubectl:
   kubectl get nodes,pods,noderesourcetopologies -A -o json > cluster.json
   stelia-cluster nodes --from cluster.json
 
-nodes, map and health need the right to list Nodes and NodeResourceTopologies;
-vms, why, plan and rebalance also need to list Pods.
+nodes and health need the right to list Nodes and NodeResourceTopologies;
+vms, why and plan also need to list Pods.
 
 Exit codes:
-  0  success; why, plan: a node has room; rebalance: a node has room, or would
-     have room after the moves; health: no node needs attention
+  0  success; why, plan: a node has room; health: no node needs attention
   1  the API server or a file cannot be read; why, plan: no node has room;
-     rebalance: no node has room, and no moves were found that make room;
      health: a node needs attention; ledger: a ring cannot be counted
   2  wrong usage
   3  no such pod, VM or node; no node has the labels of -l
@@ -107,17 +104,6 @@ pub enum Command {
         #[command(flatten)]
         chosen: BySelector,
     },
-    /// Draw the free cores of all nodes
-    ///
-    /// Draws one line per node, with its NUMA nodes side by side and one sign for a core or for a share of the cores. If there are more
-    /// nodes than lines, nodes that look alike share a line.
-    Map {
-        /// Maximum number of lines
-        #[arg(long, value_name = "N", default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-        rows: u32,
-        #[command(flatten)]
-        chosen: BySelector,
-    },
     /// List the cluster's VMs: node, state, since when, and why
     ///
     /// The state is what the publisher of the VM's node wrote into the pod's condition stelia.io/isolated, which it does for all VMs with
@@ -186,38 +172,6 @@ pub enum Command {
         /// Fill each node with the pod. Prints how many fit on each node and in total, and why the next one does not
         #[arg(long)]
         until_full: bool,
-        #[command(flatten)]
-        chosen: BySelector,
-        #[command(flatten)]
-        asked: PodOptions,
-    },
-    /// Print which VMs would have to move to make room for a pod
-    ///
-    /// If no node has room, searches for the fewest VMs that would have to move to other CPUs of their node (a rebind) or to another
-    /// node (a live migration). Prints the moves in order and what they gain, and checks every step by the nodes' own rules. Changes
-    /// nothing. The nodes must be published with the profile stelia.
-    Rebalance {
-        /// Required. This command only prints the moves
-        #[arg(long, required = true)]
-        dry_run: bool,
-        /// A pod of the cluster, given as namespace/name, or as a name with -n
-        #[arg(value_name = "POD", required_unless_present_any = ["file", "containers"], conflicts_with_all = ["file", "containers"])]
-        pod: Option<String>,
-        /// The namespace of a pod that is given by its name alone. Default: the namespace of the kubeconfig's context; with --from, any
-        #[arg(short, long, value_name = "NAMESPACE", value_parser = NonEmptyStringValueParser::new())]
-        namespace: Option<String>,
-        /// Do not plan rebinds: a VM that stays on its node keeps its CPUs
-        #[arg(long)]
-        no_rebind: bool,
-        /// Do not plan live migrations
-        #[arg(long)]
-        no_migrate: bool,
-        /// Maximum number of VMs that move in one plan
-        #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u8).range(1..=8))]
-        moves: u8,
-        /// Maximum number of plans to print, best first
-        #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u8).range(1..=20))]
-        plans: u8,
         #[command(flatten)]
         chosen: BySelector,
         #[command(flatten)]

@@ -28,7 +28,7 @@ const MAX_LIST_DEPTH: u32 = 4;
 /// A pod's namespace and name.
 pub type PodKey = (String, String);
 
-/// Which objects are stored, and which of them as raw JSON.
+/// Which objects are stored, and of which pods the text.
 #[derive(Debug, Default)]
 pub struct ObjectSelection {
     /// Whether pods are read at all.
@@ -45,14 +45,6 @@ pub struct Report {
     pub written_us: Option<u64>,
 }
 
-/// Objects as raw JSON, for commands that ask the nodes' own rules.
-#[derive(Debug, Default)]
-pub struct RawObjects {
-    pub reports: BTreeMap<String, Box<str>>,
-    /// The pods that are bound and name the resource of VMs.
-    pub pods: BTreeMap<PodKey, Box<str>>,
-}
-
 /// All objects by name. If an object is there twice, the later one counts; two that differ in one input are a problem.
 #[derive(Debug, Default)]
 pub struct Objects {
@@ -62,8 +54,6 @@ pub struct Objects {
     pub pods: BTreeMap<PodKey, PodObject>,
     /// The text of the pods that are asked for.
     pub texts: BTreeMap<PodKey, Box<str>>,
-    /// `None` where they are not kept.
-    pub whole: Option<RawObjects>,
     pub problems: Problems,
     pub unreadable: Unreadable,
     /// Whether texts are read, in which an object is there once. The pages of the API server may be read again.
@@ -115,11 +105,6 @@ impl Objects {
             wanted,
             ..Self::default()
         }
-    }
-
-    /// Keeps descriptions and VMs' pods as they are written.
-    pub fn keep_whole(&mut self) {
-        self.whole = Some(RawObjects::default());
     }
 
     /// Keeps the whole text of this pod alone.
@@ -217,9 +202,6 @@ impl Objects {
             written_us: kinds::written_us(text),
             stored,
         };
-        if let Some(whole) = &mut self.whole {
-            whole.reports.insert(report.stored.name.clone(), text.into());
-        }
         let is_another = self
             .reports
             .get(&report.stored.name)
@@ -245,10 +227,6 @@ impl Objects {
         });
         if is_wanted {
             self.texts.insert(key.clone(), text.into());
-        }
-        let has_vm = pod.node.is_some() && !pod.ended && pod.has_vm_resource;
-        if let Some(whole) = self.whole.as_mut().filter(|_| has_vm) {
-            whole.pods.insert(key.clone(), text.into());
         }
         if let Some(problem) = &pod.problem {
             self.problems.add("", &format!("Pod {}/{}", key.0, key.1), problem);

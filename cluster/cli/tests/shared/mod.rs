@@ -260,68 +260,6 @@ pub fn pods() -> Vec<Value> {
     running.chain([waiting, refused]).collect()
 }
 
-/// Two nodes where steliad chooses, one NUMA node a VM, with what runs there: VMs of 4 and 12 CPUs.
-pub fn vms() -> Vec<Value> {
-    const VMS: [Running; 4] = [
-        ("team-a", "small", "worker-8", 4, "1-2,17-18"),
-        ("team-b", "wide", "worker-8", 8, "8-11,24-27"),
-        ("team-a", "front", "worker-9", 6, "1-3,17-19"),
-        ("team-b", "store", "worker-9", 10, "8-12,24-28"),
-    ];
-    let mut all = Vec::new();
-    for name in ["worker-8", "worker-9"] {
-        let here = VMS.iter().enumerate().filter(|(_, (.., node, _, _))| *node == name);
-        let here: Vec<(usize, &Running)> = here.map(|(at, vm)| (at + 32, vm)).collect();
-        let mut of = facts(name);
-        let allocations = here.iter().map(|(at, (namespace, pod, _, _, list))| PodAllocation {
-            pod: PodUid::parse(&uid(*at)).unwrap(),
-            name: PodName::new(namespace, pod),
-            cpus: cpus(list),
-            by_kubelet: false,
-        });
-        of.allocations = allocations.collect();
-        of.exclusive = of
-            .allocations
-            .iter()
-            .fold(CpuSet::new(), |all, one| all.union(&one.cpus));
-        of.shared = of.topology.online().difference(&of.exclusive);
-        of.kubelet.cpu_policy = "none".to_owned();
-        of.kubelet.cpu_options = BTreeMap::new();
-        of.allocator = Some(Allocator {
-            policies: AllocatorPolicies {
-                source: CpuSource::Steliad,
-                reserved: of.reserved.clone(),
-                alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
-                ..AllocatorPolicies::default()
-            },
-            held: HeldCpus::default(),
-            lsr: CpuSet::new(),
-        });
-        all.push(topology(&of, Profile::Stelia));
-        all.push(json!({
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": { "name": name },
-            "status": { "allocatable": { "cpu": "30", "memory": "60Gi", "pods": "110", "stelia.io/vm": "30" } },
-        }));
-        for (at, (namespace, pod_name, node, count, _)) in here {
-            let mut vm = pod(
-                namespace,
-                pod_name,
-                at,
-                &count.to_string(),
-                json!({ "phase": "Running" }),
-            );
-            vm["spec"]["nodeName"] = json!(node);
-            for amounts in ["limits", "requests"] {
-                vm["spec"]["containers"][0]["resources"][amounts]["stelia.io/vm"] = json!("1");
-            }
-            all.push(vm);
-        }
-    }
-    all
-}
-
 const GPU: &str = "nvidia.com/gpu";
 
 /// Four nodes with four GPUs at each NUMA node, all at node 1 of which are pods' on the first and the third: what is free of CPUs and GPUs is on

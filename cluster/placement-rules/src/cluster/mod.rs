@@ -27,7 +27,7 @@ use std::sync::Arc;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
-use crate::evaluate::{Arrival, NodeForecast, OwnCpus, own_cpus};
+use crate::evaluate::{Arrival, OwnCpus, own_cpus};
 use crate::node::{self, NodeError, ParsedNode, Shape, ShapeKey};
 use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
@@ -198,7 +198,8 @@ impl Cluster {
     }
 
     /// What a node has in common with others, and what is left on it; `None` if its object cannot be used.
-    pub fn forecast(&self, name: &str) -> Option<(&Arc<Shape>, &NodeForecast)> {
+    #[cfg(test)]
+    pub(crate) fn forecast(&self, name: &str) -> Option<(&Arc<Shape>, &crate::evaluate::NodeForecast)> {
         let known = self.known(name)?;
         let state = self.states.get(Some(known.state))?;
         Some((&state.shape, state.forecast()))

@@ -1,6 +1,5 @@
 //! A node's claim object: the custom resource NodeClaim, of the node's name.
 
-use crate::reservations::{Claim, NodeName, Rewrite, Version};
 use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -8,6 +7,7 @@ use stelia_koordinator::report::meta::ObjectMeta;
 use stelia_kubelet::Uid;
 
 use super::{Api, Failure, JSON, escape};
+use crate::reservations::{Claim, NodeName, Rewrite, Version};
 
 pub(super) const PATH: &str = "/apis/stelia.io/v1alpha1/nodeclaims";
 

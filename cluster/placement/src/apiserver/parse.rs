@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::reservations::{NodeName, Version};
 use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::CpuSet;
@@ -13,6 +12,7 @@ use stelia_placement_rules::request::VM_RESOURCE;
 pub use super::claims::read as claims;
 use super::claims::{self, Owner};
 use super::watch::Source;
+use crate::reservations::{NodeName, Version};
 
 /// Pods that have not succeeded. Failed pods are among them: only its status says that a node refused a pod.
 pub const PODS: Source = Source {

@@ -1,11 +1,11 @@
 //! A pod's binding, reading a pod, and the conditions that give a pod another version.
 
-use crate::reservations::Version;
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{Api, Failure, JSON, escape};
+use crate::reservations::Version;
 
 /// Koordinator's annotation, which the runner reads by `--resource-status`.
 pub(super) const STATUS: &str = "scheduling.koordinator.sh/resource-status";

@@ -1,11 +1,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::reservations::Version;
 use serde_json::json;
 use serde_json::value::RawValue;
 use test_apiserver::Server;
 
 use super::*;
+use crate::reservations::Version;
 
 /// Another server's client once the first one has answered 401.
 struct Other {
@@ -27,7 +27,7 @@ impl Credentials for Other {
 
 #[tokio::test]
 async fn credentials_that_are_not_accepted_are_read_again() {
-    let (strict, open) = (Server::new().unwrap(), Server::new().unwrap());
+    let (strict, open) = (Server::default(), Server::default());
     strict.accept(Some(vec!["another".to_owned()]));
     open.put("", "pods", json!({"metadata": {"namespace": "vms", "name": "vm"}}));
     let refusals = Arc::new(AtomicUsize::new(0));
@@ -51,7 +51,7 @@ async fn credentials_that_are_not_accepted_are_read_again() {
 
 #[tokio::test]
 async fn the_service_leads_to_whoever_wrote_the_slice_last() {
-    let server = Server::new().unwrap();
+    let server = Server::default();
     let api = Api::new(Client::new(server.clone(), "default"));
     let endpoint = |address: &str| endpoint::Endpoint {
         namespace: "stelia-system".to_owned(),
@@ -88,7 +88,7 @@ async fn the_service_leads_to_whoever_wrote_the_slice_last() {
 /// It follows whether this instance places pods, and repairs what somebody else wrote.
 #[tokio::test(start_paused = true)]
 async fn the_service_is_led_here_for_as_long_as_this_instance_places_pods() {
-    let server = Server::new().unwrap();
+    let server = Server::default();
     let api = Api::new(Client::new(server.clone(), "default"));
     let endpoint = endpoint::Endpoint {
         namespace: "n".to_owned(),
@@ -153,7 +153,7 @@ fn pod(number: usize, bytes: usize) -> Value {
 /// 20 pods of 1 MiB are more than an answer may have, and are all read.
 #[tokio::test(start_paused = true)]
 async fn pages_are_as_small_as_the_objects_are_large() {
-    let server = Server::new().unwrap();
+    let server = Server::default();
     for number in 0..20 {
         server.put("", "pods", pod(number, 1 << 20));
     }
@@ -190,7 +190,7 @@ async fn pages_are_as_small_as_the_objects_are_large() {
 /// A backup is restored: the data are of an earlier time.
 #[tokio::test(start_paused = true)]
 async fn data_that_go_back_in_time_end_the_watch() {
-    let (later, earlier) = (Server::new().unwrap(), Server::new().unwrap());
+    let (later, earlier) = (Server::default(), Server::default());
     for number in 0..9 {
         later.put("", "pods", pod(number, 1));
     }
@@ -234,7 +234,7 @@ impl hyper::body::Body for Silence {
 /// As from a version that is yet to come. The API server sends bookmarks otherwise.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_tells_nothing_is_listed_again() {
-    let server = Server::new().unwrap();
+    let server = Server::default();
     server.put("", "pods", pod(1, 1));
     let service = tower::service_fn(move |request: Request<Body>| {
         let server = server.clone();

@@ -6,16 +6,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::reservations::Version;
 use http::Method;
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use stelia_credentials::backoff::Backoff;
+use stelia_cpus::rate::Backoff;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Api, Failure, escape};
+use crate::reservations::Version;
 
 /// Objects requested in one page, unless they are so large that the answer is too long.
 const OBJECTS_PER_PAGE: usize = 500;

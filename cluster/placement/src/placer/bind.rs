@@ -10,7 +10,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable, Version};
 use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::Evaluation;
 use stelia_placement_rules::evaluate::{Placement, Refusal};
@@ -23,6 +22,7 @@ use super::node_rules::PlaceError;
 use super::promise::Promise;
 use super::{NotReady, Placer, State, count};
 use crate::apiserver::{Binding, Failure, parse};
+use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable, Version};
 
 /// Limit of the attempts to write a claim when another claim changed meanwhile.
 const MAX_CLAIM_ATTEMPTS: usize = 4;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::reservations::{Moment, NodeName, ReservationStatus};
 use serde::Serialize;
 use stelia_placement_rules::evaluate::Placement;
 
 use super::{Answer, Placer};
+use crate::reservations::{Moment, NodeName, ReservationStatus};
 
 /// Limit of the best nodes that are described in full.
 const MAX_EXPLAINED_NODES: usize = 5;

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::reservations::{NodeName, ObservedPod, Version};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use stelia_kubelet::Uid;
@@ -17,6 +16,7 @@ use tracing::{info, warn};
 
 use super::{Placer, State, count};
 use crate::apiserver::{Failure, Follower, Source, parse};
+use crate::reservations::{NodeName, ObservedPod, Version};
 
 /// Reasons of failed pods that their nodes had admitted.
 const ADMITTED: [&str; 5] = ["Evicted", "Preempting", "Terminated", "NodeLost", "NodeShutdown"];

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::reservations::{BindRequest, Version};
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
 
 use super::State;
+use crate::reservations::{BindRequest, Version};
 
 /// Limit of the pods that are stored.
 const MAX_FILTERED_PODS: usize = 20_000;

@@ -34,7 +34,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::reservations::{Moment, NodeName, ReservationCounts, Reservations, Unavailable};
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
 use stelia_placement_rules::cluster::{Question, RequestId, Verdict};
 use stelia_placement_rules::request::Request;
@@ -44,6 +43,7 @@ use tokio::time::Instant;
 
 use crate::apiserver::lease::Leadership;
 use crate::apiserver::{Api, Owner, parse};
+use crate::reservations::{Moment, NodeName, ReservationCounts, Reservations, Unavailable};
 
 pub(crate) use bind::bind_detached;
 pub use bind::{BindError, ToBind};

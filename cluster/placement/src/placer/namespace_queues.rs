@@ -3,8 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::reservations::Moment;
 use stelia_kubelet::Uid;
+
+use crate::reservations::Moment;
 
 /// The waiting pods of each namespace. Every call takes time logarithmic in the number of pods.
 #[derive(Debug, Default)]

@@ -2,12 +2,13 @@
 
 use stelia_cpus::CpuSet;
 
-use crate::reservations::{Held, Rules};
 use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::{Cluster, Evaluation};
 use stelia_placement_rules::evaluate::{Arrival, OwnCpus, Placement, Refusal};
 use stelia_placement_rules::node::{NodeError, ParsedNode};
 use stelia_placement_rules::request::{Request, SharedRequest};
+
+use crate::reservations::{Held, Rules};
 
 /// The nodes, with a cache of their answers.
 #[derive(Debug, Default)]

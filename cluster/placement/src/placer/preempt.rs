@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::reservations::Moment;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::cluster::{NodeWithoutPods, Verdict};
 use stelia_placement_rules::evaluate::Refusal;
 use stelia_placement_rules::request::Request;
 
 use super::{Answer, Placer, answer, reason};
+use crate::reservations::Moment;
 
 /// Nodes that are copied under one lock: other calls wait for the lock, and the copies need memory.
 const NODES_PER_BATCH: usize = 256;

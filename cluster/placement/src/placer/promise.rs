@@ -1,8 +1,7 @@
 //! A promise to a pod, until its outcome is reported.
 
-use crate::reservations::Ticket;
-
 use super::Placer;
+use crate::reservations::Ticket;
 
 /// A promise that is open. One that is dropped, because the caller closed the connection or the task was ended, is kept as one whose
 /// outcome is not known: the binding may be on its way.

@@ -7,20 +7,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::reservations::{Moment, NodeName};
+use stelia_cpus::rate::Backoff;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
 
 use super::namespace_queues::NamespaceQueues;
+use crate::reservations::{Moment, NodeName};
 
 /// Limit of the pods that are stored. A pod beyond it displaces the youngest pod of the namespace that has the most, unless that namespace would then
 /// have fewer than the pod's own. Otherwise the pod is left to kube-scheduler, which tries every pod again after five minutes.
 const MAX_PODS: usize = 10_000;
 /// A pod is forgotten when kube-scheduler has not asked about it for this long: kube-scheduler tries each that waits at least every five and a half minutes.
 const RETENTION_TIME: Duration = Duration::from_secs(900);
-/// The pause after a pod was tried again and refused again; doubled each time up to [`MAX_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const MAX_PAUSE: Duration = Duration::from_secs(32);
+/// The pauses after a pod was tried again and refused again, and after kube-scheduler could not be told.
+const PAUSE: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(32));
 /// Limit of the pause that the API server may ask for: by then kube-scheduler tries the pod by itself.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 /// Limit of the answers that are checked in one turn: nodes times different requests.
@@ -43,11 +43,11 @@ struct Pod {
     answered_at: Moment,
     /// When kube-scheduler was last told to try it again.
     retried_at: Option<Moment>,
-    /// The least time between [`Self::retried_at`] and the next try.
-    retry_pause: Duration,
-    /// After a notification failed: the moment before which there is no other, and the pause if that fails too, doubled each time up to [`MAX_PAUSE`].
+    /// How often it was tried again in vain.
+    vain_retries: u32,
+    /// After a notification failed: the moment before which there is no other, and how often that was so in a row.
     notify_not_before: Moment,
-    notify_pause: Duration,
+    failed_notifications: u32,
 }
 
 impl Pod {
@@ -66,7 +66,7 @@ impl Pod {
         now >= self.notify_not_before
             && self
                 .retried_at
-                .is_none_or(|retried_at| now >= retried_at + self.retry_pause)
+                .is_none_or(|retried_at| now >= retried_at + PAUSE.pause(self.vain_retries))
     }
 }
 
@@ -116,8 +116,8 @@ impl Waiting {
                 .retried_at
                 .is_some_and(|retried_at| known.answered_at < retried_at && retried_at <= at)
             {
-                known.retry_pause = (known.retry_pause * 2).min(MAX_PAUSE);
-                known.notify_pause = FIRST_PAUSE;
+                known.vain_retries = known.vain_retries.saturating_add(1);
+                known.failed_notifications = 0;
             }
             (known.request, known.answered_at) = (request, known.answered_at.max(at));
             return;
@@ -155,9 +155,9 @@ impl Waiting {
             since,
             answered_at: at,
             retried_at: None,
-            retry_pause: FIRST_PAUSE,
+            vain_retries: 0,
             notify_not_before: Moment::ZERO,
-            notify_pause: FIRST_PAUSE,
+            failed_notifications: 0,
         };
         self.pods.insert(pod, pod_waits);
     }
@@ -263,8 +263,8 @@ impl Waiting {
         self.busy_until = self.busy_until.max(now + after);
         if let Some(pod) = self.pods.get_mut(&retry.pod) {
             pod.retried_at = None;
-            pod.notify_not_before = now + after.max(pod.notify_pause);
-            pod.notify_pause = (pod.notify_pause * 2).min(MAX_PAUSE);
+            pod.notify_not_before = now + after.max(PAUSE.pause(pod.failed_notifications));
+            pod.failed_notifications = pod.failed_notifications.saturating_add(1);
             self.nodes.entry(node.clone()).or_insert(now);
         }
     }

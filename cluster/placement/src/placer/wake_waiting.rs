@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::reservations::{Moment, NodeName};
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
 use tracing::{debug, info};
@@ -14,6 +13,7 @@ use tracing::{debug, info};
 use super::waiting::{Fits, Retry, Turn};
 use super::{Answer, Placer, count};
 use crate::apiserver::Failure;
+use crate::reservations::{Moment, NodeName};
 
 /// How often the nodes that changed are checked.
 const RETRY_PERIOD: Duration = Duration::from_millis(250);

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::reservations::Version;
 use http::Method;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -13,6 +12,7 @@ use tokio::task::JoinSet;
 
 use super::control_plane::create;
 use crate::apiserver::{Api, Failure, Follower, Source, follow, parse};
+use crate::reservations::Version;
 use crate::simulated_cluster::load::pod;
 use crate::simulated_cluster::node::Machine;
 use crate::simulated_cluster::node_kind::Kind;

@@ -1,4 +1,8 @@
-#![doc = include_str!("README.md")]
+//! Which CPUs of a node are promised to pods that the node's own object does not show yet. A state machine: pods, nodes' objects and claim
+//! objects go in, in any order and late; what is held on each node comes out, and whether a pod may be bound there. No I/O and no clock:
+//! the caller passes the time.
+//!
+//! What a node would do with a pod is the caller's, through the trait [`Rules`], so this module does not know what a node is.
 //!
 //! # What a pod holds
 //!

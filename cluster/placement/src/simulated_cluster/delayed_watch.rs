@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use crate::reservations::Version;
 use serde_json::value::RawValue;
 
 use super::random::Random;
 use crate::apiserver::{Failure, Follower};
+use crate::reservations::Version;
 
 /// Delays each event by a random time.
 pub(crate) struct DelayedFollower {

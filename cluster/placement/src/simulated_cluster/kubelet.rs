@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::reservations::Version;
 use serde_json::Value;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -11,6 +10,7 @@ use stelia_cpus::CpuSet;
 use super::node::overlap;
 use super::run::{PODS, State, World};
 use crate::apiserver::{Failure, Follower, Source, parse};
+use crate::reservations::Version;
 
 impl World {
     /// kubelet sees a pod that is bound to its node: from here to the pod's end.

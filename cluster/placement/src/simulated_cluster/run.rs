@@ -139,12 +139,7 @@ pub(super) fn run(plan: Plan) -> Outcome {
 
 impl World {
     fn new(plan: Plan) -> Arc<Self> {
-        let server = Server::with_topologies().unwrap();
-        server
-            .define_yaml(include_str!(
-                "../../../../packaging/cluster/kubernetes/placement/base/crd.yaml"
-            ))
-            .unwrap();
+        let server = Server::default();
         let mut random = Random::new(plan.seed);
         let machines: BTreeMap<String, Machine> = (0..plan.nodes)
             .map(|number| {

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::reservations::Version;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use stelia_placement_rules::score;
@@ -14,6 +13,7 @@ use tokio::time::Instant;
 use super::run::{PODS, Scheduling, World};
 use crate::apiserver::{Binding, Failure, Follower, parse};
 use crate::placer::{Answer, ToBind};
+use crate::reservations::Version;
 
 /// CPUs that a node's pods can ask for.
 pub(super) const ALLOCATABLE_CPUS: u32 = 28;

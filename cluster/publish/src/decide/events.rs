@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use stelia_api::publication::{Event, Publication};
+use stelia_cpus::rate::RateLimit;
 
 use crate::answer::{Failure, Kind};
 use crate::backoff::{Pause, Random, RetryPause};
 use crate::decide::pods::is_name;
 use crate::intervals::MAX_EVENT_AGE;
 use crate::options::MAX_QUEUED_EVENTS;
-use crate::token_bucket::Bucket;
 
 /// Requests for the events of one pod at once, and one more in [`EVENT_REFILL_INTERVAL`]: as client-go's recorder limits those of one object.
 const EVENT_BURST: u32 = 25;
@@ -53,7 +53,7 @@ pub(crate) struct Events {
     started: bool,
     waiting: VecDeque<Waiting>,
     sent: BTreeMap<u64, SentEvent>,
-    buckets: BTreeMap<String, Bucket>,
+    buckets: BTreeMap<String, RateLimit>,
     rest: RetryPause,
     /// Never posted: there was no room any more, or the API server refused them.
     pub(crate) dropped: u64,
@@ -121,7 +121,7 @@ impl Events {
     pub(crate) fn due(&self) -> Option<(Duration, EventTask)> {
         let due = self.waiting.iter().map(|waiting| {
             let bucket = self.buckets.get(&waiting.event.uid);
-            let allowed = bucket.map_or(Duration::ZERO, Bucket::ready_at);
+            let allowed = bucket.map_or(Duration::ZERO, RateLimit::ready_at);
             let task = if waiting.is_posted {
                 EventTask::Repeat(waiting.event.number)
             } else {
@@ -147,7 +147,7 @@ impl Events {
             let bucket = self
                 .buckets
                 .entry(uid)
-                .or_insert_with(|| Bucket::new(EVENT_BURST, EVENT_REFILL_INTERVAL));
+                .or_insert_with(|| RateLimit::new(EVENT_BURST, EVENT_REFILL_INTERVAL));
             bucket.take(now);
         }
     }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use stelia_api::publication::{Pod, Publication};
+use stelia_cpus::rate::RateLimit;
 
 use crate::answer::{Failure, Kind};
 use crate::backoff::{Pause, Random, RetryPause};
 use crate::decide::content::{self, CONDITION};
 use crate::decide::reconciler::{Digest, Reconciler, digest};
 use crate::options::PodConditions;
-use crate::token_bucket::Bucket;
 
 /// Requests for pods at once, and one more in [`POD_REFILL_INTERVAL`]: a node that starts with hundreds of VMs takes its time.
 const POD_BURST: u32 = 10;
@@ -48,7 +48,7 @@ struct Entry {
 pub(crate) struct Pods {
     of: PodConditions,
     by_uid: BTreeMap<String, Entry>,
-    bucket: Bucket,
+    bucket: RateLimit,
     /// Shared by all pods: a missing right is missing for each of them.
     rest: RetryPause,
 }
@@ -89,7 +89,7 @@ impl Pods {
         Self {
             of,
             by_uid: BTreeMap::new(),
-            bucket: Bucket::new(POD_BURST, POD_REFILL_INTERVAL),
+            bucket: RateLimit::new(POD_BURST, POD_REFILL_INTERVAL),
             rest: RetryPause::default(),
         }
     }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use stelia_cpus::rate::Backoff;
+
 use super::spec::OnExit;
 
 /// A helper that ran this long counts as stable: its next failure counts as the first.
 pub(crate) const STABLE_RUN_TIME: Duration = Duration::from_secs(60);
-const FIRST_RESTART_DELAY: Duration = Duration::from_millis(500);
-const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
+const RESTART_DELAY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterExit {
@@ -25,9 +26,7 @@ pub(crate) fn after_exit(on_exit: OnExit, ran: Duration, failures: u32) -> (Afte
         OnExit::Ignore => (AfterExit::StayEnded, failures),
         OnExit::Restart => {
             let failures = if ran >= STABLE_RUN_TIME { 0 } else { failures };
-            let pause = FIRST_RESTART_DELAY
-                .saturating_mul(1 << failures.min(16))
-                .min(MAX_RESTART_DELAY);
+            let pause = RESTART_DELAY.pause(failures);
             (AfterExit::Restart(pause), failures.saturating_add(1))
         }
     }
@@ -52,7 +51,7 @@ mod tests {
         assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000, 30000]);
         assert_eq!(
             after_exit(OnExit::Restart, STABLE_RUN_TIME, failures),
-            (AfterExit::Restart(FIRST_RESTART_DELAY), 1)
+            (AfterExit::Restart(Duration::from_millis(500)), 1)
         );
         assert_eq!(after_exit(OnExit::Restart, Duration::ZERO, u32::MAX).1, u32::MAX);
     }

@@ -91,18 +91,6 @@ impl RealServer {
         self.programs.join("kube-apiserver").exists()
     }
 
-    /// The file with the answers that were recorded of this server.
-    pub fn record(&self) -> &'static str {
-        if self.is_whole() {
-            crate::answers::RECORDED
-        } else {
-            concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/tests/answers/apiextensions-apiserver-debian.json"
-            )
-        }
-    }
-
     /// kube-apiserver where it is, else its part for custom resources.
     pub fn start_server(&mut self) {
         let is_whole = self.is_whole();

@@ -46,7 +46,7 @@ type Answer = Response<UnsyncBoxBody<hyper::body::Bytes, BoxError>>;
 
 impl Counting {
     pub fn new<'a>(real: Client, nodes: impl IntoIterator<Item = &'a str>) -> Self {
-        let server = Server::new().unwrap();
+        let server = Server::default();
         for name in nodes {
             server.put(
                 "",

@@ -1,4 +1,4 @@
-//! What both servers are asked that takes more than one request.
+//! What both servers, the one in memory and the real one, must answer to.
 #![allow(dead_code)] // Each test uses a part of it.
 
 pub mod counting;
@@ -12,6 +12,7 @@ use kube::api::{
     Api, ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams, WatchEvent,
     WatchParams,
 };
+use kube::client::Body;
 use serde_json::{Value, json};
 
 pub fn topology(name: &str, available: &str) -> Value {
@@ -28,6 +29,105 @@ pub fn topologies(client: &Client) -> Api<DynamicObject> {
         client.clone(),
         &ApiResource::from_gvk_with_plural(&kind, "noderesourcetopologies"),
     )
+}
+
+const APPLY: &str = "application/apply-patch+yaml";
+const MERGE: &str = "application/merge-patch+json";
+const JSON: &str = "application/json";
+
+/// Method, where it goes, how and with which body; what is answered: the code, and the reason with the field of a refusal, or the generation.
+type Step = (&'static str, &'static str, &'static str, Value, u16, &'static str);
+
+fn steps() -> Vec<Step> {
+    let of = |name: &str, metadata: Value| {
+        let mut object = topology(name, "2");
+        for (member, value) in metadata.as_object().unwrap() {
+            object["metadata"][member.as_str()] = value.clone();
+        }
+        object
+    };
+    let (a, old, other) = (of("a", json!({})), json!({"resourceVersion": "1"}), json!({"uid": "x"}));
+    let only_if = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": other});
+    let labelled = json!({"metadata": {"labels": {"a": "b"}}});
+    vec![
+        ("POST", "", JSON, a.clone(), 201, "1"),
+        ("POST", "", JSON, a.clone(), 409, "AlreadyExists"),
+        ("PUT", "/a", JSON, a.clone(), 422, "Invalid metadata.resourceVersion"),
+        ("PUT", "/a", JSON, of("a", old.clone()), 409, "Conflict"),
+        ("PUT", "/a", JSON, of("b", old.clone()), 400, "BadRequest"),
+        ("PUT", "/none", JSON, of("none", old.clone()), 404, "NotFound"),
+        ("PATCH", "/a", MERGE, labelled.clone(), 200, "1"),
+        (
+            "PATCH",
+            "/a",
+            MERGE,
+            json!({"zones": topology("a", "3")["zones"]}),
+            200,
+            "2",
+        ),
+        ("PATCH", "/a", MERGE, json!({"metadata": old}), 409, "Conflict"),
+        (
+            "PATCH",
+            "/a",
+            MERGE,
+            json!({"metadata": other}),
+            422,
+            "Invalid metadata.uid",
+        ),
+        ("PATCH", "/none", MERGE, labelled, 404, "NotFound"),
+        ("PATCH", "/a", JSON, json!({}), 415, "UnsupportedMediaType"),
+        (
+            "PATCH",
+            "/b?fieldManager=m",
+            APPLY,
+            of("b", other.clone()),
+            409,
+            "Conflict",
+        ),
+        ("PATCH", "/b?fieldManager=m", APPLY, of("b", json!({})), 201, "1"),
+        ("PATCH", "/b?fieldManager=m", APPLY, of("b", json!({})), 200, "1"),
+        ("PATCH", "/b?fieldManager=m", APPLY, topology("b", "3"), 200, "2"),
+        (
+            "PATCH",
+            "/b?fieldManager=m",
+            APPLY,
+            of("b", other),
+            422,
+            "Invalid metadata.uid",
+        ),
+        ("DELETE", "/a", JSON, only_if, 409, "Conflict"),
+        ("DELETE", "/a", JSON, Value::Null, 200, ""),
+        ("DELETE", "/a", JSON, Value::Null, 404, "NotFound"),
+        ("DELETE", "/b", JSON, Value::Null, 200, ""),
+        ("GET", "?fieldSelector=spec.x%3D1", JSON, Value::Null, 400, "BadRequest"),
+    ]
+}
+
+pub async fn writes_are_answered(client: &Client) {
+    for (method, place, kind, body, code, means) in steps() {
+        let text = if body.is_null() {
+            Vec::new()
+        } else {
+            body.to_string().into_bytes()
+        };
+        let path = format!("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies{place}");
+        let request = Request::builder().method(method).uri(path).header("content-type", kind);
+        let response = client.send(request.body(Body::from(text)).unwrap()).await.unwrap();
+        let status = response.status().as_u16();
+        let answer = response.into_body().collect_bytes().await.unwrap();
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        let field = answer["details"]["causes"][0]["field"].as_str().unwrap_or_default();
+        let reason = answer["reason"].as_str().unwrap_or_default();
+        let found = match answer["metadata"]["generation"].as_u64() {
+            Some(generation) => generation.to_string(),
+            None => format!("{reason} {field}").trim().to_owned(),
+        };
+        assert_eq!(
+            (status, found.as_str()),
+            (code, means),
+            "{method} {place} {body}: {answer}"
+        );
+    }
 }
 
 pub async fn a_watch_tells_everything_in_order(client: &Client) {

@@ -61,12 +61,7 @@ impl Drop for Served {
 }
 
 async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
-    let server = Server::with_topologies().unwrap();
-    server
-        .define_yaml(include_str!(
-            "../../../../../packaging/cluster/kubernetes/placement/base/crd.yaml"
-        ))
-        .unwrap();
+    let server = Server::default();
     for (name, kind) in [("steliad", Kind::Steliad), ("kubelet", Kind::Single)] {
         let object = Machine::new(name.to_owned(), kind).object();
         server.put("topology.node.k8s.io", "noderesourcetopologies", object);

@@ -168,7 +168,7 @@ async fn at_the_end_what_was_begun_is_finished() {
         "create",
         "pods/binding",
         1,
-        test_apiserver::Answer::delay(Duration::from_millis(300)),
+        test_apiserver::Answer::Delay(Duration::from_millis(300)),
     ));
     let address = served.address;
     let bind = tokio::spawn(async move {

@@ -97,7 +97,7 @@ async fn what_stays_unknown_holds_its_cpus_until_it_is_given_up() {
     let cluster = Cluster::new();
     let instance = cluster.ready(1).await;
     let to = cluster.make("vm", 1, 4);
-    cluster.fail("create", "pods/binding", 1000, Fault::status(500));
+    cluster.fail("create", "pods/binding", 1000, Fault::Status(500));
     let error = instance.placer.bind(&to).await.unwrap_err();
     assert!(matches!(error, BindError::Unknown(..)), "{error}");
     assert_eq!(
@@ -122,12 +122,12 @@ async fn what_fails_before_the_binding_is_released() {
     let instance = cluster.ready(1).await;
     let to = cluster.make("vm", 1, 4);
     for code in [403, 422, 500, 503] {
-        cluster.fail("create", "nodeclaims", 1, Fault::status(code));
+        cluster.fail("create", "nodeclaims", 1, Fault::Status(code));
         let error = instance.placer.bind(&to).await.unwrap_err();
         assert!(matches!(error, BindError::Claim(..)), "{error}");
         assert_eq!((instance.reservation_counts(), cluster.node_of("vm")), ([0; 4], None));
     }
-    cluster.fail("create", "pods/binding", 1, Fault::status(403));
+    cluster.fail("create", "pods/binding", 1, Fault::Status(403));
     let error = instance.placer.bind(&to).await.unwrap_err();
     assert!(matches!(error, BindError::Bind(..)), "{error}");
     assert_eq!(instance.reservation_counts(), [0; 4]);
@@ -157,7 +157,7 @@ async fn a_pod_that_goes_while_its_binding_is_on_the_way_holds_nothing_afterward
     let instance = cluster.ready(1).await;
     let to = cluster.make("vm", 1, 4);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    cluster.fail("create", "pods/binding", 1, Fault::delay(Duration::from_secs(2)));
+    cluster.fail("create", "pods/binding", 1, Fault::Delay(Duration::from_secs(2)));
     let bind = tokio::spawn(bind_detached(instance.placer.clone(), to));
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(instance.held("steliad"), ["2-5"]);

@@ -216,7 +216,7 @@ async fn a_pod_that_becomes_unreadable_is_decided() {
     let cluster = Cluster::new();
     let instance = cluster.ready(1).await;
     let to = cluster.create_pod("vm", 1, by_label("vm", 1));
-    cluster.fail("create", "pods/binding", 1000, Fault::status(500));
+    cluster.fail("create", "pods/binding", 1000, Fault::Status(500));
     instance.placer.bind(&to).await.unwrap_err();
     cluster.change_pod("vm", |document| {
         document["metadata"]["labels"]["qos"] = "nonsense".into()

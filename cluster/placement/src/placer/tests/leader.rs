@@ -7,7 +7,7 @@ use super::*;
 #[tokio::test(start_paused = true)]
 async fn without_everything_read_nothing_is_answered() {
     let cluster = Cluster::new();
-    cluster.fail("list", "noderesourcetopologies", 20, Fault::status(503));
+    cluster.fail("list", "noderesourcetopologies", 20, Fault::Status(503));
     let instance = cluster.start(1);
     let to = cluster.make("vm", 1, 4);
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -69,7 +69,7 @@ async fn a_leader_that_wakes_up_cannot_bind_what_was_given_up() {
     let one = cluster.make("one", 1, 14);
     tokio::time::sleep(Duration::from_secs(1)).await;
     // The binding is on its way for so long.
-    cluster.fail("create", "pods/binding", 1, Fault::delay(Duration::from_secs(60)));
+    cluster.fail("create", "pods/binding", 1, Fault::Delay(Duration::from_secs(60)));
     let bind = tokio::spawn(bind_detached(first.placer.clone(), one.clone()));
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(cluster.claims("steliad"), ["vms/one"]);

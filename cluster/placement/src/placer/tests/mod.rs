@@ -44,9 +44,7 @@ impl Drop for Instance {
 
 impl Cluster {
     fn new() -> Self {
-        let server = Server::with_topologies().unwrap();
-        let claims = include_str!("../../../../../packaging/cluster/kubernetes/placement/base/crd.yaml");
-        server.define_yaml(claims).unwrap();
+        let server = Server::default();
         let machines = [("steliad", Kind::Steliad), ("kubelet", Kind::Single)];
         let cluster = Self {
             server,

@@ -139,7 +139,7 @@ async fn what_could_not_be_told_is_told_again_and_a_pod_that_is_gone_is_forgotte
     let instance = cluster.ready(1).await;
     cluster.make("vm", 1, 12);
     assert_eq!(instance.filter(&cluster, "vm"), 0);
-    cluster.fail("patch", "pods/status", 3, Fault::status(503));
+    cluster.fail("patch", "pods/status", 3, Fault::Status(503));
     cluster.machines[0].end(&uid(901, 0));
     cluster.publish(0);
     // Pauses of 1, 2 and 4 s.

@@ -68,7 +68,7 @@ struct Pod {
 }
 
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(super) struct PodCallLimits {
     most: usize,
     shared: Mutex<Shared>,
 }
@@ -82,11 +82,11 @@ struct Shared {
 /// A connection's place; free again when dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
-    limits: Arc<Limits>,
+    limits: Arc<PodCallLimits>,
     pod: String,
 }
 
-impl Limits {
+impl PodCallLimits {
     /// `most`: connections of all pods together.
     pub(super) fn new(most: usize) -> Self {
         let shared = Shared {

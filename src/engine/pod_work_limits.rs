@@ -3,54 +3,58 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use stelia_cpus::rate::RateLimit;
 use stelia_kubelet::PodUid;
 
 /// The limits of each pod.
 #[derive(Debug)]
-pub(super) struct Rates {
+pub(super) struct PodWorkLimits {
     /// Audits. Each reads everything of an instance.
-    pub(super) audits: Rate,
+    pub(super) audits: PodLimit,
     /// Registrations, refused ones too. Each reads up to 4096 processes.
-    pub(super) registrations: Rate,
+    pub(super) registrations: PodLimit,
     /// New instances. Each moves every process of a container. kubelet's default back-off before the second restart of a container is
     /// as long as the interval, so a container that ends again and again is not delayed further.
-    pub(super) instances: Rate,
+    pub(super) instances: PodLimit,
 }
 
-impl Default for Rates {
+impl Default for PodWorkLimits {
     fn default() -> Self {
         Self {
-            audits: Rate::new(1, Duration::from_secs(1)),
-            registrations: Rate::new(10, Duration::from_secs(1)),
-            instances: Rate::new(2, Duration::from_secs(10)),
+            audits: PodLimit::new(1, Duration::from_secs(1)),
+            registrations: PodLimit::new(10, Duration::from_secs(1)),
+            instances: PodLimit::new(2, Duration::from_secs(10)),
         }
     }
 }
 
-impl Rates {
+impl PodWorkLimits {
     /// Forget the pods of which no call has to wait.
     pub(super) fn forget_old(&mut self, now: Instant) {
-        for rate in [&mut self.audits, &mut self.registrations, &mut self.instances] {
-            rate.restored.retain(|_, restored| *restored > now);
+        for limit in [&mut self.audits, &mut self.registrations, &mut self.instances] {
+            let now = now.saturating_duration_since(limit.began);
+            limit.pods.retain(|_, pod| !pod.is_full(now));
         }
     }
 }
 
 /// So many calls of a pod in a row, then one in each interval.
 #[derive(Debug)]
-pub(super) struct Rate {
+pub(super) struct PodLimit {
     burst: u32,
     interval: Duration,
-    /// When each pod may again make a whole burst of calls.
-    restored: BTreeMap<PodUid, Instant>,
+    /// What the times in `pods` are counted from.
+    began: Instant,
+    pods: BTreeMap<PodUid, RateLimit>,
 }
 
-impl Rate {
+impl PodLimit {
     fn new(burst: u32, interval: Duration) -> Self {
         Self {
             burst,
             interval,
-            restored: BTreeMap::new(),
+            began: Instant::now(),
+            pods: BTreeMap::new(),
         }
     }
 
@@ -59,12 +63,14 @@ impl Rate {
     /// # Errors
     /// The pod has made too many calls: the time from which it may make the next one. This one is not counted.
     pub(super) fn count(&mut self, pod: &PodUid, now: Instant) -> Result<(), Instant> {
-        let restored = self.restored.get(pod).map_or(now, |restored| now.max(*restored));
-        let wait = (restored - now).saturating_sub(self.interval * (self.burst - 1));
-        if !wait.is_zero() {
-            return Err(now + wait);
+        let now = now.saturating_duration_since(self.began);
+        let new = || RateLimit::new(self.burst, self.interval);
+        let limit = self.pods.entry(pod.clone()).or_insert_with(new);
+        let ready_at = limit.ready_at();
+        if ready_at > now {
+            return Err(self.began + ready_at);
         }
-        self.restored.insert(pod.clone(), restored + self.interval);
+        limit.take(now);
         Ok(())
     }
 }
@@ -81,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_calls_often_waits_and_others_do_not() {
-        let (mut rate, now) = (Rate::new(2, INTERVAL), Instant::now());
+        let (mut rate, now) = (PodLimit::new(2, INTERVAL), Instant::now());
         for _ in 0..2 {
             assert_eq!(rate.count(&pod(1), now), Ok(()));
         }
@@ -102,12 +108,12 @@ mod tests {
 
     #[test]
     fn a_pod_that_need_not_wait_is_forgotten() {
-        let (mut rates, now) = (Rates::default(), Instant::now());
+        let (mut rates, now) = (PodWorkLimits::default(), Instant::now());
         rates.audits.count(&pod(1), now).unwrap();
         rates.instances.count(&pod(1), now).unwrap();
         rates.forget_old(now + Duration::from_secs(5));
-        assert_eq!((rates.audits.restored.len(), rates.instances.restored.len()), (0, 1));
+        assert_eq!((rates.audits.pods.len(), rates.instances.pods.len()), (0, 1));
         rates.forget_old(now + INTERVAL);
-        assert!(rates.instances.restored.is_empty());
+        assert!(rates.instances.pods.is_empty());
     }
 }

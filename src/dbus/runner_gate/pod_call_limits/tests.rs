@@ -4,15 +4,15 @@ use super::*;
 
 const MAX_CONNECTIONS: usize = 256;
 
-fn limits() -> Arc<Limits> {
-    Arc::new(Limits::new(MAX_CONNECTIONS))
+fn limits() -> Arc<PodCallLimits> {
+    Arc::new(PodCallLimits::new(MAX_CONNECTIONS))
 }
 
-fn connect(limits: &Arc<Limits>, pod: &str) -> Result<ConnectionPermit, GateError> {
-    Limits::connect(limits, pod, &BTreeSet::new(), Instant::now())
+fn connect(limits: &Arc<PodCallLimits>, pod: &str) -> Result<ConnectionPermit, GateError> {
+    PodCallLimits::connect(limits, pod, &BTreeSet::new(), Instant::now())
 }
 
-fn pods(limits: &Arc<Limits>, count: usize) -> Vec<ConnectionPermit> {
+fn pods(limits: &Arc<PodCallLimits>, count: usize) -> Vec<ConnectionPermit> {
     (0..count).map(|n| connect(limits, &n.to_string()).unwrap()).collect()
 }
 
@@ -118,9 +118,9 @@ fn all_pods_together_have_a_bound() {
 
 #[test]
 fn a_place_is_kept_for_every_pod_that_is_known() {
-    let limits = Arc::new(Limits::new(10));
+    let limits = Arc::new(PodCallLimits::new(10));
     let known = BTreeSet::from(["a", "b", "c"]);
-    let connect = |pod: &str| Limits::connect(&limits, pod, &known, Instant::now());
+    let connect = |pod: &str| PodCallLimits::connect(&limits, pod, &known, Instant::now());
     // Strangers and a pod's further connections get what is left.
     let mut permits: Vec<ConnectionPermit> = (0..4).map(|_| connect("a").unwrap()).collect();
     permits.extend((0..4).map(|_| connect("stranger").unwrap()));
