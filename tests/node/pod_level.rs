@@ -14,8 +14,14 @@ fn upgrade(schema: &str) {
 
 /// The schema that steliad understands the file as, and what the only pod with CPUs of its own shares of them.
 fn understood() -> (String, Option<String>) {
-    let state: serde_json::Value =
-        serde_json::from_str(&run(&["steliactl", "--json", "kubelet-state"])).expect("steliactl's JSON");
+    let state: serde_json::Value = serde_json::from_str(&run(&[
+        "steliactl",
+        "--json",
+        "doctor",
+        "--kubelet-state",
+        "/var/lib/kubelet/cpu_manager_state",
+    ]))
+    .expect("steliactl's JSON");
     let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
     let manager = &state["cpu_manager"];
     (

@@ -39,7 +39,14 @@ fn a_vm_floats_on_what_its_pod_shares() {
         run(&["steliactl", "reconcile"]);
         assert_isolated_beside(&vm, 2, &shared);
         assert_eq!(cpus(&read(side.origin().join("cpuset.cpus.effective"))), shared);
-        let understood: Value = serde_json::from_str(&run(&["steliactl", "--json", "kubelet-state"])).expect("JSON");
+        let understood: Value = serde_json::from_str(&run(&[
+            "steliactl",
+            "--json",
+            "doctor",
+            "--kubelet-state",
+            "/var/lib/kubelet/cpu_manager_state",
+        ]))
+        .expect("JSON");
         assert_eq!(understood["cpu_manager"]["schema"], "V3", "{understood}");
         verify();
         delete("level");

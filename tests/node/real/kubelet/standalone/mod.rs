@@ -30,7 +30,14 @@ fn verify() {
 
 /// The file that kubelet wrote, as steliad reads it.
 fn assert_understood(pod: &Pod) {
-    let read: Value = serde_json::from_str(&run(&["steliactl", "--json", "kubelet-state"])).expect("JSON");
+    let read: Value = serde_json::from_str(&run(&[
+        "steliactl",
+        "--json",
+        "doctor",
+        "--kubelet-state",
+        "/var/lib/kubelet/cpu_manager_state",
+    ]))
+    .expect("JSON");
     let manager = &read["cpu_manager"];
     println!("  steliad reads {}, kubelet wrote {}", manager, state());
     assert_eq!(manager["schema"], "V2", "{read}");
