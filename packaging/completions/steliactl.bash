@@ -1,2 +1,2 @@
 # Completion of steliactl for bash; the program knows its commands, options and instances itself.
-eval "$(steliactl completions bash)"
+eval "$(COMPLETE=bash steliactl)"

@@ -1,2 +1,2 @@
 # Completion of steliactl for fish; the program knows its commands, options and instances itself.
-steliactl completions fish | source
+COMPLETE=fish steliactl | source

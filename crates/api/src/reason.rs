@@ -76,10 +76,10 @@ impl ReasonKind {
     /// The remedy of a reason; `docs/troubleshooting.md` has the same text.
     pub fn cure(self) -> Remedy {
         let text = match self {
-            Self::KubeletUnusable => "steliactl kubelet-state says more; the cure depends on the message",
-            Self::KubeletStateHasMore => "upgrade steliad; steliactl kubelet-state names the keys",
+            Self::KubeletUnusable => "steliactl doctor says more; the cure depends on the message",
+            Self::KubeletStateHasMore => "upgrade steliad; steliactl doctor names the keys",
             Self::NothingShared => "set reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",
-            Self::NodesPoolEmpty => "steliactl explain: which instances have that node's CPUs",
+            Self::NodesPoolEmpty => "steliactl map: which instances have that node's CPUs",
             Self::EntryGone | Self::Evicted => "restart the container",
             Self::OriginGone | Self::AnchorEnded => {
                 "none is needed while the VM runs; restart the container when convenient"

@@ -1,16 +1,13 @@
 //! The command line of `steliactl`.
 
 mod forms;
-mod habits;
 pub mod help;
 pub(crate) mod remote;
 
-use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
@@ -111,11 +108,6 @@ pub(crate) struct CommonOptions {
 }
 
 impl Cli {
-    /// Parses the program's arguments. A wrong command line ends the program with exit code 2, `--help` with 0.
-    pub(crate) fn of_arguments() -> Self {
-        Self::try_parse().unwrap_or_else(|error| habits::explained(error, std::env::args_os()).exit())
-    }
-
     /// # Errors
     /// The command has no answer of this form. Nothing has been done yet.
     pub(crate) fn output_options(&self) -> Result<OutputOptions, Failure> {
@@ -161,7 +153,13 @@ pub(crate) enum Command {
     /// With PATTERN, -n or --state, shows these VMs and, of the node's lines, those that concern them.
     Status(Selection),
     /// List the instances
-    List(Selection),
+    List {
+        #[command(flatten)]
+        selection: Selection,
+        /// List the VMs that an [[adopt]] rule is of and that are not adopted instead, each with the reason
+        #[arg(long, conflicts_with_all = ["patterns", "namespace", "states"])]
+        unmanaged: bool,
+    },
     /// Show instances and all their threads
     ///
     /// Shows the properties of the instance, the NUMA nodes of its memory and devices, how much of that is remote from its CPUs,
@@ -174,8 +172,6 @@ pub(crate) enum Command {
         #[arg(long)]
         numa_maps: bool,
     },
-    /// Print everything the daemon knows as JSON
-    Describe,
     /// Print the node's NodeResourceTopology object
     ///
     /// The object lists the NUMA nodes, CPUs, memory and CPU owners. kubectl apply -f - accepts it.
@@ -248,9 +244,8 @@ pub(crate) enum Command {
     ///
     /// Contains the host, versions, pools, kubelet's configuration, the threads of VMs with their cgroups, the CPUs on which they
     /// may run and did run, memory and devices by NUMA node, what verify, quiet and doctor find, the ledger of the last 24 hours,
-    /// steliad's settings, and the end of its journal. What cannot be read is listed with the reason. Many VMs without a problem of
-    /// their own are only counted; -o wide has each. Processes of VMs are given by name only. VFIO devices and the findings of
-    /// verify are included for root only.
+    /// steliad's settings, and the end of its journal. What cannot be read is listed with the reason. Processes of VMs are given by
+    /// name only. VFIO devices and the findings of verify are included for root only.
     Report {
         /// How long to watch the threads, in seconds
         #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
@@ -286,28 +281,11 @@ pub(crate) enum Command {
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: String,
     },
-    /// Print what steliad reads from kubelet's checkpoint files
-    ///
-    /// Prints the reason if a file is refused. Does not need the daemon.
-    KubeletState {
-        /// cpu_manager_state, memory_manager_state, or a directory with both. Default: the directory that the daemon reads
-        path: Option<PathBuf>,
-    },
     /// Print what kubelet would do with a pod
     ///
     /// Prints the CPUs and NUMA nodes that kubelet would assign, or its exact rejection, on this node or on a node described with
     /// --node. Does not need the daemon.
     Plan(PlanOptions),
-    /// Print which VMs and containers the rules would adopt
-    ///
-    /// Applies the [[adopt]] rules of the daemon's configuration to this node's containers and the VMs in them. Prints which would be
-    /// adopted and why the others would not. Changes nothing and does not need the daemon. Needs root, because only root can read
-    /// the container runtimes' files.
-    Adopt {
-        /// Required. This command only prints; the daemon adopts as its configuration says
-        #[arg(long, required = true)]
-        dry_run: bool,
-    },
     /// Draw the node: every CPU with its owner
     ///
     /// Shows sockets, NUMA nodes, L3 caches, cores and CPUs, marks each CPU with its owner and the owner's state, and lists the
@@ -321,13 +299,13 @@ pub(crate) enum Command {
     },
     /// Explain who has which CPUs and why
     ///
-    /// Without an argument, explains who chooses CPUs, the pools, and what each instance asked for. With a VM, explains its CPUs,
-    /// states, shared CPUs and NUMA nodes, and what may slow it down, measured for one second. With a CPU, explains who owns it.
+    /// Explains the CPUs, states, shared CPUs and NUMA nodes of a VM, and what may slow it down, measured for one second; or who owns a
+    /// CPU.
     Explain {
         /// A number is a CPU: its owner is printed with the source of each fact. Anything else is a VM, given as namespace/name,
         /// name, UID or the beginning of the UID
         #[arg(value_name = "VM|CPU", add = ArgValueCandidates::new(vms))]
-        what: Option<String>,
+        what: String,
     },
     /// Print metrics as OpenMetrics text
     ///
@@ -341,24 +319,11 @@ pub(crate) enum Command {
     ///
     /// Prints a cure for each failed check. Also measures for one second what disturbs the VMs' CPUs and advises what only boot
     /// options or the administrator can keep off them. Does not need the daemon, but asks a running one about interrupts.
-    Doctor,
-    /// Make the daemon reload its configuration
-    Reload,
-    /// Show a cluster's nodes with stelia-cluster(1)
-    ///
-    /// Runs stelia-cluster, which is in a package of its own, with the given arguments, such as nodes, why or plan.
-    #[command(disable_help_flag = true)]
-    Cluster {
-        /// Command and options of stelia-cluster
-        #[arg(value_name = "ARGUMENTS", trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<OsString>,
-    },
-    /// Print a completion script for a shell
-    Completions {
-        /// The shell
-        #[arg(value_parser = PossibleValuesParser::new([("bash", "bash(1)"), ("zsh", "zsh(1)"), ("fish", "fish(1)")]
-              .map(|(shell, help)| PossibleValue::new(shell).help(help))))]
-        shell: String,
+    Doctor {
+        /// Only print what steliad reads from this file, or why it refuses it: cpu_manager_state or memory_manager_state of kubelet, or a
+        /// copy
+        #[arg(long, value_name = "FILE")]
+        kubelet_state: Option<PathBuf>,
     },
 }
 

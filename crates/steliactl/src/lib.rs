@@ -34,19 +34,19 @@ mod tests;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
+use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use zbus::Connection;
 
-use change::{deregister, rebind, reconcile, reload, resize};
+use change::{deregister, rebind, reconcile, resize};
 use cli::{Cli, Command, remote};
-use explain_and_check::{kubelet_state, quiet, report, verify};
-use integration::{cluster, completions, node_topology};
-use plan::{adopt, evaluate};
+use explain_and_check::{quiet, report, verify};
+use integration::node_topology;
+use plan::evaluate;
 use shared::daemon::{self, CALL_TIMEOUT, Client, Failure};
 use shared::kernel::Roots;
 use shared::output::pager;
-use view::{describe, list, map, monitor, show, status, top};
+use view::{list, map, monitor, show, status, top};
 
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
 pub fn main() -> ExitCode {
@@ -56,23 +56,14 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
     }
-    let cli = Cli::of_arguments();
+    let cli = Cli::parse();
     if let Some(host) = &cli.common.host {
         return finish(Err(remote::run(host, cli.is_live())), false);
-    }
-    if let Command::Cluster { arguments } = &cli.command {
-        return finish(
-            Err(cli.output_options().err().unwrap_or_else(|| cluster::run(arguments))),
-            false,
-        );
     }
     // What programs read is not paged.
     let paged = !cli.common.no_pager
         && !matches!(&cli.command, Command::Ledger(asked) if asked.is_document())
-        && !matches!(
-            cli.command,
-            Command::Completions { .. } | Command::Map { svg: Some(_), .. }
-        );
+        && !matches!(cli.command, Command::Map { svg: Some(_), .. });
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
             daemon::connect(cli.common.address.as_deref(), CALL_TIMEOUT).await
@@ -92,9 +83,10 @@ async fn run(
     let root = cli.root();
     let client = async || Client::new(connect().await?, CALL_TIMEOUT).await;
     match &cli.command {
-        Command::Completions { shell } => completions::script(shell),
-        Command::Cluster { arguments } => Err(cluster::run(arguments)),
-        Command::Doctor => {
+        Command::Doctor {
+            kubelet_state: Some(file),
+        } => output_options.print(&doctor::state_file(file, root)),
+        Command::Doctor { kubelet_state: None } => {
             // Not started for it: it may be what is unfit.
             let (described, status) = match client().await {
                 Err(_) => (None, None),
@@ -105,25 +97,18 @@ async fn run(
             };
             output_options.print(&doctor::gather(Path::new("/"), described, status).await)
         }
-        Command::KubeletState { path } => {
-            // The daemon adds names; without an answer the files are printed all the same.
-            let names = async { Some(client().await.ok()?.pods_running().await) };
-            let names = tokio::time::timeout(kubelet_state::NAMES_TIMEOUT, names).await;
-            output_options.print(&kubelet_state::gather(
-                path.as_deref(),
-                names.ok().flatten().unwrap_or_default(),
-            )?)
-        }
         Command::Plan(asked) => plan::plan::run(asked, root, output_options),
         Command::Evaluate(asked) => output_options.print(&match &asked.node {
             Some(path) => evaluate::offline(asked, path)?,
             None => evaluate::online(&client().await?, asked).await?,
         }),
-        Command::Adopt { .. } => output_options.print(&adopt::gather(root, roots)?),
         Command::Status(selection) => {
             output_options.print(&status::Status::selected(client().await?.describe().await?, selection)?)
         }
-        Command::List(selection) => {
+        Command::List { unmanaged: true, .. } => {
+            output_options.print(&list::Unmanaged::of(&client().await?.describe().await?))
+        }
+        Command::List { selection, .. } => {
             let client = client().await?;
             // A pod may not ask for it, and has nothing there.
             let described = client.describe_running().await.unwrap_or_default();
@@ -134,7 +119,7 @@ async fn run(
             let instances = selection.of_listed(all)?;
             let mut list = list::Instances::of(instances, &described);
             if !selection.is_all() {
-                list.without_unadopted();
+                list.without_unmanaged();
             }
             output_options.print(&list)
         }
@@ -150,12 +135,11 @@ async fn run(
             }
         }
         Command::Explain { what } => {
-            explain_and_check::explain::run(&client().await?, roots, root, what.as_deref(), output_options).await
+            explain_and_check::explain::run(&client().await?, roots, root, what, output_options).await
         }
         Command::Metrics { textfile } => {
             metrics::run(&client().await?, roots, textfile.as_deref(), output_options).await
         }
-        Command::Describe => describe::run(&client().await?, output_options.form).await,
         Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, output_options).await,
         Command::Report { seconds } => {
             output_options.print(&report::gather(client().await, roots, root, *seconds).await)
@@ -165,13 +149,12 @@ async fn run(
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Quiet(selection) => output_options.print(&quiet::gather(&client().await?, roots, selection).await?),
-        Command::Reconcile { dry_run: true } => output_options.print(&reconcile::preview(&client().await?).await?),
-        Command::Reconcile { dry_run: false } => {
-            let report = reconcile::gather(&client().await?).await?;
-            if let Some(note) = report.note() {
+        Command::Reconcile { dry_run } => {
+            let answer = reconcile::gather(&client().await?, *dry_run).await?;
+            if let Some(note) = answer.note() {
                 output::note(&note);
             }
-            output_options.print(&report)
+            output_options.print(&answer)
         }
         Command::Rebind { vm, dry_run, deadline } => {
             output_options.print(&rebind::gather(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
@@ -180,7 +163,6 @@ async fn run(
             output_options.print(&resize::gather(&client().await?, root, vm, *cpus, *dry_run).await?)
         }
         Command::Deregister { vm } => output_options.print(&deregister::gather(&client().await?, vm).await?),
-        Command::Reload => output_options.print(&reload::gather(&client().await?).await?),
         Command::Top {
             selection,
             batch,

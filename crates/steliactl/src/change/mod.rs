@@ -3,5 +3,4 @@
 pub(crate) mod deregister;
 pub(crate) mod rebind;
 pub(crate) mod reconcile;
-pub(crate) mod reload;
 pub(crate) mod resize;

@@ -8,7 +8,6 @@ impl Command {
     pub(super) fn form(&self) -> Form {
         match self {
             Self::NodeTopology(_) => Form::Yaml,
-            Self::Describe => Form::Json,
             _ => Form::Text,
         }
     }
@@ -16,19 +15,16 @@ impl Command {
     /// Why there is no answer of this form.
     pub(super) fn refuses(&self, form: Form) -> Option<&'static str> {
         match (self, form) {
-            (Self::Completions { .. }, _) => Some("a completion script has no other form"),
-            (Self::Cluster { .. }, _) => Some("give options of stelia-cluster behind the word cluster"),
-            (Self::Describe | Self::NodeTopology(_) | Self::Metrics { .. }, _) if !form.is_data() => {
+            (Self::NodeTopology(_) | Self::Metrics { .. }, _) if !form.is_data() => {
                 Some("there is no table of this: -o json or yaml")
             }
             (
-                Self::List(_)
+                Self::List { .. }
                 | Self::Show { .. }
                 | Self::Verify { .. }
                 | Self::Rebind { .. }
                 | Self::Resize { .. }
-                | Self::Deregister { .. }
-                | Self::Adopt { .. },
+                | Self::Deregister { .. },
                 Form::Name,
             ) => None,
             (Self::Ledger(asked), Form::Name) if asked.is_about_vms() => None,
@@ -36,7 +32,7 @@ impl Command {
                 Some("a report has no other form: --report html or json")
             }
             (_, Form::Name) => Some(
-                "-o name is for list, show, verify, rebind, resize, deregister, adopt and ledger, whose answers are about VMs",
+                "-o name is for list, show, verify, rebind, resize, deregister and ledger, whose answers are about VMs",
             ),
             _ => None,
         }

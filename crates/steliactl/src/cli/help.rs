@@ -19,31 +19,23 @@ pub struct Group {
 pub const GROUPS: [Group; 5] = [
     Group {
         title: "View",
-        commands: &["status", "list", "show", "top", "map", "monitor", "describe"],
+        commands: &["status", "list", "show", "top", "map", "monitor"],
     },
     Group {
         title: "Explain and check",
-        commands: &[
-            "explain",
-            "verify",
-            "quiet",
-            "ledger",
-            "doctor",
-            "report",
-            "kubelet-state",
-        ],
+        commands: &["explain", "verify", "quiet", "ledger", "doctor", "report"],
     },
     Group {
         title: "Plan",
-        commands: &["plan", "evaluate", "adopt"],
+        commands: &["plan", "evaluate"],
     },
     Group {
         title: "Change",
-        commands: &["reconcile", "rebind", "resize", "deregister", "reload"],
+        commands: &["reconcile", "rebind", "resize", "deregister"],
     },
     Group {
         title: "Node and integration",
-        commands: &["node-topology", "cluster", "metrics", "completions"],
+        commands: &["node-topology", "metrics"],
     },
 ];
 
@@ -96,7 +88,6 @@ pub(super) fn of_command(command: Command) -> Command {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
 
     use clap::{CommandFactory, FromArgMatches};
     use stelia_table::examples_of;
@@ -117,22 +108,6 @@ mod tests {
         let all: BTreeSet<&str> = all.iter().map(String::as_str).collect();
         assert_eq!(grouped.len(), once.len(), "twice: {grouped:?}");
         assert_eq!(once, all);
-    }
-
-    /// Whoever knows a command finds its module: the groups of the help are folders.
-    #[test]
-    fn every_command_is_a_module_in_the_folder_of_its_group() {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-        let folders = ["view", "explain_and_check", "plan", "change", "integration"];
-        for (group, folder) in GROUPS.iter().zip(folders) {
-            for command in group.commands {
-                let module = source.join(folder).join(command.replace('-', "_"));
-                assert!(
-                    module.is_dir() || module.with_extension("rs").is_file(),
-                    "{command} is not in {folder}"
-                );
-            }
-        }
     }
 
     /// The words of an example, without what is the shell's.

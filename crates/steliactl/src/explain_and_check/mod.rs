@@ -2,7 +2,6 @@
 
 pub mod doctor;
 pub(crate) mod explain;
-pub(crate) mod kubelet_state;
 pub mod ledger;
 pub(crate) mod quiet;
 pub(crate) mod report;

@@ -1,6 +1,5 @@
 //! `node-topology`: the node's NodeResourceTopology object, once or whenever it changes.
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::Args;
@@ -98,8 +97,7 @@ fn warnings(object: &Value) -> Vec<String> {
 fn warn(last: &mut Vec<String>, object: &Value) {
     let warnings = warnings(object);
     for warning in warnings.iter().filter(|warning| !last.contains(warning)) {
-        // Standard error may be closed.
-        let _ = writeln!(io::stderr(), "steliactl: {}", output::printable(warning));
+        output::note(warning);
     }
     *last = warnings;
 }
@@ -157,8 +155,7 @@ async fn watch(client: &Client, asked: &TopologyOptions, form: Form) -> Result<S
 /// Prints on standard error why there is no object now, once per reason.
 fn complain(last: &mut Option<String>, reason: &str) {
     if last.as_deref() != Some(reason) {
-        // Standard error may be closed too.
-        let _ = writeln!(io::stderr(), "steliactl: {}", output::printable(reason));
+        output::note(reason);
         *last = Some(reason.to_owned());
     }
 }

@@ -25,7 +25,7 @@ impl Hung {
         std::future::pending().await
     }
 
-    async fn reload(&self) {
+    async fn reconcile(&self, _options: OwnedDict) -> OwnedDict {
         std::future::pending().await
     }
 }
@@ -53,7 +53,7 @@ fn a_silent_daemon_is_not_waited_for_and_the_cure_is_named() {
             "{failure}"
         );
         // It lives, and a pass takes its time.
-        let waited = tokio::time::timeout(patience * 4, client.reload()).await;
+        let waited = tokio::time::timeout(patience * 4, client.reconcile(false)).await;
         assert!(waited.is_err(), "{waited:?}");
         drop(server);
     });
@@ -63,7 +63,7 @@ fn a_silent_daemon_is_not_waited_for_and_the_cure_is_named() {
 fn what_a_caller_lacks_is_named() {
     let refused = |name: &'static str, text: &str| {
         let name = zbus::names::OwnedErrorName::try_from(name).unwrap();
-        let call = zbus::message::Message::method_call("/", "Reload").build(&()).unwrap();
+        let call = zbus::message::Message::method_call("/", "Rebind").build(&()).unwrap();
         Failure::from(zbus::Error::MethodError(name, Some(text.to_owned()), call)).to_string()
     };
     let lacks = |text| refused("io.stelia.Isolation1.Error.NotPermitted", text);
@@ -81,7 +81,7 @@ fn what_a_caller_lacks_is_named() {
 
 #[test]
 fn a_refusal_is_the_daemons_own_text() {
-    let failure = steliactl(no_vm().path(), &["reload"]).unwrap_err();
-    assert_eq!(failure, Failure::Other("only an administrator reloads".to_owned()));
+    let failure = steliactl(no_vm().path(), &["evaluate", "--cpus", "1"]).unwrap_err();
+    assert_eq!(failure, Failure::Other("only an administrator asks".to_owned()));
     assert_eq!(failure.exit_code(), 1);
 }

@@ -42,12 +42,9 @@ fn a_form_is_asked_for_by_one_option() {
 #[test]
 fn a_form_that_makes_no_sense_is_refused_before_anything_is_done() {
     for line in [
-        &["describe", "-o", "table"][..],
-        &["node-topology", "-o", "wide"],
+        &["node-topology", "-o", "wide"][..],
         &["metrics", "-o", "name"],
-        &["reload", "-o", "name"],
         &["reconcile", "-o", "name"],
-        &["completions", "bash", "-o", "json"],
     ] {
         let cli = Cli::try_parse_from([&["steliactl"], line].concat()).unwrap();
         assert_eq!(cli.output_options().unwrap_err().exit_code(), 2, "{line:?}");

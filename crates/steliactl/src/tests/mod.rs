@@ -100,8 +100,8 @@ impl Manager {
         "q1w2e3r4"
     }
 
-    fn reload(&self) -> Result<(), Error> {
-        Err(ErrorKind::NotPermitted.because("only an administrator reloads"))
+    fn evaluate_placement(&self, _requests: Vec<OwnedDict>, _options: OwnedDict) -> Result<Vec<OwnedDict>, Error> {
+        Err(ErrorKind::NotPermitted.because("only an administrator asks"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `list`, `show` and `describe`.
+//! `list` and `show`.
 
 use super::*;
 
@@ -74,14 +74,5 @@ fn show_of_an_instance_without_processes_is_its_properties() {
     assert_eq!(
         text.lines().last(),
         Some("RegisteredTimestamp:  2024-12-31T23:59:59.000000Z")
-    );
-}
-
-#[test]
-fn describe_is_pretty_json() {
-    let text = steliactl(no_vm().path(), &["describe"]).unwrap();
-    assert!(
-        text.starts_with("{\n  \"kubelet_config\": null,\n") && text.ends_with("\n  \"version\": \"0.1.0\"\n}\n"),
-        "{text}"
     );
 }

@@ -1,7 +1,5 @@
 //! Commands that show the node as it is: the group "View" of the help.
 
-pub(crate) mod describe;
-pub(crate) mod footnotes;
 pub(crate) mod list;
 pub(crate) mod map;
 pub(crate) mod monitor;

@@ -3,19 +3,19 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use serde::Serialize;
 use stelia_api::State;
 use stelia_cpus::CpuSet;
 use stelia_koordinator::allocator::CpuSource;
-use stelia_model::{Instance, LastPass, Node};
+use stelia_model::{Instance, LastPass, Node, Pools};
 
 use crate::shared::daemon::{
     Description, Failure, OnlineCpus, Pod, Selection, Why, fold, named, not_isolated, remedy_of_file, state_and_class,
     whose,
 };
 use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
-use crate::view::footnotes::MAX_SINGLE;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Status {
@@ -41,6 +41,8 @@ pub(crate) struct Status {
     pub restricted: Vec<String>,
     /// Who chooses CPUs.
     pub cpu_source: CpuSource,
+    /// Where that is steliad.
+    pub pools: Option<Arc<Pools>>,
     pub instances: BTreeMap<String, usize>,
     /// The instances that have a QoS class.
     pub classes: Vec<Classed>,
@@ -154,6 +156,7 @@ impl Status {
             },
             restricted: node.restricted.keys().cloned().collect(),
             cpu_source: node.cpu_source,
+            pools: node.pools.clone(),
             instances,
             classes: node
                 .instances
@@ -256,22 +259,6 @@ fn cpus_by_owner(all: &CpusByOwner, screen: &mut Screen) {
     screen.say("Offline CPUs", cpus(&all.offline));
 }
 
-/// The reasons of degradation. On a terminal those of single VMs are a few.
-fn degraded(status: &Status, style: TextStyle, screen: &mut Screen) {
-    let [shared, single, node] = &status.folded;
-    let shown = if single.len() > MAX_SINGLE + 1 && style.width.is_some() {
-        MAX_SINGLE
-    } else {
-        single.len()
-    };
-    let more = single.len() - shown;
-    let more = (more > 0).then(|| format!("{more} more causes, each of one VM: steliactl list has them"));
-    let lines = shared.iter().chain(&single[..shown]).chain(&more).chain(node);
-    for line in lines {
-        screen.add_row("Degraded", line.clone(), Meaning::Broken);
-    }
-}
-
 /// What the daemon found and did.
 fn passes(status: &Status, now: u64, screen: &mut Screen) {
     screen.say(
@@ -321,7 +308,9 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
             screen.add_row("", why.clone(), Meaning::Attention);
         }
     }
-    degraded(status, style, &mut screen);
+    for line in status.folded.iter().flatten() {
+        screen.add_row("Degraded", line.clone(), Meaning::Broken);
+    }
     let states: Vec<String> = status
         .instances
         .iter()
@@ -400,8 +389,6 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use clap::Parser;
     use stelia_api::{Reason, ReasonKind};
     use stelia_kubelet::{PodName, PodUid};
@@ -536,44 +523,6 @@ mod tests {
         assert!(
             line.contains(" 2 VMs (aaaaaaaa-") && line.ends_with("): the file is empty"),
             "{line}"
-        );
-    }
-
-    #[test]
-    fn the_cause_of_most_vms_is_the_first_line_whatever_their_names() {
-        let mut node = Node::default();
-        let reasons = ["CPUs 2 are offline", "the file is empty", "the file is empty"];
-        for (n, reason) in reasons.into_iter().enumerate() {
-            let uid = PodUid::parse(&format!("aaaaaaaa-0000-4000-8000-00000000000{n}")).unwrap();
-            let instance = Instance {
-                state: State::Floating,
-                vcpus: if n == 0 {
-                    vec![PinnedThread::default()]
-                } else {
-                    Vec::new()
-                },
-                degraded: vec![Reason::of_node(ReasonKind::KubeletUnusable, reason)],
-                ..Instance::default()
-            };
-            node.instances.insert(uid, Arc::new(instance));
-        }
-        node.systemd_problem = Some("systemd (PID 1) has not answered".to_owned());
-        let status = of(node);
-        let starts = |lines: &[String], starts: &[&str]| {
-            let found = lines
-                .iter()
-                .zip(starts)
-                .filter(|(line, start)| line.starts_with(**start));
-            assert_eq!((found.count(), lines.len()), (starts.len(), starts.len()), "{lines:?}");
-        };
-        starts(
-            &status.folded.concat(),
-            &["2 VMs (", "aaaaaaaa-0000-4000-8000-000000000000: CPUs", "systemd"],
-        );
-        starts(&status.floating, &["2 floating (", "1 floating ("]);
-        assert!(
-            status.degraded[0].ends_with("000: CPUs 2 are offline"),
-            "as JSON by UID"
         );
     }
 

@@ -131,6 +131,22 @@ impl Simulation {
             .unwrap_or_else(|error| panic!("{program}: {error}"))
     }
 
+    /// Everything the daemon knows.
+    fn described(&self) -> serde_json::Value {
+        let call = [
+            "--system",
+            "--json=short",
+            "call",
+            "io.stelia.Isolation1",
+            OBJECT,
+            MANAGER,
+            "Describe",
+        ];
+        let out = self.run("busctl", &call);
+        let answer: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+        serde_json::from_str(answer["data"][0].as_str().expect("text")).expect("JSON")
+    }
+
     fn ctl(&self, arguments: &[&str]) -> String {
         let out = self.run(env!("CARGO_BIN_EXE_steliactl-simulated"), arguments);
         assert!(out.status.success(), "{arguments:?}: {out:?}");
@@ -186,11 +202,6 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     let pod = simulation.ctl(&["explain", &VM[..5]]);
     assert!(pod.contains(VM) && pod.contains("kubelet gave container"), "{pod}");
-    let whole = simulation.ctl(&["explain"]);
-    assert!(
-        whole.starts_with("CPU source: ") && whole.contains(VM) && whole.contains(WAITING),
-        "{whole}"
-    );
     let nobody = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["explain", "nobody"]);
     assert_eq!(nobody.status.code(), Some(3), "{nobody:?}");
 }
@@ -221,10 +232,7 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
         "{told}"
     );
     let nothing = simulation.ctl(&["reconcile", "--dry-run"]);
-    assert!(
-        nothing.starts_with("A pass would do nothing. 1 VM floats: vCPUs not attached for "),
-        "{nothing}"
-    );
+    assert_eq!(nothing, "Nothing to do.\n");
     // The simulated kernel does not say where memory is; where the CPUs are is known all the same.
     let shown: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "show", VM])).expect("JSON");
     let near = (&shown["locality"]["cpu_nodes"], &shown["locality"]["away_ratio"]);
@@ -241,17 +249,16 @@ fn what_somebody_changed_is_repaired_and_counted() {
     let simulation = Simulation::start(&(scenario("") + &meddle));
     // Repaired by this call, or by the event that the change caused.
     simulation.ctl(&["reconcile"]);
-    let description: serde_json::Value = serde_json::from_str(&simulation.ctl(&["describe"])).expect("JSON");
-    let counters = &description["node"]["counters"];
-    assert!(counters["drift_found"].as_u64() > Some(0), "{counters}");
-    assert_eq!(counters["drift_found"], counters["drift_repaired"]);
+    let status: serde_json::Value = serde_json::from_str(&simulation.ctl(&["status", "-o", "json"])).expect("JSON");
+    assert!(status["drift_found"].as_u64() > Some(0), "{status}");
+    assert_eq!(status["drift_found"], status["drift_repaired"]);
 }
 
 #[test]
 fn on_an_old_kernel_the_state_is_contained() {
     let simulation = Simulation::start(&scenario("kernel = \"6.1\""));
     assert!(simulation.ctl(&["--no-legend", "list"]).contains("contained"));
-    assert!(simulation.ctl(&["describe"]).contains("system.slice"));
+    assert!(simulation.ctl(&["status"]).contains("system.slice"));
 }
 
 #[test]

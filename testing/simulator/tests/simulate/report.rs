@@ -22,7 +22,7 @@ fn thread(root: &Path, pid: u64, tid: u64, start: u64, cgroup: &str, cpu: u32) {
 #[test]
 fn the_report_has_the_node_each_vms_threads_and_what_verify_finds() {
     let simulation = Simulation::start(&scenario(""));
-    let described: serde_json::Value = serde_json::from_str(&simulation.ctl(&["describe"])).expect("JSON");
+    let described = simulation.described();
     let instance = &described["node"]["instances"][VM];
     let scope = instance["scope"].as_str().expect("a scope");
     let files = tempfile::tempdir().expect("directory");

@@ -1,4 +1,4 @@
-//! status, monitor, top --batch and completions.
+//! status, monitor, top --batch, and what a shell is told.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl Simulation {
             fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
             fs::write(path, text).expect("write");
         };
-        let description: serde_json::Value = serde_json::from_str(&self.ctl(&["describe"])).expect("JSON");
+        let description = self.described();
         let instance = &description["node"]["instances"][VM];
         let scope = instance["scope"].as_str().expect("a scope");
         write(
@@ -256,6 +256,4 @@ fn a_shell_is_told_the_vms_and_nothing_when_there_is_no_daemon() {
     let silent = simulation.completed("unix:path=/nonexistent/bus");
     assert!(silent.status.success() && silent.stderr.is_empty(), "{silent:?}");
     assert!(!String::from_utf8_lossy(&silent.stdout).contains(VM));
-    let script = simulation.ctl(&["completions", "bash"]);
-    assert!(script.contains("complete -o nospace"), "{script}");
 }

@@ -152,7 +152,7 @@ k pod start old-burst --qos burstable || exit 1
 k init --policy none
 check "state" '{"policyName":"none","defaultCpuSet":"","checksum":1353318690}' "$(k state)"
 k self-test /var/lib/kubelet
-[ -z "$NODE_DEB" ] || check "understood" 0 "$(steliactl kubelet-state > /run/state.txt; echo $?)"
+[ -z "$NODE_DEB" ] || check "understood" 0 "$(steliactl doctor --kubelet-state /var/lib/kubelet/cpu_manager_state > /run/state.txt; echo $?)"
 [ -z "$NODE_DEB" ] || cat /run/state.txt
 check "its CPUs stay" 4-5 "$(cg "$(of old cgroup)" cpuset.cpus)"
 k pod start sure --cpus 2 --cpu-limit 2 || exit 1
@@ -239,7 +239,7 @@ check "schema 4" '{"policyName":"static","defaultCpuSet":"0,4-7",'$pod,$own'}' \
   "$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["data"])' /var/lib/kubelet/cpu_manager_state)"
 k self-test /var/lib/kubelet
 check "every file" 0 $?
-[ -z "$NODE_DEB" ] || check "all of it understood" 0 "$(steliactl kubelet-state > /run/state.txt; echo $?)"
+[ -z "$NODE_DEB" ] || check "all of it understood" 0 "$(steliactl doctor --kubelet-state /var/lib/kubelet/cpu_manager_state > /run/state.txt; echo $?)"
 [ -z "$NODE_DEB" ] || cat /run/state.txt
 check "no way back" "kubelet-standin: pods have CPUs or memory of their own ($uid): a kubelet of schema 2 does not start" "$(k upgrade --schema 2 2>&1)"
 k pod delete level --grace 0

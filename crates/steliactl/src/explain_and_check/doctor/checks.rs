@@ -262,7 +262,7 @@ fn state(facts: &Facts) -> Finding {
     match &facts.state {
         Err(error) => failed(
             error,
-            "run steliactl kubelet-state for details; until the file can be used, no VM is admitted and floats keep their CPUs",
+            "see /usr/share/doc/steliad/troubleshooting.md; until the file can be used, no VM is admitted and floats keep their CPUs",
         ),
         Ok(state) => {
             let found = format!("shared pool {}, exclusive {}", state.shared_pool(), state.assigned());

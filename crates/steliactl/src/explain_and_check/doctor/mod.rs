@@ -18,6 +18,7 @@ mod noise;
 mod publish;
 pub(super) mod scheduler_settings;
 mod start;
+mod state_file;
 mod vm_memory;
 
 #[cfg(test)]
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use stelia_cpus::CpuSet;
 
-use crate::shared::daemon::Description;
+use crate::shared::daemon::{Description, Pods};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, paragraph, printable, table};
 pub(crate) use cgroups::Misplaced;
 pub use checks::checks;
@@ -40,6 +41,8 @@ pub(super) use facts::systemd;
 pub(crate) use home::KubeletHome;
 pub(crate) use kubelet::{ConfigProblem, KubeletFiles};
 use noise::Noise;
+pub(super) use noise::managed_irq_cpus;
+use state_file::StateFile;
 use vm_memory::OutsideMemory;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -108,40 +111,14 @@ pub(crate) async fn gather(root: &Path, described: Option<Description>, plugin_s
     Examined(checks(&facts))
 }
 
-/// The checks of which nothing is known because the daemon does not answer.
-const SEVERAL: &str = "(several)";
-
-/// The rows for people: checks that only lack the daemon's answer are one row, which names them.
-fn folded(checks: &[Check]) -> Vec<Check> {
-    let lacks_answer = |check: &&Check| check.verdict == Verdict::Unknown && check.found == checks::NO_ANSWER;
-    let lacking: Vec<&str> = checks.iter().filter(lacks_answer).map(|check| check.check).collect();
-    if lacking.len() < 2 {
-        return checks.to_vec();
-    }
-    let several = Check {
-        check: SEVERAL,
-        verdict: Verdict::Unknown,
-        found: format!("{}: {}", checks::NO_ANSWER, lacking.join(", ")),
-        cure: String::new(),
-    };
-    let last = checks.iter().rposition(|check| lacks_answer(&check));
-    let rows = checks.iter().enumerate().filter_map(|(at, check)| {
-        if lacks_answer(&check) {
-            (Some(at) == last).then(|| several.clone())
-        } else {
-            Some(check.clone())
-        }
-    });
-    rows.collect()
+/// What steliad reads from one of kubelet's files, with the names of the pods of the node below `root`.
+pub(crate) fn state_file(path: &Path, root: &Path) -> StateFile {
+    state_file::gather(path, &Pods::by_logs(root))
 }
 
 impl Render for Examined {
     fn text(&self, style: TextStyle) -> String {
-        let mut text = if style.legend && !style.wide {
-            table(&COLUMNS, &folded(&self.0), style)
-        } else {
-            table(&COLUMNS, &self.0, style)
-        };
+        let mut text = table(&COLUMNS, &self.0, style);
         // A remedy that several VMs have is printed once.
         let mut said = BTreeSet::new();
         for Check { check, cure, .. } in self.0.iter().filter(|check| !check.cure.is_empty()) {

@@ -87,27 +87,13 @@ fn rps(net: &Path, cpus: &CpuSet) -> BTreeMap<String, CpuSet> {
         let queues = net.join(&device).join("queues");
         for queue in names(&queues).into_iter().filter(|queue| queue.starts_with("rx-")) {
             let mask = fs::read_to_string(queues.join(&queue).join("rps_cpus")).unwrap_or_default();
-            let both = mask_cpus(mask.trim()).intersection(cpus);
+            let both = CpuSet::from_mask(mask.trim()).unwrap_or_default().intersection(cpus);
             if !both.is_empty() {
                 found.insert(format!("{device}/{queue}"), both);
             }
         }
     }
     found
-}
-
-/// A mask of the kernel's: hexadecimal, groups of 32 bits apart by commas, the highest first. Empty where it is not understood.
-fn mask_cpus(mask: &str) -> CpuSet {
-    let mut cpus = CpuSet::new();
-    for (group, digits) in (0_u32..).zip(mask.rsplit(',')) {
-        let Ok(bits) = u32::from_str_radix(digits, 16) else {
-            return CpuSet::new();
-        };
-        (0..32)
-            .filter(|bit| bits >> bit & 1 == 1)
-            .for_each(|bit| cpus.insert(group * 32 + bit));
-    }
-    cpus
 }
 
 /// A line for each of what could be had; none where no VM has CPUs.
@@ -202,7 +188,7 @@ fn rcu_nocbs(facts: &Facts, noise: &Noise) -> Finding {
 }
 
 fn managed_irq(facts: &Facts, noise: &Noise) -> Finding {
-    let has = managed(&facts.cmdline);
+    let has = managed_irq_cpus(&facts.cmdline);
     if noise.cpus.is_subset(&has) {
         return ok(format!("isolcpus=managed_irq has the VMs' CPUs {}", noise.cpus));
     }
@@ -271,7 +257,7 @@ fn parameter<'a>(cmdline: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// The CPUs of `isolcpus=` with the flag managed_irq.
-fn managed(cmdline: &str) -> CpuSet {
+pub(in crate::explain_and_check) fn managed_irq_cpus(cmdline: &str) -> CpuSet {
     let value = parameter(cmdline, "isolcpus").unwrap_or_default();
     if value.split(',').any(|part| part == "managed_irq") {
         isolcpus_list(value)
@@ -304,18 +290,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_are_hexadecimal_groups_of_32_bits() {
-        let cpus = |mask: &str| mask_cpus(mask).to_string();
-        assert_eq!([cpus("30"), cpus("00000001,80000000"), cpus("0")], ["4-5", "31-32", ""]);
-        assert_eq!([cpus(""), cpus("xyz"), cpus("1,,2")], ["", "", ""]);
-    }
-
-    #[test]
     fn the_last_of_a_parameter_counts_and_flags_are_no_cpus() {
         assert_eq!(parameter("quiet nohz_full=2 nohz_full=3", "nohz_full"), Some("3"));
         assert_eq!(parameter("rcu_nocbs", "rcu_nocbs"), Some(""));
         assert_eq!(parameter("rcu_nocbs_poll", "rcu_nocbs"), None);
-        let managed = |cmdline| managed(cmdline).to_string();
+        let managed = |cmdline| managed_irq_cpus(cmdline).to_string();
         assert_eq!(managed("isolcpus=managed_irq,domain,2-3,6"), "2-3,6");
         assert_eq!(managed("isolcpus=domain,2-3"), "");
         assert_eq!(

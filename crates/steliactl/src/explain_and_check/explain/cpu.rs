@@ -8,7 +8,7 @@ use stelia_model::{Instance, Pools};
 use crate::shared::daemon::{
     Description, Failure, Owner, Pod, Pods, fold, is_own, named, not_isolated, owner, state_and_class, to_do, whose,
 };
-use crate::shared::output::{self, Column, Render, TextStyle, column, table};
+use crate::shared::output::{Column, Render, TextStyle, column, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Fact {
@@ -26,37 +26,8 @@ pub(crate) struct CpuFacts(Vec<Fact>);
 
 impl Render for CpuFacts {
     fn text(&self, style: TextStyle) -> String {
-        let sources = self.0.iter().map(|fact| output::columns(fact.source)).max();
-        let room = style.width.map(|width| {
-            let beside = width.saturating_sub(sources.unwrap_or(0) + GAP);
-            beside.max(MIN_FACT_WIDTH)
-        });
-        let fact = |fact: &Fact| Fact {
-            fact: room.map_or_else(|| fact.fact.clone(), |room| with_short_names(&fact.fact, room)),
-            ..fact.clone()
-        };
-        let facts: Vec<Fact> = self.0.iter().map(fact).collect();
-        table(&COLUMNS, &facts, style)
+        table(&COLUMNS, &self.0, style)
     }
-}
-
-/// Blanks between the two columns, and the width to which facts are wrapped before the sources are cut.
-const GAP: usize = 2;
-const MIN_FACT_WIDTH: usize = 24;
-
-/// The text with names of pods, `NAMESPACE/NAME`, that fit into `room`: the middle of a longer one is left out, so that it is not broken
-/// at the end of a line. A word that begins with a slash is a path.
-fn with_short_names(text: &str, room: usize) -> String {
-    let word = |word: &str| {
-        let name = word.trim_start_matches('(').trim_end_matches([',', ';', ':', ')']);
-        if name.contains('/') && !name.starts_with('/') && output::columns(word) > room {
-            let around = output::columns(word).saturating_sub(output::columns(name));
-            word.replace(name, &output::shorten(name, room.saturating_sub(around)))
-        } else {
-            word.to_owned()
-        }
-    };
-    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 const TOPOLOGY: &str = "/sys/devices/system/cpu";
@@ -414,37 +385,6 @@ mod tests {
         assert!(
             text.contains("CPU 2, is of instance team-a/db; the two share"),
             "{text}"
-        );
-    }
-
-    #[test]
-    fn a_name_is_never_broken_at_the_end_of_a_line() {
-        let mut described = node();
-        for (uid, end) in PODS.iter().take(2).zip(["003-4hvbp", "007-kxdr7"]) {
-            let name = format!("virt-launcher-customer-database-{end}");
-            let instance = instance_mut(&mut described, uid);
-            instance.pod_name = PodName::new("kubevirt-tenants", &name);
-            instance.state = State::Isolated;
-        }
-        let facts = facts(&described, Pods::default(), 0).unwrap();
-        for width in [60, 80, 100, 200] {
-            let text = facts.text(TextStyle {
-                width: Some(width),
-                ..TextStyle::from(false)
-            });
-            for end in ["003-4hvbp", "007-kxdr7"] {
-                let words = text.split_whitespace();
-                let of_name = words.filter(|word| word.contains(end) && word.contains("kubevirt-"));
-                assert_eq!(of_name.count(), 1, "{width}: {text}");
-            }
-            assert!(
-                text.lines().all(|line| line.chars().count() <= width),
-                "{width}: {text}"
-            );
-        }
-        assert_eq!(
-            with_short_names("/sys/devices/system/cpu", 8),
-            "/sys/devices/system/cpu"
         );
     }
 

@@ -1,9 +1,7 @@
-//! `explain`: who chooses CPUs and how, the story of an instance and what may slow it down, who owns a CPU.
+//! `explain`: the story of an instance and what may slow it down, who owns a CPU.
 
 mod cpu;
 mod guest;
-mod near;
-mod node;
 mod other_tasks;
 mod pod;
 mod slow;
@@ -19,21 +17,9 @@ use crate::shared::daemon::{Client, Failure, Pods};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{OutputOptions, now};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Subject<'a> {
-    Node,
-    Cpu(u32),
-    Pod(&'a str),
-}
-
 /// A number is a CPU, with or without the kernel's `cpu` before it; everything else is a VM.
-fn subject(what: Option<&str>) -> Subject<'_> {
-    let number = |what: &str| what.strip_prefix("cpu").unwrap_or(what).parse();
-    match what.map(|what| (what, number(what))) {
-        None => Subject::Node,
-        Some((_, Ok(cpu))) => Subject::Cpu(cpu),
-        Some((uid, Err(_))) => Subject::Pod(uid),
-    }
+fn cpu_number(what: &str) -> Option<u32> {
+    what.strip_prefix("cpu").unwrap_or(what).parse().ok()
 }
 
 fn source_in_words(source: CpuSource) -> &'static str {
@@ -51,16 +37,16 @@ pub(crate) async fn run(
     client: &Client,
     roots: &Roots,
     root: &Path,
-    what: Option<&str>,
+    what: &str,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    match subject(what) {
-        Subject::Cpu(cpu) => {
+    match cpu_number(what) {
+        Some(cpu) => {
             let description = client.describe().await?;
             output_options.print(&cpu::facts(&description, Pods::by_logs(root), cpu)?)
         }
-        Subject::Pod(vm) => {
-            let uid = client.find(vm).await?.pod.pod_uid;
+        None => {
+            let uid = client.find(what).await?.pod.pod_uid;
             let description = client.describe().await?;
             let story = pod::gather(&description, &uid, now())?;
             let began = Instant::now();
@@ -69,6 +55,5 @@ pub(crate) async fn run(
             let after = slow::Reading::take(&description, &uid, roots, began.elapsed());
             output_options.print(&story.measured(&description, (&before, &after)))
         }
-        Subject::Node => output_options.print(&node::gather(&client.describe().await?)),
     }
 }

@@ -1,5 +1,5 @@
 //! The story of an instance: which CPUs and why, its states and what it waits for, why its other threads run where they do,
-//! where the guest's NUMA nodes, memory and devices are. Each fact with its source.
+//! where the guest's NUMA nodes are. Each fact with its source.
 
 use serde::Serialize;
 use stelia_api::{Reason, State};
@@ -11,7 +11,6 @@ use stelia_settings::{Isolation, Partition};
 
 use super::cpu::{COLUMNS, Fact};
 use super::guest::{GuestNode, guest_nodes};
-use super::near::near;
 use super::slow::{self, Line};
 use super::source_in_words;
 use crate::shared::daemon::{Description, Failure, Pod, age, no_instance, not_isolated, to_do};
@@ -71,7 +70,6 @@ pub(crate) fn gather(description: &Description, pod: &str, now: u64) -> Result<P
         ("State", state(instance, now)),
         ("Everything but its vCPUs", float(instance)),
         ("The guest", guest_facts(&guest)),
-        ("Memory and devices", near(description, pod, instance)),
     ];
     let story = story.into_iter().filter(|(_, facts)| !facts.is_empty());
     Ok(PodExplained {
@@ -106,10 +104,10 @@ impl PodExplained {
 
 /// Facts as they are gathered.
 #[derive(Default)]
-pub(super) struct Facts(pub(super) Vec<Fact>);
+struct Facts(Vec<Fact>);
 
 impl Facts {
-    pub(super) fn say(&mut self, fact: impl Into<String>, source: &'static str) {
+    fn say(&mut self, fact: impl Into<String>, source: &'static str) {
         let fact = fact.into();
         self.0.push(Fact { fact, source });
     }
@@ -287,7 +285,7 @@ fn guest_facts(guest: &[GuestNode]) -> Vec<Fact> {
 }
 
 /// The bind policy, and whether it is required.
-pub(super) fn bind_in_words(allocation: &Allocation) -> String {
+fn bind_in_words(allocation: &Allocation) -> String {
     if allocation.required {
         format!("{}, required", allocation.bind)
     } else {

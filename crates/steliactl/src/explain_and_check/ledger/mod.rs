@@ -10,13 +10,12 @@
 //! | `owner` | whether it is a VM's or a container's |
 //! | `text` | tables |
 //! | `report` | one VM and a month, with what proves it |
-//! | `html`, `calendar` | the report as a page |
+//! | `html` | the report as a page |
 //! | `proof` | whether the ring is what was written; the key |
 //! | `summary` | what `report` shows |
 //! | `watch` | who runs now |
 
 mod brief;
-mod calendar;
 mod html;
 mod offline;
 mod owner;

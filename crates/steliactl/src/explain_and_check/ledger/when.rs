@@ -108,15 +108,6 @@ impl Month {
         }
     }
 
-    /// The month this many months earlier.
-    pub(crate) fn back(self, months: u64) -> Self {
-        let all = (self.year * 12 + self.month - 1).saturating_sub(months);
-        Self {
-            year: all / 12,
-            month: all % 12 + 1,
-        }
-    }
-
     /// When its first day begins.
     pub(crate) fn begins(self) -> u64 {
         let Self { year, month } = self;
@@ -130,17 +121,6 @@ impl Month {
 
     pub(crate) fn days(self) -> u64 {
         (self.ends() - self.begins()) / DAY
-    }
-
-    /// The column of its first day in a calendar whose weeks begin on Monday, from 0.
-    pub(crate) fn first_weekday(self) -> u64 {
-        // 1970-01-01 was a Thursday.
-        (self.begins() / DAY + 3) % 7
-    }
-
-    /// `2026-10-05`.
-    pub(crate) fn day(self, day: u64) -> String {
-        format!("{self}-{day:02}")
     }
 }
 
@@ -278,16 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn a_month_knows_its_days_and_its_place_in_a_calendar() {
+    fn a_month_knows_its_days() {
         let month = |text: &str| Month::parse(text).unwrap();
-        assert_eq!((month("2026-10").days(), month("2026-10").first_weekday()), (31, 3));
-        assert_eq!((month("2024-02").days(), month("2023-02").days()), (29, 28));
-        assert_eq!(month("2026-03").back(12).to_string(), "2025-03");
-        assert_eq!(month("2026-03").back(3).to_string(), "2025-12");
+        assert_eq!(
+            ["2026-10", "2024-02", "2023-02"].map(|text| month(text).days()),
+            [31, 29, 28]
+        );
         assert_eq!(Month::of(u64::MAX).to_string(), "9998-12");
         assert_eq!(month("2026-12").next().to_string(), "2027-01");
-        assert_eq!(Month::of(NOW).day(5), "2026-10-05");
-        assert_eq!(month("2026-06").first_weekday(), 0);
     }
 
     #[test]

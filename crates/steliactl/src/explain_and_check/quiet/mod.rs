@@ -4,7 +4,6 @@
 //! An interrupt is left on a VM's CPUs if the daemon reports it as a reason of degradation, or if it was seen there and the ledger has
 //! device interrupts since the VM is isolated. What the kernel keeps there without firing is no disturbance.
 
-mod by_vm;
 mod text;
 mod words;
 
@@ -20,6 +19,7 @@ use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause, Thread};
 use stelia_cpus::CpuSet;
 use stelia_settings::Isolation;
 
+use crate::explain_and_check::doctor::managed_irq_cpus;
 use crate::explain_and_check::ledger;
 use crate::shared::daemon::{Client, Description, Failure, Pod, Selection, is_reported};
 use crate::shared::kernel::Roots;
@@ -151,19 +151,6 @@ async fn by_ledger(client: &Client, described: &Description) -> Counts {
     let accounts = ledger::since(client, None, since).await.unwrap_or_default().into_iter();
     let read = accounts.filter(|account| account.covered_us > 0);
     read.map(|account| (account.pod.pod_uid, account.devices)).collect()
-}
-
-/// The CPUs of `isolcpus=` with the flag `managed_irq` on a kernel's command line.
-fn managed_irq_cpus(cmdline: &str) -> CpuSet {
-    let mut values = cmdline
-        .split_whitespace()
-        .filter_map(|word| word.strip_prefix("isolcpus="));
-    let list = values.find_map(|value| {
-        let at = value.find(|char: char| char.is_ascii_digit())?;
-        let (flags, list) = value.split_at(at);
-        flags.split(',').any(|flag| flag == "managed_irq").then_some(list)
-    });
-    list.and_then(|list| list.parse().ok()).unwrap_or_default()
 }
 
 fn counts(described: &Description, roots: &Roots) -> Counts {

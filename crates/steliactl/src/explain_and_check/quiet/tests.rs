@@ -50,49 +50,6 @@ fn of(described: &Description) -> Quietness {
     quietness(described, None, &measured)
 }
 
-fn screen(width: usize) -> TextStyle {
-    TextStyle {
-        width: Some(width),
-        ..TextStyle::from(true)
-    }
-}
-
-#[test]
-fn on_a_terminal_the_sum_is_first_and_each_cause_is_a_footnote() {
-    let mut described = noisy();
-    let remaining = &mut Arc::make_mut(&mut described.node.quiet).report.remaining;
-    let mut another = remaining[0].clone();
-    (another.irq, another.name, another.count) = (131, "nvme1q1".to_owned(), 18);
-    remaining.push(another);
-    let text = of(&described).text(screen(80));
-    let sum = "Left: 3 device interrupts, 1 kernel thread, 2 problems. 12 of 40 device\n\
-        interrupts moved; irqbalance has the list of the VMs' CPUs; 2 kernel threads\nmoved.\n\nPOD ";
-    assert!(text.starts_with(sum), "{text}");
-    let lines = ["eth0-TxRx-1", "nvme1q1", "nvme0q3", "napi/eth0-1"];
-    let lines = lines.map(|name| text.lines().find(|line| line.contains(name)).unwrap());
-    let notes = lines.map(|line| line.split_whitespace().next_back().unwrap());
-    assert_eq!(notes, ["[1]", "[2]", "[2]", "[3]"], "{text}");
-    // The noisiest first.
-    let at = lines.map(|line| text.find(line));
-    assert!(at.is_sorted(), "{text}");
-    assert_eq!(text.matches("isolcpus=managed_irq:").count(), 1, "{text}");
-    assert!(
-        text.contains("\n[3] the kernel lets nobody choose its CPUs: Invalid argument. What to do:"),
-        "{text}"
-    );
-    // Of the node and of the VM, for which no column is left.
-    assert!(
-        text.contains("\nProblem: read /proc/irq: Permission denied. What to do: steliad-quiet has to run")
-            && !text.contains("PROBLEMS"),
-        "{text}"
-    );
-    assert!(
-        text.contains(&format!("\nProblem: {}: write \"20\" to", PODS[0])),
-        "{text}"
-    );
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-}
-
 #[test]
 fn where_device_interrupts_cannot_be_counted_it_is_unknown_whether_they_fire() {
     let told = read(&calm(), None, None, None);
@@ -193,11 +150,6 @@ fn an_interrupt_of_many_vms_is_one_row() {
 
 #[test]
 fn nothing_is_advised_that_is_done_already() {
-    assert_eq!(
-        managed_irq_cpus("quiet isolcpus=domain,managed_irq,2-3,6 x").to_string(),
-        "2-3,6"
-    );
-    assert_eq!(managed_irq_cpus("isolcpus=2-3").to_string(), "");
     let measured = Measured {
         rate: |_: &str| Some(0),
         since_isolated: |_: &str| Some(3),
@@ -256,42 +208,6 @@ fn what_is_not_known_is_not_called_quiet() {
 }
 
 #[test]
-fn many_vms_of_which_nothing_is_known_are_one_line() {
-    let few = of(&node());
-    let vms = (0..200).map(|number| Vm {
-        pod: Pod::unnamed(&number.to_string()),
-        device_interrupts_per_second: None,
-        ..few.vms[0].clone()
-    });
-    let mut many = Quietness {
-        vms: vms.collect(),
-        ..few.clone()
-    };
-    assert_eq!(
-        many.text(TextStyle::from(true)),
-        "What is left on the CPUs of 200 VMs is not known: steliad-quiet has not reported interrupts yet.\n"
-    );
-    // The message on standard error has the reason.
-    assert_eq!(many.text(screen(80)), "");
-    for vm in &mut many.vms {
-        vm.device_interrupts_per_second = Some(0);
-    }
-    let counted = many.text(TextStyle::from(true));
-    assert!(
-        counted.contains("yet, and no device interrupt fired there within a second ("),
-        "{counted}"
-    );
-    // One that is disturbed has its row.
-    many.vms[7].device_interrupts_per_second = Some(9);
-    let text = many.text(TextStyle::from(true));
-    assert!(
-        text.contains("\n199 more VMs have no device interrupt; what is left there is not known ("),
-        "{text}"
-    );
-    assert_eq!(many.text(TextStyle::from(false)).lines().count(), 200);
-}
-
-#[test]
 fn where_it_is_switched_off_nothing_is_promised() {
     let mut described = calm();
     Arc::make_mut(&mut described.node.quiet).steering = "off".to_owned();
@@ -321,7 +237,7 @@ fn every_column_is_explained() {
         columns.iter().map(crate::shared::output::Column::heading).collect()
     }
     let explained = |part| crate::shared::output::manual::explained("COLUMNS", Some(part));
-    assert_eq!(explained("quiet"), headings(&by_vm::vms()));
+    assert_eq!(explained("quiet"), headings(&text::VMS));
     assert_eq!(explained("quiet: interrupts"), headings(&text::interrupts()));
     assert_eq!(explained("quiet: threads"), headings(&text::threads()));
 }
@@ -351,7 +267,7 @@ fn before_steliad_quiet_has_reported_nothing_is_said_to_be_done() {
 }
 
 #[test]
-fn many_vms_with_nothing_but_zeros_are_one_line_below_what_disturbs_most() {
+fn what_disturbs_most_is_the_first_row() {
     let told = of(&noisy());
     let loud = told.vms[0].clone();
     let named = |name: &str, vm: &Vm| Vm {
@@ -373,61 +289,8 @@ fn many_vms_with_nothing_but_zeros_are_one_line_below_what_disturbs_most() {
     let mut vms: Vec<Vm> = ["a", "b", "c", "d"].map(|name| named(name, &zeros)).into();
     vms.extend([named("e", &some), named("f", &loud)]);
     let many = Quietness { vms, ..told };
-    let rows = |style: TextStyle| -> Vec<String> {
-        let text = many.text(style);
-        let rows = text.lines().skip(1).take_while(|line| !line.is_empty());
-        rows.filter_map(|line| line.split(' ').next().map(str::to_owned))
-            .collect()
-    };
-    assert_eq!(rows(TextStyle::from(true)), ["f", "e"]);
     let text = many.text(TextStyle::from(true));
-    assert!(
-        text.contains("\n4 more VMs have no device interrupt and nothing left there"),
-        "{text}"
-    );
-    let wide = TextStyle {
-        wide: true,
-        ..TextStyle::from(true)
-    };
-    assert_eq!(rows(wide), ["f", "e", "a", "b", "c", "d"]);
-    // A program that reads the rows gets all.
-    assert!(many.text(TextStyle::from(false)).contains("\na "));
-}
-
-#[test]
-fn on_a_terminal_vms_with_the_same_numbers_are_folded_and_unknown_columns_say_why() {
-    let told = of(&noisy());
-    let loud = Vm {
-        device_interrupts_per_second: None,
-        problems: Vec::new(),
-        ..told.vms[0].clone()
-    };
-    let vms = (0..200).map(|number| Vm {
-        pod: Pod::unnamed(&format!("vm-{number:03}")),
-        ..loud.clone()
-    });
-    let many = Quietness {
-        vms: vms.collect(),
-        ..told
-    };
-    let text = many.text(screen(80));
-    let (_, rows) = text.split_once("\n\nPOD ").unwrap();
-    let names: Vec<&str> = rows
-        .lines()
-        .skip(1)
-        .take(4)
-        .filter_map(|line| line.split("  ").next())
-        .collect();
-    assert_eq!(names, ["vm-000", "vm-001", "vm-002", "197 more VMs"], "{text}");
-    for why in ["\nIRQ/S is not known: ", "\nSINCE ISOLATED is not known: "] {
-        assert_eq!(text.matches(why).count(), 1, "{text}");
-    }
-    // Several names that are long would be cut as if they were one.
-    assert!(text.contains("  200 VMs  ") && !text.contains('…'), "{text}");
-    assert_eq!(many.text(TextStyle::from(false)).matches("\nvm-").count(), 199);
-    let wide = TextStyle {
-        wide: true,
-        ..screen(80)
-    };
-    assert!(many.text(wide).starts_with("Left: "));
+    let rows = text.lines().skip(1).take_while(|line| !line.is_empty());
+    let rows: Vec<&str> = rows.filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(rows, ["f", "e", "a", "b", "c", "d"]);
 }

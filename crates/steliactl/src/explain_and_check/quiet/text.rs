@@ -1,5 +1,4 @@
-//! The answer as tables, and the sentence that sums it up: below them, and on a terminal above them, where a table that is longer than the
-//! screen does not hide it. A terminal also has each reason and its remedy once, below the table of what remains.
+//! The answer as tables, and below them the sentence that sums it up.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,34 +6,86 @@ use std::collections::BTreeMap;
 use stelia_api::quiet::RemainingCause;
 use stelia_cpus::CpuSet;
 
-use super::by_vm::{MAX_ZERO_ROWS, by_vm, is_zero};
 use super::{Interrupt, Kthread, Quietness, Vm, words};
 use crate::shared::daemon::{Pod, whose};
-use crate::shared::output::{Column, TextStyle, column, counted, paragraph, printable, table};
+use crate::shared::output::{Column, Meaning, TextStyle, column, counted, paragraph, printable, table};
 
-/// The number of interrupts that have rows on a terminal; of one more, all have.
-const MAX_INTERRUPT_ROWS: usize = 20;
-/// Names of several VMs that are longer than this are left out on a terminal.
-const MAX_NAMES_WIDTH: usize = 32;
+pub(crate) const VMS: [Column<Vm>; 8] = [
+    column("POD", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
+    column("POD UID", |vm: &Vm| vm.pod.pod_uid.clone()).wide(),
+    column("CPUS", |vm: &Vm| vm.exclusive_cpus.to_string()).yields(1),
+    column("IRQ/S", |vm: &Vm| number(vm.device_interrupts_per_second))
+        .right()
+        .means(|vm| of_number(vm.device_interrupts_per_second)),
+    column("SINCE ISOLATED", |vm: &Vm| number(vm.device_interrupts_since_isolated))
+        .right()
+        .means(|vm| of_number(vm.device_interrupts_since_isolated)),
+    column("INTERRUPTS LEFT", |vm: &Vm| number(known(vm, interrupts_left(vm))))
+        .right()
+        .means(|vm| of_number(known(vm, interrupts_left(vm)))),
+    column("THREADS LEFT", |vm: &Vm| number(known(vm, threads_left(vm))))
+        .right()
+        .means(|vm| of_number(known(vm, threads_left(vm)))),
+    column("PROBLEMS", |vm: &Vm| vm.problems.join("; "))
+        .wraps()
+        .means(|_| Meaning::Broken),
+];
+
+fn number(number: Option<u64>) -> String {
+    number.map(|number| number.to_string()).unwrap_or_default()
+}
+
+fn of_number(number: Option<u64>) -> Meaning {
+    match number {
+        Some(0) => Meaning::Good,
+        _ => Meaning::Attention,
+    }
+}
+
+fn interrupts_left(vm: &Vm) -> usize {
+    vm.interrupts_remaining.iter().filter(|one| one.left).count()
+}
+
+fn threads_left(vm: &Vm) -> usize {
+    vm.threads_remaining.iter().filter(|one| one.left).count()
+}
+
+/// How many are left; `None` where `steliad-quiet` has reported none because it has reported nothing.
+fn known(vm: &Vm, left: usize) -> Option<u64> {
+    (vm.is_reported || left > 0).then_some(left as u64)
+}
+
+/// How often the interrupts that are left were seen.
+fn seen(vm: &Vm) -> u64 {
+    let left = vm.interrupts_remaining.iter().filter(|one| one.left);
+    left.fold(0, |sum: u64, one| sum.saturating_add(one.count))
+}
+
+/// A row for each VM, those that are disturbed most first.
+fn by_vm(vms: &[Vm], style: TextStyle) -> String {
+    if vms.is_empty() {
+        return "No VM has CPUs of its own.\n".to_owned();
+    }
+    let mut shown: Vec<&Vm> = vms.iter().collect();
+    shown.sort_by_cached_key(|vm| {
+        let left = interrupts_left(vm) + threads_left(vm) + vm.problems.len();
+        let (rate, since) = (vm.device_interrupts_per_second, vm.device_interrupts_since_isolated);
+        let noise = (Reverse(rate), Reverse(since), Reverse(seen(vm)), Reverse(left));
+        (noise, vm.pod.to_string())
+    });
+    table(&VMS, shown, style)
+}
 
 /// An interrupt or a thread, and the VMs whose CPUs it reaches.
 pub(crate) struct RemainingRow<'a, T> {
     pods: Vec<&'a Pod>,
     cpus: CpuSet,
     one: &'a T,
-    /// On a terminal the number of a footnote.
-    why: String,
-    /// Whether the names of several VMs are left out where they are long: the CPUs tell which they are.
-    is_short: bool,
 }
 
 impl<T> RemainingRow<'_, T> {
     fn whose(&self) -> String {
-        let names = whose(&self.pods);
-        match self.pods.len() {
-            count if self.is_short && count > 1 && names.len() > MAX_NAMES_WIDTH => format!("{count} VMs"),
-            _ => names,
-        }
+        whose(&self.pods)
     }
 }
 
@@ -45,7 +96,7 @@ pub(crate) const fn interrupts<'a>() -> [Column<RemainingRow<'a, Interrupt>>; 7]
         column("POD", RemainingRow::whose).yields(4).shortens(),
         column("CPUS", |row: &RemainingRow<'_, Interrupt>| row.cpus.to_string()).yields(1),
         column("SEEN", |row: &RemainingRow<'_, Interrupt>| row.one.count.to_string()).right(),
-        column("WHY", |row: &RemainingRow<'_, Interrupt>| row.why.clone()).wraps(),
+        column("WHY", |row: &RemainingRow<'_, Interrupt>| why_interrupt(row.one)).wraps(),
         column("WHAT TO DO", |row: &RemainingRow<'_, Interrupt>| {
             row.one.cure.to_owned()
         })
@@ -53,13 +104,17 @@ pub(crate) const fn interrupts<'a>() -> [Column<RemainingRow<'a, Interrupt>>; 7]
     ]
 }
 
-pub(crate) const fn threads<'a>() -> [Column<RemainingRow<'a, Kthread>>; 5] {
+pub(crate) const fn threads<'a>() -> [Column<RemainingRow<'a, Kthread>>; 6] {
     [
         column("TID", |row: &RemainingRow<'_, Kthread>| row.one.tid.to_string()).right(),
         column("THREAD", |row: &RemainingRow<'_, Kthread>| row.one.name.clone()).yields(2),
         column("POD", RemainingRow::whose).yields(3).shortens(),
         column("CPUS", |row: &RemainingRow<'_, Kthread>| row.cpus.to_string()).yields(1),
-        column("WHY", |row: &RemainingRow<'_, Kthread>| row.why.clone()).wraps(),
+        column("WHY", |row: &RemainingRow<'_, Kthread>| words::thread_why(&row.one.why)).wraps(),
+        column("WHAT TO DO", |row: &RemainingRow<'_, Kthread>| {
+            words::thread_cure(row.one.left).to_owned()
+        })
+        .wraps(),
     ]
 }
 
@@ -69,37 +124,6 @@ fn why_interrupt(one: &Interrupt) -> String {
         RemainingCause::Managed => words::why(RemainingCause::Managed).to_owned(),
         _ => one.why.clone(),
     }
-}
-
-fn why_thread(one: &Kthread) -> String {
-    words::thread_why(&one.why)
-}
-
-/// The lines below the tables of what remains: why, and what to do, each once.
-#[derive(Default)]
-struct Footnotes(Vec<(String, &'static str)>);
-
-impl Footnotes {
-    /// What a row has for a reason, which is added if no row had it yet.
-    fn number(&mut self, why: String, cure: &'static str) -> String {
-        let note = (why, cure);
-        let at = self.0.iter().position(|known| *known == note).unwrap_or_else(|| {
-            self.0.push(note);
-            self.0.len() - 1
-        });
-        format!("[{}]", at + 1)
-    }
-
-    fn text(&self, style: TextStyle) -> String {
-        let notes = (1..).zip(&self.0);
-        let notes = notes.map(|(number, (why, cure))| format!("[{number}] {why}. What to do: {cure}."));
-        notes.map(|note| paragraph(&printable(&note), style)).collect()
-    }
-}
-
-/// Whether the layout is that for a terminal: a program gets every row whole.
-pub(super) const fn is_for_a_screen(style: TextStyle) -> bool {
-    style.width.is_some() && style.legend && !style.wide
 }
 
 /// What remains, each once with all VMs that it reaches; without `all` only what is left. It is shown as it is of a VM that it
@@ -121,8 +145,6 @@ fn rows<'a, T: 'a, K: Ord>(
                 pods: Vec::new(),
                 cpus: CpuSet::new(),
                 one,
-                why: String::new(),
-                is_short: false,
             };
             (left, row)
         });
@@ -135,72 +157,9 @@ fn rows<'a, T: 'a, K: Ord>(
     rows.into_values().map(|(_, row)| row).collect()
 }
 
-/// Whether the reason why nothing is known is all that there is to say of these VMs.
-fn is_unknown(quietness: &Quietness, style: TextStyle) -> bool {
-    let vms = &quietness.vms;
-    quietness.problem.is_some()
-        && quietness.problems.is_empty()
-        && style.legend
-        && !style.wide
-        && vms.len() > MAX_ZERO_ROWS
-        && vms.iter().all(is_zero)
-}
-
-/// The problems on a terminal: those of the node, and those of VMs, whose rows do not have them.
-fn problems(quietness: &Quietness, style: TextStyle) -> String {
-    let of_node = quietness.problems.iter();
-    let cure = |one: &str| match words::problem_cure(one).filter(|_| is_for_a_screen(style)) {
-        Some(cure) => format!(". What to do: {cure}."),
-        None => String::new(),
-    };
-    let of_node = of_node.map(|one| format!("Problem: {}{}", printable(one), cure(one)));
-    let of_vms = quietness.vms.iter().filter(|_| is_for_a_screen(style));
-    let of_vms = of_vms.flat_map(|vm| {
-        let problems = vm.problems.iter();
-        problems.map(move |one| {
-            let pod = printable(&vm.pod.to_string());
-            format!("Problem: {pod}: {}{}", printable(one), cure(one))
-        })
-    });
-    of_node.chain(of_vms).map(|line| paragraph(&line, style)).collect()
-}
-
 pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     let vms = &quietness.vms;
-    if is_unknown(quietness, style) {
-        let is_counted = vms.iter().all(|vm| vm.device_interrupts_per_second.is_some());
-        let vms = vms.len();
-        let text = match (&quietness.problem, is_counted) {
-            // On a terminal the message on standard error, which is the next line, has the reason.
-            (Some(_), false) if style.width.is_some() => return String::new(),
-            (Some(_), true) if style.width.is_some() => {
-                format!("No device interrupt fired on the CPUs of {vms} VMs within a second (-o wide has their rows).")
-            }
-            (problem, _) => {
-                let problem = printable(problem.as_deref().unwrap_or_default());
-                let counted = if is_counted {
-                    ", and no device interrupt fired there within a second (-o wide has their rows)"
-                } else {
-                    ""
-                };
-                format!("What is left on the CPUs of {vms} VMs is not known: {problem}{counted}.")
-            }
-        };
-        return paragraph(&text, style);
-    }
-    let on_screen = is_for_a_screen(style);
-    let is_first = style.legend && style.width.is_some();
-    let sum = || match (&quietness.problem, is_first) {
-        // The message on standard error says it.
-        (Some(_), true) => String::new(),
-        _ => paragraph(&summary(quietness, is_first), style) + &paragraph(&hidden(quietness, style), style),
-    };
-    let mut parts = Vec::new();
-    if is_first {
-        parts.push(sum());
-    }
-    parts.push(by_vm(vms, style));
-    let mut notes = Footnotes::default();
+    let mut parts = vec![by_vm(vms, style)];
     let mut irqs = rows(
         vms,
         style.wide,
@@ -208,56 +167,36 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
         |one| (one.irq, &one.cpus, one.left),
     );
     irqs.sort_by_key(|row| Reverse(row.one.count));
-    for row in &mut irqs {
-        row.is_short = on_screen;
-        row.why = if on_screen {
-            notes.number(why_interrupt(row.one), row.one.cure)
-        } else {
-            why_interrupt(row.one)
-        };
-    }
     if !irqs.is_empty() {
-        let columns = interrupts();
-        let [without_cure @ .., _] = &columns;
-        let shown: &[Column<RemainingRow<'_, Interrupt>>] = if on_screen { without_cure } else { &columns };
-        let rows = if irqs.len() > MAX_INTERRUPT_ROWS + 1 && on_screen {
-            MAX_INTERRUPT_ROWS
-        } else {
-            irqs.len()
-        };
-        let more = match irqs.len() - rows {
-            0 => String::new(),
-            more => format!("\n{more} more device interrupts were seen less often (-o wide has them).\n"),
-        };
-        parts.push(table(shown, &irqs[..rows], style) + &paragraph(&more, style));
+        parts.push(table(&interrupts(), &irqs, style));
     }
-    let mut kthreads = rows(
+    let kthreads = rows(
         vms,
         style.wide,
         |vm| vm.threads_remaining.as_slice(),
         |one| (one.tid, &one.cpus, one.left),
     );
-    for row in &mut kthreads {
-        row.is_short = on_screen;
-        row.why = if on_screen {
-            notes.number(why_thread(row.one), words::thread_cure(row.one.left))
-        } else {
-            why_thread(row.one)
-        };
-    }
     if !kthreads.is_empty() {
         parts.push(table(&threads(), &kthreads, style));
     }
-    parts.extend([notes.text(style), problems(quietness, style)]);
+    let problems = quietness.problems.iter();
+    let problems: String = problems
+        .map(|one| {
+            let cure = words::problem_cure(one).map(|cure| format!(". What to do: {cure}."));
+            let line = format!("Problem: {}{}", printable(one), cure.unwrap_or_default());
+            paragraph(&line, style)
+        })
+        .collect();
+    parts.push(problems);
     parts.retain(|part| !part.is_empty());
-    if style.legend && !is_first {
-        parts.push(sum());
+    if style.legend {
+        parts.push(paragraph(&summary(quietness), style) + &paragraph(&hidden(quietness, style), style));
     }
     parts.join("\n")
 }
 
-/// What was done on the node, and whether anything is left, which comes first where the sentence is above the tables.
-fn summary(quietness: &Quietness, left_first: bool) -> String {
+/// What was done on the node, and whether anything is left.
+fn summary(quietness: &Quietness) -> String {
     if let Some(problem) = &quietness.problem {
         return format!("What is left is not known: {}.\n", printable(problem));
     }
@@ -287,12 +226,7 @@ fn summary(quietness: &Quietness, left_first: bool) -> String {
         }
         _ => "Nothing is left.".to_owned(),
     };
-    let text = if left_first {
-        format!("{left} {done}{threads}.")
-    } else {
-        format!("{done}{threads}. {left}")
-    };
-    text.trim().to_owned() + "\n"
+    format!("{done}{threads}. {left}").trim().to_owned() + "\n"
 }
 
 /// What is not shown because it disturbs no VM.

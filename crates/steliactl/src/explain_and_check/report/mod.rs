@@ -22,17 +22,16 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use stelia_api::{Reason, State};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::config;
 use stelia_kubelet::home::Search;
-use stelia_model::{ContainedReason, Instance};
+use stelia_model::Instance;
 
 use crate::explain_and_check::doctor::{self, Examined};
 use crate::explain_and_check::ledger;
 use crate::explain_and_check::quiet::{self, Quietness};
 use crate::explain_and_check::verify::{self, Verified};
-use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod, Selection, Why, not_isolated, to_do};
+use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod, Selection};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
@@ -101,32 +100,6 @@ struct VmReport {
 }
 
 impl VmReport {
-    /// Whether nothing is wrong with it but what is of the whole node.
-    fn is_calm(&self) -> bool {
-        let of_node =
-            |reason: &ContainedReason| matches!(reason, ContainedReason::NoPartitions | ContainedReason::Setting);
-        let reason = self.instance.contained_reason.as_ref();
-        let is_contained = self.instance.state == State::Contained && reason.is_some_and(of_node);
-        let has_own = self.instance.degraded.iter().any(|reason| !reason.of_node);
-        (self.instance.state == State::Isolated || is_contained) && !has_own
-    }
-
-    /// What is wrong with it: what degrades its isolation alone, else why it floats. `None` where neither is.
-    fn problem(&self) -> Option<Why> {
-        let own: Vec<&Reason> = self.instance.degraded.iter().filter(|reason| !reason.of_node).collect();
-        match own.first() {
-            Some(first) => {
-                let texts: Vec<String> = own.iter().map(|reason| format!("degraded: {reason}")).collect();
-                Some(Why {
-                    text: texts.join("; "),
-                    since_us: None,
-                    cure: to_do(first.kind, &first.text),
-                })
-            }
-            None => not_isolated(&self.instance).filter(|_| self.instance.state == State::Floating),
-        }
-    }
-
     fn vm(&self) -> Pod {
         Pod::new(&self.pod_uid, self.instance.pod_name.as_ref())
     }

@@ -1,7 +1,6 @@
 use std::path::Path;
 
 use serde_json::json;
-use stelia_api::{Reason, ReasonKind};
 use stelia_kubelet::PodName;
 
 use super::*;
@@ -135,98 +134,6 @@ fn without_the_daemon_it_has_what_can_be_read() {
     // No kubelet runs below this directory.
     assert!(text.contains("\nkubelet's configuration: "), "{text}");
     assert!(text.contains("\n== Ledger ==\n"), "{text}");
-}
-
-#[test]
-fn vms_that_float_for_the_same_reason_are_one_line_and_a_few_have_sections_that_say_why() {
-    let mut report = report();
-    let floating = |number: u64| {
-        let mut instance = report.vms[0].instance.clone();
-        let changed = Arc::make_mut(&mut instance);
-        changed.pod_name = PodName::new("shop", &format!("db-{number}"));
-        changed.state = State::Floating;
-        (changed.degraded, changed.vcpus, changed.allocation) = Default::default();
-        changed.registered_us = report.time_us - 600_000_000 - number;
-        VmReport {
-            pod_uid: number.to_string(),
-            instance,
-            threads: Vec::new(),
-            locality: None,
-        }
-    };
-    let mut more: Vec<VmReport> = (1..=8).map(floating).collect();
-    report.vms.append(&mut more);
-    let text = report.text(TextStyle::from(true));
-    assert_eq!(text.matches("\n== VM shop/db-").count(), 9, "{text}");
-    assert!(
-        text.contains("State:               floating\nFloats:              vCPUs not attached for 10 min\n"),
-        "{text}"
-    );
-    let nine = floating_ninth(&report);
-    report.vms.push(nine);
-    let text = report.text(TextStyle::from(true));
-    let section = "\n== VMs with the same problem (-o wide and --json have each) ==\n\
-        9 VMs: vCPUs not attached for 10 min\nWhat helps: the container's log";
-    assert!(text.contains(section), "{text}");
-    assert!(
-        text.contains("\nshop/db-1, shop/db-2, ") && text.contains("shop/db-8, shop/db-9\n"),
-        "{text}"
-    );
-    // The one that is not floating, and the one that is degraded.
-    assert_eq!(text.matches("\n== VM ").count(), 2, "{text}");
-    let wide = report.text(TextStyle {
-        wide: true,
-        ..TextStyle::from(true)
-    });
-    assert_eq!(wide.matches("\n== VM ").count(), 11);
-}
-
-/// Another VM like the last one.
-fn floating_ninth(report: &Report) -> VmReport {
-    let mut instance = report.vms.last().unwrap().instance.clone();
-    Arc::make_mut(&mut instance).pod_name = PodName::new("shop", "db-9");
-    VmReport {
-        pod_uid: "9".to_owned(),
-        instance,
-        threads: Vec::new(),
-        locality: None,
-    }
-}
-
-#[test]
-fn many_vms_without_a_problem_are_counted_below_what_is_wrong() {
-    let mut report = report();
-    // It is of all VMs, and told in the sections on the node.
-    let of_node = Reason::of_node(ReasonKind::KubeletUnusable, "no file");
-    Arc::make_mut(&mut report.vms[0].instance).degraded = vec![of_node];
-    let calm = |number: u32| {
-        let mut instance = report.vms[0].instance.clone();
-        Arc::make_mut(&mut instance).pod_name = PodName::new("shop", &format!("db-{number}"));
-        VmReport {
-            pod_uid: number.to_string(),
-            instance,
-            threads: Vec::new(),
-            locality: None,
-        }
-    };
-    let more: Vec<VmReport> = (1..=20).map(calm).collect();
-    report.vms.extend(more);
-    let text = report.text(TextStyle::from(true));
-    assert_eq!(text.matches("\n== VM ").count(), 1, "{text}");
-    let first = "\n== VMs without a problem of their own (-o wide and --json have each) ==\n21 isolated:\nshop/db-0, shop/db-1, shop/db-10, ";
-    assert!(text.contains(first), "{text}");
-    let json = serde_json::to_value(&report).unwrap();
-    assert_eq!(json["vms"].as_array().unwrap().len(), 22);
-    let wide = report.text(TextStyle {
-        wide: true,
-        ..TextStyle::from(true)
-    });
-    assert_eq!(wide.matches("\n== VM ").count(), 22);
-    // What is wrong with the node is above them.
-    report.doctor = Some(Examined::default());
-    let text = report.text(TextStyle::from(true));
-    let at = |heading: &str| text.find(heading).unwrap();
-    assert!(at("\n== Fitness of the node ==") < at("\n== VM"), "{text}");
 }
 
 #[test]

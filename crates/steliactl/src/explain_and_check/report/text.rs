@@ -9,8 +9,8 @@ use stelia_kernel::locality::size;
 use super::host::Host;
 use super::watch::Thread;
 use super::{NumaNode, OtherPod, Report, VmReport};
-use crate::shared::daemon::{Pod, Why, fold, not_isolated};
-use crate::shared::output::{Column, Render, TextStyle, column, human, paragraph, printable, properties, table, time};
+use crate::shared::daemon::not_isolated;
+use crate::shared::output::{Column, Render, TextStyle, column, human, printable, properties, table, time};
 
 const NUMA_NODES: [Column<NumaNode>; 7] = [
     column("NODE", |node| node.node.to_string()),
@@ -48,64 +48,6 @@ const OTHER_PODS: [Column<OtherPod>; 3] = [
     column("CPUS", |pod| pod.cpus.to_string()),
 ];
 
-/// More VMs without a problem of their own than this have no sections.
-const MAX_WHOLE: usize = 8;
-/// The width of the lines with names where no terminal has one.
-const NAMES_WIDTH: usize = 100;
-
-/// VMs without a problem of their own: how many have which state, and their names.
-fn calm(vms: &[&VmReport], style: TextStyle) -> String {
-    let pods: Vec<(Pod, String)> = vms.iter().map(|vm| (vm.vm(), vm.instance.state.to_string())).collect();
-    let by_state = fold(pods.iter().map(|(pod, state)| (pod, state)));
-    let lines = by_state.into_iter().map(|(pods, state)| {
-        let pods: Vec<Pod> = pods.into_iter().cloned().collect();
-        format!("{} {}:\n{}", pods.len(), printable(state), all_names(&pods, style))
-    });
-    lines.collect()
-}
-
-/// VMs with a problem that more than [`MAX_WHOLE`] have, by the problem with the longest wait, and the other VMs.
-fn by_problem(vms: &[VmReport]) -> (Vec<(Vec<&VmReport>, Why)>, Vec<&VmReport>) {
-    let mut groups: Vec<(Vec<&VmReport>, Why)> = Vec::new();
-    let mut others = Vec::new();
-    for vm in vms {
-        let Some(why) = vm.problem() else {
-            others.push(vm);
-            continue;
-        };
-        match groups.iter_mut().find(|(_, known)| known.text == why.text) {
-            Some((same, known)) => {
-                same.push(vm);
-                known.since_us = known.since_us.min(why.since_us);
-            }
-            None => groups.push((vec![vm], why)),
-        }
-    }
-    let (many, few): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(vms, _)| vms.len() > MAX_WHOLE);
-    others.extend(few.into_iter().flat_map(|(vms, _)| vms));
-    (many, others)
-}
-
-/// The names of all, on lines that are not too long to read.
-fn all_names(pods: &[Pod], style: TextStyle) -> String {
-    let mut names: Vec<String> = pods.iter().map(Pod::to_string).collect();
-    names.sort();
-    let style = TextStyle {
-        width: style.width.or(Some(NAMES_WIDTH)),
-        ..style
-    };
-    paragraph(&printable(&names.join(", ")), style)
-}
-
-fn with_same_problem(vms: &[&VmReport], why: &Why, now: u64, style: TextStyle) -> String {
-    let pods: Vec<Pod> = vms.iter().map(|vm| vm.vm()).collect();
-    let mut text = format!("{} VMs: {}\n", pods.len(), printable(&why.at(now)));
-    if !why.cure.is_empty() {
-        let _ = writeln!(text, "What helps: {}", why.cure);
-    }
-    text + &all_names(&pods, style)
-}
-
 /// Everything, section by section.
 pub(super) fn report(report: &Report, style: TextStyle) -> String {
     let mut text = host(&report.host, report.time_us, style);
@@ -135,34 +77,8 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
             table(&OTHER_PODS, &report.other_pods, style),
         );
     }
-    let (same, mut vms) = if style.wide {
-        (Vec::new(), report.vms.iter().collect())
-    } else {
-        by_problem(&report.vms)
-    };
-    if !same.is_empty() {
-        let parts = same
-            .iter()
-            .map(|(vms, why)| with_same_problem(vms, why, report.time_us, style));
-        section(
-            "VMs with the same problem (-o wide and --json have each)",
-            parts.collect::<Vec<_>>().join("\n"),
-        );
-    }
-    // Those with a problem of their own first.
-    vms.sort_by_cached_key(|vm| (vm.is_calm(), vm.vm().to_string()));
-    let calm_vms = vms.iter().filter(|vm| vm.is_calm()).count();
-    let calm_vms = if calm_vms > MAX_WHOLE && !style.wide {
-        vms.split_off(vms.len() - calm_vms)
-    } else {
-        Vec::new()
-    };
-    if !calm_vms.is_empty() {
-        section(
-            "VMs without a problem of their own (-o wide and --json have each)",
-            calm(&calm_vms, style),
-        );
-    }
+    let mut vms: Vec<&VmReport> = report.vms.iter().collect();
+    vms.sort_by_cached_key(|vm| vm.vm().to_string());
     for vm in vms {
         section(&format!("VM {}", vm.vm()), of_vm(vm, report.time_us, style));
     }

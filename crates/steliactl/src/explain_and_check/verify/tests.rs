@@ -257,7 +257,7 @@ fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
     1 isolated, 1 floating (vCPUs not attached for 50 s: team-a/vm)
 
     FAIL  node: kubelet's state cannot be used (2 VMs)
-          fix: steliactl kubelet-state says more; the cure depends on the message
+          fix: steliactl doctor says more; the cure depends on the message
     FAIL  aaaaaaaa-0000-4000-8000-000000000000: CPUs 4 are offline
           fix: echo 1 > /sys/devices/system/cpu/cpu4/online
     FAIL  team-a/vm: who knows

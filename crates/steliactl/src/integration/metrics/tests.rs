@@ -1,9 +1,7 @@
 //! What is printed, checked against the rules of the formats.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::sync::Arc;
-use std::time::Duration;
 
 use stelia_kubelet::{PodName, PodUid};
 
@@ -13,7 +11,6 @@ use super::is_collected;
 use super::text::{classic, openmetrics, to_json};
 use crate::shared::daemon::node::Description;
 use crate::shared::daemon::node::testing::{allocation, described as given, instance_mut};
-use crate::shared::kernel::Roots;
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
 
 const POD: &str = "aaaaaaaa-0000-4000-8000-000000000000";
@@ -367,37 +364,4 @@ fn json_has_every_metric() {
         (&refusals["type"], &refusals["samples"][1]["value"]),
         (&"counter".into(), &2.into())
     );
-}
-
-#[test]
-fn a_thread_that_is_another_by_now_is_not_counted() {
-    let root = tempfile::tempdir().unwrap();
-    let roots = Roots {
-        proc: root.path().join("proc"),
-        cgroup: root.path().join("cgroup"),
-        sys: root.path().join("sys"),
-    };
-    let thread = |tid: u32, start: u32| {
-        let directory = roots.proc.join(format!("{tid}/task/{tid}"));
-        fs::create_dir_all(&directory).unwrap();
-        fs::write(directory.join("schedstat"), "5000 70 9\n").unwrap();
-        fs::write(directory.join("status"), "nonvoluntary_ctxt_switches:\t4\n").unwrap();
-        let stat = format!("{tid} (CPU 0/KVM) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 {start} 20");
-        fs::write(directory.join("stat"), stat).unwrap();
-    };
-    thread(70, 9);
-    thread(71, 10);
-    let float = roots.cgroup.join("stelia.slice/a.scope/instance/float");
-    fs::create_dir_all(&float).unwrap();
-    fs::write(float.join("cpu.stat"), "usage_usec 12\n").unwrap();
-
-    let sample = Sample::read(&described(), &roots, Duration::ZERO);
-    let instance = &sample.instances[POD];
-    let counted = |index: u32| {
-        let thread = &instance.vcpus[&index];
-        [thread.run_ns, thread.delay_ns, thread.involuntary]
-    };
-    assert_eq!(counted(0), [Some(5000), Some(70), Some(4)]);
-    assert_eq!((counted(1), counted(1 << 31)), ([None; 3], [None; 3]));
-    assert_eq!(instance.float_us, Some(12));
 }

@@ -176,15 +176,10 @@ impl Client {
     }
 
     pub(crate) async fn describe(&self) -> Result<Description, Failure> {
-        node::parse(&self.describe_text().await?)
+        node::parse(&self.answer_in_time(self.manager.describe()).await?)
     }
 
-    /// `describe` as the daemon sends it, not parsed.
-    pub(crate) async fn describe_text(&self) -> Result<String, Failure> {
-        self.answer_in_time(self.manager.describe()).await
-    }
-
-    /// `describe` of a running daemon: unlike the other calls this does not start it.
+    /// The same of a running daemon: unlike the other calls this does not start it.
     pub(crate) async fn describe_running(&self) -> Result<Description, Failure> {
         node::parse(&self.without_start::<String>("Describe", &()).await?)
     }
@@ -279,10 +274,6 @@ impl Client {
         self.answer_while_alive(self.manager.deregister(&pod.pod_uid, Dict::new()))
             .await?;
         Ok((pod, row.4))
-    }
-
-    pub(crate) async fn reload(&self) -> Result<(), Failure> {
-        self.answer_while_alive(self.manager.reload()).await
     }
 }
 

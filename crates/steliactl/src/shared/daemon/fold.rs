@@ -56,32 +56,3 @@ pub(crate) fn named_within(pods: &[&Pod], width: usize) -> String {
     names.truncate(shown);
     names.join(", ") + more
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn equal_values_are_together_and_a_pod_is_counted_once() {
-        let pods = ["a", "b", "c"].map(Pod::unnamed);
-        let [a, b, c] = &pods;
-        let folded = fold([(a, "cold"), (b, "late"), (c, "cold"), (a, "cold")]);
-        assert_eq!(folded, [(vec![a, c], "cold"), (vec![b], "late")]);
-    }
-
-    #[test]
-    fn a_few_are_named_and_of_many_the_first() {
-        let pods: Vec<Pod> = ["b", "a", "e", "d", "c"].map(Pod::unnamed).into();
-        let all: Vec<&Pod> = pods.iter().collect();
-        assert_eq!(whose(&all[..1]), "b");
-        assert_eq!(whose(&all[..2]), "2 VMs (a, b)");
-        // "…" never stands for a single name.
-        assert_eq!(whose(&all[..4]), "4 VMs (a, b, d, e)");
-        assert_eq!(whose(&all), "5 VMs (a, b, c, …)");
-        assert_eq!(named_within(&all[..4], 60), "a, b, d, e");
-        assert_eq!(named_within(&all, 60), "a, b, c, …");
-        assert_eq!(named_within(&all, 4), "a, b, …");
-        assert_eq!(named_within(&all, 0), "a, …");
-        assert_eq!(named_within(&all[..1], 0), "b");
-    }
-}

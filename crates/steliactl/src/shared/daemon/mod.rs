@@ -44,5 +44,5 @@ pub(crate) use remedy::{remedy_of_file, to_do};
 pub(crate) use reported::is_reported;
 pub(crate) use selection::Selection;
 pub(crate) use step::{in_common, writes_partition};
-pub(crate) use trouble::{Cause, Trouble, Wait, causes_of, is_own, less_than_isolated, wait_of};
+pub(crate) use trouble::{Trouble, causes_of, is_own, less_than_isolated};
 pub(crate) use why_not_isolated::{Why, age, not_isolated};

@@ -25,12 +25,6 @@ pub(crate) fn no_instance(asked: &str) -> Failure {
 
 /// For a name or a pattern that none of these pods fits.
 pub(super) fn no_instance_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> Failure {
-    if asked.contains('=') {
-        return Failure::NoSuchInstance(format!(
-            "{} is not the name of a VM; labels of pods are not known on the node: PATTERN, -n NAMESPACE and --state STATE select VMs",
-            excerpt(asked)
-        ));
-    }
     let what = if is_glob(asked) { "fits" } else { "is called" };
     let meant = perhaps_meant(asked, pods);
     Failure::NoSuchInstance(format!("no VM on this node {what} {}{meant}", excerpt(asked)))
@@ -96,7 +90,6 @@ mod tests {
         );
         assert_eq!(said("cache"), "no VM on this node is called cache");
         assert_eq!(said(""), "no VM on this node is called ");
-        assert!(said("app=web").contains("labels of pods are not known"));
         for long in ["x".repeat(5_000), "=".repeat(5_000)] {
             let message = said(&long);
             assert!(message.len() < 250 && message.contains('…'), "{message}");

@@ -134,17 +134,6 @@ mod tests {
     }
 
     #[test]
-    fn the_message_decides_only_about_kubelets_file() {
-        let text = "kubelet's state cannot be used: the file has checksum 1, its content gives 2";
-        assert_eq!(remedy(ReasonKind::KubeletUnusable, text), CONTENT_CHANGED);
-        assert_eq!(remedy(ReasonKind::NotDone, text), ReasonKind::NotDone.cure().text);
-        assert_eq!(
-            remedy(ReasonKind::KubeletUnusable, "read it: Input/output error"),
-            ReasonKind::KubeletUnusable.cure().text
-        );
-    }
-
-    #[test]
     fn the_command_names_the_cpus_that_are_offline() {
         let offline = |text| to_do(ReasonKind::CpusOffline, text);
         assert_eq!(

@@ -4,10 +4,6 @@ use stelia_api::{Reason, ReasonKind, State};
 use stelia_model::Instance;
 
 use super::why_not_isolated::not_isolated;
-use crate::shared::output::Meaning;
-
-/// A cause, and whether it degrades isolation.
-pub(crate) type Cause = (String, Meaning);
 
 /// Whether a reason of degradation tells the VM from others. That of an interrupt has the same words for each VM that the interrupt reaches,
 /// which need not be all.
@@ -15,21 +11,13 @@ pub(crate) fn is_own(reason: &Reason) -> bool {
     !reason.of_node || reason.kind == ReasonKind::Interrupts
 }
 
-/// Why it waits, in the words of [`less_than_isolated`], and since when, in microseconds since the epoch.
-pub(crate) type Wait = (String, u64);
-
-pub(crate) fn wait_of(instance: &Instance) -> Option<Wait> {
-    let since = not_isolated(instance)?.since_us?;
-    Some((less_than_isolated(instance)?, since))
-}
-
 /// What degrades the isolation of this VM alone, then what keeps it from being isolated, then what degrades every VM of the node.
-pub(crate) fn causes_of(instance: &Instance) -> Vec<Cause> {
+pub(crate) fn causes_of(instance: &Instance) -> Vec<String> {
     let degraded = |own: bool| {
         let reasons = instance.degraded.iter().filter(move |reason| is_own(reason) == own);
-        reasons.map(|reason| (format!("degraded: {reason}"), Meaning::Broken))
+        reasons.map(|reason| format!("degraded: {reason}"))
     };
-    let less = less_than_isolated(instance).map(|text| (text, Meaning::Attention));
+    let less = less_than_isolated(instance);
     degraded(true).chain(less).chain(degraded(false)).collect()
 }
 
@@ -56,18 +44,11 @@ pub(crate) enum Trouble {
 
 impl Trouble {
     pub(crate) fn of(instance: &Instance) -> Self {
-        let is_degraded = instance.degraded.iter().any(is_own);
-        let has_less = less_than_isolated(instance).is_some();
-        Self::new(is_degraded, &instance.state.to_string(), has_less)
-    }
-
-    /// From whether the VM has reasons of degradation of its own, its state, and whether that state has a reason.
-    pub(crate) fn new(is_degraded: bool, state: &str, has_less: bool) -> Self {
-        if is_degraded {
+        if instance.degraded.iter().any(is_own) {
             Self::Degraded
-        } else if state == State::Floating.name() {
+        } else if instance.state == State::Floating {
             Self::Floating
-        } else if has_less {
+        } else if less_than_isolated(instance).is_some() {
             Self::Contained
         } else {
             Self::Calm
@@ -94,12 +75,8 @@ mod tests {
         let node = Reason::of_node(ReasonKind::KubeletUnusable, "the file is empty");
         let own = Reason::of(&Default::default(), ReasonKind::CpusOffline, "CPU 2 is offline");
         let both = [node.clone(), own];
-        let texts = |instance: &Instance| -> Vec<String> {
-            let causes = causes_of(instance).into_iter();
-            causes.map(|(text, _)| text).collect()
-        };
         assert_eq!(
-            texts(&instance(State::Floating, &both)),
+            causes_of(&instance(State::Floating, &both)),
             [
                 "degraded: CPU 2 is offline",
                 "floats: vCPUs not attached",

@@ -94,11 +94,11 @@ fn contained(instance: &Instance) -> Option<Why> {
         ),
         ContainedReason::Setting => Why::new(
             "the setting partition is member",
-            "set partition to auto, steliactl reload, then restart the container",
+            "set partition to auto, systemctl reload steliad, then restart the container",
         ),
         ContainedReason::Rule => Why::new(
             "the rule that adopted it wants no partition (partition = \"member\")",
-            "if it is to have one, remove partition from the rule, steliactl reload, then restart the container",
+            "if it is to have one, remove partition from the rule, systemctl reload steliad, then restart the container",
         ),
         ContainedReason::Refused => Why::new(
             "the kernel refused a partition twice",

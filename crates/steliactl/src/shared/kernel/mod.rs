@@ -52,17 +52,3 @@ pub(crate) fn host_name(proc: &Path) -> String {
     let name = fs::read_to_string(proc.join("sys/kernel/hostname"));
     name.map(|name| name.trim().to_owned()).unwrap_or_default()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_hosts_name_is_read_or_empty() {
-        let proc = tempfile::tempdir().unwrap();
-        assert_eq!(host_name(proc.path()), "");
-        fs::create_dir_all(proc.path().join("sys/kernel")).unwrap();
-        fs::write(proc.path().join("sys/kernel/hostname"), "worker-1\n").unwrap();
-        assert_eq!(host_name(proc.path()), "worker-1");
-    }
-}

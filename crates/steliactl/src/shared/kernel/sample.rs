@@ -12,11 +12,10 @@ use stelia_kernel::proc::start_time;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Cause, Description, Pod, Trouble, Wait, causes_of, wait_of};
+use crate::shared::daemon::{Description, Pod, Trouble, causes_of, less_than_isolated};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::kernel::threads::{self, field};
-use crate::shared::output::Meaning;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Sample {
@@ -34,9 +33,8 @@ pub(crate) struct InstanceCounts {
     /// Whether isolation is not degraded.
     pub whole: bool,
     /// Why it has less than isolation, in words, what matters most first.
-    pub shortcomings: Vec<Cause>,
+    pub shortcomings: Vec<String>,
     pub trouble: Trouble,
-    pub wait: Option<Wait>,
     pub cpus: CpuSet,
     /// CPU time of the threads in `float`, microseconds (`usage_usec` of its `cpu.stat`).
     pub float_us: Option<u64>,
@@ -113,7 +111,6 @@ impl Sample {
                 whole: instance.degraded.is_empty(),
                 shortcomings: shortcomings(instance),
                 trouble: Trouble::of(instance),
-                wait: wait_of(instance),
                 cpus: instance.exclusive.clone(),
                 float_us: threads::float(instance).and_then(|float| {
                     let float = roots.cgroup.join(float.as_str().trim_matches('/'));
@@ -154,15 +151,12 @@ impl Sample {
 }
 
 /// Its causes; where a VM that is not isolated has none, its state is the cause.
-fn shortcomings(instance: &Instance) -> Vec<Cause> {
+fn shortcomings(instance: &Instance) -> Vec<String> {
     let causes = causes_of(instance);
-    match instance.state {
-        State::Isolated => causes,
-        _ if causes.iter().any(|(_, meaning)| *meaning == Meaning::Attention) => causes,
-        _ => std::iter::once((instance.state.to_string(), Meaning::Attention))
-            .chain(causes)
-            .collect(),
+    if instance.state == State::Isolated || less_than_isolated(instance).is_some() {
+        return causes;
     }
+    std::iter::once(instance.state.to_string()).chain(causes).collect()
 }
 
 impl ThreadCounts {
@@ -266,7 +260,7 @@ mod tests {
                 contained_reason: contained,
                 ..Instance::default()
             });
-            causes.into_iter().map(|(text, _)| text).collect::<Vec<_>>().join("; ")
+            causes.join("; ")
         };
         assert_eq!(of(State::Isolated, &[], None), "");
         assert_eq!(

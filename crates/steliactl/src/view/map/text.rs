@@ -6,10 +6,8 @@ use std::fmt::Write as _;
 use stelia_kernel::locality::{Device, size};
 
 use super::marks::{COLOURS, columns, cut, device_mark, keys, mark, tail};
-use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
-use crate::shared::daemon::{Cause, causes_of};
-use crate::shared::output::{self, Column, Meaning, TextStyle, column, printable};
-use crate::view::footnotes::{SharedReasons, overview};
+use super::{Core, CoreGroup, Cpu, CpuOwner, Map};
+use crate::shared::output::{self, Column, TextStyle, column, printable};
 
 /// What the map is written on.
 pub(super) struct Paper {
@@ -85,7 +83,6 @@ pub(super) fn draw(map: &Map, paper: &Paper) -> String {
         let pieces = [host, Piece::plain(map.time()), Piece::plain(map.extent())];
         let pieces = pieces.into_iter().filter(|piece| piece.columns > 0);
         flow(&mut out, "", "  ", paper.width, pieces);
-        causes(&mut out, map, paper);
         out.push('\n');
     }
     let cells = Cells::of(map);
@@ -110,33 +107,6 @@ pub(super) fn draw(map: &Map, paper: &Paper) -> String {
         table(&mut out, map, paper);
     }
     out
-}
-
-/// Why VMs are degraded, float or are contained; in a pipe, each reason of degradation that several VMs have.
-fn causes(out: &mut String, map: &Map, paper: &Paper) {
-    let style = TextStyle {
-        width: Some(paper.width),
-        coloured: paper.coloured,
-        ..TextStyle::default()
-    };
-    let of = |pod: &Pod| match (&pod.instance, paper.cut) {
-        (Some(instance), true) => causes_of(instance),
-        _ => pod
-            .degraded()
-            .into_iter()
-            .map(|reason| (reason, Meaning::Broken))
-            .collect(),
-    };
-    let causes: Vec<Vec<Cause>> = map.pods.iter().map(of).collect();
-    let all = map.pods.iter().zip(&causes).flat_map(|(pod, causes)| {
-        let causes = causes.iter();
-        causes.map(move |(text, meaning)| (&pod.pod, text.as_str(), *meaning))
-    });
-    *out += &if paper.cut {
-        overview(all, style)
-    } else {
-        SharedReasons::of(all).lines(style)
-    };
 }
 
 /// The widths that all cells of a map share, so that columns are below each other.

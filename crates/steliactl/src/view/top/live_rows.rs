@@ -351,12 +351,6 @@ pub(super) mod testing {
             cpus: "2".parse().unwrap(),
             float_percent: Some(99.0),
             reason: Some("degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned".to_owned()),
-            reasons: [
-                ("degraded: kubelet gave CPU 2 away", Meaning::Broken),
-                ("floats: its vCPUs are being pinned", Meaning::Attention),
-            ]
-            .map(|(text, meaning)| (text.to_owned(), meaning))
-            .into(),
             trouble: Trouble::Degraded,
             ..InstanceRates::default()
         };
@@ -375,9 +369,7 @@ pub(super) mod testing {
         }
         let whole = &mut model.instances[0];
         whole.recent = [0.0, 0.3, 0.5, 0.7].map(Some).into();
-        let reason = "vCPU 1 waits 12 % for a CPU, preempted 30/s".to_owned();
-        whole.reasons = vec![(reason.clone(), Meaning::Attention)];
-        whole.reason = Some(reason);
+        whole.reason = Some("vCPU 1 waits 12 % for a CPU, preempted 30/s".to_owned());
         whole.vcpus[0].recent = [0.0, 0.0, 0.0, 0.4].map(Some).into();
         whole.vcpus[1].recent = vec![None, Some(0.6), Some(1.0), Some(1.0)];
         whole.vcpus[1].reason = Some("waits 12 % for a CPU, preempted 30/s".to_owned());
@@ -500,16 +492,5 @@ mod tests {
         };
         assert_eq!(order(false), ["b9e4", "c", "3ced", "a", "b"]);
         assert_eq!(order(true), ["b", "a", "3ced", "c", "b9e4"]);
-    }
-
-    #[test]
-    fn collapsed_there_are_instances_only() {
-        let model = model();
-        let rows = rows(&model, Some(0), false, true);
-        assert!(rows.len() == 2 && rows.iter().all(|row| row.vcpu.is_none()));
-        assert_eq!(
-            ["UTIL%", "MIGR/S"].map(|title| COLUMNS[place(title)].cell(rows[0])),
-            ["140.0", "-"]
-        );
     }
 }

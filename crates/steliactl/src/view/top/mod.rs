@@ -21,7 +21,6 @@ use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::output::{self, OutputOptions, Render, TextStyle, column};
-use crate::view::footnotes::SharedReasons;
 use live_rows::{Row, number_text};
 use stelia_table::Column;
 
@@ -88,89 +87,56 @@ pub(crate) async fn run(
     Ok(String::new())
 }
 
-/// A row of a plain table.
-struct Line<'a> {
-    row: Row<'a>,
-    /// What disturbs it: in words, or as numbers of footnotes.
-    reason: String,
-}
-
-/// The columns of plain tables; those of caches only where resctrl counts any of the VMs. A table on a terminal is `folded`: its vCPUs
-/// are in the column of pods. On a narrow terminal rates are left out, and then the CPUs.
-fn columns<'a>(caches: bool, folded: bool) -> Vec<Column<Line<'a>>> {
-    fn of_instance(line: &Line<'_>, value: Option<f64>) -> String {
-        number_text(value.filter(|_| line.row.vcpu.is_none()))
+/// The columns of plain tables; those of caches only where resctrl counts any of the VMs. On a narrow terminal rates are left out, and
+/// then the CPUs.
+fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
+    fn of_instance(row: &Row<'_>, value: Option<f64>) -> String {
+        number_text(value.filter(|_| row.vcpu.is_none()))
     }
-    let pod = if folded {
-        column("POD", |line: &Line<'_>| match line.row.vcpu {
-            None => line.row.instance.pod.to_string(),
-            Some(vcpu) => format!("  vcpu {}", vcpu.name),
-        })
-    } else {
-        column("POD", |line: &Line<'_>| line.row.instance.pod.to_string())
-    };
-    let state = if folded {
-        column("STATE", |line: &Line<'_>| match line.row.vcpu {
-            None => line.row.instance.state.clone(),
-            Some(_) => String::new(),
-        })
-    } else {
-        column("STATE", |line: &Line<'_>| line.row.instance.state.clone())
-    };
-    let vcpu = column("VCPU", |line: &Line<'_>| {
-        line.row.vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()
-    });
-    let mut columns = vec![pod.yields(1).shortens()];
-    columns.extend((!folded).then_some(vcpu));
-    columns.extend([
-        state,
-        column("CPUS", |line: &Line<'_>| match line.row.vcpu {
+    let mut columns = vec![
+        column("POD", |row: &Row<'_>| row.instance.pod.to_string())
+            .yields(1)
+            .shortens(),
+        column("VCPU", |row: &Row<'_>| {
+            row.vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()
+        }),
+        column("STATE", |row: &Row<'_>| row.instance.state.clone()),
+        column("CPUS", |row: &Row<'_>| match row.vcpu {
             Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
-            None => line.row.instance.cpus.to_string(),
+            None => row.instance.cpus.to_string(),
         })
         .drops(1),
-        column("UTIL%", |line: &Line<'_>| {
-            number_text(line.row.rates().utilisation_percent)
-        }),
-        column("DELAY%", |line: &Line<'_>| number_text(line.row.rates().delay_percent)),
-        column("MIGR/S", |line: &Line<'_>| {
-            number_text(line.row.rates().migrations_per_second)
-        })
-        .drops(5),
-        column("INVOL/S", |line: &Line<'_>| {
-            number_text(line.row.rates().involuntary_per_second)
+        column("UTIL%", |row: &Row<'_>| number_text(row.rates().utilisation_percent)),
+        column("DELAY%", |row: &Row<'_>| number_text(row.rates().delay_percent)),
+        column("MIGR/S", |row: &Row<'_>| number_text(row.rates().migrations_per_second)).drops(5),
+        column("INVOL/S", |row: &Row<'_>| {
+            number_text(row.rates().involuntary_per_second)
         })
         .drops(4),
-        column("FLOAT%", |line: &Line<'_>| {
-            of_instance(line, line.row.instance.float_percent)
-        })
-        .drops(3),
-        column("THROT%", |line: &Line<'_>| {
-            of_instance(line, line.row.instance.throttled_percent)
+        column("FLOAT%", |row: &Row<'_>| of_instance(row, row.instance.float_percent)).drops(3),
+        column("THROT%", |row: &Row<'_>| {
+            of_instance(row, row.instance.throttled_percent)
         })
         .drops(6),
-        column("IRQ/S", |line: &Line<'_>| {
-            of_instance(line, line.row.instance.device_interrupts_per_second)
+        column("IRQ/S", |row: &Row<'_>| {
+            of_instance(row, row.instance.device_interrupts_per_second)
         })
         .drops(2),
-    ]);
+    ];
     if caches {
         columns.extend([
-            column("LLC-MIB", |line: &Line<'_>| {
-                of_instance(line, line.row.instance.llc_mib())
-            })
-            .drops(7),
-            column("MEM-MIB/S", |line: &Line<'_>| {
-                of_instance(line, line.row.instance.memory_mib_per_second())
+            column("LLC-MIB", |row: &Row<'_>| of_instance(row, row.instance.llc_mib())).drops(7),
+            column("MEM-MIB/S", |row: &Row<'_>| {
+                of_instance(row, row.instance.memory_mib_per_second())
             })
             .drops(8),
         ]);
     }
     // The last column, because it has blanks.
     columns.push(
-        column("REASON", |line: &Line<'_>| line.reason.clone())
+        column("REASON", |row: &Row<'_>| row.reason().unwrap_or_default().to_owned())
             .wraps()
-            .means(|line| line.row.meaning()),
+            .means(|row| row.meaning()),
     );
     columns
 }
@@ -178,60 +144,18 @@ fn columns<'a>(caches: bool, folded: bool) -> Vec<Column<Line<'a>>> {
 /// Their names, for the manual's test.
 #[cfg(test)]
 pub(crate) fn headings() -> Vec<&'static str> {
-    columns(true, false).iter().map(Column::heading).collect()
+    columns(true).iter().map(Column::heading).collect()
 }
 
 /// A table with a row per instance (without a vCPU) and a row per vCPU; no cell is empty, for awk.
 fn text(model: &Model, time: u64, style: TextStyle) -> String {
-    if style.legend && style.width.is_some() {
-        return folded(model, time, style);
-    }
-    let rows = live_rows::rows(model, None, false, false).into_iter();
-    let lines = rows.map(|row| Line {
-        row,
-        reason: row.reason().unwrap_or_default().to_owned(),
-    });
-    let lines: Vec<Line<'_>> = lines.collect();
-    let table = output::table(&columns(model.has_caches(), false), &lines, style);
+    let rows = live_rows::rows(model, None, false, false);
+    let table = output::table(&columns(model.has_caches()), &rows, style);
     if style.legend {
         format!("{}\n{table}\n", output::time(time))
     } else {
         table
     }
-}
-
-/// The table for a terminal: totals are above it, a vCPU has a row only where something was measured, and a reason that several VMs have
-/// is a number, which is explained once below the table.
-fn folded(model: &Model, time: u64, style: TextStyle) -> String {
-    let mut rows = live_rows::rows(model, None, false, false);
-    let instances = rows.iter().filter(|row| row.vcpu.is_none()).map(|row| row.instance);
-    let reasons = instances.flat_map(|one| {
-        let reasons = one.reasons.iter();
-        reasons.map(|(text, meaning)| (&one.pod, text.as_str(), *meaning))
-    });
-    let shared = SharedReasons::of(reasons);
-    rows.retain(|row| row.vcpu.is_none_or(|vcpu| vcpu.rates.is_known()));
-    let reason = |row: &Row<'_>| match row.vcpu {
-        Some(_) => row.reason().unwrap_or_default().to_owned(),
-        None => {
-            let causes = row.instance.reasons.iter();
-            shared.row(causes.map(|(text, _)| (text.as_str(), text.clone())))
-        }
-    };
-    let lines = rows.into_iter().map(|row| Line {
-        reason: reason(&row),
-        row,
-    });
-    let lines: Vec<Line<'_>> = lines.collect();
-    let (count, states) = screen::totals(model);
-    let totals = output::printable(&format!("{count}; {states}"));
-    format!(
-        "{}\n{}{}{}\n",
-        output::time(time),
-        output::paragraph(totals.trim_end_matches("; "), style),
-        output::table(&columns(model.has_caches(), true), &lines, style),
-        shared.footnotes(model.instances.iter().filter_map(|one| one.wait.as_ref()), time, style)
-    )
 }
 
 impl Render for Model {
@@ -269,9 +193,7 @@ async fn batch(source: &Source<'_>, pace: Pace, output_options: OutputOptions) -
 mod tests {
     use super::live_rows::testing::{disturbed, model};
     use super::*;
-    use crate::shared::daemon::Pod;
-    use crate::shared::kernel::rates::{InstanceRates, VcpuRates};
-    use crate::shared::output::{Form, Meaning};
+    use crate::shared::output::Form;
 
     #[test]
     fn a_table_for_pipes_has_every_cell() {
@@ -301,64 +223,15 @@ mod tests {
             ..TextStyle::from(true)
         };
         let text = text(&disturbed(), 0, style);
-        let headings: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
-        assert_eq!(headings, ["POD", "STATE", "UTIL%", "DELAY%", "REASON"]);
+        let headings: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(headings, ["POD", "VCPU", "STATE", "UTIL%", "DELAY%", "REASON"]);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        let reason = text.lines().nth(2).unwrap().find("REASON").unwrap();
+        let reason = text.lines().nth(1).unwrap().find("REASON").unwrap();
         assert!(80 - reason >= 24, "the reason has room for words: {text}");
         assert!(
             text.contains("-primary"),
             "the end of the name tells pods apart: {text}"
         );
-    }
-
-    #[test]
-    fn a_terminal_has_a_common_reason_once_and_rows_of_vcpus_where_something_was_measured() {
-        let why = "degraded: kubelet's state cannot be used: read cpu_manager_state: No such file or directory";
-        let unmeasured = VcpuRates {
-            name: "0".to_owned(),
-            cpu: Some(8),
-            ..VcpuRates::default()
-        };
-        let instances = (0..200).map(|n| InstanceRates {
-            pod: Pod::unnamed(&format!("aaaaaaaa-0000-4000-8000-{n:012}")),
-            state: "isolated".to_owned(),
-            cpus: "8-11".parse().unwrap(),
-            reason: Some(why.to_owned()),
-            reasons: vec![(why.to_owned(), Meaning::Broken)],
-            vcpus: vec![unmeasured.clone(); 4],
-            ..InstanceRates::default()
-        });
-        let mut model = Model {
-            seconds: 1.0,
-            instances: instances.collect(),
-        };
-        model.instances[7].vcpus[2].rates.utilisation_percent = Some(99.0);
-        let style = TextStyle {
-            width: Some(80),
-            ..TextStyle::from(true)
-        };
-        let folded = text(&model, 0, style);
-        let lines: Vec<&str> = folded.lines().collect();
-        assert_eq!(lines[1], "200 instances, 800 vCPUs; 200 isolated, 200 degraded");
-        // The time, which is 0, the totals, the headings, a vCPU, an empty line, the footnote on two lines, and an empty line.
-        assert_eq!(lines.len(), 200 + 8, "{folded}");
-        let headings: Vec<&str> = lines[2].split_whitespace().collect();
-        assert!(
-            headings.contains(&"STATE") && headings.contains(&"CPUS"),
-            "{headings:?}"
-        );
-        let vcpus = lines.iter().filter(|line| line.starts_with("  vcpu 0 "));
-        assert_eq!(vcpus.filter(|line| line.contains(" 99.0 ")).count(), 1, "{folded}");
-        assert!(
-            folded.contains("\n\n[1] 200 VMs: degraded: kubelet's state cannot be used"),
-            "{folded}"
-        );
-        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{folded}");
-        // What reads a pipe finds everything in each row.
-        let piped = text(&model, 0, TextStyle::from(true));
-        assert_eq!(piped.matches(why).count(), 200);
-        assert_eq!(piped.lines().count(), 1000 + 3);
     }
 
     #[test]

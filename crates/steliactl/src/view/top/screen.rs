@@ -195,7 +195,7 @@ impl Screen {
 }
 
 /// How many instances and vCPUs there are, and in which states.
-pub(super) fn totals(model: &Model) -> (String, String) {
+fn totals(model: &Model) -> (String, String) {
     let vcpus: usize = model.instances.iter().map(|instance| instance.vcpus.len()).sum();
     let mut states: BTreeMap<&str, usize> = BTreeMap::new();
     for instance in &model.instances {
@@ -269,21 +269,6 @@ mod tests {
                 Flow::Stay
             );
         }
-    }
-
-    #[test]
-    fn a_narrow_terminal_has_what_matters_most() {
-        assert_snapshot!(drawn(&by_name(), 40, 9), @r#"
-        "top: 2 instances, 2 vCPUs, by INSTANCE; "
-        "                                        "
-        "INSTANCE          CPUS      UTIL% DELAY%"
-        "3ceda12c…8fe654a6 4-5       140.0    0.5"
-        "  vcpu 0          4          40.0    0.5"
-        "  vcpu 1          5         100.0    0.0"
-        "b9e4f71c…3cbaf8e5 2             -      -"
-        "                                        "
-        "q quit  s sort  r reverse  i instances  "
-        "#);
     }
 
     #[test]
@@ -382,35 +367,6 @@ mod tests {
         };
         assert_eq!(of(&coloured), [Color::Yellow, Color::Reset, Color::Yellow, Color::Red]);
         assert_eq!(of(&by_name()), [Color::Reset; 4]);
-    }
-
-    #[test]
-    fn the_help_explains_the_columns_and_keys() {
-        let mut screen = by_name();
-        press(&mut screen, "h");
-        assert_snapshot!(drawn(&screen, 60, 19), @r#"
-        "top: 2 instances, 2 vCPUs, by INSTANCE; 1 floating, 1 isolat"
-        "                                                            "
-        "                                                            "
-        "UTIL%    time that the thread ran, of one CPU               "
-        "DELAY%   time that it waited for a CPU: the guest's steal   "
-        "BUSY     UTIL% of the last samples, per thread              "
-        "MIGR/S   moves to another CPU                               "
-        "INVOL/S  switches that it did not ask for                   "
-        "FLOAT%   CPU time of everything else of the instance        "
-        "THROT%   time that the instance was throttled               "
-        "IRQ/S    device interrupts on its CPUs: 0 is the promise    "
-        "LLC, MEM cache used, memory traffic, where resctrl counts   "
-        "REASON   what disturbs it; red: isolation is degraded       "
-        "s r      sort by the next column, reverse                   "
-        "/        show only names and states with a text; Esc: all   "
-        "j k      down, up (arrows too)                              "
-        "i        instances only, or with their vCPUs                "
-        "h q      this help, quit                                    "
-        "q quit  s sort  r reverse  i instances  / filter  h help    "
-        "#);
-        press(&mut screen, "h");
-        assert_eq!(screen, by_name());
     }
 
     #[test]

@@ -154,28 +154,6 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
     }
 }
 
-#[test]
-fn what_becomes_of_guaranteed_pods_that_are_no_vm_is_said_at_every_stage() {
-    let found = |facts: &Facts| {
-        let check = checks(facts).into_iter().find(|check| check.check == "kubelet-policy");
-        check.unwrap().found
-    };
-    let mut facts = fit();
-    ours(&mut facts);
-    assert!(
-        found(&facts).contains("only while kubelet's cpuManagerPolicy is static"),
-        "{}",
-        found(&facts)
-    );
-    facts.kubelet = Err("no kubelet runs".into());
-    facts.state = Ok(CpuManagerState::absent());
-    assert!(
-        found(&facts).contains("nothing keeps them on CPUs of their own"),
-        "{}",
-        found(&facts)
-    );
-}
-
 type Change = fn(&mut Facts);
 
 #[rstest]
@@ -296,24 +274,6 @@ fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
     assert_eq!(check.found, "a kernel of unknown release: no cpuset.cpus.exclusive");
 }
 
-#[test]
-fn checks_that_lack_the_daemons_answer_are_one_row_that_names_them() {
-    let examined = Examined(checks(&fit()));
-    let text = examined.text(TextStyle::from(true));
-    assert_eq!(text.matches("does not answer").count(), 1, "{text}");
-    assert!(
-        text.contains("unknown  not known: steliad does not answer: quiet, irq-steering, ledger, publish, vm-memory\n"),
-        "{text}"
-    );
-    let wide = TextStyle {
-        wide: true,
-        ..TextStyle::from(true)
-    };
-    for every in [wide, TextStyle::from(false)] {
-        assert_eq!(examined.text(every).matches("does not answer").count(), 5);
-    }
-}
-
 fn write(root: &Path, path: &str, text: &str) {
     let path = root.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -377,24 +337,7 @@ fn facts_are_read_from_the_nodes_files() {
 }
 
 #[test]
-fn kubelets_home_is_told_by_what_was_found() {
-    let told = |change: fn(&mut KubeletHome)| {
-        let mut facts = fit();
-        change(&mut facts.home);
-        let check = checks(&facts).into_iter().find(|check| check.check == "kubelet-home");
-        check.unwrap().found
-    };
-    let answers = told(|_| ());
-    assert!(answers.contains("process 812 (kubelet), which answers"), "{answers}");
-    let by_name = told(|home| home.process.as_mut().unwrap().root = None);
-    assert!(
-        by_name.contains("(kubelet), by its name; /var/lib/kubelet is read"),
-        "{by_name}"
-    );
-    let k3s = told(|home| home.process = Ok(process(home::Host::K3s)));
-    assert!(k3s.contains("/etc/rancher/k3s"), "{k3s}");
-    let away = told(|home| home.process = Err("no kubelet runs".into()));
-    assert_eq!(away, "no kubelet process found; /var/lib/kubelet is read");
+fn a_kubelet_that_is_not_found_is_unknown_and_not_missed_where_steliad_chooses() {
     let mut facts = fit();
     facts.home.process = Err("no kubelet runs".into());
     assert_eq!(named(&facts, "kubelet-home").verdict, Verdict::Unknown);

@@ -65,12 +65,12 @@ fn a_described_node_answers_as_this_one_does() {
         let own = answered(here.path(), &line);
         assert_eq!(described["node"], "worker-7");
         for part in [
-            "Admitted",
-            "Rejection",
-            "Containers",
-            "Kubelet",
-            "UntilFull",
-            "WhyNotBetter",
+            "admitted",
+            "rejection",
+            "containers",
+            "kubelet",
+            "until_full",
+            "why_not_better",
         ] {
             assert_eq!(described[part], own[part], "{part}");
         }

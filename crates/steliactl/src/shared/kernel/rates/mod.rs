@@ -7,7 +7,7 @@ use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Cause, Pod, Trouble, Wait};
+use crate::shared::daemon::{Pod, Trouble};
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
 
 /// Time that a vCPU waits for its CPU, in percent: above this the guest notices it.
@@ -58,13 +58,8 @@ pub(crate) struct InstanceRates {
     pub rates: Rates,
     /// What disturbs it, in words; `None` where nothing does.
     pub reason: Option<String>,
-    /// The parts of `reason`, each a reason of its own.
-    #[serde(skip)]
-    pub reasons: Vec<Cause>,
     #[serde(skip)]
     pub trouble: Trouble,
-    #[serde(skip)]
-    pub wait: Option<Wait>,
     /// How busy its vCPUs were; empty where no history is kept.
     #[serde(skip)]
     pub recent: Shares,
@@ -106,11 +101,6 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// Whether anything was measured.
-    pub(crate) fn is_known(&self) -> bool {
-        *self != Self::default()
-    }
-
     /// How busy the thread was, 0 to 1.
     pub(crate) fn share(&self) -> Option<f64> {
         self.utilisation_percent.map(|percent| percent / 100.0)
@@ -220,7 +210,6 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
         seconds,
         percent,
     );
-    let reasons = reason::of_instance(&now.shortcomings, throttled_percent, &vcpus);
     InstanceRates {
         pod: now.pod.clone(),
         state: now.state.clone(),
@@ -245,10 +234,8 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
         ),
         llc_bytes: now.caches.llc_bytes,
         memory_bytes_per_second: now.caches.memory_bytes_per_second,
-        reason: reason::joined(reasons.iter().map(|(text, _)| text.clone()), "; "),
-        reasons,
+        reason: reason::of_instance(&now.shortcomings, throttled_percent, &vcpus),
         trouble: now.trouble,
-        wait: now.wait.clone(),
         recent: Shares::new(),
         rates: Rates {
             utilisation_percent: sum(&vcpus, |rates| rates.utilisation_percent),
@@ -346,11 +333,5 @@ mod tests {
         ] {
             assert_eq!(rates(&before, &now).instances[0].vcpus[0].rates, Rates::default());
         }
-    }
-
-    #[test]
-    fn the_mean_is_of_what_is_known() {
-        assert_eq!(mean(&[Some(0.25), None, Some(0.75)]), Some(0.5));
-        assert_eq!(mean(&[None]), None);
     }
 }

@@ -1,8 +1,6 @@
 //! What disturbs a thread or a VM, in words.
 
 use super::{HIGH_DELAY_PERCENT, HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, Rates, VcpuRates};
-use crate::shared::daemon::Cause;
-use crate::shared::output::Meaning;
 
 /// The kernel's own bound threads preempt an isolated vCPU now and then; above this many times a second it is something else.
 const HIGH_PREEMPTIONS_PER_SECOND: f64 = 10.0;
@@ -19,7 +17,7 @@ pub(super) fn of_thread(rates: &Rates) -> Option<String> {
 }
 
 /// What the daemon says, then what was measured: of its threads, the one that is disturbed most.
-pub(super) fn of_instance(reported: &[Cause], throttled_percent: Option<f64>, vcpus: &[VcpuRates]) -> Vec<Cause> {
+pub(super) fn of_instance(reported: &[String], throttled_percent: Option<f64>, vcpus: &[VcpuRates]) -> Option<String> {
     let throttled = throttled_percent.filter(|percent| *percent >= HIGH_THROTTLED_PERCENT);
     let throttled = throttled.map(|percent| format!("throttled {percent:.0} % of the time"));
     let of = |vcpu: &VcpuRates, rate: fn(&Rates) -> Option<f64>| rate(&vcpu.rates).unwrap_or(0.0);
@@ -33,12 +31,11 @@ pub(super) fn of_instance(reported: &[Cause], throttled_percent: Option<f64>, vc
     });
     let worst = worst.and_then(|vcpu| Some(format!("vCPU {} {}", vcpu.name, vcpu.reason.as_ref()?)));
     let measured = throttled.into_iter().chain(worst);
-    let measured = measured.map(|text| (text, Meaning::Attention));
-    reported.iter().cloned().chain(measured).collect()
+    joined(reported.iter().cloned().chain(measured), "; ")
 }
 
 /// `None` where there are no parts.
-pub(super) fn joined(parts: impl Iterator<Item = String>, between: &str) -> Option<String> {
+fn joined(parts: impl Iterator<Item = String>, between: &str) -> Option<String> {
     let parts: Vec<String> = parts.collect();
     (!parts.is_empty()).then(|| parts.join(between))
 }
@@ -83,23 +80,15 @@ mod tests {
     #[test]
     fn a_vm_has_what_the_daemon_says_first_and_its_worst_thread_last() {
         let vcpus = [vcpu("0", 3.0, 0.0), vcpu("1", 12.0, 0.0), vcpu("2", 0.0, 99.0)];
-        let told = [("floats: vCPUs not attached".to_owned(), Meaning::Attention)];
-        let of_instance = |reported: &[Cause], throttled, vcpus: &[VcpuRates]| -> Vec<String> {
-            let causes = of_instance(reported, throttled, vcpus).into_iter();
-            causes.map(|(text, _)| text).collect()
-        };
+        let told = ["floats: vCPUs not attached".to_owned()];
         assert_eq!(
-            of_instance(&told, Some(5.0), &vcpus),
-            [
-                "floats: vCPUs not attached",
-                "throttled 5 % of the time",
-                "vCPU 1 waits 12 % for a CPU"
-            ]
+            of_instance(&told, Some(5.0), &vcpus).unwrap(),
+            "floats: vCPUs not attached; throttled 5 % of the time; vCPU 1 waits 12 % for a CPU"
         );
         assert_eq!(
-            of_instance(&[], Some(0.9), &[vcpu("0", 0.5, 20.0), vcpu("1", 0.5, 40.0)]),
-            ["vCPU 1 preempted 40/s"]
+            of_instance(&[], Some(0.9), &[vcpu("0", 0.5, 20.0), vcpu("1", 0.5, 40.0)]).unwrap(),
+            "vCPU 1 preempted 40/s"
         );
-        assert!(of_instance(&[], None, &[vcpu("0", 0.9, 9.0)]).is_empty());
+        assert_eq!(of_instance(&[], None, &[vcpu("0", 0.9, 9.0)]), None);
     }
 }

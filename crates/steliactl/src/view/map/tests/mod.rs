@@ -97,33 +97,6 @@ fn the_heading_has_the_host_the_time_and_what_there_is() {
 }
 
 #[test]
-fn a_cause_of_several_vms_is_above_the_map_once_and_a_legend_has_both_ends_of_names() {
-    let mut description = node();
-    let why = "kubelet's state cannot be used: the file is empty";
-    for (uid, end) in PODS.iter().take(2).zip(["x7k2p", "q9m4z"]) {
-        let instance = instance_mut(&mut description, uid);
-        instance.degraded = vec![Reason::of_node(ReasonKind::KubeletUnusable, why)];
-        let name = format!("virt-launcher-customer-database-of-the-first-quarter-{end}");
-        instance.pod_name = PodName::new("kubevirt-tenants", &name);
-    }
-    let paper = Paper { cut: true, ..PLAIN };
-    let text = draw(&map_of(&description), &paper);
-    assert_eq!(text.matches("the file is empty").count(), 1, "{text}");
-    let heading = text.split("\n\n").next().unwrap();
-    assert!(heading.contains(&format!("\n2 VMs: degraded: {why}\n")), "{text}");
-    // Why only one of them floats is there too, with its name.
-    let floats = heading.replace('\n', " ");
-    assert!(floats.ends_with("-q9m4z: floats: vCPUs not attached"), "{text}");
-    let piped = draw(&map_of(&description), &PLAIN);
-    let heading = piped.split("\n\n").next().unwrap();
-    assert!(heading.ends_with(&format!("\n2 VMs: {why}")), "{piped}");
-    for end in ["x7k2p  ", "q9m4z  "] {
-        assert!(text.contains(end), "{end}: {text}");
-    }
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-}
-
-#[test]
 fn memory_caches_and_devices_are_where_they_are() {
     let mut description = node();
     description.locality = serde_json::from_str(&format!(
