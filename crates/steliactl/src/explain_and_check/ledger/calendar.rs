@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use stelia_ledger::account::{Account, Day};
+use stelia_ledger::day::{DAY_US, Month};
 
-use super::when::Month;
 use super::words;
 
 const CELL: (u64, u64) = (112, 54);
@@ -109,9 +109,7 @@ fn occupancy(day: Option<&Day>, name: &str, account: &Account) -> Occupancy {
         Some(day) if day.covered_us < day.promised_us => Occupancy::ZeroInPart,
         Some(_) => Occupancy::Zero,
         None => match super::when::when(name, 0) {
-            Ok(begins) if begins.0 < account.until_us && begins.0 + 86_400_000_000 > account.since_us => {
-                Occupancy::Unknown
-            }
+            Ok(begins) if begins.0 < account.until_us && begins.0 + DAY_US > account.since_us => Occupancy::Unknown,
             _ => Occupancy::Outside,
         },
     }
@@ -186,7 +184,7 @@ mod tests {
         let october = Month::parse("2026-10").unwrap();
         let account = Account {
             since_us: october.begins(),
-            until_us: october.begins() + 3 * 86_400_000_000,
+            until_us: october.begins() + 3 * DAY_US,
             ..Account::default()
         };
         let occupancy = |name| occupancy(None, name, &account);
