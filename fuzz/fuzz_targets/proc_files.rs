@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use libfuzzer_sys::fuzz_target;
 use stelia_cpus::CpuSet;
 use stelia_kernel::counters::interrupts::{self, Kind, Table};
-use stelia_kernel::counters::{ParseError, schedstat, softirqs, steal, task};
-use stelia_kernel::proc::{ns_numbers, start_time, thread_group, unified_cgroup};
+use stelia_kernel::counters::{ParseError, cpu_time, schedstat, softirqs, task};
+use stelia_kernel::proc::{allowed, ns_numbers, stat, thread_group, unified_cgroup};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|bytes: &[u8]| {
     // Files that are anything at all.
     let text = String::from_utf8_lossy(bytes);
-    let _ = (start_time(&text), ns_numbers(&text), thread_group(&text));
+    let _ = (stat::parse(&text), stat::cpu_ticks(&text), stat::cpu(&text));
+    let _ = (ns_numbers(&text), thread_group(&text), allowed(&text));
     if let Some(path) = unified_cgroup(&text) {
         assert!(text.contains(path.as_str()));
     }
@@ -23,7 +24,10 @@ fuzz_target!(|bytes: &[u8]| {
     let name: Vec<u8> = bytes.iter().copied().filter(|byte| *byte != 0).take(15).collect();
     let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
     let stat = [b"7 (", name.as_slice(), b") S ", fields.join(" ").as_bytes()].concat();
-    assert_eq!(start_time(&String::from_utf8_lossy(&stat)), Some(22));
+    let stat = String::from_utf8_lossy(&stat);
+    let parsed = stat::parse(&stat).expect("a stat");
+    assert_eq!((parsed.name.as_str(), parsed.start), (&*String::from_utf8_lossy(&name), 22));
+    assert_eq!((stat::cpu_ticks(&stat), stat::cpu(&stat)), (Some(14 + 15), Some(39)));
     let mut escaped = Vec::new();
     for byte in name {
         match byte {
@@ -81,7 +85,7 @@ fn counters(bytes: &[u8]) {
             .collect())
     });
     by_cpu(bytes, &all, &some, schedstat::parse);
-    by_cpu(bytes, &all, &some, steal::parse);
+    by_cpu(bytes, &all, &some, cpu_time::parse);
     if let Ok(task) = checked(bytes, task::parse) {
         let text = format!("{} {} {}\n", task.run_ns, task.delay_ns, task.switches);
         assert_eq!(task::parse(text.as_bytes()), Ok(task));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stelia_api::{Error, State};
 use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{Assessment, Facts, Instance, Snapshot, allocator, placement_of};
-use stelia_kernel::cgroup::{CgroupPath, Cgroups, File};
+use stelia_kernel::cgroup::{self, CgroupPath, Cgroups, File};
 use stelia_koordinator::allocator::{AllocatorNode, CpuSource};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_model as model;
@@ -160,8 +160,7 @@ pub fn usage(cgroups: &dyn Cgroups, view: &model::Node) -> BTreeMap<PodUid, mode
     };
     let cpu = |cgroup: &CgroupPath| {
         let text = cgroups.read(cgroup, File::CpuStat).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
-        line.and_then(|number| number.parse().ok()).unwrap_or(0)
+        cgroup::value(&text, "usage_usec").unwrap_or(0)
     };
     let one = |instance: &model::Instance| model::Usage {
         memory_bytes: memory(&instance.scope),

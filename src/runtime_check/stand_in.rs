@@ -5,7 +5,7 @@ use std::fs;
 use anyhow::{Context, bail};
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, KernelCgroups};
 use stelia_kernel::holder::{Hold, Holders, KernelHolders};
-use stelia_kernel::proc::{start_time, unified_cgroup};
+use stelia_kernel::proc::{KernelProcs, Procs, unified_cgroup};
 use stelia_model::record::IN_PLACE;
 
 use super::container_state::Process;
@@ -84,9 +84,7 @@ impl StandIn {
     pub(super) fn process(&self) -> anyhow::Result<Process> {
         let pid = self.sleepers.first().map(|sleeper| sleeper.pid());
         let pid = pid.context("the stand-in has no process")?;
-        let path = format!("/proc/{pid}/stat");
-        let stat = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-        let start = start_time(&stat).with_context(|| format!("read {path}: unexpected form"))?;
+        let start = KernelProcs::new("/proc").identify(i32::try_from(pid)?)?.start;
         let cgroup = self.levels[0].to_string();
         Ok(Process { pid, start, cgroup })
     }

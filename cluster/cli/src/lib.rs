@@ -36,6 +36,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 use clap_complete::CompleteEnv;
+use stelia_ledger::day::Month;
 use stelia_table::{Form, PrintError, TextStyle, now, printable, wrap};
 
 use cli::{Cli, Command};
@@ -187,7 +188,7 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             for argument in directories {
                 rings.extend(ledger::of_argument(argument).map_err(Failure::Other)?);
             }
-            let (since_us, until_us) = month.map_or((0, u64::MAX), ledger::Month::period);
+            let (since_us, until_us) = month.map_or((0, u64::MAX), Month::period);
             let rings = ledger::read(&rings, (since_us, until_us), keys);
             if let Some(problem) = ledger::ambiguous(&rings, vms) {
                 return Err(Failure::Usage(problem));

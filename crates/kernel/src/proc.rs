@@ -1,6 +1,8 @@
 //! Processes and threads: identity, PID namespaces, affinity. [`Procs`] is implemented by the kernel and by the test
 //! node's model.
 
+pub mod stat;
+
 use std::ffi::OsStr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -16,10 +18,11 @@ use crate::async_fd;
 use crate::cgroup::CgroupPath;
 use crate::cgroup::names::text_of;
 use crate::vmm_processes;
+use stat::guest_time;
+pub use stat::start_time;
 
 /// A process or thread, told apart from a later one with the same number by its start time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
 pub struct TaskId {
     /// Process id, or thread id, on the host.
     pub id: i32,
@@ -114,7 +117,10 @@ impl KernelProcs {
 
     /// `/proc/<id>/task/<id>/stat`. For `/proc/<id>/stat` the kernel sums over all threads of the process, so that reading it for each
     /// of them takes quadratic time.
-    fn read_thread_stat(&self, id: i32) -> Result<String, ProcError> {
+    ///
+    /// # Errors
+    /// The thread has ended, or its file may not be read.
+    pub fn read_thread_stat(&self, id: i32) -> Result<String, ProcError> {
         self.read(&format!("{id}/task/{id}/stat"))
     }
 
@@ -162,34 +168,27 @@ fn failed(operation: String, cause: io::Error) -> ProcError {
     ProcError { operation, cause }
 }
 
-/// Field 22 of `/proc/<pid>/task/<pid>/stat`: when the process started, in clock ticks since boot.
-pub fn start_time(stat: &str) -> Option<u64> {
-    // The name (field 2) may hold spaces and parentheses: count from the last ')', after which field 3 begins.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
-/// Field 43 of `/proc/<pid>/task/<pid>/stat`: how long a thread has run a guest, in clock ticks.
-fn guest_time(stat: &str) -> Option<u64> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(40)?.parse().ok()
+/// The value of a line `Name:\tvalue` of `/proc/<pid>/status`, or `name : value` of `sched`.
+pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))
+        .map(str::trim)
 }
 
 /// `NSpid` of `/proc/<pid>/status`: the number in each PID namespace, outermost first.
 pub fn ns_numbers(status: &str) -> Option<Vec<i32>> {
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    line.split_whitespace().map(|number| number.parse().ok()).collect()
+    let numbers = field(status, "NSpid")?.split_whitespace();
+    numbers.map(|number| number.parse().ok()).collect()
 }
 
-pub(crate) fn allowed(status: &str) -> Option<CpuSet> {
-    let list = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    list.trim().parse().ok()
+/// The CPUs that a thread may run on: `Cpus_allowed_list` of `/proc/<tid>/status`.
+pub fn allowed(status: &str) -> Option<CpuSet> {
+    field(status, "Cpus_allowed_list")?.parse().ok()
 }
 
 /// The process of a thread: `Tgid` of `/proc/<tid>/status`.
 pub fn thread_group(status: &str) -> Option<i32> {
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
-    line.trim().parse().ok()
+    field(status, "Tgid")?.parse().ok()
 }
 
 /// The path in cgroup v2, from the text of `/proc/<pid>/cgroup`.
@@ -305,13 +304,6 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_name_with_parentheses_does_not_shift_the_start_time() {
-        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
-        let stat = format!("7 (a) b) S) {}", fields.join(" "));
-        assert_eq!((start_time(&stat), guest_time(&stat)), (Some(22), Some(43)));
-    }
-
-    #[test]
     fn a_process_with_a_name_in_no_encoding_is_seen_like_any_other() {
         let dir = tempfile::tempdir().unwrap();
         for place in ["7", "7/task/7"] {
@@ -388,6 +380,17 @@ mod tests {
             (cpus.words().len(), cpus.words()[1], cpus.words()[63]),
             (64, 1, 1 << 63)
         );
+    }
+
+    #[test]
+    fn a_value_is_that_of_the_whole_name() {
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t3\n";
+        assert_eq!(field(status, "nonvoluntary_ctxt_switches"), Some("3"));
+        assert_eq!(
+            field("se.nr_migrations      :     12\n", "se.nr_migrations"),
+            Some("12")
+        );
+        assert_eq!(field(status, "voluntary"), None);
     }
 
     #[test]

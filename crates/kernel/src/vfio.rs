@@ -13,9 +13,7 @@ use crate::{System, runtime_config};
 /// the runtime's configuration is not found.
 pub fn devices(run: &Path, sys: &Path, container: &ContainerCgroup) -> BTreeSet<String> {
     let numbers = runtime_config::character_devices(run, &container.container_id);
-    let found = numbers.into_iter().flat_map(|number| behind(sys, number));
-    let names = found.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()));
-    names.collect()
+    numbers.into_iter().flat_map(|number| behind(sys, number)).collect()
 }
 
 /// Whether VFIO has a device on this host, in a group or for iommufd.
@@ -49,20 +47,19 @@ pub fn without_shared<K: Ord>(devices: BTreeMap<K, BTreeSet<String>>) -> BTreeMa
     all.filter(|(_, devices)| !devices.is_empty()).collect()
 }
 
-/// The folders in `/sys` of the devices behind a character device, each with the device's address as its name: those of a group
-/// (`/dev/vfio/GROUP`) that VFIO has, or the device of `/dev/vfio/devices/vfioN` (Documentation/driver-api/vfio.rst).
+/// The addresses of the devices behind a character device, of mediated ones the UUIDs: those of a group (`/dev/vfio/GROUP`) that VFIO has, or
+/// that of the device of `/dev/vfio/devices/vfioN` (Documentation/driver-api/vfio.rst).
 /// By number, because a container may name its device nodes as it likes: `/sys/dev/char/MAJOR:MINOR` links to `…/vfio/GROUP`, or to
 /// `…/ADDRESS/vfio-dev/vfioN`.
-pub fn behind(sys: &Path, (major, minor): (u32, u32)) -> Vec<PathBuf> {
-    let folder = sys.join("dev/char");
-    let target = fs::read_link(folder.join(format!("{major}:{minor}"))).unwrap_or_default();
+pub fn behind(sys: &Path, (major, minor): (u32, u32)) -> Vec<String> {
+    let target = fs::read_link(sys.join(format!("dev/char/{major}:{minor}"))).unwrap_or_default();
     let mut parts = target.iter().rev().filter_map(|part| part.to_str());
     match (parts.next(), parts.next(), parts.next()) {
-        (Some(group), Some("vfio"), _) => of_group(sys, group).filter(|path| is_given_away(path)).collect(),
-        (Some(_), Some("vfio-dev"), Some(_)) => {
-            let device = target.ancestors().nth(2).map(|device| folder.join(device));
-            device.into_iter().collect()
+        (Some(group), Some("vfio"), _) => {
+            let devices = of_group(sys, group).filter(|path| is_given_away(path));
+            devices.filter_map(|path| name(&path)).collect()
         }
+        (Some(_), Some("vfio-dev"), Some(address)) => vec![address.to_owned()],
         _ => Vec::new(),
     }
 }
@@ -77,6 +74,11 @@ fn of_group(sys: &Path, name: &str) -> impl Iterator<Item = PathBuf> + use<> {
     found.into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
+/// The last part of a path.
+fn name(path: &Path) -> Option<String> {
+    Some(path.file_name()?.to_str()?.to_owned())
+}
+
 /// Whether VFIO has the device: others in its group, such as bridges, belong to the host. A driver of any name may hand its device to VFIO, which then
 /// makes `vfio-dev` in its folder (since Linux 6.1). A mediated device is alone in its group.
 fn is_given_away(device: &Path) -> bool {
@@ -84,24 +86,18 @@ fn is_given_away(device: &Path) -> bool {
         return true;
     }
     let driver = fs::read_link(device.join("driver")).ok();
-    let driver = driver.as_ref().and_then(|driver| driver.file_name()?.to_str());
+    let driver = driver.and_then(|driver| name(&driver));
     driver.is_some_and(|driver| driver.contains("vfio"))
 }
 
-/// `name` is relative to `/dev/vfio`.
-fn addresses(sys: &Path, name: &str) -> Vec<String> {
-    if let Some(device) = name.strip_prefix("devices/") {
+/// `file` is relative to `/dev/vfio`.
+fn addresses(sys: &Path, file: &str) -> Vec<String> {
+    if let Some(device) = file.strip_prefix("devices/") {
         let is_name = device.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         let link = is_name.then(|| fs::read_link(sys.join("class/vfio-dev").join(device).join("device")).ok());
-        let last = link
-            .flatten()
-            .and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
-        return last.into_iter().collect();
+        return link.flatten().and_then(|link| name(&link)).into_iter().collect();
     }
-    let devices = of_group(sys, name);
-    devices
-        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
-        .collect()
+    of_group(sys, file).filter_map(|path| name(&path)).collect()
 }
 
 #[cfg(test)]
@@ -135,9 +131,7 @@ mod tests {
                 Vec::new()
             };
             assert_eq!(of_file(sys, &format!("/dev/vfio/{name}")), expected, "{name}");
-            let behind = behind(sys, (243, minor));
-            let behind: Vec<_> = behind.iter().filter_map(|path| path.file_name()?.to_str()).collect();
-            assert_eq!(behind, expected, "{name}");
+            assert_eq!(behind(sys, (243, minor)), expected, "{name}");
         }
     }
 
@@ -150,21 +144,24 @@ mod tests {
         let config = r#"{"linux": {"devices": [
             {"path": "/dev/vfio/vfio", "type": "c", "major": 10, "minor": 196},
             {"path": "/dev/gpu", "type": "c", "major": 243, "minor": 0},
+            {"path": "/dev/mediated", "type": "c", "major": 243, "minor": 2},
             {"path": "/dev/vfio/devices/vfio3", "type": "c", "major": 511, "minor": 3},
             {"path": "/dev/vfio/14", "type": "b", "major": 243, "minor": 1},
             {"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232},
             {"path": "/run/pipe", "type": "p"}]}}"#;
         fs::write(bundle.join("config.json"), config).unwrap();
-        let groups = [("12", "0000:3b:00.0"), ("12", "0000:3b:00.1"), ("14", "0000:40:00.0")];
-        for (group, address) in groups {
-            let devices = sys.join("kernel/iommu_groups").join(group).join("devices");
-            fs::create_dir_all(devices.join(address)).unwrap();
-            symlink(
-                "../../../bus/pci/drivers/vfio-pci",
-                devices.join(address).join("driver"),
-            )
-            .unwrap();
+        let groups = [
+            ("12", "0000:3b:00.0", "vfio-pci"),
+            ("12", "0000:3b:00.1", "mlx5_vfio_pci"),
+            ("14", "0000:40:00.0", "vfio-pci"),
+        ];
+        for (group, address, driver) in groups {
+            let device = sys.join(format!("kernel/iommu_groups/{group}/devices/{address}"));
+            fs::create_dir_all(&device).unwrap();
+            symlink(format!("../../../bus/pci/drivers/{driver}"), device.join("driver")).unwrap();
         }
+        let uuid = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001";
+        fs::create_dir_all(sys.join(format!("kernel/iommu_groups/13/devices/{uuid}/mdev_type"))).unwrap();
         // A bridge, and a device that the host has back.
         for (address, driver) in [("0000:3a:00.0", "pcieport"), ("0000:3b:00.2", "mlx5_core")] {
             let device = sys.join("kernel/iommu_groups/12/devices").join(address);
@@ -177,6 +174,7 @@ mod tests {
             ("10:232", "../../devices/virtual/misc/kvm"),
             ("243:0", "../../devices/virtual/vfio/12"),
             ("243:1", "../../devices/virtual/vfio/14"),
+            ("243:2", "../../devices/virtual/vfio/13"),
             ("511:3", "../../devices/pci0000:5d/0000:5e:00.0/vfio-dev/vfio3"),
         ];
         for (number, target) in links {
@@ -186,7 +184,7 @@ mod tests {
         let cgroup = format!("/kubepods.slice/kubepods-pod{pod}.slice/cri-containerd-c1.scope");
         let container = ContainerCgroup::parse(&cgroup).unwrap();
         let found = devices(&run, &sys, &container);
-        let expected = ["0000:3b:00.0", "0000:3b:00.1", "0000:5e:00.0"];
+        let expected = ["0000:3b:00.0", "0000:3b:00.1", "0000:5e:00.0", uuid];
         assert_eq!(found, expected.map(str::to_owned).into());
         let other = ContainerCgroup::parse(&cgroup.replace("c1.scope", "c2.scope")).unwrap();
         assert!(devices(&run, &sys, &other).is_empty());

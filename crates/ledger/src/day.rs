@@ -1,8 +1,9 @@
-//! Converts times to UTC dates.
+//! Converts times to dates and months of UTC.
 
 use std::fmt;
 
-const DAY_US: u64 = 86_400 * 1_000_000;
+/// A day, microseconds.
+pub const DAY_US: u64 = 86_400 * 1_000_000;
 /// Days from 0000-03-01 to 1970-01-01. In a year that begins in March, the leap day is the last day.
 const DAYS_TO_1970: u64 = 719_468;
 const DAYS_OF_400_YEARS: u64 = 146_097;
@@ -72,6 +73,99 @@ pub fn day_to_sign(last_us: u64, now_us: u64) -> Option<String> {
     (last != day(now_us)).then_some(last)
 }
 
+/// 9999-01-01, microseconds: no later month is known.
+const END: u64 = 253_370_764_800 * 1_000_000;
+
+/// A month of UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Month {
+    year: u64,
+    /// 1 to 12.
+    month: u64,
+}
+
+impl Month {
+    /// `2026-10`; `None` of anything that is not a month from 1970 to 9998.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (year, month) = text.split_once('-')?;
+        let (year, month) = (digits(year, 4)?, digits(month, 2)?);
+        ((1970..=9998).contains(&year) && (1..=12).contains(&month)).then_some(Self { year, month })
+    }
+
+    /// The month that this time is in.
+    pub fn of(us: u64) -> Self {
+        let Date { year, month, .. } = Date::of(us.min(END - 1));
+        Self { year, month }
+    }
+
+    /// The month after it.
+    pub fn next(self) -> Self {
+        match self.month {
+            12 => Self {
+                year: self.year + 1,
+                month: 1,
+            },
+            month => Self {
+                month: month + 1,
+                ..self
+            },
+        }
+    }
+
+    /// The month this many months earlier.
+    pub fn back(self, months: u64) -> Self {
+        let all = (self.year * 12 + self.month - 1).saturating_sub(months);
+        Self {
+            year: all / 12,
+            month: all % 12 + 1,
+        }
+    }
+
+    /// When its first day begins.
+    pub fn begins(self) -> u64 {
+        let Self { year, month } = self;
+        Date { year, month, day: 1 }.days() * DAY_US
+    }
+
+    /// When the next one begins.
+    pub fn ends(self) -> u64 {
+        self.next().begins()
+    }
+
+    /// When its first day begins, and when the next month does.
+    pub fn period(self) -> (u64, u64) {
+        (self.begins(), self.ends())
+    }
+
+    /// How many it has.
+    pub fn days(self) -> u64 {
+        (self.ends() - self.begins()) / DAY_US
+    }
+
+    /// The column of its first day in a calendar whose weeks begin on Monday, from 0.
+    pub fn first_weekday(self) -> u64 {
+        // 1970-01-01 was a Thursday.
+        (self.begins() / DAY_US + 3) % 7
+    }
+
+    /// `2026-10-05`.
+    pub fn day(self, day: u64) -> String {
+        format!("{self}-{day:02}")
+    }
+}
+
+/// `2026-10`.
+impl fmt::Display for Month {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}-{:02}", self.year, self.month)
+    }
+}
+
+/// A number of exactly so many decimal digits.
+pub fn digits(text: &str, count: usize) -> Option<u64> {
+    (text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,5 +215,32 @@ mod tests {
             Some("1970-01-02"),
             "the clock was set back: what was written in that day ends there"
         );
+    }
+
+    #[test]
+    fn a_month_knows_its_days_and_its_place_in_a_calendar() {
+        let month = |text: &str| Month::parse(text).unwrap();
+        assert_eq!((month("2026-10").days(), month("2026-10").first_weekday()), (31, 3));
+        assert_eq!((month("2024-02").days(), month("2023-02").days()), (29, 28));
+        assert_eq!(month("2026-03").back(12).to_string(), "2025-03");
+        assert_eq!(month("2026-03").back(3).to_string(), "2025-12");
+        assert_eq!(Month::of(u64::MAX).to_string(), "9998-12");
+        assert_eq!(month("2026-12").next().to_string(), "2027-01");
+        assert_eq!(Month::of(1_791_954_367_000_000).day(5), "2026-10-05");
+        assert_eq!(month("2026-06").first_weekday(), 0);
+        assert_eq!(month("2026-10").period().0, 1_790_812_800_000_000);
+        for wrong in [
+            "",
+            "2026",
+            "2026-13",
+            "2026-1",
+            "26-10",
+            "2026-00",
+            "1969-12",
+            "2026-10-01",
+            "+026-10",
+        ] {
+            assert_eq!(Month::parse(wrong), None, "{wrong}");
+        }
     }
 }

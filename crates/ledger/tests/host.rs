@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use stelia_cpus::CpuSet;
 use stelia_kernel::counters::interrupts::{self, Kind, Table};
-use stelia_kernel::counters::{schedstat, softirqs, steal, task};
+use stelia_kernel::counters::{cpu_time, schedstat, softirqs, task};
+use stelia_kernel::proc::start_time;
 use stelia_ledger::sample::{Reader, SampleError, Seat, Thread};
-use steliad_quiet::late_kernel_threads::stat;
 
 const TIMES: u64 = 1000;
 
@@ -29,7 +29,7 @@ fn this_thread() -> Thread {
         .and_then(|name| name.to_str()?.parse().ok())
         .expect("its number");
     let text = fs::read_to_string(format!("/proc/{id}/task/{id}/stat")).expect("its stat");
-    let start = stat::parse(&text).expect("a stat").start;
+    let start = start_time(&text).expect("a stat");
     Thread { id, start }
 }
 
@@ -74,8 +74,8 @@ fn the_tables_have_columns_of_all_online_cpus_and_rise() {
         .map(|line| line.name)
         .collect();
     assert!(names.contains(&"RCU") || names.contains(&"TIMER"), "{names:?}");
-    let stolen = steal::parse(&fs::read("/proc/stat").expect("stat"), &online).expect("CPUs");
-    assert_eq!(stolen.keys().copied().collect::<CpuSet>(), online);
+    let times = cpu_time::parse(&fs::read("/proc/stat").expect("stat"), &online).expect("CPUs");
+    assert_eq!(times.keys().copied().collect::<CpuSet>(), online);
 }
 
 /// How often this thread was switched out: because it slept, and in all (proc_pid_status(5)).

@@ -66,9 +66,7 @@ pub trait Files {
     /// The system's.
     fn affinity(&self, thread: i32) -> io::Result<CpuSet> {
         let status = self.read(&format!("/proc/{thread}/status"))?;
-        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        let list = list.and_then(|list| list.trim().parse().ok());
-        list.ok_or_else(|| io::ErrorKind::InvalidData.into())
+        stelia_kernel::proc::allowed(&status).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Let a thread run on these CPUs. The kernel has a call and no file for this.

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use stelia_kernel::proc::start_time;
+use stelia_kernel::proc::{KernelProcs, Procs};
 
 use super::error::Error;
 
@@ -21,8 +21,7 @@ pub(crate) struct PauseMark {
 
 impl PauseMark {
     pub(crate) fn new(directory: Option<&Path>, pid: i32) -> PauseMark {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let start = start_time(&stat).unwrap_or_default();
+        let start = KernelProcs::new("/proc").identify(pid).map_or(0, |task| task.start);
         PauseMark {
             file: directory.map(|directory| directory.join(FILE)),
             vmm: format!("{pid} {start}\n"),

@@ -8,6 +8,7 @@ use clap::builder::{NonEmptyStringValueParser, PossibleValue, PossibleValuesPars
 use clap::{Args, Parser, Subcommand, ValueHint};
 use kube::core::Selector;
 use stelia_koordinator::allocator::AllocationRequest;
+use stelia_ledger::day::Month;
 use stelia_table::{Form, OutputOptions, TextStyle, with_examples};
 
 use crate::{health, ledger, nodes, selector, vms};
@@ -193,8 +194,8 @@ pub enum Command {
         #[arg(long = "vm", value_name = "VM", required = true, value_parser = vms::Pattern::parse)]
         vms: Vec<vms::Pattern>,
         /// Only this month (UTC), such as 2026-10. Default: everything
-        #[arg(long, value_name = "MONTH", value_parser = ledger::Month::parse)]
-        month: Option<ledger::Month>,
+        #[arg(long, value_name = "MONTH", value_parser = ledger::parse_month)]
+        month: Option<Month>,
         /// A node's public key, as steliactl ledger key prints it. May be repeated. With it, each ring must be signed with one of the keys; with NODE=, the key counts for that node's ring only
         #[arg(long = "key", value_name = "[NODE=]KEY", value_parser = public_key)]
         keys: Vec<ledger::NodeKey>,

@@ -3,7 +3,6 @@
 mod absent;
 mod join;
 mod missing;
-mod month;
 mod narrow;
 mod rings;
 #[cfg(test)]
@@ -13,16 +12,21 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use stelia_ledger::account::{Account, Day, MergedAccount, NodeAccount, Range, Repeated, Totals};
-use stelia_ledger::day::day;
+use stelia_ledger::day::{DAY_US, Month, day};
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
 
 use crate::prose;
 use crate::vms::Pattern;
 pub use absent::absent;
-pub use month::Month;
 pub use rings::{NodeKey, ReadRing, RingCopy, of_argument, read};
 
-const DAY_US: u64 = 86_400 * 1_000_000;
+/// Parses `--month`.
+///
+/// # Errors
+/// It is not a month from 1970 to 9998.
+pub fn parse_month(text: &str) -> Result<Month, String> {
+    Month::parse(text).ok_or_else(|| "expected a month, such as 2026-10".to_owned())
+}
 
 /// The account of a VM, merged.
 #[derive(Debug, Clone, Serialize)]

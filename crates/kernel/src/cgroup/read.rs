@@ -56,6 +56,12 @@ pub fn read_optional_cpus(
     }
 }
 
+/// The number of a line `name number`, as in `cpu.stat`.
+pub fn value(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
 /// A CPU list in an attribute that only this program writes. What does not parse, because something else wrote it, becomes the empty
 /// set: nothing is recorded.
 pub fn recorded_cpus(text: &str) -> CpuSet {
@@ -68,4 +74,15 @@ pub fn numbers(text: &str) -> Vec<i32> {
         .filter_map(|line| line.parse().ok())
         .filter(|number| *number > 0)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_that_of_the_whole_name() {
+        assert_eq!(value("usage_usec 12\nuser_usec 8\n", "usage_usec"), Some(12));
+        assert_eq!(value("user_usec 8\n", "usage_usec"), None);
+    }
 }

@@ -8,14 +8,22 @@
 //! `stelia-ledger` is optimised more for speed than this crate (`[profile.release]` in the workspace's Cargo.toml).
 
 mod columns;
+pub mod cpu_time;
 pub mod interrupts;
 pub mod schedstat;
 pub mod softirqs;
-pub mod steal;
 pub mod task;
 mod words;
 
+use std::path::Path;
+
 use stelia_cpus::text::excerpt::excerpt;
+
+/// A file's value; read once more where a CPU came or went while the kernel wrote it. `None` where it cannot be read or has another form.
+pub fn read<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, ParseError>) -> Option<T> {
+    let read = || parse(&std::fs::read(path).ok()?).ok();
+    read().or_else(read)
+}
 
 /// Why one of the kernel's files does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

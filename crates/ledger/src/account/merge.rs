@@ -6,9 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::{Account, Day, Ran, Totals};
-use crate::day::{Date, day};
+use crate::day::{DAY_US, Date, day};
 
-const DAY_US: u64 = 86_400 * 1_000_000;
 /// Limit of the days without the VM that are listed.
 const MAX_DAYS: usize = 400;
 

@@ -11,7 +11,6 @@
 //! Moving them takes CAP_SYS_NICE, because they have every capability (security/commoncap.c, cap_safe_nice). The daemon has it
 //! and moves them; steliad-quiet, which does not, only restores them when the package is removed.
 
-pub mod stat;
 #[cfg(test)]
 mod tests;
 
@@ -21,12 +20,12 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use stelia_api::quiet::{Report, Thread};
 use stelia_cpus::CpuSet;
+use stelia_kernel::proc::stat::{self, Stat};
 
 use crate::failure::{Failure, problem};
 use crate::files::{Files, System};
 use crate::order::Order;
 use crate::store_json;
-use stat::Stat;
 
 /// The record's name in the store.
 const RECORD: &str = "threads.json";

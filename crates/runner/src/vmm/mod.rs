@@ -210,8 +210,9 @@ fn is_in_guest(proc: &Path, pid: i32, thread: i32) -> bool {
 /// The number of ioctl(2).
 const IOCTL: &str = if cfg!(target_arch = "x86_64") { "16" } else { "29" };
 
-/// How long a thread was on a CPU since its start: the first number of its schedstat, in nanoseconds (sched-stats.rst).
+/// How long a thread was on a CPU since its start.
 fn run_time(proc: &Path, pid: i32, thread: i32) -> Option<Duration> {
-    let text = std::fs::read_to_string(proc.join(format!("{pid}/task/{thread}/schedstat"))).ok()?;
-    text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+    let text = std::fs::read(proc.join(format!("{pid}/task/{thread}/schedstat"))).ok()?;
+    let counters = stelia_kernel::counters::task::parse(&text).ok()?;
+    Some(Duration::from_nanos(counters.run_ns))
 }

@@ -13,8 +13,11 @@ use std::path::Path;
 
 use clap::Parser;
 use serde_json::json;
+use stelia_api::attribution::Attribution;
 use stelia_api::client::{InstanceRow, OwnedDict};
 use stelia_api::{Error, ErrorKind, MANAGER_PATH};
+use stelia_ledger::account::Account;
+use stelia_ledger::verdict::{SignedHead, Verdict};
 use tempfile::TempDir;
 use zbus::{Connection, Guid, OwnedObjectPath, Variant, connection, interface};
 
@@ -82,17 +85,35 @@ impl Manager {
     }
 
     fn ledger(&self, pod_uid: &str, since: u64, until: u64, _options: OwnedDict) -> String {
-        let account = |vm: &str, name: &str| json!({"vm": vm, "name": name, "since_us": since, "until_us": until, "promised_us": 4, "covered_us": 2});
+        let account = |vm: &str, name: &str| Account {
+            vm: vm.to_owned(),
+            name: name.to_owned(),
+            since_us: since,
+            until_us: until,
+            promised_us: 4,
+            covered_us: 2,
+            ..Account::default()
+        };
         match pod_uid {
             "" => json!([account(UID, "team-a/web"), account("gone", "team-a/gone")]).to_string(),
-            uid => account(uid, "").to_string(),
+            uid => json!(account(uid, "")).to_string(),
         }
     }
 
     fn verify_ledger(&self, _options: OwnedDict) -> String {
         let heads = [("2026-10-30", true), ("2026-10-31", false)];
-        let heads = heads.map(|(day, good)| json!({"day": day, "good": good}));
-        json!({"segments": 1, "entries": 5, "heads": heads}).to_string()
+        let heads = heads.map(|(day, good)| SignedHead {
+            day: day.to_owned(),
+            good,
+            ..SignedHead::default()
+        });
+        let verdict = Verdict {
+            segments: 1,
+            entries: 5,
+            heads: heads.into(),
+            ..Verdict::default()
+        };
+        json!(verdict).to_string()
     }
 
     #[zbus(property)]
@@ -110,13 +131,25 @@ struct Instance;
 #[interface(name = "io.stelia.Isolation1.Instance")]
 impl Instance {
     fn ledger(&self, since: u64, until: u64, _options: OwnedDict) -> String {
-        json!({"vm": UID, "since_us": since, "until_us": until, "promised_us": 8, "covered_us": 8}).to_string()
+        let account = Account {
+            vm: UID.to_owned(),
+            since_us: since,
+            until_us: until,
+            promised_us: 8,
+            covered_us: 8,
+            ..Account::default()
+        };
+        json!(account).to_string()
     }
 
     fn attribute(&self, options: OwnedDict) -> String {
         let seconds = crate::shared::output::json(&options["seconds"]);
-        json!({"cpus": "2-3", "until_us": seconds, "tasks": [{"cpu": 2, "name": "stress", "count": 7, "ns": 5}]})
-            .to_string()
+        let attribution = Attribution {
+            cpus: "2-3".to_owned(),
+            until_us: seconds.as_u64().unwrap(),
+            ..Attribution::default()
+        };
+        json!(attribution).to_string()
     }
 
     #[zbus(property, name = "PodUID")]
@@ -228,13 +261,11 @@ fn a_vm() -> TempDir {
             "Name:\t{name}\nNSpid:\t{}\nCpus_allowed_list:\t{cpus}\n",
             ns_pid.replace(' ', "\t")
         );
-        let task = format!("proc/{pid}/task/{tid}");
-        if pid == tid {
-            write(format!("proc/{pid}/comm"), format!("{name}\n"));
-            write(format!("proc/{pid}/status"), status.clone());
-        }
-        write(format!("{task}/comm"), format!("{name}\n"));
-        write(format!("{task}/status"), status);
+        fs::create_dir_all(root.path().join(format!("proc/{pid}/task/{tid}"))).unwrap();
+        // /proc/TID exists for each thread, although a listing of /proc shows processes only.
+        write(format!("proc/{tid}/comm"), format!("{name}\n"));
+        write(format!("proc/{tid}/status"), status);
+        let task = format!("proc/{tid}/task/{tid}");
         write(
             format!("{task}/stat"),
             format!("{tid} ({name}) S 1 1 1 0 -1 0 0 0 0 0 {utime} 1 0 0 20 0\n"),

@@ -10,10 +10,12 @@ fn write(root: &Path, path: &str, text: &str) {
 
 /// A thread of `pid` as the kernel shows it, which ran on this CPU last.
 fn thread(root: &Path, pid: u64, tid: u64, start: u64, cgroup: &str, cpu: u32) {
-    let task = format!("proc/{pid}/task/{tid}");
+    fs::create_dir_all(root.join(format!("proc/{pid}/task/{tid}"))).expect("folders");
     let zeros = "0 ".repeat(16);
-    write(root, &format!("{task}/comm"), "qemu\n");
-    write(root, &format!("{task}/status"), &format!("Cpus_allowed_list:\t{cpu}\n"));
+    write(root, &format!("proc/{tid}/comm"), "qemu\n");
+    let status = format!("NSpid:\t{tid}\t7\nCpus_allowed_list:\t{cpu}\n");
+    write(root, &format!("proc/{tid}/status"), &status);
+    let task = format!("proc/{tid}/task/{tid}");
     write(root, &format!("{task}/cgroup"), &format!("0::{cgroup}\n"));
     let stat = format!("{tid} (qemu) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {start} {zeros}{cpu} 0\n");
     write(root, &format!("{task}/stat"), &stat);
@@ -29,8 +31,6 @@ fn the_report_has_the_node_each_vms_threads_and_what_verify_finds() {
     let root = files.path();
     write(root, "proc/sys/kernel/hostname", "worker-1\n");
     write(root, &format!("sys/fs/cgroup{scope}/instance/cgroup.procs"), "9000\n");
-    write(root, "proc/9000/comm", "qemu\n");
-    write(root, "proc/9000/status", "NSpid:\t9000\t7\n");
     thread(root, 9000, 9000, 1, &format!("{scope}/instance/float"), 6);
     for vcpu in instance["vcpus"].as_array().expect("vCPUs") {
         let of_task = |name: &str| vcpu["task"][name].as_u64().expect("a number");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use stelia_cpus::{CpuSet, Topology};
 
 use super::pci;
-use crate::counters::interrupts::Table;
+use crate::counters::{self, interrupts::Table};
 use crate::locality::{Interrupts, Locality, PciDevice};
 
 /// What is read once for all VMs of the node.
@@ -57,14 +57,12 @@ impl<'a> VfioDevices<'a> {
         locality.pci.extend(new);
         locality.pci.sort();
         let own = locality.pci.iter().map(|device| device.address.as_str()).collect();
-        let table = self.interrupts.get_or_init(|| self.interrupts()).as_ref();
+        let path = self.proc.join("interrupts");
+        let table = self
+            .interrupts
+            .get_or_init(|| counters::read(&path, Table::parse))
+            .as_ref();
         locality.interrupts = table.map(|table| Interrupts::of(table, &own, self.topology, |irq| self.target(irq)));
-    }
-
-    /// Read once more where a CPU came or went while the kernel wrote it.
-    fn interrupts(&self) -> Option<Table> {
-        let read = || Table::parse(&fs::read(self.proc.join("interrupts")).ok()?).ok();
-        read().or_else(read)
     }
 
     /// The CPUs that an interrupt goes to; one, where the interrupt controller has a target.

@@ -11,7 +11,8 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
-use steliad_quiet::late_kernel_threads::stat::{self, Stat};
+use stelia_kernel::proc::allowed;
+use stelia_kernel::proc::stat::{self, Stat};
 
 use super::Thread;
 use super::files::{Files, is_gone};
@@ -125,9 +126,7 @@ fn bound_cpu(files: &dyn Files, id: i32, stat: &Stat, buffer: &mut Vec<u8>) -> R
         Err(error) if is_gone(&error) => return Ok(None),
         Err(error) => return Err(SampleError::read(&path)(error)),
     }
-    let status = String::from_utf8_lossy(buffer);
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let cpus: Option<CpuSet> = list.and_then(|list| list.trim().parse().ok());
+    let cpus = allowed(&String::from_utf8_lossy(buffer));
     Ok(cpus.filter(|cpus| cpus.len() == 1).and_then(|cpus| cpus.iter().next()))
 }
 

@@ -15,8 +15,9 @@ use std::io;
 use std::path::Path;
 
 use rustix::io::Errno;
+use stelia_kernel::cgroup::value;
 use stelia_kernel::counters::task::{self, Task};
-use steliad_quiet::late_kernel_threads::stat;
+use stelia_kernel::proc::{field, start_time, thread_group};
 
 use super::super::files::{Files, RootedFiles, is_gone};
 use super::super::{START_TIME_UNIT_US, Thread};
@@ -293,10 +294,7 @@ fn usage_us(files: &dyn Files, cgroup: &str, buffer: &mut Vec<u8>) -> Read<u64> 
         Err(error) if is_removed(&error) => return Ok(Err(NotRead::Gone)),
         Err(error) => return Err(SampleError::read(&path)(error)),
     }
-    let text = String::from_utf8_lossy(buffer);
-    let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
-    usage
-        .and_then(|usage| usage.trim().parse().ok())
+    value(&String::from_utf8_lossy(buffer), "usage_usec")
         .map(Ok)
         .ok_or_else(|| SampleError::read(&path)(io::ErrorKind::InvalidData.into()))
 }
@@ -321,8 +319,7 @@ fn counters(files: &dyn Files, id: i32, buffer: &mut Vec<u8>) -> Result<Option<T
 fn start_of(files: &dyn Files, id: i32, buffer: &mut Vec<u8>) -> Result<Option<u64>, SampleError> {
     let path = format!("/proc/{id}/task/{id}/stat");
     let there = read_of_task(files, &path, buffer)?;
-    let stat = there.then(|| stat::parse(&String::from_utf8_lossy(buffer))).flatten();
-    Ok(stat.map(|stat| stat.start))
+    Ok(there.then(|| start_time(&String::from_utf8_lossy(buffer))).flatten())
 }
 
 /// The new tasks that the container's own created since the last sample: threads and children of tasks that were there, and theirs in turn.
@@ -365,10 +362,7 @@ fn origins_of(files: &dyn Files, id: i32, buffer: &mut Vec<u8>) -> Result<Vec<i3
         return Ok(Vec::new());
     }
     let status = String::from_utf8_lossy(buffer);
-    let number = |name: &str| -> Option<i32> {
-        let value = status.lines().find_map(|line| line.strip_prefix(name))?;
-        value.trim().parse().ok()
-    };
-    let origins = [number("Tgid:"), number("PPid:")].into_iter().flatten();
+    let parent = field(&status, "PPid").and_then(|parent| parent.parse().ok());
+    let origins = [thread_group(&status), parent].into_iter().flatten();
     Ok(origins.filter(|origin| *origin != id && *origin > 0).collect())
 }

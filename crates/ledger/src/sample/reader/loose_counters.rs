@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
 use stelia_kernel::counters::interrupts::{self, Interrupts, Kind};
-use stelia_kernel::counters::{ParseError, softirqs, steal};
+use stelia_kernel::counters::{ParseError, cpu_time, softirqs};
 
 use super::super::files::Files;
 use super::super::{Counters, Seat};
@@ -40,10 +40,11 @@ pub(super) fn fill(
         Ok(())
     })?;
     read_and_parse(files, STAT, buffer, |text| {
-        let steal = steal::parse(text, &wanted)?;
-        seats.retain(|seat, _| seat.cpus.iter().all(|cpu| steal.contains_key(&cpu)));
+        let times = cpu_time::parse(text, &wanted)?;
+        seats.retain(|seat, _| seat.cpus.iter().all(|cpu| times.contains_key(&cpu)));
         for (seat, counters) in seats.iter_mut() {
-            counters.steal = seat.cpus.iter().filter_map(|cpu| steal.get(&cpu)).sum();
+            let times = seat.cpus.iter().filter_map(|cpu| times.get(&cpu));
+            counters.steal = times.map(|time| time.stolen).sum();
         }
         Ok(())
     })

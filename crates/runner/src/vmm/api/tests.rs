@@ -96,8 +96,8 @@ fn state(text: &str) -> String {
 }
 
 const TWO: [(i32, &str, &str); 4] = [
-    (40, "cloud-hyperviso", "99 0 1"),
-    (41, "http-server", "99 0 1"),
+    (40, "cloud-hyperviso", "99 0 1\n"),
+    (41, "http-server", "99 0 1\n"),
     (43, "vcpu1", "3000 17 1\n"),
     (42, "vcpu0", "2000000 17 1\n"),
 ];
@@ -135,7 +135,7 @@ async fn one_that_is_not_booted_is_waited_for_and_the_window_begins_then() {
     let not_started = answer("200", r#"{"id":"a","state":"Not started","vmm_version":"1"}"#);
     let mut fake = Fake::new(
         Firecracker,
-        &[(42, "fc_vcpu 0", "5000 0 1")],
+        &[(42, "fc_vcpu 0", "5000 0 1\n")],
         &[refused, not_started, NO_CONTENT.into()],
     );
     let started = fake.vmm.since;
@@ -351,7 +351,7 @@ async fn a_snapshot_that_is_loaded_paused_has_no_window(
         "" => vec![NO_CONTENT.into()],
         told => vec![state(told), NO_CONTENT.into()],
     };
-    let mut fake = Fake::new(Firecracker, &[(42, "fc_vcpu 0", "5000 0 1")], &answers);
+    let mut fake = Fake::new(Firecracker, &[(42, "fc_vcpu 0", "5000 0 1\n")], &answers);
     fake.write(42, "syscall", syscall);
     let held = fake.vmm.hold().await.unwrap();
     assert!(
@@ -365,7 +365,11 @@ async fn a_snapshot_that_is_loaded_paused_has_no_window(
 #[tokio::test]
 async fn a_lost_answer_to_pause_is_a_window_for_firecracker_too() {
     let half = "HTTP/1.1 204 No Con".to_owned();
-    let mut fake = Fake::new(Firecracker, &[(42, "fc_vcpu 0", "5000 0 1")], &[half, state("Paused")]);
+    let mut fake = Fake::new(
+        Firecracker,
+        &[(42, "fc_vcpu 0", "5000 0 1\n")],
+        &[half, state("Paused")],
+    );
     fake.vmm.hold().await.unwrap_err();
     fake.write(42, "syscall", "202 0x1");
     let held = fake.vmm.hold().await.unwrap();

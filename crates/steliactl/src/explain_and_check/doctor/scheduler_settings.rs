@@ -7,17 +7,21 @@ use std::path::Path;
 
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kernel::locality::{Locality, NodeMemory, size};
+use stelia_kernel::proc::allowed;
 use stelia_koordinator::allocator::CpuSource;
 
 use super::Facts;
 use super::checks::{Finding, failed, ok, unknown, warning};
 use crate::shared::kernel::numbered;
-use crate::shared::kernel::threads::field;
 
 /// From this much memory on a VM counts as large, in bytes.
 pub(crate) const LARGE_VM_BYTES: u64 = 32 << 30;
-/// The kernel's setting for automatic NUMA balancing, below `/proc`; 0: off.
-pub(crate) const NUMA_BALANCING: &str = "sys/kernel/numa_balancing";
+
+/// Whether the kernel balances tasks and memory between NUMA nodes; `proc` is `/proc`.
+pub(crate) fn numa_balances(proc: &Path) -> bool {
+    let setting = fs::read_to_string(proc.join("sys/kernel/numa_balancing")).unwrap_or_default();
+    !matches!(setting.trim(), "" | "0")
+}
 
 /// Settings of the scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,7 +48,7 @@ impl Scheduling {
         };
         let state = text(&extension.join("state"));
         Self {
-            numa_balancing: !matches!(text(&proc.join(NUMA_BALANCING)).as_str(), "" | "0"),
+            numa_balancing: numa_balances(&proc),
             core_scheduling: has_core_scheduling(root, kernel),
             with_cookies: with_cookies(&proc),
             extension: (!matches!(state.as_str(), "" | "disabled")).then(name),
@@ -82,10 +86,7 @@ fn vcpus_allowed(process: &Path) -> CpuSet {
         let number = comm.trim().strip_prefix("vcpu").unwrap_or_default();
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     });
-    let allowed = vcpus.filter_map(|(_, thread)| {
-        let status = fs::read_to_string(thread.join("status")).ok()?;
-        field(&status, "Cpus_allowed_list")?.parse::<CpuSet>().ok()
-    });
+    let allowed = vcpus.filter_map(|(_, thread)| allowed(&fs::read_to_string(thread.join("status")).ok()?));
     allowed.fold(CpuSet::new(), |all, some| all.union(&some))
 }
 

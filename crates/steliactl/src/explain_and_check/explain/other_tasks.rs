@@ -8,12 +8,10 @@ use std::fs;
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
+use stelia_kernel::counters;
+use stelia_kernel::proc::stat;
 
 use crate::shared::kernel::numbered;
-use crate::shared::kernel::threads::stat_field;
-
-/// `PF_NO_SETAFFINITY` (`include/linux/sched.h`): a thread of the kernel's that is bound to its CPU.
-const BOUND: u64 = 0x0400_0000;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Task {
@@ -35,24 +33,20 @@ pub(super) fn read(proc: &Path) -> Tasks {
     for (_, process) in numbered(proc) {
         for (tid, folder) in numbered(&process.join("task")) {
             let read = |file: &str| fs::read(folder.join(file)).ok();
-            let text = |file: &str| read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-            let task = || task(&text("stat")?, &text("schedstat")?);
+            let task = || task(&String::from_utf8_lossy(&read("stat")?), &read("schedstat")?);
             tasks.extend(task().map(|task| (tid, task)));
         }
     }
     tasks
 }
 
-/// By proc(5): flags are the ninth field, the CPU is the 39th.
-fn task(stat: &str, schedstat: &str) -> Option<Task> {
-    let (name, _) = stat.rsplit_once(')')?;
-    let (_, name) = name.split_once('(')?;
-    let flags: u64 = stat_field(stat, 9)?;
+fn task(text: &str, schedstat: &[u8]) -> Option<Task> {
+    let stat = stat::parse(text)?;
     Some(Task {
-        name: name.to_owned(),
-        bound: flags & BOUND != 0,
-        cpu: stat_field(stat, 39)?,
-        run_ns: schedstat.split_whitespace().next()?.parse().ok()?,
+        bound: stat.refuses(),
+        cpu: stat::cpu(text)?,
+        run_ns: counters::task::parse(schedstat).ok()?.run_ns,
+        name: stat.name,
     })
 }
 
@@ -93,6 +87,9 @@ pub(super) fn between(before: &Tasks, now: &Tasks, cpus: &CpuSet, own: &BTreeSet
 mod tests {
     use super::*;
 
+    /// The flag of a thread that nobody can move.
+    const BOUND: u64 = 0x0400_0000;
+
     fn write(proc: &Path, tid: i32, name: &str, flags: u64, cpu: u32, run_ns: u64) {
         let folder = proc.join(format!("{tid}/task/{tid}"));
         fs::create_dir_all(&folder).unwrap();
@@ -130,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_line_that_is_cut_short_is_no_task() {
-        assert_eq!(task("1 (a) S 1 2", "5 6 7"), None);
-        assert_eq!(task("", ""), None);
+        assert_eq!(task("1 (a) S 1 2", b"5 6 7\n"), None);
+        assert_eq!(task("", b""), None);
     }
 }

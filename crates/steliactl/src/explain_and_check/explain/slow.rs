@@ -2,25 +2,27 @@
 //! whether it is much, and what an operator does about it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::time::Duration;
 
 use serde::Serialize;
 use stelia_api::State;
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, MAX_CPUS};
+use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, value};
+use stelia_kernel::counters;
+use stelia_kernel::counters::cpu_time::{self, CpuTime};
 use stelia_kernel::locality::{list, nodes};
 use stelia_model::Instance;
 
 use super::cpu::pod_of;
 use super::guest::GuestNode;
 use super::other_tasks::{self, OtherTask, Tasks};
-use crate::explain_and_check::doctor::scheduler_settings::{NUMA_BALANCING, is_large};
+use crate::explain_and_check::doctor::scheduler_settings::{is_large, numa_balances};
 use crate::shared::daemon::{Description, not_isolated, owner, to_do};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{
     HIGH_DELAY_PERCENT, HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, rates,
 };
-use crate::shared::kernel::sample::{Sample, number};
+use crate::shared::kernel::sample::Sample;
 use crate::shared::kernel::threads;
 use crate::shared::output::{Column, Meaning, TextStyle, column, table};
 
@@ -78,14 +80,6 @@ pub(super) struct Reading {
     numa_balancing: bool,
 }
 
-/// A line of `/proc/stat`, in ticks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct CpuTime {
-    busy: u64,
-    stolen: u64,
-    total: u64,
-}
-
 /// Counters of a `cpu.stat`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Throttled {
@@ -98,47 +92,26 @@ impl Reading {
         let mut one = description.clone();
         one.node.instances.retain(|uid, _| uid.as_str() == pod);
         let instance = one.node.instances.get(pod);
-        let scope = instance.map_or("", |one| one.scope.as_str());
-        let float = instance.and_then(|one| threads::float(one));
-        let float = float.map(|float| float.as_str().to_owned());
-        let throttled = [scope, float.as_deref().unwrap_or_default()].map(|cgroup| {
-            let cgroup = roots.cgroup.join(cgroup.trim_matches('/'));
-            let text = fs::read_to_string(cgroup.join("cpu.stat")).unwrap_or_default();
-            let count = |name| number(&text, name).unwrap_or(0);
+        let cgroups = KernelCgroups::new(&roots.cgroup);
+        let scope = instance.map(|one| one.scope.clone());
+        let throttled = [scope, instance.and_then(|one| threads::float(one))].map(|cgroup| {
+            let read = |cgroup: CgroupPath| cgroups.read(&cgroup, File::CpuStat).ok();
+            let text = cgroup.and_then(read).unwrap_or_default();
+            let count = |name| value(&text, name).unwrap_or(0);
             Throttled {
                 times: count("nr_throttled"),
                 us: count("throttled_usec"),
             }
         });
-        let stat = fs::read_to_string(roots.proc.join("stat")).unwrap_or_default();
+        let all = CpuSet::below(MAX_CPUS);
         Self {
-            cpus: stat.lines().filter_map(cpu_time).collect(),
+            cpus: counters::read(&roots.proc.join("stat"), |text| cpu_time::parse(text, &all)).unwrap_or_default(),
             throttled,
-            numa_balancing: !matches!(
-                fs::read_to_string(roots.proc.join(NUMA_BALANCING))
-                    .unwrap_or_default()
-                    .trim(),
-                "" | "0"
-            ),
+            numa_balancing: numa_balances(&roots.proc),
             tasks: other_tasks::read(&roots.proc),
             sample: Sample::read(&one, roots, at),
         }
     }
-}
-
-/// `cpu3 user nice system idle iowait irq softirq steal …` (proc(5)).
-fn cpu_time(line: &str) -> Option<(u32, CpuTime)> {
-    let (name, numbers) = line.split_once(' ')?;
-    let cpu = name.strip_prefix("cpu")?.parse().ok()?;
-    let ticks: Vec<u64> = numbers.split_whitespace().filter_map(|one| one.parse().ok()).collect();
-    let at = |field: usize| ticks.get(field).copied().unwrap_or(0);
-    let total = ticks.iter().take(8).sum();
-    let time = CpuTime {
-        busy: at(0) + at(1) + at(2) + at(5) + at(6),
-        stolen: at(7),
-        total,
-    };
-    Some((cpu, time))
 }
 
 /// The share of these CPUs' time, in percent; `None` where nothing is known.

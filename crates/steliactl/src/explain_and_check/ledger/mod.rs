@@ -40,6 +40,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 use serde::Serialize;
 use stelia_ledger::account::Account;
+use stelia_ledger::day::Month;
 
 use crate::shared::daemon::{Client, Failure, Pod, VmPattern, is_glob, perhaps_meant, vms};
 use crate::shared::kernel::Roots;
@@ -48,7 +49,7 @@ pub(super) use brief::Brief;
 pub(super) use query::{last_day, since};
 pub use report::page_of;
 pub(super) use summary::{Summary, summary};
-use when::{Month, When};
+use when::When;
 
 /// The account of one VM or of all; or `verify`, `key`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

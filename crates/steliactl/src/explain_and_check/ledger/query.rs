@@ -6,15 +6,13 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use stelia_api::client::{Dict, InstanceProxy};
 use stelia_ledger::account::Account;
+use stelia_ledger::day::DAY_US;
 use stelia_ledger::verdict::Verdict;
 
 use super::brief::Brief;
 use super::{VmAccount, offline, proof};
 use crate::shared::daemon::{Client, Failure, fitting, perhaps_meant, uid_prefix_note};
 use crate::shared::output::{note, now};
-
-/// A day, in microseconds.
-pub(super) const DAY_US: u64 = 86_400_000_000;
 
 /// Where accounts come from.
 pub(super) enum Source<'a> {

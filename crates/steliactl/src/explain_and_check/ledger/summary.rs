@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use serde::Serialize;
+use stelia_ledger::day::DAY_US;
 
 use super::proof::{self, Proof};
-use super::query::{DAY_US, Source};
+use super::query::Source;
 use super::{VmAccount, text};
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::output::{Render, TextStyle, now};

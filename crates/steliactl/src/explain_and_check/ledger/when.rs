@@ -1,9 +1,8 @@
 //! Times as people type them, always UTC: the forms of journalctl(1), and a month.
 
-use stelia_ledger::day::Date;
+use stelia_ledger::day::{DAY_US, Month, digits};
 
 const SECOND: u64 = 1_000_000;
-const DAY: u64 = 86_400 * SECOND;
 
 /// A time, microseconds since the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,12 +15,12 @@ pub(crate) struct When(pub u64);
 /// It is none of these, or before 1970.
 pub(crate) fn when(text: &str, now: u64) -> Result<When, String> {
     let text = text.trim();
-    let today = now - now % DAY;
+    let today = now - now % DAY_US;
     let before = |by: u64| now.checked_sub(by);
     let at = match text {
         "now" => Some(now),
         "today" => Some(today),
-        "yesterday" => today.checked_sub(DAY),
+        "yesterday" => today.checked_sub(DAY_US),
         "month" => Some(Month::of(now).begins()),
         _ => match (text.strip_prefix('-'), text.strip_suffix("ago"), text.strip_prefix('@')) {
             (Some(back), ..) | (_, Some(back), _) => span(back).and_then(before),
@@ -70,67 +69,6 @@ pub(crate) fn span(text: &str) -> Option<u64> {
     Some(sum)
 }
 
-/// 9999-01-01, microseconds: no later month is known.
-const END: u64 = 253_370_764_800 * SECOND;
-
-/// A month of UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Month {
-    year: u64,
-    /// 1 to 12.
-    month: u64,
-}
-
-impl Month {
-    /// `2026-10`.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (year, month) = text.split_once('-')?;
-        let (year, month) = (digits(year, 4)?, digits(month, 2)?);
-        ((1970..=9998).contains(&year) && (1..=12).contains(&month)).then_some(Self { year, month })
-    }
-
-    /// The month that this time is in.
-    pub(crate) fn of(us: u64) -> Self {
-        let Date { year, month, .. } = Date::of(us.min(END - 1));
-        Self { year, month }
-    }
-
-    pub(crate) fn next(self) -> Self {
-        match self.month {
-            12 => Self {
-                year: self.year + 1,
-                month: 1,
-            },
-            month => Self {
-                month: month + 1,
-                ..self
-            },
-        }
-    }
-
-    /// When its first day begins.
-    pub(crate) fn begins(self) -> u64 {
-        let Self { year, month } = self;
-        Date { year, month, day: 1 }.days() * DAY
-    }
-
-    /// When the next one begins.
-    pub(crate) fn ends(self) -> u64 {
-        self.next().begins()
-    }
-
-    pub(crate) fn days(self) -> u64 {
-        (self.ends() - self.begins()) / DAY
-    }
-}
-
-/// `2026-10`.
-impl std::fmt::Display for Month {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:04}-{:02}", self.year, self.month)
-    }
-}
-
 /// A date, with or without a time of day and a zone.
 fn stamp(text: &str) -> Option<u64> {
     let (day, rest) = text.split_at_checked(10)?;
@@ -143,7 +81,7 @@ fn stamp(text: &str) -> Option<u64> {
     if !(1..=known.days()).contains(&day) {
         return None;
     }
-    let midnight = known.begins() + (day - 1) * DAY;
+    let midnight = known.begins() + (day - 1) * DAY_US;
     if rest.is_empty() {
         return Some(midnight);
     }
@@ -182,10 +120,6 @@ fn time_of_day(text: &str) -> Option<u64> {
     }
     let micros: String = fraction.chars().chain(std::iter::repeat('0')).take(6).collect();
     Some((hour * 3_600 + minute * 60 + second) * SECOND + micros.parse::<u64>().ok()?)
-}
-
-fn digits(text: &str, count: usize) -> Option<u64> {
-    (text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
 }
 
 #[cfg(test)]
@@ -255,17 +189,6 @@ mod tests {
         ] {
             assert_eq!(read(text), "refused", "{text}");
         }
-    }
-
-    #[test]
-    fn a_month_knows_its_days() {
-        let month = |text: &str| Month::parse(text).unwrap();
-        assert_eq!(
-            ["2026-10", "2024-02", "2023-02"].map(|text| month(text).days()),
-            [31, 29, 28]
-        );
-        assert_eq!(Month::of(u64::MAX).to_string(), "9998-12");
-        assert_eq!(month("2026-12").next().to_string(), "2027-01");
     }
 
     #[test]

@@ -101,13 +101,13 @@ fn the_json_has_the_names_of_the_description() {
 
 #[test]
 fn files_that_only_root_may_list_are_told() {
-    let process = |pid: u32| Process {
+    let process = |pid: i32| Process {
         pid,
         container_pid: None,
         name: String::new(),
         threads: Vec::new(),
     };
-    let own = std::process::id();
+    let own = std::process::id().cast_signed();
     assert!(!hides_files(Path::new("/proc"), &process(own)));
     // A process that has ended hides nothing.
     assert!(!hides_files(Path::new("/nonexistent"), &process(own)));

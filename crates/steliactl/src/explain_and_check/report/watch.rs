@@ -1,22 +1,22 @@
 //! The threads of a VM while they are watched: on which CPUs each of them ran, and for how long.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
-use stelia_kernel::proc::start_time;
+use stelia_kernel::proc::KernelProcs;
+use stelia_kernel::proc::stat::{cpu, cpu_ticks, start_time};
 use stelia_model::PinnedThread;
 
-use crate::shared::kernel::threads::{Process, stat_field, ticks};
+use crate::shared::kernel::threads::Process;
 
 /// How often each thread is sampled.
 const SAMPLES_PER_THREAD: u32 = 10;
 
-/// utime and stime are counted in hundredths of a second (`crate::shared::kernel::threads`).
+/// [`cpu_ticks`] are hundredths of a second.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A thread of a VM. In the order of the report: vCPUs, I/O threads, then by role, process and number.
@@ -28,8 +28,8 @@ pub(super) struct Thread {
     /// Number of the vCPU or I/O thread.
     pub(super) index: Option<u32>,
     /// The process's number on the host.
-    pub(super) pid: u32,
-    pub(super) tid: u32,
+    pub(super) pid: i32,
+    pub(super) tid: i32,
     pub(super) name: String,
     /// `float`, `vcpu` or `origin`; the cgroup's path if it is in none of the three.
     pub(super) cgroup: String,
@@ -62,19 +62,18 @@ struct ThreadSample {
 }
 
 impl ThreadSample {
-    /// Parses a line of `stat`; the processor is its field 39.
+    /// Parses a line of `stat`.
     fn of(stat: &str, at: Duration) -> Option<Self> {
         Some(Self {
             at,
             start: start_time(stat)?,
-            ran: ticks(stat)?,
-            cpu: stat_field(stat, 39)?,
+            ran: cpu_ticks(stat)?,
+            cpu: cpu(stat)?,
         })
     }
 
-    fn read(proc: &Path, (pid, tid): (u32, u32), at: Duration) -> Option<Self> {
-        let stat = fs::read(proc.join(format!("{pid}/task/{tid}/stat"))).ok()?;
-        Self::of(&String::from_utf8_lossy(&stat), at)
+    fn read(proc: &Path, (_, tid): (i32, i32), at: Duration) -> Option<Self> {
+        Self::of(&KernelProcs::new(proc).read_thread_stat(tid).ok()?, at)
     }
 }
 
@@ -96,7 +95,7 @@ impl Track {
 }
 
 /// What was seen of each thread, by process and thread. Those that ended before the first look are missing.
-pub(super) type Tracks = BTreeMap<(u32, u32), Track>;
+pub(super) type Tracks = BTreeMap<(i32, i32), Track>;
 
 /// Looks at the threads of these processes for this long.
 pub(super) async fn watch(proc: &Path, processes: impl Iterator<Item = &Process>, time: Duration) -> Tracks {
@@ -127,14 +126,14 @@ pub(super) fn watched(processes: &[Process], pinned: &[PinnedThread], tracks: &T
             let id = (process.pid, thread.tid);
             let is = |vcpu: &&PinnedThread| {
                 let start = tracks.get(&id).map(|track| track.first.start);
-                u32::try_from(vcpu.thread.task.id) == Ok(thread.tid) && start == Some(vcpu.thread.task.start)
+                vcpu.thread.task.id == thread.tid && start == Some(vcpu.thread.task.start)
             };
             if let Some(vcpu) = pinned.iter().find(is) {
                 named.insert(id, vcpu.thread.role);
             }
         }
     }
-    let is_qemu = |pid: u32| named.keys().any(|(owner, _)| *owner == pid);
+    let is_qemu = |pid: i32| named.keys().any(|(owner, _)| *owner == pid);
     let mut threads = Vec::new();
     for process in processes {
         for thread in &process.threads {
@@ -214,14 +213,14 @@ mod tests {
 
     #[test]
     fn each_thread_has_its_role_and_a_thread_that_ended_is_left_out() {
-        let thread = |tid: u32, cgroup: &str| threads::Thread {
+        let thread = |tid: i32, cgroup: &str| threads::Thread {
             tid,
             name: format!("t{tid}"),
             cgroup: cgroup.to_owned(),
             allowed_cpus: "0".to_owned(),
             cpu_time_us: 0,
         };
-        let process = |pid: u32, threads| Process {
+        let process = |pid: i32, threads| Process {
             pid,
             container_pid: None,
             name: String::new(),

@@ -2,16 +2,15 @@
 //! `None`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
 use stelia_kernel::counters::interrupts::{self, Kind, Table};
-use stelia_kernel::counters::{ParseError, softirqs};
+use stelia_kernel::counters::{read, softirqs};
 
 /// The interrupts of the host whose `/proc` this is.
 pub(crate) fn read_table(proc: &Path) -> Option<Table> {
-    parsed(&proc.join("interrupts"), Table::parse)
+    read(&proc.join("interrupts"), Table::parse)
 }
 
 /// Device interrupts on these CPUs together; `None` where none of them is online.
@@ -22,7 +21,7 @@ pub(crate) fn device_interrupts(table: &Table, cpus: &CpuSet) -> Option<u64> {
 
 /// Interrupts that these CPUs have for themselves, all CPUs together, by the kernel's mnemonic, on arm64 also by the driver's name.
 pub(crate) fn per_cpu(proc: &Path, cpus: &CpuSet) -> Option<BTreeMap<String, u64>> {
-    parsed(&proc.join("interrupts"), |text| {
+    read(&proc.join("interrupts"), |text| {
         let mut own = BTreeMap::new();
         for line in interrupts::parse(text, cpus)?.lines {
             if let Kind::PerCpu(name) = line.kind {
@@ -35,7 +34,7 @@ pub(crate) fn per_cpu(proc: &Path, cpus: &CpuSet) -> Option<BTreeMap<String, u64
 
 /// Softirqs of these CPUs, all CPUs together, by name.
 pub(crate) fn softirqs(proc: &Path, cpus: &CpuSet) -> Option<BTreeMap<String, u64>> {
-    parsed(&proc.join("softirqs"), |text| {
+    read(&proc.join("softirqs"), |text| {
         let lines = softirqs::parse(text, cpus)?.into_iter();
         Ok(lines.map(|line| (line.name.to_owned(), sum(&line.counts))).collect())
     })
@@ -45,14 +44,10 @@ fn sum(counts: &[(u32, u32)]) -> u64 {
     counts.iter().map(|(_, count)| u64::from(*count)).sum()
 }
 
-/// A file's value; read once more where a CPU came or went while the kernel wrote it.
-fn parsed<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, ParseError>) -> Option<T> {
-    let read = || parse(&fs::read(path).ok()?).ok();
-    read().or_else(read)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// CPU 2 is offline. The timers of ARM and of Xen are each CPU's own, though they have numbers.

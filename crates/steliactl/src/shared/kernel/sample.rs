@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use stelia_api::State;
 use stelia_cpus::CpuSet;
-use stelia_kernel::proc::start_time;
+use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, value};
+use stelia_kernel::counters::task;
+use stelia_kernel::proc::{field, start_time};
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
 use crate::shared::daemon::{Description, Pod, Trouble, causes_of, less_than_isolated};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{device_interrupts, read_table};
-use crate::shared::kernel::threads::{self, field};
+use crate::shared::kernel::threads;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Sample {
@@ -97,9 +99,9 @@ impl Sample {
     pub(crate) fn read(description: &Description, roots: &Roots, at: Duration) -> Self {
         let interrupts = read_table(&roots.proc);
         let quiet = &description.node.quiet;
+        let cgroups = KernelCgroups::new(&roots.cgroup);
+        let stat = |cgroup: &CgroupPath, name: &str| value(&cgroups.read(cgroup, File::CpuStat).ok()?, name);
         let instances = description.node.instances.iter().map(|(pod, instance)| {
-            let scope = roots.cgroup.join(instance.scope.as_str().trim_matches('/'));
-            let stat = |cgroup: &Path, name: &str| number(&fs::read_to_string(cgroup.join("cpu.stat")).ok()?, name);
             let threads = instance
                 .vcpus
                 .iter()
@@ -112,11 +114,8 @@ impl Sample {
                 shortcomings: shortcomings(instance),
                 trouble: Trouble::of(instance),
                 cpus: instance.exclusive.clone(),
-                float_us: threads::float(instance).and_then(|float| {
-                    let float = roots.cgroup.join(float.as_str().trim_matches('/'));
-                    stat(&float, "usage_usec")
-                }),
-                throttled_us: stat(&scope, "throttled_usec"),
+                float_us: threads::float(instance).and_then(|float| stat(&float, "usage_usec")),
+                throttled_us: stat(&instance.scope, "throttled_usec"),
                 device_interrupts: interrupts
                     .as_ref()
                     .and_then(|table| device_interrupts(table, &instance.exclusive)),
@@ -164,11 +163,9 @@ impl ThreadCounts {
         // /proc/TID exists for each thread, although a listing of /proc shows processes only.
         let id = vcpu.thread.task.id.to_string();
         let folder = proc.join(&id).join("task").join(&id);
-        let read = |file: &str| {
-            let bytes = fs::read(folder.join(file)).unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        let (run_ns, delay_ns) = schedstat(&read("schedstat"));
+        let bytes = |file: &str| fs::read(folder.join(file)).unwrap_or_default();
+        let read = |file: &str| String::from_utf8_lossy(&bytes(file)).into_owned();
+        let counters = task::parse(&bytes("schedstat")).ok();
         let sched = read("sched");
         let (migrations, forced_idle_ns) = (migrations(&sched), forced_idle(&sched));
         let involuntary = field(&read("status"), "nonvoluntary_ctxt_switches").and_then(|count| count.parse().ok());
@@ -183,20 +180,14 @@ impl ThreadCounts {
             return thread;
         }
         Self {
-            run_ns,
-            delay_ns,
+            run_ns: counters.map(|counters| counters.run_ns),
+            delay_ns: counters.map(|counters| counters.delay_ns),
             migrations,
             forced_idle_ns,
             involuntary,
             ..thread
         }
     }
-}
-
-/// Time run, time waited; the third number counts timeslices (`Documentation/scheduler/sched-stats.rst`).
-fn schedstat(text: &str) -> (Option<u64>, Option<u64>) {
-    let mut numbers = text.split_whitespace().map(|word| word.parse().ok());
-    (numbers.next().flatten(), numbers.next().flatten())
 }
 
 /// `se.nr_migrations   :   12`.
@@ -210,16 +201,9 @@ fn forced_idle(sched: &str) -> Option<u64> {
     (milliseconds >= 0.0).then_some((milliseconds * 1e6) as u64)
 }
 
-/// A line `name number`.
-pub(crate) fn number(text: &str, name: &str) -> Option<u64> {
-    let mut lines = text.lines();
-    lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
-}
-
 #[cfg(test)]
 mod tests {
     use stelia_api::{Reason, ReasonKind};
-    use stelia_kernel::cgroup::CgroupPath;
     use stelia_kubelet::PodUid;
     use stelia_model::ContainedReason;
 
@@ -234,20 +218,10 @@ mod tests {
 
     #[test]
     fn the_kernels_lines_are_read() {
-        assert_eq!(schedstat("5000000000 1250 77\n"), (Some(5_000_000_000), Some(1250)));
-        assert_eq!(schedstat("12\n").1, None);
         let sched = "se.nr_migrations                             :                   12\n\
                      core_forceidle_sum                           :             2.500000\n";
         assert_eq!((migrations(sched), forced_idle(sched)), (Some(12), Some(2_500_000)));
         assert_eq!(forced_idle("se.nr_migrations : 12\n"), None);
-        let status = "Name:\tx\nvoluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t3\n";
-        assert_eq!(field(status, "nonvoluntary_ctxt_switches"), Some("3"));
-        assert_eq!(
-            start_time("42 (CPU 0/KVM) x) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 999 20"),
-            Some(999)
-        );
-        assert_eq!(number("usage_usec 12\nuser_usec 8\n", "usage_usec"), Some(12));
-        assert_eq!(number("user_usec 8\n", "usage_usec"), None);
     }
 
     #[test]

@@ -3,14 +3,11 @@
 //! Everything is read once and nothing is locked: a process or thread that ends meanwhile is left out.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::path::Path;
-use std::str::FromStr;
 
 use serde::Serialize;
 
-use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, numbers, optional};
+use stelia_kernel::proc::{KernelProcs, ProcError, Procs, stat};
 use stelia_model::Instance;
 use stelia_model::record::Tree;
 use stelia_settings::Isolation;
@@ -18,16 +15,15 @@ use stelia_settings::Isolation;
 use super::Roots;
 use crate::shared::daemon::Failure;
 
-/// utime and stime in `/proc/<pid>/stat` are counted in USER_HZ, which is 100 on every architecture systemd's users run
-/// (`include/asm-generic/param.h`); one tick is this many microseconds.
+/// The kernel counts a thread's time in ticks of so many microseconds (USER_HZ).
 const TICK_USEC: u64 = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Process {
     /// Process id on the host.
-    pub pid: u32,
+    pub pid: i32,
     /// Process id in the container's own PID namespace, where it has one.
-    pub container_pid: Option<u32>,
+    pub container_pid: Option<i32>,
     pub name: String,
     pub threads: Vec<Thread>,
 }
@@ -35,7 +31,7 @@ pub(crate) struct Process {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Thread {
     /// Thread id on the host.
-    pub tid: u32,
+    pub tid: i32,
     /// Set by the process itself, so it may contain anything.
     pub name: String,
     /// `float`, `vcpu` or `origin`; the cgroup's path if it is in none of the three.
@@ -61,33 +57,29 @@ pub(crate) fn processes(
         isolation,
     };
     let tree = members(roots, places.scope)?;
-    let left = if places.origin.is_empty() {
-        BTreeSet::new()
-    } else {
-        pids(&roots.cgroup.join(places.origin).join("cgroup.procs"))?
-    };
+    let origin = cgroup(places.origin).filter(|_| !places.origin.is_empty());
+    let left = pids(roots, origin)?;
+    let procs = KernelProcs::new(&roots.proc);
     let mut processes = Vec::new();
     for pid in tree.iter().chain(left.difference(&tree)) {
-        processes.extend(process(roots, *pid, &places)?);
+        processes.extend(process(&procs, *pid, &places)?);
     }
     Ok(processes)
 }
 
-pub(crate) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<u32>, Failure> {
+pub(crate) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<i32>, Failure> {
     // `cgroup.procs` of a threaded domain's root lists all processes whose threads are in its float and vcpu.
-    let domain = tree(control_group, Isolation::Vcpus).map(|tree| tree.inner().as_str().to_owned());
-    pids(
-        &roots
-            .cgroup
-            .join(trim(&domain.unwrap_or_default()))
-            .join("cgroup.procs"),
-    )
+    let domain = tree(control_group, Isolation::Vcpus).map(|tree| tree.inner().clone());
+    pids(roots, domain)
 }
 
 /// The cgroups of an instance; `None` where this is no cgroup's path.
 pub(crate) fn tree(control_group: &str, isolation: Isolation) -> Option<Tree> {
-    let scope = CgroupPath::parse(&format!("/{}", trim(control_group)))?;
-    Some(Tree::at(scope, isolation))
+    Some(Tree::at(cgroup(control_group)?, isolation))
+}
+
+fn cgroup(path: &str) -> Option<CgroupPath> {
+    CgroupPath::parse(&format!("/{}", trim(path)))
 }
 
 /// The cgroup of everything except the vCPU threads; `None` where the container's own cgroup is the partition.
@@ -140,110 +132,51 @@ fn trim(cgroup: &str) -> &str {
     cgroup.trim_matches('/')
 }
 
-fn process(roots: &Roots, pid: u32, places: &CgroupNames<'_>) -> Result<Option<Process>, Failure> {
-    let directory = roots.proc.join(pid.to_string());
-    let Some(name) = read(&directory.join("comm"))? else {
+fn process(procs: &KernelProcs, pid: i32, places: &CgroupNames<'_>) -> Result<Option<Process>, Failure> {
+    let read = || Ok((procs.numbers(pid)?, procs.thread_ids(pid)?));
+    let Some((numbers, mut tids)) = there(read())? else {
         return Ok(None);
     };
-    let Some(status) = read(&directory.join("status"))? else {
-        return Ok(None);
-    };
-    let task = directory.join("task");
-    let entries = match fs::read_dir(&task) {
-        Ok(entries) => entries,
-        Err(error) if gone(&error) => return Ok(None),
-        Err(error) => return Err(failed(&task, &error)),
-    };
-    let tids: BTreeSet<u32> = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
+    tids.sort_unstable();
     let mut threads = Vec::new();
     for tid in tids {
-        threads.extend(thread(&task.join(tid.to_string()), tid, places)?);
+        threads.extend(there(thread(procs, tid, places))?);
     }
-    // NSpid: one id per namespace, the host's first, the innermost last.
-    let ids: Vec<u32> = field(&status, "NSpid")
-        .unwrap_or("")
-        .split_whitespace()
-        .filter_map(|id| id.parse().ok())
-        .collect();
-    let container_pid = if ids.len() > 1 { ids.last().copied() } else { None };
     Ok(Some(Process {
         pid,
-        container_pid,
-        name: name.trim_end_matches('\n').to_owned(),
+        container_pid: numbers.get(1..).and_then(|inner| inner.last().copied()),
+        name: procs.name(pid),
         threads,
     }))
 }
 
-fn thread(directory: &Path, tid: u32, places: &CgroupNames<'_>) -> Result<Option<Thread>, Failure> {
-    let mut texts = Vec::with_capacity(4);
-    for file in ["comm", "status", "stat", "cgroup"] {
-        let Some(text) = read(&directory.join(file))? else {
-            return Ok(None);
-        };
-        texts.push(text);
-    }
-    let [name, status, stat, cgroup] = texts.as_slice() else {
-        return Ok(None);
-    };
-    let unified = cgroup.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("");
-    Ok(Some(Thread {
+fn thread(procs: &KernelProcs, tid: i32, places: &CgroupNames<'_>) -> Result<Thread, ProcError> {
+    Ok(Thread {
         tid,
-        name: name.trim_end_matches('\n').to_owned(),
-        cgroup: places.name(unified),
-        allowed_cpus: field(status, "Cpus_allowed_list").unwrap_or("").to_owned(),
-        cpu_time_us: ticks(stat).unwrap_or(0) * TICK_USEC,
-    }))
+        name: procs.name(tid),
+        cgroup: places.name(procs.cgroup(tid)?.as_str()),
+        allowed_cpus: procs.affinity(tid)?.to_string(),
+        cpu_time_us: stat::cpu_ticks(&procs.read_thread_stat(tid)?).unwrap_or(0) * TICK_USEC,
+    })
 }
 
-/// A field of a `stat` line, by its number in proc(5). The second, the name, may contain blanks and parentheses: the third begins after
-/// the last closing one.
-pub(crate) fn stat_field<T: FromStr>(stat: &str, number: usize) -> Option<T> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(number - 3)?.parse().ok()
+/// The ids of a cgroup's processes; none where the cgroup is gone.
+fn pids(roots: &Roots, cgroup: Option<CgroupPath>) -> Result<BTreeSet<i32>, Failure> {
+    let Some(cgroup) = cgroup else {
+        return Ok(BTreeSet::new());
+    };
+    let text = optional(KernelCgroups::new(&roots.cgroup).read(&cgroup, File::Procs));
+    let text = text.map_err(|error| Failure::Other(error.to_string()))?;
+    Ok(numbers(&text.unwrap_or_default()).into_iter().collect())
 }
 
-/// utime + stime of a `stat` line, in ticks.
-pub(crate) fn ticks(stat: &str) -> Option<u64> {
-    Some(stat_field::<u64>(stat, 14)?.saturating_add(stat_field(stat, 15)?))
-}
-
-/// The value of a line `Name:\tvalue`, as in a status file, or `name : value`, as in `sched`.
-pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))
-        .map(str::trim)
-}
-
-/// The ids in a cgroup.procs; empty when the cgroup is gone.
-fn pids(path: &Path) -> Result<BTreeSet<u32>, Failure> {
-    Ok(read(path)?
-        .unwrap_or_default()
-        .lines()
-        .filter_map(|line| line.parse().ok())
-        .collect())
-}
-
-/// The text of a file; `None` when its process or cgroup has ended. Names may be in any encoding.
-fn read(path: &Path) -> Result<Option<String>, Failure> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        Err(error) if gone(&error) => Ok(None),
-        Err(error) => Err(failed(path, &error)),
+/// `None` of a process or thread that has ended.
+fn there<T>(read: Result<T, ProcError>) -> Result<Option<T>, Failure> {
+    match read {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(Failure::Other(error.to_string())),
     }
-}
-
-/// ENOENT before the open, ESRCH (of /proc) or ENODEV (of a cgroup) after it.
-fn gone(error: &io::Error) -> bool {
-    const ESRCH: i32 = 3;
-    const ENODEV: i32 = 19;
-    error.kind() == ErrorKind::NotFound || matches!(error.raw_os_error(), Some(ESRCH | ENODEV))
-}
-
-fn failed(path: &Path, error: &io::Error) -> Failure {
-    Failure::Other(format!("read {}: {error}", path.display()))
 }
 
 #[cfg(test)]

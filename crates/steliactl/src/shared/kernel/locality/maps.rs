@@ -18,7 +18,7 @@ use crate::shared::kernel::threads::Process;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Mapped {
     /// Process id on the host.
-    pub pid: u32,
+    pub pid: i32,
     pub name: String,
     /// Bytes by NUMA node.
     pub nodes: ByNode,

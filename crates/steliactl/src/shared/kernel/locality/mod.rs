@@ -54,7 +54,7 @@ impl VmLocality {
 }
 
 /// Adds the VFIO devices that these processes have open, as far as they may be read.
-fn add_opened(locality: &mut Locality, topology: &Topology, roots: &Roots, pids: impl Iterator<Item = u32>) {
+fn add_opened(locality: &mut Locality, topology: &Topology, roots: &Roots, pids: impl Iterator<Item = i32>) {
     let opened = vfio::opened(roots, pids);
     if !opened.is_empty() {
         VfioDevices::new(&roots.proc, &roots.sys, topology).add(locality, &opened, |_| None);

@@ -184,7 +184,7 @@ fn devices_that_are_not_known_are_not_none() {
 fn what_is_mapped_is_told_by_process_when_it_is_asked_for() {
     let root = tempfile::tempdir().unwrap();
     let roots = Roots::below(root.path());
-    let process = |pid: u32| Process {
+    let process = |pid: i32| Process {
         pid,
         container_pid: None,
         name: "qemu".to_owned(),
