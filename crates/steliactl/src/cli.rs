@@ -156,7 +156,7 @@ pub(crate) enum Command {
     List {
         #[command(flatten)]
         selection: Selection,
-        /// List the VMs that an [[adopt]] rule is of and that are not adopted instead, each with the reason
+        /// List instead the VMs that an [[adopt]] rule matches and steliad has not adopted, each with the reason
         #[arg(long, conflicts_with_all = ["patterns", "namespace", "states"])]
         unmanaged: bool,
     },
@@ -205,7 +205,7 @@ pub(crate) enum Command {
     Monitor(Selection),
     /// Compare every promise with the kernel and repair differences
     Reconcile {
-        /// Only print the steps with which a pass would begin. Equal steps of several VMs are one line; with -o wide, each is one
+        /// Only print the steps with which a pass would begin
         #[arg(long)]
         dry_run: bool,
     },

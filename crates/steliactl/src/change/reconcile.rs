@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::shared::daemon::{Client, Failure, Pod, Pods, fold, in_common, lines_by_pod, whose};
-use crate::shared::output::{Render, TextStyle, human, paragraph, printable, properties, texts_of};
+use crate::shared::daemon::{Client, Failure, Pod, Pods, fold, lines_by_pod, whose};
+use crate::shared::output::{Render, TextStyle, human, printable, properties, texts_of};
 
 /// The members' order in the D-Bus contract.
 const ORDER: [&str; 5] = ["pass", "steps", "writes", "moves", "repaired"];
@@ -86,38 +86,11 @@ impl Reconciled {
         properties(rows, style)
     }
 
-    /// The steps in their order, each kind once with its number and the VMs that have it.
-    fn folded(&self) -> String {
-        let mut kinds: Vec<(String, Vec<(Pod, &str)>)> = Vec::new();
-        for (uid, step) in lines_by_pod(&self.report, "plan") {
-            let kind = match uid {
-                NODE => step.to_owned(),
-                _ => in_common(step),
-            };
-            let one = (self.pods.get(uid), step);
-            match kinds.iter_mut().find(|(known, _)| *known == kind) {
-                Some((_, steps)) => steps.push(one),
-                None => kinds.push((kind, vec![one])),
-            }
-        }
-        let lines = kinds.into_iter().map(|(kind, steps)| match steps.as_slice() {
-            [(pod, step)] => line(pod, step),
-            steps => {
-                let pods = fold(steps.iter().map(|(pod, _)| (pod, ())));
-                let pods = pods.first().map(|(pods, ())| whose(pods)).unwrap_or_default();
-                format!("{pods}: {} ({} steps)\n", printable(&kind), steps.len())
-            }
-        });
-        lines.collect()
-    }
-
-    fn steps(&self, style: TextStyle) -> String {
-        let each = || lines_by_pod(&self.report, "plan").map(|(uid, step)| line(&self.pods.get(uid), step));
-        let steps: String = if style.wide {
-            each().collect()
-        } else {
-            paragraph(&self.folded(), style)
-        };
+    fn steps(&self) -> String {
+        let steps = lines_by_pod(&self.report, "plan");
+        let steps: String = steps
+            .map(|(uid, step)| format!("{}: {}\n", self.pods.get(uid), printable(step)))
+            .collect();
         if steps.is_empty() {
             "Nothing to do.\n".to_owned()
         } else {
@@ -126,17 +99,9 @@ impl Reconciled {
     }
 }
 
-fn line(pod: &Pod, step: &str) -> String {
-    format!("{pod}: {}\n", printable(step))
-}
-
 impl Render for Reconciled {
     fn text(&self, style: TextStyle) -> String {
-        if self.dry_run {
-            self.steps(style)
-        } else {
-            self.report(style)
-        }
+        if self.dry_run { self.steps() } else { self.report(style) }
     }
 }
 
@@ -188,30 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_many_vms_need_is_one_line_and_wide_has_each() {
-        let step =
-            |uid: &str, cpus: &str| format!("{uid}: write \"{cpus}\" to cpuset.cpus of /stelia.slice/{uid}.scope");
-        let plan = [
-            step("u1", "4-5"),
-            "u1: pin thread 70 to CPU 4".to_owned(),
-            step("u2", "6-7"),
-            "-: set CPUWeight=200 of stelia.slice".to_owned(),
-        ];
+    fn each_step_is_a_line() {
+        let plan = ["u1: pin thread 70 to CPU 4", "-: set CPUWeight=200 of stelia.slice"];
         let steps = answer(json!({ "plan": plan }), Pods::default(), true);
-        insta::assert_snapshot!(steps.text(TextStyle::from(true)), @"
-        2 VMs (u1, u2): write … to cpuset.cpus of its cgroup (2 steps)
-        u1: pin thread 70 to CPU 4
-        -: set CPUWeight=200 of stelia.slice
-        ");
-        let wide = TextStyle {
-            wide: true,
-            ..TextStyle::from(true)
-        };
-        insta::assert_snapshot!(steps.text(wide), @r#"
-        u1: write "4-5" to cpuset.cpus of /stelia.slice/u1.scope
-        u1: pin thread 70 to CPU 4
-        u2: write "6-7" to cpuset.cpus of /stelia.slice/u2.scope
-        -: set CPUWeight=200 of stelia.slice
-        "#);
+        assert_eq!(steps.text(TextStyle::from(true)), plan.join("\n") + "\n");
     }
 }

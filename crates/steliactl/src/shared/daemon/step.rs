@@ -44,3 +44,26 @@ fn is_cpus(word: &str) -> bool {
     let word = word.trim_end_matches([',', ':']).trim_matches('"');
     !word.is_empty() && word.parse::<CpuSet>().is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroups_threads_and_cpus_are_of_one_vm_and_values_are_of_all() {
+        for (step, common) in [
+            (
+                "write \"isolated\" to cpuset.cpus.partition of /stelia.slice/stelia-3ceda12c.scope/vcpu",
+                "write \"isolated\" to cpuset.cpus.partition of its cgroup vcpu",
+            ),
+            (
+                "write \"4-5\" to cpuset.cpus of /kubepods.slice/cri-containerd-0a1b.scope",
+                "write … to cpuset.cpus of its cgroup",
+            ),
+            ("pin thread 70 to CPU 4", "pin thread … to CPU …"),
+            ("set CPUWeight=200 of stelia.slice", "set CPUWeight=200 of stelia.slice"),
+        ] {
+            assert_eq!(in_common(step), common);
+        }
+    }
+}
