@@ -11,7 +11,7 @@ use stelia_kubelet::{PodName, PodUid};
 
 use super::text::{Paper, draw};
 use super::{Map, marks};
-use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
+use crate::shared::daemon::node::testing::{PODS, allocated, described, instance_mut, node};
 
 const PLAIN: Paper = Paper {
     width: 80,
@@ -126,14 +126,14 @@ fn a_cause_of_several_vms_is_above_the_map_once_and_a_legend_has_both_ends_of_na
 #[test]
 fn memory_caches_and_devices_are_where_they_are() {
     let mut description = node();
-    description.locality = serde_json::from_str(&format!(
-        r#"{{"instances":{{"{}":{{"nodes":[1],"allowed":"","memory":{{}},"devices":[
+    description.locality = described(&format!(
+        r#"{{"locality":{{"instances":{{"{}":{{"nodes":[1],"allowed":"","memory":{{}},"devices":[
             {{"name":"nvidia.com/gpu","node":1,"count":2}},{{"name":"devices.kubevirt.io/kvm","node":null,"count":1}},
             {{"name":"example.com/memory","node":7,"count":1}}]}}}},
-            "devices_unknown":null}}"#,
+            "devices_unknown":null}}}}"#,
         PODS[0]
     ))
-    .unwrap();
+    .locality;
     let sys = host(8, 4, 2);
     let map = sys.map_of(&description);
     assert_eq!(
