@@ -14,6 +14,7 @@ use stelia_koordinator::report::profile::Profile;
 use stelia_kubelet::config;
 use stelia_model as model;
 
+use super::pods::floating_too_long;
 use crate::engine::{Configuration, ObjectForm, node_name, node_topology};
 use crate::kubelet_config::Read;
 
@@ -104,7 +105,7 @@ pub(super) fn ready(view: &model::Node, unread: Option<&String>, object: &Result
 }
 
 /// The node in a few words and numbers.
-pub(super) fn summary(view: &model::Node, ready: &Ready) -> Summary {
+pub(super) fn summary(view: &model::Node, ready: &Ready, now_us: u64) -> Summary {
     let mut instances: BTreeMap<String, u64> = BTreeMap::new();
     for instance in view.instances.values() {
         *instances.entry(instance.state.to_string()).or_default() += 1;
@@ -120,7 +121,7 @@ pub(super) fn summary(view: &model::Node, ready: &Ready) -> Summary {
         },
         instances,
         degraded: degraded.count() as u64,
-        floating_too_long: None,
+        floating_too_long: floating_too_long(&view.instances, now_us),
     }
 }
 
@@ -247,7 +248,7 @@ mod tests {
             reason: "KubeletStateUnusable".to_owned(),
             message: "wrong checksum".to_owned(),
         };
-        let told = summary(&view, &no);
+        let told = summary(&view, &no, 0);
         assert_eq!(
             told.instances,
             BTreeMap::from([("floating".to_owned(), 1), ("isolated".to_owned(), 2)])
@@ -261,7 +262,7 @@ mod tests {
             reason: "Ready".to_owned(),
             message: "VMs can be admitted".to_owned(),
         };
-        assert_eq!(summary(&view, &yes).message, "");
+        assert_eq!(summary(&view, &yes, 0).message, "");
     }
 
     #[test]

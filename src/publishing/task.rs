@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stelia_api::publication::{Pod, Publication, Summary, VERSION};
+use stelia_api::publication::{Pod, Publication, VERSION};
 use stelia_api::publishing::Publishing;
 use stelia_kernel::clock::{now_us, since_boot};
 use stelia_koordinator::report::profile::Profile;
@@ -230,10 +230,7 @@ impl Task {
             version: VERSION,
             node: host.name.clone()?,
             object: host.object.as_ref().ok().cloned(),
-            summary: Some(Summary {
-                floating_too_long: Some(pods::floating_too_long(&self.published.instances, now_us)),
-                ..node::summary(&self.published, &ready)
-            }),
+            summary: Some(node::summary(&self.published, &ready, now_us)),
             ready,
             pods: self.pods.clone(),
             events: self.log.events().to_vec(),

@@ -90,8 +90,8 @@ pub struct VmCounts {
     pub other: u64,
     /// In whatever state: with a reason of degradation.
     pub degraded: u64,
-    /// Those of `floating` that float for more than 120 s; null where it is not published for any node.
-    pub floating_too_long: Option<u64>,
+    /// Those of `floating` that float for more than 120 s.
+    pub floating_too_long: u64,
 }
 
 impl VmCounts {
@@ -104,10 +104,7 @@ impl VmCounts {
             leaving: self.leaving.saturating_add(other.leaving),
             other: self.other.saturating_add(other.other),
             degraded: self.degraded.saturating_add(other.degraded),
-            floating_too_long: match (self.floating_too_long, other.floating_too_long) {
-                (Some(one), Some(two)) => Some(one.saturating_add(two)),
-                (one, two) => one.or(two),
-            },
+            floating_too_long: self.floating_too_long.saturating_add(other.floating_too_long),
         }
     }
 

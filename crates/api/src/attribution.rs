@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 /// The result of looking closely for a while.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Attribution {
     /// When it began and ended, microseconds since the epoch.
     pub from_us: u64,
@@ -14,7 +13,7 @@ pub struct Attribution {
     /// How many events the kernel had no room to count: more than 0 means incomplete.
     pub dropped: u64,
     /// What could not be counted, in words.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
     /// Tasks other than the VM's and the idle one, the kernel's bound threads among them.
     pub tasks: Vec<Occupant>,
@@ -28,7 +27,6 @@ pub struct Attribution {
 
 /// Something that ran on a CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Occupant {
     pub cpu: u32,
     /// `comm` of a task, `30 nvme0q3`, `net_rx`, `local_timer`.
@@ -38,6 +36,6 @@ pub struct Occupant {
     /// How long it ran, nanoseconds; `None` where that was not measured. For a softirq it includes nested interrupts.
     pub ns: Option<u64>,
     /// Whether [`ns`](Self::ns) is a count times a sampled mean.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
 }

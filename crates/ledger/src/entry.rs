@@ -13,7 +13,7 @@ use crate::sample::{Bound, Thread};
 
 /// An entry; in the ring it follows its hash in the line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct Entry {
     /// The entry's number: one more than that of the entry before.
     pub seq: u64,
@@ -23,25 +23,25 @@ pub struct Entry {
     pub up: u64,
     /// The hash of the previous entry. Only the first entry of a segment has it, so that a segment can be checked without the one before it.
     /// The ring fills it in.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub before: String,
     /// The mnemonics of the columns of [`Reading::upkeep`] in this entry.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub upkeep: Vec<String>,
     /// The names of the columns of [`Reading::softirqs`] in this entry.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub softirqs: Vec<String>,
     /// What happened before the readings were taken, in this order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readings: Vec<Reading>,
 }
 
 /// The counters of one seat (a vCPU thread, or a whole container, with its CPUs) as the kernel has them, not their increase. The next reading continues from the last one, whichever daemon
 /// takes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct Reading {
     /// The number that [`Event::Opened`] gave the seat.
     #[serde(rename = "s")]
@@ -51,28 +51,29 @@ pub struct Reading {
     #[serde(rename = "n")]
     pub numbers: [u64; 6],
     /// In the order of [`Entry::upkeep`].
-    #[serde(rename = "u", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "u", default, skip_serializing_if = "Vec::is_empty")]
     pub upkeep: Vec<u32>,
     /// In the order of [`Entry::softirqs`].
-    #[serde(rename = "q", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "q", default, skip_serializing_if = "Vec::is_empty")]
     pub softirqs: Vec<u32>,
     /// Device interrupts by number: only those that differ from the seat's previous reading, or all if
     /// [`full`](Self::full) is set.
     #[serde(
         rename = "i",
+        default,
         skip_serializing_if = "BTreeMap::is_empty",
         deserialize_with = "by_number"
     )]
     pub devices: BTreeMap<u32, Device>,
     /// Bound kernel threads, likewise. A thread that ended is `null` once. Tasks of a container that ended, or may have, are `null` with the
     /// number 0 and the start time 1.
-    #[serde(rename = "b", skip_serializing_if = "Vec::is_empty")]
+    #[serde(rename = "b", default, skip_serializing_if = "Vec::is_empty")]
     pub bound: Vec<(Thread, Option<Bound>)>,
     /// When it was taken, as [`Entry::at`] and [`Entry::up`], if that is not the entry's time.
-    #[serde(rename = "t", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
     pub time: Option<(u64, u64)>,
     /// The reading is complete: the first one of a seat in a segment.
-    #[serde(rename = "f", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "f", default, skip_serializing_if = "std::ops::Not::not")]
     pub full: bool,
 }
 
@@ -220,11 +221,12 @@ mod tests {
 
     #[test]
     fn an_event_of_a_newer_version_is_no_error_and_an_event_with_a_new_field_is_one() {
-        let text = r#"{"seq":3,"events":[{"event":"moved-away","vm":"a","to":{"node":1}},{"event":"stopped"}]}"#;
+        let text =
+            r#"{"seq":3,"at":1,"up":1,"events":[{"event":"moved-away","vm":"a","to":{"node":1}},{"event":"stopped"}]}"#;
         let entry: Entry = serde_json::from_str(text).unwrap();
         assert_eq!(entry.events, [Event::Newer, Event::Stopped {}]);
         assert!(serde_json::to_string(&entry).is_err(), "it would not be what was read");
-        let text = r#"{"seq":3,"events":[{"event":"stopped","why":"asked"}]}"#;
+        let text = r#"{"seq":3,"at":1,"up":1,"events":[{"event":"stopped","why":"asked"}]}"#;
         assert!(serde_json::from_str::<Entry>(text).is_err());
     }
 

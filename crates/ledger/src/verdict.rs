@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 /// The result of checking every line of a ring.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Verdict {
     pub segments: u64,
     pub entries: u64,
@@ -45,7 +44,6 @@ impl Verdict {
 
 /// A day's signed head.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct SignedHead {
     pub day: String,
     pub seq: u64,
@@ -58,7 +56,6 @@ pub struct SignedHead {
 
 /// Something that was changed, is missing, or cannot be read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Fault {
     /// The file's name.
     pub segment: String,

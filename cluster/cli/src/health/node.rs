@@ -265,16 +265,8 @@ fn unknown_states(summary: &Summary) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// The reason that VMs float for too long. Where the node does not publish for how long, each of them may.
+/// The reason that VMs float for too long.
 fn floating(vms: VmCounts) -> Option<Refusal> {
-    let count = vms.floating_too_long.unwrap_or(vms.floating);
-    let detail = format!("{count} of {}", vms.total());
-    match vms.floating_too_long {
-        _ if count == 0 => None,
-        Some(_) => Some(reason("VMs float for more than 120 s", detail)),
-        None => Some(reason(
-            "VMs float",
-            format!("{detail}; the node does not publish for how long"),
-        )),
-    }
+    let count = vms.floating_too_long;
+    (count > 0).then(|| reason("VMs float for more than 120 s", format!("{count} of {}", vms.total())))
 }

@@ -22,9 +22,9 @@ fn ring(folder: &Path, pod: &str, uid: &str, at: u64) {
     let opened =
         json!({"event": "opened", "seat": 1, "vm": uid, "name": pod, "cpus": "2", "threads": [{"id": 10, "start": 1}]});
     let entries = [
-        json!({"at": at, "up": MINUTE, "events": [{"event": "boot", "id": "b"}, opened],
+        json!({"seq": 0, "at": at, "up": MINUTE, "events": [{"event": "boot", "id": "b"}, opened],
             "readings": [{"s": 1, "n": [100, 90, 0, 5, 6, 0], "f": true}]}),
-        json!({"at": at + MINUTE, "up": 2 * MINUTE, "readings": [{"s": 1, "n": [113, 100, 0, 50, 66, 0]}]}),
+        json!({"seq": 0, "at": at + MINUTE, "up": 2 * MINUTE, "readings": [{"s": 1, "n": [113, 100, 0, 50, 66, 0]}]}),
     ];
     for entry in entries {
         let mut entry: Entry = serde_json::from_value(entry).unwrap();
@@ -301,7 +301,7 @@ fn long_ring(folder: &Path) -> Vec<std::path::PathBuf> {
         let is_full = hour % 10 == 0;
         let events = if is_full { opened } else { json!([]) };
         let numbers = json!([100 + 10 * hour, 90 + 9 * hour, 0, 5 + hour, 6 + hour, 0]);
-        let entry = json!({"at": OCTOBER + hour * 60 * MINUTE, "up": MINUTE + hour * 60 * MINUTE, "events": events,
+        let entry = json!({"seq": 0, "at": OCTOBER + hour * 60 * MINUTE, "up": MINUTE + hour * 60 * MINUTE, "events": events,
             "readings": [{"s": 1, "n": numbers, "f": is_full}]});
         let mut entry: Entry = serde_json::from_value(entry).unwrap();
         ring.append(&mut entry).unwrap();

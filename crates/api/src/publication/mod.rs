@@ -53,11 +53,10 @@ pub struct Ready {
 
 /// The node in a few words and numbers, for whoever looks at many nodes. It names no pod.
 ///
-/// A text without the members that have no default says nothing about the node's health.
+/// A text without a member that has no default says nothing about the node's health.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// The daemon's version.
-    #[serde(default)]
     pub version: String,
     /// [`Ready::reason`].
     pub reason: String,
@@ -69,9 +68,8 @@ pub struct Summary {
     pub instances: BTreeMap<String, u64>,
     /// How many instances have a reason of degradation, whatever their state.
     pub degraded: u64,
-    /// How many instances float with the reason `FloatingTooLong`; `None` where they were not counted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub floating_too_long: Option<u64>,
+    /// How many instances float with the reason `FloatingTooLong`.
+    pub floating_too_long: u64,
 }
 
 /// Reads counts by name, and refuses a name that is there twice: which of the counts holds is not known.

@@ -13,7 +13,6 @@ const MIN_FIRED: u64 = 100;
 
 /// The vectors of a VM's devices that VFIO has set up.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Interrupts {
     pub vectors: u32,
     /// How many of them go to each NUMA node now. Those that may go to several are left out.

@@ -39,7 +39,6 @@ const MIN_REMOTE_BYTES: u64 = 64 << 20;
 
 /// What a VM holds on one NUMA node, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct NodeMemory {
     /// Anonymous memory: a guest's, where QEMU was given no file for it.
     pub anon: u64,
@@ -116,7 +115,6 @@ fn devices(state: &DeviceManagerState, (pod, container): (&PodUid, &str), near: 
 
 /// Where one VM's CPUs, memory and devices are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Locality {
     /// The NUMA nodes of the VM's exclusive CPUs; empty where it has none, or they are offline.
     pub nodes: BTreeSet<u32>,
@@ -322,7 +320,6 @@ impl Locality {
 
 /// The VMs of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Localities {
     /// Each VM by its pod's UID.
     pub instances: BTreeMap<String, Locality>,

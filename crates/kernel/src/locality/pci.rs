@@ -49,7 +49,6 @@ impl Distance {
 
 /// A PCI device of a VM, as `/sys` describes it; or a mediated device, which is a part of one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(default)]
 pub struct PciDevice {
     /// PCI address, `0000:3b:00.0`; of a mediated device its UUID.
     pub address: String,

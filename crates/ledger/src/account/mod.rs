@@ -23,14 +23,13 @@ pub use merge::{MergedAccount, NodeAccount, Repeated};
 /// The account of one VM for a period. Counts are those of whole windows, from one reading to the next; a window belongs to the period
 /// and the day in which it ends. Times are those within the period; those of a window that ends after it belong to its last day.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Account {
     /// Pod UID.
     pub vm: String,
     /// `namespace/name`; may be empty.
     pub name: String,
     /// Whether it is the account of a whole container, all of whose tasks are its own.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_container: bool,
     /// The period, microseconds since the epoch.
     pub since_us: u64,
@@ -62,7 +61,6 @@ pub struct Account {
 /// The time in which a part of the VM was in one place. It begins and ends with readings, of which there is one an hour, or less often on nodes with
 /// many VMs, and one when the VM's CPUs change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct LocatedTime {
     #[serde(flatten)]
     pub located: Located,
@@ -72,7 +70,6 @@ pub struct LocatedTime {
 
 /// Counts by class.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Totals {
     /// Switch-ins of tasks that are neither the VM's nor bound to the CPU by the kernel.
     pub other_tasks: Range,
@@ -109,7 +106,6 @@ pub struct Ran {
 
 /// A day's sums.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
 pub struct Day {
     pub day: String,
     pub promised_us: u64,

@@ -59,7 +59,6 @@ impl fmt::Debug for Hash {
 #[derive(Debug, Deserialize)]
 pub struct Stub {
     pub seq: u64,
-    #[serde(default)]
     pub at: u64,
     #[serde(default)]
     pub before: String,

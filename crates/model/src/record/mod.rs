@@ -71,7 +71,6 @@ impl Phase {
 
 /// A thread of QEMU that is pinned, and its CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
 pub struct VcpuThread {
     /// As its number in JSON and in the record.
     #[serde(rename = "index")]

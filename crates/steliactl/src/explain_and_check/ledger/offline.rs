@@ -106,9 +106,9 @@ mod tests {
         let opened = json!({"event": "opened", "seat": 1, "vm": "aaa", "name": "team-a/web", "cpus": "2",
             "threads": [{"id": 10, "start": 1}]});
         let entries = [
-            json!({"at": MINUTE, "up": MINUTE, "events": [{"event": "boot", "id": "b"}, opened],
+            json!({"seq": 0, "at": MINUTE, "up": MINUTE, "events": [{"event": "boot", "id": "b"}, opened],
                 "readings": [{"s": 1, "n": [100, 90, 0, 5, 6, 0], "f": true}]}),
-            json!({"at": 2 * MINUTE, "up": 2 * MINUTE, "readings": [{"s": 1, "n": [113, 100, 0, 50, 66, 0]}]}),
+            json!({"seq": 0, "at": 2 * MINUTE, "up": 2 * MINUTE, "readings": [{"s": 1, "n": [113, 100, 0, 50, 66, 0]}]}),
         ];
         let mut hash = String::new();
         for entry in entries {

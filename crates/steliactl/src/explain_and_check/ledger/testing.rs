@@ -41,7 +41,8 @@ pub(crate) fn ring_at(directory: &Path) {
     };
     fs::create_dir_all(directory).unwrap();
     let (mut ring, _) = Ring::open(directory, limits).unwrap();
-    let entry = json!({"at": 1_790_812_800_000_000_u64, "up": 60_000_000, "events": [{"event": "boot", "id": "b"}]});
+    let entry =
+        json!({"seq": 0, "at": 1_790_812_800_000_000_u64, "up": 60_000_000, "events": [{"event": "boot", "id": "b"}]});
     ring.append(&mut serde_json::from_value::<Entry>(entry).unwrap())
         .unwrap();
 }

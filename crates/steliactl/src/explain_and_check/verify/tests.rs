@@ -349,7 +349,7 @@ fn of_many_vms_below_what_is_required_the_message_names_few() {
 #[test]
 fn half_the_memory_away_is_a_finding_with_the_share_and_a_cure() {
     let memory = json!({"anon": 1 << 30, "file": 4096, "shmem": 0, "huge": 0});
-    let vm = |own: &[u32]| json!({"nodes": own, "allowed": "", "memory": {"0": memory, "1": memory}, "devices": []});
+    let vm = |own: &[u32]| json!({"nodes": own, "cpus": {}, "allowed": "", "memory": {"0": memory, "1": memory}, "devices": [], "pci": [], "memory_only": {}});
     let mut node = node();
     let [far, near, _] = PODS;
     let read = |own: &[u32]| -> Localities {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use stelia_api::quiet::{Quiet, Remaining};
 use stelia_api::{Reason, ReasonKind};
+use stelia_kernel::locality::{Locality, NodeMemory};
 use stelia_koordinator::allocator::{Allocation, CpuExclusivePolicy, Exclusivity, Qos};
 use stelia_model::{Instance, PinnedThread, Pools};
 
@@ -45,6 +46,11 @@ fn complete_each(given: &mut Value, whole: &impl Serialize) {
 pub(crate) fn described(given: &str) -> Description {
     let mut all: Value = serde_json::from_str(given).unwrap();
     complete(&mut all, &serde_json::to_value(Description::default()).unwrap());
+    let localities = &mut all["locality"]["instances"];
+    complete_each(localities, &Locality::default());
+    for locality in localities.as_object_mut().unwrap().values_mut() {
+        complete_each(&mut locality["memory"], &NodeMemory::default());
+    }
     let node = &mut all["node"];
     complete(&mut node["pools"], &serde_json::to_value(Pools::default()).unwrap());
     complete_each(&mut node["quiet"]["remaining"], &Remaining::default());

@@ -11,7 +11,7 @@ use stelia_kubelet::{PodName, PodUid};
 
 use super::text::{Paper, draw};
 use super::{Map, marks};
-use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
+use crate::shared::daemon::node::testing::{PODS, allocated, described, instance_mut, node};
 
 const PLAIN: Paper = Paper {
     width: 80,
@@ -99,14 +99,14 @@ fn the_heading_has_the_host_the_time_and_what_there_is() {
 #[test]
 fn memory_caches_and_devices_are_where_they_are() {
     let mut description = node();
-    description.locality = serde_json::from_str(&format!(
-        r#"{{"instances":{{"{}":{{"nodes":[1],"allowed":"","memory":{{}},"devices":[
+    description.locality = described(&format!(
+        r#"{{"locality":{{"instances":{{"{}":{{"nodes":[1],"allowed":"","memory":{{}},"devices":[
             {{"name":"nvidia.com/gpu","node":1,"count":2}},{{"name":"devices.kubevirt.io/kvm","node":null,"count":1}},
             {{"name":"example.com/memory","node":7,"count":1}}]}}}},
-            "devices_unknown":null}}"#,
+            "devices_unknown":null}}}}"#,
         PODS[0]
     ))
-    .unwrap();
+    .locality;
     let sys = host(8, 4, 2);
     let map = sys.map_of(&description);
     assert_eq!(
