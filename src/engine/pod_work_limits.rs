@@ -41,8 +41,8 @@ impl PodWorkLimits {
 /// So many calls of a pod in a row, then one in each interval.
 #[derive(Debug)]
 pub(super) struct PodLimit {
-    burst: u32,
-    interval: Duration,
+    /// Of a pod without calls.
+    fresh: RateLimit,
     /// What the times in `pods` are counted from.
     began: Instant,
     pods: BTreeMap<PodUid, RateLimit>,
@@ -51,8 +51,7 @@ pub(super) struct PodLimit {
 impl PodLimit {
     fn new(burst: u32, interval: Duration) -> Self {
         Self {
-            burst,
-            interval,
+            fresh: RateLimit::new(burst, interval),
             began: Instant::now(),
             pods: BTreeMap::new(),
         }
@@ -64,8 +63,8 @@ impl PodLimit {
     /// The pod has made too many calls: the time from which it may make the next one. This one is not counted.
     pub(super) fn count(&mut self, pod: &PodUid, now: Instant) -> Result<(), Instant> {
         let now = now.saturating_duration_since(self.began);
-        let new = || RateLimit::new(self.burst, self.interval);
-        let limit = self.pods.entry(pod.clone()).or_insert_with(new);
+        let known = self.pods.entry(pod.clone());
+        let limit = known.or_insert_with(|| self.fresh.clone());
         let ready_at = limit.ready_at();
         if ready_at > now {
             return Err(self.began + ready_at);

@@ -141,25 +141,6 @@ async fn a_pod_is_bound_once() {
     );
 }
 
-#[tokio::test]
-async fn a_binding_may_demand_the_pods_version_and_gives_it_annotations() {
-    let (server, _) = made();
-    let version = server.put("", "pods", pod("p"))["metadata"]["resourceVersion"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    let demand = |version: &str| json!({"resourceVersion": version, "annotations": {"a": "b"}});
-    assert_eq!(bind(&server, "n", demand("1")).await.0, 409);
-    assert_eq!(bind(&server, "n", demand(&version)).await.0, 201);
-    let found = server.object("", "pods", "default", "p").unwrap();
-    assert_eq!(
-        (&found["spec"]["nodeName"], &found["metadata"]["annotations"]["a"]),
-        (&json!("n"), &json!("b"))
-    );
-    server.remove("", "pods", "default", "p");
-    assert_eq!(server.object("", "pods", "default", "p"), None);
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_watch_sees_what_enters_and_leaves_its_selection() {
     let (server, client) = made();
