@@ -49,8 +49,7 @@ mod here {
     use super::*;
 
     fn vm(name: &str) -> Pod {
-        let pod = Pod::start_vm(name, 2, &["--runtime", "runc", "--memory", "400M"]).running();
-        pod
+        Pod::start_vm(name, 2, &["--runtime", "runc", "--memory", "400M"]).running()
     }
 
     #[test]

@@ -10,8 +10,7 @@ fn a_resize_in_place_re_pins_the_running_vm() {
         let mut pod = Pod::emulated_vm("resized", 2);
         let before = assert_isolated(&pod, 2);
         for set in ["2-3", "2-5", "4-5"] {
-            pod.resize("--cpuset", set);
-            pod = pod.now();
+            pod = pod.resize("--cpuset", set);
             wait_until(&format!("isolated on {set}"), || is_isolated(&pod, 2));
             let after = assert_isolated(&pod, 2);
             assert_eq!(after.identities(), before.identities());
