@@ -3,20 +3,6 @@
 //! A task in the main runtime follows the engine and never blocks. It queues requests to read; the ledger's own thread reads the
 //! counters, decides what becomes an entry, and writes it. The queue holds at most one reading, of the newest targets. There is no timer:
 //! counters are read when a VM's CPUs change, when a caller asks for an account, and at each audit of the engine.
-//!
-//! | file | contents |
-//! |---|---|
-//! | `task` | follows the engine's view, settings and audits; takes callers' requests |
-//! | `target` | which CPUs and threads are read, from the engine's view |
-//! | `throttle` | pods that change too often |
-//! | `queue`, `thread` | the work for the ledger's thread, and that thread |
-//! | `locator` | which VMs' parts are located, and when |
-//! | `open_ring` | the ring's files, behind traits |
-//! | `counter_reader` | the kernel's counters, behind a trait |
-//! | `kernel_backend` | `/proc`, the ring and the key, behind traits |
-//! | `accounts`, `visible_to_pods` | accounts and verdicts, computed from the files; what a pod may read of them |
-//! | `attribution` | the names of what ran: on demand, after an intrusion, or sampled |
-//! | `status` | the journal's messages |
 
 mod accounts;
 mod attribution;

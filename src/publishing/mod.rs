@@ -2,14 +2,6 @@
 //!
 //! A task in the entry points' runtime follows the engine's view and its audits, and replaces the file where its bytes differ. What blocks is done
 //! on another thread, one thing at a time. While publishing is switched off nothing is read, kept or timed.
-//!
-//! | file | its job |
-//! |---|---|
-//! | `task` | follows the engine, and writes the file |
-//! | `node` | the node's object, whether VMs can be admitted |
-//! | `pods`, `events` | the state of each VM, as its pod may read it; the events that its changes make. Pure |
-//! | `folder` | the file, and the lock that says that it is current |
-//! | `status` | the journal's messages, and the problem that the view shows |
 
 mod event_log;
 mod folder;

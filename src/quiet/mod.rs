@@ -3,13 +3,6 @@
 //!
 //! An order is sent when it differs from the last one, at each audit while there are VMs, and when an administrator requests a
 //! reconciliation. It is always complete: a daemon that starts needs no state of a former one.
-//!
-//! | file | contents |
-//! |---|---|
-//! | `task` | sends orders, and plans the next one by the answer |
-//! | `order_from_view` | the order, from the engine's view and the settings |
-//! | `executor` | the programs that carry out orders |
-//! | `status` | the journal's messages and the view |
 
 mod executor;
 mod order_from_view;

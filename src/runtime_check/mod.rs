@@ -7,12 +7,6 @@
 //! cgroups. If it answers about neither, the check has failed and says nothing about the runtime.
 //!
 //! `steliad-try-runtime@.service` runs it. The runtime is not asked about the container itself, of whose files only those of the runtime are read.
-//!
-//! | file | its job |
-//! |---|---|
-//! | `question` | what the runtime is asked, and what counts as an answer |
-//! | `stand_in` | the cgroups and processes that replace the container |
-//! | `container_state` | the copy of the container's state |
 
 mod container_state;
 mod question;

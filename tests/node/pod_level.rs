@@ -12,7 +12,10 @@ fn upgrade(schema: &str) {
 
 /// The schema that steliad understands the file as, and what the only pod with CPUs of its own shares of them.
 fn understood() -> (String, Option<String>) {
-    let manager = json(&run("steliactl --json doctor --kubelet-state /var/lib/kubelet/cpu_manager_state"))["cpu_manager"].clone();
+    let manager = json(&run(
+        "steliactl --json doctor --kubelet-state /var/lib/kubelet/cpu_manager_state",
+    ))["cpu_manager"]
+        .clone();
     let text = |value: &Value| value.as_str().map(str::to_owned);
     (
         text(&manager["schema"]).expect("a schema"),

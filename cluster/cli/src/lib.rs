@@ -1,16 +1,4 @@
 #![doc = include_str!("../README.md")]
-//!
-//! | module | what is there |
-//! |---|---|
-//! | [`cli`] | the command line |
-//! | `command_input` | what a command reads: by `files` from files, by `apiserver` from the API server. All I/O is in these three |
-//! | [`objects`] | nodes, pods and NodeResourceTopologies, read |
-//! | [`cluster`] | the objects by node |
-//! | [`chooser`] | what a node's CPUs have room for, by who chooses them |
-//! | [`eligible`] | labels, taints and requests |
-//! | `node_rows` | rows of nodes as a terminal shows them |
-//! | [`pod_request`], [`verdict`] | a pod, and a node's answer to it |
-//! | [`nodes`], [`vms`], [`health`], [`ledger`], [`why`], [`plan`] | a command each: a value that serializes and renders as text |
 
 mod apiserver;
 pub mod chooser;

@@ -1,12 +1,4 @@
 #![doc = include_str!("../README.md")]
-//!
-//! | module | what it is |
-//! |---|---|
-//! | [`node`] | a node in compact form, read from its object |
-//! | [`request`] | what a pod asks |
-//! | [`evaluate`](mod@evaluate) | what a node would do with it |
-//! | [`score`] | how well a node suits it |
-//! | [`cluster`] | all nodes, and a cache of their answers |
 
 pub mod cluster;
 pub mod evaluate;

@@ -1,17 +1,4 @@
 #![doc = include_str!("../README.md")]
-//!
-//! | module | what it is |
-//! |---|---|
-//! | [`program`] | the command line, start and end |
-//! | [`source`] | the daemon's folder, followed |
-//! | [`reading`] | what is known of the daemon at one moment |
-//! | [`options`] | a publisher's options |
-//! | [`intervals`] | all its times |
-//! | [`publisher`] | carries out what is decided: requests, and waiting for time and readings |
-//! | [`decide`] | which request is due, and what follows from an answer: no I/O, no clock |
-//! | [`answer`] | what an answer of the API server means |
-//! | [`status`] | what a publisher does and what keeps it from more; [`metrics`] and [`http_server`] show it |
-//! | [`withdraw`](mod@withdraw) | takes back what was published |
 
 pub mod answer;
 mod backoff;

@@ -1,20 +1,4 @@
 #![doc = include_str!("../README.md")]
-//!
-//! | module | what it decides |
-//! |---|---|
-//! | [`admission`] | whether a container becomes an instance |
-//! | [`adopt`] | which VM that does not register itself a rule adopts |
-//! | [`allocator`] | on which CPUs, where steliad chooses them |
-//! | `attach`, `vcpu_placement` | which vCPU gets which CPU, and the kind of partition |
-//! | `snapshot`, `facts`, `totals` | the input: what was read, and what is derived from it once |
-//! | `kubelet_state` | whether kubelet's file can be used |
-//! | [`entitlement`], [`float`], [`pod_pool`] | which pod kubelet's file gives CPUs to; where floats run |
-//! | `steps` | what must be written so that the system is as the records say |
-//! | [`workers`] | where the kernel's unbound workers may run |
-//! | `validated` | what of a record that is found at the start is believed |
-//! | `degraded`, `contained`, [`drift_findings`] | the reasons of degradation, and of no partition; what another program changed |
-//! | [`disturbances`] | what disturbs VMs' CPUs besides tasks, as reasons of degradation |
-//! | [`rebind`] | which instances would have less fragmented CPUs elsewhere |
 
 pub mod admission;
 pub mod adopt;

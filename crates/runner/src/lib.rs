@@ -3,24 +3,6 @@
 //! It leaves the anchor in the container's own cgroup, registers the container with the daemon, starts the VMM (QEMU, Cloud
 //! Hypervisor, Firecracker), attaches the vCPU threads of the paused guest, and lets it run when the daemon says that it is
 //! isolated. It follows what changes until the VMM ends.
-//!
-//! | module | what it is |
-//! |---|---|
-//! | `cli`, `annotations` | the command line and its help; Koordinator's annotations of the pod |
-//! | `run`, `attach`, `supervise` | the two commands in order, and what they do from the VMM's start to its end |
-//! | `runner` | signals, status, anchor, registration: what both commands begin and end with |
-//! | `command`, `descriptors` | what is added to the VMM's command line; the host's descriptors it is given |
-//! | `isolator` | isolates the VM, lets the guest run, and follows what changes |
-//! | `daemon` | a client of the daemon's socket |
-//! | [`qmp`], `vmm` | QEMU's commands and events, its guest agent; a VM's threads, start and end, by QMP, an HTTP API or names of threads |
-//! | `resize`, `memory` | how many vCPUs a VM has whose number of CPUs changes; how much memory one whose limit does |
-//! | `pause_mark` | that the guest is paused for new vCPUs |
-//! | `helpers` | programs beside the VMM |
-//! | `anchor`, `children`, `signals`, `terminal` | the placeholder process; what PID 1 must do |
-//! | `state`, `readiness` | the runner's state; what it means to a readiness or liveness probe |
-//! | `status_socket`, `probe` | the socket that serves the state, the commands that ask it |
-//! | `shutdown` | from SIGTERM to the VMM's end |
-//! | `install` | the program copied out of its image |
 
 mod anchor;
 mod annotations;

@@ -1,15 +1,5 @@
 #![doc = include_str!("../README.md")]
 //!
-//! | folder | what is in it |
-//! |---|---|
-//! | `view/` | commands that show the node as it is |
-//! | `explain_and_check/` | commands that say why, and whether what is promised holds |
-//! | `plan/` | commands that answer what would be done |
-//! | `change/` | commands that change something |
-//! | `integration/` | commands whose output other programs read |
-//! | `shared/` | what they use: the daemon, the kernel's files, how answers are written |
-//! | `cli/` | the command line, its help, and the same command on another host |
-//!
 //! A command is in the folder of its group of the help, in a module of its name. Most have `gather`, which asks the daemon or reads the
 //! node's files and returns a value that serializes; `shared/output/` prints it as JSON, or as the text that the value renders. What is
 //! promised comes from the daemon, threads come from the kernel, so that `show` compares the two.

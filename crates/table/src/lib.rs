@@ -1,15 +1,4 @@
 #![doc = include_str!("../README.md")]
-//!
-//! | module | what is there |
-//! |---|---|
-//! | `layout` | tables: [`Column`], [`table`], [`properties`] |
-//! | `shrink` | the widths of columns on a terminal |
-//! | `fit` | texts wrapped, cut or shortened to a width |
-//! | `terminal` | whether the terminal has colours and UTF-8 |
-//! | `form` | table, JSON or YAML: [`Form`], and what every answer can do: [`Render`] |
-//! | `examples` | the examples in the help of each command |
-//! | `completion` | the completion script of a shell |
-//! | `testing` | what is printed as JSON, compared with the page that documents it |
 
 mod completion;
 mod examples;

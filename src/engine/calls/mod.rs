@@ -1,12 +1,5 @@
 //! Calls of the engine. Each file owns one call: its request, how it begins, what it waits for, and how it is answered.
 //!
-//! | file | its call |
-//! |---|---|
-//! | `register` (with `admission`), `attach` (with `attach_threads`), `deregister` | of one instance: answered when the turns have brought it there |
-//! | `audit` | reads one instance again |
-//! | `reconcile`, `reload` | concern every instance: answered when each was looked at (`sweep`) |
-//! | `preview`, `rebind`, `resize` | answered at once |
-//!
 //! A call that cannot be completed is undone; its error is a [`rollback::RollbackError`].
 //!
 //! A [`Call`] is queued in the inbox until it begins. What it then waits for is a [`Goal`] in [`Calls`].

@@ -5,20 +5,6 @@
 //! it. Rules and errno values are those of Linux 6.12; [`conformance`] is a list of them that can be run on the model and on a
 //! real kernel alike.
 //!
-//! | file | what it models | source in the kernel |
-//! |---|---|---|
-//! | `tree` | cgroups: types, moves, controllers, where processes may be | `kernel/cgroup/cgroup.c`; `cgroup-v2.rst`, "Threads" and "Controlling Controllers" |
-//! | `population` | which tasks are in which cgroup, counted so that no operation scans all of them | `cgroup.events`: `cgroup_update_populated` |
-//! | `cpusets` | what is written to a cpuset, and its effective CPUs | `kernel/cgroup/cpuset.c`; `cgroup-v2.rst`, "Cpuset" |
-//! | `partitions` | CPU partitions, local and remote | the same; `cpuset.cpus.partition` |
-//! | `freezer` | frozen cgroups, and tasks that fork until they are frozen | `kernel/cgroup/freezer.c` |
-//! | `cgroups` | the files, as [`Cgroups`](stelia_kernel::cgroup::Cgroups) asks for them | `cgroup-v2.rst`, "Core Interface Files" |
-//! | `procs` | threads, PID namespaces, affinity, pidfds | `copy_process`, `zap_pid_ns_processes`, `sched_setaffinity(2)` |
-//! | `systemd` | units and their limits, emptied scopes, holders | |
-//! | `tenants` | which files tenants may write | `cgroup-v2.rst`, "Delegation" and "Namespace" |
-//! | `counts` | the daemons' calls, counted and as text | |
-//! | `node`, `boot`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them | |
-//!
 //! `cgroup-v2.rst` is `Documentation/admin-guide/cgroup-v2.rst`.
 
 // Only tests use this crate: a comment explains a rule or a reason where one is needed.

@@ -2,14 +2,6 @@
 //!
 //! Nodes that are in the same state share it, and with it their answers: a state is what is left on a node, and which pods are on their way to it.
 //! A state is evaluated once for each request; an update of a node gives that node another state and changes no other node.
-//!
-//! | module | what it is |
-//! |---|---|
-//! | `states` | the states that nodes are in, with the answers of each |
-//! | `requests` | the requests that answers are stored for |
-//! | `reasons` | why nodes refuse, by number |
-//! | `question` | a question to many nodes, evaluated without the cluster |
-//! | `verdict` | a node's answer: in short, and one node's in full |
 
 mod question;
 mod reasons;

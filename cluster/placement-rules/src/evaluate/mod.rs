@@ -3,12 +3,6 @@
 //! kubelet admits or rejects the pod first, by all its managers; where steliad chooses the CPUs it decides afterwards, when the VM's
 //! runner registers. Both are asked themselves ([`kubelet_planner`], [`stelia_koordinator::allocator`]), so an answer is the node's own, as long as
 //! the pods that it knows of are the only ones.
-//!
-//! | module | what it is |
-//! |---|---|
-//! | `arrive` | one pod arrives at a node: what it gets, and what is left |
-//! | `devices` | where its devices are |
-//! | `orders` | pods that are on their way arrive in any order |
 
 mod arrive;
 mod devices;

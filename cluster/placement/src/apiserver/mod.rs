@@ -1,14 +1,4 @@
 //! Requests to the API server, and its answers.
-//!
-//! | module | what |
-//! |---|---|
-//! | `failure` | why a request failed, by what the caller can do then |
-//! | `watch` | the list of all objects of a kind, and every change after it |
-//! | `parse` | the parts of pods, nodes' objects and claim objects that are read |
-//! | `claims` | a node's claim object, written with the version that it was read with |
-//! | `pods` | a pod's binding, reading a pod, the conditions that give a pod another version |
-//! | `lease` | which of several instances places pods |
-//! | `endpoint` | the EndpointSlice by which the Service leads to that instance |
 
 mod claims;
 pub mod endpoint;

@@ -1,14 +1,4 @@
 //! The HTTP service that kube-scheduler calls.
-//!
-//! | module | what |
-//! |---|---|
-//! | `types` | the bodies of calls and answers: kube-scheduler's published types (`k8s.io/kube-scheduler/extender/v1`) |
-//! | `calls` | filter, prioritize, preempt, bind |
-//! | `best_nodes` | which of the nodes with room an answer names |
-//! | `server` | connections, and what a client may cost |
-//! | `idle_timeout` | how long a client may be silent |
-//! | `tls` | certificates, read again when they change |
-//! | `metrics` | OpenMetrics |
 
 mod best_nodes;
 mod calls;

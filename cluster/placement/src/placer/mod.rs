@@ -1,18 +1,4 @@
 //! Places pods: what the extender answers, and what a bind does.
-//!
-//! | module | what |
-//! |---|---|
-//! | `node_rules` | the nodes' rules, as the reservations ask them |
-//! | `pod_request` | what a pod requests |
-//! | `feeds` | the watches, whose changes are passed to the reservations |
-//! | `bind` | a bind: the promise, the claim, the binding, in that order |
-//! | `preempt` | where the end of other pods makes room |
-//! | `promise` | a promise until its outcome is reported |
-//! | `resolve` | undecided binds are decided |
-//! | `waiting` | the pods that no node had room for, and the nodes that changed since |
-//! | `namespace_queues` | which namespace has the most of those pods, which gives way where there are too many |
-//! | `retry` | the pods of `waiting` that fit now are tried again |
-//! | `explain` | why a pod waits, or where it is |
 
 mod bind;
 mod explain;

@@ -1,12 +1,4 @@
 //! Whether a VM's memory and devices are where its CPUs are: the NUMA nodes of both, compared.
-//!
-//! | module | what it is |
-//! |---|---|
-//! | `certificate` | all parts of a VM in rows, each with its NUMA nodes |
-//! | `pci` | PCI devices and how near two of them are |
-//! | `memory_only` | NUMA nodes without CPUs |
-//! | `interrupts` | where the interrupts of the VM's devices fire |
-//! | `read` | what is read of the kernel and of kubelet |
 
 mod certificate;
 mod interrupts;

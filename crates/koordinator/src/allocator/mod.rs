@@ -1,14 +1,4 @@
 #![doc = include_str!("README.md")]
-//!
-//! | module | what is there |
-//! |---|---|
-//! | `policies` | the choices by Koordinator's names, and a node's own: [`AllocatorPolicies`] |
-//! | `request` | what is asked: [`AllocationRequest`], and what a scheduler chose before: [`Schedule`] |
-//! | `pools` | which CPUs may be allocated, and which everybody else runs on: [`Pools`] |
-//! | `guaranteed` | Guaranteed pods that are not VMs, and CPUs that kubelet once gave to such pods |
-//! | `decision` | from a request to an [`Allocation`]: [`AllocatorNode::allot`] checks it, resolves defaults and tells why |
-//! | `select` | which NUMA nodes and which CPUs, without classes or pods: [`align`](fn@align), [`select_cpus`] |
-//! | [`evaluate`] | the same decision for schedulers, with the documents' score |
 
 mod decision;
 pub mod evaluate;

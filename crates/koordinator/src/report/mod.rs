@@ -1,16 +1,4 @@
 #![doc = include_str!("README.md")]
-//!
-//! | module | what it is |
-//! |---|---|
-//! | [`report`] | the object of a node, by its [`Facts`], with Koordinator's annotations |
-//! | [`profile`] | the object for one reader: kube-scheduler's plugin, Koordinator, our own |
-//! | [`compact`] | our own attribute, written and read |
-//! | [`fingerprint`] | which pods the object accounts for |
-//! | [`memory_and_devices`] | memory and devices as kubelet's managers account for them |
-//! | [`described`] | the object read back |
-//! | [`stored`] | the object of whatever profile, as the API server keeps it |
-//! | [`numa`] | memory, huge pages and distances of the NUMA nodes, from `/sys` |
-//! | [`name`] | the Node's name |
 
 mod annotations;
 pub mod compact;

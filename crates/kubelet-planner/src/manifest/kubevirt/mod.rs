@@ -1,13 +1,6 @@
 //! The pod that KubeVirt's virt-controller makes of a VirtualMachineInstance, as far as kubelet's managers and the scheduler depend on it.
 //!
 //! The rules are those of KubeVirt 1.8.
-//!
-//! | module | what it is |
-//! |---|---|
-//! | `vm` | the fields of the VM, and the resources of its container (`pkg/virt-controller/services/renderresources.go`) |
-//! | `memory` | the memory that is requested beside the guest's (`pkg/hypervisor/kvm/hypervisorbackend.go`) |
-//! | `node` | the labels and devices that are required of a node (`pkg/virt-controller/services/nodeselectorrenderer.go`) |
-//! | `webhook` | what the API server refuses (`pkg/virt-api/webhooks/validating-webhook/admitters/vmi-create-admitter.go`) |
 
 mod memory;
 mod node;

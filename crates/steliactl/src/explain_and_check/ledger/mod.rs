@@ -1,19 +1,4 @@
 //! `ledger`: who ran on the VMs' CPUs, when and for how long, and whether the record of it is what was written.
-//!
-//! | module | what it is |
-//! |---|---|
-//! | `query` | the accounts of the daemon, or of a copied ring |
-//! | `offline` | a copied ring |
-//! | `when` | times as people type them |
-//! | `brief` | what `verify` shows |
-//! | `words` | the account in words, for table and page |
-//! | `owner` | whether it is a VM's or a container's |
-//! | `text` | tables |
-//! | `report` | one VM and a month, with what proves it |
-//! | `html` | the report as a page |
-//! | `proof` | whether the ring is what was written; the key |
-//! | `summary` | what `report` shows |
-//! | `watch` | who runs now |
 
 mod brief;
 mod html;

@@ -1,10 +1,4 @@
 //! `report`: the whole node in one text, to be pasted into a ticket. What the daemon does not say is missing, the rest is there.
-//!
-//! | module | what it is |
-//! |---|---|
-//! | `host` | the host |
-//! | `watch` | the VMs' threads, watched for a while |
-//! | `text` | the report as text |
 
 mod host;
 #[cfg(test)]

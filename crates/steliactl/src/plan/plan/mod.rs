@@ -1,11 +1,4 @@
 //! `plan`: what kubelet would do with a pod, on this node or on a described one. Needs no daemon.
-//!
-//! | module | what it is |
-//! |---|---|
-//! | `subject` | this node; one that is only described is read by `stelia-node-plan` |
-//! | `answer` | what kubelet would do, as values |
-//! | `merges` | the Topology Manager's merges, as values |
-//! | `text` | the answer as text |
 
 mod answer;
 mod merges;

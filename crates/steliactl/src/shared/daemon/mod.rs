@@ -1,20 +1,4 @@
 //! The daemon: calls, signals, and what it says of the node and its VMs.
-//!
-//! | module | what is there |
-//! |---|---|
-//! | `client`, `failure` | calls, and the errors that they end in |
-//! | `signals` | the daemon's signals, for commands that run until interrupted |
-//! | `node` | the node as the daemon describes it, and the owner of each CPU |
-//! | `pod` | what an operator calls a VM |
-//! | `selection`, `pattern` | the VMs that a command is about |
-//! | `not_there` | which VM a name that none has may stand for |
-//! | `reported` | which interrupts the daemon reports |
-//! | `fold` | what several VMs have in common |
-//! | `remedy` | what an operator does about a reason of degradation |
-//! | `step` | what steps of several VMs have in common |
-//! | `candidates` | the VMs that a shell offers |
-//! | `trouble` | what a VM has less than isolation, and the order of rows by it |
-//! | `why_not_isolated` | why a VM has less than isolation |
 
 mod candidates;
 mod client;

@@ -1,12 +1,4 @@
 //! The kernel's files: what runs on the VMs' CPUs, and where it runs.
-//!
-//! | module | what it reads |
-//! |---|---|
-//! | `threads` | the processes and threads of an instance |
-//! | `sample` | counters of vCPU threads and of instances' cgroups |
-//! | `rates` | two samples compared |
-//! | `interrupts` | interrupts by CPU |
-//! | `locality` | the NUMA nodes of a VM's memory and devices |
 
 pub(crate) mod interrupts;
 pub(crate) mod locality;

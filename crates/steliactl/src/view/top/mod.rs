@@ -1,11 +1,4 @@
 //! `top`: what the vCPU threads do, live.
-//!
-//! | module | what it is |
-//! |---|---|
-//! | [`history`] | how busy they were, as bars |
-//! | [`live_rows`] | rows and columns |
-//! | [`screen`] | keys and drawing |
-//! | `terminal` | the terminal, and restoring it |
 
 mod history;
 mod live_rows;

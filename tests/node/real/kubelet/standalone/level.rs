@@ -37,7 +37,9 @@ fn a_vm_floats_on_what_its_pod_shares() {
         reconcile();
         assert_isolated_beside(&vm, 2, &shared);
         assert_eq!(cpus(&side.file("cpuset.cpus.effective")), shared);
-        let understood = json(&run("steliactl --json doctor --kubelet-state /var/lib/kubelet/cpu_manager_state"));
+        let understood = json(&run(
+            "steliactl --json doctor --kubelet-state /var/lib/kubelet/cpu_manager_state",
+        ));
         assert_eq!(understood["cpu_manager"]["schema"], "V3", "{understood}");
         verify();
         delete("level");

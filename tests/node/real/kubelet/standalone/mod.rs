@@ -26,7 +26,9 @@ fn verify() {
 
 /// The file that kubelet wrote, as steliad reads it.
 fn assert_understood(pod: &Pod) {
-    let read = json(&run("steliactl --json doctor --kubelet-state /var/lib/kubelet/cpu_manager_state"));
+    let read = json(&run(
+        "steliactl --json doctor --kubelet-state /var/lib/kubelet/cpu_manager_state",
+    ));
     let manager = &read["cpu_manager"];
     println!("  steliad reads {}, kubelet wrote {}", manager, state());
     assert_eq!(manager["schema"], "V2", "{read}");
