@@ -36,7 +36,7 @@ named! {
 ///
 /// ```
 /// use stelia_kubelet::PodName;
-/// use crate::report::fingerprint;
+/// use stelia_koordinator::report::fingerprint;
 ///
 /// let pods = [("ns1", "n1"), ("ns1", "n2"), ("ns2", "n1"), ("ns3", "n1"), ("ns3", "n2")];
 /// let pods: Vec<PodName> = pods.into_iter().filter_map(|(namespace, name)| PodName::new(namespace, name)).collect();
