@@ -38,7 +38,7 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
         assert_devices_are_closed(&pod);
 
         // A resize in place arrives, and re-pins.
-        run(format!(
+        run(&format!(
             "kubelet-standin pod resize {} --memory 500M --cpuset 4-5",
             pod.name
         ));

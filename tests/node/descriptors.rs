@@ -52,9 +52,9 @@ pub fn assert_network_answers() {
 /// A tap that belongs to the container's user, who needs no capability to attach to it.
 pub fn make_tap() {
     run("modprobe tun");
-    run(format!("ip tuntap add {TAP} mode tap user 0 vnet_hdr"));
-    run(format!("ip address add {HOST} dev {TAP}"));
-    run(format!("ip link set {TAP} up"));
+    run(&format!("ip tuntap add {TAP} mode tap user 0 vnet_hdr"));
+    run(&format!("ip address add {HOST} dev {TAP}"));
+    run(&format!("ip link set {TAP} up"));
 }
 
 pub fn remove_tap() {
@@ -113,8 +113,8 @@ fn a_guest_has_a_tap_and_vhost_by_descriptors_of_the_runner() {
         .concat();
         let card =
             "-netdev tap,id=net,fd={fd:net},vhost=on,vhostfd={fd:vhost} -device virtio-net-pci,netdev=net,romfile=";
-        let socket = format!("-smp 2 -m 128 -device vhost-vsock-pci,guest-cid={CID},vhostfd={{fd:vsock}} {card}");
-        let qemu = [&words(&socket)[..], &boot(INITRAMFS, KERNEL_WORDS)].concat();
+        let devices = format!("-smp 2 -m 128 {card} -device vhost-vsock-pci,guest-cid={CID},vhostfd={{fd:vsock}}");
+        let qemu = [&words(&devices)[..], &boot(INITRAMFS, KERNEL_WORDS)].concat();
         let pod = Pod::start_qemu(Accel::Kvm, "descriptors", &options, &runner, &qemu).running();
         let seen = || format!(": {}", serial(&pod));
         wait_until_or("the guest lives", seen, || serial(&pod).contains("ALIVE"));

@@ -53,7 +53,7 @@ fn a_pod_that_attacks_the_socket_disturbs_nobody_else() {
             let now = kib(&pid, "VmHWM");
             assert!(now < 16 << 10, "{name}: from {peak} to {now} KiB");
         }
-        let left = || format!("{open} before, now {:?}", run(format!("ls -l /proc/{pid}/fd")));
+        let left = || format!("{open} before, now {:?}", run(&format!("ls -l /proc/{pid}/fd")));
         wait_until_or("its descriptors are closed", left, || descriptors(&pid) <= open + 2);
         assert!(!journal("-u steliad.service").contains("panicked"));
         assert!(scopes().is_empty());

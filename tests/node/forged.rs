@@ -90,7 +90,7 @@ fn a_container_that_writes_its_own_cgroup_gains_nothing() {
         assert!(seen.starts_with("0::/\n") && !seen.contains(".slice\n"), "{seen}");
         let pods_own = attacker.origin().parent().expect("the pod's").to_owned();
         let names = || {
-            run(format!(
+            run(&format!(
                 "getfattr --absolute-names -d -m user.stelia {}",
                 pods_own.display()
             ))

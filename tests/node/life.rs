@@ -117,7 +117,7 @@ fn the_record_of_a_newer_version_is_left_alone_and_reported() {
         let pod = Pod::emulated_vm("newer", 2);
         let before = assert_isolated(&pod, 2);
         let scope = pod.scope().display().to_string();
-        let schema = run(format!(
+        let schema = run(&format!(
             "getfattr --absolute-names --only-values -n user.stelia.schema {scope}"
         ));
         run(&["setfattr", "-n", "user.stelia.schema", "-v", "99", &scope]);

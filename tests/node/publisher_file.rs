@@ -70,7 +70,7 @@ fn the_cluster_is_told_of_a_vms_life_and_no_vm_is_hurt_where_it_cannot_be() {
         run("systemctl stop steliad");
         assert!(!is_locked(), "nobody says that it is true");
         run("systemctl start steliad");
-        wait_until("it is said again", || is_locked());
+        wait_until("it is said again", is_locked);
         assert_eq!(told().expect("a file"), with_vm, "nothing happened meanwhile");
 
         // kubelet's file cannot be used: whose CPUs are free is not known.

@@ -289,7 +289,7 @@ fn full(pod: &Pod) {
         .map(|file| fs::read(file).expect("a segment"))
         .collect();
     assert!(!whole.is_empty());
-    output(format!("dd if=/dev/zero of={DIRECTORY}/fill bs=4096 status=none"));
+    output(&format!("dd if=/dev/zero of={DIRECTORY}/fill bs=4096 status=none"));
     let problem = || describe()["node"]["ledger"]["problem"].as_str().map(str::to_owned);
     // The page that was begun takes a few more entries: at least one a start of the daemon, whatever runs on the node.
     let text = (0..MAX_STARTS).find_map(|_| {

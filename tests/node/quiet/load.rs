@@ -34,7 +34,7 @@ impl Card {
         // udev gives it another name.
         run("udevadm settle");
         wait_until("the card is up", || {
-            let name = names_in(&format!("{DRIVER}/{}/net", device()?)).pop()?;
+            let name = names_in(format!("{DRIVER}/{}/net", device()?)).pop()?;
             let up = |argv: &[&str]| output(argv).status.success();
             let address = ["ip", "address", "replace", "10.0.2.15/24", "dev", &name];
             (up(&address) && up(&["ip", "link", "set", &name, "up"])).then_some(())
@@ -43,9 +43,7 @@ impl Card {
         Self {
             input: Interrupt::named(&format!("{device}-input.0")),
             output: Interrupt::named(&format!("{device}-output.0")),
-            name: names_in(&format!("{DRIVER}/{device}/net"))
-                .pop()
-                .expect("its interface"),
+            name: names_in(format!("{DRIVER}/{device}/net")).pop().expect("its interface"),
         }
     }
 
@@ -112,7 +110,7 @@ pub fn read_blocks(device: &str, blocks: u64) {
 
 /// The same on one CPU.
 pub fn read_blocks_on(cpu: u32, device: &str, blocks: u64) {
-    run(format!(
+    run(&format!(
         "taskset -c {cpu} dd if={device} of=/dev/null bs=4096 count={blocks} iflag=direct status=none"
     ));
 }

@@ -142,7 +142,7 @@ impl Bus {
 
 /// What a process exec'd into the pod's container is answered: `client::process`.
 pub fn ask_from(pod: &Pod, case: &str) -> Refusal {
-    let text = pod.exec(process_words("client", &format!("STELIA_CASE={case}")));
+    let text = pod.exec(&process_words("client", &format!("STELIA_CASE={case}")));
     let line = text.lines().find_map(|line| line.split_once("REFUSED "));
     let line = line.unwrap_or_else(|| panic!("{text}")).1;
     let (name, text) = line.split_once(' ').expect("name and text");

@@ -68,14 +68,14 @@ pub fn words(line: &str) -> Vec<&str> {
 }
 
 /// Run a program; what it says goes into the panic when it fails.
-pub fn run(argv: impl Argv) -> String {
-    let out = output(&argv);
+pub fn run(argv: &(impl Argv + ?Sized)) -> String {
+    let out = output(argv);
     let argv = argv.argv();
     assert!(out.status.success(), "{argv:?}: {}\n{}", out.status, said(&out));
     utf8(&out.stdout).trim().to_owned()
 }
 
-pub fn output(argv: impl Argv) -> Output {
+pub fn output(argv: &(impl Argv + ?Sized)) -> Output {
     let argv = argv.argv();
     let (program, arguments) = argv.split_first().expect("a program");
     Command::new(program).args(arguments).output().expect(program)
@@ -116,14 +116,14 @@ pub fn parse<T: DeserializeOwned>(text: &str) -> T {
 }
 
 /// What a command prints as JSON, and whether it succeeded.
-pub fn printed(argv: impl Argv) -> (Value, Output) {
+pub fn printed(argv: &(impl Argv + ?Sized)) -> (Value, Output) {
     let out = output(argv);
     let value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {out:?}"));
     (value, out)
 }
 
 /// The journal of this boot, only the messages that this filters.
-pub fn journal(filter: impl Argv) -> String {
+pub fn journal(filter: &(impl Argv + ?Sized)) -> String {
     run(&[
         &["journalctl", "-b", "-q", "--no-pager", "-o", "cat"],
         &filter.argv()[..],
@@ -205,7 +205,7 @@ impl Drop for Killed {
 }
 
 pub fn kill(signal: &str, pid: impl Display) {
-    run(format!("kill {signal} {pid}"));
+    run(&format!("kill {signal} {pid}"));
 }
 
 /// What a wait waits for: that something is so, or something that comes.

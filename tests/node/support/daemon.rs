@@ -88,13 +88,13 @@ pub fn activity(unit: &str) -> String {
 /// The daemon has ended, and of the units that start it only this one is there: a runner that misses the daemon, or a late
 /// event of kubelet's file, is not to be what starts it.
 pub fn stopped_but_for(way: Option<&str>) {
-    run(format!("systemctl stop {WAYS} steliad.service"));
+    run(&format!("systemctl stop {WAYS} steliad.service"));
     assert_eq!(activity("steliad.service"), "inactive");
     way.into_iter().for_each(|way| drop(run(&["systemctl", "start", way])));
 }
 
 pub fn start_all() {
-    run(format!("systemctl start {WAYS} steliad.service"));
+    run(&format!("systemctl start {WAYS} steliad.service"));
 }
 
 /// kubelet's file, as it is understood.

@@ -82,7 +82,7 @@ pub fn wait_healthy(what: &str) -> Resource {
 
 /// What the plugin and kubelet's side say.
 pub fn journal() -> String {
-    let out = output(format!(
+    let out = output(&format!(
         "journalctl -b --no-pager -n 40 -u {UNIT} -u kubelet-standin-devices"
     ));
     format!("; the journal says:\n{}", utf8(&out.stdout))

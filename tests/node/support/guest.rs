@@ -82,7 +82,7 @@ pub fn start_on(accel: Accel, name: &str, cpus: &str, runner: &[&str], qemu: &[&
 
 /// What a probe exec'd into the container says of the runner there: whether it is so, and why.
 pub fn probe_at(pod: &Pod, what: &str, runner: &str) -> (bool, String) {
-    let out = pod.try_exec(format!("stelia-runner probe {what} {runner}"));
+    let out = pod.try_exec(&format!("stelia-runner probe {what} {runner}"));
     (out.status.success(), utf8(&out.stdout).trim().to_owned())
 }
 

@@ -119,7 +119,7 @@ impl Pod {
     }
 
     pub fn delete(&self, grace: u32) {
-        run(format!("kubelet-standin pod delete {} --grace {grace}", self.name));
+        run(&format!("kubelet-standin pod delete {} --grace {grace}", self.name));
     }
 
     /// Until its container has ended; the exit code.
@@ -140,11 +140,11 @@ impl Pod {
     }
 
     /// Run a command in its container; it must succeed.
-    pub fn exec(&self, command: impl Argv) -> String {
+    pub fn exec(&self, command: &(impl Argv + ?Sized)) -> String {
         run(&[&self.exec_words()[..], &command.argv()].concat())
     }
 
-    pub fn try_exec(&self, command: impl Argv) -> Output {
+    pub fn try_exec(&self, command: &(impl Argv + ?Sized)) -> Output {
         output(&[&self.exec_words()[..], &command.argv()].concat())
     }
 

@@ -51,7 +51,7 @@ pub fn make_image() -> String {
     write(Path::new(&file("config.json")), &config.to_string());
     write(Path::new(&file("manifest.json")), &manifest.to_string());
     let image = file("image.tar");
-    run(format!(
+    run(&format!(
         "tar -C {FOLDER} -cf {image} manifest.json config.json layer.tar"
     ));
     image

@@ -49,7 +49,7 @@ pub fn start(more: &Value, flags: &str) {
     let exec = format!("{kubelet} --config={SETTINGS} --hostname-override=node {flags}");
     put(
         UNIT_FILE,
-        &format!("[Service]\nExecStart={exec}\nRestart=on-failure\nRestartSec=1\n"),
+        format!("[Service]\nExecStart={exec}\nRestart=on-failure\nRestartSec=1\n"),
     );
     run("systemctl daemon-reload");
     run(&["systemctl", "start", UNIT]);

@@ -28,7 +28,7 @@ pub fn flags() -> String {
 /// What kubelet reads when it starts, which it does before the server.
 pub fn prepare() {
     output("ip link set lo up");
-    output(format!("ip address add {ADDRESS}/32 dev lo"));
+    output(&format!("ip address add {ADDRESS}/32 dev lo"));
     let kubeconfig = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "node",
         "clusters": [{"name": "cluster", "cluster": {"server": format!("https://{SERVER}"), "insecure-skip-tls-verify": true}}],
@@ -38,7 +38,7 @@ pub fn prepare() {
     write(&Path::new(FOLDER).join("kubeconfig"), &kubeconfig.to_string());
     put(
         Path::new(FOLDER).join("tokens"),
-        &format!("{TOKEN},node,node,system:masters\n"),
+        format!("{TOKEN},node,node,system:masters\n"),
     );
 }
 
@@ -65,7 +65,7 @@ pub fn start() {
 
 fn start_unit(unit: &str, name: &str, options: &str) {
     let program = program(name).display().to_string();
-    run(format!(
+    run(&format!(
         "systemd-run --quiet --collect --unit {unit} {program} {options}"
     ));
 }
@@ -74,7 +74,7 @@ pub fn stop() {
     for unit in UNITS {
         output(&["systemctl", "stop", unit]);
     }
-    output(format!("ip address delete {ADDRESS}/32 dev lo"));
+    output(&format!("ip address delete {ADDRESS}/32 dev lo"));
     let _ = fs::remove_dir_all(FOLDER);
 }
 

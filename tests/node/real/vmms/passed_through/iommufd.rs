@@ -27,7 +27,7 @@ fn load() {
         let file = program("vfio-modules").join(format!("{name}.ko")).display().to_string();
         // See `Plugins`.
         let more = if name == "vfio-pci" { "disable_idle_d3=1" } else { "" };
-        run(format!("insmod {file} {more}"));
+        run(&format!("insmod {file} {more}"));
     }
 }
 
