@@ -29,7 +29,7 @@ use super::pod_rate_limits::Rates;
 use super::retries::Retries;
 use super::state::State;
 use super::systemd_calls::SystemdCalls;
-use super::timer::Timer;
+use super::timerfd::Timer;
 use super::view_writer::{Followers, ViewWriter};
 use super::watch::Watcher;
 

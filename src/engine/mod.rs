@@ -4,7 +4,7 @@
 //! | file | its job |
 //! |---|---|
 //! | `handle`, `inbox` | how entry points call the engine; the queue of calls, pods in turn |
-//! | `event_loop`, `timer` | the loop; its one timer |
+//! | `event_loop`, `timerfd` | the loop; its one timer |
 //! | `state` | all that the engine owns |
 //! | `watch`, `events`, `out_of_date` | inotify; what an event puts out of date; what is to be read again |
 //! | `pod_rate_limits` | how often a pod may register, or have itself audited |
@@ -74,7 +74,7 @@ mod sibling_containers;
 mod state;
 mod states_of_other_tasks;
 mod systemd_calls;
-mod timer;
+mod timerfd;
 mod topology_facts;
 mod turn;
 mod view;

@@ -7,14 +7,14 @@
 //! |---|---|
 //! | `task` | follows the engine, and writes the file |
 //! | `node` | the node's object, whether VMs can be admitted |
-//! | `pods`, `events` | the state of each VM, as its pod may read it; the events that its changes make. Pure |
+//! | `pod_messages`, `events` | the state of each VM, as its pod may read it; the events that its changes make. Pure |
 //! | `folder` | the file, and the lock that says that it is current |
 //! | `status` | the journal's messages, and the problem that the view shows |
 
 mod event_log;
 mod folder;
 mod node;
-mod pods;
+mod pod_messages;
 mod status;
 mod task;
 

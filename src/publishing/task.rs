@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::event_log::{EventLog, from_incident};
 use super::folder::Folder;
 use super::node::{self, Host};
-use super::{pods, status};
+use super::{pod_messages, status};
 use crate::engine::Handle;
 use crate::kubelet_config::KubeletConfigReader;
 use crate::lasting_problem::LastingProblem;
@@ -192,7 +192,7 @@ impl Task {
             self.read(audited).await;
         }
         let now = now_us();
-        let (pods, mut new_events) = pods::update(&self.pods, &self.published.instances, now);
+        let (pods, mut new_events) = pod_messages::update(&self.pods, &self.published.instances, now);
         self.pods = pods;
         self.incidents = false;
         for (pod, incidents) in self.engine.incidents().take() {
@@ -231,7 +231,7 @@ impl Task {
             node: host.name.clone()?,
             object: host.object.as_ref().ok().cloned(),
             summary: Some(Summary {
-                floating_too_long: Some(pods::floating_too_long(&self.published.instances, now_us)),
+                floating_too_long: Some(pod_messages::floating_too_long(&self.published.instances, now_us)),
                 ..node::summary(&self.published, &ready)
             }),
             ready,

@@ -4,7 +4,7 @@ use crate::api::Status;
 use crate::api::messages::{AllocateRequest, AllocateResponse};
 
 use crate::allocate::{Available, allocate};
-use crate::container_files::{ContainerFiles, Paths};
+use crate::required_files::{RequiredFiles, Paths};
 use crate::offer::Offer;
 
 /// How many devices there are.
@@ -18,7 +18,7 @@ pub fn answer(request: &AllocateRequest) -> Result<AllocateResponse, Status> {
         socket_folder: "/run/stelia/runner".into(),
         devices: vec!["/dev/kvm".into()],
     };
-    let files = ContainerFiles {
+    let files = RequiredFiles {
         problem: None,
         devices: vec!["/dev/kvm".into()],
     };

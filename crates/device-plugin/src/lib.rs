@@ -5,7 +5,7 @@ mod allocated_devices;
 pub mod api;
 mod cdi;
 mod connections;
-mod container_files;
+mod required_files;
 mod daemon;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -8,7 +8,7 @@ use crate::api::{HEALTHY, UNHEALTHY};
 use stelia_settings::DevicePluginSettings;
 use tokio::time::Instant;
 
-use crate::container_files::ContainerFiles;
+use crate::required_files::RequiredFiles;
 
 /// The largest number of devices, as of the setting `device-plugin-vms`.
 pub(crate) const MAX_DEVICES: u32 = 1024;
@@ -78,7 +78,7 @@ impl Admission {
 pub(crate) struct Facts<'a> {
     pub(crate) settings: &'a DevicePluginSettings,
     pub(crate) admission: &'a Admission,
-    pub(crate) files: &'a ContainerFiles,
+    pub(crate) files: &'a RequiredFiles,
     /// The numbers of the devices that kubelet has allocated to pods.
     pub(crate) allocated: &'a BTreeSet<u32>,
     /// How many devices kubelet's record had when this program started: those of the time before a reboot.
@@ -209,7 +209,7 @@ mod tests {
     struct Situation {
         settings: DevicePluginSettings,
         admission: Admission,
-        files: ContainerFiles,
+        files: RequiredFiles,
         allocated: BTreeSet<u32>,
         recorded: Option<u32>,
         registered: Option<Instant>,
@@ -226,7 +226,7 @@ mod tests {
                 answered: true,
                 silence: None,
             },
-            files: ContainerFiles::default(),
+            files: RequiredFiles::default(),
             allocated: BTreeSet::new(),
             recorded: None,
             registered: None,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::allocated_devices::AllocatedDevices;
 use crate::cdi::CdiFile;
-use crate::container_files::{ContainerFiles, Paths};
+use crate::required_files::{RequiredFiles, Paths};
 use crate::daemon::Follower;
 use crate::offer::{Admission, Facts, Offer};
 use crate::registration::{Fatal, KubeletRegistration, Registrar};
@@ -150,8 +150,8 @@ impl Offerer {
         }
     }
 
-    fn look(&mut self) -> (ContainerFiles, Offer) {
-        let files = ContainerFiles::read(&self.paths);
+    fn look(&mut self) -> (RequiredFiles, Offer) {
+        let files = RequiredFiles::read(&self.paths);
         let admission = self.admission.borrow_and_update().clone();
         let registered = *self.registered.borrow_and_update();
         let offer = Offer::new(&Facts {

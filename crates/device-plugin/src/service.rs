@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::allocate::{Available, allocate};
 use crate::cdi::CdiFile;
-use crate::container_files::{ContainerFiles, Paths};
+use crate::required_files::{RequiredFiles, Paths};
 use crate::offer::Offer;
 
 /// How long Allocate waits for the daemon to admit VMs: a pod that is refused stays failed.
@@ -51,8 +51,8 @@ impl Shared {
     }
 
     /// Which files there are, as runtimes are told too. The flag says whether containers get the CDI name.
-    fn files(&self) -> (ContainerFiles, bool) {
-        let files = ContainerFiles::read(&self.paths);
+    fn files(&self) -> (RequiredFiles, bool) {
+        let files = RequiredFiles::read(&self.paths);
         let named = self.cdi.write(&files.devices).unwrap_or_else(|error| {
             tracing::warn!("the container gets its devices without a CDI name: {error}");
             false

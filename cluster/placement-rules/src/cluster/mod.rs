@@ -12,7 +12,7 @@
 //! | `verdict` | a node's answer: in short, and one node's in full |
 
 mod question;
-mod reasons;
+mod reason_numbers;
 mod requests;
 mod states;
 #[cfg(any(test, feature = "testing"))]
@@ -33,7 +33,7 @@ use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 
 pub use question::{Evaluation, NodeWithoutPods, Question};
-use reasons::Reasons;
+use reason_numbers::Reasons;
 pub use requests::RequestId;
 use requests::Requests;
 use states::{StateId, States};

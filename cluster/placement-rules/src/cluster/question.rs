@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::reasons::Reason;
+use super::reason_numbers::Reason;
 use super::requests::RequestId;
 use super::states::{Cell, State, StateId};
 use super::verdict::{Verdict, forgotten, no_object};

@@ -7,8 +7,9 @@ use stelia_kubelet::Uid;
 
 use super::Cluster;
 use super::question::{Evaluation, NodeWithoutPods};
-pub use super::reasons::Reason;
+pub use super::reason_numbers::Reason;
 use super::requests::RequestId;
+use crate::evaluate::refusal_names::{NO_OBJECT, REQUEST_FORGOTTEN};
 use crate::evaluate::{DecidedBy, Placement, Refusal};
 use crate::node::NodeError;
 use crate::request::SharedRequest;
@@ -23,13 +24,13 @@ pub enum Verdict {
 
 pub(super) fn no_object() -> Refusal {
     let text = "the node has no NodeResourceTopology of profile stelia";
-    Refusal::new(DecidedBy::Scheduler, "NoObject", text)
+    Refusal::new(DecidedBy::Scheduler, NO_OBJECT, text)
 }
 
 pub(super) fn forgotten() -> Refusal {
     Refusal::new(
         DecidedBy::Scheduler,
-        "RequestForgotten",
+        REQUEST_FORGOTTEN,
         "too many other requests were asked since",
     )
 }

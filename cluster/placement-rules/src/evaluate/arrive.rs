@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use kubelet_planner::cpus::Fault;
 use kubelet_planner::{Admission, Cpus, admit};
-use stelia_api::Error;
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_koordinator::allocator::{Allocation, AllocatorPolicies, Exclusivity, Qos, Requester};
 
+use super::refusal_names::NO_ANSWER;
 use super::{DecidedBy, PlacedDevices, Refusal};
 use crate::node::{FreeResources, Shape};
 use crate::request::{Request, Vm};
@@ -30,13 +31,6 @@ pub(crate) struct Outcome {
     pub(crate) allocation: Option<Allocation>,
     pub(crate) left: FreeResources,
 }
-
-/// The name of a refusal that kubelet never reports, because it hangs or crashes.
-const NO_ANSWER: &str = "NoAnswer";
-const NOT_GUARANTEED: &str = "NotGuaranteed";
-const INVALID: &str = "InvalidArgument";
-const CONFLICT: &str = "CpusetConflict";
-const UNUSABLE: &str = "KubeletStateUnusable";
 
 /// kubelet admits the pod, then its VM registers. `assigned`: the CPUs that a scheduler assigned to the VM.
 pub(super) fn arrive(
@@ -61,7 +55,7 @@ pub(super) fn arrive(
         if !both.is_empty() {
             let text =
                 format!("kubelet would assign the CPUs {both}, which instances hold that steliad chose the CPUs of");
-            return Err(Refusal::new(DecidedBy::Steliad, CONFLICT, text));
+            return Err(Refusal::new(DecidedBy::Steliad, ErrorKind::CpusetConflict.name(), text));
         }
         if let Some(vm) = request.vm.as_ref().filter(|_| admitted.vm_cpus.is_empty()) {
             return register_on_allocated_cpus(shape, policies, request, vm, assigned, admitted);
@@ -112,17 +106,17 @@ fn admitted_by_kubelet(shape: &Shape, available: &FreeResources, admission: &Adm
 
 /// The VM registers on the CPUs that kubelet assigned.
 fn register_on_kubelets_cpus(shape: &Shape, vm: &Vm, admitted: Outcome) -> Result<Outcome, Refusal> {
-    let refused = |name, text: String| Err(Refusal::new(DecidedBy::Steliad, name, text));
+    let refused = |kind: ErrorKind, text: String| Err(Refusal::new(DecidedBy::Steliad, kind.name(), text));
     if admitted.vm_cpus.is_empty() {
         let text = format!(
             "kubelet gives container {} no exclusive CPUs: it must be a Guaranteed pod with whole CPUs, and the CPU manager's policy static",
             vm.container
         );
-        return refused(NOT_GUARANTEED, text);
+        return refused(ErrorKind::NotGuaranteed, text);
     }
     if vm.allocation.asks() {
         return refused(
-            INVALID,
+            ErrorKind::InvalidArgument,
             "kubelet chooses the CPUs on this node: it takes no options for an allocation".to_owned(),
         );
     }
@@ -135,7 +129,7 @@ fn register_on_kubelets_cpus(shape: &Shape, vm: &Vm, admitted: Outcome) -> Resul
     };
     if shared.is_empty() {
         refused(
-            UNUSABLE,
+            ErrorKind::KubeletStateUnusable,
             "kubelet's shared pool would be empty: there would be nowhere to float".to_owned(),
         )
     } else {

@@ -9,10 +9,12 @@
 //! | `arrive` | one pod arrives at a node: what it gets, and what is left |
 //! | `devices` | where its devices are |
 //! | `orders` | pods that are on their way arrive in any order |
+//! | [`refusal_names`] | names of refusals that are neither kubelet's nor steliad's |
 
 mod arrive;
 mod devices;
 mod orders;
+pub mod refusal_names;
 #[cfg(test)]
 mod tests;
 

@@ -8,6 +8,7 @@
 use stelia_cpus::CpuSet;
 
 use super::arrive::{Outcome, arrive};
+use super::refusal_names::PODS_ON_THEIR_WAY;
 use super::{DecidedBy, NodeForecast, Refusal};
 use crate::node::{FreeResources, Shape};
 use crate::request::Request;
@@ -84,7 +85,7 @@ pub(super) fn fits_in_every_order(
 }
 
 fn must_wait(text: String) -> Refusal {
-    Refusal::new(DecidedBy::Scheduler, "PodsOnTheirWay", text)
+    Refusal::new(DecidedBy::Scheduler, PODS_ON_THEIR_WAY, text)
 }
 
 fn too_much() -> Refusal {

@@ -37,6 +37,7 @@ use std::time::Duration;
 use crate::reservations::{Moment, NodeName, ReservationCounts, Reservations, Unavailable};
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
 use stelia_placement_rules::cluster::{Question, RequestId, Verdict};
+use stelia_placement_rules::evaluate::refusal_names::{NO_OBJECT, NODE_SILENT, UNKNOWN_CLAIM};
 use stelia_placement_rules::request::Request;
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
@@ -259,13 +260,10 @@ impl Placer {
 fn reason(unavailable: Unavailable) -> Option<&'static str> {
     match unavailable {
         Unavailable::NoObject => None,
-        Unavailable::Silent => Some("NodeSilent"),
-        Unavailable::UnknownClaim => Some("UnknownClaim"),
+        Unavailable::Silent => Some(NODE_SILENT),
+        Unavailable::UnknownClaim => Some(UNKNOWN_CLAIM),
     }
 }
-
-/// The name of the refusal of a node without an object.
-pub(crate) const NO_OBJECT: &str = "NoObject";
 
 fn answer(closed: Option<&'static str>, verdict: Verdict, has_vm: bool) -> Answer {
     match (closed, verdict) {

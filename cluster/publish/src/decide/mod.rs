@@ -2,7 +2,7 @@
 //! does no I/O and has no clock: times are durations since the publisher's start.
 
 pub mod content;
-mod events;
+mod event_queue;
 mod node_uid;
 mod outcome;
 mod pods;
@@ -26,7 +26,7 @@ use crate::reading::Reading;
 use crate::request::{self, Request};
 use crate::status::{Part, Status};
 use content::Freshness;
-use events::{EventTask, Events};
+use event_queue::{EventTask, Events};
 use node_uid::NodeUid;
 use pods::{PodTask, Pods};
 use reconciler::{Digest, Reconciler};

@@ -20,7 +20,7 @@ pub mod key;
 mod line_format;
 mod line_reader;
 pub mod read;
-mod size_limits;
+mod trim;
 #[cfg(test)]
 mod tests;
 pub mod verify;
@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 pub use crash_recovery::RingRecovery;
 pub use line_format::MAX_LINE_BYTES;
-pub use size_limits::Limits;
+pub use trim::Limits;
 pub use write::{Appended, Ring};
 
 /// Why the ring could not be written or read.

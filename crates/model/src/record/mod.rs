@@ -1,7 +1,7 @@
 #![doc = include_str!("README.md")]
 
-mod attributes;
-mod record_cgroup;
+mod encoding;
+mod place;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used)]
 pub mod testing;
@@ -22,8 +22,8 @@ use stelia_koordinator::allocator::{Allocation, Qos};
 use stelia_kubelet::PodUid;
 use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
 
-pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
-pub use record_cgroup::RecordPlace;
+pub use encoding::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
+pub use place::RecordPlace;
 pub use tree::{IN_PLACE, Tree};
 pub use vcpu::Vcpu;
 

@@ -8,7 +8,7 @@ use crate::files::Store;
 use crate::order::{Order, Vm};
 use stelia_cpus::CpuSet;
 
-use crate::service::check::{Checked, Facts};
+use crate::service::check_order::{Checked, Facts};
 
 /// The record's name in the store.
 const NAME: &str = "in-force.json";

@@ -22,7 +22,7 @@ use stelia_cpus::text::excerpt;
 use stelia_kernel::cgroup::Cgroups;
 
 use crate::service::carry_out::{Memories, carry_out};
-use crate::service::check::{Checked, Facts, check, check_target, exclusive};
+use crate::service::check_order::{Checked, Facts, check, check_target, exclusive};
 use crate::service::in_force::InForce;
 use crate::service::journal::{Priority, log};
 pub use crate::service::peer::ForeignPeer;

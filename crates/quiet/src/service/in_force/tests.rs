@@ -1,7 +1,7 @@
 use crate::order::{CacheClass, Latency};
 
 use super::*;
-use crate::service::check::check;
+use crate::service::check_order::check;
 
 const ONE: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 const TWO: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
