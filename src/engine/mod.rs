@@ -98,7 +98,7 @@ pub(crate) use incidents::Incident;
 pub(crate) use ledger_calls::{AccountRequest, LedgerCall};
 pub(crate) use localities_of_view::localities;
 pub(crate) use node_topology::{Configuration, ObjectForm, node_name, node_topology};
-pub(crate) use pass::{Preview, Report};
+pub(crate) use pass::{PassReport, Preview};
 pub(crate) use topology_facts::node_facts;
 #[cfg(test)]
 pub(crate) use view::registered;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stelia_api::publication::{Pod, Publication, Summary, VERSION};
+use stelia_api::publication::{Publication, PublishedPod, Summary, VERSION};
 use stelia_api::publishing::Publishing;
 use stelia_kernel::clock::{now_us, since_boot};
 use stelia_koordinator::report::profile::Profile;
@@ -86,7 +86,7 @@ struct Task {
     /// The view from which the file was last made.
     published: Arc<model::Node>,
     host: Option<Host>,
-    pods: Vec<Pod>,
+    pods: Vec<PublishedPod>,
     log: EventLog,
     /// The file's bytes, as far as is known.
     written: Option<Vec<u8>>,

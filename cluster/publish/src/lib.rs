@@ -29,7 +29,7 @@ pub mod status;
 mod token_bucket;
 pub mod withdraw;
 
-pub use options::Options;
+pub use options::PublishOptions;
 pub use publisher::Publisher;
 pub use reading::Reading;
 pub use status::Status;

@@ -6,7 +6,7 @@
 //! | [`adopt`] | which VM that does not register itself a rule adopts |
 //! | [`allocator`] | on which CPUs, where steliad chooses them |
 //! | `attach`, `vcpu_placement` | which vCPU gets which CPU, and the kind of partition |
-//! | `snapshot`, `facts`, `totals` | the input: what was read, and what is derived from it once |
+//! | `snapshot`, `derived`, `totals` | the input: what was read, and what is derived from it once |
 //! | `kubelet_state` | whether kubelet's file can be used |
 //! | [`entitlement`], [`float`], [`pod_pool`] | which pod kubelet's file gives CPUs to; where floats run |
 //! | `steps` | what must be written so that the system is as the records say |
@@ -22,12 +22,12 @@ pub mod allocator;
 mod attach;
 mod contained;
 mod degraded;
+mod derived;
 pub mod disturbances;
 pub mod drift_findings;
 pub mod entitlement;
 #[cfg(test)]
 mod evaluate_tests;
-mod facts;
 pub mod float;
 mod in_place;
 mod kubelet_state;
@@ -46,11 +46,12 @@ mod vcpu_placement;
 pub mod workers;
 
 pub use attach::{AdoptedPlacement, attached, placement_of};
-pub use facts::{Assessment, Blocked, Facts};
+pub use derived::{Assessment, Blocked, Derived};
 pub use in_place::in_place;
 pub use kubelet_state::{refused_beside, usable_state};
 pub use snapshot::{
-    Instance, InstanceCgroup, Level, MisplacedThread, Outside, Remaining, Slice, Snapshot, ThreadedCgroup, VcpuNow,
+    Instance, InstanceCgroup, Level, MisplacedThread, Outside, RemainingThread, Slice, Snapshot, ThreadedCgroup,
+    VcpuNow,
 };
 pub use stelia_model::record::Tree;
 pub(crate) use steps::placed;

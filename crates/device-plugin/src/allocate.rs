@@ -11,8 +11,8 @@ use stelia_cpus::text::excerpt;
 use thiserror::Error;
 
 use crate::RESOURCE;
-use crate::required_files::{RequiredFiles, Paths};
 use crate::offer::Offer;
+use crate::required_files::{Paths, RequiredFiles};
 
 /// The environment variable that has the runner's path.
 const RUNNER_VARIABLE: &str = "STELIA_RUNNER";

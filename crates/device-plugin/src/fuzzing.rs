@@ -4,8 +4,8 @@ use crate::api::Status;
 use crate::api::messages::{AllocateRequest, AllocateResponse};
 
 use crate::allocate::{Available, allocate};
-use crate::required_files::{RequiredFiles, Paths};
 use crate::offer::Offer;
+use crate::required_files::{Paths, RequiredFiles};
 
 /// How many devices there are.
 pub const DEVICES: u32 = 12;

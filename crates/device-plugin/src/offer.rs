@@ -75,7 +75,7 @@ impl Admission {
 }
 
 /// All that an offer is made from.
-pub(crate) struct Facts<'a> {
+pub(crate) struct OfferFacts<'a> {
     pub(crate) settings: &'a DevicePluginSettings,
     pub(crate) admission: &'a Admission,
     pub(crate) files: &'a RequiredFiles,
@@ -99,7 +99,7 @@ pub(crate) fn next_change(admission: &Admission, registered: Option<Instant>, no
     times.into_iter().flatten().filter(|time| *time > now).min()
 }
 
-impl Facts<'_> {
+impl OfferFacts<'_> {
     /// How many VMs there may be; `None` while the daemon may still say so, or that it admits them: a plugin that is restarted is to take no device
     /// away for a moment.
     fn count(&self) -> Option<u32> {
@@ -129,7 +129,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    pub(crate) fn new(facts: &Facts<'_>) -> Self {
+    pub(crate) fn new(facts: &OfferFacts<'_>) -> Self {
         let (admission, count) = (facts.admission, facts.count());
         Self {
             count,
@@ -235,8 +235,8 @@ mod tests {
     }
 
     impl Situation {
-        fn facts(&self) -> Facts<'_> {
-            Facts {
+        fn facts(&self) -> OfferFacts<'_> {
+            OfferFacts {
                 settings: &self.settings,
                 admission: &self.admission,
                 files: &self.files,

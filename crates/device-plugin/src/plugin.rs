@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use crate::allocated_devices::AllocatedDevices;
 use crate::cdi::CdiFile;
-use crate::required_files::{RequiredFiles, Paths};
 use crate::daemon::Follower;
-use crate::offer::{Admission, Facts, Offer};
+use crate::offer::{Admission, Offer, OfferFacts};
 use crate::registration::{Fatal, KubeletRegistration, Registrar};
+use crate::required_files::{Paths, RequiredFiles};
 use crate::service::Shared;
 use crate::status;
 
@@ -154,7 +154,7 @@ impl Offerer {
         let files = RequiredFiles::read(&self.paths);
         let admission = self.admission.borrow_and_update().clone();
         let registered = *self.registered.borrow_and_update();
-        let offer = Offer::new(&Facts {
+        let offer = Offer::new(&OfferFacts {
             settings: &self.settings,
             admission: &admission,
             files: &files,

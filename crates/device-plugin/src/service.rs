@@ -11,8 +11,8 @@ use tokio::sync::watch;
 
 use crate::allocate::{Available, allocate};
 use crate::cdi::CdiFile;
-use crate::required_files::{RequiredFiles, Paths};
 use crate::offer::Offer;
+use crate::required_files::{Paths, RequiredFiles};
 
 /// How long Allocate waits for the daemon to admit VMs: a pod that is refused stays failed.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(3);

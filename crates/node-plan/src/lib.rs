@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`devices`] | a node's devices, where no file of kubelet has them |
 //! | [`hints`] | what kubelet's managers tell the Topology Manager, and what it makes of it |
-//! | [`locality`] | whether CPUs, memory and devices are on the same NUMA nodes |
+//! | [`planned_nodes`] | whether the planned CPUs, memory and devices are on the same NUMA nodes |
 //! | [`room`] | whether the requests of all pods fit |
 //! | `subject` | [`Subject`]: a node, and what is assumed of it |
 //! | [`settings`] | kubelet's settings as the planner takes them |
@@ -13,7 +13,7 @@
 
 pub mod devices;
 pub mod hints;
-pub mod locality;
+pub mod planned_nodes;
 pub mod room;
 pub mod settings;
 pub mod start;

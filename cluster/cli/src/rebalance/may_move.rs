@@ -7,7 +7,7 @@ use serde_json::Value;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::Cluster as Nodes;
 use stelia_placement_rules::rebalance::{Departure, Resident, Residents};
-use stelia_placement_rules::request::{Request, SharedRequest, VM_RESOURCE, Vm as OfVm};
+use stelia_placement_rules::request::{Request, RequestedVm, SharedRequest, VM_RESOURCE};
 
 use super::{RebalanceLimits, Staying, eligible};
 use crate::chooser::Refusal;
@@ -139,7 +139,7 @@ pub(super) fn request(pod_request: &PodRequest) -> Request {
     let limit_of = |limits: &Amounts| limits.milli_cpus.unwrap_or(0);
     let asks = |limits: &Amounts| limits.devices.get(VM_RESOURCE).is_some_and(|count| *count > 0);
     let with_vm = lasting.max_by_key(|one| (asks(&one.resources.limits), limit_of(&one.resources.limits)));
-    let vm = with_vm.map(|one| OfVm {
+    let vm = with_vm.map(|one| RequestedVm {
         container: one.name.clone(),
         allocation: pod_request.allocation.clone(),
         follows_scheduler: false,

@@ -28,7 +28,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
 use crate::evaluate::{Arrival, NodeForecast, OwnCpus, own_cpus};
-use crate::node::{self, NodeError, ParsedNode, Shape, ShapeKey};
+use crate::node::{self, NodeError, NodeShape, ParsedNode, ShapeKey};
 use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 
@@ -37,7 +37,7 @@ use reason_numbers::Reasons;
 pub use requests::RequestId;
 use requests::Requests;
 use states::{StateId, States};
-pub use verdict::{Reason, Verdict};
+pub use verdict::{NodeVerdict, RefusalReason};
 
 /// The nodes of a cluster.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ pub struct Cluster {
     nodes: Vec<Slot>,
     /// Places in `nodes` that no node has any more.
     vacant: Vec<usize>,
-    shapes: HashMap<ShapeKey, Arc<Shape>>,
+    shapes: HashMap<ShapeKey, Arc<NodeShape>>,
     states: States,
     requests: Requests,
     reasons: Reasons,
@@ -198,7 +198,7 @@ impl Cluster {
     }
 
     /// What a node has in common with others, and what is left on it; `None` if its object cannot be used.
-    pub fn forecast(&self, name: &str) -> Option<(&Arc<Shape>, &NodeForecast)> {
+    pub fn forecast(&self, name: &str) -> Option<(&Arc<NodeShape>, &NodeForecast)> {
         let known = self.known(name)?;
         let state = self.states.get(Some(known.state))?;
         Some((&state.shape, state.forecast()))
@@ -259,7 +259,7 @@ impl Cluster {
     }
 
     /// The shape of these facts, made once.
-    fn shape(&mut self, key: &ShapeKey) -> Result<Arc<Shape>, NodeError> {
+    fn shape(&mut self, key: &ShapeKey) -> Result<Arc<NodeShape>, NodeError> {
         if let Some(shape) = self.shapes.get(key) {
             return Ok(Arc::clone(shape));
         }
@@ -267,7 +267,7 @@ impl Cluster {
         if self.shapes.len().is_power_of_two() {
             self.shapes.retain(|_, shape| Arc::strong_count(shape) > 1);
         }
-        let shape = Arc::new(Shape::new(key.clone())?);
+        let shape = Arc::new(NodeShape::new(key.clone())?);
         self.shapes.insert(key.clone(), Arc::clone(&shape));
         Ok(shape)
     }

@@ -7,7 +7,7 @@ use stelia_kubelet::Uid;
 
 use super::Cluster;
 use super::question::{Evaluation, NodeWithoutPods};
-pub use super::reason_numbers::Reason;
+pub use super::reason_numbers::RefusalReason;
 use super::requests::RequestId;
 use crate::evaluate::refusal_names::{NO_OBJECT, REQUEST_FORGOTTEN};
 use crate::evaluate::{DecidedBy, Placement, Refusal};
@@ -16,10 +16,10 @@ use crate::request::SharedRequest;
 
 /// A node's answer in short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum NodeVerdict {
     /// It has room; the score's total.
     Fits(u16),
-    Refused(Reason),
+    Refused(RefusalReason),
 }
 
 pub(super) fn no_object() -> Refusal {
@@ -45,7 +45,7 @@ impl Cluster {
         &mut self,
         request: RequestId,
         names: impl IntoIterator<Item = &'n str, IntoIter: Clone>,
-        mut report: impl FnMut(&'n str, Verdict),
+        mut report: impl FnMut(&'n str, NodeVerdict),
     ) {
         let names = names.into_iter();
         let mut question = self.question(request, names.clone());

@@ -18,9 +18,9 @@ use serde::Serialize;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
-use crate::cluster::{Cluster, Verdict};
+use crate::cluster::{Cluster, NodeVerdict};
 use crate::evaluate::{NodeForecast, Placement, Refusal, evaluate};
-use crate::node::Shape;
+use crate::node::NodeShape;
 use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 
@@ -156,7 +156,7 @@ pub fn rebalance(
     let id = cluster.request(request.clone());
     let mut best: Option<(u16, String)> = None;
     cluster.verdicts(id, names.iter().map(String::as_str), |name, verdict| {
-        if let Verdict::Fits(total) = verdict
+        if let NodeVerdict::Fits(total) = verdict
             && best.as_ref().is_none_or(|(most, _)| total > *most)
             && binds(name, &[])
         {
@@ -209,6 +209,6 @@ pub fn rebalance(
 }
 
 /// As [`evaluate`] with the default weights: scores do not matter here.
-fn evaluate_unweighted(shape: &Shape, forecast: &NodeForecast, request: &Request) -> Result<Placement, Refusal> {
+fn evaluate_unweighted(shape: &NodeShape, forecast: &NodeForecast, request: &Request) -> Result<Placement, Refusal> {
     evaluate(shape, forecast, request, &Weights::default())
 }

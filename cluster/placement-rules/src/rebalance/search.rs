@@ -10,9 +10,9 @@ use super::{
     Binds, Departure, Gain, Limits, Move, MoveKind, NO_VMS, Plan, REQUESTED, Resident, TOO_SMALL, UNUSABLE,
     evaluate_unweighted,
 };
-use crate::cluster::{Cluster, Verdict};
+use crate::cluster::{Cluster, NodeVerdict};
 use crate::evaluate::{Arrival, NodeForecast, Placement};
-use crate::node::{FreeResources, Shape};
+use crate::node::{FreeResources, NodeShape};
 use crate::request::{Request, SharedRequest};
 
 /// Limit of the nodes that are evaluated as a VM's destination: those with the best scores now.
@@ -37,7 +37,7 @@ pub(super) struct Searcher<'a> {
 }
 
 /// Nodes to which VMs go by the plan that is being made.
-type Overlay = BTreeMap<String, (Arc<Shape>, NodeForecast)>;
+type Overlay = BTreeMap<String, (Arc<NodeShape>, NodeForecast)>;
 
 impl Searcher<'_> {
     /// How many CPUs are missing there, and the VMs that may move, smallest first.
@@ -203,7 +203,7 @@ impl Searcher<'_> {
         let mut found: Vec<(u16, &str)> = Vec::new();
         self.cluster
             .verdicts(id, self.names.iter().map(String::as_str), |name, verdict| {
-                if let Verdict::Fits(total) = verdict {
+                if let NodeVerdict::Fits(total) = verdict {
                     found.push((total, name));
                 }
             });
@@ -234,7 +234,12 @@ fn make_move(victim: &Victim, how: MoveKind, to: &str, there: &Placement) -> Mov
 }
 
 /// The node once the pod is there too.
-fn with_pod(shape: &Shape, forecast: &NodeForecast, request: &Request, placement: &Placement) -> Option<NodeForecast> {
+fn with_pod(
+    shape: &NodeShape,
+    forecast: &NodeForecast,
+    request: &Request,
+    placement: &Placement,
+) -> Option<NodeForecast> {
     let mut arrivals = forecast.arrivals.clone();
     arrivals.push(Arrival {
         request: SharedRequest::new(request.clone()),

@@ -1,4 +1,4 @@
-use stelia_cpus::testing::Shape as HostShape;
+use stelia_cpus::testing::Shape;
 use stelia_koordinator::allocator::{AllocationRequest, HeldCpus, NumaTopologyAlignmentPolicy};
 use stelia_koordinator::report::testing::{large, numa};
 use stelia_koordinator::report::{Facts, PodAllocation};
@@ -8,7 +8,7 @@ use crate::testing::{published, uid, vm, vm_with};
 
 /// Two NUMA nodes of four cores; steliad chooses, the first core is reserved. VMs by number, each with its CPUs.
 fn node(vms: &[(u128, &str)]) -> Facts {
-    let host = HostShape {
+    let host = Shape {
         nodes: 2,
         cores: 4,
         threads: 2,

@@ -7,7 +7,7 @@ use crate::reservations::{Moment, NodeName, ReservationStatus};
 use serde::Serialize;
 use stelia_placement_rules::evaluate::Placement;
 
-use super::{Answer, Placer};
+use super::{Placer, PlacerAnswer};
 
 /// Limit of the best nodes that are described in full.
 const MAX_EXPLAINED_NODES: usize = 5;
@@ -84,8 +84,8 @@ impl Placer {
         drop(state);
         let mut fits: Vec<(u16, &str)> = Vec::new();
         self.evaluate_nodes(&request, &named, |name, answer| match answer {
-            Answer::Fits(score) => fits.push((score, name)),
-            Answer::Refused(why) => *explanation.refused.entry(why).or_default() += 1,
+            PlacerAnswer::Fits(score) => fits.push((score, name)),
+            PlacerAnswer::Refused(why) => *explanation.refused.entry(why).or_default() += 1,
         });
         explanation.fit = fits.len();
         fits.sort_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(other.1)));

@@ -7,7 +7,7 @@ use crate::reservations::{BindRequest, Version};
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
 
-use super::State;
+use super::PlacerState;
 
 /// Limit of the pods that are stored.
 const MAX_FILTERED_PODS: usize = 20_000;
@@ -66,7 +66,7 @@ pub(super) enum StoredPod {
     Requests(BindRequest<SharedRequest>),
 }
 
-impl State {
+impl PlacerState {
     /// The newest that is stored of a pod.
     pub(super) fn stored_pod(&self, uid: Uid) -> StoredPod {
         let watched = self.reservations.bind_request(uid);

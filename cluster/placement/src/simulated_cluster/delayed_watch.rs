@@ -7,7 +7,7 @@ use crate::reservations::Version;
 use serde_json::value::RawValue;
 
 use super::random::Random;
-use crate::apiserver::{Failure, Follower};
+use crate::apiserver::{Follower, ServerFailure};
 
 /// Delays each event by a random time.
 pub(crate) struct DelayedFollower {
@@ -53,7 +53,7 @@ impl Follower for DelayedFollower {
         self.inner.list_ends(version, term);
     }
 
-    fn failed(&self, failure: &Failure) {
+    fn failed(&self, failure: &ServerFailure) {
         self.inner.failed(failure);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
 use super::{CgroupError, CgroupPath, Cgroups, File};
 
@@ -54,6 +54,15 @@ pub fn read_optional_cpus(
             cause: io::Error::new(io::ErrorKind::InvalidData, format!("{text:?} is not a CPU list")),
         }),
     }
+}
+
+/// The memory nodes of a cgroup; none where the file is absent, or its text is no list.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read_mems(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<NodeSet, CgroupError> {
+    let text = optional(cgroups.read(cgroup, File::Mems))?.unwrap_or_default();
+    Ok(text.trim().parse().unwrap_or_default())
 }
 
 /// A CPU list in an attribute that only this program writes. What does not parse, because something else wrote it, becomes the empty

@@ -20,9 +20,9 @@ pub mod key;
 mod line_format;
 mod line_reader;
 pub mod read;
-mod trim;
 #[cfg(test)]
 mod tests;
+mod trim;
 pub mod verify;
 mod write;
 

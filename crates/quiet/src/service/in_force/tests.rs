@@ -10,12 +10,12 @@ fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
 }
 
-fn vm(cpus: &str) -> Vm {
-    Vm {
+fn vm(cpus: &str) -> OrderedVm {
+    OrderedVm {
         cpus: set(cpus),
         latency: Some(Latency::Microseconds(20)),
         cache_class: Some("quiet".to_owned()),
-        ..Vm::default()
+        ..OrderedVm::default()
     }
 }
 
@@ -30,18 +30,18 @@ fn order(cpus: &str) -> Order {
     }
 }
 
-fn facts(recorded: Option<Result<&str, &str>>) -> Facts {
+fn facts(recorded: Option<Result<&str, &str>>) -> OrderFacts {
     let one = recorded.map(|recorded| recorded.map(set).map_err(str::to_owned));
     let one = one.map(|recorded| (ONE.to_owned(), recorded));
     let two = (TWO.to_owned(), Ok(set("6")));
-    Facts {
+    OrderFacts {
         recorded: one.into_iter().chain([two]).collect(),
         online: set("0-7"),
     }
 }
 
 /// What is carried out for the first VM, after it had 2-5.
-fn carried_out(order: Order, facts: &Facts) -> (Option<Vm>, String) {
+fn carried_out(order: Order, facts: &OrderFacts) -> (Option<OrderedVm>, String) {
     let before = InForce::of(&self::order("2-5"));
     let mut checked = check(order, facts).unwrap();
     before.retain(&mut checked, facts);

@@ -1,6 +1,6 @@
 //! Where the memory and the devices of an instance are.
 
-use stelia_kernel::locality::{Place, size};
+use stelia_kernel::locality::{MemoryPlace, size};
 use stelia_model::Instance;
 
 use super::cpu::Fact;
@@ -25,20 +25,20 @@ pub(super) fn near(description: &Description, pod: &str, instance: &Instance) ->
     for (node, memory) in &locality.memory {
         let own = match (locality.nodes.is_empty(), locality.place(*node)) {
             (true, _) => "".to_owned(),
-            (false, Place::Near) => ", its CPUs' own".to_owned(),
-            (false, Place::Attached) => match locality.memory_only.get(node) {
+            (false, MemoryPlace::Near) => ", its CPUs' own".to_owned(),
+            (false, MemoryPlace::Attached) => match locality.memory_only.get(node) {
                 Some(only) => format!(", {}", only.words()),
                 None => String::new(),
             },
-            (false, Place::Remote) => ", remote from its CPUs".to_owned(),
+            (false, MemoryPlace::Remote) => ", remote from its CPUs".to_owned(),
         };
         facts.say(format!("{} on NUMA node {node}{own}", size(memory.counted())), MEMORY);
     }
     let place = |node: Option<u32>| match node {
         Some(node) => match locality.place(node) {
-            Place::Near => format!("on NUMA node {node}, its CPUs' own"),
-            Place::Attached => format!("on NUMA node {node}, which has no CPUs and belongs to it"),
-            Place::Remote => format!("on NUMA node {node}, remote from its CPUs"),
+            MemoryPlace::Near => format!("on NUMA node {node}, its CPUs' own"),
+            MemoryPlace::Attached => format!("on NUMA node {node}, which has no CPUs and belongs to it"),
+            MemoryPlace::Remote => format!("on NUMA node {node}, remote from its CPUs"),
         },
         None => "on an unknown NUMA node".to_owned(),
     };

@@ -12,8 +12,8 @@ use stelia_decide::admission::{
     Adopting, Candidate, CheckedClaim, Home, RuntimeCheck, admit, check_no_partition, choose_home,
     is_allocated_by_default, kubelets_cpus,
 };
-use stelia_decide::adopt::Vm;
-use stelia_decide::{AdoptedPlacement, Facts, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
+use stelia_decide::adopt::AdoptableVm;
+use stelia_decide::{AdoptedPlacement, Derived, Instance, Level, Snapshot, Tree, refused_beside, usable_state};
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus};
 use stelia_kernel::containers::{partition_kind, pod_cgroups};
 use stelia_kernel::dra;
@@ -53,7 +53,7 @@ pub(super) fn unpartitioned(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Resul
 #[derive(Debug)]
 pub(super) struct Admission {
     snapshot: Snapshot,
-    facts: Facts,
+    facts: Derived,
     policies: Policies,
 }
 
@@ -80,7 +80,7 @@ impl Admission {
         }
         add_instances(cgroups, &mut snapshot)?;
         Ok(Self {
-            facts: Facts::of(&snapshot, &policies),
+            facts: Derived::of(&snapshot, &policies),
             snapshot,
             policies,
         })
@@ -121,7 +121,7 @@ impl Admission {
         let instance = instance.map_err(|error| refusal(&error))?;
         let exclusive = instance.record.exclusive.clone();
         add(&mut self.snapshot, instance.record);
-        self.facts = Facts::of(&self.snapshot, &self.policies);
+        self.facts = Derived::of(&self.snapshot, &self.policies);
         Ok(exclusive)
     }
 
@@ -132,7 +132,7 @@ impl Admission {
     pub(super) fn adopt(
         &mut self,
         candidate: &Candidate,
-        vm: &Vm<'_>,
+        vm: &AdoptableVm<'_>,
         coping: &dyn Fn() -> Coping,
     ) -> Result<Record, Refusal> {
         let (snapshot, policies) = (&self.snapshot, &self.policies);
@@ -163,7 +163,7 @@ impl Admission {
         let record = instance.record;
         let attached = adopting.with_vcpus(record.clone(), snapshot, policies);
         add(&mut self.snapshot, record);
-        self.facts = Facts::of(&self.snapshot, &self.policies);
+        self.facts = Derived::of(&self.snapshot, &self.policies);
         Ok(attached)
     }
 }
@@ -179,7 +179,7 @@ fn whole(rule: &AdoptRule) -> Adopting {
     }
 }
 
-fn adopting(vm: &Vm<'_>) -> Adopting {
+fn adopting(vm: &AdoptableVm<'_>) -> Adopting {
     Adopting {
         rule: vm.rule.clone(),
         vmm: Some(vm.process),

@@ -1,10 +1,10 @@
 //! A container as admission takes it, read without the daemon.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
+use stelia_cpus::NodeSet;
 use stelia_decide::admission::{Candidate, first_process, take_housekeeping};
-use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, read_cpus};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, read_cpus, read_mems};
 use stelia_kernel::containers::{
     container_request, container_scope, limit_milli, live_containers_among, populated_elsewhere, sibling_containers,
     writes_cgroups,
@@ -53,9 +53,9 @@ pub(super) fn candidate(
         origin: origin.clone(),
         container: container.clone(),
         cpus: read_cpus(cgroups, &whole, File::Cpus)?,
-        mems: optional(cgroups.read(&whole, File::Mems))?.unwrap_or_default(),
+        mems: read_mems(cgroups, &whole)?,
         // They decide which CPUs it would get, not whether there are enough.
-        devices: BTreeSet::new(),
+        devices: NodeSet::new(),
         devices_unknown: None,
         processes: processes.collect(),
         elsewhere,

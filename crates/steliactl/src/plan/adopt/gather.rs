@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use stelia_cpus::CpuSet;
 use stelia_decide::admission::Candidate;
-use stelia_decide::adopt::{Names, NotAdopted, RulesFor, Vm, is_vcpu, is_vmm, rules_for, vm};
+use stelia_decide::adopt::{AdoptableVm, Names, NotAdopted, RulesFor, is_vcpu, is_vmm, rules_for, vm};
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, KernelCgroups, populated};
 use stelia_kernel::proc::KernelProcs;
 use stelia_kernel::vmm_processes::{self, Process};
@@ -226,7 +226,12 @@ impl Node {
     }
 
     /// The VM that a rule finds, and the processes that it was found among.
-    fn by_rules(&self, origin: &CgroupPath, names: &Names, cpus: &CpuSet) -> Result<(Vm<'_>, Vec<Process>), Missing> {
+    fn by_rules(
+        &self,
+        origin: &CgroupPath,
+        names: &Names,
+        cpus: &CpuSet,
+    ) -> Result<(AdoptableVm<'_>, Vec<Process>), Missing> {
         let named = |why: &NotAdopted| (why.name().to_owned(), why.to_string());
         let rules = rules_for(names, &self.rules).map_err(|why| Missing {
             rule: String::new(),
@@ -254,7 +259,7 @@ impl Node {
     }
 
     /// The ready-made rule for a VM: the first whose names fit too.
-    fn suggested(&self, names: &Names, vm: &Vm<'_>) -> String {
+    fn suggested(&self, names: &Names, vm: &AdoptableVm<'_>) -> String {
         let fits = rules_for(names, &self.ready_made).unwrap_or_default();
         let same = fits
             .into_iter()
@@ -301,7 +306,7 @@ impl VmLine {
         self.why = text;
     }
 
-    fn has(&mut self, vm: &Vm<'_>, found: &[Process], cpus: usize) {
+    fn has(&mut self, vm: &AdoptableVm<'_>, found: &[Process], cpus: usize) {
         let process = found.iter().find(|process| process.task == vm.process);
         let program = process.and_then(|process| process.command.first());
         let program = program.map(|path| path.rsplit('/').next().unwrap_or_default().to_owned());
@@ -319,7 +324,7 @@ impl VmLine {
     }
 
     /// It would be adopted, with this record.
-    fn adopted(&mut self, vm: &Vm<'_>, record: &Record) {
+    fn adopted(&mut self, vm: &AdoptableVm<'_>, record: &Record) {
         let pins = record
             .vcpus
             .iter()

@@ -7,7 +7,7 @@ use std::path::Path;
 use stelia_decide::adopt::{is_vcpu, is_vmm};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::proc::{KernelProcs, Procs};
-use stelia_kubelet::process_place::{Place, pod_in};
+use stelia_kubelet::process_place::{ProcessPlace, pod_in};
 use stelia_settings::AdoptRule;
 
 use super::VmLine;
@@ -101,29 +101,29 @@ pub(super) fn line(process: &VmProcess, refusal: Refusal) -> VmLine {
 /// Why a process in this place is not adopted; `None` for one in a container that kubelet's driver and the runtime agree on.
 pub(super) fn misplaced(process: &VmProcess) -> Option<Refusal> {
     let (pid, cgroup) = (process.pid, &process.cgroup);
-    let (reason, text) = match Place::of(cgroup.as_str()) {
-        Place::Container(_) => return None,
-        Place::OtherRoot(root) => (
+    let (reason, text) = match ProcessPlace::of(cgroup.as_str()) {
+        ProcessPlace::Container(_) => return None,
+        ProcessPlace::OtherRoot(root) => (
             "OutsideKubepods",
             format!(
                 "process {pid} is below {root}: kubelet has a cgroupRoot, and pods are looked for in /kubepods.slice and /kubepods only. \
                  Remove cgroupRoot (/usr/share/doc/steliad/kubelet.md)"
             ),
         ),
-        Place::OutsideOfPods(_) => (
+        ProcessPlace::OutsideOfPods(_) => (
             "OutsideKubepods",
             format!(
                 "process {pid} is in {cgroup}, not in its pod's cgroup: the runtime must have kubelet's cgroup driver (containerd: \
                  SystemdCgroup = true), and kubelet cgroupsPerQOS"
             ),
         ),
-        Place::Docker(name) => (
+        ProcessPlace::Docker(name) => (
             "Unnamed",
             format!(
                 "process {pid} is in {name}: of cri-dockerd's containers nothing is known, only of containerd's and CRI-O's"
             ),
         ),
-        Place::Elsewhere => (
+        ProcessPlace::Elsewhere => (
             "NotInPod",
             format!("process {pid} is in {cgroup}, which is no pod's container"),
         ),

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::{Mutex, PoisonError};
 
 use clap::Parser;
-use stelia_kernel::oci::{Identity, Manager, Verdict};
+use stelia_kernel::oci::{Identity, Manager, RuntimeVerdict};
 use stelia_kubelet::PodUid;
 use stelia_testnode::kubelet::Checkpoint;
 use tempfile::TempDir;
@@ -67,7 +67,7 @@ impl Node {
 
     /// runc was tried, and copes or not; `None`: it was not.
     fn tried(&self, copes: Option<bool>) {
-        let verdict = Verdict {
+        let verdict = RuntimeVerdict {
             manager: Manager::Containerd,
             binary: "/usr/sbin/runc".into(),
             identity: Identity::of(&self.root.path().join("usr/sbin/runc")).unwrap(),
