@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use criterion::Criterion;
-use kubelet_planner::cpus::{CpuTopology, Kubelet, Options, take};
+use kubelet_planner::cpus::{CpuGroups, CpuOptions, Kubelet, take};
 use stelia_cpus::{Cpu, CpuSet, Topology};
 
 use timing::median;
@@ -49,7 +49,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// 512 cores of two threads on two sockets, eight cores to an L3 cache.
-fn topology(nodes: u32) -> CpuTopology {
+fn topology(nodes: u32) -> CpuGroups {
     let describe = |cpu: u32| {
         let node = cpu % 512 / (512 / nodes);
         let described = Cpu {
@@ -61,24 +61,24 @@ fn topology(nodes: u32) -> CpuTopology {
     };
     let cpus = (0..1024).map(describe).collect();
     let caches: BTreeMap<u32, u32> = (0..1024).map(|cpu| (cpu, cpu % 512 / 8)).collect();
-    CpuTopology::new(&Topology { cpus }, &caches)
+    CpuGroups::new(&Topology { cpus }, &caches)
 }
 
-fn options() -> [(&'static str, Options); 5] {
-    let none = Options::default();
-    let numa = Options {
+fn options() -> [(&'static str, CpuOptions); 5] {
+    let none = CpuOptions::default();
+    let numa = CpuOptions {
         distribute_cpus_across_numa: true,
         ..none
     };
-    let full = Options {
+    let full = CpuOptions {
         full_pcpus_only: true,
         ..numa
     };
-    let cores = Options {
+    let cores = CpuOptions {
         distribute_cpus_across_cores: true,
         ..none
     };
-    let caches = Options {
+    let caches = CpuOptions {
         prefer_align_cpus_by_uncorecache: true,
         ..none
     };

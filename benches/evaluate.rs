@@ -10,11 +10,11 @@ use std::hint::black_box;
 use anyhow::ensure;
 use criterion::Criterion;
 use stelia_cpus::{Cpu, CpuSet, Topology};
-use stelia_koordinator::allocator::evaluate::{Request, answer};
+use stelia_koordinator::allocator::evaluate::{EvaluateRequest, answer};
 use stelia_koordinator::allocator::{
     AllocatorNode, AllocatorPolicies, CpuSource, HeldCpus, NumaTopologyAlignmentPolicy,
 };
-use stelia_koordinator::report::numa::{Memory, NumaNode};
+use stelia_koordinator::report::numa::{KernelNumaNode, NumaMemory};
 use stelia_koordinator::report::{Allocator, ApiVersion, Facts, Kubelet, PodAllocation, described, report};
 use stelia_kubelet::PodUid;
 
@@ -38,7 +38,7 @@ fn main() -> anyhow::Result<()> {
         .iter()
         .map(|text| read(text))
         .collect::<anyhow::Result<Vec<AllocatorNode>>>()?;
-    let mut request = Request::default();
+    let mut request = EvaluateRequest::default();
     request.allocation.cpus = Some(8);
     request.allocation.numa_topology_alignment_policy = Some(NumaTopologyAlignmentPolicy::SingleNumaNode);
     let fit = nodes.iter().filter(|node| answer(node, &request).is_ok()).count();
@@ -110,11 +110,11 @@ fn text(number: u32) -> anyhow::Result<String> {
             by_kubelet: false,
         })
     });
-    let numa = NumaNode {
+    let numa = KernelNumaNode {
         distances: BTreeMap::from([(0, 10), (1, 21)]),
-        memory: Some(Memory {
+        memory: Some(NumaMemory {
             total: 256 << 30,
-            ..Memory::default()
+            ..NumaMemory::default()
         }),
         huge_pages: BTreeMap::new(),
     };

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use criterion::Criterion;
-use kubelet_planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, TopologyRefusal, testing};
-use stelia_cpus::CpuSet;
+use kubelet_planner::merge::{Hint, HintList, MergeOptions, Merger, NodeMask, Policy, TopologyRefusal, testing};
+use stelia_cpus::NodeSet;
 
 use timing::median;
 
@@ -94,11 +94,16 @@ fn cases() -> Vec<Case> {
 fn merger(nodes: u32) -> Result<Merger, TopologyRefusal> {
     let row = |node: u32| (0..nodes).map(|other| 10 + u64::from(node.abs_diff(other))).collect();
     let distances: BTreeMap<u32, Vec<u64>> = (0..nodes).map(|node| (node, row(node))).collect();
-    let options = Options {
+    let options = MergeOptions {
         prefer_closest_numa_nodes: true,
         max_allowable_numa_nodes: 16,
     };
-    Merger::new(Policy::BestEffort, options, &CpuSet::below(nodes), &distances)
+    Merger::new(
+        Policy::BestEffort,
+        options,
+        &(0..nodes).collect::<NodeSet>(),
+        &distances,
+    )
 }
 
 /// A hint for every mask; those of `width` nodes are preferred.

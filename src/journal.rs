@@ -123,12 +123,12 @@ messages! {
 
 /// A pod in a message: `namespace/name (UID)`, or the UID alone where the runtime does not tell the name.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pod<'a> {
+pub(crate) struct JournalPod<'a> {
     uid: &'a str,
     name: Option<&'a PodName>,
 }
 
-impl<'a> Pod<'a> {
+impl<'a> JournalPod<'a> {
     pub(crate) fn new(uid: &'a str, name: Option<&'a PodName>) -> Self {
         Self { uid, name }
     }
@@ -146,7 +146,7 @@ impl<'a> Pod<'a> {
     }
 }
 
-impl fmt::Display for Pod<'_> {
+impl fmt::Display for JournalPod<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name {
             Some(name) => write!(f, "{name} ({})", self.uid),
@@ -156,26 +156,26 @@ impl fmt::Display for Pod<'_> {
 }
 
 /// The field `STELIA_POD`, for the catalog's texts: `journalctl -x` prints the names of fields that a message lacks.
-pub(crate) fn shown(pod: Option<Pod<'_>>) -> String {
+pub(crate) fn shown(pod: Option<JournalPod<'_>>) -> String {
     pod.map_or_else(|| "n/a".to_owned(), |pod| pod.to_string())
 }
 
 /// How a message begins that may be about a pod: `pod …: `, or nothing.
-pub(crate) fn of(pod: Option<Pod<'_>>) -> String {
+pub(crate) fn of(pod: Option<JournalPod<'_>>) -> String {
     pod.map(|pod| format!("pod {pod}: ")).unwrap_or_default()
 }
 
-/// Log a message about a pod, with the fields that it is found by: level, `MESSAGE_ID`, the [`Pod`] (or an `Option` of
+/// Log a message about a pod, with the fields that it is found by: level, `MESSAGE_ID`, the [`JournalPod`] (or an `Option` of
 /// one, where it may be about all), then what `tracing` takes. Every message about a pod is logged by this.
 macro_rules! about {
     ($level:ident, $id:expr, $pod:expr, $($message:tt)+) => {{
-        let about: Option<$crate::journal::Pod<'_>> = $pod.into();
+        let about: Option<$crate::journal::JournalPod<'_>> = $pod.into();
         tracing::$level!(
             MESSAGE_ID = $id,
             STELIA_POD = $crate::journal::shown(about),
-            STELIA_POD_UID = about.map($crate::journal::Pod::uid),
-            STELIA_POD_NAMESPACE = about.and_then($crate::journal::Pod::namespace),
-            STELIA_POD_NAME = about.and_then($crate::journal::Pod::name),
+            STELIA_POD_UID = about.map($crate::journal::JournalPod::uid),
+            STELIA_POD_NAMESPACE = about.and_then($crate::journal::JournalPod::namespace),
+            STELIA_POD_NAME = about.and_then($crate::journal::JournalPod::name),
             $($message)+
         );
     }};
@@ -228,7 +228,10 @@ mod tests {
     #[test]
     fn a_pod_is_named_as_far_as_it_is_known() {
         let name = PodName::new("team-a", "vm").unwrap();
-        let (named, unnamed) = (Pod::new("b9e4f71c", Some(&name)), Pod::new("b9e4f71c", None));
+        let (named, unnamed) = (
+            JournalPod::new("b9e4f71c", Some(&name)),
+            JournalPod::new("b9e4f71c", None),
+        );
         assert_eq!(named.to_string(), "team-a/vm (b9e4f71c)");
         assert_eq!(unnamed.to_string(), "b9e4f71c");
         assert_eq!((named.namespace(), named.name()), (Some("team-a"), Some("vm")));

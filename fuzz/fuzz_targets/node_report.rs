@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stelia_koordinator::allocator::evaluate::{Request, evaluate};
+use stelia_koordinator::allocator::evaluate::{EvaluateRequest, evaluate};
 use stelia_koordinator::allocator::{CpuBindPolicy, NumaTopologyAlignmentPolicy, Qos};
 use stelia_koordinator::report::compact::Compact;
 use stelia_koordinator::report::{ApiVersion, described, report};
@@ -44,7 +44,7 @@ fuzz_target!(|text: &str| {
     );
     let Ok(node) = facts.allocator_node() else { return };
     let of = |cpus, qos| {
-        let mut request = Request::default();
+        let mut request = EvaluateRequest::default();
         request.allocation.cpus = cpus;
         request.allocation.qos = Some(qos);
         request.allocation.numa_topology_alignment_policy = Some(NumaTopologyAlignmentPolicy::BestEffort);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
-use stelia_placement_rules::{Cluster, DecidedBy, NodeWithoutPods, Request, Verdict};
+use stelia_placement_rules::{Cluster, DecidedBy, NodeWithoutPods, Request, NodeVerdict};
 use steliad_fuzz::{fits, same};
 
 /// A VM of so many CPUs, whose runner follows what a scheduler chose or not.
@@ -55,7 +55,7 @@ fuzz_target!(|text: &str| {
         cluster.verdicts(id, ["n"], |_, verdict| short = Some(verdict));
         let uid = Uid(number as u128 + 1);
         match (short.unwrap(), cluster.reserve("n", uid, id)) {
-            (Verdict::Fits(total), Ok(placement)) => {
+            (NodeVerdict::Fits(total), Ok(placement)) => {
                 same(&total, &placement.score.total, "the score");
                 assert!(total <= 1000 && placement.vm_cpus.is_subset(&placement.cpus));
                 if placement.by == DecidedBy::Steliad && placement.cpus == placement.vm_cpus {
@@ -66,7 +66,7 @@ fuzz_target!(|text: &str| {
                     told.union_with(&cpus);
                 }
             }
-            (Verdict::Refused(reason), Err(refusal)) => {
+            (NodeVerdict::Refused(reason), Err(refusal)) => {
                 same(&(reason.by, reason.name), &(refusal.by, refusal.name), "the reason");
                 assert!(!refusal.text.is_empty());
             }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 use stelia_decide::AdoptedPlacement;
 use stelia_decide::admission::is_allocated_by_default;
-use stelia_decide::adopt::{Names, NotAdopted, RulesFor, Vm, is_vcpu, is_vmm, rules_for, vm};
+use stelia_decide::adopt::{AdoptableVm, Names, NotAdopted, RulesFor, is_vcpu, is_vmm, rules_for, vm};
 use stelia_kernel::cgroup::{CgroupPath, File, populated, read_cpus};
 use stelia_kernel::clock::now_us;
 use stelia_kernel::proc::TaskId;
@@ -41,7 +41,7 @@ pub(super) struct Adoptable {
 }
 
 impl Adoptable {
-    fn of_vm(container: &ContainerCgroup, names: &Names, vm: Vm<'_>) -> Self {
+    fn of_vm(container: &ContainerCgroup, names: &Names, vm: AdoptableVm<'_>) -> Self {
         Self {
             pod: container.pod.clone(),
             pod_name: names.pod.clone(),
@@ -219,7 +219,7 @@ pub(super) fn container(
 }
 
 /// Whether the instance has exactly the vCPU threads of this VM.
-fn has_attached(instance: &model::Instance, vm: &Vm<'_>) -> bool {
+fn has_attached(instance: &model::Instance, vm: &AdoptableVm<'_>) -> bool {
     let threads = instance
         .vcpus
         .iter()

@@ -7,14 +7,14 @@ use stelia_model as model;
 
 use super::scan::Adoptable;
 use super::task::Adoption;
-use crate::journal::{self, Pod, about};
+use crate::journal::{self, JournalPod, about};
 
 impl Adoption {
     pub(super) fn log_adopted(&self, origin: &CgroupPath, vm: &Adoptable, now: Instant) {
         let Some(starting_vm) = self.starting.get(origin) else {
             return;
         };
-        let pod = Pod::new(vm.pod.as_str(), vm.pod_name.as_ref());
+        let pod = JournalPod::new(vm.pod.as_str(), vm.pod_name.as_ref());
         let placed = if vm.is_unpinned {
             "; its vCPUs had not each been pinned to a CPU of its own, and were placed"
         } else {
@@ -42,7 +42,7 @@ impl Adoption {
         if same {
             return;
         }
-        let pod = Pod::new(refused.pod.as_str(), refused.pod_name.as_ref());
+        let pod = JournalPod::new(refused.pod.as_str(), refused.pod_name.as_ref());
         about!(
             warn,
             journal::NOT_ADOPTED,

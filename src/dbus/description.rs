@@ -42,9 +42,9 @@ mod tests {
     use stelia_kubelet::{PodName, PodUid};
 
     use stelia_api::ledger::{LedgerSummary, LedgerVm};
-    use stelia_api::located::{Located, Part};
     use stelia_api::publishing::Publishing;
     use stelia_api::quiet::{self, Quiet};
+    use stelia_cpus::located::{Located, Part};
 
     use super::*;
 
@@ -74,7 +74,7 @@ mod tests {
             exclusive: cpus("2-3"),
             allocation: Some(serde_json::from_str(allocation).unwrap()),
             float: cpus("0-1"),
-            mems: "0".to_owned(),
+            mems: [0].into(),
             partition: "isolated".to_owned(),
             registered_us: 7,
             isolated_us: 8,

@@ -2,7 +2,7 @@
 
 use stelia_api::dict::to_dict;
 use stelia_api::{Error, ErrorKind};
-use stelia_koordinator::allocator::evaluate::{Answer, MAX_REQUESTS, Request, evaluate};
+use stelia_koordinator::allocator::evaluate::{EvaluateAnswer, EvaluateRequest, MAX_REQUESTS, evaluate};
 
 use super::cached_readings::Readings;
 use super::manager::Options;
@@ -20,11 +20,11 @@ pub(super) async fn answers(
     let requests = read(requests)?;
     let engine = engine.clone();
     let answers = readings.read(move |_| Ok(evaluate(&allocator_node(&engine.view())?, &requests)));
-    let answers = answers.await?.into_iter().map(Answer::from);
+    let answers = answers.await?.into_iter().map(EvaluateAnswer::from);
     answers.map(|answer| to_dict(&answer)).collect()
 }
 
-fn read(requests: &[Options]) -> Result<Vec<Request>, Error> {
+fn read(requests: &[Options]) -> Result<Vec<EvaluateRequest>, Error> {
     if requests.len() > MAX_REQUESTS {
         let text = format!("{} requests are more than {MAX_REQUESTS}", requests.len());
         return Err(ErrorKind::InvalidArgument.because(text));
@@ -53,9 +53,9 @@ mod tests {
         fn what_is_asked_and_told_comes_over_the_bus_as_it_is((host, node) in any_host(), request in any_request()) {
             prop_assert_eq!(&read(&[to_dict(&request).unwrap()]).unwrap(), std::slice::from_ref(&request));
             for answer in evaluate(&allocator_node(&host, &node), &[request]) {
-                let told = Answer::from(answer);
+                let told = EvaluateAnswer::from(answer);
                 let sent = json_of(&to_dict(&told).unwrap());
-                prop_assert_eq!(serde_json::from_value::<Answer>(Value::Object(sent.clone())).unwrap(), told.clone());
+                prop_assert_eq!(serde_json::from_value::<EvaluateAnswer>(Value::Object(sent.clone())).unwrap(), told.clone());
                 prop_assert_eq!(serde_json::to_value(told).unwrap(), Value::Object(sent));
             }
         }
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_request_at_fault_is_named_and_there_is_a_limit() {
-        let mut wrong = to_dict(&Request::default()).unwrap();
+        let mut wrong = to_dict(&EvaluateRequest::default()).unwrap();
         wrong.insert("memory".to_owned(), Variant::from(1u32).try_into().unwrap());
         let refused = read(&[Options::new(), wrong]).unwrap_err();
         assert_eq!(

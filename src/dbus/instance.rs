@@ -21,7 +21,7 @@ use super::properties_changed::Property;
 use super::reconcile_report::report_dict;
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, VcpuRequest, Vmm};
-use crate::journal::{self, Pod, about};
+use crate::journal::{self, JournalPod, about};
 
 pub(super) struct Instance {
     pub(super) engine: Handle,
@@ -130,7 +130,7 @@ pub(super) const PROPERTIES: [Property<model::Instance>; 12] = [
     ("ExclusiveCPUs", |one| one.exclusive.to_string().into()),
     ("FloatCPUs", |one| one.float.to_string().into()),
     ("MemoryLimit", |one| memory_limit(one).into()),
-    ("MemoryNodes", |one| one.mems.as_str().into()),
+    ("MemoryNodes", |one| one.mems.to_string().into()),
     ("Partition", |one| one.partition.as_str().into()),
     ("Placement", |one| one.placement.name().into()),
     ("AdoptedBy", |one| one.adopted_by.as_deref().unwrap_or_default().into()),
@@ -184,7 +184,7 @@ impl Instance {
             let placed = placed.inspect_err(|error| {
                 let text = error.to_string();
                 let name = self.engine.pod_name(&self.pod);
-                let pod = Pod::new(self.pod.as_str(), name.as_ref());
+                let pod = JournalPod::new(self.pod.as_str(), name.as_ref());
                 about!(
                     warn,
                     journal::ATTACH_REFUSED,
@@ -321,7 +321,7 @@ impl Instance {
 
     #[zbus(property)]
     fn memory_nodes(&self) -> String {
-        self.show(|view| view.mems.clone())
+        self.show(|view| view.mems.to_string())
     }
 
     #[zbus(property)]

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use stelia_api::dict::{from_dict, only_known};
 use stelia_api::{Error, ErrorKind};
-use stelia_koordinator::allocator::evaluate::Request;
+use stelia_koordinator::allocator::evaluate::EvaluateRequest;
 use stelia_koordinator::allocator::{AllocationRequest, Schedule};
 use stelia_koordinator::report::ApiVersion;
 use stelia_koordinator::report::fingerprint::Method;
@@ -135,9 +135,9 @@ pub(super) fn report(options: &Options) -> Result<ObjectForm, Error> {
 }
 
 /// One request of EvaluatePlacement.
-pub(super) fn evaluation(options: &Options) -> Result<Request, Error> {
+pub(super) fn evaluation(options: &Options) -> Result<EvaluateRequest, Error> {
     let (allocation, options) = from_dict(options, &[])?;
-    Ok(Request { allocation, options })
+    Ok(EvaluateRequest { allocation, options })
 }
 
 /// The allocator's options of RegisterInstance, with a scheduler's choice.
@@ -282,7 +282,7 @@ mod tests {
             ("cpu-bind-policy", Variant::from("ConstrainedBurst")),
             ("scoring-strategy", Variant::from("BalancedAllocation")),
         ]);
-        let expected = Request {
+        let expected = EvaluateRequest {
             allocation: AllocationRequest {
                 qos: Some(Qos::Ls),
                 cpu_limit: Some(2500),
@@ -295,7 +295,7 @@ mod tests {
             },
         };
         assert_eq!(evaluation(&given).unwrap(), expected);
-        assert_eq!(evaluation(&Options::new()).unwrap(), Request::default());
+        assert_eq!(evaluation(&Options::new()).unwrap(), EvaluateRequest::default());
         for (name, value, says) in [
             ("anchor", Variant::from(1u32), "not known"),
             (

@@ -74,7 +74,7 @@ mod tests {
             degraded: vec![Reason::of(&pod, ReasonKind::CpusOffline, "CPU 2 is offline")],
             exclusive: CpuSet::below(2),
             float: CpuSet::below(3),
-            mems: "1".to_owned(),
+            mems: [1].into(),
             partition: "isolated".to_owned(),
             placement: AdoptPlacement::Keep,
             registered_us: old.registered_us + 1,

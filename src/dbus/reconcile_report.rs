@@ -5,10 +5,10 @@ use stelia_api::dict::dict;
 use stelia_kubelet::PodUid;
 
 use super::manager::Options;
-use crate::engine::{Preview, Report};
+use crate::engine::{PassReport, Preview};
 
 /// The answer of `Reconcile`: the pass's number, what it changed, how many instances it left degraded.
-pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
+pub(super) fn report_dict(report: PassReport) -> Result<Options, Error> {
     dict([
         ("degraded", report.lines().into()),
         ("pass", report.pass.into()),

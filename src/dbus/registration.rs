@@ -10,7 +10,7 @@ use super::caller::{Caller, EntryPoint};
 use super::manager::Options;
 use super::options;
 use crate::engine::{Handle, REGISTRATION_TIMEOUT, RegisterRequest};
-use crate::journal::{self, Pod, about};
+use crate::journal::{self, JournalPod, about};
 
 /// Returns the pod that has an instance now, and the instance's scope.
 pub(super) async fn register(
@@ -43,7 +43,10 @@ pub(super) async fn register(
     engine.register(request).await.inspect_err(|error| {
         let text = error.to_string();
         let name = caller.pod_name(engine);
-        let pod = caller.only.as_ref().map(|pod| Pod::new(pod.as_str(), name.as_ref()));
+        let pod = caller
+            .only
+            .as_ref()
+            .map(|pod| JournalPod::new(pod.as_str(), name.as_ref()));
         about!(
             warn,
             journal::REGISTRATION_REFUSED,

@@ -6,9 +6,9 @@ use stelia_kubelet::PodUid;
 use stelia_model::record::Record;
 
 use super::calls::no_instance;
-use super::state::State;
+use super::state::EngineState;
 
-impl State {
+impl EngineState {
     pub(super) fn is_adopted(&self, pod: &PodUid) -> bool {
         self.picture
             .find(pod)

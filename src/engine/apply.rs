@@ -23,7 +23,7 @@ const MAX_REMOVED_PER_TURN: u32 = 128;
 
 /// What was done for one instance, or for what all share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct StepOutcome {
     pub did: Numbers,
     pub errors: Vec<String>,
     /// The steps that all instances share, by subject, with what failed of each.
@@ -44,15 +44,15 @@ pub(super) fn apply(
     system: &System,
     instances: &mut BTreeMap<PodUid, Instance>,
     steps: Vec<Planned>,
-) -> (BTreeMap<Option<PodUid>, Outcome>, Vec<Planned>) {
-    let mut outcomes: BTreeMap<Option<PodUid>, Outcome> = BTreeMap::new();
+) -> (BTreeMap<Option<PodUid>, StepOutcome>, Vec<Planned>) {
+    let mut outcomes: BTreeMap<Option<PodUid>, StepOutcome> = BTreeMap::new();
     let mut failed: BTreeSet<PodUid> = BTreeSet::new();
     let mut systemds = Vec::new();
     for Planned { pod, step } in steps {
-        let outcome = outcomes.entry(pod.clone()).or_insert_with(|| Outcome {
+        let outcome = outcomes.entry(pod.clone()).or_insert_with(|| StepOutcome {
             recorded_only: true,
             float_only: true,
-            ..Outcome::default()
+            ..StepOutcome::default()
         });
         let stopped = pod.as_ref().is_some_and(|pod| failed.contains(pod));
         if stopped || (pod.is_some() && outcome.did.steps as usize >= MAX_STEPS_PER_TURN) {
@@ -87,7 +87,7 @@ pub(super) fn apply(
     (outcomes, systemds)
 }
 
-fn count(outcome: &mut Outcome, step: &Step) {
+fn count(outcome: &mut StepOutcome, step: &Step) {
     outcome.did.steps += 1;
     if step.is_of_record() {
         return;
@@ -124,7 +124,7 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
     // The scope's cgroup goes first: with that gone there is nothing that stopping the unit could kill.
     if let Step::Remove(path) | Step::Forget(path) = step {
         let mut removed = 0;
-        remove(&*system.cgroups, path, &mut removed)?;
+        remove(&*system.cgroups, path, &mut removed).map_err(Error::failed)?;
         return Ok(match removed {
             MAX_REMOVED_PER_TURN => Progress::Partial { removed },
             _ => Progress::Whole,
@@ -159,24 +159,28 @@ fn remove(cgroups: &dyn Cgroups, path: &CgroupPath, removed: &mut u32) -> Result
 fn take_whole(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Error> {
     let cgroups = &*system.cgroups;
     match step {
-        Step::Create(path) => Ok(cgroups.create(path)?),
-        Step::Write(path, file, value) => Ok(cgroups.write(path, *file, value)?),
+        Step::Create(path) => cgroups.create(path).map_err(Error::failed),
+        Step::Write(path, file, value) => cgroups.write(path, *file, value).map_err(Error::failed),
         Step::MoveProcess(..)
         | Step::MoveThread(..)
         | Step::ResetThread(_)
         | Step::ResetProcess(_)
         | Step::Confine(..)
         | Step::Pin(..) => instance.map_or(Ok(()), |instance| touch(system, instance, step)),
-        Step::Unrecord(unit) => Ok(cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))?),
-        Step::Claim(path, cpus) => in_place::claim(cgroups, path, cpus),
-        Step::Unregister(container) => in_place::unregister(cgroups, container),
+        Step::Unrecord(unit) => {
+            let removed = cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit));
+            removed.map_err(Error::failed)
+        }
+        Step::Claim(path, cpus) => in_place::claim(cgroups, path, cpus).map_err(Error::failed),
+        Step::Unregister(container) => in_place::unregister(cgroups, container).map_err(Error::failed),
         Step::KeepWorkersOff(closed) => keep_workers_off(system, closed),
         step => {
             let Some(instance) = instance else { return Ok(()) };
             let Some(next) = step.recorded(&instance.record, now_us()) else {
                 return Ok(());
             };
-            record_writer::write(system, instance.tree.place(), Some(&instance.record), &next)?;
+            let written = record_writer::write(system, instance.tree.place(), Some(&instance.record), &next);
+            written.map_err(Error::failed)?;
             instance.follow(next);
             Ok(())
         }
@@ -200,10 +204,10 @@ fn touch(system: &System, instance: &Instance, step: &Step) -> Result<(), Error>
 /// recorded before they are taken, and removed from the record after they were given back.
 fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Error> {
     let (cgroups, slice) = (&system.cgroups, CgroupPath::slice());
-    let Some(masks) = workqueue::masks(&system.sys)? else {
+    let Some(masks) = workqueue::masks(&system.sys).map_err(Error::failed)? else {
         return Ok(());
     };
-    let before = taken(&**cgroups)?;
+    let before = taken(&**cgroups).map_err(Error::failed)?;
     let Some((cpus, taken)) = workers::masks(&masks.requested, &masks.isolated, &before, closed) else {
         return Err(ErrorKind::Failed.because(format!(
             "the kernel's unbound workers may run on CPUs {} alone, which are exclusive now",
@@ -211,16 +215,17 @@ fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Error> {
         )));
     };
     let record = |taken: &CpuSet| {
-        if taken.is_empty() {
+        let recorded = if taken.is_empty() {
             cgroups.remove_attribute(&slice, TAKEN)
         } else {
             set_on_slice(&**cgroups, TAKEN, &taken.to_string())
-        }
+        };
+        recorded.map_err(Error::failed)
     };
     if !taken.is_subset(&before) {
         record(&taken.union(&before))?;
     }
-    workqueue::allow(&system.sys, &cpus)?;
+    workqueue::allow(&system.sys, &cpus).map_err(Error::failed)?;
     if !before.is_subset(&taken) {
         record(&taken)?;
     }
@@ -232,7 +237,7 @@ fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Error> {
 /// systemd it stays.
 pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(), Error> {
     let systemd = &system.systemd;
-    let allow = async |cpus: &CpuSet| systemd.allow_cpus(unit, cpus).await;
+    let allow = async |cpus: &CpuSet| systemd.allow_cpus(unit, cpus).await.map_err(Error::failed);
     if saved.is_empty() {
         let present = Topology::present(&system.sys).map_err(ErrorKind::Failed.context("read the CPU topology"))?;
         allow(&present).await?;
@@ -243,9 +248,10 @@ pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Resu
     let cgroups = &system.cgroups;
     let own = CgroupPath::root().child("kubepods.slice").child(unit);
     if cgroups.exists(&own) {
-        cgroups.remove_attribute(&own, OWN)?;
+        cgroups.remove_attribute(&own, OWN).map_err(Error::failed)?;
     }
-    Ok(cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))?)
+    let removed = cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit));
+    removed.map_err(Error::failed)
 }
 
 /// Give every unit outside stelia.slice, and the kernel's unbound workers, their CPUs back, and take from kubelet's cgroups what

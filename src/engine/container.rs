@@ -1,16 +1,16 @@
 //! Which container a process belongs to, by its cgroup, and what is read of a container before it becomes an instance.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_decide::Instance;
 pub(super) use stelia_decide::admission::NOT_THE_CALLERS;
 use stelia_decide::admission::{Adopting, Candidate, CheckedClaim, Claim, first_process, take_housekeeping};
-use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, optional, populated, read_cpus};
+use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, numbers, populated, read_cpus, read_mems};
 use stelia_kernel::containers::{
     all_containers, container_request, container_scope, least_limit_milli, limit_milli, live_containers_among,
     pod_containers, populated_elsewhere, process_cgroup, sibling_containers, writes_cgroups,
@@ -107,7 +107,7 @@ pub(super) fn find_origin(
     let cgroups = &*system.cgroups;
     if let Some((pid, peer)) = &request.caller {
         return match peer {
-            Peer::Container(path, container) => match process_cgroup(cgroups, system.root(), path)? {
+            Peer::Container(path, container) => match process_cgroup(cgroups, system.root(), path).map_err(Error::failed)? {
                 Some(found) if found.0 == *path => Ok(found),
                 _ => Err(match kind_of(system.root(), &container.container_id) {
                     None => ErrorKind::Failed.because(format!(
@@ -128,14 +128,15 @@ pub(super) fn find_origin(
         if ContainerCgroup::parse(path.as_str()).is_some() && !cgroups.exists(path) {
             return Err(ErrorKind::NoSuchPod.because(format!("origin-cgroup: {path} does not exist")));
         }
-        return process_cgroup(cgroups, system.root(), path)?.ok_or_else(|| {
+        let found = process_cgroup(cgroups, system.root(), path).map_err(Error::failed)?;
+        return found.ok_or_else(|| {
             ErrorKind::InvalidArgument.because(format!("origin-cgroup: {path} is no container's cgroup below kubepods"))
         });
     }
     let Some(pod) = &claim.pod else {
         return Err(ErrorKind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
     };
-    let mut found = pod_containers(cgroups, pod)?;
+    let mut found = pod_containers(cgroups, pod).map_err(Error::failed)?;
     if found.is_empty() {
         return Err(ErrorKind::NoSuchPod.because(format!("pod {pod} has no container cgroup on this node")));
     }
@@ -150,7 +151,7 @@ pub(super) fn find_origin(
     }
     match (found.pop(), found.is_empty()) {
         (Some((path, container)), true) => {
-            let found = process_cgroup(cgroups, system.root(), &path)?;
+            let found = process_cgroup(cgroups, system.root(), &path).map_err(Error::failed)?;
             Ok(found.unwrap_or((path, container)))
         }
         _ => Err(ErrorKind::AmbiguousContainer.because(format!(
@@ -172,7 +173,7 @@ pub(super) fn candidate(
     let cgroups = &*system.cgroups;
     // What the container is given: it may own the cgroup below, which the processes are in.
     let whole = container_scope(&origin);
-    let cpus = cgroups.read(&whole, File::Cpus)?;
+    let cpus = cgroups.read(&whole, File::Cpus).map_err(Error::failed)?;
     let cpus = cpus.parse().map_err(ErrorKind::Failed.context(&whole))?;
     let mut processes = Vec::new();
     // Nothing is moved of a container whose own cgroup becomes the partition, whatever is in it.
@@ -180,7 +181,7 @@ pub(super) fn candidate(
     let pids = if is_whole {
         Vec::new()
     } else {
-        numbers(&cgroups.read(&origin, File::Procs)?)
+        numbers(&cgroups.read(&origin, File::Procs).map_err(Error::failed)?)
     };
     *read += pids.len();
     if pids.len() > MAX_PROCESSES {
@@ -203,7 +204,7 @@ pub(super) fn candidate(
             ProcessesError::TooMany { .. } => {
                 ErrorKind::InvalidArgument.because(format!("{error}: register before they are made"))
             }
-            error => ErrorKind::Failed.because(error.to_string()),
+            error => Error::failed(error),
         })?
     };
     let housekeeping = request.adopting.is_some() && take_housekeeping(&origin, &mut elsewhere);
@@ -222,25 +223,26 @@ pub(super) fn candidate(
         Some(task) => Some((task, system.procs.cgroup(task.id).map_err(&bad)?)),
         None => None,
     };
-    let mems = optional(cgroups.read(&whole, File::Mems))?.unwrap_or_default();
+    let mems = read_mems(cgroups, &whole).map_err(Error::failed)?;
     let written = runtime_config::container(&system.run, &container);
     let devices = record.map_or_else(
-        || Ok(BTreeSet::new()),
+        || Ok(NodeSet::new()),
         |(record, kubelet)| record.nodes((system.root(), kubelet), &container.pod, written.name.as_deref()),
     );
-    let request_of_cpus = container_request(cgroups, &origin, written.shares)?;
+    let request_of_cpus = container_request(cgroups, &origin, written.shares).map_err(Error::failed)?;
     let own = Some(container.container_id.as_str());
     let live_containers =
         sibling_containers(cgroups, &origin).and_then(|found| live_containers_among(cgroups, &system.run, found, own));
-    let live_containers = live_containers?;
+    let live_containers = live_containers.map_err(Error::failed)?;
     let conflicting_cgroup = if is_whole {
         None
     } else {
-        Tree::in_place(origin.clone()).conflicting_cgroup(cgroups, housekeeping)?
+        let conflicting = Tree::in_place(origin.clone()).conflicting_cgroup(cgroups, housekeeping);
+        conflicting.map_err(Error::failed)?
     };
-    let writes_cgroups = writes_cgroups(cgroups, &origin, &written)?;
+    let writes_cgroups = writes_cgroups(cgroups, &origin, &written).map_err(Error::failed)?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
-    let limit_milli = limit_milli(cgroups, &origin)?;
+    let limit_milli = limit_milli(cgroups, &origin).map_err(Error::failed)?;
     Ok(Candidate {
         limit_milli,
         origin,

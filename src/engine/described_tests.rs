@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use stelia_decide::Facts;
+use stelia_decide::Derived;
 use stelia_decide::testing::{any_host, any_request};
 use stelia_koordinator::allocator::evaluate::evaluate;
 use stelia_koordinator::report::{ApiVersion, described, report};
@@ -22,7 +22,7 @@ proptest! {
     ) {
         let policies = Policies { allocator, ..Policies::default() };
         let mut view = model::Node::default();
-        show_node(&mut view, &host, &Facts::of(&host, &policies), &policies);
+        show_node(&mut view, &host, &Derived::of(&host, &policies), &policies);
         let facts = node_facts(&view, None, BTreeMap::new(), "n".to_owned()).unwrap();
         let version = if second { ApiVersion::V1Alpha2 } else { ApiVersion::V1Alpha1 };
         let text = serde_json::to_string(&report(&facts, version)).unwrap();

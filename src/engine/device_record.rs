@@ -2,12 +2,13 @@
 //!
 //! A registration needs those of one container, and the file has all of the node's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use stelia_cpus::NodeSet;
 use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::{DeviceManagerState, PodUid};
 
@@ -38,7 +39,7 @@ impl Version {
 }
 
 /// The NUMA nodes of one container's devices of one resource.
-type OfContainer = (String, BTreeSet<u32>);
+type OfContainer = (String, NodeSet);
 
 /// The record as it was last read.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl DeviceRecord {
         (root, kubelet): (&Path, &Path),
         pod: &PodUid,
         container: Option<&str>,
-    ) -> Result<BTreeSet<u32>, String> {
+    ) -> Result<NodeSet, String> {
         let path = device_manager_state(root, kubelet);
         // Before it is read: a file that is replaced meanwhile is read again next time.
         let version = Version::of(&path).map_err(|cause| format!("{}: {cause}", path.display()))?;
@@ -90,7 +91,7 @@ fn by_pod(state: DeviceManagerState) -> BTreeMap<PodUid, Vec<OfContainer>> {
     let mut pods: BTreeMap<PodUid, Vec<OfContainer>> = BTreeMap::new();
     for entry in state.entries {
         let of_ids = entry.nodes_by_id().into_values();
-        let nodes: BTreeSet<u32> = of_ids.filter(|nodes| nodes.len() == 1).flatten().collect();
+        let nodes: NodeSet = of_ids.filter(|nodes| nodes.len() == 1).flatten().collect();
         if !nodes.is_empty() {
             pods.entry(entry.pod).or_default().push((entry.container, nodes));
         }
@@ -100,6 +101,7 @@ fn by_pod(state: DeviceManagerState) -> BTreeMap<PodUid, Vec<OfContainer>> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::{Duration, Instant};
 
     use stelia_kubelet::devices::DeviceEntry;

@@ -7,10 +7,10 @@ use stelia_decide::{Instance, drift_findings};
 use stelia_kubelet::PodUid;
 
 use super::pass::Numbers;
-use super::state::State;
+use super::state::EngineState;
 use crate::journal::{self, about};
 
-impl State {
+impl EngineState {
     /// Log and count changes by another program. `expected`: the instance before them; `None` for what all instances share.
     pub(super) fn log_drift(&mut self, expected: Option<Instance>, findings: Vec<Finding>) {
         if findings.is_empty() {

@@ -27,9 +27,9 @@ use super::pass::Passes;
 use super::picture::Picture;
 use super::pod_work_limits::PodWorkLimits;
 use super::retries::Retries;
-use super::state::State;
+use super::state::EngineState;
 use super::systemd_calls::SystemdCalls;
-use super::timer::Timer;
+use super::timerfd::Timer;
 use super::view_writer::{Followers, ViewWriter};
 use super::watch::Watcher;
 
@@ -41,7 +41,7 @@ const MAX_HOLD_BACK: Duration = Duration::from_secs(1);
 
 /// Owns the state and changes the system; entry points reach it through a [`Handle`] only.
 pub struct Engine {
-    state: State,
+    state: EngineState,
     messages: mpsc::UnboundedReceiver<(Asker, Message)>,
     /// Since when a call has been held back.
     held_back: Option<Instant>,
@@ -74,7 +74,7 @@ impl Engine {
             incidents: Arc::default(),
             asker: None,
         };
-        let mut state = State {
+        let mut state = EngineState {
             picture: Picture::new(&system, &settings),
             inbox: Inbox::default(),
             calls: Calls::default(),

@@ -8,11 +8,11 @@ use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::PodUid;
 use stelia_model::Trigger;
 
-use super::state::State;
+use super::state::EngineState;
 use super::systemd_calls::Done;
 use super::watch::{Event, Place, directory};
 
-impl State {
+impl EngineState {
     pub(super) fn happened(&mut self, event: Event) {
         self.passes.trigger.get_or_insert(Trigger::Event);
         let known = |pod: &PodUid| self.picture.snapshot.instances.contains_key(pod);

@@ -145,7 +145,7 @@ fn below(cgroups: &dyn Cgroups, cgroup: &CgroupPath, without: &[&CgroupPath]) ->
 
 /// Have exactly these CPUs added to a cgroup's list. What is added is recorded before, and what is taken back is removed from
 /// the record after, so that the record never has less than what was added.
-pub(super) fn claim(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> Result<(), Error> {
+pub(super) fn claim(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> Result<(), CgroupError> {
     if !cgroups.exists(path) {
         return Ok(());
     }
@@ -170,7 +170,7 @@ pub(super) fn claim(cgroups: &dyn Cgroups, path: &CgroupPath, want: &CpuSet) -> 
 
 /// Remove the record of a container, whose whole cgroup is given, from its pod's cgroup; without its schema, which goes first, the
 /// rest says nothing. The container may be gone.
-pub(super) fn unregister(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<(), Error> {
+pub(super) fn unregister(cgroups: &dyn Cgroups, container: &CgroupPath) -> Result<(), CgroupError> {
     let place = RecordPlace::on_pod(container);
     let own = place.own(&attributes(cgroups, place.cgroup())?);
     let schema = own.get_key_value(SCHEMA_ATTRIBUTE).into_iter();
@@ -196,20 +196,21 @@ pub(super) fn is_unregistered(cgroups: &dyn Cgroups, tree: &Tree) -> Result<bool
 pub(super) fn register(system: &System, record: &Record) -> Result<(), Error> {
     let (cgroups, tree) = (&*system.cgroups, Tree::of(record));
     let place = tree.place();
-    let all = attributes(cgroups, place.cgroup())?;
+    let all = attributes(cgroups, place.cgroup()).map_err(Error::failed)?;
     for container in RecordPlace::containers(place.cgroup(), &all) {
         if container == *tree.outer() || !cgroups.exists(&container) {
-            unregister(cgroups, &container)?;
+            unregister(cgroups, &container).map_err(Error::failed)?;
         }
     }
-    if let Some(text) = place.lacks_room(record, &attributes(cgroups, place.cgroup())?) {
+    let all = attributes(cgroups, place.cgroup()).map_err(Error::failed)?;
+    if let Some(text) = place.lacks_room(record, &all) {
         return Err(ErrorKind::Failed.because(text));
     }
     let written = record_writer::write(system, place, None, record);
     if written.is_err() {
-        unregister(cgroups, tree.outer())?;
+        unregister(cgroups, tree.outer()).map_err(Error::failed)?;
     }
-    Ok(written?)
+    written.map_err(Error::failed)
 }
 
 /// What a former daemon left in kubelet's cgroups.
@@ -284,7 +285,7 @@ pub(super) fn in_force_of_container(cgroups: &dyn Cgroups, container: &CgroupPat
 
 /// Take back, on kubepods and the pods, every CPU that no container with a record has in a partition. Returns the cgroups that were
 /// changed.
-pub(super) fn release(cgroups: &dyn Cgroups) -> Result<Vec<String>, Error> {
+pub(super) fn release(cgroups: &dyn Cgroups) -> Result<Vec<String>, CgroupError> {
     let FormerState {
         containers,
         half_registered,

@@ -94,7 +94,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::super::calls::{Reply, all_closed};
-    use super::super::state::State;
+    use super::super::state::EngineState;
     use super::*;
 
     /// A call that shares its answer with calls of the same number.
@@ -104,7 +104,7 @@ mod tests {
     }
 
     impl Call for FakeCall {
-        fn begin(self: Box<Self>, _: &mut State, _: Asker) {}
+        fn begin(self: Box<Self>, _: &mut EngineState, _: Asker) {}
 
         fn is_given_up(&self) -> bool {
             all_closed(&self.replies)

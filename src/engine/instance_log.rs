@@ -14,7 +14,7 @@ use stelia_kubelet::{PodName, PodUid};
 use stelia_model::record::Phase;
 
 use super::picture::Picture;
-use crate::journal::{self, Pod, about};
+use crate::journal::{self, JournalPod, about};
 
 /// What was last logged of every instance.
 #[derive(Debug, Default)]
@@ -196,7 +196,7 @@ fn messages(before: Option<&LoggedInstance>, now: &LoggedInstance) -> Vec<Messag
 }
 
 fn log(pod: &PodUid, last: &LoggedInstance, messages: Vec<Message>) {
-    let pod = Pod::new(pod.as_str(), last.name.as_ref());
+    let pod = JournalPod::new(pod.as_str(), last.name.as_ref());
     let reasons = joined(&last.reasons);
     for message in messages {
         match message {

@@ -2,10 +2,10 @@
 
 use stelia_kubelet::CpuManagerState;
 
-use super::state::State;
+use super::state::EngineState;
 use crate::journal;
 
-impl State {
+impl EngineState {
     /// Log how the file that was read now differs from the one before.
     pub(super) fn log_kubelet(&self, before: &Result<CpuManagerState, String>) {
         match (before, &self.picture.snapshot.kubelet) {

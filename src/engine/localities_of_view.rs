@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use stelia_kernel::cgroup::Cgroups;
-use stelia_kernel::locality::{Localities, Reading, Vm};
+use stelia_kernel::locality::{Localities, MeasuredVm, Reading};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
 
 /// A VM, as the reading of its locality needs it.
-fn vm(instance: &model::Instance) -> Vm<'_> {
-    Vm {
+fn vm(instance: &model::Instance) -> MeasuredVm<'_> {
+    MeasuredVm {
         pod: &instance.pod,
         container: &instance.container,
         cpus: &instance.exclusive,
@@ -35,13 +35,12 @@ pub fn localities(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::fs;
     use std::sync::Arc;
 
     use stelia_cpus::testing::Shape;
     use stelia_kernel::cgroup::{CgroupPath, KernelCgroups};
-    use stelia_kernel::locality::{Device, Locality, Memory, NodeMemory};
+    use stelia_kernel::locality::{Device, Locality, MemoryByNode, NodeMemory};
 
     use super::*;
 
@@ -85,7 +84,7 @@ mod tests {
         let instance = model::Instance {
             container: "instance".to_owned(),
             exclusive: "2-3".parse().unwrap(),
-            mems: "1".to_owned(),
+            mems: [1].into(),
             scope: CgroupPath::parse("/stelia.slice/vm.scope").unwrap(),
             origin: CgroupPath::parse("/kubepods/vm").unwrap(),
             ..crate::engine::registered(pod.clone())
@@ -116,9 +115,9 @@ mod tests {
             count: 2,
         };
         let there = Locality {
-            nodes: BTreeSet::from([1]),
+            nodes: [1].into(),
             cpus: [(1, 2)].into(),
-            allowed: "1".to_owned(),
+            allowed: [1].into(),
             memory: [(0, memory(6, 4)), (1, memory(72, 40))].into(),
             devices: vec![gpus],
             ..Locality::default()
@@ -144,6 +143,6 @@ mod tests {
 
         // An instance that ends meanwhile holds nothing.
         fs::remove_dir_all(root.path().join("cgroup")).unwrap();
-        assert_eq!(read(&view).instances[POD].memory, Memory::new());
+        assert_eq!(read(&view).instances[POD].memory, MemoryByNode::new());
     }
 }

@@ -4,7 +4,7 @@
 //! | file | its job |
 //! |---|---|
 //! | `handle`, `inbox` | how entry points call the engine; the queue of calls, pods in turn |
-//! | `event_loop`, `timer` | the loop; its one timer |
+//! | `event_loop`, `timerfd` | the loop; its one timer |
 //! | `state` | all that the engine owns |
 //! | `watch`, `events`, `out_of_date` | inotify; what an event puts out of date; what is to be read again |
 //! | `pod_work_limits` | how often a pod may register, or have itself audited |
@@ -74,7 +74,7 @@ mod sibling_containers;
 mod state;
 mod states_of_other_tasks;
 mod systemd_calls;
-mod timer;
+mod timerfd;
 mod topology_facts;
 mod turn;
 mod view;
@@ -98,7 +98,7 @@ pub(crate) use incidents::Incident;
 pub(crate) use ledger_calls::{AccountRequest, LedgerCall};
 pub(crate) use localities_of_view::localities;
 pub(crate) use node_topology::{Configuration, ObjectForm, node_name, node_topology};
-pub(crate) use pass::{Preview, Report};
+pub(crate) use pass::{PassReport, Preview};
 pub(crate) use topology_facts::node_facts;
 #[cfg(test)]
 pub(crate) use view::registered;

@@ -43,7 +43,7 @@ fn is_there(system: &System, instance: &Instance, id: i32, as_vcpu: bool) -> Res
     };
     let cgroup = match check() {
         Err(error) if error.is_gone() => return Ok(false),
-        cgroup => cgroup?,
+        cgroup => cgroup.map_err(Error::failed)?,
     };
     match cgroup {
         None => Ok(false),
@@ -75,7 +75,7 @@ pub(super) fn move_task(
     }
     match system.cgroups.write(to, file, &id.to_string()) {
         Err(error) if error.cause.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
-        result => Ok(result?),
+        result => result.map_err(Error::failed),
     }
 }
 
@@ -106,7 +106,7 @@ pub(super) fn reset_process(system: &System, instance: &Instance, pid: i32) -> R
     let threads = match system.procs.thread_ids(pid) {
         Ok(threads) => threads,
         Err(error) if error.is_gone() => return Ok(()),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(Error::failed(error)),
     };
     let mut threads = threads.into_iter().take(MAX_PROCESS_THREADS);
     threads.try_for_each(|tid| affinity(system, tid, None))
@@ -119,6 +119,6 @@ fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), Error> {
 fn unless_gone(result: Result<(), ProcError>) -> Result<(), Error> {
     match result {
         Err(error) if error.is_gone() => Ok(()),
-        result => Ok(result?),
+        result => result.map_err(Error::failed),
     }
 }

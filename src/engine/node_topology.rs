@@ -13,7 +13,7 @@ use stelia_koordinator::report::fingerprint::Method;
 use stelia_koordinator::report::memory_and_devices::{self, DevicePlaces, LivePods};
 use stelia_koordinator::report::name::{self, NameError};
 use stelia_koordinator::report::profile::{self, Profile};
-use stelia_koordinator::report::{ApiVersion, Facts, NodeResourceTopology, Pod, numa};
+use stelia_koordinator::report::{ApiVersion, Facts, NodeResourceTopology, ReportedPod, numa};
 use stelia_kubelet::config::{KubeletConfig, parse_bool};
 use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
@@ -58,7 +58,7 @@ pub(crate) fn node_topology(
     form: ObjectForm,
 ) -> Result<NodeResourceTopology, Error> {
     let (config, unread) = usable(config, view.cpu_source).map_err(|problem| Kind::Failed.because(problem))?;
-    let numa = numa::read(&system.sys).map_err(|cause| Kind::Failed.because(cause.to_string()))?;
+    let numa = numa::read(&system.sys).map_err(Error::failed)?;
     let facts = node_facts(view, config, numa, name);
     let mut facts = facts.map_err(|problem| Kind::KubeletStateUnusable.because(problem))?;
     let kubelet = config.map_or_else(|| KubeletConfig::default().root_dir, |config| config.root_dir.clone());
@@ -124,7 +124,7 @@ fn complete(facts: &mut Facts, view: &model::Node, places: Places<'_>) {
         let pods = pods.into_iter().map(|(pod, class)| {
             let exclusive = class == QosClass::Guaranteed || with_devices.contains(&pod);
             let name = named(&pod);
-            (pod, Pod { name, exclusive })
+            (pod, ReportedPod { name, exclusive })
         });
         pods.collect()
     });

@@ -49,7 +49,7 @@ impl Numbers {
 
 /// What Reconcile or Audit answers: what was done for the call, in all its turns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct PassReport {
     /// The instance; `None` for the whole node.
     pub pod: Option<PodUid>,
     /// The pass's number since the daemon started; for one instance, how often that was read.
@@ -59,7 +59,7 @@ pub struct Report {
     pub degraded: Vec<(Option<PodUid>, Reason)>,
 }
 
-impl Report {
+impl PassReport {
     pub fn lines(&self) -> Vec<String> {
         let line = |(pod, reason): &(Option<PodUid>, Reason)| match pod {
             Some(pod) => format!("{pod}: {reason}"),

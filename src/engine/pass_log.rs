@@ -4,10 +4,10 @@ use stelia_kernel::clock;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
 
-use super::state::State;
+use super::state::EngineState;
 use crate::journal::{self, about};
 
-impl State {
+impl EngineState {
     pub(super) fn log_failure(&self, pod: Option<&PodUid>, failure: &str) {
         let trigger = self.passes.current.as_ref().map_or("event", |pass| pass.trigger.name());
         let pod = pod.map(|pod| self.named(pod));

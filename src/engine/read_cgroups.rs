@@ -5,10 +5,11 @@ use std::io;
 
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::{
-    Instance, InstanceCgroup, LiveState, Remaining, Slice, Snapshot, ThreadedCgroup, Tree, VcpuNow, validated,
+    Instance, InstanceCgroup, LiveState, RemainingThread, Slice, Snapshot, ThreadedCgroup, Tree, VcpuNow, validated,
 };
 use stelia_kernel::cgroup::{
-    CgroupError, CgroupPath, Cgroups, File, is_populated, numbers, optional, populated, read_cpus, read_optional_cpus,
+    CgroupError, CgroupPath, Cgroups, File, is_populated, numbers, optional, populated, read_cpus, read_mems,
+    read_optional_cpus,
 };
 use stelia_kernel::containers::container_scope;
 use stelia_kernel::kernel_release::isolated_is_safe;
@@ -297,7 +298,7 @@ fn remaining_threads(
     system: &System,
     record: &Record,
     processes: &[i32],
-) -> Result<(CpuSet, Vec<Remaining>), CgroupError> {
+) -> Result<(CpuSet, Vec<RemainingThread>), CgroupError> {
     let effective = read_cpus(&*system.cgroups, &record.origin, File::CpusEffective)?;
     if effective.is_subset(&record.entry) {
         return Ok((effective, Vec::new()));
@@ -309,7 +310,7 @@ fn remaining_threads(
     let threads = processes.filter_map(|pid| system.procs.thread_ids(*pid).ok());
     let remaining = |thread: i32| {
         let affinity = system.procs.affinity(thread).ok()?;
-        Some(Remaining { thread, affinity })
+        Some(RemainingThread { thread, affinity })
     };
     let found = threads.flatten().take(MAX_ORIGIN_THREADS).filter_map(remaining);
     let found = found.collect();
@@ -367,7 +368,7 @@ fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Ins
     Ok(Some(InstanceCgroup {
         controllers: words(&controllers),
         exclusive: read_cpus(cgroups, path, File::CpusExclusive)?,
-        mems: optional(cgroups.read(path, File::Mems))?.unwrap_or_default(),
+        mems: read_mems(cgroups, path)?,
         procs: numbers(&cgroups.read(path, File::Procs)?),
         freeze,
         frozen: freeze && frozen()?,

@@ -17,14 +17,14 @@ use stelia_model as model;
 use stelia_model::record::Record;
 
 use super::jobs::{PendingMove, job_move};
-use super::state::State;
+use super::state::EngineState;
 use crate::journal::{self, about};
 use stelia_kernel::clock::now_us;
 
 /// The attribute of stelia.slice that keeps the last job.
 const JOB_ATTRIBUTE: &str = "rebind-job";
 
-impl State {
+impl EngineState {
     /// One step of the job that runs, when nothing else is to be done; whether there was one.
     pub(super) fn rebind_step(&mut self) -> bool {
         if !self.systemd_calls.is_idle() {
@@ -179,7 +179,7 @@ impl State {
         } else {
             Ok(())
         };
-        Ok(written?)
+        written.map_err(Error::failed)
     }
 
     /// Read the last job of a former daemon.

@@ -28,7 +28,7 @@ use super::retries::Retries;
 use super::systemd_calls::SystemdCalls;
 use super::view_writer::ViewWriter;
 use super::watch::Watcher;
-use crate::journal::Pod;
+use crate::journal::JournalPod;
 
 /// How often everything is looked at while something is not watched.
 const UNWATCHED_INTERVAL: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ const UNWATCHED_INTERVAL: Duration = Duration::from_secs(2);
 const LOST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// All that the engine owns.
-pub(super) struct State {
+pub(super) struct EngineState {
     pub(super) system: System,
     pub(super) settings: Settings,
     pub(super) inbox: Inbox,
@@ -72,11 +72,11 @@ pub(super) struct State {
     pub(super) looked: Instant,
 }
 
-impl State {
+impl EngineState {
     /// A pod as messages name it.
-    pub(super) fn named<'a>(&'a self, pod: &'a PodUid) -> Pod<'a> {
+    pub(super) fn named<'a>(&'a self, pod: &'a PodUid) -> JournalPod<'a> {
         let instance = self.picture.snapshot.instances.get(pod);
-        Pod::new(pod.as_str(), instance.and_then(|instance| instance.pod_name.as_ref()))
+        JournalPod::new(pod.as_str(), instance.and_then(|instance| instance.pod_name.as_ref()))
     }
 
     /// Why one instance is degraded, and what could not be done for it.

@@ -4,9 +4,9 @@ use stelia_api::quiet::Quiet;
 use stelia_decide::disturbances::Disturbances;
 
 use super::handle::ShownState;
-use super::state::State;
+use super::state::EngineState;
 
-impl State {
+impl EngineState {
     /// Show what another task knows.
     pub(super) fn show(&mut self, shown: ShownState) {
         match shown {

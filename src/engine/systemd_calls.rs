@@ -169,18 +169,24 @@ impl SystemdCalls {
 async fn take(system: &System, step: &Step) -> Result<(), Error> {
     let systemd = &system.systemd;
     match step {
-        Step::Limit(unit, limits) => Ok(systemd.limit(unit, limits).await?),
-        Step::Weigh(weight) => Ok(systemd.weigh(CgroupPath::slice().name(), *weight).await?),
-        Step::Protect { min, low } => Ok(systemd.protect(CgroupPath::slice().name(), *min, *low).await?),
+        Step::Limit(unit, limits) => systemd.limit(unit, limits).await.map_err(Error::failed),
+        Step::Weigh(weight) => {
+            let weighed = systemd.weigh(CgroupPath::slice().name(), *weight).await;
+            weighed.map_err(Error::failed)
+        }
+        Step::Protect { min, low } => {
+            let protected = systemd.protect(CgroupPath::slice().name(), *min, *low).await;
+            protected.map_err(Error::failed)
+        }
         Step::Restrict { unit, cpus, save } => {
             // Recorded first: after a crash in between, a list is restored that was not changed yet.
             if let Some(save) = save {
-                keep(system, unit, &save.to_string())?;
+                keep(system, unit, &save.to_string()).map_err(Error::failed)?;
             }
-            Ok(systemd.allow_cpus(unit, cpus).await?)
+            systemd.allow_cpus(unit, cpus).await.map_err(Error::failed)
         }
         Step::Restore(unit, saved) => restore(system, unit, saved).await,
-        Step::Forget(scope) => Ok(systemd.stop_emptied(scope.name()).await?),
+        Step::Forget(scope) => systemd.stop_emptied(scope.name()).await.map_err(Error::failed),
         _ => Ok(()),
     }
 }
@@ -209,7 +215,7 @@ fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
 async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Error> {
     let systemd = &system.systemd;
     let pod = &record.pod;
-    let refused = |error: SystemdError| Error::from(error).of(pod);
+    let refused = |error: SystemdError| Error::failed(error).of(pod);
     // Questions to the bus and the start of a program, none of which depends on another.
     let listening = async { systemd.listen().await.map_err(refused) };
     let holders = system.holders.clone();
@@ -232,7 +238,7 @@ async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<D
     let whole = stelia_kernel::containers::container_scope(origin);
     if whole.name().ends_with(".scope") {
         let unit = system.systemd.devices(whole.name()).await;
-        let unit = unit.map_err(|error| Error::from(error).of(pod))?;
+        let unit = unit.map_err(|error| Error::failed(error).of(pod))?;
         if let Some(devices) = unit.filter(Devices::restrict) {
             return Ok(devices);
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
-use stelia_koordinator::report::numa::NumaNode;
+use stelia_koordinator::report::numa::KernelNumaNode;
 use stelia_koordinator::report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation};
 use stelia_kubelet::PodUid;
 use stelia_kubelet::config::{KubeletConfig, parse_bool};
@@ -17,7 +17,7 @@ use stelia_settings::Isolation;
 pub fn node_facts(
     view: &model::Node,
     config: Option<&KubeletConfig>,
-    numa: BTreeMap<u32, NumaNode>,
+    numa: BTreeMap<u32, KernelNumaNode>,
     name: String,
 ) -> Result<Facts, String> {
     let Some(pool) = &view.pool else {

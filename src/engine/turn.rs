@@ -10,15 +10,15 @@ use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
 use stelia_model::{ContainedReason, Trigger};
 
-use super::apply::{Outcome, apply};
+use super::apply::{StepOutcome, apply};
 use super::out_of_date::Stale;
 use super::outside_units;
 use super::pass::Pass;
 use super::picture;
-use super::state::State;
+use super::state::EngineState;
 use crate::journal::{self, about};
 
-impl State {
+impl EngineState {
     /// Whether a turn has anything to do.
     pub(super) fn is_due(&self) -> bool {
         self.dirty.is_due(|pod| self.retries.instances.rests(pod))
@@ -303,7 +303,7 @@ impl State {
     }
 
     /// Count the steps taken for one instance (`None`: shared ones), and mark what they changed.
-    fn took(&mut self, who: &Option<PodUid>, outcome: &Outcome, now: Instant) {
+    fn took(&mut self, who: &Option<PodUid>, outcome: &StepOutcome, now: Instant) {
         self.passes.count(who.as_ref(), outcome.did);
         let Some(pod) = who else {
             for (subject, error) in &outcome.subjects {

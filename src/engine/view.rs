@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stelia_api::{Error, State};
 use stelia_decide::entitlement::Entitlement;
-use stelia_decide::{Assessment, Facts, Instance, Snapshot, allocator, placement_of};
+use stelia_decide::{Assessment, Derived, Instance, Snapshot, allocator, placement_of};
 use stelia_kernel::cgroup::{self, CgroupPath, Cgroups, File};
 use stelia_koordinator::allocator::{AllocatorNode, CpuSource};
 use stelia_kubelet::{CpuManagerState, PodUid};
@@ -13,7 +13,7 @@ use stelia_model as model;
 use stelia_settings::Policies;
 
 /// Show what depends on kubelet's file, the topology and the pools.
-pub(super) fn show_node(view: &mut model::Node, snapshot: &Snapshot, facts: &Facts, policies: &Policies) {
+pub(super) fn show_node(view: &mut model::Node, snapshot: &Snapshot, facts: &Derived, policies: &Policies) {
     let kubelet = snapshot.kubelet.as_ref();
     let held = || kubelet.map(|state| allocator::kubelets(snapshot, facts, state));
     let pools = facts.pools();

@@ -11,7 +11,7 @@ use stelia_api::{Error, reason};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
 
-use super::Report;
+use super::PassReport;
 
 /// A value of which a pod may see a part.
 pub(crate) trait Restrict: Sized {
@@ -60,7 +60,7 @@ impl Restrict for Arc<model::Node> {
 }
 
 /// The whole report on its own instance; of any other report nothing.
-impl Restrict for Report {
+impl Restrict for PassReport {
     fn visible_to(self, pod: &PodUid) -> Self {
         if self.pod.as_ref() != Some(pod) {
             return Self::default();
@@ -126,17 +126,17 @@ mod tests {
 
     #[test]
     fn a_report_of_the_node_or_of_another_pod_says_nothing() {
-        let report = |of: Option<PodUid>| Report {
+        let report = |of: Option<PodUid>| PassReport {
             pod: of,
             did: Numbers {
                 steps: 4,
                 ..Numbers::default()
             },
             degraded: vec![(Some(pod(2)), Reason::of(&pod(2), ReasonKind::NotDone, "write"))],
-            ..Report::default()
+            ..PassReport::default()
         };
         for of in [None, Some(pod(2))] {
-            assert_eq!(restricted(report(of), Some(&pod(1))), Report::default());
+            assert_eq!(restricted(report(of), Some(&pod(1))), PassReport::default());
         }
         assert_eq!(restricted(report(Some(pod(2))), Some(&pod(2))), report(Some(pod(2))));
     }

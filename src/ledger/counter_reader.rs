@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_api::located::Located;
+use stelia_cpus::located::Located;
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kubelet::PodUid;
 use stelia_ledger::sample::{CounterSample, Seat};

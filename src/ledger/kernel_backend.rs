@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stelia_api::located::{Located, Part};
+use stelia_cpus::located::{Located, Part};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::clock::{now_us, up_us};
 use stelia_kernel::locality::{InterruptCounters, recorded};

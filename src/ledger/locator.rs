@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use stelia_api::located::Located;
+use stelia_cpus::located::Located;
 use stelia_kubelet::PodUid;
-use stelia_ledger::recorder::Vm;
+use stelia_ledger::recorder::RecordedVm;
 use stelia_model as model;
 use tokio::sync::watch;
 
@@ -36,7 +36,7 @@ impl Locator {
         targets: &Targets,
         settling: &BTreeSet<String>,
         (reader, recorded): (&mut dyn CounterReader, &BTreeMap<String, Vec<Located>>),
-        vms: &mut BTreeMap<String, Vm>,
+        vms: &mut BTreeMap<String, RecordedVm>,
     ) {
         self.located.retain(|pod, _| targets.contains_key(pod));
         let wanted = targets.iter().filter(|(pod, vm)| {
@@ -135,7 +135,10 @@ mod tests {
             ..Fake::default()
         };
         let (settling, recorded) = (BTreeSet::new(), BTreeMap::new());
-        let mut vms: BTreeMap<String, Vm> = pods.iter().map(|pod| (pod.to_string(), Vm::default())).collect();
+        let mut vms: BTreeMap<String, RecordedVm> = pods
+            .iter()
+            .map(|pod| (pod.to_string(), RecordedVm::default()))
+            .collect();
         let mut locate = |locator: &mut Locator, targets: &Targets, all| {
             let reason = (ReadReason::Change, all);
             locator.locate(reason, targets, &settling, (&mut reader, &recorded), &mut vms);

@@ -6,7 +6,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodName;
 use stelia_ledger::entry::{Class, Event};
 
-use crate::journal::{self, Pod, about};
+use crate::journal::{self, JournalPod, about};
 use crate::lasting_problem::LastingProblem;
 
 /// Logs why the ledger is not kept.
@@ -63,7 +63,7 @@ pub(super) fn intruded(pod: &str, name: &str, events: &[Event]) {
     let (cpus, reason) = intrusions(events);
     let cpus = cpus.to_string();
     let name = pod_name(name);
-    let pod = Pod::new(pod, name.as_ref());
+    let pod = JournalPod::new(pod, name.as_ref());
     about!(
         warn,
         journal::INTRUDED,
@@ -77,7 +77,7 @@ pub(super) fn intruded(pod: &str, name: &str, events: &[Event]) {
 /// Log what ran on a VM's CPUs. `name` is `namespace/name`, or empty.
 pub(super) fn attributed(pod: &str, name: &str, cpus: &str, reason: &str) {
     let name = pod_name(name);
-    let pod = Pod::new(pod, name.as_ref());
+    let pod = JournalPod::new(pod, name.as_ref());
     about!(
         info,
         journal::ATTRIBUTED,

@@ -222,14 +222,14 @@ pub(super) fn next_settled(vms: &Targets, up_us: u64) -> Option<u64> {
 pub(super) fn recorder_vms(
     vms: &Targets,
     devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
-) -> BTreeMap<String, recorder::Vm> {
+) -> BTreeMap<String, recorder::RecordedVm> {
     let all = devices
         .iter()
         .map(|(pod, (_, devices))| (pod, devices.clone()))
         .collect();
     let own = without_shared(all);
     let recorder_vm = |(pod, vm): (&PodUid, &Arc<VmTarget>)| {
-        let vm = recorder::Vm {
+        let vm = recorder::RecordedVm {
             name: vm.name.clone(),
             state: vm.state.to_string(),
             seats: vm.seats.clone(),

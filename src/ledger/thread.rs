@@ -9,7 +9,7 @@ use stelia_kernel::cgroup::CgroupPath;
 use stelia_kubelet::PodUid;
 use stelia_ledger::account::Account;
 use stelia_ledger::entry::{Entry, Event};
-use stelia_ledger::recorder::{Draft, EntryRecorder, Vm};
+use stelia_ledger::recorder::{Draft, EntryRecorder, RecordedVm};
 use stelia_ledger::sample::CounterSample;
 use stelia_model as model;
 use stelia_settings::LedgerSettings;
@@ -218,7 +218,13 @@ impl LedgerThread {
 
     /// Write where the parts of VMs are, after the sample's entry, unless it would begin a segment: the next sample's entry does. `begins`: the
     /// sample's entry began a segment, so that where all VMs are is due.
-    fn write_located(&mut self, sample: &CounterSample, vms: &BTreeMap<String, Vm>, begins: bool, targets: &Targets) {
+    fn write_located(
+        &mut self,
+        sample: &CounterSample,
+        vms: &BTreeMap<String, RecordedVm>,
+        begins: bool,
+        targets: &Targets,
+    ) {
         let Some(ledger) = &mut self.ledger else { return };
         if begins {
             ledger.located_due = true;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_api::publication::{Event, Kind, Pod};
+use stelia_api::publication::{Event, EventKind, PublishedPod};
 
 use crate::engine::Incident;
 
@@ -16,7 +16,7 @@ const REPETITION_WINDOW_US: u64 = 600_000_000;
 const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// The pod changed to its present state.
-pub(super) fn from_change(pod: &Pod, kind: Kind, time_us: u64) -> Event {
+pub(super) fn from_change(pod: &PublishedPod, kind: EventKind, time_us: u64) -> Event {
     Event {
         number: 0,
         uid: pod.uid.clone(),
@@ -36,7 +36,7 @@ pub(super) fn from_incident(uid: &str, incident: Incident) -> Event {
         uid: uid.to_owned(),
         namespace: incident.name.namespace().to_owned(),
         name: incident.name.name().to_owned(),
-        kind: Kind::Warning,
+        kind: EventKind::Warning,
         reason: incident.reason.to_owned(),
         message: incident.message,
         time_us: incident.time_us,

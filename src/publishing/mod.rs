@@ -6,7 +6,7 @@
 mod event_log;
 mod folder;
 mod node;
-mod pods;
+mod pod_messages;
 mod status;
 mod task;
 

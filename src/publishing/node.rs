@@ -38,7 +38,7 @@ impl Host {
         let told = known.as_ref().map(Option::as_ref).map_err(String::as_str);
         let object = match &name {
             Ok(name) => object(system, view, told, name.clone(), profile),
-            Err(cause) => Err(ErrorKind::Failed.because(cause.to_string())),
+            Err(cause) => Err(Error::failed(cause)),
         };
         Self {
             name: name.map_err(|cause| cause.to_string()),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stelia_api::publication::{Pod, Publication, VERSION};
+use stelia_api::publication::{Publication, PublishedPod, VERSION};
 use stelia_api::publishing::Publishing;
 use stelia_kernel::clock::{now_us, since_boot};
 use stelia_koordinator::report::profile::Profile;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::event_log::{EventLog, from_incident};
 use super::folder::Folder;
 use super::node::{self, Host};
-use super::{pods, status};
+use super::{pod_messages, status};
 use crate::engine::Handle;
 use crate::kubelet_config::KubeletConfigReader;
 use crate::lasting_problem::LastingProblem;
@@ -86,7 +86,7 @@ struct Task {
     /// The view from which the file was last made.
     published: Arc<model::Node>,
     host: Option<Host>,
-    pods: Vec<Pod>,
+    pods: Vec<PublishedPod>,
     log: EventLog,
     /// The file's bytes, as far as is known.
     written: Option<Vec<u8>>,
@@ -192,7 +192,7 @@ impl Task {
             self.read(audited).await;
         }
         let now = now_us();
-        let (pods, mut new_events) = pods::update(&self.pods, &self.published.instances, now);
+        let (pods, mut new_events) = pod_messages::update(&self.pods, &self.published.instances, now);
         self.pods = pods;
         self.incidents = false;
         for (pod, incidents) in self.engine.incidents().take() {

@@ -25,7 +25,7 @@ pub(crate) trait OrderExecutor: Send + Sync {
 /// `steliad-quiet` does not have.
 #[derive(Default)]
 pub(crate) struct QuietExecutor {
-    threads: Mutex<late_kernel_threads::Memory>,
+    threads: Mutex<late_kernel_threads::ThreadHistory>,
 }
 
 impl OrderExecutor for QuietExecutor {

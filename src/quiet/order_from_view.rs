@@ -6,7 +6,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_model as model;
 use stelia_settings::{CacheLimits, IrqSteering, LatencyLevel, QuietSettings};
-use steliad_quiet::order::{CacheClass, Latency, Order, Vm};
+use steliad_quiet::order::{CacheClass, Latency, Order, OrderedVm};
 
 /// The order for every instance that has CPUs, from its registration on, so that it is carried out before the guest runs. `own_devices`: by
 /// pod, the VFIO devices whose interrupts go to the instance's own CPUs.
@@ -20,7 +20,7 @@ pub(super) fn order_for(
         .iter()
         .filter(|(_, instance)| !instance.exclusive.is_empty());
     let vms = with_cpus.map(|(pod, instance)| {
-        let vm = Vm {
+        let vm = OrderedVm {
             cpus: instance.exclusive.clone(),
             own_devices: own_devices.get(pod).cloned().unwrap_or_default(),
             // The administrator may have lowered the limit since the VM was registered.
@@ -40,8 +40,8 @@ pub(super) fn order_for(
     });
     let steer = settings.irq_steering == IrqSteering::Shared;
     // An instance for which nothing is to be done is left out. An order without instances undoes all changes.
-    let needs_order = |vm: &Vm| steer || settings.cache_monitoring || vm.has_order();
-    let vms: BTreeMap<String, Vm> = vms.filter(|(_, vm)| needs_order(vm)).collect();
+    let needs_order = |vm: &OrderedVm| steer || settings.cache_monitoring || vm.has_order();
+    let vms: BTreeMap<String, OrderedVm> = vms.filter(|(_, vm)| needs_order(vm)).collect();
     let exclusive: CpuSet = vms.values().flat_map(|vm| vm.cpus.iter()).collect();
     let online = view.topology.online();
     let free = online.difference(&exclusive);

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use stelia_kernel::oci::{Program, Runtime, Verdict, open_runtime, verdict_file};
+use stelia_kernel::oci::{Program, Runtime, RuntimeVerdict, open_runtime, verdict_file};
 
 use stand_in::{Shape, StandIn};
 use stelia_kernel::clock::now_us;
@@ -47,7 +47,7 @@ pub(crate) fn main(container_id: &str) -> ExitCode {
     }
 }
 
-fn check(container_id: &str) -> anyhow::Result<Verdict> {
+fn check(container_id: &str) -> anyhow::Result<RuntimeVerdict> {
     // Both answers are those of the program that is open, whatever has its name by then.
     let (runtime, program) = open_runtime(Path::new("/"), container_id)?;
     let file = runtime.state_file(container_id);
@@ -67,7 +67,7 @@ fn check(container_id: &str) -> anyhow::Result<Verdict> {
     }
     let answered = check.ask_about(Shape::Threaded)?;
 
-    let verdict = Verdict {
+    let verdict = RuntimeVerdict {
         manager: runtime.manager,
         binary: runtime.binary.clone(),
         identity: program.identity(),

@@ -1,7 +1,7 @@
 //! The examples and defaults of `docs/allocator.md`, asked of the allocator itself.
 
 use stelia_cpus::{Cpu, CpuSet, Topology};
-use stelia_koordinator::allocator::evaluate::{Request, answer};
+use stelia_koordinator::allocator::evaluate::{EvaluateRequest, answer};
 use stelia_koordinator::allocator::{
     AllocatorNode, AllocatorPolicies, Exclusivity, HeldCpus, NumaTopologyAlignmentPolicy, Pools,
 };
@@ -60,7 +60,7 @@ fn the_pools_of_the_example_are_what_the_allocator_makes_of_that_node() {
 
 #[test]
 fn the_answer_of_the_example_is_the_allocators() {
-    let mut request = Request::default();
+    let mut request = EvaluateRequest::default();
     request.allocation.cpus = Some(4);
     request.allocation.numa_topology_alignment_policy = Some(NumaTopologyAlignmentPolicy::SingleNumaNode);
     let fit = answer(&node().1, &request).expect("it fits");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use stelia_kernel::oci::{Identity, Runtime, Verdict, runtime_of, verdict_file};
+use stelia_kernel::oci::{Identity, Runtime, RuntimeVerdict, runtime_of, verdict_file};
 
 use crate::support::*;
 
@@ -26,7 +26,7 @@ fn verdicts() -> BTreeSet<String> {
 }
 
 /// What the trial finds of the runtime of this pod's container, and that it leaves nothing else.
-fn tried(pod: &Pod) -> (Runtime, Verdict) {
+fn tried(pod: &Pod) -> (Runtime, RuntimeVerdict) {
     let id = container_id(pod);
     let runtime = runtime_of(Path::new("/"), &id).expect("its runtime");
     let file = verdict_file(Path::new("/run"), &runtime);
@@ -38,7 +38,7 @@ fn tried(pod: &Pod) -> (Runtime, Verdict) {
     run(&["systemctl", "start", &unit(&id)]);
     let said = journal(&["-u", &unit(&id)]);
     println!("  {runtime:?}\n  {said}");
-    let verdict = Verdict::parse(&read(&file)).expect("a verdict");
+    let verdict = RuntimeVerdict::parse(&read(&file)).expect("a verdict");
     println!("  {verdict:?}");
 
     assert!(verdict.is_of(&runtime, Identity::of(&runtime.binary).expect("the program")));

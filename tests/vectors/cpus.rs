@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use kubelet_planner::cpus::{Answer, CpuRefusal, CpuTopology, ExclusiveRequest, Kubelet, Options, allocate, take};
+use kubelet_planner::cpus::{
+    AssignedCpus, CpuGroups, CpuOptions, CpuRefusal, ExclusiveRequest, Kubelet, allocate, take,
+};
 use kubelet_planner::merge::NodeMask;
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,7 +16,7 @@ use stelia_cpus::{Cpu, CpuSet, Topology};
 use crate::{Judge, Verdict};
 
 /// The topologies of a folder, by name.
-pub(crate) type Machines = BTreeMap<String, CpuTopology>;
+pub(crate) type Machines = BTreeMap<String, CpuGroups>;
 
 #[derive(Deserialize)]
 struct Machine {
@@ -79,7 +81,7 @@ fn machines(folder: &Path) -> anyhow::Result<Machines> {
     machines.into_iter().map(machine).collect()
 }
 
-fn machine(machine: Machine) -> anyhow::Result<(String, CpuTopology)> {
+fn machine(machine: Machine) -> anyhow::Result<(String, CpuGroups)> {
     let describe = |cpu: &MachineCpu| {
         let described = Cpu {
             package: cpu.socket,
@@ -90,16 +92,16 @@ fn machine(machine: Machine) -> anyhow::Result<(String, CpuTopology)> {
     };
     let cpus = machine.cpus.iter().map(describe).collect();
     let caches = machine.cpus.iter().map(|cpu| (cpu.cpu, cpu.uncore)).collect();
-    let topology = CpuTopology::new(&Topology { cpus }, &caches);
+    let topology = CpuGroups::new(&Topology { cpus }, &caches);
     let cores = machine.cpus.iter().all(|cpu| topology.core(cpu.cpu) == Some(cpu.core));
     let counts = (topology.cpus_per_core(), topology.sockets()) == (machine.cpus_per_core, machine.num_sockets);
     ensure!(cores && counts, "{}: its cores are others", machine.name);
     Ok((machine.name, topology))
 }
 
-pub(crate) fn options(names: &[String]) -> anyhow::Result<Options> {
+pub(crate) fn options(names: &[String]) -> anyhow::Result<CpuOptions> {
     let given = names.iter().map(|name| (name.clone(), "true".to_owned())).collect();
-    Ok(Options::parse(&given)?)
+    Ok(CpuOptions::parse(&given)?)
 }
 
 pub(crate) fn mask(nodes: &[u32]) -> NodeMask {
@@ -182,7 +184,7 @@ fn judge(machines: &Machines, case: &Value) -> anyhow::Result<Verdict> {
     })
 }
 
-fn shown(answer: &Result<Answer, CpuRefusal>) -> String {
+fn shown(answer: &Result<AssignedCpus, CpuRefusal>) -> String {
     match answer {
         Ok(answer) => answer.cpus.to_string(),
         Err(CpuRefusal::WouldNotReturn) => "hang".to_owned(),

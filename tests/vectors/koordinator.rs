@@ -9,8 +9,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_koordinator::allocator::{
-    CpuBindPolicy, CpuExclusivePolicy, Host, InUse, NumaAllocateStrategy, TakeCriteria, Unsatisfied, Usage, take_cpus,
-    take_preferred_cpus,
+    CpuBindPolicy, CpuExclusivePolicy, HostTables, InUse, NumaAllocateStrategy, TakeCriteria, Unsatisfied, Usage,
+    take_cpus, take_preferred_cpus,
 };
 
 use crate::{Judge, Verdict};
@@ -123,7 +123,7 @@ pub(crate) fn in_use(groups: Vec<Group>) -> anyhow::Result<Vec<InUse>> {
 fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> anyhow::Result<Verdict> {
     let case = Case::deserialize(case)?;
     let topology = topologies.get(&case.topology);
-    let host = Host::new(topology.with_context(|| format!("topology {:?}", case.topology))?);
+    let host = HostTables::new(topology.with_context(|| format!("topology {:?}", case.topology))?);
     let strategy = strategy(&case.strategy)?;
     if strategy == NumaAllocateStrategy::DistributeEvenly {
         return Ok(Verdict::LeftOut("DistributeEvenly, see docs/allocator-derivation.md"));

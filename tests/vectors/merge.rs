@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
-use kubelet_planner::merge::{Hint, HintList, Merged, Merger, NodeMask, Options, Policy};
+use kubelet_planner::merge::{Hint, HintList, MergeOptions, Merged, Merger, NodeMask, Policy};
 use serde::Deserialize;
 use serde_json::Value;
-use stelia_cpus::CpuSet;
+use stelia_cpus::NodeSet;
 
 use crate::{Judge, Verdict};
 
@@ -38,13 +38,13 @@ pub(crate) fn open(_: &Path, first: &Value) -> Option<anyhow::Result<Judge>> {
 
 fn judge(case: &Value) -> anyhow::Result<Verdict> {
     let case = Case::deserialize(case)?;
-    let options = Options {
+    let options = MergeOptions {
         prefer_closest_numa_nodes: case.prefer_closest,
         // The merge itself looks at no limit.
         max_allowable_numa_nodes: case.nodes.len(),
     };
     let policy = Policy::parse(&case.policy).with_context(|| format!("policy {:?}", case.policy))?;
-    let nodes: CpuSet = case.nodes.iter().copied().collect();
+    let nodes: NodeSet = case.nodes.iter().copied().collect();
     let distances: BTreeMap<u32, Vec<u64>> = case
         .nodes
         .into_iter()
@@ -52,7 +52,7 @@ fn judge(case: &Value) -> anyhow::Result<Verdict> {
         .collect();
     let merger = Merger::new(policy, options, &nodes, &distances)?;
     let got = merger.merge(&case.lists.into_iter().map(hints).collect::<Vec<_>>());
-    let nodes = case.expected.mask.map(|nodes| nodes.into_iter().collect::<CpuSet>());
+    let nodes = case.expected.mask.map(|nodes| nodes.into_iter().collect::<NodeSet>());
     let expected = Merged {
         nodes: nodes.map(|nodes| NodeMask::try_from(&nodes)).transpose()?,
         preferred: case.expected.preferred,

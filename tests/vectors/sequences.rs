@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_koordinator::allocator::{CpuSelection, Host, InUse, Usage, select_cpus};
+use stelia_koordinator::allocator::{CpuSelection, HostTables, InUse, Usage, select_cpus};
 
 use crate::Verdict;
 use crate::koordinator::{Expected, Group, bind, exclusive, in_use, strategy};
@@ -47,7 +47,10 @@ struct Asked {
 pub(crate) fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> anyhow::Result<Verdict> {
     let sequence = Sequence::deserialize(case)?;
     let topology = topologies.get(&sequence.topology).context("topology")?;
-    let (host, usable) = (Host::new(topology), topology.online().difference(&sequence.reserved));
+    let (host, usable) = (
+        HostTables::new(topology),
+        topology.online().difference(&sequence.reserved),
+    );
     let strategy = match sequence.node_strategy_label.as_str() {
         "" => strategy(&sequence.default_strategy)?,
         label => strategy(label)?,

@@ -10,7 +10,7 @@ use kubelet_planner::merge::Policy;
 use kubelet_planner::{ContainerAllocation, CpuManager, Pod, admit, until_full};
 use serde::Serialize;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_koordinator::allocator::evaluate::{self, Request, SchedulerOptions};
+use stelia_koordinator::allocator::evaluate::{self, EvaluateRequest, SchedulerOptions};
 use stelia_koordinator::allocator::{AllocationRequest, AllocatorNode, NumaTopologyAlignmentPolicy, Qos, RequiredBind};
 use stelia_koordinator::report::Facts;
 use stelia_koordinator::report::stored::Stored;
@@ -221,7 +221,7 @@ impl Chooser {
                         cpus: Some(wanted),
                         ..AllocationRequest::default()
                     };
-                    let request = Request {
+                    let request = EvaluateRequest {
                         allocation,
                         options: SchedulerOptions::default(),
                     };

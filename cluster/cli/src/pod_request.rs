@@ -5,7 +5,7 @@ use std::mem;
 use kubelet_planner::manifest::NodeRequirements;
 use kubelet_planner::{Amounts, ContainerKind, Pod, manifest};
 use serde_json::Value;
-use stelia_koordinator::allocator::evaluate::{Request, SchedulerOptions};
+use stelia_koordinator::allocator::evaluate::{EvaluateRequest, SchedulerOptions};
 use stelia_koordinator::allocator::{AllocationRequest, koordinator};
 use stelia_placement_rules::request::{self, QOS_CLASS};
 
@@ -139,11 +139,11 @@ impl PodRequest {
     }
 
     /// What is asked of steliad's allocator: CPUs for the container that runs the VM, which is the one with the most.
-    pub fn request(&self) -> Request {
+    pub fn request(&self) -> EvaluateRequest {
         let lasting = self.pod.containers.iter().filter(|one| one.kind != ContainerKind::Init);
         let limits = lasting.filter_map(|one| one.resources.limits.milli_cpus);
         let limit = limits.max().and_then(|milli| u32::try_from(milli).ok());
-        Request {
+        EvaluateRequest {
             allocation: AllocationRequest {
                 cpu_limit: self.allocation.cpu_limit.or(limit),
                 ..self.allocation.clone()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use stelia_cpus::text::excerpt;
-use stelia_node_plan::locality;
+use stelia_node_plan::planned_nodes;
 use stelia_table::{Column, TextStyle, column, table};
 
 use crate::chooser::{Chooser, DeviceLocality, Refusal};
@@ -75,7 +75,7 @@ impl Verdict {
     }
 
     /// Whether its CPUs and devices would be on the same NUMA nodes, if it has room.
-    pub fn locality(&self) -> Option<locality::Verdict> {
+    pub fn locality(&self) -> Option<planned_nodes::NodesVerdict> {
         let device_locality = self.device_locality.as_ref().filter(|_| self.has_room() == Some(true));
         device_locality.map(|locality| locality.verdict)
     }
@@ -87,11 +87,13 @@ impl Verdict {
             .as_ref()
             .filter(|_| self.has_room() == Some(true))?;
         let what = match device_locality.verdict {
-            locality::Verdict::OneNode | locality::Verdict::SameNodes => return None,
-            locality::Verdict::Spread => "CPUs and devices would be on more NUMA nodes than necessary if all were free",
-            locality::Verdict::Uncertain => "CPUs and devices may not be on the same NUMA nodes",
-            locality::Verdict::Apart => "CPUs and devices would not be on the same NUMA nodes",
-            locality::Verdict::NoCpus => "the container with the devices has no exclusive CPUs",
+            planned_nodes::NodesVerdict::OneNode | planned_nodes::NodesVerdict::SameNodes => return None,
+            planned_nodes::NodesVerdict::Spread => {
+                "CPUs and devices would be on more NUMA nodes than necessary if all were free"
+            }
+            planned_nodes::NodesVerdict::Uncertain => "CPUs and devices may not be on the same NUMA nodes",
+            planned_nodes::NodesVerdict::Apart => "CPUs and devices would not be on the same NUMA nodes",
+            planned_nodes::NodesVerdict::NoCpus => "the container with the devices has no exclusive CPUs",
         };
         Some(Refusal {
             what: what.to_owned(),

@@ -6,7 +6,7 @@ mod tests;
 
 use serde::Serialize;
 use stelia_api::VM_RESOURCE;
-use stelia_node_plan::locality;
+use stelia_node_plan::planned_nodes;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
 use crate::chooser::Refusal;
@@ -62,7 +62,7 @@ pub struct Answer {
     pub room: Option<bool>,
     /// How exact that is; null without a description.
     pub profile: Option<&'static str>,
-    /// Whether its CPUs and devices would be on the same NUMA nodes ([`locality::Verdict::name`]); null without room, devices or their NUMA nodes.
+    /// Whether its CPUs and devices would be on the same NUMA nodes ([`planned_nodes::NodesVerdict::name`]); null without room, devices or their NUMA nodes.
     pub locality: Option<&'static str>,
     pub reasons: Vec<Refusal>,
 }
@@ -81,11 +81,11 @@ impl WhyAnswer {
             name: member.name.clone(),
             room: verdict.has_room(),
             profile: member.report.as_ref().map(|report| report.stored.profile.name()),
-            locality: verdict.locality().map(locality::Verdict::name),
+            locality: verdict.locality().map(planned_nodes::NodesVerdict::name),
             reasons: verdict.refusals(),
         });
         let answers: Vec<Answer> = answers.collect();
-        let localities: Vec<locality::Verdict> = verdicts.iter().filter_map(Verdict::locality).collect();
+        let localities: Vec<planned_nodes::NodesVerdict> = verdicts.iter().filter_map(Verdict::locality).collect();
         let together = localities.iter().filter(|verdict| verdict.is_together()).count() as u64;
         let apart: Vec<Option<Refusal>> = verdicts.iter().map(Verdict::apart).collect();
         let apart = cluster.members.iter().zip(&apart);

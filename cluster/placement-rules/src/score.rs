@@ -10,18 +10,17 @@
 //!
 //! The total is their weighted mean, in thousandths; the extender's priorities are tenths of that.
 
-use std::collections::BTreeSet;
-
 use kubelet_planner::CpuManager;
 use kubelet_planner::merge::Policy;
 use serde::Serialize;
+use stelia_cpus::NodeSet;
 use stelia_koordinator::allocator::evaluate::score;
 use stelia_koordinator::allocator::{
     Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaTopologyAlignmentPolicy, Qos,
 };
 
 use crate::evaluate::{Outcome, PlacedDevices};
-use crate::node::{FreeResources, Shape};
+use crate::node::{FreeResources, NodeShape};
 use crate::request::Request;
 
 /// The largest total.
@@ -80,7 +79,7 @@ const LOCAL_DISTANCE: u64 = 10;
 
 impl Score {
     pub(crate) fn of(
-        shape: &Shape,
+        shape: &NodeShape,
         before: &FreeResources,
         request: &Request,
         outcome: &Outcome,
@@ -114,7 +113,7 @@ impl Score {
 }
 
 /// A + B.
-fn koordinator(shape: &Shape, before: &FreeResources, request: &Request, outcome: &Outcome) -> u32 {
+fn koordinator(shape: &NodeShape, before: &FreeResources, request: &Request, outcome: &Outcome) -> u32 {
     let policies = match &shape.allocator {
         Some(policies) => policies.clone(),
         None => AllocatorPolicies {
@@ -136,7 +135,7 @@ fn koordinator(shape: &Shape, before: &FreeResources, request: &Request, outcome
 }
 
 /// kubelet's decision as an allocation.
-fn by_kubelet(shape: &Shape, outcome: &Outcome, policies: &AllocatorPolicies) -> Allocation {
+fn by_kubelet(shape: &NodeShape, outcome: &Outcome, policies: &AllocatorPolicies) -> Allocation {
     let settings = shape.kubelet.settings();
     let whole = match &settings.cpu_manager {
         CpuManager::Static { options, .. } => options.full_pcpus_only,
@@ -162,8 +161,8 @@ fn by_kubelet(shape: &Shape, outcome: &Outcome, policies: &AllocatorPolicies) ->
     }
 }
 
-fn distance(shape: &Shape, outcome: &Outcome) -> u32 {
-    let mut nodes: BTreeSet<u32> = outcome.numa_nodes.union(&outcome.memory_nodes).copied().collect();
+fn distance(shape: &NodeShape, outcome: &Outcome) -> u32 {
+    let mut nodes: NodeSet = outcome.numa_nodes.union(&outcome.memory_nodes).copied().collect();
     nodes.extend(PlacedDevices::nodes(&outcome.devices));
     // A pod on the shared pool of the whole node has no distance.
     if nodes.len() < 2 || outcome.cpus.is_empty() {
@@ -187,7 +186,7 @@ fn distance(shape: &Shape, outcome: &Outcome) -> u32 {
     u32::try_from(score.min(100)).unwrap_or(100)
 }
 
-fn fragmentation(shape: &Shape, before: &FreeResources, outcome: &Outcome) -> u32 {
+fn fragmentation(shape: &NodeShape, before: &FreeResources, outcome: &Outcome) -> u32 {
     let host = &shape.host;
     let count = outcome.cpus.len();
     if count == 0 {
@@ -208,7 +207,7 @@ fn fragmentation(shape: &Shape, before: &FreeResources, outcome: &Outcome) -> u3
 }
 
 /// The lesser of two shares: the devices that are on NUMA nodes with its CPUs, and the CPUs that are on NUMA nodes with its devices.
-fn devices(shape: &Shape, outcome: &Outcome) -> Option<u32> {
+fn devices(shape: &NodeShape, outcome: &Outcome) -> Option<u32> {
     let near = PlacedDevices::percent_on(&outcome.devices, &outcome.numa_nodes)?;
     let cpus = if outcome.vm_cpus.is_empty() {
         &outcome.cpus

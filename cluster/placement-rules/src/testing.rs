@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kubelet_planner::{Amounts, Container, ContainerKind, MemoryManager, Node, Pod, Resources};
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_koordinator::allocator::AllocationRequest;
 use stelia_koordinator::report::fingerprint::Method;
 use stelia_koordinator::report::memory_and_devices::Devices;
-use stelia_koordinator::report::numa::{Memory, NumaNode, Pages};
+use stelia_koordinator::report::numa::{KernelNumaNode, NumaMemory, Pages};
 use stelia_koordinator::report::profile::{Profile, object};
 use stelia_koordinator::report::{Alignment, ApiVersion, Facts, Kubelet, Managers, PodAllocation};
 use stelia_kubelet::PodUid;
 
-use crate::request::{Request, Vm};
+use crate::request::{Request, RequestedVm};
 
 /// The node's object of profile `stelia`, JSON.
 #[allow(clippy::unwrap_used)]
@@ -40,7 +40,7 @@ pub fn vm(cpus: u64) -> Request {
 
 /// A VM with options, that follows what a scheduler chose or not.
 pub fn vm_with(cpus: u64, allocation: AllocationRequest, follows_scheduler: bool) -> Request {
-    let vm = Vm {
+    let vm = RequestedVm {
         container: "vm".to_owned(),
         allocation,
         follows_scheduler,
@@ -75,7 +75,7 @@ pub fn facts_of(name: &str, node: &Node, topology: &Topology, cpu_options: BTree
     let exclusive: CpuSet = allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     let is_static = settings.memory_manager != MemoryManager::None;
     let used = state.memory.nodes.iter().filter(|(_, node)| node.assignments > 0);
-    let groups: BTreeMap<u32, BTreeSet<u32>> = used
+    let groups: BTreeMap<u32, NodeSet> = used
         .map(|(id, node)| (*id, node.cells.iter().copied().collect()))
         .collect();
     let mut devices: BTreeMap<u32, BTreeMap<String, Devices>> = BTreeMap::new();
@@ -122,7 +122,7 @@ pub fn facts_of(name: &str, node: &Node, topology: &Topology, cpu_options: BTree
 }
 
 /// A NUMA node as `/sys` and kubelet's record of memory describe it.
-fn numa_of(node: &Node, id: u32) -> NumaNode {
+fn numa_of(node: &Node, id: u32) -> KernelNumaNode {
     let machine = &node.machine().numa;
     let own = &machine[&id];
     let tables = node.state().memory.nodes.get(&id).map(|state| &state.tables);
@@ -138,13 +138,13 @@ fn numa_of(node: &Node, id: u32) -> NumaNode {
         };
         (*size, pages)
     };
-    NumaNode {
+    KernelNumaNode {
         distances: machine
             .keys()
             .zip(&own.distances)
             .map(|(other, distance)| (*other, u32::try_from(*distance).unwrap_or(u32::MAX)))
             .collect(),
-        memory: Some(Memory {
+        memory: Some(NumaMemory {
             total: own.memory,
             reserved: memory.map_or(0, |table| own.memory - aside - table.allocatable),
             assigned: memory.map_or(0, |table| table.allocatable - table.free),

@@ -19,7 +19,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use stelia_kubelet::Uid;
-use stelia_placement_rules::cluster::Verdict;
+use stelia_placement_rules::cluster::NodeVerdict;
 use stelia_placement_rules::{Cluster, Request};
 
 use nodes::{Dice, KINDS, object, pod};
@@ -118,13 +118,13 @@ fn filter<'a>(cluster: &mut Cluster, question: &'a str) -> anyhow::Result<(Strin
         request,
         args.node_names.iter().copied(),
         |name, verdict| match verdict {
-            Verdict::Fits(total) => {
+            NodeVerdict::Fits(total) => {
                 answer.node_names.push(name);
                 if best.is_none_or(|(most, _)| total > most) {
                     best = Some((total, name));
                 }
             }
-            Verdict::Refused(reason) => {
+            NodeVerdict::Refused(reason) => {
                 answer.failed_nodes.insert(name, reason.name);
             }
         },
@@ -137,7 +137,7 @@ fn prioritize(cluster: &mut Cluster, question: &str) -> anyhow::Result<String> {
     let request = cluster.request(Request::of_pod(&args.pod, Default::default())?);
     let mut answer = Vec::new();
     cluster.verdicts(request, args.node_names.iter().copied(), |host, verdict| {
-        if let Verdict::Fits(total) = verdict {
+        if let NodeVerdict::Fits(total) = verdict {
             let score = stelia_placement_rules::score::priority(total);
             answer.push(Priority { host, score });
         }

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use stelia_placement::apiserver::Api;
 use stelia_placement::apiserver::lease::LeaseClaim;
 use stelia_placement::extender::{Bounds, Paths, Service, serve};
-use stelia_placement::placer::{Options, Placer};
+use stelia_placement::placer::{Placer, PlacerOptions};
 use stelia_placement::run::start;
 use stelia_placement_rules::testing::uid;
 use test_apiserver::Server;
@@ -157,7 +157,7 @@ async fn program(apiserver: SocketAddr, ended: &CancellationToken) -> anyhow::Re
     let mut config = kube::Config::new(format!("http://{apiserver}").parse()?);
     config.root_cert = Some(Vec::new());
     let api = Api::new(Client::try_from(config)?);
-    let placer = Placer::new(api, "one".to_owned(), 1, Options::default());
+    let placer = Placer::new(api, "one".to_owned(), 1, PlacerOptions::default());
     let lease_claim = LeaseClaim {
         namespace: "default".to_owned(),
         name: "one".to_owned(),

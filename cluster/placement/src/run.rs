@@ -14,7 +14,7 @@ use crate::apiserver::lease::LeaseClaim;
 use crate::apiserver::{Api, follow};
 use crate::cli::Cli;
 use crate::extender::{Bounds, Paths, Service, Tls, TlsFiles, serve};
-use crate::placer::{Feed, Options, Placer, feeds};
+use crate::placer::{Feed, Placer, PlacerOptions, feeds};
 use crate::reservations::SETTLE_TIMEOUT;
 
 /// Runs until SIGTERM or SIGINT.
@@ -52,7 +52,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         name: cli.lease_name,
         identity,
     };
-    let options = Options {
+    let options = PlacerOptions {
         strategy: cli.scoring_strategy,
         settle: SETTLE_TIMEOUT,
     };

@@ -7,7 +7,7 @@ use kube::core::response::{Status, StatusCause};
 
 /// What came of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum ApiAnswer {
     /// An answer of HTTP, whole.
     Http {
         status: StatusCode,
@@ -23,8 +23,8 @@ pub enum Answer {
 
 /// Why a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    pub kind: Kind,
+pub struct ApiFailure {
+    pub kind: FailureKind,
     /// The status, and what the server says.
     pub text: String,
     pub retry_after: Option<Duration>,
@@ -32,7 +32,7 @@ pub struct Failure {
 
 /// What follows from a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum FailureKind {
     /// The API server is away or asks for less (no answer, 408, 429, 502, 503, 504): everything waits.
     Away,
     /// 401: the credentials are read again.
@@ -58,8 +58,8 @@ pub enum Kind {
 /// Limit of the text of an answer that is quoted, in bytes.
 const MAX_TEXT_BYTES: usize = 500;
 
-impl Failure {
-    pub(crate) fn new(kind: Kind, text: String) -> Self {
+impl ApiFailure {
+    pub(crate) fn new(kind: FailureKind, text: String) -> Self {
         let retry_after = None;
         Self {
             kind,
@@ -69,15 +69,15 @@ impl Failure {
     }
 }
 
-impl Answer {
+impl ApiAnswer {
     /// The body of a success.
     ///
     /// # Errors
     /// Every other answer, by what follows from it.
-    pub fn into_body(self) -> Result<Vec<u8>, Failure> {
+    pub fn into_body(self) -> Result<Vec<u8>, ApiFailure> {
         let (code, retry_after, body) = match self {
-            Self::None(text) => return Err(Failure::new(Kind::Away, text)),
-            Self::Impossible(text) => return Err(Failure::new(Kind::Refused, text)),
+            Self::None(text) => return Err(ApiFailure::new(FailureKind::Away, text)),
+            Self::Impossible(text) => return Err(ApiFailure::new(FailureKind::Refused, text)),
             Self::Http { status, body, .. } if status.is_success() => return Ok(body),
             Self::Http {
                 status,
@@ -92,7 +92,7 @@ impl Answer {
         });
         let asked = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
         let asked = (asked > 0).then(|| Duration::from_secs(asked.into()));
-        Err(Failure {
+        Err(ApiFailure {
             kind: kind(code, &status),
             text: text(code, &status),
             retry_after: retry_after.max(asked),
@@ -104,26 +104,26 @@ fn causes(status: &Status) -> &[StatusCause] {
     status.details.as_ref().map_or(&[], |details| &details.causes)
 }
 
-fn kind(code: StatusCode, status: &Status) -> Kind {
+fn kind(code: StatusCode, status: &Status) -> FailureKind {
     match code.as_u16() {
-        401 => Kind::Unauthorized,
+        401 => FailureKind::Unauthorized,
         403 if causes(status)
             .iter()
             .any(|cause| cause.reason == "NamespaceTerminating") =>
         {
-            Kind::Ending
+            FailureKind::Ending
         }
-        403 => Kind::Forbidden,
-        404 | 410 => Kind::Missing,
-        409 if status.is_already_exists() => Kind::Exists,
+        403 => FailureKind::Forbidden,
+        404 | 410 => FailureKind::Missing,
+        409 if status.is_already_exists() => FailureKind::Exists,
         409 => match managers(status) {
-            managers if managers.is_empty() => Kind::Stale,
-            managers => Kind::Conflict(managers),
+            managers if managers.is_empty() => FailureKind::Stale,
+            managers => FailureKind::Conflict(managers),
         },
-        422 if causes(status).iter().any(|cause| cause.field == "metadata.uid") => Kind::Stale,
-        408 | 429 | 502 | 503 | 504 => Kind::Away,
-        400..500 => Kind::Refused,
-        _ => Kind::Failed,
+        422 if causes(status).iter().any(|cause| cause.field == "metadata.uid") => FailureKind::Stale,
+        408 | 429 | 502 | 503 | 504 => FailureKind::Away,
+        400..500 => FailureKind::Refused,
+        _ => FailureKind::Failed,
     }
 }
 

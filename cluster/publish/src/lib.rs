@@ -15,7 +15,7 @@ pub mod source;
 pub mod status;
 pub mod withdraw;
 
-pub use options::Options;
+pub use options::PublishOptions;
 pub use publisher::Publisher;
 pub use reading::Reading;
 pub use status::Status;

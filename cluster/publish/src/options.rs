@@ -23,7 +23,7 @@ pub enum PodConditions {
 
 /// The settings of one publisher. Nothing else decides what it does: no environment, no clock, no source of chance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct PublishOptions {
     /// `metadata.name` of the Node; a publication of another node is not used.
     pub node: String,
     /// The name under which the API server keeps what is ours.
@@ -44,7 +44,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-impl Options {
+impl PublishOptions {
     /// Only the object is written; the rest are opt-ins.
     pub fn new(node: impl Into<String>) -> Self {
         let node = node.into();

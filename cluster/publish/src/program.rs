@@ -17,7 +17,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::options::{Options, PodConditions};
+use crate::options::{PodConditions, PublishOptions};
 use crate::reading::Reading;
 use crate::source::Source;
 use crate::status::Status;
@@ -91,8 +91,8 @@ enum LogFormat {
 }
 
 impl Arguments {
-    fn options(&self, node: String) -> Options {
-        Options {
+    fn options(&self, node: String) -> PublishOptions {
+        PublishOptions {
             field_manager: self.field_manager.clone(),
             start_spread: if self.once {
                 Duration::ZERO
@@ -107,7 +107,7 @@ impl Arguments {
             started_us: SystemTime::UNIX_EPOCH
                 .elapsed()
                 .map_or(0, |since| since.as_micros() as u64),
-            ..Options::new(node)
+            ..PublishOptions::new(node)
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The publisher itself: it carries out what [`State`] decides.
+//! The publisher itself: it carries out what [`ReconcilerState`] decides.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::Answer;
-use crate::decide::{Next, State};
+use crate::answer::ApiAnswer;
+use crate::decide::{Next, ReconcilerState};
 use crate::intervals::REQUEST_TIMEOUT;
-use crate::options::Options;
+use crate::options::PublishOptions;
 use crate::reading::Reading;
-use crate::request::Request;
+use crate::request::PublisherRequest;
 use crate::status::Status;
 
 /// Limit of an answer, in bytes: a Node with hundreds of images is a fifth of it.
@@ -27,16 +27,16 @@ const MAX_ANSWER_BYTES: usize = 1 << 20;
 /// Keeps the API server as the readings are. It starts no thread and no task, and waits by tokio's clock.
 pub struct Publisher {
     client: RenewedClient,
-    state: State,
+    state: ReconcilerState,
     started: Option<Instant>,
     status: watch::Sender<Status>,
 }
 
 impl Publisher {
-    pub fn new(client: Client, options: Options) -> Self {
+    pub fn new(client: Client, options: PublishOptions) -> Self {
         Self {
             client: RenewedClient::new(client),
-            state: State::new(options),
+            state: ReconcilerState::new(options),
             started: None,
             status: watch::Sender::new(Status::default()),
         }
@@ -122,25 +122,25 @@ async fn changed(readings: &mut watch::Receiver<Reading>) {
 }
 
 /// One request, and what came of it within the time for one.
-pub(crate) async fn send(client: &Client, request: Request) -> Answer {
+pub(crate) async fn send(client: &Client, request: PublisherRequest) -> ApiAnswer {
     let answer = tokio::time::timeout(REQUEST_TIMEOUT, exchange(client, request));
-    let late = |_| Answer::None(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()));
+    let late = |_| ApiAnswer::None(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()));
     answer.await.unwrap_or_else(late)
 }
 
-async fn exchange(client: &Client, request: Request) -> Answer {
+async fn exchange(client: &Client, request: PublisherRequest) -> ApiAnswer {
     let (parts, body) = match client.send(request.map(Body::from)).await {
         Ok(response) => response.into_parts(),
-        Err(error) => return Answer::None(with_causes(&error)),
+        Err(error) => return ApiAnswer::None(with_causes(&error)),
     };
     let retry_after = parts.headers.get(RETRY_AFTER).and_then(|seconds| seconds.to_str().ok());
     let retry_after = retry_after.and_then(|seconds| seconds.trim().parse().ok());
     match Limited::new(body, MAX_ANSWER_BYTES).collect().await {
-        Ok(body) => Answer::Http {
+        Ok(body) => ApiAnswer::Http {
             status: parts.status,
             retry_after: retry_after.map(Duration::from_secs),
             body: body.to_bytes().into(),
         },
-        Err(error) => Answer::None(format!("{}, and then: {}", parts.status, with_causes(&*error))),
+        Err(error) => ApiAnswer::None(format!("{}, and then: {}", parts.status, with_causes(&*error))),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::decide::content::GROUP;
 
-pub(crate) type Request = http::Request<Vec<u8>>;
+pub(crate) type PublisherRequest = http::Request<Vec<u8>>;
 
 fn nodes() -> Builder {
     Builder::new("/api/v1/nodes")
@@ -37,32 +37,32 @@ fn apply(manager: &str) -> PatchParams {
     PatchParams::apply(manager)
 }
 
-pub(crate) fn node_metadata(name: &str) -> Result<Request, Error> {
+pub(crate) fn node_metadata(name: &str) -> Result<PublisherRequest, Error> {
     nodes().get_metadata(name, &GetParams::default())
 }
 
-pub(crate) fn node(name: &str) -> Result<Request, Error> {
+pub(crate) fn node(name: &str) -> Result<PublisherRequest, Error> {
     nodes().get(name, &GetParams::default())
 }
 
-pub(crate) fn apply_node(manager: &str, name: &str, body: &Value) -> Result<Request, Error> {
+pub(crate) fn apply_node(manager: &str, name: &str, body: &Value) -> Result<PublisherRequest, Error> {
     nodes().patch(name, &apply(manager), &Patch::Apply(body))
 }
 
-pub(crate) fn merge_node(manager: &str, name: &str, body: &Value) -> Result<Request, Error> {
+pub(crate) fn merge_node(manager: &str, name: &str, body: &Value) -> Result<PublisherRequest, Error> {
     nodes().patch(name, &merge(manager), &Patch::Merge(body))
 }
 
-pub(crate) fn object(version: &str, name: &str) -> Result<Request, Error> {
+pub(crate) fn object(version: &str, name: &str) -> Result<PublisherRequest, Error> {
     objects(version).get(name, &GetParams::default())
 }
 
-pub(crate) fn apply_object(manager: &str, version: &str, name: &str, body: &Value) -> Result<Request, Error> {
+pub(crate) fn apply_object(manager: &str, version: &str, name: &str, body: &Value) -> Result<PublisherRequest, Error> {
     objects(version).patch(name, &apply(manager), &Patch::Apply(body))
 }
 
 /// Only the object with this UID.
-pub(crate) fn delete_object(version: &str, name: &str, uid: &str) -> Result<Request, Error> {
+pub(crate) fn delete_object(version: &str, name: &str, uid: &str) -> Result<PublisherRequest, Error> {
     let this = Preconditions {
         uid: Some(uid.to_owned()),
         ..Preconditions::default()
@@ -70,15 +70,20 @@ pub(crate) fn delete_object(version: &str, name: &str, uid: &str) -> Result<Requ
     objects(version).delete(name, &DeleteParams::default().preconditions(this))
 }
 
-pub(crate) fn pod(namespace: &str, name: &str) -> Result<Request, Error> {
+pub(crate) fn pod(namespace: &str, name: &str) -> Result<PublisherRequest, Error> {
     pods(namespace).get(name, &GetParams::default())
 }
 
-pub(crate) fn apply_pod_status(manager: &str, namespace: &str, name: &str, body: &Value) -> Result<Request, Error> {
+pub(crate) fn apply_pod_status(
+    manager: &str,
+    namespace: &str,
+    name: &str,
+    body: &Value,
+) -> Result<PublisherRequest, Error> {
     pods(namespace).patch_subresource("status", name, &apply(manager), &Patch::Apply(body))
 }
 
-pub(crate) fn create_event(manager: &str, namespace: &str, body: &Value) -> Result<Request, Error> {
+pub(crate) fn create_event(manager: &str, namespace: &str, body: &Value) -> Result<PublisherRequest, Error> {
     let by = PostParams {
         field_manager: Some(manager.to_owned()),
         ..PostParams::default()
@@ -86,6 +91,6 @@ pub(crate) fn create_event(manager: &str, namespace: &str, body: &Value) -> Resu
     events(namespace).create(&by, body.to_string().into_bytes())
 }
 
-pub(crate) fn merge_event(manager: &str, namespace: &str, name: &str, body: &Value) -> Result<Request, Error> {
+pub(crate) fn merge_event(manager: &str, namespace: &str, name: &str, body: &Value) -> Result<PublisherRequest, Error> {
     events(namespace).patch(name, &merge(manager), &Patch::Merge(body))
 }

@@ -7,13 +7,13 @@ use kube::Client;
 use serde::Deserialize;
 use stelia_api::publication::Publication;
 
-use crate::answer::{Failure, Kind};
+use crate::answer::{ApiFailure, FailureKind};
 use crate::backoff::{Pause, Random, RetryPause};
 use crate::decide::content;
 use crate::decide::taint::{self, NodeView};
-use crate::options::{Options, PodConditions};
+use crate::options::{PodConditions, PublishOptions};
 use crate::publisher::send;
-use crate::request::{self, Request};
+use crate::request::{self, PublisherRequest};
 
 /// How often a request is sent while the API server is away: the removal of a package waits for it.
 const ATTEMPTS: u32 = 4;
@@ -30,7 +30,7 @@ pub struct Withdrawn {
 }
 
 impl Withdrawn {
-    fn add(&mut self, what: &str, result: Result<bool, Failure>) {
+    fn add(&mut self, what: &str, result: Result<bool, ApiFailure>) {
         match result {
             Ok(true) => self.done.push(what.to_owned()),
             Ok(false) => {}
@@ -54,14 +54,14 @@ struct ObjectMetadata {
 
 struct Withdrawal<'a> {
     client: &'a Client,
-    options: &'a Options,
+    options: &'a PublishOptions,
     random: Random,
     started: tokio::time::Instant,
 }
 
 /// Takes back the taint's removal, the label, the object and the conditions of the pods that are told of, as far as they
 /// are there and ours. `publication` is what the daemon told last.
-pub async fn withdraw(client: &Client, options: &Options, publication: Option<&Publication>) -> Withdrawn {
+pub async fn withdraw(client: &Client, options: &PublishOptions, publication: Option<&Publication>) -> Withdrawn {
     let mut withdrawal = Withdrawal {
         client,
         options,
@@ -85,24 +85,27 @@ pub async fn withdraw(client: &Client, options: &Options, publication: Option<&P
 }
 
 /// What is not there need not be taken back.
-fn gone(failure: Failure) -> Result<bool, Failure> {
+fn gone(failure: ApiFailure) -> Result<bool, ApiFailure> {
     match failure.kind {
-        Kind::Missing | Kind::Stale | Kind::Ending => Ok(false),
+        FailureKind::Missing | FailureKind::Stale | FailureKind::Ending => Ok(false),
         _ => Err(failure),
     }
 }
 
 impl Withdrawal<'_> {
     /// Sends it, and again while the API server is away.
-    async fn ask(&mut self, request: Result<Request, kube::core::request::Error>) -> Result<Vec<u8>, Failure> {
-        let request = request.map_err(|error| Failure::new(Kind::Refused, error.to_string()))?;
+    async fn ask(
+        &mut self,
+        request: Result<PublisherRequest, kube::core::request::Error>,
+    ) -> Result<Vec<u8>, ApiFailure> {
+        let request = request.map_err(|error| ApiFailure::new(FailureKind::Refused, error.to_string()))?;
         let mut rest = RetryPause::default();
         loop {
             let failure = match send(self.client, request.clone()).await.into_body() {
                 Ok(body) => return Ok(body),
                 Err(failure) => failure,
             };
-            let passes = matches!(failure.kind, Kind::Away | Kind::Failed);
+            let passes = matches!(failure.kind, FailureKind::Away | FailureKind::Failed);
             if !passes || rest.failures() + 1 >= ATTEMPTS {
                 return Err(failure);
             }
@@ -112,16 +115,16 @@ impl Withdrawal<'_> {
         }
     }
 
-    async fn view(&mut self) -> Result<Option<NodeView>, Failure> {
+    async fn view(&mut self) -> Result<Option<NodeView>, ApiFailure> {
         let request = request::node(&self.options.node);
         let body = match self.ask(request).await {
             Ok(body) => body,
-            Err(failure) if failure.kind == Kind::Missing => return Ok(None),
+            Err(failure) if failure.kind == FailureKind::Missing => return Ok(None),
             Err(failure) => return Err(failure),
         };
         let node = serde_json::from_slice(&body);
         node.map(Some)
-            .map_err(|error| Failure::new(Kind::Failed, format!("the Node as it was read: {error}")))
+            .map_err(|error| ApiFailure::new(FailureKind::Failed, format!("the Node as it was read: {error}")))
     }
 
     async fn node(&mut self, withdrawn: &mut Withdrawn) {
@@ -131,7 +134,7 @@ impl Withdrawal<'_> {
             Err(failure) => {
                 // Who may not read the Node was not let write it either, unless that was asked for.
                 let asked = self.options.ready_label || self.options.remove_taint.is_some();
-                if failure.kind != Kind::Forbidden || asked {
+                if failure.kind != FailureKind::Forbidden || asked {
                     withdrawn.add("what the Node has of ours", Err(failure));
                 }
                 return;
@@ -154,7 +157,7 @@ impl Withdrawal<'_> {
     }
 
     /// The Node changes while it is read and written: then both once more.
-    async fn taint(&mut self, mut node: NodeView) -> Result<bool, Failure> {
+    async fn taint(&mut self, mut node: NodeView) -> Result<bool, ApiFailure> {
         for _ in 0..ATTEMPTS {
             let Some(patch) = taint::with_removed(&node) else {
                 return Ok(false);
@@ -162,7 +165,7 @@ impl Withdrawal<'_> {
             let request = request::merge_node(&self.options.field_manager, &self.options.node, &patch);
             match self.ask(request).await {
                 Ok(_) => return Ok(true),
-                Err(failure) if failure.kind == Kind::Stale => match self.view().await? {
+                Err(failure) if failure.kind == FailureKind::Stale => match self.view().await? {
                     Some(again) => node = again,
                     None => return Ok(false),
                 },
@@ -170,14 +173,14 @@ impl Withdrawal<'_> {
             }
         }
         let text = format!("{}: the Node changed {ATTEMPTS} times meanwhile", StatusCode::CONFLICT);
-        Err(Failure::new(Kind::Stale, text))
+        Err(ApiFailure::new(FailureKind::Stale, text))
     }
 
-    async fn object(&mut self) -> Result<bool, Failure> {
+    async fn object(&mut self) -> Result<bool, ApiFailure> {
         for version in VERSIONS {
             let body = match self.ask(request::object(version, &self.options.node)).await {
                 Ok(body) => body,
-                Err(failure) if failure.kind == Kind::Missing => continue,
+                Err(failure) if failure.kind == FailureKind::Missing => continue,
                 Err(failure) => return Err(failure),
             };
             let Ok(Object { metadata }) = serde_json::from_slice(&body) else {

@@ -36,6 +36,11 @@ impl fmt::Display for Error {
 }
 
 impl Error {
+    /// The node did not do what the call needs. The text has details of the node, which pods may not read unless [`Self::of`] names one.
+    pub fn failed(cause: impl fmt::Display) -> Self {
+        ErrorKind::Failed.because(cause.to_string())
+    }
+
     /// The same error, not to be tried again.
     #[must_use]
     pub fn lasting(self) -> Self {

@@ -12,7 +12,6 @@ pub mod dict;
 mod error;
 mod instance_state;
 pub mod ledger;
-pub mod located;
 pub mod metrics;
 mod names;
 pub mod publication;

@@ -5,10 +5,10 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
 
+use super::derived::Blocked;
 use super::entitlement::{Entitlement, Eviction, Shrink};
-use super::facts::Blocked;
 use super::steps::too_much_memory;
-use super::{Assessment, Facts, Instance, Snapshot};
+use super::{Assessment, Derived, Instance, Snapshot};
 
 /// The reasons of one instance as they are found.
 struct Reasons<'a> {
@@ -29,7 +29,7 @@ impl Reasons<'_> {
 /// The reasons, in the order of what an operator should look at first.
 pub(super) fn degraded(
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     instance: &Instance,
     assessment: &Assessment,
 ) -> Vec<Reason> {
@@ -187,7 +187,7 @@ fn astray(snapshot: &Snapshot, instance: &Instance, float: &CpuSet, reasons: &mu
 }
 
 /// Reasons in its vCPU threads. `overdue`: they were not unplugged in time when its CPUs became fewer.
-fn vcpus(facts: &Facts, instance: &Instance, overdue: bool, reasons: &mut Reasons<'_>) {
+fn vcpus(facts: &Derived, instance: &Instance, overdue: bool, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if now.is_none() {

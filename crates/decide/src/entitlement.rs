@@ -8,7 +8,7 @@ use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
 use stelia_model::record::{Record, VcpuThread};
 
-use super::{Facts, Instance, Snapshot, VcpuNow};
+use super::{Derived, Instance, Snapshot, VcpuNow};
 
 /// The entry of an instance's container compared with its record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub fn entry_of<'a>(kubelet: &'a Result<CpuManagerState, String>, record: &Recor
 /// The CPUs of these that are in another pod's entry, and that pod.
 fn assigned_to_other(
     state: &CpuManagerState,
-    facts: &Facts,
+    facts: &Derived,
     record: &Record,
     cpus: &CpuSet,
 ) -> Option<(CpuSet, PodUid)> {
@@ -151,7 +151,7 @@ fn of_steliad(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
 fn shrink(
     snapshot: &Snapshot,
     state: &CpuManagerState,
-    facts: &Facts,
+    facts: &Derived,
     instance: &Instance,
     entry: &CpuSet,
     own: &CpuSet,
@@ -180,7 +180,7 @@ fn shrink(
 }
 
 /// Which CPUs an instance is to have.
-pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Entitlement {
+pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Derived, instance: &Instance) -> Entitlement {
     let Ok(state) = &snapshot.kubelet else {
         return Entitlement::Unknown;
     };
@@ -212,7 +212,7 @@ pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instanc
 /// Which CPUs an instance must leave; `None` as well while kubelet's file cannot be used.
 pub(crate) fn eviction(
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     instance: &Instance,
     entitlement: &Entitlement,
 ) -> Option<Eviction> {
@@ -247,7 +247,7 @@ pub(crate) fn eviction(
 }
 
 /// Whether an instance must leave CPUs.
-pub(crate) fn must_leave(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
+pub(crate) fn must_leave(snapshot: &Snapshot, facts: &Derived, instance: &Instance) -> bool {
     let entitlement = entitlement(snapshot, facts, instance);
     eviction(snapshot, facts, instance, &entitlement).is_some()
 }

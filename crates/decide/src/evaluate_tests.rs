@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use proptest::prelude::*;
 use rstest::rstest;
 use stelia_api::ErrorKind;
@@ -31,8 +29,8 @@ fn shape(nodes: u32, cores: u32) -> Shape {
     }
 }
 
-fn of_cpus(cpus: u32, scoring_strategy: ScoringStrategy) -> Request {
-    let mut request = Request::default();
+fn of_cpus(cpus: u32, scoring_strategy: ScoringStrategy) -> EvaluateRequest {
+    let mut request = EvaluateRequest::default();
     request.allocation.cpus = Some(cpus);
     request.options.scoring_strategy = scoring_strategy;
     request
@@ -51,7 +49,7 @@ fn the_documents_example_scores_as_it_says(#[case] strategy: ScoringStrategy, #[
     let mut request = of_cpus(4, strategy);
     request.allocation.cpu_bind_policy = Some(CpuBindPolicy::FullPcpus);
     let answer = answer(&allocator_node, &request).unwrap();
-    assert_eq!(answer.numa_nodes, BTreeSet::from([0, 1]));
+    assert_eq!(answer.numa_nodes, [0, 1].into());
     assert_eq!(
         (answer.score.numa, answer.score.cpus, answer.score.sum),
         (0, score, score)
@@ -67,7 +65,7 @@ fn a_is_the_least_of_the_nodes_that_have_room(#[case] strategy: ScoringStrategy,
     let mut host = host(shape(2, 4));
     let held = allot(
         &of_cpus(2, strategy).wanted(),
-        &Request::default().requester(),
+        &EvaluateRequest::default().requester(),
         &host,
         &facts(&host, &ours()),
         &ours(),
@@ -81,7 +79,7 @@ fn a_is_the_least_of_the_nodes_that_have_room(#[case] strategy: ScoringStrategy,
     };
     let answer = answer(&allocator_node(&host, &node), &of_cpus(4, strategy)).unwrap();
     // BalancedAllocation: 75 and 0 percent used, 37.5 about their mean; on node 1 it would be 25 and 50.
-    assert_eq!(answer.numa_nodes, BTreeSet::from([0]));
+    assert_eq!(answer.numa_nodes, [0].into());
     assert_eq!((answer.score.numa, answer.score.cpus), (a, b));
 }
 
@@ -109,7 +107,7 @@ fn classes_without_cpus_of_their_own_are_scored_by_a_alone() {
     };
     let allocator_node = allocator_node(&host(shape(2, 4)), &node);
     let of = |qos, limit| {
-        let mut request = Request::default();
+        let mut request = EvaluateRequest::default();
         request.allocation.qos = Some(qos);
         request.allocation.cpu_limit = Some(limit);
         request.options.scoring_strategy = LeastAllocated;
@@ -128,7 +126,7 @@ fn classes_without_cpus_of_their_own_are_scored_by_a_alone() {
 fn a_pods_kubernetes_class_bounds_it_and_its_limit_is_its_number() {
     let allocator_node = allocator_node(&host(shape(2, 4)), &ours());
     let of = |class: QosClass, limit: u32| {
-        let mut request = Request::default();
+        let mut request = EvaluateRequest::default();
         request.options.kubernetes_class = Some(class);
         request.allocation.cpu_limit = Some(limit);
         request.allocation.qos = Some(Qos::Lse);
@@ -152,7 +150,7 @@ fn a_pods_kubernetes_class_bounds_it_and_its_limit_is_its_number() {
         assert_eq!(refused.kind, ErrorKind::NotGuaranteed);
         assert!(refused.text.contains(says), "{refused}");
     }
-    let told = Answer::from(answer(&allocator_node, &of_cpus(99, MostAllocated)));
+    let told = EvaluateAnswer::from(answer(&allocator_node, &of_cpus(99, MostAllocated)));
     assert_eq!(
         (told.fit, told.error.as_deref(), told.place),
         (false, Some("NotAllocated"), None)
@@ -165,7 +163,7 @@ fn requests_are_read_strictly() {
     let read = requests(r#"[{"cpus": 4, "qos": "LSR", "scoring-strategy": "LeastAllocated"}, {}]"#).unwrap();
     let mut first = of_cpus(4, LeastAllocated);
     first.allocation.qos = Some(Qos::Lsr);
-    assert_eq!(read, [first, Request::default()]);
+    assert_eq!(read, [first, EvaluateRequest::default()]);
     assert_eq!(requests(r#"{"kubernetes-class": "Burstable"}"#).unwrap().len(), 1);
     for (text, says) in [
         ("", "EOF"),

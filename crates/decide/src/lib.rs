@@ -6,12 +6,12 @@ pub mod allocator;
 mod attach;
 mod contained;
 mod degraded;
+mod derived;
 pub mod disturbances;
 pub mod drift_findings;
 pub mod entitlement;
 #[cfg(test)]
 mod evaluate_tests;
-mod facts;
 pub mod float;
 mod in_place;
 mod kubelet_state;
@@ -30,11 +30,12 @@ mod vcpu_placement;
 pub mod workers;
 
 pub use attach::{AdoptedPlacement, attached, placement_of};
-pub use facts::{Assessment, Blocked, Facts};
+pub use derived::{Assessment, Blocked, Derived};
 pub use in_place::in_place;
 pub use kubelet_state::{refused_beside, usable_state};
 pub use snapshot::{
-    Instance, InstanceCgroup, Level, MisplacedThread, Outside, Remaining, Slice, Snapshot, ThreadedCgroup, VcpuNow,
+    Instance, InstanceCgroup, Level, MisplacedThread, Outside, RemainingThread, Slice, Snapshot, ThreadedCgroup,
+    VcpuNow,
 };
 pub use stelia_model::record::Tree;
 pub(crate) use steps::placed;

@@ -44,7 +44,7 @@ pub(super) fn of(snapshot: &Snapshot, instance: &Instance) -> Option<CpuSet> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use kubelet_planner::cpus::{CpuState, CpuTopology, Kubelet, Options, StaticPolicy};
+    use kubelet_planner::cpus::{CpuGroups, CpuOptions, CpuState, Kubelet, StaticPolicy};
     use kubelet_planner::{Amounts, Container, ContainerKind, Pod, Resources};
     use proptest::prelude::*;
     use stelia_cpus::{Cpu, Topology};
@@ -240,12 +240,12 @@ mod tests {
         let host = Topology {
             cpus: (0..16).map(cpu).collect(),
         };
-        let topology = CpuTopology::new(&host, &BTreeMap::new());
+        let topology = CpuGroups::new(&host, &BTreeMap::new());
         let kubelet = Kubelet {
             pod_level_resource_managers: true,
             ..Kubelet::default()
         };
-        let mut policy = StaticPolicy::new(&topology, Options::default(), kubelet, 0, &CpuSet::new()).ok()?;
+        let mut policy = StaticPolicy::new(&topology, CpuOptions::default(), kubelet, 0, &CpuSet::new()).ok()?;
         let mut given = CpuState::default();
         policy.start(&mut given).ok()?;
         policy.allocate_pod(&mut given, &pod, None).ok()??;

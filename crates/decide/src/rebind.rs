@@ -3,20 +3,19 @@
 //! Each move is good by itself: no instance spans more NUMA nodes or has a policy kept less, and `LayoutCost` of the host falls.
 //! So the moves end, and after any of them every instance is at least as well off as before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_koordinator::allocator::{
-    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSelection, Exclusivity, Host, InUse,
+    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSelection, Exclusivity, HostTables, InUse,
     NumaTopologyAlignmentPolicy, Room, Usage, align, select_cpus,
 };
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
 use stelia_settings::Policies;
 
-use super::admission::memory;
 use super::steps::instance_must_float;
-use super::{Facts, Instance, Snapshot};
+use super::{Derived, Instance, Snapshot};
 
 /// Which instances may be moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,10 +77,10 @@ struct InstanceCost {
 }
 
 /// The next move; `None` where no move is an improvement. If several are, the one that leaves the lowest cost, then the first by pod UID.
-pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope: &RebindScope) -> Option<Move> {
+pub fn next(snapshot: &Snapshot, facts: &Derived, node: &AllocatorPolicies, scope: &RebindScope) -> Option<Move> {
     let pools = facts.pools()?;
     let now = Assignments {
-        host: Host::new(&snapshot.topology),
+        host: HostTables::new(&snapshot.topology),
         everything: snapshot.topology.online().difference(&node.reserved),
         free: pools.allocatable.clone(),
         owners: snapshot
@@ -127,7 +126,7 @@ pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope:
 pub fn all(snapshot: &Snapshot, policies: &Policies, scope: &RebindScope) -> Vec<Move> {
     let mut snapshot = snapshot.clone();
     let mut moves = Vec::new();
-    while let Some(step) = next(&snapshot, &Facts::of(&snapshot, policies), &policies.allocator, scope) {
+    while let Some(step) = next(&snapshot, &Derived::of(&snapshot, policies), &policies.allocator, scope) {
         made(&mut snapshot, &step);
         moves.push(step);
     }
@@ -160,9 +159,9 @@ struct Owner {
     bind: Option<CpuBindPolicy>,
     exclusive: CpuExclusivePolicy,
     /// The NUMA nodes that its memory comes from; empty for any.
-    memory: BTreeSet<u32>,
+    memory: NodeSet,
     /// The NUMA nodes of its devices.
-    devices: BTreeSet<u32>,
+    devices: NodeSet,
 }
 
 impl Owner {
@@ -172,7 +171,7 @@ impl Owner {
             cpus: instance.record.exclusive.clone(),
             bind: allocation.map(|allocation| allocation.bind),
             exclusive: allocation.map_or(CpuExclusivePolicy::None, |allocation| allocation.exclusive),
-            memory: memory(&instance.record.mems).unwrap_or_default(),
+            memory: instance.record.mems.clone(),
             devices: instance.record.devices.clone(),
         }
     }
@@ -181,7 +180,7 @@ impl Owner {
 /// Which instance owns which CPUs, as they are or as they would be after a move.
 #[derive(Clone)]
 struct Assignments {
-    host: Host,
+    host: HostTables,
     /// What could be allocated without any instance.
     everything: CpuSet,
     free: CpuSet,

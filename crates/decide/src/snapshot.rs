@@ -12,7 +12,7 @@ use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_model::record::{Phase, Record, VcpuThread};
 use stelia_settings::{Partition, TreeHome};
 
-pub use cgroups::{InstanceCgroup, MisplacedThread, Remaining, ThreadedCgroup, VcpuNow};
+pub use cgroups::{InstanceCgroup, MisplacedThread, RemainingThread, ThreadedCgroup, VcpuNow};
 
 use super::Tree;
 use super::disturbances::Disturbances;
@@ -156,7 +156,7 @@ pub struct Instance {
     /// `cpuset.cpus.effective` of the origin: where its threads may run. Empty in place and when it is gone.
     pub origin_effective: CpuSet,
     /// Threads of the origin, read where they may run elsewhere than on the CPUs of kubelet's entry.
-    pub origin_threads: Vec<Remaining>,
+    pub origin_threads: Vec<RemainingThread>,
     /// Whether the anchor's process lives.
     pub anchor_lives: bool,
     /// For every recorded vCPU thread, in order, what it is now; `None` when it ended.

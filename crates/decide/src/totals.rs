@@ -7,7 +7,7 @@ use stelia_model::record::Phase;
 use stelia_settings::Partition;
 
 use super::steps::{ThreadPlacement, course_of, growing_list};
-use super::{Facts, Instance, Snapshot};
+use super::{Derived, Instance, Snapshot};
 
 /// The kernel's and systemd's default weight.
 pub(super) const DEFAULT_WEIGHT: u64 = 100;
@@ -89,7 +89,7 @@ struct Contribution {
 }
 
 impl Contribution {
-    fn of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Self {
+    fn of(snapshot: &Snapshot, facts: &Derived, instance: &Instance) -> Self {
         let record = &instance.record;
         let mut cpus: [CpuSet; SETS] = Default::default();
         let mut set = |of: Of, list: CpuSet| cpus[of as usize] = list;
@@ -159,7 +159,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub(super) fn of(snapshot: &Snapshot, facts: &Facts) -> Self {
+    pub(super) fn of(snapshot: &Snapshot, facts: &Derived) -> Self {
         let mut totals = Self::default();
         for instance in snapshot.instances.values() {
             totals.add(&Contribution::of(snapshot, facts, instance));
@@ -171,7 +171,7 @@ impl Totals {
     pub(super) fn replace(
         &mut self,
         snapshot: &Snapshot,
-        facts: &Facts,
+        facts: &Derived,
         before: Option<&Instance>,
         now: Option<&Instance>,
     ) {

@@ -11,8 +11,8 @@ use stelia_cpus::text::excerpt;
 use thiserror::Error;
 
 use crate::RESOURCE;
-use crate::container_files::{ContainerFiles, Paths};
 use crate::offer::Offer;
+use crate::required_files::{Paths, RequiredFiles};
 
 /// The environment variable that has the runner's path.
 const RUNNER_VARIABLE: &str = "STELIA_RUNNER";
@@ -52,7 +52,7 @@ impl From<Refusal> for Status {
 pub(crate) struct Available<'a> {
     pub(crate) offer: &'a Offer,
     pub(crate) paths: &'a Paths,
-    pub(crate) files: &'a ContainerFiles,
+    pub(crate) files: &'a RequiredFiles,
     /// Whether the container runtime can look up [`CDI_NAME`].
     pub(crate) cdi: bool,
 }
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    fn asked(offer: &Offer, files: &ContainerFiles, request: &AllocateRequest) -> Result<AllocateResponse, Refusal> {
+    fn asked(offer: &Offer, files: &RequiredFiles, request: &AllocateRequest) -> Result<AllocateResponse, Refusal> {
         allocate(
             &Available {
                 offer,
@@ -164,8 +164,8 @@ mod tests {
         )
     }
 
-    fn good() -> (Offer, ContainerFiles) {
-        let files = ContainerFiles {
+    fn good() -> (Offer, RequiredFiles) {
+        let files = RequiredFiles {
             problem: None,
             devices: vec!["/dev/kvm".into()],
         };
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_missing_file_is_named() {
         let (offer, files) = good();
-        let files = ContainerFiles {
+        let files = RequiredFiles {
             problem: Some("/dev/kvm does not exist".into()),
             ..files
         };

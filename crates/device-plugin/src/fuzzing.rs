@@ -4,8 +4,8 @@ use crate::api::Status;
 use crate::api::v1beta1::{AllocateRequest, AllocateResponse};
 
 use crate::allocate::{Available, allocate};
-use crate::container_files::{ContainerFiles, Paths};
 use crate::offer::Offer;
+use crate::required_files::{Paths, RequiredFiles};
 
 /// How many devices there are.
 pub const DEVICES: u32 = 12;
@@ -18,7 +18,7 @@ pub fn answer(request: &AllocateRequest) -> Result<AllocateResponse, Status> {
         socket_folder: "/run/stelia/runner".into(),
         devices: vec!["/dev/kvm".into()],
     };
-    let files = ContainerFiles {
+    let files = RequiredFiles {
         problem: None,
         devices: vec!["/dev/kvm".into()],
     };

@@ -5,7 +5,6 @@ mod allocated_devices;
 pub mod api;
 mod cdi;
 mod connections;
-mod container_files;
 mod daemon;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -13,6 +12,7 @@ mod offer;
 mod plugin;
 pub mod program;
 mod registration;
+mod required_files;
 mod service;
 mod status;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::api::{HEALTHY, UNHEALTHY};
 use stelia_settings::DevicePluginSettings;
 use tokio::time::Instant;
 
-use crate::container_files::ContainerFiles;
+use crate::required_files::RequiredFiles;
 
 /// The largest number of devices, as of the setting `device-plugin-vms`.
 pub(crate) const MAX_DEVICES: u32 = 1024;
@@ -75,10 +75,10 @@ impl Admission {
 }
 
 /// All that an offer is made from.
-pub(crate) struct Facts<'a> {
+pub(crate) struct OfferFacts<'a> {
     pub(crate) settings: &'a DevicePluginSettings,
     pub(crate) admission: &'a Admission,
-    pub(crate) files: &'a ContainerFiles,
+    pub(crate) files: &'a RequiredFiles,
     /// The numbers of the devices that kubelet has allocated to pods.
     pub(crate) allocated: &'a BTreeSet<u32>,
     /// How many devices kubelet's record had when this program started: those of the time before a reboot.
@@ -99,7 +99,7 @@ pub(crate) fn next_change(admission: &Admission, registered: Option<Instant>, no
     times.into_iter().flatten().filter(|time| *time > now).min()
 }
 
-impl Facts<'_> {
+impl OfferFacts<'_> {
     /// How many VMs there may be; `None` while the daemon may still say so, or that it admits them: a plugin that is restarted is to take no device
     /// away for a moment.
     fn count(&self) -> Option<u32> {
@@ -129,7 +129,7 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    pub(crate) fn new(facts: &Facts<'_>) -> Self {
+    pub(crate) fn new(facts: &OfferFacts<'_>) -> Self {
         let (admission, count) = (facts.admission, facts.count());
         Self {
             count,
@@ -209,7 +209,7 @@ mod tests {
     struct Situation {
         settings: DevicePluginSettings,
         admission: Admission,
-        files: ContainerFiles,
+        files: RequiredFiles,
         allocated: BTreeSet<u32>,
         recorded: Option<u32>,
         registered: Option<Instant>,
@@ -226,7 +226,7 @@ mod tests {
                 answered: true,
                 silence: None,
             },
-            files: ContainerFiles::default(),
+            files: RequiredFiles::default(),
             allocated: BTreeSet::new(),
             recorded: None,
             registered: None,
@@ -235,8 +235,8 @@ mod tests {
     }
 
     impl Situation {
-        fn facts(&self) -> Facts<'_> {
-            Facts {
+        fn facts(&self) -> OfferFacts<'_> {
+            OfferFacts {
                 settings: &self.settings,
                 admission: &self.admission,
                 files: &self.files,

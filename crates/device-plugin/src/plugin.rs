@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use crate::allocated_devices::AllocatedDevices;
 use crate::cdi::CdiFile;
-use crate::container_files::{ContainerFiles, Paths};
 use crate::daemon::Follower;
-use crate::offer::{Admission, Facts, Offer};
+use crate::offer::{Admission, Offer, OfferFacts};
 use crate::registration::{Fatal, KubeletRegistration, Registrar};
+use crate::required_files::{Paths, RequiredFiles};
 use crate::service::Shared;
 use crate::status;
 
@@ -150,11 +150,11 @@ impl Offerer {
         }
     }
 
-    fn look(&mut self) -> (ContainerFiles, Offer) {
-        let files = ContainerFiles::read(&self.paths);
+    fn look(&mut self) -> (RequiredFiles, Offer) {
+        let files = RequiredFiles::read(&self.paths);
         let admission = self.admission.borrow_and_update().clone();
         let registered = *self.registered.borrow_and_update();
-        let offer = Offer::new(&Facts {
+        let offer = Offer::new(&OfferFacts {
             settings: &self.settings,
             admission: &admission,
             files: &files,

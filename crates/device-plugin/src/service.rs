@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use crate::allocate::{Available, allocate};
 use crate::cdi::CdiFile;
-use crate::container_files::{ContainerFiles, Paths};
 use crate::offer::Offer;
+use crate::required_files::{Paths, RequiredFiles};
 
 /// How long Allocate waits for the daemon to admit VMs: a pod that is refused stays failed.
 const ADMISSION_TIMEOUT: Duration = Duration::from_secs(3);
@@ -50,8 +50,8 @@ impl Shared {
     }
 
     /// Which files there are, as runtimes are told too. The flag says whether containers get the CDI name.
-    fn files(&self) -> (ContainerFiles, bool) {
-        let files = ContainerFiles::read(&self.paths);
+    fn files(&self) -> (RequiredFiles, bool) {
+        let files = RequiredFiles::read(&self.paths);
         let named = self.cdi.write(&files.devices).unwrap_or_else(|error| {
             tracing::warn!("the container gets its devices without a CDI name: {error}");
             false

@@ -8,7 +8,6 @@ pub mod clock;
 pub mod containers;
 pub mod counters;
 pub mod dra;
-mod error;
 pub mod holder;
 pub mod kernel_release;
 pub mod kvm_events;

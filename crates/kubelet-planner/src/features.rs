@@ -125,7 +125,7 @@ pub fn chosen(settings: &Settings) -> Vec<&'static Feature> {
     if settings.topology_policy != Policy::None {
         names.push("topologyManagerPolicy");
         let options = settings.topology_options;
-        let default = merge::Options::default();
+        let default = merge::MergeOptions::default();
         if options.prefer_closest_numa_nodes {
             names.push("prefer-closest-numa-nodes");
         }
@@ -142,7 +142,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::cpus::Options;
+    use crate::cpus::CpuOptions;
 
     fn feature(name: &str) -> &'static Feature {
         FEATURES.iter().find(|feature| feature.name == name).unwrap()
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn every_option_that_is_on_is_a_feature() {
-        let options = Options {
+        let options = CpuOptions {
             full_pcpus_only: true,
             distribute_cpus_across_numa: true,
             align_by_socket: true,
@@ -218,7 +218,7 @@ mod tests {
                 reserved: BTreeMap::new(),
             },
             topology_policy: Policy::Restricted,
-            topology_options: merge::Options {
+            topology_options: merge::MergeOptions {
                 prefer_closest_numa_nodes: true,
                 max_allowable_numa_nodes: 16,
             },

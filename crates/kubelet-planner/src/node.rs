@@ -1,11 +1,11 @@
 //! A node as kubelet's managers see it: the machine, kubelet's settings, and what is allocated.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
-use super::cpus::{self, CpuTopology};
+use super::cpus::{self, CpuGroups};
 use super::pod::Pod;
 use super::settings::{CpuManager, MemoryManager, Settings};
 use super::{devices, memory, merge};
@@ -14,7 +14,7 @@ use super::{devices, memory, merge};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// The online CPUs.
-    pub cpus: CpuTopology,
+    pub cpus: CpuGroups,
     /// Its NUMA nodes by id, those without CPUs or without memory included.
     pub numa: BTreeMap<u32, NumaNode>,
 }
@@ -46,18 +46,18 @@ pub struct NodeState {
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use kubelet_planner::cpus::{CpuTopology, Options};
+/// use kubelet_planner::cpus::{CpuGroups, CpuOptions};
 /// use kubelet_planner::{CpuManager, Machine, Node, NumaNode, Settings, NodeState};
 /// use stelia_cpus::{Cpu, Topology};
 ///
 /// let cpu = |cpu: u32| (cpu, Cpu { package: 0, core: cpu / 2, node: 0 });
 /// let topology = Topology { cpus: (0..8).map(cpu).collect() };
 /// let machine = Machine {
-///     cpus: CpuTopology::new(&topology, &BTreeMap::new()),
+///     cpus: CpuGroups::new(&topology, &BTreeMap::new()),
 ///     numa: [(0, NumaNode { memory: 16 << 30, ..NumaNode::default() })].into(),
 /// };
 /// let settings = Settings {
-///     cpu_manager: CpuManager::reserving(Options::default(), "0,4".parse()?),
+///     cpu_manager: CpuManager::reserving(CpuOptions::default(), "0,4".parse()?),
 ///     ..Settings::default()
 /// };
 /// let node = Node::start(machine, settings, NodeState::default())?;
@@ -312,7 +312,7 @@ fn cpu_policy<'a>(
 fn node_counts(machine: &Machine, settings: &Settings, state: &NodeState) -> Vec<(String, usize)> {
     let aligned = settings.topology_policy != merge::Policy::None;
     let mut counts = Vec::new();
-    let with_cpus: BTreeSet<u32> = machine.cpus.nodes().iter().copied().collect();
+    let with_cpus: NodeSet = machine.cpus.nodes().iter().copied().collect();
     if aligned && settings.cpu_manager != CpuManager::None {
         counts.push(("CPUs".to_owned(), with_cpus.len()));
     }
@@ -321,12 +321,12 @@ fn node_counts(machine: &Machine, settings: &Settings, state: &NodeState) -> Vec
         let own = machine.numa.iter().filter(|(_, node)| own(node)).map(|(id, _)| *id);
         let stored = state.memory.nodes.iter();
         let stored = stored.filter(|(_, node)| memory::has_memory(node)).map(|(id, _)| *id);
-        counts.push(("memory".to_owned(), own.chain(stored).collect::<BTreeSet<_>>().len()));
+        counts.push(("memory".to_owned(), own.chain(stored).collect::<NodeSet>().len()));
     }
     if aligned {
         let nodes = |devices: &devices::Devices| -> usize {
             let nodes = devices.values().flat_map(|device| &device.nodes);
-            nodes.collect::<BTreeSet<_>>().len()
+            nodes.copied().collect::<NodeSet>().len()
         };
         let resources = state.devices.resources.iter();
         counts.extend(resources.map(|(name, devices)| (name.clone(), nodes(devices))));
@@ -334,7 +334,7 @@ fn node_counts(machine: &Machine, settings: &Settings, state: &NodeState) -> Vec
     counts
 }
 
-fn ids(machine: &Machine) -> CpuSet {
+fn ids(machine: &Machine) -> NodeSet {
     machine.numa.keys().copied().collect()
 }
 

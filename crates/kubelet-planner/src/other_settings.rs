@@ -1,6 +1,6 @@
 //! The same node under other settings of kubelet.
 
-use super::cpus::Options;
+use super::cpus::CpuOptions;
 use super::merge::{Policy, Scope};
 use super::node::{Node, StartError};
 use super::settings::{CpuManager, Settings};
@@ -44,7 +44,7 @@ pub fn variants(settings: &Settings) -> Vec<Settings> {
     } = &settings.cpu_manager
     {
         let strict_cpu_reservation = options.strict_cpu_reservation;
-        let alone: [fn(&mut Options); 7] = [
+        let alone: [fn(&mut CpuOptions); 7] = [
             |_| {},
             |options| options.full_pcpus_only = true,
             |options| options.distribute_cpus_across_numa = true,
@@ -54,9 +54,9 @@ pub fn variants(settings: &Settings) -> Vec<Settings> {
             |options| options.strict_cpu_reservation = !options.strict_cpu_reservation,
         ];
         for turn in alone {
-            let mut options = Options {
+            let mut options = CpuOptions {
                 strict_cpu_reservation,
-                ..Options::default()
+                ..CpuOptions::default()
             };
             turn(&mut options);
             add(Settings {

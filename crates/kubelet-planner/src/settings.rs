@@ -19,7 +19,7 @@ pub struct Settings {
     /// `topologyManagerScope`
     pub topology_scope: merge::Scope,
     /// `topologyManagerPolicyOptions`
-    pub topology_options: merge::Options,
+    pub topology_options: merge::MergeOptions,
     /// Differences between kubelets, feature gates included.
     pub kubelet: Kubelet,
 }
@@ -32,7 +32,7 @@ impl Default for Settings {
             memory_manager: MemoryManager::None,
             topology_policy: merge::Policy::None,
             topology_scope: merge::Scope::Container,
-            topology_options: merge::Options::default(),
+            topology_options: merge::MergeOptions::default(),
             kubelet: Kubelet::default(),
         }
     }
@@ -46,7 +46,7 @@ pub enum CpuManager {
     /// Guaranteed containers of whole CPUs have them to themselves.
     Static {
         /// `cpuManagerPolicyOptions`
-        options: cpus::Options,
+        options: cpus::CpuOptions,
         /// How many CPUs are reserved: `kubeReserved` and `systemReserved` together, rounded up.
         count: usize,
         /// The CPUs of `reservedSystemCPUs`. Empty: kubelet chooses `count` CPUs.
@@ -56,7 +56,7 @@ pub enum CpuManager {
 
 impl CpuManager {
     /// The static policy with these CPUs reserved.
-    pub fn reserving(options: cpus::Options, reserved: CpuSet) -> Self {
+    pub fn reserving(options: cpus::CpuOptions, reserved: CpuSet) -> Self {
         Self::Static {
             options,
             count: reserved.len(),

@@ -11,7 +11,7 @@ use nix::sys::stat::Mode;
 use stelia_cpus::files;
 
 use crate::ContainerCgroup;
-use crate::process_place::{Place, pod_in};
+use crate::process_place::{ProcessPlace, pod_in};
 
 /// Behind the path of a program whose file was replaced after its start.
 const DELETED: &str = " (deleted)";
@@ -77,7 +77,8 @@ fn is_tenants(cgroup: &str) -> bool {
     let top = cgroup.split('/').nth(1).unwrap_or_default();
     let is_top = top == "kubepods" || top.ends_with("kubepods.slice") || top == "stelia.slice";
     let mut around = std::iter::successors(Some(cgroup), |inner| Some(inner.rsplit_once('/')?.0));
-    let is_inside = pod_in(cgroup).is_some() || around.any(|cgroup| Place::of(cgroup) != Place::Elsewhere);
+    let is_inside =
+        pod_in(cgroup).is_some() || around.any(|cgroup| ProcessPlace::of(cgroup) != ProcessPlace::Elsewhere);
     !ContainerCgroup::is_monitor(cgroup) && (is_top || is_inside)
 }
 

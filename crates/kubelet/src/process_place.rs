@@ -5,7 +5,7 @@ use crate::{ContainerCgroup, PodUid};
 
 /// Where a process is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum ProcessPlace {
     /// In a container's cgroup, or below it: the container's.
     Container(String),
     /// In a pod's cgroup, where kubelet has a `cgroupRoot`: the cgroup of all pods.
@@ -19,7 +19,7 @@ pub enum Place {
     Elsewhere,
 }
 
-impl Place {
+impl ProcessPlace {
     /// By the path of the process's cgroup below the hierarchy's root.
     pub fn of(path: &str) -> Self {
         let mut above = Some(path);
@@ -90,7 +90,7 @@ mod tests {
         let id = "5".repeat(64);
         let known = format!("/kubepods.slice/kubepods-{UNIT}.slice/cri-containerd-{id}.scope");
         for inside in ["", "/vcpu", "/container", "/container/kubepods/poda/b"] {
-            let Place::Container(found) = Place::of(&format!("{known}{inside}")) else {
+            let ProcessPlace::Container(found) = ProcessPlace::of(&format!("{known}{inside}")) else {
                 panic!("{inside}")
             };
             assert!(found.starts_with(&known) && known.len() + "/container".len() >= found.len());
@@ -100,38 +100,38 @@ mod tests {
                 format!(
                     "/k8s-infra.slice/k8s-infra-kubepods.slice/k8s-infra-kubepods-{UNIT}.slice/cri-containerd-{id}.scope"
                 ),
-                Place::OtherRoot("/k8s-infra.slice/k8s-infra-kubepods.slice".into()),
+                ProcessPlace::OtherRoot("/k8s-infra.slice/k8s-infra-kubepods.slice".into()),
             ),
             (
                 format!("/kubelet/kubepods/burstable/pod{UID}/{id}"),
-                Place::OtherRoot("/kubelet/kubepods".into()),
+                ProcessPlace::OtherRoot("/kubelet/kubepods".into()),
             ),
             (
                 format!("/system.slice/containerd.service/kubepods-{UNIT}.slice:cri-containerd:{id}"),
-                Place::OutsideOfPods(format!("kubepods-{UNIT}.slice:cri-containerd:{id}")),
+                ProcessPlace::OutsideOfPods(format!("kubepods-{UNIT}.slice:cri-containerd:{id}")),
             ),
             (
                 format!("/system.slice/cri-containerd-{id}.scope"),
-                Place::OutsideOfPods(format!("cri-containerd-{id}.scope")),
+                ProcessPlace::OutsideOfPods(format!("cri-containerd-{id}.scope")),
             ),
-            (format!("/k8s.io/{id}"), Place::OutsideOfPods(id.clone())),
+            (format!("/k8s.io/{id}"), ProcessPlace::OutsideOfPods(id.clone())),
             (
                 format!("/kubepods.slice/kubepods-{UNIT}.slice/docker-{id}.scope"),
-                Place::Docker(format!("docker-{id}.scope")),
+                ProcessPlace::Docker(format!("docker-{id}.scope")),
             ),
             (
                 format!("/kubepods.slice/kubepods-{UNIT}.slice/crio-conmon-{id}.scope"),
-                Place::Elsewhere,
+                ProcessPlace::Elsewhere,
             ),
-            (format!("/system.slice/docker-{id}.scope"), Place::Elsewhere),
+            (format!("/system.slice/docker-{id}.scope"), ProcessPlace::Elsewhere),
             (
                 "/machine.slice/machine-qemu\\x2d1\\x2dvm.scope/libvirt/emulator".into(),
-                Place::Elsewhere,
+                ProcessPlace::Elsewhere,
             ),
-            ("/kubepods.slice".into(), Place::Elsewhere),
-            ("/".into(), Place::Elsewhere),
+            ("/kubepods.slice".into(), ProcessPlace::Elsewhere),
+            ("/".into(), ProcessPlace::Elsewhere),
         ] {
-            assert_eq!(Place::of(&path), place, "{path}");
+            assert_eq!(ProcessPlace::of(&path), place, "{path}");
         }
     }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stelia_api::attribution::Attribution;
-use stelia_api::located::Located;
 use stelia_cpus::CpuSet;
+use stelia_cpus::located::Located;
 use stelia_cpus::text::named;
 
 use crate::sample::{Bound, Thread};

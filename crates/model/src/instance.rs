@@ -3,7 +3,7 @@
 use crate::record::{Record, VcpuThread};
 use serde::{Deserialize, Serialize};
 use stelia_api::{Reason, State};
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_koordinator::allocator::Allocation;
 use stelia_kubelet::{PodName, PodUid};
@@ -42,7 +42,7 @@ pub struct Instance {
     /// Why it is contained; `None` unless it is.
     pub contained_reason: Option<ContainedReason>,
     /// The pod's own memory nodes, as `cpuset.mems` has them.
-    pub mems: String,
+    pub mems: NodeSet,
     /// `cpuset.cpus.partition` of its `vcpu/`, or of the whole container, which the kernel may give a reason.
     pub partition: String,
     pub placement: AdoptPlacement,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kubelet_planner::Merge;
 use kubelet_planner::merge::Hint;
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
 use crate::Subject;
 
@@ -21,7 +21,7 @@ pub struct MergeReport {
     /// In the order in which kubelet asks. Resources without a preference are left out.
     pub resources: Vec<ResourceHints>,
     /// The chosen NUMA nodes; `None`: any.
-    pub nodes: Option<CpuSet>,
+    pub nodes: Option<NodeSet>,
     /// Whether every resource prefers exactly these.
     pub preferred: bool,
     /// Resources whose hints are not known.
@@ -44,7 +44,7 @@ pub struct ResourceHints {
 pub struct NodeSets {
     pub count: u64,
     /// The first ones: the smallest, then those with the lowest ids.
-    pub listed: Vec<CpuSet>,
+    pub listed: Vec<NodeSet>,
 }
 
 impl NodeSets {
@@ -53,7 +53,7 @@ impl NodeSets {
         sets.sort_by_key(|nodes| (nodes.len(), *nodes));
         Self {
             count: sets.len() as u64,
-            listed: sets.into_iter().take(MAX_LISTED_NODE_SETS).map(CpuSet::from).collect(),
+            listed: sets.into_iter().take(MAX_LISTED_NODE_SETS).map(NodeSet::from).collect(),
         }
     }
 
@@ -88,7 +88,7 @@ impl MergeReport {
         Self {
             container: merge.container.clone(),
             resources: resources.collect(),
-            nodes: merge.merged.nodes.map(CpuSet::from),
+            nodes: merge.merged.nodes.map(NodeSet::from),
             preferred: merge.merged.preferred,
             unplaced: merge.unplaced.clone(),
         }
@@ -137,11 +137,11 @@ pub fn amount_words(resource: &str, amount: u64) -> String {
 
 /// `4 on 0, 3 on each of 1-3`
 pub fn free_words(resource: &str, free: &BTreeMap<u32, u64>) -> String {
-    let mut groups: Vec<(u64, CpuSet)> = Vec::new();
+    let mut groups: Vec<(u64, NodeSet)> = Vec::new();
     for (node, amount) in free {
         match groups.iter_mut().find(|(known, _)| known == amount) {
-            Some((_, nodes)) => nodes.insert(*node),
-            None => groups.push((*amount, [*node].into_iter().collect())),
+            Some((_, nodes)) => drop(nodes.insert(*node)),
+            None => groups.push((*amount, [*node].into())),
         }
     }
     let words = groups.into_iter().map(|(amount, nodes)| {

@@ -2,7 +2,7 @@
 
 pub mod devices;
 pub mod hints;
-pub mod locality;
+pub mod planned_nodes;
 pub mod room;
 pub mod settings;
 pub mod start;

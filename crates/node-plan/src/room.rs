@@ -139,7 +139,7 @@ impl Room {
 mod tests {
     use std::collections::BTreeMap;
 
-    use kubelet_planner::cpus::CpuTopology;
+    use kubelet_planner::cpus::CpuGroups;
     use kubelet_planner::{Amounts, Container, ContainerKind, NumaNode, Resources};
     use stelia_cpus::testing::Shape;
 
@@ -158,7 +158,7 @@ mod tests {
             ..NumaNode::default()
         };
         let machine = Machine {
-            cpus: CpuTopology::new(&shape.topology(), &BTreeMap::new()),
+            cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
             numa: [(0, node)].into(),
         };
         let config = KubeletConfig {

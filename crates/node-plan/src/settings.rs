@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kubelet_planner::cpus::{Kubelet, Options};
+use kubelet_planner::cpus::{CpuOptions, Kubelet};
 use kubelet_planner::merge::{Policy, Scope};
 use kubelet_planner::start_errors::reserved_memory;
 use kubelet_planner::{CpuManager, MemoryManager, Settings, merge};
@@ -36,7 +36,7 @@ pub fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> 
         },
         topology_policy: policy(&config.topology_manager_policy)?,
         topology_scope: scope(&config.topology_manager_scope)?,
-        topology_options: merge::Options::parse(&config.topology_manager_policy_options)
+        topology_options: merge::MergeOptions::parse(&config.topology_manager_policy_options)
             .map_err(|cause| cause.to_string())?,
         kubelet: Kubelet {
             pod_level_resource_managers: gate("PodLevelResources", true) && gate("PodLevelResourceManagers", false),
@@ -53,7 +53,7 @@ pub fn cpu_manager(policy: &str, options: &BTreeMap<String, String>, reserved: &
     match policy {
         "none" | "" => Ok(CpuManager::None),
         "static" => {
-            let options = Options::parse(options).map_err(|cause| cause.to_string())?;
+            let options = CpuOptions::parse(options).map_err(|cause| cause.to_string())?;
             Ok(CpuManager::reserving(options, reserved.clone()))
         }
         other => Err(format!("there is no CPU manager policy {other:?}")),
@@ -68,7 +68,7 @@ fn by_amount(config: &KubeletConfig) -> Result<Option<CpuManager>, String> {
     let count = config
         .reserved_count()
         .map_err(|cause| format!("kubelet's reserved CPUs: {cause}"))?;
-    let options = Options::parse(&config.cpu_manager_policy_options).map_err(|cause| cause.to_string())?;
+    let options = CpuOptions::parse(&config.cpu_manager_policy_options).map_err(|cause| cause.to_string())?;
     Ok((count > 0).then(|| CpuManager::Static {
         options,
         count: count as usize,

@@ -117,7 +117,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use stelia_cpus::testing::Shape;
-    use stelia_koordinator::report::numa::{Memory, NumaNode};
+    use stelia_koordinator::report::numa::{KernelNumaNode, NumaMemory};
     use stelia_kubelet::config::{File, Flags};
     use stelia_kubelet::memory::{MemorySchema, MemoryTable, NumaNodeState};
 
@@ -144,12 +144,12 @@ mod tests {
             threads: 1,
             interleaved: false,
         };
-        let memory_of = NumaNode {
-            memory: Some(Memory {
+        let memory_of = KernelNumaNode {
+            memory: Some(NumaMemory {
                 total: 43 << 20,
-                ..Memory::default()
+                ..NumaMemory::default()
             }),
-            ..NumaNode::default()
+            ..KernelNumaNode::default()
         };
         let machine = machine(&shape.topology(), &BTreeMap::new(), &[(0, memory_of)].into());
         let problems = problems(config, Some(&machine), StateFiles { cpus, memory });

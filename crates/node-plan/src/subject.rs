@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kubelet_planner::cpus::{AFFINITY_IS_LEAST_SINCE, CpuTopology};
+use kubelet_planner::cpus::{AFFINITY_IS_LEAST_SINCE, CpuGroups};
 use kubelet_planner::merge::Policy;
 use kubelet_planner::start_errors::unknown_gates;
 use kubelet_planner::{CpuManager, Machine, MemoryManager, Node, NodeState, NumaNode, Settings, cpus};
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_koordinator::report::{Facts, numa};
 use stelia_kubelet::KubeletConfig;
 
@@ -147,7 +147,7 @@ impl Subject {
         name: Option<String>,
         topology: Topology,
         caches: &BTreeMap<u32, u32>,
-        numa: &BTreeMap<u32, numa::NumaNode>,
+        numa: &BTreeMap<u32, numa::KernelNumaNode>,
         settings: Settings,
         state: NodeState,
         notes: Vec<String>,
@@ -188,15 +188,19 @@ impl Subject {
     }
 
     /// The NUMA nodes of these CPUs.
-    pub fn nodes(&self, cpus: &CpuSet) -> CpuSet {
+    pub fn nodes(&self, cpus: &CpuSet) -> NodeSet {
         let found = cpus.iter().filter_map(|cpu| self.topology.cpus.get(&cpu));
         found.map(|cpu| cpu.node).collect()
     }
 }
 
 /// The hardware as the planner takes it; `caches`: the L3 cache of each CPU.
-pub fn machine(topology: &Topology, caches: &BTreeMap<u32, u32>, numa: &BTreeMap<u32, numa::NumaNode>) -> Machine {
-    let node = |(id, node): (&u32, &numa::NumaNode)| {
+pub fn machine(
+    topology: &Topology,
+    caches: &BTreeMap<u32, u32>,
+    numa: &BTreeMap<u32, numa::KernelNumaNode>,
+) -> Machine {
+    let node = |(id, node): (&u32, &numa::KernelNumaNode)| {
         let pages = node.huge_pages.iter();
         let described = NumaNode {
             memory: node.memory.map_or(0, |memory| memory.total),
@@ -211,7 +215,7 @@ pub fn machine(topology: &Topology, caches: &BTreeMap<u32, u32>, numa: &BTreeMap
         numa.entry(cpu.node).or_default();
     }
     Machine {
-        cpus: CpuTopology::new(topology, caches),
+        cpus: CpuGroups::new(topology, caches),
         numa,
     }
 }

@@ -129,7 +129,7 @@ fn spread(subject: &Subject, allocation: &ContainerAllocation, cpus: &CpuSet, fr
     let all = subject.nodes(&usable);
     // How many of the largest NUMA nodes hold them all.
     let fewest = |set: &CpuSet| {
-        let mut sizes: Vec<usize> = all.iter().map(|node| on(set, node)).collect();
+        let mut sizes: Vec<usize> = all.iter().map(|node| on(set, *node)).collect();
         sizes.sort_unstable_by(|one, other| other.cmp(one));
         let sums = sizes.iter().scan(0, |sum, size| {
             *sum += size;
@@ -140,13 +140,16 @@ fn spread(subject: &Subject, allocation: &ContainerAllocation, cpus: &CpuSet, fr
     if used.len() <= fewest(&usable) {
         return None;
     }
-    let counts: Vec<String> = all.iter().map(|node| format!("{} on {node}", on(free, node))).collect();
+    let counts: Vec<String> = all
+        .iter()
+        .map(|node| format!("{} on {node}", on(free, *node)))
+        .collect();
     let chosen = allocation.hint.nodes.map(|nodes| nodes.to_string());
     let is_chosen = |node: u32| allocation.hint.nodes.is_some_and(|nodes| nodes.contains(node));
     let on_chosen: usize = all
         .iter()
-        .filter(|node| is_chosen(*node))
-        .map(|node| on(free, node))
+        .filter(|node| is_chosen(**node))
+        .map(|node| on(free, *node))
         .sum();
     let cause = match (
         used.len() > fewest(free),

@@ -14,7 +14,7 @@ use stelia_api::attribution::Attribution;
 use stelia_api::quiet::Report;
 use stelia_cpus::text::excerpt::excerpt;
 
-use crate::order::{Answer, MAX_LINE, Order, Target};
+use crate::order::{MAX_LINE, Order, OrderAnswer, Target};
 use crate::request::{Attribute, Request};
 use crate::socket_line::{self, LineError};
 
@@ -51,7 +51,7 @@ pub enum OrderError {
 /// [`OrderError`].
 pub fn order(socket: &Path, order: &Order, timeout: Duration) -> Result<Report, OrderError> {
     match ask(socket, order, timeout)? {
-        Answer::Done(report) => Ok(report),
+        OrderAnswer::Done(report) => Ok(report),
         other => Err(unexpected(&other)),
     }
 }
@@ -65,7 +65,7 @@ pub fn order(socket: &Path, order: &Order, timeout: Duration) -> Result<Report, 
 pub fn begin(socket: &Path, target: &Target, timeout: Duration) -> Result<(), OrderError> {
     let attribute = Attribute::Begin(target.clone());
     match ask(socket, &Request::Attribute { attribute }, timeout) {
-        Ok(Answer::Begun) => Ok(()),
+        Ok(OrderAnswer::Begun) => Ok(()),
         Ok(other) => Err(unexpected(&other)),
         Err(error @ OrderError::NoAnswer(_)) => {
             let _ = finish(socket, &BTreeSet::new(), timeout);
@@ -83,20 +83,20 @@ pub fn begin(socket: &Path, target: &Target, timeout: Duration) -> Result<(), Or
 pub fn finish(socket: &Path, own: &BTreeSet<i32>, timeout: Duration) -> Result<Attribution, OrderError> {
     let attribute = Attribute::Finish { own: own.clone() };
     match ask(socket, &Request::Attribute { attribute }, timeout)? {
-        Answer::Attributed(attribution) => Ok(attribution),
+        OrderAnswer::Attributed(attribution) => Ok(attribution),
         other => Err(unexpected(&other)),
     }
 }
 
-fn unexpected(answer: &Answer) -> OrderError {
+fn unexpected(answer: &OrderAnswer) -> OrderError {
     match answer {
-        Answer::Refused(reason) => OrderError::Refused(reason.clone()),
+        OrderAnswer::Refused(reason) => OrderError::Refused(reason.clone()),
         other => OrderError::Unexpected(excerpt(&serde_json::to_string(other).unwrap_or_default())),
     }
 }
 
 /// Send one line and read one.
-fn ask(socket: &Path, request: &impl Serialize, timeout: Duration) -> Result<Answer, OrderError> {
+fn ask(socket: &Path, request: &impl Serialize, timeout: Duration) -> Result<OrderAnswer, OrderError> {
     // It consists of sets and texts, which can always be written as JSON.
     let text = serde_json::to_string(request).unwrap_or_default();
     if text.len() > MAX_LINE {

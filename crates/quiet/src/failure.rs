@@ -6,12 +6,12 @@ use stelia_api::quiet::{Problem, Report};
 
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {cause}")]
-pub struct Failure {
+pub struct QuietFailure {
     what: String,
     pub(crate) cause: io::Error,
 }
 
-impl Failure {
+impl QuietFailure {
     /// `operation` is a verb: read, list, make, remove.
     pub(crate) fn of(operation: &str, path: &str) -> impl FnOnce(io::Error) -> Self + use<> {
         let what = format!("{operation} {path}");

@@ -28,7 +28,7 @@ pub struct Order {
     /// The CPUs for interrupts whose base mask has only CPUs of VMs.
     pub shared: CpuSet,
     /// By pod UID: each live instance that has CPUs of its own.
-    pub vms: BTreeMap<String, Vm>,
+    pub vms: BTreeMap<String, OrderedVm>,
     /// The administrator's cache classes, by name, if resctrl is used.
     pub cache_classes: BTreeMap<String, CacheClass>,
     /// Whether each VM gets its own monitoring group in resctrl.
@@ -38,7 +38,7 @@ pub struct Order {
 /// What is wanted for one instance: a VM or a whole container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Vm {
+pub struct OrderedVm {
     /// The exclusive CPUs of its record, against which they are checked.
     pub cpus: CpuSet,
     /// PCI addresses of its VFIO devices whose interrupts go to its own CPUs. Interrupts of other VFIO devices are treated as
@@ -52,7 +52,7 @@ pub struct Vm {
     pub cache_class: Option<String>,
 }
 
-impl Vm {
+impl OrderedVm {
     /// Whether anything besides steering is ordered for it.
     pub fn has_order(&self) -> bool {
         self.latency.is_some() || self.governor.is_some() || self.cache_class.is_some()
@@ -95,7 +95,7 @@ pub struct Target {
 /// The answer to a [`Request`](crate::request::Request).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Answer {
+pub enum OrderAnswer {
     /// Carried out, as far as the report says.
     Done(Report),
     /// Counting began.

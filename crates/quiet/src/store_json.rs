@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::failure::Failure;
+use crate::failure::QuietFailure;
 use crate::files::Store;
 
 /// The saved value, or the default if nothing was saved.
@@ -11,16 +11,18 @@ use crate::files::Store;
 /// # Errors
 /// The store's, or the saved value cannot be parsed: then nothing may be changed, because the values to restore are not
 /// known.
-pub(crate) fn load<T: Default + DeserializeOwned>(store: &dyn Store, name: &str) -> Result<T, Failure> {
-    match store.load(name).map_err(Failure::of("read the record", name))? {
-        Some(text) => serde_json::from_str(&text).map_err(Failure::record(name)),
+pub(crate) fn load<T: Default + DeserializeOwned>(store: &dyn Store, name: &str) -> Result<T, QuietFailure> {
+    match store.load(name).map_err(QuietFailure::of("read the record", name))? {
+        Some(text) => serde_json::from_str(&text).map_err(QuietFailure::record(name)),
         None => Ok(T::default()),
     }
 }
 
 /// # Errors
 /// The store's.
-pub(crate) fn save<T: Serialize>(store: &dyn Store, name: &str, value: &T) -> Result<(), Failure> {
-    let text = serde_json::to_string(value).map_err(Failure::record(name))?;
-    store.save(name, &text).map_err(Failure::of("write the record", name))
+pub(crate) fn save<T: Serialize>(store: &dyn Store, name: &str, value: &T) -> Result<(), QuietFailure> {
+    let text = serde_json::to_string(value).map_err(QuietFailure::record(name))?;
+    store
+        .save(name, &text)
+        .map_err(QuietFailure::of("write the record", name))
 }

@@ -15,7 +15,7 @@ use super::cli::AttachOptions;
 use super::error::Error;
 use super::helpers::Helpers;
 use super::run_and_attach::Runner;
-use super::supervise::{End, Vm, supervise};
+use super::supervise::{End, SupervisedVm, supervise};
 use super::vmm::{Qemu, Release, ThreadNames, Vmm, find_vm};
 use super::{EXIT_RUNNER, logged};
 
@@ -65,7 +65,7 @@ async fn attach(
     let name = vmm.name();
     tracing::info!("{name} is process {pid}");
     let instance = runner.register(&options.common).await?;
-    let vm = Vm {
+    let vm = SupervisedVm {
         pid,
         pidfd: pidfd.as_fd(),
         child: None,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::resize::Outcome;
+use crate::resize::ResizeOutcome;
 
 /// How long a guest may take to plug or give up memory, before that counts as a refusal. It may still do so later.
 pub(crate) const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ impl GuestMemory {
 pub(crate) struct MemoryResize {
     pub(crate) from: u64,
     pub(crate) to: u64,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ResizeOutcome,
 }
 
 impl MemoryResize {
@@ -133,7 +133,7 @@ impl MemoryResizer {
         let resize = MemoryResize {
             from: memory.now,
             to,
-            outcome: Outcome::Requested,
+            outcome: ResizeOutcome::Requested,
         };
         self.settled = self.limit;
         self.unanswered = None;
@@ -147,7 +147,7 @@ impl MemoryResizer {
         MemoryResize {
             from: memory.now,
             to,
-            outcome: Outcome::Impossible,
+            outcome: ResizeOutcome::Impossible,
         }
     }
 
@@ -155,18 +155,18 @@ impl MemoryResizer {
     pub(crate) fn memory_is(&mut self, now: u64, at: Instant) -> Option<MemoryResize> {
         if let Some(late) = self.unanswered.filter(|late| late.is_done(now)) {
             self.unanswered = None;
-            let outcome = Outcome::Done;
+            let outcome = ResizeOutcome::Done;
             return Some(MemoryResize { outcome, ..late });
         }
         let (resize, deadline) = self.pending?;
         let outcome = match (resize.is_done(now), at >= deadline) {
-            (true, _) => Outcome::Done,
-            (false, true) => Outcome::Refused,
+            (true, _) => ResizeOutcome::Done,
+            (false, true) => ResizeOutcome::Refused,
             (false, false) => return None,
         };
         self.pending = None;
         let ended = MemoryResize { outcome, ..resize };
-        self.unanswered = Some(ended).filter(|ended| ended.outcome == Outcome::Refused);
+        self.unanswered = Some(ended).filter(|ended| ended.outcome == ResizeOutcome::Refused);
         Some(ended)
     }
 
@@ -237,14 +237,14 @@ mod tests {
         vm.limit_is(Some(7 * GIB));
         assert_eq!(
             vm.requested(&MEMORY, 6 * GIB, now + MEMORY_TIMEOUT).outcome,
-            Outcome::Requested
+            ResizeOutcome::Requested
         );
         assert_eq!((vm.is_due(), vm.memory_is(5 * GIB + 4, now)), (false, None));
         let done = |from, to| {
             Some(MemoryResize {
                 from,
                 to,
-                outcome: Outcome::Done,
+                outcome: ResizeOutcome::Done,
             })
         };
         assert_eq!(vm.memory_is(6 * GIB, now), done(5 * GIB, 6 * GIB));
@@ -265,11 +265,11 @@ mod tests {
         vm.limit_is(Some(5 * GIB));
         vm.requested(&MEMORY, 4 * GIB, now + MEMORY_TIMEOUT);
         let refused = vm.memory_is(5 * GIB, now + MEMORY_TIMEOUT).unwrap();
-        assert_eq!((refused.to, refused.outcome), (4 * GIB, Outcome::Refused));
+        assert_eq!((refused.to, refused.outcome), (4 * GIB, ResizeOutcome::Refused));
         assert!(!vm.is_due() && vm.is_unanswered() && !vm.is_pending());
         assert_eq!(vm.memory_is(4 * GIB + 2 * MIB, now + MEMORY_TIMEOUT), None);
         let late = vm.memory_is(4 * GIB, now + MEMORY_TIMEOUT).unwrap();
-        assert_eq!((late.outcome, vm.is_unanswered()), (Outcome::Done, false));
+        assert_eq!((late.outcome, vm.is_unanswered()), (ResizeOutcome::Done, false));
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
             }
         );
         vm.requested(&asked, 5 * GIB, now + MEMORY_TIMEOUT);
-        assert_eq!(vm.memory_is(5 * GIB, now).unwrap().outcome, Outcome::Done);
+        assert_eq!(vm.memory_is(5 * GIB, now).unwrap().outcome, ResizeOutcome::Done);
     }
 
     #[test]

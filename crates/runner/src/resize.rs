@@ -47,7 +47,7 @@ const MAX_UNPLUG_TIME: Duration = Duration::from_secs(600);
 /// What became of a change of the number of vCPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Outcome {
+pub(crate) enum ResizeOutcome {
     /// The guest was asked to give up vCPUs, or the VMM to plug some.
     Requested,
     Done,
@@ -63,7 +63,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Resize {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ResizeOutcome,
 }
 
 /// Follows the number of CPUs and of vCPUs, and says what to request.
@@ -81,7 +81,7 @@ pub(crate) struct Resizer {
     /// A request, and when it counts as refused.
     pending: Option<(Resize, Instant)>,
     /// A target that is not requested again: it was refused, or is impossible.
-    given_up: Option<(usize, Outcome)>,
+    given_up: Option<(usize, ResizeOutcome)>,
     /// A request for fewer vCPUs that the guest did not answer in time. It may still do so: the request cannot be taken back.
     unanswered: Option<Resize>,
 }
@@ -119,13 +119,13 @@ impl Resizer {
             vcpus <= resize.to
         };
         let outcome = match (is_done, now >= deadline) {
-            (true, _) => Outcome::Done,
-            (false, true) => Outcome::Refused,
+            (true, _) => ResizeOutcome::Done,
+            (false, true) => ResizeOutcome::Refused,
             (false, false) => return None,
         };
         self.pending = None;
         let ended = Resize { outcome, ..resize };
-        if outcome == Outcome::Refused {
+        if outcome == ResizeOutcome::Refused {
             self.given_up = Some((resize.to, outcome));
             self.unanswered = Some(ended).filter(|ended| ended.to < ended.from);
         } else {
@@ -153,13 +153,13 @@ impl Resizer {
         // The target stays. What the CPUs would allow by now is requested again.
         self.given_up = self
             .given_up
-            .filter(|(target, outcome)| *target < self.vcpus && *outcome == Outcome::Refused);
+            .filter(|(target, outcome)| *target < self.vcpus && *outcome == ResizeOutcome::Refused);
         if self.vcpus > late.to {
             return None;
         }
         self.unanswered = None;
         Some(Resize {
-            outcome: Outcome::Done,
+            outcome: ResizeOutcome::Done,
             ..late
         })
     }
@@ -177,7 +177,7 @@ impl Resizer {
         let resize = Resize {
             from: self.vcpus,
             to,
-            outcome: Outcome::Requested,
+            outcome: ResizeOutcome::Requested,
         };
         self.pending = Some((resize, deadline));
         resize
@@ -185,11 +185,11 @@ impl Resizer {
 
     /// The VMM cannot make the change.
     pub(crate) fn impossible(&mut self) -> Resize {
-        self.given_up = Some((self.target, Outcome::Impossible));
+        self.given_up = Some((self.target, ResizeOutcome::Impossible));
         Resize {
             from: self.vcpus,
             to: self.target,
-            outcome: Outcome::Impossible,
+            outcome: ResizeOutcome::Impossible,
         }
     }
 
@@ -241,7 +241,7 @@ mod tests {
         (vm, now)
     }
 
-    fn resize(from: usize, to: usize, outcome: Outcome) -> Resize {
+    fn resize(from: usize, to: usize, outcome: ResizeOutcome) -> Resize {
         Resize { from, to, outcome }
     }
 
@@ -252,11 +252,11 @@ mod tests {
         assert_eq!(vm.step(), Some((2, 4)));
         vm.requested(4, now + RESIZE_TIMEOUT);
         assert_eq!((vm.step(), vm.set_vcpus(3, now)), (None, None));
-        assert_eq!(vm.set_vcpus(4, now), Some(resize(2, 4, Outcome::Done)));
+        assert_eq!(vm.set_vcpus(4, now), Some(resize(2, 4, ResizeOutcome::Done)));
         vm.set_cpus(2, 2);
         assert_eq!((vm.step(), vm.not_given_up()), (Some((4, 2)), None));
         vm.requested(2, now + RESIZE_TIMEOUT);
-        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, Outcome::Done)));
+        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, ResizeOutcome::Done)));
         assert_eq!(vm.step(), None);
     }
 
@@ -267,7 +267,7 @@ mod tests {
         vm.requested(2, now + RESIZE_TIMEOUT);
         assert_eq!(vm.set_vcpus(4, now), None);
         let late = now + RESIZE_TIMEOUT;
-        assert_eq!(vm.set_vcpus(4, late), Some(resize(4, 2, Outcome::Refused)));
+        assert_eq!(vm.set_vcpus(4, late), Some(resize(4, 2, ResizeOutcome::Refused)));
         vm.set_cpus(2, 2);
         assert_eq!(vm.step(), None);
         vm.set_cpus(3, 3);
@@ -283,7 +283,7 @@ mod tests {
         vm.requested(2, now + RESIZE_TIMEOUT);
         vm.set_cpus(4, 4);
         assert_eq!(vm.step(), None);
-        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, Outcome::Done)));
+        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, ResizeOutcome::Done)));
         assert_eq!(vm.step(), Some((2, 4)));
     }
 
@@ -302,9 +302,9 @@ mod tests {
         vm.set_cpus(5, 5);
         // It had one slot.
         vm.requested(3, now + RESIZE_TIMEOUT);
-        assert_eq!(vm.set_vcpus(3, now), Some(resize(2, 3, Outcome::Done)));
+        assert_eq!(vm.set_vcpus(3, now), Some(resize(2, 3, ResizeOutcome::Done)));
         assert_eq!(vm.step(), Some((3, 5)));
-        assert_eq!(vm.impossible(), resize(3, 5, Outcome::Impossible));
+        assert_eq!(vm.impossible(), resize(3, 5, ResizeOutcome::Impossible));
         assert_eq!(vm.step(), None);
     }
 
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(vm.set_vcpus(4, now), None);
         assert_eq!(vm.step(), Some((4, 2)));
         vm.requested(2, now + RESIZE_TIMEOUT);
-        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, Outcome::Done)));
+        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, ResizeOutcome::Done)));
         vm.set_cpus(2, 2);
         assert_eq!(vm.step(), None);
     }
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(vm.step(), Some((4, 2)));
         vm.impossible();
         assert_eq!(vm.step(), None);
-        assert_eq!(vm.set_vcpus(3, now), Some(resize(4, 3, Outcome::Done)));
+        assert_eq!(vm.set_vcpus(3, now), Some(resize(4, 3, ResizeOutcome::Done)));
         assert_eq!(vm.step(), Some((3, 2)));
     }
 
@@ -382,9 +382,9 @@ mod tests {
         vm.set_cpus(2, 2);
         vm.requested(2, now + RESIZE_TIMEOUT);
         let late = now + RESIZE_TIMEOUT;
-        assert_eq!(vm.set_vcpus(4, late), Some(resize(4, 2, Outcome::Refused)));
+        assert_eq!(vm.set_vcpus(4, late), Some(resize(4, 2, ResizeOutcome::Refused)));
         assert_eq!((vm.set_vcpus(3, late), vm.step()), (None, None));
-        assert_eq!(vm.set_vcpus(2, late), Some(resize(4, 2, Outcome::Done)));
+        assert_eq!(vm.set_vcpus(2, late), Some(resize(4, 2, ResizeOutcome::Done)));
         assert_eq!(vm.step(), None);
     }
 
@@ -396,7 +396,7 @@ mod tests {
         vm.set_vcpus(4, now + RESIZE_TIMEOUT);
         vm.set_cpus(4, 4);
         assert_eq!(vm.step(), None);
-        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, Outcome::Done)));
+        assert_eq!(vm.set_vcpus(2, now), Some(resize(4, 2, ResizeOutcome::Done)));
         assert_eq!(vm.step(), Some((2, 4)));
     }
 
@@ -407,14 +407,14 @@ mod tests {
         vm.requested(3, now + RESIZE_TIMEOUT);
         vm.set_cpus(2, 2);
         assert_eq!(vm.step(), None);
-        assert_eq!(vm.set_vcpus(3, now), Some(resize(4, 3, Outcome::Done)));
+        assert_eq!(vm.set_vcpus(3, now), Some(resize(4, 3, ResizeOutcome::Done)));
         assert_eq!(vm.step(), Some((3, 2)));
         // And if it is refused.
         vm.requested(2, now + RESIZE_TIMEOUT);
         vm.set_cpus(1, 1);
         assert_eq!(
             vm.set_vcpus(3, now + RESIZE_TIMEOUT),
-            Some(resize(3, 2, Outcome::Refused))
+            Some(resize(3, 2, ResizeOutcome::Refused))
         );
         assert_eq!(vm.step(), Some((3, 1)));
     }
@@ -441,7 +441,7 @@ mod tests {
             (vm.deadline(), vm.set_vcpus(2, now + RESIZE_TIMEOUT)),
             (Some(deadline), None)
         );
-        assert_eq!(vm.set_vcpus(2, deadline), Some(resize(2, 1, Outcome::Refused)));
+        assert_eq!(vm.set_vcpus(2, deadline), Some(resize(2, 1, ResizeOutcome::Refused)));
         assert_eq!(vm.deadline(), None);
     }
 
@@ -467,7 +467,7 @@ mod tests {
                     vm.requested(to, now);
                     has = if obeys { to } else { has };
                     let ended = vm.set_vcpus(has, now);
-                    assert!(ended.is_some_and(|ended| (ended.outcome == Outcome::Done) == obeys), "{ended:?}");
+                    assert!(ended.is_some_and(|ended| (ended.outcome == ResizeOutcome::Done) == obeys), "{ended:?}");
                 }
             }
         }

@@ -18,7 +18,7 @@ use super::helpers::spec::{self, HelperSpec};
 use super::run_and_attach::Runner;
 use super::stale_sockets::remove_stale_socket;
 use super::state::Phase;
-use super::supervise::{End, Vm, supervise};
+use super::supervise::{End, SupervisedVm, supervise};
 use super::terminal::Terminal;
 use super::vmm::{ApiVmm, Dialect, Qemu, VmmKind};
 use super::{EXIT_HELPER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUNNER, EXIT_USAGE, logged};
@@ -98,7 +98,7 @@ async fn run_vmm(
     let child = child.map_err(|error| logged(start_failure(&error))(error))?;
     let pid = child.pid();
     let pidfd = open_pidfd(pid).map_err(logged(EXIT_RUNNER))?;
-    let vm = Vm {
+    let vm = SupervisedVm {
         pid: pid.as_raw_nonzero().get(),
         pidfd: pidfd.as_fd(),
         child: Some(child),

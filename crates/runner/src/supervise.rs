@@ -24,7 +24,7 @@ const JOINT_END_WINDOW: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
-pub(crate) struct Vm<'a> {
+pub(crate) struct SupervisedVm<'a> {
     pub(crate) pid: i32,
     pub(crate) pidfd: BorrowedFd<'a>,
     /// `None` if the runner did not start the VMM.
@@ -77,7 +77,7 @@ pub(crate) async fn supervise<V: Vmm>(
     options: &CommonOptions,
     helpers: &mut Helpers,
     vmm: V,
-    vm: Vm<'_>,
+    vm: SupervisedVm<'_>,
 ) -> End {
     let Runner {
         stop,

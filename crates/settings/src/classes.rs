@@ -10,7 +10,7 @@ use toml::{Spanned, Value};
 
 use crate::SettingsError;
 use crate::adopt::is_name;
-use crate::file::{Entry, line_of, list};
+use crate::file::{FileEntry, line_of, list};
 use crate::settings::number;
 
 /// Limit of the classes of all files. Hardware has about 16; a site's files may be for several kinds of hosts.
@@ -50,7 +50,7 @@ pub(crate) const CLASS_KEYS: [ClassKey; 2] = [
 /// One table as a file has it: not checked yet, because a later file may replace it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Raw {
-    keys: BTreeMap<&'static str, Entry>,
+    keys: BTreeMap<&'static str, FileEntry>,
     pub(crate) path: PathBuf,
     line: usize,
 }
@@ -90,7 +90,7 @@ pub(crate) fn tables(text: &str, path: &Path, line: usize) -> Result<BTreeMap<St
                 return Err(SettingsError::UnknownOfClass { path, line, key });
             };
             let path = path.to_owned();
-            keys.insert(known.name, Entry { value, path, line });
+            keys.insert(known.name, FileEntry { value, path, line });
         }
         let path = path.to_owned();
         found.insert(name.into_inner(), Raw { keys, path, line });

@@ -24,19 +24,19 @@ const CLASSES: &str = "cache-class";
 /// not an error.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fragment {
-    keys: BTreeMap<&'static str, Entry>,
+    keys: BTreeMap<&'static str, FileEntry>,
     rules: Vec<adopt::Raw>,
     classes: BTreeMap<String, classes::Raw>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct FileEntry {
     pub(crate) value: Value,
     pub(crate) path: PathBuf,
     pub(crate) line: usize,
 }
 
-impl Entry {
+impl FileEntry {
     pub(crate) fn refused(&self, key: &'static str, allowed: String) -> SettingsError {
         SettingsError::Value {
             path: self.path.clone(),
@@ -116,7 +116,7 @@ impl Fragment {
                 let key = excerpt::excerpt(name.get_ref());
                 return Err(SettingsError::Unknown { path, line, key });
             };
-            entries.insert(key.name, Entry { value, path, line });
+            entries.insert(key.name, FileEntry { value, path, line });
         }
         Ok(Self {
             keys: entries,

@@ -3,6 +3,7 @@
 use stelia_cpus::text::named;
 
 named! {
+    #[derive(Default)]
     pub enum FloatPolicy {
         /// The whole shared pool.
         Node = "node",
@@ -10,6 +11,7 @@ named! {
         /// `float-min-cpus`.
         Numa = "numa",
         /// The pod's own shared pool (Kubernetes' pod-level resources); as `numa` where it has none, as most pods.
+        #[default]
         Pod = "pod",
     }
 }

@@ -88,7 +88,7 @@ impl Default for Policies {
         Self {
             placement: PlacementPolicy::Guest,
             partition: None,
-            float: FloatPolicy::Pod,
+            float: FloatPolicy::default(),
             tree: TreeChoice::Slice,
             isolation_allowed: Isolation::Vcpus,
             float_min_cpus: 2,

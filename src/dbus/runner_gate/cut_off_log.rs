@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use stelia_kubelet::PodName;
 
 use super::GateError;
-use crate::journal::{self, Pod, about};
+use crate::journal::{self, JournalPod, about};
 
 /// At most one entry for each pod in this time.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ impl Cuts {
             since => format!(" ({since} more since this was last told)"),
         };
         let name = (self.names)(pod);
-        let pod = Pod::new(pod, name.as_ref());
+        let pod = JournalPod::new(pod, name.as_ref());
         about!(
             warn,
             journal::PEER_CUT_OFF,

@@ -12,7 +12,7 @@ use stelia_kernel::cgroup::{CgroupPath, Limits};
 use stelia_kernel::clock::now_us;
 use stelia_kernel::containers::partition_kind;
 use stelia_kernel::oci::coping;
-use stelia_koordinator::allocator::{CpuSource, Host};
+use stelia_koordinator::allocator::{CpuSource, HostTables};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model::record::{Phase, Record};
 
@@ -20,8 +20,8 @@ use super::no_instance;
 use crate::engine::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
 use crate::engine::read_cgroups::leftovers;
 use crate::engine::read_limits::effective_limits;
-use crate::engine::state::State;
-use crate::journal::{self, Pod, about};
+use crate::engine::state::EngineState;
+use crate::journal::{self, JournalPod, about};
 
 /// What admission decided.
 pub(super) enum Admitted {
@@ -36,7 +36,7 @@ pub(super) enum Admitted {
     Untried(PodUid, String),
 }
 
-impl State {
+impl EngineState {
     /// Whether the container becomes an instance; `whose`: the pod, as soon as it is known.
     pub(super) fn admit(
         &mut self,
@@ -67,10 +67,10 @@ impl State {
         self.recent_looks.add(&name.pod, read, Instant::now());
         let mut candidate = candidate.map_err(own)?;
         let partition = partition_kind(&*self.system.cgroups, &candidate.origin);
-        check_no_partition(partition.map_err(|error| own(error.into()))?).map_err(own)?;
+        check_no_partition(partition.map_err(|error| own(Error::failed(error)))?).map_err(own)?;
         if chooses && !candidate.cpus.is_empty() {
             // The lists may have changed since the snapshot.
-            let leftover = leftovers(&*self.system.cgroups, &self.picture.snapshot)?;
+            let leftover = leftovers(&*self.system.cgroups, &self.picture.snapshot).map_err(Error::failed)?;
             candidate.left_behind = candidate.cpus.is_subset(&leftover);
         }
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
@@ -100,7 +100,7 @@ impl State {
             }
             Home::Slice(None) => {}
             Home::Slice(Some(reason)) => {
-                let pod = Pod::new(record.pod.as_str(), candidate.pod_name.as_ref());
+                let pod = JournalPod::new(record.pod.as_str(), candidate.pod_name.as_ref());
                 about!(
                     info,
                     journal::NOT_IN_PLACE,
@@ -125,7 +125,7 @@ impl State {
             let text = format!("systemd has not stopped the former {} yet", scope.name());
             return Err(ErrorKind::InstanceExists.because(text));
         }
-        let own = |error| Error::from(error).of(&record.pod);
+        let own = |error| Error::failed(error).of(&record.pod);
         let limits = effective_limits(&*self.system.cgroups, &record, &self.picture.limit_files).map_err(own)?;
         let limits = limits_of_scope(&record, &limits.unwrap_or_default());
         Ok(Admitted::New {
@@ -170,7 +170,7 @@ impl State {
             return Err(ErrorKind::InstanceExists.because(text));
         }
         // CPUs that kubelet gave may have changed by a resize: then its file counts, not what the scheduler chose.
-        let nodes_of = |cpus: &CpuSet| Host::new(&self.picture.snapshot.topology).nodes_of(cpus);
+        let nodes_of = |cpus: &CpuSet| HostTables::new(&self.picture.snapshot.topology).nodes_of(cpus);
         let schedule = &claim.request.schedule;
         let contradicts = allocation.and_then(|_| schedule.contradicts(&known.record.entry, nodes_of));
         if let Some(text) = contradicts {

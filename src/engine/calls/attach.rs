@@ -17,7 +17,7 @@ use super::{Asker, Call, Goal, Reply, failed, no_instance};
 use crate::engine::handle::Handle;
 use crate::engine::out_of_date::Stale;
 use crate::engine::pass::Numbers;
-use crate::engine::state::State;
+use crate::engine::state::EngineState;
 use crate::engine::{in_place, kvm_threads, record_writer};
 use crate::journal::{self, about};
 
@@ -105,7 +105,7 @@ impl Handle {
 }
 
 impl Call for AttachCall {
-    fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
+    fn begin(self: Box<Self>, state: &mut EngineState, asker: Asker) {
         let Self { request, reply } = *self;
         let pod = request.pod.clone();
         match state.begin_attach(request) {
@@ -133,7 +133,7 @@ impl Call for AttachCall {
     }
 }
 
-impl State {
+impl EngineState {
     fn begin_attach(&mut self, request: AttachRequest) -> Result<StartedCall, Error> {
         let too_large = |index: &u32| matches!(ThreadRole::from(*index), ThreadRole::IoThread(_));
         if let Some(index) = request.vcpus.iter().map(|given| given.vcpu.index).find(too_large) {
@@ -202,7 +202,8 @@ impl State {
         };
         let place = before.tree.place();
         let large = if before.is_in_place() {
-            place.lacks_room(&next, &in_place::attributes(&*self.system.cgroups, place.cgroup())?)
+            let all = in_place::attributes(&*self.system.cgroups, place.cgroup()).map_err(Error::failed)?;
+            place.lacks_room(&next, &all)
         } else {
             next.too_large()
         };
@@ -214,7 +215,7 @@ impl State {
         match record_writer::write(&self.system, place, Some(&before.record), &next) {
             // It ended, and was not read since.
             Err(error) if error.is_gone() => return Err(no_instance(pod)),
-            result => result.map_err(|error| Error::from(error).of(pod))?,
+            result => result.map_err(|error| Error::failed(error).of(pod))?,
         }
         if let Some(instance) = self.picture.snapshot.instances.get_mut(pod) {
             instance.record = next;
@@ -243,7 +244,7 @@ impl State {
 
 impl Goal for Attached {
     /// The vCPUs are where they belong, or cannot be brought there.
-    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         let Some(now) = state.picture.find(pod) else { return };
         let alive = now.vcpus.iter().all(Option::is_some);
         if alive && matches!(now.record.phase, Phase::Isolated | Phase::Contained) {
@@ -302,7 +303,7 @@ impl Goal for Attached {
         }
     }
 
-    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn ended(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         state.finish(&asker, [self.reply], Err(no_instance(pod)));
     }
 
@@ -318,12 +319,12 @@ struct Detached {
 }
 
 impl Goal for Detached {
-    fn settle(self: Box<Self>, state: &mut State, _: &PodUid, asker: Asker) {
+    fn settle(self: Box<Self>, state: &mut EngineState, _: &PodUid, asker: Asker) {
         let failed = self.failed.undone(CallChange::Isolation);
         state.finish(&asker, [self.reply], Err(failed.into()));
     }
 
-    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn ended(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         state.finish(&asker, [self.reply], Err(no_instance(pod)));
     }
 }

@@ -8,17 +8,17 @@ use stelia_kubelet::PodUid;
 
 use super::{Asker, Call, Goal, Postponed, Reply, all_closed, no_instance};
 use crate::engine::handle::Handle;
-use crate::engine::pass::{Numbers, Report};
-use crate::engine::state::State;
+use crate::engine::pass::{Numbers, PassReport};
+use crate::engine::state::EngineState;
 
 struct AuditCall {
     pod: PodUid,
-    replies: Vec<Reply<Report>>,
+    replies: Vec<Reply<PassReport>>,
 }
 
 impl Handle {
     /// Audit one instance now.
-    pub(crate) async fn audit(&self, pod: PodUid) -> Result<Report, Error> {
+    pub(crate) async fn audit(&self, pod: PodUid) -> Result<PassReport, Error> {
         let call = |reply| AuditCall {
             pod,
             replies: vec![reply],
@@ -30,7 +30,7 @@ impl Handle {
 
 impl Call for AuditCall {
     /// Read the instance as by the periodic audit, but a rest is not ended, or a tenant could keep the engine busy.
-    fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
+    fn begin(self: Box<Self>, state: &mut EngineState, asker: Asker) {
         let counted = asker.as_ref().map(|own| state.rates.audits.count(own, Instant::now()));
         if let Some(Err(due)) = counted {
             let (pod, call) = (self.pod.clone(), self);
@@ -59,29 +59,29 @@ impl Call for AuditCall {
 
 /// The instance was read by an audit.
 struct Audited {
-    replies: Vec<Reply<Report>>,
+    replies: Vec<Reply<PassReport>>,
     before: Numbers,
 }
 
 impl Goal for Audited {
-    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         let report = state.report_on(pod, self.before);
         state.finish(&asker, self.replies, Ok(report));
     }
 
-    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn ended(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         state.finish(&asker, self.replies, Err(no_instance(pod)));
     }
 }
 
-impl State {
+impl EngineState {
     /// What was done for one instance since `before`, and why it is degraded. What was done for others is not counted, because a tenant
     /// must not learn of it.
-    fn report_on(&self, pod: &PodUid, before: Numbers) -> Report {
+    fn report_on(&self, pod: &PodUid, before: Numbers) -> PassReport {
         let now = self.passes.did_for(pod);
         let degraded = self.amiss(pod).into_iter();
         let degraded = degraded.map(|reason| (Some(pod.clone()), reason)).collect();
-        Report {
+        PassReport {
             pod: Some(pod.clone()),
             pass: now.looks,
             did: now.since(before),

@@ -10,8 +10,8 @@ use stelia_model::record::{Phase, Record};
 
 use super::{Asker, Call, Calls, Goal, Reply, all_closed, no_instance};
 use crate::engine::handle::Handle;
-use crate::engine::state::State;
-use crate::journal::{self, Pod, about};
+use crate::engine::state::EngineState;
+use crate::journal::{self, JournalPod, about};
 
 /// How long a call of Deregister is kept waiting; below the 25 s after which busctl gives up.
 const DEREGISTRATION_TIMEOUT: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ impl Handle {
 }
 
 impl Call for DeregisterCall {
-    fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
+    fn begin(self: Box<Self>, state: &mut EngineState, asker: Asker) {
         let Self { pod, replies } = *self;
         let known = state.picture.find(&pod);
         let known = known.map(|known| (known.record.exclusive.clone(), known.pod_name.clone()));
@@ -84,7 +84,7 @@ struct Gone {
 }
 
 impl Goal for Gone {
-    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         if !state.stays_in_float(pod) {
             return state.put_back(pod, asker, self);
         }
@@ -94,17 +94,17 @@ impl Goal for Gone {
         state.finish(&asker, self.replies, Err(ErrorKind::Failed.because(text).of(pod)));
     }
 
-    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn ended(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         state.wait_for_release(pod, asker, self);
     }
 
-    fn released(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn released(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         log_deregistered(pod, self.name.as_ref(), &self.exclusive);
         state.finish(&asker, self.replies, Ok(()));
     }
 
     /// The caller is answered with `Busy`; deregistering goes on.
-    fn timed_out(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn timed_out(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         let text = format!(
             "the instance of pod {pod} is not gone after {} s and goes on leaving",
             DEREGISTRATION_TIMEOUT.as_secs()
@@ -118,7 +118,7 @@ impl Goal for Gone {
     }
 }
 
-impl State {
+impl EngineState {
     /// Record that an instance leaves; the turns undo it.
     pub(in crate::engine) fn leave(&mut self, pod: &PodUid) -> Result<(), Error> {
         self.instance_log.forget(pod);
@@ -145,6 +145,6 @@ impl State {
 
 /// Log that an instance was deregistered. Its name is passed in, because the instance is gone.
 fn log_deregistered(pod: &PodUid, name: Option<&PodName>, exclusive: &CpuSet) {
-    let pod = Pod::new(pod.as_str(), name);
+    let pod = JournalPod::new(pod.as_str(), name);
     about!(info, journal::DEREGISTERED, pod, STELIA_CPUSET = %exclusive, "deregistered pod {pod}");
 }

@@ -27,7 +27,7 @@ use stelia_kubelet::PodUid;
 use tokio::sync::oneshot;
 
 use super::pass::Numbers;
-use super::state::State;
+use super::state::EngineState;
 
 /// The pod whose call it is; `None` for an administrator's.
 pub(super) type Asker = Option<PodUid>;
@@ -38,7 +38,7 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 /// What a caller asks of the engine.
 pub(super) trait Call: Any + Send {
     /// Check and record what is asked; the turns bring the system there.
-    fn begin(self: Box<Self>, state: &mut State, asker: Asker);
+    fn begin(self: Box<Self>, state: &mut EngineState, asker: Asker);
 
     /// Whether all callers have left.
     fn is_given_up(&self) -> bool;
@@ -57,18 +57,18 @@ pub(super) trait Call: Any + Send {
 /// What a call waits for that has begun.
 pub(super) trait Goal: Any + Send {
     /// No step remains for the instance, or none can be taken now.
-    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker);
+    fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker);
 
     /// The instance is gone.
-    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker);
+    fn ended(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker);
 
     /// The instance is gone, and its CPUs are out of the slice's list.
-    fn released(self: Box<Self>, state: &mut State, _: &PodUid, asker: Asker) {
+    fn released(self: Box<Self>, state: &mut EngineState, _: &PodUid, asker: Asker) {
         state.inbox.release(&asker);
     }
 
     /// The deadline has passed.
-    fn timed_out(self: Box<Self>, state: &mut State, _: &PodUid, asker: Asker) {
+    fn timed_out(self: Box<Self>, state: &mut EngineState, _: &PodUid, asker: Asker) {
         state.inbox.release(&asker);
     }
 
@@ -115,7 +115,7 @@ pub(super) struct Calls {
 }
 
 /// What answers a call that concerns every instance; it is given the numbers from before the call.
-pub(super) type SweepAnswer = Box<dyn FnOnce(&State, Numbers) + Send>;
+pub(super) type SweepAnswer = Box<dyn FnOnce(&EngineState, Numbers) + Send>;
 
 /// A call that concerns every instance: it is answered once none of `pending` has a step that could be taken now.
 pub(super) struct Sweep {
@@ -158,7 +158,7 @@ impl Calls {
     }
 }
 
-impl State {
+impl EngineState {
     /// Answer a call, however many callers joined it; the next one of its pod may begin.
     pub(super) fn finish<T: Clone>(
         &mut self,

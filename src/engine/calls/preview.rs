@@ -1,13 +1,13 @@
 //! Preview: everything is read and planned, and no step is taken.
 
 use stelia_api::{Error, ErrorKind, Reason, ReasonKind};
-use stelia_decide::{Assessment, Facts, Instance};
+use stelia_decide::{Assessment, Derived, Instance};
 
 use super::{Asker, Call, Reply};
 use crate::engine::handle::Handle;
 use crate::engine::pass::Preview;
 use crate::engine::picture::Picture;
-use crate::engine::state::State;
+use crate::engine::state::EngineState;
 
 struct PreviewCall {
     reply: Reply<Preview>,
@@ -21,7 +21,7 @@ impl Handle {
 }
 
 impl Call for PreviewCall {
-    fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
+    fn begin(self: Box<Self>, state: &mut EngineState, asker: Asker) {
         let preview = state.preview();
         state.finish(&asker, [self.reply], preview);
     }
@@ -31,7 +31,7 @@ impl Call for PreviewCall {
     }
 }
 
-impl State {
+impl EngineState {
     /// Read everything and plan, without taking a step.
     fn preview(&mut self) -> Result<Preview, Error> {
         let policies = &self.settings.policies;
@@ -43,7 +43,7 @@ impl State {
         snapshot
             .unplug_overdue
             .clone_from(&self.picture.snapshot.unplug_overdue);
-        let facts = Facts::of(&snapshot, policies);
+        let facts = Derived::of(&snapshot, policies);
         let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
         let degraded = snapshot.live().flat_map(|instance| {
             let pod = &instance.record.pod;

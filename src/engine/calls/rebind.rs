@@ -12,7 +12,7 @@ use stelia_model as model;
 use super::{Asker, Call, Reply, no_instance};
 use crate::engine::handle::Handle;
 use crate::engine::jobs::job_move;
-use crate::engine::state::State;
+use crate::engine::state::EngineState;
 
 /// Jobs that are remembered.
 const MAX_JOBS: usize = 16;
@@ -51,7 +51,7 @@ impl Handle {
 }
 
 impl Call for RebindCall {
-    fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
+    fn begin(self: Box<Self>, state: &mut EngineState, asker: Asker) {
         let planned = state.rebind(&self.request);
         state.finish(&asker, [self.reply], planned);
     }
@@ -61,7 +61,7 @@ impl Call for RebindCall {
     }
 }
 
-impl State {
+impl EngineState {
     /// Begin a job, or list the moves it would make.
     fn rebind(&mut self, request: &RebindRequest) -> Result<RebindAnswer, Error> {
         let scope = match request.scope.as_str() {

@@ -7,11 +7,11 @@ use stelia_model::Trigger;
 
 use super::{Asker, Call, Reply, all_closed};
 use crate::engine::handle::Handle;
-use crate::engine::pass::{Numbers, Report};
-use crate::engine::state::State;
+use crate::engine::pass::{Numbers, PassReport};
+use crate::engine::state::EngineState;
 
 struct ReconcileCall {
-    replies: Vec<Reply<Report>>,
+    replies: Vec<Reply<PassReport>>,
 }
 
 impl Handle {
@@ -19,7 +19,7 @@ impl Handle {
     ///
     /// # Errors
     /// The daemon is stopping.
-    pub async fn reconcile(&self) -> Result<Report, Error> {
+    pub async fn reconcile(&self) -> Result<PassReport, Error> {
         let report = self.call(|reply| ReconcileCall { replies: vec![reply] }).await?;
         self.reconciled.send_replace(());
         Ok(self.restrict(report))
@@ -27,9 +27,9 @@ impl Handle {
 }
 
 impl Call for ReconcileCall {
-    fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
+    fn begin(self: Box<Self>, state: &mut EngineState, asker: Asker) {
         state.audit(Trigger::Call);
-        state.sweep(Box::new(move |state: &State, before: Numbers| {
+        state.sweep(Box::new(move |state: &EngineState, before: Numbers| {
             let report = state.report(before);
             for reply in self.replies {
                 let _ = reply.send(Ok(report.clone()));
@@ -49,9 +49,9 @@ impl Call for ReconcileCall {
     }
 }
 
-impl State {
+impl EngineState {
     /// What was done since `before`, and what is degraded.
-    fn report(&self, before: Numbers) -> Report {
+    fn report(&self, before: Numbers) -> PassReport {
         let view = self.view_writer.view();
         let instances = view.instances.iter();
         let reasons = instances.flat_map(|(pod, instance)| {
@@ -62,7 +62,7 @@ impl State {
         let failures = failures.chain(&self.picture.problems);
         let failures = failures.map(|text| (None, Reason::of_node(ReasonKind::NotDone, text)));
         let degraded = reasons.chain(failures).collect();
-        Report {
+        PassReport {
             pod: None,
             pass: self.passes.count,
             did: self.passes.total.since(before),

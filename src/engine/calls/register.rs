@@ -19,10 +19,10 @@ use super::rollback::{CallChange, RollbackError};
 use super::{Asker, Call, Goal, Postponed, Reply, failed, no_instance};
 use crate::engine::container::RegisterRequest;
 use crate::engine::handle::Handle;
-use crate::engine::state::State;
+use crate::engine::state::EngineState;
 use crate::engine::systemd_calls::RUNTIME_CHECK_TIMEOUT;
 use crate::engine::{in_place, record_writer};
-use crate::journal::{self, Pod, about};
+use crate::journal::{self, JournalPod, about};
 
 /// A registration that has not begun, or waits because its refusal may pass.
 struct RegisterCall {
@@ -66,7 +66,7 @@ impl Handle {
 }
 
 impl Call for RegisterCall {
-    fn begin(mut self: Box<Self>, state: &mut State, asker: Asker) {
+    fn begin(mut self: Box<Self>, state: &mut EngineState, asker: Asker) {
         let own = self.rated_pod(&asker).filter(|_| self.deadline.is_none());
         if let Some(own) = own
             && let Err(due) = state.rates.registrations.count(&own, Instant::now())
@@ -82,7 +82,7 @@ impl Call for RegisterCall {
     }
 }
 
-impl State {
+impl EngineState {
     /// Register, refuse, or wait where the cause may pass.
     fn try_to_register(&mut self, asker: Asker, call: RegisterCall, deadline: Instant) {
         if call.reply.is_closed() {
@@ -209,7 +209,7 @@ impl State {
                 .get(pod)
                 .ok_or_else(|| no_instance(pod))?;
             record_writer::write(&self.system, instance.tree.place(), None, &instance.record)
-                .map_err(|error| Error::from(error).of(pod))?;
+                .map_err(|error| Error::failed(error).of(pod))?;
             Ok(holder)
         });
         match written {
@@ -290,7 +290,7 @@ impl State {
 }
 
 /// Log an exclusive policy that could not be kept.
-fn log_downgraded_policy(pod: Pod<'_>, allocation: Option<&Allocation>) {
+fn log_downgraded_policy(pod: JournalPod<'_>, allocation: Option<&Allocation>) {
     let Some(allocation) = allocation else { return };
     if matches!(allocation.exclusivity, Exclusivity::Downgraded | Exclusivity::Dropped) {
         let reason = allocation.explanation.last().map_or("", String::as_str);
@@ -320,7 +320,7 @@ struct Registered {
 }
 
 impl Goal for Registered {
-    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         let Some(instance) = state.picture.find(pod) else {
             return;
         };
@@ -362,7 +362,7 @@ impl Goal for Registered {
         }
     }
 
-    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn ended(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         let ended = vec![Reason::of(pod, ReasonKind::OriginGone, "its container ended")];
         state.finish(&asker, [self.reply], Err(failed(pod, "registration", ended)));
     }
@@ -379,7 +379,7 @@ struct Undone {
 }
 
 impl Goal for Undone {
-    fn settle(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         if state.stays_in_float(pod) {
             self.released(state, pod, asker);
         } else {
@@ -387,11 +387,11 @@ impl Goal for Undone {
         }
     }
 
-    fn ended(self: Box<Self>, state: &mut State, pod: &PodUid, asker: Asker) {
+    fn ended(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         state.wait_for_release(pod, asker, self);
     }
 
-    fn released(self: Box<Self>, state: &mut State, _: &PodUid, asker: Asker) {
+    fn released(self: Box<Self>, state: &mut EngineState, _: &PodUid, asker: Asker) {
         let failed = self.failed.undone(CallChange::Registration);
         state.finish(&asker, [self.reply], Err(failed.into()));
     }

@@ -9,7 +9,7 @@ use stelia_settings::Settings;
 use super::{Asker, Call, Reply};
 use crate::engine::handle::Handle;
 use crate::engine::pass::Numbers;
-use crate::engine::state::State;
+use crate::engine::state::EngineState;
 
 struct ReloadCall {
     settings: Settings,
@@ -24,10 +24,10 @@ impl Handle {
 }
 
 impl Call for ReloadCall {
-    fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
+    fn begin(self: Box<Self>, state: &mut EngineState, asker: Asker) {
         let Self { settings, reply } = *self;
         state.reload(settings);
-        state.sweep(Box::new(|_: &State, _: Numbers| drop(reply.send(Ok(())))));
+        state.sweep(Box::new(|_: &EngineState, _: Numbers| drop(reply.send(Ok(())))));
         state.inbox.release(&asker);
     }
 
@@ -37,7 +37,7 @@ impl Call for ReloadCall {
     }
 }
 
-impl State {
+impl EngineState {
     fn reload(&mut self, settings: Settings) {
         self.passes.trigger = Some(Trigger::Reload);
         self.next_audit_in(settings.audit_interval);

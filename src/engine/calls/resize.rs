@@ -9,7 +9,7 @@ use stelia_model::record::Record;
 
 use super::{Asker, Call, Reply, no_instance};
 use crate::engine::handle::Handle;
-use crate::engine::state::State;
+use crate::engine::state::EngineState;
 
 /// The request of Resize (io.stelia.Isolation1(5)).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Handle {
 }
 
 impl Call for ResizeCall {
-    fn begin(self: Box<Self>, state: &mut State, asker: Asker) {
+    fn begin(self: Box<Self>, state: &mut EngineState, asker: Asker) {
         let answer = state.resize(&self.request);
         state.finish(&asker, [self.reply], answer);
     }
@@ -55,7 +55,7 @@ impl Call for ResizeCall {
     }
 }
 
-impl State {
+impl EngineState {
     fn resize(&mut self, request: &ResizeRequest) -> Result<ResizeAnswer, Error> {
         let pod = &request.pod;
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::{Sweep, SweepAnswer};
-use crate::engine::state::State;
+use crate::engine::state::EngineState;
 
-impl State {
+impl EngineState {
     /// Answer when each of the instances that are there now has been looked at.
     pub(super) fn sweep(&mut self, answer: SweepAnswer) {
         // The node first, so that new scopes are included.

@@ -1,6 +1,6 @@
 //! CPUs that steliad chooses itself: the classes, their pools, and what others on the host may use.
 
-use stelia_api::located::{Located, Part};
+use stelia_cpus::located::{Located, Part};
 use stelia_koordinator::allocator::{AllocationRequest, CpuBindPolicy, CpuSource, Qos, Schedule};
 
 use super::*;

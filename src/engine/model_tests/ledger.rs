@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use stelia_api::attribution::{Attribution, Occupant};
-use stelia_api::located::{Located, Part};
+use stelia_cpus::located::{Located, Part};
 use stelia_ledger::account::{Account, Range};
 use stelia_ledger::entry::{Closed, Entry, Event};
 use stelia_ledger::ring::{Appended, read};

@@ -60,7 +60,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kubelet_file::KubeletRoot;
 use super::picture::Picture;
-use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, Vmm};
+use super::{AttachRequest, Engine, Handle, PassReport, Peer, Placed, RegisterRequest, VcpuRequest, Vmm};
 
 /// A node of CPUs 0-7 with a daemon on it.
 struct Node {
@@ -258,7 +258,7 @@ impl Node {
         }
     }
 
-    async fn reconcile(&self) -> Report {
+    async fn reconcile(&self) -> PassReport {
         self.handle.reconcile().await.unwrap()
     }
 

@@ -1,5 +1,6 @@
 //! Rebind jobs: running VMs move to better CPUs, and a daemon that dies in the middle leaves every one whole.
 
+use stelia_cpus::NodeSet;
 use stelia_koordinator::allocator::{AllocationRequest, CpuBindPolicy, Qos};
 use stelia_model as model;
 
@@ -57,7 +58,7 @@ impl Node {
     }
 
     fn nodes(&self, pod: &Pod) -> usize {
-        let nodes: std::collections::BTreeSet<u32> = self.exclusive(pod).iter().map(|cpu| cpu / 4).collect();
+        let nodes: NodeSet = self.exclusive(pod).iter().map(|cpu| cpu / 4).collect();
         nodes.len()
     }
 }

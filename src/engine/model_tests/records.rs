@@ -2,6 +2,7 @@
 //! they say is believed as far as kubelet's state, the kernel and the cgroup's own path say it too.
 
 use stelia_api::ThreadRole;
+use stelia_cpus::NodeSet;
 use stelia_kernel::proc::TaskId;
 use stelia_model::record::testing::in_place as recorded;
 use stelia_model::record::{Record, RecordPlace, Tree, VcpuThread};
@@ -32,7 +33,7 @@ pub(super) fn claim(pod: &Pod, exclusive: &str, entry: &str, vcpu: TaskId) -> Re
         origin: pod.origin.clone(),
         exclusive: cpus(exclusive),
         entry: cpus(entry),
-        mems: String::new(),
+        mems: NodeSet::new(),
         partition: Partition::Root,
         vcpus: vec![VcpuThread { role, task: vcpu, cpu }],
         props: BTreeMap::new(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::entitlement::{Entitlement, is_crowded};
-use stelia_decide::{Assessment, Facts, Instance, Snapshot, Step, Tree};
+use stelia_decide::{Assessment, Derived, Instance, Snapshot, Step, Tree};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::{System, clock};
 use stelia_kubelet::{PodName, PodUid};
@@ -34,7 +34,7 @@ const FREEZE_DELAY: Duration = Duration::from_millis(500);
 /// What is known of the node.
 pub(super) struct Picture {
     pub(super) snapshot: Snapshot,
-    pub(super) facts: Facts,
+    pub(super) facts: Derived,
     pub(super) version: Option<Version>,
     pub(super) kubelet: KubeletRoot,
     pub(super) offline: CpuSet,
@@ -78,7 +78,7 @@ impl Picture {
         let mut snapshot = Snapshot::empty(unread, settings.policies.allocator.source, Topology::default());
         snapshot.safe_partition = read_cgroups::safe_partition(system);
         Self {
-            facts: Facts::of(&snapshot, &settings.policies),
+            facts: Derived::of(&snapshot, &settings.policies),
             snapshot,
             version: None,
             kubelet: KubeletRoot::new(),
@@ -127,7 +127,7 @@ impl Picture {
     pub(super) fn use_settings(&mut self, settings: &Settings) {
         self.snapshot.source = settings.policies.allocator.source;
         self.unplugging.set_delay(settings.unplug_timeout);
-        self.facts = Facts::of(&self.snapshot, &settings.policies);
+        self.facts = Derived::of(&self.snapshot, &settings.policies);
         self.node_changed = true;
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::drift_findings::Finding;
 use stelia_decide::workers::Workers;
-use stelia_decide::{Facts, Instance, Outside, Slice, Snapshot, claim_without_record, drift_findings};
+use stelia_decide::{Derived, Instance, Outside, Slice, Snapshot, claim_without_record, drift_findings};
 use stelia_kernel::System;
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use stelia_koordinator::allocator::CpuSource;
@@ -120,7 +120,7 @@ impl Picture {
             }
         }
         if anew {
-            self.facts = Facts::of(&self.snapshot, policies);
+            self.facts = Derived::of(&self.snapshot, policies);
             self.node_changed = true;
             node.everyone = true;
         }
@@ -333,7 +333,7 @@ impl Picture {
                 Ok(left_alone) => self.snapshot.left_alone = left_alone,
                 Err(error) => self.problems.push(error.to_string()),
             }
-            self.facts = Facts::of(&self.snapshot, policies);
+            self.facts = Derived::of(&self.snapshot, policies);
             self.node_changed = true;
         }
         for pod in &found {

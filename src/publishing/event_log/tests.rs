@@ -12,7 +12,7 @@ fn new_event(pod: usize, reason: &str, message: &str, time_us: u64) -> Event {
         uid: format!("uid-{pod}"),
         namespace: "team-a".to_owned(),
         name: format!("vm-{pod}"),
-        kind: Kind::Warning,
+        kind: EventKind::Warning,
         reason: reason.to_owned(),
         message: message.to_owned(),
         time_us,

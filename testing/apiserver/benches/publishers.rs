@@ -17,7 +17,7 @@ use serde_json::json;
 use shared::process::Process;
 use shared::publishers::{self, Running, free_cpus, told};
 use stelia_api::publication::Publication;
-use stelia_publish::Options;
+use stelia_publish::PublishOptions;
 use test_apiserver::{LoggedRequest, Server};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -163,7 +163,7 @@ async fn simulate(table: &mut Table) {
 
     let running: Vec<Running> = names
         .iter()
-        .map(|name| Running::new(client.clone(), Options::new(name), told(&like, name, 0)))
+        .map(|name| Running::new(client.clone(), PublishOptions::new(name), told(&like, name, 0)))
         .collect();
     sleep(Duration::from_secs(120)).await;
     let load = Load::of(&server.asked());

@@ -18,7 +18,7 @@ use shared::counting::Counting;
 use shared::process::Process;
 use shared::publishers::{self, Running, free_cpus, told};
 use shared::{topologies, topology};
-use stelia_publish::Options;
+use stelia_publish::PublishOptions;
 use tokio::time::Instant;
 
 /// The published definition of NodeResourceTopology, without descriptions.
@@ -38,10 +38,10 @@ async fn it_answers_as_the_server_in_memory_does() {
     shared::a_watch_from_too_old_a_version_is_told(&client).await;
 }
 
-fn options(name: &str, spread: Duration) -> Options {
-    Options {
+fn options(name: &str, spread: Duration) -> PublishOptions {
+    PublishOptions {
         start_spread: spread,
-        ..Options::new(name)
+        ..PublishOptions::new(name)
     }
 }
 

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kernel::System;
 use stelia_kernel::cgroup::{CgroupPath, File, Limits};
-use stelia_kernel::oci::{Identity, Verdict, runtime_of, verdict_file};
+use stelia_kernel::oci::{Identity, RuntimeVerdict, runtime_of, verdict_file};
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 use tokio::sync::watch;
 
@@ -287,7 +287,7 @@ impl Model {
         };
         let runtime = runtime_of(&directory, container_id).ok_or("no container has this id")?;
         let program = directory.join(runtime.binary.strip_prefix("/").unwrap_or(&runtime.binary));
-        let verdict = Verdict {
+        let verdict = RuntimeVerdict {
             manager: runtime.manager,
             binary: runtime.binary.clone(),
             identity: Identity::of(&program).map_err(|cause| cause.to_string())?,

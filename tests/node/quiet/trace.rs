@@ -7,7 +7,7 @@ use std::path::Path;
 
 use stelia_api::attribution::Attribution;
 use stelia_cpus::CpuSet;
-use steliad_quiet::order::{Answer, Target};
+use steliad_quiet::order::{OrderAnswer, Target};
 use steliad_quiet::request::{Attribute, Request};
 
 use super::interrupts::{Interrupt, Watch};
@@ -31,7 +31,7 @@ pub fn remains() -> Vec<String> {
         .collect()
 }
 
-fn asked(attribute: Attribute) -> Answer {
+fn asked(attribute: Attribute) -> OrderAnswer {
     let request = serde_json::to_string(&Request::Attribute { attribute }).expect("JSON");
     let answer = from_the_daemons_cgroup(&request);
     parse(&answer)
@@ -39,19 +39,19 @@ fn asked(attribute: Attribute) -> Answer {
 
 fn begin(target: &Target) {
     let answer = asked(Attribute::Begin(target.clone()));
-    assert!(matches!(answer, Answer::Begun), "{answer:?}");
+    assert!(matches!(answer, OrderAnswer::Begun), "{answer:?}");
 }
 
 fn finish() -> Attribution {
     match asked(Attribute::Finish { own: BTreeSet::new() }) {
-        Answer::Attributed(attribution) => attribution,
+        OrderAnswer::Attributed(attribution) => attribution,
         other => panic!("{other:?}"),
     }
 }
 
 fn refused(attribute: Attribute) -> String {
     match asked(attribute) {
-        Answer::Refused(reason) => reason,
+        OrderAnswer::Refused(reason) => reason,
         other => panic!("{other:?}"),
     }
 }

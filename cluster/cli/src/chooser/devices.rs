@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use kubelet_planner::{ContainerAllocation, Node, admit};
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_koordinator::allocator::evaluate;
 use stelia_koordinator::report::Facts;
 use stelia_node_plan::Subject;
 use stelia_node_plan::hints::{self, by_node, free_words};
-use stelia_node_plan::locality::{Locality, Verdict};
+use stelia_node_plan::planned_nodes::{NodesVerdict, PlannedNodes};
 
 use super::{Chooser, Refusal};
 use crate::objects::own_cpus;
@@ -17,7 +17,7 @@ use crate::pod_request::PodRequest;
 /// Whether a pod's CPUs and devices would be on the same NUMA nodes of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceLocality {
-    pub verdict: Verdict,
+    pub verdict: NodesVerdict,
     /// The NUMA nodes of each, and what is free there.
     pub words: String,
 }
@@ -87,9 +87,9 @@ pub(super) fn devices_of(facts: &Facts, pod_request: &PodRequest) -> Option<Subj
 }
 
 /// The NUMA nodes of the devices, where no plugin chooses between several; steliad prefers CPUs there.
-pub(super) fn device_nodes(subject: &Subject, containers: &[ContainerAllocation]) -> BTreeSet<u32> {
+pub(super) fn device_nodes(subject: &Subject, containers: &[ContainerAllocation]) -> NodeSet {
     let state = &subject.node.state().devices;
-    let nodes_of = |resource: &str, ids: &BTreeSet<String>| -> BTreeSet<u32> {
+    let nodes_of = |resource: &str, ids: &BTreeSet<String>| -> NodeSet {
         let devices = state.resources.get(resource);
         let devices = devices
             .into_iter()
@@ -97,11 +97,11 @@ pub(super) fn device_nodes(subject: &Subject, containers: &[ContainerAllocation]
         devices.flat_map(|device| device.nodes.iter().copied()).collect()
     };
     let chosen = containers.iter().flat_map(|given| &given.devices);
-    let mut nodes = BTreeSet::new();
+    let mut nodes = NodeSet::new();
     for (resource, chosen) in chosen {
         let among = nodes_of(resource, &chosen.among);
         if !chosen.certain && among.len() > 1 {
-            return BTreeSet::new();
+            return NodeSet::new();
         }
         nodes.extend(among);
     }
@@ -109,10 +109,14 @@ pub(super) fn device_nodes(subject: &Subject, containers: &[ContainerAllocation]
 }
 
 /// The locality of the container with the worst one. `cpus`: those that steliad chooses.
-pub(super) fn worst(subject: &Subject, containers: &[ContainerAllocation], cpus: Option<&CpuSet>) -> Option<Locality> {
+pub(super) fn worst(
+    subject: &Subject,
+    containers: &[ContainerAllocation],
+    cpus: Option<&CpuSet>,
+) -> Option<PlannedNodes> {
     let all = containers.iter().filter_map(|given| match cpus {
-        Some(cpus) => Locality::on(subject, cpus, given),
-        None => Locality::of(subject, given),
+        Some(cpus) => PlannedNodes::on(subject, cpus, given),
+        None => PlannedNodes::of(subject, given),
     });
     all.max_by_key(|locality| locality.verdict)
 }

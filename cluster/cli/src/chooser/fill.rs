@@ -2,7 +2,7 @@
 
 use kubelet_planner::admit;
 use stelia_koordinator::allocator::Qos;
-use stelia_koordinator::allocator::evaluate::{self, Request};
+use stelia_koordinator::allocator::evaluate::{self, EvaluateRequest};
 use stelia_koordinator::report::Facts;
 
 use super::{Fits, Refusal, devices};
@@ -55,7 +55,7 @@ pub(super) fn fill(facts: &Facts, pod_request: &PodRequest, most: u64) -> Fits {
 }
 
 /// The node with one more instance.
-fn take(facts: &mut Facts, request: &Request, fit: &evaluate::Fit) {
+fn take(facts: &mut Facts, request: &EvaluateRequest, fit: &evaluate::Fit) {
     use stelia_koordinator::allocator::CpuExclusivePolicy as Policy;
     facts.exclusive.union_with(&fit.cpus);
     facts.shared = facts.shared.difference(&fit.cpus);

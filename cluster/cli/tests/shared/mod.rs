@@ -10,7 +10,7 @@ use stelia_koordinator::report::fingerprint::Method;
 use stelia_koordinator::report::memory_and_devices::Devices;
 use stelia_koordinator::report::profile::{Profile, object};
 use stelia_koordinator::report::testing::numa;
-use stelia_koordinator::report::{Alignment, Allocator, Facts, Kubelet, Managers, Pod, PodAllocation};
+use stelia_koordinator::report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation, ReportedPod};
 use stelia_kubelet::{PodName, PodUid};
 
 /// A pod: namespace, name, node, CPUs, and the CPUs that it has.
@@ -51,10 +51,10 @@ fn facts(name: &str) -> Facts {
         })
         .collect();
     let exclusive = allocations.iter().fold(CpuSet::new(), |all, one| all.union(&one.cpus));
-    let pods: BTreeMap<PodUid, Pod> = allocations
+    let pods: BTreeMap<PodUid, ReportedPod> = allocations
         .iter()
         .map(|one| {
-            let pod = Pod {
+            let pod = ReportedPod {
                 name: one.name.clone(),
                 exclusive: true,
             };

@@ -4,7 +4,7 @@
 //! A state is evaluated once for each request; an update of a node gives that node another state and changes no other node.
 
 mod question;
-mod reasons;
+mod reason_numbers;
 mod requests;
 mod states;
 #[cfg(any(test, feature = "testing"))]
@@ -20,16 +20,16 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 
 use crate::evaluate::{Arrival, OwnCpus, own_cpus};
-use crate::node::{self, NodeError, ParsedNode, Shape, ShapeKey};
+use crate::node::{self, NodeError, NodeShape, ParsedNode, ShapeKey};
 use crate::request::{Request, SharedRequest};
 use crate::score::Weights;
 
 pub use question::{Evaluation, NodeWithoutPods, Question};
-use reasons::Reasons;
+use reason_numbers::Reasons;
 pub use requests::RequestId;
 use requests::Requests;
 use states::{StateId, States};
-pub use verdict::{Reason, Verdict};
+pub use verdict::{NodeVerdict, RefusalReason};
 
 /// The nodes of a cluster.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ pub struct Cluster {
     nodes: Vec<Slot>,
     /// Places in `nodes` that no node has any more.
     vacant: Vec<usize>,
-    shapes: HashMap<ShapeKey, Arc<Shape>>,
+    shapes: HashMap<ShapeKey, Arc<NodeShape>>,
     states: States,
     requests: Requests,
     reasons: Reasons,
@@ -191,7 +191,7 @@ impl Cluster {
 
     /// What a node has in common with others, and what is left on it; `None` if its object cannot be used.
     #[cfg(test)]
-    pub(crate) fn forecast(&self, name: &str) -> Option<(&Arc<Shape>, &crate::evaluate::NodeForecast)> {
+    pub(crate) fn forecast(&self, name: &str) -> Option<(&Arc<NodeShape>, &crate::evaluate::NodeForecast)> {
         let known = self.known(name)?;
         let state = self.states.get(Some(known.state))?;
         Some((&state.shape, state.forecast()))
@@ -252,7 +252,7 @@ impl Cluster {
     }
 
     /// The shape of these facts, made once.
-    fn shape(&mut self, key: &ShapeKey) -> Result<Arc<Shape>, NodeError> {
+    fn shape(&mut self, key: &ShapeKey) -> Result<Arc<NodeShape>, NodeError> {
         if let Some(shape) = self.shapes.get(key) {
             return Ok(Arc::clone(shape));
         }
@@ -260,7 +260,7 @@ impl Cluster {
         if self.shapes.len().is_power_of_two() {
             self.shapes.retain(|_, shape| Arc::strong_count(shape) > 1);
         }
-        let shape = Arc::new(Shape::new(key.clone())?);
+        let shape = Arc::new(NodeShape::new(key.clone())?);
         self.shapes.insert(key.clone(), Arc::clone(&shape));
         Ok(shape)
     }

@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::reasons::Reason;
+use super::reason_numbers::RefusalReason;
 use super::requests::RequestId;
-use super::states::{Cell, State, StateId};
-use super::verdict::{Verdict, forgotten, no_object};
+use super::states::{Cell, StateId, StoredState};
+use super::verdict::{NodeVerdict, forgotten, no_object};
 use super::{Cluster, NodeRecord, Slot};
 use crate::evaluate::{Arrival, DecidedBy, NodeForecast, Placement, Refusal, evaluate};
-use crate::node::{FreeResources, Shape};
+use crate::node::{FreeResources, NodeShape};
 use crate::request::SharedRequest;
 use crate::score::Weights;
 
@@ -31,7 +31,7 @@ pub struct Question {
 
 #[derive(Debug)]
 enum NodeAnswer {
-    Answered(Verdict),
+    Answered(NodeVerdict),
     /// A place in `unanswered`.
     Pending(usize),
 }
@@ -40,12 +40,12 @@ enum NodeAnswer {
 #[derive(Debug)]
 struct UnansweredState {
     at: StateId,
-    state: Arc<State>,
+    state: Arc<StoredState>,
     answer: Option<Result<u16, Refusal>>,
 }
 
-pub(super) fn refused(refusal: &Refusal) -> Verdict {
-    Verdict::Refused(refusal.into())
+pub(super) fn refused(refusal: &Refusal) -> NodeVerdict {
+    NodeVerdict::Refused(refusal.into())
 }
 
 impl Question {
@@ -76,7 +76,7 @@ impl Question {
     }
 
     /// The answers, in the order of the names; a node that was not evaluated is refused.
-    pub fn verdicts(&self) -> impl Iterator<Item = Verdict> {
+    pub fn verdicts(&self) -> impl Iterator<Item = NodeVerdict> {
         self.nodes.iter().map(|node_answer| match node_answer {
             NodeAnswer::Answered(verdict) => *verdict,
             NodeAnswer::Pending(place) => match self
@@ -84,7 +84,7 @@ impl Question {
                 .get(*place)
                 .and_then(|unanswered| unanswered.answer.as_ref())
             {
-                Some(Ok(total)) => Verdict::Fits(*total),
+                Some(Ok(total)) => NodeVerdict::Fits(*total),
                 Some(Err(refusal)) => refused(refusal),
                 None => refused(&forgotten()),
             },
@@ -95,7 +95,7 @@ impl Question {
 /// A node's state and a request, to be evaluated apart from the cluster.
 #[derive(Debug)]
 pub struct Evaluation {
-    pub(super) state: Arc<State>,
+    pub(super) state: Arc<StoredState>,
     pub(super) request: SharedRequest,
     pub(super) weights: Weights,
 }
@@ -120,7 +120,7 @@ impl PartialEq for Evaluation {
 /// A node's state without some of its pods, to be evaluated apart from the cluster.
 #[derive(Debug)]
 pub struct NodeWithoutPods {
-    pub(super) shape: Arc<Shape>,
+    pub(super) shape: Arc<NodeShape>,
     pub(super) published: FreeResources,
     pub(super) arrivals: Vec<Arrival>,
     pub(super) request: SharedRequest,
@@ -171,7 +171,7 @@ impl Cluster {
                 ..
             }) => *state,
             Some(Slot { known: Err(cause), .. }) => {
-                return NodeAnswer::Answered(Verdict::Refused(Reason {
+                return NodeAnswer::Answered(NodeVerdict::Refused(RefusalReason {
                     by: DecidedBy::Scheduler,
                     name: cause.name(),
                 }));
@@ -179,9 +179,9 @@ impl Cluster {
             None => return NodeAnswer::Answered(refused(&no_object())),
         };
         match self.states.cell(state, id).answer() {
-            Some(Ok(total)) => NodeAnswer::Answered(Verdict::Fits(total)),
+            Some(Ok(total)) => NodeAnswer::Answered(NodeVerdict::Fits(total)),
             Some(Err(reason)) => NodeAnswer::Answered(match self.reasons.get(reason) {
-                Some(reason) => Verdict::Refused(reason),
+                Some(reason) => NodeVerdict::Refused(reason),
                 None => refused(&forgotten()),
             }),
             None => match self.states.get(Some(state)) {

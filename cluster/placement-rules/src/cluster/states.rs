@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::requests::RequestId;
 use crate::evaluate::{Arrival, NodeForecast};
-use crate::node::{FreeResources, Shape};
+use crate::node::{FreeResources, NodeShape};
 
 /// A state's place.
 pub(super) type StateId = usize;
@@ -39,15 +39,15 @@ impl Cell {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
-    pub(super) shape: Arc<Shape>,
+pub(super) struct StoredState {
+    pub(super) shape: Arc<NodeShape>,
     pub(super) published: FreeResources,
     pub(super) arrivals: Vec<Arrival>,
     /// Made by the first who asks, and so not under a lock that others wait for.
     forecast: OnceLock<NodeForecast>,
 }
 
-impl State {
+impl StoredState {
     pub(super) fn forecast(&self) -> &NodeForecast {
         let made = || NodeForecast::new(&self.shape, self.published.clone(), self.arrivals.clone());
         self.forecast.get_or_init(made)
@@ -55,15 +55,15 @@ impl State {
 }
 
 /// Equal states are of the same shape and have the same left.
-impl PartialEq for State {
+impl PartialEq for StoredState {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shape, &other.shape) && self.published == other.published && self.arrivals == other.arrivals
     }
 }
 
-impl Eq for State {}
+impl Eq for StoredState {}
 
-impl Hash for State {
+impl Hash for StoredState {
     fn hash<H: Hasher>(&self, state: &mut H) {
         Arc::as_ptr(&self.shape).hash(state);
         self.published.hash(state);
@@ -74,7 +74,7 @@ impl Hash for State {
 #[derive(Debug, Default)]
 struct Entry {
     /// `None` if no node is in the state.
-    state: Option<Arc<State>>,
+    state: Option<Arc<StoredState>>,
     nodes: u32,
     /// By the request's place.
     cells: Vec<Cell>,
@@ -82,7 +82,7 @@ struct Entry {
 
 #[derive(Debug, Default)]
 pub(super) struct States {
-    places: HashMap<Arc<State>, StateId>,
+    places: HashMap<Arc<StoredState>, StateId>,
     entries: Vec<Entry>,
     vacant: Vec<StateId>,
 }
@@ -94,8 +94,8 @@ impl States {
     }
 
     /// Adds a node to this state.
-    pub(super) fn enter(&mut self, shape: Arc<Shape>, published: FreeResources, arrivals: Vec<Arrival>) -> StateId {
-        let state = Arc::new(State {
+    pub(super) fn enter(&mut self, shape: Arc<NodeShape>, published: FreeResources, arrivals: Vec<Arrival>) -> StateId {
+        let state = Arc::new(StoredState {
             shape,
             published,
             arrivals,
@@ -129,12 +129,12 @@ impl States {
         }
     }
 
-    pub(super) fn get(&self, at: Option<StateId>) -> Option<&Arc<State>> {
+    pub(super) fn get(&self, at: Option<StateId>) -> Option<&Arc<StoredState>> {
         self.entries.get(at?)?.state.as_ref()
     }
 
     /// Whether the place is still this state's.
-    pub(super) fn has(&self, at: StateId, state: &Arc<State>) -> bool {
+    pub(super) fn has(&self, at: StateId, state: &Arc<StoredState>) -> bool {
         let known = self.entries.get(at).and_then(|entry| entry.state.as_ref());
         known.is_some_and(|known| Arc::ptr_eq(known, state))
     }

@@ -1,6 +1,6 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stelia_cpus::testing::Shape as HostShape;
+use stelia_cpus::testing::Shape;
 use stelia_koordinator::report::testing::{facts, large};
 use stelia_koordinator::report::{Facts, PodAllocation};
 
@@ -38,7 +38,7 @@ fn put(cluster: &mut Cluster, name: &str, facts: &Facts) -> Vec<Uid> {
     cluster.put(name, published(facts).as_bytes()).unwrap()
 }
 
-fn verdicts(cluster: &mut Cluster, request: RequestId, names: &[&str]) -> Vec<Verdict> {
+fn verdicts(cluster: &mut Cluster, request: RequestId, names: &[&str]) -> Vec<NodeVerdict> {
     let mut all = Vec::new();
     cluster.verdicts(request, names.iter().copied(), |_, verdict| all.push(verdict));
     all
@@ -54,8 +54,11 @@ fn nodes_in_the_same_state_are_asked_once() {
     assert_eq!((cluster.len(), cluster.variety()), (11, (2, 1)));
     let request = cluster.request(vm(8));
     let told = verdicts(&mut cluster, request, &["node-0", "node-9", "other", "none"]);
-    assert!(matches!(told[0], Verdict::Fits(_)) && told[0] == told[1], "{told:?}");
-    let Verdict::Refused(reason) = told[3] else {
+    assert!(
+        matches!(told[0], NodeVerdict::Fits(_)) && told[0] == told[1],
+        "{told:?}"
+    );
+    let NodeVerdict::Refused(reason) = told[3] else {
         panic!("{told:?}")
     };
     assert_eq!((reason.by, reason.name), (DecidedBy::Scheduler, "NoObject"));
@@ -108,7 +111,10 @@ fn a_reservation_counts_until_the_object_has_the_pod() {
     put(&mut cluster, "n", &node([60, 60]));
     assert!(cluster.reserve("n", other, request).is_ok());
     assert!(cluster.release("n", other) && !cluster.release("n", other));
-    assert!(matches!(verdicts(&mut cluster, request, &["n"])[0], Verdict::Fits(_)));
+    assert!(matches!(
+        verdicts(&mut cluster, request, &["n"])[0],
+        NodeVerdict::Fits(_)
+    ));
 }
 
 #[test]
@@ -133,7 +139,7 @@ fn a_node_whose_object_cannot_be_used_is_refused_by_its_name_and_keeps_who_is_on
     cluster.reserve("n", pod, request).unwrap();
     assert!(cluster.put("n", b"{}").is_err());
     let told = verdicts(&mut cluster, request, &["n"]);
-    let Verdict::Refused(reason) = told[0] else {
+    let NodeVerdict::Refused(reason) = told[0] else {
         panic!("{told:?}")
     };
     assert_eq!((reason.by, reason.name), (DecidedBy::Scheduler, "ObjectMalformed"));
@@ -143,7 +149,7 @@ fn a_node_whose_object_cannot_be_used_is_refused_by_its_name_and_keeps_who_is_on
     assert_eq!(cluster.on_their_way("n").len(), 1);
     assert!(matches!(
         verdicts(&mut cluster, request, &["n"])[0],
-        Verdict::Refused(_)
+        NodeVerdict::Refused(_)
     ));
 }
 
@@ -222,19 +228,22 @@ fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
     cluster.remove("c");
     question.evaluate();
     assert_eq!(question.unanswered(), 0);
-    let told: Vec<Verdict> = question.verdicts().collect();
+    let told: Vec<NodeVerdict> = question.verdicts().collect();
     assert!(
-        told[..3].iter().all(|verdict| matches!(verdict, Verdict::Fits(_))),
+        told[..3].iter().all(|verdict| matches!(verdict, NodeVerdict::Fits(_))),
         "{told:?}"
     );
-    assert!(matches!(told[3], Verdict::Refused(Reason { name: "NoObject", .. })));
+    assert!(matches!(
+        told[3],
+        NodeVerdict::Refused(RefusalReason { name: "NoObject", .. })
+    ));
     cluster.keep_answers(&question);
     for name in ["a", "b"] {
         let now = verdicts(&mut cluster, request, &[name])[0];
         assert!(
             matches!(
                 now,
-                Verdict::Refused(Reason {
+                NodeVerdict::Refused(RefusalReason {
                     name: "NotAllocated",
                     ..
                 })
@@ -248,7 +257,7 @@ fn a_question_is_of_the_moment_of_the_look_and_of_no_other_state() {
     put(&mut cluster, "c", &node([8, 8]));
     let question = cluster.question(request, ["c"]);
     cluster.keep_answers(&question);
-    assert!(matches!(question.verdicts().next(), Some(Verdict::Refused(_))));
+    assert!(matches!(question.verdicts().next(), Some(NodeVerdict::Refused(_))));
     assert_eq!(cluster.question(request, ["c"]).unanswered(), 1);
 }
 
@@ -257,24 +266,24 @@ fn requests_that_nobody_asks_give_way() {
     let mut cluster = Cluster::default();
     put(&mut cluster, "n", &node([8, 8]));
     let first = cluster.request(vm(2));
-    assert!(matches!(verdicts(&mut cluster, first, &["n"])[0], Verdict::Fits(_)));
+    assert!(matches!(verdicts(&mut cluster, first, &["n"])[0], NodeVerdict::Fits(_)));
     let many = |cluster: &mut Cluster, from: u64| {
         for memory in from..from + requests::MAX_REQUESTS as u64 {
             let mut request = vm(240);
             request.pod = crate::testing::pod(240_000, memory);
             let id = cluster.request(request);
-            assert!(matches!(verdicts(cluster, id, &["n"])[0], Verdict::Refused(_)));
+            assert!(matches!(verdicts(cluster, id, &["n"])[0], NodeVerdict::Refused(_)));
         }
     };
     many(&mut cluster, 1);
-    let Verdict::Refused(reason) = verdicts(&mut cluster, first, &["n"])[0] else {
+    let NodeVerdict::Refused(reason) = verdicts(&mut cluster, first, &["n"])[0] else {
         panic!("it is remembered")
     };
     assert_eq!(reason.name, "RequestForgotten");
     // Asked anew it has another's place, and not its answers.
     let again = cluster.request(vm(2));
     assert_ne!(again, first);
-    assert!(matches!(verdicts(&mut cluster, again, &["n"])[0], Verdict::Fits(_)));
+    assert!(matches!(verdicts(&mut cluster, again, &["n"])[0], NodeVerdict::Fits(_)));
     assert_eq!(cluster.request(vm(2)), again);
 }
 
@@ -374,8 +383,8 @@ proptest! {
                 for name in names {
                     let kept = verdicts(&mut cluster, request, &[name])[0];
                     match (kept, cluster.explain(name, request)) {
-                        (Verdict::Fits(total), Ok(placement)) => prop_assert_eq!(total, placement.score.total),
-                        (Verdict::Refused(reason), Err(refusal)) => {
+                        (NodeVerdict::Fits(total), Ok(placement)) => prop_assert_eq!(total, placement.score.total),
+                        (NodeVerdict::Refused(reason), Err(refusal)) => {
                             prop_assert_eq!((reason.by, reason.name), (refusal.by, refusal.name));
                         }
                         other => prop_assert!(false, "{other:?}"),
@@ -401,7 +410,7 @@ proptest! {
 #[test]
 fn a_small_host_is_a_host() {
     let mut facts = facts();
-    facts.topology = HostShape {
+    facts.topology = Shape {
         nodes: 1,
         cores: 1,
         threads: 1,

@@ -7,29 +7,30 @@ use stelia_kubelet::Uid;
 
 use super::Cluster;
 use super::question::{Evaluation, NodeWithoutPods};
-pub use super::reasons::Reason;
+pub use super::reason_numbers::RefusalReason;
 use super::requests::RequestId;
+use crate::evaluate::refusal_names::{NO_OBJECT, REQUEST_FORGOTTEN};
 use crate::evaluate::{DecidedBy, Placement, Refusal};
 use crate::node::NodeError;
 use crate::request::SharedRequest;
 
 /// A node's answer in short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum NodeVerdict {
     /// It has room; the score's total.
     Fits(u16),
-    Refused(Reason),
+    Refused(RefusalReason),
 }
 
 pub(super) fn no_object() -> Refusal {
     let text = "the node has no NodeResourceTopology of profile stelia";
-    Refusal::new(DecidedBy::Scheduler, "NoObject", text)
+    Refusal::new(DecidedBy::Scheduler, NO_OBJECT, text)
 }
 
 pub(super) fn forgotten() -> Refusal {
     Refusal::new(
         DecidedBy::Scheduler,
-        "RequestForgotten",
+        REQUEST_FORGOTTEN,
         "too many other requests were asked since",
     )
 }
@@ -44,7 +45,7 @@ impl Cluster {
         &mut self,
         request: RequestId,
         names: impl IntoIterator<Item = &'n str, IntoIter: Clone>,
-        mut report: impl FnMut(&'n str, Verdict),
+        mut report: impl FnMut(&'n str, NodeVerdict),
     ) {
         let names = names.into_iter();
         let mut question = self.question(request, names.clone());

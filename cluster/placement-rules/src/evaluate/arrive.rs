@@ -1,16 +1,15 @@
 //! One pod arrives at a node.
 
-use std::collections::BTreeSet;
-
 use kubelet_planner::cpus::Fault;
 use kubelet_planner::{Admission, Cpus, admit};
-use stelia_api::Error;
-use stelia_cpus::CpuSet;
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_koordinator::allocator::{Allocation, AllocatorPolicies, Exclusivity, Qos, Requester};
 
+use super::refusal_names::NO_ANSWER;
 use super::{DecidedBy, PlacedDevices, Refusal};
-use crate::node::{FreeResources, Shape};
-use crate::request::{Request, Vm};
+use crate::node::{FreeResources, NodeShape};
+use crate::request::{Request, RequestedVm};
 
 /// What a pod gets on a node, and what is left there.
 #[derive(Debug, Clone)]
@@ -18,8 +17,8 @@ pub(crate) struct Outcome {
     pub(crate) by: DecidedBy,
     pub(crate) cpus: CpuSet,
     pub(crate) vm_cpus: CpuSet,
-    pub(crate) numa_nodes: BTreeSet<u32>,
-    pub(crate) memory_nodes: BTreeSet<u32>,
+    pub(crate) numa_nodes: NodeSet,
+    pub(crate) memory_nodes: NodeSet,
     /// Devices of its VM, or of all its containers.
     pub(crate) devices: Vec<PlacedDevices>,
     /// Whether its CPUs depend on which devices a plugin chooses.
@@ -31,16 +30,9 @@ pub(crate) struct Outcome {
     pub(crate) left: FreeResources,
 }
 
-/// The name of a refusal that kubelet never reports, because it hangs or crashes.
-const NO_ANSWER: &str = "NoAnswer";
-const NOT_GUARANTEED: &str = "NotGuaranteed";
-const INVALID: &str = "InvalidArgument";
-const CONFLICT: &str = "CpusetConflict";
-const UNUSABLE: &str = "KubeletStateUnusable";
-
 /// kubelet admits the pod, then its VM registers. `assigned`: the CPUs that a scheduler assigned to the VM.
 pub(super) fn arrive(
-    shape: &Shape,
+    shape: &NodeShape,
     available: &FreeResources,
     request: &Request,
     assigned: Option<&CpuSet>,
@@ -61,7 +53,7 @@ pub(super) fn arrive(
         if !both.is_empty() {
             let text =
                 format!("kubelet would assign the CPUs {both}, which instances hold that steliad chose the CPUs of");
-            return Err(Refusal::new(DecidedBy::Steliad, CONFLICT, text));
+            return Err(Refusal::new(DecidedBy::Steliad, ErrorKind::CpusetConflict.name(), text));
         }
         if let Some(vm) = request.vm.as_ref().filter(|_| admitted.vm_cpus.is_empty()) {
             return register_on_allocated_cpus(shape, policies, request, vm, assigned, admitted);
@@ -74,13 +66,18 @@ pub(super) fn arrive(
 }
 
 /// What the pod has once kubelet has admitted it.
-fn admitted_by_kubelet(shape: &Shape, available: &FreeResources, admission: &Admission, request: &Request) -> Outcome {
+fn admitted_by_kubelet(
+    shape: &NodeShape,
+    available: &FreeResources,
+    admission: &Admission,
+    request: &Request,
+) -> Outcome {
     let mut outcome = Outcome {
         by: DecidedBy::Kubelet,
         cpus: CpuSet::new(),
         vm_cpus: CpuSet::new(),
-        numa_nodes: BTreeSet::new(),
-        memory_nodes: BTreeSet::new(),
+        numa_nodes: NodeSet::new(),
+        memory_nodes: NodeSet::new(),
         devices: Vec::new(),
         follows_plugin: false,
         qos: None,
@@ -111,18 +108,18 @@ fn admitted_by_kubelet(shape: &Shape, available: &FreeResources, admission: &Adm
 }
 
 /// The VM registers on the CPUs that kubelet assigned.
-fn register_on_kubelets_cpus(shape: &Shape, vm: &Vm, admitted: Outcome) -> Result<Outcome, Refusal> {
-    let refused = |name, text: String| Err(Refusal::new(DecidedBy::Steliad, name, text));
+fn register_on_kubelets_cpus(shape: &NodeShape, vm: &RequestedVm, admitted: Outcome) -> Result<Outcome, Refusal> {
+    let refused = |kind: ErrorKind, text: String| Err(Refusal::new(DecidedBy::Steliad, kind.name(), text));
     if admitted.vm_cpus.is_empty() {
         let text = format!(
             "kubelet gives container {} no exclusive CPUs: it must be a Guaranteed pod with whole CPUs, and the CPU manager's policy static",
             vm.container
         );
-        return refused(NOT_GUARANTEED, text);
+        return refused(ErrorKind::NotGuaranteed, text);
     }
     if vm.allocation.asks() {
         return refused(
-            INVALID,
+            ErrorKind::InvalidArgument,
             "kubelet chooses the CPUs on this node: it takes no options for an allocation".to_owned(),
         );
     }
@@ -135,7 +132,7 @@ fn register_on_kubelets_cpus(shape: &Shape, vm: &Vm, admitted: Outcome) -> Resul
     };
     if shared.is_empty() {
         refused(
-            UNUSABLE,
+            ErrorKind::KubeletStateUnusable,
             "kubelet's shared pool would be empty: there would be nowhere to float".to_owned(),
         )
     } else {
@@ -145,10 +142,10 @@ fn register_on_kubelets_cpus(shape: &Shape, vm: &Vm, admitted: Outcome) -> Resul
 
 /// The VM registers, and steliad chooses its CPUs.
 fn register_on_allocated_cpus(
-    shape: &Shape,
+    shape: &NodeShape,
     policies: &AllocatorPolicies,
     request: &Request,
-    vm: &Vm,
+    vm: &RequestedVm,
     assigned: Option<&CpuSet>,
     admitted: Outcome,
 ) -> Result<Outcome, Refusal> {

@@ -1,9 +1,10 @@
 //! Where the devices of a pod are, as far as kubelet decides it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kubelet_planner::ContainerAllocation;
 use kubelet_planner::devices::{Chosen, DeviceState};
+use stelia_cpus::NodeSet;
 
 /// Devices of one resource that a container gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,18 +34,18 @@ impl PlacedDevices {
     }
 
     /// The NUMA nodes that these devices may be on.
-    pub(crate) fn nodes(devices: &[Self]) -> BTreeSet<u32> {
+    pub(crate) fn nodes(devices: &[Self]) -> NodeSet {
         devices.iter().flat_map(|one| one.among.keys().copied()).collect()
     }
 
     /// The NUMA nodes that these devices are on; `None` where a plugin chooses between several.
-    pub(super) fn certain_nodes(devices: &[Self]) -> Option<BTreeSet<u32>> {
+    pub(super) fn certain_nodes(devices: &[Self]) -> Option<NodeSet> {
         let is_certain = |one: &Self| one.among.len() == 1 || one.among.values().sum::<u64>() == one.count;
         devices.iter().all(is_certain).then(|| Self::nodes(devices))
     }
 
     /// The share of the devices that are on these NUMA nodes, in percent; where a plugin chooses, the share to be expected.
-    pub(crate) fn percent_on(devices: &[Self], nodes: &BTreeSet<u32>) -> Option<u64> {
+    pub(crate) fn percent_on(devices: &[Self], nodes: &NodeSet) -> Option<u64> {
         // In parts of a device, so that the mean of several resources is not rounded.
         const PARTS: u64 = 1 << 16;
         let near = |one: &Self| {

@@ -7,17 +7,18 @@
 mod arrive;
 mod devices;
 mod orders;
+pub mod refusal_names;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_koordinator::allocator::{Exclusivity, Qos};
 use stelia_kubelet::QosClass;
 
-use crate::node::{FreeResources, Shape};
+use crate::node::{FreeResources, NodeShape};
 use crate::request::{Request, SharedRequest};
 use crate::score::{Score, Weights};
 
@@ -62,12 +63,15 @@ pub struct Placement {
     /// Those of its VM.
     pub vm_cpus: CpuSet,
     /// The NUMA nodes of its exclusive CPUs, or of the pool that its VM runs on.
-    pub numa_nodes: BTreeSet<u32>,
+    #[serde(with = "stelia_cpus::node_set::as_array")]
+    pub numa_nodes: NodeSet,
     /// The NUMA nodes that its memory is bound to; empty where it is bound to none.
-    pub memory_nodes: BTreeSet<u32>,
+    #[serde(with = "stelia_cpus::node_set::as_array")]
+    pub memory_nodes: NodeSet,
     /// The NUMA nodes of the devices that it may get; empty where it has none, or these have no NUMA nodes. `score.devices` says how far
     /// its CPUs are there.
-    pub device_nodes: BTreeSet<u32>,
+    #[serde(with = "stelia_cpus::node_set::as_array")]
+    pub device_nodes: NodeSet,
     /// The VM's class, where steliad chooses.
     pub qos: Option<&'static str>,
     pub exclusivity: &'static str,
@@ -99,7 +103,7 @@ impl Arrival {
 
     /// Free CPUs that include what it may take, whichever these are: its own ones, or as many as it requests of each NUMA node. A pod larger than the node is
     /// refused there, and takes none.
-    fn most_cpus(&self, shape: &Shape, free: &CpuSet) -> CpuSet {
+    fn most_cpus(&self, shape: &NodeShape, free: &CpuSet) -> CpuSet {
         if let Some(promised) = self.cpus.as_ref().filter(|_| self.is_ours) {
             return promised.clone();
         }
@@ -130,7 +134,7 @@ impl NodeForecast {
     /// own, also where the node would refuse the pod. Another scheduler's pod that does not get the CPUs of its annotation counts as one that the node chooses
     /// for; if it is too large for that, those of these CPUs that are free are taken all the same. Pods beyond `orders::MAX_EFFORT` are not asked about: as
     /// many CPUs as they may take are not free.
-    pub fn new(shape: &Shape, mut published: FreeResources, mut coming: Vec<Arrival>) -> Self {
+    pub fn new(shape: &NodeShape, mut published: FreeResources, mut coming: Vec<Arrival>) -> Self {
         coming.sort_by_key(|one| {
             (
                 !one.has_promised_cpus(),
@@ -168,7 +172,7 @@ impl NodeForecast {
 }
 
 /// What is left once the pod has arrived, or the CPUs that it holds although it finds no room.
-fn arrive_or_hold(shape: &Shape, expected: &FreeResources, arrival: &mut Arrival) -> Result<FreeResources, CpuSet> {
+fn arrive_or_hold(shape: &NodeShape, expected: &FreeResources, arrival: &mut Arrival) -> Result<FreeResources, CpuSet> {
     let request = arrival.request.clone();
     let arrive = |cpus: Option<&CpuSet>| arrive::arrive(shape, expected, &request, cpus).map(|outcome| outcome.left);
     if let Ok(left) = arrive(arrival.cpus.as_ref()) {
@@ -197,7 +201,7 @@ fn arrive_or_hold(shape: &Shape, expected: &FreeResources, arrival: &mut Arrival
 /// # Errors
 /// The node would refuse it.
 pub fn evaluate(
-    shape: &Shape,
+    shape: &NodeShape,
     forecast: &NodeForecast,
     request: &Request,
     weights: &Weights,
@@ -241,7 +245,7 @@ pub enum OwnCpus {
 }
 
 /// Whether a pod gets CPUs of its own on nodes of this shape that have room for it.
-pub fn own_cpus(shape: &Shape, request: &Request) -> OwnCpus {
+pub fn own_cpus(shape: &NodeShape, request: &Request) -> OwnCpus {
     let guaranteed = request.pod.qos() == QosClass::Guaranteed;
     let by_kubelet = shape.kubelet.gives_own_cpus(&request.pod);
     let registers = match (&shape.allocator, &request.vm) {

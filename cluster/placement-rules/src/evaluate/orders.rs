@@ -8,8 +8,9 @@
 use stelia_cpus::CpuSet;
 
 use super::arrive::{Outcome, arrive};
+use super::refusal_names::PODS_ON_THEIR_WAY;
 use super::{DecidedBy, NodeForecast, Refusal};
-use crate::node::{FreeResources, Shape};
+use crate::node::{FreeResources, NodeShape};
 use crate::request::Request;
 
 /// Limit of the containers that are admitted one after the other to try all orders. Beyond it the next pod waits until the node's object names one of
@@ -49,7 +50,7 @@ fn add<'a>(pods: &mut Vec<EqualPods<'a>>, request: &'a Request, assigned: Option
 
 /// Checks that all pods find room in every order, and returns whether the new pod gets the same CPUs in each.
 pub(super) fn fits_in_every_order(
-    shape: &Shape,
+    shape: &NodeShape,
     forecast: &NodeForecast,
     request: &Request,
     outcome: &Outcome,
@@ -84,7 +85,7 @@ pub(super) fn fits_in_every_order(
 }
 
 fn must_wait(text: String) -> Refusal {
-    Refusal::new(DecidedBy::Scheduler, "PodsOnTheirWay", text)
+    Refusal::new(DecidedBy::Scheduler, PODS_ON_THEIR_WAY, text)
 }
 
 fn too_much() -> Refusal {
@@ -94,7 +95,7 @@ fn too_much() -> Refusal {
 /// Goes through the sets of pods that may have arrived, each with all states that it can leave the node in. A set is a number whose digits, of the base
 /// that each group's count gives, say how many of the group have arrived. The new pod is the last of the group `newest`.
 fn try_every_order(
-    shape: &Shape,
+    shape: &NodeShape,
     before: FreeResources,
     pods: &[EqualPods<'_>],
     newest: usize,

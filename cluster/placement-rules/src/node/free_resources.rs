@@ -12,7 +12,7 @@ use stelia_koordinator::allocator::{AllocatorNode, AllocatorPolicies, CpuExclusi
 use stelia_koordinator::report::compact::{Choice, Compact};
 use stelia_kubelet::memory::{MemoryTable, NumaNodeState};
 
-use super::shape::Shape;
+use super::shape::NodeShape;
 use super::zones::Zones;
 
 /// Amounts of one resource on one NUMA node, in bytes or devices.
@@ -95,13 +95,13 @@ impl FreeResources {
     }
 
     /// The CPUs that pods have to themselves.
-    pub(crate) fn taken(&self, shape: &Shape) -> CpuSet {
+    pub(crate) fn taken(&self, shape: &NodeShape) -> CpuSet {
         let closed = shape.reserved().difference(&self.held);
         shape.host.online().difference(&self.free).difference(&closed)
     }
 
     /// What kubelet's managers have allocated, without whose it is.
-    pub(crate) fn kubelet_state(&self, shape: &Shape) -> NodeState {
+    pub(crate) fn kubelet_state(&self, shape: &NodeShape) -> NodeState {
         NodeState {
             cpus: self.cpu_state(shape),
             memory: self.memory_state(shape),
@@ -109,7 +109,7 @@ impl FreeResources {
         }
     }
 
-    fn cpu_state(&self, shape: &Shape) -> CpuState {
+    fn cpu_state(&self, shape: &NodeShape) -> CpuState {
         let Some(reserved) = &shape.kubelet_reserved else {
             return CpuState::default();
         };
@@ -129,7 +129,7 @@ impl FreeResources {
         }
     }
 
-    fn memory_state(&self, shape: &Shape) -> MemoryState {
+    fn memory_state(&self, shape: &NodeShape) -> MemoryState {
         let Some(kinds) = shape.kinds() else {
             return MemoryState::default();
         };
@@ -179,7 +179,7 @@ impl FreeResources {
 
     /// The same after kubelet admitted a pod, whose containers have these allocations: `after` are its managers' states then.
     #[must_use]
-    pub(crate) fn admitted(&self, shape: &Shape, containers: &[ContainerAllocation], after: &NodeState) -> Self {
+    pub(crate) fn admitted(&self, shape: &NodeShape, containers: &[ContainerAllocation], after: &NodeState) -> Self {
         let mut next = self.clone();
         if let Some(reserved) = &shape.kubelet_reserved {
             let before = self.cpu_state(shape).default;
@@ -257,7 +257,7 @@ impl FreeResources {
     /// The same after a pod that had these CPUs has left. Memory that kubelet's Memory Manager bound counts as given back on the NUMA node of the CPUs, as
     /// far as it is known what the pod asked for; where they are on several, not at all, and devices are not either.
     #[must_use]
-    pub(crate) fn freed(&self, shape: &Shape, cpus: &CpuSet, pod: Option<&Pod>) -> Self {
+    pub(crate) fn freed(&self, shape: &NodeShape, cpus: &CpuSet, pod: Option<&Pod>) -> Self {
         let mut next = self.clone();
         next.free.union_with(&cpus.difference(shape.reserved()));
         for set in [
@@ -287,7 +287,7 @@ impl FreeResources {
     }
 
     /// The node as the allocator takes it, with these policies.
-    pub(crate) fn allocator(&self, shape: &Shape, policies: &AllocatorPolicies) -> AllocatorNode {
+    pub(crate) fn allocator(&self, shape: &NodeShape, policies: &AllocatorPolicies) -> AllocatorNode {
         let closed = self.taken(shape).difference(&self.lsr);
         let pools = Pools::on(&shape.host, shape.reserved(), &closed, &self.lsr);
         let held = HeldCpus {

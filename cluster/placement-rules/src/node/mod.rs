@@ -1,6 +1,6 @@
 //! A node in compact form, read from its object of profile `stelia`.
 //!
-//! What many nodes have in common (topology, kubelet's settings, policies) is a [`Shape`], kept once; what differs is [`FreeResources`].
+//! What many nodes have in common (topology, kubelet's settings, policies) is a [`NodeShape`], kept once; what differs is [`FreeResources`].
 
 mod error;
 mod free_resources;
@@ -18,7 +18,7 @@ use stelia_kubelet::{PodUid, Uid};
 
 pub use error::NodeError;
 pub use free_resources::{Amount, Devices, FreeResources};
-pub use shape::{Shape, ShapeKey};
+pub use shape::{NodeShape, ShapeKey};
 
 /// The longest object that is parsed, in bytes. One of 8192 CPUs and 1000 pods has a fifth of it.
 pub const MAX_BYTES: usize = 1 << 19;

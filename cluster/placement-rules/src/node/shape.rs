@@ -1,16 +1,16 @@
 //! What many nodes of a cluster have in common.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use kubelet_planner::cpus::{CpuTopology, Kubelet, Options};
+use kubelet_planner::cpus::{CpuGroups, CpuOptions, Kubelet};
 use kubelet_planner::merge::{self, Policy, Scope};
 use kubelet_planner::{
     CpuManager, MAX_NODES, Machine, MemoryManager, Node, NodeState, NumaNode, Pod, Settings, VariantError, go_together,
 };
-use stelia_cpus::{CpuSet, Topology};
-use stelia_koordinator::allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Host};
+use stelia_cpus::{CpuSet, NodeSet, Topology};
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HostTables};
 use stelia_koordinator::report::compact::{Compact, Policies};
 use stelia_koordinator::report::stored::StoredObject;
 
@@ -27,7 +27,7 @@ pub struct ShapeKey {
     cpus: Option<StaticCpus>,
     /// The topology manager's policy and scope; `None` where they are not told.
     alignment: Option<(Policy, Scope)>,
-    options: merge::Options,
+    options: merge::MergeOptions,
     pod_level: bool,
     /// Kinds of memory that kubelet's static policy assigns; `None`: it assigns none.
     kinds: Option<Vec<String>>,
@@ -42,7 +42,7 @@ pub struct ShapeKey {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct StaticCpus {
-    options: Options,
+    options: CpuOptions,
     /// Empty: kubelet chooses so many itself.
     reserved: CpuSet,
     count: usize,
@@ -60,9 +60,9 @@ impl Hash for ShapeKey {
 
 /// The topology as tables, and who chooses CPUs by which rules.
 #[derive(Debug)]
-pub struct Shape {
+pub struct NodeShape {
     pub(crate) key: ShapeKey,
-    pub(crate) host: Arc<Host>,
+    pub(crate) host: Arc<HostTables>,
     /// kubelet with nothing allocated.
     pub(crate) kubelet: Node,
     /// CPUs that kubelet's static policy never assigns; `None` with the policy `none`.
@@ -73,14 +73,14 @@ pub struct Shape {
     pub(crate) allocator: Option<AllocatorPolicies>,
 }
 
-impl Shape {
+impl NodeShape {
     /// The tables.
     ///
     /// # Errors
     /// kubelet would not start with what the object tells, or cannot be predicted by it.
     pub fn new(key: ShapeKey) -> Result<Self, NodeError> {
         let machine = Machine {
-            cpus: CpuTopology::new(&key.topology, &key.caches),
+            cpus: CpuGroups::new(&key.topology, &key.caches),
             numa: key.distances.iter().map(|(id, row)| (*id, numa(row))).collect(),
         };
         let (topology_policy, topology_scope) = match (key.alignment, &key.policies) {
@@ -122,7 +122,7 @@ impl Shape {
         })?;
         let kubelet = Node::running(machine, settings, NodeState::default())?;
         Ok(Self {
-            host: Arc::new(Host::new(&key.topology)),
+            host: Arc::new(HostTables::new(&key.topology)),
             kubelet_reserved: key.cpus.is_some().then(|| kubelet.reserved_cpus()),
             strict: key
                 .cpus
@@ -207,7 +207,7 @@ fn compared_nodes(topology: &Topology, zones: &Zones) -> usize {
     let has_memory = |kinds: &BTreeMap<String, Amount>| kinds.values().any(|amount| amount.all > 0);
     let memory = zones.memory.iter().filter(|(_, kinds)| has_memory(kinds));
     let cpus = topology.cpus.values().map(|cpu| cpu.node);
-    let nodes: BTreeSet<u32> = memory.map(|(id, _)| *id).chain(cpus).collect();
+    let nodes: NodeSet = memory.map(|(id, _)| *id).chain(cpus).collect();
     let of_devices = zones.devices.values().map(BTreeMap::len).max();
     nodes.len().max(of_devices.unwrap_or(0))
 }
@@ -227,7 +227,7 @@ pub(super) fn parse_key(object: &StoredObject, compact: Compact, zones: Zones) -
     let cpus = match compact.cpu_policy.as_str() {
         "none" | "" => None,
         "static" => Some(StaticCpus {
-            options: Options::parse(&compact.cpu_options)?,
+            options: CpuOptions::parse(&compact.cpu_options)?,
             reserved: reserved.clone(),
             count,
         }),
@@ -254,9 +254,9 @@ pub(super) fn parse_key(object: &StoredObject, compact: Compact, zones: Zones) -
             "more than 8 NUMA nodes are not compared: the topology manager's policy must be none or single-numa-node",
         ));
     }
-    let mut options = merge::Options {
+    let mut options = merge::MergeOptions {
         prefer_closest_numa_nodes: managers.prefer_closest,
-        ..merge::Options::default()
+        ..merge::MergeOptions::default()
     };
     if let Some(text) = attribute(object, "topologyManagerMaxNUMANodes")? {
         let most = text

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
-use stelia_cpus::testing::Shape as HostShape;
+use stelia_cpus::testing::Shape;
 use stelia_koordinator::report::testing::{facts, large};
 use stelia_koordinator::report::{Facts, compact};
 
@@ -37,7 +37,7 @@ fn with_fields<const N: usize>(changed: [(&str, Value); N]) -> Value {
 
 fn refused(object: &Value) -> NodeError {
     let read = parse(object.to_string().as_bytes());
-    let made = read.and_then(|described| Shape::new(described.shape).map(|_| ()));
+    let made = read.and_then(|described| NodeShape::new(described.shape).map(|_| ()));
     made.unwrap_err()
 }
 
@@ -52,7 +52,7 @@ fn a_published_node_is_read() {
     );
     assert_eq!(read.pods.len(), 32);
     // Whose each CPU is.
-    let shape = Shape::new(read.shape).unwrap();
+    let shape = NodeShape::new(read.shape).unwrap();
     let taken: Vec<u32> = read.available.taken(&shape).iter().collect();
     for allocation in &facts.allocations {
         let place = read.pods.binary_search(&Uid::of(&allocation.pod)).unwrap();
@@ -191,7 +191,7 @@ fn numa_ids_with_gaps_are_numa_ids() {
         node.distances.insert(40, distance);
     }
     let read = parse(published(&facts).as_bytes()).unwrap();
-    let shape = Shape::new(read.shape).unwrap();
+    let shape = NodeShape::new(read.shape).unwrap();
     assert_eq!(shape.nodes().collect::<Vec<_>>(), [0, 40]);
     assert_eq!((shape.distance(0, 40), shape.distance(40, 0)), (Some(21), Some(21)));
 }
@@ -206,13 +206,13 @@ fn a_node_of_kubelets_whose_policy_is_not_told_is_not_guessed_at() {
     let mut facts = large();
     facts.kubelet.alignment = None;
     let read = parse(published(&facts).as_bytes()).unwrap();
-    assert!(Shape::new(read.shape).is_ok());
+    assert!(NodeShape::new(read.shape).is_ok());
 }
 
 /// So many NUMA nodes of two CPUs and memory that kubelet assigns.
 fn wide(nodes: u32, policy: &str) -> Facts {
     let mut facts = facts();
-    let shape = HostShape {
+    let shape = Shape {
         nodes,
         cores: 2,
         threads: 1,
@@ -247,7 +247,7 @@ fn numa_nodes_that_kubelet_compares_are_few(#[case] nodes: u32, #[case] policy: 
         let refused = refused(&serde_json::from_str(&text).unwrap());
         return assert!(refused.to_string().contains("NUMA nodes are not compared"), "{refused}");
     }
-    let shape = Shape::new(parse(text.as_bytes()).unwrap().shape).unwrap();
+    let shape = NodeShape::new(parse(text.as_bytes()).unwrap().shape).unwrap();
     // So many times as many sets.
     assert_eq!(shape.effort(&crate::testing::pod(1000, 1)), 1 << (nodes - 8));
 }
@@ -263,7 +263,7 @@ proptest! {
         let mut bytes = published(&facts).into_bytes();
         let at = at.index(bytes.len());
         if cut { bytes.truncate(at) } else { bytes[at] = with }
-        let read = parse(&bytes).and_then(|described| Shape::new(described.shape).map(|_| ()));
+        let read = parse(&bytes).and_then(|described| NodeShape::new(described.shape).map(|_| ()));
         if let Err(cause) = read {
             prop_assert!(cause.to_string().len() < 1000, "{}", cause);
         }

@@ -30,7 +30,7 @@ pub struct Request {
     /// As the API server stores it, without UID.
     pub pod: Pod,
     /// Its VM; `None` of a pod that has none, for which kubelet alone decides.
-    pub vm: Option<Vm>,
+    pub vm: Option<RequestedVm>,
     pub strategy: ScoringStrategy,
     /// It was not read in full: it counts by its CPUs, and whether it gets any of its own is not known.
     pub is_estimate: bool,
@@ -38,7 +38,7 @@ pub struct Request {
 
 /// A pod's VM.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Vm {
+pub struct RequestedVm {
     /// The container that asks for [`VM_RESOURCE`].
     pub container: String,
     /// What its runner asks of steliad's allocator.
@@ -102,7 +102,7 @@ impl Request {
             ..Amounts::default()
         };
         let container = Container::new("all", ContainerKind::App, Resources::guaranteed(amounts));
-        let vm = has_vm.then(|| Vm {
+        let vm = has_vm.then(|| RequestedVm {
             container: container.name.clone(),
             allocation: AllocationRequest::default(),
             follows_scheduler: false,
@@ -118,7 +118,7 @@ impl Request {
     }
 
     /// The pod's UID does not count: an answer is of one pod more.
-    pub fn new(pod: Pod, vm: Option<Vm>, strategy: ScoringStrategy) -> Self {
+    pub fn new(pod: Pod, vm: Option<RequestedVm>, strategy: ScoringStrategy) -> Self {
         let pod = Pod {
             uid: TRIAL_UID.to_owned(),
             ..pod
@@ -133,7 +133,7 @@ impl Request {
 
     /// The CPU limit of the VM's container and of its pod, whichever is less, thousandths; `None` without one. kubelet
     /// writes at least 10 into `cpu.max`.
-    pub(crate) fn limit_milli(&self, vm: &Vm) -> Option<u64> {
+    pub(crate) fn limit_milli(&self, vm: &RequestedVm) -> Option<u64> {
         let container = self
             .pod
             .containers
@@ -154,7 +154,7 @@ pub fn qos_class(option: Option<Qos>, label: Option<&str>) -> Option<Qos> {
     option.or_else(|| label.and_then(Qos::parse))
 }
 
-fn vm(document: &Value, container: &str) -> Result<Vm, RequestError> {
+fn vm(document: &Value, container: &str) -> Result<RequestedVm, RequestError> {
     let spec = &document["spec"];
     let lists = [&spec["containers"], &spec["initContainers"]];
     let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
@@ -178,7 +178,7 @@ fn vm(document: &Value, container: &str) -> Result<Vm, RequestError> {
         koordinator::add_spec(&mut allocation, text.unwrap_or_default())
             .map_err(|problem| RequestError::Annotation(koordinator::RESOURCE_SPEC, excerpt::excerpt(&problem)))?;
     }
-    Ok(Vm {
+    Ok(RequestedVm {
         container: container.to_owned(),
         allocation,
         follows_scheduler: options.has_status,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
 use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, HeldCpus};
-use stelia_koordinator::report::numa::{Memory, NumaNode, Pages};
+use stelia_koordinator::report::numa::{KernelNumaNode, NumaMemory, Pages};
 use stelia_koordinator::report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation};
 use stelia_placement_rules::testing::{published, uid};
 
@@ -62,9 +62,9 @@ pub fn object(name: &str, dice: &mut Dice, by_kubelet: bool) -> String {
         }
     }
     let exclusive: CpuSet = allocations.iter().flat_map(|one| one.cpus.iter()).collect();
-    let numa = |id: u32| NumaNode {
+    let numa = |id: u32| KernelNumaNode {
         distances: (0..2).map(|other| (other, if other == id { 10 } else { 21 })).collect(),
-        memory: Some(Memory {
+        memory: Some(NumaMemory {
             total: 512 << 30,
             reserved: 2 << 30,
             assigned: if by_kubelet { given[id as usize] } else { 0 },

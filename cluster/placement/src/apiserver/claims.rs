@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stelia_koordinator::report::meta::ObjectMeta;
 use stelia_kubelet::Uid;
 
-use super::{Api, Failure, JSON, escape};
+use super::{Api, JSON, ServerFailure, escape};
 use crate::reservations::{Claim, NodeName, Rewrite, Version};
 
 pub(super) const PATH: &str = "/apis/stelia.io/v1alpha1/nodeclaims";
@@ -105,14 +105,14 @@ impl Api {
     /// Writes a node's claims; the answer is the object's new version.
     ///
     /// # Errors
-    /// [`Failure::Conflict`] or [`Failure::Missing`]: it is not as it was read.
+    /// [`ServerFailure::Conflict`] or [`ServerFailure::Missing`]: it is not as it was read.
     pub async fn write_claims(
         &self,
         node: &str,
         rewrite: &Rewrite,
         owner: Option<&Owner>,
         writer: &str,
-    ) -> Result<Version, Failure> {
+    ) -> Result<Version, ServerFailure> {
         let claims: Vec<StoredClaim> = rewrite.claims.iter().map(claim).collect();
         let mut body = json!({
             "apiVersion": "stelia.io/v1alpha1",
@@ -135,20 +135,20 @@ impl Api {
     ///
     /// # Errors
     /// It could not be read.
-    pub async fn read_claims(&self, node: &str) -> Result<Option<Claims>, Failure> {
+    pub async fn read_claims(&self, node: &str) -> Result<Option<Claims>, ServerFailure> {
         match self.call(Method::GET, &format!("{PATH}/{}", escape(node)), None).await {
             Ok(object) => {
-                let object = serde_json::from_value(object).map_err(Failure::unanswered)?;
-                claims_of(object).map(Some).map_err(Failure::unanswered)
+                let object = serde_json::from_value(object).map_err(ServerFailure::unanswered)?;
+                claims_of(object).map(Some).map_err(ServerFailure::unanswered)
             }
-            Err(Failure::Missing(_)) => Ok(None),
+            Err(ServerFailure::Missing(_)) => Ok(None),
             Err(failure) => Err(failure),
         }
     }
 }
 
-fn version_of(object: &Value) -> Result<Version, Failure> {
+fn version_of(object: &Value) -> Result<Version, ServerFailure> {
     let text = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
     text.parse()
-        .map_err(|_| Failure::unanswered(format!("resourceVersion {text:?}")))
+        .map_err(|_| ServerFailure::unanswered(format!("resourceVersion {text:?}")))
 }

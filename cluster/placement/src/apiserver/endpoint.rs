@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Api, Failure, JSON, escape};
+use super::{Api, JSON, ServerFailure, escape};
 
 /// How often leadership is checked, and whether the EndpointSlice still matches it.
 const PUBLISH_PERIOD: Duration = Duration::from_secs(1);
@@ -54,15 +54,15 @@ impl Endpoint {
     /// Leads the Service here, or nowhere if it led here. Returns whether the slice was written.
     ///
     /// # Errors
-    /// [`Failure::Conflict`]: another instance wrote it meanwhile.
-    pub async fn lead(&self, api: &Api, here: bool) -> Result<bool, Failure> {
+    /// [`ServerFailure::Conflict`]: another instance wrote it meanwhile.
+    pub async fn lead(&self, api: &Api, here: bool) -> Result<bool, ServerFailure> {
         let own = format!("{}/{}", self.path(), escape(&self.service));
         let (endpoints, ports) = self.content(here);
         let mut slice = match api.call(Method::GET, &own, None).await {
             Ok(slice) if self.is_here(&slice) == here => return Ok(false),
             Ok(slice) => slice,
-            Err(Failure::Missing(_)) if !here => return Ok(false),
-            Err(Failure::Missing(_)) => json!({
+            Err(ServerFailure::Missing(_)) if !here => return Ok(false),
+            Err(ServerFailure::Missing(_)) => json!({
                 "apiVersion": "discovery.k8s.io/v1",
                 "kind": "EndpointSlice",
                 "metadata": {"namespace": self.namespace, "name": self.service},

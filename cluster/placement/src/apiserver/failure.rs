@@ -8,7 +8,7 @@ use stelia_cpus::text::excerpt;
 
 /// Why a request failed, by what the caller can do then.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum ServerFailure {
     /// 409: another client changed or created the object.
     #[error("conflict: {0}")]
     Conflict(String),
@@ -38,7 +38,7 @@ struct Status {
     message: String,
 }
 
-impl Failure {
+impl ServerFailure {
     pub(super) fn of(code: u16, after: Option<Duration>, body: &[u8]) -> Self {
         let message = serde_json::from_slice(body).map(|status: Status| status.message);
         let text = message.unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned());

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::{Api, Failure, JSON, escape};
+use super::{Api, JSON, ServerFailure, escape};
 
 /// How long a Lease is valid after its last observed change.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
@@ -141,11 +141,11 @@ impl LeaseClaim {
     }
 
     /// Reads the Lease, and writes it if it may be taken. Returns whether it is this instance's.
-    async fn attempt(&self, api: &Api, last: &mut Option<Observed>) -> Result<bool, Failure> {
+    async fn attempt(&self, api: &Api, last: &mut Option<Observed>) -> Result<bool, ServerFailure> {
         let own = format!("{}/{}", self.path(), escape(&self.name));
         let current = match api.call(Method::GET, &own, None).await {
             Ok(current) => current,
-            Err(Failure::Missing(_)) => {
+            Err(ServerFailure::Missing(_)) => {
                 let made = api
                     .call(Method::POST, &self.path(), Some((JSON, &self.lease(None, None))))
                     .await;
@@ -181,7 +181,7 @@ impl LeaseClaim {
                 Ok(true) => leadership.held_until(Some(sent + RENEWAL_DEADLINE)),
                 Ok(false) => leadership.held_until(None),
                 // Another instance wrote it: the next attempt reads by whom.
-                Err(Failure::Conflict(_)) => {}
+                Err(ServerFailure::Conflict(_)) => {}
                 Err(failure) => warn!("the Lease {}/{}: {failure}", self.namespace, self.name),
             }
             tokio::time::sleep(RENEW_PERIOD).await;
@@ -192,7 +192,7 @@ impl LeaseClaim {
     ///
     /// # Errors
     /// The Lease is not given back, and expires.
-    pub async fn release(&self, api: &Api, leadership: &Leadership) -> Result<(), Failure> {
+    pub async fn release(&self, api: &Api, leadership: &Leadership) -> Result<(), ServerFailure> {
         if !leadership.is_held() {
             return Ok(());
         }

@@ -22,7 +22,7 @@ use serde_json::Value;
 use stelia_credentials::{Credentials, RenewedClient};
 
 pub use claims::Owner;
-pub use failure::Failure;
+pub use failure::ServerFailure;
 pub use pods::Binding;
 pub use watch::{Follower, Source, WentBack, follow};
 
@@ -79,9 +79,9 @@ impl Api {
         method: Method,
         path: &str,
         body: Option<(&str, &Value)>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, ServerFailure> {
         let text = self.text(REQUEST_TIMEOUT, method, path, body).await?;
-        serde_json::from_slice(&text).map_err(Failure::unanswered)
+        serde_json::from_slice(&text).map_err(ServerFailure::unanswered)
     }
 
     /// Sends a request, and reads the whole answer.
@@ -91,26 +91,31 @@ impl Api {
         method: Method,
         path: &str,
         body: Option<(&str, &Value)>,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<Bytes, ServerFailure> {
         let text = async {
             let response = self.send(method, path, body).await?;
             let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
             let body = body.map_err(|cause| {
                 if cause.is::<LengthLimitError>() {
-                    Failure::TooLong(MAX_ANSWER_BYTES)
+                    ServerFailure::TooLong(MAX_ANSWER_BYTES)
                 } else {
-                    Failure::unanswered(cause)
+                    ServerFailure::unanswered(cause)
                 }
             })?;
             Ok(body.to_bytes())
         };
         tokio::time::timeout(timeout, text)
             .await
-            .map_err(|_| Failure::timed_out(timeout))?
+            .map_err(|_| ServerFailure::timed_out(timeout))?
     }
 
     /// Sends a request, and reads the answer's beginning.
-    async fn send(&self, method: Method, path: &str, body: Option<(&str, &Value)>) -> Result<Response<Body>, Failure> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&str, &Value)>,
+    ) -> Result<Response<Body>, ServerFailure> {
         let request = Request::builder().method(method).uri(path);
         let request = match body {
             Some((kind, value)) => request
@@ -118,8 +123,8 @@ impl Api {
                 .body(Body::from(value.to_string().into_bytes())),
             None => request.body(Body::empty()),
         };
-        let request = request.map_err(|cause| Failure::Refused(400, format!("{path}: {cause}")))?;
-        let response = self.client().send(request).await.map_err(Failure::unanswered)?;
+        let request = request.map_err(|cause| ServerFailure::Refused(400, format!("{path}: {cause}")))?;
+        let response = self.client().send(request).await.map_err(ServerFailure::unanswered)?;
         if response.status().is_success() {
             return Ok(response);
         }
@@ -137,7 +142,7 @@ impl Api {
             .await
             .map(|body| body.to_bytes())
             .unwrap_or_default();
-        Err(Failure::of(code, after.map(Duration::from_secs), &body))
+        Err(ServerFailure::of(code, after.map(Duration::from_secs), &body))
     }
 }
 

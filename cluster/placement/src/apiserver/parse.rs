@@ -30,7 +30,7 @@ pub const CLAIMS: Source = Source {
 
 /// A pod, without what it asks for.
 #[derive(Debug, Clone)]
-pub struct Pod {
+pub struct ParsedPod {
     /// `metadata.uid`. Whoever may make pods may write every annotation, so no other text names a pod.
     pub uid: Uid,
     /// kubelet's UID of a static pod, by which the node's object shows it. kubelet runs no other pod with this annotation.
@@ -178,16 +178,16 @@ impl Resources {
 }
 
 /// Parses a pod. `None` if it has no UID or version.
-pub fn pod(text: &str) -> Option<Pod> {
+pub fn pod(text: &str) -> Option<ParsedPod> {
     serde_json::from_str(text).ok().and_then(of_object)
 }
 
 /// As [`pod`], of a parsed document.
-pub fn pod_of(document: &Value) -> Option<Pod> {
+pub fn pod_of(document: &Value) -> Option<ParsedPod> {
     Object::deserialize(document).ok().and_then(of_object)
 }
 
-fn of_object(object: Object) -> Option<Pod> {
+fn of_object(object: Object) -> Option<ParsedPod> {
     debug_assert_eq!(VM_RESOURCE, "stelia.io/vm");
     let Object { metadata, spec, status } = object;
     let containers = || {
@@ -200,7 +200,7 @@ fn of_object(object: Object) -> Option<Pod> {
     let whole_cpus = own().map(Resources::whole_cpus).fold(sum, u64::max);
     let chosen = metadata.annotations.status.as_deref().unwrap_or_default();
     let chosen: Chosen = serde_json::from_str(chosen).unwrap_or_default();
-    Some(Pod {
+    Some(ParsedPod {
         uid: Uid::parse(&metadata.uid)?,
         shown_as: metadata.annotations.mirror.as_deref().and_then(Uid::parse),
         name: format!("{}/{}", metadata.namespace, metadata.name).into(),

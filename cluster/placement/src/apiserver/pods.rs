@@ -4,7 +4,7 @@ use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::{Api, Failure, JSON, escape};
+use super::{Api, JSON, ServerFailure, escape};
 use crate::reservations::Version;
 
 /// Koordinator's annotation, which the runner reads by `--resource-status`.
@@ -38,8 +38,8 @@ impl Api {
     /// Binds a pod to a node.
     ///
     /// # Errors
-    /// [`Failure::Conflict`]: it is bound, it is another pod, or it has another version.
-    pub async fn bind(&self, binding: &Binding<'_>) -> Result<(), Failure> {
+    /// [`ServerFailure::Conflict`]: it is bound, it is another pod, or it has another version.
+    pub async fn bind(&self, binding: &Binding<'_>) -> Result<(), ServerFailure> {
         let annotations: Map<String, Value> = binding
             .assigned_cpus
             .map(|cpus| (STATUS.to_owned(), Value::from(cpus)))
@@ -66,8 +66,8 @@ impl Api {
     /// The pod as it is now.
     ///
     /// # Errors
-    /// [`Failure::Missing`]: there is none of that name.
-    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Value, Failure> {
+    /// [`ServerFailure::Missing`]: there is none of that name.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Value, ServerFailure> {
         self.call(Method::GET, &path(namespace, name), None).await
     }
 
@@ -75,8 +75,8 @@ impl Api {
     /// new each time: what is unchanged gets no version.
     ///
     /// # Errors
-    /// [`Failure::Conflict`]: it is another pod.
-    pub async fn fence(&self, namespace: &str, name: &str, uid: &str, why: &str) -> Result<(), Failure> {
+    /// [`ServerFailure::Conflict`]: it is another pod.
+    pub async fn fence(&self, namespace: &str, name: &str, uid: &str, why: &str) -> Result<(), ServerFailure> {
         let condition = json!({"type": CONDITION, "status": "False", "reason": "Released", "message": why});
         self.condition(namespace, name, uid, &condition).await
     }
@@ -84,8 +84,8 @@ impl Api {
     /// Has kube-scheduler try the pod again.
     ///
     /// # Errors
-    /// [`Failure::Conflict`]: it is another pod.
-    pub async fn retry(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Failure> {
+    /// [`ServerFailure::Conflict`]: it is another pod.
+    pub async fn retry(&self, namespace: &str, name: &str, uid: &str) -> Result<(), ServerFailure> {
         // New each time: what is unchanged is no change.
         let why = format!("a node has room for this pod, seen at {:.6}", Timestamp::now());
         let condition = json!({"type": RETRY, "status": "True", "reason": "RoomOnNode", "message": why});
@@ -93,7 +93,7 @@ impl Api {
     }
 
     /// Makes this the only condition of ours.
-    async fn condition(&self, namespace: &str, name: &str, uid: &str, condition: &Value) -> Result<(), Failure> {
+    async fn condition(&self, namespace: &str, name: &str, uid: &str, condition: &Value) -> Result<(), ServerFailure> {
         let body = json!({
             "apiVersion": "v1",
             "kind": "Pod",

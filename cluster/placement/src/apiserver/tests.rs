@@ -39,7 +39,7 @@ async fn credentials_that_are_not_accepted_are_read_again() {
     // Where they cannot be read the old ones are tried on.
     for tried in [0, 1] {
         let failed = api.pod("vms", "vm").await.unwrap_err();
-        assert!(matches!(failed, Failure::Refused(401, _)), "{failed:?}");
+        assert!(matches!(failed, ServerFailure::Refused(401, _)), "{failed:?}");
         assert_eq!(refusals.load(Ordering::Relaxed), tried);
     }
     for _ in 0..2 {
@@ -135,7 +135,7 @@ impl Follower for Counted {
         self.lists.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn failed(&self, _: &Failure) {
+    fn failed(&self, _: &ServerFailure) {
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -184,7 +184,7 @@ async fn pages_are_as_small_as_the_objects_are_large() {
         .text(REQUEST_TIMEOUT, Method::GET, "/api/v1/pods", None)
         .await
         .unwrap_err();
-    assert_eq!(failed, Failure::TooLong(MAX_ANSWER_BYTES));
+    assert_eq!(failed, ServerFailure::TooLong(MAX_ANSWER_BYTES));
 }
 
 /// A backup is restored: the data are of an earlier time.

@@ -14,7 +14,7 @@ use stelia_cpus::rate::Backoff;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Api, Failure, escape};
+use super::{Api, ServerFailure, escape};
 use crate::reservations::Version;
 
 /// Objects requested in one page, unless they are so large that the answer is too long.
@@ -52,7 +52,7 @@ pub trait Follower: Send + Sync {
     fn list_ends(&self, version: Version, term: u64);
 
     /// A request failed; it is tried again.
-    fn failed(&self, failure: &Failure);
+    fn failed(&self, failure: &ServerFailure);
 }
 
 #[derive(Deserialize)]
@@ -142,7 +142,7 @@ pub async fn follow(
             match ended {
                 Ok(()) if heard.elapsed() >= Duration::from_secs(WATCH_SECONDS) => break,
                 Ok(()) => failures = 0,
-                Err(Failure::Expired(_)) => break,
+                Err(ServerFailure::Expired(_)) => break,
                 Err(failure) => back_off(&failure, &mut failures, &*follower).await,
             }
         }
@@ -150,10 +150,10 @@ pub async fn follow(
 }
 
 /// Pauses, longer after each failure and at least as long as the server asks for.
-async fn back_off(failure: &Failure, failures: &mut u32, follower: &dyn Follower) {
+async fn back_off(failure: &ServerFailure, failures: &mut u32, follower: &dyn Follower) {
     follower.failed(failure);
     let retry_after = match failure {
-        Failure::Busy { after, .. } => after.unwrap_or_default(),
+        ServerFailure::Busy { after, .. } => after.unwrap_or_default(),
         _ => Duration::ZERO,
     };
     tokio::time::sleep(retry_after.max(BACKOFF.pause(*failures))).await;
@@ -164,7 +164,7 @@ fn parse_version(version: &str) -> Version {
     version.parse().unwrap_or(0)
 }
 
-async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<String, Failure> {
+async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<String, ServerFailure> {
     let (mut next, mut limit) = (String::new(), OBJECTS_PER_PAGE);
     loop {
         let mut path = format!("{}?limit={limit}", source.path);
@@ -174,13 +174,13 @@ async fn list(api: &Api, source: Source, follower: &dyn Follower) -> Result<Stri
             }
         }
         let text = match api.text(RESPONSE_TIMEOUT, Method::GET, &path, None).await {
-            Err(Failure::TooLong(_)) if limit > 1 => {
+            Err(ServerFailure::TooLong(_)) if limit > 1 => {
                 limit /= 2;
                 continue;
             }
             answer => answer?,
         };
-        let page: Page<'_> = serde_json::from_slice(&text).map_err(Failure::unanswered)?;
+        let page: Page<'_> = serde_json::from_slice(&text).map_err(ServerFailure::unanswered)?;
         page.items.into_iter().for_each(|object| follower.changed(object));
         // One large object makes a few pages short, not all that follow.
         limit = (limit * 2).min(OBJECTS_PER_PAGE);
@@ -198,7 +198,7 @@ async fn watch_from(
     version: &mut String,
     heard: &mut Instant,
     follower: &dyn Follower,
-) -> Result<(), Failure> {
+) -> Result<(), ServerFailure> {
     let mut path = format!(
         "{}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
         source.path,
@@ -210,7 +210,7 @@ async fn watch_from(
     let response = api.send(Method::GET, &path, None);
     let response = tokio::time::timeout(RESPONSE_TIMEOUT, response)
         .await
-        .map_err(|_| Failure::timed_out(RESPONSE_TIMEOUT))??;
+        .map_err(|_| ServerFailure::timed_out(RESPONSE_TIMEOUT))??;
     let mut body = response.into_body();
     let mut partial_line = Vec::new();
     let end = Instant::now() + Duration::from_secs(WATCH_SECONDS) + RESPONSE_TIMEOUT;
@@ -218,9 +218,9 @@ async fn watch_from(
         // The timeout ends a connection that broke without being closed.
         let frame = tokio::time::timeout_at(end, body.frame())
             .await
-            .map_err(|_| Failure::timed_out(RESPONSE_TIMEOUT))?;
+            .map_err(|_| ServerFailure::timed_out(RESPONSE_TIMEOUT))?;
         let Some(frame) = frame else { return Ok(()) };
-        let Ok(data) = frame.map_err(Failure::unanswered)?.into_data() else {
+        let Ok(data) = frame.map_err(ServerFailure::unanswered)?.into_data() else {
             continue;
         };
         let mut rest = &data[..];
@@ -238,7 +238,7 @@ async fn watch_from(
         }
         partial_line.extend_from_slice(rest);
         if partial_line.len() > MAX_EVENT_BYTES {
-            return Err(Failure::unanswered(format!(
+            return Err(ServerFailure::unanswered(format!(
                 "{}: an event of more than {MAX_EVENT_BYTES} bytes",
                 source.path
             )));
@@ -246,18 +246,18 @@ async fn watch_from(
     }
 }
 
-fn handle_line(line: &[u8], version: &mut String, follower: &dyn Follower) -> Result<(), Failure> {
+fn handle_line(line: &[u8], version: &mut String, follower: &dyn Follower) -> Result<(), ServerFailure> {
     if line.trim_ascii().is_empty() {
         return Ok(());
     }
-    let event: Event<'_> = serde_json::from_slice(line).map_err(Failure::unanswered)?;
+    let event: Event<'_> = serde_json::from_slice(line).map_err(ServerFailure::unanswered)?;
     match event.r#type {
         "ADDED" | "MODIFIED" => follower.changed(event.object),
         "DELETED" => follower.gone(event.object),
         "BOOKMARK" => {}
         _ => {
             let status: Status = serde_json::from_str(event.object.get()).unwrap_or(Status { code: 0 });
-            return Err(Failure::of(status.code, None, event.object.get().as_bytes()));
+            return Err(ServerFailure::of(status.code, None, event.object.get().as_bytes()));
         }
     }
     let marked = serde_json::from_str(event.object.get()).map(|mark: Bookmark| mark.metadata.resource_version);

@@ -14,7 +14,7 @@ use super::types::{
     ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult, ExtenderPreemptionArgs,
     ExtenderPreemptionResult, HostPriority, MetaVictims, NominatedPod,
 };
-use crate::placer::{Answer, NotReady, Placer, PodError, ToBind, bind_detached};
+use crate::placer::{NotReady, Placer, PlacerAnswer, PodError, ToBind, bind_detached};
 
 /// Limit of the nodes of a call.
 const MAX_CALL_NODES: usize = 50_000;
@@ -100,8 +100,8 @@ pub(super) fn filter(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, serde_json
         Ok((names, PodNeeds::Room(uid, request))) => {
             let mut fit = Vec::with_capacity(names.len());
             placer.evaluate_nodes(&request, &names, |name, answer| match answer {
-                Answer::Fits(total) => fit.push((total, name)),
-                Answer::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
+                PlacerAnswer::Fits(total) => fit.push((total, name)),
+                PlacerAnswer::Refused(why) => drop(result.failed_and_unresolvable_nodes.insert(name, why)),
             });
             if let Some(uid) = uid.filter(|_| fit.is_empty()) {
                 placer.add_waiting(uid, answered_at, &names);
@@ -123,8 +123,8 @@ pub(super) fn prioritize(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallEr
         }
         PodNeeds::Room(_, request) => placer.evaluate_nodes(&request, &names, |host, answer| {
             let score = match answer {
-                Answer::Fits(total) => i64::from(score::priority(total)),
-                Answer::Refused(_) => 0,
+                PlacerAnswer::Fits(total) => i64::from(score::priority(total)),
+                PlacerAnswer::Refused(_) => 0,
             };
             list.push(HostPriority { host, score });
         }),
@@ -166,7 +166,7 @@ pub(super) fn preempt(placer: &Placer, body: &[u8]) -> Result<Vec<u8>, CallError
         };
         let nodes: Vec<(&str, Vec<Uid>)> = all.iter().map(|(name, victims)| (*name, uids(victims))).collect();
         placer.evaluate_nodes_without(&request, nodes, |name, answer| {
-            if !matches!(answer, Answer::Fits(_)) {
+            if !matches!(answer, PlacerAnswer::Fits(_)) {
                 all.remove(name);
             }
         });

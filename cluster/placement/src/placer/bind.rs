@@ -20,8 +20,8 @@ use tracing::{debug, info};
 use super::filtered_pods::StoredPod;
 use super::node_rules::PlaceError;
 use super::promise::Promise;
-use super::{NotReady, Placer, State, count};
-use crate::apiserver::{Binding, Failure, parse};
+use super::{NotReady, Placer, PlacerState, count};
+use crate::apiserver::{Binding, ServerFailure, parse};
 use crate::reservations::{BindNotStarted, BindRequest, Moment, NodeName, StartedBind, Ticket, Unavailable, Version};
 
 /// Limit of the attempts to write a claim when another claim changed meanwhile.
@@ -56,11 +56,11 @@ pub enum BindError {
     #[error("node {0}: other claims came in between {MAX_CLAIM_ATTEMPTS} times")]
     Crowded(NodeName),
     #[error("write the claim on node {0}: {1}")]
-    Claim(NodeName, Failure),
+    Claim(NodeName, ServerFailure),
     #[error("bind pod {0} to node {1}: {2}")]
-    Bind(String, NodeName, Failure),
+    Bind(String, NodeName, ServerFailure),
     #[error("whether pod {0} is bound to node {1} is not known: {2}; its CPUs are kept until it is")]
-    Unknown(String, NodeName, Failure),
+    Unknown(String, NodeName, ServerFailure),
 }
 
 /// What the scheduler asks.
@@ -180,7 +180,7 @@ impl Placer {
             // The watch is late, and another instance answered the filter call.
             let document = match self.api.pod(&to.namespace, &to.name).await {
                 Ok(document) => document,
-                Err(Failure::Missing(_)) => return Err(BindError::Gone(to.pod())),
+                Err(ServerFailure::Missing(_)) => return Err(BindError::Gone(to.pod())),
                 Err(failure) => return Err(BindError::Bind(to.pod(), to.node.clone(), failure)),
             };
             let pod = parse::pod_of(&document).filter(|pod| pod.uid == uid);
@@ -203,7 +203,7 @@ impl Placer {
 
     /// Writes the promise to the node's claim object. One write of a node at a time, so that the writes of this process do not refuse
     /// each other.
-    async fn write_claim(&self, promise: &Promise<'_>) -> Result<ClaimWrite, Failure> {
+    async fn write_claim(&self, promise: &Promise<'_>) -> Result<ClaimWrite, ServerFailure> {
         let Some(ticket) = promise.ticket() else {
             return Ok(ClaimWrite::Conflict);
         };
@@ -240,8 +240,8 @@ impl Placer {
                 Ok(ClaimWrite::Done)
             }
             // There is no such object: without one to begin with there is no such resource.
-            Err(Failure::Missing(cause)) if rewrite.base.is_none() => Err(Failure::Missing(cause)),
-            Err(Failure::Conflict(cause) | Failure::Missing(cause)) => {
+            Err(ServerFailure::Missing(cause)) if rewrite.base.is_none() => Err(ServerFailure::Missing(cause)),
+            Err(ServerFailure::Conflict(cause) | ServerFailure::Missing(cause)) => {
                 debug!("the claims of node {}: {cause}", ticket.node);
                 let read = self.api.read_claims(&ticket.node).await?;
                 let now = self.now();
@@ -294,16 +294,16 @@ impl Placer {
                 Err(failure) => failure,
             };
             match failure {
-                Failure::Conflict(_) | Failure::Missing(_) => {
+                ServerFailure::Conflict(_) | ServerFailure::Missing(_) => {
                     return self.after_conflict(to, promise, &ticket, failure).await;
                 }
-                Failure::Unknown(_) | Failure::TooLong(_) => uncertain = true,
-                Failure::Busy { .. } => {}
-                Failure::Refused(..) | Failure::Expired(_) if !uncertain => {
+                ServerFailure::Unknown(_) | ServerFailure::TooLong(_) => uncertain = true,
+                ServerFailure::Busy { .. } => {}
+                ServerFailure::Refused(..) | ServerFailure::Expired(_) if !uncertain => {
                     promise.failed();
                     return Err(BindError::Bind(to.pod(), to.node.clone(), failure));
                 }
-                Failure::Refused(..) | Failure::Expired(_) => {}
+                ServerFailure::Refused(..) | ServerFailure::Expired(_) => {}
             }
             if Instant::now() + RETRY_INTERVAL >= deadline {
                 return Err(if uncertain {
@@ -324,7 +324,7 @@ impl Placer {
         to: &ToBind,
         promise: &mut Promise<'_>,
         ticket: &Ticket,
-        failure: Failure,
+        failure: ServerFailure,
     ) -> Result<(), BindError> {
         if !self.read_pod(ticket.pod, &to.pod()).await {
             promise.lost();
@@ -359,7 +359,7 @@ fn not_started(refusal: BindNotStarted<PlaceError>, to: &ToBind) -> BindError {
     }
 }
 
-impl State {
+impl PlacerState {
     /// Starts a bind if that is what was evaluated.
     fn start_bind(
         &mut self,
@@ -380,6 +380,10 @@ pub(crate) async fn bind_detached(placer: Arc<Placer>, to: ToBind) -> Result<(),
     let name = to.pod();
     match tokio::spawn(async move { placer.bind(&to).await }).await {
         Ok(outcome) => outcome,
-        Err(cause) => Err(BindError::Unknown(name, node, Failure::Unknown(cause.to_string()))),
+        Err(cause) => Err(BindError::Unknown(
+            name,
+            node,
+            ServerFailure::Unknown(cause.to_string()),
+        )),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use stelia_placement_rules::evaluate::Placement;
 
-use super::{Answer, Placer};
+use super::{Placer, PlacerAnswer};
 use crate::reservations::{Moment, NodeName, ReservationStatus};
 
 /// Limit of the best nodes that are described in full.
@@ -84,8 +84,8 @@ impl Placer {
         drop(state);
         let mut fits: Vec<(u16, &str)> = Vec::new();
         self.evaluate_nodes(&request, &named, |name, answer| match answer {
-            Answer::Fits(score) => fits.push((score, name)),
-            Answer::Refused(why) => *explanation.refused.entry(why).or_default() += 1,
+            PlacerAnswer::Fits(score) => fits.push((score, name)),
+            PlacerAnswer::Refused(why) => *explanation.refused.entry(why).or_default() += 1,
         });
         explanation.fit = fits.len();
         fits.sort_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(other.1)));

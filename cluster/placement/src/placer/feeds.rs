@@ -14,8 +14,8 @@ use stelia_placement_rules::node;
 use stelia_placement_rules::request::{Request, RequestError, SharedRequest};
 use tracing::{info, warn};
 
-use super::{Placer, State, count};
-use crate::apiserver::{Failure, Follower, Source, parse};
+use super::{Placer, PlacerState, count};
+use crate::apiserver::{Follower, ServerFailure, Source, parse};
 use crate::reservations::{NodeName, ObservedPod, Version};
 
 /// Reasons of failed pods that their nodes had admitted.
@@ -133,7 +133,7 @@ impl Placer {
     /// `request` is called if it is needed. A list has pods that a former leader refused, and that this instance was not asked about.
     fn pod_changed(
         &self,
-        pod: Option<parse::Pod>,
+        pod: Option<parse::ParsedPod>,
         request: impl FnOnce() -> Result<Request, RequestError>,
         is_list: bool,
     ) -> Option<Uid> {
@@ -199,7 +199,7 @@ impl Placer {
     }
 
     /// Only the leader reports refusals: the other instances see the same ones.
-    fn notify_refused(&self, state: &mut State) {
+    fn notify_refused(&self, state: &mut PlacerState) {
         let refused = state.reservations.take_refused().into_iter();
         for refused in refused.filter(|_| self.leadership.is_held()) {
             let (pod, node, reason) = (refused.pod, &refused.node, &refused.reason);
@@ -219,7 +219,7 @@ impl Placer {
     }
 }
 
-impl State {
+impl PlacerState {
     /// The request, stored once.
     pub(crate) fn shared(&mut self, request: Request) -> Option<SharedRequest> {
         let cluster = &mut self.reservations.rules_mut().cluster;
@@ -257,7 +257,7 @@ impl Follower for Pods {
         self.placer.mark_read(0, "pods", term);
     }
 
-    fn failed(&self, failure: &Failure) {
+    fn failed(&self, failure: &ServerFailure) {
         warn!("the pods: {failure}");
     }
 }
@@ -347,7 +347,7 @@ impl Follower for Objects {
         self.placer.mark_read(1, "nodes' objects", term);
     }
 
-    fn failed(&self, failure: &Failure) {
+    fn failed(&self, failure: &ServerFailure) {
         warn!("the NodeResourceTopology objects: {failure}");
     }
 }
@@ -390,7 +390,7 @@ impl Follower for ClaimObjects {
         self.placer.mark_read(2, "claim objects", term);
     }
 
-    fn failed(&self, failure: &Failure) {
+    fn failed(&self, failure: &ServerFailure) {
         warn!("the claim objects: {failure}");
     }
 }

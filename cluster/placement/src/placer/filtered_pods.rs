@@ -6,7 +6,7 @@ use std::sync::Arc;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
 
-use super::State;
+use super::PlacerState;
 use crate::reservations::{BindRequest, Version};
 
 /// Limit of the pods that are stored.
@@ -66,7 +66,7 @@ pub(super) enum StoredPod {
     Requests(BindRequest<SharedRequest>),
 }
 
-impl State {
+impl PlacerState {
     /// The newest that is stored of a pod.
     pub(super) fn stored_pod(&self, uid: Uid) -> StoredPod {
         let watched = self.reservations.bind_request(uid);

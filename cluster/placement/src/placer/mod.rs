@@ -21,7 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
-use stelia_placement_rules::cluster::{Question, RequestId, Verdict};
+use stelia_placement_rules::cluster::{NodeVerdict, Question, RequestId};
+use stelia_placement_rules::evaluate::refusal_names::{NO_OBJECT, NODE_SILENT, UNKNOWN_CLAIM};
 use stelia_placement_rules::request::Request;
 use tokio::sync::Semaphore;
 use tokio::task::JoinError;
@@ -45,7 +46,7 @@ const MAX_EVALUATIONS: usize = 2;
 
 /// How the program places.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Options {
+pub struct PlacerOptions {
     pub strategy: ScoringStrategy,
     /// How long this process reads pods before it answers. It does not know a pod that was deleted before, although its node may have given it CPUs and not
     /// said so yet.
@@ -54,7 +55,7 @@ pub struct Options {
 
 /// What is known of pods and nodes, and the leadership by which it may be acted on.
 pub struct Placer {
-    state: Mutex<State>,
+    state: Mutex<PlacerState>,
     /// For each node, the lock of writes to its claim object.
     writers: Mutex<HashMap<NodeName, Arc<tokio::sync::Mutex<()>>>>,
     pub(crate) api: Api,
@@ -69,13 +70,13 @@ pub struct Placer {
     settles_from: OnceLock<Moment>,
     /// The term in which all nodes were checked for pods that a former leader refused.
     checked_term: AtomicU64,
-    options: Options,
+    options: PlacerOptions,
     evaluations: Arc<Semaphore>,
     started: Instant,
     pub(crate) counts: Counts,
 }
 
-pub(crate) struct State {
+pub(crate) struct PlacerState {
     pub(crate) reservations: Reservations<NodeRules>,
     pub(crate) filtered: FilteredPods,
     pub(crate) waiting: Waiting,
@@ -113,7 +114,7 @@ pub enum NotReady {
 
 /// A node's answer to a filter or a prioritize call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum PlacerAnswer {
     /// The total score, from 0 to 1000.
     Fits(u16),
     /// The reason's name.
@@ -122,9 +123,9 @@ pub enum Answer {
 
 impl Placer {
     /// `number` must be unique among all processes, former ones included.
-    pub fn new(api: Api, identity: String, number: u64, options: Options) -> Arc<Self> {
+    pub fn new(api: Api, identity: String, number: u64, options: PlacerOptions) -> Arc<Self> {
         Arc::new(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(PlacerState {
                 reservations: Reservations::new(NodeRules::default(), number),
                 filtered: FilteredPods::default(),
                 waiting: Waiting::default(),
@@ -157,7 +158,7 @@ impl Placer {
         &self.counts
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, PlacerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -222,7 +223,12 @@ impl Placer {
     }
 
     /// What each of these nodes would do with the pod, in their order. The lock is free while states are evaluated.
-    pub fn evaluate_nodes<'n>(&self, request: &Request, names: &[&'n str], mut report: impl FnMut(&'n str, Answer)) {
+    pub fn evaluate_nodes<'n>(
+        &self,
+        request: &Request,
+        names: &[&'n str],
+        mut report: impl FnMut(&'n str, PlacerAnswer),
+    ) {
         let now = self.now();
         let (closed, mut question) = {
             let mut state = self.state();
@@ -245,25 +251,22 @@ impl Placer {
 fn reason(unavailable: Unavailable) -> Option<&'static str> {
     match unavailable {
         Unavailable::NoObject => None,
-        Unavailable::Silent => Some("NodeSilent"),
-        Unavailable::UnknownClaim => Some("UnknownClaim"),
+        Unavailable::Silent => Some(NODE_SILENT),
+        Unavailable::UnknownClaim => Some(UNKNOWN_CLAIM),
     }
 }
 
-/// The name of the refusal of a node without an object.
-pub(crate) const NO_OBJECT: &str = "NoObject";
-
-fn answer(closed: Option<&'static str>, verdict: Verdict, has_vm: bool) -> Answer {
+fn answer(closed: Option<&'static str>, verdict: NodeVerdict, has_vm: bool) -> PlacerAnswer {
     match (closed, verdict) {
-        (Some(closed), _) => Answer::Refused(closed),
-        (None, Verdict::Fits(total)) => Answer::Fits(total),
+        (Some(closed), _) => PlacerAnswer::Refused(closed),
+        (None, NodeVerdict::Fits(total)) => PlacerAnswer::Fits(total),
         // A node without an object is kubelet's alone, and nothing is known against placing a pod without a VM there.
-        (None, Verdict::Refused(reason)) if reason.name == NO_OBJECT && !has_vm => Answer::Fits(0),
-        (None, Verdict::Refused(reason)) => Answer::Refused(reason.name),
+        (None, NodeVerdict::Refused(reason)) if reason.name == NO_OBJECT && !has_vm => PlacerAnswer::Fits(0),
+        (None, NodeVerdict::Refused(reason)) => PlacerAnswer::Refused(reason.name),
     }
 }
 
-impl State {
+impl PlacerState {
     /// Why nothing is placed on each of these nodes, and the question to them.
     fn prepare(&mut self, id: RequestId, names: &[&str], now: Moment) -> (Vec<Option<&'static str>>, Question) {
         let reservations = &mut self.reservations;
@@ -274,7 +277,7 @@ impl State {
     }
 
     /// Stores a pod for its bind.
-    fn store_filtered(&mut self, pod: parse::Pod, request: Option<Request>) {
+    fn store_filtered(&mut self, pod: parse::ParsedPod, request: Option<Request>) {
         let filtered = FilteredPod {
             name: pod.name,
             version: pod.version,

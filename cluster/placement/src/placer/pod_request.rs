@@ -21,7 +21,11 @@ impl Placer {
     ///
     /// # Errors
     /// It fits nowhere.
-    pub(crate) fn request(&self, document: &Value, pod: Option<&parse::Pod>) -> Result<Option<Request>, RequestError> {
+    pub(crate) fn request(
+        &self,
+        document: &Value,
+        pod: Option<&parse::ParsedPod>,
+    ) -> Result<Option<Request>, RequestError> {
         if pod.is_some_and(|pod| !pod.may_own_cpus) {
             return Ok(None);
         }

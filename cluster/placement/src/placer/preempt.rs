@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use stelia_kubelet::Uid;
-use stelia_placement_rules::cluster::{NodeWithoutPods, Verdict};
+use stelia_placement_rules::cluster::{NodeVerdict, NodeWithoutPods};
 use stelia_placement_rules::evaluate::Refusal;
 use stelia_placement_rules::request::Request;
 
-use super::{Answer, Placer, answer, reason};
+use super::{Placer, PlacerAnswer, answer, reason};
 use crate::reservations::Moment;
 
 /// Nodes that are copied under one lock: other calls wait for the lock, and the copies need memory.
@@ -22,7 +22,7 @@ impl Placer {
         &self,
         request: &Request,
         nodes: impl IntoIterator<Item = (&'n str, Vec<Uid>)>,
-        mut report: impl FnMut(&'n str, Answer),
+        mut report: impl FnMut(&'n str, PlacerAnswer),
     ) {
         let now = self.now();
         let nodes: Vec<(&'n str, Vec<Uid>)> = nodes.into_iter().collect();
@@ -30,8 +30,8 @@ impl Placer {
         for some in nodes.chunks(NODES_PER_BATCH) {
             for (name, closed, without_victims) in self.without_victims(request, some, now) {
                 let verdict = match without_victims.and_then(NodeWithoutPods::evaluate) {
-                    Ok(placement) => Verdict::Fits(placement.score.total),
-                    Err(refusal) => Verdict::Refused((&refusal).into()),
+                    Ok(placement) => NodeVerdict::Fits(placement.score.total),
+                    Err(refusal) => NodeVerdict::Refused((&refusal).into()),
                 };
                 report(name, answer(closed, verdict, has_vm));
             }

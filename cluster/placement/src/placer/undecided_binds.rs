@@ -6,7 +6,7 @@ use stelia_kubelet::Uid;
 use tracing::{info, warn};
 
 use super::{Placer, count};
-use crate::apiserver::Failure;
+use crate::apiserver::ServerFailure;
 
 /// How often undecided binds are searched for.
 pub const RESOLVE_PERIOD: Duration = Duration::from_secs(2);
@@ -59,7 +59,7 @@ impl Placer {
         };
         let found = match self.api.pod(namespace, pod).await {
             Ok(found) => Some(found),
-            Err(Failure::Missing(_)) => None,
+            Err(ServerFailure::Missing(_)) => None,
             Err(failure) => {
                 warn!("pod {name}: {failure}");
                 return false;

@@ -11,8 +11,8 @@ use stelia_placement_rules::request::SharedRequest;
 use tracing::{debug, info};
 
 use super::waiting::{Fits, Retry, Turn};
-use super::{Answer, Placer, count};
-use crate::apiserver::Failure;
+use super::{Placer, PlacerAnswer, count};
+use crate::apiserver::ServerFailure;
 use crate::reservations::{Moment, NodeName};
 
 /// How often the nodes that changed are checked.
@@ -75,7 +75,7 @@ impl Placer {
             let now = self.now();
             let next = {
                 let mut state = self.state();
-                let super::State {
+                let super::PlacerState {
                     waiting, reservations, ..
                 } = &mut *state;
                 waiting.next_retry(&turn, node, &fits, |uid| reservations.statuses(uid).is_empty(), now)
@@ -92,7 +92,7 @@ impl Placer {
         let names: Vec<&str> = nodes.iter().map(|node| &**node).collect();
         let mut answers = Vec::with_capacity(names.len());
         self.evaluate_nodes(request, &names, |_, answer| {
-            answers.push(matches!(answer, Answer::Fits(_)))
+            answers.push(matches!(answer, PlacerAnswer::Fits(_)))
         });
         answers
     }
@@ -129,10 +129,10 @@ impl Placer {
                 );
             }
             // Nothing is known of whether it waits still.
-            Err(failure @ (Failure::Busy { .. } | Failure::Unknown(_))) => {
+            Err(failure @ (ServerFailure::Busy { .. } | ServerFailure::Unknown(_))) => {
                 debug!("pod {}: it could not be told to be tried again: {failure}", retry.name);
                 let after = match failure {
-                    Failure::Busy { after, .. } => after,
+                    ServerFailure::Busy { after, .. } => after,
                     _ => None,
                 };
                 let now = self.now();

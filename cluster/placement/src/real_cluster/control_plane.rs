@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use stelia_credentials::{Files, Source};
 use tempfile::TempDir;
 
-use crate::apiserver::{Api, Failure};
+use crate::apiserver::{Api, ServerFailure};
 
 /// Limit of every wait. kube-scheduler tries a pod again after 300 s that nothing woke, so a wait for a pod's binding must be shorter.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -323,8 +323,10 @@ pub(super) async fn wait_until(what: &str, mut holds: impl AsyncFnMut() -> bool)
 pub(super) async fn create(api: &Api, list: &str, object: &Value) {
     loop {
         match api.call(Method::POST, list, Some(("application/json", object))).await {
-            Ok(_) | Err(Failure::Conflict(_)) => return,
-            Err(Failure::Busy { .. } | Failure::Unknown(_)) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Ok(_) | Err(ServerFailure::Conflict(_)) => return,
+            Err(ServerFailure::Busy { .. } | ServerFailure::Unknown(_)) => {
+                tokio::time::sleep(Duration::from_millis(100)).await
+            }
             Err(failure) => panic!("{list}: {failure}"),
         }
     }

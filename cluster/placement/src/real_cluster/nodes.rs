@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::control_plane::create;
-use crate::apiserver::{Api, Failure, Follower, Source, follow, parse};
+use crate::apiserver::{Api, Follower, ServerFailure, Source, follow, parse};
 use crate::reservations::Version;
 use crate::simulated_cluster::load::pod;
 use crate::simulated_cluster::node::Machine;
@@ -118,7 +118,7 @@ impl Nodes {
                 .call(Method::DELETE, &path, Some(("application/json", &body)))
                 .await
             {
-                Ok(_) | Err(Failure::Missing(_) | Failure::Conflict(_)) => {}
+                Ok(_) | Err(ServerFailure::Missing(_) | ServerFailure::Conflict(_)) => {}
                 Err(_) => drop(self.state().ending.insert(path, uid)),
             }
         }
@@ -143,7 +143,7 @@ impl Nodes {
         }
     }
 
-    fn bound(&self, document: &Value, pod: &parse::Pod) {
+    fn bound(&self, document: &Value, pod: &parse::ParsedPod) {
         let uid = pod.uid.to_string();
         let Some(node) = pod.node.as_ref().map(ToString::to_string) else {
             return;
@@ -209,7 +209,7 @@ impl Follower for Nodes {
 
     fn list_ends(&self, _: Version, _: u64) {}
 
-    fn failed(&self, failure: &Failure) {
+    fn failed(&self, failure: &ServerFailure) {
         println!("  the nodes' watch: {failure}");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use serde_json::value::RawValue;
 
 use super::random::Random;
-use crate::apiserver::{Failure, Follower};
+use crate::apiserver::{Follower, ServerFailure};
 use crate::reservations::Version;
 
 /// Delays each event by a random time.
@@ -53,7 +53,7 @@ impl Follower for DelayedFollower {
         self.inner.list_ends(version, term);
     }
 
-    fn failed(&self, failure: &Failure) {
+    fn failed(&self, failure: &ServerFailure) {
         self.inner.failed(failure);
     }
 }

@@ -12,7 +12,7 @@ use super::delayed_watch::DelayedFollower;
 use super::random::Random;
 use crate::apiserver::Api;
 use crate::apiserver::lease::LeaseClaim;
-use crate::placer::{Feed, Options, Placer, feeds};
+use crate::placer::{Feed, Placer, PlacerOptions, feeds};
 use crate::run::start_tasks;
 
 /// One instance, alive or dead.
@@ -65,7 +65,7 @@ pub(crate) fn start(server: &Server, number: u64, lives: Option<(i64, bool)>, la
     });
     let api = Api::new(Client::new(service, "default"));
     let identity = format!("instance-{number}");
-    let placer = Placer::new(api, identity.clone(), number, Options::default());
+    let placer = Placer::new(api, identity.clone(), number, PlacerOptions::default());
     let lease_claim = LeaseClaim {
         namespace: "stelia-system".to_owned(),
         name: "stelia-placement".to_owned(),

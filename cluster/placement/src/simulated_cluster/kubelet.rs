@@ -9,12 +9,12 @@ use stelia_cpus::CpuSet;
 
 use super::node::overlap;
 use super::run::{PODS, State, World};
-use crate::apiserver::{Failure, Follower, Source, parse};
+use crate::apiserver::{Follower, ServerFailure, Source, parse};
 use crate::reservations::Version;
 
 impl World {
     /// kubelet sees a pod that is bound to its node: from here to the pod's end.
-    async fn live(self: Arc<Self>, pod: parse::Pod, document: Value) {
+    async fn live(self: Arc<Self>, pod: parse::ParsedPod, document: Value) {
         let (name, uid) = (pod.name.split_once('/').unwrap().1.to_owned(), pod.uid.to_string());
         let node = pod.node.unwrap().to_string();
         let (wanted, mut random) = {
@@ -145,7 +145,7 @@ impl Follower for Kubelets {
 
     fn list_ends(&self, _: Version, _: u64) {}
 
-    fn failed(&self, failure: &Failure) {
+    fn failed(&self, failure: &ServerFailure) {
         panic!("kubelet's watch: {failure}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kubelet_planner::cpus::{CpuTopology, Options};
+use kubelet_planner::cpus::{CpuGroups, CpuOptions};
 use kubelet_planner::merge::{Policy, Scope};
 use kubelet_planner::{CpuManager, Machine, Node, NodeState, NumaNode, Settings};
 use stelia_cpus::testing::Shape;
@@ -44,11 +44,11 @@ pub(crate) fn reserved() -> CpuSet {
     reserved
 }
 
-pub(crate) fn options(kind: Kind) -> Options {
-    Options {
+pub(crate) fn options(kind: Kind) -> CpuOptions {
+    CpuOptions {
         full_pcpus_only: kind == Kind::Whole,
         distribute_cpus_across_numa: kind == Kind::Restricted,
-        ..Options::default()
+        ..CpuOptions::default()
     }
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn kubelet(kind: Kind) -> Node {
         ..NumaNode::default()
     };
     let machine = Machine {
-        cpus: CpuTopology::new(&topology(), &BTreeMap::new()),
+        cpus: CpuGroups::new(&topology(), &BTreeMap::new()),
         numa: BTreeMap::from([(0, numa([10, 21])), (1, numa([21, 10]))]),
     };
     let policy = match kind {

@@ -11,8 +11,8 @@ use stelia_placement_rules::score;
 use tokio::time::Instant;
 
 use super::run::{PODS, Scheduling, World};
-use crate::apiserver::{Binding, Failure, Follower, parse};
-use crate::placer::{Answer, ToBind};
+use crate::apiserver::{Binding, Follower, ServerFailure, parse};
+use crate::placer::{PlacerAnswer, ToBind};
 use crate::reservations::Version;
 
 /// CPUs that a node's pods can ask for.
@@ -157,7 +157,7 @@ impl Follower for Events {
 
     fn list_ends(&self, _: Version, _: u64) {}
 
-    fn failed(&self, failure: &Failure) {
+    fn failed(&self, failure: &ServerFailure) {
         panic!("the scheduler's watch: {failure}");
     }
 }
@@ -224,7 +224,7 @@ fn choose(world: &World, waiting: &Waiting, document: &Value) -> Result<String, 
             let request = request.unwrap();
             let mut scored = Vec::new();
             placer.evaluate_nodes(&request, &nodes, |node, answer| {
-                if let Answer::Fits(total) = answer {
+                if let PlacerAnswer::Fits(total) = answer {
                     scored.push((u64::from(score::priority(total)) * 120 + least(node), node));
                 }
             });

@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
-use stelia_api::publication::{Event, Kind, Pod, SUMMARY, Summary};
+use stelia_api::publication::{Event, EventKind, PublishedPod, SUMMARY, Summary};
 
 use crate::decide::reconciler::digest;
 
@@ -135,7 +135,7 @@ fn pod(namespace: &str, name: &str, uid: &str, status: Value) -> Value {
 }
 
 /// The status of the pod with our condition alone.
-pub fn condition(told: &Pod) -> Value {
+pub fn condition(told: &PublishedPod) -> Value {
     let condition = json!({
         "type": CONDITION,
         "status": if told.isolated { "True" } else { "False" },
@@ -187,7 +187,7 @@ pub fn event(boot: &str, node: &str, event: &Event) -> Value {
         "kind": "Event",
         "metadata": {"namespace": event.namespace, "name": event_name(boot, event)},
         "eventTime": time(event.time_us, 6),
-        "type": match event.kind { Kind::Normal => "Normal", Kind::Warning => "Warning" },
+        "type": match event.kind { EventKind::Normal => "Normal", EventKind::Warning => "Warning" },
         "reason": cut(&event.reason, 128),
         "action": cut(&event.reason, 128),
         "note": cut(&event.message, MAX_NOTE_BYTES),

@@ -1,8 +1,8 @@
-//! What is asked of the API server next. A [`State`] is told readings, the time and answers, and says which request is due and when. It
+//! What is asked of the API server next. A [`ReconcilerState`] is told readings, the time and answers, and says which request is due and when. It
 //! does no I/O and has no clock: times are durations since the publisher's start.
 
 pub mod content;
-mod events;
+mod event_queue;
 mod node_uid;
 mod outcome;
 mod pods;
@@ -21,12 +21,12 @@ use stelia_api::publication::Publication;
 
 use crate::backoff::{Random, RetryPause};
 use crate::intervals::{GRACE_PERIOD, REAPPLY_INTERVAL, WRITE_INTERVAL};
-use crate::options::Options;
+use crate::options::PublishOptions;
 use crate::reading::Reading;
-use crate::request::{self, Request};
+use crate::request::{self, PublisherRequest};
 use crate::status::{Part, Status};
 use content::Freshness;
-use events::{EventTask, Events};
+use event_queue::{EventTask, Events};
 use node_uid::NodeUid;
 use pods::{PodTask, Pods};
 use reconciler::{Digest, Reconciler};
@@ -52,15 +52,15 @@ enum TaskKind {
 /// What to do next.
 #[derive(Debug)]
 pub enum Next {
-    /// Send this and tell what came of it ([`State::answered`]).
-    Send(Task, Box<Request>),
+    /// Send this and tell what came of it ([`ReconcilerState::answered`]).
+    Send(Task, Box<PublisherRequest>),
     /// Wait until then, since the start, or for a reading; without a time only for a reading.
     Wait(Option<Duration>),
 }
 
 /// Everything a publisher knows.
-pub struct State {
-    options: Options,
+pub struct ReconcilerState {
+    options: PublishOptions,
     random: Random,
     /// Nothing is sent before.
     start_at: Duration,
@@ -97,8 +97,8 @@ struct Recall {
     rest: RetryPause,
 }
 
-impl State {
-    pub fn new(options: Options) -> Self {
+impl ReconcilerState {
+    pub fn new(options: PublishOptions) -> Self {
         let mut random = Random::new(options.seed);
         Self {
             start_at: random.below(options.start_spread),
@@ -292,7 +292,7 @@ impl State {
         }
     }
 
-    fn request(&self, what: &TaskKind, now: Duration) -> Option<Result<Request, kube::core::request::Error>> {
+    fn request(&self, what: &TaskKind, now: Duration) -> Option<Result<PublisherRequest, kube::core::request::Error>> {
         let (manager, node) = (self.options.field_manager.as_str(), self.options.node.as_str());
         Some(match what {
             TaskKind::Node => request::node_metadata(node),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::answer::{Failure, Kind};
+use crate::answer::{ApiFailure, FailureKind};
 use crate::backoff::{Pause, Random, RetryPause};
 use crate::intervals::REAPPLY_INTERVAL;
 
@@ -77,14 +77,14 @@ impl NodeUid {
         }
     }
 
-    pub(crate) fn failed(&mut self, failure: &Failure, now: Duration, random: &mut Random) {
+    pub(crate) fn failed(&mut self, failure: &ApiFailure, now: Duration, random: &mut Random) {
         match failure.kind {
-            Kind::Missing => {
+            FailureKind::Missing => {
                 self.known = UidState::Missing;
                 self.rest.failed(now, Pause::Growing, failure.retry_after, random);
             }
             // Rights are given once, or not: the next look is the next check.
-            Kind::Forbidden | Kind::Refused => {
+            FailureKind::Forbidden | FailureKind::Refused => {
                 self.known = UidState::Unknown;
                 self.rest.succeeded();
                 self.check_at = now + random.around(REAPPLY_INTERVAL);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::pods::PodTask;
 use super::reconciler::{Digest, Reconciler};
 use super::taint::TaintTask;
-use super::{State, Task, TaskKind, content};
-use crate::answer::{Answer, Failure, Kind};
+use super::{ReconcilerState, Task, TaskKind, content};
+use crate::answer::{ApiAnswer, ApiFailure, FailureKind};
 use crate::backoff::Pause;
 use crate::status::Part;
 
@@ -37,23 +37,23 @@ impl TaskKind {
 }
 
 /// What a failure is called.
-fn problem(what: &TaskKind, failure: &Failure) -> String {
+fn problem(what: &TaskKind, failure: &ApiFailure) -> String {
     let text = &failure.text;
     match (&failure.kind, what) {
-        (Kind::Conflict(managers), _) => format!(
+        (FailureKind::Conflict(managers), _) => format!(
             "{} also writes this, and what it wrote differs: one of the two has to stop ({text})",
             managers.join(", ")
         ),
-        (Kind::Forbidden, _) => format!("no right to {}: {text}", what.right()),
-        (Kind::Missing, TaskKind::Object(_)) => {
+        (FailureKind::Forbidden, _) => format!("no right to {}: {text}", what.right()),
+        (FailureKind::Missing, TaskKind::Object(_)) => {
             format!("the CRD of NodeResourceTopology is not in the cluster: {text}")
         }
-        (Kind::Missing, TaskKind::Node) => format!("there is no such Node: {text}"),
+        (FailureKind::Missing, TaskKind::Node) => format!("there is no such Node: {text}"),
         _ => text.clone(),
     }
 }
 
-impl State {
+impl ReconcilerState {
     fn reconciler(&mut self, what: &TaskKind) -> Option<(&mut Reconciler, Digest)> {
         match what {
             TaskKind::Object(digest) => Some((&mut self.object, *digest)),
@@ -63,7 +63,7 @@ impl State {
     }
 
     /// What came of a request.
-    pub fn answered(&mut self, task: &Task, answer: Answer, now: Duration) {
+    pub fn answered(&mut self, task: &Task, answer: ApiAnswer, now: Duration) {
         let what = &task.0;
         match answer.into_body() {
             Ok(body) => {
@@ -73,7 +73,7 @@ impl State {
             Err(failure) => {
                 self.status.failures += 1;
                 match failure.kind {
-                    Kind::Away | Kind::Unauthorized => self.api_away(what, &failure, now),
+                    FailureKind::Away | FailureKind::Unauthorized => self.api_away(what, &failure, now),
                     _ => {
                         self.api_answers();
                         self.failed(what, &failure, now);
@@ -85,7 +85,7 @@ impl State {
 
     /// A request that cannot be written.
     pub(super) fn impossible(&mut self, what: &TaskKind, text: String, now: Duration) {
-        self.failed(what, &Failure::new(Kind::Refused, text), now);
+        self.failed(what, &ApiFailure::new(FailureKind::Refused, text), now);
     }
 
     fn api_answers(&mut self) {
@@ -93,13 +93,13 @@ impl State {
         self.say(Part::Api, None);
     }
 
-    fn api_away(&mut self, what: &TaskKind, failure: &Failure, now: Duration) {
+    fn api_away(&mut self, what: &TaskKind, failure: &ApiFailure, now: Duration) {
         let again = self.api.failures() > 0;
-        if failure.kind == Kind::Unauthorized {
+        if failure.kind == FailureKind::Unauthorized {
             self.renew = true;
         }
         // Read again, the credentials may be good: a token that has just expired costs one request.
-        if failure.kind == Kind::Unauthorized && !again {
+        if failure.kind == FailureKind::Unauthorized && !again {
             self.api.at_once(now);
         } else {
             self.api
@@ -108,7 +108,7 @@ impl State {
         }
         match what {
             // Not carried out, for certain.
-            _ if failure.kind == Kind::Unauthorized => {}
+            _ if failure.kind == FailureKind::Unauthorized => {}
             TaskKind::Taint(_) => self.taint.interrupted(),
             TaskKind::Pod(task) => self.pods.interrupted(task, now),
             _ => {
@@ -164,10 +164,10 @@ impl State {
         }
     }
 
-    fn failed(&mut self, what: &TaskKind, failure: &Failure, now: Duration) {
+    fn failed(&mut self, what: &TaskKind, failure: &ApiFailure, now: Duration) {
         let about = |text| {
             let failure = failure.clone();
-            problem(what, &Failure { text, ..failure })
+            problem(what, &ApiFailure { text, ..failure })
         };
         let mut said = Some(problem(what, failure));
         match what {
@@ -180,11 +180,11 @@ impl State {
             }
             TaskKind::Recall => match failure.kind {
                 // Nothing stands there that could be marked.
-                Kind::Missing => {
+                FailureKind::Missing => {
                     self.recall.done = true;
                     said = None;
                 }
-                Kind::Forbidden => self.recall.rest.failed(now, Pause::Long, None, &mut self.random),
+                FailureKind::Forbidden => self.recall.rest.failed(now, Pause::Long, None, &mut self.random),
                 _ => self
                     .recall
                     .rest
@@ -195,7 +195,7 @@ impl State {
             TaskKind::Taint(_) => {
                 self.taint.failed(failure, now, &mut self.random);
                 // Somebody else changed the Node meanwhile: nothing is wrong.
-                if failure.kind == Kind::Stale {
+                if failure.kind == FailureKind::Stale {
                     said = None;
                 }
             }
@@ -209,7 +209,7 @@ impl State {
             }
         }
         // The Node is not the one whose UID is known: it was deleted, or registered anew.
-        if matches!(what, TaskKind::Label(_)) && matches!(failure.kind, Kind::Stale | Kind::Missing) {
+        if matches!(what, TaskKind::Label(_)) && matches!(failure.kind, FailureKind::Stale | FailureKind::Missing) {
             self.node.is_doubtful(now);
         }
         self.say(what.part(), said);

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use stelia_api::publication::{Pod, Publication};
+use stelia_api::publication::{Publication, PublishedPod};
 use stelia_cpus::rate::RateLimit;
 
-use crate::answer::{Failure, Kind};
+use crate::answer::{ApiFailure, FailureKind};
 use crate::backoff::{Pause, Random, RetryPause};
 use crate::decide::content::{self, CONDITION};
 use crate::decide::reconciler::{Digest, Reconciler, digest};
@@ -202,14 +202,14 @@ impl Pods {
     pub(crate) fn failed(
         &mut self,
         task: &PodTask,
-        failure: &Failure,
+        failure: &ApiFailure,
         now: Duration,
         random: &mut Random,
     ) -> Option<String> {
         let (PodTask::Gate(uid) | PodTask::Condition(uid, _)) = task;
         let entry = self.by_uid.get_mut(uid)?;
         match failure.kind {
-            Kind::Missing | Kind::Stale | Kind::Ending => {
+            FailureKind::Missing | FailureKind::Stale | FailureKind::Ending => {
                 entry.gate = GatePresence::No;
                 if entry.leaves {
                     self.by_uid.remove(uid);
@@ -217,8 +217,8 @@ impl Pods {
                 self.rest.succeeded();
                 return None;
             }
-            Kind::Forbidden => self.rest.failed(now, Pause::Long, failure.retry_after, random),
-            Kind::Refused if matches!(task, PodTask::Gate(_)) => entry.gate = GatePresence::No,
+            FailureKind::Forbidden => self.rest.failed(now, Pause::Long, failure.retry_after, random),
+            FailureKind::Refused if matches!(task, PodTask::Gate(_)) => entry.gate = GatePresence::No,
             _ => {
                 let wanted = entry.reconciler.wanted().unwrap_or_default();
                 entry.reconciler.failed(wanted, failure, now, random);
@@ -229,7 +229,7 @@ impl Pods {
 }
 
 /// Names become parts of a path: what cannot be a name of the API asks for nothing.
-fn may_be_named(told: &Pod) -> bool {
+fn may_be_named(told: &PublishedPod) -> bool {
     is_name(&told.namespace) && is_name(&told.name) && !told.uid.is_empty()
 }
 

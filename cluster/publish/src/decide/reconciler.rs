@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::answer::{Failure, Kind};
+use crate::answer::{ApiFailure, FailureKind};
 use crate::backoff::{Pause, Random, RetryPause};
 use crate::intervals::DEBOUNCE;
 
@@ -97,17 +97,19 @@ impl Reconciler {
     }
 
     /// The write failed by itself; see [`Reconciler::interrupted`] for a server that is away.
-    pub(crate) fn failed(&mut self, written: Digest, failure: &Failure, now: Duration, random: &mut Random) {
+    pub(crate) fn failed(&mut self, written: Digest, failure: &ApiFailure, now: Duration, random: &mut Random) {
         self.written_at = Some(now);
         let pause = match failure.kind {
-            Kind::Forbidden | Kind::Ending | Kind::Missing | Kind::Conflict(_) => Pause::Long,
-            Kind::Refused => {
+            FailureKind::Forbidden | FailureKind::Ending | FailureKind::Missing | FailureKind::Conflict(_) => {
+                Pause::Long
+            }
+            FailureKind::Refused => {
                 self.refused = Some(written);
                 self.check_at = self.check.map(|check| now + random.around(check));
                 return;
             }
             // It may have been carried out nevertheless.
-            Kind::Failed => {
+            FailureKind::Failed => {
                 self.applied = None;
                 Pause::Growing
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::answer::{Failure, Kind};
+use crate::answer::{ApiFailure, FailureKind};
 use crate::backoff::{Pause, Random, RetryPause};
 use crate::decide::content::REMOVED_TAINTS;
 use crate::intervals::REAPPLY_INTERVAL;
@@ -161,10 +161,10 @@ impl Taint {
         self.patch = None;
     }
 
-    pub(crate) fn failed(&mut self, failure: &Failure, now: Duration, random: &mut Random) {
+    pub(crate) fn failed(&mut self, failure: &ApiFailure, now: Duration, random: &mut Random) {
         self.patch = None;
         let pause = match failure.kind {
-            Kind::Forbidden | Kind::Missing | Kind::Refused => Pause::Long,
+            FailureKind::Forbidden | FailureKind::Missing | FailureKind::Refused => Pause::Long,
             _ => Pause::Growing,
         };
         self.rest.failed(now, pause, failure.retry_after, random);

@@ -7,16 +7,16 @@ use std::time::Duration;
 use http::StatusCode;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stelia_api::publication::{Event, Kind, Pod, Publication, Ready, SUMMARY, Summary};
+use stelia_api::publication::{Event, EventKind, Publication, PublishedPod, Ready, SUMMARY, Summary};
 
 use super::*;
-use crate::answer::Answer;
+use crate::answer::ApiAnswer;
 use crate::options::PodConditions;
 
 const UID: &str = "11111111-0000-4000-8000-000000000001";
 
 fn told(free: u32, ready: bool, pods: &[u32], events: u64) -> Publication {
-    let pod = |number: &u32| Pod {
+    let pod = |number: &u32| PublishedPod {
         uid: format!("pod-{number}"),
         namespace: "tenant".into(),
         name: format!("vm-{number}"),
@@ -33,7 +33,7 @@ fn told(free: u32, ready: bool, pods: &[u32], events: u64) -> Publication {
         uid: format!("pod-{}", number % 5),
         namespace: "tenant".into(),
         name: format!("vm-{}", number % 5),
-        kind: Kind::Normal,
+        kind: EventKind::Normal,
         reason: "Isolated".into(),
         message: String::new(),
         time_us: 1,
@@ -81,19 +81,19 @@ struct Server {
 }
 
 impl Server {
-    fn answer(&mut self, request: &Request, fate: Fate, now: Duration) -> Answer {
+    fn answer(&mut self, request: &PublisherRequest, fate: Fate, now: Duration) -> ApiAnswer {
         let path = request.uri().path().to_owned();
         let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
         if request.method() == "PATCH" && path.contains("noderesourcetopologies") {
             self.writes.push(now);
         }
-        let http = |code: u16, body: Value| Answer::Http {
+        let http = |code: u16, body: Value| ApiAnswer::Http {
             status: StatusCode::from_u16(code).unwrap(),
             retry_after: None,
             body: body.to_string().into_bytes(),
         };
         match fate {
-            Fate::Away => return Answer::None("away".into()),
+            Fate::Away => return ApiAnswer::None("away".into()),
             Fate::Code(code) => return http(code, Value::Null),
             Fate::Answered | Fate::Lost => {}
         }
@@ -115,23 +115,23 @@ impl Server {
             _ => json!({"metadata": {"uid": UID, "resourceVersion": "1"}, "spec": {}}),
         };
         match fate {
-            Fate::Lost => Answer::None("lost".into()),
+            Fate::Lost => ApiAnswer::None("lost".into()),
             _ => http(code, answer),
         }
     }
 }
 
 struct Run {
-    state: State,
+    state: ReconcilerState,
     server: Server,
     now: Duration,
     requests: usize,
 }
 
 impl Run {
-    fn new(options: Options) -> Self {
+    fn new(options: PublishOptions) -> Self {
         Self {
-            state: State::new(options),
+            state: ReconcilerState::new(options),
             server: Server::default(),
             now: Duration::ZERO,
             requests: 0,
@@ -158,13 +158,13 @@ impl Run {
     }
 }
 
-fn all() -> Options {
-    Options {
+fn all() -> PublishOptions {
+    PublishOptions {
         ready_label: true,
         remove_taint: Some("stelia.io/not-ready".into()),
         pod_conditions: PodConditions::All,
         pod_events: true,
-        ..Options::new("worker-1")
+        ..PublishOptions::new("worker-1")
     }
 }
 
@@ -231,7 +231,7 @@ proptest! {
         steps in prop::collection::vec((readings(), 0_u64..5_000), 1..60),
         fates in prop::collection::vec(fates(), 1..10),
     ) {
-        let mut run = Run::new(Options { start_spread: Duration::ZERO, ..Options::new("worker-1") });
+        let mut run = Run::new(PublishOptions { start_spread: Duration::ZERO, ..PublishOptions::new("worker-1") });
         let mut fates = fates.into_iter().cycle();
         for (reading, pause) in &steps {
             run.state.take(reading, run.now);
@@ -278,9 +278,9 @@ fn a_thousand_nodes_after_an_outage_come_back_one_after_the_other() {
     let mut by_second: BTreeMap<u64, u32> = BTreeMap::new();
     let back = Duration::from_secs(3600);
     for number in 0..1_000 {
-        let options = Options {
+        let options = PublishOptions {
             node: "worker-1".into(),
-            ..Options::new(format!("worker-{number}"))
+            ..PublishOptions::new(format!("worker-{number}"))
         };
         let mut run = Run::new(options);
         run.state.take(&Reading::of(told(6, true, &[], 0)), run.now);

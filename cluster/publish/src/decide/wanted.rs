@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::reconciler::digest;
-use super::{Freshness, State, content};
+use super::{Freshness, ReconcilerState, content};
 
-impl State {
+impl ReconcilerState {
     fn freshness(&self, now: Duration) -> Freshness {
         match (self.is_past_grace(now), self.daemon_lives, &self.told) {
             (true, false, _) => Freshness::Away,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use stelia_publish::{Options, Reading};
+use stelia_publish::{PublishOptions, Reading};
 
 use crate::support::*;
 
@@ -18,7 +18,7 @@ fn objects(mut reply: impl FnMut(usize) -> Reply + Send + 'static) -> (Running, 
             healthy(seen)
         }
     });
-    let options = Options {
+    let options = PublishOptions {
         ready_label: true,
         ..options()
     };
@@ -253,7 +253,7 @@ async fn a_missing_right_is_named_and_the_other_parts_go_on() {
         ("PATCH", OBJECT) => ok(),
         _ => status(403, "Forbidden", "User \"u\" cannot do that", json!([])),
     });
-    let options = Options {
+    let options = PublishOptions {
         ready_label: true,
         ..options()
     };

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 use stelia_api::publication::{Event, Publication};
-use stelia_publish::{Options, Reading};
+use stelia_publish::{PublishOptions, Reading};
 
 use crate::support::*;
 
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/tenant/events";
 
-fn posting() -> Options {
-    Options {
+fn posting() -> PublishOptions {
+    PublishOptions {
         pod_events: true,
         boot: "boot-1".into(),
         started_us: 1_700_000_100_000_000,
@@ -105,7 +105,7 @@ async fn a_restart_posts_none_twice_and_another_boot_has_other_names() {
     drop(publisher);
 
     let (client, log) = server(healthy);
-    let other = Options {
+    let other = PublishOptions {
         boot: "boot-2".into(),
         ..posting()
     };
@@ -118,7 +118,7 @@ async fn a_restart_posts_none_twice_and_another_boot_has_other_names() {
 #[tokio::test(start_paused = true)]
 async fn events_of_more_than_an_hour_before_the_start_are_not_posted() {
     let (client, log) = server(healthy);
-    let late = Options {
+    let late = PublishOptions {
         started_us: 1_700_000_000_000_000 + 3601 * 1_000_000,
         ..posting()
     };

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use stelia_publish::{Options, Reading};
+use stelia_publish::{PublishOptions, Reading};
 
 use crate::support::*;
 
-fn opted() -> Options {
-    Options {
+fn opted() -> PublishOptions {
+    PublishOptions {
         ready_label: true,
         ..options()
     }
@@ -147,8 +147,8 @@ fn two_taints() -> Value {
     json!([{"key": "dedicated", "value": "vms", "effect": "NoSchedule"}, {"key": KEY, "effect": "NoSchedule"}])
 }
 
-fn untainting() -> Options {
-    Options {
+fn untainting() -> PublishOptions {
+    PublishOptions {
         remove_taint: Some(KEY.into()),
         ..options()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use stelia_publish::{Options, Reading};
+use stelia_publish::{PublishOptions, Reading};
 
 use crate::support::*;
 
@@ -42,7 +42,7 @@ async fn nodes_begin_spread_over_a_minute_and_a_change_is_written_at_once() {
         let mut told = told(6);
         told.node = format!("worker-{number}");
         told.object.as_mut().unwrap()["metadata"]["name"] = told.node.clone().into();
-        let publisher = Running::new(client, Options::new(told.node.clone()), Reading::of(told));
+        let publisher = Running::new(client, PublishOptions::new(told.node.clone()), Reading::of(told));
         pass(61.0).await;
         begins.push(log.all()[0].at);
         drop(publisher);
@@ -55,7 +55,7 @@ async fn nodes_begin_spread_over_a_minute_and_a_change_is_written_at_once() {
     assert_eq!(begins.len(), 40, "no two at the same time");
 
     let (client, log) = server(healthy);
-    let late = Options::new("worker-1");
+    let late = PublishOptions::new("worker-1");
     let publisher = Running::new(client, late, Reading::of(told(6)));
     pass(0.5).await;
     assert_eq!(log.all().len(), 0, "this name is among the later ones");
@@ -113,7 +113,7 @@ async fn a_daemon_that_restarts_changes_nothing_and_one_that_is_away_is_told() {
     let (client, log) = server(healthy);
     let publisher = Running::new(
         client,
-        Options {
+        PublishOptions {
             ready_label: true,
             ..options()
         },
@@ -158,7 +158,7 @@ async fn a_file_of_no_use_leaves_the_last_good_one_standing_and_is_told_after_a_
     let (client, log) = server(healthy);
     let publisher = Running::new(
         client,
-        Options {
+        PublishOptions {
             ready_label: true,
             ..options()
         },

@@ -3,15 +3,15 @@
 use serde_json::json;
 use stelia_api::publication::Publication;
 use stelia_publish::options::PodConditions;
-use stelia_publish::{Options, Reading};
+use stelia_publish::{PublishOptions, Reading};
 
 use crate::support::*;
 
 const POD: &str = "/api/v1/namespaces/tenant/pods/vm-1";
 const STATUS: &str = "/api/v1/namespaces/tenant/pods/vm-1/status";
 
-fn conditions(of: PodConditions) -> Options {
-    Options {
+fn conditions(of: PodConditions) -> PublishOptions {
+    PublishOptions {
         pod_conditions: of,
         ..options()
     }

@@ -8,8 +8,8 @@ use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
-use stelia_api::publication::{Event, Kind, Pod, Publication, Ready};
-use stelia_publish::{Options, Publisher, Reading, Status};
+use stelia_api::publication::{Event, EventKind, Publication, PublishedPod, Ready};
+use stelia_publish::{PublishOptions, Publisher, Reading, Status};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -143,7 +143,7 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn new(client: Client, options: Options, first: Reading) -> Self {
+    pub fn new(client: Client, options: PublishOptions, first: Reading) -> Self {
         Self::of(Publisher::new(client, options), first)
     }
 
@@ -181,10 +181,10 @@ pub async fn pass(seconds: f64) {
 }
 
 /// At once, and no opt-ins.
-pub fn options() -> Options {
-    Options {
+pub fn options() -> PublishOptions {
+    PublishOptions {
         start_spread: Duration::ZERO,
-        ..Options::new("worker-1")
+        ..PublishOptions::new("worker-1")
     }
 }
 
@@ -224,8 +224,8 @@ pub fn state(seen: &Seen) -> Option<&str> {
     state["value"].as_str()
 }
 
-pub fn pod(number: u32, isolated: bool) -> Pod {
-    Pod {
+pub fn pod(number: u32, isolated: bool) -> PublishedPod {
+    PublishedPod {
         uid: format!("22222222-0000-4000-8000-{number:012}"),
         namespace: "tenant".into(),
         name: format!("vm-{number}"),
@@ -245,7 +245,7 @@ pub fn event(number: u64, count: u32) -> Event {
         uid: pod(1, true).uid,
         namespace: "tenant".into(),
         name: "vm-1".into(),
-        kind: Kind::Warning,
+        kind: EventKind::Warning,
         reason: "Intruded".into(),
         message: "ksoftirqd ran on CPU 2".into(),
         time_us: 1_700_000_000_000_000,

@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use stelia_api::publication::Publication;
-use stelia_publish::Options;
+use stelia_publish::PublishOptions;
 use stelia_publish::options::PodConditions;
 use stelia_publish::withdraw::withdraw;
 
 use crate::support::*;
 
-fn options_of_all() -> Options {
-    Options {
+fn options_of_all() -> PublishOptions {
+    PublishOptions {
         ready_label: true,
         remove_taint: Some("stelia.io/not-ready".into()),
         pod_conditions: PodConditions::All,

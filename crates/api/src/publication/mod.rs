@@ -37,7 +37,7 @@ pub struct Publication {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
     /// The instances whose namespace and name are known, by UID.
-    pub pods: Vec<Pod>,
+    pub pods: Vec<PublishedPod>,
     /// What happened to pods, oldest first; a bounded number for each pod, and in all.
     pub events: Vec<Event>,
 }
@@ -97,7 +97,7 @@ fn unique_keys<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, u6
 
 /// An instance of the node, as its pod's condition tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pod {
+pub struct PublishedPod {
     pub uid: String,
     pub namespace: String,
     pub name: String,
@@ -125,10 +125,10 @@ pub struct Event {
     pub uid: String,
     pub namespace: String,
     pub name: String,
-    pub kind: Kind,
+    pub kind: EventKind,
     /// One word in upper camel case: `Isolated`, `Contained`, `Refused`, `Evicted`, `Intruded`, …
     pub reason: String,
-    /// A text about this pod alone, as [`Pod::message`].
+    /// A text about this pod alone, as [`PublishedPod::message`].
     pub message: String,
     /// When it last happened, microseconds since the epoch.
     pub time_us: u64,
@@ -139,7 +139,7 @@ pub struct Event {
 
 /// The type of a Kubernetes event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum EventKind {
     Normal,
     Warning,
 }

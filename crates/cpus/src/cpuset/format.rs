@@ -119,24 +119,28 @@ impl FromStr for CpuSet {
     }
 }
 
-impl fmt::Display for CpuSet {
-    /// Ascending maximal runs, as kubelet and the kernel print them: `0-1,5`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut cpus = self.iter().peekable();
-        let mut separator = "";
-        while let Some(low) = cpus.next() {
-            let mut high = low;
-            while cpus.peek() == Some(&(high + 1)) {
-                high += 1;
-                cpus.next();
-            }
-            write!(f, "{separator}{low}")?;
-            if low < high {
-                write!(f, "-{high}")?;
-            }
-            separator = ",";
+/// Ascending numbers in maximal runs, as kubelet and the kernel print them: `0-1,5`.
+pub(crate) fn write_runs(f: &mut fmt::Formatter<'_>, numbers: impl Iterator<Item = u32>) -> fmt::Result {
+    let mut numbers = numbers.peekable();
+    let mut separator = "";
+    while let Some(low) = numbers.next() {
+        let mut high = low;
+        while let Some(next) = numbers.next_if(|next| high.checked_add(1) == Some(*next)) {
+            high = next;
         }
-        Ok(())
+        write!(f, "{separator}{low}")?;
+        if low < high {
+            write!(f, "-{high}")?;
+        }
+        separator = ",";
+    }
+    Ok(())
+}
+
+impl fmt::Display for CpuSet {
+    /// As [`write_runs`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_runs(f, self.iter())
     }
 }
 

@@ -7,11 +7,12 @@ mod tests;
 use std::cmp::Ordering;
 
 pub use format::ParseError;
+pub(crate) use format::write_runs;
 
 /// CPU numbers at or above this are refused: the largest `NR_CPUS` a kernel can be built with on x86-64.
 pub const MAX_CPUS: u32 = 8192;
 
-/// A set of CPU numbers (or, where said so, of NUMA node numbers: the kernel writes both alike).
+/// A set of CPU numbers.
 ///
 /// Sets are ordered as the ascending lists of their numbers are.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use super::Candidate;
 
 /// A container's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct KubeletEntry {
     /// The container's name; its id where neither kubelet's file nor the runtime has a name.
     pub container: String,
     pub entry: CpuSet,
@@ -24,7 +24,7 @@ pub(super) struct Entry {
 ///
 /// # Errors
 /// `NotGuaranteed`, `CpusetMismatch`, `AmbiguousContainer`, `CpusetConflict`.
-pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<Entry, Error> {
+pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<KubeletEntry, Error> {
     let (container, entry) = match kubelet.schema {
         Schema::V0 | Schema::V1 => by_id(candidate, kubelet)?,
         Schema::V2 | Schema::V3 | Schema::V4 => by_cpus(candidate, kubelet)?,
@@ -42,7 +42,7 @@ pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<E
         );
         return Err(ErrorKind::CpusetConflict.because(text).of(&candidate.container.pod));
     }
-    Ok(Entry {
+    Ok(KubeletEntry {
         container,
         entry,
         exclusive,

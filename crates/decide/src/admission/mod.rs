@@ -7,25 +7,25 @@ mod home;
 mod processes;
 mod quiet_request;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::containers::LiveContainer;
 use stelia_kernel::proc::TaskId;
-use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, Host, Qos, Requester};
+use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, HostTables, Qos, Requester};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodName, QosClass};
 use stelia_model::record::{Phase, Record};
 use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
 
 use crate::allocator::allot;
 use crate::entitlement::must_leave;
-use crate::{Facts, Instance, Snapshot, pod_pool};
+use crate::{Derived, Instance, Snapshot, pod_pool};
 use adopting::Movable;
 pub use adopting::{Adopting, take_housekeeping};
 pub use claim::{CheckedClaim, Claim};
-use entry::Entry;
+use entry::KubeletEntry;
 pub use home::{Home, NewInstance, RuntimeCheck, check_no_partition, choose_home};
 pub use processes::first_process;
 use processes::{admit_anchor, admit_processes};
@@ -45,10 +45,10 @@ pub struct Candidate {
     pub cpus: CpuSet,
     /// kubelet's static policy gave it these CPUs before it was switched off, as far as the lists of all running containers tell.
     pub left_behind: bool,
-    /// The whole container's `cpuset.mems`, as text.
-    pub mems: String,
+    /// The whole container's `cpuset.mems`.
+    pub mems: NodeSet,
     /// The NUMA nodes of its devices, by kubelet's record; read where steliad chooses the CPUs.
-    pub devices: BTreeSet<u32>,
+    pub devices: NodeSet,
     /// Why that record cannot be used: the CPUs are chosen without it.
     pub devices_unknown: Option<String>,
     /// Its processes, each with its number in every PID namespace.
@@ -88,7 +88,7 @@ pub fn admit(
     claim: &CheckedClaim,
     candidate: &Candidate,
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     node: &AllocatorPolicies,
 ) -> Result<Record, Error> {
     let kubelets = |state: &CpuManagerState| is_kubelets(candidate, state);
@@ -135,7 +135,7 @@ fn admit_assigned(
     let kubelet = kubelet.as_ref().map_err(|reason| {
         ErrorKind::KubeletStateUnusable.because(format!("kubelet's state cannot be used: {reason}"))
     })?;
-    let Entry {
+    let KubeletEntry {
         container,
         entry,
         exclusive,
@@ -179,7 +179,7 @@ fn admit_allocated(
     claim: &CheckedClaim,
     candidate: &Candidate,
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     node: &AllocatorPolicies,
 ) -> Result<Record, Error> {
     let others: Vec<&Record> = snapshot.instances.values().map(|instance| &instance.record).collect();
@@ -221,7 +221,7 @@ fn admit_allocated(
         class: QosClass::of(candidate.origin.as_str()),
         limit_milli: candidate.limit_milli,
         bound: candidate.caller.is_some(),
-        memory: memory(&candidate.mems),
+        memory: Some(candidate.mems.clone()).filter(|mems| !mems.is_empty()),
         devices: candidate.devices.clone(),
     };
     let (exclusive, mut allocation) = allot(&claim.request, &requester, snapshot, facts, node)?;
@@ -253,7 +253,7 @@ fn admit_allocated(
 }
 
 /// Whether nobody else has any of a container's CPUs: an instance, another container of its pod, the system.
-fn is_free(candidate: &Candidate, snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies) -> bool {
+fn is_free(candidate: &Candidate, snapshot: &Snapshot, facts: &Derived, node: &AllocatorPolicies) -> bool {
     let beside = candidate.live_containers.iter().map(|container| &container.cpus);
     let instances = [facts.totals().owned(), &snapshot.left_alone, &snapshot.left_in_place];
     let mut others = instances
@@ -272,17 +272,11 @@ pub fn is_allocated_by_default(origin: &CgroupPath, own_limit_milli: Option<u64>
 
 /// Whether CPUs that kubelet gave are those that a scheduler chose, where one did.
 fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Result<(), Error> {
-    let nodes_of = |cpus: &CpuSet| Host::new(&snapshot.topology).nodes_of(cpus);
+    let nodes_of = |cpus: &CpuSet| HostTables::new(&snapshot.topology).nodes_of(cpus);
     match claim.request.schedule.contradicts(given, nodes_of) {
         Some(text) => Err(ErrorKind::CpusetMismatch.because(format!("{text} from kubelet"))),
         None => Ok(()),
     }
-}
-
-/// The NUMA nodes of a `cpuset.mems`; `None` where it is empty.
-pub(super) fn memory(mems: &str) -> Option<BTreeSet<u32>> {
-    let nodes: CpuSet = mems.trim().parse().ok()?;
-    (!nodes.is_empty()).then(|| nodes.iter().collect())
 }
 
 /// Whether kubelet's state has CPUs for the container or its pod: then these count, even where `cpu-source` is
@@ -336,7 +330,7 @@ fn blank(claim: &CheckedClaim, candidate: &Candidate, anchor: Option<TaskId>) ->
         exclusive: CpuSet::new(),
         spare: CpuSet::new(),
         mems: candidate.mems.clone(),
-        devices: BTreeSet::new(),
+        devices: NodeSet::new(),
         phase: Phase::Registered,
         vcpus: Vec::new(),
         props: BTreeMap::new(),

@@ -15,7 +15,7 @@ pub(super) fn candidate() -> Candidate {
         container: ContainerCgroup::parse(origin.as_str()).unwrap(),
         cpus: "2-3".parse().unwrap(),
         left_behind: false,
-        mems: "0".into(),
+        mems: [0].into(),
         devices: Default::default(),
         devices_unknown: None,
         processes: vec![(100, vec![100, 1]), (101, vec![101, 7])],

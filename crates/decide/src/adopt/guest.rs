@@ -7,7 +7,7 @@ const MAX_GUEST_CPUS: u32 = 1 << 16;
 
 /// Sockets, dies, clusters (modules on x86), cores and threads: their product is `most`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct GuestShape {
     /// CPUs that the guest starts with.
     pub cpus: u32,
     /// CPUs that it may have, with those that are plugged later (`maxcpus`).
@@ -19,7 +19,7 @@ pub struct Shape {
     pub threads: u32,
 }
 
-impl Shape {
+impl GuestShape {
     /// Where the vCPU of this index is in the guest, in the words of QMP's `query-cpus-fast`. QEMU counts threads first, then
     /// cores, clusters, dies and sockets.
     pub fn place(&self, index: u32) -> BTreeMap<String, i64> {
@@ -43,7 +43,7 @@ impl Shape {
 
 /// The topology that a command line gives its guest; `None` where it has no `-smp`, several, or one that is not understood.
 /// What is left out is as QEMU 6.2 and later have it: all cores in one socket.
-pub fn shape(command: &[String]) -> Option<Shape> {
+pub fn shape(command: &[String]) -> Option<GuestShape> {
     let mut given = command
         .iter()
         .zip(command.iter().skip(1))
@@ -60,7 +60,7 @@ fn is_smp(word: &str) -> bool {
     word == "-smp" || word == "--smp"
 }
 
-fn parse(value: &str) -> Option<Shape> {
+fn parse(value: &str) -> Option<GuestShape> {
     let mut given: BTreeMap<&str, u32> = BTreeMap::new();
     for (place, part) in value.split(',').enumerate() {
         let (key, number) = match part.split_once('=') {
@@ -115,7 +115,7 @@ fn parse(value: &str) -> Option<Shape> {
     let product = all(sockets, cores, threads)?;
     let most = asked.unwrap_or(product);
     let cpus = get("cpus").unwrap_or(most);
-    (product == most && cpus <= most).then_some(Shape {
+    (product == most && cpus <= most).then_some(GuestShape {
         cpus,
         most,
         sockets,

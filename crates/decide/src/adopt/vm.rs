@@ -8,7 +8,7 @@ use stelia_kernel::vmm_processes::{NamedThread, Process};
 use stelia_model::record::Vcpu;
 use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation, PlacementPolicy};
 
-use crate::adopt::guest::{self, Shape};
+use crate::adopt::guest::{self, GuestShape};
 use crate::adopt::rules::NameMatch;
 use crate::adopt::{Accelerator, NotAdopted};
 
@@ -17,7 +17,7 @@ const MAX_VCPUS: u32 = 1024;
 
 /// A VM that a rule adopts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Vm<'r> {
+pub struct AdoptableVm<'r> {
     pub rule: &'r AdoptRule,
     /// The VMM.
     pub process: TaskId,
@@ -37,7 +37,11 @@ pub struct Vm<'r> {
 ///
 /// # Errors
 /// If no rule matches, the error is the reason of the rule that came closest to a VM.
-pub fn vm<'r>(rules: &[&'r AdoptRule], processes: &[Process], exclusive: &CpuSet) -> Result<Vm<'r>, NotAdopted> {
+pub fn vm<'r>(
+    rules: &[&'r AdoptRule],
+    processes: &[Process],
+    exclusive: &CpuSet,
+) -> Result<AdoptableVm<'r>, NotAdopted> {
     let mut closest = NotAdopted::NoRule;
     for rule in rules {
         match by_rule(rule, processes, exclusive) {
@@ -63,7 +67,7 @@ fn rank(why: &NotAdopted) -> u8 {
     }
 }
 
-fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -> Result<Vm<'r>, NotAdopted> {
+fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -> Result<AdoptableVm<'r>, NotAdopted> {
     let (process, vcpus) = vmm(rule, processes)?;
     let shape = guest::shape(&process.command);
     let threads = indexed(process.task.id, &vcpus, shape.as_ref())?;
@@ -84,7 +88,7 @@ fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -
         (AdoptPlacement::Keep, Err(note)) => (None, Some(note)),
         _ => (None, None),
     };
-    Ok(Vm {
+    Ok(AdoptableVm {
         rule,
         process: process.task,
         guest: threads.keys().map(guest).collect(),
@@ -171,7 +175,7 @@ fn other_accelerator(process: &Process, rule: &AdoptRule) -> Option<NotAdopted> 
 fn indexed<'p>(
     pid: i32,
     vcpus: &Vcpus<'p>,
-    shape: Option<&Shape>,
+    shape: Option<&GuestShape>,
 ) -> Result<BTreeMap<u32, &'p NamedThread>, NotAdopted> {
     let found = vcpus.len();
     let most = shape.map_or(MAX_VCPUS, |shape| shape.most.min(MAX_VCPUS));

@@ -14,10 +14,9 @@ use stelia_koordinator::allocator::{
 use stelia_kubelet::CpuManagerState;
 use stelia_model::record::Phase;
 
-use super::admission::memory;
 use super::steps::instance_must_float;
 use super::totals::Of;
-use super::{Facts, Instance, Snapshot};
+use super::{Derived, Instance, Snapshot};
 
 /// The refusal where kubelet's file cannot be used.
 pub fn kubelet_unknown(reason: &str) -> Error {
@@ -32,7 +31,7 @@ pub fn allot(
     request: &AllocationRequest,
     requester: &Requester,
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     node: &AllocatorPolicies,
 ) -> Result<(CpuSet, Allocation), Error> {
     let pools = pools_of(snapshot, facts)?;
@@ -40,7 +39,7 @@ pub fn allot(
 }
 
 /// The node's pools.
-fn pools_of(snapshot: &Snapshot, facts: &Facts) -> Result<Pools, Error> {
+fn pools_of(snapshot: &Snapshot, facts: &Derived) -> Result<Pools, Error> {
     match (&snapshot.kubelet, facts.pools()) {
         (Ok(_), Some(pools)) => Ok(pools.clone()),
         (Err(reason), _) => Err(kubelet_unknown(reason)),
@@ -57,7 +56,7 @@ pub fn resize(
     instance: &Instance,
     count: usize,
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     node: &AllocatorPolicies,
 ) -> Result<(CpuSet, Allocation), Error> {
     let record = &instance.record;
@@ -88,11 +87,10 @@ pub fn resize(
     if let Some((scope, reason)) = &held.unreadable {
         return Err(ErrorKind::Failed.because(format!("the CPUs of {scope} are unknown: {reason}")));
     }
-    let memory = memory(&record.mems);
     AllocatorNode::new(&snapshot.topology, pools, &held, node.clone()).resize(ResizeRequest {
         now: &record.exclusive,
         allocation,
-        memory: memory.as_ref(),
+        memory: Some(&record.mems).filter(|mems| !mems.is_empty()),
         count,
     })
 }
@@ -118,7 +116,7 @@ pub fn held(snapshot: &Snapshot) -> HeldCpus {
 
 /// What is kubelet's: its entries, what it left behind; and while its static policy rules, all that is not in its default set.
 /// It writes one change as two files, and between them CPUs are in neither.
-pub fn kubelets(snapshot: &Snapshot, facts: &Facts, state: &CpuManagerState) -> CpuSet {
+pub fn kubelets(snapshot: &Snapshot, facts: &Derived, state: &CpuManagerState) -> CpuSet {
     let between = if state.is_static() {
         facts.online().difference(&state.default_cpus)
     } else {
@@ -128,7 +126,7 @@ pub fn kubelets(snapshot: &Snapshot, facts: &Facts, state: &CpuManagerState) -> 
 }
 
 /// The pools, where steliad makes them; `None` where kubelet does, or its file cannot be used.
-pub(super) fn pools(snapshot: &Snapshot, facts: &Facts, reserved: &CpuSet) -> Option<Pools> {
+pub(super) fn pools(snapshot: &Snapshot, facts: &Derived, reserved: &CpuSet) -> Option<Pools> {
     if snapshot.source == CpuSource::Kubelet {
         return None;
     }

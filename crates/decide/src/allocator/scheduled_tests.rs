@@ -191,7 +191,7 @@ proptest! {
     ) {
         let mut host = empty();
         host.topology = shape.topology();
-        let threads = stelia_koordinator::allocator::Host::new(&host.topology).threads() as u64;
+        let threads = stelia_koordinator::allocator::HostTables::new(&host.topology).threads() as u64;
         for (number, (cores, ends)) in wants.iter().enumerate() {
             let Ok(answer) = allot(&AllocationRequest::default(), &requester(1000 * cores * threads), &host, &node()) else { continue };
             if *ends && !host.instances.is_empty() {
@@ -200,7 +200,7 @@ proptest! {
             hold(&mut host, number, answer);
         }
         let core = |cpu: u32| (host.topology.cpus[&cpu].package, host.topology.cpus[&cpu].core);
-        let whole = |cpus: &CpuSet| stelia_koordinator::allocator::Host::new(&host.topology).whole_cores(cpus) == *cpus;
+        let whole = |cpus: &CpuSet| stelia_koordinator::allocator::HostTables::new(&host.topology).whole_cores(cpus) == *cpus;
         let mut seen = BTreeSet::new();
         for instance in host.instances.values() {
             let exclusive = &instance.record.exclusive;

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 use rstest::rstest;
 use stelia_api::{Error, ErrorKind};
+use stelia_cpus::NodeSet;
 use stelia_cpus::testing::shapes;
 use stelia_koordinator::allocator::{
     CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Pools, Qos,
@@ -11,7 +12,7 @@ use stelia_settings::Policies;
 
 use super::*;
 use crate::testing::{instance, snapshot};
-use crate::{Facts, Instance, Snapshot};
+use crate::{Derived, Instance, Snapshot};
 
 pub(super) fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()
@@ -29,12 +30,12 @@ pub(super) fn empty() -> Snapshot {
     empty
 }
 
-fn facts(snapshot: &Snapshot, node: &AllocatorPolicies) -> Facts {
+fn facts(snapshot: &Snapshot, node: &AllocatorPolicies) -> Derived {
     let policies = Policies {
         allocator: node.clone(),
         ..Policies::default()
     };
-    Facts::of(snapshot, &policies)
+    Derived::of(snapshot, &policies)
 }
 
 fn pools(snapshot: &Snapshot) -> Option<Pools> {
@@ -487,7 +488,7 @@ proptest! {
             prop_assert!(exclusive.is_disjoint(&host.owned()) && exclusive.is_disjoint(&host.leftover));
             prop_assert!(!exclusive.contains(0) && exclusive.is_subset(&host.topology.online()));
             prop_assert_eq!(exclusive.len() as u32, allocation.cpus);
-            let nodes: std::collections::BTreeSet<u32> =
+            let nodes: NodeSet =
                 exclusive.iter().map(|cpu| host.topology.cpus[&cpu].node).collect();
             if request.numa_topology_alignment_policy == Some(NumaTopologyAlignmentPolicy::SingleNumaNode) {
                 prop_assert!(nodes.len() <= 1, "{} on {:?}", exclusive, nodes);

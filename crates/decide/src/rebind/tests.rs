@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use stelia_cpus::NodeSet;
 use stelia_cpus::testing::shapes;
 use stelia_koordinator::allocator::{AllocationRequest, CpuSource, NumaAllocateStrategy, Qos, Requester};
 use stelia_kubelet::{CpuManagerState, QosClass};
@@ -48,7 +49,7 @@ fn hold(snapshot: &mut Snapshot, number: usize, exclusive: CpuSet, allocation: A
             exclusive,
             allocation: Some(allocation),
             phase: Phase::Floating,
-            mems: String::new(),
+            mems: NodeSet::new(),
             ..base.record
         },
         ..base
@@ -67,7 +68,7 @@ fn with(snapshot: &mut Snapshot, number: usize, list: &str, bind: CpuBindPolicy)
         &request,
         &administrator(),
         &empty(),
-        &Facts::of(&empty(), &policies()),
+        &Derived::of(&empty(), &policies()),
         &node(),
     )
     .unwrap();
@@ -129,7 +130,7 @@ fn what_a_scheduler_chose_stays_and_nobody_leaves_the_nodes_of_its_memory() {
     let mut host = empty();
     with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
     for (memory, lists) in [("0", &["2-3"][..]), ("1", &["4-5", "6-7"])] {
-        host.first_mut().record.mems = memory.into();
+        host.first_mut().record.mems = memory.parse().unwrap();
         let moves = all(&host, &policies(), &RebindScope::Node);
         assert!(lists.contains(&moves[0].to.to_string().as_str()), "{memory}: {moves:?}");
     }
@@ -144,7 +145,7 @@ fn a_vm_moves_to_its_devices_and_never_away_from_them() {
     host.first_mut().record.devices = [1].into();
     // Its memory would stay behind.
     assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
-    host.first_mut().record.mems = "0-1".into();
+    host.first_mut().record.mems = [0, 1].into();
     let moves = all(&host, &policies(), &RebindScope::Node);
     let first = &moves[0];
     assert!(["4-5", "6-7"].contains(&first.to.to_string().as_str()), "{first:?}");
@@ -202,7 +203,7 @@ proptest! {
         host.topology = shape.topology();
         // Some ended: what they leave is what fragments a host.
         for (number, (request, ends)) in history.iter().enumerate() {
-            if let Ok((exclusive, allocation)) = allot(request, &administrator(), &host, &Facts::of(&host, &policies()), &node()) {
+            if let Ok((exclusive, allocation)) = allot(request, &administrator(), &host, &Derived::of(&host, &policies()), &node()) {
                 if *ends && !host.instances.is_empty() {
                     host.instances.pop_first();
                 }
@@ -211,12 +212,12 @@ proptest! {
         }
         let span = |snapshot: &Snapshot, pod: &PodUid| {
             let instance = snapshot.instances.values().find(|instance| instance.record.pod == *pod).unwrap();
-            let nodes: BTreeSet<u32> =
+            let nodes: NodeSet =
                 instance.record.exclusive.iter().map(|cpu| snapshot.topology.cpus[&cpu].node).collect();
             nodes.len()
         };
         let mut count = 0;
-        while let Some(step) = next(&host, &Facts::of(&host, &policies()), &node(), &RebindScope::Node) {
+        while let Some(step) = next(&host, &Derived::of(&host, &policies()), &node(), &RebindScope::Node) {
             let before = host.clone();
             made(&mut host, &step);
             count += 1;

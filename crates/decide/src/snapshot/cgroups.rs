@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kernel::cgroup::CgroupPath;
 
 /// A thread of the container outside of `float` and `vcpu`: it was exec'd into the container, is not moved yet, or is in a cgroup that the
@@ -17,7 +17,7 @@ pub struct MisplacedThread {
 
 /// A thread that stays in the origin of an instance in stelia.slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remaining {
+pub struct RemainingThread {
     /// Its thread id.
     pub thread: i32,
     /// Where it may run, within its cpuset.
@@ -32,7 +32,7 @@ pub struct InstanceCgroup {
     /// `cpuset.cpus.exclusive`.
     pub exclusive: CpuSet,
     /// `cpuset.mems`.
-    pub mems: String,
+    pub mems: NodeSet,
     /// Every process of the domain (float's and vcpu's included).
     pub procs: Vec<i32>,
     /// `cgroup.freeze`: whether its tasks are to be frozen. Read only where steliad may have written it.

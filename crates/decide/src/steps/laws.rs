@@ -309,7 +309,7 @@ proptest! {
             // An instance that is to have CPUs of others waits for each of them to give them up.
             prop_assert!(rounds < 9 + INSTANCES, "still planning: {:?}", steps);
             // Where every CPU is assigned a float stays where it is, until one is free.
-            let facts = Facts::of(&now, &policies);
+            let facts = Derived::of(&now, &policies);
             let taken = facts.totals().owned().union(facts.assigned());
             let somewhere = !facts.online().is_subset(&taken);
             let lawful = somewhere && check_between(&now, "the last round").is_ok();

@@ -21,7 +21,7 @@ use stelia_settings::{Partition, Policies};
 
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::totals::Of;
-use super::{Assessment, Facts, Instance, Snapshot};
+use super::{Assessment, Derived, Instance, Snapshot};
 use records::record_steps;
 
 pub use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_memory};
@@ -50,7 +50,7 @@ pub(super) fn thread_placement(instance: &Instance, must_float: bool) -> ThreadP
     }
 }
 
-pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> ThreadPlacement {
+pub(super) fn course_of(snapshot: &Snapshot, facts: &Derived, instance: &Instance) -> ThreadPlacement {
     thread_placement(instance, instance_must_float(snapshot, facts, instance))
 }
 
@@ -61,7 +61,7 @@ pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance)
 /// - None of the CPUs is online: the kernel would let the threads of the cpuset run on the CPUs of its parent, which include those of
 ///   other pods.
 pub(super) fn must_float(
-    facts: &Facts,
+    facts: &Derived,
     instance: &Instance,
     entitlement: &Entitlement,
     eviction: Option<&Eviction>,
@@ -86,7 +86,7 @@ pub(super) fn must_float(
 }
 
 /// [`must_float`] for an instance without an assessment.
-pub(super) fn instance_must_float(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
+pub(super) fn instance_must_float(snapshot: &Snapshot, facts: &Derived, instance: &Instance) -> bool {
     let entitlement = entitlement(snapshot, facts, instance);
     let eviction = eviction(snapshot, facts, instance, &entitlement);
     must_float(facts, instance, &entitlement, eviction.as_ref())
@@ -94,7 +94,7 @@ pub(super) fn instance_must_float(snapshot: &Snapshot, facts: &Facts, instance: 
 
 /// The steps for every live instance; empty when there is nothing to do.
 pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
-    let facts = Facts::of(snapshot, policies);
+    let facts = Derived::of(snapshot, policies);
     let assess = |instance: &Instance| Assessment::of(snapshot, &facts, policies, instance);
     let live = snapshot.live();
     let assessed = live
@@ -116,7 +116,7 @@ pub struct Plan {
 /// were about and plans again until there is none: what depends on the outcome of a step is planned in the next turn.
 pub fn plan_for(
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     policies: &Policies,
     assessed: &BTreeMap<PodUid, Assessment>,
 ) -> Plan {
@@ -275,7 +275,7 @@ pub fn plan_for(
 }
 
 /// Before a partition is made that does not keep the kernel's unbound workers off, and when one is gone.
-fn workers(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
+fn workers(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
     let closed = facts.totals().cpus(Of::Root);
     let workers = snapshot.slice.workers.as_ref();
     let changes = workers.is_some_and(|workers| super::workers::are_to_change(workers, closed));

@@ -7,7 +7,7 @@ use stelia_koordinator::allocator::CpuSource;
 
 use super::Step;
 use crate::totals::Of;
-use crate::{Facts, Snapshot};
+use crate::{Derived, Snapshot};
 
 /// The units of the host's own processes.
 pub const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
@@ -20,7 +20,7 @@ pub fn is_restricted(unit: &str, source: CpuSource) -> bool {
 }
 
 /// Take the CPUs of contained instances from these units, before threads are moved there; give back what none of them needs.
-pub(super) fn restrict(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
+pub(super) fn restrict(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
     let taken = facts.totals().cpus(Of::Contained);
     if taken.is_empty() {
         return Vec::new();
@@ -52,7 +52,7 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
 }
 
 /// Give every unit its own list back when no contained instance is left.
-pub(super) fn restore(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
+pub(super) fn restore(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
     if !facts.totals().cpus(Of::Contained).is_empty() {
         return Vec::new();
     }

@@ -6,7 +6,7 @@ use stelia_model::record::VcpuThread;
 use stelia_settings::Partition;
 
 use super::{Step, exclusive, in_place};
-use crate::{Facts, Instance, InstanceCgroup, ThreadedCgroup, VcpuNow};
+use crate::{Derived, Instance, InstanceCgroup, ThreadedCgroup, VcpuNow};
 
 /// The exclusive list of scope, `instance/` and `vcpu/` in this turn. A live partition changes by way of the union of old and
 /// new, so that no thread is ever outside it.
@@ -20,7 +20,7 @@ pub(crate) fn growing_list(instance: &Instance) -> CpuSet {
     }
 }
 
-pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
+pub(super) fn hold(facts: &Derived, instance: &Instance) -> Vec<Step> {
     let mut steps = Vec::new();
     let (float_path, vcpu_path) = (instance.tree.float(), instance.tree.vcpu());
     let nothing = (InstanceCgroup::default(), ThreadedCgroup::default());
@@ -72,7 +72,7 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
 
 /// The partition of a whole container. `cpuset.cpus` there, empty if steliad chose the CPUs, is not written: the partition has the CPUs of
 /// the exclusive list, even if `cpuset.cpus` differs.
-fn hold_container(facts: &Facts, instance: &Instance) -> Vec<Step> {
+fn hold_container(facts: &Derived, instance: &Instance) -> Vec<Step> {
     let (Some(inner), Some(vcpu)) = (&instance.inner, instance.vcpu()) else {
         return Vec::new();
     };
@@ -94,7 +94,7 @@ fn hold_container(facts: &Facts, instance: &Instance) -> Vec<Step> {
 
 /// Pin the vCPU threads of a container whose own cgroup is the partition, where nobody else pins them. Those without a CPU of their own stay
 /// as they are.
-fn pins(facts: &Facts, instance: &Instance) -> Vec<Step> {
+fn pins(facts: &Derived, instance: &Instance) -> Vec<Step> {
     if instance.record.keeps_pins() {
         return Vec::new();
     }
@@ -140,7 +140,7 @@ fn shrink(instance: &Instance, inner: &InstanceCgroup, vcpu: &ThreadedCgroup, wa
 }
 
 /// The kind of the partition, where it differs.
-fn kind(facts: &Facts, instance: &Instance, vcpu: &ThreadedCgroup) -> Vec<Step> {
+fn kind(facts: &Derived, instance: &Instance, vcpu: &ThreadedCgroup) -> Vec<Step> {
     let record = &instance.record;
     // While none of its CPUs is online the kernel takes no partition.
     let possible = !record.exclusive.is_disjoint(facts.online());

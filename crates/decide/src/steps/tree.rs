@@ -11,7 +11,7 @@ use stelia_settings::{FloatPolicy, Partition, Policies};
 
 use super::{Step, ThreadPlacement, in_place, limits, origin};
 use crate::float::{Shared, choose, has_idle_cpus};
-use crate::{Facts, Instance, InstanceCgroup, Snapshot, pod_pool};
+use crate::{Derived, Instance, InstanceCgroup, Snapshot, pod_pool};
 
 /// The controllers `float/` and `vcpu/` need.
 pub(super) const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
@@ -20,7 +20,7 @@ pub(super) const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
 /// float keeps its list.
 pub(crate) fn float_cpus(
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     policies: &Policies,
     instance: &Instance,
 ) -> Option<(CpuSet, FloatReason)> {
@@ -54,7 +54,7 @@ pub(crate) fn float_cpus(
 
 pub(super) fn steps(
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     policies: &Policies,
     instance: &Instance,
     thread_placement: ThreadPlacement,
@@ -86,7 +86,7 @@ pub(super) fn steps(
         steps.push(Step::Write(
             inner_path.clone(),
             File::Mems,
-            instance.record.mems.clone(),
+            instance.record.mems.to_string(),
         ));
     }
     for (path, leaf) in [(float_path, &inner.float), (vcpu_path, &inner.vcpu)] {
@@ -149,7 +149,7 @@ pub(super) fn close(instance: &Instance) -> Vec<Step> {
 /// Float's list, where it differs.
 pub(super) fn float_step(
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     policies: &Policies,
     instance: &Instance,
     float: Option<&CpuSet>,
@@ -169,7 +169,7 @@ fn float_write(instance: &Instance, list: Option<&CpuSet>) -> Option<Step> {
 /// The list that float is to have; `None` where it has none and none can be chosen.
 fn float_list(
     snapshot: &Snapshot,
-    facts: &Facts,
+    facts: &Derived,
     policies: &Policies,
     instance: &Instance,
     float: Option<&CpuSet>,

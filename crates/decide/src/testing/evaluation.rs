@@ -15,7 +15,7 @@ use stelia_settings::Policies;
 
 use super::{instance, snapshot};
 use crate::allocator::{allot, held};
-use crate::{Facts, Instance, Snapshot};
+use crate::{Derived, Instance, Snapshot};
 
 /// A host where steliad chooses and nothing is held.
 pub(crate) fn host(shape: Shape) -> Snapshot {
@@ -35,12 +35,12 @@ pub(crate) fn ours() -> AllocatorPolicies {
 }
 
 /// What is derived of a host with these policies.
-pub(crate) fn facts(host: &Snapshot, node: &AllocatorPolicies) -> Facts {
+pub(crate) fn facts(host: &Snapshot, node: &AllocatorPolicies) -> Derived {
     let policies = Policies {
         allocator: node.clone(),
         ..Policies::default()
     };
-    Facts::of(host, &policies)
+    Derived::of(host, &policies)
 }
 
 /// The same host as the allocator sees it.
@@ -77,7 +77,7 @@ fn some<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy
 }
 
 /// Any request for an evaluation.
-pub fn any_request() -> impl Strategy<Value = Request> {
+pub fn any_request() -> impl Strategy<Value = EvaluateRequest> {
     (
         some(&QosClass::ALL),
         some(&Qos::ALL),
@@ -91,7 +91,7 @@ pub fn any_request() -> impl Strategy<Value = Request> {
         any_of(&ScoringStrategy::ALL),
     )
         .prop_map(
-            |(class, qos, cpus, limit, bind, required, exclusive, strategy, alignment, scoring)| Request {
+            |(class, qos, cpus, limit, bind, required, exclusive, strategy, alignment, scoring)| EvaluateRequest {
                 allocation: AllocationRequest {
                     qos,
                     cpus,

@@ -14,7 +14,7 @@ use stelia_model::record::{Phase, Record, Tree};
 use stelia_settings::Policies;
 
 use crate::workers::Workers;
-use crate::{Assessment, Facts, Instance, Outside, Slice, Snapshot};
+use crate::{Assessment, Derived, Instance, Outside, Slice, Snapshot};
 
 pub use evaluation::{allocator_node, any_host, any_request};
 
@@ -121,7 +121,7 @@ impl Snapshot {
 
     /// What is derived of the instance of a test.
     pub fn assess(&self, policies: &Policies, instance: &Instance) -> Assessment {
-        Assessment::of(self, &Facts::of(self, policies), policies, instance)
+        Assessment::of(self, &Derived::of(self, policies), policies, instance)
     }
 
     /// The CPUs of all instances.
@@ -130,7 +130,7 @@ impl Snapshot {
     }
 
     /// What is derived from it, with the default policies.
-    pub fn facts(&self) -> Facts {
-        Facts::of(self, &Policies::default())
+    pub fn facts(&self) -> Derived {
+        Derived::of(self, &Policies::default())
     }
 }

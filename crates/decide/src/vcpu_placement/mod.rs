@@ -1,7 +1,7 @@
 //! Which vCPU goes on which of the instance's CPUs.
 
-mod guest;
-mod order;
+mod guest_topology;
+mod host_cores;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,11 +64,11 @@ fn place_vcpus(policy: PlacementPolicy, vcpus: Vec<&Vcpu>, cpus: &CpuSet, topolo
         };
     }
     let online = cpus.intersection(&topology.online());
-    let cores = order::cores(&online, topology);
+    let cores = host_cores::cores(&online, topology);
     let online_order = match policy {
-        PlacementPolicy::Guest => return guest::place(&vcpus, &cores, &cpus.difference(&online)),
-        PlacementPolicy::FullPcpus => order::full_cores_first(cores),
-        PlacementPolicy::SpreadByPcpus => order::one_of_each_core_first(cores),
+        PlacementPolicy::Guest => return guest_topology::place(&vcpus, &cores, &cpus.difference(&online)),
+        PlacementPolicy::FullPcpus => host_cores::full_cores_first(cores),
+        PlacementPolicy::SpreadByPcpus => host_cores::one_of_each_core_first(cores),
         PlacementPolicy::Linear => online.iter().collect(),
     };
     let offline = cpus.difference(&online);

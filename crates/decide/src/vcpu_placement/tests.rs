@@ -147,7 +147,7 @@ proptest! {
         let cores_of_set = touched(&topology, cpus.iter());
         prop_assert_eq!(touched(&topology, spread.iter().copied()), cores_of_set.min(list.len()));
         // As few cores as can hold them: the largest ones.
-        let mut sizes: Vec<usize> = order::cores(&cpus, &topology).iter().map(|core| core.cpus.len()).collect();
+        let mut sizes: Vec<usize> = host_cores::cores(&cpus, &topology).iter().map(|core| core.cpus.len()).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         let mut room = 0;
         let least = sizes.iter().take_while(|size| { let more = room < list.len(); room += **size; more }).count();
@@ -159,7 +159,7 @@ proptest! {
         shape in shapes(), picked in proptest::collection::vec(any::<bool>(), 512), sockets in 1u32..4,
     ) {
         let topology = shape.topology();
-        let cores = order::cores(&topology.online(), &topology);
+        let cores = host_cores::cores(&topology.online(), &topology);
         let whole: Vec<_> = cores.into_iter().enumerate().filter(|(n, _)| picked[n % 512]).map(|(_, core)| core).collect();
         let cpus: CpuSet = whole.iter().flat_map(|core| core.cpus.iter().copied()).collect();
         let cores = whole.len() as u32 / sockets;

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::cdi::CdiError;
-use crate::container_files::ContainerFiles;
+use crate::required_files::RequiredFiles;
 use crate::service::Shared;
 use crate::{RESOURCE, connections};
 use decide::{History, Next, Situation, next};
@@ -166,7 +166,7 @@ impl Registrar {
         names: &mut SocketNames,
         served: &mut Option<ServedSocket>,
     ) -> Result<Result<(), String>, Fatal> {
-        let files = ContainerFiles::read(&self.shared.paths);
+        let files = RequiredFiles::read(&self.shared.paths);
         // kubelet may start containers again with the name that it got before.
         self.shared.cdi.write(&files.devices).map_err(Fatal::Cdi)?;
         let name = names.next();

@@ -20,7 +20,9 @@ use stelia_cpus::text::json_string;
 pub use file::{File, HugePage};
 pub use kernel::KernelCgroups;
 pub use limits::{CpuQuota, IoMax, Limits};
-pub use read::{is_populated, numbers, optional, populated, read_cpus, read_optional_cpus, recorded_cpus, value};
+pub use read::{
+    is_populated, numbers, optional, populated, read_cpus, read_mems, read_optional_cpus, recorded_cpus, value,
+};
 
 /// A cgroup's path below the cgroup root, as `/proc/<pid>/cgroup` prints it: `/stelia.slice/…`. Bytes that are not UTF-8 are
 /// characters for private use (names.rs).

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
 use super::{CgroupError, CgroupPath, Cgroups, File};
 
@@ -60,6 +60,15 @@ pub fn read_optional_cpus(
 pub fn value(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines();
     lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// The memory nodes of a cgroup; none where the file is absent, or its text is no list.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read_mems(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<NodeSet, CgroupError> {
+    let text = optional(cgroups.read(cgroup, File::Mems))?.unwrap_or_default();
+    Ok(text.trim().parse().unwrap_or_default())
 }
 
 /// A CPU list in an attribute that only this program writes. What does not parse, because something else wrote it, becomes the empty

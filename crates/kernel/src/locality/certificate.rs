@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_api::located::{Located, Part};
+use stelia_cpus::NodeSet;
+use stelia_cpus::located::{Located, Part};
 
-use super::{Locality, NodeMemory, Place};
+use super::{Locality, MemoryPlace, NodeMemory};
 
 /// A part of a VM with its amounts by NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct PartRow {
     pub part: Part,
     /// A device's [`PciDevice::name`](super::PciDevice::name), or kubelet's resource; empty for any other part.
     pub name: String,
@@ -22,16 +23,16 @@ pub struct Row {
     /// All of it: more than the sum of `by_node` if some nodes are not known.
     pub amount: u64,
     /// Interrupts: the NUMA nodes that the vectors go to now; `None` where one may go to several.
-    pub goes_to: Option<BTreeSet<u32>>,
+    pub goes_to: Option<NodeSet>,
 }
 
-impl Row {
+impl PartRow {
     fn new(locality: &Locality, part: Part, by_node: BTreeMap<u32, u64>, amount: Option<u64>) -> Self {
-        let at = |place: Place| {
+        let at = |place: MemoryPlace| {
             let there = by_node.iter().filter(|(node, _)| locality.place(**node) == place);
             there.fold(0u64, |sum, (_, amount)| sum.saturating_add(*amount))
         };
-        let (near, attached) = (at(Place::Near), at(Place::Attached));
+        let (near, attached) = (at(MemoryPlace::Near), at(MemoryPlace::Attached));
         let known = by_node.values().fold(0u64, |sum, amount| sum.saturating_add(*amount));
         Self {
             part,
@@ -107,11 +108,11 @@ impl Row {
 
 /// All parts of a VM: CPUs, memory, huge pages, devices, interrupts. Empty where it has no exclusive CPUs: nothing is near or remote then.
 /// Parts of which nothing is there are left out.
-pub fn certificate(locality: &Locality) -> Vec<Row> {
+pub fn certificate(locality: &Locality) -> Vec<PartRow> {
     if locality.nodes.is_empty() {
         return Vec::new();
     }
-    let row = |part, by_node| Row::new(locality, part, by_node, None);
+    let row = |part, by_node| PartRow::new(locality, part, by_node, None);
     let memory = |bytes: fn(&NodeMemory) -> u64| {
         let nodes = locality.memory.iter().map(|(node, memory)| (*node, bytes(memory)));
         nodes.filter(|(_, bytes)| *bytes > 0).collect()
@@ -144,19 +145,19 @@ pub fn recorded(locality: &Locality, fired: BTreeMap<u32, u64>, before: &[Locate
         };
     }
     let rows = certificate(&locality).into_iter();
-    let is_pci = |row: &Row| locality.pci.iter().any(|device| device.name() == row.name);
+    let is_pci = |row: &PartRow| locality.pci.iter().any(|device| device.name() == row.name);
     let placed = rows.filter(|row| row.part != Part::Device || !row.by_node.is_empty() || is_pci(row));
     placed.map(|row| row.located()).collect()
 }
 
 /// The VFIO devices, then what only kubelet knows, such as MIG instances.
-fn devices(locality: &Locality) -> Vec<Row> {
+fn devices(locality: &Locality) -> Vec<PartRow> {
     let of_pci = locality.pci.iter().map(|device| {
         let by_node = device.node.map(|node| (node, 1)).into_iter().collect();
-        Row {
+        PartRow {
             name: device.name(),
             details: device.details(),
-            ..Row::new(locality, Part::Device, by_node, Some(1))
+            ..PartRow::new(locality, Part::Device, by_node, Some(1))
         }
     });
     let known: BTreeSet<&str> = locality
@@ -176,10 +177,10 @@ fn devices(locality: &Locality) -> Vec<Row> {
             *by_node.entry(node).or_default() += u64::from(device.count);
         }
     }
-    let of_kubelet = resources.into_iter().map(|(name, (by_node, amount))| Row {
+    let of_kubelet = resources.into_iter().map(|(name, (by_node, amount))| PartRow {
         name: name.to_owned(),
         details: if is_mig(name) { "MIG" } else { "" }.to_owned(),
-        ..Row::new(locality, Part::Device, by_node, Some(amount))
+        ..PartRow::new(locality, Part::Device, by_node, Some(amount))
     });
     of_pci.chain(of_kubelet).collect()
 }
@@ -192,7 +193,7 @@ fn is_mig(resource: &str) -> bool {
 }
 
 /// Where they fired; before the first one, where they go.
-fn interrupts(locality: &Locality) -> Option<Row> {
+fn interrupts(locality: &Locality) -> Option<PartRow> {
     let interrupts = locality.interrupts.as_ref().filter(|all| all.vectors > 0)?;
     let fired = interrupts
         .fired
@@ -203,7 +204,7 @@ fn interrupts(locality: &Locality) -> Option<Row> {
         0 => targets.map(|(node, vectors)| (*node, u64::from(*vectors))).collect(),
         _ => interrupts.fired.clone(),
     };
-    let goes: BTreeSet<u32> = interrupts.targets.keys().copied().collect();
+    let goes: NodeSet = interrupts.targets.keys().copied().collect();
     let vectors = match interrupts.vectors {
         1 => "1 vector".to_owned(),
         count => format!("{count} vectors"),
@@ -212,12 +213,12 @@ fn interrupts(locality: &Locality) -> Option<Row> {
     let details = match (goes.is_empty(), known < interrupts.vectors) {
         (true, _) => vectors,
         // The others may go to several NUMA nodes.
-        (false, true) => format!("{vectors}, {known} of them now to {}", super::list(&goes)),
-        (false, false) => format!("{vectors}, now to {}", super::list(&goes)),
+        (false, true) => format!("{vectors}, {known} of them now to {}", goes),
+        (false, false) => format!("{vectors}, now to {}", goes),
     };
-    Some(Row {
+    Some(PartRow {
         details,
         goes_to: (known == interrupts.vectors).then_some(goes),
-        ..Row::new(locality, Part::Interrupts, by_node, Some(fired))
+        ..PartRow::new(locality, Part::Interrupts, by_node, Some(fired))
     })
 }

@@ -1,12 +1,11 @@
 //! What is read of machines that differ from a server with memory and CPUs on every node: `tests/data/sysfs`, whose README has their origins.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use stelia_api::located::{Located, Part};
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::located::{Located, Part};
+use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_kubelet::PodUid;
 use tempfile::TempDir;
 
@@ -49,7 +48,7 @@ fn vm(own: u32, memory_only: BTreeMap<u32, MemoryOnlyNode>, gib: &[(u32, u64)]) 
         ..NodeMemory::default()
     };
     Locality {
-        nodes: BTreeSet::from([own]),
+        nodes: [own].into(),
         cpus: [(own, 4)].into(),
         memory: gib.iter().map(|(node, gib)| (*node, memory(*gib))).collect(),
         memory_only,
@@ -78,7 +77,12 @@ fn a_cxl_expander_is_attached_to_the_socket_it_is_plugged_into_and_remote_from_t
     let vm = vm(0, found, &[(0, 4), (2, 4), (3, 2)]);
     assert_eq!(
         [0, 1, 2, 3].map(|node| vm.place(node)),
-        [Place::Near, Place::Remote, Place::Attached, Place::Remote]
+        [
+            MemoryPlace::Near,
+            MemoryPlace::Remote,
+            MemoryPlace::Attached,
+            MemoryPlace::Remote
+        ]
     );
     let (away, attached) = (vm.away().unwrap(), vm.attached().unwrap());
     assert_eq!((away.percent(), attached.percent()), (20, 40));
@@ -113,9 +117,9 @@ fn the_memory_of_graces_gpu_belongs_to_the_gpu_however_near() {
     assert_eq!(found[&1].words(), "memory of 0009:01:00.0, nearest to 0");
 
     let mut vm = vm(0, found, &[(0, 1), (1, 1)]);
-    assert_eq!((vm.place(1), vm.away().unwrap().percent()), (Place::Remote, 50));
+    assert_eq!((vm.place(1), vm.away().unwrap().percent()), (MemoryPlace::Remote, 50));
     vm.pci = devices(root.path(), &[gpu]);
-    assert_eq!((vm.place(1), vm.away().unwrap().percent()), (Place::Attached, 0));
+    assert_eq!((vm.place(1), vm.away().unwrap().percent()), (MemoryPlace::Attached, 0));
     assert_eq!(vm.memory_problem(), None);
     assert_eq!(vm.devices_problem(), None);
 }
@@ -142,7 +146,7 @@ fn equal_distances_of_gpus_memory_tell_no_node_but_the_driver_tells_the_gpu() {
     vm.pci = devices(root.path(), &["0004:05:00.0"]);
     assert_eq!(
         [vm.place(255), vm.place(250), vm.place(8)],
-        [Place::Attached, Place::Remote, Place::Remote]
+        [MemoryPlace::Attached, MemoryPlace::Remote, MemoryPlace::Remote]
     );
 }
 
@@ -150,11 +154,14 @@ fn equal_distances_of_gpus_memory_tell_no_node_but_the_driver_tells_the_gpu() {
 fn the_firmwares_initiators_decide_and_a_device_that_computes_has_no_cpus() {
     let root = machine(include_str!("../../../../tests/data/sysfs/initiators.txt"));
     let found = memory_only::nodes(root.path());
-    let nearest: Vec<(u32, String)> = found.iter().map(|(node, one)| (*node, list(&one.nearest))).collect();
+    let nearest: Vec<(u32, String)> = found
+        .iter()
+        .map(|(node, one)| (*node, one.nearest.to_string()))
+        .collect();
     let expected = [(5, "0"), (6, "2"), (7, "0,2"), (8, "1"), (9, "3"), (10, "1,3")];
     assert_eq!(nearest, expected.map(|(node, near)| (node, near.to_owned())));
     assert!(found.values().all(|one| one.kind == MemoryKind::Other));
-    assert_eq!(vm(2, found, &[]).place(7), Place::Attached);
+    assert_eq!(vm(2, found, &[]).place(7), MemoryPlace::Attached);
 }
 
 #[test]
@@ -269,11 +276,11 @@ fn a_vm_with_a_vgpu_has_its_resource_and_its_interrupts() {
     };
     let (topology, cpus): (Topology, CpuSet) = (shape.topology(), "1".parse().unwrap());
     let cgroups = KernelCgroups::new(root.path().join("cgroup"));
-    let whose = Vm {
+    let whose = MeasuredVm {
         pod: &pod,
         container: "vm",
         cpus: &cpus,
-        mems: "",
+        mems: &NodeSet::new(),
         scope: &scope,
         origin: &origin,
     };

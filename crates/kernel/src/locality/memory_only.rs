@@ -1,9 +1,10 @@
 //! NUMA nodes with memory and without CPUs: of CXL expanders, of persistent memory, of HBM beside DRAM, and of GPUs whose memory the kernel
 //! manages (Grace Hopper, POWER9 with NVLink). Memory there is attached or remote, never near.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stelia_cpus::NodeSet;
 use stelia_cpus::text::named;
 
 named! {
@@ -25,7 +26,8 @@ pub struct MemoryOnlyNode {
     /// PCI address of the device whose memory it is, where that is known.
     pub device: Option<String>,
     /// The NUMA nodes with CPUs that it is nearest to; empty where the firmware does not tell them apart.
-    pub nearest: BTreeSet<u32>,
+    #[serde(with = "stelia_cpus::node_set::as_array")]
+    pub nearest: NodeSet,
 }
 
 impl MemoryOnlyNode {
@@ -40,14 +42,14 @@ impl MemoryOnlyNode {
         if self.nearest.is_empty() {
             kind
         } else {
-            format!("{kind}, nearest to {}", super::list(&self.nearest))
+            format!("{kind}, nearest to {}", self.nearest)
         }
     }
 }
 
 /// Where memory is, seen from the VM's CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum MemoryPlace {
     /// On a NUMA node of the VM's CPUs.
     Near,
     /// On a node without CPUs that belongs to such a node, or to a device of the VM.
@@ -55,7 +57,7 @@ pub enum Place {
     Remote,
 }
 
-impl Place {
+impl MemoryPlace {
     pub fn name(self) -> &'static str {
         match self {
             Self::Near => "near",
@@ -67,9 +69,9 @@ impl Place {
 
 /// The nodes with CPUs that a node without any is nearest to: those that the firmware names (`initiators`, from HMAT), else those at the
 /// least distance (SLIT). If all are at one distance that says nothing, unless there is only one.
-pub fn nearest(initiators: &BTreeSet<u32>, distances: &BTreeMap<u32, u32>) -> BTreeSet<u32> {
+pub fn nearest(initiators: &NodeSet, distances: &BTreeMap<u32, u32>) -> NodeSet {
     // Among the initiators of class 0 are devices.
-    let named: BTreeSet<u32> = initiators
+    let named: NodeSet = initiators
         .iter()
         .copied()
         .filter(|node| distances.contains_key(node))
@@ -79,9 +81,9 @@ pub fn nearest(initiators: &BTreeSet<u32>, distances: &BTreeMap<u32, u32>) -> BT
     }
     let least = distances.values().min();
     let at_least = distances.iter().filter(|(_, distance)| Some(*distance) == least);
-    let found: BTreeSet<u32> = at_least.map(|(node, _)| *node).collect();
+    let found: NodeSet = at_least.map(|(node, _)| *node).collect();
     if found.len() == distances.len() && found.len() > 1 {
-        BTreeSet::new()
+        NodeSet::new()
     } else {
         found
     }
@@ -94,7 +96,7 @@ mod tests {
     #[test]
     fn firmware_that_names_initiators_is_believed_before_distances() {
         let distances = BTreeMap::from([(0, 17), (1, 28), (2, 17)]);
-        let of = |initiators: &[u32]| super::super::list(&nearest(&initiators.iter().copied().collect(), &distances));
+        let of = |initiators: &[u32]| nearest(&initiators.iter().copied().collect(), &distances).to_string();
         assert_eq!([of(&[1]), of(&[0, 2]), of(&[])], ["1", "0,2", "0,2"]);
         // Node 4 is a device: it has no distance as a node with CPUs.
         assert_eq!([of(&[4]), of(&[4, 1])], ["0,2", "1"]);
@@ -102,9 +104,9 @@ mod tests {
 
     #[test]
     fn equal_distances_tell_nothing_unless_there_is_one_node() {
-        let of = |distances: &[(u32, u32)]| nearest(&BTreeSet::new(), &distances.iter().copied().collect());
+        let of = |distances: &[(u32, u32)]| nearest(&NodeSet::new(), &distances.iter().copied().collect());
         assert!(of(&[(0, 80), (8, 80)]).is_empty());
-        assert_eq!(of(&[(0, 80)]), BTreeSet::from([0]));
+        assert_eq!(of(&[(0, 80)]), NodeSet::from([0]));
         assert!(of(&[]).is_empty());
     }
 }

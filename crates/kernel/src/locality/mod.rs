@@ -8,26 +8,25 @@ mod memory_only;
 mod pci;
 mod read;
 
-pub use certificate::{Row, certificate, recorded};
+pub use certificate::{PartRow, certificate, recorded};
 pub use interrupts::{InterruptCounters, Interrupts};
-pub use memory_only::{MemoryKind, MemoryOnlyNode, Place};
+pub use memory_only::{MemoryKind, MemoryOnlyNode, MemoryPlace};
 pub use pci::{Distance, Pair, PciDevice, PciKind, pairs};
-pub use read::{Reading, VfioDevices, Vm};
+pub use read::{MeasuredVm, Reading, VfioDevices};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::located::MAX_REMOTE_PERCENT;
+use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_kubelet::{DeviceManagerState, PodUid};
 
 use crate::cgroup::numa_stat::{self, ByNode};
 
-/// Memory on other NUMA nodes than the VM's CPUs is reported if its share is larger than this, in percent: a few pages of QEMU's own
-/// always are.
-const MIN_REMOTE_PERCENT: u64 = 10;
-/// And if it is more than this, in bytes: QEMU's own heap is a large share of a guest that has touched little.
-const MIN_REMOTE_BYTES: u64 = 64 << 20;
+/// Memory on other NUMA nodes than the VM's CPUs is reported if its share is larger than [`MAX_REMOTE_PERCENT`], and if it is more than this, in
+/// bytes: QEMU's own heap is a large share of a guest that has touched little.
+const MAX_REMOTE_BYTES: u64 = 64 << 20;
 
 /// What a VM holds on one NUMA node, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,9 +50,9 @@ impl NodeMemory {
 }
 
 /// A VM's memory by NUMA node.
-pub type Memory = BTreeMap<u32, NodeMemory>;
+pub type MemoryByNode = BTreeMap<u32, NodeMemory>;
 
-fn add(memory: &mut Memory, more: Option<ByNode>, field: fn(&mut NodeMemory) -> &mut u64) {
+fn add(memory: &mut MemoryByNode, more: Option<ByNode>, field: fn(&mut NodeMemory) -> &mut u64) {
     for (node, bytes) in more.into_iter().flatten() {
         let held = field(memory.entry(node).or_default());
         *held = held.saturating_add(bytes);
@@ -61,7 +60,7 @@ fn add(memory: &mut Memory, more: Option<ByNode>, field: fn(&mut NodeMemory) -> 
 }
 
 /// Add what a `memory.numa_stat` says. What it does not say counts as nothing.
-pub(crate) fn add_memory(memory: &mut Memory, text: &str) {
+pub(crate) fn add_memory(memory: &mut MemoryByNode, text: &str) {
     let counter = |name| numa_stat::counter(text, name);
     add(memory, counter("anon"), |node| &mut node.anon);
     add(memory, counter("file"), |node| &mut node.file);
@@ -69,7 +68,7 @@ pub(crate) fn add_memory(memory: &mut Memory, text: &str) {
 }
 
 /// Add what a `hugetlb.<size>.numa_stat` says.
-pub(crate) fn add_huge_pages(memory: &mut Memory, text: &str) {
+pub(crate) fn add_huge_pages(memory: &mut MemoryByNode, text: &str) {
     add(memory, numa_stat::huge_pages(text), |node| &mut node.huge);
 }
 
@@ -87,7 +86,7 @@ pub struct Device {
 /// its plugins know what they mean.
 ///
 /// A device with several NUMA nodes counts once, on one of those in `near`, the nodes of the VM's CPUs, if it has any of them.
-fn devices(state: &DeviceManagerState, (pod, container): (&PodUid, &str), near: &BTreeSet<u32>) -> Vec<Device> {
+fn devices(state: &DeviceManagerState, (pod, container): (&PodUid, &str), near: &NodeSet) -> Vec<Device> {
     let entries = state.entries.iter();
     let own = entries.filter(|entry| entry.pod == *pod && entry.container == container);
     let mut counts: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();
@@ -109,13 +108,14 @@ fn devices(state: &DeviceManagerState, (pod, container): (&PodUid, &str), near: 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Locality {
     /// The NUMA nodes of the VM's exclusive CPUs; empty where it has none, or they are offline.
-    pub nodes: BTreeSet<u32>,
+    #[serde(with = "stelia_cpus::node_set::as_array")]
+    pub nodes: NodeSet,
     /// How many of these CPUs each NUMA node has.
     pub cpus: BTreeMap<u32, u32>,
     /// The memory nodes it may use, as `cpuset.mems` has them; empty: all.
-    pub allowed: String,
+    pub allowed: NodeSet,
     /// What it holds, by NUMA node; empty where the kernel does not say.
-    pub memory: Memory,
+    pub memory: MemoryByNode,
     /// Its devices, as kubelet's device file has them.
     pub devices: Vec<Device>,
     /// Its VFIO devices, as the runtime's configuration has them.
@@ -136,7 +136,7 @@ pub fn cpus_by_node(topology: &Topology, cpus: &CpuSet) -> BTreeMap<u32, u32> {
 }
 
 /// The NUMA nodes of the online CPUs among these.
-pub fn nodes(topology: &Topology, cpus: &CpuSet) -> BTreeSet<u32> {
+pub fn nodes(topology: &Topology, cpus: &CpuSet) -> NodeSet {
     cpus_by_node(topology, cpus).into_keys().collect()
 }
 
@@ -166,8 +166,8 @@ impl MemoryShare {
 
     /// Whether it is reported: more than 10 % and than 64 MiB.
     pub fn is_too_much(self) -> bool {
-        let more_than = u128::from(self.bytes) * 100 > u128::from(self.of) * u128::from(MIN_REMOTE_PERCENT);
-        more_than && self.bytes > MIN_REMOTE_BYTES
+        let more_than = u128::from(self.bytes) * 100 > u128::from(self.of) * u128::from(MAX_REMOTE_PERCENT);
+        more_than && self.bytes > MAX_REMOTE_BYTES
     }
 }
 
@@ -185,9 +185,9 @@ impl Locality {
 
     /// How memory on this node, or a device there, counts. Memory of a device belongs to that: it is attached if the device is the VM's,
     /// and remote if it is another's, however near. Other memory without CPUs is attached if the VM has the nearest ones.
-    pub fn place(&self, node: u32) -> Place {
+    pub fn place(&self, node: u32) -> MemoryPlace {
         if self.is_own(node) {
-            return Place::Near;
+            return MemoryPlace::Near;
         }
         let belongs = self.memory_only.get(&node).is_some_and(|memory| {
             if memory.kind == MemoryKind::Device {
@@ -196,15 +196,19 @@ impl Locality {
             }
             !memory.nearest.is_disjoint(&self.nodes)
         });
-        if belongs { Place::Attached } else { Place::Remote }
+        if belongs {
+            MemoryPlace::Attached
+        } else {
+            MemoryPlace::Remote
+        }
     }
 
     /// Its memory on nodes of this kind; `None` where it has no exclusive CPUs, or its memory is unknown.
-    fn memory_at(&self, place: Place) -> Option<MemoryShare> {
+    fn memory_at(&self, place: MemoryPlace) -> Option<MemoryShare> {
         if self.nodes.is_empty() || self.memory.is_empty() {
             return None;
         }
-        let sum = |only: Option<Place>| {
+        let sum = |only: Option<MemoryPlace>| {
             let nodes = self
                 .memory
                 .iter()
@@ -219,16 +223,16 @@ impl Locality {
 
     /// How much of its memory is remote; `None` where it has no exclusive CPUs, or its memory is unknown.
     pub fn away(&self) -> Option<MemoryShare> {
-        self.memory_at(Place::Remote)
+        self.memory_at(MemoryPlace::Remote)
     }
 
     /// How much of its memory is on NUMA nodes without CPUs that belong to its own; `None` as for [`away`](Self::away).
     pub fn attached(&self) -> Option<MemoryShare> {
-        self.memory_at(Place::Attached)
+        self.memory_at(MemoryPlace::Attached)
     }
 
     /// What these nodes have of its memory, `512 MiB on 1, 1.0 GiB on 2`.
-    fn memory_on(&self, place: Place) -> String {
+    fn memory_on(&self, place: MemoryPlace) -> String {
         let there = self.memory.iter().filter(|(node, _)| self.place(**node) == place);
         let there = there.filter(|(_, memory)| memory.counted() > 0);
         let there = there.map(|(node, memory)| match self.memory_only.get(node) {
@@ -257,7 +261,7 @@ impl Locality {
         };
         let of_pci = self.pci.iter().filter(known).map(|device| (device.name(), device.node));
         let all = of_kubelet.chain(of_pci).filter_map(|(name, node)| Some((name, node?)));
-        all.filter(|(_, node)| !self.nodes.is_empty() && self.place(*node) == Place::Remote)
+        all.filter(|(_, node)| !self.nodes.is_empty() && self.place(*node) == MemoryPlace::Remote)
             .collect()
     }
 
@@ -267,14 +271,14 @@ impl Locality {
         Some(format!(
             "{away} of its memory is remote from its CPUs on {}: {}",
             numa_nodes(&self.nodes),
-            self.memory_on(Place::Remote)
+            self.memory_on(MemoryPlace::Remote)
         ))
     }
 
     /// What is said of memory on NUMA nodes without CPUs that belong to its own, if it is as much as would be reported of remote memory.
     pub fn attached_note(&self) -> Option<String> {
         let attached = self.attached().filter(|attached| attached.is_too_much())?;
-        let there = self.memory_on(Place::Attached);
+        let there = self.memory_on(MemoryPlace::Attached);
         Some(format!(
             "{attached} of its memory is on NUMA nodes without CPUs that belong to it: {there}"
         ))
@@ -294,10 +298,7 @@ impl Locality {
     /// How to get memory near the CPUs, or why it may be elsewhere.
     pub fn memory_cure(&self) -> String {
         let strays = self.memory.iter().any(|(node, memory)| {
-            let allowed = self.allowed.parse::<CpuSet>();
-            memory.counted() > 0
-                && self.place(*node) == Place::Remote
-                && allowed.is_ok_and(|allowed| allowed.contains(*node))
+            memory.counted() > 0 && self.place(*node) == MemoryPlace::Remote && self.allowed.contains(node)
         });
         if strays {
             let allowed = &self.allowed;
@@ -319,16 +320,16 @@ pub struct Localities {
     pub devices_unknown: Option<String>,
 }
 
-/// NUMA nodes as a list, `0-1,3`.
+/// Numbers as a list, `0-1,3`.
 pub fn list(nodes: &BTreeSet<u32>) -> String {
     nodes.iter().copied().collect::<CpuSet>().to_string()
 }
 
 /// `NUMA node 0`, `NUMA nodes 0-1`
-pub fn numa_nodes(nodes: &BTreeSet<u32>) -> String {
+pub fn numa_nodes(nodes: &NodeSet) -> String {
     match nodes.len() {
-        1 => format!("NUMA node {}", list(nodes)),
-        _ => format!("NUMA nodes {}", list(nodes)),
+        1 => format!("NUMA node {nodes}"),
+        _ => format!("NUMA nodes {nodes}"),
     }
 }
 
@@ -362,7 +363,7 @@ mod tests {
             (u32::try_from(node).unwrap(), memory)
         };
         Locality {
-            nodes: BTreeSet::from([0]),
+            nodes: [0].into(),
             memory: mib.iter().enumerate().map(node).collect(),
             ..Locality::default()
         }
@@ -407,7 +408,7 @@ mod tests {
 
     #[test]
     fn huge_pages_and_shared_memory_count_and_the_page_cache_does_not() {
-        let mut memory = Memory::new();
+        let mut memory = MemoryByNode::new();
         add_memory(
             &mut memory,
             "anon N0=1 N1=2\nfile N0=1000 N1=30\nshmem N0=0 N1=10\nfile_mapped N0=7 N1=7\n",
@@ -423,7 +424,7 @@ mod tests {
         };
         assert_eq!(memory, [(0, node(6, 1000, 0, 4100)), (1, node(2, 30, 10, 200))].into());
         let vm = Locality {
-            nodes: BTreeSet::from([0]),
+            nodes: [0].into(),
             memory,
             ..Locality::default()
         };
@@ -433,13 +434,13 @@ mod tests {
     /// What Linux 6.12 printed of a VM's scope, whose 256 MiB QEMU laid on both nodes in turn.
     #[test]
     fn a_genuine_file_of_a_vm_that_is_away_says_so() {
-        let mut memory = Memory::new();
+        let mut memory = MemoryByNode::new();
         add_memory(
             &mut memory,
             include_str!("../../../../tests/data/numa-stat/memory.numa_stat"),
         );
         let vm = Locality {
-            nodes: BTreeSet::from([0]),
+            nodes: [0].into(),
             memory,
             ..Locality::default()
         };
@@ -520,10 +521,10 @@ mod tests {
     fn the_cure_tells_a_choice_from_an_accident() {
         let mut vm = vm(&[512, 512]);
         assert!(vm.memory_cure().starts_with("memoryManagerPolicy"));
-        vm.allowed = "0-1".to_owned();
+        vm.allowed = [0, 1].into();
         assert!(vm.memory_cure().starts_with("its memory nodes are 0-1"));
         // It was moved there before it was held to node 0.
-        vm.allowed = "0".to_owned();
+        vm.allowed = [0].into();
         assert!(vm.memory_cure().starts_with("memoryManagerPolicy"));
     }
 
@@ -535,7 +536,7 @@ mod tests {
             threads: 2,
             interleaved: false,
         };
-        let of = |cpus: &str| list(&nodes(&shape.topology(), &cpus.parse().unwrap()));
+        let of = |cpus: &str| nodes(&shape.topology(), &cpus.parse().unwrap()).to_string();
         assert_eq!(
             [of("0-1"), of("2-5"), of("7,99"), of("99"), of("")],
             ["0", "0-1", "1", "", ""]

@@ -7,25 +7,27 @@ mod vfio_devices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_kubelet::devices::device_manager_state;
 use stelia_kubelet::{ContainerCgroup, DeviceManagerState, PodUid};
 
 use crate::cgroup::{CgroupPath, Cgroups, File, HugePage};
-use crate::locality::{self, Localities, Locality, Memory, MemoryOnlyNode, add_huge_pages, add_memory, cpus_by_node};
+use crate::locality::{
+    self, Localities, Locality, MemoryByNode, MemoryOnlyNode, add_huge_pages, add_memory, cpus_by_node,
+};
 use crate::vfio;
 pub use vfio_devices::VfioDevices;
 
 /// What is needed of a VM to read its locality.
 #[derive(Debug, Clone, Copy)]
-pub struct Vm<'a> {
+pub struct MeasuredVm<'a> {
     pub pod: &'a PodUid,
     /// The container's name in kubelet's files.
     pub container: &'a str,
     /// Its exclusive CPUs.
     pub cpus: &'a CpuSet,
     /// Its memory nodes, as text.
-    pub mems: &'a str,
+    pub mems: &'a NodeSet,
     pub scope: &'a CgroupPath,
     /// The container's own cgroup: what was charged before the move stays there.
     pub origin: &'a CgroupPath,
@@ -62,7 +64,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    pub fn of<'b>(&self, all: impl Iterator<Item = Vm<'b>>) -> Localities {
+    pub fn of<'b>(&self, all: impl Iterator<Item = MeasuredVm<'b>>) -> Localities {
         Localities {
             instances: all.map(|vm| (vm.pod.to_string(), self.one(vm))).collect(),
             devices_unknown: self.devices.as_ref().err().cloned(),
@@ -70,8 +72,8 @@ impl<'a> Reading<'a> {
     }
 
     /// What cannot be read counts as nothing: an instance may end at any moment.
-    fn one(&self, vm: Vm<'_>) -> Locality {
-        let mut memory = Memory::new();
+    fn one(&self, vm: MeasuredVm<'_>) -> Locality {
+        let mut memory = MemoryByNode::new();
         // With a tree in place both are the same cgroup.
         let origin = (vm.origin != vm.scope).then_some(vm.origin);
         for cgroup in [vm.scope].into_iter().chain(origin) {
@@ -83,9 +85,9 @@ impl<'a> Reading<'a> {
         }
         let state = self.devices.as_ref();
         let cpus = cpus_by_node(self.topology, vm.cpus);
-        let nodes: BTreeSet<u32> = cpus.keys().copied().collect();
+        let nodes: NodeSet = cpus.keys().copied().collect();
         let mut locality = Locality {
-            allowed: vm.mems.to_owned(),
+            allowed: vm.mems.clone(),
             memory,
             devices: state
                 .map(|state| locality::devices(state, (vm.pod, vm.container), &nodes))
@@ -110,7 +112,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The resource by which kubelet gave the container this device: its plugin named the device's group or the device, or its id is the address.
-    fn resource(&self, vm: Vm<'_>, address: &str) -> Option<String> {
+    fn resource(&self, vm: MeasuredVm<'_>, address: &str) -> Option<String> {
         let state = self.devices.as_ref().ok()?;
         let own = state
             .entries

@@ -19,7 +19,7 @@ use crate::runtime_folders::{self, Bundle};
 
 pub use binary::Identity;
 pub use program::{Program, ProgramError};
-pub use verdict::{Verdict, verdict_file};
+pub use verdict::{RuntimeVerdict, verdict_file};
 
 /// Where the shim has its runtime keep containers, unless its options say otherwise (`RuncRoot` in containerd's runc shim).
 const SHIM_ROOT: &str = "/run/containerd/runc";
@@ -138,7 +138,7 @@ pub fn coping(node: &Path, run: &Path, container_id: &str) -> Coping {
         Err(unknown) => return Coping::No(unknown.to_string()),
     };
     let verdict = fs::read_to_string(verdict_file(run, &runtime)).ok();
-    let verdict = verdict.and_then(|text| Verdict::parse(&text));
+    let verdict = verdict.and_then(|text| RuntimeVerdict::parse(&text));
     match verdict.filter(|verdict| verdict.is_of(&runtime, program.identity())) {
         Some(verdict) if verdict.copes => Coping::Copes,
         Some(verdict) => Coping::No(format!(

@@ -301,7 +301,7 @@ fn a_verdict_is_read_as_it_was_written_and_is_of_the_same_program_only() {
     node.program("usr/sbin/runc");
     let program = node.0.path().join("usr/sbin/runc");
     let identity = Identity::of(&program).unwrap();
-    let verdict = Verdict {
+    let verdict = RuntimeVerdict {
         manager: Manager::Containerd,
         binary: "/usr/sbin/runc".into(),
         identity,
@@ -315,7 +315,7 @@ fn a_verdict_is_read_as_it_was_written_and_is_of_the_same_program_only() {
         "{file:?}"
     );
     verdict.write(&file).unwrap();
-    let read = Verdict::parse(&fs::read_to_string(&file).unwrap()).unwrap();
+    let read = RuntimeVerdict::parse(&fs::read_to_string(&file).unwrap()).unwrap();
     assert_eq!(read, verdict);
     assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
     assert!(read.is_of(&runc(), Identity::of(&program).unwrap()));
@@ -357,7 +357,7 @@ fn a_verdict_is_read_as_it_was_written_and_is_of_the_same_program_only() {
     ];
     assert!(others.iter().all(|other| !read.is_of(other, identity)));
     for text in ["", "{}", "null", r#"{"copes":true}"#] {
-        assert_eq!(Verdict::parse(text), None, "{text:?}");
+        assert_eq!(RuntimeVerdict::parse(text), None, "{text:?}");
     }
 }
 

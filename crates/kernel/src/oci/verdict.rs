@@ -10,7 +10,7 @@ use super::{Identity, Manager, Runtime};
 
 /// What was seen of one program. Kept below `/run`: after a boot the kernel may be another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct RuntimeVerdict {
     /// Whose question it was asked.
     pub manager: Manager,
     pub binary: PathBuf,
@@ -24,7 +24,7 @@ pub struct Verdict {
     pub tried_us: u64,
 }
 
-impl Verdict {
+impl RuntimeVerdict {
     /// `None` where the text is no verdict.
     pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()

@@ -19,6 +19,6 @@ pub use pools::{Pools, SharedPool, constrained_burst};
 pub use request::command_line;
 pub use request::{AllocationRequest, Schedule, koordinator};
 pub use select::{
-    CpuSelection, Exclusivity, Host, InUse, Room, SelectedCpus, TakeCriteria, Unsatisfied, Usage, align,
+    CpuSelection, Exclusivity, HostTables, InUse, Room, SelectedCpus, TakeCriteria, Unsatisfied, Usage, align,
     exclusivity_conflicts, satisfies, select_cpus, take_cpus, take_preferred_cpus,
 };

@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use stelia_cpus::{CpuSet, Topology};
 
-use crate::allocator::{Host, NumaAllocateStrategy, Qos, Unsatisfied};
+use crate::allocator::{HostTables, NumaAllocateStrategy, Qos, Unsatisfied};
 
 /// A NUMA node's part of the shared pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,11 +47,11 @@ fn by_node<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<u32, S
 impl Pools {
     /// Divide the online CPUs: `closed` are those of LSE, of kubelet and of whoever else shares with nobody, `lsr` those of LSR.
     pub fn new(topology: &Topology, reserved: &CpuSet, closed: &CpuSet, lsr: &CpuSet) -> Self {
-        Self::on(&Host::new(topology), reserved, closed, lsr)
+        Self::on(&HostTables::new(topology), reserved, closed, lsr)
     }
 
     /// The same for a host whose tables exist already.
-    pub fn on(host: &Host, reserved: &CpuSet, closed: &CpuSet, lsr: &CpuSet) -> Self {
+    pub fn on(host: &HostTables, reserved: &CpuSet, closed: &CpuSet, lsr: &CpuSet) -> Self {
         let online = host.online();
         let exclusive = closed.union(lsr).intersection(online);
         let shared = online.difference(&exclusive);

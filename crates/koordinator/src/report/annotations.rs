@@ -14,7 +14,7 @@ use super::{Allocator, Facts};
 
 /// [`CpuManagerPolicy`].
 pub(crate) const CPU_MANAGER_POLICY: &str = "kubelet.koordinator.sh/cpu-manager-policy";
-/// [`CpuTopology`].
+/// [`CpuDetails`].
 pub(crate) const CPU_TOPOLOGY: &str = "node.koordinator.sh/cpu-topology";
 /// A list of [`PodCpuAlloc`].
 pub(crate) const POD_CPU_ALLOCS: &str = "node.koordinator.sh/pod-cpu-allocs";
@@ -39,7 +39,7 @@ pub(crate) struct CpuManagerPolicy {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct CpuTopology {
+pub(crate) struct CpuDetails {
     pub(crate) detail: Vec<CpuInfo>,
 }
 
@@ -170,7 +170,7 @@ pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
     });
     let mut all = BTreeMap::from([
         text(CPU_MANAGER_POLICY, &policy),
-        text(CPU_TOPOLOGY, &CpuTopology { detail: detail(facts) }),
+        text(CPU_TOPOLOGY, &CpuDetails { detail: detail(facts) }),
         text(POD_CPU_ALLOCS, &allocations.collect::<Vec<_>>()),
         text(CPU_SHARED_POOLS, &shared_pools(facts)),
     ]);

@@ -23,7 +23,7 @@ use stelia_cpus::text::excerpt;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::{PodUid, Uid};
 
-use crate::report::numa::NumaNode;
+use crate::report::numa::KernelNumaNode;
 use crate::report::{Alignment, Allocator, Facts, Kubelet, Managers, annotations};
 
 /// The attribute's name.
@@ -202,7 +202,7 @@ impl Compact {
 
     /// The node as the allocator and kubelet's planner take it, as far as the attribute tells it: which CPUs are taken, not by
     /// whom.
-    pub fn facts(self, name: String, alignment: Option<Alignment>, numa: BTreeMap<u32, NumaNode>) -> Facts {
+    pub fn facts(self, name: String, alignment: Option<Alignment>, numa: BTreeMap<u32, KernelNumaNode>) -> Facts {
         let online = self.topology.online();
         let exclusive = self.taken();
         let allocator = self.choice.map(|choice| {

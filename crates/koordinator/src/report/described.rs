@@ -18,8 +18,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::annotations::{
-    ALLOCATOR, AllocatorState, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuManagerPolicy, CpuSharedPool,
-    CpuTopology, POD_CPU_ALLOCS, PodCpuAlloc, WARNINGS,
+    ALLOCATOR, AllocatorState, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuDetails, CpuManagerPolicy,
+    CpuSharedPool, POD_CPU_ALLOCS, PodCpuAlloc, WARNINGS,
 };
 use super::object::KIND;
 use super::{
@@ -247,7 +247,7 @@ pub(crate) fn annotation_of<T: DeserializeOwned>(
     })
 }
 
-pub(crate) fn topology(annotation: CpuTopology) -> Result<Topology, DescribedError> {
+pub(crate) fn topology(annotation: CpuDetails) -> Result<Topology, DescribedError> {
     let mut cpus = BTreeMap::new();
     let mut cores: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
     for (at, info) in annotation.detail.into_iter().enumerate() {

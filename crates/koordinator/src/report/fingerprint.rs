@@ -12,7 +12,7 @@ use stelia_cpus::text::named;
 use stelia_kubelet::PodName;
 use twox_hash::XxHash64;
 
-use crate::report::{Facts, Pod};
+use crate::report::{Facts, ReportedPod};
 
 /// The attribute with the fingerprint.
 pub(crate) const ATTRIBUTE: &str = "nodeTopologyPodsFingerprint";
@@ -61,8 +61,8 @@ pub(crate) fn of_node(facts: &Facts, method: Method) -> Result<String, String> {
     let Some(pods) = &facts.pods else {
         return Err("no fingerprint of the pods: they are not known".to_owned());
     };
-    let counts = |pod: &&Pod| method == Method::All || pod.exclusive;
-    let counted: Vec<&Pod> = pods.values().filter(counts).collect();
+    let counts = |pod: &&ReportedPod| method == Method::All || pod.exclusive;
+    let counted: Vec<&ReportedPod> = pods.values().filter(counts).collect();
     let named: Vec<&PodName> = counted.iter().filter_map(|pod| pod.name.as_ref()).collect();
     match counted.len() - named.len() {
         0 => Ok(of(named)),

@@ -7,11 +7,12 @@ mod places;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stelia_cpus::NodeSet;
 use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_kubelet::memory::MemoryBlock;
 use stelia_kubelet::{DeviceManagerState, MemoryManagerState, PodUid};
 
-use crate::report::numa::NumaNode;
+use crate::report::numa::KernelNumaNode;
 
 pub use places::{DevicePlaces, Place, places};
 
@@ -22,7 +23,7 @@ const STATIC: &str = "Static";
 pub type LivePods<'a> = Option<&'a BTreeSet<PodUid>>;
 
 /// Adds what the Memory Manager reserved and assigned to the NUMA nodes; nothing where its policy assigns none.
-pub fn memory(nodes: &mut BTreeMap<u32, NumaNode>, state: &MemoryManagerState, living: LivePods<'_>) {
+pub fn memory(nodes: &mut BTreeMap<u32, KernelNumaNode>, state: &MemoryManagerState, living: LivePods<'_>) {
     if state.policy != STATIC {
         return;
     }
@@ -56,7 +57,7 @@ pub fn memory(nodes: &mut BTreeMap<u32, NumaNode>, state: &MemoryManagerState, l
 /// The NUMA nodes whose memory containers have, each with its cells: a NUMA node that is in use serves a request for several
 /// only together with these (`isAffinityViolatingNUMAAllocations` of kubelet's `policy_static.go`). `None` where the Memory Manager's
 /// policy assigns none.
-pub fn groups(state: &MemoryManagerState, living: LivePods<'_>) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
+pub fn groups(state: &MemoryManagerState, living: LivePods<'_>) -> Option<BTreeMap<u32, NodeSet>> {
     if state.policy != STATIC {
         return None;
     }

@@ -21,10 +21,10 @@ mod zone;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::allocator::{AllocatorNode, AllocatorPolicies, HeldCpus, Pools};
-use numa::NumaNode;
+use numa::KernelNumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
 use stelia_api::Error;
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_kubelet::{PodName, PodUid};
 
 use memory_and_devices::Devices;
@@ -39,7 +39,7 @@ pub struct Facts {
     pub name: String,
     pub topology: Topology,
     /// The NUMA nodes by id; empty where the kernel has no NUMA.
-    pub numa: BTreeMap<u32, NumaNode>,
+    pub numa: BTreeMap<u32, KernelNumaNode>,
     /// CPUs that are never allocated.
     pub reserved: CpuSet,
     /// CPUs that one pod has exclusively.
@@ -54,7 +54,7 @@ pub struct Facts {
     /// steliad's allocator, where it chooses exclusive CPUs.
     pub allocator: Option<Allocator>,
     /// The pods that have a cgroup; `None` where they are not known.
-    pub pods: Option<BTreeMap<PodUid, Pod>>,
+    pub pods: Option<BTreeMap<PodUid, ReportedPod>>,
     /// Devices by NUMA node and resource; those of a resource all of whose devices' places are known.
     pub devices: BTreeMap<u32, BTreeMap<String, Devices>>,
     /// What could not be read of the node, and is not in the object therefore.
@@ -88,7 +88,7 @@ pub struct Allocator {
 
 /// A pod of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pod {
+pub struct ReportedPod {
     /// `None` where nothing on the node tells it.
     pub name: Option<PodName>,
     /// Whether kube-scheduler's plugin counts it among those with exclusive resources; see [`fingerprint::Method`].
@@ -136,7 +136,7 @@ pub struct Managers {
     pub reserved_count: u32,
     /// For each NUMA node whose memory containers have, the NUMA nodes that kubelet takes it to be used with (its cells), itself
     /// mostly included; `None` where the Memory Manager assigns none.
-    pub memory_groups: Option<BTreeMap<u32, BTreeSet<u32>>>,
+    pub memory_groups: Option<BTreeMap<u32, NodeSet>>,
     /// The L3 cache of each CPU, where the option `prefer-align-cpus-by-uncorecache` makes kubelet look at them.
     pub caches: BTreeMap<u32, u32>,
 }
@@ -217,7 +217,7 @@ fn labels() -> BTreeMap<String, String> {
 }
 
 /// Every NUMA node: those with CPUs online, and those with memory only.
-fn nodes(facts: &Facts) -> BTreeSet<u32> {
+fn nodes(facts: &Facts) -> NodeSet {
     let of_cpus = facts.topology.cpus.values().map(|cpu| cpu.node);
     of_cpus.chain(facts.numa.keys().copied()).collect()
 }

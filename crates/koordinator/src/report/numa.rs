@@ -9,16 +9,16 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::text::excerpt::excerpt;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NumaNode {
+pub struct KernelNumaNode {
     /// The distance to each online node by id, itself included.
     pub distances: BTreeMap<u32, u32>,
     /// `None` where the kernel does not report it.
-    pub memory: Option<Memory>,
+    pub memory: Option<NumaMemory>,
     /// Its huge pages by size in bytes.
     pub huge_pages: BTreeMap<u64, Pages>,
 }
 
-impl NumaNode {
+impl KernelNumaNode {
     /// The memory of its huge pages, in bytes.
     pub(crate) fn page_bytes(&self) -> u64 {
         let pages = self.huge_pages.iter();
@@ -30,7 +30,7 @@ impl NumaNode {
 
 /// A node's memory, bytes. What is free does not count here: kubelet does not look at it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct NumaMemory {
     /// All of it, that in huge pages included.
     pub total: u64,
     /// What kubelet's Memory Manager gives to no container (`reservedMemory`); see [`crate::report::memory_and_devices`].
@@ -53,7 +53,7 @@ pub struct Pages {
 ///
 /// # Errors
 /// A file exists and cannot be read or parsed; the error names it. A node that goes offline meanwhile is left out.
-pub fn read(sys: &Path) -> io::Result<BTreeMap<u32, NumaNode>> {
+pub fn read(sys: &Path) -> io::Result<BTreeMap<u32, KernelNumaNode>> {
     let folder = sys.join("devices/system/node");
     let Some(online) = text(&folder.join("online"))? else {
         return Ok(BTreeMap::new());
@@ -69,7 +69,7 @@ pub fn read(sys: &Path) -> io::Result<BTreeMap<u32, NumaNode>> {
     Ok(nodes)
 }
 
-fn node(folder: &Path, online: &CpuSet) -> io::Result<NumaNode> {
+fn node(folder: &Path, online: &CpuSet) -> io::Result<KernelNumaNode> {
     let parsed = |name: &str| -> io::Result<Option<(String, std::path::PathBuf)>> {
         let path = folder.join(name);
         Ok(text(&path)?.map(|text| (text, path)))
@@ -82,7 +82,7 @@ fn node(folder: &Path, online: &CpuSet) -> io::Result<NumaNode> {
         Some((text, path)) => Some(memory(&text).ok_or_else(|| wrong(&path, &"no MemTotal"))?),
         None => None,
     };
-    Ok(NumaNode {
+    Ok(KernelNumaNode {
         distances,
         memory,
         huge_pages: huge_pages(&folder.join("hugepages"))?,
@@ -104,14 +104,14 @@ fn distances(text: &str, online: &CpuSet) -> Result<BTreeMap<u32, u32>, String> 
 }
 
 /// The line `Node 0 MemTotal:       16384 kB`, which kubelet takes too.
-fn memory(text: &str) -> Option<Memory> {
+fn memory(text: &str) -> Option<NumaMemory> {
     let total = text.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(2);
         (words.next()? == "MemTotal:").then(|| words.next()?.parse::<u64>().ok())?
     })?;
-    Some(Memory {
+    Some(NumaMemory {
         total: total.checked_mul(1024)?,
-        ..Memory::default()
+        ..NumaMemory::default()
     })
 }
 
@@ -198,16 +198,16 @@ mod tests {
         write(sys.path(), "node0/hugepages/hugepages-2048kB/nr_hugepages", "8\n");
         write(sys.path(), "node0/hugepages/hugepages-2048kB/free_hugepages", "3\n");
         let nodes = read(sys.path()).unwrap();
-        let memory = Memory {
+        let memory = NumaMemory {
             total: 16384 << 10,
-            ..Memory::default()
+            ..NumaMemory::default()
         };
         let pages = Pages {
             total: 8,
             reserved: 0,
             free: 3,
         };
-        let first = NumaNode {
+        let first = KernelNumaNode {
             distances: BTreeMap::from([(0, 10), (2, 21)]),
             memory: Some(memory),
             huge_pages: BTreeMap::from([(2 << 20, pages)]),

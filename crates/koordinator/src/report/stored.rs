@@ -20,7 +20,7 @@ use crate::report::annotations::{
 };
 use crate::report::compact::{self, Compact};
 use crate::report::described::{self, ALIGNMENT, DescribedError, MAX_ZONES};
-use crate::report::numa::NumaNode;
+use crate::report::numa::KernelNumaNode;
 use crate::report::object::{ApiVersion, Attribute, Cost, KIND, Metadata, NodeResourceTopology, Resource, Zone};
 use crate::report::profile::Profile;
 use crate::report::{Alignment, Facts, MANAGED_BY, labels, name};
@@ -231,7 +231,7 @@ impl Stored {
     }
 
     /// Memory and distances of the NUMA nodes; without them the CPUs are still reported.
-    fn numa(&mut self, mut object: NodeResourceTopology) -> BTreeMap<u32, NumaNode> {
+    fn numa(&mut self, mut object: NodeResourceTopology) -> BTreeMap<u32, KernelNumaNode> {
         for zone in &mut object.zones {
             let is_memory = |name: &str| ["cpu", "memory"].contains(&name) || name.starts_with("hugepages-");
             zone.resources.retain(|resource| is_memory(&resource.name));

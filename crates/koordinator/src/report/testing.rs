@@ -7,8 +7,8 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
 use stelia_kubelet::{PodName, PodUid};
 
-use crate::report::numa::{Memory, NumaNode, Pages};
-use crate::report::{Alignment, Allocator, Facts, Kubelet, Managers, Pod, PodAllocation};
+use crate::report::numa::{KernelNumaNode, NumaMemory, Pages};
+use crate::report::{Alignment, Allocator, Facts, Kubelet, Managers, PodAllocation, ReportedPod};
 
 /// A CPU list.
 #[allow(clippy::unwrap_used)]
@@ -25,14 +25,14 @@ fn pages(total: u64, free: u64) -> Pages {
 }
 
 /// NUMA nodes of 16 GiB, each 21 away from the others.
-pub fn numa(nodes: u32) -> BTreeMap<u32, NumaNode> {
-    let node = |id: u32| NumaNode {
+pub fn numa(nodes: u32) -> BTreeMap<u32, KernelNumaNode> {
+    let node = |id: u32| KernelNumaNode {
         distances: (0..nodes)
             .map(|other| (other, if other == id { 10 } else { 21 }))
             .collect(),
-        memory: Some(Memory {
+        memory: Some(NumaMemory {
             total: 16 << 30,
-            ..Memory::default()
+            ..NumaMemory::default()
         }),
         huge_pages: BTreeMap::from([(2 << 20, pages(1024, 512)), (1 << 30, pages(0, 0))]),
     };
@@ -121,7 +121,7 @@ pub fn large() -> Facts {
         .collect();
     let exclusive = allocations.iter().fold(CpuSet::new(), |all, one| all.union(&one.cpus));
     let pods = (0..132).map(|number| {
-        let pod = Pod {
+        let pod = ReportedPod {
             name: name(number),
             exclusive: number < 32,
         };

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use stelia_cpus::testing::{Shape, shapes};
 
 use super::annotations::{
-    CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuSharedPool, CpuTopology, POD_CPU_ALLOCS, PodCpuAlloc,
+    CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuDetails, CpuSharedPool, POD_CPU_ALLOCS, PodCpuAlloc,
 };
 use super::testing::{facts, numa};
 use super::*;
@@ -164,7 +164,7 @@ proptest! {
         prop_assert!(pooled.is_disjoint(&allocated));
         prop_assert_eq!(pooled.union(&allocated), topology.online());
         // Siblings have the same core, and no other CPUs have it.
-        let detail = annotation::<CpuTopology>(&object, CPU_TOPOLOGY).detail;
+        let detail = annotation::<CpuDetails>(&object, CPU_TOPOLOGY).detail;
         for info in detail.iter().take(8) {
             let same = detail.iter().filter(|other| other.core == info.core);
             prop_assert_eq!(same.map(|other| other.id).collect::<CpuSet>(), topology.siblings(info.id));

@@ -3,7 +3,7 @@
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::bytes::of_bytes;
 
-use crate::report::numa::NumaNode;
+use crate::report::numa::KernelNumaNode;
 use crate::report::object::{Cost, Resource, Zone};
 use crate::report::{Facts, nodes};
 
@@ -52,7 +52,7 @@ fn cpus(facts: &Facts, node: u32) -> Resource {
 }
 
 /// Memory in huge pages is not allocatable as memory. How much is free is nothing that kubelet asks.
-fn memory(node: &NumaNode) -> Option<Resource> {
+fn memory(node: &KernelNumaNode) -> Option<Resource> {
     let memory = node.memory?;
     let allocatable = memory
         .total
@@ -66,7 +66,7 @@ fn memory(node: &NumaNode) -> Option<Resource> {
     })
 }
 
-fn huge_pages(node: &NumaNode) -> impl Iterator<Item = Resource> {
+fn huge_pages(node: &KernelNumaNode) -> impl Iterator<Item = Resource> {
     node.huge_pages.iter().map(|(size, pages)| {
         let allocatable = pages.total.saturating_sub(pages.reserved);
         let amount = |pages: u64| of_bytes(size.saturating_mul(pages));

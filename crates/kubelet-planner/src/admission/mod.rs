@@ -80,7 +80,7 @@ pub struct Merge {
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use kubelet_planner::cpus::{CpuTopology, Options};
+/// use kubelet_planner::cpus::{CpuGroups, CpuOptions};
 /// use kubelet_planner::merge::Policy;
 /// use kubelet_planner::{
 ///     Amounts, Container, CpuManager, Cpus, ContainerKind, Machine, Node, NumaNode, Pod, Resources, Settings, NodeState, admit,
@@ -92,11 +92,11 @@ pub struct Merge {
 /// let topology = Topology { cpus: (0..8).map(cpu).collect() };
 /// let numa = NumaNode { memory: 16 << 30, ..NumaNode::default() };
 /// let machine = Machine {
-///     cpus: CpuTopology::new(&topology, &BTreeMap::new()),
+///     cpus: CpuGroups::new(&topology, &BTreeMap::new()),
 ///     numa: [(0, numa.clone()), (1, numa)].into(),
 /// };
 /// let settings = Settings {
-///     cpu_manager: CpuManager::reserving(Options::default(), "0".parse()?),
+///     cpu_manager: CpuManager::reserving(CpuOptions::default(), "0".parse()?),
 ///     topology_policy: Policy::SingleNumaNode,
 ///     ..Settings::default()
 /// };

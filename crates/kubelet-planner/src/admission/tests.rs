@@ -8,7 +8,7 @@ use rstest::rstest;
 use stelia_cpus::testing::Shape;
 
 use super::*;
-use crate::cpus::{CpuRefusal, CpuTopology, Options};
+use crate::cpus::{CpuGroups, CpuOptions, CpuRefusal};
 use crate::pod::Container;
 use crate::{
     Amounts, ContainerKind, CpuManager, Machine, MemoryManager, NodeState, NumaNode, Resources, Settings, devices,
@@ -28,7 +28,7 @@ fn node(nodes: u32, settings: Settings) -> Node {
         ..NumaNode::default()
     };
     let machine = Machine {
-        cpus: CpuTopology::new(&shape.topology(), &BTreeMap::new()),
+        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
         numa: (0..nodes).map(|id| (id, numa.clone())).collect(),
     };
     Node::start(machine, settings, NodeState::default()).unwrap()
@@ -36,7 +36,7 @@ fn node(nodes: u32, settings: Settings) -> Node {
 
 fn settings(policy: Policy, scope: Scope) -> Settings {
     Settings {
-        cpu_manager: CpuManager::reserving(Options::default(), "0".parse().unwrap()),
+        cpu_manager: CpuManager::reserving(CpuOptions::default(), "0".parse().unwrap()),
         topology_policy: policy,
         topology_scope: scope,
         ..Settings::default()
@@ -162,9 +162,9 @@ fn with_memory(settings: Settings) -> Settings {
 /// `GetPodAdmitResult`: an error with a reason of its own is passed on, any other becomes an unexpected error.
 #[test]
 fn a_rejection_has_kubelets_reason_and_words() {
-    let options = Options {
+    let options = CpuOptions {
         full_pcpus_only: true,
-        ..Options::default()
+        ..CpuOptions::default()
     };
     let settings = Settings {
         cpu_manager: CpuManager::reserving(options, "0,8".parse().unwrap()),
@@ -305,7 +305,7 @@ fn eight_numa_nodes_take_no_time() {
         distances: vec![10; 8],
     };
     let machine = Machine {
-        cpus: CpuTopology::new(&shape.topology(), &BTreeMap::new()),
+        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
         numa: (0..8).map(|id| (id, numa.clone())).collect(),
     };
     let device = |number: u32| {
@@ -374,7 +374,7 @@ fn a_rejection_is_unknown_where_it_depends_on_the_place_of_an_earlier_containers
     let node = node(
         2,
         Settings {
-            cpu_manager: CpuManager::reserving(Options::default(), "4-7".parse().unwrap()),
+            cpu_manager: CpuManager::reserving(CpuOptions::default(), "4-7".parse().unwrap()),
             ..settings(Policy::Restricted, Scope::Container)
         },
     );

@@ -1,11 +1,11 @@
 //! CPUs taken group by group, and the orders of the groups.
 
-use super::topology::{CpuTopology, Level, distinct};
+use super::topology::{CpuGroups, Level, distinct};
 
 /// Which CPUs are free, which are taken, and how many are still needed.
 #[derive(Debug)]
 pub(super) struct Accumulator<'a> {
-    topology: &'a CpuTopology,
+    topology: &'a CpuGroups,
     /// CPUs still needed; kubelet counts below zero when it takes a CPU twice.
     pub(super) needed: i64,
     free: Vec<bool>,
@@ -15,7 +15,7 @@ pub(super) struct Accumulator<'a> {
 }
 
 impl<'a> Accumulator<'a> {
-    pub(super) fn new(topology: &'a CpuTopology, available: &[usize], count: usize) -> Self {
+    pub(super) fn new(topology: &'a CpuGroups, available: &[usize], count: usize) -> Self {
         let mut free_in = Level::ALL.map(|level| vec![0; topology.count(level)]);
         let mut free = vec![false; topology.len()];
         for cpu in available {

@@ -3,15 +3,15 @@
 use stelia_cpus::CpuSet;
 
 use super::distributed::{Distribution, distributed};
-use super::options::{Kubelet, Options};
+use super::options::{CpuOptions, Kubelet};
 use super::packed::{Packing, packed};
 use super::refusal::CpuRefusal;
-use super::topology::{CpuTopology, Level};
+use super::topology::{CpuGroups, Level};
 use crate::merge::NodeMask;
 
 /// The CPUs that kubelet assigns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct AssignedCpus {
     /// As many as were requested, and all of them free, unless there is a fault.
     pub cpus: CpuSet,
     /// Faults of kubelet in this answer; empty in a correct one.
@@ -37,7 +37,7 @@ pub enum Fault {
     Overwritten,
 }
 
-impl Answer {
+impl AssignedCpus {
     /// Whether the CPUs are free, and as many as requested.
     pub fn is_safe(&self) -> bool {
         self.faults.iter().all(|fault| *fault == Fault::Overwritten)
@@ -75,14 +75,14 @@ pub struct ExclusiveRequest<'a> {
 /// # Errors
 /// There are too few, or kubelet fails or hangs.
 pub fn take(
-    topology: &CpuTopology,
-    options: Options,
+    topology: &CpuGroups,
+    options: CpuOptions,
     kubelet: Kubelet,
     available: &CpuSet,
     count: usize,
-) -> Result<Answer, CpuRefusal> {
+) -> Result<AssignedCpus, CpuRefusal> {
     let taken = take_from(topology, options, kubelet, available, (count, 0))?;
-    Ok(Answer::new(taken, available, count))
+    Ok(AssignedCpus::new(taken, available, count))
 }
 
 /// Takes CPUs of the affinity's NUMA nodes (with align-by-socket: of their sockets), and the rest from anywhere:
@@ -91,11 +91,11 @@ pub fn take(
 /// # Errors
 /// There are too few, or kubelet fails or hangs.
 pub fn allocate(
-    topology: &CpuTopology,
-    options: Options,
+    topology: &CpuGroups,
+    options: CpuOptions,
     kubelet: Kubelet,
     request: &ExclusiveRequest<'_>,
-) -> Result<Answer, CpuRefusal> {
+) -> Result<AssignedCpus, CpuRefusal> {
     let free = request.available.union(request.reusable);
     let mut taken = Taken::default();
     if let Some(mask) = request.affinity {
@@ -126,7 +126,7 @@ pub fn allocate(
         cpus: taken.cpus.union(&more.cpus),
         overwritten: taken.overwritten || more.overwritten,
     };
-    Ok(Answer::new(taken, &free, request.count))
+    Ok(AssignedCpus::new(taken, &free, request.count))
 }
 
 #[derive(Debug, Default)]
@@ -137,8 +137,8 @@ struct Taken {
 
 /// `least`: the number of NUMA nodes to use at least, if CPUs are distributed over them.
 fn take_from(
-    topology: &CpuTopology,
-    options: Options,
+    topology: &CpuGroups,
+    options: CpuOptions,
     kubelet: Kubelet,
     available: &CpuSet,
     (count, least): (usize, usize),

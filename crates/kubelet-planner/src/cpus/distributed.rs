@@ -4,7 +4,7 @@ use super::accumulator::Accumulator;
 use super::combinations::{Combinations, HeldCombination};
 use super::packed::{Packing, packed};
 use super::refusal::CpuRefusal;
-use super::topology::{CpuTopology, Level};
+use super::topology::{CpuGroups, Level};
 
 /// Parameters of the distributed algorithm.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ struct Choice {
 
 /// Takes `count` of the available CPUs; returns also whether they are not from the chosen NUMA nodes.
 pub(super) fn distributed(
-    topology: &CpuTopology,
+    topology: &CpuGroups,
     available: &[usize],
     count: usize,
     how: Distribution,
@@ -79,7 +79,7 @@ pub(super) fn distributed(
 
 /// Takes the CPUs from the chosen NUMA nodes.
 fn hand_out(
-    topology: &CpuTopology,
+    topology: &CpuGroups,
     mut accumulator: Accumulator,
     nodes: &[usize],
     count: usize,

@@ -2,7 +2,7 @@
 //!
 //! | step | what it answers |
 //! |---|---|
-//! | [`CpuTopology::new`] | the node's CPUs as kubelet sees them |
+//! | [`CpuGroups::new`] | the node's CPUs as kubelet sees them |
 //! | [`take`] | which CPUs kubelet takes of a set: packed, or distributed over the NUMA nodes |
 //! | [`allocate`] | the same, with those of the Topology Manager's NUMA nodes first |
 //! | [`StaticPolicy`] | the policy over kubelet's [`CpuState`]: start, hints, allocation, removal, pod-level resources |
@@ -28,14 +28,14 @@
 //! ```
 //! use std::collections::BTreeMap;
 //! use stelia_cpus::CpuSet;
-//! use kubelet_planner::cpus::{CpuTopology, Kubelet, Options, take};
+//! use kubelet_planner::cpus::{CpuGroups, Kubelet, CpuOptions, take};
 //! use stelia_cpus::{Cpu, Topology};
 //!
 //! let cpu = |cpu: u32| (cpu, Cpu { package: cpu / 2, core: cpu / 2, node: cpu / 2 });
 //! let node = Topology { cpus: (0..4).map(cpu).collect() };
-//! let topology = CpuTopology::new(&node, &BTreeMap::new());
+//! let topology = CpuGroups::new(&node, &BTreeMap::new());
 //!
-//! let answer = take(&topology, Options::default(), Kubelet::default(), &"1-3".parse()?, 2)?;
+//! let answer = take(&topology, CpuOptions::default(), Kubelet::default(), &"1-3".parse()?, 2)?;
 //! assert_eq!(answer.cpus, "2-3".parse::<CpuSet>()?);
 //! assert!(answer.is_safe());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -56,10 +56,10 @@ mod state;
 mod tests;
 mod topology;
 
-pub use assign::{Answer, ExclusiveRequest, Fault, allocate, take};
+pub use assign::{AssignedCpus, ExclusiveRequest, Fault, allocate, take};
 pub use hints::Bound;
-pub use options::{AFFINITY_IS_LEAST_SINCE, CpuOptionsError, Kubelet, Options};
+pub use options::{AFFINITY_IS_LEAST_SINCE, CpuOptions, CpuOptionsError, Kubelet};
 pub use policy::StaticPolicy;
 pub use refusal::CpuRefusal;
 pub use state::CpuState;
-pub use topology::CpuTopology;
+pub use topology::CpuGroups;

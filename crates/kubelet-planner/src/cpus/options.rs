@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use stelia_kubelet::config::parse_bool;
 
-use super::CpuTopology;
+use super::CpuGroups;
 
 /// Options of the static policy (`cpuManagerPolicyOptions`), all off by default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Options {
+pub struct CpuOptions {
     /// `full-pcpus-only`
     pub full_pcpus_only: bool,
     /// `distribute-cpus-across-numa`
@@ -45,7 +45,7 @@ pub enum CpuOptionsError {
     MoreSocketsThanNodes,
 }
 
-type Switch = fn(&mut Options) -> &mut bool;
+type Switch = fn(&mut CpuOptions) -> &mut bool;
 
 /// Every option by its name in KubeletConfiguration.
 const OPTIONS: [(&str, Switch); 6] = [
@@ -63,7 +63,7 @@ const OPTIONS: [(&str, Switch); 6] = [
     ("strict-cpu-reservation", |options| &mut options.strict_cpu_reservation),
 ];
 
-/// Options that exclude each other (`NewStaticPolicyOptions` of `policy_options.go`).
+/// CpuOptions that exclude each other (`NewStaticPolicyOptions` of `policy_options.go`).
 const EXCLUSIVE: [(&str, &str); 4] = [
     ("full-pcpus-only", "distribute-cpus-across-cores"),
     ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
@@ -71,7 +71,7 @@ const EXCLUSIVE: [(&str, &str); 4] = [
     ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
 ];
 
-impl Options {
+impl CpuOptions {
     /// Parses `cpuManagerPolicyOptions`. Whether a feature gate hides one of them is known to
     /// [`features`](crate::features).
     ///
@@ -102,7 +102,7 @@ impl Options {
     ///
     /// # Errors
     /// Two options exclude each other, or an option is incompatible with the node.
-    pub fn check(self, topology: &CpuTopology) -> Result<(), CpuOptionsError> {
+    pub fn check(self, topology: &CpuGroups) -> Result<(), CpuOptionsError> {
         self.check_exclusive()?;
         if self.align_by_socket && topology.sockets() > topology.nodes().len() {
             Err(CpuOptionsError::MoreSocketsThanNodes)

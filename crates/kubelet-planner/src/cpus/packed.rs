@@ -2,7 +2,7 @@
 
 use super::accumulator::Accumulator;
 use super::refusal::CpuRefusal;
-use super::topology::{CpuTopology, Level, distinct};
+use super::topology::{CpuGroups, Level, distinct};
 
 /// How the packed algorithm takes CPUs below the level of sockets.
 #[derive(Debug, Clone, Copy, Default)]
@@ -15,7 +15,7 @@ pub(super) struct Packing {
 
 /// Takes `count` of the available CPUs (`takeByTopologyNUMAPacked`).
 pub(super) fn packed(
-    topology: &CpuTopology,
+    topology: &CpuGroups,
     available: &[usize],
     count: usize,
     packing: Packing,
@@ -54,7 +54,7 @@ pub(super) fn packed(
 ///
 /// kubelet looks for whole caches before each cache that it tries. Only the first time can find any, because nothing
 /// changes in between.
-fn from_caches(topology: &CpuTopology, accumulator: &mut Accumulator) {
+fn from_caches(topology: &CpuGroups, accumulator: &mut Accumulator) {
     let caches = accumulator.order(Level::Cache);
     if accumulator.needs(topology.average(Level::Cache)) {
         accumulator.take_full(Level::Cache);
@@ -69,7 +69,7 @@ fn from_caches(topology: &CpuTopology, accumulator: &mut Accumulator) {
 
 /// Takes everything that is still needed, or nothing, from the first cores of the cache that have a free CPU
 /// (`takePartialUncore`).
-fn from_cache(topology: &CpuTopology, accumulator: &mut Accumulator, cache: usize) {
+fn from_cache(topology: &CpuGroups, accumulator: &mut Accumulator, cache: usize) {
     let (needed, per_core) = (accumulator.wanted(), topology.cpus_per_core());
     let free = accumulator.free_of(Level::Cache, cache).into_iter();
     let mut cores = distinct(free.map(|cpu| topology.group(Level::Core, cpu)));

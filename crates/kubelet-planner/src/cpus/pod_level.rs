@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
 
-use super::assign::{Answer, take};
+use super::assign::{AssignedCpus, take};
 use super::policy::StaticPolicy;
 use super::refusal::CpuRefusal;
 use super::state::CpuState;
@@ -27,7 +27,7 @@ impl StaticPolicy<'_> {
         state: &mut CpuState,
         pod: &Pod,
         affinity: Option<NodeMask>,
-    ) -> Result<Option<Answer>, CpuRefusal> {
+    ) -> Result<Option<AssignedCpus>, CpuRefusal> {
         let count = self.exclusive_in_all(pod);
         if count == 0 || pod.own().is_none() {
             return Ok(None);

@@ -2,11 +2,11 @@
 
 use stelia_cpus::CpuSet;
 
-use super::assign::{Answer, ExclusiveRequest, allocate, take};
-use super::options::{Kubelet, Options};
+use super::assign::{AssignedCpus, ExclusiveRequest, allocate, take};
+use super::options::{CpuOptions, Kubelet};
 use super::refusal::CpuRefusal;
 use super::state::CpuState;
-use super::topology::CpuTopology;
+use super::topology::CpuGroups;
 use crate::merge::NodeMask;
 use crate::pod::{Container, ContainerKind, Pod, together};
 
@@ -15,14 +15,14 @@ use crate::pod::{Container, ContainerKind, Pod, together};
 /// ```
 /// use std::collections::BTreeMap;
 /// use stelia_cpus::CpuSet;
-/// use kubelet_planner::cpus::{CpuState, CpuTopology, Kubelet, Options, StaticPolicy};
+/// use kubelet_planner::cpus::{CpuState, CpuGroups, Kubelet, CpuOptions, StaticPolicy};
 /// use kubelet_planner::{Amounts, Container, ContainerKind, Pod, Resources};
 /// use stelia_cpus::{Cpu, Topology};
 ///
 /// let cpu = |cpu: u32| (cpu, Cpu { package: 0, core: cpu / 2, node: 0 });
 /// let node = Topology { cpus: (0..8).map(cpu).collect() };
-/// let topology = CpuTopology::new(&node, &BTreeMap::new());
-/// let mut policy = StaticPolicy::new(&topology, Options::default(), Kubelet::default(), 2, &CpuSet::new())?;
+/// let topology = CpuGroups::new(&node, &BTreeMap::new());
+/// let mut policy = StaticPolicy::new(&topology, CpuOptions::default(), Kubelet::default(), 2, &CpuSet::new())?;
 /// let mut state = CpuState::default();
 /// policy.start(&mut state)?;
 ///
@@ -36,8 +36,8 @@ use crate::pod::{Container, ContainerKind, Pod, together};
 /// ```
 #[derive(Debug, Clone)]
 pub struct StaticPolicy<'a> {
-    pub(super) topology: &'a CpuTopology,
-    pub(super) options: Options,
+    pub(super) topology: &'a CpuGroups,
+    pub(super) options: CpuOptions,
     pub(super) kubelet: Kubelet,
     reserved: CpuSet,
     /// The reserved CPUs with their siblings.
@@ -49,13 +49,13 @@ pub struct StaticPolicy<'a> {
 
 impl<'a> StaticPolicy<'a> {
     /// The policy that reserves `reserved` or, where that is empty, `count` CPUs of its own choice. Whether the options
-    /// are compatible with each other and the node is checked by [`Options::check`].
+    /// are compatible with each other and the node is checked by [`CpuOptions::check`].
     ///
     /// # Errors
     /// `reserved` does not have `count` CPUs, or one of them does not exist.
     pub fn new(
-        topology: &'a CpuTopology,
-        options: Options,
+        topology: &'a CpuGroups,
+        options: CpuOptions,
         kubelet: Kubelet,
         count: usize,
         reserved: &CpuSet,
@@ -156,7 +156,7 @@ impl<'a> StaticPolicy<'a> {
         pod: &Pod,
         container: &Container,
         affinity: Option<NodeMask>,
-    ) -> Result<Option<Answer>, CpuRefusal> {
+    ) -> Result<Option<AssignedCpus>, CpuRefusal> {
         let count = self.exclusive(pod, container);
         if count == 0 {
             return Ok(None);
@@ -164,7 +164,7 @@ impl<'a> StaticPolicy<'a> {
         self.check_cores(state, count)?;
         if let Some(cpus) = state.entry(&pod.uid, &container.name).cloned() {
             self.remember(pod, container, &cpus);
-            return Ok(Some(Answer {
+            return Ok(Some(AssignedCpus {
                 cpus,
                 faults: Vec::new(),
             }));
@@ -265,7 +265,7 @@ impl<'a> StaticPolicy<'a> {
         count: usize,
         affinity: Option<NodeMask>,
         reusable: &CpuSet,
-    ) -> Result<Answer, CpuRefusal> {
+    ) -> Result<AssignedCpus, CpuRefusal> {
         let request = ExclusiveRequest {
             available: &self.available(state),
             reusable,

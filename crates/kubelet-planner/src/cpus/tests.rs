@@ -17,28 +17,28 @@ fn set(text: &str) -> CpuSet {
     text.parse().unwrap()
 }
 
-fn regular(nodes: u32, cores: u32) -> CpuTopology {
+fn regular(nodes: u32, cores: u32) -> CpuGroups {
     let shape = Shape {
         nodes,
         cores,
         threads: 2,
         interleaved: true,
     };
-    CpuTopology::new(&shape.topology(), &BTreeMap::new())
+    CpuGroups::new(&shape.topology(), &BTreeMap::new())
 }
 
 /// Eight cores of two threads (CPUs 0-15, siblings side by side), and eight of one, on one socket each or on the same.
-fn hybrid(sockets: u32) -> CpuTopology {
+fn hybrid(sockets: u32) -> CpuGroups {
     let place = |cpu: u32| Cpu {
         package: cpu / 16 % sockets,
         core: if cpu < 16 { cpu / 2 } else { cpu },
         node: cpu / 16 % sockets,
     };
     let cpus = (0..24).map(|cpu| (cpu, place(cpu))).collect();
-    CpuTopology::new(&Topology { cpus }, &BTreeMap::new())
+    CpuGroups::new(&Topology { cpus }, &BTreeMap::new())
 }
 
-const ACROSS_NUMA: Options = Options {
+const ACROSS_NUMA: CpuOptions = CpuOptions {
     full_pcpus_only: false,
     distribute_cpus_across_numa: true,
     align_by_socket: false,
@@ -47,7 +47,7 @@ const ACROSS_NUMA: Options = Options {
     strict_cpu_reservation: false,
 };
 
-const FULL_ACROSS_NUMA: Options = Options {
+const FULL_ACROSS_NUMA: CpuOptions = CpuOptions {
     full_pcpus_only: true,
     ..ACROSS_NUMA
 };
@@ -66,7 +66,14 @@ const POD_LEVEL: Kubelet = Kubelet {
 
 #[test]
 fn cpus_of_others_that_kubelet_hands_out_are_named() {
-    let answer = take(&hybrid(1), Options::default(), Kubelet::default(), &set("3,12,17"), 2).unwrap();
+    let answer = take(
+        &hybrid(1),
+        CpuOptions::default(),
+        Kubelet::default(),
+        &set("3,12,17"),
+        2,
+    )
+    .unwrap();
     assert_eq!(answer.cpus, set("2-3"));
     assert_eq!(answer.faults, [Fault::NotFree(set("2"))]);
     assert!(!answer.is_safe());
@@ -85,7 +92,7 @@ fn a_core_that_two_runs_share_gives_a_cpu_too_few() {
         count: 5,
         affinity: Some(NodeMask::from_bits(1)),
     };
-    let answer = allocate(&hybrid(2), Options::default(), Kubelet::default(), &request).unwrap();
+    let answer = allocate(&hybrid(2), CpuOptions::default(), Kubelet::default(), &request).unwrap();
     assert_eq!(answer.cpus, set("0-1,4-5"));
     let too_few = Fault::OtherCount { wanted: 5, got: 4 };
     assert_eq!(answer.faults, [Fault::NotFree(set("0")), too_few]);
@@ -146,7 +153,7 @@ fn pod(milli_cpus: Option<u64>, containers: &[(&str, ContainerKind, u64, bool)])
 }
 
 /// 16 CPUs on 2 NUMA nodes, of which 0 and 8 are one core and reserved.
-fn started(topology: &CpuTopology, options: Options, kubelet: Kubelet) -> (StaticPolicy<'_>, CpuState) {
+fn started(topology: &CpuGroups, options: CpuOptions, kubelet: Kubelet) -> (StaticPolicy<'_>, CpuState) {
     let policy = StaticPolicy::new(topology, options, kubelet, 2, &CpuSet::new()).unwrap();
     let mut state = CpuState::default();
     policy.start(&mut state).unwrap();
@@ -156,7 +163,7 @@ fn started(topology: &CpuTopology, options: Options, kubelet: Kubelet) -> (Stati
 #[test]
 fn a_pod_with_its_own_resources_is_divided_into_slices_and_a_pool() {
     let topology = regular(2, 4);
-    let (mut policy, mut state) = started(&topology, Options::default(), POD_LEVEL);
+    let (mut policy, mut state) = started(&topology, CpuOptions::default(), POD_LEVEL);
     let pod = pod(
         Some(8_000),
         &[
@@ -207,7 +214,7 @@ fn a_file_of_kubelets_own_with_pod_level_resources_is_predicted() {
     let file = "../../tests/data/kubelet-checkpoints/k136-gate-on/05a-podlevel-podscope/cpu_manager_state";
     let written = CpuManagerState::parse(&std::fs::read(file).unwrap()).unwrap();
     let topology = regular(2, 32);
-    let mut policy = StaticPolicy::new(&topology, Options::default(), POD_LEVEL, 2, &set("0,64")).unwrap();
+    let mut policy = StaticPolicy::new(&topology, CpuOptions::default(), POD_LEVEL, 2, &set("0,64")).unwrap();
     let mut state = CpuState::default();
     policy.start(&mut state).unwrap();
     let uid = |number: u32| format!("33333333-aaaa-4bbb-8ccc-{number:012}");
@@ -261,7 +268,7 @@ fn a_pod_that_leaves_a_container_without_cpus_is_rejected(
     #[case] refusal: CpuRefusal,
 ) {
     let topology = regular(2, 4);
-    let (mut policy, mut state) = started(&topology, Options::default(), POD_LEVEL);
+    let (mut policy, mut state) = started(&topology, CpuOptions::default(), POD_LEVEL);
     let (before, pod) = (state.clone(), pod(Some(4_000), containers));
     assert_eq!(policy.hints(&state, &pod, None), Some(Vec::new()));
     assert_eq!(refusal.reason(), "EmptyPodSharedPoolError");
@@ -272,7 +279,7 @@ fn a_pod_that_leaves_a_container_without_cpus_is_rejected(
 #[test]
 fn in_scope_container_only_guaranteed_containers_get_cpus_of_their_own() {
     let topology = regular(2, 4);
-    let (mut policy, mut state) = started(&topology, Options::default(), POD_LEVEL);
+    let (mut policy, mut state) = started(&topology, CpuOptions::default(), POD_LEVEL);
     let pod = pod(
         Some(4_000),
         &[
@@ -291,7 +298,7 @@ fn in_scope_container_only_guaranteed_containers_get_cpus_of_their_own() {
 #[test]
 fn without_the_feature_gate_a_pod_with_its_own_resources_gets_nothing() {
     let topology = regular(2, 4);
-    let (mut policy, mut state) = started(&topology, Options::default(), Kubelet::default());
+    let (mut policy, mut state) = started(&topology, CpuOptions::default(), Kubelet::default());
     let (before, pod) = (
         state.clone(),
         pod(Some(4_000), &[("vm", ContainerKind::App, 2_000, true)]),
@@ -309,7 +316,7 @@ fn without_the_feature_gate_a_pod_with_its_own_resources_gets_nothing() {
 #[test]
 fn a_pods_hints_count_what_runs_at_the_same_time() {
     let topology = regular(2, 4);
-    let (policy, state) = started(&topology, Options::default(), Kubelet::default());
+    let (policy, state) = started(&topology, CpuOptions::default(), Kubelet::default());
     let containers = [
         ("mesh", ContainerKind::Sidecar, 2_000, true),
         ("fetch", ContainerKind::Init, 7_000, true),
@@ -329,12 +336,12 @@ fn a_pods_hints_count_what_runs_at_the_same_time() {
 fn options_that_exclude_each_other_are_refused(#[case] one: &str, #[case] other: &str) {
     let given = |value: &str| BTreeMap::from([one, other].map(|name| (name.to_owned(), value.to_owned())));
     assert!(matches!(
-        Options::parse(&given("true")),
+        CpuOptions::parse(&given("true")),
         Err(CpuOptionsError::Exclusive(..))
     ));
-    assert_eq!(Options::parse(&given("false")), Ok(Options::default()));
+    assert_eq!(CpuOptions::parse(&given("false")), Ok(CpuOptions::default()));
     assert!(matches!(
-        Options::parse(&given("yes")),
+        CpuOptions::parse(&given("yes")),
         Err(CpuOptionsError::Value { .. })
     ));
 }
@@ -351,19 +358,19 @@ fn align_by_socket_needs_a_numa_node_for_each_socket() {
             },
         )
     });
-    let topology = CpuTopology::new(&Topology { cpus: cpus.collect() }, &BTreeMap::new());
-    let options = Options {
+    let topology = CpuGroups::new(&Topology { cpus: cpus.collect() }, &BTreeMap::new());
+    let options = CpuOptions {
         align_by_socket: true,
-        ..Options::default()
+        ..CpuOptions::default()
     };
     assert_eq!(options.check(&topology), Err(CpuOptionsError::MoreSocketsThanNodes));
     assert_eq!(options.check(&regular(2, 4)), Ok(()));
 }
 
-fn any_options() -> impl Strategy<Value = Options> {
+fn any_options() -> impl Strategy<Value = CpuOptions> {
     let option = any::<bool>;
     let all = (option(), option(), option(), option(), option(), option());
-    let options = all.prop_map(|(full, numa, socket, cores, cache, strict)| Options {
+    let options = all.prop_map(|(full, numa, socket, cores, cache, strict)| CpuOptions {
         full_pcpus_only: full,
         distribute_cpus_across_numa: numa,
         align_by_socket: socket,
@@ -386,7 +393,7 @@ proptest! {
         share in 0.0f64..1.1,
         affinity in proptest::option::of((1u64..256).prop_map(NodeMask::from_bits)),
     ) {
-        let topology = CpuTopology::new(&shape.topology(), &BTreeMap::new());
+        let topology = CpuGroups::new(&shape.topology(), &BTreeMap::new());
         let free: CpuSet = topology.cpus().iter().filter(|cpu| picked[*cpu as usize]).collect();
         let kubelet = Kubelet { combinations_copied: copied, ..Kubelet::default() };
         let count = (free.len() as f64 * share) as usize;
@@ -415,7 +422,7 @@ proptest! {
         steps in proptest::collection::vec((0usize..6, 0usize..3, any::<bool>()), 1..40),
         sizes in proptest::collection::vec(1u64..9, 18),
     ) {
-        let topology = CpuTopology::new(&shape.topology(), &BTreeMap::new());
+        let topology = CpuGroups::new(&shape.topology(), &BTreeMap::new());
         let Ok(mut policy) = StaticPolicy::new(&topology, options, Kubelet::default(), 1, &CpuSet::new()) else {
             return Ok(());
         };

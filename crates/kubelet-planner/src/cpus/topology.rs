@@ -53,13 +53,13 @@ impl Groups {
 /// Cores are as in kubelet's library cadvisor: CPUs of the same NUMA node, socket and `core_id`. A core's id is the lowest number
 /// of its CPUs; a CPU of unknown L3 cache counts to that of its socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CpuTopology {
+pub struct CpuGroups {
     /// By position, ascending.
     numbers: Vec<u32>,
     levels: [Groups; 4],
 }
 
-impl CpuTopology {
+impl CpuGroups {
     /// The tables of the online CPUs; `caches` are the ids of their L3 caches (`cache/index3/id`), as far as they are known.
     pub fn new(topology: &Topology, caches: &BTreeMap<u32, u32>) -> Self {
         let mut lowest = BTreeMap::new();

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stelia_cpus::NodeSet;
 use stelia_kubelet::DeviceManagerState;
 
 /// A device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
     /// Its NUMA nodes; empty where its plugin does not report them.
-    pub nodes: BTreeSet<u32>,
+    pub nodes: NodeSet,
     /// Whether its plugin reports it as healthy.
     pub healthy: bool,
 }
@@ -110,7 +111,7 @@ impl DeviceState {
     }
 
     /// A device's NUMA nodes.
-    pub(crate) fn nodes(&self, resource: &str, id: &str) -> Option<&BTreeSet<u32>> {
+    pub(crate) fn nodes(&self, resource: &str, id: &str) -> Option<&NodeSet> {
         let device = self.resources.get(resource)?.get(id)?;
         Some(&device.nodes).filter(|nodes| !nodes.is_empty())
     }
@@ -134,7 +135,7 @@ impl From<&DeviceManagerState> for DeviceState {
         let mut state = Self::default();
         for (resource, ids) in &checkpoint.registered {
             let healthy = Device {
-                nodes: BTreeSet::new(),
+                nodes: NodeSet::new(),
                 healthy: true,
             };
             let devices = ids.iter().map(|id| (id.clone(), healthy.clone()));

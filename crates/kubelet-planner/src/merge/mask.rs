@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{BitAnd, BitOr};
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::NodeSet;
 
 /// A set of NUMA nodes by their ids, all below 64. Masks are ordered by their numeric value.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,20 +80,18 @@ impl FromIterator<u32> for NodeMask {
     }
 }
 
-impl TryFrom<&CpuSet> for NodeMask {
+impl TryFrom<&NodeSet> for NodeMask {
     type Error = NodeTooHigh;
 
-    /// A set of NUMA node numbers.
-    fn try_from(nodes: &CpuSet) -> Result<Self, NodeTooHigh> {
-        match nodes.iter().find(|node| *node >= u64::BITS) {
+    fn try_from(nodes: &NodeSet) -> Result<Self, NodeTooHigh> {
+        match nodes.iter().copied().find(|node| *node >= u64::BITS) {
             Some(node) => Err(NodeTooHigh { node }),
-            None => Ok(nodes.iter().collect()),
+            None => Ok(nodes.iter().copied().collect()),
         }
     }
 }
 
-impl From<NodeMask> for CpuSet {
-    /// A set of NUMA node numbers.
+impl From<NodeMask> for NodeSet {
     fn from(mask: NodeMask) -> Self {
         mask.nodes().collect()
     }
@@ -102,7 +100,7 @@ impl From<NodeMask> for CpuSet {
 impl fmt::Display for NodeMask {
     /// As the kernel prints lists: `0-1,5`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        CpuSet::from(*self).fmt(f)
+        NodeSet::from(*self).fmt(f)
     }
 }
 

@@ -3,10 +3,10 @@
 //! ```
 //! use std::collections::BTreeMap;
 //!
-//! use kubelet_planner::merge::{Hint, Merger, NodeMask, Options, Policy};
+//! use kubelet_planner::merge::{Hint, Merger, NodeMask, MergeOptions, Policy};
 //!
 //! // Two NUMA nodes. The CPUs fit on either, the device is at node 1.
-//! let merger = Merger::new(Policy::SingleNumaNode, Options::default(), &"0-1".parse()?, &BTreeMap::new())?;
+//! let merger = Merger::new(Policy::SingleNumaNode, MergeOptions::default(), &"0-1".parse()?, &BTreeMap::new())?;
 //! let hint = |bits, preferred| Hint { nodes: Some(NodeMask::from_bits(bits)), preferred };
 //! let cpus = Some(vec![hint(0b01, true), hint(0b10, true), hint(0b11, false)]);
 //! let device = Some(vec![hint(0b10, true), hint(0b11, false)]);
@@ -81,9 +81,9 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 pub use mask::{NodeMask, NodeTooHigh};
-pub use settings::{Options, Policy, Scope, TopologyOptionError};
+pub use settings::{MergeOptions, Policy, Scope, TopologyOptionError};
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::NodeSet;
 
 use distances::Distances;
 
@@ -174,8 +174,8 @@ impl Merger {
     /// Policy `none` refuses nothing: it looks at neither nodes nor options.
     pub fn new(
         policy: Policy,
-        options: Options,
-        nodes: &CpuSet,
+        options: MergeOptions,
+        nodes: &NodeSet,
         distances: &BTreeMap<u32, Vec<u64>>,
     ) -> Result<Self, TopologyRefusal> {
         if policy == Policy::None {

@@ -35,7 +35,7 @@ named! {
 
 /// `topologyManagerPolicyOptions`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct MergeOptions {
     /// Among masks of the same size, the smaller average distance. `single-numa-node` does not look at it.
     pub prefer_closest_numa_nodes: bool,
     /// With more NUMA nodes than this kubelet does not start.
@@ -45,7 +45,7 @@ pub struct Options {
 /// The lowest value that kubelet accepts for `max-allowable-numa-nodes`.
 const MAX_ALLOWABLE_NUMA_NODES: usize = 8;
 
-impl Default for Options {
+impl Default for MergeOptions {
     /// kubelet's defaults.
     fn default() -> Self {
         Self {
@@ -73,14 +73,14 @@ pub enum TopologyOptionError {
     },
 }
 
-impl Options {
+impl MergeOptions {
     /// Parses the options of a KubeletConfiguration; missing ones have their defaults.
     ///
     /// ```
-    /// use kubelet_planner::merge::Options;
+    /// use kubelet_planner::merge::MergeOptions;
     ///
     /// let options = [("max-allowable-numa-nodes".to_owned(), "16".to_owned())];
-    /// assert_eq!(Options::parse(&options.into())?.max_allowable_numa_nodes, 16);
+    /// assert_eq!(MergeOptions::parse(&options.into())?.max_allowable_numa_nodes, 16);
     /// # Ok::<(), kubelet_planner::merge::TopologyOptionError>(())
     /// ```
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, TopologyOptionError> {

@@ -21,9 +21,9 @@ fn texts(options: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 fn merger(policy: Policy, nodes: &str) -> Merger {
-    let options = Options {
+    let options = MergeOptions {
         max_allowable_numa_nodes: 64,
-        ..Options::default()
+        ..MergeOptions::default()
     };
     Merger::new(policy, options, &nodes.parse().unwrap(), &BTreeMap::new()).unwrap()
 }
@@ -102,9 +102,9 @@ fn single_numa_node_says_any_on_a_machine_of_one_node() {
 fn the_closest_of_the_narrowest_is_taken(#[case] policy: Policy, #[case] expected: &str) {
     let rows = [vec![10, 21, 20], vec![21, 10, 12], vec![20, 12, 10]];
     let distances = (0..).zip(rows).collect();
-    let mut options = Options {
+    let mut options = MergeOptions {
         prefer_closest_numa_nodes: true,
-        ..Options::default()
+        ..MergeOptions::default()
     };
     let lists = [Some(vec![hint(0b011, true), hint(0b101, true), hint(0b110, true)])];
     let merger = Merger::new(policy, options, &"0-2".parse().unwrap(), &distances).unwrap();
@@ -164,9 +164,9 @@ fn node_ids_may_have_gaps_and_end_at_63() {
     "prefer-closest-numa-nodes: NUMA node 3 has 0 distances, and kubelet would look for that to node 3 at place 3"
 )]
 fn a_machine_that_kubelet_cannot_merge_on_is_refused(#[case] nodes: &str, #[case] closest: bool, #[case] says: &str) {
-    let options = Options {
+    let options = MergeOptions {
         prefer_closest_numa_nodes: closest,
-        ..Options::default()
+        ..MergeOptions::default()
     };
     let (nodes, distances) = (
         nodes.parse().unwrap(),
@@ -179,9 +179,9 @@ fn a_machine_that_kubelet_cannot_merge_on_is_refused(#[case] nodes: &str, #[case
 
 #[test]
 fn single_numa_node_never_looks_at_distances() {
-    let options = Options {
+    let options = MergeOptions {
         prefer_closest_numa_nodes: true,
-        ..Options::default()
+        ..MergeOptions::default()
     };
     let merger = Merger::new(
         Policy::SingleNumaNode,
@@ -197,12 +197,12 @@ fn single_numa_node_never_looks_at_distances() {
 #[test]
 fn options_are_read_as_kubelet_reads_them() {
     let options = texts(&[("prefer-closest-numa-nodes", "T"), ("max-allowable-numa-nodes", "+16")]);
-    let expected = Options {
+    let expected = MergeOptions {
         prefer_closest_numa_nodes: true,
         max_allowable_numa_nodes: 16,
     };
-    assert_eq!(Options::parse(&options), Ok(expected));
-    assert_eq!(Options::parse(&BTreeMap::new()), Ok(Options::default()));
+    assert_eq!(MergeOptions::parse(&options), Ok(expected));
+    assert_eq!(MergeOptions::parse(&BTreeMap::new()), Ok(MergeOptions::default()));
 }
 
 #[rstest]
@@ -223,7 +223,7 @@ fn options_are_read_as_kubelet_reads_them() {
     "Topology Manager policy option max-allowable-numa-nodes: \"9223372036854775808\" is not a number of at least 8"
 )]
 fn a_bad_option_is_named(#[case] name: &str, #[case] value: &str, #[case] says: &str) {
-    let error = Options::parse(&texts(&[(name, value)])).unwrap_err();
+    let error = MergeOptions::parse(&texts(&[(name, value)])).unwrap_err();
     assert_eq!(error.to_string(), says);
 }
 
@@ -242,7 +242,7 @@ fn names_are_kubelets() {
 /// With pairs alone this would take an hour: ids beyond the table's size, and three lists of 65,535 masks each.
 #[test]
 fn sixteen_nodes_with_ids_far_apart_are_folded_by_the_table() {
-    let nodes: CpuSet = (0..16).map(|node| node * 4).collect();
+    let nodes: NodeSet = (0..16).map(|node| node * 4).collect();
     let far = |mask: NodeMask| mask.nodes().map(|node| node * 4).collect();
     let list = |width: u32| {
         let mut hints = all_masks(16, width).unwrap();

@@ -14,7 +14,7 @@ mod tests;
 use stelia_cpus::text::near::misspelt;
 use stelia_kubelet::KubeletConfig;
 
-use crate::cpus::Options;
+use crate::cpus::CpuOptions;
 use crate::features::{FEATURES, Gate, KUBELET};
 use crate::merge::{self, Policy, Scope};
 use crate::node::Machine;
@@ -148,7 +148,7 @@ fn cpus(config: &KubeletConfig, machine: Option<&Machine>, problems: &mut Vec<St
         problems.push(StartProblem::OptionsOfNone(options.keys().cloned().collect()));
     }
     if is_static {
-        match Options::parse(options) {
+        match CpuOptions::parse(options) {
             Err(wrong) => problems.push(StartProblem::CpuOption(wrong)),
             Ok(parsed) if parsed.align_by_socket && config.topology_manager_policy == Policy::SingleNumaNode.name() => {
                 problems.push(StartProblem::SocketOfOneNode);
@@ -161,7 +161,7 @@ fn cpus(config: &KubeletConfig, machine: Option<&Machine>, problems: &mut Vec<St
     }
 }
 
-/// Options whose gates are off: kubelet looks at the gate of each that is given, whatever its value. The Topology Manager's are read only where
+/// CpuOptions whose gates are off: kubelet looks at the gate of each that is given, whatever its value. The Topology Manager's are read only where
 /// it has a policy.
 fn options(config: &KubeletConfig, machine: Option<&Machine>, problems: &mut Vec<StartProblem>) {
     let mut given: Vec<&String> = Vec::new();
@@ -171,7 +171,7 @@ fn options(config: &KubeletConfig, machine: Option<&Machine>, problems: &mut Vec
     let aligns = config.topology_manager_policy != Policy::None.name();
     if aligns {
         given.extend(config.topology_manager_policy_options.keys());
-        match merge::Options::parse(&config.topology_manager_policy_options) {
+        match merge::MergeOptions::parse(&config.topology_manager_policy_options) {
             Err(wrong) => problems.push(StartProblem::TopologyOption(wrong)),
             Ok(parsed) => {
                 let nodes = machine.map_or(0, |machine| machine.numa.len());

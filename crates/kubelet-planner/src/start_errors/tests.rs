@@ -5,7 +5,7 @@ use stelia_cpus::testing::Shape;
 use stelia_kubelet::config::{File, Flags};
 
 use super::*;
-use crate::cpus::CpuTopology;
+use crate::cpus::CpuGroups;
 use crate::node::NumaNode;
 
 /// What `kubelet --config` of these keys has wrong, on a machine with two NUMA nodes of 8 GiB and eight CPUs each.
@@ -34,7 +34,7 @@ fn machine() -> Machine {
         ..NumaNode::default()
     };
     Machine {
-        cpus: CpuTopology::new(&shape.topology(), &BTreeMap::new()),
+        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
         numa: [(0, node.clone()), (1, node)].into(),
     }
 }

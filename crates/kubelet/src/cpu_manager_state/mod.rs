@@ -5,16 +5,16 @@
 
 mod error;
 mod pod_shared_pool;
+mod schema;
 mod v0_v1;
 pub mod v2_to_v4;
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 pub use error::{CheckpointError, MAX_BYTES, MAX_LISTED};
 pub(super) use error::{content, json, needed, pod_uid, sealed, unknown};
 pub use pod_shared_pool::{Use, Uses};
+pub use schema::Schema;
 
 use stelia_cpus::CpuSet;
 
@@ -22,21 +22,6 @@ use super::pod::PodUid;
 
 /// File name below kubelet's root directory.
 pub const CPU_MANAGER_STATE: &str = "cpu_manager_state";
-
-/// The shape a checkpoint was written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub enum Schema {
-    /// kubelet 1.8 – 1.11: by container id, without a checksum.
-    V0,
-    /// kubelet 1.12 – 1.17: by container id.
-    V1,
-    /// kubelet 1.18 – 1.35, and 1.36 without the PodLevelResourceManagers gate: by pod and container name.
-    V2,
-    /// kubelet 1.36 with the PodLevelResourceManagers gate: with CPUs of whole pods.
-    V3,
-    /// kubelet 1.37 on: the content in a string with a checksum of its own.
-    V4,
-}
 
 /// Exclusive CPUs by pod and container name.
 pub type Entries = BTreeMap<PodUid, BTreeMap<String, CpuSet>>;
@@ -64,28 +49,6 @@ pub struct CpuManagerState {
 }
 
 impl CpuManagerState {
-    /// Parse and check the bytes of a `cpu_manager_state`.
-    ///
-    /// # Errors
-    /// Every [`CheckpointError`]; nothing of an invalid file is used.
-    pub fn parse(bytes: &[u8]) -> Result<Self, CheckpointError> {
-        let bytes = content(bytes)?;
-        let keys: Value = json(bytes)?;
-        let has = |key: &str| keys.get(key).is_some();
-        let entries = keys.get("entries").and_then(Value::as_object);
-        match entries.and_then(|entries| entries.values().next()) {
-            _ if has("data") || has("dataChecksum") => v2_to_v4::read_v4(bytes),
-            _ if has("podEntries") => v2_to_v4::read(bytes, true),
-            Some(Value::String(_)) => v0_v1::read(bytes),
-            Some(_) => v2_to_v4::read(bytes, false),
-            // Without entries V1 to V3 differ in the checksum only, and V0 has none.
-            None if has("checksum") => {
-                v2_to_v4::read(bytes, false).or_else(|first| v0_v1::read(bytes).map_err(|_| first))
-            }
-            None => v0_v1::read(bytes),
-        }
-    }
-
     /// The state of a node without kubelet: policy `none`, no entries.
     pub fn absent() -> Self {
         Self {

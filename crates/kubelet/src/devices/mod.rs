@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
+use stelia_cpus::NodeSet;
 
 use super::PodUid;
 use super::cpu_manager_state::{CheckpointError, MAX_BYTES, content};
@@ -126,8 +127,8 @@ pub fn read_regular_file(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
 
 impl DeviceEntry {
     /// Each device with the NUMA nodes that its plugin reports: none, one, or several.
-    pub fn nodes_by_id(&self) -> BTreeMap<&str, BTreeSet<u32>> {
-        let mut nodes: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    pub fn nodes_by_id(&self) -> BTreeMap<&str, NodeSet> {
+        let mut nodes: BTreeMap<&str, NodeSet> = BTreeMap::new();
         for (node, ids) in &self.devices {
             for id in ids {
                 nodes.entry(id).or_default().extend(node);

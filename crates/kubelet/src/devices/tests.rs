@@ -76,7 +76,7 @@ fn a_device_has_the_numa_nodes_of_every_list_that_it_is_in() {
         ("a", [0, 1].into()),
         ("b", [0].into()),
         ("c", [1].into()),
-        ("d", BTreeSet::new()),
+        ("d", NodeSet::new()),
     ];
     assert_eq!(entry.nodes_by_id(), expected.into());
 }

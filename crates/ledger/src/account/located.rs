@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use stelia_api::located::Located;
+use stelia_cpus::located::Located;
 
 use super::LocatedTime;
 use crate::replay::ENDED_STATE;
@@ -89,7 +89,7 @@ pub(super) fn finish(mut times: Vec<LocatedTime>, since_us: u64, until_us: u64) 
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::located::Part;
+    use stelia_cpus::located::Part;
 
     use super::*;
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stelia_api::attribution::Attribution;
-use stelia_api::located::Located;
+use stelia_cpus::located::Located;
 
 use crate::entry::{Class, Closed};
 

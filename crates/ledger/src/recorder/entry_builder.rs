@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::events::{add_intrusions, opened};
-use super::{EntryRecorder, Vm};
+use super::{EntryRecorder, RecordedVm};
 use crate::entry::{Closed, Event};
 use crate::replay::{FullReading, OpenSeat, ReadingDelta};
 use crate::sample::{CounterSample, Seat};
@@ -43,7 +43,7 @@ impl EntryRecorder {
         &self,
         builder: &mut EntryBuilder<'a>,
         vm_readings: &mut VmReadings<'a>,
-        (uid, vm): (&str, &Vm),
+        (uid, vm): (&str, &RecordedVm),
         seat: &Seat,
         known: Option<(u64, &'a OpenSeat)>,
     ) {
@@ -94,7 +94,7 @@ impl EntryRecorder {
         &self,
         builder: &mut EntryBuilder<'_>,
         vm_readings: &mut VmReadings<'_>,
-        (uid, vm): (&str, &Vm),
+        (uid, vm): (&str, &RecordedVm),
         seat: &Seat,
         known: Option<(u64, &OpenSeat)>,
     ) {
@@ -131,14 +131,20 @@ impl EntryRecorder {
 
 impl<'a> EntryBuilder<'a> {
     /// Opens a seat that is new, or that was closed because its counters contradicted each other.
-    fn open_seat(&mut self, vm_readings: &mut VmReadings<'a>, (uid, vm): (&str, &Vm), seat: &Seat, now: FullReading) {
+    fn open_seat(
+        &mut self,
+        vm_readings: &mut VmReadings<'a>,
+        (uid, vm): (&str, &RecordedVm),
+        seat: &Seat,
+        now: FullReading,
+    ) {
         self.events.push(opened(self.next_seat, uid, vm, seat));
         vm_readings.readings.push((self.next_seat, None, now));
         vm_readings.is_changed = true;
         self.next_seat = self.next_seat.saturating_add(1);
     }
 
-    fn open_unread(&mut self, vm_readings: &mut VmReadings<'_>, (uid, vm): (&str, &Vm), seat: &Seat) {
+    fn open_unread(&mut self, vm_readings: &mut VmReadings<'_>, (uid, vm): (&str, &RecordedVm), seat: &Seat) {
         self.events.push(opened(self.next_seat, uid, vm, seat));
         vm_readings.is_changed = true;
         self.next_seat = self.next_seat.saturating_add(1);

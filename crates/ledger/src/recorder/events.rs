@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Vm;
+use super::RecordedVm;
 use crate::entry::{Class, Closed, Event};
 use crate::replay::{ENDED_STATE, OpenSeat, ReadingDelta};
 use crate::sample::{CounterSample, Seat};
@@ -21,7 +21,7 @@ pub(super) fn clock_step((at, up): (u64, u64), sample: &CounterSample) -> Option
 pub(super) fn add_states(
     events: &mut Vec<Event>,
     before: Option<&BTreeMap<String, String>>,
-    vms: &BTreeMap<String, Vm>,
+    vms: &BTreeMap<String, RecordedVm>,
     all: bool,
 ) {
     let empty = BTreeMap::new();
@@ -42,7 +42,7 @@ pub(super) fn add_states(
     }
 }
 
-pub(super) fn opened(number: u64, uid: &str, vm: &Vm, seat: &Seat) -> Event {
+pub(super) fn opened(number: u64, uid: &str, vm: &RecordedVm, seat: &Seat) -> Event {
     Event::Opened {
         seat: number,
         vm: uid.to_owned(),
@@ -88,7 +88,7 @@ pub(super) fn add_intrusions(events: &mut Vec<Event>, uid: &str, seat: &Seat, de
     }
 }
 
-pub(super) fn why_closed(known: &OpenSeat, vms: &BTreeMap<String, Vm>) -> Closed {
+pub(super) fn why_closed(known: &OpenSeat, vms: &BTreeMap<String, RecordedVm>) -> Closed {
     let Some(vm) = vms.get(&known.vm) else {
         return Closed::Ended;
     };

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use stelia_api::located::{Located, moved};
+use stelia_cpus::located::{Located, moved};
 
 use super::vm::is_sampled;
-use super::{Draft, EntryRecorder, Vm};
+use super::{Draft, EntryRecorder, RecordedVm};
 use crate::entry::{Entry, Event};
 use crate::sample::CounterSample;
 
@@ -15,7 +15,7 @@ impl EntryRecorder {
     ///
     /// It has nothing else, because a version that does not know the event cannot read the entry. Nor may it begin a segment: the first entry
     /// has what the later ones continue from.
-    pub fn take_located(&self, sample: &CounterSample, vms: &BTreeMap<String, Vm>, all: bool) -> Option<Draft> {
+    pub fn take_located(&self, sample: &CounterSample, vms: &BTreeMap<String, RecordedVm>, all: bool) -> Option<Draft> {
         let before = (self.replay.boot == self.boot).then_some(&self.replay.located);
         let located = vms.iter().filter_map(|(uid, vm)| {
             let recorded = before.and_then(|before| before.get(uid)).map_or(&[][..], Vec::as_slice);
@@ -42,7 +42,7 @@ impl EntryRecorder {
 }
 
 /// The parts to write of a VM; none while it has no exclusive CPUs.
-fn parts(recorded: &[Located], vm: &Vm, at_us: u64, all: bool) -> Option<Vec<Located>> {
+fn parts(recorded: &[Located], vm: &RecordedVm, at_us: u64, all: bool) -> Option<Vec<Located>> {
     let now = match (&vm.located, is_sampled(&vm.state)) {
         (_, false) => Some(&[][..]),
         (now, true) => now.as_deref(),
@@ -53,7 +53,7 @@ fn parts(recorded: &[Located], vm: &Vm, at_us: u64, all: bool) -> Option<Vec<Loc
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::located::Part;
+    use stelia_cpus::located::Part;
 
     use super::*;
     use crate::replay::LedgerState;
@@ -68,17 +68,17 @@ mod tests {
         }
     }
 
-    fn vm(node: u32) -> BTreeMap<String, Vm> {
+    fn vm(node: u32) -> BTreeMap<String, RecordedVm> {
         let cpus = Located {
             part: Part::Cpus,
             nodes: vec![(node, 100)],
             near_percent: 100,
             ..Located::default()
         };
-        let vm = Vm {
+        let vm = RecordedVm {
             state: "isolated".to_owned(),
             located: Some(vec![cpus]),
-            ..Vm::default()
+            ..RecordedVm::default()
         };
         [("pod".to_owned(), vm)].into()
     }

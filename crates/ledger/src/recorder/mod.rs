@@ -19,7 +19,7 @@ use entry_builder::{EntryBuilder, SeatReading, VmReadings};
 use events::{add_states, clock_step, opened_unread, why_closed};
 use pace::Pace;
 pub use pace::heartbeat_hours;
-pub use vm::Vm;
+pub use vm::RecordedVm;
 pub(crate) use vm::is_sampled;
 
 use crate::account::{Account, AccountBuilder, Coverage};
@@ -125,7 +125,7 @@ impl EntryRecorder {
     }
 
     /// The seats that the next sample has to read.
-    pub fn seats_to_read(&self, vms: &BTreeMap<String, Vm>) -> BTreeSet<Seat> {
+    pub fn seats_to_read(&self, vms: &BTreeMap<String, RecordedVm>) -> BTreeSet<Seat> {
         let read = vms.iter().filter(|(vm, _)| !self.settling.contains(*vm));
         read.flat_map(|(_, vm)| vm.sampled_seats()).cloned().collect()
     }
@@ -164,7 +164,7 @@ impl EntryRecorder {
     pub fn take_sample(
         &mut self,
         sample: &CounterSample,
-        vms: &BTreeMap<String, Vm>,
+        vms: &BTreeMap<String, RecordedVm>,
         starts_segment: bool,
     ) -> Option<Draft> {
         // Pending, so that it is written later if this entry cannot be.
@@ -179,7 +179,7 @@ impl EntryRecorder {
         draft
     }
 
-    fn draft(&self, sample: &CounterSample, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> DraftOutcome {
+    fn draft(&self, sample: &CounterSample, vms: &BTreeMap<String, RecordedVm>, starts_segment: bool) -> DraftOutcome {
         let mut draft = Draft {
             is_heartbeat: starts_segment || self.is_heartbeat(sample),
             starts_segment,
@@ -297,7 +297,7 @@ impl EntryRecorder {
 
     /// An entry with current readings of all seats, with which an account ends. It is not written: requests for accounts must not fill
     /// the ring.
-    pub fn provisional(&mut self, sample: &CounterSample, vms: &BTreeMap<String, Vm>) -> Entry {
+    pub fn provisional(&mut self, sample: &CounterSample, vms: &BTreeMap<String, RecordedVm>) -> Entry {
         let open = open_seats(&self.replay, &self.boot);
         self.bound.add(sample, open);
         let mut readings = Vec::new();

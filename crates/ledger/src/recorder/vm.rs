@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use stelia_api::located::Located;
+use stelia_cpus::located::Located;
 
 use crate::sample::Seat;
 
@@ -11,7 +11,7 @@ pub(crate) fn is_sampled(state: &str) -> bool {
 
 /// What the daemon tells the recorder about a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Vm {
+pub struct RecordedVm {
     /// `namespace/name`; may be empty.
     pub name: String,
     /// The state as on D-Bus.
@@ -24,7 +24,7 @@ pub struct Vm {
     pub located: Option<Vec<Located>>,
 }
 
-impl Vm {
+impl RecordedVm {
     pub(super) fn sampled_seats(&self) -> impl Iterator<Item = &Seat> {
         let is_sampled = is_sampled(&self.state);
         self.seats.iter().filter(move |_| is_sampled)

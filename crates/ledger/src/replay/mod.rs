@@ -7,7 +7,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use delta::{Contradiction, ReadingDelta};
-use stelia_api::located::Located;
+use stelia_cpus::located::Located;
 
 use crate::entry::{Closed, Device, Entry, Event, Reading};
 use crate::sample::{Bound, Counters, Fired, Seat, Thread};

@@ -20,9 +20,9 @@ pub mod key;
 mod line_format;
 mod line_reader;
 pub mod read;
-mod size_limits;
 #[cfg(test)]
 mod tests;
+mod trim;
 pub mod verify;
 mod write;
 
@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 pub use crash_recovery::RingRecovery;
 pub use line_format::MAX_LINE_BYTES;
-pub use size_limits::Limits;
+pub use trim::Limits;
 pub use write::{Appended, Ring};
 
 /// Why the ring could not be written or read.

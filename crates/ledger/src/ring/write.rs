@@ -11,7 +11,7 @@ use super::crash_recovery::RingRecovery;
 use super::disk::{Disk, SystemDisk};
 use super::folder::{Folder, segment_name};
 use super::line_format::{self, Hash};
-use super::size_limits::Limits;
+use super::trim::Limits;
 use crate::entry::Entry;
 
 /// The file that is locked while there is a writer.

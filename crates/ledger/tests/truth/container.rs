@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_ledger::account::{Account, Range};
 use stelia_ledger::entry::{Closed, Entry, Event};
-use stelia_ledger::recorder::{EntryRecorder, Vm};
+use stelia_ledger::recorder::{EntryRecorder, RecordedVm};
 use stelia_ledger::replay::LedgerState;
 use stelia_ledger::sample::{CounterSample, Counters, Seat};
 
@@ -30,8 +30,8 @@ fn seat() -> Seat {
     }
 }
 
-fn vms() -> BTreeMap<String, Vm> {
-    let vm = Vm {
+fn vms() -> BTreeMap<String, RecordedVm> {
+    let vm = RecordedVm {
         name: "data/db".to_owned(),
         state: "isolated".to_owned(),
         seats: [seat()].into(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_ledger::recorder::Vm;
+use stelia_ledger::recorder::RecordedVm;
 use stelia_ledger::sample::{Bound, CounterSample, Counters, Fired, Seat, Thread};
 
 /// The first VM has the CPUs 2 and 3, the second has 4.
@@ -215,10 +215,10 @@ impl Host {
         (sample, truth)
     }
 
-    pub fn vms(&self) -> BTreeMap<String, Vm> {
+    pub fn vms(&self) -> BTreeMap<String, RecordedVm> {
         let vm = |number: usize| {
             let seats = self.cpus.iter().zip(VM_OF_CPU).filter(|(_, vm)| *vm == number);
-            let vm = Vm {
+            let vm = RecordedVm {
                 name: format!("tenant/{number}"),
                 state: STATES[self.states[number]].into(),
                 seats: seats.map(|(cpu, _)| cpu.seat.clone()).collect(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stelia_ledger::account::{Account, Range};
 use stelia_ledger::day::day;
 use stelia_ledger::entry::{Class, Closed, Entry, Event};
-use stelia_ledger::recorder::{Draft, EntryRecorder, Vm, heartbeat_hours};
+use stelia_ledger::recorder::{Draft, EntryRecorder, RecordedVm, heartbeat_hours};
 use stelia_ledger::sample::{CounterSample, Counters, Fired};
 
 use super::host::{Host, Run, VMS};
@@ -46,19 +46,19 @@ impl Daemon {
         &mut self.host.cpus[CPU].counters
     }
 
-    fn vms(&self, state: &str) -> BTreeMap<String, Vm> {
+    fn vms(&self, state: &str) -> BTreeMap<String, RecordedVm> {
         let mut vms = self.host.vms();
         vms.retain(|uid, _| uid == VM);
         vms.values_mut().for_each(|vm| vm.state = state.to_owned());
         vms
     }
 
-    fn sample(&mut self, vms: &BTreeMap<String, Vm>) -> CounterSample {
+    fn sample(&mut self, vms: &BTreeMap<String, RecordedVm>) -> CounterSample {
         let seats = self.recorder.seats_to_read(vms);
         self.host.sample(&seats, &[], &[]).0
     }
 
-    fn take(&mut self, sample: &CounterSample, vms: &BTreeMap<String, Vm>) -> Option<Draft> {
+    fn take(&mut self, sample: &CounterSample, vms: &BTreeMap<String, RecordedVm>) -> Option<Draft> {
         self.recorder.take_sample(sample, vms, self.ring.is_empty())
     }
 

@@ -1,7 +1,7 @@
 #![doc = include_str!("README.md")]
 
-mod attributes;
-mod record_cgroup;
+mod encoding;
+mod place;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used)]
 pub mod testing;
@@ -10,20 +10,20 @@ mod tests;
 mod tree;
 mod vcpu;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use stelia_api::{State, ThreadRole};
-use stelia_cpus::CpuSet;
 use stelia_cpus::text::named;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::proc::TaskId;
 use stelia_koordinator::allocator::{Allocation, Qos};
 use stelia_kubelet::PodUid;
 use stelia_settings::{Isolation, Partition, PlacementPolicy, QuietRequest, TreeHome};
 
-pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
-pub use record_cgroup::RecordPlace;
+pub use encoding::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
+pub use place::RecordPlace;
 pub use tree::{IN_PLACE, Tree};
 pub use vcpu::Vcpu;
 
@@ -133,10 +133,11 @@ pub struct Record {
     pub scheduled: bool,
     /// What its pod ordered for its CPUs besides keeping tasks off them.
     pub quiet: QuietRequest,
-    /// The origin's `cpuset.mems` text; empty = not restricted.
-    pub mems: String,
+    /// The origin's `cpuset.mems`; empty = not restricted.
+    pub mems: NodeSet,
     /// The NUMA nodes of the container's devices when steliad chose the CPUs, by kubelet's record; empty where kubelet chose them.
-    pub devices: BTreeSet<u32>,
+    #[serde(with = "stelia_cpus::node_set::as_array")]
+    pub devices: NodeSet,
     pub phase: Phase,
     /// The vCPU threads handed over; empty before AttachVcpus.
     pub vcpus: Vec<VcpuThread>,

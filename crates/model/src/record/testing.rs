@@ -28,7 +28,7 @@ pub fn record() -> Record {
         pod_pool: None,
         scheduled: false,
         quiet: Default::default(),
-        mems: "0".into(),
+        mems: [0].into(),
         devices: Default::default(),
         phase: Phase::Isolated,
         vcpus: vec![

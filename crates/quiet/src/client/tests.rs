@@ -5,7 +5,7 @@ use std::thread;
 use stelia_api::quiet::Irqbalance;
 
 use super::*;
-use crate::order::Vm;
+use crate::order::OrderedVm;
 
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -37,7 +37,7 @@ fn an_order_is_one_line_and_the_report_comes_back() {
     let wanted = Order {
         steer: true,
         shared: "0-1".parse().unwrap(),
-        vms: [("b9e4".to_owned(), Vm::default())].into(),
+        vms: [("b9e4".to_owned(), OrderedVm::default())].into(),
         ..Order::default()
     };
     let expected = wanted.clone();
@@ -46,7 +46,7 @@ fn an_order_is_one_line_and_the_report_comes_back() {
         irqbalance: Irqbalance::Informed,
         ..Report::default()
     };
-    let answer = serde_json::to_string(&Answer::Done(report.clone())).unwrap();
+    let answer = serde_json::to_string(&OrderAnswer::Done(report.clone())).unwrap();
     let peer = move |mut stream: UnixStream| {
         let text = socket_line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
         assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), expected);
@@ -128,9 +128,9 @@ fn a_listener_that_accepts_nobody_is_not_waited_for_either() {
 
 #[test]
 fn an_order_that_would_be_refused_for_its_length_is_not_sent() {
-    let vm = Vm {
+    let vm = OrderedVm {
         own_devices: [" ".repeat(MAX_LINE)].into(),
-        ..Vm::default()
+        ..OrderedVm::default()
     };
     let order_ = Order {
         vms: [("a".to_owned(), vm)].into(),
@@ -177,7 +177,7 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
         dropped: 1,
         ..Attribution::default()
     };
-    let answer = serde_json::to_string(&Answer::Attributed(counted.clone())).unwrap();
+    let answer = serde_json::to_string(&OrderAnswer::Attributed(counted.clone())).unwrap();
     let (line, result) = asked(&answer, |path| finish(path, &BTreeSet::new(), ANSWER_TIMEOUT));
     assert_eq!(
         (line.as_str(), result.unwrap()),

@@ -5,6 +5,7 @@
 //! round compares all masks. An interrupt whose mask is as wanted still counts as disturbing until its counts in
 //! `/proc/interrupts` stop rising.
 
+mod exempt;
 pub(crate) mod read;
 mod remaining_cause;
 mod round_history;
@@ -25,10 +26,10 @@ use crate::failure::problem;
 use crate::files::{Files, System};
 use crate::order::Order;
 use read::{Identity, Interrupt};
-pub use round_history::Memory;
+pub use round_history::RoundHistory;
 use saved_masks::{Record, SavedMask};
-use wanted_mask::{Cpus, Decision, Device};
-use write::{Outcome, Writer};
+use wanted_mask::{Cpus, Decision, InterruptDevice};
+use write::{WriteOutcome, Writer};
 
 /// An interrupt in this round.
 struct Task<'a> {
@@ -48,8 +49,8 @@ impl Task<'_> {
         self.interrupt.identity.irq
     }
 
-    fn device(&self) -> Device<'_> {
-        Device {
+    fn device(&self) -> InterruptDevice<'_> {
+        InterruptDevice {
             local: &self.interrupt.local,
             own: self.owner.map(|(_, cpus)| cpus),
         }
@@ -60,7 +61,7 @@ impl Task<'_> {
 ///
 /// Without [`Order::steer`], or without VMs, everything is undone: each mask that is still the one written here is
 /// replaced by the base.
-pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) {
+pub fn carry_out(system: System<'_>, order: &Order, memory: &mut RoundHistory, report: &mut Report) {
     if let Err(text) = round(system, order, memory, report) {
         problem(report, "", text);
     }
@@ -68,12 +69,12 @@ pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report:
 
 /// # Errors
 /// The masks or the online CPUs cannot be read, or the base record cannot be saved. Then nothing was written.
-fn round(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) -> Result<(), String> {
+fn round(system: System<'_>, order: &Order, memory: &mut RoundHistory, report: &mut Report) -> Result<(), String> {
     let files = system.files;
     let steering = order.steer && !order.vms.is_empty();
     let before = Record::load(system.store)?;
     if !steering {
-        *memory = Memory::default();
+        *memory = RoundHistory::default();
         if before.is_empty() {
             return Ok(());
         }
@@ -146,7 +147,7 @@ fn tasks<'a>(
     interrupts: Vec<Interrupt>,
     order: &'a Order,
     cpus: &Cpus,
-    memory: &Memory,
+    memory: &RoundHistory,
     steering: bool,
 ) -> Vec<Task<'a>> {
     let recorded: BTreeMap<u32, (&Identity, &SavedMask)> = before
@@ -163,7 +164,7 @@ fn tasks<'a>(
             return None;
         }
         let owner = wanted_mask::owner(order, interrupt.identity.vfio_device()).map(|(pod, vm)| (pod, &vm.cpus));
-        let device = Device {
+        let device = InterruptDevice {
             local: &interrupt.local,
             own: owner.map(|(_, cpus)| cpus),
         };
@@ -226,27 +227,33 @@ fn record(before: &Record, default: &Decision, tasks: &[Task<'_>], unread: &BTre
 }
 
 /// Add the interrupt's outcome to the report.
-fn report_on(task: &Task<'_>, outcome: &Outcome, table: &Table, memory: &mut Memory, writer: &mut Writer<'_>) {
+fn report_on(
+    task: &Task<'_>,
+    outcome: &WriteOutcome,
+    table: &Table,
+    memory: &mut RoundHistory,
+    writer: &mut Writer<'_>,
+) {
     if task.has_no_driver {
         return;
     }
     let line = table.lines.get(&task.irq());
     let files = writer.system.files;
     let mask = match outcome {
-        Outcome::Gone => return,
-        Outcome::Set(mask) | Outcome::Alternative(mask) => mask,
+        WriteOutcome::Gone => return,
+        WriteOutcome::Set(mask) | WriteOutcome::Alternative(mask) => mask,
         _ => &task.interrupt.mask,
     };
     let history = memory.update(task, outcome, mask, line, files);
     let saved = &task.decision.saved;
     let is_moved = !saved.ours.is_empty() && *mask != saved.base;
-    let failed = matches!(outcome, Outcome::NoVector(_) | Outcome::Failed(_));
+    let failed = matches!(outcome, WriteOutcome::NoVector(_) | WriteOutcome::Failed(_));
     writer.report.moved += u32::from(is_moved && !failed && mask.is_disjoint(&task.disturbed));
     let remaining = remaining_cause::remaining(task, outcome, mask, history, files);
     let pod = task.owner.map_or("", |(pod, _)| pod);
     match outcome {
-        Outcome::Failed(text) => problem(writer.report, pod, text.clone()),
-        Outcome::NoVector(text) if remaining.is_none() => problem(writer.report, pod, text.clone()),
+        WriteOutcome::Failed(text) => problem(writer.report, pod, text.clone()),
+        WriteOutcome::NoVector(text) if remaining.is_none() => problem(writer.report, pod, text.clone()),
         _ => {}
     }
     writer.report.remaining.extend(remaining);

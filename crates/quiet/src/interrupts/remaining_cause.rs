@@ -6,13 +6,13 @@ use stelia_cpus::CpuSet;
 use super::Task;
 use super::read;
 use super::round_history::{InterruptHistory, REPORT_ROUNDS};
-use super::write::Outcome;
+use super::write::WriteOutcome;
 use crate::files::Files;
 
 /// Why an interrupt still reaches CPUs of VMs. `None`: it reaches none, or it did not fire there and is being moved.
 pub(super) fn remaining(
     task: &Task<'_>,
-    outcome: &Outcome,
+    outcome: &WriteOutcome,
     mask: &CpuSet,
     history: &InterruptHistory,
     files: &dyn Files,
@@ -21,12 +21,12 @@ pub(super) fn remaining(
     let count = history.fired.values().sum();
     let disturbed = mask.intersection(&task.disturbed);
     let (cause, cpus, text) = match outcome {
-        Outcome::Managed(text) => {
+        WriteOutcome::Managed(text) => {
             let cpus = fired.union(&effective_on_vms(task, files));
             (RemainingCause::Managed, cpus, managed_text(text, count))
         }
-        Outcome::NoVector(text) => (RemainingCause::NoVector, disturbed, text.clone()),
-        Outcome::Failed(text) => (RemainingCause::Refused, disturbed, text.clone()),
+        WriteOutcome::NoVector(text) => (RemainingCause::NoVector, disturbed, text.clone()),
+        WriteOutcome::Failed(text) => (RemainingCause::Refused, disturbed, text.clone()),
         _ if history.repairs >= REPORT_ROUNDS => {
             let text = format!(
                 "its mask was {} again, after {} repairs",

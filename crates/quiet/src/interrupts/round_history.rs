@@ -7,7 +7,7 @@ use stelia_kernel::counters::interrupts::{IrqLine, Table, risen};
 
 use super::Task;
 use super::read::{self, Identity, Interrupt};
-use super::write::Outcome;
+use super::write::WriteOutcome;
 use crate::files::Files;
 
 /// Rounds in a row in which another program's mask is repaired before it is reported, and rounds for which an interrupt
@@ -17,7 +17,7 @@ pub(super) const REPORT_ROUNDS: u32 = 3;
 /// The interrupts as earlier rounds of this process saw them. What is needed to undo changes is in the base record
 /// instead.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct RoundHistory {
     histories: BTreeMap<u32, InterruptHistory>,
     /// The CPUs of VMs for which the last round read counts.
     counted_cpus: CpuSet,
@@ -57,7 +57,7 @@ enum MaskState {
     InForce,
 }
 
-impl Memory {
+impl RoundHistory {
     fn history(&self, identity: &Identity) -> Option<&InterruptHistory> {
         self.histories
             .get(&identity.irq)
@@ -109,7 +109,7 @@ impl Memory {
     pub(super) fn update(
         &mut self,
         task: &Task<'_>,
-        outcome: &Outcome,
+        outcome: &WriteOutcome,
         mask: &CpuSet,
         line: Option<&IrqLine>,
         files: &dyn Files,
@@ -166,8 +166,8 @@ impl Memory {
         };
 
         match outcome {
-            Outcome::Managed(text) => history.refusal = Some(text.clone()),
-            Outcome::Alternative(_) => history.no_vector_for = Some(wanted.clone()),
+            WriteOutcome::Managed(text) => history.refusal = Some(text.clone()),
+            WriteOutcome::Alternative(_) => history.no_vector_for = Some(wanted.clone()),
             _ => history.no_vector_for = None,
         }
         history.is_complete = true;

@@ -10,7 +10,7 @@ use stelia_cpus::text::excerpt::cause;
 use super::read::{DEFAULT, mask_path};
 use super::saved_masks::Record;
 use super::wanted_mask::Cpus;
-use super::{Memory, Task};
+use super::{RoundHistory, Task};
 use crate::failure::problem;
 use crate::files::System;
 
@@ -18,7 +18,7 @@ use crate::files::System;
 const MAX_WRITE_ATTEMPTS: u32 = 3;
 
 /// The result of setting a mask.
-pub(super) enum Outcome {
+pub(super) enum WriteOutcome {
     /// It is as wanted, whether or not it had to be written.
     Set(CpuSet),
     /// No vector is left on the wanted CPUs, so it is another mask that disturbs no VM.
@@ -60,72 +60,72 @@ impl Writer<'_> {
     }
 
     /// Give an interrupt the wanted mask.
-    pub(super) fn set_mask(&mut self, task: &Task<'_>, memory: &Memory) -> Outcome {
+    pub(super) fn set_mask(&mut self, task: &Task<'_>, memory: &RoundHistory) -> WriteOutcome {
         let (found, wanted) = (&task.interrupt.mask, &task.decision.wanted);
         if found == wanted {
-            return Outcome::Set(wanted.clone());
+            return WriteOutcome::Set(wanted.clone());
         }
         if let Some(text) = memory.refusal(&task.interrupt.identity) {
-            return Outcome::Managed(text.into());
+            return WriteOutcome::Managed(text.into());
         }
         if memory.keeps_alternative(task) {
-            return Outcome::Alternative(found.clone());
+            return WriteOutcome::Alternative(found.clone());
         }
         let path = mask_path(task.irq());
         // Without CAP_DAC_OVERRIDE such a file cannot even be opened.
         if self.system.files.mode(&path).is_ok_and(|mode| mode & 0o222 == 0) {
-            return Outcome::Managed(format!("{path} is read-only: the kernel manages this interrupt"));
+            return WriteOutcome::Managed(format!("{path} is read-only: the kernel manages this interrupt"));
         }
         match self.write(&path, &wanted.to_string()) {
-            Ok(()) => Outcome::Set(wanted.clone()),
-            Err((Some(Errno::NOENT), _)) => Outcome::Gone,
+            Ok(()) => WriteOutcome::Set(wanted.clone()),
+            Err((Some(Errno::NOENT), _)) => WriteOutcome::Gone,
             // EIO: older kernels. An interrupt whose controller has no masks answers the same.
-            Err((Some(Errno::PERM | Errno::IO), text)) => Outcome::Managed(text),
+            Err((Some(Errno::PERM | Errno::IO), text)) => WriteOutcome::Managed(text),
             Err((Some(Errno::NOSPC), text)) => self.set_alternative(task, text),
-            Err((_, text)) => Outcome::Failed(text),
+            Err((_, text)) => WriteOutcome::Failed(text),
         }
     }
 
     /// Set the first mask of the alternatives that has a vector left. All of them are in the saved record before the first is
     /// written.
-    fn set_alternative(&mut self, task: &Task<'_>, text: String) -> Outcome {
+    fn set_alternative(&mut self, task: &Task<'_>, text: String) -> WriteOutcome {
         let identity = &task.interrupt.identity;
         if task.interrupt.mask.is_disjoint(&task.disturbed) {
-            return Outcome::NoVector(text);
+            return WriteOutcome::NoVector(text);
         }
         let masks = self
             .cpus
             .alternatives(identity.irq, &task.decision.wanted, task.device());
         let entry = self.record.interrupts.iter_mut().find(|(one, _)| one == identity);
         let Some((_, saved)) = entry else {
-            return Outcome::NoVector(text);
+            return WriteOutcome::NoVector(text);
         };
         saved.ours.extend(masks.iter().cloned());
         if let Err(error) = self.record.save(self.system.store) {
             problem(self.report, "", error);
-            return Outcome::NoVector(text);
+            return WriteOutcome::NoVector(text);
         }
         let path = mask_path(identity.irq);
         for mask in masks {
             match self.write(&path, &mask.to_string()) {
-                Ok(()) => return Outcome::Alternative(mask),
-                Err((Some(Errno::NOENT), _)) => return Outcome::Gone,
+                Ok(()) => return WriteOutcome::Alternative(mask),
+                Err((Some(Errno::NOENT), _)) => return WriteOutcome::Gone,
                 Err((Some(Errno::NOSPC), _)) => {}
-                Err((_, text)) => return Outcome::Failed(text),
+                Err((_, text)) => return WriteOutcome::Failed(text),
             }
         }
-        Outcome::NoVector(text)
+        WriteOutcome::NoVector(text)
     }
 
     /// Report a mask that could not be restored, and leave it in the record for the next order.
-    pub(super) fn note_restored(&mut self, task: &Task<'_>, outcome: &Outcome) {
+    pub(super) fn note_restored(&mut self, task: &Task<'_>, outcome: &WriteOutcome) {
         match outcome {
-            Outcome::NoVector(text) | Outcome::Failed(text) => {
+            WriteOutcome::NoVector(text) | WriteOutcome::Failed(text) => {
                 self.not_restored.insert(task.irq());
                 problem(self.report, "", text.clone());
             }
             // A managed interrupt was never moved.
-            Outcome::Set(_) | Outcome::Alternative(_) | Outcome::Gone | Outcome::Managed(_) => {}
+            WriteOutcome::Set(_) | WriteOutcome::Alternative(_) | WriteOutcome::Gone | WriteOutcome::Managed(_) => {}
         }
     }
 

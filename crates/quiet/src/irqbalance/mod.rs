@@ -21,7 +21,7 @@ use stelia_api::quiet::{Irqbalance, Report};
 use stelia_cpus::CpuSet;
 use stelia_kernel::proc::start_time;
 
-use crate::failure::{Failure, problem};
+use crate::failure::{QuietFailure, problem};
 use crate::files::{Files, System};
 use crate::order::Order;
 use crate::store_json;
@@ -77,7 +77,7 @@ pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, report: &mut
     }
 }
 
-fn send_bans(system: System<'_>, sockets: &Path, exclusive: &CpuSet, report: &mut Report) -> Result<(), Failure> {
+fn send_bans(system: System<'_>, sockets: &Path, exclusive: &CpuSet, report: &mut Report) -> Result<(), QuietFailure> {
     let mut record: Record = store_json::load(system.store, RECORD)?;
     if exclusive.is_empty() && record.is_empty() {
         return Ok(());
@@ -118,7 +118,7 @@ enum BanError {
     #[error("the list {0} is longer than the {max} bytes that it takes in a message", max = protocol::MAX_LIST_BYTES)]
     TooLong(CpuSet),
     #[error(transparent)]
-    Failed(#[from] Failure),
+    Failed(#[from] QuietFailure),
 }
 
 /// Send the list to one irqbalance if it differs; returns the number of messages that changed something.
@@ -127,7 +127,7 @@ fn send_ban(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &
         return Err(BanError::NoSocket(SOCKETS.to_owned(), exclusive.clone()));
     };
     let shown = socket.display().to_string();
-    let setup = protocol::setup(socket).map_err(Failure::of("ask \"setup\" of", &shown))?;
+    let setup = protocol::setup(socket).map_err(QuietFailure::of("ask \"setup\" of", &shown))?;
     let now = seconds_since_boot();
     let (sent, in_force) = last_ban(record.get(&process.pid), &setup, process.start, now);
     let want = sent.base.union(exclusive);
@@ -158,7 +158,7 @@ fn send_ban(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &
     if let Err(cause) = protocol::exchange(socket, &message) {
         // Its next answer shows whether it received the message.
         save(SentBan { at: 0, ..next })?;
-        return Err(Failure::of(&format!("send {message:?} to"), &shown)(cause).into());
+        return Err(QuietFailure::of(&format!("send {message:?} to"), &shown)(cause).into());
     }
     Ok(1)
 }
@@ -197,7 +197,7 @@ fn last_ban(sent: Option<&SentBan>, setup: &Setup, start: u64, now: u64) -> (Sen
 }
 
 /// Every running irqbalance: a process of its unit, or one that has a socket. Sockets of processes that ended are left out.
-fn running(files: &dyn Files, sockets: &Path) -> Result<Vec<Process>, Failure> {
+fn running(files: &dyn Files, sockets: &Path) -> Result<Vec<Process>, QuietFailure> {
     let shown = sockets.display().to_string();
     let mut found: BTreeMap<i32, Option<PathBuf>> = BTreeMap::new();
     if let Ok(text) = files.read(PROCESSES) {
@@ -210,7 +210,7 @@ fn running(files: &dyn Files, sockets: &Path) -> Result<Vec<Process>, Failure> {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Vec::new(),
         names => names
             .and_then(Iterator::collect::<io::Result<Vec<_>>>)
-            .map_err(Failure::of("list", &shown))?,
+            .map_err(QuietFailure::of("list", &shown))?,
     };
     for entry in names {
         let name = entry.file_name();

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::files::Store;
 use crate::kernel::Directory;
-use crate::order::Vm;
+use crate::order::OrderedVm;
 
 /// What the fake irqbalance does with a message.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -190,9 +190,9 @@ impl Node {
     }
 
     fn carry_out(&self, exclusive: &[&str]) -> Report {
-        let vm = |list: &&str| Vm {
+        let vm = |list: &&str| OrderedVm {
             cpus: set(list),
-            ..Vm::default()
+            ..OrderedVm::default()
         };
         self.order(&Order {
             steer: true,
@@ -252,9 +252,9 @@ fn without_steering_it_has_what_it_had_too() {
     let (node, state) = Node::with_irqbalance("");
     node.carry_out(&["2-3"]);
     state.lock().unwrap().scan();
-    let vm = Vm {
+    let vm = OrderedVm {
         cpus: set("2-3"),
-        ..Vm::default()
+        ..OrderedVm::default()
     };
     node.order(&Order {
         vms: [("vm".to_owned(), vm)].into(),

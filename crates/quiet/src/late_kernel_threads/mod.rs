@@ -22,7 +22,7 @@ use stelia_api::quiet::{Report, Thread};
 use stelia_cpus::CpuSet;
 use stelia_kernel::proc::stat::{self, Stat};
 
-use crate::failure::{Failure, problem};
+use crate::failure::{QuietFailure, problem};
 use crate::files::{Files, System};
 use crate::order::Order;
 use crate::store_json;
@@ -35,7 +35,7 @@ const CHILDREN: &str = "/proc/2/task/2/children";
 
 /// The kernel threads as this process has read them.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct ThreadHistory {
     /// Threads that are never moved: their files are not read again while kthreadd has them.
     ignored: BTreeSet<i32>,
     /// Threads that may have to be moved, as they were first read.
@@ -85,14 +85,19 @@ enum Decision {
 ///
 /// A thread that is never moved is identified by its number alone while kthreadd has a child of that number, so a new thread
 /// that takes over the number between two orders is missed. It then stays where the kernel put it.
-pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) {
+pub fn carry_out(system: System<'_>, order: &Order, memory: &mut ThreadHistory, report: &mut Report) {
     if let Err(failure) = move_threads(system, order, memory, report) {
         problem(report, "", format!("kernel threads: {failure}"));
     }
     report.threads_moved = memory.moved;
 }
 
-fn move_threads(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) -> Result<(), Failure> {
+fn move_threads(
+    system: System<'_>,
+    order: &Order,
+    memory: &mut ThreadHistory,
+    report: &mut Report,
+) -> Result<(), QuietFailure> {
     let exclusive: CpuSet = order.vms.values().flat_map(|vm| vm.cpus.iter()).collect();
     let mut record: Record = store_json::load(system.store, RECORD)?;
     if exclusive.is_empty() && record.is_empty() {
@@ -204,11 +209,11 @@ fn decide(thread: &KernelThread, change: Option<&Change>, exclusive: &CpuSet, sh
 /// end meanwhile are left out. The second result are threads of the record that exist and cannot be read.
 fn scan(
     files: &dyn Files,
-    memory: &mut Memory,
+    memory: &mut ThreadHistory,
     exclusive: &CpuSet,
     record: &Record,
-) -> Result<(Vec<KernelThread>, BTreeSet<i32>), Failure> {
-    let text = files.read(CHILDREN).map_err(Failure::of("read", CHILDREN))?;
+) -> Result<(Vec<KernelThread>, BTreeSet<i32>), QuietFailure> {
+    let text = files.read(CHILDREN).map_err(QuietFailure::of("read", CHILDREN))?;
     let children: BTreeSet<i32> = text.split_whitespace().filter_map(|id| id.parse().ok()).collect();
     memory.ignored.retain(|id| children.contains(id));
     memory.candidates.retain(|id, _| children.contains(id));
@@ -263,8 +268,8 @@ fn has_ended(cause: &io::Error) -> bool {
 }
 
 /// Set the thread's mask, and return it as the kernel shows it afterwards.
-fn set(files: &dyn Files, id: i32, cpus: &CpuSet) -> Result<CpuSet, Failure> {
-    let of = Failure::of(&format!("set the CPUs {cpus} of"), &format!("thread {id}"));
+fn set(files: &dyn Files, id: i32, cpus: &CpuSet) -> Result<CpuSet, QuietFailure> {
+    let of = QuietFailure::of(&format!("set the CPUs {cpus} of"), &format!("thread {id}"));
     files.set_affinity(id, cpus).map_err(of)?;
     Ok(files.affinity(id).unwrap_or_else(|_| cpus.clone()))
 }

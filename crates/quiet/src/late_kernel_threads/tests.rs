@@ -3,7 +3,7 @@ use std::io;
 
 use super::*;
 use crate::files::Store;
-use crate::order::Vm;
+use crate::order::OrderedVm;
 
 const EINVAL: i32 = 22;
 
@@ -49,10 +49,16 @@ impl Kernel {
         self.tasks.borrow()[&id].mask.to_string()
     }
 
-    fn carry_out(&self, vms: &[&str], memory: &mut Memory) -> Report {
+    fn carry_out(&self, vms: &[&str], memory: &mut ThreadHistory) -> Report {
         let vms = vms.iter().enumerate().map(|(index, list)| {
             let cpus = cpus(list);
-            (format!("pod-{index}"), Vm { cpus, ..Vm::default() })
+            (
+                format!("pod-{index}"),
+                OrderedVm {
+                    cpus,
+                    ..OrderedVm::default()
+                },
+            )
         });
         let order = Order {
             shared: cpus("0-1"),
@@ -139,7 +145,7 @@ impl Store for Kernel {
 
 #[test]
 fn a_late_thread_leaves_the_vms_cpus_and_gets_them_back_when_the_vm_ends() {
-    let (kernel, mut memory) = (Kernel::default(), Memory::default());
+    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
     kernel.born(50, "napi/eth0-8193", 0, "0-7");
     kernel.born(51, "kcompactd1", 0, "2-3");
     kernel.born(52, "kswapd0", 0, "0-1,4-7");
@@ -150,14 +156,14 @@ fn a_late_thread_leaves_the_vms_cpus_and_gets_them_back_when_the_vm_ends() {
     assert_eq!(kernel.carry_out(&["2-3"], &mut memory).threads_moved, 2);
     assert_eq!(kernel.sets.get(), 2, "the same order again sets nothing");
     // Another process carries out the end.
-    kernel.carry_out(&[], &mut Memory::default());
+    kernel.carry_out(&[], &mut ThreadHistory::default());
     assert_eq!((kernel.mask(50), kernel.mask(51)), ("0-7".into(), "2-3".into()));
     assert_eq!(kernel.kept.borrow().as_deref(), Some("{}"));
 }
 
 #[test]
 fn of_two_vms_the_one_that_ends_gives_back_its_cpus_only() {
-    let (kernel, mut memory) = (Kernel::default(), Memory::default());
+    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
     kernel.born(50, "napi/eth0-8193", 0, "0-7");
     kernel.carry_out(&["2-3", "4-5"], &mut memory);
     assert_eq!(kernel.mask(50), "0-1,6-7");
@@ -168,7 +174,7 @@ fn of_two_vms_the_one_that_ends_gives_back_its_cpus_only() {
 
 #[test]
 fn the_kernels_own_threads_are_left_alone_and_those_that_refuse_are_listed() {
-    let (kernel, mut memory) = (Kernel::default(), Memory::default());
+    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
     kernel.born(20, "ksoftirqd/2", 0x0400_0000, "2");
     kernel.born(21, "irq/77-nvme0q3", 0, "2-3");
     kernel.born(22, "kworker/u32:1", 0x0400_0000, "0-7");
@@ -204,7 +210,7 @@ fn the_kernels_own_threads_are_left_alone_and_those_that_refuse_are_listed() {
 
 #[test]
 fn a_mask_that_another_wrote_is_its_own() {
-    let (kernel, mut memory) = (Kernel::default(), Memory::default());
+    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
     kernel.born(50, "napi/eth0-8193", 0, "0-7");
     kernel.carry_out(&["2-3"], &mut memory);
     kernel.tasks.borrow_mut().get_mut(&50).unwrap().mask = cpus("0");
@@ -215,7 +221,7 @@ fn a_mask_that_another_wrote_is_its_own() {
 
 #[test]
 fn a_number_that_is_another_threads_by_now_is_not_given_the_former_ones_mask() {
-    let (kernel, mut memory) = (Kernel::default(), Memory::default());
+    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
     kernel.born(50, "napi/eth0-8193", 0, "0-7");
     kernel.carry_out(&["2-3"], &mut memory);
     kernel.tasks.borrow_mut().get_mut(&50).unwrap().start += 1;
@@ -225,7 +231,7 @@ fn a_number_that_is_another_threads_by_now_is_not_given_the_former_ones_mask() {
 
 #[test]
 fn the_record_is_written_before_the_mask_and_has_what_the_kernel_made_of_it() {
-    let (kernel, mut memory) = (Kernel::default(), Memory::default());
+    let (kernel, mut memory) = (Kernel::default(), ThreadHistory::default());
     kernel.born(50, "napi/eth0-8193", 0, "0-7");
     // A partition that is just ending, and no VM's any more.
     kernel.taken.replace(cpus("6-7"));
@@ -247,7 +253,7 @@ fn the_record_is_written_before_the_mask_and_has_what_the_kernel_made_of_it() {
 #[test]
 fn without_vms_and_without_a_record_nothing_is_read() {
     let kernel = Kernel::default();
-    assert_eq!(kernel.carry_out(&[], &mut Memory::default()), Report::default());
+    assert_eq!(kernel.carry_out(&[], &mut ThreadHistory::default()), Report::default());
     assert_eq!(kernel.reads.get(), 0);
 }
 
@@ -256,7 +262,7 @@ fn a_record_that_cannot_be_read_changes_nothing_and_is_told() {
     let kernel = Kernel::default();
     kernel.born(50, "napi/eth0-8193", 0, "0-7");
     kernel.kept.replace(Some("[1".into()));
-    let report = kernel.carry_out(&["2-3"], &mut Memory::default());
+    let report = kernel.carry_out(&["2-3"], &mut ThreadHistory::default());
     assert!(
         report.problems[0].text.contains("read the record threads.json"),
         "{report:?}"
@@ -268,15 +274,15 @@ fn a_record_that_cannot_be_read_changes_nothing_and_is_told() {
 fn one_that_cannot_be_read_now_is_given_back_its_cpus_when_it_can_be() {
     let kernel = Kernel::default();
     kernel.born(70, "napi/eth0-1", 0, "0-3");
-    kernel.carry_out(&["2-3"], &mut Memory::default());
+    kernel.carry_out(&["2-3"], &mut ThreadHistory::default());
     assert_eq!(kernel.mask(70), "0-1");
     kernel.unread.set(70);
     // The program begins anew: it knows the thread by its record alone.
     for vms in [&["2-3"][..], &[]] {
-        kernel.carry_out(vms, &mut Memory::default());
+        kernel.carry_out(vms, &mut ThreadHistory::default());
         assert_eq!(kernel.mask(70), "0-1");
     }
     kernel.unread.set(0);
-    kernel.carry_out(&[], &mut Memory::default());
+    kernel.carry_out(&[], &mut ThreadHistory::default());
     assert_eq!(kernel.mask(70), "0-3");
 }

@@ -7,9 +7,9 @@ use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
 
 use super::{CPUS, Change, Decision, Write, is_gone, read};
-use crate::failure::{Failure, problem};
+use crate::failure::{QuietFailure, problem};
 use crate::files::Files;
-use crate::order::{Order, Vm};
+use crate::order::{Order, OrderedVm};
 
 /// The file of a policy that has the governor in use.
 const GOVERNOR: &str = "scaling_governor";
@@ -100,18 +100,18 @@ struct Policies {
     unread: Vec<String>,
     /// CPUs whose policy cannot be read.
     unread_cpus: CpuSet,
-    failures: Vec<Failure>,
+    failures: Vec<QuietFailure>,
 }
 
 /// The policies of a VM's CPUs. An error of one CPU does not stop the others.
-fn policies(files: &dyn Files, vm: &Vm) -> Policies {
+fn policies(files: &dyn Files, vm: &OrderedVm) -> Policies {
     let (mut found, mut of_read_policies) = (Policies::default(), CpuSet::new());
     for cpu in vm.cpus.iter() {
         if of_read_policies.contains(cpu) {
             continue;
         }
         let link = format!("{CPUS}/cpu{cpu}/cpufreq");
-        let policy = match files.link(&link).map_err(Failure::of("read", &link)) {
+        let policy = match files.link(&link).map_err(QuietFailure::of("read", &link)) {
             Ok(policy) => policy,
             Err(failure) => {
                 found.unread_cpus.insert(cpu);
@@ -137,7 +137,7 @@ fn policies(files: &dyn Files, vm: &Vm) -> Policies {
 }
 
 /// The online CPUs of a policy, which the kernel separates by spaces.
-fn members(files: &dyn Files, policy: &str) -> Result<CpuSet, Failure> {
+fn members(files: &dyn Files, policy: &str) -> Result<CpuSet, QuietFailure> {
     let text = read(files, &path(policy, "affected_cpus"))?;
     Ok(text.split_whitespace().filter_map(|cpu| cpu.parse().ok()).collect())
 }
@@ -147,11 +147,11 @@ enum Unusable {
     /// Other CPUs share it, or the kernel has no such governor.
     NotAllowed(String),
     /// The policy cannot be read.
-    Unread(Failure),
+    Unread(QuietFailure),
 }
 
 /// The policy's present governor, if it may be replaced for this VM; else why not.
-fn governor_to_replace(files: &dyn Files, vm: &Vm, policy: &str, want: &str) -> Result<String, Unusable> {
+fn governor_to_replace(files: &dyn Files, vm: &OrderedVm, policy: &str, want: &str) -> Result<String, Unusable> {
     let foreign = members(files, policy).map_err(Unusable::Unread)?.difference(&vm.cpus);
     if !foreign.is_empty() {
         return Err(Unusable::NotAllowed(format!(

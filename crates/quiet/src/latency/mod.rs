@@ -13,7 +13,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use stelia_api::quiet::Report;
 
-use crate::failure::{Failure, problem};
+use crate::failure::{QuietFailure, problem};
 use crate::files::{Files, System};
 use crate::order::Order;
 use crate::store_json;
@@ -77,7 +77,7 @@ impl Decision {
     }
 
     /// The decision about a file that is not in an order any more.
-    fn unwanted(record: Option<&Change>, now: Result<String, Failure>) -> Self {
+    fn unwanted(record: Option<&Change>, now: Result<String, QuietFailure>) -> Self {
         match (record, now) {
             (Some(change), Ok(now)) => Self::undo(change, &now),
             (change, Err(failure)) if !is_gone(&failure) => Self::keep(change),
@@ -132,10 +132,10 @@ pub fn carry_out(system: System<'_>, order: &Order, report: &mut Report) {
     {
         return problem(report, "", failure);
     }
-    let mut failed: BTreeMap<String, (usize, Failure)> = BTreeMap::new();
+    let mut failed: BTreeMap<String, (usize, QuietFailure)> = BTreeMap::new();
     for write in writes {
         let written = system.files.write(&write.path, &write.value);
-        match written.map_err(Failure::write(&write.value, &write.path)) {
+        match written.map_err(QuietFailure::write(&write.value, &write.path)) {
             Ok(()) => report.writes += 1,
             Err(failure) => failed.entry(write.pod).or_insert((0, failure)).0 += 1,
         }
@@ -158,12 +158,12 @@ pub fn carry_out(system: System<'_>, order: &Order, report: &mut Report) {
 }
 
 /// Whether a file is gone. Other errors do not mean so: a CPU that is offline answers EBUSY, and has its values when it is back.
-fn is_gone(failure: &Failure) -> bool {
+fn is_gone(failure: &QuietFailure) -> bool {
     failure.cause.kind() == io::ErrorKind::NotFound
 }
 
 /// The file's text without white space around it.
-fn read(files: &dyn Files, path: &str) -> Result<String, Failure> {
-    let text = files.read(path).map_err(Failure::of("read", path))?;
+fn read(files: &dyn Files, path: &str) -> Result<String, QuietFailure> {
+    let text = files.read(path).map_err(QuietFailure::of("read", path))?;
     Ok(text.trim().to_owned())
 }

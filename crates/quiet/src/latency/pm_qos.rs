@@ -10,7 +10,7 @@ use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
 
 use super::{CPUS, Change, Decision, Write, is_gone, read};
-use crate::failure::{Failure, problem};
+use crate::failure::{QuietFailure, problem};
 use crate::files::Files;
 use crate::order::{Latency, Order};
 
@@ -79,7 +79,7 @@ pub(super) fn plan(
             continue;
         }
         wanted.union_with(&vm.cpus);
-        let (mut unread, mut first_failure): (CpuSet, Option<Failure>) = (CpuSet::new(), None);
+        let (mut unread, mut first_failure): (CpuSet, Option<QuietFailure>) = (CpuSet::new(), None);
         for cpu in vm.cpus.iter() {
             match read(files, &path(cpu)) {
                 Ok(now) => {

@@ -3,7 +3,7 @@ use std::io;
 
 use super::*;
 use crate::files::Store;
-use crate::order::{Latency, Vm};
+use crate::order::{Latency, OrderedVm};
 use stelia_cpus::CpuSet;
 
 const EINVAL: i32 = 22;
@@ -55,7 +55,7 @@ impl Machine {
         self.files.borrow()[&format!("{CPUS}/cpufreq/{policy}/scaling_governor")].clone()
     }
 
-    fn carry_out(&self, vms: &[(&str, Vm)]) -> Report {
+    fn carry_out(&self, vms: &[(&str, OrderedVm)]) -> Report {
         let order = Order {
             vms: vms.iter().map(|(pod, vm)| ((*pod).to_owned(), vm.clone())).collect(),
             ..Order::default()
@@ -122,12 +122,12 @@ impl Store for Machine {
     }
 }
 
-fn vm(list: &str, latency: Option<Latency>, governor: Option<&str>) -> Vm {
-    Vm {
+fn vm(list: &str, latency: Option<Latency>, governor: Option<&str>) -> OrderedVm {
+    OrderedVm {
         cpus: list.parse::<CpuSet>().unwrap(),
         latency,
         governor: governor.map(str::to_owned),
-        ..Vm::default()
+        ..OrderedVm::default()
     }
 }
 

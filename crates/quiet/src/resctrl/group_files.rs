@@ -7,7 +7,7 @@ use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
 
 use super::schemata::{Bandwidth, CacheWays, Hardware};
-use crate::failure::Failure;
+use crate::failure::QuietFailure;
 use crate::files::Files;
 
 /// The directory at which every distribution mounts resctrl.
@@ -58,12 +58,12 @@ pub(super) fn is_ours(group: &str) -> bool {
 ///
 /// # Errors
 /// The system's. Then nothing may be changed, because other programs' groups are not known.
-pub(super) fn read(files: &dyn Files) -> Result<Option<Groups>, Failure> {
+pub(super) fn read(files: &dyn Files) -> Result<Option<Groups>, QuietFailure> {
     let Some(default) = group(files, DEFAULT)? else {
         return Ok(None);
     };
     let mut groups = Groups::from([(DEFAULT.into(), default)]);
-    for name in files.list(ROOT).map_err(Failure::of("list", ROOT))? {
+    for name in files.list(ROOT).map_err(QuietFailure::of("list", ROOT))? {
         if let Some(group) = group(files, &name)? {
             groups.insert(name, group);
         }
@@ -72,7 +72,7 @@ pub(super) fn read(files: &dyn Files) -> Result<Option<Groups>, Failure> {
 }
 
 /// `None` if this is not a group, such as `info` or a file, or does not exist.
-fn group(files: &dyn Files, name: &str) -> Result<Option<Group>, Failure> {
+fn group(files: &dyn Files, name: &str) -> Result<Option<Group>, QuietFailure> {
     let path = path(name);
     let Some(cpus) = cpus(files, &path)? else {
         return Ok(None);
@@ -89,21 +89,21 @@ fn group(files: &dyn Files, name: &str) -> Result<Option<Group>, Failure> {
             Some(monitors)
         }
         Err(cause) if is_missing(&cause) => None,
-        Err(cause) => return Err(Failure::of("list", &directory)(cause)),
+        Err(cause) => return Err(QuietFailure::of("list", &directory)(cause)),
     };
     Ok(Some(Group { cpus, monitors }))
 }
 
 /// The CPUs of a group's directory; `None` if it is not a group.
-fn cpus(files: &dyn Files, path: &str) -> Result<Option<CpuSet>, Failure> {
+fn cpus(files: &dyn Files, path: &str) -> Result<Option<CpuSet>, QuietFailure> {
     let path = format!("{path}/cpus_list");
     match files.read(&path) {
         Ok(text) => {
-            let bad = |_| Failure::of("parse", &path)(ErrorKind::InvalidData.into());
+            let bad = |_| QuietFailure::of("parse", &path)(ErrorKind::InvalidData.into());
             text.trim().parse().map(Some).map_err(bad)
         }
         Err(cause) if is_missing(&cause) => Ok(None),
-        Err(cause) => Err(Failure::of("read", &path)(cause)),
+        Err(cause) => Err(QuietFailure::of("read", &path)(cause)),
     }
 }
 
@@ -145,7 +145,7 @@ impl GroupWriter<'_> {
             return Ok(());
         }
         let made = self.with_writable_parent(path, || self.files.make_directory(path));
-        made.map_err(|cause| self.explained(&Failure::of("make", path)(cause)))?;
+        made.map_err(|cause| self.explained(&QuietFailure::of("make", path)(cause)))?;
         self.report.writes += 1;
         Ok(())
     }
@@ -160,7 +160,7 @@ impl GroupWriter<'_> {
         match self.with_writable_parent(path, || self.files.remove_directory(path)) {
             Ok(()) => self.report.writes += 1,
             Err(cause) if is_missing(&cause) => {}
-            Err(cause) => return Err(self.explained(&Failure::of("remove", path)(cause))),
+            Err(cause) => return Err(self.explained(&QuietFailure::of("remove", path)(cause))),
         }
         Ok(())
     }
@@ -196,18 +196,18 @@ impl GroupWriter<'_> {
 
     pub(super) fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
         let written = self.files.write(path, value);
-        written.map_err(|cause| self.explained(&Failure::write(value, path)(cause)))?;
+        written.map_err(|cause| self.explained(&QuietFailure::write(value, path)(cause)))?;
         self.report.writes += 1;
         Ok(())
     }
 
     pub(super) fn read(&self, path: &str) -> Result<String, String> {
-        let text = self.files.read(path).map_err(Failure::of("read", path));
+        let text = self.files.read(path).map_err(QuietFailure::of("read", path));
         text.map_err(|failure| failure.to_string())
     }
 
     /// The failure with resctrl's own text about the last operation.
-    fn explained(&self, failure: &Failure) -> String {
+    fn explained(&self, failure: &QuietFailure) -> String {
         let status = self.files.read(&format!("{ROOT}/info/last_cmd_status"));
         match status.as_deref().map(str::trim) {
             Ok("ok" | "") | Err(_) => failure.to_string(),

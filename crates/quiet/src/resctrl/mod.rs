@@ -28,7 +28,7 @@ use group_files::{DEFAULT, GroupWriter, Groups, ROOT};
 
 /// The caches as this process has read them.
 #[derive(Debug, Default)]
-pub struct Memory {
+pub struct CacheHistory {
     caches: Caches,
 }
 
@@ -57,7 +57,7 @@ impl Member<'_> {
 ///
 /// # Cost
 /// Some reads for each group, and one for each counter of the caches of its CPUs.
-pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) {
+pub fn carry_out(system: System<'_>, order: &Order, memory: &mut CacheHistory, report: &mut Report) {
     let files = system.files;
     let groups = match group_files::read(files) {
         Ok(Some(groups)) => groups,

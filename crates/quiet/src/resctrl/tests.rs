@@ -1,7 +1,7 @@
 use super::fake::{Resctrl, cpus};
 use super::*;
 use crate::files::Files as _;
-use crate::order::{CacheClass, Vm};
+use crate::order::{CacheClass, OrderedVm};
 
 /// Pods with their CPUs and classes; gold has 4 ways and half of the bandwidth, silver 3 ways.
 fn order(counted: bool, vms: &[(&str, &str, &str)]) -> Order {
@@ -10,10 +10,10 @@ fn order(counted: bool, vms: &[(&str, &str, &str)]) -> Order {
         memory_bandwidth: percent,
     };
     let vms = vms.iter().map(|(pod, list, class)| {
-        let vm = Vm {
+        let vm = OrderedVm {
             cpus: cpus(list),
             cache_class: (!class.is_empty()).then(|| (*class).to_owned()),
-            ..Vm::default()
+            ..OrderedVm::default()
         };
         ((*pod).to_owned(), vm)
     });
@@ -31,7 +31,7 @@ fn given(fake: &Resctrl, order: &Order) -> Report {
         files: fake,
         store: fake,
     };
-    carry_out(system, order, &mut Memory::default(), &mut report);
+    carry_out(system, order, &mut CacheHistory::default(), &mut report);
     report
 }
 

@@ -10,8 +10,8 @@ use stelia_api::quiet::Report;
 /// State in memory from one order to the next. State that must survive a restart is in the store.
 #[derive(Debug, Default)]
 pub struct Memories {
-    interrupts: interrupts::Memory,
-    resctrl: resctrl::Memory,
+    interrupts: interrupts::RoundHistory,
+    resctrl: resctrl::CacheHistory,
 }
 
 /// Carry out an order that was checked. `sockets` is [`irqbalance::SOCKETS`].

@@ -5,10 +5,10 @@
 mod tests;
 
 use crate::files::Store;
-use crate::order::{Order, Vm};
+use crate::order::{Order, OrderedVm};
 use stelia_cpus::CpuSet;
 
-use crate::service::check::{Checked, Facts};
+use crate::service::check_order::{Checked, OrderFacts};
 
 /// The record's name in the store.
 const NAME: &str = "in-force.json";
@@ -49,7 +49,7 @@ impl InForce {
 
     /// Put each live VM that was left out back into the order, with the changes in force for it. They stay on those CPUs that no other VM
     /// has and that are still recorded for it or, if its record cannot be read, that the order does not have as shared.
-    pub fn retain(&self, checked: &mut Checked, facts: &Facts) {
+    pub fn retain(&self, checked: &mut Checked, facts: &OrderFacts) {
         let Checked { order, left_out } = checked;
         let mut others: CpuSet = order.vms.values().flat_map(|vm| vm.cpus.iter()).collect();
         for (pod, reason) in left_out {
@@ -74,7 +74,7 @@ impl InForce {
             }
             others.union_with(&cpus);
             *reason += &format!("; what is in force for it on CPUs {cpus} stays");
-            let vm = Vm { cpus, ..vm.clone() };
+            let vm = OrderedVm { cpus, ..vm.clone() };
             order.vms.insert(pod.clone(), vm);
         }
         order.shared = order.shared.difference(&others);

@@ -1,7 +1,7 @@
 #![doc = include_str!("README.md")]
 
 pub mod carry_out;
-pub mod check;
+pub mod check_order;
 mod in_force;
 mod journal;
 mod peer;

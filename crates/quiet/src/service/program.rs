@@ -25,7 +25,7 @@ use crate::service::carry_out::{Memories, carry_out};
 use crate::service::in_force::InForce;
 use crate::service::journal::{Priority, log};
 use crate::service::peer;
-use crate::service::serve::{End, PEER_TIMEOUT, Server, State};
+use crate::service::serve::{ConnectionState, End, PEER_TIMEOUT, Server};
 
 /// The socket's name in its unit (`FileDescriptorName=`).
 const SOCKET_NAME: &str = "quiet";
@@ -44,7 +44,7 @@ pub struct Arguments {
 
 /// Why the program ends with an error.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum QuietFailure {
     #[error("{what}: {cause}")]
     System { what: &'static str, cause: io::Error },
     #[error("systemd passed no socket: steliad-quiet.socket starts this program")]
@@ -53,8 +53,8 @@ enum Failure {
     Runs,
 }
 
-fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
-    move |cause| Failure::System {
+fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> QuietFailure {
+    move |cause| QuietFailure::System {
         what,
         cause: cause.into(),
     }
@@ -74,7 +74,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-fn serve() -> Result<(), Failure> {
+fn serve() -> Result<(), QuietFailure> {
     // Blocked from the start, so that no signal ends the program in the middle of an order.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
@@ -83,7 +83,7 @@ fn serve() -> Result<(), Failure> {
     let signal_fd = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
     let signal_fd = signal_fd.map_err(failed("make a signalfd"))?;
     let listener = activation::listener(SOCKET_NAME).map_err(failed("take the socket from systemd"))?;
-    let listener = listener.ok_or(Failure::NoSocket)?;
+    let listener = listener.ok_or(QuietFailure::NoSocket)?;
     let store = Directory::open(STORE).map_err(failed("make /run/stelia/quiet"))?;
     let _lock = lock_store(&store)?;
     let (kernel, cgroups) = (Kernel::below("/"), KernelCgroups::new("/sys/fs/cgroup"));
@@ -104,7 +104,7 @@ fn serve() -> Result<(), Failure> {
         admit: &peer::is_daemon,
         peer_timeout: PEER_TIMEOUT,
         clock: &trace::now_us,
-        state: State::default(),
+        state: ConnectionState::default(),
     };
     // An error of a notification cannot be handled.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
@@ -122,16 +122,16 @@ fn serve() -> Result<(), Failure> {
 }
 
 /// Lock the store: a second program would take the values of the first one for the node's own.
-fn lock_store(store: &Directory) -> Result<File, Failure> {
+fn lock_store(store: &Directory) -> Result<File, QuietFailure> {
     let directory = File::open(store.path()).map_err(failed("open /run/stelia/quiet"))?;
     match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(directory),
-        Err(rustix::io::Errno::AGAIN) => Err(Failure::Runs),
+        Err(rustix::io::Errno::AGAIN) => Err(QuietFailure::Runs),
         Err(cause) => Err(failed("lock /run/stelia/quiet")(cause)),
     }
 }
 
-fn restore() -> Result<ExitCode, Failure> {
+fn restore() -> Result<ExitCode, QuietFailure> {
     if !Path::new(STORE).exists() {
         println!("nothing was changed since the boot");
         return Ok(ExitCode::SUCCESS);
@@ -148,7 +148,7 @@ fn restore() -> Result<ExitCode, Failure> {
     late_kernel_threads::carry_out(
         system,
         &nothing,
-        &mut late_kernel_threads::Memory::default(),
+        &mut late_kernel_threads::ThreadHistory::default(),
         &mut report,
     );
     let mut not_restored = not_restored(&report);
@@ -216,7 +216,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Directory::open(folder.path()).unwrap();
         let first = lock_store(&store).unwrap();
-        assert!(matches!(lock_store(&store), Err(Failure::Runs)));
+        assert!(matches!(lock_store(&store), Err(QuietFailure::Runs)));
         drop(first);
         lock_store(&store).unwrap();
     }

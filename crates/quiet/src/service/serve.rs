@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::files::System;
-use crate::order::{Answer, MAX_LINE, Order, Target};
+use crate::order::{MAX_LINE, Order, OrderAnswer, Target};
 use crate::request::{Attribute, Request};
 use crate::socket_line::{self, LineError};
 use crate::trace;
@@ -22,7 +22,7 @@ use stelia_cpus::text::excerpt;
 use stelia_kernel::cgroup::Cgroups;
 
 use crate::service::carry_out::{Memories, carry_out};
-use crate::service::check::{Checked, Facts, check, check_target, exclusive};
+use crate::service::check_order::{Checked, OrderFacts, check, check_target, exclusive};
 use crate::service::in_force::InForce;
 use crate::service::journal::{Priority, log};
 pub use crate::service::peer::ForeignPeer;
@@ -54,12 +54,12 @@ pub struct Server<'a> {
     pub peer_timeout: Duration,
     /// [`crate::trace::now_us`].
     pub clock: &'a dyn Fn() -> u64,
-    pub state: State,
+    pub state: ConnectionState,
 }
 
 /// State from one connection to the next.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct ConnectionState {
     memories: Memories,
     /// Foreign peers that were logged already.
     foreign_peers: BTreeSet<ForeignPeer>,
@@ -121,38 +121,38 @@ impl Server<'_> {
             Ok(text) => self.answer(&text),
             // The daemon timed out, or ended.
             Err(LineError::Closed) => return,
-            Err(error) => Answer::Refused(format!("no order was received: {error}")),
+            Err(error) => OrderAnswer::Refused(format!("no order was received: {error}")),
         };
         self.log_refusal(&answer);
         // It consists of texts and numbers, which can always be written as JSON.
         let text = serde_json::to_string(&answer).unwrap_or_default();
         if let Err(error) = socket_line::write(&mut stream, &text, self.peer_timeout) {
             log(Priority::Warning, &format!("an answer was not taken: {error}"));
-            if answer == Answer::Begun {
+            if answer == OrderAnswer::Begun {
                 self.remove_count();
             }
         }
     }
 
-    fn answer(&mut self, text: &str) -> Answer {
+    fn answer(&mut self, text: &str) -> OrderAnswer {
         match Request::parse(text) {
             Ok(Request::Order(order)) => self.carry_out(order),
             Ok(Request::Attribute { attribute }) => {
                 let answer = match attribute {
-                    Attribute::Begin(target) => self.begin(&target).map(|()| Answer::Begun),
-                    Attribute::Finish { own } => self.finish(&own).map(Answer::Attributed),
+                    Attribute::Begin(target) => self.begin(&target).map(|()| OrderAnswer::Begun),
+                    Attribute::Finish { own } => self.finish(&own).map(OrderAnswer::Attributed),
                 };
-                answer.unwrap_or_else(Answer::Refused)
+                answer.unwrap_or_else(OrderAnswer::Refused)
             }
             Err(cause) => {
                 let cause = excerpt::cause(&cause);
-                Answer::Refused(format!("it is not JSON that is understood: {cause}"))
+                OrderAnswer::Refused(format!("it is not JSON that is understood: {cause}"))
             }
         }
     }
 
-    fn carry_out(&mut self, order: Order) -> Answer {
-        let facts = Facts::read(&order, self.cgroups, self.system.files);
+    fn carry_out(&mut self, order: Order) -> OrderAnswer {
+        let facts = OrderFacts::read(&order, self.cgroups, self.system.files);
         let checked = facts.and_then(|facts| {
             let mut checked = check(order, &facts).map_err(|refusal| refusal.to_string())?;
             let before = InForce::load(self.system.store);
@@ -170,9 +170,9 @@ impl Server<'_> {
                     let pod = String::new();
                     report.problems.push(Problem { pod, text });
                 }
-                Answer::Done(Report { left_out, ..report })
+                OrderAnswer::Done(Report { left_out, ..report })
             }
-            Err(reason) => Answer::Refused(reason),
+            Err(reason) => OrderAnswer::Refused(reason),
         }
     }
 
@@ -193,10 +193,10 @@ impl Server<'_> {
     }
 
     /// Log a refusal once, because the daemon repeats its order.
-    fn log_refusal(&mut self, answer: &Answer) {
+    fn log_refusal(&mut self, answer: &OrderAnswer) {
         let reason = match answer {
-            Answer::Done(_) | Answer::Begun | Answer::Attributed(_) => None,
-            Answer::Refused(reason) => Some(reason.clone()),
+            OrderAnswer::Done(_) | OrderAnswer::Begun | OrderAnswer::Attributed(_) => None,
+            OrderAnswer::Refused(reason) => Some(reason.clone()),
         };
         if let Some(reason) = reason.as_ref().filter(|_| reason != self.state.refusal) {
             log(

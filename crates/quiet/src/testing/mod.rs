@@ -40,7 +40,7 @@ struct File {
     mode: u32,
 }
 
-struct Failure {
+struct QuietFailure {
     call: Call,
     path: String,
     errno: Errno,
@@ -54,7 +54,7 @@ pub struct Tree {
     files: BTreeMap<String, File>,
     links: BTreeMap<String, String>,
     rules: Vec<(String, Rule)>,
-    failures: Vec<Failure>,
+    failures: Vec<QuietFailure>,
     /// Path and value of each write that succeeded, in order.
     pub writes: Vec<(String, String)>,
     /// How often something was saved.
@@ -113,7 +113,7 @@ impl Tree {
 
     /// Let the next so many calls on this path (or this name of the store) fail; `None`: all.
     pub fn fail(&mut self, call: Call, path: &str, errno: Errno, times: Option<u32>) {
-        self.failures.push(Failure {
+        self.failures.push(QuietFailure {
             call,
             path: path.into(),
             errno,

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use stelia_api::attribution::Attribution;
 use stelia_kernel::counters::interrupts::{PATH as INTERRUPTS, Table};
 
-use crate::failure::Failure;
+use crate::failure::QuietFailure;
 use crate::files::{Files, System};
 use crate::order::Target;
 use crate::store_json;
@@ -49,7 +49,7 @@ pub enum TraceError {
     #[error("the kernel has no event {}", plan::SWITCH)]
     NoEvent,
     #[error(transparent)]
-    Failed(#[from] Failure),
+    Failed(#[from] QuietFailure),
 }
 
 /// The state of a count, saved until its end.
@@ -89,10 +89,12 @@ pub fn begin(system: System<'_>, target: &Target, clock: &dyn Fn() -> u64) -> Re
 fn set_up(system: System<'_>, target: &Target, clock: &dyn Fn() -> u64) -> Result<(), TraceError> {
     let files = system.files;
     files.list(&format!("{ROOT}/instances")).map_err(TraceError::Absent)?;
-    files.make_directory(INSTANCE).map_err(Failure::of("make", INSTANCE))?;
+    files
+        .make_directory(INSTANCE)
+        .map_err(QuietFailure::of("make", INSTANCE))?;
     for (name, value) in [("tracing_on", "0"), ("buffer_size_kb", BUFFER_KIB)] {
         let path = format!("{INSTANCE}/{name}");
-        files.write(&path, value).map_err(Failure::write(value, &path))?;
+        files.write(&path, value).map_err(QuietFailure::write(value, &path))?;
     }
     let offered = available_events(files);
     if !offered.contains(plan::SWITCH) {
@@ -204,7 +206,7 @@ fn carry_out(files: &dyn Files, steps: &[Step]) -> Result<(BTreeSet<String>, Vec
             Ok(()) => events.extend(step.event.clone()),
             Err(cause) => {
                 let cause = explained(files, cause);
-                let error = Failure::write(&step.text, &step.path)(cause);
+                let error = QuietFailure::write(&step.text, &step.path)(cause);
                 if step.part == Part::Tasks {
                     return Err(error.into());
                 }
@@ -228,7 +230,7 @@ fn read_counts(files: &dyn Files, target: &Target, events: &BTreeSet<String>) ->
     let mut histograms = BTreeMap::new();
     for event in events {
         let path = plan::hist(event);
-        let text = files.read(&path).map_err(Failure::of("read", &path))?;
+        let text = files.read(&path).map_err(QuietFailure::of("read", &path))?;
         histograms.insert(event.clone(), hist::parse(&text));
     }
     Ok(TraceCounts::new(target, &histograms, &private_interrupts(files)))

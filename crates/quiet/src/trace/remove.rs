@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::TraceError;
 use super::plan::{DYNAMIC, INSTANCE, ROOT, SYNTHETIC, trigger};
-use crate::failure::Failure;
+use crate::failure::QuietFailure;
 use crate::files::Files;
 
 /// The event groups with our triggers. Another version may have used others: all groups are searched only if these were not all.
@@ -22,12 +22,12 @@ pub(super) fn remove(files: &dyn Files) -> Result<(), TraceError> {
         match files.remove_directory(INSTANCE) {
             Err(cause) if has_errno(&cause, Errno::BUSY) => {
                 let events = format!("{INSTANCE}/events");
-                let groups = files.list(&events).map_err(Failure::of("list", &events))?;
+                let groups = files.list(&events).map_err(QuietFailure::of("list", &events))?;
                 remove_triggers(files, &groups);
                 let removed = files.remove_directory(INSTANCE);
-                removed.map_err(Failure::of("remove", INSTANCE))?;
+                removed.map_err(QuietFailure::of("remove", INSTANCE))?;
             }
-            result => result.map_err(Failure::of("remove", INSTANCE))?,
+            result => result.map_err(QuietFailure::of("remove", INSTANCE))?,
         }
     }
     // Without tracefs there are no events.
@@ -38,7 +38,9 @@ pub(super) fn remove(files: &dyn Files) -> Result<(), TraceError> {
         let line = format!("s:synthetic/{name}");
         if events.lines().any(|one| one.split_whitespace().next() == Some(&line)) {
             let text = format!("-:synthetic/{name}");
-            files.write(DYNAMIC, &text).map_err(Failure::write(&text, DYNAMIC))?;
+            files
+                .write(DYNAMIC, &text)
+                .map_err(QuietFailure::write(&text, DYNAMIC))?;
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use zbus::OwnedObjectPath;
 
 use super::Isolator;
 use crate::memory::{GuestMemory, MEMORY_TIMEOUT, MemoryResize, MemoryStep};
-use crate::resize::Outcome;
+use crate::resize::ResizeOutcome;
 use crate::vmm::{Memory, Vmm};
 
 impl<V: Vmm> Isolator<'_, V> {
@@ -57,7 +57,7 @@ impl<V: Vmm> Isolator<'_, V> {
         };
         let (from, to) = (mib(ended.from), mib(ended.to));
         match ended.outcome {
-            Outcome::Done => tracing::info!("the guest has {to} of memory now, {from} before"),
+            ResizeOutcome::Done => tracing::info!("the guest has {to} of memory now, {from} before"),
             _ => tracing::warn!(
                 "the guest has {} of memory and not the {to} that were requested: it may still follow",
                 mib(now)
@@ -132,7 +132,7 @@ impl<V: Vmm> Isolator<'_, V> {
     fn cannot_resize(&mut self, text: &str) {
         if self.memory.fixed() {
             tracing::warn!("the memory limit changed, and the guest's memory stays as it is: {text}");
-            let outcome = Outcome::Impossible;
+            let outcome = ResizeOutcome::Impossible;
             self.status.update(|state| {
                 state.memory_resize = Some(MemoryResize {
                     from: 0,

@@ -9,7 +9,7 @@ use zbus::OwnedObjectPath;
 
 use super::Isolator;
 use crate::error::Error;
-use crate::resize::{Outcome, RESIZE_TIMEOUT, Resize};
+use crate::resize::{RESIZE_TIMEOUT, Resize, ResizeOutcome};
 use crate::vmm::{ResizeStart, Threads, Vmm};
 
 /// The guest is paused until its new vCPUs are pinned, but not for longer than this: then they are attached while it runs.
@@ -56,7 +56,7 @@ impl<V: Vmm> Isolator<'_, V> {
         let Some(resize) = ended else { return };
         let Resize { from, to, outcome } = resize;
         match outcome {
-            Outcome::Done => tracing::info!("the VM has {to} vCPUs now, {from} before"),
+            ResizeOutcome::Done => tracing::info!("the VM has {to} vCPUs now, {from} before"),
             _ if to < from => tracing::warn!(
                 "the guest gave up {} of the {} vCPUs that it was asked for in time",
                 from - threads.vcpus.len().min(from),
@@ -132,7 +132,7 @@ impl<V: Vmm> Isolator<'_, V> {
             }
         };
         self.status.update(|state| state.resize = Some(resize));
-        Ok(to > from && resize.outcome == Outcome::Requested)
+        Ok(to > from && resize.outcome == ResizeOutcome::Requested)
     }
 
     /// Asks the guest again for vCPUs that it has not given up.

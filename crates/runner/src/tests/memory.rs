@@ -6,7 +6,7 @@ use tokio::time::sleep;
 
 use super::fakes::Behaviour;
 use super::{Bench, Setup};
-use crate::resize::Outcome;
+use crate::resize::ResizeOutcome;
 
 const MIB: u64 = 1 << 20;
 const YES: [&str; 2] = ["--resize-memory", "yes"];
@@ -42,7 +42,7 @@ impl Bench {
         self.calls.tell.notify_one();
     }
 
-    async fn has_memory(&self, from: u64, to: u64, outcome: Outcome) {
+    async fn has_memory(&self, from: u64, to: u64, outcome: ResizeOutcome) {
         self.state(|state| {
             let last = state.memory_resize;
             last.is_some_and(|last| (last.from, last.to, last.outcome) == (from * MIB, to * MIB, outcome))
@@ -56,23 +56,23 @@ async fn virtio_mem_follows_the_limit_up_and_down() {
     let bench = bench(&YES, &[("memory-devices", VIRTIO_MEM)]);
     bench.logged("guest running").await;
     bench.limit(2048 + 512);
-    bench.has_memory(1280, 1792, Outcome::Done).await;
+    bench.has_memory(1280, 1792, ResizeOutcome::Done).await;
     bench.limit(2048 - 100);
-    bench.has_memory(1792, 1180, Outcome::Done).await;
+    bench.has_memory(1792, 1180, ResizeOutcome::Done).await;
     // Neither beyond the device nor below what the guest was started with.
     bench.limit(8192);
-    bench.has_memory(1180, 2048, Outcome::Done).await;
+    bench.has_memory(1180, 2048, ResizeOutcome::Done).await;
     bench
         .logged("1180 MiB of memory are to become 2048 MiB instead of 7424 MiB")
         .await;
     bench.limit(512);
-    bench.has_memory(2048, 1024, Outcome::Done).await;
+    bench.has_memory(2048, 1024, ResizeOutcome::Done).await;
     assert_eq!(
         bench.orders(),
         ["cont", &plug(768), &plug(156), &plug(1024), &plug(0)].join(" ")
     );
     bench.limit(500);
-    bench.has_memory(1024, 0, Outcome::Impossible).await;
+    bench.has_memory(1024, 0, ResizeOutcome::Impossible).await;
     bench
         .logged("1024 MiB of memory stay instead of 0 MiB: the VMM can give it 1024 MiB to 2048 MiB")
         .await;
@@ -83,11 +83,11 @@ async fn a_balloon_takes_memory_and_gives_it_back() {
     let bench = bench(&YES, &[("balloon", "1073741824")]);
     bench.logged("guest running").await;
     bench.limit(2048 - 300);
-    bench.has_memory(1024, 724, Outcome::Done).await;
+    bench.has_memory(1024, 724, ResizeOutcome::Done).await;
     bench.limit(2048);
-    bench.has_memory(724, 1024, Outcome::Done).await;
+    bench.has_memory(724, 1024, ResizeOutcome::Done).await;
     bench.limit(4096);
-    bench.has_memory(1024, 3072, Outcome::Impossible).await;
+    bench.has_memory(1024, 3072, ResizeOutcome::Impossible).await;
     assert_eq!(bench.orders(), ["cont", &balloon(724), &balloon(1024)].join(" "));
 }
 
@@ -99,7 +99,7 @@ async fn without_a_device_the_refusal_names_what_is_missing() {
         .logged("--resize-memory=yes has no effect: QEMU has neither virtio-mem (with an id) nor a balloon")
         .await;
     bench.limit(4096);
-    bench.has_memory(0, 0, Outcome::Impossible).await;
+    bench.has_memory(0, 0, ResizeOutcome::Impossible).await;
     bench
         .logged("the memory limit changed, and the guest's memory stays as it is: QEMU has neither")
         .await;
@@ -115,7 +115,7 @@ async fn without_the_option_nobody_is_asked() {
     *bench.calls.cpus.lock().unwrap() = "2-4".into();
     bench.calls.tell.notify_one();
     bench
-        .state(|state| state.resize.is_some_and(|last| last.outcome == Outcome::Done))
+        .state(|state| state.resize.is_some_and(|last| last.outcome == ResizeOutcome::Done))
         .await;
     assert!(!bench.read("commands").contains("memory") && !bench.orders().contains("qom-set"));
     assert_eq!(bench.state(|_| true).await.memory_resize, None);
@@ -126,7 +126,7 @@ async fn what_qemu_refuses_is_not_requested_again() {
     let bench = bench(&YES, &[("memory-devices", VIRTIO_MEM), ("refuses", "qom-set")]);
     bench.logged("guest running").await;
     bench.limit(3072);
-    bench.has_memory(1280, 2048, Outcome::Impossible).await;
+    bench.has_memory(1280, 2048, ResizeOutcome::Impossible).await;
     sleep(Duration::from_millis(2500)).await;
     assert_eq!(bench.orders(), ["cont", &plug(1024)].join(" "));
 }
@@ -136,14 +136,14 @@ async fn a_guest_is_asked_once_and_may_take_its_time() {
     let bench = bench(&YES, &[("memory-devices", VIRTIO_MEM), ("keeps-memory", "")]);
     bench.logged("guest running").await;
     bench.limit(1948);
-    bench.has_memory(1280, 1180, Outcome::Requested).await;
+    bench.has_memory(1280, 1180, ResizeOutcome::Requested).await;
     sleep(Duration::from_millis(2500)).await;
     assert_eq!(bench.orders(), ["cont", &plug(156)].join(" "));
     let given = bench
         .read("memory-devices")
         .replace("\"size\":268435456", "\"size\":163577856");
     bench.write("memory-devices", &given);
-    bench.has_memory(1280, 1180, Outcome::Done).await;
+    bench.has_memory(1280, 1180, ResizeOutcome::Done).await;
 }
 
 #[tokio::test]
@@ -157,7 +157,7 @@ async fn a_paused_guest_is_asked_when_it_runs() {
     sleep(Duration::from_millis(500)).await;
     assert_eq!(bench.orders(), "cont");
     bench.write("run-state", "running");
-    bench.has_memory(1024, 924, Outcome::Done).await;
+    bench.has_memory(1024, 924, ResizeOutcome::Done).await;
 }
 
 #[tokio::test]
@@ -166,12 +166,12 @@ async fn memory_is_given_up_as_soon_as_it_is_announced_and_grows_when_the_limit_
     let bench = bench(&options, &[("balloon", "1073741824"), ("limit", "2147483648")]);
     bench.logged("guest running").await;
     bench.write("limit", "2042626048\n");
-    bench.has_memory(1024, 924, Outcome::Done).await;
+    bench.has_memory(1024, 924, ResizeOutcome::Done).await;
     // kubelet lowers the limit when the VM uses less.
     bench.limit(1948);
     bench.write("limit", "2147483648");
     sleep(Duration::from_millis(2500)).await;
     assert_eq!(bench.orders(), ["cont", &balloon(924)].join(" "));
     bench.limit(2048);
-    bench.has_memory(924, 1024, Outcome::Done).await;
+    bench.has_memory(924, 1024, ResizeOutcome::Done).await;
 }

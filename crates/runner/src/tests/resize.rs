@@ -15,7 +15,7 @@ use super::attach::{attached, qemu};
 use super::fakes::Behaviour;
 use super::{Bench, Setup};
 use crate::pause_mark::PauseMark;
-use crate::resize::Outcome;
+use crate::resize::ResizeOutcome;
 use crate::state::Isolation;
 
 fn bench(files: &[(&str, &str)]) -> Bench {
@@ -52,7 +52,7 @@ impl Bench {
         self.calls.tell.notify_one();
     }
 
-    async fn resized(&self, to: usize, outcome: Outcome) {
+    async fn resized(&self, to: usize, outcome: ResizeOutcome) {
         self.state(|state| {
             state
                 .resize
@@ -97,7 +97,7 @@ async fn new_vcpus_are_attached_while_the_guest_is_paused() {
     let grown = ["cont", "stop", &plug(2), &plug(3)];
     assert_eq!(bench.orders(), grown.join(" "));
     bench.calls.hangs.store(false, Ordering::Relaxed);
-    bench.resized(4, Outcome::Done).await;
+    bench.resized(4, ResizeOutcome::Done).await;
     bench
         .state(|state| state.guest == "running" && state.vcpus.len() == 4)
         .await;
@@ -105,7 +105,7 @@ async fn new_vcpus_are_attached_while_the_guest_is_paused() {
     bench.ordered(&grown).await;
     // And given up again, while it runs.
     bench.give("2-3").await;
-    bench.resized(2, Outcome::Done).await;
+    bench.resized(2, ResizeOutcome::Done).await;
     assert_eq!(
         bench.orders(),
         [&grown[..], &[&unplug(3), &unplug(2)]].concat().join(" ")
@@ -128,7 +128,7 @@ async fn a_daemon_that_restarts_meanwhile_pins_new_vcpus_before_they_run() {
     bench.calls.hangs.store(false, Ordering::Relaxed);
     // Then the next one has them while the guest is still paused.
     bench.is_attached(" 3:7003:").await;
-    bench.resized(4, Outcome::Done).await;
+    bench.resized(4, ResizeOutcome::Done).await;
     bench.ordered(&["cont", "stop", &plug(2), &plug(3), "cont"]).await;
     let log = bench.read("log");
     assert!(
@@ -142,7 +142,7 @@ async fn a_vm_without_slots_keeps_its_vcpus_says_why_and_is_not_paused() {
     let bench = bench(&[("slots", "2")]);
     bench.logged("guest running").await;
     bench.give("2-5").await;
-    bench.resized(4, Outcome::Impossible).await;
+    bench.resized(4, ResizeOutcome::Impossible).await;
     bench.logged("no free slot").await;
     assert_eq!(bench.orders(), "cont");
 }
@@ -153,7 +153,7 @@ async fn a_machine_type_that_plugs_no_vcpus_is_not_blamed_on_maxcpus() {
     let bench = bench(&[("slots", "4"), ("refuses", "query-hotpluggable-cpus")]);
     bench.logged("guest running").await;
     bench.give("2-5").await;
-    bench.resized(4, Outcome::Impossible).await;
+    bench.resized(4, ResizeOutcome::Impossible).await;
     bench.logged("this machine type plugs no vCPUs").await;
     assert_eq!(bench.orders(), "cont");
 }
@@ -163,7 +163,7 @@ async fn a_vm_with_too_few_slots_uses_those_that_it_has() {
     let bench = bench(&[("slots", "3")]);
     bench.logged("guest running").await;
     bench.give("2-5").await;
-    bench.resized(4, Outcome::Impossible).await;
+    bench.resized(4, ResizeOutcome::Impossible).await;
     bench.logged("the VM has 3 vCPUs now, 2 before").await;
     assert_eq!(bench.orders(), ["cont", "stop", &plug(2), "cont"].join(" "));
     assert_eq!(bench.state(|state| state.guest == "running").await.vcpus.len(), 3);
@@ -174,7 +174,7 @@ async fn a_machine_that_refuses_the_first_vcpu_leaves_the_guest_running() {
     let bench = bench(&[("slots", "4"), ("refuses", "device_add")]);
     bench.logged("guest running").await;
     bench.give("2-5").await;
-    bench.resized(4, Outcome::Impossible).await;
+    bench.resized(4, ResizeOutcome::Impossible).await;
     bench.ordered(&["cont", "stop", &plug(2), "cont"]).await;
     bench.state(|state| state.guest == "running").await;
 }
@@ -184,7 +184,7 @@ async fn what_was_plugged_before_a_refusal_is_attached() {
     let bench = bench(&[("slots", "4"), ("refuses", "device_add\n1")]);
     bench.logged("guest running").await;
     bench.give("2-5").await;
-    bench.resized(4, Outcome::Impossible).await;
+    bench.resized(4, ResizeOutcome::Impossible).await;
     let tried = ["cont", "stop", &plug(2), &plug(3), "cont"];
     bench.ordered(&[&tried[..], &["stop", &plug(3), "cont"]].concat()).await;
     bench.is_attached(" 2:7002:").await;
@@ -210,7 +210,7 @@ async fn a_guest_that_another_program_paused_stays_paused() {
     sleep(Duration::from_millis(500)).await;
     assert_eq!(bench.orders(), "cont");
     bench.give("2-4").await;
-    bench.resized(3, Outcome::Done).await;
+    bench.resized(3, ResizeOutcome::Done).await;
     bench.ordered(&["cont", &plug(2)]).await;
     sleep(Duration::from_millis(300)).await;
     assert_eq!(bench.orders(), ["cont", &plug(2)].join(" "));
@@ -228,7 +228,7 @@ async fn a_guest_that_migrated_away_while_it_was_paused_is_not_continued() {
     bench.write("run-state", "postmigrate");
     bench.calls.hangs.store(false, Ordering::Relaxed);
     bench.logged("the guest is not paused any more").await;
-    bench.resized(3, Outcome::Done).await;
+    bench.resized(3, ResizeOutcome::Done).await;
     assert_eq!(bench.orders(), ["cont", "stop", &plug(2)].join(" "));
     // And it is asked for nothing.
     bench.give("2").await;
@@ -249,7 +249,7 @@ async fn a_guest_is_not_paused_for_long_however_long_the_daemon_takes() {
     bench.ordered(&["cont", "stop", &plug(2), "cont"]).await;
     assert!(paused.elapsed() < Duration::from_secs(10));
     bench.calls.hangs.store(false, Ordering::Relaxed);
-    bench.resized(3, Outcome::Done).await;
+    bench.resized(3, ResizeOutcome::Done).await;
     assert_eq!(bench.orders(), ["cont", "stop", &plug(2), "cont"].join(" "));
 }
 
@@ -327,7 +327,7 @@ async fn a_guest_that_refuses_is_asked_until_the_deadline_and_believed_when_it_a
     let bench = bench(&[("slots", "2"), ("keeps-vcpus", "")]);
     bench.logged("guest running").await;
     bench.give("2").await;
-    bench.resized(1, Outcome::Refused).await;
+    bench.resized(1, ResizeOutcome::Refused).await;
     let orders = bench.orders();
     let requests = orders.strip_prefix("cont ").unwrap();
     assert!(requests.split(' ').all(|request| request == unplug(1)), "{orders}");
@@ -337,7 +337,7 @@ async fn a_guest_that_refuses_is_asked_until_the_deadline_and_believed_when_it_a
     assert_eq!(bench.orders(), orders, "not after the deadline");
     bench.write("vcpus", "1");
     bench.write("event", "DEVICE_DELETED");
-    bench.resized(1, Outcome::Done).await;
+    bench.resized(1, ResizeOutcome::Done).await;
     assert_eq!(bench.state(|state| state.vcpus.len() == 1).await.guest, "running");
 }
 
@@ -346,13 +346,13 @@ async fn cpus_that_come_back_while_the_guest_gives_up_its_vcpus_are_used_again()
     let bench = bench(&[("slots", "2"), ("keeps-vcpus", "")]);
     bench.logged("guest running").await;
     bench.give("2").await;
-    bench.resized(1, Outcome::Requested).await;
+    bench.resized(1, ResizeOutcome::Requested).await;
     bench.give("2-3").await;
     sleep(Duration::from_millis(300)).await;
     std::fs::remove_file(bench.dir.path().join("keeps-vcpus")).unwrap();
     bench.write("vcpus", "1");
     bench.write("event", "DEVICE_DELETED");
-    bench.resized(2, Outcome::Done).await;
+    bench.resized(2, ResizeOutcome::Done).await;
     bench.ordered(&["cont", &unplug(1), "stop", &plug(1), "cont"]).await;
 }
 
@@ -383,7 +383,7 @@ async fn vcpus_are_given_up_before_their_cpus_go() {
     bench.logged("guest running").await;
     bench.give("2-4").await;
     bench.announce(3, 1, u64::MAX).await;
-    bench.resized(1, Outcome::Done).await;
+    bench.resized(1, ResizeOutcome::Done).await;
     bench.logged("the VM is to lose 2 CPUs").await;
     // The new attach is the answer.
     bench.is_attached("AttachVcpus 0:7000:core-id=0").await;
@@ -401,9 +401,9 @@ async fn cpus_that_stay_after_all_get_their_vcpus_back() {
     let bench = bench(&[("slots", "2")]);
     bench.logged("guest running").await;
     bench.announce(2, 1, u64::MAX).await;
-    bench.resized(1, Outcome::Done).await;
+    bench.resized(1, ResizeOutcome::Done).await;
     bench.announce(0, 0, 0).await;
-    bench.resized(2, Outcome::Done).await;
+    bench.resized(2, ResizeOutcome::Done).await;
     bench.ordered(&["cont", &unplug(1), "stop", &plug(1), "cont"]).await;
 }
 
@@ -414,7 +414,7 @@ async fn at_the_daemons_deadline_a_guest_has_refused() {
     let asked = Instant::now();
     // It has passed already: the guest has a second nevertheless.
     bench.announce(2, 1, 1).await;
-    bench.resized(1, Outcome::Refused).await;
+    bench.resized(1, ResizeOutcome::Refused).await;
     assert!(asked.elapsed() < Duration::from_secs(8), "{:?}", asked.elapsed());
 }
 
@@ -478,7 +478,7 @@ async fn a_guest_agent_is_asked_first_and_takes_back_what_stays() {
     bench.give("2-4").await;
     bench.announce(3, 1, 1).await;
     bench.logged("the guest took 2 of 2 vCPUs offline").await;
-    bench.resized(1, Outcome::Refused).await;
+    bench.resized(1, ResizeOutcome::Refused).await;
     bench.logged("the guest brought 2 vCPUs online again").await;
     let set = |online: bool| format!(r#"[{{"logical-id":2,"online":{online}}},{{"logical-id":1,"online":{online}}}]"#);
     assert_eq!(*asked.lock().unwrap(), [set(false), set(true)]);
@@ -491,7 +491,7 @@ async fn without_an_agent_in_the_guest_it_is_asked_by_acpi() {
     let _silent = UnixListener::bind(bench.dir.path().join("agent")).unwrap();
     bench.logged("guest running").await;
     bench.give("2").await;
-    bench.resized(1, Outcome::Done).await;
+    bench.resized(1, ResizeOutcome::Done).await;
     bench.logged("the guest is asked by ACPI alone").await;
     assert_eq!(bench.orders(), ["cont", &unplug(1)].join(" "));
 }
@@ -520,7 +520,7 @@ async fn cloud_hypervisor_grows_while_it_is_paused_and_shrinks_while_it_runs() {
     let bench = api("cloud-hypervisor max=4");
     bench.logged("guest running").await;
     bench.give("2-6").await;
-    bench.resized(5, Outcome::Impossible).await;
+    bench.resized(5, ResizeOutcome::Impossible).await;
     bench.logged("the VM has 4 vCPUs now, 2 before").await;
     bench.logged("has all of its 4 vCPUs (max of --cpus)").await;
     let state = bench
@@ -531,7 +531,7 @@ async fn cloud_hypervisor_grows_while_it_is_paused_and_shrinks_while_it_runs() {
     let grown = [PAUSE, RESUME, PAUSE, &desired(4), RESUME];
     assert_eq!(orders(&bench), grown);
     bench.give("2-3").await;
-    bench.resized(2, Outcome::Done).await;
+    bench.resized(2, ResizeOutcome::Done).await;
     assert_eq!(orders(&bench), [&grown[..], &[&desired(2)]].concat());
 }
 
@@ -548,7 +548,7 @@ async fn a_vmm_that_cannot_plug_says_so_and_its_guest_runs(
     let bench = api(how);
     bench.logged("guest running").await;
     bench.give("2-5").await;
-    bench.resized(4, Outcome::Impossible).await;
+    bench.resized(4, ResizeOutcome::Impossible).await;
     bench.logged(text).await;
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!(state.vcpus.len(), 2);
@@ -564,11 +564,11 @@ async fn a_cloud_hypervisor_whose_guest_keeps_its_vcpus_is_asked_once() {
     let bench = api("cloud-hypervisor keeps-vcpus max=4");
     bench.logged("guest running").await;
     bench.announce(2, 1, 1).await;
-    bench.resized(1, Outcome::Refused).await;
+    bench.resized(1, ResizeOutcome::Refused).await;
     // It does not grow before the guest has answered.
     bench.announce(0, 0, 0).await;
     bench.give("2-4").await;
-    bench.resized(3, Outcome::Impossible).await;
+    bench.resized(3, ResizeOutcome::Impossible).await;
     bench.logged("pending removal (status 429)").await;
     bench
         .state(|state| state.guest == "running" && state.vcpus.len() == 2)

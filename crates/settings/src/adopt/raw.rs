@@ -10,7 +10,7 @@ use toml::{Spanned, Value};
 use super::keys::{self, RULE_KEYS, is_name};
 use super::{AdoptKind, AdoptRule, ReadyMade};
 use crate::SettingsError;
-use crate::file::{Entry, line_of, list};
+use crate::file::{FileEntry, line_of, list};
 
 /// Limit of the rules in one file.
 const MAX_RULES: usize = 64;
@@ -23,7 +23,7 @@ pub(crate) struct Raw {
     /// By its key `name`, else by `use`.
     pub(crate) name: String,
     ready_made: Option<ReadyMade>,
-    keys: BTreeMap<&'static str, Entry>,
+    keys: BTreeMap<&'static str, FileEntry>,
     pub(crate) path: PathBuf,
     line: usize,
 }
@@ -77,7 +77,7 @@ fn key_line(text: &str) -> usize {
 }
 
 fn one(text: &str, path: &Path, table: BTreeMap<Spanned<String>, Value>, line: usize) -> Result<Raw, SettingsError> {
-    let mut keys: BTreeMap<&'static str, Entry> = BTreeMap::new();
+    let mut keys: BTreeMap<&'static str, FileEntry> = BTreeMap::new();
     for (name, value) in table {
         let at = line_of(text, name.span().start);
         let known = RULE_KEYS.iter().map(|key| key.name).chain([USE]);
@@ -89,7 +89,7 @@ fn one(text: &str, path: &Path, table: BTreeMap<Spanned<String>, Value>, line: u
             });
         };
         let path = path.to_owned();
-        keys.insert(key, Entry { value, path, line: at });
+        keys.insert(key, FileEntry { value, path, line: at });
     }
     let ready_made = match keys.remove(USE) {
         None => None,

@@ -10,7 +10,7 @@ use stelia_api::dict::{borrowed, to_dict};
 use stelia_koordinator::allocator::AllocationRequest;
 use stelia_koordinator::allocator::command_line::names;
 use stelia_koordinator::allocator::evaluate::{
-    Answer, Fit, Request, SchedulerOptions, ScoringStrategy, evaluate, requests,
+    EvaluateAnswer, EvaluateRequest, Fit, SchedulerOptions, ScoringStrategy, evaluate, requests,
 };
 use stelia_koordinator::report::described;
 use stelia_kubelet::QosClass;
@@ -42,7 +42,7 @@ pub(crate) struct EvaluateOptions {
 
 /// The answer to each request.
 #[derive(Debug)]
-pub(crate) struct Evaluated(Vec<Answer>);
+pub(crate) struct Evaluated(Vec<EvaluateAnswer>);
 
 /// The answers' own names are those of the options; in this program's JSON they have underscores.
 impl Serialize for Evaluated {
@@ -101,15 +101,15 @@ pub(crate) fn offline(asked: &EvaluateOptions, path: &Path) -> Result<Evaluated,
     let facts = described::read(&text(path, described::MAX_BYTES)?).map_err(|cause| Failure::about(path, &cause))?;
     let node = facts.allocator_node().map_err(|cause| Failure::about(path, &cause))?;
     Ok(Evaluated(
-        evaluate(&node, &asked).into_iter().map(Answer::from).collect(),
+        evaluate(&node, &asked).into_iter().map(EvaluateAnswer::from).collect(),
     ))
 }
 
 impl EvaluateOptions {
-    fn requests(&self) -> Result<Vec<Request>, Failure> {
+    fn requests(&self) -> Result<Vec<EvaluateRequest>, Failure> {
         match &self.requests {
             Some(path) => requests(&text(path, 1 << 20)?).map_err(|cause| Failure::about(path, &cause)),
-            None => Ok(vec![Request {
+            None => Ok(vec![EvaluateRequest {
                 allocation: self.pod.clone(),
                 options: SchedulerOptions {
                     kubernetes_class: self.kubernetes_class,
@@ -120,7 +120,7 @@ impl EvaluateOptions {
     }
 }
 
-type Row<'a> = (usize, &'a Answer);
+type Row<'a> = (usize, &'a EvaluateAnswer);
 
 impl Render for Evaluated {
     fn text(&self, style: TextStyle) -> String {

@@ -1,6 +1,6 @@
 //! Where the parts of a VM are, in words: for `show` and `report`, and for the ledger's record.
 
-use stelia_api::located::{Located, Part};
+use stelia_cpus::located::{Located, Part};
 
 use crate::shared::output::{Meaning, printable, time};
 

@@ -1,12 +1,12 @@
 //! Publishers against a server: what they are told, and what must stand.
 
 use serde_json::Value;
-use stelia_api::publication::{Pod, Publication, Ready, VERSION};
+use stelia_api::publication::{Publication, PublishedPod, Ready, VERSION};
 use stelia_koordinator::report::ApiVersion;
 use stelia_koordinator::report::fingerprint::Method;
 use stelia_koordinator::report::profile::{Profile, object};
 use stelia_koordinator::report::testing::large;
-use stelia_publish::{Options, Publisher, Reading, Status};
+use stelia_publish::{PublishOptions, Publisher, Reading, Status};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,7 @@ pub fn node() -> Publication {
         ),
         summary: None,
         pods: pods
-            .map(|(number, one)| Pod {
+            .map(|(number, one)| PublishedPod {
                 uid: one.pod.to_string(),
                 namespace: "tenant-a".into(),
                 name: format!("virt-launcher-vm-{number:02}-x7k2p"),
@@ -70,7 +70,7 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn new(client: kube::Client, options: Options, first: Publication) -> Self {
+    pub fn new(client: kube::Client, options: PublishOptions, first: Publication) -> Self {
         let publisher = Publisher::new(client, options);
         let (readings, receiver) = watch::channel(Reading::of(first));
         let (status, cancel) = (publisher.status(), CancellationToken::new());

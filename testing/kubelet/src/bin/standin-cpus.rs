@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use kubelet_planner::cpus::{CpuState, CpuTopology, Kubelet, Options, StaticPolicy};
+use kubelet_planner::cpus::{CpuGroups, CpuOptions, CpuState, Kubelet, StaticPolicy};
 use kubelet_planner::{Amounts, Container, ContainerKind, Pod, Resources};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::CpuManagerState;
@@ -43,11 +43,11 @@ fn answer(arguments: &[String]) -> anyhow::Result<CpuSet> {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
         })
         .collect();
-    let options = Options::parse(&given.context("an option is OPTION=VALUE")?)?;
+    let options = CpuOptions::parse(&given.context("an option is OPTION=VALUE")?)?;
 
     let sys = Path::new("/sys");
     let node = Topology::read_as_kubelet(sys).context("read /sys")?;
-    let topology = CpuTopology::new(&node, &node.caches(sys));
+    let topology = CpuGroups::new(&node, &node.caches(sys));
     options.check(&topology)?;
     let bytes = fs::read(path).with_context(|| format!("read {path}"))?;
     let mut state = CpuState::from(&CpuManagerState::parse(&bytes).with_context(|| path.clone())?);

@@ -7,7 +7,7 @@ const GPU: &str = "nvidia.com/gpu";
 
 /// Two NUMA nodes of eight CPUs, with two GPUs each, and a core reserved on the first.
 fn node(policy: Policy, used: &[(u64, u64)]) -> Facts {
-    let host = HostShape {
+    let host = Shape {
         nodes: 2,
         cores: 4,
         threads: 2,
@@ -19,14 +19,14 @@ fn node(policy: Policy, used: &[(u64, u64)]) -> Facts {
         ..NumaNode::default()
     };
     let machine = Machine {
-        cpus: CpuTopology::new(&topology, &BTreeMap::new()),
+        cpus: CpuGroups::new(&topology, &BTreeMap::new()),
         numa: (0..2).map(|id| (id, numa(id))).collect(),
     };
     let mut state = NodeState::default();
     state.devices.add_counted(GPU, Some(0), 2, 2);
     state.devices.add_counted(GPU, Some(1), 2, 2);
     let settings = Settings {
-        cpu_manager: CpuManager::reserving(Options::default(), topology.siblings(0)),
+        cpu_manager: CpuManager::reserving(CpuOptions::default(), topology.siblings(0)),
         topology_policy: policy,
         ..Settings::default()
     };

@@ -50,15 +50,15 @@ fn any_pod() -> impl Strategy<Value = Pod> {
     })
 }
 
-fn any_settings() -> impl Strategy<Value = (Options, Policy, Scope, bool, bool, bool)> {
+fn any_settings() -> impl Strategy<Value = (CpuOptions, Policy, Scope, bool, bool, bool)> {
     let options =
-        (any::<bool>(), 0u8..3, any::<bool>(), any::<bool>()).prop_map(|(full, spread, strict, align)| Options {
+        (any::<bool>(), 0u8..3, any::<bool>(), any::<bool>()).prop_map(|(full, spread, strict, align)| CpuOptions {
             full_pcpus_only: full && spread != 2,
             distribute_cpus_across_numa: spread == 1,
             distribute_cpus_across_cores: spread == 2,
             strict_cpu_reservation: strict,
             align_by_socket: align,
-            ..Options::default()
+            ..CpuOptions::default()
         });
     let policy = proptest::sample::select(vec![
         Policy::None,
@@ -111,14 +111,14 @@ fn any_real() -> impl Strategy<Value = Real> {
             },
             topology_policy: policy,
             topology_scope: scope,
-            topology_options: merge::Options {
+            topology_options: merge::MergeOptions {
                 prefer_closest_numa_nodes: closest,
-                ..merge::Options::default()
+                ..merge::MergeOptions::default()
             },
             ..Settings::default()
         };
         let machine = Machine {
-            cpus: CpuTopology::new(&topology, &BTreeMap::new()),
+            cpus: CpuGroups::new(&topology, &BTreeMap::new()),
             numa: (0..host.nodes).map(|id| (id, numa(id))).collect(),
         };
         let mut node = Node::start(machine, settings, state).unwrap();
@@ -238,8 +238,8 @@ fn orders_of(count: usize) -> Vec<Vec<usize>> {
 }
 
 /// A node with two NUMA nodes of so many cores, without siblings, on which one CPU is reserved.
-fn two_numa_nodes(cores: u32, reserved: &str, topology_policy: Policy) -> (Shape, ParsedNode) {
-    let host = HostShape {
+fn two_numa_nodes(cores: u32, reserved: &str, topology_policy: Policy) -> (NodeShape, ParsedNode) {
+    let host = Shape {
         nodes: 2,
         cores,
         threads: 1,
@@ -247,11 +247,11 @@ fn two_numa_nodes(cores: u32, reserved: &str, topology_policy: Policy) -> (Shape
     };
     let topology = host.topology();
     let machine = Machine {
-        cpus: CpuTopology::new(&topology, &BTreeMap::new()),
+        cpus: CpuGroups::new(&topology, &BTreeMap::new()),
         numa: (0..2).map(|id| (id, NumaNode::default())).collect(),
     };
     let settings = Settings {
-        cpu_manager: CpuManager::reserving(Options::default(), reserved.parse().unwrap()),
+        cpu_manager: CpuManager::reserving(CpuOptions::default(), reserved.parse().unwrap()),
         topology_policy,
         ..Settings::default()
     };

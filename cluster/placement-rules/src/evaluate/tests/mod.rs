@@ -6,7 +6,7 @@ mod steliad;
 
 use std::collections::BTreeMap;
 
-use kubelet_planner::cpus::{CpuTopology, Options};
+use kubelet_planner::cpus::{CpuGroups, CpuOptions};
 use kubelet_planner::devices::Device;
 use kubelet_planner::merge::{self, Policy, Scope};
 use kubelet_planner::{
@@ -15,7 +15,7 @@ use kubelet_planner::{
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stelia_cpus::testing::Shape as HostShape;
+use stelia_cpus::testing::Shape;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_koordinator::allocator::{
     AllocationRequest, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
@@ -36,25 +36,25 @@ fn cases(few: u32) -> ProptestConfig {
     }
 }
 
-fn read(facts: &Facts) -> (Shape, ParsedNode) {
+fn read(facts: &Facts) -> (NodeShape, ParsedNode) {
     let described = node::parse(published(facts).as_bytes()).unwrap();
-    (Shape::new(described.shape.clone()).unwrap(), described)
+    (NodeShape::new(described.shape.clone()).unwrap(), described)
 }
 
-fn forecast(shape: &Shape, described: ParsedNode, arrivals: Vec<Arrival>) -> NodeForecast {
+fn forecast(shape: &NodeShape, described: ParsedNode, arrivals: Vec<Arrival>) -> NodeForecast {
     let count = arrivals.len();
     let forecast = NodeForecast::new(shape, described.available, arrivals);
     assert_eq!(forecast.arrivals.len(), count, "all find room");
     forecast
 }
 
-fn ask(shape: &Shape, forecast: &NodeForecast, request: &Request) -> Result<Placement, Refusal> {
+fn ask(shape: &NodeShape, forecast: &NodeForecast, request: &Request) -> Result<Placement, Refusal> {
     evaluate(shape, forecast, request, &Weights::default())
 }
 
-fn any_host() -> impl Strategy<Value = HostShape> {
+fn any_host() -> impl Strategy<Value = Shape> {
     (1u32..=4, 1u32..=6, prop_oneof![Just(1u32), Just(2)], any::<bool>()).prop_map(
-        |(nodes, cores, threads, interleaved)| HostShape {
+        |(nodes, cores, threads, interleaved)| Shape {
             nodes,
             cores,
             threads,

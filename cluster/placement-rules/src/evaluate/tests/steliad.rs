@@ -46,7 +46,7 @@ fn any_allocation() -> impl Strategy<Value = AllocationRequest> {
 }
 
 /// A node on which steliad allocates, and its kubelet has the policies `none`.
-fn empty_of(host: HostShape, policies: AllocatorPolicies) -> Facts {
+fn empty_of(host: Shape, policies: AllocatorPolicies) -> Facts {
     let topology = host.topology();
     let reserved = topology.siblings(0);
     Facts {
@@ -200,7 +200,7 @@ fn kubelet_beside_the_allocator_knows_nothing_of_steliads_cpus() {
 /// The CPUs of a promise stay its own, where the node refuses the pod too; another scheduler's pod takes only what is free.
 #[test]
 fn nobody_is_displaced_from_what_it_was_promised() {
-    let host = HostShape {
+    let host = Shape {
         nodes: 2,
         cores: 8,
         threads: 2,

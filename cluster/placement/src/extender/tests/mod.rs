@@ -25,7 +25,7 @@ use super::tls::Files;
 use super::*;
 use crate::apiserver::Api;
 use crate::apiserver::lease::LeaseClaim;
-use crate::placer::{Options, Placer};
+use crate::placer::{Placer, PlacerOptions};
 use crate::simulated_cluster::instance;
 use crate::simulated_cluster::load;
 use crate::simulated_cluster::node::Machine;
@@ -74,7 +74,7 @@ async fn served(paths: Paths, tls: Option<Tls>, bounds: Bounds) -> Served {
         Api::new(Client::new(server.clone(), "default")),
         "one".to_owned(),
         1,
-        Options::default(),
+        PlacerOptions::default(),
     );
     let seat = LeaseClaim {
         namespace: "stelia-system".to_owned(),

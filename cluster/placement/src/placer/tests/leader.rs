@@ -169,9 +169,9 @@ async fn watches_go_on_after_410_after_outages_and_after_nonsense() {
 #[tokio::test(start_paused = true)]
 async fn what_was_deleted_before_the_start_is_waited_for_and_a_standby_has_seen_it() {
     let cluster = Cluster::new();
-    let options = Options {
+    let options = PlacerOptions {
         settle: crate::reservations::SETTLE_TIMEOUT,
-        ..Options::default()
+        ..PlacerOptions::default()
     };
     let first = cluster.start_with(1, options);
     let begun = Instant::now();

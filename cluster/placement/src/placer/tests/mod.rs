@@ -68,10 +68,10 @@ impl Cluster {
     }
 
     fn start(&self, number: u64) -> Instance {
-        self.start_with(number, Options::default())
+        self.start_with(number, PlacerOptions::default())
     }
 
-    fn start_with(&self, number: u64, options: Options) -> Instance {
+    fn start_with(&self, number: u64, options: PlacerOptions) -> Instance {
         let (stopped, stop) = watch::channel(false);
         let (server, dead) = (self.server.clone(), CancellationToken::new());
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {

@@ -35,7 +35,7 @@ impl Instance {
         let (uid, request) = self.placer.record_filtered_pod(&pod.to_string()).unwrap();
         let mut fit = 0;
         self.placer.evaluate_nodes(&request.unwrap(), offered, |_, answer| {
-            fit += usize::from(matches!(answer, Answer::Fits(_)));
+            fit += usize::from(matches!(answer, PlacerAnswer::Fits(_)));
         });
         if fit == 0 {
             self.placer.add_waiting(uid.unwrap(), asked, offered);

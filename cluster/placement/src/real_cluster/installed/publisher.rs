@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::service::condition;
 use super::{Installed, wait_until};
-use crate::apiserver::{Api, Failure};
+use crate::apiserver::{Api, ServerFailure};
 use crate::real_cluster::nodes::{create_pods, vm};
 use crate::simulated_cluster::node_kind::Kind;
 
@@ -214,7 +214,7 @@ fn refused() -> Vec<Request> {
     ]
 }
 
-async fn answer(api: &Api, request: &Request) -> Result<Value, Failure> {
+async fn answer(api: &Api, request: &Request) -> Result<Value, ServerFailure> {
     let body = request.body.as_ref().map(|(kind, value)| (*kind, value));
     api.call(request.method.clone(), &request.path, body).await
 }
@@ -223,7 +223,7 @@ async fn assert_refused(api: &Api, requests: &[Request], who: &str) {
     let mut allowed = Vec::new();
     for request in requests {
         match answer(api, request).await {
-            Err(Failure::Refused(403 | 422, text)) => println!("  {who}: {}: {text}", request.what),
+            Err(ServerFailure::Refused(403 | 422, text)) => println!("  {who}: {}: {text}", request.what),
             other => allowed.push(format!("{}: {other:?}", request.what)),
         }
     }
@@ -383,7 +383,7 @@ async fn a_publisher_writes_what_its_node_is_and_nothing_else() {
     let name = daemon["metadata"]["name"].as_str().expect("a name");
     cluster.kubectl(&["-n", "stelia-system", "delete", "pod", name, "--wait=false"]);
     wait_until("the token of a deleted pod is refused", async || {
-        matches!(answer(&publisher, &allowed).await, Err(Failure::Refused(401, _)))
+        matches!(answer(&publisher, &allowed).await, Err(ServerFailure::Refused(401, _)))
     })
     .await;
     let denied = cluster.plane.log("stelia-publish");

@@ -159,7 +159,7 @@ fn write(instance: &mut Instance, path: &CgroupPath, file: File, value: &str) {
             let inner = instance.inner.as_mut().unwrap();
             (inner.freeze, inner.frozen) = (value == "1", value == "1");
         }
-        File::Mems => instance.inner.as_mut().unwrap().mems = value.into(),
+        File::Mems => instance.inner.as_mut().unwrap().mems = value.parse().unwrap(),
         File::MaxDescendants => leaf(instance, path).max_descendants = (value != "0").then(|| value.into()),
         File::Type => leaf(instance, path).threaded = value == "threaded",
         File::Cpus => leaf(instance, path).cpus = cpus(),

@@ -1,10 +1,10 @@
 //! NUMA nodes without CPUs in `/sys/devices/system/node` (Documentation/ABI/stable/sysfs-devices-node, admin-guide/mm/numaperf.rst).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
 use crate::locality::memory_only::nearest;
 use crate::locality::{MemoryKind, MemoryOnlyNode};
@@ -44,7 +44,7 @@ pub(in crate::locality) fn nodes(root: &Path) -> BTreeMap<u32, MemoryOnlyNode> {
         let at = folder.join(format!("node{node}"));
         let own = gpu.and_then(|address| gpu_node(root, address));
         let nearest = match own.filter(|node| with_cpus.contains(*node)) {
-            Some(own) => BTreeSet::from([own]),
+            Some(own) => NodeSet::from([own]),
             None => nearest(&initiators(&at, &with_cpus), &distances(&at, &online, &with_cpus)),
         };
         let memory_only = MemoryOnlyNode {
@@ -66,8 +66,8 @@ fn list(file: &Path) -> CpuSet {
 }
 
 /// The nodes with CPUs that perform best with this one: class 1 has CPUs alone, class 0 devices too.
-fn initiators(node: &Path, with_cpus: &CpuSet) -> BTreeSet<u32> {
-    let class = |class: &str| -> BTreeSet<u32> {
+fn initiators(node: &Path, with_cpus: &CpuSet) -> NodeSet {
+    let class = |class: &str| -> NodeSet {
         let names = fs::read_dir(node.join(class).join("initiators"));
         let names = names.into_iter().flatten().flatten();
         let numbers = names.filter_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok());

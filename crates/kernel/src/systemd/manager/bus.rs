@@ -78,7 +78,7 @@ pub(super) trait Unit {
 
 /// Why systemd did not do what it was asked.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum BusFailure {
     /// systemd is not on the bus, or left it before it answered.
     Unreachable,
     /// systemd's own error.
@@ -92,7 +92,7 @@ const UNREACHABLE_ERRORS: [&str; 3] = [
     "org.freedesktop.DBus.Error.NameHasNoOwner",
 ];
 
-impl From<zbus::Error> for Failure {
+impl From<zbus::Error> for BusFailure {
     fn from(cause: zbus::Error) -> Self {
         let is_away = match &cause {
             zbus::Error::MethodError(name, ..) => UNREACHABLE_ERRORS.contains(&name.as_str()),

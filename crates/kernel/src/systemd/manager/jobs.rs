@@ -9,7 +9,7 @@ use zbus::OwnedObjectPath;
 use zbus::proxy::CacheProperties;
 
 use super::super::SystemdError;
-use super::bus::{ALREADY_SUBSCRIBED, Failure, JobRemovedStream, ManagerProxy, NO_SUCH_UNIT, UnitProxy, is_error};
+use super::bus::{ALREADY_SUBSCRIBED, BusFailure, JobRemovedStream, ManagerProxy, NO_SUCH_UNIT, UnitProxy, is_error};
 use super::{DbusSystemd, RETRY_INTERVAL};
 
 /// How long a job or an answer of systemd is waited for. A PID 1 that hangs has recovered by then from most causes (a
@@ -58,13 +58,13 @@ impl DbusSystemd {
         mut work: impl FnMut() -> F + Send,
     ) -> Result<T, SystemdError>
     where
-        F: Future<Output = Result<T, Failure>> + Send,
+        F: Future<Output = Result<T, BusFailure>> + Send,
     {
         let answered = async {
             loop {
                 match work().await {
-                    Err(Failure::Unreachable) => tokio::time::sleep(RETRY_INTERVAL).await,
-                    Err(Failure::Refused(cause)) => return Err(cause),
+                    Err(BusFailure::Unreachable) => tokio::time::sleep(RETRY_INTERVAL).await,
+                    Err(BusFailure::Refused(cause)) => return Err(cause),
                     Ok(answer) => return Ok(answer),
                 }
             }
@@ -78,7 +78,7 @@ impl DbusSystemd {
     }
 
     /// Subscribe to the ends of jobs.
-    pub(super) async fn ends(&self) -> Result<Ends, Failure> {
+    pub(super) async fn ends(&self) -> Result<Ends, BusFailure> {
         let manager = &self.manager().await?;
         let subscribe = async {
             let _order = self.subscription.order.lock().await;
@@ -91,7 +91,7 @@ impl DbusSystemd {
             }
             Ok(subscribed)
         };
-        let listen = async { Ok::<_, Failure>(manager.receive_job_removed().await?) };
+        let listen = async { Ok::<_, BusFailure>(manager.receive_job_removed().await?) };
         let (_subscribed, removed) = tokio::try_join!(subscribe, listen)?;
         Ok(Ends { removed, _subscribed })
     }
@@ -114,16 +114,16 @@ impl DbusSystemd {
         ends: &mut Ends,
         job: &OwnedObjectPath,
         unit: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), BusFailure> {
         let mut poll = tokio::time::interval_at(tokio::time::Instant::now() + self.poll_interval, self.poll_interval);
         loop {
             let signal = tokio::select! {
-                signal = ends.removed.next() => signal.ok_or_else(|| Failure::Refused("the bus went away".into()))?,
+                signal = ends.removed.next() => signal.ok_or_else(|| BusFailure::Refused("the bus went away".into()))?,
                 _ = poll.tick() => {
                     match self.unit_status(manager, unit).await {
                         UnitStatus::Active => return Ok(()),
                         // Where systemd executes itself anew between the call and its job, it forgets the scope's process.
-                        UnitStatus::Ended => return Err(Failure::Refused("the job ended, and the unit is not active".into())),
+                        UnitStatus::Ended => return Err(BusFailure::Refused("the job ended, and the unit is not active".into())),
                         UnitStatus::Pending => continue,
                     }
                 }
@@ -133,7 +133,7 @@ impl DbusSystemd {
             {
                 return match args.result {
                     "done" => Ok(()),
-                    result => Err(Failure::Refused(format!("the job ended: {result}"))),
+                    result => Err(BusFailure::Refused(format!("the job ended: {result}"))),
                 };
             }
         }

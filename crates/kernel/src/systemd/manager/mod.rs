@@ -18,7 +18,7 @@ use zbus::{Connection, Variant};
 
 pub(super) use self::jobs::Ends;
 
-use self::bus::{Failure, ManagerProxy, NO_SUCH_UNIT, ScopeProxy, UNIT_EXISTS, is_error};
+use self::bus::{BusFailure, ManagerProxy, NO_SUCH_UNIT, ScopeProxy, UNIT_EXISTS, is_error};
 use self::jobs::{JOB_TIMEOUT, Subscription, UnitStatus};
 use super::{Devices, Listening, Systemd, SystemdError};
 use crate::cgroup::{CpuQuota, Limits};
@@ -49,7 +49,7 @@ impl DbusSystemd {
         }
     }
 
-    async fn manager(&self) -> Result<ManagerProxy<'static>, Failure> {
+    async fn manager(&self) -> Result<ManagerProxy<'static>, BusFailure> {
         Ok(ManagerProxy::new(&self.connection).await?)
     }
 
@@ -63,7 +63,7 @@ impl DbusSystemd {
         self.bounded(operation, work).await
     }
 
-    async fn stop(&self, manager: &ManagerProxy<'_>, unit: &str) -> Result<(), Failure> {
+    async fn stop(&self, manager: &ManagerProxy<'_>, unit: &str) -> Result<(), BusFailure> {
         match manager.stop_unit(unit, "replace").await {
             result if is_error(&result, NO_SUCH_UNIT) => Ok(()),
             result => Ok(result.map(drop)?),

@@ -1,9 +1,7 @@
 //! Exclusive CPUs (LSE, LSR): chosen by the policies, or by a scheduler and then checked.
 
-use std::collections::BTreeSet;
-
 use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
 use super::words::{by_node, exclusivity_conflicts, layout};
 use super::{Allocation, AllocatorNode, Requester, scheduled_nodes};
@@ -145,9 +143,9 @@ struct Choice<'a> {
     node: &'a AllocatorNode,
     request: &'a AllocationRequest,
     /// The NUMA nodes that the container's memory may come from; `None` for any.
-    memory: Option<&'a BTreeSet<u32>>,
+    memory: Option<&'a NodeSet>,
     /// The NUMA nodes of the container's devices.
-    devices: &'a BTreeSet<u32>,
+    devices: &'a NodeSet,
     allocation: &'a Allocation,
     free: CpuSet,
 }
@@ -211,7 +209,7 @@ impl Choice<'_> {
     }
 
     /// The NUMA nodes to take CPUs from, and why these.
-    fn nodes(&self) -> Result<(Option<BTreeSet<u32>>, String), Error> {
+    fn nodes(&self) -> Result<(Option<NodeSet>, String), Error> {
         if let Some(named) = scheduled_nodes(self.request, &self.node.pools)? {
             self.admit(named)?;
             return Ok((
@@ -249,7 +247,7 @@ impl Choice<'_> {
     }
 
     /// Whether its devices are at the NUMA nodes that were chosen, `within` some or of all, and why they are not.
-    fn words_of_devices(&self, nodes: &BTreeSet<u32>, within: Option<&BTreeSet<u32>>) -> String {
+    fn words_of_devices(&self, nodes: &NodeSet, within: Option<&NodeSet>) -> String {
         let devices = numbers(self.devices);
         match (self.devices.is_subset(nodes), self.devices.is_disjoint(nodes)) {
             (true, _) => format!(", with those of its devices ({devices})"),
@@ -262,7 +260,7 @@ impl Choice<'_> {
     }
 
     /// Why none of so many NUMA nodes is one of its devices': the first rule of the choice that left those out.
-    fn why_elsewhere(&self, count: usize, within: Option<&BTreeSet<u32>>) -> String {
+    fn why_elsewhere(&self, count: usize, within: Option<&NodeSet>) -> String {
         if within.is_some_and(|memory| memory.is_disjoint(self.devices)) {
             return "from which its memory does not come".to_owned();
         }
@@ -286,7 +284,7 @@ impl Choice<'_> {
     /// A node that has enough CPUs may have them on cores that others use. So first only those CPUs are counted that
     /// satisfy the bind policy: for whole cores BestEffort takes another node, for one CPU of each core it does not.
     /// Among equally few nodes those come first on which the exclusive policy can be kept.
-    fn aligned(&self, within: Option<&BTreeSet<u32>>) -> Result<Option<BTreeSet<u32>>, Unsatisfied> {
+    fn aligned(&self, within: Option<&NodeSet>) -> Result<Option<NodeSet>, Unsatisfied> {
         let Allocation {
             bind,
             strategy,
@@ -301,8 +299,11 @@ impl Choice<'_> {
             let room = self.room_of(free, bind, within);
             align(alignment, strategy, self.count(), &room, self.devices)
         };
-        let size = |answer: &Result<Option<BTreeSet<u32>>, Unsatisfied>| {
-            answer.as_ref().ok().and_then(|nodes| nodes.as_ref().map(BTreeSet::len))
+        let size = |answer: &Result<Option<NodeSet>, Unsatisfied>| {
+            answer
+                .as_ref()
+                .ok()
+                .and_then(|nodes| nodes.as_ref().map(|nodes| nodes.len()))
         };
         let all = by(&self.free, self.required());
         let bound = by(&self.free, Some(bind));
@@ -328,7 +329,7 @@ impl Choice<'_> {
     }
 
     /// Refuse these NUMA nodes where a strict alignment policy is not satisfied by them.
-    fn admit(&self, nodes: &BTreeSet<u32>) -> Result<(), Error> {
+    fn admit(&self, nodes: &NodeSet) -> Result<(), Error> {
         let policy = self.allocation.alignment;
         let away = self
             .memory
@@ -360,7 +361,7 @@ impl Choice<'_> {
     }
 
     /// `within` some NUMA nodes or on all.
-    fn room_of(&self, free: &CpuSet, bind: Option<CpuBindPolicy>, within: Option<&BTreeSet<u32>>) -> Room {
+    fn room_of(&self, free: &CpuSet, bind: Option<CpuBindPolicy>, within: Option<&NodeSet>) -> Room {
         let room = Room::new(&self.node.host, &self.node.capacity(), free, bind);
         match within {
             Some(nodes) => room.within(nodes),
@@ -368,7 +369,7 @@ impl Choice<'_> {
         }
     }
 
-    fn selection(&self, nodes: Option<BTreeSet<u32>>) -> CpuSelection {
+    fn selection(&self, nodes: Option<NodeSet>) -> CpuSelection {
         CpuSelection {
             count: self.count(),
             bind: self.allocation.bind,
@@ -384,7 +385,7 @@ impl Choice<'_> {
         ErrorKind::NotAllocated.because(format!("{cause}; free: {}", by_node(&self.node.host, &self.free)))
     }
 
-    fn away_from(&self, memory: &BTreeSet<u32>, cause: &Unsatisfied) -> Error {
+    fn away_from(&self, memory: &NodeSet, cause: &Unsatisfied) -> Error {
         let free = by_node(&self.node.host, &self.free);
         let text = format!(
             "{cause}; its memory comes from NUMA nodes {}, free: {free}",

@@ -6,17 +6,18 @@ mod resize;
 mod shared;
 mod words;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use allocation::Allocation;
 pub use resize::ResizeRequest;
 use stelia_api::{Error, ErrorKind};
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_kubelet::QosClass;
 
 use crate::allocator::request::numbers;
-use crate::allocator::{AllocationRequest, AllocatorPolicies, CpuExclusivePolicy, Host, InUse, Pools, Qos, Usage};
+use crate::allocator::{
+    AllocationRequest, AllocatorPolicies, CpuExclusivePolicy, HostTables, InUse, Pools, Qos, Usage,
+};
 
 /// The refusal where steliad does not choose.
 pub fn chosen_by_kubelet() -> Error {
@@ -34,10 +35,10 @@ pub struct Requester {
     /// request is taken as it is.
     pub bound: bool,
     /// The NUMA nodes its memory and huge pages may come from (`cpuset.mems`, kubelet's memory manager's); `None` for any.
-    pub memory: Option<BTreeSet<u32>>,
+    pub memory: Option<NodeSet>,
     /// The NUMA nodes of its devices, by kubelet's record; empty where it has none, or these have no NUMA nodes. Preferred among equally
     /// good NUMA nodes, and never a reason to refuse.
-    pub devices: BTreeSet<u32>,
+    pub devices: NodeSet,
 }
 
 /// CPUs of instances with an exclusive policy, which the pools do not tell apart.
@@ -55,7 +56,7 @@ pub struct HeldCpus {
 /// A node where steliad chooses the CPUs, as tables for any number of requests.
 #[derive(Debug, Clone)]
 pub struct AllocatorNode {
-    host: Arc<Host>,
+    host: Arc<HostTables>,
     pools: Pools,
     usage: Usage,
     unreadable: Option<(String, String)>,
@@ -65,11 +66,11 @@ pub struct AllocatorNode {
 impl AllocatorNode {
     /// CPUs that are held without an exclusive policy are not in `held`: the pools leave them out already.
     pub fn new(topology: &Topology, pools: Pools, held: &HeldCpus, policies: AllocatorPolicies) -> Self {
-        Self::on(Arc::new(Host::new(topology)), pools, held, policies)
+        Self::on(Arc::new(HostTables::new(topology)), pools, held, policies)
     }
 
     /// The same for a host whose tables exist already: many nodes of a cluster have the same ones.
-    pub fn on(host: Arc<Host>, pools: Pools, held: &HeldCpus, policies: AllocatorPolicies) -> Self {
+    pub fn on(host: Arc<HostTables>, pools: Pools, held: &HeldCpus, policies: AllocatorPolicies) -> Self {
         let with = |cpus: &CpuSet, exclusive| InUse {
             cpus: cpus.clone(),
             refs: 1,
@@ -88,7 +89,7 @@ impl AllocatorNode {
     }
 
     /// The host's tables.
-    pub fn host(&self) -> &Host {
+    pub fn host(&self) -> &HostTables {
         &self.host
     }
 
@@ -146,11 +147,11 @@ fn class(request: &AllocationRequest, requester: &Requester, policies: &Allocato
 }
 
 /// The NUMA nodes that a scheduler named, all of them this host's.
-fn scheduled_nodes<'a>(request: &'a AllocationRequest, pools: &Pools) -> Result<Option<&'a BTreeSet<u32>>, Error> {
+fn scheduled_nodes<'a>(request: &'a AllocationRequest, pools: &Pools) -> Result<Option<&'a NodeSet>, Error> {
     let Some(named) = &request.schedule.nodes else {
         return Ok(None);
     };
-    let here: BTreeSet<u32> = pools.shared_by_node.keys().copied().collect();
+    let here: NodeSet = pools.shared_by_node.keys().copied().collect();
     if named.is_empty() || !named.is_subset(&here) {
         let text = format!(
             "the scheduler named NUMA nodes {:?}, this host has {}",

@@ -1,10 +1,9 @@
 //! Another number of CPUs for an instance that runs. What it keeps stays where it is: a vCPU moves only if its CPU is given up.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 
 use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
 use super::words::{exclusivity_conflicts, layout};
 use super::{Allocation, AllocatorNode};
@@ -18,7 +17,7 @@ pub struct ResizeRequest<'a> {
     pub now: &'a CpuSet,
     pub allocation: &'a Allocation,
     /// The NUMA nodes that its memory may come from; `None` for any.
-    pub memory: Option<&'a BTreeSet<u32>>,
+    pub memory: Option<&'a NodeSet>,
     /// How many CPUs it is to have.
     pub count: usize,
 }

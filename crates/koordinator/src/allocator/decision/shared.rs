@@ -1,8 +1,7 @@
 //! The pool of an instance without exclusive CPUs (LS, BE).
 
-use std::collections::BTreeSet;
-
 use stelia_api::{Error, ErrorKind};
+use stelia_cpus::NodeSet;
 
 use super::{Allocation, Requester, scheduled_nodes};
 use crate::allocator::request::numbers;
@@ -29,7 +28,7 @@ pub(super) fn allot(
     if pools.shared.is_empty() {
         return Err(ErrorKind::NotAllocated.because("the shared pool is empty: there is nowhere to float"));
     }
-    let every = |nodes: &BTreeSet<u32>| nodes.iter().eq(pools.shared_by_node.keys());
+    let every = |nodes: &NodeSet| nodes.iter().eq(pools.shared_by_node.keys());
     let named = scheduled_nodes(request, pools)?.filter(|nodes| !every(nodes));
     let burst = allocation.bind == CpuBindPolicy::ConstrainedBurst;
     if qos == Qos::Be {
@@ -67,7 +66,7 @@ pub(super) fn allot(
 /// The shared pool of one NUMA node, of those that a scheduler named where it did.
 fn one_nodes_pool(
     pools: &Pools,
-    named: Option<&BTreeSet<u32>>,
+    named: Option<&NodeSet>,
     burst: bool,
     mut allocation: Allocation,
 ) -> Result<Allocation, Error> {

@@ -3,7 +3,7 @@
 use stelia_cpus::CpuSet;
 
 use crate::allocator::request::numbers;
-use crate::allocator::{Allocation, Exclusivity, Host};
+use crate::allocator::{Allocation, Exclusivity, HostTables};
 
 /// Whether the exclusive policy was kept; `None` where none was asked for.
 pub(super) fn exclusivity_conflicts(allocation: &Allocation) -> Option<String> {
@@ -21,7 +21,7 @@ pub(super) fn exclusivity_conflicts(allocation: &Allocation) -> Option<String> {
 }
 
 /// `0: 2-3 (2 CPUs); 1: 4-7 (4 CPUs)`.
-pub(super) fn by_node(host: &Host, cpus: &CpuSet) -> String {
+pub(super) fn by_node(host: &HostTables, cpus: &CpuSet) -> String {
     let by_node = host.by_node(cpus);
     if by_node.is_empty() {
         return "none".to_owned();
@@ -34,7 +34,7 @@ pub(super) fn by_node(host: &Host, cpus: &CpuSet) -> String {
 }
 
 /// `0-3: 2 whole cores on NUMA node 0`.
-pub(super) fn layout(host: &Host, cpus: &CpuSet) -> String {
+pub(super) fn layout(host: &HostTables, cpus: &CpuSet) -> String {
     let whole = host.whole_cores(cpus);
     let cores = whole.len() / host.threads().max(1);
     let single = cpus.len() - whole.len();

@@ -1,10 +1,8 @@
 //! An answer, on D-Bus and in JSON alike.
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
 use stelia_api::Error;
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
 use super::Score;
 use crate::allocator::{Exclusivity, Qos};
@@ -19,7 +17,8 @@ pub struct Fit {
     /// What its vCPUs would run on: its exclusive CPUs, or its pool.
     pub runs_on: CpuSet,
     /// The NUMA nodes of those.
-    pub numa_nodes: BTreeSet<u32>,
+    #[serde(with = "stelia_cpus::node_set::as_array")]
+    pub numa_nodes: NodeSet,
     /// Whether they are within one NUMA node.
     pub aligned: bool,
     pub exclusivity: Exclusivity,
@@ -30,7 +29,7 @@ pub struct Fit {
 /// The answer to a request. Where it does not fit, only why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
-pub struct Answer {
+pub struct EvaluateAnswer {
     pub fit: bool,
     /// The name of the error that RegisterInstance would answer.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,7 +41,7 @@ pub struct Answer {
     pub place: Option<Fit>,
 }
 
-impl From<Result<Fit, Error>> for Answer {
+impl From<Result<Fit, Error>> for EvaluateAnswer {
     fn from(decided: Result<Fit, Error>) -> Self {
         match decided {
             Ok(place) => Self {

@@ -8,18 +8,16 @@ mod answer;
 mod request;
 pub mod score;
 
-use std::collections::BTreeSet;
-
-pub use answer::{Answer, Fit};
-pub use request::{MAX_REQUESTS, Request, RequestsError, SchedulerOptions, requests};
+pub use answer::{EvaluateAnswer, Fit};
+pub use request::{EvaluateRequest, MAX_REQUESTS, RequestsError, SchedulerOptions, requests};
 pub use score::{Score, ScoringStrategy};
 use stelia_api::Error;
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
 use crate::allocator::{Allocation, AllocatorNode, Requester};
 
 /// Answer requests, each alone.
-pub fn evaluate(node: &AllocatorNode, requests: &[Request]) -> Vec<Result<Fit, Error>> {
+pub fn evaluate(node: &AllocatorNode, requests: &[EvaluateRequest]) -> Vec<Result<Fit, Error>> {
     requests.iter().map(|request| answer(node, request)).collect()
 }
 
@@ -27,15 +25,15 @@ pub fn evaluate(node: &AllocatorNode, requests: &[Request]) -> Vec<Result<Fit, E
 ///
 /// # Errors
 /// As [`AllocatorNode::allot`].
-pub fn answer(node: &AllocatorNode, request: &Request) -> Result<Fit, Error> {
-    answer_near(node, request, &BTreeSet::new())
+pub fn answer(node: &AllocatorNode, request: &EvaluateRequest) -> Result<Fit, Error> {
+    answer_near(node, request, &NodeSet::new())
 }
 
 /// Answer one whose container would have devices at these NUMA nodes.
 ///
 /// # Errors
 /// As [`AllocatorNode::allot`].
-pub fn answer_near(node: &AllocatorNode, request: &Request, devices: &BTreeSet<u32>) -> Result<Fit, Error> {
+pub fn answer_near(node: &AllocatorNode, request: &EvaluateRequest, devices: &NodeSet) -> Result<Fit, Error> {
     let requester = Requester {
         devices: devices.clone(),
         ..request.requester()
@@ -56,7 +54,7 @@ pub fn answer_near(node: &AllocatorNode, request: &Request, devices: &BTreeSet<u
 }
 
 /// How many CPUs it runs on at once: its own, or as many as its limit makes.
-fn occupied(request: &Request, cpus: &CpuSet) -> usize {
+fn occupied(request: &EvaluateRequest, cpus: &CpuSet) -> usize {
     let limit = request.allocation.cpu_limit.unwrap_or(0).div_ceil(1000).max(1);
     match cpus.len() {
         0 => limit as usize,

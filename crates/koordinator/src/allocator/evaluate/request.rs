@@ -1,8 +1,7 @@
 //! What is asked, and reading it as text.
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Serialize};
+use stelia_cpus::NodeSet;
 use stelia_cpus::text::excerpt;
 use stelia_kubelet::QosClass;
 
@@ -28,7 +27,7 @@ pub struct SchedulerOptions {
 /// A pod, as a scheduler knows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Request {
+pub struct EvaluateRequest {
     /// What RegisterInstance would be asked. Its `cpu-limit` is the container's limit (`cpu.max`), by default what `cpus` says.
     #[serde(flatten)]
     pub allocation: AllocationRequest,
@@ -37,7 +36,7 @@ pub struct Request {
     pub options: SchedulerOptions,
 }
 
-impl Request {
+impl EvaluateRequest {
     /// The request without `cpu-limit`: at a registration the limit is the kernel's, so it is part of
     /// [`Self::requester`].
     pub fn wanted(&self) -> AllocationRequest {
@@ -56,7 +55,7 @@ impl Request {
             limit_milli: self.allocation.cpu_limit.map(u64::from).or(by_cpus),
             bound: class.is_some(),
             memory: None,
-            devices: BTreeSet::new(),
+            devices: NodeSet::new(),
         }
     }
 }
@@ -76,12 +75,12 @@ pub enum RequestsError {
 ///
 /// # Errors
 /// What is wrong with the text.
-pub fn requests(text: &str) -> Result<Vec<Request>, RequestsError> {
+pub fn requests(text: &str) -> Result<Vec<EvaluateRequest>, RequestsError> {
     if text.len() > MAX_BYTES {
         return Err(RequestsError::TooLarge(text.len()));
     }
     let wrong = |cause: serde_json::Error| RequestsError::Text(excerpt::cause(&cause));
-    let requests: Vec<Request> = if text.trim_start().starts_with('{') {
+    let requests: Vec<EvaluateRequest> = if text.trim_start().starts_with('{') {
         vec![serde_json::from_str(text).map_err(wrong)?]
     } else {
         serde_json::from_str(text).map_err(wrong)?

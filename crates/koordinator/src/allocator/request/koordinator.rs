@@ -5,11 +5,12 @@
 //! orchestration. Unknown fields are refused: either what a pod was promised is followed, or the VM does not start. An
 //! annotation that the pod does not have is an empty text.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IgnoredAny, IntoDeserializer};
+use stelia_cpus::NodeSet;
 use stelia_cpus::text::excerpt;
 
 use crate::allocator::{AllocationRequest, Schedule};
@@ -121,7 +122,7 @@ pub fn schedule(text: &str) -> Result<Schedule, String> {
     };
     let resources = status.numa_nodes.iter().map(|one| one.node);
     let pools = status.shared_pools.iter().map(|one| one.node);
-    let nodes: BTreeSet<u32> = resources.chain(pools).collect();
+    let nodes: NodeSet = resources.chain(pools).collect();
     Ok(Schedule {
         cpus,
         nodes: (!nodes.is_empty()).then_some(nodes),

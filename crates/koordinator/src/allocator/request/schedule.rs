@@ -2,10 +2,8 @@
 //! It comes from the pod, so it is a request like any other option: followed where possible, else refused with the
 //! reason.
 
-use std::collections::BTreeSet;
-
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
 /// A scheduler's choice, empty where it made none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +17,7 @@ pub struct Schedule {
         serialize_with = "as_list",
         deserialize_with = "list"
     )]
-    pub nodes: Option<BTreeSet<u32>>,
+    pub nodes: Option<NodeSet>,
 }
 
 /// A list such as `0-3,8`, with something in it.
@@ -31,7 +29,7 @@ fn list<'de, D: Deserializer<'de>, T: FromIterator<u32>>(deserializer: D) -> Res
     }
 }
 
-fn as_list<S: Serializer>(nodes: &Option<BTreeSet<u32>>, serializer: S) -> Result<S::Ok, S::Error> {
+fn as_list<S: Serializer>(nodes: &Option<NodeSet>, serializer: S) -> Result<S::Ok, S::Error> {
     let nodes: Option<CpuSet> = nodes.as_ref().map(|nodes| nodes.iter().copied().collect());
     nodes.serialize(serializer)
 }
@@ -43,7 +41,7 @@ impl Schedule {
 
     /// How the container's CPUs differ from the choice; `None` where they do not. `nodes_of`: the NUMA nodes of CPUs, asked for only where
     /// the scheduler named some.
-    pub fn contradicts(&self, given: &CpuSet, nodes_of: impl FnOnce(&CpuSet) -> BTreeSet<u32>) -> Option<String> {
+    pub fn contradicts(&self, given: &CpuSet, nodes_of: impl FnOnce(&CpuSet) -> NodeSet) -> Option<String> {
         if let Some(chosen) = self.cpus.as_ref().filter(|chosen| *chosen != given) {
             return Some(format!(
                 "the scheduler chose the CPUs {chosen}, the container has {given}"
@@ -62,7 +60,7 @@ impl Schedule {
 }
 
 /// `0,2`.
-pub(crate) fn numbers(nodes: &BTreeSet<u32>) -> String {
+pub(crate) fn numbers(nodes: &NodeSet) -> String {
     let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
     nodes.join(",")
 }

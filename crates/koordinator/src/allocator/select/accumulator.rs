@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 
 use stelia_cpus::CpuSet;
 
-use super::host::{CpuPosition, Host};
+use super::host::{CpuPosition, HostTables};
 use super::take::TakeCriteria;
 use super::usage::Usage;
 use crate::allocator::{CpuBindPolicy, CpuExclusivePolicy};
@@ -28,7 +28,7 @@ enum Kind {
 
 /// Takes CPUs stage by stage. CPUs are positions in the host's tables.
 pub(super) struct Accumulator<'a> {
-    host: &'a Host,
+    host: &'a HostTables,
     threads: usize,
     wanted: TakeCriteria,
     free: Vec<bool>,
@@ -42,7 +42,13 @@ pub(super) struct Accumulator<'a> {
 }
 
 impl<'a> Accumulator<'a> {
-    pub(super) fn new(host: &'a Host, threads: usize, usage: &Usage, available: &CpuSet, wanted: TakeCriteria) -> Self {
+    pub(super) fn new(
+        host: &'a HostTables,
+        threads: usize,
+        usage: &Usage,
+        available: &CpuSet,
+        wanted: TakeCriteria,
+    ) -> Self {
         let mut accumulator = Self {
             host,
             threads,

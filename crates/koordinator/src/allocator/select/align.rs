@@ -1,10 +1,10 @@
 //! Which NUMA nodes an allocation may use.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
-use super::{Host, Unsatisfied, satisfying};
+use super::{HostTables, Unsatisfied, satisfying};
 use crate::allocator::{CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy};
 
 /// How many CPUs NUMA nodes have for a request, by id.
@@ -19,7 +19,7 @@ pub struct Room {
 impl Room {
     /// Count the CPUs that can be allocated at all (`all`) and those available now; with a required bind policy only
     /// CPUs that satisfy it.
-    pub fn new(host: &Host, all: &CpuSet, available: &CpuSet, required: Option<CpuBindPolicy>) -> Self {
+    pub fn new(host: &HostTables, all: &CpuSet, available: &CpuSet, required: Option<CpuBindPolicy>) -> Self {
         let count = |cpus: &CpuSet| host.counts(&satisfying(host, cpus, &CpuSet::new(), required));
         Self {
             capacity: count(all),
@@ -29,7 +29,7 @@ impl Room {
 
     /// Restricted to these nodes.
     #[must_use]
-    pub fn within(&self, nodes: &BTreeSet<u32>) -> Self {
+    pub fn within(&self, nodes: &NodeSet) -> Self {
         let only = |room: &BTreeMap<u32, usize>| -> BTreeMap<u32, usize> {
             let here = room.iter().filter(|(node, _)| nodes.contains(node));
             here.map(|(node, room)| (*node, *room)).collect()
@@ -66,8 +66,8 @@ pub fn align(
     strategy: NumaAllocateStrategy,
     count: usize,
     room: &Room,
-    near: &BTreeSet<u32>,
-) -> Result<Option<BTreeSet<u32>>, Unsatisfied> {
+    near: &NodeSet,
+) -> Result<Option<NodeSet>, Unsatisfied> {
     let fewest = |room: &BTreeMap<u32, usize>| least_nodes(count, room.values().copied());
     let now = fewest(&room.available);
     let aligned = match policy {
@@ -105,8 +105,8 @@ fn choose(
     strategy: NumaAllocateStrategy,
     amount: usize,
     room: &BTreeMap<u32, usize>,
-    near: &BTreeSet<u32>,
-) -> BTreeSet<u32> {
+    near: &NodeSet,
+) -> NodeSet {
     let ordered = |is_near: bool| -> Vec<(u32, usize)> {
         let nodes = room.iter().filter(|(node, _)| near.contains(node) == is_near);
         let mut order: Vec<(u32, usize)> = nodes.map(|(node, room)| (*node, *room)).collect();
@@ -125,7 +125,7 @@ fn choose(
             }
         }
     }
-    BTreeSet::new()
+    NodeSet::new()
 }
 
 /// Every run of `count` consecutive nodes of `order`; a single empty run if `count` is 0.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::{CpuSet, NodeSet, Topology};
 
 /// A CPU's place, by position in the tables.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +16,7 @@ pub(super) struct CpuPosition {
 
 /// The online CPUs; positions of CPUs, cores, NUMA nodes and sockets ascend as their ids do.
 #[derive(Debug, Clone)]
-pub struct Host {
+pub struct HostTables {
     pub(super) places: Vec<CpuPosition>,
     /// Ids of NUMA nodes.
     pub(super) nodes: Vec<u32>,
@@ -36,7 +36,7 @@ pub struct Host {
 
 const NO_POSITION: u32 = u32::MAX;
 
-impl Host {
+impl HostTables {
     /// The tables of a topology.
     pub fn new(topology: &Topology) -> Self {
         let all = || topology.cpus.values();
@@ -117,7 +117,7 @@ impl Host {
     }
 
     /// The NUMA nodes of a set's CPUs, by id.
-    pub fn nodes_of(&self, cpus: &CpuSet) -> BTreeSet<u32> {
+    pub fn nodes_of(&self, cpus: &CpuSet) -> NodeSet {
         let here = self.nodes.iter().zip(&self.of_node);
         let here = here.filter(|(_, all)| !all.is_disjoint(cpus));
         here.map(|(id, _)| *id).collect()
@@ -137,7 +137,7 @@ impl Host {
     }
 
     /// The CPUs of a set that are of these NUMA nodes.
-    pub fn within(&self, cpus: &CpuSet, nodes: &BTreeSet<u32>) -> CpuSet {
+    pub fn within(&self, cpus: &CpuSet, nodes: &NodeSet) -> CpuSet {
         let parts = self
             .nodes
             .iter()

@@ -1,11 +1,11 @@
 //! What holds of every allocation, on any host and with any CPUs in use.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use stelia_cpus::Topology;
 use stelia_cpus::testing::{Shape, shapes};
+use stelia_cpus::{NodeSet, Topology};
 
 use super::*;
 use crate::allocator::*;
@@ -55,8 +55,8 @@ impl Case {
     }
 }
 
-fn nodes() -> impl Strategy<Value = Option<BTreeSet<u32>>> {
-    proptest::option::of(proptest::collection::btree_set(0u32..8, 1..4))
+fn nodes() -> impl Strategy<Value = Option<NodeSet>> {
+    proptest::option::of(proptest::collection::btree_set(0u32..8, 1..4).prop_map(NodeSet::from_iter))
 }
 
 fn requests() -> impl Strategy<Value = CpuSelection> {
@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn an_answer_has_the_count_overlaps_nobody_and_is_the_same_again(case in cases()) {
         let topology = case.topology();
-        let (host, usage, request) = (Host::new(&topology), case.usage(&topology), case.request(&topology));
+        let (host, usage, request) = (HostTables::new(&topology), case.usage(&topology), case.request(&topology));
         let available = usage.available(&topology.online());
         let answer = select_cpus(&host, &usage, &available, &request);
         let room = taken_of(&topology, &available, &request, &CpuSet::new());
@@ -129,7 +129,7 @@ proptest! {
                 prop_assert_eq!(answer.cpus.len(), request.count);
                 prop_assert!(answer.cpus.is_subset(&available));
                 prop_assert!(usage.in_use.iter().all(|held| held.cpus.is_disjoint(&answer.cpus)));
-                let named = |nodes: &BTreeSet<u32>| host.nodes_of(&answer.cpus).is_subset(nodes);
+                let named = |nodes: &NodeSet| host.nodes_of(&answer.cpus).is_subset(nodes);
                 prop_assert!(request.nodes.as_ref().is_none_or(named));
             }
             Err(Unsatisfied::NotEnough { wanted, available }) => {
@@ -146,7 +146,7 @@ proptest! {
     #[test]
     fn a_strict_policy_never_gives_a_split_answer(case in cases()) {
         let topology = case.topology();
-        let (host, usage) = (Host::new(&topology), case.usage(&topology));
+        let (host, usage) = (HostTables::new(&topology), case.usage(&topology));
         let request = CpuSelection { required: true, ..case.request(&topology) };
         let available = usage.available(&topology.online());
         let whole = |cpu: u32| {
@@ -173,7 +173,7 @@ proptest! {
     #[test]
     fn distribute_evenly_and_named_nodes_split_evenly(case in cases(), named in nodes()) {
         let topology = case.topology();
-        let (host, usage) = (Host::new(&topology), case.usage(&topology));
+        let (host, usage) = (HostTables::new(&topology), case.usage(&topology));
         let mut request = CpuSelection { exclusive: CpuExclusivePolicy::None, ..case.request(&topology) };
         request.nodes = named;
         if request.nodes.is_none() {
@@ -198,7 +198,7 @@ proptest! {
     #[test]
     fn what_named_nodes_give_depends_on_them_alone(case in cases()) {
         let topology = case.topology();
-        let (host, usage, request) = (Host::new(&topology), case.usage(&topology), case.request(&topology));
+        let (host, usage, request) = (HostTables::new(&topology), case.usage(&topology), case.request(&topology));
         let Some(nodes) = &request.nodes else { return Ok(()) };
         let available = usage.available(&topology.online());
         let answer = select_cpus(&host, &usage, &available, &request);
@@ -217,7 +217,7 @@ proptest! {
     #[test]
     fn an_exclusive_policy_that_is_not_kept_is_told(case in cases()) {
         let topology = case.topology();
-        let (host, usage, request) = (Host::new(&topology), case.usage(&topology), case.request(&topology));
+        let (host, usage, request) = (HostTables::new(&topology), case.usage(&topology), case.request(&topology));
         let available = usage.available(&topology.online());
         let Ok(answer) = select_cpus(&host, &usage, &available, &request) else { return Ok(()) };
         let of = |policy: CpuExclusivePolicy| usage.in_use.iter().filter(move |held| held.exclusive == policy);
@@ -249,7 +249,7 @@ proptest! {
         let topology = Case { fates: vec![7], ..case.clone() }.topology();
         let usage = case.usage(&topology);
         let request = CpuSelection { required: false, nodes: None, exclusive, strategy, ..case.request(&topology) };
-        let (host, available) = (Host::new(&topology), usage.available(&topology.online()));
+        let (host, available) = (HostTables::new(&topology), usage.available(&topology.online()));
         let wanted = TakeCriteria {
             count: request.count,
             bind: request.bind,
@@ -265,7 +265,7 @@ proptest! {
         shape in shapes(), all in proptest::collection::vec(requests(), 1..12), gone in any::<prop::sample::Index>(),
     ) {
         let topology = shape.topology();
-        let (host, online) = (Host::new(&topology), topology.online());
+        let (host, online) = (HostTables::new(&topology), topology.online());
         let mut held: BTreeMap<usize, InUse> = BTreeMap::new();
         let usage = |held: &BTreeMap<usize, InUse>| Usage::exclusive(held.values().cloned().collect());
         let ask = |held: &BTreeMap<usize, InUse>, request: &CpuSelection| {
@@ -295,7 +295,7 @@ proptest! {
     fn aligned_nodes_are_as_few_as_can_be(
         room in proptest::collection::vec((0usize..9, 0usize..9), 1..7), count in 1usize..30,
         policy in select(&NumaTopologyAlignmentPolicy::ALL[1..]), strategy in select(&NumaAllocateStrategy::ALL[..]),
-        near in proptest::collection::btree_set(0u32..8, 0..4),
+        near in proptest::collection::btree_set(0u32..8, 0..4).prop_map(NodeSet::from_iter),
     ) {
         let room = Room {
             capacity: (0..).zip(room.iter().map(|(free, held)| free + held)).collect(),

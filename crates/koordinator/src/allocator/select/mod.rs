@@ -13,12 +13,12 @@ mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_cpus::CpuSet;
 use stelia_cpus::text::named;
+use stelia_cpus::{CpuSet, NodeSet};
 
 use crate::allocator::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy};
 pub use align::{Room, align, satisfies};
-pub use host::Host;
+pub use host::HostTables;
 use take::take_preferred;
 pub use take::{TakeCriteria, take_cpus, take_preferred_cpus};
 pub use usage::{InUse, Unsatisfied, Usage};
@@ -38,7 +38,7 @@ pub struct CpuSelection {
     /// CPUs to take before others.
     pub preferred: CpuSet,
     /// The NUMA nodes to take them from, each its even share; `None` for any.
-    pub nodes: Option<BTreeSet<u32>>,
+    pub nodes: Option<NodeSet>,
 }
 
 named! {
@@ -67,7 +67,7 @@ pub struct SelectedCpus {
 /// # Errors
 /// Too few CPUs, or none that satisfy a required bind policy.
 pub fn select_cpus(
-    host: &Host,
+    host: &HostTables,
     usage: &Usage,
     available: &CpuSet,
     request: &CpuSelection,
@@ -106,7 +106,7 @@ struct Choice {
 }
 
 /// The available CPUs of the named nodes, and where the bind policy is required only those that satisfy it.
-fn suitable(host: &Host, available: &CpuSet, request: &CpuSelection) -> Result<Choice, Unsatisfied> {
+fn suitable(host: &HostTables, available: &CpuSet, request: &CpuSelection) -> Result<Choice, Unsatisfied> {
     let cpus = match &request.nodes {
         Some(nodes) => host.within(available, nodes),
         None => available.intersection(host.online()),
@@ -143,7 +143,12 @@ fn suitable(host: &Host, available: &CpuSet, request: &CpuSelection) -> Result<C
 
 /// The CPUs of a set that satisfy a required bind policy: those of whole cores, or one of each core, a preferred one
 /// where there is one.
-pub(super) fn satisfying(host: &Host, cpus: &CpuSet, preferred: &CpuSet, required: Option<CpuBindPolicy>) -> CpuSet {
+pub(super) fn satisfying(
+    host: &HostTables,
+    cpus: &CpuSet,
+    preferred: &CpuSet,
+    required: Option<CpuBindPolicy>,
+) -> CpuSet {
     match required {
         None => cpus.clone(),
         Some(CpuBindPolicy::FullPcpus) => host.whole_cores(cpus),
@@ -153,7 +158,7 @@ pub(super) fn satisfying(host: &Host, cpus: &CpuSet, preferred: &CpuSet, require
 
 /// Take the request as a whole, or each node's share of it.
 fn take(
-    host: &Host,
+    host: &HostTables,
     usage: &Usage,
     choice: &Choice,
     request: &CpuSelection,
@@ -188,7 +193,7 @@ fn take(
 }
 
 /// How many CPUs each node gives. The nodes together have enough.
-fn shares(host: &Host, by_node: &BTreeMap<u32, CpuSet>, request: &CpuSelection) -> BTreeMap<u32, usize> {
+fn shares(host: &HostTables, by_node: &BTreeMap<u32, CpuSet>, request: &CpuSelection) -> BTreeMap<u32, usize> {
     let room = |cpus: &dyn Fn(&CpuSet) -> usize| -> BTreeMap<u32, usize> {
         by_node.iter().map(|(node, free)| (*node, cpus(free))).collect()
     };
@@ -236,7 +241,7 @@ fn holders(usage: &Usage, policies: &[CpuExclusivePolicy]) -> CpuSet {
 }
 
 /// The CPUs on which an instance of this exclusive policy would have the company it avoids.
-pub fn exclusivity_conflicts(host: &Host, usage: &Usage, policy: CpuExclusivePolicy) -> CpuSet {
+pub fn exclusivity_conflicts(host: &HostTables, usage: &Usage, policy: CpuExclusivePolicy) -> CpuSet {
     let others = holders(usage, &[policy]);
     let cores = host.cores_of(&others);
     let nodes: BTreeSet<usize> = host.places_of(&others).map(|place| place.node).collect();
@@ -249,7 +254,7 @@ pub fn exclusivity_conflicts(host: &Host, usage: &Usage, policy: CpuExclusivePol
 }
 
 /// Which of the others' company these CPUs have.
-fn exclusivity(host: &Host, usage: &Usage, cpus: &CpuSet, policy: CpuExclusivePolicy) -> Exclusivity {
+fn exclusivity(host: &HostTables, usage: &Usage, cpus: &CpuSet, policy: CpuExclusivePolicy) -> Exclusivity {
     let same_core = |others: &CpuSet| !host.cores_of(cpus).is_disjoint(&host.cores_of(others));
     let others = holders(usage, &[policy]);
     match policy {

@@ -3,7 +3,7 @@
 use stelia_cpus::CpuSet;
 
 use super::accumulator::Accumulator;
-use super::{Host, Unsatisfied, Usage};
+use super::{HostTables, Unsatisfied, Usage};
 use crate::allocator::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy};
 
 /// What to take, in Koordinator's terms.
@@ -22,7 +22,12 @@ pub struct TakeCriteria {
 ///
 /// # Errors
 /// Fewer CPUs are available.
-pub fn take_cpus(host: &Host, usage: &Usage, available: &CpuSet, wanted: TakeCriteria) -> Result<CpuSet, Unsatisfied> {
+pub fn take_cpus(
+    host: &HostTables,
+    usage: &Usage,
+    available: &CpuSet,
+    wanted: TakeCriteria,
+) -> Result<CpuSet, Unsatisfied> {
     take_preferred_cpus(host, usage, available, &CpuSet::new(), wanted)
 }
 
@@ -31,7 +36,7 @@ pub fn take_cpus(host: &Host, usage: &Usage, available: &CpuSet, wanted: TakeCri
 /// # Errors
 /// Fewer CPUs are available.
 pub fn take_preferred_cpus(
-    host: &Host,
+    host: &HostTables,
     usage: &Usage,
     available: &CpuSet,
     preferred: &CpuSet,
@@ -42,7 +47,7 @@ pub fn take_preferred_cpus(
 
 /// The same with `threads` free CPUs making a core whole.
 pub(super) fn take_preferred(
-    host: &Host,
+    host: &HostTables,
     threads: usize,
     usage: &Usage,
     available: &CpuSet,

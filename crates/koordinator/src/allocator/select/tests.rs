@@ -1,8 +1,8 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rstest::rstest;
-use stelia_cpus::Topology;
 use stelia_cpus::testing::Shape;
+use stelia_cpus::{NodeSet, Topology};
 
 use super::*;
 use crate::allocator::*;
@@ -46,7 +46,7 @@ fn held(text: &str, exclusive: CpuExclusivePolicy) -> InUse {
 fn choose(topology: &Topology, in_use: &[InUse], request: &CpuSelection) -> Result<(String, Exclusivity), Unsatisfied> {
     let usage = Usage::exclusive(in_use.to_vec());
     let available = usage.available(&topology.online());
-    let answer = select_cpus(&Host::new(topology), &usage, &available, request)?;
+    let answer = select_cpus(&HostTables::new(topology), &usage, &available, request)?;
     Ok((answer.cpus.to_string(), answer.exclusive))
 }
 
@@ -163,7 +163,7 @@ fn a_cpu_may_have_several_holders_where_that_is_allowed() {
     let available = usage.available(&host.online());
     assert_eq!(available, cpus("0,2-3"));
     let request = request(2, CpuBindPolicy::SpreadByPcpus);
-    let answer = select_cpus(&Host::new(&host), &usage, &available, &request).unwrap();
+    let answer = select_cpus(&HostTables::new(&host), &usage, &available, &request).unwrap();
     // A CPU without a holder comes before one that has a holder.
     assert_eq!(answer.cpus, cpus("2-3"));
 }
@@ -189,7 +189,7 @@ fn alignment_chooses_the_nodes(
         capacity: available.keys().map(|node| (*node, 8)).collect(),
         available,
     };
-    let nodes = |text: &str| -> BTreeSet<u32> { cpus(text).iter().collect() };
+    let nodes = |text: &str| -> NodeSet { cpus(text).iter().collect() };
     let refusal = Unsatisfied::Alignment { wanted: count, policy };
     let expected = expected.map(|some| some.map(nodes)).map_err(|()| refusal);
     assert_eq!(
@@ -198,7 +198,7 @@ fn alignment_chooses_the_nodes(
             NumaAllocateStrategy::MostAllocated,
             count,
             &room,
-            &BTreeSet::new()
+            &NodeSet::new()
         ),
         expected
     );
@@ -221,7 +221,7 @@ fn nodes_of_devices_come_first(#[case] free: &str, #[case] count: usize, #[case]
         capacity: available.keys().map(|node| (*node, 8)).collect(),
         available,
     };
-    let nodes = |text: &str| -> BTreeSet<u32> { cpus(text).iter().collect() };
+    let nodes = |text: &str| -> NodeSet { cpus(text).iter().collect() };
     let (policy, strategy) = (
         NumaTopologyAlignmentPolicy::BestEffort,
         NumaAllocateStrategy::MostAllocated,
@@ -237,7 +237,7 @@ fn room_counts_what_satisfies_a_required_policy() {
     let topology = topology(2, 2);
     let room = |required| {
         let available = cpus("0-1,3-5,7");
-        Room::new(&Host::new(&topology), &topology.online(), &available, required).available
+        Room::new(&HostTables::new(&topology), &topology.online(), &available, required).available
     };
     assert_eq!(room(None), [(0, 4), (1, 2)].into());
     assert_eq!(room(Some(CpuBindPolicy::FullPcpus)), [(0, 4), (1, 2)].into());
@@ -302,7 +302,7 @@ fn names_are_koordinators_and_lead_back() {
 #[test]
 fn a_host_of_1024_cpus_takes_milliseconds() {
     let topology = topology(8, 64);
-    let host = Host::new(&topology);
+    let host = HostTables::new(&topology);
     let usage = Usage::exclusive(
         (0..64)
             .map(|cpu| held(&format!("{cpu}"), CpuExclusivePolicy::PcpuLevel))

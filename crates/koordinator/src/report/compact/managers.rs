@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 
 use super::{CompactError, set, set_text, wrong};
 use crate::report::Managers;
@@ -48,7 +48,7 @@ impl Fields {
         if *managers == Managers::default() {
             return None;
         }
-        let group = |(node, cells): (&u32, &std::collections::BTreeSet<u32>)| {
+        let group = |(node, cells): (&u32, &NodeSet)| {
             let cells: CpuSet = cells.iter().copied().collect();
             if cells.len() == 1 && cells.contains(*node) {
                 node.to_string()

@@ -2,8 +2,8 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
-use stelia_cpus::Cpu;
 use stelia_cpus::testing::shapes;
+use stelia_cpus::{Cpu, NodeSet};
 
 use super::*;
 use crate::report::testing::{cpus, facts, large};
@@ -149,7 +149,11 @@ fn any_choice() -> impl Strategy<Value = Choice> {
 }
 
 fn any_managers() -> impl Strategy<Value = Managers> {
-    let groups = btree_map(0u32..16, proptest::collection::btree_set(0u32..16, 1..4), 0..4);
+    let groups = btree_map(
+        0u32..16,
+        proptest::collection::btree_set(0u32..16, 1..4).prop_map(NodeSet::from_iter),
+        0..4,
+    );
     (
         any::<bool>(),
         any::<bool>(),

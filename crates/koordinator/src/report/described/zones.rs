@@ -7,21 +7,21 @@ use stelia_cpus::{CpuSet, Topology};
 
 use super::{DescribedError, wrong};
 use crate::report::NodeResourceTopology;
-use crate::report::numa::{Memory, NumaNode, Pages};
+use crate::report::numa::{KernelNumaNode, NumaMemory, Pages};
 use crate::report::object::{Resource, Zone};
 
 /// The NUMA nodes by id. Zones with CPUs alone come from a host whose kernel has no NUMA.
-pub(crate) fn numa(object: &NodeResourceTopology) -> Result<BTreeMap<u32, NumaNode>, DescribedError> {
+pub(crate) fn numa(object: &NodeResourceTopology) -> Result<BTreeMap<u32, KernelNumaNode>, DescribedError> {
     let mut nodes = BTreeMap::new();
     for (at, zone) in object.zones.iter().enumerate() {
         let place = format!("zones[{at}]");
         let id = node(&format!("{place}.name"), &zone.name)?;
-        let read = NumaNode {
+        let read = KernelNumaNode {
             distances: distances(&place, zone)?,
             ..resources(&place, &zone.resources)?
         };
         let without_cpus = amount(&zone.resources, "cpu").is_some_and(|cpu| cpu.capacity == "0");
-        if read == NumaNode::default() && !without_cpus {
+        if read == KernelNumaNode::default() && !without_cpus {
             continue;
         }
         if nodes.insert(id, read).is_some() {
@@ -47,8 +47,8 @@ fn distances(place: &str, zone: &Zone) -> Result<BTreeMap<u32, u32>, DescribedEr
     Ok(distances)
 }
 
-fn resources(place: &str, resources: &[Resource]) -> Result<NumaNode, DescribedError> {
-    let mut read = NumaNode::default();
+fn resources(place: &str, resources: &[Resource]) -> Result<KernelNumaNode, DescribedError> {
+    let mut read = KernelNumaNode::default();
     let mut memory = None;
     for (at, resource) in resources.iter().enumerate() {
         let place = format!("{place}.resources[{at}]");
@@ -84,7 +84,7 @@ fn resources(place: &str, resources: &[Resource]) -> Result<NumaNode, DescribedE
     }
     // Which part is in huge pages is known when all of them are.
     let aside = read.page_bytes();
-    read.memory = memory.map(|[total, allocatable, available]| Memory {
+    read.memory = memory.map(|[total, allocatable, available]| NumaMemory {
         total,
         reserved: total.saturating_sub(aside).saturating_sub(allocatable),
         assigned: allocatable.saturating_sub(available),

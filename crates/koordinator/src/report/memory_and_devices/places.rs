@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use stelia_api::VM_RESOURCE;
+use stelia_cpus::NodeSet;
 use stelia_kubelet::DeviceManagerState;
 use stelia_kubelet::devices::DeviceEntry;
 
@@ -22,7 +23,7 @@ const KUBEVIRT_FILES: &str = "devices.kubevirt.io/";
 /// What is known of the NUMA nodes that a plugin reports for a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    Nodes(BTreeSet<u32>),
+    Nodes(NodeSet),
     /// The plugin reports no NUMA node.
     NoNodes,
     Unknown,
@@ -47,13 +48,13 @@ pub fn places<'a>(
     resource: &str,
     by_id: impl Fn(&str) -> Place,
 ) -> BTreeMap<&'a str, Place> {
-    let mut recorded: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    let mut recorded: BTreeMap<&str, NodeSet> = BTreeMap::new();
     for entry in state.entries.iter().filter(|entry| entry.resource == resource) {
         for (id, nodes) in entry.nodes_by_id() {
             recorded.entry(device_of(id)).or_default().extend(nodes);
         }
     }
-    let reports_none = !recorded.is_empty() && recorded.values().all(BTreeSet::is_empty);
+    let reports_none = !recorded.is_empty() && recorded.values().all(|nodes| nodes.is_empty());
     let nowhere = reports_none || resource == VM_RESOURCE || resource.starts_with(KUBEVIRT_FILES);
     let ids = state.registered.get(resource).into_iter().flatten();
     let place = |id: &'a String| match recorded.get(device_of(id)) {

@@ -11,10 +11,10 @@ use stelia_kubelet::{PodName, PodUid};
 
 use super::Holder;
 use crate::report::annotations::{
-    CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuInfo, CpuTopology, POD_CPU_ALLOCS,
+    CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuDetails, CpuInfo, POD_CPU_ALLOCS,
 };
 use crate::report::described::{self, DescribedError, Lists, annotation_of, wrong};
-use crate::report::numa::NumaNode;
+use crate::report::numa::KernelNumaNode;
 use crate::report::{Alignment, Facts, Kubelet, Managers, PodAllocation};
 
 #[derive(Debug, Default, Deserialize)]
@@ -68,13 +68,13 @@ pub(super) fn read(
     name: String,
     annotations: &BTreeMap<String, String>,
     alignment: Option<Alignment>,
-    numa: BTreeMap<u32, NumaNode>,
+    numa: BTreeMap<u32, KernelNumaNode>,
 ) -> Result<(Facts, Vec<Holder>), DescribedError> {
     let mut lists = Lists::default();
     let policy: Policy = optional(annotations, CPU_MANAGER_POLICY)?.unwrap_or_default();
     let topology: Topology = annotation_of(annotations, CPU_TOPOLOGY)?;
     let detail = topology.detail.into_iter().flatten().map(CpuInfo::from).collect();
-    let topology = described::topology(CpuTopology { detail })?;
+    let topology = described::topology(CpuDetails { detail })?;
     let online = topology.online();
     if online.is_empty() {
         return Err(wrong(&format!("annotation {CPU_TOPOLOGY}"), "", "it has no CPU"));

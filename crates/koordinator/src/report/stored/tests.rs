@@ -190,7 +190,7 @@ fn where_steliad_chooses_the_allocator_answers_alike_from_either_profile() {
             cpus: Some(count),
             ..Default::default()
         };
-        let requests = [1, 2, 7, 24, 100, 400].map(|count| crate::allocator::evaluate::Request {
+        let requests = [1, 2, 7, 24, 100, 400].map(|count| crate::allocator::evaluate::EvaluateRequest {
             allocation: request(count),
             options: Default::default(),
         });

@@ -8,7 +8,7 @@ use crate::report::fingerprint::Method;
 use crate::report::memory_and_devices::Devices;
 use crate::report::profile::{Profile, object};
 use crate::report::testing::{facts, large};
-use crate::report::{ApiVersion, Facts, NodeResourceTopology, Pod, report};
+use crate::report::{ApiVersion, Facts, NodeResourceTopology, ReportedPod, report};
 use stelia_kubelet::PodName;
 
 fn lean(facts: &Facts, profile: Profile, method: Method) -> NodeResourceTopology {
@@ -158,7 +158,7 @@ fn a_pod_and_its_successor_of_the_same_name_are_one() {
     );
     pods.insert(uid.clone(), twin);
     assert_eq!(with(&facts), before);
-    let other = Pod {
+    let other = ReportedPod {
         name: PodName::new("tenant-b", "vm"),
         exclusive: false,
     };

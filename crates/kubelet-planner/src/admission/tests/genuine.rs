@@ -7,7 +7,7 @@ use stelia_cpus::testing::Shape;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState};
 
 use super::super::*;
-use crate::cpus::{CpuTopology, Kubelet, Options};
+use crate::cpus::{CpuGroups, CpuOptions, Kubelet};
 use crate::pod::{Amounts, Container, ContainerKind, Resources};
 use crate::{CpuManager, Machine, MemoryManager, NodeState, NumaNode, Settings, StartError, cpus, memory};
 
@@ -28,12 +28,12 @@ fn node(policy: Policy, pod_level: bool) -> Node {
         distances: Vec::new(),
     };
     let machine = Machine {
-        cpus: CpuTopology::new(&shape.topology(), &BTreeMap::new()),
+        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
         numa: [(0, numa(55_552)), (1, numa(55_296))].into(),
     };
     let reserved = || BTreeMap::from([("memory".to_owned(), 2 * GB)]);
     let settings = Settings {
-        cpu_manager: CpuManager::reserving(Options::default(), "0,64".parse().unwrap()),
+        cpu_manager: CpuManager::reserving(CpuOptions::default(), "0,64".parse().unwrap()),
         memory_manager: MemoryManager::Static {
             reserved: [(0, reserved()), (1, reserved())].into(),
         },

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use stelia_cpus::{Cpu, Topology};
 
 use super::super::*;
-use crate::cpus::{CpuTopology, Options};
+use crate::cpus::{CpuGroups, CpuOptions};
 use crate::devices::{Device, DeviceManager};
 use crate::merge::{HintList, NodeMask, NodeTooHigh, testing};
 use crate::pod::{Amounts, Container, ContainerKind, Resources};
@@ -55,7 +55,7 @@ fn machine(nodes: &BTreeMap<u32, Numa>) -> (Machine, NodeState) {
         (*id, own)
     };
     let machine = Machine {
-        cpus: CpuTopology::new(&Topology { cpus }, &BTreeMap::new()),
+        cpus: CpuGroups::new(&Topology { cpus }, &BTreeMap::new()),
         numa: nodes.iter().map(numa).collect(),
     };
     let devices = devices::DeviceState {
@@ -73,7 +73,7 @@ fn settings(nodes: &BTreeMap<u32, Numa>, policy: Policy, closest: bool, memory: 
     let with_memory = nodes.iter().filter(|(_, node)| node.1 > 0);
     let reserved = with_memory.map(|(id, _)| (*id, [("memory".to_owned(), GB)].into()));
     Settings {
-        cpu_manager: CpuManager::reserving(Options::default(), "0".parse().unwrap()),
+        cpu_manager: CpuManager::reserving(CpuOptions::default(), "0".parse().unwrap()),
         memory_manager: if memory {
             MemoryManager::Static {
                 reserved: reserved.collect(),
@@ -82,7 +82,7 @@ fn settings(nodes: &BTreeMap<u32, Numa>, policy: Policy, closest: bool, memory: 
             MemoryManager::None
         },
         topology_policy: policy,
-        topology_options: merge::Options {
+        topology_options: merge::MergeOptions {
             prefer_closest_numa_nodes: closest,
             max_allowable_numa_nodes: 64,
         },
@@ -179,7 +179,7 @@ fn a_limit_of_the_planner_is_told_from_one_of_kubelets() {
     let refused = start(
         &nodes,
         Settings {
-            topology_options: merge::Options::default(),
+            topology_options: merge::MergeOptions::default(),
             ..with(Policy::Restricted, true)
         },
     );
@@ -217,9 +217,9 @@ fn devices_on_more_nodes_than_are_searched_are_refused_at_admission() {
 fn too_many_combinations_are_no_answer_of_kubelets() {
     let nodes: BTreeMap<u32, Numa> = (0..64).map(|id| (id, (4, 4, 0))).collect();
     let mut settings = settings(&nodes, Policy::None, false, false);
-    let options = Options {
+    let options = CpuOptions {
         distribute_cpus_across_numa: true,
-        ..Options::default()
+        ..CpuOptions::default()
     };
     settings.cpu_manager = CpuManager::reserving(options, "0".parse().unwrap());
     let node = start(&nodes, settings).unwrap();

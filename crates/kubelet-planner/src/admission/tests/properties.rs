@@ -7,7 +7,7 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
 
 use super::super::*;
-use crate::cpus::{CpuTopology, Options};
+use crate::cpus::{CpuGroups, CpuOptions};
 use crate::devices::Device;
 use crate::pod::{Amounts, Container, ContainerKind, Resources};
 use crate::{CpuManager, Machine, MemoryManager, NodeState, NumaNode, Settings, devices};
@@ -32,11 +32,11 @@ fn node(nodes: u32, policy: Policy, scope: Scope) -> Node {
         }
     };
     let machine = Machine {
-        cpus: CpuTopology::new(&shape.topology(), &BTreeMap::new()),
+        cpus: CpuGroups::new(&shape.topology(), &BTreeMap::new()),
         numa: (0..nodes).map(|id| (id, numa(id))).collect(),
     };
     let settings = Settings {
-        cpu_manager: CpuManager::reserving(Options::default(), "0".parse().unwrap()),
+        cpu_manager: CpuManager::reserving(CpuOptions::default(), "0".parse().unwrap()),
         memory_manager: MemoryManager::Static {
             reserved: [(0, [("memory".to_owned(), GB)].into())].into(),
         },
@@ -45,7 +45,7 @@ fn node(nodes: u32, policy: Policy, scope: Scope) -> Node {
         ..Settings::default()
     };
     let device = |number: u32| {
-        let nodes = BTreeSet::from([number / 2]);
+        let nodes = [number / 2].into();
         (format!("nic{number}"), Device { nodes, healthy: true })
     };
     let devices = devices::DeviceState {

@@ -18,10 +18,10 @@ fn the_topology_managers_nodes_are_the_least_from_1_37_on() {
         threads: 2,
         interleaved: true,
     };
-    let topology = CpuTopology::new(&shape.topology(), &BTreeMap::new());
-    let options = Options {
+    let topology = CpuGroups::new(&shape.topology(), &BTreeMap::new());
+    let options = CpuOptions {
         distribute_cpus_across_numa: true,
-        ..Options::default()
+        ..CpuOptions::default()
     };
     let by_node = |minor: u32, affinity: Option<u64>, count: usize| -> Vec<usize> {
         let request = ExclusiveRequest {
@@ -57,7 +57,7 @@ fn cores_of_two_dies_with_the_same_core_id_are_two() {
         };
         (cpu, described)
     };
-    let topology = CpuTopology::new(
+    let topology = CpuGroups::new(
         &Topology {
             cpus: (0..16).map(cpu).collect(),
         },

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::error::ManifestError;
 use super::fields::Field;
 pub use node::NodeRequirements;
-use vm::Vm;
+use vm::KubevirtVm;
 
 /// The fields of the VM's `spec` that its pod has too.
 const SHARED_FIELDS: [&str; 3] = ["nodeSelector", "affinity", "tolerations"];
@@ -41,7 +41,7 @@ pub(super) fn refuse_instance_type(spec: &Field<'_>) -> Result<(), ManifestError
 /// The pod of a VirtualMachineInstance with this `spec`.
 pub(super) fn pod(spec: &Field<'_>, metadata: &Value) -> Result<VmPod, ManifestError> {
     let domain = spec.needed("domain")?;
-    let vm = Vm::read(spec, &domain, metadata)?;
+    let vm = KubevirtVm::read(spec, &domain, metadata)?;
     webhook::check(spec, &domain, &vm)?;
     let (requests, limits) = vm.resources();
     let mut made = json!({

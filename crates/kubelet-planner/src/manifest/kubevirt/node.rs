@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::error::ManifestError;
 use super::super::fields::Field;
-use super::vm::Vm;
+use super::vm::KubevirtVm;
 use super::{flag, items, text};
 
 /// On every node where virt-handler runs.
@@ -62,7 +62,7 @@ impl NodeRequirements {
         devices.join(", ")
     }
 
-    pub(super) fn read(spec: &Field<'_>, domain: &Field<'_>, vm: &Vm) -> Result<Self, ManifestError> {
+    pub(super) fn read(spec: &Field<'_>, domain: &Field<'_>, vm: &KubevirtVm) -> Result<Self, ManifestError> {
         Ok(Self {
             labels: labels(domain, vm)?,
             devices: devices(spec, domain)?,
@@ -70,7 +70,7 @@ impl NodeRequirements {
     }
 }
 
-fn labels(domain: &Field<'_>, vm: &Vm) -> Result<BTreeMap<String, String>, ManifestError> {
+fn labels(domain: &Field<'_>, vm: &KubevirtVm) -> Result<BTreeMap<String, String>, ManifestError> {
     let mut names = vec![SCHEDULABLE.to_owned()];
     let mut add = |is_required: bool, label: &str| {
         if is_required {

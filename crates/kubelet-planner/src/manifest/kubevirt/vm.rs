@@ -14,7 +14,7 @@ const CPU_ALLOCATION_RATIO: u64 = 10;
 
 /// The fields of a VM that its resources depend on.
 #[derive(Debug, Default)]
-pub(super) struct Vm {
+pub(super) struct KubevirtVm {
     pub(super) vcpus: u64,
     io_threads: u64,
     /// The I/O threads are a supplemental pool.
@@ -74,7 +74,7 @@ impl Amounts {
     }
 }
 
-impl Vm {
+impl KubevirtVm {
     pub(super) fn read(spec: &Field<'_>, domain: &Field<'_>, metadata: &Value) -> Result<Self, ManifestError> {
         let is_on = |keys: &[&str]| flag(domain, keys).map(|is_on| is_on.unwrap_or(false));
         let mut vm = Self {

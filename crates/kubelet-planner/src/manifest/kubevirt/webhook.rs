@@ -5,13 +5,13 @@ use stelia_cpus::text::excerpt::excerpt;
 
 use super::super::error::ManifestError;
 use super::super::fields::Field;
-use super::vm::Vm;
+use super::vm::KubevirtVm;
 use super::{items, number, text};
 
 /// The policies of a CPU feature; without one it is required.
 const FEATURE_POLICIES: [&str; 5] = ["force", "require", "optional", "disable", "forbid"];
 
-pub(super) fn check(spec: &Field<'_>, domain: &Field<'_>, vm: &Vm) -> Result<(), ManifestError> {
+pub(super) fn check(spec: &Field<'_>, domain: &Field<'_>, vm: &KubevirtVm) -> Result<(), ManifestError> {
     check_resources(domain, vm)?;
     check_pages(domain, vm)?;
     if vm.dedicated {
@@ -30,7 +30,7 @@ fn wrong_resource(domain: &Field<'_>, kind: &str, name: &str, what: String) -> M
 }
 
 /// Requests are not more than limits.
-fn check_resources(domain: &Field<'_>, vm: &Vm) -> Result<(), ManifestError> {
+fn check_resources(domain: &Field<'_>, vm: &KubevirtVm) -> Result<(), ManifestError> {
     let pairs = [
         ("cpu", vm.requests.cpu, vm.limits.cpu),
         ("memory", vm.requests.memory, vm.limits.memory),
@@ -47,7 +47,7 @@ fn check_resources(domain: &Field<'_>, vm: &Vm) -> Result<(), ManifestError> {
 }
 
 /// The guest's memory consists of whole huge pages.
-fn check_pages(domain: &Field<'_>, vm: &Vm) -> Result<(), ManifestError> {
+fn check_pages(domain: &Field<'_>, vm: &KubevirtVm) -> Result<(), ManifestError> {
     let (Some(field), Some(pages)) = (domain.below(&["memory", "hugepages", "pageSize"])?, &vm.huge_pages) else {
         return Ok(());
     };
@@ -62,7 +62,7 @@ fn check_pages(domain: &Field<'_>, vm: &Vm) -> Result<(), ManifestError> {
 }
 
 /// With `dedicatedCpuPlacement`.
-fn check_dedicated(spec: &Field<'_>, domain: &Field<'_>, vm: &Vm) -> Result<(), ManifestError> {
+fn check_dedicated(spec: &Field<'_>, domain: &Field<'_>, vm: &KubevirtVm) -> Result<(), ManifestError> {
     let threads = match domain.get("cpu")? {
         Some(cpu) => number(&cpu, "threads")?,
         None => 0,
@@ -117,7 +117,7 @@ fn check_dedicated(spec: &Field<'_>, domain: &Field<'_>, vm: &Vm) -> Result<(), 
 }
 
 /// What of `cpu` needs something else.
-fn check_cpu(domain: &Field<'_>, vm: &Vm) -> Result<(), ManifestError> {
+fn check_cpu(domain: &Field<'_>, vm: &KubevirtVm) -> Result<(), ManifestError> {
     const DEDICATED: &str = "it needs dedicatedCpuPlacement";
     if let Some(field) = domain.below(&["cpu", "isolateEmulatorThread"])?
         && vm.isolates_emulator

@@ -13,16 +13,16 @@ use super::super::*;
 struct Case {
     policy: Policy,
     closest: bool,
-    nodes: CpuSet,
+    nodes: NodeSet,
     distances: BTreeMap<u32, Vec<u64>>,
     lists: Vec<HintList>,
 }
 
 impl Case {
     fn merger(&self) -> Merger {
-        let options = Options {
+        let options = MergeOptions {
             prefer_closest_numa_nodes: self.closest,
-            ..Options::default()
+            ..MergeOptions::default()
         };
         Merger::new(self.policy, options, &self.nodes, &self.distances).unwrap()
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::account::{Account, Gap, accounts};
 use crate::entry::{Entry, Event};
-use crate::recorder::{EntryRecorder, Vm};
+use crate::recorder::{EntryRecorder, RecordedVm};
 use crate::sample::{CounterSample, Counters, Seat, Thread};
 
 const VM: &str = "vm";
@@ -48,10 +48,10 @@ impl Daemon {
     /// In this second the VM has this state and these CPUs; whether the ring takes it.
     fn looks(&mut self, second: u64, state: &str, cpus: &[u32], kept: bool) {
         self.second = second;
-        let vm = Vm {
+        let vm = RecordedVm {
             state: state.into(),
             seats: seats(cpus),
-            ..Vm::default()
+            ..RecordedVm::default()
         };
         let vms = match state {
             "gone" => BTreeMap::new(),

@@ -9,8 +9,9 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::excerpt::cause;
-use stelia_kernel::counters::interrupts::{Table, is_legacy_timer, vfio_device};
+use stelia_kernel::counters::interrupts::{Table, vfio_device};
 
+use super::exempt::{is_exempt_number, is_inter_processor};
 use crate::files::Files;
 
 /// The mask of new interrupts.
@@ -104,10 +105,6 @@ pub fn effective(files: &dyn Files, irq: u32) -> Option<CpuSet> {
     cpus(files, &format!("/proc/irq/{irq}/effective_affinity_list")).ok()
 }
 
-/// The driver's name of arm64's inter-processor interrupts. `/proc/interrupts` hides their numbers (`IRQ_HIDDEN`, arch/arm64/kernel/smp.c), so
-/// that the table does not tell them apart from an interrupt without a driver.
-const INTER_PROCESSOR: &str = "IPI";
-
 /// Every interrupt of a device, including those without a driver at present. An interrupt that goes away meanwhile is left out.
 ///
 /// # Errors
@@ -124,12 +121,11 @@ pub fn read(files: &dyn Files, table: &Table) -> Result<InterruptScan, String> {
     let mut scan = InterruptScan::default();
     let mut nodes = BTreeMap::new();
     for irq in numbers {
-        let skipped = table.lines.get(&irq).is_some_and(|line| !line.is_device());
-        if skipped || is_legacy_timer(irq) {
+        if is_exempt_number(table, irq) {
             continue;
         }
         match read_one(files, irq, &mut nodes) {
-            Ok(interrupt) if interrupt.identity.actions == INTER_PROCESSOR => {}
+            Ok(interrupt) if is_inter_processor(&interrupt.identity) => {}
             Ok(interrupt) => scan.interrupts.push(interrupt),
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err((path, error)) => {

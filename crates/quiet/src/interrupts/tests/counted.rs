@@ -3,11 +3,11 @@
 use super::*;
 
 /// 24 fires on CPU 2, which a VM gets.
-fn firing() -> (FakeKernel, Memory, Order) {
+fn firing() -> (FakeKernel, RoundHistory, Order) {
     let kernel = kernel();
     kernel.tree().change_irq(24, |one| one.effective = 2);
     kernel.tree().fire(24);
-    (kernel, Memory::default(), order(&[("a", "2-3")]))
+    (kernel, RoundHistory::default(), order(&[("a", "2-3")]))
 }
 
 #[test]

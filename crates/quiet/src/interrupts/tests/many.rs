@@ -5,10 +5,10 @@ use super::*;
 const VMS: u32 = 100;
 
 /// Two CPUs each, from CPU 16 on; VM `n` and its neighbours.
-fn vm(number: u32) -> Vm {
-    Vm {
+fn vm(number: u32) -> OrderedVm {
+    OrderedVm {
         cpus: (16 + 2 * number..18 + 2 * number).collect(),
-        ..Vm::default()
+        ..OrderedVm::default()
     }
 }
 
@@ -53,7 +53,7 @@ fn concerned(kernel: &FakeKernel, number: u32) -> Vec<String> {
 #[test]
 fn one_vm_more_or_less_writes_only_what_concerns_it() {
     // given
-    let (kernel, mut memory) = (crowd(), Memory::default());
+    let (kernel, mut memory) = (crowd(), RoundHistory::default());
     let before = masks(&kernel);
     let concerned = concerned(&kernel, 99);
     assert!(concerned.len() > 1 && concerned.len() < 40, "{concerned:?}");
@@ -80,7 +80,7 @@ fn one_vm_more_or_less_writes_only_what_concerns_it() {
 
 #[test]
 fn no_interrupt_may_fire_on_any_vm() {
-    let (kernel, mut memory) = (crowd(), Memory::default());
+    let (kernel, mut memory) = (crowd(), RoundHistory::default());
     let order = vms(0..VMS);
     let report = round(&kernel, &order, &mut memory);
     let exclusive = Cpus::new(&order, CpuSet::below(256)).exclusive;

@@ -11,7 +11,7 @@ use stelia_api::quiet::{Remaining, RemainingCause};
 use super::*;
 use crate::interrupts::read::{DEFAULT, mask_path};
 use crate::interrupts::saved_masks::NAME;
-use crate::order::Vm;
+use crate::order::OrderedVm;
 use crate::testing::{Call, FakeKernel};
 
 fn set(text: &str) -> CpuSet {
@@ -20,11 +20,11 @@ fn set(text: &str) -> CpuSet {
 
 /// VMs by name with their CPUs; all others of eight are shared.
 fn order(vms: &[(&str, &str)]) -> Order {
-    let vm = |cpus| Vm {
+    let vm = |cpus| OrderedVm {
         cpus: set(cpus),
-        ..Vm::default()
+        ..OrderedVm::default()
     };
-    let vms: BTreeMap<String, Vm> = vms.iter().map(|(pod, cpus)| ((*pod).into(), vm(cpus))).collect();
+    let vms: BTreeMap<String, OrderedVm> = vms.iter().map(|(pod, cpus)| ((*pod).into(), vm(cpus))).collect();
     let shared = vms.values().fold(set("0-7"), |left, vm| left.difference(&vm.cpus));
     Order {
         steer: true,
@@ -51,7 +51,7 @@ fn kernel() -> FakeKernel {
     kernel
 }
 
-fn round(kernel: &FakeKernel, order: &Order, memory: &mut Memory) -> Report {
+fn round(kernel: &FakeKernel, order: &Order, memory: &mut RoundHistory) -> Report {
     let mut report = Report::default();
     carry_out(kernel.system(), order, memory, &mut report);
     report
@@ -89,7 +89,7 @@ fn clean(report: &Report) {
 #[test]
 fn interrupts_leave_the_cpus_of_vms_and_the_same_order_again_writes_nothing() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     // when
     let first = round(&kernel, &order(&[("a", "2-3")]), &mut memory);
     // then
@@ -122,7 +122,7 @@ fn nothing_is_read_or_kept_where_nothing_is_steered() {
             ..order(&[("a", "2")])
         },
     ] {
-        assert_eq!(round(&kernel, &order, &mut Memory::default()), Report::default());
+        assert_eq!(round(&kernel, &order, &mut RoundHistory::default()), Report::default());
     }
     assert_eq!(kernel.tree().saves, 0);
 }
@@ -132,7 +132,7 @@ fn without_a_record_that_can_be_read_or_kept_no_mask_is_touched() {
     for (call, text) in [(Call::Load, "read"), (Call::Save, "save")] {
         let kernel = kernel();
         kernel.tree().fail(call, NAME, Errno::IO, None);
-        let report = round(&kernel, &order(&[("a", "2-3")]), &mut Memory::default());
+        let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
         assert_eq!(
             report.problems[0].text,
             format!("{text} {NAME}: Input/output error (os error 5)")
@@ -141,7 +141,7 @@ fn without_a_record_that_can_be_read_or_kept_no_mask_is_touched() {
     }
     let kernel = kernel();
     kernel.tree().saved.insert(NAME.into(), "{".into());
-    let report = round(&kernel, &order(&[("a", "2-3")]), &mut Memory::default());
+    let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
     assert!(
         report.problems[0].text.starts_with("read interrupts.json: "),
         "{report:?}"
@@ -154,7 +154,7 @@ fn what_is_needed_to_decide_and_cannot_be_read_is_named_and_nothing_is_written()
     for path in ["/sys/devices/system/cpu/online", DEFAULT] {
         let kernel = kernel();
         kernel.tree().remove(path);
-        let report = round(&kernel, &order(&[("a", "2-3")]), &mut Memory::default());
+        let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
         assert!(
             report.problems[0].text.starts_with(&format!("read {path}: ")),
             "{report:?}"
@@ -167,21 +167,21 @@ fn what_is_needed_to_decide_and_cannot_be_read_is_named_and_nothing_is_written()
 fn without_counts_interrupts_are_steered_all_the_same() {
     let kernel = kernel();
     kernel.tree().fail(Call::Read, "/proc/interrupts", Errno::IO, None);
-    let report = round(&kernel, &order(&[("a", "2-3")]), &mut Memory::default());
+    let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
     assert_eq!((report.moved, report.problems.len()), (2, 1));
 }
 
 #[test]
 fn an_interrupt_of_a_node_without_shared_cpus_goes_to_another() {
     let kernel = kernel();
-    round(&kernel, &order(&[("a", "0-3")]), &mut Memory::default());
+    round(&kernel, &order(&[("a", "0-3")]), &mut RoundHistory::default());
     assert_eq!((mask(&kernel, 24), mask(&kernel, 26)), ("4-7".into(), "4-7".into()));
 }
 
 #[test]
 fn a_vms_own_device_fires_on_its_cpus_and_any_other_vfio_device_elsewhere() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     kernel.tree().add_irq(40, "vfio-msix[0](0000:3b:00.0)", Some(0));
     kernel.tree().add_irq(41, "vfio-msix[0](0000:3c:00.0)", Some(0));
     let mut order = order(&[("a", "2-3"), ("b", "4")]);
@@ -214,7 +214,7 @@ fn a_vms_own_device_fires_on_its_cpus_and_any_other_vfio_device_elsewhere() {
 #[test]
 fn a_mask_that_somebody_else_wrote_stays_if_it_keeps_off_and_is_theirs_from_then_on() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     round(&kernel, &order(&[("a", "2-3")]), &mut memory);
     // when
     kernel.tree().foreign(24, &set("0")).expect("set");
@@ -228,7 +228,7 @@ fn a_mask_that_somebody_else_wrote_stays_if_it_keeps_off_and_is_theirs_from_then
 #[test]
 fn a_mask_written_again_and_again_is_repaired_each_time_and_reported_from_the_third() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     let order = order(&[("a", "2-3")]);
     round(&kernel, &order, &mut memory);
     // when
@@ -256,7 +256,7 @@ fn a_mask_written_again_and_again_is_repaired_each_time_and_reported_from_the_th
 #[test]
 fn a_mask_widened_because_its_last_cpu_went_offline_is_repaired() {
     // given: one that we left alone, and one whose only CPU is a VM's
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     kernel.tree().foreign(24, &set("1")).expect("set");
     kernel.tree().foreign(25, &set("2")).expect("set");
     let order = order(&[("a", "2-3")]);
@@ -288,7 +288,7 @@ fn a_mask_widened_because_its_last_cpu_went_offline_is_repaired() {
 
 #[test]
 fn a_vms_cpus_that_go_offline_and_return_change_nothing() {
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     let order = order(&[("a", "2-3")]);
     round(&kernel, &order, &mut memory);
     kernel.tree().offline(2);
@@ -302,7 +302,7 @@ fn a_vms_cpus_that_go_offline_and_return_change_nothing() {
 fn a_managed_interrupt_is_tried_once_and_told_if_the_kernel_placed_it_there() {
     for (read_only, errno) in [(true, None), (false, None), (false, Some(Errno::IO))] {
         // given: one CPU each of a VM, one queue of both, one elsewhere
-        let (kernel, mut memory) = (kernel(), Memory::default());
+        let (kernel, mut memory) = (kernel(), RoundHistory::default());
         kernel.tree().interrupts.managed_read_only = read_only;
         for (irq, mask) in [(50, "2"), (51, "1-2"), (52, "0")] {
             kernel.tree().add_managed(irq, &format!("nvme0q{irq}"), &set(mask));
@@ -341,7 +341,7 @@ fn a_managed_interrupt_is_tried_once_and_told_if_the_kernel_placed_it_there() {
 #[test]
 fn where_vectors_are_used_up_another_place_is_taken_and_kept() {
     // given: CPU 0 and 1 have no vector left
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     kernel.tree().change_irq(24, |one| one.effective = 2);
     kernel.tree().interrupts.vectors.extend([(0, 0), (1, 0)]);
     kernel.tree().remove_irq(25);
@@ -353,14 +353,14 @@ fn where_vectors_are_used_up_another_place_is_taken_and_kept() {
     assert_eq!((mask(&kernel, 24), report.moved), ("0-1,4-7".into(), 1));
     // when: again, and after a crash
     assert_eq!(round(&kernel, &order, &mut memory).writes, 0);
-    round(&kernel, &none(), &mut Memory::default());
+    round(&kernel, &none(), &mut RoundHistory::default());
     assert_eq!(mask(&kernel, 24), "0-3");
 }
 
 #[test]
 fn where_no_place_has_a_vector_it_is_told_and_tried_again() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     kernel.tree().change_irq(24, |one| one.effective = 2);
     kernel.tree().remove_irq(25);
     kernel.tree().interrupts.vectors = (0..8).map(|cpu| (cpu, 0)).collect();
@@ -381,7 +381,7 @@ fn where_no_place_has_a_vector_it_is_told_and_tried_again() {
 #[test]
 fn a_busy_interrupt_is_tried_again_and_then_left_to_the_next_round() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     let order = order(&[("a", "2-3")]);
     kernel.tree().fail(Call::Write, &mask_path(24), Errno::BUSY, Some(2));
     kernel.tree().fail(Call::Write, &mask_path(25), Errno::BUSY, Some(3));
@@ -393,7 +393,7 @@ fn a_busy_interrupt_is_tried_again_and_then_left_to_the_next_round() {
     clean_after(&kernel, &order, &mut memory);
 }
 
-fn clean_after(kernel: &FakeKernel, order: &Order, memory: &mut Memory) {
+fn clean_after(kernel: &FakeKernel, order: &Order, memory: &mut RoundHistory) {
     clean(&round(kernel, order, memory));
     assert_eq!(mask(kernel, 25), "0-1");
 }
@@ -401,7 +401,7 @@ fn clean_after(kernel: &FakeKernel, order: &Order, memory: &mut Memory) {
 #[test]
 fn what_the_kernel_refuses_is_named_with_path_value_and_cause() {
     for errno in [Errno::INVAL, Errno::RANGE, Errno::ACCESS, Errno::ROFS] {
-        let (kernel, mut memory) = (kernel(), Memory::default());
+        let (kernel, mut memory) = (kernel(), RoundHistory::default());
         kernel.tree().fail(Call::Write, &mask_path(25), errno, Some(1));
         let report = round(&kernel, &order(&[("a", "2-3")]), &mut memory);
         let named = format!(
@@ -419,13 +419,13 @@ fn what_the_kernel_refuses_is_named_with_path_value_and_cause() {
 fn one_that_goes_away_while_it_is_written_is_no_problem() {
     let kernel = kernel();
     kernel.tree().fail(Call::Write, &mask_path(24), Errno::NOENT, None);
-    clean(&round(&kernel, &order(&[("a", "2-3")]), &mut Memory::default()));
+    clean(&round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default()));
 }
 
 #[test]
 fn new_interrupts_are_steered_and_reused_numbers_are_new_interrupts() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     let order = order(&[("a", "2-3")]);
     round(&kernel, &order, &mut memory);
     // when: one that ignores the default, as virtio-net does, and another device behind number 24

@@ -54,7 +54,7 @@ fn change(kernel: &FakeKernel, drivers: impl FnOnce(&mut Vec<String>)) {
 #[test]
 fn whatever_drivers_share_a_line_and_whoever_restarts_when_its_mask_is_as_it_was() {
     for steps in orders(&STEPS) {
-        let (kernel, mut memory) = (kernel(), Memory::default());
+        let (kernel, mut memory) = (kernel(), RoundHistory::default());
         // No default: what heals by itself would hide that the base is lost.
         kernel.tree().foreign(24, &set("0,2")).expect("set");
         let mut order = order(&[("a", "2-3")]);
@@ -66,7 +66,7 @@ fn whatever_drivers_share_a_line_and_whoever_restarts_when_its_mask_is_as_it_was
                 Step::Leaves => change(&kernel, |names| names.retain(|name| name != "ahci")),
                 Step::FirstLeaves => change(&kernel, |names| names.retain(|name| name == "ahci")),
                 Step::VmEnds => order = none(),
-                Step::Restarts => memory = Memory::default(),
+                Step::Restarts => memory = RoundHistory::default(),
             }
             round(&kernel, &order, &mut memory);
             let wanted = if order == none() { "0,2" } else { "0" };
@@ -78,7 +78,7 @@ fn whatever_drivers_share_a_line_and_whoever_restarts_when_its_mask_is_as_it_was
 
 #[test]
 fn a_driver_that_takes_over_a_line_nobody_had_has_its_base() {
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     kernel.tree().foreign(24, &set("0,2")).expect("set");
     let on = order(&[("a", "2-3")]);
     for names in ["eth0", "", "ahci", "", "eth1"] {
@@ -95,7 +95,7 @@ fn a_number_that_is_freed_and_given_anew_has_the_base_that_it_would_have_had() {
     // By another driver, by another device, and by the same one: with the program ended meanwhile or not.
     for restarts in [false, true] {
         for (name, hwirq) in [("nvme1q0", 0), ("eth0-24", 5), ("nvme1q0", 5), ("eth0-24", 0)] {
-            let (kernel, mut memory) = (kernel(), Memory::default());
+            let (kernel, mut memory) = (kernel(), RoundHistory::default());
             kernel.tree().foreign(24, &set("3")).expect("set");
             let on = order(&[("a", "2-3")]);
             round(&kernel, &on, &mut memory);
@@ -103,7 +103,7 @@ fn a_number_that_is_freed_and_given_anew_has_the_base_that_it_would_have_had() {
             kernel.tree().add_irq(24, name, Some(1));
             kernel.tree().change_irq(24, |one| one.hwirq = hwirq);
             if restarts {
-                memory = Memory::default();
+                memory = RoundHistory::default();
             }
             round(&kernel, &on, &mut memory);
             assert_eq!(mask(&kernel, 24), "4-7", "{name} {hwirq}");

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn without_vms_everything_is_as_it_was_in_reverse_order_and_nothing_is_kept() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     let before = (masks(&kernel), default(&kernel));
     round(&kernel, &order(&[("a", "2-3"), ("b", "6")]), &mut memory);
     assert_ne!(masks(&kernel), before.0);
@@ -34,7 +34,7 @@ fn without_vms_everything_is_as_it_was_in_reverse_order_and_nothing_is_kept() {
 
 #[test]
 fn steering_switched_off_restores_as_well() {
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     let before = (masks(&kernel), default(&kernel));
     let on = order(&[("a", "2-3")]);
     round(&kernel, &on, &mut memory);
@@ -45,7 +45,7 @@ fn steering_switched_off_restores_as_well() {
 #[test]
 fn what_somebody_else_wrote_meanwhile_is_not_undone() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     round(&kernel, &order(&[("a", "2-3")]), &mut memory);
     // when
     kernel.tree().foreign(24, &set("2")).expect("set");
@@ -82,11 +82,11 @@ fn a_crash_between_any_two_writes_leaves_everything_restorable() {
                     kernel.tree().fail(Call::Write, path, Errno::INTR, None);
                 }
             }
-            round(&kernel, order, &mut Memory::default());
+            round(&kernel, order, &mut RoundHistory::default());
             kernel.tree().heal();
         }
         // then: the next process undoes it
-        round(&kernel, &none(), &mut Memory::default());
+        round(&kernel, &none(), &mut RoundHistory::default());
         assert_eq!((masks(&kernel), default(&kernel)), before, "{allowed}");
         assert!(Record::load(&kernel).expect("a record").is_empty());
     }
@@ -95,7 +95,7 @@ fn a_crash_between_any_two_writes_leaves_everything_restorable() {
 #[test]
 fn what_cannot_be_undone_is_named_and_tried_again() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     round(&kernel, &order(&[("a", "2-3")]), &mut memory);
     kernel.tree().fail(Call::Write, &mask_path(24), Errno::INVAL, None);
     kernel
@@ -118,7 +118,7 @@ fn what_cannot_be_undone_is_named_and_tried_again() {
 
 #[test]
 fn a_base_that_is_offline_when_it_is_undone_becomes_any_cpu() {
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     kernel.tree().foreign(24, &set("2")).expect("set");
     round(&kernel, &order(&[("a", "2-3")]), &mut memory);
     kernel.tree().offline(2);
@@ -133,7 +133,7 @@ fn a_base_that_is_offline_when_it_is_undone_becomes_any_cpu() {
 #[test]
 fn one_without_a_driver_is_left_alone_and_undone_all_the_same() {
     // given: the driver of a line leaves after the mask was changed
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     let on = order(&[("a", "2-3")]);
     round(&kernel, &on, &mut memory);
     kernel.tree().change_irq(24, |one| one.actions.clear());
@@ -148,7 +148,7 @@ fn one_without_a_driver_is_left_alone_and_undone_all_the_same() {
 #[test]
 fn one_born_meanwhile_gets_what_it_would_have_had() {
     // given
-    let (kernel, mut memory) = (kernel(), Memory::default());
+    let (kernel, mut memory) = (kernel(), RoundHistory::default());
     round(&kernel, &order(&[("a", "1-3"), ("b", "4-7")]), &mut memory);
     kernel.tree().add_irq(70, "hot-plugged", Some(1));
     assert_eq!(mask(&kernel, 70), "0");

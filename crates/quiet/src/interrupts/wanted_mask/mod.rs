@@ -9,7 +9,7 @@ mod tests;
 use stelia_cpus::CpuSet;
 
 use super::saved_masks::SavedMask;
-use crate::order::{Order, Vm};
+use crate::order::{Order, OrderedVm};
 
 /// Limit of the other masks that are tried for an interrupt if no vector is left on the wanted CPUs.
 const MAX_ALTERNATIVES: usize = 8;
@@ -25,7 +25,7 @@ pub struct Cpus {
 
 /// What the decision depends on of the interrupt's device.
 #[derive(Debug, Clone, Copy)]
-pub struct Device<'a> {
+pub struct InterruptDevice<'a> {
     /// CPUs of its NUMA node; empty: none.
     pub local: &'a CpuSet,
     /// The CPUs of the VM whose own device it is; `None`: it is no VM's own.
@@ -54,7 +54,7 @@ impl Cpus {
     }
 
     /// The CPUs of VMs that this interrupt must leave.
-    pub fn disturbed(&self, device: Device<'_>) -> CpuSet {
+    pub fn disturbed(&self, device: InterruptDevice<'_>) -> CpuSet {
         device
             .own
             .map_or_else(|| self.exclusive.clone(), |own| self.exclusive.difference(own))
@@ -63,7 +63,7 @@ impl Cpus {
     /// The base without CPUs of VMs. Where none of the others is online: the shared CPUs, of the device's node if it
     /// has some; then any that is no VM's; and if there is none, the base, because an interrupt has to fire
     /// somewhere.
-    pub fn wanted(&self, base: &CpuSet, device: Device<'_>) -> CpuSet {
+    pub fn wanted(&self, base: &CpuSet, device: InterruptDevice<'_>) -> CpuSet {
         let own = device.own.filter(|own| !own.is_disjoint(&self.online));
         let rest = base.difference(&self.exclusive);
         let pool = self.pool();
@@ -78,7 +78,7 @@ impl Cpus {
 
     /// Other masks for an interrupt for which no vector is left on the wanted CPUs: wide masks first, since the kernel takes
     /// any CPU of a mask that has one; then single CPUs, from another one for each interrupt, so that they spread.
-    pub fn alternatives(&self, irq: u32, wanted: &CpuSet, device: Device<'_>) -> Vec<CpuSet> {
+    pub fn alternatives(&self, irq: u32, wanted: &CpuSet, device: InterruptDevice<'_>) -> Vec<CpuSet> {
         let pool = self.pool();
         let wide = match device.own {
             Some(own) => vec![own.intersection(&self.online)],
@@ -112,7 +112,7 @@ impl Cpus {
     }
 
     /// Whether a mask that another program wrote may stay: it has no CPUs of VMs or, for a VM's own device, only that VM's.
-    fn may_stay(&self, mask: &CpuSet, device: Device<'_>) -> bool {
+    fn may_stay(&self, mask: &CpuSet, device: InterruptDevice<'_>) -> bool {
         let leaves_vms = match device.own {
             Some(own) => mask.is_subset(own),
             None => mask.is_disjoint(&self.exclusive),
@@ -127,7 +127,7 @@ impl Cpus {
     }
 
     /// What the kernel makes of the default for a new interrupt (`irq_setup_affinity` in `kernel/irq/manage.c`).
-    fn initial_mask(&self, default: &CpuSet, device: Device<'_>) -> CpuSet {
+    fn initial_mask(&self, default: &CpuSet, device: InterruptDevice<'_>) -> CpuSet {
         let all = default.intersection(&self.online);
         let near = all.intersection(device.local);
         if near.is_empty() { all } else { near }
@@ -136,7 +136,7 @@ impl Cpus {
     /// The base of a new interrupt that still has the mask which the changed default gave it: the mask that it would have
     /// got from the default's base. Otherwise it would stay off the CPUs of VMs after those have ended.
     /// `None`: it has another mask.
-    fn base_of_new(&self, found: &CpuSet, device: Device<'_>, default: Option<&SavedMask>) -> Option<CpuSet> {
+    fn base_of_new(&self, found: &CpuSet, device: InterruptDevice<'_>, default: Option<&SavedMask>) -> Option<CpuSet> {
         let ours = default.filter(|saved| saved.ours.iter().any(|mask| self.initial_mask(mask, device) == *found));
         ours.map(|saved| self.initial_mask(&saved.base, device))
     }
@@ -151,7 +151,7 @@ impl Cpus {
         &self,
         saved: Option<&SavedMask>,
         found: &CpuSet,
-        device: Device<'_>,
+        device: InterruptDevice<'_>,
         default: Option<&SavedMask>,
     ) -> Decision {
         let new = self.base_of_new(found, device, default);
@@ -174,7 +174,7 @@ impl Cpus {
     /// they find there: what they leave is the base, and with it those CPUs of VMs that were part of the base before,
     /// which they could not see.
     pub fn decide_default(&self, saved: Option<&SavedMask>, found: &CpuSet) -> Decision {
-        let device = Device {
+        let device = InterruptDevice {
             local: &CpuSet::new(),
             own: None,
         };
@@ -208,7 +208,7 @@ impl Cpus {
 }
 
 /// The pod and the VM whose own device an interrupt belongs to, by the device's PCI address.
-pub fn owner<'a>(order: &'a Order, address: Option<&str>) -> Option<(&'a str, &'a Vm)> {
+pub fn owner<'a>(order: &'a Order, address: Option<&str>) -> Option<(&'a str, &'a OrderedVm)> {
     let address = address.filter(|_| order.steer)?;
     let vms = order.vms.iter().map(|(pod, vm)| (pod.as_str(), vm));
     vms.into_iter().find(|(_, vm)| vm.own_devices.contains(address))

@@ -26,8 +26,8 @@ fn saved(base: &str, ours: &[&str]) -> SavedMask {
 
 static NONE: LazyLock<CpuSet> = LazyLock::new(CpuSet::new);
 
-fn any() -> Device<'static> {
-    Device {
+fn any() -> InterruptDevice<'static> {
+    InterruptDevice {
         local: &NONE,
         own: None,
     }
@@ -36,7 +36,7 @@ fn any() -> Device<'static> {
 #[test]
 fn a_broad_base_stays_broad_without_the_cpus_of_vms() {
     let cpus = cpus("0-7", "2-3", "0-1");
-    let near = Device {
+    let near = InterruptDevice {
         local: &set("4-7"),
         own: None,
     };
@@ -49,7 +49,7 @@ fn a_base_that_has_nothing_else_goes_to_the_shared_cpus_of_its_node() {
     assert_eq!(
         cpus.wanted(
             &set("2"),
-            Device {
+            InterruptDevice {
                 local: &set("4-7"),
                 own: None
             }
@@ -59,7 +59,7 @@ fn a_base_that_has_nothing_else_goes_to_the_shared_cpus_of_its_node() {
     assert_eq!(
         cpus.wanted(
             &set("2"),
-            Device {
+            InterruptDevice {
                 local: &set("2-3"),
                 own: None
             }
@@ -93,7 +93,7 @@ fn where_there_is_nothing_else_an_interrupt_stays() {
 #[test]
 fn a_vms_own_device_gets_its_cpus_while_one_is_online() {
     let own = set("2-3");
-    let device = Device {
+    let device = InterruptDevice {
         local: &CpuSet::new(),
         own: Some(&own),
     };
@@ -161,7 +161,7 @@ fn one_born_with_our_default_has_the_base_it_would_have_without_us() {
     let born = cpus.decide(
         None,
         &set("0-1"),
-        Device {
+        InterruptDevice {
             local: &near,
             own: None,
         },
@@ -182,7 +182,7 @@ fn one_born_with_our_default_has_the_base_it_would_have_without_us() {
 fn alternatives_are_bounded_differ_by_interrupt_and_keep_off() {
     let cpus = cpus("0-31", "2-3", "0-1,4-31");
     let near = set("16-31");
-    let device = Device {
+    let device = InterruptDevice {
         local: &near,
         own: None,
     };
@@ -213,7 +213,7 @@ proptest! {
     fn the_kernel_takes_what_is_wanted_and_it_keeps_off(
         cpus in node(), base in some_cpus(), local in some_cpus(), own in proptest::option::of(some_cpus()),
     ) {
-        let device = Device { local: &local, own: own.as_ref() };
+        let device = InterruptDevice { local: &local, own: own.as_ref() };
         let wanted = cpus.wanted(&base, device);
         prop_assert!(!wanted.is_disjoint(&cpus.online));
         let nothing_else = cpus.online.is_subset(&cpus.exclusive);
@@ -225,7 +225,7 @@ proptest! {
     fn the_second_round_writes_nothing_and_keeps_the_same(
         cpus in node(), found in some_cpus(), local in some_cpus(), before in proptest::option::of((some_cpus(), some_cpus())),
     ) {
-        let device = Device { local: &local, own: None };
+        let device = InterruptDevice { local: &local, own: None };
         let before = before.map(|(base, ours)| SavedMask { base, ours: vec![ours] });
         let first = cpus.decide(before.as_ref(), &found, device, None);
         let second = cpus.decide(Some(&first.saved), &first.wanted, device, None);
@@ -241,7 +241,7 @@ proptest! {
     ) {
         let online = CpuSet::below(12);
         let base = base.union(&set("3"));
-        let device = Device { local: &local, own: None };
+        let device = InterruptDevice { local: &local, own: None };
         let (mut mask, mut saved) = (base.clone(), None);
         for (exclusive, shared) in rounds.into_iter().chain([(CpuSet::new(), CpuSet::new())]) {
             let cpus = Cpus { online: online.clone(), shared: shared.difference(&exclusive), exclusive };
@@ -264,10 +264,10 @@ proptest! {
 
 #[test]
 fn an_interrupt_belongs_to_the_vm_that_has_its_device_while_interrupts_are_steered() {
-    let vm = Vm {
+    let vm = OrderedVm {
         cpus: set("2"),
         own_devices: ["0000:3b:00.0".into()].into(),
-        ..Vm::default()
+        ..OrderedVm::default()
     };
     let mut order = Order {
         steer: true,

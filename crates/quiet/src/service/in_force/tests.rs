@@ -1,7 +1,7 @@
 use crate::order::{CacheClass, Latency};
 
 use super::*;
-use crate::service::check::check;
+use crate::service::check_order::check;
 
 const ONE: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 const TWO: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
@@ -10,12 +10,12 @@ fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
 }
 
-fn vm(cpus: &str) -> Vm {
-    Vm {
+fn vm(cpus: &str) -> OrderedVm {
+    OrderedVm {
         cpus: set(cpus),
         latency: Some(Latency::Microseconds(20)),
         cache_class: Some("quiet".to_owned()),
-        ..Vm::default()
+        ..OrderedVm::default()
     }
 }
 
@@ -30,18 +30,18 @@ fn order(cpus: &str) -> Order {
     }
 }
 
-fn facts(recorded: Option<Result<&str, &str>>) -> Facts {
+fn facts(recorded: Option<Result<&str, &str>>) -> OrderFacts {
     let one = recorded.map(|recorded| recorded.map(set).map_err(str::to_owned));
     let one = one.map(|recorded| (ONE.to_owned(), recorded));
     let two = (TWO.to_owned(), Ok(set("6")));
-    Facts {
+    OrderFacts {
         recorded: one.into_iter().chain([two]).collect(),
         online: set("0-7"),
     }
 }
 
 /// What is carried out for the first VM, after it had 2-5.
-fn carried_out(order: Order, facts: &Facts) -> (Option<Vm>, String) {
+fn carried_out(order: Order, facts: &OrderFacts) -> (Option<OrderedVm>, String) {
     let before = InForce::of(&self::order("2-5"));
     let mut checked = check(order, facts).unwrap();
     before.retain(&mut checked, facts);

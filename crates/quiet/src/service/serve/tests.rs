@@ -10,7 +10,7 @@ use std::thread;
 
 use crate::client::{self, OrderError};
 use crate::files::Files;
-use crate::order::{Latency, Vm};
+use crate::order::{Latency, OrderedVm};
 use crate::testing::FakeKernel;
 use crate::testing::tracefs::Tracefs;
 use rustix::pipe::pipe;
@@ -156,7 +156,7 @@ impl Node {
             admit,
             peer_timeout: self.peer_timeout,
             clock: &|| 1,
-            state: State::default(),
+            state: ConnectionState::default(),
         })
     }
 
@@ -175,7 +175,7 @@ impl Node {
         peer.join().unwrap()
     }
 
-    fn answer(&self, order: &Order) -> Answer {
+    fn answer(&self, order: &Order) -> OrderAnswer {
         let text = serde_json::to_string(order).unwrap() + "\n";
         serde_json::from_str(&self.said(text.as_bytes())).unwrap()
     }
@@ -184,7 +184,7 @@ impl Node {
     fn refused(&self, bytes: &[u8]) -> String {
         let answer = self.said(bytes);
         let reason = match serde_json::from_str(&answer).unwrap() {
-            Answer::Refused(reason) => reason,
+            OrderAnswer::Refused(reason) => reason,
             other => panic!("{other:?}"),
         };
         self.unchanged();
@@ -194,7 +194,7 @@ impl Node {
     /// Why the VM was left out of what was carried out.
     fn left_out(&self, order: &Order) -> Option<String> {
         match self.answer(order) {
-            Answer::Done(report) => report.left_out.get(POD).cloned(),
+            OrderAnswer::Done(report) => report.left_out.get(POD).cloned(),
             other => panic!("{other:?}"),
         }
     }
@@ -217,10 +217,10 @@ const DISK: &str = "/proc/irq/24/smp_affinity_list";
 
 /// CPUs 2 and 3 of the one VM are not to sleep deeply.
 fn order() -> Order {
-    let vm = Vm {
+    let vm = OrderedVm {
         cpus: set("2-3"),
         latency: Some(Latency::Microseconds(20)),
-        ..Vm::default()
+        ..OrderedVm::default()
     };
     Order {
         steer: true,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use stelia_api::attribution::{Attribution, Occupant};
 
-use super::hist::{Histogram, Row};
+use super::hist::{Histogram, HistogramRow};
 use super::plan;
 use crate::order::Target;
 
@@ -169,7 +169,11 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// The rows, for the target's CPUs, of those of the event's histograms whose first key is this.
-    fn rows(&self, event: &str, first: &'a str) -> impl Iterator<Item = (u32, &'a Histogram, &'a Row)> + use<'a, '_> {
+    fn rows(
+        &self,
+        event: &str,
+        first: &'a str,
+    ) -> impl Iterator<Item = (u32, &'a Histogram, &'a HistogramRow)> + use<'a, '_> {
         let histograms = self.histograms.get(event).into_iter().flatten();
         let histograms = histograms.filter(move |one| one.keys.first().is_some_and(|key| key == first));
         histograms.flat_map(move |histogram| {
@@ -182,7 +186,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The same rows with the value of the first key, which is a number.
-    fn numbered(&self, event: &str, first: &'a str) -> Vec<(u32, u32, &'a Row)> {
+    fn numbered(&self, event: &str, first: &'a str) -> Vec<(u32, u32, &'a HistogramRow)> {
         let rows = self.rows(event, first);
         rows.filter_map(|(cpu, _, row)| Some((cpu, row.keys.first()?.parse().ok()?, row)))
             .collect()

@@ -1,7 +1,7 @@
 use super::*;
 
 fn histogram(keys: &str, rows: &[(&[&str], u64, Option<u64>)]) -> Histogram {
-    let row = |(keys, hits, sum): &(&[&str], u64, Option<u64>)| Row {
+    let row = |(keys, hits, sum): &(&[&str], u64, Option<u64>)| HistogramRow {
         keys: keys.iter().map(|key| (*key).to_owned()).collect(),
         hits: *hits,
         sum: *sum,

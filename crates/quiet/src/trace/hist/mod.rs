@@ -12,7 +12,7 @@ mod tests;
 pub struct Histogram {
     /// Names of the keys, in the order of the trigger.
     pub keys: Vec<String>,
-    pub rows: Vec<Row>,
+    pub rows: Vec<HistogramRow>,
     /// How many events were not counted because the histogram was full.
     pub dropped: u64,
     /// How many rows could not be read.
@@ -20,7 +20,7 @@ pub struct Histogram {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Row {
+pub struct HistogramRow {
     /// Values in the order of [`Histogram::keys`], without the blanks around them.
     pub keys: Vec<String>,
     pub hits: u64,
@@ -83,7 +83,7 @@ fn add(histograms: &mut [Histogram], text: String) -> Option<String> {
 }
 
 /// `{ next_comm: sleep   , common_cpu:   3 } hitcount:   1  ns:   159387`; `None` if it is not complete.
-fn row(text: &str, names: &[String]) -> Option<Row> {
+fn row(text: &str, names: &[String]) -> Option<HistogramRow> {
     let (keyed, counted) = text.strip_prefix(BEGIN)?.rsplit_once(END)?;
     let mut words = counted.split_whitespace();
     let hits = words.next()?.parse().ok()?;
@@ -118,5 +118,5 @@ fn row(text: &str, names: &[String]) -> Option<Row> {
     if let Some(number) = number {
         *number = number.trim().to_owned();
     }
-    Some(Row { keys, hits, sum })
+    Some(HistogramRow { keys, hits, sum })
 }

@@ -73,7 +73,7 @@ fn sums_numbers_and_several_histograms() {
         (histograms[0].key_index("name"), histograms[0].key_index("ns")),
         (Some(1), None)
     );
-    let row = Row {
+    let row = HistogramRow {
         keys: vec!["236".into(), "2".into()],
         hits: 455,
         sum: Some(117_369_415),

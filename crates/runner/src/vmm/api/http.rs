@@ -18,13 +18,13 @@ const MAX_BODY: usize = 4 << 20;
 const MAX_HEAD: usize = 64 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     pub(super) body: Vec<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum HttpFailure {
     /// Nothing was sent.
     Connect(String),
     /// The request may have been carried out.
@@ -32,13 +32,15 @@ pub(super) enum Failure {
 }
 
 /// Sends a request, without a body if `body` is empty. It has no time limit; the caller sets one.
-pub(super) async fn request(socket: &Path, method: Method, path: &str, body: &str) -> Result<Answer, Failure> {
+pub(super) async fn request(socket: &Path, method: Method, path: &str, body: &str) -> Result<HttpAnswer, HttpFailure> {
     let stream = UnixStream::connect(socket).await;
-    let stream = stream.map_err(|error| Failure::Connect(error.to_string()))?;
-    exchange(stream, method, path, body).await.map_err(Failure::Exchange)
+    let stream = stream.map_err(|error| HttpFailure::Connect(error.to_string()))?;
+    exchange(stream, method, path, body)
+        .await
+        .map_err(HttpFailure::Exchange)
 }
 
-async fn exchange(stream: UnixStream, method: Method, path: &str, body: &str) -> Result<Answer, String> {
+async fn exchange(stream: UnixStream, method: Method, path: &str, body: &str) -> Result<HttpAnswer, String> {
     let mut request = hyper::Request::builder()
         .method(method)
         .uri(path)
@@ -58,7 +60,7 @@ async fn exchange(stream: UnixStream, method: Method, path: &str, body: &str) ->
         let response = sender.send_request(request).await.map_err(text)?;
         let status = response.status();
         let body = read(response.into_body()).await?;
-        Ok(Answer { status, body })
+        Ok(HttpAnswer { status, body })
     });
     // The connection reads and writes. When the server closes it, the data that was read before has not been collected yet.
     tokio::select! {
@@ -102,7 +104,7 @@ mod tests {
 
     /// A server that reads a request's head, answers this, byte by byte up to a length that allows it, and closes the
     /// connection unless it `stays`.
-    async fn answered(answer: Vec<u8>, stays: bool) -> Result<Answer, Failure> {
+    async fn answered(answer: Vec<u8>, stays: bool) -> Result<HttpAnswer, HttpFailure> {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("api");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -128,8 +130,8 @@ mod tests {
         answer
     }
 
-    fn ok(status: u16, body: &str) -> Result<Answer, Failure> {
-        Ok(Answer {
+    fn ok(status: u16, body: &str) -> Result<HttpAnswer, HttpFailure> {
+        Ok(HttpAnswer {
             status: StatusCode::from_u16(status).unwrap(),
             body: body.into(),
         })
@@ -150,7 +152,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_its_status_and_its_body(
         #[case] answer: &str,
-        #[case] expected: Result<Answer, Failure>,
+        #[case] expected: Result<HttpAnswer, HttpFailure>,
         #[values(false, true)] stays: bool,
     ) {
         assert_eq!(answered(answer.into(), stays).await, expected);
@@ -164,7 +166,7 @@ mod tests {
     #[tokio::test]
     async fn half_an_answer_is_an_error_with_its_cause(#[case] answer: &str, #[case] cause: &str) {
         match answered(answer.into(), false).await {
-            Err(Failure::Exchange(text)) => assert!(text.contains(cause), "{text}"),
+            Err(HttpFailure::Exchange(text)) => assert!(text.contains(cause), "{text}"),
             other => panic!("{other:?}"),
         }
     }
@@ -174,10 +176,10 @@ mod tests {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", MAX_BODY * 100);
         let body = [head.as_bytes(), &vec![b' '; MAX_BODY + 200_000]].concat();
         let expected = format!("an answer of more than {MAX_BODY} bytes");
-        assert_eq!(answered(body, true).await, Err(Failure::Exchange(expected)));
+        assert_eq!(answered(body, true).await, Err(HttpFailure::Exchange(expected)));
         let head = format!("HTTP/1.1 200 OK\r\nX: {}", "x".repeat(MAX_HEAD * 4));
         match answered(head.into(), true).await {
-            Err(Failure::Exchange(text)) => assert!(text.contains("message head is too large"), "{text}"),
+            Err(HttpFailure::Exchange(text)) => assert!(text.contains("message head is too large"), "{text}"),
             other => panic!("{other:?}"),
         }
     }
@@ -186,6 +188,6 @@ mod tests {
     async fn where_nobody_listens_nothing_was_sent() {
         let dir = tempfile::tempdir().unwrap();
         let answer = request(&dir.path().join("none"), Method::GET, "/", "").await;
-        assert!(matches!(answer, Err(Failure::Connect(_))), "{answer:?}");
+        assert!(matches!(answer, Err(HttpFailure::Connect(_))), "{answer:?}");
     }
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::error::Error;
 use crate::qmp::Vcpu;
 use dialect::{Request, Shape};
-use http::Failure;
+use http::HttpFailure;
 use poll_interval::QuerySchedule;
 
 /// A VMM answers at once, unless it boots: that allocates the guest's memory.
@@ -99,8 +99,8 @@ impl ApiVmm {
                     text: dialect::refusal(status, &answer.body),
                 });
             }
-            Ok(Err(Failure::Connect(text))) => return Err(self.failed("connect", text)),
-            Ok(Err(Failure::Exchange(text))) => text,
+            Ok(Err(HttpFailure::Connect(text))) => return Err(self.failed("connect", text)),
+            Ok(Err(HttpFailure::Exchange(text))) => text,
             Err(_) => format!("no answer within {} s", self.answer_limit.as_secs()),
         };
         Err(self.failed(request.name, text))

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use stelia_kernel::proc::unified_cgroup;
-use stelia_kubelet::process_place::Place;
+use stelia_kubelet::process_place::ProcessPlace;
 
 use super::Facts;
 use super::checks::{Finding, failed, ok};
@@ -37,13 +37,16 @@ impl Misplaced {
     }
 
     fn add(&mut self, pid: i32, cgroup: &str) {
-        match Place::of(cgroup) {
-            Place::OtherRoot(root) => {
+        match ProcessPlace::of(cgroup) {
+            ProcessPlace::OtherRoot(root) => {
                 self.other_roots.entry(root).or_insert(pid);
             }
-            Place::OutsideOfPods(_) if self.outside.is_none() => self.outside = Some((pid, cgroup.to_owned())),
-            Place::Docker(name) if self.docker.is_none() => self.docker = Some((pid, name)),
-            Place::OutsideOfPods(_) | Place::Docker(_) | Place::Container(_) | Place::Elsewhere => {}
+            ProcessPlace::OutsideOfPods(_) if self.outside.is_none() => self.outside = Some((pid, cgroup.to_owned())),
+            ProcessPlace::Docker(name) if self.docker.is_none() => self.docker = Some((pid, name)),
+            ProcessPlace::OutsideOfPods(_)
+            | ProcessPlace::Docker(_)
+            | ProcessPlace::Container(_)
+            | ProcessPlace::Elsewhere => {}
         }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct KubeletFiles {
     /// What is wrong with `allocated_pods_state`, `actuated_pods_state` and `dra_manager_state`, each by its name.
     pub pods: Vec<(&'static str, UnusableState)>,
     pub devices: Result<Option<DeviceManagerState>, UnusableState>,
-    pub numa: Result<BTreeMap<u32, numa::NumaNode>, String>,
+    pub numa: Result<BTreeMap<u32, numa::KernelNumaNode>, String>,
     pub caches: BTreeMap<u32, u32>,
 }
 

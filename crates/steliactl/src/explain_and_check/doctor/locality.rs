@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stelia_cpus::Topology;
 use stelia_kernel::cgroup::{CgroupPath, Cgroups, KernelCgroups};
-use stelia_kernel::locality::{Localities, Reading, Vm};
+use stelia_kernel::locality::{Localities, MeasuredVm, Reading};
 use stelia_model::record::Record;
 
 use super::checks::{Finding, advice, ok, warning};
@@ -24,7 +24,7 @@ pub(crate) fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localiti
         Some((scope, record))
     });
     let records: Vec<(CgroupPath, Record)> = records.collect();
-    let whose = records.iter().map(|(scope, record)| Vm {
+    let whose = records.iter().map(|(scope, record)| MeasuredVm {
         pod: &record.pod,
         container: &record.container,
         cpus: &record.exclusive,
@@ -82,8 +82,6 @@ pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use stelia_kernel::locality::{Device, Locality, NodeMemory};
 
     use super::*;
@@ -103,8 +101,8 @@ mod tests {
             count: 1,
         };
         Locality {
-            nodes: BTreeSet::from([0]),
-            allowed: String::new(),
+            nodes: [0].into(),
+            allowed: [].into(),
             memory: (0..).zip(anon).map(node).collect(),
             devices: vec![device],
             ..Locality::default()

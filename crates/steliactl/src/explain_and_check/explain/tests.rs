@@ -1,4 +1,3 @@
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use stelia_api::{Reason, ReasonKind, State};
@@ -42,7 +41,7 @@ fn told() -> Description {
         ..NodeMemory::default()
     };
     let locality = Locality {
-        nodes: BTreeSet::from([1]),
+        nodes: [1].into(),
         memory: [(0, memory(1 << 30)), (1, memory(1 << 30))].into(),
         ..Locality::default()
     };

@@ -155,7 +155,7 @@ fn of_vm(vm: &VmReport, now: u64, style: TextStyle) -> String {
     rows.extend([
         ("Exclusive CPUs", instance.exclusive.to_string()),
         ("Float CPUs", instance.float.to_string()),
-        ("Memory nodes", instance.mems.clone()),
+        ("Memory nodes", instance.mems.to_string()),
         ("Partition", instance.partition.clone()),
         ("Placement", instance.placement.to_string()),
         ("Cgroup", instance.scope.to_string()),

@@ -8,8 +8,8 @@ use kubelet_planner::{
     features, until_full, variants, with_settings,
 };
 use serde::Serialize;
-use stelia_cpus::CpuSet;
-use stelia_node_plan::locality::{Locality, Verdict};
+use stelia_cpus::{CpuSet, NodeSet};
+use stelia_node_plan::planned_nodes::{NodesVerdict, PlannedNodes};
 use stelia_node_plan::room::Fit;
 use stelia_node_plan::settings::options_on;
 use stelia_node_plan::{Subject, why};
@@ -77,14 +77,14 @@ pub(super) struct Row {
     pub(super) cpus: CpuSet,
     /// `exclusive`, `pod` or `node`.
     pub(super) pool: &'static str,
-    pub(super) numa_nodes: CpuSet,
+    pub(super) numa_nodes: NodeSet,
     /// The NUMA nodes that the Topology Manager chose; null: any.
-    pub(super) affinity: Option<CpuSet>,
+    pub(super) affinity: Option<NodeSet>,
     /// Whether every resource prefers them.
     pub(super) preferred: bool,
     pub(super) memory: Vec<Block>,
     pub(super) devices: Vec<Devices>,
-    /// Whether its CPUs, memory and devices are together ([`Verdict::name`]); null without devices that have NUMA nodes.
+    /// Whether its CPUs, memory and devices are together ([`NodesVerdict::name`]); null without devices that have NUMA nodes.
     pub(super) locality: Option<&'static str>,
     #[serde(skip)]
     pub(super) locality_words: Option<String>,
@@ -92,7 +92,7 @@ pub(super) struct Row {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Block {
-    pub(super) nodes: CpuSet,
+    pub(super) nodes: NodeSet,
     pub(super) r#type: String,
     pub(super) size_bytes: u64,
 }
@@ -106,7 +106,7 @@ pub(super) struct Devices {
     /// kubelet has no choice. Otherwise the plugin's preference, or chance, may select others.
     pub(super) certain: bool,
     /// The NUMA nodes of all devices that it may get; empty where they have none.
-    pub(super) numa_nodes: CpuSet,
+    pub(super) numa_nodes: NodeSet,
     /// Whether the devices are on all of these, whichever are selected.
     #[serde(skip)]
     pub(super) same_nodes: bool,
@@ -132,9 +132,9 @@ pub(super) struct WhatIf {
     /// Why kubelet would not start.
     pub(super) no_start: Option<String>,
     pub(super) cpus: CpuSet,
-    pub(super) numa_nodes: CpuSet,
+    pub(super) numa_nodes: NodeSet,
     /// The NUMA nodes of the devices that the pod may get.
-    pub(super) device_nodes: CpuSet,
+    pub(super) device_nodes: NodeSet,
     /// As that of the container whose locality is the worst.
     pub(super) locality: Option<&'static str>,
     pub(super) fits: usize,
@@ -281,7 +281,7 @@ impl Row {
             r#type: block.kind.clone(),
             size_bytes: block.size,
         };
-        let locality = Locality::of(subject, given);
+        let locality = PlannedNodes::of(subject, given);
         let devices = given.devices.iter().map(|(resource, chosen)| {
             let mut known = locality.iter().flat_map(|locality| &locality.devices);
             let known = known.find(|one| one.resource == *resource);
@@ -305,12 +305,12 @@ impl Row {
             pool,
             numa_nodes: subject.nodes(&cpus),
             cpus,
-            affinity: given.hint.nodes.map(CpuSet::from),
+            affinity: given.hint.nodes.map(NodeSet::from),
             preferred: given.hint.preferred,
             memory: given.memory.iter().map(block).collect(),
             devices: devices.collect(),
             locality: locality.as_ref().map(|locality| locality.verdict.name()),
-            locality_words: locality.as_ref().map(Locality::sentence),
+            locality_words: locality.as_ref().map(PlannedNodes::sentence),
         }
     }
 }
@@ -360,11 +360,13 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<WhatIf> {
                     other.admitted = true;
                     other.cpus = own(first);
                     other.numa_nodes = subject.nodes(&other.cpus);
-                    let localities: Vec<Locality> =
-                        first.iter().filter_map(|given| Locality::of(subject, given)).collect();
+                    let localities: Vec<PlannedNodes> = first
+                        .iter()
+                        .filter_map(|given| PlannedNodes::of(subject, given))
+                        .collect();
                     let devices = localities.iter().flat_map(|one| &one.devices);
-                    other.device_nodes = devices.flat_map(|one| one.nodes.iter()).collect();
-                    other.locality = localities.iter().map(|one| one.verdict).max().map(Verdict::name);
+                    other.device_nodes = devices.flat_map(|one| one.nodes.iter().copied()).collect();
+                    other.locality = localities.iter().map(|one| one.verdict).max().map(NodesVerdict::name);
                 }
                 let reason = |rejection: &Rejection| {
                     if rejection.is_unknown() {

@@ -1,7 +1,7 @@
 //! The merges of the Topology Manager, as values that serialize.
 
 use serde::Serialize;
-use stelia_cpus::CpuSet;
+use stelia_cpus::NodeSet;
 use stelia_node_plan::Subject;
 use stelia_node_plan::hints::{self, MergeReport, ResourceHints};
 
@@ -12,7 +12,7 @@ pub(super) struct Merged {
     pub(super) container: Option<String>,
     pub(super) hints: Vec<Hinted>,
     /// The chosen NUMA nodes; null: any.
-    pub(super) numa_nodes: Option<CpuSet>,
+    pub(super) numa_nodes: Option<NodeSet>,
     /// Whether every resource prefers exactly these.
     pub(super) preferred: bool,
     /// Resources whose preference is not known.
@@ -24,7 +24,7 @@ pub(super) struct Merged {
 pub(super) struct Hinted {
     pub(super) resource: String,
     /// Preferred sets of NUMA nodes, the first ones.
-    pub(super) preferred: Vec<CpuSet>,
+    pub(super) preferred: Vec<NodeSet>,
     pub(super) preferred_sets: u64,
     /// Other sets that have enough.
     pub(super) other_sets: u64,

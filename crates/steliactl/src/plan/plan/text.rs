@@ -1,7 +1,7 @@
 //! The answer as text.
 
 use kubelet_planner::merge::Policy;
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kernel::locality::size;
 
 use super::answer::{Answer, Block, Chosen, Devices, Fits, Kubelet, Rejected, Row, WhatIf};
@@ -209,7 +209,7 @@ impl Devices {
 }
 
 /// `NUMA node 0`, `NUMA nodes 0-1`
-fn numa_noun(nodes: &CpuSet) -> String {
+fn numa_noun(nodes: &NodeSet) -> String {
     match nodes.len() {
         1 => format!("NUMA node {nodes}"),
         _ => format!("NUMA nodes {nodes}"),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use stelia_api::Reason;
 use stelia_cpus::CpuSet;
-use stelia_kernel::locality::{Device, Locality, Place};
+use stelia_kernel::locality::{Device, Locality, MemoryPlace};
 use stelia_kubelet::PodUid;
 use stelia_model::Instance;
 
@@ -359,7 +359,7 @@ fn pods(description: &Description, roots: &Roots) -> Vec<Pod> {
         }
         let devices = devices(&locality);
         let places = devices.iter().filter_map(|device| device.node);
-        let is_remote = |node: &u32| !locality.nodes.is_empty() && locality.place(*node) == Place::Remote;
+        let is_remote = |node: &u32| !locality.nodes.is_empty() && locality.place(*node) == MemoryPlace::Remote;
         Pod {
             pod: daemon::Pod::new(uid, found.and_then(|found| found.pod_name.as_ref())),
             instance: found.cloned(),

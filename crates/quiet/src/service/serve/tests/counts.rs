@@ -3,7 +3,7 @@
 use super::*;
 
 /// The answer to this line.
-fn asked(node: &Node, line: &str) -> Answer {
+fn asked(node: &Node, line: &str) -> OrderAnswer {
     serde_json::from_str(&node.said(format!("{line}\n").as_bytes())).unwrap()
 }
 
@@ -16,12 +16,12 @@ fn who_runs_on_a_vms_cpus_is_counted_between_two_lines() {
         tree.tracefs.as_mut().unwrap().instances().len()
     };
     let finish = r#"{"attribute":{"finish":{}}}"#;
-    let Answer::Refused(reason) = asked(&node, finish) else {
+    let OrderAnswer::Refused(reason) = asked(&node, finish) else {
         panic!("answered")
     };
     assert!(reason.starts_with("nothing is counted"), "{reason}");
     let begun = asked(&node, r#"{"attribute":{"begin":{"cpus":"3","own":[7]}}}"#);
-    assert_eq!((begun, instances()), (Answer::Begun, 1));
+    assert_eq!((begun, instances()), (OrderAnswer::Begun, 1));
     let keys = "next_comm,common_cpu";
     node.kernel.tree().tracefs.as_mut().unwrap().count(
         "steliad-quiet",
@@ -31,7 +31,7 @@ fn who_runs_on_a_vms_cpus_is_counted_between_two_lines() {
         4,
         None,
     );
-    let Answer::Attributed(attribution) = asked(&node, finish) else {
+    let OrderAnswer::Attributed(attribution) = asked(&node, finish) else {
         panic!("refused")
     };
     assert_eq!((attribution.cpus.as_str(), attribution.tasks[0].count), ("3", 4));
@@ -59,13 +59,16 @@ fn only_cpus_of_live_instances_are_looked_at() {
     node.kernel.tree().tracefs = Some(Tracefs::with(&["sched/sched_switch"]));
     let line = |cpus: &str| format!(r#"{{"attribute":{{"begin":{{"cpus":"{cpus}","own":[7]}}}}}}"#);
     let reason = |node: &Node, cpus: &str| match asked(node, &line(cpus)) {
-        Answer::Refused(reason) => reason,
+        OrderAnswer::Refused(reason) => reason,
         other => panic!("{other:?}"),
     };
     assert_eq!(reason(&node, "2-4"), "the CPUs 4 are no VM's");
     assert_eq!(reason(&node, ""), "no CPUs are named");
     let own = r#"{"attribute":{"begin":{"cpus":"2","own":[0]}}}"#;
-    assert_eq!(asked(&node, own), Answer::Refused("0 is no thread's number".into()));
+    assert_eq!(
+        asked(&node, own),
+        OrderAnswer::Refused("0 is no thread's number".into())
+    );
     // It ended.
     node.records = Records::default();
     node.records.add(&record(), false);
@@ -81,5 +84,5 @@ fn only_cpus_of_live_instances_are_looked_at() {
     (record.exclusive, record.spare) = (set("5"), CpuSet::new());
     node.records.add(&record, true);
     assert_eq!(reason(&node, "4-5"), "the CPUs 4 are no VM's");
-    assert_eq!(asked(&node, &line("5")), Answer::Begun);
+    assert_eq!(asked(&node, &line("5")), OrderAnswer::Begun);
 }

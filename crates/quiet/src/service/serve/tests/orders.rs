@@ -7,7 +7,7 @@ fn an_order_is_carried_out_answered_and_undone_by_one_without_vms() {
     let node = Node::new();
     let sleeps = || [2, 3, 4].map(|cpu| node.value(&latency(cpu)));
     let (before, mask) = (sleeps(), node.value(DISK));
-    let Answer::Done(report) = node.answer(&order()) else {
+    let OrderAnswer::Done(report) = node.answer(&order()) else {
         panic!("refused")
     };
     assert_eq!((report.interrupts, report.problems.len()), (1, 0), "{report:?}");
@@ -15,11 +15,11 @@ fn an_order_is_carried_out_answered_and_undone_by_one_without_vms() {
     assert!(set(&node.value(DISK)).is_disjoint(&set("2-3")));
     // The same again changes nothing.
     let writes = node.writes();
-    let Answer::Done(report) = node.answer(&order()) else {
+    let OrderAnswer::Done(report) = node.answer(&order()) else {
         panic!("refused")
     };
     assert_eq!((report.writes, node.writes()), (0, writes));
-    let Answer::Done(report) = node.answer(&Order::default()) else {
+    let OrderAnswer::Done(report) = node.answer(&Order::default()) else {
         panic!("refused")
     };
     assert_eq!(report.problems, []);

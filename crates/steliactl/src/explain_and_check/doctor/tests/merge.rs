@@ -14,9 +14,9 @@ fn large(policy: &str) -> Facts {
         },
     )]
     .into();
-    let node = NumaNode {
+    let node = KernelNumaNode {
         huge_pages: pages,
-        ..NumaNode::default()
+        ..KernelNumaNode::default()
     };
     facts.files.numa = Ok((0..8).map(|id| (id, node.clone())).collect());
     let shape = Shape {
@@ -75,7 +75,7 @@ fn a_merge_that_takes_minutes_is_warned_of(
 #[test]
 fn many_numa_nodes_are_too_many_for_two_resources_already() {
     let mut facts = large("restricted");
-    facts.files.numa = Ok((0..34).map(|id| (id, NumaNode::default())).collect());
+    facts.files.numa = Ok((0..34).map(|id| (id, KernelNumaNode::default())).collect());
     let check = named(&facts, "hint-merge");
     assert_eq!(check.verdict, Verdict::Warning, "{check:?}");
     // 2^8 - 1 of CPUs, 2^34 - 1 of memory: nodes of memory alone count for that.
@@ -93,7 +93,7 @@ fn many_numa_nodes_are_too_many_for_two_resources_already() {
 #[case("best-effort")]
 fn a_gb200_with_static_memory_is_warned_of_with_any_policy(#[case] policy: &str) {
     let mut facts = fit();
-    facts.files.numa = Ok((0..34).map(|id| (id, NumaNode::default())).collect());
+    facts.files.numa = Ok((0..34).map(|id| (id, KernelNumaNode::default())).collect());
     told(&mut facts).topology_manager_policy = policy.into();
     devices(&mut facts, &["nvidia.com/gpu", "kvm"]);
     assert_eq!(named(&facts, "hint-merge").verdict, Verdict::Ok, "without it");

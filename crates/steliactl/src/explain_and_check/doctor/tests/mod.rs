@@ -15,7 +15,7 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
 use stelia_kernel::locality::{Localities, Locality, NodeMemory};
 use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource};
-use stelia_koordinator::report::numa::{NumaNode, Pages};
+use stelia_koordinator::report::numa::{KernelNumaNode, Pages};
 use stelia_kubelet::config::KubeletConfig;
 use stelia_kubelet::cpu_manager_state::Schema;
 use stelia_kubelet::devices::DeviceEntry;
@@ -91,7 +91,7 @@ fn fit() -> Facts {
             memory: Ok(None),
             pods: Vec::new(),
             devices: Ok(None),
-            numa: Ok([(0, NumaNode::default()), (1, NumaNode::default())].into()),
+            numa: Ok([(0, KernelNumaNode::default()), (1, KernelNumaNode::default())].into()),
             caches: [].into(),
         },
         state: Ok(state),

@@ -193,7 +193,7 @@ fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
 )]
 #[case::too_many_numa_nodes(Verdict::Failed, "9 NUMA nodes are more than", "max-allowable-numa-nodes", |f: &mut Facts| {
     told(f).topology_manager_policy = "restricted".into();
-    f.files.numa = Ok((0..9).map(|node| (node, NumaNode::default())).collect());
+    f.files.numa = Ok((0..9).map(|node| (node, KernelNumaNode::default())).collect());
 })]
 fn a_kubelet_that_would_not_start_is_told_in_its_own_words(
     #[case] verdict: Verdict,

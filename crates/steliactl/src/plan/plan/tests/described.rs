@@ -5,15 +5,15 @@ use super::*;
 #[test]
 fn a_described_node_answers_as_this_one_does() {
     let distances = [(0, 10), (1, 21)];
-    let memory = numa::Memory {
+    let memory = numa::NumaMemory {
         total: 16 << 30,
-        ..numa::Memory::default()
+        ..numa::NumaMemory::default()
     };
     let numa = |id: u32| {
-        let described = numa::NumaNode {
+        let described = numa::KernelNumaNode {
             distances: distances.map(|(other, distance)| ((other + id) % 2, distance)).into(),
             memory: Some(memory),
-            ..numa::NumaNode::default()
+            ..numa::KernelNumaNode::default()
         };
         (id, described)
     };

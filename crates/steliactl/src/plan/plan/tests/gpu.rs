@@ -25,13 +25,13 @@ fn machine(name: &str, nodes: u32, cores: u32) -> Facts {
         free: total,
     };
     let numa = |id: u32| {
-        let described = numa::NumaNode {
+        let described = numa::KernelNumaNode {
             distances: (0..nodes)
                 .map(|other| (other, if other == id { 10 } else { 32 }))
                 .collect(),
-            memory: Some(numa::Memory {
+            memory: Some(numa::NumaMemory {
                 total: 128 << 30,
-                ..numa::Memory::default()
+                ..numa::NumaMemory::default()
             }),
             huge_pages: [(2 << 20, pages(55_296))].into(),
         };

@@ -1,7 +1,7 @@
 //! The locality of a VM as JSON.
 
 use serde_json::{Value, json};
-use stelia_kernel::locality::{Locality, PciDevice, Row, certificate, list, pairs};
+use stelia_kernel::locality::{Locality, PartRow, PciDevice, certificate, list, pairs};
 
 use super::VmLocality;
 
@@ -41,7 +41,7 @@ impl VmLocality {
         })
     }
 
-    fn row(&self, row: &Row) -> Value {
+    fn row(&self, row: &PartRow) -> Value {
         let located = row.shown(&self.locality, &self.recorded);
         let since_us = (located.since_us > 0).then_some(located.since_us);
         let share = |percent: u8| (!located.nodes.is_empty()).then_some(percent);

@@ -8,8 +8,8 @@ mod tests;
 mod text;
 mod vfio;
 
-use stelia_api::located::Located;
 use stelia_cpus::Topology;
+use stelia_cpus::located::Located;
 
 use crate::shared::daemon::{Description, Failure};
 use crate::shared::kernel::Roots;

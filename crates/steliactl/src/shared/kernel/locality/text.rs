@@ -1,8 +1,8 @@
 //! The locality of a VM as tables.
 
-use stelia_api::located::{Located, Part};
+use stelia_cpus::located::{Located, Part};
 use stelia_kernel::locality::{
-    Distance, Locality, MemoryOnlyNode, NodeMemory, Place, Row, certificate, numa_nodes, pairs, size,
+    Distance, Locality, MemoryOnlyNode, MemoryPlace, NodeMemory, PartRow, certificate, numa_nodes, pairs, size,
 };
 
 use super::{Mapped, VmLocality};
@@ -11,7 +11,7 @@ use crate::shared::output::{self, Column, TextStyle, column, counted, headed, ta
 
 /// A row of the certificate, with its shares and since when it is so.
 pub(crate) struct CertificateRow {
-    row: Row,
+    row: PartRow,
     located: Located,
 }
 
@@ -172,8 +172,8 @@ impl VmLocality {
 /// Whether a node is one of its CPUs', or has memory that belongs to those.
 fn own(locality: &Locality, node: u32) -> &'static str {
     match locality.place(node) {
-        Place::Near => "yes",
-        Place::Attached => "attached",
-        Place::Remote => "no",
+        MemoryPlace::Near => "yes",
+        MemoryPlace::Attached => "attached",
+        MemoryPlace::Remote => "no",
     }
 }

@@ -9,15 +9,15 @@ fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
 }
 
-fn vm(cpus: &str) -> Vm {
-    Vm {
+fn vm(cpus: &str) -> OrderedVm {
+    OrderedVm {
         cpus: set(cpus),
-        ..Vm::default()
+        ..OrderedVm::default()
     }
 }
 
 /// Two VMs on a node of 8 CPUs, and an order that fits.
-fn good() -> (Order, Facts) {
+fn good() -> (Order, OrderFacts) {
     let order = Order {
         steer: true,
         shared: set("0-1,6-7"),
@@ -25,7 +25,7 @@ fn good() -> (Order, Facts) {
         cache_classes: [("quiet".to_owned(), CacheClass::default())].into(),
         cache_monitoring: true,
     };
-    let facts = Facts {
+    let facts = OrderFacts {
         recorded: [(ONE.to_owned(), Ok(set("2-3"))), (TWO.to_owned(), Ok(set("4-5")))].into(),
         online: set("0-7"),
     };
@@ -47,7 +47,7 @@ fn right(change: impl FnOnce(&mut Order)) {
 }
 
 /// Why the first VM is left out of the good order after this was done to it; the second is not.
-fn left_out(change: impl FnOnce(&mut Vm)) -> String {
+fn left_out(change: impl FnOnce(&mut OrderedVm)) -> String {
     let (mut order, facts) = good();
     change(order.vms.get_mut(ONE).unwrap());
     order.shared = set("0-1");
@@ -56,7 +56,7 @@ fn left_out(change: impl FnOnce(&mut Vm)) -> String {
     checked.left_out[ONE].clone()
 }
 
-fn of_one(change: impl FnOnce(&mut Vm)) -> impl FnOnce(&mut Order) {
+fn of_one(change: impl FnOnce(&mut OrderedVm)) -> impl FnOnce(&mut Order) {
     |order| change(order.vms.get_mut(ONE).unwrap())
 }
 
@@ -64,7 +64,7 @@ fn of_one(change: impl FnOnce(&mut Vm)) -> impl FnOnce(&mut Order) {
 fn an_order_of_recorded_cpus_is_right_and_so_is_one_of_nothing() {
     right(|_| {});
     assert_eq!(
-        check(Order::default(), &Facts::default()).unwrap().order,
+        check(Order::default(), &OrderFacts::default()).unwrap().order,
         Order::default()
     );
     right(of_one(|vm| {

@@ -13,13 +13,13 @@ use stelia_model::record::{Record, RecordPlace, SCHEMA_ATTRIBUTE, Tree};
 
 /// The node's state of the CPUs and VMs in an order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct OrderFacts {
     /// By pod UID: the recorded exclusive CPUs of each live instance in the order, or why its record cannot be used.
     pub recorded: BTreeMap<String, Result<CpuSet, String>>,
     pub online: CpuSet,
 }
 
-impl Facts {
+impl OrderFacts {
     /// Read the facts about this order.
     ///
     /// # Errors

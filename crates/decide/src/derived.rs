@@ -20,7 +20,7 @@ use super::{Instance, Snapshot, allocator};
 
 /// What is derived from a snapshot once, for all instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct Derived {
     assigned: CpuSet,
     kubelets_pool: CpuSet,
     /// The pods whose entries name a CPU: more than one while kubelet contradicts itself.
@@ -79,7 +79,7 @@ pub struct Blocked {
 }
 
 impl Blocked {
-    fn of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Option<Self> {
+    fn of(snapshot: &Snapshot, facts: &Derived, instance: &Instance) -> Option<Self> {
         let needed = instance.needed();
         if needed.is_disjoint(facts.totals().cpus(Of::Listed)) {
             return None;
@@ -98,7 +98,7 @@ impl Blocked {
 
 impl Assessment {
     /// Derived for one instance of a snapshot.
-    pub fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
+    pub fn of(snapshot: &Snapshot, facts: &Derived, policies: &Policies, instance: &Instance) -> Self {
         let entitlement = entitlement(snapshot, facts, instance);
         let eviction = eviction(snapshot, facts, instance, &entitlement);
         let must_float = must_float(facts, instance, &entitlement, eviction.as_ref());
@@ -146,7 +146,7 @@ impl Assessment {
     }
 }
 
-impl Facts {
+impl Derived {
     /// Derived from a snapshot.
     pub fn of(snapshot: &Snapshot, policies: &Policies) -> Self {
         let state = snapshot.kubelet.as_ref().ok();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stelia_api::publication::{Event, Kind, Pod};
+use stelia_api::publication::{Event, EventKind, PublishedPod};
 use stelia_api::reason::{joined, visible_to};
 use stelia_api::{Reason, ReasonKind, State};
 use stelia_kubelet::PodUid;
@@ -30,26 +30,26 @@ struct PodState {
     reason: &'static str,
     message: String,
     /// The kind of the event that a change to this state makes; `None` where it makes none.
-    event: Option<Kind>,
+    event: Option<EventKind>,
 }
 
 /// The pods as they are now, by UID, and the events since `before`.
-pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec<Pod>, Vec<Event>) {
+pub(super) fn update(before: &[PublishedPod], instances: &Instances, now_us: u64) -> (Vec<PublishedPod>, Vec<Event>) {
     let mut new_events = Vec::new();
-    let mut formers: BTreeMap<&str, &Pod> = before.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
+    let mut formers: BTreeMap<&str, &PublishedPod> = before.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
     let pods = instances.values().filter_map(|instance| {
         let former = formers.remove(instance.pod.as_str());
         let state = state(instance, now_us);
         let pod = pod(instance, former, &state, now_us)?;
-        let same = |former: &&Pod| former.reason == pod.reason && former.message == pod.message;
+        let same = |former: &&PublishedPod| former.reason == pod.reason && former.message == pod.message;
         if let Some(kind) = state.event.filter(|_| former.filter(same).is_none()) {
             new_events.push(from_change(&pod, kind, now_us));
         }
         Some(pod)
     });
-    let pods: Vec<Pod> = pods.collect();
+    let pods: Vec<PublishedPod> = pods.collect();
     for gone in formers.into_values() {
-        let pod = Pod {
+        let pod = PublishedPod {
             reason: "Released".to_owned(),
             message: if gone.isolation == Isolation::Container.name() {
                 "it ended or was deregistered".to_owned()
@@ -58,7 +58,7 @@ pub(super) fn update(before: &[Pod], instances: &Instances, now_us: u64) -> (Vec
             },
             ..gone.clone()
         };
-        new_events.push(from_change(&pod, Kind::Normal, now_us));
+        new_events.push(from_change(&pod, EventKind::Normal, now_us));
     }
     (pods, new_events)
 }
@@ -70,7 +70,12 @@ pub(super) fn floating_too_long(instances: &Instances, now_us: u64) -> u64 {
 }
 
 /// The pod's entry; `None` where its name is unknown. A name that `former` has stays.
-fn pod(instance: &model::Instance, former: Option<&Pod>, state: &PodState, now_us: u64) -> Option<Pod> {
+fn pod(
+    instance: &model::Instance,
+    former: Option<&PublishedPod>,
+    state: &PodState,
+    now_us: u64,
+) -> Option<PublishedPod> {
     let named = instance.pod_name.as_ref();
     let named = named.map(|name| (name.namespace().to_owned(), name.name().to_owned()));
     let (namespace, name) = named.or_else(|| former.map(|former| (former.namespace.clone(), former.name.clone())))?;
@@ -79,7 +84,7 @@ fn pod(instance: &model::Instance, former: Option<&Pod>, state: &PodState, now_u
         Some(_) => now_us,
         None => instance.registered_us.max(instance.isolated_us),
     };
-    Some(Pod {
+    Some(PublishedPod {
         uid: instance.pod.to_string(),
         namespace,
         name,
@@ -113,9 +118,9 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
         State::Contained => {
             let why = instance.contained_reason;
             let kind = if why.is_none_or(model::ContainedReason::is_wanted) {
-                Kind::Normal
+                EventKind::Normal
             } else {
-                Kind::Warning
+                EventKind::Warning
             };
             let because = why.map(|why| format!(": {}", why.in_words())).unwrap_or_default();
             let who = if is_container {
@@ -135,7 +140,7 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
         _ if now_us.saturating_sub(instance.registered_us) > MAX_FLOATING_TIME_US => of(
             FLOATING_TOO_LONG,
             "more than 120 s after its registration its vCPUs have no CPUs of their own: it runs on shared CPUs",
-            Some(Kind::Warning),
+            Some(EventKind::Warning),
         ),
         _ => of(
             "Floating",
@@ -158,12 +163,12 @@ fn isolated(instance: &model::Instance, is_container: bool) -> PodState {
         isolated: true,
         reason: "Isolated",
         message: format!("{who}{more}"),
-        event: Some(event.unwrap_or(Kind::Normal)),
+        event: Some(event.unwrap_or(EventKind::Normal)),
     }
 }
 
 /// What the message of an instance's condition says of a resize that waits or was not followed, and the kind of its event.
-fn unfinished_resize(instance: &model::Instance) -> (String, Option<Kind>) {
+fn unfinished_resize(instance: &model::Instance) -> (String, Option<EventKind>) {
     let mut reasons = instance.degraded.iter();
     let crowded = reasons.find(|reason| reason.kind == ReasonKind::CpusShared);
     match (instance.pending_resize, crowded) {
@@ -174,7 +179,7 @@ fn unfinished_resize(instance: &model::Instance) -> (String, Option<Kind>) {
             ),
             None,
         ),
-        (None, Some(reason)) => (format!("; {}", reason.text), Some(Kind::Warning)),
+        (None, Some(reason)) => (format!("; {}", reason.text), Some(EventKind::Warning)),
         (None, None) => (String::new(), None),
     }
 }
@@ -194,7 +199,7 @@ fn broken(instance: &model::Instance) -> Option<PodState> {
         isolated: false,
         reason: breaks(first.kind, true)?,
         message: joined(&visible_to(&reasons, &instance.pod)),
-        event: Some(Kind::Warning),
+        event: Some(EventKind::Warning),
     })
 }
 

@@ -1,27 +1,29 @@
 //! Where the parts of a VM are, in percent by NUMA node: the ledger records it, and Describe has the record.
 
-use std::collections::BTreeSet;
-
+use crate::NodeSet;
+use crate::text::named;
 use serde::{Deserialize, Serialize};
-use stelia_cpus::text::named;
 
 /// By how many percentage points a share may move before it counts as changed: a guest that touches and frees memory would otherwise
 /// change at every reading.
 const MAX_DRIFT_POINTS: u8 = 4;
 /// The same of interrupts: each reading counts those since the one before, which may be few.
 const MAX_INTERRUPT_DRIFT_POINTS: u8 = 25;
-/// Reports mark a part of which more than this share is remote.
-const MAX_REMOTE_PERCENT: u8 = 10;
+/// Reports mark a part of which more than this share is remote: a few pages of QEMU's own always are.
+pub const MAX_REMOTE_PERCENT: u8 = 10;
 
 named! {
     /// A part of a VM whose NUMA nodes are recorded.
     #[derive(Default)]
     pub enum Part {
+        /// Its exclusive CPUs.
         #[default]
         Cpus = "cpus",
         /// Without huge pages.
         Memory = "memory",
+        /// Of every size.
         HugePages = "huge-pages",
+        /// One of its devices.
         Device = "device",
         /// Those of the VM's devices.
         Interrupts = "interrupts",
@@ -31,6 +33,7 @@ named! {
 /// Where one part of a VM is, and since when.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Located {
+    /// Which.
     pub part: Part,
     /// A device's kind and PCI address, a mediated device's UUID, or kubelet's resource; empty for any other part.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -52,7 +55,7 @@ impl Located {
         known.then(|| 100u8.saturating_sub(self.near_percent.saturating_add(self.attached_percent)))
     }
 
-    /// Whether more than 10 % of it is remote, which reports mark: a few pages of QEMU's own always are.
+    /// Whether more than [`MAX_REMOTE_PERCENT`] of it is remote.
     pub fn is_much_remote(&self) -> bool {
         self.remote().is_some_and(|remote| remote > MAX_REMOTE_PERCENT)
     }
@@ -72,7 +75,7 @@ impl Located {
             let shares = |one: &Self| (one.near_percent, one.attached_percent);
             return (&self.nodes, shares(self)) == (&now.nodes, shares(now));
         }
-        let nodes: BTreeSet<u32> = self.nodes.iter().chain(&now.nodes).map(|(node, _)| *node).collect();
+        let nodes: NodeSet = self.nodes.iter().chain(&now.nodes).map(|(node, _)| *node).collect();
         let drift = match self.part {
             Part::Interrupts => MAX_INTERRUPT_DRIFT_POINTS,
             _ => MAX_DRIFT_POINTS,

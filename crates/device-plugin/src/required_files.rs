@@ -18,7 +18,7 @@ pub(crate) struct Paths {
 
 /// Which of the files there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ContainerFiles {
+pub(crate) struct RequiredFiles {
     /// A file without which no VM starts, and why it cannot be given.
     pub(crate) problem: Option<String>,
     /// The device nodes that exist, in the order of the setting.
@@ -28,7 +28,7 @@ pub(crate) struct ContainerFiles {
 /// The device without which no VM starts, if the setting names it.
 const KVM: &str = "/dev/kvm";
 
-impl ContainerFiles {
+impl RequiredFiles {
     /// Symbolic links are not followed: what is given is what the path itself is.
     pub(crate) fn read(paths: &Paths) -> Self {
         let is_device = |kind: FileType| kind.is_char_device() || kind.is_block_device();
@@ -80,10 +80,10 @@ mod tests {
     fn a_device_that_does_not_exist_is_left_out() {
         let folder = tempfile::tempdir().unwrap();
         let paths = paths(folder.path(), &["/dev/null", "/dev/no-such-device", "/dev/zero"]);
-        let files = ContainerFiles::read(&paths);
+        let files = RequiredFiles::read(&paths);
         assert_eq!(
             files,
-            ContainerFiles {
+            RequiredFiles {
                 problem: None,
                 devices: vec!["/dev/null".into(), "/dev/zero".into()]
             }
@@ -96,13 +96,13 @@ mod tests {
         let link = folder.path().join("link");
         symlink("/dev/null", &link).unwrap();
         let mut paths = paths(folder.path(), &[link.to_str().unwrap()]);
-        assert_eq!(ContainerFiles::read(&paths), ContainerFiles::default());
+        assert_eq!(RequiredFiles::read(&paths), RequiredFiles::default());
         fs::remove_file(&paths.runner).unwrap();
         symlink("/bin/true", &paths.runner).unwrap();
-        let problem = ContainerFiles::read(&paths).problem.unwrap();
+        let problem = RequiredFiles::read(&paths).problem.unwrap();
         assert_eq!(problem, format!("{} is not a regular file", paths.runner.display()));
         paths.socket_folder = folder.path().join("none");
-        let problem = ContainerFiles::read(&paths).problem.unwrap();
+        let problem = RequiredFiles::read(&paths).problem.unwrap();
         assert!(problem.ends_with("none does not exist"), "{problem}");
     }
 
@@ -110,7 +110,7 @@ mod tests {
     fn kvm_is_needed_where_the_setting_names_it() {
         let folder = tempfile::tempdir().unwrap();
         let paths = paths(folder.path(), &[KVM]);
-        let files = ContainerFiles::read(&paths);
+        let files = RequiredFiles::read(&paths);
         if Path::new(KVM).exists() {
             assert_eq!(files.devices, [KVM])
         } else {

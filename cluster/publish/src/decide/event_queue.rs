@@ -7,7 +7,7 @@ use std::time::Duration;
 use stelia_api::publication::{Event, Publication};
 use stelia_cpus::rate::RateLimit;
 
-use crate::answer::{Failure, Kind};
+use crate::answer::{ApiFailure, FailureKind};
 use crate::backoff::{Pause, Random, RetryPause};
 use crate::decide::pods::is_name;
 use crate::intervals::MAX_EVENT_AGE;
@@ -172,7 +172,7 @@ impl Events {
     pub(crate) fn failed(
         &mut self,
         task: EventTask,
-        failure: &Failure,
+        failure: &ApiFailure,
         now: Duration,
         random: &mut Random,
     ) -> Option<String> {
@@ -182,8 +182,8 @@ impl Events {
             event.reason, event.namespace, event.name, failure.text
         );
         match failure.kind {
-            Kind::Forbidden => self.rest.failed(now, Pause::Long, failure.retry_after, random),
-            Kind::Exists => {
+            FailureKind::Forbidden => self.rest.failed(now, Pause::Long, failure.retry_after, random),
+            FailureKind::Exists => {
                 // Posted before this publisher started. How often it had happened then is not known.
                 self.rest.succeeded();
                 if event.count > 1 {
@@ -194,12 +194,12 @@ impl Events {
                 return None;
             }
             // The namespace is gone, or the event has expired.
-            Kind::Missing | Kind::Ending => {
+            FailureKind::Missing | FailureKind::Ending => {
                 self.remove(task);
                 self.settle(event.number, event.count, now);
                 return None;
             }
-            Kind::Refused | Kind::Conflict(_) | Kind::Stale => {
+            FailureKind::Refused | FailureKind::Conflict(_) | FailureKind::Stale => {
                 self.remove(task);
                 self.settle(event.number, event.count, now);
                 self.dropped += 1;

@@ -1,11 +1,11 @@
 //! Whether a container's CPUs, memory and devices are on the same NUMA nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kubelet_planner::devices::{Chosen, DeviceState};
 use kubelet_planner::memory::MemoryState;
 use kubelet_planner::{ContainerAllocation, Cpus};
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kubelet::memory::MemoryBlock;
 
 use crate::Subject;
@@ -13,16 +13,16 @@ use crate::Subject;
 /// Limit of the NUMA nodes of which every set is looked at; kubelet's own default.
 const MAX_COMBINED_NODES: usize = 8;
 
-/// The NUMA nodes of what a container gets.
+/// The NUMA nodes of what a container gets, as predicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Locality {
+pub struct PlannedNodes {
     /// Those of its exclusive CPUs.
-    pub cpus: CpuSet,
+    pub cpus: NodeSet,
     /// Those that its memory is bound to; empty where it is bound to none.
-    pub memory: CpuSet,
+    pub memory: NodeSet,
     /// Those of its devices, by resource. A resource without NUMA nodes is left out.
     pub devices: Vec<DeviceNodes>,
-    pub verdict: Verdict,
+    pub verdict: NodesVerdict,
 }
 
 /// The NUMA nodes of a container's devices of one resource.
@@ -30,7 +30,7 @@ pub struct Locality {
 pub struct DeviceNodes {
     pub resource: String,
     /// Those of all devices that it may get.
-    pub nodes: CpuSet,
+    pub nodes: NodeSet,
     /// Whether it gets devices on the same NUMA nodes whichever of these are selected.
     pub certain: bool,
     /// Whether it may get a device whose NUMA node is not known.
@@ -40,7 +40,7 @@ pub struct DeviceNodes {
 
 /// Whether CPUs, memory and devices are on the same NUMA nodes; the best answer first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum NodesVerdict {
     /// All on one NUMA node.
     OneNode,
     /// The CPUs are on several NUMA nodes, because fewer do not have as many CPUs and devices and as much memory, even if all are free; memory and
@@ -65,7 +65,7 @@ enum Place {
     Either,
 }
 
-impl Verdict {
+impl NodesVerdict {
     /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -84,7 +84,7 @@ impl Verdict {
     }
 }
 
-impl Locality {
+impl PlannedNodes {
     /// What a container got of a node; `None` where it has no devices with NUMA nodes.
     pub fn of(subject: &Subject, given: &ContainerAllocation) -> Option<Self> {
         let cpus = match &given.cpus {
@@ -113,8 +113,8 @@ impl Locality {
 
     /// `needs`: what else could hold the CPUs, the memory and the devices if all were free.
     fn judge(
-        cpus: CpuSet,
-        memory: CpuSet,
+        cpus: NodeSet,
+        memory: NodeSet,
         state: &DeviceState,
         given: &ContainerAllocation,
         needs: &[Need],
@@ -126,12 +126,12 @@ impl Locality {
         }
         let has = |place: Place| devices.iter().any(|one| one.place == place);
         let verdict = match cpus.len() {
-            0 => Verdict::NoCpus,
-            _ if has(Place::Away) || !memory.is_subset(&cpus) => Verdict::Apart,
-            _ if has(Place::Either) => Verdict::Uncertain,
-            1 => Verdict::OneNode,
-            nodes if fewer_suffice(needs, nodes) => Verdict::Spread,
-            _ => Verdict::SameNodes,
+            0 => NodesVerdict::NoCpus,
+            _ if has(Place::Away) || !memory.is_subset(&cpus) => NodesVerdict::Apart,
+            _ if has(Place::Either) => NodesVerdict::Uncertain,
+            1 => NodesVerdict::OneNode,
+            nodes if fewer_suffice(needs, nodes) => NodesVerdict::Spread,
+            _ => NodesVerdict::SameNodes,
         };
         Some(Self {
             cpus,
@@ -162,11 +162,11 @@ impl Locality {
     /// The verdict with its reasons, as `plan` prints it.
     pub fn sentence(&self) -> String {
         let verdict = match self.verdict {
-            Verdict::OneNode => "yes, on one NUMA node",
-            Verdict::SameNodes => "yes, only on NUMA nodes of its CPUs",
-            Verdict::Spread => "no, on more NUMA nodes than necessary if all were free",
-            Verdict::Uncertain => "not certain",
-            Verdict::Apart | Verdict::NoCpus => "no",
+            NodesVerdict::OneNode => "yes, on one NUMA node",
+            NodesVerdict::SameNodes => "yes, only on NUMA nodes of its CPUs",
+            NodesVerdict::Spread => "no, on more NUMA nodes than necessary if all were free",
+            NodesVerdict::Uncertain => "not certain",
+            NodesVerdict::Apart | NodesVerdict::NoCpus => "no",
         };
         format!("{verdict}: {}", self.words())
     }
@@ -176,12 +176,12 @@ impl Locality {
 /// several can be had on each.
 struct Need {
     amount: u64,
-    offers: Vec<(BTreeSet<u32>, u64)>,
+    offers: Vec<(NodeSet, u64)>,
 }
 
 impl Need {
     /// So many of these, each with its NUMA nodes.
-    fn each(count: usize, nodes: impl Iterator<Item = BTreeSet<u32>>) -> Self {
+    fn each(count: usize, nodes: impl Iterator<Item = NodeSet>) -> Self {
         Self {
             amount: count as u64,
             offers: nodes.map(|nodes| (nodes, 1)).collect(),
@@ -189,12 +189,12 @@ impl Need {
     }
 
     /// What is offered by those whose NUMA nodes fit.
-    fn offered(&self, fits: impl Fn(&BTreeSet<u32>) -> bool) -> u64 {
+    fn offered(&self, fits: impl Fn(&NodeSet) -> bool) -> u64 {
         let fitting = self.offers.iter().filter(|(nodes, _)| fits(nodes));
         fitting.fold(0, |sum, (_, amount)| sum.saturating_add(*amount))
     }
 
-    fn has_enough_on(&self, nodes: &BTreeSet<u32>) -> bool {
+    fn has_enough_on(&self, nodes: &NodeSet) -> bool {
         self.offered(|one| !one.is_disjoint(nodes)) >= self.amount
     }
 
@@ -244,7 +244,7 @@ fn memory_needs(given: &[MemoryBlock], state: &MemoryState) -> Vec<Need> {
 fn fewer_suffice(needs: &[Need], count: usize) -> bool {
     let needs: Vec<&Need> = needs.iter().filter(|need| need.has_enough()).collect();
     let least = needs.iter().map(|need| need.fewest()).max().unwrap_or(0);
-    let all: BTreeSet<u32> = needs
+    let all: NodeSet = needs
         .iter()
         .flat_map(|need| need.offers.iter().flat_map(|(nodes, _)| nodes).copied())
         .collect();
@@ -257,25 +257,23 @@ fn fewer_suffice(needs: &[Need], count: usize) -> bool {
     let mut fewer = sets.filter(|set| (set.count_ones() as usize) < count);
     fewer.any(|set| {
         let nodes = all.iter().enumerate().filter(|(at, _)| set & (1 << at) != 0);
-        let nodes: BTreeSet<u32> = nodes.map(|(_, node)| *node).collect();
+        let nodes: NodeSet = nodes.map(|(_, node)| *node).collect();
         needs.iter().all(|need| need.has_enough_on(&nodes))
     })
 }
 
 impl DeviceNodes {
     /// `None` where no device of the resource has a NUMA node, as far as is known.
-    fn of(state: &DeviceState, resource: &str, chosen: &Chosen, cpus: &CpuSet) -> Option<Self> {
+    fn of(state: &DeviceState, resource: &str, chosen: &Chosen, cpus: &NodeSet) -> Option<Self> {
         let all = state.resources.get(resource)?;
         if all.values().all(|device| device.nodes.is_empty()) && !state.unplaced.contains(resource) {
             return None;
         }
-        let empty = BTreeSet::new();
+        let empty = NodeSet::new();
         let candidates = if chosen.certain { &chosen.ids } else { &chosen.among };
         let nodes_of = |id: &String| all.get(id).map_or(&empty, |device| &device.nodes);
-        let mut different: Vec<&BTreeSet<u32>> = candidates.iter().map(nodes_of).collect();
-        let near = different
-            .iter()
-            .filter(|nodes| nodes.iter().any(|node| cpus.contains(*node)));
+        let mut different: Vec<&NodeSet> = candidates.iter().map(nodes_of).collect();
+        let near = different.iter().filter(|nodes| !nodes.is_disjoint(cpus));
         let (near, unknown) = (near.count(), different.iter().filter(|nodes| nodes.is_empty()).count());
         let place = match near {
             near if near == candidates.len() => Place::Near,
@@ -308,6 +306,8 @@ impl DeviceNodes {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use kubelet_planner::devices::Device;
     use kubelet_planner::merge::Merged;
     use rstest::rstest;
@@ -317,7 +317,7 @@ mod tests {
 
     const GPU: &str = "nvidia.com/gpu";
 
-    fn set(text: &str) -> CpuSet {
+    fn set(text: &str) -> NodeSet {
         text.parse().unwrap()
     }
 
@@ -341,7 +341,7 @@ mod tests {
         Need::each(count, nodes.iter().map(|node| [*node].into()))
     }
 
-    fn locality(cpus: &str, memory: &str, ids: &[u32], among: &[u32]) -> Option<Locality> {
+    fn locality(cpus: &str, memory: &str, ids: &[u32], among: &[u32]) -> Option<PlannedNodes> {
         let names = |ids: &[u32]| -> BTreeSet<String> { ids.iter().map(u32::to_string).collect() };
         let chosen = Chosen {
             ids: names(ids),
@@ -365,33 +365,33 @@ mod tests {
             need(1, &[0, 1]),
             Need::each(ids.len(), devices.map(|device| device.nodes)),
         ];
-        Locality::judge(set(cpus), set(memory), &state(), &given, &needs)
+        PlannedNodes::judge(set(cpus), set(memory), &state(), &given, &needs)
     }
 
     #[rstest]
-    #[case("0", "", &[1], &[1], Verdict::OneNode, "yes, on one NUMA node: CPUs on NUMA node 0, nvidia.com/gpu on 0")]
-    #[case("0", "0", &[1], &[0, 1, 2], Verdict::OneNode, "yes, on one NUMA node: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0")]
-    #[case("0-1", "1", &[0, 1, 2, 3, 4], &[0, 1, 2, 3, 4], Verdict::SameNodes, "yes, only on NUMA nodes of its CPUs: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
+    #[case("0", "", &[1], &[1], NodesVerdict::OneNode, "yes, on one NUMA node: CPUs on NUMA node 0, nvidia.com/gpu on 0")]
+    #[case("0", "0", &[1], &[0, 1, 2], NodesVerdict::OneNode, "yes, on one NUMA node: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0")]
+    #[case("0-1", "1", &[0, 1, 2, 3, 4], &[0, 1, 2, 3, 4], NodesVerdict::SameNodes, "yes, only on NUMA nodes of its CPUs: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
     // Both would be on one NUMA node if others there were free.
-    #[case("0-1", "1", &[0, 4], &[0, 4], Verdict::Spread, "no, on more NUMA nodes than necessary if all were free: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
-    #[case("0-1", "", &[0], &[0], Verdict::Spread, "no, on more NUMA nodes than necessary if all were free: CPUs on NUMA nodes 0-1, nvidia.com/gpu on 0")]
-    #[case("0", "0", &[4], &[4, 5], Verdict::Apart, "no: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 1")]
-    #[case("0", "1", &[0], &[0], Verdict::Apart, "no: CPUs on NUMA node 0, memory on 1, nvidia.com/gpu on 0")]
-    #[case("0", "", &[0], &[0, 4], Verdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on some of 0-1")]
+    #[case("0-1", "1", &[0, 4], &[0, 4], NodesVerdict::Spread, "no, on more NUMA nodes than necessary if all were free: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
+    #[case("0-1", "", &[0], &[0], NodesVerdict::Spread, "no, on more NUMA nodes than necessary if all were free: CPUs on NUMA nodes 0-1, nvidia.com/gpu on 0")]
+    #[case("0", "0", &[4], &[4, 5], NodesVerdict::Apart, "no: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 1")]
+    #[case("0", "1", &[0], &[0], NodesVerdict::Apart, "no: CPUs on NUMA node 0, memory on 1, nvidia.com/gpu on 0")]
+    #[case("0", "", &[0], &[0, 4], NodesVerdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on some of 0-1")]
     // Whichever two of three it gets, one is away.
-    #[case("0", "", &[0, 4], &[0, 4, 5], Verdict::Apart, "no: CPUs on NUMA node 0, nvidia.com/gpu on some of 0-1")]
-    #[case("0", "0", &[0, 8], &[0, 8], Verdict::Uncertain, "not certain: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0 and an unknown NUMA node")]
-    #[case("0", "", &[0], &[0, 8], Verdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on some of 0 or an unknown NUMA node")]
-    #[case("0", "", &[8], &[8], Verdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on an unknown NUMA node")]
+    #[case("0", "", &[0, 4], &[0, 4, 5], NodesVerdict::Apart, "no: CPUs on NUMA node 0, nvidia.com/gpu on some of 0-1")]
+    #[case("0", "0", &[0, 8], &[0, 8], NodesVerdict::Uncertain, "not certain: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0 and an unknown NUMA node")]
+    #[case("0", "", &[0], &[0, 8], NodesVerdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on some of 0 or an unknown NUMA node")]
+    #[case("0", "", &[8], &[8], NodesVerdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on an unknown NUMA node")]
     // Wherever the unknown one is, the other is away.
-    #[case("0", "", &[4, 8], &[4, 8], Verdict::Apart, "no: CPUs on NUMA node 0, nvidia.com/gpu on 1 and an unknown NUMA node")]
-    #[case("", "", &[0], &[0], Verdict::NoCpus, "no: no exclusive CPUs, nvidia.com/gpu on 0")]
+    #[case("0", "", &[4, 8], &[4, 8], NodesVerdict::Apart, "no: CPUs on NUMA node 0, nvidia.com/gpu on 1 and an unknown NUMA node")]
+    #[case("", "", &[0], &[0], NodesVerdict::NoCpus, "no: no exclusive CPUs, nvidia.com/gpu on 0")]
     fn a_container_is_together_where_none_of_it_is_away_from_its_cpus(
         #[case] cpus: &str,
         #[case] memory: &str,
         #[case] ids: &[u32],
         #[case] among: &[u32],
-        #[case] verdict: Verdict,
+        #[case] verdict: NodesVerdict,
         #[case] sentence: &str,
     ) {
         let found = locality(cpus, memory, ids, among).unwrap();

@@ -12,7 +12,7 @@ use stelia_cpus::CpuSet;
 use stelia_model::record::Vcpu;
 
 use super::Placement;
-use super::order::Core;
+use super::host_cores::Core;
 
 /// `(node-id, socket-id)` of a guest; absent properties count as 0.
 type GuestPlace = (i64, i64);

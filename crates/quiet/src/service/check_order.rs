@@ -9,12 +9,12 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use crate::order::{CacheClass, Latency, Order, Target, Vm};
+use crate::order::{CacheClass, Latency, Order, OrderedVm, Target};
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::excerpt::excerpt;
 use stelia_kubelet::PodUid;
 
-pub use facts::{Facts, exclusive};
+pub use facts::{OrderFacts, exclusive};
 
 /// Why an order is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -79,7 +79,7 @@ pub struct Checked {
 ///
 /// # Errors
 /// The order has something that no daemon ever orders. Then nothing is carried out.
-pub fn check(mut order: Order, facts: &Facts) -> Result<Checked, OrderRefusal> {
+pub fn check(mut order: Order, facts: &OrderFacts) -> Result<Checked, OrderRefusal> {
     let mut left_out = BTreeMap::new();
     let mut exclusive = CpuSet::new();
     for (pod, vm) in &order.vms {
@@ -105,7 +105,7 @@ pub fn check(mut order: Order, facts: &Facts) -> Result<Checked, OrderRefusal> {
 }
 
 /// Checks that the CPUs are those that are recorded for this VM, and not those of another VM, `before`.
-fn check_cpus(vm: &Vm, before: &CpuSet, recorded: Option<&Result<CpuSet, String>>) -> Result<(), String> {
+fn check_cpus(vm: &OrderedVm, before: &CpuSet, recorded: Option<&Result<CpuSet, String>>) -> Result<(), String> {
     let ordered = &vm.cpus;
     match recorded {
         None => return Err("it has no live instance".into()),
@@ -125,7 +125,7 @@ fn check_cpus(vm: &Vm, before: &CpuSet, recorded: Option<&Result<CpuSet, String>
     }
 }
 
-fn check_vm(pod: &str, vm: &Vm, order: &Order) -> Result<(), OrderRefusal> {
+fn check_vm(pod: &str, vm: &OrderedVm, order: &Order) -> Result<(), OrderRefusal> {
     if let Some(device) = vm.own_devices.iter().find(|device| !is_pci_address(device)) {
         return Err(OrderRefusal::Device {
             pod: pod.to_owned(),

@@ -115,7 +115,7 @@ fn happens(event: &Event, online: &CpuSet, owned: &CpuSet, instance: &mut Instan
     }
 }
 
-fn assess(snapshot: &Snapshot, facts: &Facts, policies: &Policies) -> BTreeMap<PodUid, Assessment> {
+fn assess(snapshot: &Snapshot, facts: &Derived, policies: &Policies) -> BTreeMap<PodUid, Assessment> {
     let of = |instance| Assessment::of(snapshot, facts, policies, instance);
     let live = snapshot.live();
     live.map(|instance| (instance.record.pod.clone(), of(instance)))
@@ -187,12 +187,12 @@ proptest! {
     ) {
         let (start, policies) = start(&case, ours, &classes);
         let mut now = start.clone();
-        let mut kept = Facts::of(&now, &policies);
+        let mut kept = Derived::of(&now, &policies);
         for (number, event) in &events {
             let assessed = assess(&now, &kept, &policies);
             let Some((whom, before)) = change(&mut now, &start, &policies, *number, event) else { continue };
             let others = kept.replace(&now, &policies, before.as_ref(), now.instances.get(&whom));
-            let anew = Facts::of(&now, &policies);
+            let anew = Derived::of(&now, &policies);
             prop_assert_eq!(&kept, &anew, "after {:?}", event);
             let planned = assess(&now, &kept, &policies);
             prop_assert_eq!(plan_for(&now, &kept, &policies, &planned).steps, plan(&now, &policies));

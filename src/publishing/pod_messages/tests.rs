@@ -41,7 +41,7 @@ fn instances(all: impl IntoIterator<Item = model::Instance>) -> Instances {
 }
 
 /// A pod's life, state by state, each at its own second after [`THEN`]: how it is told, and the events.
-fn life(states: impl IntoIterator<Item = (u64, Option<model::Instance>)>) -> (Vec<Pod>, Vec<Event>) {
+fn life(states: impl IntoIterator<Item = (u64, Option<model::Instance>)>) -> (Vec<PublishedPod>, Vec<Event>) {
     let (mut pods, mut all) = (Vec::new(), Vec::new());
     for (second, instance) in states {
         let (now, new_events) = update(&pods, &instances(instance), THEN + second * SECOND);
@@ -221,7 +221,7 @@ fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
             pods[0].message.ends_with(why.in_words()) && !pods[0].isolated,
             "{pods:?}"
         );
-        assert_eq!(new_events[0].kind == Kind::Warning, !why.is_wanted());
+        assert_eq!(new_events[0].kind == EventKind::Warning, !why.is_wanted());
     }
 }
 

@@ -1,6 +1,6 @@
 //! The attributes: their names, and a record as texts and back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::excerpt::excerpt;
@@ -98,16 +98,6 @@ fn cpus(text: &str) -> Option<(CpuSet, CpuSet, CpuSet)> {
     Some((exclusive.parse().ok()?, entry.parse().ok()?, spare.parse().ok()?))
 }
 
-/// NUMA nodes, as the kernel prints lists.
-fn nodes_text(nodes: &BTreeSet<u32>) -> String {
-    nodes.iter().copied().collect::<CpuSet>().to_string()
-}
-
-fn nodes(text: &str) -> Option<BTreeSet<u32>> {
-    let nodes: CpuSet = text.parse().ok()?;
-    Some(nodes.iter().collect())
-}
-
 const SPARE_SEPARATOR: &str = " spare ";
 
 /// Whether a vCPU's property may have this name: what separates names in `vcpu-props` cannot be part of one.
@@ -188,7 +178,7 @@ impl Record {
                 self.anchor
                     .map_or_else(String::new, |anchor| format!("{}:{}", anchor.id, anchor.start)),
             ),
-            ("mems", self.mems.clone()),
+            ("mems", self.mems.to_string()),
             ("registered-us", self.registered_us.to_string()),
         ];
         // Plain strings, numbers and lists: it cannot fail.
@@ -206,7 +196,7 @@ impl Record {
             ("pod-pool", self.pod_pool.as_ref().map(CpuSet::to_string)),
             ("scheduled", self.scheduled.then(|| "yes".to_owned())),
             ("refused", self.refused.then(|| "yes".to_owned())),
-            ("devices", (!self.devices.is_empty()).then(|| nodes_text(&self.devices))),
+            ("devices", (!self.devices.is_empty()).then(|| self.devices.to_string())),
             ("quiet", Some(self.quiet.text()).filter(|text| !text.is_empty())),
         ];
         attributes.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
@@ -258,7 +248,7 @@ impl Record {
             pod_pool: optional(attributes, "pod-pool", |text| text.parse().ok())?,
             scheduled: attributes.contains_key("scheduled"),
             refused: attributes.contains_key("refused"),
-            devices: optional(attributes, "devices", nodes)?.unwrap_or_default(),
+            devices: optional(attributes, "devices", |text| text.parse().ok())?.unwrap_or_default(),
             quiet: optional(attributes, "quiet", QuietRequest::parse)?.unwrap_or_default(),
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,
@@ -270,7 +260,8 @@ impl Record {
             exclusive,
             spare,
             entry,
-            mems: field(attributes, "mems", |text| Some(text.to_owned()))?,
+            // A text that is no list restricts nothing.
+            mems: field(attributes, "mems", |text| Some(text.trim().parse().unwrap_or_default()))?,
             vcpus: field(attributes, "vcpus", vcpus)?,
             props: field(attributes, "vcpu-props", props)?,
             placement: field(attributes, "placement", PlacementPolicy::parse)?,
