@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
-use stelia_placement_rules::{Cluster, DecidedBy, NodeWithoutPods, Request, NodeVerdict};
+use stelia_placement_rules::{Cluster, DecidedBy, NodeVerdict, NodeWithoutPods, Request};
 use steliad_fuzz::{fits, same};
 
 /// A VM of so many CPUs, whose runner follows what a scheduler chose or not.

@@ -14,7 +14,7 @@ use stelia_koordinator::report::profile::Profile;
 use stelia_kubelet::config;
 use stelia_model as model;
 
-use super::pods::floating_too_long;
+use super::pod_messages::floating_too_long;
 use crate::engine::{Configuration, ObjectForm, node_name, node_topology};
 use crate::kubelet_config::Read;
 
