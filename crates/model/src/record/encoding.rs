@@ -260,8 +260,7 @@ impl Record {
             exclusive,
             spare,
             entry,
-            // A text that is no list restricts nothing.
-            mems: field(attributes, "mems", |text| Some(text.trim().parse().unwrap_or_default()))?,
+            mems: field(attributes, "mems", |text| text.trim().parse().ok())?,
             vcpus: field(attributes, "vcpus", vcpus)?,
             props: field(attributes, "vcpu-props", props)?,
             placement: field(attributes, "placement", PlacementPolicy::parse)?,

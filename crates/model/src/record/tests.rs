@@ -112,9 +112,11 @@ fn a_newer_schema_is_named_and_not_read() {
 
 #[test]
 fn a_damaged_attribute_is_named() {
-    let mut attributes = map(&record());
-    attributes.insert("vcpus".into(), "0:1:2".into());
-    assert_eq!(Record::parse(&attributes), Err(RecordError::Attribute("vcpus")));
+    for (name, text) in [("vcpus", "0:1:2"), ("mems", "all")] {
+        let mut attributes = map(&record());
+        attributes.insert(name.into(), text.into());
+        assert_eq!(Record::parse(&attributes), Err(RecordError::Attribute(name)));
+    }
 }
 
 /// A VM of so many vCPUs, with what QEMU says of each, on every other CPU.
