@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use stelia_api::attribution::Attribution;
 use stelia_ledger::account::Account;
 
+use super::calendar;
 use super::owner;
 use super::report::{Report, ReportProof};
 use super::text::between;
@@ -120,31 +121,21 @@ fn facts(out: &mut String, report: &Report) {
 }
 
 fn days(out: &mut String, account: &Account) {
-    out.push_str("<h2>Day by day</h2>\n<p>0 is promised of other tasks and of other devices' interrupts. A day without data is missing.</p>\n");
-    let number = |count: u64, text: String| {
-        if count == 0 {
-            text
-        } else {
-            format!("<span class=\"amiss\">{text}</span>")
-        }
-    };
-    let rows = account.days.iter().map(|day| {
-        vec![
-            clean(&day.day),
-            words::covered(day.promised_us, day.covered_us),
-            number(day.other_tasks.most, words::range(day.other_tasks)),
-            number(day.devices, words::grouped(day.devices)),
-            words::duration(day.delay_ns),
-        ]
-    });
-    let headings = [
-        "Day",
-        "#Covered",
-        "#Other tasks",
-        "#Other devices' interrupts",
-        "#Lost at most",
+    out.push_str("<h2>Day by day</h2>\n<p>The number in a day counts what 0 is promised of: other tasks and other devices' interrupts.</p>\n<ul class=\"key\">");
+    let kinds = [
+        ("zero", "0, and all of the day is covered"),
+        ("part", "0 in what is covered, which is not all"),
+        ("some", "something ran"),
+        ("unknown", "no data: nothing is claimed"),
     ];
-    table(out, &headings, rows);
+    for (class, says) in kinds {
+        let _ = write!(
+            out,
+            "<li><svg width=\"22\" height=\"15\" aria-hidden=\"true\"><g class=\"{class}\"><rect x=\"1.5\" y=\"1.5\" width=\"19\" height=\"12\" \
+             rx=\"3\"/></g></svg>{says}</li>"
+        );
+    }
+    let _ = write!(out, "</ul>\n{}", calendar::months(account));
 }
 
 fn classes(out: &mut String, account: &Account) {

@@ -1,6 +1,7 @@
 //! `ledger`: who ran on the VMs' CPUs, when and for how long, and whether the record of it is what was written.
 
 mod brief;
+mod calendar;
 mod html;
 mod offline;
 mod owner;
