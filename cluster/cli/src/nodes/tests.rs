@@ -139,7 +139,14 @@ fn well(name: &str) -> Value {
 
 /// A node that admits no VM because kubelet's file cannot be used.
 fn unusable(name: &str) -> [Value; 2] {
-    let summary = json!({"version": "0.2.0", "reason": "KubeletStateUnusable", "message": "wrong checksum", "instances": {}, "degraded": 0});
+    let summary = json!({
+        "version": "0.2.0",
+        "reason": "KubeletStateUnusable",
+        "message": "wrong checksum",
+        "instances": {},
+        "degraded": 0,
+        "floating_too_long": 0,
+    });
     let mut object = object(name);
     object["attributes"] = json!([
         {"name": "isolation.stelia.io/state", "value": "unusable"},

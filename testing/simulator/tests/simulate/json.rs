@@ -27,7 +27,6 @@ fn every_member_that_is_printed_is_documented() {
         .to_string();
     let documented = documented();
     let mut wrong = Vec::new();
-    let mut seen = 0;
     for (name, words) in [
         ("list", &["list"][..]),
         ("show", &[&root, "show", "web"]),
@@ -66,9 +65,7 @@ fn every_member_that_is_printed_is_documented() {
         let value = serde_json::from_slice(&out.stdout).unwrap_or_else(|cause| panic!("{words:?}: {cause}: {out:?}"));
         let here = documented.wrong(name, &value);
         wrong.extend(here.into_iter().map(|what| format!("{name}: {what}")));
-        seen += 1;
     }
-    assert!(seen >= 19);
     wrong.dedup();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
