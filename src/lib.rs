@@ -11,7 +11,7 @@
 //! ```
 
 pub(crate) mod adoption;
-pub(crate) mod authz;
+pub(crate) mod caller_rights;
 pub mod daemon;
 pub mod dbus;
 pub mod engine;

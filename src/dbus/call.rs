@@ -10,7 +10,7 @@ use zbus::fdo::DBusProxy;
 use zbus::message::Header;
 
 use super::caller::{Caller, EntryPoint};
-use crate::authz::Operation;
+use crate::caller_rights::Operation;
 use crate::engine::Handle;
 
 pub(super) struct Call<'a> {

@@ -14,7 +14,7 @@ use zbus::names::UniqueName;
 
 use super::polkit;
 use super::user_limits::{CallUnderWay, UserLimits};
-use crate::authz::{Decision, Operation, Role, decide};
+use crate::caller_rights::{Decision, Operation, Role, decide};
 use crate::engine::{Handle, Peer};
 
 /// The entry point that a connection came through.

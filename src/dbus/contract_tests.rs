@@ -248,7 +248,7 @@ fn methods_with_options(contract: &str) -> Vec<(String, Vec<String>)> {
         .collect()
 }
 
-/// What `src/authz.rs` decides of, and what everybody may read, must reach the daemon: the bus denies what its policy does not name.
+/// What `src/caller_rights.rs` decides of, and what everybody may read, must reach the daemon: the bus denies what its policy does not name.
 #[test]
 fn the_buss_policy_lets_every_method_of_the_contract_through() {
     let policy = include_str!("../../packaging/dbus/io.stelia.Isolation1.conf");

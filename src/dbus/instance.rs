@@ -19,7 +19,7 @@ use super::manager::Options;
 use super::options;
 use super::properties_changed::Property;
 use super::reconcile_report::report_dict;
-use crate::authz::Operation;
+use crate::caller_rights::Operation;
 use crate::engine::{AttachRequest, Handle, VcpuRequest, Vmm};
 use crate::journal::{self, JournalPod, about};
 

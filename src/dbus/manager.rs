@@ -22,7 +22,7 @@ use super::node_properties::PROPERTIES;
 use super::properties_changed;
 use super::reconcile_report::{preview_dict, report_dict};
 use super::{description, evaluate, node_topology, options, registration, requests};
-use crate::authz::Operation;
+use crate::caller_rights::Operation;
 use crate::engine::{Handle, Peer};
 use crate::journal;
 

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use zbus::message::{Flags, Header};
 use zbus::{Connection, Variant, proxy};
 
-use crate::authz::Action;
+use crate::caller_rights::Action;
 
 /// `AllowUserInteraction`: polkit may ask the user for a password.
 const INTERACTIVE: u32 = 1;

@@ -10,7 +10,7 @@ use stelia_api::metrics::{BOUNDS_US, Counted, DurationHistogram};
 use stelia_model::Trigger;
 
 use super::pass::Numbers;
-use crate::authz::Operation;
+use crate::caller_rights::Operation;
 use stelia_kernel::clock::now_us;
 
 /// The counters; one for the engine and all entry points.

@@ -4,7 +4,7 @@
 //! the former daemon ended in the middle of it, and shows it as `Unknown`. No instance is half moved: each move is in
 //! its instance's own record before a thread is moved.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use stelia_api::reason::joined;
 use stelia_api::{Error, Reason};
@@ -23,6 +23,8 @@ use stelia_kernel::clock::now_us;
 
 /// The attribute of stelia.slice that keeps the last job.
 const JOB_ATTRIBUTE: &str = "rebind-job";
+/// The default deadline, that of Koordinator.
+pub(super) const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);
 
 impl EngineState {
     /// One step of the job that runs, when nothing else is to be done; whether there was one.

@@ -1,6 +1,6 @@
 //! `health`: what is wrong on which nodes, and which versions run where, from what the nodes publish.
 
-mod node;
+mod node_state;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +15,7 @@ use crate::node_rows::NodeRows;
 use crate::objects::Problem;
 use crate::prose;
 use crate::verdict::{Group, MAX_NAMED_NODES, groups, listed, table_of};
-pub use node::{NodeHealth, NodeState};
+pub use node_state::{NodeHealth, NodeState};
 
 /// What the legend says of rows that stand for several nodes.
 const FOLDED: &str =
@@ -257,10 +257,12 @@ impl Health {
 /// The reasons without VMs that are degraded because their node is; the name says so where it makes a difference.
 fn shown_reasons(nodes: &[NodeHealth]) -> Vec<Group> {
     let mut shown = grouped(nodes, |node, reason| {
-        reason.what != node::VMS_DEGRADED || !node.is_degraded_by_kubelet()
+        reason.what != node_state::VMS_DEGRADED || !node.is_degraded_by_kubelet()
     });
     if nodes.iter().any(NodeHealth::is_degraded_by_kubelet) {
-        let degraded = shown.iter_mut().filter(|group| group.reason == node::VMS_DEGRADED);
+        let degraded = shown
+            .iter_mut()
+            .filter(|group| group.reason == node_state::VMS_DEGRADED);
         degraded.for_each(|group| group.reason += " for their own reasons");
     }
     shown
@@ -274,7 +276,7 @@ fn grouped(nodes: &[NodeHealth], counts: impl Fn(&NodeHealth, &Refusal) -> bool)
         reasons.map(move |reason| (node.name.as_str(), reason))
     });
     let mut groups = groups(reasons);
-    groups.sort_by_key(|group| group.reason == node::VMS_CONTAINED);
+    groups.sort_by_key(|group| group.reason == node_state::VMS_CONTAINED);
     groups
 }
 

@@ -7,7 +7,7 @@ use stelia_kernel::proc::TaskId;
 use stelia_model::record::{Phase, Record, Vcpu, VcpuThread};
 use stelia_settings::{AdoptPlacement, PlacementPolicy, Policies};
 
-use super::contained::partition_kind;
+use super::partition_kind::partition_kind;
 use super::vcpu_placement::{Placement, pinned_cpus, place};
 use super::{Instance, Snapshot, placed};
 

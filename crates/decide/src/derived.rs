@@ -10,10 +10,10 @@ use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_model::{ContainedReason, FloatReason};
 use stelia_settings::Policies;
 
-use super::contained::contained;
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::{until_attached, with_spare};
+use super::partition_kind::contained;
 use super::steps::{ThreadPlacement, course_of, float_cpus, must_float, thread_placement};
 use super::totals::{Of, Totals};
 use super::{Instance, Snapshot, allocator};

@@ -6,7 +6,7 @@ use stelia_model::record::Record;
 use stelia_settings::{Partition, Policies};
 
 use super::Snapshot;
-use super::contained::forbidden;
+use super::partition_kind::forbidden;
 
 /// # Errors
 /// Why not.

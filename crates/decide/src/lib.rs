@@ -4,7 +4,6 @@ pub mod admission;
 pub mod adopt;
 pub mod allocator;
 mod attach;
-mod contained;
 mod degraded;
 mod derived;
 pub mod disturbances;
@@ -15,6 +14,7 @@ mod evaluate_tests;
 pub mod float;
 mod in_place;
 mod kubelet_state;
+mod partition_kind;
 pub mod pod_pool;
 pub mod rebind;
 #[cfg(test)]

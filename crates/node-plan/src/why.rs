@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use kubelet_planner::cpus::Bound;
-use kubelet_planner::merge::{Hint, Policy, effort};
+use kubelet_planner::merge::{Hint, Policy, duration};
 use kubelet_planner::{
     Admission, Container, ContainerAllocation, ContainerKind, CpuManager, Cpus, MemoryManager, Merge, Pod, Rejection,
 };
@@ -70,27 +70,27 @@ fn left_over(pod: &Pod, admission: &Admission) -> Vec<String> {
 pub fn slow(subject: &Subject, pod: &Pod, merges: &[Merge]) -> Vec<String> {
     let settings = subject.node.settings();
     let nodes = subject.node.machine().numa.len();
-    let sets = effort::sets(nodes);
-    let seconds = effort::seconds(sets);
+    let sets = duration::sets(nodes);
+    let seconds = duration::seconds(sets);
     let looks = settings.memory_manager != MemoryManager::None && pod.qos() == QosClass::Guaranteed;
-    let of_sets = (looks && seconds >= effort::SLOW_SECONDS).then(|| {
+    let of_sets = (looks && seconds >= duration::SLOW_SECONDS).then(|| {
         format!(
             "kubelet examines all {sets:.1e} sets of {nodes} NUMA nodes for the pod's memory and keeps a hint for most of them. This takes {} or longer and may exhaust kubelet's memory; the answer assumes that kubelet finishes",
-            effort::duration_words(seconds)
+            duration::in_words(seconds)
         )
     });
     let hints = |merge: &Merge| {
         let known = merge.hints.iter().map(|(_, hints)| hints.as_slice());
-        let unknown = effort::permutations(settings.topology_policy, &vec![nodes; merge.unplaced.len()]);
-        effort::permutations_of(settings.topology_policy, known) * unknown
+        let unknown = duration::permutations(settings.topology_policy, &vec![nodes; merge.unplaced.len()]);
+        duration::permutations_of(settings.topology_policy, known) * unknown
     };
     let permutations: f64 = merges.iter().map(hints).sum();
-    let seconds = effort::seconds(permutations);
-    let of_merges = (seconds >= effort::SLOW_SECONDS).then(|| {
+    let seconds = duration::seconds(permutations);
+    let of_merges = (seconds >= duration::SLOW_SECONDS).then(|| {
         format!(
             "kubelet compares {} combinations of hints for this pod, which takes {}, and admits no other pod meanwhile (hint-merge of steliactl doctor)",
-            effort::count_words(permutations),
-            effort::duration_words(seconds)
+            duration::count_words(permutations),
+            duration::in_words(seconds)
         )
     });
     of_sets.into_iter().chain(of_merges).collect()

@@ -17,16 +17,16 @@ use super::helpers::Helpers;
 use super::run_and_attach::Runner;
 use super::supervise::{End, SupervisedVm, supervise};
 use super::vmm::{Qemu, Release, ThreadNames, Vmm, find_vm};
-use super::{EXIT_RUNNER, logged};
+use super::{exit_codes, logged};
 
 const PROC: &str = "/proc";
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Returns the exit code in either case.
 pub(crate) async fn run(mut options: AttachOptions) -> Result<u8, u8> {
-    options.common.read_annotations().map_err(logged(EXIT_RUNNER))?;
+    options.common.read_annotations().map_err(logged(exit_codes::RUNNER))?;
     let runner = Runner::start(&options.common, options.qmp.as_deref(), false);
-    let mut runner = runner.map_err(logged(EXIT_RUNNER))?;
+    let mut runner = runner.map_err(logged(exit_codes::RUNNER))?;
     let found = tokio::select! {
         found = wait_for_vmm(&options) => found,
         number = runner.stop.recv() => {
@@ -35,7 +35,7 @@ pub(crate) async fn run(mut options: AttachOptions) -> Result<u8, u8> {
             return Err(Exit::Signal(number).code());
         }
     };
-    let found = found.map_err(logged(EXIT_RUNNER));
+    let found = found.map_err(logged(exit_codes::RUNNER));
     let (pid, pidfd) = found.inspect_err(|_| runner.anchor.kill())?;
     let qemu = |qmp: &Path| Qemu::new(qmp, options.common.guest_agent.as_deref());
     match &options.qmp {

@@ -13,6 +13,7 @@ mod command;
 mod daemon;
 mod descriptors;
 mod error;
+mod exit_codes;
 mod helpers;
 mod install;
 mod isolator;
@@ -20,8 +21,8 @@ mod log;
 mod memory;
 mod pause_mark;
 mod probe;
+mod probe_answers;
 pub mod qmp;
-mod readiness;
 mod resize;
 mod run;
 mod run_and_attach;
@@ -44,21 +45,6 @@ use clap::Parser;
 
 pub use cli::Cli;
 
-/// The container could not be registered: the daemon refused it, or the registration failed for good (EX_UNAVAILABLE).
-const EXIT_REFUSED: u8 = 69;
-/// A helper with `on-exit=fatal` ended, or one did not get ready (EX_SOFTWARE).
-const EXIT_HELPER: u8 = 70;
-/// The runner itself failed: a process could not be started, a system call failed (EX_OSERR).
-const EXIT_RUNNER: u8 = 71;
-/// The daemon was not reachable within `--register-timeout` (EX_TEMPFAIL).
-const EXIT_UNREACHABLE: u8 = 75;
-/// Options of `run` do not go together, as clap's own refusals.
-const EXIT_USAGE: u8 = 2;
-/// The VMM was found and could not be executed.
-const EXIT_NOT_EXECUTABLE: u8 = 126;
-/// The VMM was not found.
-const EXIT_NOT_FOUND: u8 = 127;
-
 /// The program. Its exit codes are in `--help`.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -73,7 +59,7 @@ pub fn main() -> ExitCode {
                 tracing::info!("installed {}", path.display());
                 ExitCode::SUCCESS
             }
-            Err(error) => ExitCode::from(logged(EXIT_RUNNER)(error)),
+            Err(error) => ExitCode::from(logged(exit_codes::RUNNER)(error)),
         },
         cli::Command::Stop(place) => probe::stop(&place),
     }
@@ -98,7 +84,7 @@ fn block_on(program: impl Future<Output = Result<u8, u8>>) -> u8 {
         }
         Err(error) => {
             tracing::error!("start the runtime: {error}");
-            EXIT_RUNNER
+            exit_codes::RUNNER
         }
     }
 }

@@ -21,16 +21,16 @@ use super::state::Phase;
 use super::supervise::{End, SupervisedVm, supervise};
 use super::terminal::Terminal;
 use super::vmm::{ApiVmm, Dialect, Qemu, VmmKind};
-use super::{EXIT_HELPER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUNNER, EXIT_USAGE, logged};
+use super::{exit_codes, logged};
 
 /// Runs the command to its end. Returns the exit code in either case.
 pub(crate) async fn run(mut options: RunOptions) -> Result<u8, u8> {
-    let plan = Plan::of(&options).map_err(logged(EXIT_USAGE))?;
-    options.common.read_annotations().map_err(logged(EXIT_RUNNER))?;
-    let helpers = declared_helpers(&options).map_err(logged(EXIT_RUNNER))?;
+    let plan = Plan::of(&options).map_err(logged(exit_codes::USAGE))?;
+    options.common.read_annotations().map_err(logged(exit_codes::RUNNER))?;
+    let helpers = declared_helpers(&options).map_err(logged(exit_codes::RUNNER))?;
     let paused_start = plan.kind == VmmKind::Qemu;
     let runner = Runner::start(&options.common, Some(&plan.control), paused_start);
-    let mut runner = runner.map_err(logged(EXIT_RUNNER))?;
+    let mut runner = runner.map_err(logged(exit_codes::RUNNER))?;
     let instance = runner.register(&options.common).await?;
     let mut helpers = Helpers::new(helpers, &runner.children, &runner.status);
     let code = run_vmm(&options, plan, &mut runner, instance, &mut helpers).await;
@@ -91,13 +91,13 @@ async fn run_vmm(
     };
     if let Err(error) = ready {
         tracing::error!("{error}: {name} is not started");
-        return Err(EXIT_HELPER);
+        return Err(exit_codes::HELPER);
     }
     let terminal = Terminal::save();
     let child = start(options, &plan, &runner.children).await;
     let child = child.map_err(|error| logged(start_failure(&error))(error))?;
     let pid = child.pid();
-    let pidfd = open_pidfd(pid).map_err(logged(EXIT_RUNNER))?;
+    let pidfd = open_pidfd(pid).map_err(logged(exit_codes::RUNNER))?;
     let vm = SupervisedVm {
         pid: pid.as_raw_nonzero().get(),
         pidfd: pidfd.as_fd(),
@@ -122,7 +122,7 @@ async fn run_vmm(
             tracing::info!("{name} ended: {exit}");
             Ok(exit.code())
         }
-        End::Helper => Err(EXIT_HELPER),
+        End::Helper => Err(exit_codes::HELPER),
         End::Detached => Ok(0),
     }
 }
@@ -148,9 +148,9 @@ async fn start(options: &RunOptions, plan: &Plan, children: &Children) -> Result
 /// The exit codes of a shell for a program that it cannot start.
 fn start_failure(error: &Error) -> u8 {
     match error {
-        Error::Start { cause, .. } if cause.kind() == io::ErrorKind::NotFound => EXIT_NOT_FOUND,
-        Error::Start { .. } => EXIT_NOT_EXECUTABLE,
-        _ => EXIT_RUNNER,
+        Error::Start { cause, .. } if cause.kind() == io::ErrorKind::NotFound => exit_codes::NOT_FOUND,
+        Error::Start { .. } => exit_codes::NOT_EXECUTABLE,
+        _ => exit_codes::RUNNER,
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
                 cause: kind.into(),
             })
         };
-        assert_eq!(failed(io::ErrorKind::NotFound), EXIT_NOT_FOUND);
-        assert_eq!(failed(io::ErrorKind::PermissionDenied), EXIT_NOT_EXECUTABLE);
+        assert_eq!(failed(io::ErrorKind::NotFound), exit_codes::NOT_FOUND);
+        assert_eq!(failed(io::ErrorKind::PermissionDenied), exit_codes::NOT_EXECUTABLE);
     }
 }

@@ -12,10 +12,10 @@ use super::children::{Children, Exit};
 use super::cli::{CommonOptions, state_directory};
 use super::daemon::Daemon;
 use super::error::Error;
+use super::exit_codes;
 use super::signals::Stop;
 use super::state::{Phase, RunnerState};
 use super::status_socket::Status;
-use super::{EXIT_REFUSED, EXIT_UNREACHABLE};
 
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -86,9 +86,9 @@ impl Runner {
         tracing::error!("not registered: {error}");
         self.anchor.kill();
         let code = if error.is_transient() {
-            EXIT_UNREACHABLE
+            exit_codes::UNREACHABLE
         } else {
-            EXIT_REFUSED
+            exit_codes::REFUSED
         };
         Err(code)
     }

@@ -12,6 +12,7 @@ use stelia_model as model;
 use super::{Asker, Call, Reply, no_instance};
 use crate::engine::handle::Handle;
 use crate::engine::jobs::job_move;
+use crate::engine::rebind_job::DEFAULT_DEADLINE;
 use crate::engine::state::EngineState;
 
 /// Jobs that are remembered.
@@ -31,9 +32,6 @@ pub struct RebindRequest {
 
 /// What Rebind answers: the job's number, none for a dry run; and the moves that are planned.
 pub type RebindAnswer = (Option<u32>, Vec<model::JobMove>);
-
-/// The default deadline, that of Koordinator.
-const DEFAULT_DEADLINE: Duration = Duration::from_secs(600);
 
 struct RebindCall {
     request: RebindRequest,

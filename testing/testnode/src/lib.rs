@@ -10,12 +10,12 @@
 // Only tests use this crate: a comment explains a rule or a reason where one is needed.
 #![allow(missing_docs)]
 
-mod boot;
 mod cgroups;
 pub mod conformance;
 mod counts;
 mod cpusets;
 mod freezer;
+mod hardware;
 pub mod kubelet;
 mod node;
 mod partitions;

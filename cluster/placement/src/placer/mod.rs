@@ -4,7 +4,6 @@ mod bind;
 mod explain;
 mod feeds;
 mod filtered_pods;
-mod namespace_queues;
 mod node_rules;
 mod pod_request;
 mod preempt;
@@ -13,6 +12,7 @@ mod promise;
 mod tests;
 mod undecided_binds;
 mod waiting;
+mod waiting_limit;
 mod wake_waiting;
 
 use std::collections::HashMap;

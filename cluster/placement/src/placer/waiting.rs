@@ -11,7 +11,7 @@ use stelia_cpus::rate::Backoff;
 use stelia_kubelet::Uid;
 use stelia_placement_rules::request::SharedRequest;
 
-use super::namespace_queues::NamespaceQueues;
+use super::waiting_limit::NamespaceQueues;
 use crate::reservations::{Moment, NodeName};
 
 /// Limit of the pods that are stored. A pod beyond it displaces the youngest pod of the namespace that has the most, unless that namespace would then

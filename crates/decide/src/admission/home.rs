@@ -7,7 +7,7 @@ use stelia_model::record::{Phase, Record, Tree};
 use stelia_settings::{Isolation, Partition, Policies, TreeHome};
 
 use super::{Adopting, Candidate, Movable};
-use crate::contained::{forbidden, partition_kind};
+use crate::partition_kind::{forbidden, partition_kind};
 use crate::{Instance, Snapshot, in_place};
 
 /// Where a container's instance is made.

@@ -8,8 +8,8 @@ use stelia_model::record::{Phase, VcpuThread};
 use stelia_settings::{Partition, Policies};
 
 use super::Step;
-use crate::contained::{forbidden_by_now, partition_kind, retry};
 use crate::entitlement::Entitlement;
+use crate::partition_kind::{forbidden_by_now, partition_kind, retry};
 use crate::vcpu_placement::place;
 use crate::{Assessment, Instance, Snapshot, VcpuNow, pod_pool};
 

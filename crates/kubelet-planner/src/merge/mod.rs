@@ -67,7 +67,7 @@
 //! not.
 
 mod distances;
-pub mod effort;
+pub mod duration;
 mod fold;
 mod mask;
 mod settings;

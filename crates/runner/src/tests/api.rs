@@ -298,7 +298,7 @@ async fn options_that_do_not_go_together_start_nothing(#[case] options: &[&str],
         ..Setup::default()
     };
     let mut bench = Bench::started("run", options, &[], &setup);
-    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_USAGE));
+    assert_eq!(bench.exit_code().await, i32::from(crate::exit_codes::USAGE));
     assert!(bench.read("log").contains(text), "{}", bench.read("log"));
     assert!(bench.calls.names().is_empty());
 }
@@ -362,7 +362,7 @@ async fn a_descriptor_that_cannot_be_opened_starts_no_vmm() {
         options: &["--fd", "vhost=DIR/none"],
         ..Setup::default()
     });
-    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_RUNNER));
+    assert_eq!(bench.exit_code().await, i32::from(crate::exit_codes::RUNNER));
     let text = format!("open --fd vhost={}/none: No such file", bench.dir.path().display());
     assert!(bench.read("log").contains(&text), "{}", bench.read("log"));
     assert!(!bench.dir.path().join("commands").exists());

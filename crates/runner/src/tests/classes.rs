@@ -128,7 +128,7 @@ async fn annotations_that_are_not_there_ask_nothing_and_one_that_is_not_understo
         files: &[("spec", ""), ("status", r#"{"cpuset":"3-2"}"#)],
         ..Setup::default()
     });
-    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_RUNNER));
+    assert_eq!(bench.exit_code().await, i32::from(crate::exit_codes::RUNNER));
     bench.logged("read the resource-status in ").await;
     assert_eq!(bench.calls.names(), [""; 0]);
 }

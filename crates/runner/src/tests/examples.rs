@@ -97,7 +97,7 @@ async fn without_isolation_no_guest_runs(#[values(Language::Python, Language::Go
         ..Behaviour::default()
     };
     let mut refused = bench(language, refusing);
-    assert_eq!(refused.exit_code().await, i32::from(crate::EXIT_REFUSED));
+    assert_eq!(refused.exit_code().await, i32::from(crate::exit_codes::REFUSED));
     let log = refused.read("log");
     assert!(log.contains("pod x has no exclusive CPUs"), "{log}");
     assert!(!refused.dir.path().join("commands").exists());

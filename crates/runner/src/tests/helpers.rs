@@ -66,7 +66,7 @@ async fn the_end_of_a_fatal_one_shuts_the_guest_down_and_fails() {
     });
     bench.logged("guest running").await;
     bench.write("die", "");
-    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_HELPER));
+    assert_eq!(bench.exit_code().await, i32::from(crate::exit_codes::HELPER));
     assert!(
         bench
             .read("log")
@@ -86,7 +86,7 @@ async fn one_that_cannot_be_started_and_is_fatal_keeps_qemu_from_starting() {
         ],
         ..Setup::default()
     });
-    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_HELPER));
+    assert_eq!(bench.exit_code().await, i32::from(crate::exit_codes::HELPER));
     let log = bench.read("log");
     assert!(log.contains("helper fs: ended: not started: No such file"), "{log}");
     assert!(!bench.dir.path().join("commands").exists());

@@ -49,7 +49,7 @@ async fn a_refusal_is_told_with_name_and_text_and_starts_no_qemu() {
         ..Behaviour::default()
     };
     let mut bench = Bench::new(Some(behaviour), "", "");
-    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_REFUSED));
+    assert_eq!(bench.exit_code().await, i32::from(crate::exit_codes::REFUSED));
     let log = bench.read("log");
     assert!(
         log.contains("io.stelia.Isolation1.Error.NotGuaranteed: pod x has no exclusive CPUs"),
@@ -62,7 +62,7 @@ async fn a_refusal_is_told_with_name_and_text_and_starts_no_qemu() {
 #[tokio::test]
 async fn without_a_daemon_it_gives_up_with_its_own_code() {
     let mut bench = Bench::new(None, "", "");
-    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_UNREACHABLE));
+    assert_eq!(bench.exit_code().await, i32::from(crate::exit_codes::UNREACHABLE));
     assert!(bench.read("log").contains("connect on "));
 }
 

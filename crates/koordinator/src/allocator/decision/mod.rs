@@ -1,7 +1,7 @@
 //! From a request to an allocation: what may be asked for, the defaults, the explanation.
 
 mod allocation;
-mod exclusive;
+mod own_cpus;
 mod resize;
 mod shared;
 mod words;
@@ -111,7 +111,7 @@ impl AllocatorNode {
         let qos = class(request, requester, &self.policies)?;
         let allocation = Allocation::begin(qos, request, &self.policies);
         if qos.is_exclusive() {
-            exclusive::allot(request, requester, self, allocation)
+            own_cpus::allot(request, requester, self, allocation)
         } else {
             let allocation = shared::allot(request, requester, &self.pools, allocation)?;
             Ok((CpuSet::new(), allocation))

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use kubelet_planner::merge::{Policy, effort};
+use kubelet_planner::merge::{Policy, duration};
 use stelia_api::VM_RESOURCE;
 use stelia_cpus::Topology;
 use stelia_kubelet::DeviceManagerState;
@@ -26,24 +26,24 @@ pub(super) fn merge(facts: &Facts) -> Finding {
     };
     let lists = lists(facts, kubelet, &nodes);
     let sizes: Vec<usize> = lists.iter().map(|(_, nodes)| *nodes).collect();
-    let permutations = effort::permutations(policy, &sizes);
-    let seconds = effort::seconds(permutations);
+    let permutations = duration::permutations(policy, &sizes);
+    let seconds = duration::seconds(permutations);
     let names: Vec<&str> = lists.iter().map(|(name, _)| name.as_str()).collect();
     let found = format!(
         "{} NUMA nodes, {}: up to {} combinations for a pod with {}, {}",
         nodes.all,
         policy.name(),
-        effort::count_words(permutations),
+        duration::count_words(permutations),
         names.join(", "),
-        effort::duration_words(seconds)
+        duration::in_words(seconds)
     );
     if let Some(finding) = sets(kubelet, &nodes, &found) {
         return finding;
     }
-    if seconds < effort::SLOW_SECONDS {
+    if seconds < duration::SLOW_SECONDS {
         return ok(found);
     }
-    let single = effort::permutations(Policy::SingleNumaNode, &sizes);
+    let single = duration::permutations(Policy::SingleNumaNode, &sizes);
     let fewer = if nodes.all == nodes.with_cpus {
         "fewer NUMA nodes by the firmware (NPS, SNC), "
     } else {
@@ -53,7 +53,7 @@ pub(super) fn merge(facts: &Facts) -> Finding {
         found,
         format!(
             "kubelet admits no other pod meanwhile. topologyManagerPolicy: single-numa-node ({} combinations), {fewer}pods with fewer kinds of resources, or CPUs by steliad (/usr/share/doc/steliad/allocator.md); max-allowable-numa-nodes and prefer-closest-numa-nodes make it no quicker",
-            effort::count_words(single)
+            duration::count_words(single)
         ),
     )
 }
@@ -79,9 +79,9 @@ impl Nodes {
 /// The sets of NUMA nodes that the memory manager looks at for each pod, whatever the Topology Manager's policy is, where they
 /// are too many. It keeps a hint for each set that has the memory.
 fn sets(kubelet: &KubeletConfig, nodes: &Nodes, found: &str) -> Option<Finding> {
-    let sets = effort::sets(nodes.all);
-    let seconds = effort::seconds(sets);
-    if kubelet.memory_manager_policy != "Static" || seconds < effort::SLOW_SECONDS {
+    let sets = duration::sets(nodes.all);
+    let seconds = duration::seconds(sets);
+    if kubelet.memory_manager_policy != "Static" || seconds < duration::SLOW_SECONDS {
         return None;
     }
     let without = nodes.all - nodes.with_cpus;
@@ -92,9 +92,9 @@ fn sets(kubelet: &KubeletConfig, nodes: &Nodes, found: &str) -> Option<Finding> 
     Some(warning(
         format!(
             "{found}; its memory manager looks at {} sets of {} NUMA nodes for each Guaranteed pod, {} and more, and may run out of memory",
-            effort::count_words(sets),
+            duration::count_words(sets),
             nodes.all,
-            effort::duration_words(seconds)
+            duration::in_words(seconds)
         ),
         format!("memoryManagerPolicy: None; {firmware}. No topologyManagerPolicy makes it quicker"),
     ))

@@ -14,12 +14,12 @@ const SECONDS_PER_PERMUTATION: f64 = 0.3e-6;
 /// range over.
 ///
 /// ```
-/// use kubelet_planner::merge::{Policy, effort};
+/// use kubelet_planner::merge::{Policy, duration};
 ///
 /// let eight = [8; 4];
-/// assert_eq!(effort::permutations(Policy::Restricted, &eight), 255f64.powi(4));
-/// assert_eq!(effort::permutations(Policy::SingleNumaNode, &eight), 8f64.powi(4));
-/// assert!(effort::seconds(255f64.powi(4)) > 20.0 * 60.0);
+/// assert_eq!(duration::permutations(Policy::Restricted, &eight), 255f64.powi(4));
+/// assert_eq!(duration::permutations(Policy::SingleNumaNode, &eight), 8f64.powi(4));
+/// assert!(duration::seconds(255f64.powi(4)) > 20.0 * 60.0);
 /// ```
 pub fn permutations(policy: Policy, lists: &[usize]) -> f64 {
     let hints = |nodes: &usize| match policy {
@@ -52,7 +52,7 @@ pub fn count_words(number: f64) -> String {
 }
 
 /// A time for reading.
-pub fn duration_words(seconds: f64) -> String {
+pub fn in_words(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => "less than a second".to_owned(),
         s if s < 120.0 => format!("about {s:.0} s"),
@@ -93,6 +93,6 @@ mod tests {
             count(Policy::SingleNumaNode),
             permutations(Policy::SingleNumaNode, &[8; 2])
         );
-        assert_eq!(duration_words(21.0 * 60.0), "about 21 min");
+        assert_eq!(in_words(21.0 * 60.0), "about 21 min");
     }
 }
