@@ -86,12 +86,16 @@ impl DeviceRecord {
     }
 }
 
+/// A kernel has fewer NUMA nodes (`NODES_SHIFT` is at most 10). A plugin may report any number, and a record with one that is no node could not be read.
+const MAX_NODES: u32 = 1 << 10;
+
 /// A device with several NUMA nodes is near to the CPUs of each: it does not say which to choose.
 fn by_pod(state: DeviceManagerState) -> BTreeMap<PodUid, Vec<OfContainer>> {
     let mut pods: BTreeMap<PodUid, Vec<OfContainer>> = BTreeMap::new();
     for entry in state.entries {
         let of_ids = entry.nodes_by_id().into_values();
-        let nodes: NodeSet = of_ids.filter(|nodes| nodes.len() == 1).flatten().collect();
+        let nodes = of_ids.filter(|nodes| nodes.len() == 1).flatten();
+        let nodes: NodeSet = nodes.filter(|node| *node < MAX_NODES).collect();
         if !nodes.is_empty() {
             pods.entry(entry.pod).or_default().push((entry.container, nodes));
         }
@@ -175,7 +179,14 @@ mod tests {
             pod: pod.clone(),
             container: container.to_owned(),
             resource: "example.com/nic".to_owned(),
-            devices: [(None, ids(&["d"])), (Some(0), ids(&["a"])), (Some(1), ids(one))].into(),
+            // The last is no NUMA node of any kernel.
+            devices: [
+                (None, ids(&["d"])),
+                (Some(0), ids(&["a"])),
+                (Some(1), ids(one)),
+                (Some(9000), ids(&["e"])),
+            ]
+            .into(),
             files: BTreeSet::new(),
         };
         let state = DeviceManagerState {

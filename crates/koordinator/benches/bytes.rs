@@ -1,5 +1,5 @@
 //! The bytes of an object in each profile, at 256 CPUs and 32 VMs:
-//! `cargo bench -p stelia-node-report --features testing --bench bytes`.
+//! `cargo bench -p stelia-koordinator --features testing --bench bytes`.
 
 use stelia_koordinator::report::compact::Compact;
 use stelia_koordinator::report::fingerprint::Method;
