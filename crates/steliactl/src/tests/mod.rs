@@ -3,6 +3,7 @@
 mod change;
 mod columns;
 mod failures;
+pub(crate) mod fixtures;
 mod forms;
 mod ledger;
 mod view;
