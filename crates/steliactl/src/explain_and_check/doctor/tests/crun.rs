@@ -3,7 +3,7 @@
 use super::super::crun::{Quota, read};
 use super::*;
 
-fn check(quotas: Result<Vec<Quota>, String>) -> Check {
+fn check(quotas: Result<Vec<Quota>, String>) -> Finding {
     named(&Facts { quotas, ..fit() }, "crun")
 }
 

@@ -50,7 +50,7 @@ fn managed(facts: &mut Facts, count: u64) {
 fn a_quiet_node_passes_and_says_what_was_done() {
     let facts = steered();
     for check in checks(&facts) {
-        assert!(is_passed(&check) && check.cure.is_empty(), "{check:?}");
+        assert!(is_passed(&check) && check.finding.cure.is_empty(), "{check:?}");
     }
     let moved = "steliad-quiet answers: 12 of 40 device interrupts and 0 kernel threads moved";
     assert_eq!(named(&facts, "quiet").found, moved);

@@ -136,13 +136,13 @@ fn numa_nodes(count: u32) -> BTreeMap<u32, NumaNode> {
 
 /// Whether a check found nothing wrong. What only the daemon knows is unknown without it.
 fn is_passed(check: &Check) -> bool {
-    matches!(check.verdict, Verdict::Ok | Verdict::Unknown)
+    matches!(check.finding.verdict, Verdict::Ok | Verdict::Unknown)
 }
 
-/// The check of that name.
-fn named(facts: &Facts, name: &str) -> Check {
+/// What the check of that name finds.
+fn named(facts: &Facts, name: &str) -> Finding {
     let mut checks = checks(facts).into_iter();
-    checks.find(|check| check.check == name).unwrap()
+    checks.find(|check| check.check == name).unwrap().finding
 }
 
 /// Its verdict, and what it found.
@@ -155,8 +155,8 @@ fn said(facts: &Facts, name: &str) -> (Verdict, String) {
 fn assert_only_problem(facts: &Facts, name: &str, verdict: Verdict) -> Check {
     let wrong = checks(facts).into_iter().filter(|check| !is_passed(check));
     let [check] = <[Check; 1]>::try_from(wrong.collect::<Vec<_>>()).expect("one check that is not passed");
-    assert_eq!((check.check, check.verdict), (name, verdict), "{check:?}");
-    assert!(!check.cure.is_empty(), "{check:?}");
+    assert_eq!((check.check, check.finding.verdict), (name, verdict), "{check:?}");
+    assert!(!check.finding.cure.is_empty(), "{check:?}");
     check
 }
 
@@ -206,7 +206,7 @@ fn parsed(text: &str) -> Result<KubeletConfig, ConfigError> {
 #[test]
 fn a_fit_node_passes_every_check() {
     for check in checks(&fit()) {
-        assert!(is_passed(&check) && check.cure.is_empty(), "{check:?}");
+        assert!(is_passed(&check) && check.finding.cure.is_empty(), "{check:?}");
     }
 }
 

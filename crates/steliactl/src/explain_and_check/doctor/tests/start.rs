@@ -18,7 +18,7 @@ const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState
     pod_entries: [].into(),
 };
 
-fn start(change: Change) -> Check {
+fn start(change: Change) -> Finding {
     let mut facts = fit();
     change(&mut facts);
     named(&facts, "kubelet-start")
