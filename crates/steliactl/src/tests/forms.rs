@@ -1,6 +1,7 @@
 //! The forms of an answer: text, JSON, YAML, names.
 
 use super::*;
+use crate::tests::fixtures::says;
 
 #[test]
 fn json_is_pretty_short_or_off_and_its_value_needs_an_equals_sign() {
@@ -28,10 +29,7 @@ fn a_form_is_asked_for_by_one_option() {
         "{wide}"
     );
     let yaml = told(&["list", "-o", "yaml"]);
-    assert!(
-        yaml.contains("pod_name: web\n") && yaml.contains("- anchor is gone\n"),
-        "{yaml}"
-    );
+    says(&yaml, &["pod_name: web\n", "- anchor is gone\n"]);
     let same: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
     assert_eq!(
         same,

@@ -161,6 +161,7 @@ mod tests {
     use super::live_rows::testing::{disturbed, model};
     use super::*;
     use crate::shared::output::Form;
+    use crate::tests::fixtures::columns;
 
     #[test]
     fn a_table_for_pipes_has_every_cell() {
@@ -185,10 +186,7 @@ mod tests {
 
     #[test]
     fn eighty_columns_have_the_pod_and_the_reason_and_leave_rates_out() {
-        let style = TextStyle {
-            width: Some(80),
-            ..TextStyle::from(true)
-        };
+        let style = columns(80);
         let text = text(&disturbed(), 0, style);
         let headings: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(headings, ["POD", "VCPU", "STATE", "UTIL%", "DELAY%", "REASON"]);

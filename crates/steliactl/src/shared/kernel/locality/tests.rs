@@ -6,6 +6,7 @@ use super::*;
 use crate::shared::daemon::node::parse;
 use crate::shared::daemon::node::testing::described;
 use crate::shared::output::TextStyle;
+use crate::tests::fixtures::says;
 
 /// A VM on node 0 with half of its memory on node 1, and one without remote memory.
 fn description() -> String {
@@ -78,9 +79,9 @@ fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words(&text).contains(&words(line)), "{line}: {text}");
     }
-    assert!(
-        text.contains("; 50 % (1.0 GiB of 2.0 GiB) is attached, on NUMA nodes without CPUs"),
-        "{text}"
+    says(
+        &text,
+        &["; 50 % (1.0 GiB of 2.0 GiB) is attached, on NUMA nodes without CPUs"],
     );
     let json = vm.json();
     assert_eq!(
@@ -173,10 +174,7 @@ fn devices_that_are_not_known_are_not_none() {
     all.locality.devices_unknown = Some("/x: checksum".to_owned());
     let vm_locality = VmLocality::of(&all, "near", &Roots::below(Path::new("/nowhere")), &[]).unwrap();
     let text = vm_locality.text(TextStyle::from(true));
-    assert!(
-        text.contains("\nkubelet's devices are not known: /x: checksum\n"),
-        "{text}"
-    );
+    says(&text, &["\nkubelet's devices are not known: /x: checksum\n"]);
     assert_eq!(vm_locality.json()["devices_unknown"], "/x: checksum");
 }
 
