@@ -8,16 +8,9 @@ use stelia_ledger::verdict::{Fault, Verdict};
 use super::proof::Proof;
 use super::testing::{good, october, quiet};
 use super::*;
+use crate::shared::output::Form;
 use crate::shared::output::manual::explained;
-use crate::shared::output::{Column, Form};
-use crate::tests::fixtures::{headings, never_says, says};
-
-fn wide() -> TextStyle {
-    TextStyle {
-        wide: true,
-        ..TextStyle::from(true)
-    }
-}
+use crate::tests::fixtures::{headings, never_says, says, wide};
 
 fn page(account: Account, verdict: Verdict) -> String {
     page_of(account, verdict, "q1w2e3r4", "node-7", 1_793_600_000_000_000)
