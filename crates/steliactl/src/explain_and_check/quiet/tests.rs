@@ -135,13 +135,6 @@ fn what_fired_before_the_vm_was_isolated_is_not_left() {
 }
 
 #[test]
-fn an_interrupt_of_many_vms_is_one_row() {
-    let text = of(&noisy()).text(TextStyle::from(true));
-    assert_eq!(text.matches("nvme0q3").count(), 1, "{text}");
-    says(&text, &[&format!("2 VMs ({}, {})  2,4 ", PODS[0], PODS[1])]);
-}
-
-#[test]
 fn nothing_is_advised_that_is_done_already() {
     let measured = Measured {
         rate: |_: &str| Some(0),
