@@ -14,7 +14,7 @@ mod plan;
 mod shared;
 mod view;
 
-pub use explain_and_check::{doctor, ledger};
+pub use explain_and_check::ledger;
 pub use integration::metrics;
 pub use shared::output;
 
@@ -30,7 +30,7 @@ use zbus::Connection;
 
 use change::{deregister, rebind, reconcile, resize};
 use cli::{Cli, Command, remote};
-use explain_and_check::{quiet, report, verify};
+use explain_and_check::{doctor, quiet, report, verify};
 use integration::node_topology;
 use plan::evaluate;
 use shared::daemon::{self, CALL_TIMEOUT, Client, Failure};

@@ -188,6 +188,7 @@ mod tests {
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, allocation, instance_mut, node};
+    use crate::tests::fixtures::{columns, says};
 
     #[test]
     fn a_job_that_succeeded_is_told_in_words_and_json_has_its_phase() {
@@ -221,15 +222,10 @@ mod tests {
             moves: vec![moved],
             ..Rebound::default()
         };
-        let narrow = TextStyle {
-            width: Some(80),
-            ..TextStyle::from(true)
-        };
+        let narrow = columns(80);
         let text = done.text(narrow);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        for part in ["4,", "9-10,", "101-102,", "109-110,", "112"] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
+        says(&text, &["4,", "9-10,", "101-102,", "109-110,", "112"]);
         assert!(text.contains("4hvbp  ") && text.contains("1-6,101-106  "), "{text}");
         assert_eq!(text.matches("instead").count(), 2, "{text}");
         // What reads a pipe gets the list as the kernel writes it.

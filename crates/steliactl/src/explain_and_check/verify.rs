@@ -96,18 +96,21 @@ impl Finding {
         }
     }
 
+    fn in_section(self, section: &str) -> Self {
+        Self {
+            section: Some(section.to_owned()),
+            ..self
+        }
+    }
+
     /// A step that a pass would take. One that failed the daemon knows of.
     fn step(uid: &str, step: &str, failed: bool) -> Self {
-        let problem = format!("differs: a pass would {step}");
+        let would = |step: &str| format!("differs: a pass would {step}");
+        let cure = if failed { BY_A_PASS } else { NOT_REPORTED };
         Self {
-            common: Some(format!("differs: a pass would {}", in_common(step))).filter(|_| uid != "-"),
+            common: (uid != "-").then(|| would(&in_common(step))),
             seen: failed,
-            ..Self::new(
-                Pod::unnamed(uid),
-                Kind::Differs,
-                problem,
-                if failed { BY_A_PASS } else { NOT_REPORTED },
-            )
+            ..Self::new(Pod::unnamed(uid), Kind::Differs, would(step), cure)
         }
     }
 
@@ -123,23 +126,8 @@ impl Finding {
 
     /// That the ledger is not read or not kept.
     fn of_ledger(kind: Kind, problem: String) -> Self {
-        Self {
-            section: Some("the-ledger-is-not-kept".to_owned()),
-            ..Self::new(
-                Pod::unnamed("-"),
-                kind,
-                problem,
-                "journalctl -u steliad; df /var/lib/stelia",
-            )
-        }
-    }
-
-    /// Memory on other NUMA nodes than the CPUs'.
-    fn memory(uid: &str, problem: String, cure: String) -> Self {
-        Self {
-            section: Some("a-vm-is-slow-although-it-is-isolated".to_owned()),
-            ..Self::new(Pod::unnamed(uid), Kind::MemoryAway, problem, cure)
-        }
+        let cure = "journalctl -u steliad; df /var/lib/stelia";
+        Self::new(Pod::unnamed("-"), kind, problem, cure).in_section("the-ledger-is-not-kept")
     }
 }
 

@@ -183,7 +183,7 @@ mod tests {
 
     /// What `words` print for a described node of eight CPUs of which 1 and 6-7 are free: `NODE` is replaced by the
     /// file's path.
-    fn asked_of(allocator: bool, requests: &str, words: &[&str]) -> Result<String, Failure> {
+    fn asked_of(allocator: bool, requests: &str, line: &str) -> Result<String, Failure> {
         let reserved: CpuSet = "0".parse().unwrap();
         let policies = AllocatorPolicies {
             source: CpuSource::Steliad,
@@ -203,16 +203,12 @@ mod tests {
         };
         let node = file(&serde_json::to_string(&report(&facts, ApiVersion::V1Alpha1)).unwrap());
         let list = file(requests);
-        let word = |word: &&str| match *word {
-            "NODE" => node.path().display().to_string(),
-            "LIST" => list.path().display().to_string(),
-            word => word.to_owned(),
-        };
-        let line = ["steliactl", "evaluate"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain(words.iter().map(word));
-        let cli = Cli::try_parse_from(line).map_err(|cause| Failure::Usage(cause.to_string()))?;
+        let line = line.replace("NODE", &node.path().display().to_string());
+        let line = format!(
+            "steliactl evaluate {}",
+            line.replace("LIST", &list.path().display().to_string())
+        );
+        let cli = Cli::try_parse_from(line.split(' ')).map_err(|cause| Failure::Usage(cause.to_string()))?;
         let Command::Evaluate(asked) = &cli.command else {
             panic!("{:?}", cli.command)
         };
@@ -222,22 +218,15 @@ mod tests {
 
     #[test]
     fn a_pod_that_fits_is_told_its_cpus_and_its_score() {
-        let words = [
-            "--node",
-            "NODE",
-            "--cpus",
-            "2",
-            "--numa-topology-alignment-policy",
-            "SingleNUMANode",
-        ];
-        let text = asked_of(true, "", &words).unwrap();
+        let line = "--node NODE --cpus 2 --numa-topology-alignment-policy SingleNUMANode";
+        let text = asked_of(true, "", line).unwrap();
         let cells: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(
             cells,
             ["0", "yes", "LSE", "6-7", "1", "not-asked", "150", "=", "100", "+", "50"],
             "{text}"
         );
-        let least = [&words[..], &["--scoring-strategy", "LeastAllocated", "--json=short"]].concat();
+        let least = format!("{line} --scoring-strategy LeastAllocated --json=short");
         let told: Value = serde_json::from_str(&asked_of(true, "", &least).unwrap()).unwrap();
         assert_eq!((&told[0]["score"], &told[0]["aligned"]), (&50.into(), &true.into()));
     }
@@ -245,8 +234,7 @@ mod tests {
     #[test]
     fn pods_that_do_not_fit_are_told_why_and_fail_the_command() {
         let list = r#"[{"cpus": 1}, {"cpus": 4}, {"qos": "LSE", "kubernetes-class": "Burstable", "cpus": 1}]"#;
-        let Err(Failure::Partial { printed, reason }) = asked_of(true, list, &["--node", "NODE", "--requests", "LIST"])
-        else {
+        let Err(Failure::Partial { printed, reason }) = asked_of(true, list, "--node NODE --requests LIST") else {
             panic!("all fit")
         };
         assert_eq!(reason, "2 of 3 do not fit");
@@ -264,47 +252,27 @@ mod tests {
 
     #[test]
     fn what_cannot_be_asked_is_named() {
-        for (allocator, list, words, says) in [
+        for (allocator, list, line, says) in [
             (
                 false,
                 "",
-                &["--node", "NODE", "--cpus", "1"][..],
+                "--node NODE --cpus 1",
                 "kubelet chooses the CPUs on this node",
             ),
             (
                 true,
                 "[1]",
-                &["--node", "NODE", "--requests", "LIST"],
+                "--node NODE --requests LIST",
                 "it is not a JSON list of requests",
             ),
-            (
-                true,
-                "",
-                &["--node", "LIST", "--cpus", "1"],
-                "not a NodeResourceTopology",
-            ),
-            (
-                true,
-                "",
-                &["--node", "/nonexistent", "--cpus", "1"],
-                "read /nonexistent: ",
-            ),
-            (
-                true,
-                "",
-                &["--node", "-", "--requests", "-"],
-                "cannot both be standard input",
-            ),
-            (
-                true,
-                "",
-                &["--node", "NODE", "--requests", "LIST", "--cpus", "1"],
-                "cannot be used with",
-            ),
-            (true, "", &["--node", "NODE", "--qos", "lse"], "possible values"),
+            (true, "", "--node LIST --cpus 1", "not a NodeResourceTopology"),
+            (true, "", "--node /nonexistent --cpus 1", "read /nonexistent: "),
+            (true, "", "--node - --requests -", "cannot both be standard input"),
+            (true, "", "--node NODE --requests LIST --cpus 1", "cannot be used with"),
+            (true, "", "--node NODE --qos lse", "possible values"),
         ] {
-            let told = asked_of(allocator, list, words).unwrap_err().to_string();
-            assert!(told.contains(says), "{words:?}: {told}");
+            let told = asked_of(allocator, list, line).unwrap_err().to_string();
+            assert!(told.contains(says), "{line}: {told}");
         }
     }
 }

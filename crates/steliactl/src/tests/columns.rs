@@ -1,14 +1,9 @@
 //! The columns of tables, as steliactl(1) explains them.
 
-use stelia_table::Column;
-
 use crate::shared::kernel::locality::CERTIFICATE;
 use crate::shared::output::manual::explained;
+use crate::tests::fixtures::headings;
 use crate::view::{list, show, top};
-
-fn headings<T>(columns: &[Column<T>]) -> Vec<&'static str> {
-    columns.iter().map(Column::heading).collect()
-}
 
 #[test]
 fn every_column_is_explained() {

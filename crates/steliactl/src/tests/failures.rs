@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::shared::daemon::Client;
+use crate::tests::fixtures::block_on;
 
 #[test]
 fn what_is_not_there_has_exit_code_3() {
@@ -32,11 +33,7 @@ impl Hung {
 
 #[test]
 fn a_silent_daemon_is_not_waited_for_and_the_cure_is_named() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let patience = std::time::Duration::from_millis(200);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let server = connection::Builder::unix_stream(ours)

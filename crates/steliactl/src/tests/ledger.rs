@@ -44,11 +44,8 @@ fn a_ring_with_a_head_that_is_not_good_fails() {
 
 #[test]
 fn a_report_is_a_page_or_json_and_nothing_else() {
-    let page = steliactl(
-        no_vm().path(),
-        &["ledger", "web", "--report", "html", "--month", "2024-10"],
-    )
-    .unwrap();
+    let html = ["ledger", "web", "--report", "html", "--month", "2024-10"];
+    let page = steliactl(no_vm().path(), &html).unwrap();
     assert!(
         page.starts_with("<!DOCTYPE html>") && page.contains("q1w2e3r4"),
         "{page}"
@@ -76,8 +73,7 @@ fn a_report_is_a_page_or_json_and_nothing_else() {
         &["ledger", "verify", "--key", "x"],
         &["ledger", "web", "verify"],
     ] {
-        let cli = Cli::try_parse_from([&["steliactl"], line].concat());
-        assert!(cli.is_err(), "{line:?}");
+        assert!(is_refused(line), "{line:?}");
     }
     /// 32 bytes as `ledger key` prints them.
     const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
@@ -88,7 +84,6 @@ fn a_report_is_a_page_or_json_and_nothing_else() {
         &["ledger", "verify", "--directory", "x", "--key", KEY],
         &["ledger", "team-a/web", "--since", "-1h30min", "--until", "now"],
     ] {
-        let cli = Cli::try_parse_from([&["steliactl"], line].concat());
-        assert!(cli.is_ok(), "{line:?}: {cli:?}");
+        assert!(!is_refused(line), "{line:?}");
     }
 }

@@ -3,6 +3,7 @@
 mod change;
 mod columns;
 mod failures;
+pub(crate) mod fixtures;
 mod forms;
 mod ledger;
 mod view;
@@ -11,7 +12,6 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use clap::Parser;
 use serde_json::json;
 use stelia_api::attribution::Attribution;
 use stelia_api::client::{InstanceRow, OwnedDict};
@@ -25,6 +25,7 @@ use crate::cli::Cli;
 use crate::run;
 use crate::shared::daemon::Failure;
 use crate::shared::kernel::Roots;
+use fixtures::{block_on, cli, is_refused, write};
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 const OBJECT: &str = "/io/stelia/Isolation1/instance/_3ceda12c";
@@ -38,13 +39,8 @@ impl Manager {
     fn list_instances(&self) -> Vec<InstanceRow> {
         let row = |uid: &str, object: &str, state: &str, cpus: &str| {
             let object = OwnedObjectPath::try_from(object.to_owned()).unwrap();
-            (
-                uid.to_owned(),
-                "compute".to_owned(),
-                object,
-                state.to_owned(),
-                cpus.to_owned(),
-            )
+            let [uid, container, state, cpus] = [uid, "compute", state, cpus].map(str::to_owned);
+            (uid, container, object, state, cpus)
         };
         // The second one has no object any more: it was deregistered between two calls.
         vec![
@@ -61,17 +57,13 @@ impl Manager {
     }
 
     fn reconcile(&self, _options: OwnedDict) -> OwnedDict {
-        let numbers = [
-            ("pass", 7u32),
-            ("steps", 0),
-            ("writes", 0),
-            ("moves", 0),
-            ("repaired", 0),
-        ];
-        let mut report: OwnedDict = numbers
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), Variant::from(value).try_into().unwrap()))
-            .collect();
+        let member = |name: &str| {
+            (
+                name.to_owned(),
+                Variant::from(if name == "pass" { 7u32 } else { 0 }).try_into().unwrap(),
+            )
+        };
+        let mut report: OwnedDict = ["pass", "steps", "writes", "moves", "repaired"].map(member).into();
         report.insert("degraded".to_owned(), Variant::from(vec!["a", "b"]).try_into().unwrap());
         report
     }
@@ -196,17 +188,13 @@ impl Instance {
 
 /// Runs a command line against the daemon above; `/proc` and the cgroup tree are in `root`.
 fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
-    let cli = Cli::try_parse_from([&["steliactl"], line].concat()).unwrap();
+    let cli = cli(line);
     let roots = Roots {
         proc: root.join("proc"),
         cgroup: root.join("cgroup"),
         sys: root.join("sys"),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    block_on(async {
         let (_daemon, connection) = daemon().await;
         run(&cli, &roots, async || Ok(connection)).await
     })
@@ -228,39 +216,20 @@ async fn daemon() -> (Connection, Connection) {
 /// A VM: QEMU with its main thread in float and a vCPU thread in vcpu, and the anchor in the container's own cgroup.
 fn a_vm() -> TempDir {
     let root = TempDir::new().unwrap();
-    let write = |path: String, text: String| {
-        let path = root.path().join(path.trim_start_matches('/'));
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    };
+    let write = |path: String, text: String| write(root.path(), &path, text);
     write(format!("cgroup{SCOPE}/instance/cgroup.procs"), "900\n".to_owned());
     write(format!("cgroup{ORIGIN}/cgroup.procs"), "801\n700\n".to_owned());
     let tasks = [
-        (
-            900,
-            900,
-            "qemu-system-x86",
-            format!("{SCOPE}/instance/float"),
-            "0-1,4-7",
-            "900 7",
-            100,
-        ),
-        (
-            900,
-            905,
-            "CPU 0/KVM",
-            format!("{SCOPE}/instance/vcpu"),
-            "2",
-            "905 12",
-            123_456,
-        ),
-        (801, 801, "anchor\x1b[2J", ORIGIN.to_owned(), "0-7", "801 2", 0),
+        ([900, 900, 7], "qemu-system-x86", "float", "0-1,4-7", 100),
+        ([900, 905, 12], "CPU 0/KVM", "vcpu", "2", 123_456),
+        ([801, 801, 2], "anchor\x1b[2J", "", "0-7", 0),
     ];
-    for (pid, tid, name, cgroup, cpus, ns_pid, utime) in tasks {
-        let status = format!(
-            "Name:\t{name}\nNSpid:\t{}\nCpus_allowed_list:\t{cpus}\n",
-            ns_pid.replace(' ', "\t")
-        );
+    for ([pid, tid, inner], name, cgroup, cpus, utime) in tasks {
+        let cgroup = match cgroup {
+            "" => ORIGIN.to_owned(),
+            own => format!("{SCOPE}/instance/{own}"),
+        };
+        let status = format!("Name:\t{name}\nNSpid:\t{tid}\t{inner}\nCpus_allowed_list:\t{cpus}\n");
         fs::create_dir_all(root.path().join(format!("proc/{pid}/task/{tid}"))).unwrap();
         // /proc/TID exists for each thread, although a listing of /proc shows processes only.
         write(format!("proc/{tid}/comm"), format!("{name}\n"));

@@ -201,6 +201,7 @@ mod tests {
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+    use crate::tests::fixtures::{columns, says};
 
     fn instance(name: &str, state: &str, cpus: &str, degraded: &[&str]) -> Instance {
         Instance {
@@ -231,18 +232,14 @@ mod tests {
             ],
             unmanaged: Vec::new(),
         };
-        let at = |width: usize| {
-            list.text(TextStyle {
-                width: Some(width),
-                ..TextStyle::from(true)
-            })
-        };
+        let at = |width: usize| list.text(columns(width));
         let narrow = at(80);
-        for word in [
-            "kubevi", "x7k2p", "isolated", "QEMU", "attached", "CPU", "20", "offline",
-        ] {
-            assert!(narrow.contains(word), "{word}: {narrow}");
-        }
+        says(
+            &narrow,
+            &[
+                "kubevi", "x7k2p", "isolated", "QEMU", "attached", "CPU", "20", "offline",
+            ],
+        );
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         insta::assert_snapshot!(list.text(TextStyle::from(true)), @r"
         POD                                      CONTAINER  STATE     CPUS        FLOAT             DEGRADED

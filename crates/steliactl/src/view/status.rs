@@ -389,14 +389,15 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use serde_json::json;
     use stelia_api::{Reason, ReasonKind};
     use stelia_kubelet::{PodName, PodUid};
     use stelia_model::{Counters, PinnedThread, Trigger};
 
     use super::*;
-    use crate::cli::{Cli, Command};
-    use crate::shared::daemon::node::testing::{allocated, node};
+    use crate::cli::Command;
+    use crate::shared::daemon::node::testing::{PODS, allocated, node};
+    use crate::tests::fixtures::{cli, holds, never_says, says};
 
     fn full() -> Description {
         let base = node();
@@ -434,6 +435,20 @@ mod tests {
         })
     }
 
+    /// The lines, without the blanks before their names.
+    fn lines(status: &Status) -> Vec<String> {
+        let text = text(status, 0, TextStyle::default());
+        text.lines().map(|line| line.trim_start().to_owned()).collect()
+    }
+
+    #[track_caller]
+    fn has(status: &Status, expected: &[&str]) {
+        let lines = lines(status);
+        for line in expected {
+            assert!(lines.iter().any(|one| one == line), "{line}: {lines:#?}");
+        }
+    }
+
     #[test]
     fn the_screen_is_the_node() {
         insta::assert_snapshot!(text(&Status::of(&full()), 1_735_689_600_000_000, TextStyle::default()), @"
@@ -457,8 +472,7 @@ mod tests {
     #[test]
     fn where_steliad_chooses_the_cpus_it_and_the_classes_are_shown() {
         let status = Status::of(&allocated());
-        let text = text(&status, 0, TextStyle::default());
-        for line in [
+        let expected = [
             "Daemon: steliad 0, running, chooses the CPUs itself",
             "Instances: 3 (1 contained, 1 floating, 1 isolated)",
             "Class LS: 1 (cccccccc-0000-4000-8000-000000000000)",
@@ -469,35 +483,21 @@ mod tests {
             "Shared CPUs: 3 (1,3,7)",
             "Reserved CPUs: 1 (0)",
             "kubelet's state: none, and not needed",
-        ] {
-            assert!(text.lines().any(|told| told.trim_start() == line), "{line}: {text}");
-        }
-        let json = serde_json::to_value(&status).unwrap();
-        assert_eq!(
-            (
-                &json["cpu_source"],
-                &json["classes"][1]["pod_uid"],
-                &json["classes"][1]["class"]
-            ),
-            (
-                &"steliad".into(),
-                &"bbbbbbbb-0000-4000-8000-000000000000".into(),
-                &"LSR".into()
-            )
+        ];
+        has(&status, &expected);
+        holds(
+            &serde_json::to_value(&status).unwrap(),
+            json!({"/cpu_source": "steliad", "/classes/1/pod_uid": PODS[1], "/classes/1/class": "LSR"}),
         );
     }
 
     #[test]
     fn every_line_is_explained() {
-        let texts = [full(), allocated()].map(|node| text(&Status::of(&node), 0, TextStyle::default()));
-        let lines = texts.iter().flat_map(|text| text.lines());
-        let names = lines.filter_map(|line| line.trim_start().split_once(": "));
-        let mut names: Vec<&str> = names.map(|(name, _)| name).collect();
-        for name in &mut names {
-            if name.starts_with("Class ") {
-                *name = "Class";
-            }
-        }
+        let lines = [full(), allocated()].map(|node| lines(&Status::of(&node))).concat();
+        let names = lines.iter().filter_map(|line| line.split_once(": "));
+        // That of a class is its name too.
+        let names = names.map(|(name, _)| if name.starts_with("Class ") { "Class" } else { name });
+        let names: Vec<&str> = names.collect();
         let explained = output::manual::explained("COLUMNS", Some("status"));
         for name in &names {
             assert!(explained.iter().any(|one| one == name), "{name}: {explained:?}");
@@ -517,13 +517,9 @@ mod tests {
         }
         let status = Status::of(&description);
         assert_eq!(status.degraded.len(), 2);
-        let text = text(&status, 0, TextStyle::default());
-        let lines: Vec<&str> = text.lines().filter(|line| line.contains("Degraded:")).collect();
-        let [line] = lines.as_slice() else { panic!("{text}") };
-        assert!(
-            line.contains(" 2 VMs (aaaaaaaa-") && line.ends_with("): the file is empty"),
-            "{line}"
-        );
+        let degraded = lines(&status).into_iter().filter(|line| line.starts_with("Degraded:"));
+        let both = format!("Degraded: 2 VMs ({}, {}): the file is empty", PODS[0], PODS[1]);
+        assert_eq!(degraded.collect::<Vec<_>>(), [both]);
     }
 
     #[test]
@@ -534,30 +530,21 @@ mod tests {
                 state: State::Floating,
                 registered_us: since,
                 pod_name: PodName::new("team", &format!("vm-{n}")),
-                vcpus: if n == 3 {
-                    vec![PinnedThread::default()]
-                } else {
-                    Vec::new()
-                },
+                vcpus: vec![PinnedThread::default(); usize::from(n == 3)],
                 ..Instance::default()
             };
             let uid = PodUid::parse(&format!("aaaaaaaa-0000-4000-8000-00000000000{n}")).unwrap();
             node.instances.insert(uid, Arc::new(floating));
         }
+        let pinned = "1 floating (team/vm-3), its vCPUs are being pinned";
         assert_eq!(
             floating(&node, 365_000_000),
             [
                 "3 floating (team/vm-1, team/vm-2, team/vm-4), vCPUs not attached for 6 min",
-                "1 floating (team/vm-3), its vCPUs are being pinned"
+                pinned
             ]
         );
-        let text = text(&of(node), 0, TextStyle::default());
-        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
-        assert!(lines.contains(&"Instances: 4 (4 floating)"), "{text}");
-        assert!(
-            lines.contains(&"1 floating (team/vm-3), its vCPUs are being pinned"),
-            "{text}"
-        );
+        has(&of(node), &["Instances: 4 (4 floating)", pinned]);
     }
 
     #[test]
@@ -570,79 +557,59 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
         let words: Vec<&str> = text.split_whitespace().collect();
         let whole = "isolated: the kernel takes the CPUs from everything else";
-        assert!(words.join(" ").contains(whole), "{text}");
+        says(&words.join(" "), &[whole]);
     }
 
     #[test]
     fn vms_that_are_asked_for_have_lines_of_their_own_and_no_sums_of_the_node() {
-        let selection = |line: &[&str]| match Cli::parse_from([&["steliactl", "status"], line].concat()).command {
-            Command::Status(selection) => selection,
+        let selected = |word: &str| match cli(&["status", word]).command {
+            Command::Status(selection) => Status::selected(full(), &selection),
             other => panic!("{other:?}"),
         };
-        let status = Status::selected(full(), &selection(&["bbbb"])).unwrap();
-        let text = text(&status, 0, TextStyle::default());
-        let pod = "bbbbbbbb-0000-4000-8000-000000000000";
-        for line in [
-            format!("VM: {pod}: floating, CPUs 2, other threads on 0-1,3,7"),
-            "vCPUs not attached".to_owned(),
-            format!("Degraded: {pod}: kubelet gave CPU 2 away"),
-            "Instances: 1 (1 floating)".to_owned(),
-        ] {
-            assert!(text.lines().any(|one| one.trim_start() == line), "{line}: {text}");
-        }
-        for of_node in [
+        let status = selected("bbbb").unwrap();
+        let pod = PODS[1];
+        let expected = [
+            &format!("VM: {pod}: floating, CPUs 2, other threads on 0-1,3,7"),
+            "vCPUs not attached",
+            &format!("Degraded: {pod}: kubelet gave CPU 2 away"),
+            "Instances: 1 (1 floating)",
+        ];
+        has(&status, &expected);
+        let of_node = [
             "Exclusive CPUs",
             "Shared CPUs",
             "Offline CPUs",
             "Drift",
             "Last pass",
             "1 floating (",
-        ] {
-            assert!(!text.contains(of_node), "{of_node}: {text}");
-        }
+        ];
+        never_says(&lines(&status).join("\n"), &of_node);
         assert_eq!(status.cpus.online.exclusive, "2,4-5".parse().unwrap(), "JSON has them");
-        let isolated = Status::selected(full(), &selection(&["--state=isolated"])).unwrap();
-        assert_eq!(isolated.state, "running");
-        assert_eq!(
-            Status::selected(full(), &selection(&["db"])).unwrap_err().exit_code(),
-            3
-        );
+        assert_eq!(selected("--state=isolated").unwrap().state, "running");
+        assert_eq!(selected("db").unwrap_err().exit_code(), 3);
     }
 
     #[test]
-    fn a_systemd_that_hangs_is_named() {
-        let status = of(Node {
+    fn what_is_wrong_with_the_node_degrades_it() {
+        let hangs = of(Node {
             systemd_problem: Some("systemd (PID 1) has not answered".to_owned()),
             ..Node::default()
         });
-        assert_eq!(
-            (status.state, status.degraded),
-            ("degraded", vec!["systemd (PID 1) has not answered".to_owned()])
-        );
-    }
-
-    #[test]
-    fn a_node_without_instances_and_without_kubelets_file_says_so() {
-        let status = of(Node {
+        assert_eq!(hangs.state, "degraded");
+        assert_eq!(hangs.degraded, ["systemd (PID 1) has not answered"]);
+        let without_file = of(Node {
             kubelet_problem: Some("read cpu_manager_state: No such file\x1b[2J".to_owned()),
             pool: None,
             ..Node::default()
         });
-        assert_eq!((status.state, status.partitions), ("degraded", "unknown"));
-        let text = text(&status, 0, TextStyle::default());
-        assert!(
-            text.contains("NOT USABLE: read cpu_manager_state: No such file?[2J\n"),
-            "{text}"
-        );
-        assert!(text.contains("Instances: 0\n") && !text.contains("Last pass"), "{text}");
-    }
-
-    #[test]
-    fn what_a_pass_could_not_do_degrades_the_node() {
+        assert_eq!((without_file.state, without_file.partitions), ("degraded", "unknown"));
+        let unusable = "kubelet's state: NOT USABLE: read cpu_manager_state: No such file?[2J";
+        has(&without_file, &[unusable, "Instances: 0"]);
+        never_says(&lines(&without_file).join("\n"), &["Last pass"]);
+        // What a pass could not do.
         let mut description = full();
         for instance in description.node.instances.values_mut() {
-            let instance = Arc::make_mut(instance);
-            instance.degraded.clear();
+            Arc::make_mut(instance).degraded.clear();
         }
         assert_eq!(Status::of(&description).state, "running");
         description.node.last_pass.as_mut().unwrap().failures = 2;

@@ -169,6 +169,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::tests::fixtures::says;
 
     const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
@@ -265,10 +266,7 @@ mod tests {
     ) {
         let (known, lines) = said(cpus, Ok(&subject(Some(true), "none", false)));
         assert_eq!(known, "", "{lines}");
-        assert!(
-            lines.contains("admits the resize and the container keeps its CPUs"),
-            "{lines}"
-        );
+        says(&lines, &["admits the resize and the container keeps its CPUs"]);
         assert!(lines.contains(follows), "{lines}");
     }
 

@@ -1,5 +1,6 @@
 //! The checks: functions of the facts, each with a cure.
 
+use serde::Serialize;
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::hierarchy::CONTROLLERS;
 use stelia_kernel::kernel_release::isolated_is_safe;
@@ -51,28 +52,23 @@ const CHECKS: [NamedCheck; 29] = [
 ];
 
 /// Runs all checks.
-pub fn checks(facts: &Facts) -> Vec<Check> {
+pub(super) fn checks(facts: &Facts) -> Vec<Check> {
     let basic = CHECKS.iter().map(|(name, check)| (*name, check(facts)));
     let localities = locality::checks(&facts.localities).into_iter();
     let all = basic.chain(localities.map(|finding| ("locality", finding)));
     let all = all.chain(noise::checks(facts));
-    all.map(|(check, Finding { verdict, found, cure })| Check {
-        check,
-        verdict,
-        found,
-        cure,
-    })
-    .collect()
+    all.map(|(check, finding)| Check { check, finding }).collect()
 }
 
 /// What is found where the daemon would have to say it.
 pub(super) const NO_ANSWER: &str = "not known: steliad does not answer";
 
 /// What a check found, and what to do about it.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) verdict: Verdict,
     pub(super) found: String,
+    /// What to do; empty when the check passed.
     pub(super) cure: String,
 }
 

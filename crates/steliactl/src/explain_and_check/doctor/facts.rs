@@ -30,7 +30,7 @@ use crate::shared::kernel::numbered;
 
 /// Plain values; an error says why one could not be read.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub(super) struct Facts {
     /// `/proc/sys/kernel/osrelease`.
     pub(crate) kernel: String,
     /// systemd's version, from the library that PID 1 is linked to.
@@ -100,7 +100,7 @@ pub struct Facts {
 
 impl Facts {
     /// Reads the facts that need no daemon; `root` is `/`.
-    pub fn read(root: &Path) -> Self {
+    pub(super) fn read(root: &Path) -> Self {
         let sys = root.join("sys");
         let cpus = sys.join("devices/system/cpu");
         let text = |path: &Path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());

@@ -33,13 +33,13 @@ use stelia_cpus::CpuSet;
 
 use crate::shared::daemon::{Description, Pods};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, paragraph, printable, table};
-pub(crate) use cgroups::Misplaced;
-pub use checks::checks;
+use cgroups::Misplaced;
+use checks::{Finding, checks};
 pub(crate) use device_plugin::status as plugin_status;
-pub use facts::Facts;
+use facts::Facts;
 pub(super) use facts::systemd;
-pub(crate) use home::KubeletHome;
-pub(crate) use kubelet::{ConfigProblem, KubeletFiles};
+use home::KubeletHome;
+use kubelet::{ConfigProblem, KubeletFiles};
 use noise::Noise;
 pub(super) use noise::managed_irq_cpus;
 use state_file::StateFile;
@@ -60,31 +60,29 @@ pub(crate) enum Verdict {
 
 /// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
+struct Check {
     /// The check's name, which documents quote.
-    pub check: &'static str,
-    pub(crate) verdict: Verdict,
-    pub(crate) found: String,
-    /// What to do; empty when the check passed.
-    pub(crate) cure: String,
+    check: &'static str,
+    #[serde(flatten)]
+    finding: Finding,
 }
 
 const COLUMNS: [Column<Check>; 3] = [
     column("CHECK", |check| check.check.to_owned()),
-    column("VERDICT", |check: &Check| match check.verdict {
+    column("VERDICT", |check: &Check| match check.finding.verdict {
         Verdict::Ok => "ok".to_owned(),
         Verdict::Unknown => "unknown".to_owned(),
         Verdict::Advice => "advice".to_owned(),
         Verdict::Warning => "warning".to_owned(),
         Verdict::Failed => "FAILED".to_owned(),
     })
-    .means(|check| match check.verdict {
+    .means(|check| match check.finding.verdict {
         Verdict::Ok => Meaning::Good,
         Verdict::Unknown | Verdict::Advice => Meaning::Plain,
         Verdict::Warning => Meaning::Attention,
         Verdict::Failed => Meaning::Broken,
     }),
-    column("FOUND", |check: &Check| check.found.clone()).wraps(),
+    column("FOUND", |check: &Check| check.finding.found.clone()).wraps(),
 ];
 
 /// The outcome of all checks. Advice and warnings are not failures.
@@ -121,8 +119,9 @@ impl Render for Examined {
         let mut text = table(&COLUMNS, &self.0, style);
         // A remedy that several VMs have is printed once.
         let mut said = BTreeSet::new();
-        for Check { check, cure, .. } in self.0.iter().filter(|check| !check.cure.is_empty()) {
-            if said.insert((check, cure)) {
+        for Check { check, finding } in &self.0 {
+            let cure = &finding.cure;
+            if !cure.is_empty() && said.insert((check, cure)) {
                 text += &format!("\n{}", paragraph(&printable(&format!("{check}: {cure}")), style));
             }
         }
@@ -130,7 +129,7 @@ impl Render for Examined {
     }
 
     fn failure(&self) -> Option<String> {
-        let failed = self.0.iter().filter(|check| check.verdict == Verdict::Failed);
+        let failed = self.0.iter().filter(|check| check.finding.verdict == Verdict::Failed);
         let failed: Vec<&str> = failed.map(|check| check.check).collect();
         (!failed.is_empty()).then(|| format!("this node is not fit: {}", failed.join(", ")))
     }

@@ -259,182 +259,121 @@ mod tests {
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
+    use crate::tests::fixtures::{never_says, pod, says};
 
-    fn told(cpu: u32) -> String {
-        facts(&node(), Pods::default(), cpu)
-            .unwrap()
-            .text(TextStyle::from(false))
+    fn told_of(description: &Description, cpu: u32) -> String {
+        let facts = facts(description, Pods::default(), cpu).unwrap();
+        facts.text(TextStyle::from(false))
     }
 
-    fn chosen_by_steliad(cpu: u32) -> String {
-        facts(&allocated(), Pods::default(), cpu)
-            .unwrap()
-            .text(TextStyle::from(false))
-    }
-
-    fn says(text: &str, parts: &[&str]) {
-        for part in parts {
-            assert!(text.contains(part), "{part}: {text}");
+    #[test]
+    fn a_cpu_of_a_node_where_steliad_chooses_says_its_class_its_pools_and_who_else_runs_there() {
+        for (cpu, told, never) in [
+            (
+                4,
+                &[
+                    "of instance aaaaaaaa-0000-4000-8000-000000000000 (vm), which is isolated, LSE",
+                    "nothing else runs here",
+                ][..],
+                "pool: ",
+            ),
+            (
+                2,
+                &["contained, LSR", "BE may run here too", "in the BE shared pool"],
+                "in the shared pool",
+            ),
+            (
+                7,
+                &[
+                    "free: the next LSE or LSR may get it",
+                    "in the shared pool, that of NUMA node 1",
+                    "in the BE shared pool",
+                    "instance cccccccc-0000-4000-8000-000000000000 (LS) may run here, its vCPUs too",
+                    "its sibling, CPU 6, is still held by kubelet too",
+                ],
+                "reserved",
+            ),
+            (0, &["never allocated (reserved-cpus)", "in the shared pool"], "free"),
+            (6, &["held by kubelet: never allocated, in no pool"], "run here"),
+        ] {
+            let text = told_of(&allocated(), cpu);
+            says(&text, told);
+            never_says(&text, &[never]);
         }
     }
 
     #[test]
-    fn a_cpu_that_steliad_gave_says_its_class_and_who_else_runs_there() {
-        let lse = chosen_by_steliad(4);
-        says(
-            &lse,
-            &[
-                "of instance aaaaaaaa-0000-4000-8000-000000000000 (vm), which is isolated, LSE",
-                "nothing else runs here",
-            ],
-        );
-        assert!(!lse.contains("pool: "), "{lse}");
-        let lsr = chosen_by_steliad(2);
-        says(
-            &lsr,
-            &["contained, LSR", "BE may run here too", "in the BE shared pool"],
-        );
-        assert!(!lsr.contains("in the shared pool"), "{lsr}");
-    }
-
-    #[test]
-    fn a_cpu_of_nobodys_says_which_pools_it_is_in() {
-        says(
-            &chosen_by_steliad(7),
-            &[
-                "free: the next LSE or LSR may get it",
-                "in the shared pool, that of NUMA node 1",
-                "in the BE shared pool",
-                "instance cccccccc-0000-4000-8000-000000000000 (LS) may run here, its vCPUs too",
-                "its sibling, CPU 6, is still held by kubelet too",
-            ],
-        );
-        let reserved = chosen_by_steliad(0);
-        says(&reserved, &["never allocated (reserved-cpus)", "in the shared pool"]);
-        assert!(!reserved.contains("free"), "{reserved}");
-        let kubelets = chosen_by_steliad(6);
-        says(&kubelets, &["held by kubelet: never allocated, in no pool"]);
-        assert!(!kubelets.contains("run here"), "{kubelets}");
-    }
-
-    #[test]
-    fn a_vms_cpu_is_told_from_the_topology_to_the_thread() {
-        let text = told(4);
-        for part in [
+    fn a_cpu_of_kubelets_is_told_from_the_topology_to_the_thread() {
+        let vms = told_of(&node(), 4);
+        let expected = [
             "NUMA node 1",
             "given to container vm of pod aaaaaaaa-0000-4000-8000-000000000000",
             "vCPU 0 (thread 70) is pinned",
             "taken from every other task",
             "its sibling, CPU 5, is of instance aaaaaaaa-0000-4000-8000-000000000000 too",
-        ] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-        assert!(!text.contains("shared"), "{text}");
-    }
-
-    #[test]
-    fn a_sibling_in_other_hands_is_named_from_both_sides() {
-        assert!(told(2).contains("CPU 3, is shared; the two share"), "{}", told(2));
-        assert!(
-            told(3).contains("CPU 2, is of instance bbbbbbbb-0000-4000-8000-000000000000; the two share"),
-            "{}",
-            told(3)
-        );
-        assert!(told(2).contains("kubelet gave CPU 2 away"));
-    }
-
-    #[test]
-    fn a_reserved_cpu_says_so_and_who_floats_there() {
-        let text = told(0);
-        assert!(
-            text.contains("reservedSystemCPUs")
-                && text.contains(
-                    "everything of instance aaaaaaaa-0000-4000-8000-000000000000 except its vCPUs may run here"
-                )
-                && text.contains(
-                    "all of floating instance bbbbbbbb-0000-4000-8000-000000000000 may run here, its vCPUs too ("
-                ),
-            "{text}"
-        );
+        ];
+        says(&vms, &expected);
+        never_says(&vms, &["shared"]);
+        // A sibling in other hands is named from both sides.
+        let expected = ["CPU 3, is shared; the two share", "kubelet gave CPU 2 away"];
+        says(&told_of(&node(), 2), &expected);
+        let of_vm = "CPU 2, is of instance bbbbbbbb-0000-4000-8000-000000000000; the two share";
+        says(&told_of(&node(), 3), &[of_vm]);
+        // A reserved one says who floats there.
+        let expected = [
+            "reservedSystemCPUs",
+            "everything of instance aaaaaaaa-0000-4000-8000-000000000000 except its vCPUs may run here",
+            "all of floating instance bbbbbbbb-0000-4000-8000-000000000000 may run here, its vCPUs too (",
+        ];
+        says(&told_of(&node(), 0), &expected);
     }
 
     #[test]
     fn many_that_float_here_are_one_fact_and_have_names() {
         let mut described = node();
-        for (uid, name) in described
-            .node
-            .instances
-            .keys()
-            .cloned()
-            .collect::<Vec<_>>()
-            .iter()
-            .zip(["web", "db"])
-        {
-            let instance = instance_mut(&mut described, uid.as_str());
+        for (uid, name) in PODS.iter().zip(["web", "db"]) {
+            let instance = instance_mut(&mut described, uid);
             instance.pod_name = PodName::new("team-a", name);
             instance.state = State::Isolated;
         }
-        let text = facts(&described, Pods::default(), 0)
-            .unwrap()
-            .text(TextStyle::from(false));
         let fact = "everything of 2 VMs (team-a/db, team-a/web) except their vCPUs may run here";
-        assert!(text.contains(fact), "{text}");
-        let text = facts(&described, Pods::default(), 3)
-            .unwrap()
-            .text(TextStyle::from(false));
-        assert!(
-            text.contains("CPU 2, is of instance team-a/db; the two share"),
-            "{text}"
-        );
+        says(&told_of(&described, 0), &[fact]);
+        let sibling = "CPU 2, is of instance team-a/db; the two share";
+        says(&told_of(&described, 3), &[sibling]);
     }
 
     #[test]
     fn a_cpu_that_is_not_there_is_wrong_usage() {
         let failure = facts(&node(), Pods::default(), 8).unwrap_err();
         assert_eq!(failure.exit_code(), 2);
-        assert!(failure.to_string().contains("online are 0-7"), "{failure}");
+        says(&failure.to_string(), &["online are 0-7"]);
     }
 
     #[test]
     fn an_offline_cpu_says_whose_it_is_and_how_it_comes_online() {
         let mut described = node();
-        described.node.topology = stelia_cpus::testing::Shape {
+        let shape = stelia_cpus::testing::Shape {
             nodes: 1,
             cores: 4,
             threads: 1,
             interleaved: false,
-        }
-        .topology()
-        .into();
+        };
+        described.node.topology = shape.topology().into();
         described.node.offline = "4-7".parse().unwrap();
-        let text = facts(&described, Pods::default(), 4)
-            .unwrap()
-            .text(TextStyle::from(false));
-        says(
-            &text,
-            &[
-                "CPU 4 is offline",
-                "given to container vm of pod aaaaaaaa-0000-4000-8000-000000000000",
-                "to do: echo 1 > /sys/devices/system/cpu/cpu4/online",
-            ],
-        );
+        let expected = [
+            "CPU 4 is offline",
+            "given to container vm of pod aaaaaaaa-0000-4000-8000-000000000000",
+            "to do: echo 1 > /sys/devices/system/cpu/cpu4/online",
+        ];
+        says(&told_of(&described, 4), &expected);
         let failure = facts(&described, Pods::default(), 9).unwrap_err();
-        let text = failure.to_string();
-        assert!(
-            text.contains("no CPU 9") && text.contains("offline are 4-7"),
-            "{failure}"
-        );
+        says(&failure.to_string(), &["no CPU 9", "offline are 4-7"]);
     }
 
     #[test]
     fn a_pod_without_an_instance_has_its_name_where_that_is_known() {
-        let other = Pod {
-            pod_uid: PODS[2].to_owned(),
-            pod_namespace: "team-a".to_owned(),
-            pod_name: "db-0".to_owned(),
-        };
+        let other = pod(PODS[2], "team-a/db-0");
         let told = facts(&node(), Pods::from_iter([other]), 6).unwrap();
-        let text = told.text(TextStyle::from(false));
-        assert!(text.contains("of pod team-a/db-0, with 6"), "{text}");
+        says(&told.text(TextStyle::from(false)), &["of pod team-a/db-0, with 6"]);
     }
 }

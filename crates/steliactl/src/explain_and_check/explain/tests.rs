@@ -12,6 +12,7 @@ use super::*;
 use crate::shared::daemon::Description;
 use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
 use crate::shared::output::{Render, TextStyle};
+use crate::tests::fixtures::{columns, says};
 
 /// Two minutes after the VMs registered, in these tests.
 const NOW: u64 = 1_735_689_720_000_000;
@@ -159,13 +160,14 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
     ");
     // An LS instance has no exclusive CPUs; its texts steer no terminal.
     let ls = text(&node, 2);
-    for part in [
-        "class LS: no exclusive CPUs",
-        "CPU limit is 2.5 CPUs",
-        "NUMA node 1?[2J",
-    ] {
-        assert!(ls.contains(part), "{part}: {ls}");
-    }
+    says(
+        &ls,
+        &[
+            "class LS: no exclusive CPUs",
+            "CPU limit is 2.5 CPUs",
+            "NUMA node 1?[2J",
+        ],
+    );
 }
 
 #[test]
@@ -178,10 +180,7 @@ fn a_reason_of_degradation_has_its_cure() {
         Reason::of(&pod, ReasonKind::CpusOffline, "CPUs 4 are offline"),
     );
     let known = text(&node, 0);
-    assert!(
-        known.contains("to do: echo 1 > /sys/devices/system/cpu/cpu4/online"),
-        "{known}"
-    );
+    says(&known, &["to do: echo 1 > /sys/devices/system/cpu/cpu4/online"]);
 }
 
 #[test]
@@ -191,10 +190,7 @@ fn kubelets_file_may_say_something_else_or_nothing() {
     let entry = entries.get_mut(PODS[0]).unwrap();
     entry.insert("vm".to_owned(), "4-6".parse().unwrap());
     let text_now = text(&node, 0);
-    assert!(
-        text_now.contains("gives container vm the CPUs 4-6") && text_now.contains("its own are 4-5"),
-        "{text_now}"
-    );
+    says(&text_now, &["gives container vm the CPUs 4-6", "its own are 4-5"]);
     Arc::make_mut(&mut node.node.entries).clear();
     assert!(text(&node, 0).contains("kubelet has no entry for container vm"));
     node.node.kubelet_problem = Some("no file".to_owned());
@@ -285,10 +281,7 @@ fn at_eighty_columns_what_slows_a_vm_down_and_its_cure_are_whole() {
         cure: "whole cores for it (full-pcpus-only of kubelet, FullPCPUs of steliad), or Cloud Hypervisor's --cpus core_scheduling=off"
             .to_owned(),
     };
-    let style = TextStyle {
-        width: Some(80),
-        ..TextStyle::from(true)
-    };
+    let style = columns(80);
     let text = slow::text(std::slice::from_ref(&line), style);
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(!text.contains('…'), "{text}");
@@ -300,21 +293,19 @@ fn at_eighty_columns_what_slows_a_vm_down_and_its_cure_are_whole() {
 #[test]
 fn what_was_measured_is_told_with_whether_it_is_much_and_what_to_do() {
     let text = measured(&quiet(), |root| files(root, [125, 40, 3, 950]));
-    for part in [
-        "vCPU 0 waited 2.5 % of the time for a CPU",
-        "other tasks ran on its CPUs, 3.0 % of one CPU: cron (80) on 4",
-        "the whole VM was throttled 3 times, 30.0 % of the time",
-        "0-1,3,7, were 100 % busy",
-        "steliactl verify",
-    ] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
+    says(
+        &text,
+        &[
+            "vCPU 0 waited 2.5 % of the time for a CPU",
+            "other tasks ran on its CPUs, 3.0 % of one CPU: cron (80) on 4",
+            "the whole VM was throttled 3 times, 30.0 % of the time",
+            "0-1,3,7, were 100 % busy",
+            "steliactl verify",
+        ],
+    );
     assert!(!text.contains("steliad found nothing"), "{text}");
     let little = measured(&quiet(), |root| files(root, [101, 11, 0, 0]));
-    assert!(
-        little.contains("waited 0.1 %") && little.contains("steliad found nothing"),
-        "{little}"
-    );
+    says(&little, &["waited 0.1 %", "steliad found nothing"]);
 }
 
 #[test]
@@ -326,15 +317,16 @@ fn what_is_known_without_a_measurement_is_told_beside_it() {
     first.exclusive = "3-4".parse().unwrap();
     first.vcpus = vec![PinnedThread::default()];
     let text = measured(&node, |_| {});
-    for part in [
-        "contained: unbound kernel workers",
-        "Linux 6.7 or later",
-        "a NUMA node of the guest is spread",
-        "CPUs 2 share cores with its own",
-        " of its memory is remote from its CPUs",
-    ] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
+    says(
+        &text,
+        &[
+            "contained: unbound kernel workers",
+            "Linux 6.7 or later",
+            "a NUMA node of the guest is spread",
+            "CPUs 2 share cores with its own",
+            " of its memory is remote from its CPUs",
+        ],
+    );
 }
 
 #[test]
@@ -351,13 +343,14 @@ fn core_scheduling_and_numa_balancing_are_told_where_they_cost_a_vm_something() 
         std::fs::write(root.join("proc/70/task/70/sched"), "core_forceidle_sum : 45.000000\n").unwrap();
     };
     let text = measured(&node, disturbed);
-    for part in [
-        "core scheduling kept siblings of its CPUs idle, 4.0 % of one CPU",
-        "core_scheduling=off",
-        "kernel.numa_balancing",
-    ] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
+    says(
+        &text,
+        &[
+            "core scheduling kept siblings of its CPUs idle, 4.0 % of one CPU",
+            "core_scheduling=off",
+            "kernel.numa_balancing",
+        ],
+    );
     let text = measured(&quiet(), disturbed);
     assert!(!text.contains("numa_balancing"), "{text}");
 }

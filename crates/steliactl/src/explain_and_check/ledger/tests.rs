@@ -8,15 +8,9 @@ use stelia_ledger::verdict::{Fault, Verdict};
 use super::proof::Proof;
 use super::testing::{good, october, quiet};
 use super::*;
+use crate::shared::output::Form;
 use crate::shared::output::manual::explained;
-use crate::shared::output::{Column, Form};
-
-fn wide() -> TextStyle {
-    TextStyle {
-        wide: true,
-        ..TextStyle::from(true)
-    }
-}
+use crate::tests::fixtures::{headings, never_says, says, wide};
 
 fn page(account: Account, verdict: Verdict) -> String {
     page_of(account, verdict, "q1w2e3r4", "node-7", 1_793_600_000_000_000)
@@ -43,10 +37,8 @@ fn a_quiet_month_says_zero_and_that_all_is_covered() {
 #[test]
 fn an_empty_ring_has_no_entries() {
     let text = Proof::of(Verdict::default(), false, false).text(TextStyle::from(true));
-    assert!(
-        text.contains("Entries") && text.contains("none") && !text.contains("0 to 0"),
-        "{text}"
-    );
+    says(&text, &["Entries", "none"]);
+    never_says(&text, &["0 to 0"]);
     assert!(text.contains("The ring is empty."), "{text}");
 }
 
@@ -120,14 +112,11 @@ fn a_containers_account_claims_no_virtual_cpus() {
         .collect();
     let html = page(account.clone(), good());
     let text = VmAccount::of(account).text(TextStyle::from(true));
-    assert!(
-        text.contains("other tasks began to run on the container's CPUs at most 7 times"),
-        "{text}"
+    says(
+        &text,
+        &["other tasks began to run on the container's CPUs at most 7 times"],
     );
-    assert!(
-        text.contains("The container's own threads") && text.contains("0…7"),
-        "{text}"
-    );
+    says(&text, &["The container's own threads", "0…7"]);
     assert!(text.contains("the container's CPUs changed"), "{text}");
     for words in ["VM's", "irtual CPU", "The VM", "the VM"] {
         assert!(!text.contains(words), "{words}: {text}");
@@ -180,9 +169,7 @@ fn names_of_the_node_do_not_become_markup() {
     account.gaps[0].cpus = "<u>".to_owned();
     account.attributions[0].problems.push("<u>".to_owned());
     let html = page_of(account, verdict, "<u>", "<u>", 1);
-    for markup in ["<img", "<u>", "<i>", "<b>", "\u{1b}"] {
-        assert!(!html.contains(markup), "{markup}: {html}");
-    }
+    never_says(&html, &["<img", "<u>", "<i>", "<b>", "\u{1b}"]);
 }
 
 #[test]
@@ -191,10 +178,7 @@ fn the_head_of_a_report_is_the_first_that_covers_it() {
     let mut later = october();
     later.seq = 50_000;
     let html = page(later, good());
-    assert!(
-        html.contains("of 2026-10-31") && html.contains("does not cover the last entries"),
-        "{html}"
-    );
+    says(&html, &["of 2026-10-31", "does not cover the last entries"]);
     assert!(page(october(), Verdict::default()).contains("none yet"));
 }
 
@@ -299,9 +283,6 @@ fn json_identifies_the_vm_as_every_answer_does_and_has_the_account() {
 
 #[test]
 fn every_column_is_explained() {
-    fn headings<T>(columns: &[Column<T>]) -> Vec<&'static str> {
-        columns.iter().map(Column::heading).collect()
-    }
     let columns = |part| explained("COLUMNS", Some(part));
     assert_eq!(columns("ledger"), headings(&text::ALL));
     assert_eq!(columns("ledger: classes"), headings(&text::CLASSES));

@@ -75,13 +75,6 @@ pub(crate) const GAPS: [Column<Gap>; 4] = [
     column("WHY", |gap: &Gap| words::why(gap.why).to_owned()).yields(2),
 ];
 
-const GAPS_OF_CONTAINER: [Column<Gap>; 4] = [
-    column("FROM", |gap: &Gap| words::clock(gap.from_us)),
-    column("UNTIL", |gap: &Gap| words::clock(gap.until_us)),
-    column("CPUS", |gap: &Gap| gap.cpus.clone()).yields(1),
-    column("WHY", |gap: &Gap| owner::why_of_container(gap.why)).yields(2),
-];
-
 pub(crate) const DAYS: [Column<Day>; 5] = [
     column("DAY", |day: &Day| day.day.clone()),
     column("COVERED", |day: &Day| words::covered(day.promised_us, day.covered_us)).right(),
@@ -160,12 +153,14 @@ pub(super) fn one(vm_account: &VmAccount, style: TextStyle) -> String {
             0 => String::new(),
             count => format!("And {} more.\n", counted(count, "gap")),
         };
-        let columns = if account.is_container {
-            &GAPS_OF_CONTAINER
-        } else {
-            &GAPS
-        };
-        part("Not covered by readings:", table(columns, &account.gaps, style) + &more);
+        let mut columns = GAPS;
+        if account.is_container {
+            columns[3] = column("WHY", |gap: &Gap| owner::why_of_container(gap.why)).yields(2);
+        }
+        part(
+            "Not covered by readings:",
+            table(&columns, &account.gaps, style) + &more,
+        );
     }
     for one in &account.attributions {
         let mut rows = words::who(one);

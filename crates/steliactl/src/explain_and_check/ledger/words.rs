@@ -9,7 +9,7 @@ use stelia_ledger::account::{Account, Day, Range, Totals, Window};
 use stelia_ledger::entry::{Class, Closed};
 
 use super::owner;
-use crate::shared::output::time;
+use crate::shared::located;
 
 /// A class of what ran, with its sums.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -273,8 +273,7 @@ pub(super) fn duration(ns: u64) -> String {
 
 /// `2026-10-31 12:34:56`, UTC; empty for 0.
 pub(super) fn clock(us: u64) -> String {
-    let time = time(us);
-    time.split('.').next().unwrap_or_default().replace('T', " ")
+    located::clock(Some(us))
 }
 
 /// What a window is about.

@@ -5,6 +5,7 @@ use stelia_kubelet::PodName;
 
 use super::*;
 use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+use crate::tests::fixtures::{block_on, says};
 
 /// The node of `node::testing`, whose first VM has a name and a thread.
 fn report() -> Report {
@@ -117,19 +118,12 @@ fn files_that_only_root_may_list_are_told() {
 fn without_the_daemon_it_has_what_can_be_read() {
     let root = tempfile::tempdir().unwrap();
     ledger::testing::ring_at(&root.path().join("var/lib/stelia/ledger"));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
     let client = Err(Failure::Other("steliad does not run".to_owned()));
     let roots = Roots::below(root.path());
-    let report = runtime.block_on(gather(client, &roots, root.path(), Duration::from_millis(1)));
+    let report = block_on(gather(client, &roots, root.path(), Duration::from_millis(1)));
     let text = report.text(TextStyle::from(true));
     assert!(text.contains("== Fitness of the node ==\nCHECK "), "{text}");
-    assert!(
-        text.contains("\nwhat the daemon knows: steliad does not run\n"),
-        "{text}"
-    );
+    says(&text, &["\nwhat the daemon knows: steliad does not run\n"]);
     assert!(!text.contains("== Node =="), "{text}");
     // No kubelet runs below this directory.
     assert!(text.contains("\nkubelet's configuration: "), "{text}");

@@ -102,47 +102,46 @@ pub(super) fn remote_memory(described: &Description) -> Vec<Finding> {
         if locality.nodes != nodes(&node.topology, &instance.exclusive) {
             return None;
         }
-        Some(Finding::memory(uid, locality.memory_problem()?, locality.memory_cure()))
+        let (problem, cure) = (locality.memory_problem()?, locality.memory_cure());
+        let away = Finding::new(Pod::unnamed(uid), Kind::MemoryAway, problem, cure);
+        Some(away.in_section("a-vm-is-slow-although-it-is-isolated"))
     });
     found.collect()
 }
 
 /// What is wrong with the node, whether it has a VM or not.
 fn of_node(node: &Node) -> Vec<Finding> {
-    let kubelet = node.kubelet_problem.iter().map(|problem| {
-        let problem = format!("kubelet's state cannot be used: {problem}");
-        Finding::degraded(Pod::unnamed("-"), ReasonKind::KubeletUnusable.name(), problem)
-    });
-    let finding = |problem: String, cure: &str, section: &str| Finding {
-        section: Some(section.to_owned()),
-        ..Finding::new(Pod::unnamed("-"), Kind::Node, problem, cure)
+    let of_kind = |kind: ReasonKind, problem: String| Finding::degraded(Pod::unnamed("-"), kind.name(), problem);
+    let other = |problem: &str, cure: &str, section: &str| {
+        Finding::new(Pod::unnamed("-"), Kind::Node, problem.to_owned(), cure).in_section(section)
     };
-    let systemd = node.systemd_problem.iter().map(|problem| {
+    let mut found = Vec::new();
+    if let Some(problem) = &node.kubelet_problem {
+        let problem = format!("kubelet's state cannot be used: {problem}");
+        found.push(of_kind(ReasonKind::KubeletUnusable, problem));
+    }
+    if let Some(problem) = &node.systemd_problem {
         let cure = "systemctl list-jobs; cat /proc/1/stack";
-        finding(problem.clone(), cure, "the-daemon-does-not-run")
-    });
-    let unreadable = node.unreadable.iter().map(|(scope, reason)| {
-        finding(
-            format!("{scope} is not touched: {reason}"),
-            "restart its container; upgrade steliad if a newer one made it",
-            "isolated-but-degraded-is-not-empty",
-        )
-    });
+        found.push(other(problem, cure, "the-daemon-does-not-run"));
+    }
     // Each VM has this reason too.
     let unwatched = node.watch_problem.iter().filter(|_| node.instances.is_empty());
-    let unwatched =
-        unwatched.map(|problem| Finding::degraded(Pod::unnamed("-"), ReasonKind::Unwatched.name(), problem.clone()));
-    let unheard = node.kvm_problem.iter().map(|problem| {
-        let section = "isolated-but-degraded-is-not-empty";
-        finding(
-            problem.clone(),
-            "allow AF_NETLINK in drop-ins of steliad.service (RestrictAddressFamilies=); steliad tries again every 5 s",
-            section,
-        )
-    });
-    let ledger = node.ledger.problem.iter().filter(|_| node.ledger.enabled);
-    let ledger = ledger.map(|problem| Finding::of_ledger(Kind::Node, format!("the ledger is not kept: {problem}")));
-    let unseen = unwatched.chain(unheard);
-    let others = unreadable.chain(ledger);
-    kubelet.chain(systemd).chain(unseen).chain(others).collect()
+    found.extend(unwatched.map(|problem| of_kind(ReasonKind::Unwatched, problem.clone())));
+    let degraded = "isolated-but-degraded-is-not-empty";
+    if let Some(problem) = &node.kvm_problem {
+        let cure =
+            "allow AF_NETLINK in drop-ins of steliad.service (RestrictAddressFamilies=); steliad tries again every 5 s";
+        found.push(other(problem, cure, degraded));
+    }
+    for (scope, reason) in &node.unreadable {
+        let cure = "restart its container; upgrade steliad if a newer one made it";
+        found.push(other(&format!("{scope} is not touched: {reason}"), cure, degraded));
+    }
+    if let Some(problem) = node.ledger.problem.as_ref().filter(|_| node.ledger.enabled) {
+        found.push(Finding::of_ledger(
+            Kind::Node,
+            format!("the ledger is not kept: {problem}"),
+        ));
+    }
+    found
 }

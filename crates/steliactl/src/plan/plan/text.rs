@@ -304,12 +304,10 @@ fn until_full(fits: &Fits) -> Vec<(&'static str, String)> {
 mod tests {
     use super::*;
     use crate::shared::output::manual::explained;
+    use crate::tests::fixtures::headings;
 
     #[test]
     fn every_column_is_explained() {
-        fn headings<T>(columns: &[Column<T>]) -> Vec<&'static str> {
-            columns.iter().map(Column::heading).collect()
-        }
         let columns = |part| explained("COLUMNS", Some(part));
         assert_eq!(columns("plan"), headings(&CONTAINERS));
         assert_eq!(columns("plan: hints"), headings(&HINTS));

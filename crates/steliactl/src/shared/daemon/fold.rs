@@ -5,11 +5,6 @@ use super::pod::Pod;
 /// The number of VMs that are named where not all are. Where one more would be named, all are: "…" takes as much room as a name.
 const MAX_NAMED: usize = 3;
 
-/// How many of this many are named.
-const fn shown_of(count: usize) -> usize {
-    if count <= MAX_NAMED + 1 { count } else { MAX_NAMED }
-}
-
 /// Equal values together, each with the pods that have it; in the order in which they come.
 pub(crate) fn fold<'a, T: PartialEq>(all: impl IntoIterator<Item = (&'a Pod, T)>) -> Vec<(Vec<&'a Pod>, T)> {
     let mut folded: Vec<(Vec<&Pod>, T)> = Vec::new();
@@ -33,20 +28,20 @@ pub(crate) fn whose(pods: &[&Pod]) -> String {
 
 /// The first names, by name.
 pub(crate) fn named(pods: &[&Pod]) -> String {
-    let mut names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
-    names.sort();
-    let shown = shown_of(names.len());
-    let more = if names.len() > shown { ", …" } else { "" };
-    names.truncate(shown);
-    names.join(", ") + more
+    named_within(pods, usize::MAX)
 }
 
 /// The first names, as many as the width has room for and at least one.
 pub(crate) fn named_within(pods: &[&Pod], width: usize) -> String {
     let mut names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
     names.sort();
+    let most = if names.len() <= MAX_NAMED + 1 {
+        names.len()
+    } else {
+        MAX_NAMED
+    };
     let mut left = width;
-    let fitting = names.iter().take(shown_of(names.len())).take_while(|name| {
+    let fitting = names.iter().take(most).take_while(|name| {
         let fits = name.len() <= left;
         left = left.saturating_sub(name.len() + 2);
         fits

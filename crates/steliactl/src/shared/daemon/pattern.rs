@@ -68,6 +68,7 @@ impl FromStr for VmPattern {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::fixtures::pod;
 
     #[test]
     fn patterns_are_those_of_a_shell() {
@@ -90,11 +91,7 @@ mod tests {
 
     #[test]
     fn a_pattern_selects_by_names_and_by_the_uid_only_where_there_is_no_name() {
-        let of_kubevirt = Pod {
-            pod_uid: "db9f1c7e-6a1b-4f0e-9d55-0a4f3e0c1b22".to_owned(),
-            pod_namespace: "team-a".to_owned(),
-            pod_name: "virt-launcher-web-x7k2p".to_owned(),
-        };
+        let of_kubevirt = pod("db9f1c7e-6a1b-4f0e-9d55-0a4f3e0c1b22", "team-a/virt-launcher-web-x7k2p");
         let unnamed = Pod::unnamed(&of_kubevirt.pod_uid);
         for (pattern, by_name, by_uid) in [
             ("we*", true, false),

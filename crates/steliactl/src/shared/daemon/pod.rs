@@ -253,34 +253,21 @@ mod tests {
     use zbus::OwnedObjectPath;
 
     use super::*;
+    use crate::tests::fixtures::pod;
 
     /// Words are `UID` or `UID=namespace/name`.
     fn pods(words: &[&str]) -> Vec<ListedInstance> {
         let path = OwnedObjectPath::try_from("/io/stelia/Isolation1/instance/x").unwrap();
         let found = |word: &&str| {
             let (uid, name) = word.split_once('=').unwrap_or((word, ""));
-            let (namespace, name) = name.split_once('/').unwrap_or_default();
             let [container, state, cpus] = ["vm", "isolated", "2-3"].map(str::to_owned);
             ListedInstance {
-                pod: Pod {
-                    pod_uid: uid.to_owned(),
-                    pod_namespace: namespace.to_owned(),
-                    pod_name: name.to_owned(),
-                },
+                pod: pod(uid, name),
                 row: (uid.to_owned(), container, path.clone(), state, cpus),
                 properties: None,
             }
         };
         words.iter().map(found).collect()
-    }
-
-    fn picked(words: &[&str], asked: &str) -> String {
-        pick(pods(words), asked).unwrap().pod.pod_uid
-    }
-
-    #[test]
-    fn a_unique_beginning_is_enough() {
-        assert_eq!(picked(&["aaa-1", "aab-2"], "aab"), "aab-2");
     }
 
     #[test]
@@ -298,75 +285,71 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_uid_wins_over_a_longer_one() {
-        assert_eq!(picked(&["aa", "aab"], "aa"), "aa");
-    }
-
-    #[test]
-    fn a_name_is_enough_while_one_namespace_has_it() {
-        let words = ["aaa=default/vm", "bbb=default/db", "ccc=team-a/db", "ddd"];
-        assert_eq!(picked(&words, "vm"), "aaa");
-        assert_eq!(picked(&words, "default/vm"), "aaa");
-        assert_eq!(picked(&words, "team-a/db"), "ccc");
-        let failure = pick(pods(&words), "db").unwrap_err();
-        assert_eq!(
-            failure.to_string(),
-            "more than one instance fits db: default/db (bbb), team-a/db (ccc)"
-        );
-        assert_eq!(failure.exit_code(), 2);
-        // A pod that was made again under its name, while the former one ends.
-        let failure = pick(pods(&["aaa=default/vm", "bbb=default/vm"]), "default/vm").unwrap_err();
-        assert!(
-            failure.to_string().contains("default/vm (aaa), default/vm (bbb)"),
-            "{failure}"
-        );
-    }
-
-    #[test]
-    fn a_vm_of_kubevirt_has_the_name_that_its_owner_gave_it() {
-        let words = [
+    fn a_vm_is_picked_by_its_uid_then_by_a_name_then_by_the_beginning_of_its_uid() {
+        let names = ["aaa=default/vm", "bbb=default/db", "ccc=team-a/db", "ddd"];
+        // The owner of a VM of KubeVirt gave it its own name.
+        let of_kubevirt = [
             "aaa=team-a/virt-launcher-vm-5-x7k2p",
             "bbb=team-b/virt-launcher-vm-5-1-x7k2p",
         ];
-        assert_eq!(picked(&words, "vm-5"), "aaa");
-        assert_eq!(picked(&words, "team-a/vm-5"), "aaa");
-        assert_eq!(picked(&words, "vm-5-1"), "bbb");
+        for (words, asked, expected) in [
+            (&["aaa-1", "aab-2"][..], "aab", "aab-2"),
+            (&["aa", "aab"], "aa", "aa"),
+            (&["abc", "ddd=default/abc"], "abc", "abc"),
+            (&["abcd", "ddd=default/abc"], "abc", "ddd"),
+            (&names, "vm", "aaa"),
+            (&names, "default/vm", "aaa"),
+            (&names, "team-a/db", "ccc"),
+            (&of_kubevirt, "vm-5", "aaa"),
+            (&of_kubevirt, "team-a/vm-5", "aaa"),
+            (&of_kubevirt, "vm-5-1", "bbb"),
+        ] {
+            assert_eq!(pick(pods(words), asked).unwrap().pod.pod_uid, expected, "{asked}");
+        }
         for other in ["team-b/vm-5", "vm", "virt-launcher", ""] {
-            assert!(pick(pods(&words), other).is_err(), "{other}");
+            assert!(pick(pods(&of_kubevirt), other).is_err(), "{other}");
         }
     }
 
     #[test]
-    fn of_many_that_fit_the_first_are_named() {
-        let words: Vec<String> = (0..9).map(|n| format!("aa{n}")).collect();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let failure = pick(pods(&words), "aa").unwrap_err().to_string();
-        assert!(failure.ends_with("aa0, aa1, aa2, aa3, aa4 and 4 more"), "{failure}");
-    }
-
-    #[test]
-    fn a_uid_wins_over_a_name_and_a_name_over_a_beginning() {
-        assert_eq!(picked(&["abc", "ddd=default/abc"], "abc"), "abc");
-        assert_eq!(picked(&["abcd", "ddd=default/abc"], "abc"), "ddd");
-    }
-
-    #[test]
-    fn an_ambiguous_beginning_names_what_fits() {
-        let failure = pick(pods(&["aab", "aaa=default/vm", "b"]), "aa").unwrap_err();
-        assert_eq!(
-            failure.to_string(),
-            "more than one instance fits aa: default/vm (aaa), aab"
-        );
-        assert_eq!(failure.exit_code(), 2);
+    fn what_several_vms_have_names_them_and_is_wrong_usage() {
+        for (words, asked, expected) in [
+            (
+                &["aaa=default/vm", "bbb=default/db", "ccc=team-a/db"][..],
+                "db",
+                "default/db (bbb), team-a/db (ccc)",
+            ),
+            // A pod that was made again under its name, while the former one ends.
+            (
+                &["aaa=default/vm", "bbb=default/vm"],
+                "default/vm",
+                "default/vm (aaa), default/vm (bbb)",
+            ),
+            (&["aab", "aaa=default/vm", "b"], "aa", "default/vm (aaa), aab"),
+            (
+                &["aa0", "aa1", "aa2", "aa3", "aa4", "aa5", "aa6", "aa7", "aa8"],
+                "aa",
+                "aa0, aa1, aa2, aa3, aa4 and 4 more",
+            ),
+        ] {
+            let failure = pick(pods(words), asked).unwrap_err();
+            assert_eq!(failure.exit_code(), 2);
+            let text = format!("more than one instance fits {asked}: {expected}");
+            assert_eq!(failure.to_string(), text);
+        }
     }
 
     #[test]
     fn an_unknown_uid_has_its_own_exit_code() {
-        assert_eq!(pick(pods(&["aaa"]), "c").unwrap_err().exit_code(), 3);
         // Neither a name that is not known nor half of one fits.
-        assert_eq!(pick(pods(&["aaa"]), "/").unwrap_err().exit_code(), 3);
-        assert_eq!(pick(pods(&["aaa=default/vm"]), "default").unwrap_err().exit_code(), 3);
-        assert_eq!(pick(pods(&["aaa"]), "").unwrap_err().exit_code(), 2);
+        for (word, asked, code) in [
+            ("aaa", "c", 3),
+            ("aaa", "/", 3),
+            ("aaa=default/vm", "default", 3),
+            ("aaa", "", 2),
+        ] {
+            assert_eq!(pick(pods(&[word]), asked).unwrap_err().exit_code(), code, "{asked}");
+        }
     }
 
     #[test]

@@ -104,25 +104,18 @@ mod tests {
     }
 
     #[test]
-    fn what_no_kubelet_writes_is_not_called_a_newer_kubelets() {
-        for text in [
-            "{}",
-            r#"{"policyName":"static","defaultCpuSet":"","checksum":9999999999}"#,
-        ] {
-            let refused = stelia_kubelet::CpuManagerState::parse(text.as_bytes()).unwrap_err();
-            assert_eq!(remedy_of_file(&refused.to_string()), Some(NOT_KUBELETS), "{refused}");
-        }
-        let beyond = "the default set: CPU list \"8-9999\": \"8-9999\" is beyond the highest CPU number 8191";
-        assert_eq!(remedy_of_file(beyond), Some(NOT_KUBELETS));
-    }
-
-    #[test]
-    fn a_file_that_ends_early_is_not_called_a_newer_kubelets() {
-        let whole = r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1,"slices":{}}"#;
+    fn what_no_kubelet_writes_and_a_file_that_ends_early_are_not_called_a_newer_kubelets() {
         let remedy_of = |bytes: &[u8]| {
             let refused = stelia_kubelet::CpuManagerState::parse(bytes).unwrap_err();
             remedy(ReasonKind::KubeletUnusable, &refused.to_string())
         };
+        let too_large = r#"{"policyName":"static","defaultCpuSet":"","checksum":9999999999}"#;
+        for text in ["{}", too_large] {
+            assert_eq!(remedy_of(text.as_bytes()), NOT_KUBELETS, "{text}");
+        }
+        let beyond = "the default set: CPU list \"8-9999\": \"8-9999\" is beyond the highest CPU number 8191";
+        assert_eq!(remedy_of_file(beyond), Some(NOT_KUBELETS));
+        let whole = r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1,"slices":{}}"#;
         assert_eq!(remedy_of(whole.as_bytes()), "kubelet is newer: upgrade steliad");
         // The file ends within a key, a string or the object, with a newline or without one; or it is of zeroes.
         for end in [1, 10, 40, 60] {
@@ -135,20 +128,17 @@ mod tests {
 
     #[test]
     fn the_command_names_the_cpus_that_are_offline() {
-        let offline = |text| to_do(ReasonKind::CpusOffline, text);
-        assert_eq!(
-            offline("CPUs 40 are offline"),
-            "echo 1 > /sys/devices/system/cpu/cpu40/online"
-        );
-        assert_eq!(
-            offline("CPUs 4-5,9 are offline: the vCPUs run on shared CPUs until one of them is online"),
-            "for n in 4 5 9; do echo 1 > /sys/devices/system/cpu/cpu$n/online; done"
-        );
-        // The words of another daemon, and of another kind.
-        assert_eq!(
-            offline("CPU forty is offline"),
-            "echo 1 > /sys/devices/system/cpu/cpuN/online"
-        );
+        for (text, cure) in [
+            ("CPUs 40 are offline", "echo 1 > /sys/devices/system/cpu/cpu40/online"),
+            (
+                "CPUs 4-5,9 are offline: the vCPUs run on shared CPUs until one of them is online",
+                "for n in 4 5 9; do echo 1 > /sys/devices/system/cpu/cpu$n/online; done",
+            ),
+            // The words of another daemon, and of another kind.
+            ("CPU forty is offline", "echo 1 > /sys/devices/system/cpu/cpuN/online"),
+        ] {
+            assert_eq!(to_do(ReasonKind::CpusOffline, text), cure);
+        }
         assert_eq!(
             to_do(ReasonKind::NotDone, "CPUs 4 are offline"),
             ReasonKind::NotDone.cure().text

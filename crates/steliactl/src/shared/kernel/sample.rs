@@ -209,12 +209,7 @@ mod tests {
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
-
-    fn write(root: &Path, path: &str, text: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
+    use crate::tests::fixtures::write;
 
     #[test]
     fn the_kernels_lines_are_read() {
@@ -259,42 +254,26 @@ mod tests {
         let roots = Roots::below(root.path());
         let mut node = node();
         instance_mut(&mut node, PODS[0]).scope = CgroupPath::slice().child("a.scope");
+        let put = |path: String, text: &str| write(root.path(), &path, text);
         let scope = "sys/fs/cgroup/stelia.slice/a.scope";
-        write(
-            root.path(),
-            &format!("{scope}/instance/float/cpu.stat"),
-            "usage_usec 700\nuser_usec 1\n",
-        );
-        write(
-            root.path(),
-            &format!("{scope}/cpu.stat"),
-            "usage_usec 9\nthrottled_usec 30\n",
-        );
-        write(
-            root.path(),
-            "proc/interrupts",
-            "CPU4 CPU5 CPU6\n 30: 1 2 4 x\n LOC: 9 9 9\n",
-        );
+        let float = "usage_usec 700\nuser_usec 1\n";
+        put(format!("{scope}/instance/float/cpu.stat"), float);
+        put(format!("{scope}/cpu.stat"), "usage_usec 9\nthrottled_usec 30\n");
+        let interrupts = "CPU4 CPU5 CPU6\n 30: 1 2 4 x\n LOC: 9 9 9\n";
+        put("proc/interrupts".to_owned(), interrupts);
         // Thread 70 started at 1, as the daemon says; number 71 has been reused.
         for (id, start) in [(70, 1), (71, 5)] {
             let task = format!("proc/{id}/task/{id}");
             let fields = "S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0";
-            write(
-                root.path(),
-                &format!("{task}/stat"),
-                &format!("{id} (CPU 0/KVM) x) {fields} {start} 0\n"),
-            );
-            write(root.path(), &format!("{task}/schedstat"), "5000 40 3\n");
-            write(
-                root.path(),
-                &format!("{task}/sched"),
-                "CPU 0/KVM (70, #threads: 1)\nse.nr_migrations      :     2\n",
-            );
-            write(
-                root.path(),
-                &format!("{task}/status"),
-                "Name:\tx\nnonvoluntary_ctxt_switches:\t8\n",
-            );
+            let stat = format!("{id} (CPU 0/KVM) x) {fields} {start} 0\n");
+            for (file, text) in [
+                ("stat", stat.as_str()),
+                ("schedstat", "5000 40 3\n"),
+                ("sched", "CPU 0/KVM (70, #threads: 1)\nse.nr_migrations      :     2\n"),
+                ("status", "Name:\tx\nnonvoluntary_ctxt_switches:\t8\n"),
+            ] {
+                put(format!("{task}/{file}"), text);
+            }
         }
         let sample = Sample::read(&node, &roots, Duration::from_secs(1));
         let instance = &sample.instances[PODS[0]];

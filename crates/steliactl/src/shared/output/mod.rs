@@ -214,6 +214,7 @@ pub(crate) fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::fixtures::columns;
 
     #[test]
     fn ages_are_short() {
@@ -238,10 +239,7 @@ mod tests {
             .map(|(name, value)| (name.to_owned(), value))
             .into_iter()
             .collect();
-        let style = TextStyle {
-            width: Some(40),
-            ..TextStyle::from(true)
-        };
+        let style = columns(40);
         assert_eq!(
             members(&object, &["Qos"], style),
             format!(

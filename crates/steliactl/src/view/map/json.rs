@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map as Object, Value, json};
 use stelia_kernel::locality::Device;
 
-use super::marks::mark;
+use super::marks::{mark, pool};
 use super::{Core, Cpu, CpuOwner, Map, Pod};
 
 impl Serialize for Map {
@@ -40,20 +40,14 @@ impl Map {
     }
 
     fn cpu(&self, cpu: &Cpu) -> Value {
-        let owner = match cpu.whose {
-            CpuOwner::Shared => "shared",
-            CpuOwner::Reserved => "reserved",
-            CpuOwner::Kubelet => "kubelet",
-            CpuOwner::Unknown => "unknown",
-            CpuOwner::Other => "other",
-            CpuOwner::Pod(n) => match self.pods.get(n).and_then(|pod| pod.instance.as_ref()) {
-                Some(_) => "instance",
-                None => "pod",
-            },
-        };
         let pod = match cpu.whose {
             CpuOwner::Pod(n) => self.pods.get(n).map(|pod| (n, pod)),
             _ => None,
+        };
+        let owner = match pod {
+            Some((_, pod)) if pod.instance.is_some() => "instance",
+            Some(_) => "pod",
+            None => pool(cpu.whose)[3],
         };
         let mut object = identity(pod);
         object.insert("cpu".to_owned(), cpu.number.into());

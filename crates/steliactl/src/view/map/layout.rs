@@ -4,7 +4,7 @@
 use stelia_kernel::locality::{Device, size};
 
 use super::boxes::{CELL_HEIGHT, GAP, LARGE_TEXT_SIZE, SMALL_TEXT_SIZE, Shape, TEXT_SIZE, balance, grid, text_width};
-use super::marks::{COLOURS, columns, cut, device_mark, keys, mark, sign, tail};
+use super::marks::{COLOURS, columns, cut, device_mark, keys, mark, pool, sign, tail};
 use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
 use crate::shared::output::printable;
 
@@ -124,15 +124,14 @@ fn cell(map: &Map, cpu: &Cpu) -> String {
 
 fn cpu(map: &Map, cpu: &Cpu, wide: usize) -> Shape {
     let (class, owner) = match cpu.whose {
-        CpuOwner::Shared => ("shared".to_owned(), "shared".to_owned()),
-        CpuOwner::Reserved => ("reserved".to_owned(), "reserved".to_owned()),
-        CpuOwner::Kubelet => ("kubelet".to_owned(), "held by kubelet".to_owned()),
-        CpuOwner::Unknown => ("unknown".to_owned(), "owner unknown".to_owned()),
-        CpuOwner::Other => ("unknown".to_owned(), "of a pod that is not selected".to_owned()),
         CpuOwner::Pod(n) => match map.pods.get(n) {
             Some(pod) => (pod_class(n, pod), pod_title(pod)),
             None => (String::new(), String::new()),
         },
+        whose => {
+            let [_, meaning, class, _] = pool(whose);
+            (class.to_owned(), meaning.to_owned())
+        }
     };
     let interrupted = if map.interrupted.contains(cpu.number) {
         "; device interrupts reach it"

@@ -49,14 +49,23 @@ const INTERRUPTED: Sign = Sign::of("#", "reached by device interrupts", "interru
 /// A sign of a pod's device.
 const REMOTE: Sign = Sign::of("^", "device on another NUMA node than the CPUs", "remote");
 
-/// CPUs without a pod: the mark, its meaning and its class.
-const POOLS: [(CpuOwner, &str, &str, &str); 5] = [
-    (CpuOwner::Shared, ".", "shared", "shared"),
-    (CpuOwner::Reserved, "r", "reserved", "reserved"),
-    (CpuOwner::Kubelet, "k", "held by kubelet", "kubelet"),
-    (CpuOwner::Unknown, "?", "unknown", "unknown"),
-    (CpuOwner::Other, "x", "of pods that are not selected", "unknown"),
+/// CPUs without a pod: the mark, its meaning, its class and its name in JSON.
+const POOLS: [(CpuOwner, [&str; 4]); 5] = [
+    (CpuOwner::Shared, [".", "shared", "shared", "shared"]),
+    (CpuOwner::Reserved, ["r", "reserved", "reserved", "reserved"]),
+    (CpuOwner::Kubelet, ["k", "held by kubelet", "kubelet", "kubelet"]),
+    (CpuOwner::Unknown, ["?", "unknown", "unknown", "unknown"]),
+    (
+        CpuOwner::Other,
+        ["x", "of pods that are not selected", "unknown", "other"],
+    ),
 ];
+
+/// The mark, the meaning, the class and the name in JSON of a CPU without a pod; empty of a pod's.
+pub(super) fn pool(whose: CpuOwner) -> [&'static str; 4] {
+    let found = POOLS.iter().find(|(owner, _)| *owner == whose);
+    found.map_or([""; 4], |(_, pool)| *pool)
+}
 
 impl Sign {
     const fn of(sign: &'static str, meaning: &'static str, class: &'static str) -> Self {
@@ -82,16 +91,12 @@ pub(super) fn sign(pod: &Pod) -> &'static Sign {
 /// What follows a CPU's number.
 pub(super) fn tail(map: &Map, cpu: &Cpu) -> String {
     match cpu.whose {
-        CpuOwner::Shared => ".".to_owned(),
-        CpuOwner::Reserved => "r".to_owned(),
-        CpuOwner::Kubelet => "k".to_owned(),
-        CpuOwner::Unknown => "?".to_owned(),
-        CpuOwner::Other => "x".to_owned(),
         CpuOwner::Pod(pod) => {
             let sign = map.pods.get(pod).map_or("", |pod| sign(pod).sign);
             let interrupted = map.interrupted.contains(cpu.number);
             mark(pod) + if interrupted { INTERRUPTED.sign } else { "" } + sign
         }
+        whose => pool(whose)[0].to_owned(),
     }
 }
 
@@ -112,8 +117,8 @@ pub(super) struct Key {
 /// The explanation of all that is on this map, and of nothing else.
 pub(super) fn keys(map: &Map) -> Vec<Key> {
     let found: BTreeSet<CpuOwner> = map.cpus().map(|cpu| cpu.whose).collect();
-    let pools = POOLS.into_iter().filter(|(whose, ..)| found.contains(whose));
-    let pools = pools.map(|(_, mark, meaning, class)| (mark.to_owned(), meaning, class));
+    let pools = POOLS.into_iter().filter(|(whose, _)| found.contains(whose));
+    let pools = pools.map(|(_, [mark, meaning, class, _])| (mark.to_owned(), meaning, class));
     let signs = found.iter().filter_map(|whose| match whose {
         CpuOwner::Pod(pod) => map.pods.get(*pod).map(sign),
         _ => None,
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn every_sign_is_explained() {
-        let pools = POOLS.map(|(_, mark, ..)| mark.to_owned());
+        let pools = POOLS.map(|(_, [mark, ..])| mark.to_owned());
         let signs = STATES
             .into_iter()
             .chain([&DEGRADED, &NO_INSTANCE, &INTERRUPTED, &REMOTE]);

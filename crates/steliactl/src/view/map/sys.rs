@@ -49,12 +49,7 @@ fn bytes(size: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn write(root: &Path, path: &str, text: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
+    use crate::tests::fixtures::write;
 
     #[test]
     fn a_cache_is_found_by_its_level_and_shared_by_whom_the_kernel_says() {

@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr;
 use super::history::{HISTORY_SAMPLES, bars};
 use crate::shared::daemon::Trouble;
 use crate::shared::kernel::rates::{InstanceRates, Model, Rates, VcpuRates, mean};
-use crate::shared::output::{self, Meaning};
+use crate::shared::output::{self, Meaning, column};
 
 /// A row: an instance, or one of its vCPUs below it.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub(crate) struct Row<'a> {
 }
 
 impl Row<'_> {
-    pub(super) fn rates(&self) -> &Rates {
+    fn rates(&self) -> &Rates {
         self.vcpu.map_or(&self.instance.rates, |vcpu| &vcpu.rates)
     }
 
@@ -62,12 +62,17 @@ pub(crate) struct Column {
     value: Value,
 }
 
+/// A column of plain tables, by its place in [`COLUMNS`].
+pub(super) fn plain<'a, const PLACE: usize>() -> stelia_table::Column<Row<'a>> {
+    column(COLUMNS[PLACE].title, |row: &Row<'_>| COLUMNS[PLACE].cell(*row))
+}
+
 const INSTANCE: &str = "INSTANCE";
 const STATE: &str = "STATE";
 const CPUS: &str = "CPUS";
 
 /// Columns of what resctrl counts; shown only on hardware where it does.
-const OF_CACHES: [&str; 2] = ["LLC-MIB", "MEM-MIB/S"];
+pub(super) const OF_CACHES: [&str; 2] = ["LLC-MIB", "MEM-MIB/S"];
 
 /// The columns from left to right.
 pub(crate) static COLUMNS: [Column; 14] = [
@@ -262,7 +267,7 @@ pub(crate) fn fitting(width: usize, names: usize, caches: bool, states: bool) ->
 }
 
 /// A number with one digit after the point; `-` for `None`.
-pub(super) fn number_text(value: Option<f64>) -> String {
+fn number_text(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 

@@ -14,7 +14,7 @@ use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::output::{self, OutputOptions, Render, TextStyle, column};
-use live_rows::{Row, number_text};
+use live_rows::{OF_CACHES, Row, plain};
 use stelia_table::Column;
 
 #[derive(Debug, Clone, Copy)]
@@ -83,9 +83,6 @@ pub(crate) async fn run(
 /// The columns of plain tables; those of caches only where resctrl counts any of the VMs. On a narrow terminal rates are left out, and
 /// then the CPUs.
 fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
-    fn of_instance(row: &Row<'_>, value: Option<f64>) -> String {
-        number_text(value.filter(|_| row.vcpu.is_none()))
-    }
     let mut columns = vec![
         column("POD", |row: &Row<'_>| row.instance.pod.to_string())
             .yields(1)
@@ -94,43 +91,20 @@ fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
             row.vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()
         }),
         column("STATE", |row: &Row<'_>| row.instance.state.clone()),
-        column("CPUS", |row: &Row<'_>| match row.vcpu {
-            Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
-            None => row.instance.cpus.to_string(),
-        })
-        .drops(1),
-        column("UTIL%", |row: &Row<'_>| number_text(row.rates().utilisation_percent)),
-        column("DELAY%", |row: &Row<'_>| number_text(row.rates().delay_percent)),
-        column("MIGR/S", |row: &Row<'_>| number_text(row.rates().migrations_per_second)).drops(5),
-        column("INVOL/S", |row: &Row<'_>| {
-            number_text(row.rates().involuntary_per_second)
-        })
-        .drops(4),
-        column("FLOAT%", |row: &Row<'_>| of_instance(row, row.instance.float_percent)).drops(3),
-        column("THROT%", |row: &Row<'_>| {
-            of_instance(row, row.instance.throttled_percent)
-        })
-        .drops(6),
-        column("IRQ/S", |row: &Row<'_>| {
-            of_instance(row, row.instance.device_interrupts_per_second)
-        })
-        .drops(2),
+        plain::<2>().drops(1),
+        plain::<3>(),
+        plain::<4>(),
+        plain::<6>().drops(5),
+        plain::<7>().drops(4),
+        plain::<8>().drops(3),
+        plain::<9>().drops(6),
+        plain::<10>().drops(2),
+        plain::<11>().drops(7),
+        plain::<12>().drops(8),
+        // The last column, because it has blanks.
+        plain::<13>().wraps().means(Row::meaning),
     ];
-    if caches {
-        columns.extend([
-            column("LLC-MIB", |row: &Row<'_>| of_instance(row, row.instance.llc_mib())).drops(7),
-            column("MEM-MIB/S", |row: &Row<'_>| {
-                of_instance(row, row.instance.memory_mib_per_second())
-            })
-            .drops(8),
-        ]);
-    }
-    // The last column, because it has blanks.
-    columns.push(
-        column("REASON", |row: &Row<'_>| row.reason().unwrap_or_default().to_owned())
-            .wraps()
-            .means(|row| row.meaning()),
-    );
+    columns.retain(|column| caches || !OF_CACHES.contains(&column.heading()));
     columns
 }
 
@@ -187,6 +161,7 @@ mod tests {
     use super::live_rows::testing::{disturbed, model};
     use super::*;
     use crate::shared::output::Form;
+    use crate::tests::fixtures::columns;
 
     #[test]
     fn a_table_for_pipes_has_every_cell() {
@@ -211,10 +186,7 @@ mod tests {
 
     #[test]
     fn eighty_columns_have_the_pod_and_the_reason_and_leave_rates_out() {
-        let style = TextStyle {
-            width: Some(80),
-            ..TextStyle::from(true)
-        };
+        let style = columns(80);
         let text = text(&disturbed(), 0, style);
         let headings: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(headings, ["POD", "VCPU", "STATE", "UTIL%", "DELAY%", "REASON"]);

@@ -242,6 +242,7 @@ mod tests {
 
     use super::super::live_rows::testing::{disturbed, model};
     use super::*;
+    use crate::tests::fixtures::says;
 
     fn drawn(screen: &Screen, width: u16, height: u16) -> TestBackend {
         drawn_of(&model(), screen, width, height)
@@ -294,9 +295,7 @@ mod tests {
             instance.pod.pod_name = format!("virt-launcher-customer-database-{end}");
         }
         let text = drawn_of(&model, &by_name(), 80, 9).to_string();
-        for end in ["se-003-4hvbp ", "se-007-kxdr7 "] {
-            assert!(text.contains(end), "{end}: {text}");
-        }
+        says(&text, &["se-003-4hvbp ", "se-007-kxdr7 "]);
     }
 
     #[test]

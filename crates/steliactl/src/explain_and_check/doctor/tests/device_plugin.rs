@@ -5,7 +5,6 @@ use std::os::unix::fs::PermissionsExt;
 use stelia_api::VM_RESOURCE;
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 
-use super::super::device_plugin::DevicePlugin;
 use super::*;
 
 /// A node with kubelet's folder and a running plugin, of which kubelet's record has these healthy devices.
@@ -26,14 +25,13 @@ fn registered(healthy: Option<&[&str]>) -> Facts {
     facts
 }
 
-fn said(facts: &Facts) -> (Verdict, String) {
-    let all = checks(facts);
-    let one = all.iter().find(|check| check.check == "device-plugin").unwrap();
-    (one.verdict, one.found.clone())
+fn of(facts: &Facts) -> (Verdict, String) {
+    said(facts, "device-plugin")
 }
 
+#[track_caller]
 fn warns(facts: &Facts, found: &str) {
-    assert_eq!(said(facts), (Verdict::Warning, found.to_owned()));
+    assert_eq!(of(facts), (Verdict::Warning, found.to_owned()));
 }
 
 #[test]
@@ -52,40 +50,26 @@ fn devices_that_kubelet_has_registered_pass_with_their_number() {
     };
     facts.files.devices.as_mut().unwrap().as_mut().unwrap().entries = vec![given, other];
     let found = "3 stelia.io/vm registered with kubelet, 1 in kubelet's record of pods (ended ones too)".to_owned();
-    assert_eq!(said(&facts), (Verdict::Ok, found.clone()));
-    facts.device_plugin.status = Some("registered; 3 devices, healthy".to_owned());
-    assert_eq!(said(&facts), (Verdict::Ok, found));
+    for status in [None, Some("registered; 3 devices, healthy".to_owned())] {
+        facts.device_plugin.status = status;
+        assert_eq!(of(&facts), (Verdict::Ok, found.clone()));
+    }
     // Devices of one NUMA node or another are no hints of this resource.
-    let hints = checks(&facts)
-        .into_iter()
-        .find(|check| check.check == "hint-merge")
-        .unwrap();
-    assert_eq!(
-        hints.found,
-        checks(&fit())
-            .into_iter()
-            .find(|check| check.check == "hint-merge")
-            .unwrap()
-            .found
-    );
+    assert_eq!(said(&facts, "hint-merge"), said(&fit(), "hint-merge"));
 }
 
 #[test]
 fn a_plugin_that_does_not_run_or_is_not_registered_is_a_warning_with_a_cure() {
     let mut facts = registered(None);
-    warns(
-        &facts,
-        "kubelet has no healthy stelia.io/vm: the plugin has not registered",
-    );
+    let unregistered = "kubelet has no healthy stelia.io/vm: the plugin has not registered";
+    warns(&facts, unregistered);
+    // kubelet wrote no record yet.
     facts.files.devices = Ok(None);
-    assert_eq!(said(&facts).0, Verdict::Warning, "kubelet wrote no record yet");
-    facts.files.devices = Err(UnusableState {
-        text: "wrong checksum".to_owned(),
-        is_damaged: true,
-    });
+    assert_eq!(of(&facts).0, Verdict::Warning);
+    facts.files.devices = Err(unusable("wrong checksum", true));
     warns(&facts, "wrong checksum");
     facts.device_plugin.runs = false;
-    let (verdict, found) = said(&facts);
+    let (verdict, found) = of(&facts);
     assert_eq!(verdict, Verdict::Warning);
     assert!(found.starts_with("stelia-device-plugin does not run"), "{found}");
 }
@@ -130,13 +114,10 @@ fn where_kubelet_has_no_folder_for_plugins_none_is_missed() {
     let root = tempfile::tempdir().unwrap();
     let k0s = root.path().join("var/lib/k0s/kubelet");
     let look = || DevicePlugin::read(root.path(), &k0s, false);
-    let read = look();
-    assert_eq!(read.has_folder, Ok(false));
-    let facts = Facts {
-        device_plugin: read,
-        ..fit()
-    };
-    assert_eq!(said(&facts).0, Verdict::Ok);
+    let mut facts = fit();
+    facts.device_plugin = look();
+    assert_eq!(facts.device_plugin.has_folder, Ok(false));
+    assert_eq!(of(&facts).0, Verdict::Ok);
     let usual = root.path().join("var/lib/kubelet/device-plugins");
     fs::create_dir_all(&usual).unwrap();
     assert_eq!(look().has_folder, Ok(true));
@@ -150,25 +131,18 @@ fn where_kubelet_has_no_folder_for_plugins_none_is_missed() {
 
 #[test]
 fn what_may_not_be_looked_at_is_not_called_off() {
-    let root = tempfile::tempdir().unwrap();
+    let root = folder(&[("var/lib/kubelet/device-plugins", "")]);
     let kubelet = root.path().join("var/lib/kubelet");
-    fs::create_dir_all(&kubelet).unwrap();
-    fs::write(kubelet.join("device-plugins"), "").unwrap();
-    assert_eq!(DevicePlugin::read(root.path(), &kubelet, true).has_folder, Ok(false));
+    let look = || DevicePlugin::read(root.path(), &kubelet, true);
+    assert_eq!(look().has_folder, Ok(false));
     fs::set_permissions(&kubelet, fs::Permissions::from_mode(0o000)).unwrap();
-    let read = DevicePlugin::read(root.path(), &kubelet, true);
+    let mut facts = fit();
+    facts.device_plugin = look();
     fs::set_permissions(&kubelet, fs::Permissions::from_mode(0o700)).unwrap();
     // Root may look.
-    if read.has_folder != Ok(false) {
-        let facts = Facts {
-            device_plugin: read,
-            ..fit()
-        };
-        let (verdict, found) = said(&facts);
+    if facts.device_plugin.has_folder != Ok(false) {
+        let (verdict, found) = of(&facts);
         assert_eq!(verdict, Verdict::Unknown);
-        assert!(
-            found.starts_with("not known: ") && found.contains("Permission denied"),
-            "{found}"
-        );
+        says(&found, &["not known: ", "Permission denied"]);
     }
 }

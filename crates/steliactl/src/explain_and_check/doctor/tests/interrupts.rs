@@ -50,16 +50,11 @@ fn managed(facts: &mut Facts, count: u64) {
 fn a_quiet_node_passes_and_says_what_was_done() {
     let facts = steered();
     for check in checks(&facts) {
-        assert!(is_passed(&check) && check.cure.is_empty(), "{check:?}");
+        assert!(is_passed(&check) && check.finding.cure.is_empty(), "{check:?}");
     }
-    assert_eq!(
-        named(&facts, "quiet").found,
-        "steliad-quiet answers: 12 of 40 device interrupts and 0 kernel threads moved"
-    );
-    assert_eq!(
-        named(&facts, "irqbalance").found,
-        "runs, and has the list of the VMs' CPUs"
-    );
+    let moved = "steliad-quiet answers: 12 of 40 device interrupts and 0 kernel threads moved";
+    assert_eq!(named(&facts, "quiet").found, moved);
+    says(&named(&facts, "irqbalance").found, &["has the list of the VMs' CPUs"]);
 }
 
 #[rstest]
@@ -90,23 +85,24 @@ fn what_is_amiss_is_told_and_nothing_else_is(#[case] name: &str, #[case] verdict
 fn advice_names_the_cpus_that_vms_may_get_and_what_it_would_gain() {
     let mut facts = steered();
     noise(&mut facts).timers = 250.4;
-    let check = named(&facts, "nohz_full");
-    assert_eq!(
-        check.found,
-        "does not have the VMs' CPUs 1,5: 250 local timer interrupts a second on each"
-    );
-    // All but the reserved ones, 0 and 4.
-    assert!(check.cure.starts_with("boot with nohz_full=1-3,5-7: "), "{check:?}");
     managed(&mut facts, 17);
-    let check = named(&facts, "managed_irq");
-    assert_eq!(
-        check.found,
-        "managed interrupts fired 17 times on the VMs' CPUs 5: nvme0q3"
-    );
-    assert!(
-        check.cure.starts_with("boot with isolcpus=managed_irq,1-3,5-7: "),
-        "{check:?}"
-    );
+    for (name, found, cure) in [
+        (
+            "nohz_full",
+            "does not have the VMs' CPUs 1,5: 250 local timer interrupts a second on each",
+            // All but the reserved ones, 0 and 4.
+            "boot with nohz_full=1-3,5-7: ",
+        ),
+        (
+            "managed_irq",
+            "managed interrupts fired 17 times on the VMs' CPUs 5: nvme0q3",
+            "boot with isolcpus=managed_irq,1-3,5-7: ",
+        ),
+    ] {
+        let check = named(&facts, name);
+        assert_eq!(check.found, found);
+        assert!(check.cure.starts_with(cure), "{check:?}");
+    }
 }
 
 #[test]
@@ -120,11 +116,8 @@ fn what_the_command_line_has_is_not_advised() {
     for name in ["nohz_full", "rcu_nocbs", "managed_irq", "isolcpus"] {
         assert_eq!(named(&facts, name).verdict, Verdict::Ok, "{name}");
     }
-    assert!(
-        named(&facts, "nohz_full")
-            .found
-            .ends_with("; 1.5 local timer interrupts a second on each")
-    );
+    let found = named(&facts, "nohz_full").found;
+    says(&found, &["; 1.5 local timer interrupts a second on each"]);
     facts.nohz_full = CpuSet::new();
     for (given, verdict) in [
         ("rcu_nocbs=1-7", Verdict::Ok),
@@ -140,41 +133,30 @@ fn what_the_command_line_has_is_not_advised() {
 #[test]
 fn without_vms_nothing_is_advised_and_without_a_daemon_nothing_is_known() {
     let names: Vec<&str> = checks(&fit()).into_iter().map(|check| check.check).collect();
-    assert!(
-        !names.contains(&"nohz_full") && names.contains(&"irq-steering"),
-        "{names:?}"
-    );
+    let has = |name| names.contains(&name);
+    assert!(!has("nohz_full") && has("irq-steering"), "{names:?}");
     let mut facts = fit();
-    assert!(named(&facts, "quiet").found.contains("steliad does not answer"));
-    for check in ["ledger", "publish"] {
-        let found = named(&facts, check);
-        assert_eq!(
-            (found.verdict, found.found.as_str()),
-            (Verdict::Unknown, "not known: steliad does not answer")
-        );
+    for check in ["quiet", "ledger", "publish"] {
+        let silent = "not known: steliad does not answer".to_owned();
+        assert_eq!(said(&facts, check), (Verdict::Unknown, silent), "{check}");
     }
     facts.quiet = Some(Quiet::default());
-    assert_eq!(
-        named(&facts, "irq-steering").found,
-        "not known: steliad-quiet has not reported interrupts yet"
-    );
+    let (_, found) = said(&facts, "irq-steering");
+    assert_eq!(found, "not known: steliad-quiet has not reported interrupts yet");
     // It has no kubelet yet, so no VM, so it has ordered nothing.
     facts.quiet = Some(Quiet {
         steering: "shared".to_owned(),
         ..Quiet::default()
     });
     for check in ["quiet", "irq-steering"] {
-        let check = named(&facts, check);
-        assert!(check.found.contains("no VM has had CPUs"), "{check:?}");
+        says(&said(&facts, check).1, &["no VM has had CPUs"]);
     }
     // A VM has CPUs, and nothing was reported of them.
     facts.noise = Some(Noise::default());
     for check in ["quiet", "irq-steering"] {
-        let check = named(&facts, check);
-        assert!(
-            check.verdict == Verdict::Unknown && check.found.contains("has not reported"),
-            "{check:?}"
-        );
+        let (verdict, found) = said(&facts, check);
+        assert_eq!(verdict, Verdict::Unknown);
+        says(&found, &["has not reported"]);
     }
     facts.quiet.as_mut().unwrap().steering = "off".to_owned();
     assert_eq!(named(&facts, "irq-steering").verdict, Verdict::Advice);

@@ -5,27 +5,17 @@ use super::*;
 /// Eight NUMA nodes with huge pages, one of them without CPUs; static managers, and this policy.
 fn large(policy: &str) -> Facts {
     let mut facts = fit();
-    let pages = [(
-        2 << 20,
-        Pages {
-            total: 512,
-            reserved: 0,
-            free: 512,
-        },
-    )]
-    .into();
+    let pages = Pages {
+        total: 512,
+        reserved: 0,
+        free: 512,
+    };
     let node = KernelNumaNode {
-        huge_pages: pages,
+        huge_pages: [(2 << 20, pages)].into(),
         ..KernelNumaNode::default()
     };
     facts.files.numa = Ok((0..8).map(|id| (id, node.clone())).collect());
-    let shape = Shape {
-        nodes: 8,
-        cores: 1,
-        threads: 1,
-        interleaved: true,
-    };
-    facts.topology = Ok(shape.topology());
+    facts.topology = Ok(shape(8, 1, 1));
     let kubelet = told(&mut facts);
     kubelet.memory_manager_policy = "Static".into();
     kubelet.topology_manager_policy = policy.into();
@@ -64,47 +54,35 @@ fn a_merge_that_takes_minutes_is_warned_of(
     devices(&mut facts, resources);
     let check = named(&facts, "hint-merge");
     assert_eq!(check.verdict, verdict, "{check:?}");
-    assert!(check.found.contains(found), "{check:?}");
-    assert_eq!(
-        check.cure.contains("single-numa-node"),
-        verdict == Verdict::Warning,
-        "{check:?}"
-    );
+    says(&check.found, &[found]);
+    let is_cured = check.cure.contains("single-numa-node");
+    assert_eq!(is_cured, verdict == Verdict::Warning, "{check:?}");
 }
 
 #[test]
 fn many_numa_nodes_are_too_many_for_two_resources_already() {
     let mut facts = large("restricted");
-    facts.files.numa = Ok((0..34).map(|id| (id, KernelNumaNode::default())).collect());
-    let check = named(&facts, "hint-merge");
-    assert_eq!(check.verdict, Verdict::Warning, "{check:?}");
+    facts.files.numa = Ok(numa_nodes(34));
+    let (verdict, found) = said(&facts, "hint-merge");
+    assert_eq!(verdict, Verdict::Warning);
     // 2^8 - 1 of CPUs, 2^34 - 1 of memory: nodes of memory alone count for that.
-    assert!(
-        check.found.starts_with("34 NUMA nodes, restricted: up to 4.4e12"),
-        "{check:?}"
-    );
-    assert!(check.found.contains("about 15 days"), "{check:?}");
+    says(&found, &["34 NUMA nodes, restricted: up to 4.4e12", "about 15 days"]);
 }
 
 /// NVIDIA GB200: two NUMA nodes with CPUs, 32 without, which no setting of the firmware removes.
-#[rstest]
-#[case("none")]
-#[case("single-numa-node")]
-#[case("best-effort")]
-fn a_gb200_with_static_memory_is_warned_of_with_any_policy(#[case] policy: &str) {
-    let mut facts = fit();
-    facts.files.numa = Ok((0..34).map(|id| (id, KernelNumaNode::default())).collect());
-    told(&mut facts).topology_manager_policy = policy.into();
-    devices(&mut facts, &["nvidia.com/gpu", "kvm"]);
-    assert_eq!(named(&facts, "hint-merge").verdict, Verdict::Ok, "without it");
-    told(&mut facts).memory_manager_policy = "Static".into();
-    let check = named(&facts, "hint-merge");
-    assert_eq!(check.verdict, Verdict::Warning, "{check:?}");
-    assert!(check.found.contains("1.7e10 sets of 34 NUMA nodes"), "{check:?}");
-    assert!(
-        check
-            .cure
-            .starts_with("memoryManagerPolicy: None; the 32 NUMA nodes without CPUs"),
-        "{check:?}"
-    );
+#[test]
+fn a_gb200_with_static_memory_is_warned_of_with_any_policy() {
+    for policy in ["none", "single-numa-node", "best-effort"] {
+        let mut facts = fit();
+        facts.files.numa = Ok(numa_nodes(34));
+        told(&mut facts).topology_manager_policy = policy.into();
+        devices(&mut facts, &["nvidia.com/gpu", "kvm"]);
+        assert_eq!(named(&facts, "hint-merge").verdict, Verdict::Ok, "without it");
+        told(&mut facts).memory_manager_policy = "Static".into();
+        let check = named(&facts, "hint-merge");
+        assert_eq!(check.verdict, Verdict::Warning, "{check:?}");
+        says(&check.found, &["1.7e10 sets of 34 NUMA nodes"]);
+        let cure = "memoryManagerPolicy: None; the 32 NUMA nodes without CPUs";
+        assert!(check.cure.starts_with(cure), "{check:?}");
+    }
 }

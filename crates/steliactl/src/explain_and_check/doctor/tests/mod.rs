@@ -1,63 +1,68 @@
 mod crun;
+mod daemon;
 mod device_plugin;
 mod interrupts;
-mod ledger;
 mod merge;
-mod publish;
 mod scheduler_settings;
 mod start;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use rstest::rstest;
-use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
+use stelia_cpus::{CpuSet, Topology};
 use stelia_kernel::locality::{Localities, Locality, NodeMemory};
 use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource};
 use stelia_koordinator::report::numa::{KernelNumaNode, Pages};
-use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::config::{ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::Schema;
 use stelia_kubelet::devices::DeviceEntry;
 use stelia_kubelet::memory::{MemorySchema, MemoryTable};
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, PodUid, home, memory};
 
+use super::device_plugin::DevicePlugin;
+use super::publish::Published;
 use super::scheduler_settings::Scheduling;
 use super::*;
 use crate::shared::daemon::Failure;
 use crate::shared::files::UnusableState;
-use crate::shared::output::{Form, OutputOptions, TextStyle};
+use crate::shared::output::{Form, OutputOptions};
+use crate::tests::fixtures::{folder, never_says, says, write};
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
+type Change = fn(&mut Facts);
+
 impl From<&str> for ConfigProblem {
     fn from(text: &str) -> Self {
-        let text = text.to_owned();
         Self {
-            text,
+            text: text.to_owned(),
             keeps_kubelet_from_starting: false,
         }
     }
 }
 
-fn process(host: home::Host) -> home::Process {
-    home::Process {
-        pid: 812,
-        name: "kubelet".into(),
-        host,
-        root: Some("/var/lib/kubelet".into()),
-    }
+fn shape(nodes: u32, cores: u32, threads: u32) -> Topology {
+    let shape = Shape {
+        nodes,
+        cores,
+        threads,
+        interleaved: true,
+    };
+    shape.topology()
 }
 
 /// A node on which every check passes: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
 fn fit() -> Facts {
-    let shape = Shape {
-        nodes: 2,
-        cores: 2,
-        threads: 2,
-        interleaved: true,
-    };
     let cpus = |text: &str| text.parse().unwrap();
+    let process = home::Process {
+        pid: 812,
+        name: "kubelet".into(),
+        host: home::Host::Kubelet,
+        root: Some("/var/lib/kubelet".into()),
+    };
     let kubelet = KubeletConfig {
         cpu_manager_policy: "static".to_owned(),
         cpu_manager_policy_options: [("full-pcpus-only".to_owned(), "true".to_owned())].into(),
@@ -77,10 +82,10 @@ fn fit() -> Facts {
         controllers: Some(["cpuset", "cpu", "io", "memory", "pids"].map(str::to_owned).to_vec()),
         unfit: None,
         exclusive: Some(true),
-        topology: Ok(shape.topology()),
+        topology: Ok(shape(2, 2, 2)),
         kubelet: Ok(kubelet),
         home: KubeletHome {
-            process: Ok(process(home::Host::Kubelet)),
+            process: Ok(process),
             read: Ok("/var/lib/kubelet".into()),
             is_kubelets: true,
         },
@@ -91,7 +96,7 @@ fn fit() -> Facts {
             memory: Ok(None),
             pods: Vec::new(),
             devices: Ok(None),
-            numa: Ok([(0, KernelNumaNode::default()), (1, KernelNumaNode::default())].into()),
+            numa: Ok(numa_nodes(2)),
             caches: [].into(),
         },
         state: Ok(state),
@@ -113,8 +118,8 @@ fn fit() -> Facts {
         ledger: None,
         publishing: None,
         outside_memory: None,
-        published: publish::nothing(),
-        device_plugin: super::device_plugin::DevicePlugin {
+        published: Published::read(Path::new("/nonexistent")),
+        device_plugin: DevicePlugin {
             has_folder: Ok(false),
             runs: false,
             status: None,
@@ -125,16 +130,64 @@ fn fit() -> Facts {
     }
 }
 
-/// Whether a check found nothing wrong. What only the daemon knows is unknown without it.
-fn is_passed(check: &Check) -> bool {
-    matches!(check.verdict, Verdict::Ok | Verdict::Unknown)
+fn numa_nodes(count: u32) -> BTreeMap<u32, KernelNumaNode> {
+    (0..count).map(|id| (id, KernelNumaNode::default())).collect()
 }
 
-#[test]
-fn a_fit_node_passes_every_check() {
-    for check in checks(&fit()) {
-        assert!(is_passed(&check) && check.cure.is_empty(), "{check:?}");
+/// Whether a check found nothing wrong. What only the daemon knows is unknown without it.
+fn is_passed(check: &Check) -> bool {
+    matches!(check.finding.verdict, Verdict::Ok | Verdict::Unknown)
+}
+
+/// What the check of that name finds.
+fn named(facts: &Facts, name: &str) -> Finding {
+    let mut checks = checks(facts).into_iter();
+    checks.find(|check| check.check == name).unwrap().finding
+}
+
+/// Its verdict, and what it found.
+fn said(facts: &Facts, name: &str) -> (Verdict, String) {
+    let check = named(facts, name);
+    (check.verdict, check.found)
+}
+
+/// Checks that all checks but this one are passed, and that this one has the verdict and says how to cure it. Returns it.
+fn assert_only_problem(facts: &Facts, name: &str, verdict: Verdict) -> Check {
+    let wrong = checks(facts).into_iter().filter(|check| !is_passed(check));
+    let [check] = <[Check; 1]>::try_from(wrong.collect::<Vec<_>>()).expect("one check that is not passed");
+    assert_eq!((check.check, check.finding.verdict), (name, verdict), "{check:?}");
+    assert!(!check.finding.cure.is_empty(), "{check:?}");
+    check
+}
+
+fn told(facts: &mut Facts) -> &mut KubeletConfig {
+    facts.kubelet.as_mut().unwrap()
+}
+
+/// kubelet's CPU manager state, as kubelet would read it when it starts.
+fn cpu_file(facts: &mut Facts) -> &mut CpuManagerState {
+    facts.files.cpus.as_mut().unwrap().as_mut().unwrap()
+}
+
+fn unusable(text: &str, is_damaged: bool) -> UnusableState {
+    UnusableState {
+        text: text.to_owned(),
+        is_damaged,
     }
+}
+
+/// A VM with CPUs of these NUMA nodes, and so much memory on one node.
+fn has_vm(facts: &mut Facts, nodes: &[u32], on: u32, bytes: u64) {
+    let memory = NodeMemory {
+        anon: bytes,
+        ..NodeMemory::default()
+    };
+    let vm = Locality {
+        nodes: nodes.iter().copied().collect(),
+        memory: [(on, memory)].into(),
+        ..Locality::default()
+    };
+    facts.localities.instances.insert(POD.to_owned(), vm);
 }
 
 /// steliad chooses the CPUs.
@@ -143,10 +196,27 @@ fn ours(facts: &mut Facts) {
     facts.allocator.reserved = "0,4".parse().unwrap();
 }
 
+/// The configuration in kubelet's file, which has to have the kind and version.
+fn parsed(text: &str) -> Result<KubeletConfig, ConfigError> {
+    let text = format!("kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n{text}\n");
+    let file = stelia_kubelet::config::File::parse(&text, "k.yaml")?;
+    KubeletConfig::new(Some(file), Vec::new(), Default::default())
+}
+
+#[test]
+fn a_fit_node_passes_every_check() {
+    for check in checks(&fit()) {
+        assert!(is_passed(&check) && check.finding.cure.is_empty(), "{check:?}");
+    }
+}
+
 #[test]
 fn where_steliad_chooses_no_kubelet_is_needed() {
     let mut alone = fit();
+    alone.home.process = Err("no kubelet runs".into());
+    assert_eq!(named(&alone, "kubelet-home").verdict, Verdict::Unknown);
     ours(&mut alone);
+    assert_eq!(named(&alone, "kubelet-home").verdict, Verdict::Ok);
     alone.kubelet = Err("no kubelet runs".into());
     alone.state = Ok(CpuManagerState::absent());
     for check in checks(&alone) {
@@ -154,17 +224,14 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
     }
 }
 
-type Change = fn(&mut Facts);
-
 #[rstest]
 #[case::no_cgroup2("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = None)]
 #[case::hybrid("cgroup", Verdict::Failed, |f: &mut Facts| f.unfit = Some("a hybrid".into()))]
 #[case::two_homes("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.read = Err("which is not clear".into()))]
-#[case::cgroup_root("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| f.kubelet.as_mut().unwrap().cgroup_root = "/k8s-infra".into())]
+#[case::cgroup_root("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| told(f).cgroup_root = "/k8s-infra".into())]
 #[case::no_pods_cgroups("kubelet-cgroups", Verdict::Failed, |f: &mut Facts| {
-    let kubelet = f.kubelet.as_mut().unwrap();
-    kubelet.cgroups_per_qos = false;
-    kubelet.enforce_node_allocatable = Vec::new();
+    told(f).cgroups_per_qos = false;
+    told(f).enforce_node_allocatable = Vec::new();
 })]
 #[case::another_home("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.is_kubelets = false)]
 #[case::no_cpuset("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = Some(vec!["cpu".into()]))]
@@ -172,11 +239,7 @@ type Change = fn(&mut Facts);
 #[case::old_kernel_without_cgroups("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.6.1".into(); f.exclusive = None })]
 #[case::an_old_kernel_without_a_release("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = String::new(); f.exclusive = Some(false) })]
 #[case::old_systemd("systemd", Verdict::Failed, |f: &mut Facts| f.systemd = Some(249))]
-#[case::a_misspelt_key("kubelet-config", Verdict::Warning, |f: &mut Facts| {
-    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nreservedCpus: 0\n";
-    let file = stelia_kubelet::config::File::parse(text, "k.yaml").unwrap();
-    told(f).warnings = KubeletConfig::new(Some(file), Vec::new(), Default::default()).unwrap().warnings;
-})]
+#[case::a_misspelt_key("kubelet-config", Verdict::Warning, |f: &mut Facts| told(f).warnings = parsed("reservedCpus: 0").unwrap().warnings)]
 #[case::a_gate_of_another_version("kubelet-config", Verdict::Warning, |f: &mut Facts| { told(f).feature_gates.insert("CPUManager".into(), true); })]
 #[case::cpus_twice("kubelet-state", Verdict::Failed, |f: &mut Facts| f.state.as_mut().unwrap().default_cpus = "0-7".parse().unwrap())]
 #[case::keys_of_a_newer_kubelet("kubelet-state", Verdict::Warning, |f: &mut Facts| f.state.as_mut().unwrap().unknown_keys = vec!["slices".into()])]
@@ -188,8 +251,8 @@ type Change = fn(&mut Facts);
 #[case::siblings_on_two_numa_nodes("cpus", Verdict::Warning, |f: &mut Facts| {
     f.topology.as_mut().unwrap().cpus.get_mut(&5).unwrap().node = 1;
 })]
-#[case::a_state_file_of_another_schema("kubelet-state", Verdict::Failed, |f: &mut Facts| { f.state = Err("schema".into()); f.files.cpus = Err(UnusableState { text: "schema".into(), is_damaged: false }) })]
-#[case::siblings_apart("cpus", Verdict::Warning, |f: &mut Facts| f.kubelet.as_mut().unwrap().cpu_manager_policy_options.clear())]
+#[case::a_state_file_of_another_schema("kubelet-state", Verdict::Failed, |f: &mut Facts| { f.state = Err("schema".into()); f.files.cpus = Err(unusable("schema", false)) })]
+#[case::siblings_apart("cpus", Verdict::Warning, |f: &mut Facts| told(f).cpu_manager_policy_options.clear())]
 #[case::a_split_core("whole-cores", Verdict::Warning, |f: &mut Facts| {
     let state = f.state.as_mut().unwrap();
     state.default_cpus = "0,3-7".parse().unwrap();
@@ -199,11 +262,7 @@ type Change = fn(&mut Facts);
 #[case::shared_cpus_isolated_at_boot("isolcpus", Verdict::Failed, |f: &mut Facts| f.isolcpus = "2,6".parse().unwrap())]
 #[case::a_pods_cpu_offline("offline", Verdict::Failed, |f: &mut Facts| f.offline = "5".parse().unwrap())]
 #[case::irqbalance("irqbalance", Verdict::Warning, |f: &mut Facts| f.irqbalance = true)]
-#[case::memory_away("locality", Verdict::Warning, |f: &mut Facts| {
-    let memory = NodeMemory { huge: 1 << 30, ..NodeMemory::default() };
-    let vm = Locality { nodes: [0].into(), memory: [(1, memory)].into(), ..Locality::default() };
-    f.localities.instances.insert(POD.to_owned(), vm);
-})]
+#[case::memory_away("locality", Verdict::Warning, |f: &mut Facts| has_vm(f, &[0], 1, 1 << 30))]
 #[case::two_give_cpus("dra-driver", Verdict::Warning, |f: &mut Facts| { f.dra.insert("dra.cpu".into(), "/x".into()); })]
 #[case::sched_ext("sched-ext", Verdict::Warning, |f: &mut Facts| f.scheduling.extension = Some("scx_rusty".into()))]
 #[case::half_a_core("core-scheduling", Verdict::Warning, |f: &mut Facts| { f.scheduling.with_cookies.insert(7, "2".parse().unwrap()); })]
@@ -225,18 +284,15 @@ fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
 #[test]
 fn the_cgroup_root_of_a_kubelet_that_does_not_run_is_told_too() {
     let mut facts = fit();
-    facts.kubelet = Err("no kubelet runs".into());
     let stopped = KubeletConfig {
         cgroup_root: "/k8s-infra".into(),
         ..KubeletConfig::default()
     };
+    facts.kubelet = Err("no kubelet runs".into());
     facts.files.stopped = Some(("/var/lib/kubelet/config.yaml", Ok(stopped)));
-    let all = checks(&facts);
-    let check = all.iter().find(|check| check.check == "kubelet-cgroups").unwrap();
-    assert!(
-        check.verdict == Verdict::Failed && check.found.contains("/k8s-infra"),
-        "{check:?}"
-    );
+    let (verdict, found) = said(&facts, "kubelet-cgroups");
+    assert_eq!(verdict, Verdict::Failed);
+    says(&found, &["/k8s-infra"]);
 }
 
 #[test]
@@ -246,38 +302,21 @@ fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
         form: Form::Text,
         style: TextStyle::from(true),
     };
-    let Err(Failure::Partial { printed, reason }) = output_options.print(&Examined(checks(&Facts::read(root.path()))))
-    else {
+    let examined = Examined(checks(&Facts::read(root.path())));
+    let Err(Failure::Partial { printed, reason }) = output_options.print(&examined) else {
         panic!("fit");
     };
-    assert!(
-        printed.contains("is not a cgroup v2 mount") && printed.contains("FAILED"),
-        "{printed}"
-    );
-    assert!(
-        reason.contains("cgroup, ") && reason.contains("runner-socket"),
-        "{reason}"
-    );
+    says(&printed, &["is not a cgroup v2 mount", "FAILED"]);
+    says(&reason, &["cgroup, ", "runner-socket"]);
 }
 
 #[test]
 fn a_kernel_of_which_nothing_is_known_is_not_called_old() {
     let mut facts = fit();
     (facts.kernel, facts.exclusive) = (String::new(), None);
-    let check = named(&facts, "kernel");
-    assert!(
-        check.verdict == Verdict::Unknown && check.found.starts_with("a kernel of unknown release: "),
-        "{check:?}"
-    );
-    facts.exclusive = Some(false);
-    let check = named(&facts, "kernel");
-    assert_eq!(check.found, "a kernel of unknown release: no cpuset.cpus.exclusive");
-}
-
-fn write(root: &Path, path: &str, text: &str) {
-    let path = root.join(path);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, text).unwrap();
+    let (verdict, found) = said(&facts, "kernel");
+    assert_eq!(verdict, Verdict::Unknown);
+    says(&found, &["a kernel of unknown release: "]);
 }
 
 /// arm64 says nothing of virtualization among the features of its CPUs (hwloc, nvidia-dgx-gb10), and has no module to load.
@@ -288,110 +327,58 @@ fn without_dev_kvm_the_cure_is_that_of_the_processor() {
         ("flags\t\t: fpu sse\n", "switch on VT-x or AMD-V"),
         ("Features\t: fp asimd evtstrm aes\n", "exception level 2"),
     ] {
-        let root = tempfile::tempdir().unwrap();
-        write(root.path(), "proc/cpuinfo", cpuinfo);
-        let kvm = named(&Facts::read(root.path()), "kvm");
-        assert!(format!("{kvm:?}").contains(cure), "{kvm:?}");
+        let root = folder(&[("proc/cpuinfo", cpuinfo)]);
+        says(&named(&Facts::read(root.path()), "kvm").cure, &[cure]);
     }
 }
 
 #[test]
 fn facts_are_read_from_the_nodes_files() {
-    let temp = tempfile::tempdir().unwrap();
-    let root = temp.path();
-    write(root, "proc/sys/kernel/osrelease", "6.12.9+deb13-amd64\n");
-    write(
-        root,
-        "proc/cmdline",
-        "quiet isolcpus=domain,managed_irq,2-3,6 nohz_full=3\n",
-    );
-    write(root, "proc/77/comm", "irqbalance\n");
-    write(root, "proc/78/comm", "steliad\n");
-    write(root, "proc/cpuinfo", "model name\t: x\nflags\t\t: fpu svm sse\n");
-    write(
-        root,
-        "usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-257.9-1.so",
-        "",
-    );
-    write(root, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
-    write(root, "sys/fs/cgroup/system.slice/cpuset.cpus.partition", "member\n");
-    write(root, "sys/fs/cgroup/system.slice/cpuset.cpus.exclusive", "\n");
-    write(root, "sys/devices/system/cpu/nohz_full", "  (null)\n");
-    write(root, "sys/devices/system/cpu/offline", "7\n");
-    let facts = Facts::read(root);
+    let cgroup = "sys/fs/cgroup/system.slice";
+    let root = folder(&[
+        ("proc/sys/kernel/osrelease", "6.12.9+deb13-amd64\n"),
+        ("proc/cmdline", "quiet isolcpus=domain,managed_irq,2-3,6 nohz_full=3\n"),
+        ("proc/77/comm", "irqbalance\n"),
+        ("proc/78/comm", "steliad\n"),
+        ("proc/cpuinfo", "model name\t: x\nflags\t\t: fpu svm sse\n"),
+        ("usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-257.9-1.so", ""),
+        ("sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n"),
+        (&format!("{cgroup}/cpuset.cpus.partition"), "member\n"),
+        (&format!("{cgroup}/cpuset.cpus.exclusive"), "\n"),
+        ("sys/devices/system/cpu/nohz_full", "  (null)\n"),
+        ("sys/devices/system/cpu/offline", "7\n"),
+    ]);
+    let facts = Facts::read(root.path());
     assert_eq!(facts.kernel, "6.12.9+deb13-amd64");
-    assert_eq!(
-        (facts.systemd, facts.exclusive, facts.irqbalance),
-        (Some(257), Some(true), true)
-    );
-    assert_eq!(
-        (facts.daemon, facts.kvm, facts.virtualization),
-        (true, false, Some(true))
-    );
-    assert_eq!(facts.isolcpus.to_string(), "2-3,6");
-    assert_eq!(
-        (facts.nohz_full.to_string(), facts.offline.to_string()),
-        (String::new(), "7".to_owned())
-    );
-    assert!(facts.state.unwrap_err().contains("cpu_manager_state"));
-}
-
-#[test]
-fn a_kubelet_that_is_not_found_is_unknown_and_not_missed_where_steliad_chooses() {
-    let mut facts = fit();
-    facts.home.process = Err("no kubelet runs".into());
-    assert_eq!(named(&facts, "kubelet-home").verdict, Verdict::Unknown);
-    // Where steliad chooses the CPUs no kubelet is needed.
-    ours(&mut facts);
-    assert_eq!(named(&facts, "kubelet-home").verdict, Verdict::Ok);
+    assert_eq!((facts.systemd, facts.exclusive), (Some(257), Some(true)));
+    assert!(facts.irqbalance && facts.daemon && !facts.kvm);
+    assert_eq!(facts.virtualization, Some(true));
+    let lists = [facts.isolcpus, facts.nohz_full, facts.offline].map(|cpus| cpus.to_string());
+    assert_eq!(lists, ["2-3,6", "", "7"]);
+    says(&facts.state.unwrap_err(), &["cpu_manager_state"]);
 }
 
 #[test]
 fn a_kubelet_with_another_root_directory_than_the_one_that_is_read_is_seen() {
-    let temp = tempfile::tempdir().unwrap();
-    let root = temp.path();
-    write(root, "proc/70/comm", "kubelet\n");
-    write(root, "proc/70/status", "Uid:\t0\t0\t0\t0\n");
-    write(root, "proc/70/cgroup", "0::/system.slice/kubelet.service\n");
-    write(root, "proc/70/cmdline", "kubelet\0--root-dir=/data/kubelet\0");
-    write(root, "proc/self/cgroup", "4:cpuset:/\n0::/\n");
-    write(root, "data/kubelet/cpu_manager_state", "{}");
+    let root = folder(&[
+        ("proc/70/comm", "kubelet\n"),
+        ("proc/70/status", "Uid:\t0\t0\t0\t0\n"),
+        ("proc/70/cgroup", "0::/system.slice/kubelet.service\n"),
+        ("proc/70/cmdline", "kubelet\0--root-dir=/data/kubelet\0"),
+        ("proc/self/cgroup", "4:cpuset:/\n0::/\n"),
+        ("data/kubelet/cpu_manager_state", "{}"),
+    ]);
+    let root = root.path();
     let facts = Facts::read(root);
-    assert!(facts.unfit.unwrap().contains("hybrid"));
+    says(&facts.unfit.unwrap(), &["hybrid"]);
     assert_eq!(facts.home.read, Ok("/var/lib/kubelet".into()));
     assert!(!facts.home.is_kubelets);
     write(root, "etc/stelia/steliad.toml", "kubelet-root = \"/data/kubelet\"");
-    let facts = Facts::read(root);
-    assert_eq!(
-        (facts.home.read, facts.home.is_kubelets),
-        (Ok("/data/kubelet".into()), true)
-    );
+    let home = Facts::read(root).home;
+    assert_eq!((home.read, home.is_kubelets), (Ok("/data/kubelet".into()), true));
     // A link is accepted like the directory itself.
     write(root, "etc/stelia/steliad.toml", "");
     fs::create_dir_all(root.join("var/lib")).unwrap();
     std::os::unix::fs::symlink(root.join("data/kubelet"), root.join("var/lib/kubelet")).unwrap();
     assert!(Facts::read(root).home.is_kubelets);
-}
-
-/// Checks that all checks but this one are passed, and that this one has the verdict and says how to cure it. Returns it.
-fn assert_only_problem(facts: &Facts, name: &str, verdict: Verdict) -> Check {
-    let wrong = checks(facts).into_iter().filter(|check| !is_passed(check));
-    let wrong: [Check; 1] = wrong
-        .collect::<Vec<_>>()
-        .try_into()
-        .expect("one check that is not passed");
-    let [check] = wrong;
-    assert_eq!((check.check, check.verdict), (name, verdict));
-    assert!(!check.cure.is_empty(), "{check:?}");
-    check
-}
-
-/// The check of that name.
-fn named(facts: &Facts, name: &str) -> Check {
-    let mut checks = checks(facts).into_iter();
-    checks.find(|check| check.check == name).unwrap()
-}
-
-fn told(facts: &mut Facts) -> &mut KubeletConfig {
-    facts.kubelet.as_mut().unwrap()
 }

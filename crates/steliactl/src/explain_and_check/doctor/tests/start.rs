@@ -18,64 +18,46 @@ const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState
     pod_entries: [].into(),
 };
 
-fn unusable(text: &str, is_damaged: bool) -> UnusableState {
-    UnusableState {
-        text: text.to_owned(),
-        is_damaged,
-    }
+fn start(change: Change) -> Finding {
+    let mut facts = fit();
+    change(&mut facts);
+    named(&facts, "kubelet-start")
 }
 
 /// kubelet does not read the files of pods with the gate off, and goes on without its record of devices.
 #[test]
 fn a_kubelet_that_starts_in_spite_of_a_damaged_file_is_told_to() {
-    let start = |change: Change| {
-        let mut facts = fit();
-        change(&mut facts);
-        let check = named(&facts, "kubelet-start");
-        (check.verdict, check.found)
-    };
-    let (verdict, found) = start(|f| f.files.devices = Err(unusable("kubelet_internal_checkpoint: cut", true)));
-    assert_eq!(verdict, Verdict::Warning);
-    assert!(found.contains("has forgotten which devices are in use"), "{found}");
+    let check = start(|f| f.files.devices = Err(unusable("kubelet_internal_checkpoint: cut", true)));
+    assert_eq!(check.verdict, Verdict::Warning);
+    says(&check.found, &["has forgotten which devices are in use"]);
     // What the gate needs is told, and nothing of the file.
-    let (_, found) = start(|f| {
+    let check = start(|f| {
         let gate = "InPlacePodVerticalScaling".to_owned();
         told(f).feature_gates.insert(gate, false);
         f.files.pods = vec![("allocated_pods_state", unusable("allocated_pods_state: cut", true))];
     });
-    assert!(
-        found.contains("InPlacePodVerticalScaling") && !found.contains("allocated_pods_state"),
-        "{found}"
-    );
-    let (verdict, _) = start(|f| f.files.memory = Err(unusable("of a newer schema", false)));
-    assert_eq!(verdict, Verdict::Unknown);
-    let (_, found) = start(|f| {
-        told(f)
-            .feature_gates
-            .insert("DynamicResourceAllocation".to_owned(), false);
+    says(&check.found, &["InPlacePodVerticalScaling"]);
+    never_says(&check.found, &["allocated_pods_state"]);
+    let check = start(|f| {
+        let gate = "DynamicResourceAllocation".to_owned();
+        told(f).feature_gates.insert(gate, false);
         f.files.pods = vec![("dra_manager_state", unusable("dra_manager_state: cut", true))];
     });
-    assert!(!found.contains("dra_manager_state"), "{found}");
+    never_says(&check.found, &["dra_manager_state"]);
 }
 
 #[test]
 fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
-    let mut facts = fit();
-    facts.files.pods = vec![("allocated_pods_state", unusable("allocated_pods_state: newer", false))];
-    let check = named(&facts, "kubelet-start");
+    let check = start(|f| f.files.memory = Err(unusable("of a newer schema", false)));
+    assert_eq!(check.verdict, Verdict::Unknown);
+    let check =
+        start(|f| f.files.pods = vec![("allocated_pods_state", unusable("allocated_pods_state: newer", false))]);
     let found = "allocated_pods_state: newer: whether kubelet starts with it is not known";
     assert_eq!((check.verdict, check.found.as_str()), (Verdict::Unknown, found));
-    let mut facts = fit();
-    facts.files.devices = Err(unusable("kubelet_internal_checkpoint: newer", false));
-    let check = named(&facts, "kubelet-start");
-    assert!(
-        check.found.contains("which devices are in use is not known"),
-        "{check:?}"
-    );
-    assert!(
-        check.cure.contains("upgrade steliad") && !check.cure.contains("drain"),
-        "{check:?}"
-    );
+    let check = start(|f| f.files.devices = Err(unusable("kubelet_internal_checkpoint: newer", false)));
+    says(&check.found, &["which devices are in use is not known"]);
+    says(&check.cure, &["upgrade steliad"]);
+    never_says(&check.cure, &["drain"]);
 }
 
 #[rstest]
@@ -83,7 +65,7 @@ fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
     Verdict::Failed,
     r#"configured policy "static" differs from state checkpoint policy "none""#,
     "remove /var/lib/kubelet/cpu_manager_state, start kubelet; or set cpuManagerPolicy back to none",
-    |f: &mut Facts| f.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into()
+    |f: &mut Facts| cpu_file(f).policy = "none".into()
 )]
 #[case::another_memory_policy(
     Verdict::Failed,
@@ -136,7 +118,7 @@ fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
     "remove /data/kubelet/cpu_manager_state",
     |f: &mut Facts| {
         told(f).root_dir = "/data/kubelet".into();
-        f.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into();
+        cpu_file(f).policy = "none".into();
     }
 )]
 #[case::more_reserved(
@@ -172,8 +154,7 @@ fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
     told(f).kube_reserved = [("memory".to_owned(), "1Gi".to_owned())].into();
 })]
 #[case::an_unreadable_file(Verdict::Failed, "k.yaml: reservedSystemCPUs is the number 0", "before kubelet is restarted", |f: &mut Facts| {
-    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nreservedSystemCPUs: 0\n";
-    f.kubelet = Err(stelia_kubelet::config::File::parse(text, "k.yaml").unwrap_err().into());
+    f.kubelet = Err(parsed("reservedSystemCPUs: 0").unwrap_err().into());
 })]
 #[case::reserved_and_not_there(Verdict::Failed, "9", "CPUs that this node has", |f: &mut Facts| {
     told(f).reserved_system_cpus = "0,9".parse().unwrap();
@@ -205,64 +186,54 @@ fn a_kubelet_that_would_not_start_is_told_in_its_own_words(
     change(&mut facts);
     let check = named(&facts, "kubelet-start");
     assert_eq!(check.verdict, verdict, "{check:?}");
-    assert!(
-        check.found.starts_with("kubelet would not start: ") && check.found.contains(found),
-        "{check:?}"
-    );
-    assert!(check.cure.contains(cure), "{check:?}");
+    says(&check.found, &["kubelet would not start: ", found]);
+    says(&check.cure, &[cure]);
 }
 
 /// No process is kubelet between two of its starts.
 #[test]
 fn a_kubelet_that_crashes_again_and_again_is_known_by_kubeadms_file() {
-    let temp = tempfile::tempdir().unwrap();
-    let root = temp.path();
     let config = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
     let state = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
-    write(root, "var/lib/kubelet/config.yaml", config);
-    write(root, "var/lib/kubelet/cpu_manager_state", state);
-    write(root, "proc/1/comm", "systemd\n");
-    let check = named(&Facts::read(root), "kubelet-start");
-    assert_eq!(check.verdict, Verdict::Failed, "{check:?}");
+    let root = folder(&[
+        ("var/lib/kubelet/config.yaml", config),
+        ("var/lib/kubelet/cpu_manager_state", state),
+        ("proc/1/comm", "systemd\n"),
+    ]);
+    let (verdict, found) = said(&Facts::read(root.path()), "kubelet-start");
+    assert_eq!(verdict, Verdict::Failed);
     assert_eq!(
-        check.found,
+        found,
         "kubelet would not start: configured policy \"static\" differs from state checkpoint policy \"none\" \
          (none runs: its settings are taken from /var/lib/kubelet/config.yaml)"
     );
-    fs::remove_file(root.join("var/lib/kubelet/config.yaml")).unwrap();
-    let check = named(&Facts::read(root), "kubelet-start");
-    assert_eq!(
-        (check.verdict, check.found.as_str()),
-        (Verdict::Unknown, "kubelet's configuration cannot be read")
-    );
+    fs::remove_file(root.path().join("var/lib/kubelet/config.yaml")).unwrap();
+    let unread = "kubelet's configuration cannot be read".to_owned();
+    let said = said(&Facts::read(root.path()), "kubelet-start");
+    assert_eq!(said, (Verdict::Unknown, unread));
 }
 
 #[test]
 fn what_a_hidden_flag_may_say_is_unknown_and_no_failure() {
-    let told = |change: Change| {
+    let both = |change: Change| {
         let mut facts = fit();
         facts.kubelet = Ok(KubeletConfig {
             hidden: true,
             ..KubeletConfig::default()
         });
         change(&mut facts);
-        let checks = checks(&facts).into_iter();
-        let both = checks.filter(|check| ["kubelet-policy", "kubelet-start"].contains(&check.check));
-        both.map(|check| (check.verdict, check.found)).collect::<Vec<_>>()
+        ["kubelet-policy", "kubelet-start"].map(|name| said(&facts, name))
     };
-    let overridden = told(|_| ());
+    let overridden = both(|_| ());
     for (verdict, found) in &overridden {
         assert_eq!(*verdict, Verdict::Warning, "{found}");
-        assert!(found.starts_with("unknown: k3s hides its command line"), "{found}");
+        says(found, &["unknown: k3s hides its command line"]);
     }
-    assert!(
-        overridden.len() == 2 && overridden[0].1.contains("cpuManagerPolicy: static by its state file"),
-        "{overridden:?}"
-    );
-    let nothing = told(|facts| facts.files.cpus = Ok(None));
-    assert_eq!(nothing[0].0, Verdict::Warning, "{nothing:?}");
-    assert!(nothing[0].1.contains("its policy is not known"), "{nothing:?}");
+    says(&overridden[0].1, &["cpuManagerPolicy: static by its state file"]);
+    let [(verdict, found), _] = both(|facts| facts.files.cpus = Ok(None));
+    assert_eq!(verdict, Verdict::Warning);
+    says(&found, &["its policy is not known"]);
     // The state file confirms the policy.
-    let none = told(|facts| facts.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into());
-    assert_eq!(none[0], (Verdict::Failed, "cpuManagerPolicy: none".to_owned()));
+    let [none, _] = both(|facts| cpu_file(facts).policy = "none".into());
+    assert_eq!(none, (Verdict::Failed, "cpuManagerPolicy: none".to_owned()));
 }

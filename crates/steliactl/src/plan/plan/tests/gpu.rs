@@ -1,8 +1,6 @@
 //! GPU instances: hints of devices, CPUs and memory together, under every policy of the Topology Manager. The described machines are in
 //! `tests/data/plan`; `STELIA_WRITE_DOCS=1 cargo test -p steliactl the_machines_with_gpus` writes them.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::*;
 
 const FOLDER: &str = "../../tests/data/plan";
@@ -10,68 +8,31 @@ const FOLDER: &str = "../../tests/data/plan";
 const CONFIG: &str = "../../packaging/kubernetes/kubelet-config-best-effort.yaml";
 /// Two sockets of 32 cores, as in `kubelet-config-best-effort.yaml`; two of 64; eight of 8 cores.
 const MACHINES: [(&str, u32, u32); 3] = [("gpu-32", 2, 32), ("gpu-64", 2, 64), ("gpu-8", 8, 8)];
+const INSTANCE: &str = "-c name=instance,cpus=40,memory=2Gi,hugepages-2Mi=80Gi,nvidia.com/gpu=2";
 
 fn machine(name: &str, nodes: u32, cores: u32) -> Facts {
-    let shape = Shape {
-        nodes,
-        cores,
-        threads: 2,
-        interleaved: true,
-    };
-    let topology = shape.topology();
-    let pages = |total| numa::Pages {
-        total,
+    let pages = numa::Pages {
+        total: 55_296,
         reserved: 0,
-        free: total,
+        free: 55_296,
+    };
+    let memory = numa::NumaMemory {
+        total: 128 << 30,
+        ..numa::NumaMemory::default()
     };
     let numa = |id: u32| {
+        let distance = |other: u32| (other, if other == id { 10 } else { 32 });
         let described = numa::KernelNumaNode {
-            distances: (0..nodes)
-                .map(|other| (other, if other == id { 10 } else { 32 }))
-                .collect(),
-            memory: Some(numa::NumaMemory {
-                total: 128 << 30,
-                ..numa::NumaMemory::default()
-            }),
-            huge_pages: [(2 << 20, pages(55_296))].into(),
+            distances: (0..nodes).map(distance).collect(),
+            memory: Some(memory),
+            huge_pages: [(2 << 20, pages)].into(),
         };
         (id, described)
     };
     Facts {
-        name: name.to_owned(),
         numa: (0..nodes).map(numa).collect(),
-        reserved: CpuSet::new(),
-        exclusive: CpuSet::new(),
-        shared: topology.online(),
-        topology,
-        allocations: Vec::new(),
-        containers: BTreeSet::new(),
-        kubelet: Kubelet {
-            cpu_policy: "none".to_owned(),
-            ..Kubelet::default()
-        },
-        allocator: None,
-        pods: None,
-        devices: BTreeMap::new(),
-        problems: Vec::new(),
+        ..facts(name, shape(nodes, cores))
     }
-}
-
-/// The same with a pod that has these CPUs.
-fn with_pod(mut facts: Facts, cpus: &CpuSet) -> Facts {
-    facts.exclusive = cpus.clone();
-    facts.shared = facts.topology.online().difference(cpus);
-    facts.allocations = vec![PodAllocation {
-        pod: PodUid::parse(OTHER).unwrap(),
-        name: None,
-        cpus: cpus.clone(),
-        by_kubelet: true,
-    }];
-    facts
-}
-
-fn printed(facts: &Facts) -> String {
-    serde_json::to_string(&report(facts, ApiVersion::V1Alpha2)).unwrap() + "\n"
 }
 
 #[test]
@@ -87,16 +48,17 @@ fn the_machines_with_gpus_are_described() {
     }
 }
 
-/// The machine with this many CPUs left to give on each NUMA node, and these CPUs reserved.
+/// A described machine with reserved CPUs, and kubelet's configuration for it.
 struct Scene {
     folder: TempDir,
     reserved: &'static str,
 }
 
 impl Scene {
+    /// With this many CPUs left to give on each NUMA node; on one that is not named all are.
     fn new(number: usize, reserved: &'static str, left: &[usize]) -> Self {
         let (name, nodes, cores) = MACHINES[number];
-        let facts = machine(name, nodes, cores);
+        let mut facts = machine(name, nodes, cores);
         let reserved_cpus = set(reserved);
         let mut taken = CpuSet::new();
         for (node, left) in (0..nodes).zip(left) {
@@ -104,81 +66,72 @@ impl Scene {
             let here: CpuSet = here.map(|(number, _)| *number).collect();
             let open = here.difference(&reserved_cpus);
             // Whole cores are left: the first ones.
-            let keep: CpuSet = open
-                .iter()
-                .take(left / 2)
-                .flat_map(|cpu| facts.topology.siblings(cpu).iter().collect::<Vec<_>>())
-                .collect();
-            taken.union_with(&open.difference(&keep));
+            let first = open.iter().take(left / 2);
+            let siblings = first.flat_map(|cpu| facts.topology.siblings(cpu).iter().collect::<Vec<_>>());
+            taken.union_with(&open.difference(&siblings.collect()));
+        }
+        if !taken.is_empty() {
+            facts.shared = facts.topology.online().difference(&taken);
+            facts.allocations = given(&taken);
+            facts.exclusive = taken;
         }
         let folder = TempDir::new().unwrap();
-        let facts = if taken.is_empty() {
-            facts
-        } else {
-            with_pod(facts, &taken)
-        };
-        write(folder.path(), "node.json", &printed(&facts));
+        write(folder.path(), "node.json", printed(&facts));
         Self { folder, reserved }
     }
 
-    /// The configuration that is shipped, with this policy and scope.
-    fn config(&self, policy: &str, scope: &str) -> PathBuf {
-        let text = fs::read_to_string(CONFIG).unwrap();
-        let replaced = text
-            .replace(
+    /// The words for the machine, and for a kubelet with the configuration that is shipped and this policy and scope.
+    fn words(&self, policy: &str, scope: &str) -> String {
+        let mut config = fs::read_to_string(CONFIG).unwrap();
+        for (shipped, value) in [
+            (
                 "reservedSystemCPUs: \"0,64\"",
-                &format!("reservedSystemCPUs: \"{}\"", self.reserved),
-            )
-            .replace(
+                format!("reservedSystemCPUs: \"{}\"", self.reserved),
+            ),
+            (
                 "topologyManagerPolicy: best-effort",
-                &format!("topologyManagerPolicy: {policy}"),
-            )
-            .replace("topologyManagerScope: pod", &format!("topologyManagerScope: {scope}"));
-        let path = self.folder.path().join("kubelet.yaml");
-        fs::write(&path, replaced).unwrap();
-        path
+                format!("topologyManagerPolicy: {policy}"),
+            ),
+            ("topologyManagerScope: pod", format!("topologyManagerScope: {scope}")),
+        ] {
+            config = config.replace(shipped, &value);
+        }
+        let folder = self.folder.path();
+        write(folder, "kubelet.yaml", config);
+        format!(
+            "--node {0}/node.json --kubelet-config {0}/kubelet.yaml",
+            folder.display()
+        )
     }
 
-    fn plan(&self, policy: &str, scope: &str, words: &[&str]) -> String {
-        let (node, config) = (self.folder.path().join("node.json"), self.config(policy, scope));
-        let files = [
-            "--node",
-            node.to_str().unwrap(),
-            "--kubelet-config",
-            config.to_str().unwrap(),
-        ];
-        match steliactl(Path::new("/nowhere"), &[&files, words].concat()) {
-            Ok(text) => text,
-            Err(Failure::Partial { printed, .. }) => printed,
-            Err(other) => panic!("{other}"),
-        }
+    fn plan(&self, policy: &str, scope: &str, line: &str) -> String {
+        let words = self.words(policy, scope);
+        told(Path::new("/nowhere"), &format!("{words} {line}"))
+    }
+
+    /// With the shipped policy and scope.
+    fn answer(&self, line: &str) -> Value {
+        let text = self.plan("best-effort", "pod", &format!("{line} -o json"));
+        serde_json::from_str(&text).unwrap()
     }
 
     /// The answers under all policies and scopes.
-    fn sweep(&self, words: &[&str]) -> String {
-        let policies = ["best-effort", "restricted", "single-numa-node"];
-        let scoped = policies
-            .iter()
-            .flat_map(|policy| ["container", "pod"].map(|scope| (*policy, scope)));
-        let all = [("none", "container")].into_iter().chain(scoped);
-        all.map(|(policy, scope)| self.plan(policy, scope, words))
-            .collect::<Vec<_>>()
-            .join("\n---\n")
+    fn sweep(&self, line: &str) -> String {
+        let mut all = vec![self.plan("none", "container", line)];
+        for policy in ["best-effort", "restricted", "single-numa-node"] {
+            all.extend(["container", "pod"].map(|scope| self.plan(policy, scope, line)));
+        }
+        all.join("\n---\n")
     }
 }
-
-const INSTANCE: &str = "name=instance,cpus=40,memory=2Gi,hugepages-2Mi=80Gi,nvidia.com/gpu=2";
 
 /// The machine on which the configuration was first used: the instance has the CPUs that kubelet gave it there.
 #[test]
 fn an_instance_of_40_cpus_is_on_one_socket_with_its_gpus() {
     let scene = Scene::new(0, "0,64", &[]);
-    let text = scene.plan(
-        "best-effort",
-        "pod",
-        &["-c", INSTANCE, "--devices", "nvidia.com/gpu=0:4,1:4"],
-    );
-    assert!(text.contains("1-20,65-84"), "{text}");
+    let line = format!("{INSTANCE} --devices nvidia.com/gpu=0:4,1:4");
+    let text = scene.plan("best-effort", "pod", &line);
+    says(&text, &["1-20,65-84"]);
     insta::assert_snapshot!(text);
 }
 
@@ -186,17 +139,16 @@ fn an_instance_of_40_cpus_is_on_one_socket_with_its_gpus() {
 #[test]
 fn each_policy_says_whether_gpu_and_cpus_meet_on_two_sockets() {
     let scene = Scene::new(1, "0,128", &[10, 126]);
-    let helper = "name=proxy,kind=sidecar,cpus=2,memory=1Gi";
-    let words = ["-c", helper, "-c", INSTANCE, "--devices", "nvidia.com/gpu=0:3/4,1:0/4"];
-    insta::assert_snapshot!(scene.sweep(&words));
+    let helper = "-c name=proxy,kind=sidecar,cpus=2,memory=1Gi";
+    insta::assert_snapshot!(scene.sweep(&format!("{helper} {INSTANCE} --devices nvidia.com/gpu=0:3/4,1:0/4")));
 }
 
 /// Where both are free at one socket, it is chosen although the other has more of each.
 #[test]
 fn what_if_compares_where_the_gpus_are() {
     let scene = Scene::new(1, "0,128", &[100, 60]);
-    let words = ["-c", INSTANCE, "--devices", "nvidia.com/gpu=0:1/4,1:2/4", "--what-if"];
-    insta::assert_snapshot!(scene.plan("best-effort", "pod", &words));
+    let line = format!("{INSTANCE} --devices nvidia.com/gpu=0:1/4,1:2/4 --what-if");
+    insta::assert_snapshot!(scene.plan("best-effort", "pod", &line));
 }
 
 /// A GPU at each of eight NUMA nodes, of which two are free: 20 CPUs and two GPUs need two nodes, and their memory would fit on one. So no NUMA
@@ -204,122 +156,53 @@ fn what_if_compares_where_the_gpus_are() {
 #[test]
 fn each_policy_says_whether_gpus_and_cpus_meet_on_eight_sockets() {
     let scene = Scene::new(2, "0,64", &[14, 16, 16, 16, 16, 4, 16, 16]);
-    let devices = "nvidia.com/gpu=0:0/1,1:1,2:0/1,3:0/1,4:0/1,5:1,6:0/1,7:0/1";
-    let two = "name=instance,cpus=20,memory=2Gi,hugepages-2Mi=40Gi,nvidia.com/gpu=2";
-    let one = "name=instance,cpus=8,memory=2Gi,nvidia.com/gpu=1";
-    let small = scene.plan("best-effort", "pod", &["-c", one, "--devices", devices]);
-    let large = scene.sweep(&["-c", two, "--devices", devices]);
+    let devices = "--devices nvidia.com/gpu=0:0/1,1:1,2:0/1,3:0/1,4:0/1,5:1,6:0/1,7:0/1";
+    let two = "-c name=instance,cpus=20,memory=2Gi,hugepages-2Mi=40Gi,nvidia.com/gpu=2";
+    let one = "-c name=instance,cpus=8,memory=2Gi,nvidia.com/gpu=1";
+    let small = scene.plan("best-effort", "pod", &format!("{one} {devices}"));
+    let large = scene.sweep(&format!("{two} {devices}"));
     insta::assert_snapshot!(format!("{small}\n---\n{large}"));
 }
 
 #[test]
 fn a_pod_beside_another_on_the_last_gpu_is_not_admitted() {
     let scene = Scene::new(1, "0,128", &[]);
-    let words = [
-        "-c",
-        INSTANCE,
-        "--until-full",
-        "--devices",
-        "nvidia.com/gpu=0:4,1:1/4",
-        "-o",
-        "json",
-    ];
-    let answer: Value = serde_json::from_str(&scene.plan("best-effort", "pod", &words)).unwrap();
-    assert_eq!(answer["until_full"]["count"], 2);
-    assert_eq!(answer["containers"][0]["locality"], "one-node");
-    let hints = &answer["merges"][0]["hints"][0];
-    assert_eq!(
-        (&hints["resource"], &hints["preferred"]),
-        (&json!(DEVICE), &json!(["0"]))
-    );
-    assert_eq!(
-        hints["free"],
-        json!([{"node": 0, "amount": 4}, {"node": 1, "amount": 1}])
+    let answer = scene.answer(&format!("{INSTANCE} --until-full --devices nvidia.com/gpu=0:4,1:1/4"));
+    holds(
+        &answer,
+        json!({
+            "/until_full/count": 2, "/containers/0/locality": "one-node", "/merges/0/hints/0/resource": DEVICE,
+            "/merges/0/hints/0/preferred": ["0"],
+            "/merges/0/hints/0/free": [{"node": 0, "amount": 4}, {"node": 1, "amount": 1}],
+        }),
     );
 }
 
-/// 64 CPUs are on one NUMA node of this machine, and 62 of them can be given to a container.
+/// 64 CPUs are on one NUMA node of this machine, and 62 of them can be given to a container. The planner made the ids of the devices up.
 #[test]
 fn reserved_cpus_are_not_counted_as_room() {
     let scene = Scene::new(0, "0,32,64,96", &[]);
-    let instance = "name=instance,cpus=64,memory=2Gi,nvidia.com/gpu=1";
-    let words = ["-c", instance, "--devices", "nvidia.com/gpu=0:4,1:4", "-o", "json"];
-    let answer: Value = serde_json::from_str(&scene.plan("best-effort", "pod", &words)).unwrap();
-    let container = &answer["containers"][0];
-    assert_eq!(
-        (&container["numa_nodes"], &container["locality"]),
-        (&json!("0-1"), &json!("same-nodes")),
-        "{answer}"
-    );
-    let devices = &container["devices"][0];
-    assert_eq!(
-        (&devices["count"], &devices["ids"]),
-        (&json!(1), &json!([])),
-        "the planner made the ids up"
+    let answer = scene.answer("-c name=instance,cpus=64,memory=2Gi,nvidia.com/gpu=1 --devices nvidia.com/gpu=0:4,1:4");
+    holds(
+        &answer["containers"][0],
+        json!({"/numa_nodes": "0-1", "/locality": "same-nodes", "/devices/0/count": 1, "/devices/0/ids": []}),
     );
 }
 
 #[test]
-fn words_and_files_that_do_not_fit_are_told() {
+fn a_configuration_that_does_not_fit_is_told() {
     let scene = Scene::new(0, "0,64", &[]);
+    let line = format!("{} {TWO}", scene.words("best-effort", "pod"));
+    let reason = || refused(Path::new("/nowhere"), &line).1;
     // Memory that is reserved for nobody.
-    let config = scene.config("best-effort", "pod");
-    let text = fs::read_to_string(&config)
-        .unwrap()
-        .replace("memory: \"2Gi\"\nsystem", "memory: \"3Gi\"\nsystem");
-    fs::write(&config, text).unwrap();
-    let node = scene.folder.path().join("node.json");
-    let line = |config: &Path| {
-        let words = [
-            "--node",
-            node.to_str().unwrap(),
-            "--kubelet-config",
-            config.to_str().unwrap(),
-        ];
-        refused(
-            Path::new("/nowhere"),
-            &[&words[..], &["-c", "cpus=2,memory=1Gi"]].concat(),
-        )
-        .1
-    };
-    assert!(line(&config).contains("kubelet would not start: "), "{}", line(&config));
+    let config = scene.folder.path().join("kubelet.yaml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(
+        &config,
+        text.replace("memory: \"2Gi\"\nsystem", "memory: \"3Gi\"\nsystem"),
+    )
+    .unwrap();
+    says(&reason(), &["kubelet would not start: "]);
     fs::write(&config, "kind: Pod").unwrap();
-    assert!(line(&config).contains("kubelet.yaml"), "{}", line(&config));
-    for wrong in [
-        &["plan", "-c", "cpus=1", "--devices", "gpu=0:1"][..],
-        &["plan", "-c", "cpus=1", "--kubelet-config", "a.yaml"],
-    ] {
-        assert!(
-            Cli::try_parse_from([&["steliactl"], wrong].concat()).is_err(),
-            "{wrong:?}"
-        );
-    }
-}
-
-/// The NUMA nodes of free devices whose ids are PCI addresses are those that the kernel tells.
-#[test]
-fn the_places_of_pci_devices_are_read_on_this_node() {
-    let node = node(&format!("{STATIC}topologyManagerPolicy: single-numa-node\n"));
-    let text = r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"example.com/nic":["0000:3b:00.0"]}},"Checksum":CHECKSUM}"#;
-    let wrong = stelia_kubelet::DeviceManagerState::parse(text.replace("CHECKSUM", "1").as_bytes());
-    let wrong = wrong.unwrap_err().to_string();
-    let right = wrong.split("gives ").nth(1).unwrap();
-    let right: String = right.chars().take_while(char::is_ascii_digit).collect();
-    let file = "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint";
-    write(node.path(), file, &text.replace("CHECKSUM", &right));
-    write(node.path(), "sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
-    let answer = answered(node.path(), &["-c", "cpus=2,memory=1Gi,example.com/nic=1"]);
-    let container = &answer["containers"][0];
-    assert_eq!(
-        (&container["numa_nodes"], &container["locality"]),
-        (&json!("1"), &json!("one-node")),
-        "{answer}"
-    );
-    assert_eq!(container["devices"][0]["numa_nodes"], "1");
-    assert!(
-        !answer["assumed"]
-            .to_string()
-            .contains("NUMA nodes of unassigned devices"),
-        "{answer}"
-    );
+    says(&reason(), &["kubelet.yaml"]);
 }

@@ -1,11 +1,12 @@
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
 use crate::shared::daemon::node::parse;
 use crate::shared::daemon::node::testing::described;
 use crate::shared::output::TextStyle;
+use crate::tests::fixtures::{holds, says, write};
 
 /// A VM on node 0 with half of its memory on node 1, and one without remote memory.
 fn description() -> String {
@@ -78,43 +79,27 @@ fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words(&text).contains(&words(line)), "{line}: {text}");
     }
-    assert!(
-        text.contains("; 50 % (1.0 GiB of 2.0 GiB) is attached, on NUMA nodes without CPUs"),
-        "{text}"
+    says(
+        &text,
+        &["; 50 % (1.0 GiB of 2.0 GiB) is attached, on NUMA nodes without CPUs"],
     );
     let json = vm.json();
-    assert_eq!(
-        (&json["attached_ratio"], &json["nodes"][1]["place"]),
-        (&json!(0.5), &json!("attached"))
+    holds(
+        &json,
+        json!({
+            "/attached_ratio": 0.5, "/nodes/1/place": "attached",
+            "/pairs": [{"gpu": "0000:3b:00.0", "nic": "0000:3b:00.1", "distance": "PIX"}],
+            "/devices/2": {"name": "VFIO 0000:3b:00.0", "node": 0, "own": true, "count": 1},
+        }),
     );
-    assert_eq!(
-        json["pairs"],
-        json!([{"gpu": "0000:3b:00.0", "nic": "0000:3b:00.1", "distance": "PIX"}])
+    let rows = json["certificate"].as_array().unwrap();
+    let gpu = rows.iter().find(|row| row["name"] == "GPU 0000:3b:00.0");
+    holds(
+        gpu.unwrap(),
+        json!({"/near_percent": 100, "/device/resource": "nvidia.com/gpu"}),
     );
-    let gpu = json["certificate"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|row| row["name"] == "GPU 0000:3b:00.0");
-    let gpu = gpu.unwrap();
-    assert_eq!(
-        (&gpu["near_percent"], &gpu["device"]["resource"]),
-        (&json!(100), &json!("nvidia.com/gpu"))
-    );
-    assert_eq!(
-        json["devices"][2],
-        json!({"name": "VFIO 0000:3b:00.0", "node": 0, "own": true, "count": 1})
-    );
-    let names: Vec<&str> = json["certificate"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|row| row["name"].as_str())
-        .collect();
-    assert!(
-        !names.contains(&"nvidia.com/gpu"),
-        "the GPU is not told twice: {names:?}"
-    );
+    let twice = rows.iter().any(|row| row["name"] == "nvidia.com/gpu");
+    assert!(!twice, "the GPU is not told twice: {rows:?}");
     // The shares beside the record's time are the record's.
     vm.recorded = serde_json::from_str(
         r#"[{"part":"interrupts","nodes":[[0,97],[1,3]],"near_percent":97,"attached_percent":3,"since_us":1793000000000000}]"#,
@@ -128,36 +113,25 @@ fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
         "interrupts 100 times 0 97%, 1 3% 97% near, 3% attached 2026-10-26 07:33:20 3 vectors, now to 0"
     );
     let json = vm.json();
-    let row = json["certificate"]
-        .as_array()
-        .and_then(|rows| rows.iter().find(|row| row["part"] == "interrupts"));
-    let row = row.unwrap();
-    assert_eq!(
-        [&row["nodes"]["0"], &row["near_percent"], &row["since_us"]],
-        [&json!(75), &json!(97), &json!(1_793_000_000_000_000u64)]
+    let rows = json["certificate"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["part"] == "interrupts");
+    holds(
+        row.unwrap(),
+        json!({"/nodes/0": 75, "/near_percent": 97, "/since_us": 1_793_000_000_000_000u64}),
     );
 }
 
 #[test]
 fn json_holds_the_share_and_what_it_is_of() {
-    let json = vm_locality("far").json();
-    assert_eq!(
-        (&json["away_ratio"], &json["too_much_away"]),
-        (&json!(0.5), &json!(true))
+    holds(
+        &vm_locality("far").json(),
+        json!({
+            "/away_ratio": 0.5, "/too_much_away": true, "/away_bytes": 1u64 << 30, "/counted_bytes": 2u64 << 30,
+            "/nodes/1/huge_pages_bytes": 1 << 30, "/mapped": null,
+            "/devices/0": {"name": "nvidia.com/gpu", "node": 1, "own": false, "count": 2},
+        }),
     );
-    assert_eq!(
-        (&json["away_bytes"], &json["counted_bytes"]),
-        (&json!(1u64 << 30), &json!(2u64 << 30))
-    );
-    assert_eq!(json["nodes"][1]["huge_pages_bytes"], json!(1 << 30));
-    assert_eq!(
-        json["devices"][0],
-        json!({"name": "nvidia.com/gpu", "node": 1, "own": false, "count": 2})
-    );
-    assert_eq!(
-        (&json["mapped"], &vm_locality("near").json()["cpu_nodes"]),
-        (&Value::Null, &json!("0-1"))
-    );
+    holds(&vm_locality("near").json(), json!({"/cpu_nodes": "0-1"}));
 }
 
 #[test]
@@ -173,10 +147,7 @@ fn devices_that_are_not_known_are_not_none() {
     all.locality.devices_unknown = Some("/x: checksum".to_owned());
     let vm_locality = VmLocality::of(&all, "near", &Roots::below(Path::new("/nowhere")), &[]).unwrap();
     let text = vm_locality.text(TextStyle::from(true));
-    assert!(
-        text.contains("\nkubelet's devices are not known: /x: checksum\n"),
-        "{text}"
-    );
+    says(&text, &["\nkubelet's devices are not known: /x: checksum\n"]);
     assert_eq!(vm_locality.json()["devices_unknown"], "/x: checksum");
 }
 
@@ -190,12 +161,11 @@ fn what_is_mapped_is_told_by_process_when_it_is_asked_for() {
         name: "qemu".to_owned(),
         threads: Vec::new(),
     };
-    std::fs::create_dir_all(root.path().join("proc/9")).unwrap();
-    std::fs::write(
-        root.path().join("proc/9/numa_maps"),
+    write(
+        root.path(),
+        "proc/9/numa_maps",
         "7f default N1=512 kernelpagesize_kB=4\n",
-    )
-    .unwrap();
+    );
     // 10 has ended.
     let mut vm_locality = vm_locality("far");
     vm_locality.read_maps(&roots, &[process(9), process(10)]).unwrap();
