@@ -95,7 +95,8 @@ EXPOSURE := steliad=18 steliad-quiet=13 steliad-device-plugin=13 steliad-metrics
 # Features of tests and benchmarks that `make test` leaves out; lint looks at them too.
 RARE     := stelia-simulator/browser,stelia-placement/stopped,stelia-placement/real,stelia-placement/testing
 # Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
-STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
+# In packages that are optimised no path of this folder is in a program: what the device plugin generates has one.
+STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs$(if $(FAST),, --remap-path-prefix=$(CURDIR)=.)"
 # The linker: for arm64 always this script, for x86-64 on an arm64 host Debian's cross compiler.
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= $(CURDIR)/packaging/tools/arm64-linker
 ifeq ($(CROSS),amd64)

@@ -46,7 +46,7 @@ RUNNER_DIR = Path("/run/stelia/runner")
 KVM = ("devices.kubevirt.io/kvm", "squat.ai/kvm")
 DEVICE_MANAGER = "/job/kubelet-devices"  # testing/kubelet-devices: kubelet's side of the device plugin API, in gRPC
 DEVICE_UNIT = "kubelet-standin-devices.service"
-PLANNER = "/node/bin/standin-cpus"  # tests/vm/standin/cpus.rs
+PLANNER = "/node/bin/standin-cpus"  # testing/kubelet/src/bin/standin-cpus.rs
 
 HELP = """\
 kubelet-standin: plays kubelet and containerd on the test node

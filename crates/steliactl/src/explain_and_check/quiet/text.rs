@@ -179,15 +179,15 @@ pub(super) fn text(quietness: &Quietness, style: TextStyle) -> String {
     if !kthreads.is_empty() {
         parts.push(table(&threads(), &kthreads, style));
     }
-    let problems = quietness.problems.iter();
-    let problems: String = problems
-        .map(|one| {
-            let cure = words::problem_cure(one).map(|cure| format!(". What to do: {cure}."));
-            let line = format!("Problem: {}{}", printable(one), cure.unwrap_or_default());
-            paragraph(&line, style)
-        })
-        .collect();
-    parts.push(problems);
+    let cure = |problem: &str| words::problem_cure(problem).map(|cure| format!(". What to do: {cure}."));
+    let of_node = quietness.problems.iter();
+    let of_node = of_node.map(|one| format!("Problem: {}{}", printable(one), cure(one).unwrap_or_default()));
+    // The table of VMs has their problems, not what helps.
+    let of_vms = vms.iter().flat_map(|vm| {
+        let problems = vm.problems.iter();
+        problems.filter_map(|one| Some(format!("Problem: {}: {}{}", vm.pod, printable(one), cure(one)?)))
+    });
+    parts.push(of_node.chain(of_vms).map(|line| paragraph(&line, style)).collect());
     parts.retain(|part| !part.is_empty());
     if style.legend {
         parts.push(paragraph(&summary(quietness), style) + &paragraph(&hidden(quietness, style), style));

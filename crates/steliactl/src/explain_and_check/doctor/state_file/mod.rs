@@ -7,6 +7,7 @@ mod text;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
@@ -127,7 +128,11 @@ struct Block {
 
 /// Reads a file. Its name says what kind it is, else its content. `pods`: the names of this host's pods.
 pub(crate) fn gather(path: &Path, pods: &Pods) -> StateFile {
-    let bytes = files::bytes(path, MAX_BYTES).map_err(|error| error.to_string());
+    // The file need not be kubelet's: the cure of a kubelet that never ran does not apply.
+    let bytes = files::bytes(path, MAX_BYTES).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        _ => error.to_string(),
+    });
     let is_memory = match path.file_name().and_then(|name| name.to_str()) {
         Some(MEMORY_MANAGER_STATE) => true,
         Some(CPU_MANAGER_STATE) => false,

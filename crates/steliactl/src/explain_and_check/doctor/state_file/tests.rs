@@ -192,7 +192,7 @@ fn a_file_that_is_absent_or_empty_or_wrong_is_refused_with_the_reason() {
             Some(r#"{"policyName":"none","defaultCpuSet":"","checksum":1}"#),
             "the file has checksum 1, its content gives 1353318690",
         ),
-        ("memory_manager_state", None, "No such file or directory"),
+        ("memory_manager_state", None, "there is no such file"),
     ] {
         let path = folder.path().join(name);
         if let Some(text) = text {
@@ -212,7 +212,7 @@ fn a_file_that_is_absent_or_empty_or_wrong_is_refused_with_the_reason() {
             printed.starts_with(&format!("File:    {path}\nUsable:  no: {error}")),
             "{printed}"
         );
-        says(&printed, &["\nCure:    "]);
+        assert_eq!(printed.contains("\nCure:    "), text.is_some(), "{printed}");
         let value: Value = serde_json::from_str(&refused(&[path, "--json"])).unwrap();
         let mut members = value.as_object().unwrap().values();
         assert!(
