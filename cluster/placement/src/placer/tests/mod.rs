@@ -42,6 +42,42 @@ impl Drop for Instance {
     }
 }
 
+/// An API server drops members that a schema does not have, and refuses the other faults.
+fn assert_defined(schema: &Value, value: &Value, place: &str) {
+    match schema["type"].as_str().unwrap() {
+        "array" => {
+            let items = value.as_array().unwrap();
+            assert!(items.len() as u64 <= schema["maxItems"].as_u64().unwrap(), "{place}");
+            for item in items {
+                assert_defined(&schema["items"], item, &format!("{place}[]"));
+            }
+        }
+        "object" => {
+            let Some(properties) = schema["properties"].as_object() else {
+                return;
+            };
+            for name in schema["required"].as_array().into_iter().flatten() {
+                assert!(value.get(name.as_str().unwrap()).is_some(), "{place}: no {name}");
+            }
+            for (name, value) in value.as_object().unwrap() {
+                let place = format!("{place}.{name}");
+                assert_defined(properties.get(name).expect(&place), value, &place);
+            }
+        }
+        "string" => {
+            let text = value.as_str().expect(place);
+            let fits = match schema["pattern"].as_str() {
+                None => true,
+                Some("^[0-9a-f]{32}$") => text.len() == 32 && u128::from_str_radix(text, 16).is_ok(),
+                Some("^[0-9]+$") => text.parse::<u64>().is_ok(),
+                Some(other) => panic!("{place}: {other}"),
+            };
+            assert!(fits, "{place}: {text}");
+        }
+        other => panic!("{place}: {other}"),
+    }
+}
+
 impl Cluster {
     fn new() -> Self {
         let server = Server::default();
@@ -110,11 +146,17 @@ impl Cluster {
         pod["spec"]["nodeName"].as_str().map(str::to_owned)
     }
 
+    /// The pods of the node's claims, in an object that its definition allows.
     fn claims(&self, node: &str) -> Vec<String> {
         let object = self
             .server
             .object("stelia.io", "nodeclaims", "", node)
             .unwrap_or_default();
+        if !object.is_null() {
+            let crd = include_str!("../../../../../packaging/cluster/kubernetes/placement/base/crd.yaml");
+            let crd: Value = serde_saphyr::from_str(crd).unwrap();
+            assert_defined(&crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], &object, "");
+        }
         let claims = object["spec"]["claims"].as_array().cloned().unwrap_or_default();
         claims
             .iter()
