@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_kernel::cgroup::CgroupPath;
+use stelia_kubelet::{ContainerCgroup, PodUid};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {

@@ -26,7 +26,10 @@ fuzz_target!(|bytes: &[u8]| {
     let stat = [b"7 (", name.as_slice(), b") S ", fields.join(" ").as_bytes()].concat();
     let stat = String::from_utf8_lossy(&stat);
     let parsed = stat::parse(&stat).expect("a stat");
-    assert_eq!((parsed.name.as_str(), parsed.start), (&*String::from_utf8_lossy(&name), 22));
+    assert_eq!(
+        (parsed.name.as_str(), parsed.start),
+        (&*String::from_utf8_lossy(&name), 22)
+    );
     assert_eq!((stat::cpu_ticks(&stat), stat::cpu(&stat)), (Some(14 + 15), Some(39)));
     let mut escaped = Vec::new();
     for byte in name {

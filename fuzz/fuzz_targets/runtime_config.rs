@@ -3,8 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use stelia_kubelet::PodUid;
 use stelia_kernel::runtime_config::{CONTAINERD, CRI_O, Config};
+use stelia_kubelet::PodUid;
 
 /// How many devices and classes every container may open.
 const ALWAYS: usize = 10;
