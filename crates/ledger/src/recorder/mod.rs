@@ -28,8 +28,6 @@ use crate::entry::{Closed, Entry, Event};
 use crate::replay::{FullReading, LedgerState, OpenSeat, ReadingDelta};
 use crate::sample::{CounterSample, Counters, Seat};
 
-/// Interval at which all seats are written, in microseconds, or a multiple of it: [`heartbeat_hours`].
-const HEARTBEAT_INTERVAL_US: u64 = 3_600_000_000;
 
 /// Limit of the distinct reasons why samples could not be recorded; further ones are counted together.
 const MAX_MISSED_REASONS: usize = 4;
@@ -381,7 +379,7 @@ impl EntryRecorder {
 
     /// Whether all seats are to be written: at the first sample of each interval since boot, and of each UTC day.
     pub fn is_heartbeat(&self, sample: &CounterSample) -> bool {
-        let interval = |up: u64| up / (HEARTBEAT_INTERVAL_US * self.heartbeat_hours.max(1));
+        let interval = |up: u64| up / (pace::HEARTBEAT_INTERVAL_US * self.heartbeat_hours.max(1));
         self.last_heartbeat
             .is_none_or(|(at, up)| interval(up) != interval(sample.up_us) || day(at) != day(sample.at_us))
     }

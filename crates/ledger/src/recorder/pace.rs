@@ -1,5 +1,7 @@
 //! Intervals of entries: of all VMs, and of a VM whose CPUs are disturbed repeatedly.
 
+/// Interval at which all seats are written, in microseconds, or a multiple of it: [`heartbeat_hours`].
+pub(super) const HEARTBEAT_INTERVAL_US: u64 = 3_600_000_000;
 /// The first and the longest pause between two entries of a disturbed VM, in microseconds.
 const FIRST_PAUSE_US: u64 = 60_000_000;
 const MAX_PAUSE_US: u64 = 3_600_000_000;
