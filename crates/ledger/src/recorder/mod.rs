@@ -28,7 +28,6 @@ use crate::entry::{Closed, Entry, Event};
 use crate::replay::{FullReading, LedgerState, OpenSeat, ReadingDelta};
 use crate::sample::{CounterSample, Counters, Seat};
 
-
 /// Limit of the distinct reasons why samples could not be recorded; further ones are counted together.
 const MAX_MISSED_REASONS: usize = 4;
 
