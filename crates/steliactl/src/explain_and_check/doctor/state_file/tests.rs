@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::cli::Command;
 use crate::shared::daemon::Failure;
-use crate::tests::fixtures::{cli, holds, pod, says};
+use crate::tests::fixtures::{cli, holds, pod};
 
 const FOLDER: &str = "../../tests/data/kubelet-checkpoints";
 
