@@ -138,13 +138,17 @@ fn a_signal_ends_top_and_the_terminal_is_as_it_was() {
 #[test]
 fn what_is_longer_than_the_terminal_goes_through_the_pager() {
     let simulation = Simulation::start(&scenario(""));
-    let list = "-o json list";
-    let paged = format!("SYSTEMD_PAGER='sed s/^/paged/' {CTL} {list} | tail -n 1; SYSTEMD_PAGER='wc -l' {CTL} {list}");
+    let paged =
+        format!("SYSTEMD_PAGER='sed s/^/paged/' {CTL} metrics | tail -n 1; SYSTEMD_PAGER='wc -l' {CTL} metrics");
     let screen = Terminal::start(&simulation, &paged).shows("exit 0");
     // The pipe has the output, the terminal only what the pager printed.
-    assert!(!screen.contains("paged") && !screen.contains(VM), "{screen}");
+    assert!(!screen.contains("paged") && !screen.contains("stelia_"), "{screen}");
     let short = format!("SYSTEMD_PAGER='wc -l' {CTL} --no-legend list");
     assert!(Terminal::start(&simulation, &short).shows("exit 0").contains(VM));
-    let unpaged = format!("SYSTEMD_PAGER='wc -l' {CTL} --no-pager {list}");
-    assert!(Terminal::start(&simulation, &unpaged).shows("exit 0").contains('{'));
+    let unpaged = format!("SYSTEMD_PAGER='wc -l' {CTL} --no-pager metrics");
+    assert!(
+        Terminal::start(&simulation, &unpaged)
+            .shows("exit 0")
+            .contains("stelia_")
+    );
 }
