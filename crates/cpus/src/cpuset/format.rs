@@ -138,7 +138,7 @@ pub(crate) fn write_runs(f: &mut fmt::Formatter<'_>, numbers: impl Iterator<Item
 }
 
 impl fmt::Display for CpuSet {
-    /// As [`write_runs`].
+    /// As `write_runs`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_runs(f, self.iter())
     }
