@@ -138,7 +138,7 @@ pub(crate) fn write_runs(f: &mut fmt::Formatter<'_>, numbers: impl Iterator<Item
 }
 
 impl fmt::Display for CpuSet {
-    /// As `write_runs`.
+    /// Ascending maximal runs, as kubelet and the kernel print them: `0-1,5`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_runs(f, self.iter())
     }
