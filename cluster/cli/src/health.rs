@@ -91,7 +91,7 @@ pub struct VmCounts {
     /// In whatever state: with a reason of degradation.
     pub degraded: u64,
     /// Those of `floating` that float for more than 120 s.
-    pub floating_too_long: u64,
+    pub waiting_too_long: u64,
 }
 
 impl VmCounts {
@@ -104,7 +104,7 @@ impl VmCounts {
             leaving: self.leaving.saturating_add(other.leaving),
             other: self.other.saturating_add(other.other),
             degraded: self.degraded.saturating_add(other.degraded),
-            floating_too_long: self.floating_too_long.saturating_add(other.floating_too_long),
+            waiting_too_long: self.waiting_too_long.saturating_add(other.waiting_too_long),
         }
     }
 

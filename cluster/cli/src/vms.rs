@@ -53,7 +53,7 @@ impl VmState {
                 "Contained" => Self::Contained,
                 "Registering" => Self::Registered,
                 "Leaving" => Self::Leaving,
-                "Floating" | "FloatingTooLong" | "Shared" => Self::Floating,
+                "Floating" | "WaitingTooLong" | "Shared" => Self::Floating,
                 // A newer publisher's reason too: the condition is False.
                 _ => Self::Degraded,
             },
@@ -82,11 +82,11 @@ pub enum VmOrder {
     Since,
 }
 
-/// The time after its registration within which a VM that floats is starting: after it the publisher writes FloatingTooLong.
+/// The time after its registration within which a VM that floats is starting: after it the publisher writes WaitingTooLong.
 const MAX_START_TIME_US: u64 = 120_000_000;
 
 /// The reason of a VM that floats for longer than that.
-const FLOATING_TOO_LONG: &str = "FloatingTooLong";
+const FLOATING_TOO_LONG: &str = "WaitingTooLong";
 
 /// A VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

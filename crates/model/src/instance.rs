@@ -25,9 +25,10 @@ pub struct Instance {
     pub state: State,
     /// Who has its exclusive CPUs.
     pub isolation: Isolation,
-    /// The reasons of degradation; empty where there are none. In JSON `degraded` has their texts, `reasons` their kinds too.
-    #[serde(flatten, with = "members::degraded")]
+    /// What is wrong with it; empty where nothing is. What is wrong on the node is in [`crate::Node::problems`].
     pub degraded: Vec<Reason>,
+    /// Why it is not isolated although nothing is wrong with it; `None` where it is, or where `degraded` says why.
+    pub not_isolated: Option<Reason>,
     /// The instance's exclusive CPUs.
     pub exclusive: CpuSet,
     /// What steliad's allocator gave it; `None` where kubelet chose its CPUs.

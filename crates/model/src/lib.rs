@@ -6,6 +6,7 @@ mod instance;
 mod job;
 mod members;
 mod node;
+mod problems;
 mod reasons;
 pub mod record;
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub struct Node {
     pub pools: Option<Arc<Pools>>,
     /// Why kubelet's file cannot be used; `None` where it can.
     pub kubelet_problem: Option<String>,
+    /// Keys of kubelet's file that are not known, beside entries that are followed.
+    pub kubelet_unknown_keys: Vec<String>,
     /// That systemd has not answered for more than 5 s, and about which unit; `None` while it answers.
     pub systemd_problem: Option<String>,
     /// Why the node is not watched, and is read every 2 s instead; `None` while the node is watched.

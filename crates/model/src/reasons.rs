@@ -19,17 +19,6 @@ named! {
 }
 
 impl ContainedReason {
-    /// For the pod too: what it says of the node is no secret.
-    pub fn in_words(self) -> &'static str {
-        match self {
-            Self::Class => "its class, LSR, lets pods of class BE run there too",
-            Self::NoPartitions => "the node's kernel has no partitions of the kind",
-            Self::Setting => "the node's setting partition is \"member\"",
-            Self::Rule => "the rule that adopted it wants no partition",
-            Self::Refused => "the kernel refused a partition; steliad's journal has its words",
-        }
-    }
-
     /// Whether somebody decided that it be so.
     pub fn is_wanted(self) -> bool {
         matches!(self, Self::Class | Self::Setting | Self::Rule)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use stelia_api::{Error, ErrorKind, Reason, ReasonKind, ThreadRole};
+use stelia_api::{Error, ErrorKind, Reason, ReasonCode, ThreadRole};
 use stelia_decide::{AdoptedPlacement, attached, placement_of};
 use stelia_kernel::proc::TaskId;
 use stelia_kubelet::PodUid;
@@ -268,7 +268,7 @@ impl Goal for Attached {
         let partition = self.partition;
         if partition != Partition::Member && text != partition.name() {
             let text = format!("the kernel gives no {} partition: {text:?}", partition.name());
-            causes.push(Reason::of(pod, ReasonKind::PartitionDiffers, text));
+            causes.push(Reason::of(pod, ReasonCode::PartitionChanged, text));
         }
         if now.record.phase == Phase::Leaving {
             let _ = self.reply.send(Err(failed(pod, "isolation", causes)));

@@ -1,7 +1,7 @@
 //! kubelet gives running VMs other CPUs, and theirs to others: at once, and while no daemon runs.
 
 use rstest::rstest;
-use stelia_api::ReasonKind;
+use stelia_api::ReasonCode;
 use stelia_koordinator::allocator::CpuSource;
 
 use super::*;
@@ -300,9 +300,9 @@ async fn a_vm_that_kubelet_moves_onto_another_vm_stays_where_it_is_and_says_so()
     node.assert_on(&second, &other, "4-5");
     let view = node.handle.view();
     let shown = &view.instances[&first.uid];
-    assert_eq!(shown.state, State::Floating);
+    assert_eq!(shown.state, State::Waiting);
     assert!(
-        shown.degraded.iter().any(|reason| reason.kind == ReasonKind::Evicted),
+        shown.degraded.iter().any(|reason| reason.code == ReasonCode::Evicted),
         "{:?}",
         shown.degraded
     );

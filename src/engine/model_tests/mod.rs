@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stelia_api::{Error, ErrorKind, ReasonKind, State};
+use stelia_api::{Error, ErrorKind, ReasonCode, State};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::Step;
 use stelia_decide::admission::Claim;
@@ -278,8 +278,8 @@ impl Node {
     fn lost_by_containers(&self) -> CpuSet {
         let view = self.handle.view();
         let has_lost = |known: &&Arc<stelia_model::Instance>| {
-            let mut kinds = known.degraded.iter().map(|reason| reason.kind);
-            known.isolation == Isolation::Container && kinds.any(|kind| kind == ReasonKind::Evicted)
+            let mut kinds = known.degraded.iter().map(|reason| reason.code);
+            known.isolation == Isolation::Container && kinds.any(|kind| kind == ReasonCode::Evicted)
         };
         let lost = view.instances.values().filter(has_lost);
         lost.flat_map(|known| known.exclusive.iter().collect::<Vec<_>>())

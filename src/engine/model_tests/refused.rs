@@ -179,7 +179,7 @@ async fn while_the_cause_is_there_it_stays_contained_and_is_tried_ever_more_rare
             tried.push(audit);
         }
         // Neither its state nor what keeps others off its CPUs is given up meanwhile.
-        assert_eq!(views.borrow_and_update().instances[&pod.uid].state, State::Contained);
+        assert_eq!(views.borrow_and_update().instances[&pod.uid].state, State::Pinned);
         assert_eq!(node.read(&unit, File::Cpus), "0-1,4-7");
         assert_eq!(node.model.affinity(qemu.vcpus[1]).unwrap(), cpus("3"));
     }

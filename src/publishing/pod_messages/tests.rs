@@ -89,7 +89,7 @@ fn a_container_is_told_as_one_in_every_state() {
         ..instance
     };
     let registered = model::Instance {
-        state: State::Registered,
+        state: State::Waiting,
         ..floating(1)
     };
     for (instance, reason, says) in [
@@ -138,7 +138,7 @@ fn a_daemon_without_a_former_file_knows_since_when() {
 fn a_vm_whose_vcpus_are_not_handed_over_floats_too_long_and_that_is_an_event_once() {
     let states = [1, 60, 119, 121, 300, 3000].map(|second| (second, Some(floating(1))));
     let (pods, new_events) = life(states);
-    assert_eq!(reasons(&new_events), ["FloatingTooLong"]);
+    assert_eq!(reasons(&new_events), ["WaitingTooLong"]);
     assert_eq!((pods[0].isolated, pods[0].since_us), (false, THEN + 121 * SECOND));
 }
 
@@ -153,8 +153,8 @@ fn the_instances_that_float_too_long_are_counted_whether_their_names_are_known_o
         ..floating(4)
     };
     let all = instances([isolated(1), floating(2), nameless, young]);
-    assert_eq!(floating_too_long(&all, THEN + 119 * SECOND), 0);
-    assert_eq!(floating_too_long(&all, THEN + 121 * SECOND), 2);
+    assert_eq!(waiting_too_long(&all, THEN + 119 * SECOND), 0);
+    assert_eq!(waiting_too_long(&all, THEN + 121 * SECOND), 2);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_class_without_cpus_of_its_own_never_floats_too_long() {
 #[test]
 fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
     let own = |kind, text: &str| Reason::of(&uid(1), kind, text);
-    let offline = degraded(isolated(1), [own(ReasonKind::CpusOffline, "CPUs 3 are offline")]);
+    let offline = degraded(isolated(1), [own(ReasonCode::CpusOffline, "CPUs 3 are offline")]);
     assert_eq!(
         told(offline.clone()),
         (false, "CpusOffline".to_owned(), "CPUs 3 are offline".to_owned())
@@ -182,15 +182,15 @@ fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
     let (_, new_events) = life([(1, Some(isolated(1))), (2, Some(offline)), (3, Some(isolated(1)))]);
     assert_eq!(reasons(&new_events), ["Isolated", "CpusOffline", "Isolated"]);
     let steady = [
-        own(ReasonKind::AnchorEnded, "the anchor (process 7) ended"),
-        Reason::of_node(ReasonKind::NotSteered, "steliad-quiet"),
-        Reason::of_node(ReasonKind::KubeletUnusable, "no file"),
-        Reason::of_node(ReasonKind::NotDone, "write \"2-5\""),
+        own(ReasonCode::PlaceholderEnded, "the anchor (process 7) ended"),
+        Reason::of_node(ReasonCode::NotSteered, "steliad-quiet"),
+        Reason::of_node(ReasonCode::KubeletUnusable, "no file"),
+        Reason::of_node(ReasonCode::StepFailed, "write \"2-5\""),
     ];
     assert!(told(degraded(isolated(1), steady)).0);
     let failed = degraded(
         isolated(1),
-        [own(ReasonKind::NotDone, "write \"2-3\" to vcpu/cpuset.cpus")],
+        [own(ReasonCode::StepFailed, "write \"2-3\" to vcpu/cpuset.cpus")],
     );
     assert_eq!(told(failed).1, "StepFailed");
 }
@@ -199,20 +199,20 @@ fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
 fn a_pod_is_told_nothing_of_another() {
     let evicted = Reason::of(
         &uid(2),
-        ReasonKind::Evicted,
+        ReasonCode::Evicted,
         format!("kubelet gave the CPUs 2-3 to pod {}", uid(2)),
     );
     let now = degraded(floating(1), [evicted]);
     let (isolated, reason, message) = told(now);
     assert_eq!((isolated, reason.as_str()), (false, "Evicted"));
-    assert_eq!(message, ReasonKind::Evicted.in_general().unwrap());
+    assert_eq!(message, ReasonCode::Evicted.in_general().unwrap());
 }
 
 #[test]
 fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
     for why in model::ContainedReason::ALL {
         let contained = model::Instance {
-            state: State::Contained,
+            state: State::Pinned,
             contained_reason: Some(why),
             ..floating(1)
         };

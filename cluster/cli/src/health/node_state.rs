@@ -184,7 +184,7 @@ impl From<&Summary> for VmCounts {
                 .filter(|(state, _)| !STATES.contains(&state.as_str()))
                 .fold(0, |sum: u64, (_, count)| sum.saturating_add(*count)),
             degraded: summary.degraded,
-            floating_too_long: summary.floating_too_long,
+            waiting_too_long: summary.waiting_too_long,
         }
     }
 }
@@ -267,6 +267,6 @@ fn unknown_states(summary: &Summary) -> Option<String> {
 
 /// The reason that VMs float for too long.
 fn floating(vms: VmCounts) -> Option<Refusal> {
-    let count = vms.floating_too_long;
+    let count = vms.waiting_too_long;
     (count > 0).then(|| reason("VMs float for more than 120 s", format!("{count} of {}", vms.total())))
 }

@@ -24,7 +24,7 @@ fn summary(version: &str, reason: &str, instances: Value, degraded: u64) -> (&'s
     let message = if reason == "Ready" { "" } else { "wrong checksum" };
     let summary = json!({
         "version": version, "reason": reason, "message": message, "instances": instances, "degraded": degraded,
-        "floating_too_long": 0,
+        "waiting_too_long": 0,
     });
     ("summary", summary.to_string())
 }
@@ -143,7 +143,7 @@ fn a_filter_chooses_rows_and_changes_no_sum() {
 fn a_fleet_in_which_vms_are_contained_by_choice_is_no_failure() {
     let contained = (
         "summary",
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"contained":2},"degraded":0,"floating_too_long":0}"#
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"contained":2},"degraded":0,"waiting_too_long":0}"#
             .to_owned(),
     );
     let health = Health::of(&cluster(&[object("w-1", &[contained])]), &NodeFilter::default());
@@ -183,13 +183,13 @@ fn a_summary_that_is_not_understood_is_no_health() {
             object(
                 "w-3",
                 &summary(
-                    r#"{"version":"0.1.0","reason":"","instances":{"isolated":2},"degraded":0,"floating_too_long":0}"#,
+                    r#"{"version":"0.1.0","reason":"","instances":{"isolated":2},"degraded":0,"waiting_too_long":0}"#,
                 ),
             ),
             object(
                 "w-4",
                 &summary(
-                    r#"{"version":"0.3.0","reason":"Ready","instances":{"isolated":2,"resting":7},"degraded":0,"floating_too_long":0}"#,
+                    r#"{"version":"0.3.0","reason":"Ready","instances":{"isolated":2,"resting":7},"degraded":0,"waiting_too_long":0}"#,
                 ),
             ),
         ]),
@@ -224,20 +224,20 @@ fn vms_that_float_for_too_long_need_attention_and_those_that_start_do_not() {
             object(
                 "w-1",
                 &summary(
-                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3,"contained":1},"degraded":0,"floating_too_long":2}"#,
+                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3,"contained":1},"degraded":0,"waiting_too_long":2}"#,
                 ),
             ),
             object(
                 "w-2",
                 &summary(
-                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3},"degraded":0,"floating_too_long":0}"#,
+                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3},"degraded":0,"waiting_too_long":0}"#,
                 ),
             ),
         ]),
         &NodeFilter::default(),
     );
     assert_eq!(states(&health), [("w-1", "floating"), ("w-2", "ok")]);
-    assert_eq!(health.vms.floating_too_long, 2);
+    assert_eq!(health.vms.waiting_too_long, 2);
     assert_eq!(health.failure().unwrap(), "1 of 2 nodes needs attention");
     let text = health.text(TextStyle::from(true));
     assert!(text.contains("VMs float for more than 120 s (2 of 4)"), "{text}");

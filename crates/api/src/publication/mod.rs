@@ -68,8 +68,8 @@ pub struct Summary {
     pub instances: BTreeMap<String, u64>,
     /// How many instances have a reason of degradation, whatever their state.
     pub degraded: u64,
-    /// How many instances float with the reason `FloatingTooLong`.
-    pub floating_too_long: u64,
+    /// How many instances float with the reason `WaitingTooLong`.
+    pub waiting_too_long: u64,
 }
 
 /// Reads counts by name, and refuses a name that is there twice: which of the counts holds is not known.

@@ -13,7 +13,7 @@ mod vcpu;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use stelia_api::{State, ThreadRole};
+use stelia_api::ThreadRole;
 use stelia_cpus::text::named;
 use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kernel::cgroup::CgroupPath;
@@ -38,8 +38,7 @@ named! {
         Registered = "registered",
         /// Everything but the anchor is in float. A whole container has no float and is `Attaching` next.
         Floating = "floating",
-        /// vCPU threads are handed over: they are being moved, pinned and isolated. A whole container: its partition is being made. On
-        /// D-Bus this is still `floating`.
+        /// vCPU threads are handed over: they are being moved, pinned and isolated. A whole container: its partition is being made.
         Attaching = "attaching",
         /// The vCPU threads are in a partition of their own, or the whole container's cgroup is one, as read back from the kernel.
         Isolated = "isolated",
@@ -52,17 +51,6 @@ named! {
 }
 
 impl Phase {
-    /// The D-Bus property.
-    pub fn state(self) -> State {
-        match self {
-            Self::Registered => State::Registered,
-            Self::Floating | Self::Attaching => State::Floating,
-            Self::Isolated => State::Isolated,
-            Self::Contained => State::Contained,
-            Self::Leaving => State::Leaving,
-        }
-    }
-
     /// Whether the vCPU threads belong in `vcpu/`.
     pub fn has_vcpus(self) -> bool {
         matches!(self, Self::Attaching | Self::Isolated | Self::Contained)

@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use stelia_api::ReasonKind;
+use stelia_api::ReasonCode;
 
 use crate::explain_and_check::ledger::{self, Brief};
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, in_common, named_within, to_do};
@@ -116,7 +116,7 @@ impl Finding {
 
     /// A reason of degradation; its UID is `-` where it is of the whole node.
     fn degraded(pod: Pod, kind: &str, problem: String) -> Self {
-        let known = ReasonKind::parse(kind);
+        let known = ReasonCode::parse(kind);
         let cure = known.map_or_else(|| PAGE.to_owned(), |kind| to_do(kind, &problem));
         Self {
             section: known.map(|kind| kind.cure().section.to_owned()),

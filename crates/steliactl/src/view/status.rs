@@ -183,7 +183,7 @@ impl Status {
 /// "8 floating (team-a/db, team-a/web, team-b/db, …), vCPUs not attached for 6 min", with what most have first: the time is that of the one that waits longest.
 fn floating(node: &Node, now: u64) -> Vec<String> {
     let floating = node.instances.iter();
-    let floating = floating.filter(|(_, instance)| instance.state == State::Floating);
+    let floating = floating.filter(|(_, instance)| instance.state == State::Waiting);
     let floating: Vec<(Pod, Why)> = floating
         .filter_map(|(uid, instance)| Some((Pod::of(uid, instance), not_isolated(instance)?)))
         .collect();
@@ -390,7 +390,7 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use stelia_api::{Reason, ReasonKind};
+    use stelia_api::{Reason, ReasonCode};
     use stelia_kubelet::{PodName, PodUid};
     use stelia_model::{Counters, PinnedThread, Trigger};
 
@@ -513,7 +513,7 @@ mod tests {
     fn a_reason_of_many_vms_is_one_line_and_as_json_one_a_vm() {
         let mut description = node();
         for instance in description.node.instances.values_mut() {
-            Arc::make_mut(instance).degraded = vec![Reason::of_node(ReasonKind::KubeletUnusable, "the file is empty")];
+            Arc::make_mut(instance).degraded = vec![Reason::of_node(ReasonCode::KubeletUnusable, "the file is empty")];
         }
         let status = Status::of(&description);
         assert_eq!(status.degraded.len(), 2);
@@ -527,7 +527,7 @@ mod tests {
         let mut node = Node::default();
         for (n, since) in [(1, 60_000_000), (2, 5_000_000), (3, 0), (4, 61_000_000)] {
             let floating = Instance {
-                state: State::Floating,
+                state: State::Waiting,
                 registered_us: since,
                 pod_name: PodName::new("team", &format!("vm-{n}")),
                 vcpus: vec![PinnedThread::default(); usize::from(n == 3)],

@@ -249,7 +249,7 @@ fn a_thread_outside_of_the_instance_and_its_container_is_neither_moved_nor_pinne
     assert!(
         reasons
             .iter()
-            .any(|reason| reason.kind == stelia_api::ReasonKind::ThreadElsewhere),
+            .any(|reason| reason.code == stelia_api::ReasonCode::ThreadMoved),
         "{reasons:?}"
     );
 }

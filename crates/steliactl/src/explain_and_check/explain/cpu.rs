@@ -1,7 +1,7 @@
 //! The owner of a CPU, with the source of each fact.
 
 use serde::Serialize;
-use stelia_api::{Reason, ReasonKind, State};
+use stelia_api::{Reason, ReasonCode, State};
 use stelia_koordinator::allocator::Qos;
 use stelia_model::{Instance, Pools};
 
@@ -70,7 +70,7 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
     }
     if let Some(problem) = &node.kubelet_problem {
         say(format!("kubelet's file cannot be used: {problem}"), STATE);
-        say(format!("to do: {}", to_do(ReasonKind::KubeletUnusable, problem)), STATE);
+        say(format!("to do: {}", to_do(ReasonCode::KubeletUnusable, problem)), STATE);
     }
     for (pod, containers) in node.entries.iter() {
         for (container, cpus) in containers.iter().filter(|(_, cpus)| cpus.contains(cpu)) {
@@ -120,7 +120,7 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
             let degraded = |own: bool| instance.degraded.iter().filter(move |reason| is_own(reason) == own);
             // What kubelet's file is about is above.
             let is_above =
-                |reason: &Reason| node.kubelet_problem.is_some() && reason.kind == ReasonKind::KubeletUnusable;
+                |reason: &Reason| node.kubelet_problem.is_some() && reason.kind == ReasonCode::KubeletUnusable;
             for reason in degraded(true).chain(degraded(false)).filter(|reason| !is_above(reason)) {
                 say(format!("isolation degraded: {reason}"), RECORD);
                 say(format!("to do: {}", to_do(reason.kind, &reason.text)), RECORD);
@@ -137,12 +137,12 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
         let offline = instance
             .degraded
             .iter()
-            .any(|reason| reason.kind == ReasonKind::CpusOffline);
+            .any(|reason| reason.kind == ReasonCode::CpusOffline);
         offline && instance.exclusive.contains(cpu)
     };
     if place.is_none() && !node.instances.values().any(|instance| is_said(instance)) {
         let text = format!("CPUs {cpu} are offline");
-        say(format!("to do: {}", to_do(ReasonKind::CpusOffline, &text)), TOPOLOGY);
+        say(format!("to do: {}", to_do(ReasonCode::CpusOffline, &text)), TOPOLOGY);
     }
     if place.is_some() && node.slice_exclusive.contains(cpu) {
         say("taken from every other task of the host".to_owned(), SLICE);
@@ -185,7 +185,7 @@ enum Floats {
 
 impl Floats {
     fn of(instance: &Instance, class: Option<Qos>) -> Self {
-        match (class, instance.state == State::Floating) {
+        match (class, instance.state == State::Waiting) {
             (Some(class @ (Qos::Ls | Qos::Be)), _) => Self::ByClass(class),
             (_, true) => Self::NotIsolated(not_isolated(instance).map(|why| why.text).unwrap_or_default()),
             _ => Self::AroundVcpus,

@@ -182,7 +182,7 @@ pub(super) fn lines(
 fn state(instance: &Instance, lines: &mut Lines) {
     if let Some(why) = not_isolated(instance) {
         let effect = match instance.state {
-            State::Floating => "its vCPUs share CPUs with other tasks",
+            State::Waiting => "its vCPUs share CPUs with other tasks",
             _ => "unbound kernel workers and other slices may run on its CPUs",
         };
         lines.add(format!("{}: {effect} ({})", instance.state, why.text), true, &why.cure);

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use stelia_api::{Reason, ReasonKind, State};
+use stelia_api::{Reason, ReasonCode, State};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::locality::{Locality, NodeMemory};
 use stelia_koordinator::allocator::CpuSource;
@@ -177,7 +177,7 @@ fn a_reason_of_degradation_has_its_cure() {
     let pod = PodUid::parse(PODS[0]).unwrap();
     reason(
         &mut node,
-        Reason::of(&pod, ReasonKind::CpusOffline, "CPUs 4 are offline"),
+        Reason::of(&pod, ReasonCode::CpusOffline, "CPUs 4 are offline"),
     );
     let known = text(&node, 0);
     says(&known, &["to do: echo 1 > /sys/devices/system/cpu/cpu4/online"]);
@@ -312,7 +312,7 @@ fn what_was_measured_is_told_with_whether_it_is_much_and_what_to_do() {
 fn what_is_known_without_a_measurement_is_told_beside_it() {
     let mut node = told();
     let first = instance_mut(&mut node, PODS[0]);
-    first.state = State::Contained;
+    first.state = State::Pinned;
     first.contained_reason = Some(ContainedReason::NoPartitions);
     first.exclusive = "3-4".parse().unwrap();
     first.vcpus = vec![PinnedThread::default()];

@@ -1,6 +1,6 @@
 //! What an operator does about a reason of degradation.
 
-use stelia_api::ReasonKind;
+use stelia_api::ReasonCode;
 use stelia_cpus::CpuSet;
 
 /// The remedy where the file has less than kubelet wrote.
@@ -53,17 +53,17 @@ pub(crate) fn remedy_of_file(message: &str) -> Option<&'static str> {
 }
 
 /// The remedy of a reason. That of an unusable file of kubelet's depends on its message.
-fn remedy(kind: ReasonKind, text: &str) -> &'static str {
+fn remedy(kind: ReasonCode, text: &str) -> &'static str {
     match (kind, remedy_of_file(text)) {
-        (ReasonKind::KubeletUnusable, Some(remedy)) => remedy,
+        (ReasonCode::KubeletUnusable, Some(remedy)) => remedy,
         _ => kind.cure().text,
     }
 }
 
 /// The remedy of a reason; where CPUs are offline, a command for the shell that sets them online.
-pub(crate) fn to_do(kind: ReasonKind, text: &str) -> String {
+pub(crate) fn to_do(kind: ReasonCode, text: &str) -> String {
     let cure = remedy(kind, text);
-    let offline = named_cpus(text).filter(|_| kind == ReasonKind::CpusOffline);
+    let offline = named_cpus(text).filter(|_| kind == ReasonCode::CpusOffline);
     let numbers: Vec<String> = offline
         .iter()
         .flat_map(CpuSet::iter)
@@ -107,7 +107,7 @@ mod tests {
     fn what_no_kubelet_writes_and_a_file_that_ends_early_are_not_called_a_newer_kubelets() {
         let remedy_of = |bytes: &[u8]| {
             let refused = stelia_kubelet::CpuManagerState::parse(bytes).unwrap_err();
-            remedy(ReasonKind::KubeletUnusable, &refused.to_string())
+            remedy(ReasonCode::KubeletUnusable, &refused.to_string())
         };
         let too_large = r#"{"policyName":"static","defaultCpuSet":"","checksum":9999999999}"#;
         for text in ["{}", too_large] {
@@ -137,11 +137,11 @@ mod tests {
             // The words of another daemon, and of another kind.
             ("CPU forty is offline", "echo 1 > /sys/devices/system/cpu/cpuN/online"),
         ] {
-            assert_eq!(to_do(ReasonKind::CpusOffline, text), cure);
+            assert_eq!(to_do(ReasonCode::CpusOffline, text), cure);
         }
         assert_eq!(
-            to_do(ReasonKind::NotDone, "CPUs 4 are offline"),
-            ReasonKind::NotDone.cure().text
+            to_do(ReasonCode::StepFailed, "CPUs 4 are offline"),
+            ReasonCode::StepFailed.cure().text
         );
     }
 }

@@ -1,6 +1,6 @@
 //! Why a VM has less than isolation, in words.
 
-use stelia_api::{ReasonKind, State};
+use stelia_api::{ReasonCode, State};
 use stelia_koordinator::allocator::Qos;
 use stelia_model::{ContainedReason, Instance};
 
@@ -46,19 +46,19 @@ impl Why {
 /// `None` where it is isolated, or where its state needs no reason.
 pub(crate) fn not_isolated(instance: &Instance) -> Option<Why> {
     match instance.state {
-        State::Floating => Some(floating(instance)),
-        State::Contained => contained(instance),
-        State::Registered | State::Isolated | State::Leaving => None,
+        State::Waiting => Some(floating(instance)),
+        State::Pinned => contained(instance),
+        State::Waiting | State::Isolated | State::Releasing => None,
     }
 }
 
 fn floating(instance: &Instance) -> Why {
-    let evicted = ReasonKind::Evicted;
-    let of_kind = |kind: ReasonKind| instance.degraded.iter().find(|reason| reason.kind == kind);
+    let evicted = ReasonCode::Evicted;
+    let of_kind = |kind: ReasonCode| instance.degraded.iter().find(|reason| reason.kind == kind);
     if of_kind(evicted).is_some() {
         return Why::new("kubelet gave its CPUs to another pod", evicted.cure().text);
     }
-    let offline = ReasonKind::CpusOffline;
+    let offline = ReasonCode::CpusOffline;
     if let Some(reason) = of_kind(offline).filter(|_| !instance.vcpus.is_empty()) {
         return Why::new("CPUs of the VM are offline", to_do(offline, &reason.text));
     }
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_float_waits_or_has_no_cpus_or_lost_them() {
-        let waiting = instance(State::Floating);
+        let waiting = instance(State::Waiting);
         assert_eq!(text(&waiting), "vCPUs not attached for 3 min");
         let ls = Instance {
             allocation: Some(allocation(Qos::Ls)),
@@ -152,7 +152,7 @@ mod tests {
             ..waiting.clone()
         };
         assert_eq!(text(&attaching), "its vCPUs are being pinned");
-        let degraded = vec![Reason::of(&PodUid::default(), ReasonKind::Evicted, "")];
+        let degraded = vec![Reason::of(&PodUid::default(), ReasonCode::Evicted, "")];
         assert!(text(&Instance { degraded, ..attaching }).contains("another pod"));
     }
 
@@ -161,12 +161,12 @@ mod tests {
         for reason in ContainedReason::ALL {
             let contained = Instance {
                 contained_reason: Some(reason),
-                ..instance(State::Contained)
+                ..instance(State::Pinned)
             };
             let why = not_isolated(&contained).unwrap();
             assert!(!why.cure.is_empty() && why.since_us.is_none(), "{why:?}");
         }
-        assert_eq!(not_isolated(&instance(State::Contained)), None);
+        assert_eq!(not_isolated(&instance(State::Pinned)), None);
         assert_eq!(not_isolated(&instance(State::Isolated)), None);
     }
 

@@ -203,7 +203,7 @@ fn forced_idle(sched: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::{Reason, ReasonKind};
+    use stelia_api::{Reason, ReasonCode};
     use stelia_kubelet::PodUid;
     use stelia_model::ContainedReason;
 
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn what_is_less_than_isolated_has_a_reason() {
         let of = |state: State, degraded: &[&str], contained: Option<ContainedReason>| {
-            let reason = |text: &&str| Reason::of(&PodUid::default(), ReasonKind::NotDone, *text);
+            let reason = |text: &&str| Reason::of(&PodUid::default(), ReasonCode::StepFailed, *text);
             let causes = shortcomings(&Instance {
                 state,
                 degraded: degraded.iter().map(reason).collect(),
@@ -237,15 +237,15 @@ mod tests {
             "degraded: CPU 2 is offline"
         );
         assert_eq!(
-            of(State::Floating, &["CPU 2 is offline", "b", "c"], None),
+            of(State::Waiting, &["CPU 2 is offline", "b", "c"], None),
             "degraded: CPU 2 is offline; degraded: b; degraded: c; floats: vCPUs not attached"
         );
         assert!(
-            of(State::Contained, &[], Some(ContainedReason::NoPartitions))
+            of(State::Pinned, &[], Some(ContainedReason::NoPartitions))
                 .starts_with("contained: this kernel has no partitions")
         );
-        assert_eq!(of(State::Contained, &[], None), "contained");
-        assert_eq!(of(State::Leaving, &[], None), "leaving");
+        assert_eq!(of(State::Pinned, &[], None), "contained");
+        assert_eq!(of(State::Releasing, &[], None), "leaving");
     }
 
     #[test]

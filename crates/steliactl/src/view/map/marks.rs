@@ -80,10 +80,10 @@ pub(super) fn sign(pod: &Pod) -> &'static Sign {
         Some(instance) if !instance.degraded.is_empty() => &DEGRADED,
         Some(instance) => match instance.state {
             State::Isolated => &ISOLATED,
-            State::Contained => &CONTAINED,
-            State::Floating => &FLOATING,
-            State::Registered => &REGISTERED,
-            State::Leaving => &LEAVING,
+            State::Pinned => &CONTAINED,
+            State::Waiting => &FLOATING,
+            State::Waiting => &REGISTERED,
+            State::Releasing => &LEAVING,
         },
     }
 }

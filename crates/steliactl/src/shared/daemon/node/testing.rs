@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 use stelia_api::quiet::{Quiet, Remaining};
-use stelia_api::{Reason, ReasonKind};
+use stelia_api::{Reason, ReasonCode};
 use stelia_kernel::locality::{Locality, NodeMemory};
 use stelia_koordinator::allocator::{Allocation, CpuExclusivePolicy, Exclusivity, Qos};
 use stelia_model::{Instance, PinnedThread, Pools};
@@ -58,7 +58,7 @@ pub(crate) fn described(given: &str) -> Description {
     for instance in node["instances"].as_object_mut().unwrap().values_mut() {
         complete_each(
             &mut instance["reasons"],
-            &Reason::of(&Default::default(), ReasonKind::NotDone, ""),
+            &Reason::of(&Default::default(), ReasonCode::StepFailed, ""),
         );
         complete_each(&mut instance["vcpus"], &PinnedThread::default());
     }

@@ -6,7 +6,7 @@ mod nodes;
 use std::sync::Arc;
 
 use nodes::{host, map_of};
-use stelia_api::{Reason, ReasonKind};
+use stelia_api::{Reason, ReasonCode};
 use stelia_kubelet::{PodName, PodUid};
 
 use super::text::{Paper, draw};
@@ -289,7 +289,7 @@ fn what_others_wrote_is_text_of_the_picture_and_nothing_else() {
     let mut description = node();
     let instance = instance_mut(&mut description, PODS[0]);
     instance.container = HOSTILE.to_owned();
-    instance.degraded = vec![Reason::of_node(ReasonKind::NotDone, HOSTILE)];
+    instance.degraded = vec![Reason::of_node(ReasonCode::StepFailed, HOSTILE)];
     let mut map = map_of(&description);
     map.host = HOSTILE.to_owned();
     map.devices_unknown = Some(HOSTILE.to_owned());
