@@ -79,7 +79,7 @@ mod tests {
             partition: "isolated".to_owned(),
             registered_us: 7,
             isolated_us: 8,
-            contained_reason: Some(model::ContainedReason::Refused),
+            pinned_reason: Some(model::PinnedReason::Refused),
             vcpus: vec![model::PinnedThread {
                 thread: stelia_model::record::VcpuThread {
                     role: stelia_api::ThreadRole::Vcpu(1),

@@ -94,7 +94,7 @@ pub(super) fn instance(
 ) -> model::Instance {
     let record = &instance.record;
     let is_off_its_cpus = assessment.must_float || assessment.blocked.is_some();
-    let contained = assessment.contained.filter(|_| !is_off_its_cpus);
+    let pinned = assessment.pinned.filter(|_| !is_off_its_cpus);
     model::Instance {
         pod: record.pod.clone(),
         pod_name: instance.pod_name.clone(),
@@ -108,7 +108,7 @@ pub(super) fn instance(
         float: instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default(),
         float_reason: assessment.float_reason,
         quiet: record.quiet.clone(),
-        contained_reason: contained,
+        pinned_reason: pinned,
         isolation: record.isolation,
         mems: record.mems.clone(),
         partition: instance.vcpu().map(|leaf| leaf.partition.clone()).unwrap_or_default(),

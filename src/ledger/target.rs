@@ -23,7 +23,7 @@ pub(crate) struct VmTarget {
     pub(crate) name: String,
     /// As on D-Bus.
     pub(crate) state: State,
-    /// Its CPUs and vCPU threads, or the container's cgroup; empty unless it is isolated or contained now.
+    /// Its CPUs and vCPU threads, or the container's cgroup; empty unless it is isolated or pinned now.
     pub(crate) seats: BTreeSet<Seat>,
     /// The container's cgroup, from which its devices are read.
     pub(crate) origin: CgroupPath,

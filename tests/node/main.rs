@@ -12,7 +12,7 @@ mod bus;
 mod client;
 mod cold_start;
 mod conformance;
-mod contained;
+mod pinned;
 mod container;
 mod cookbook;
 mod cost;

@@ -82,7 +82,7 @@ pub struct Count {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct VmCounts {
     pub isolated: u64,
-    pub contained: u64,
+    pub pinned: u64,
     pub floating: u64,
     pub registered: u64,
     pub leaving: u64,
@@ -98,7 +98,7 @@ impl VmCounts {
     fn sum(self, other: Self) -> Self {
         Self {
             isolated: self.isolated.saturating_add(other.isolated),
-            contained: self.contained.saturating_add(other.contained),
+            pinned: self.pinned.saturating_add(other.pinned),
             floating: self.floating.saturating_add(other.floating),
             registered: self.registered.saturating_add(other.registered),
             leaving: self.leaving.saturating_add(other.leaving),
@@ -111,7 +111,7 @@ impl VmCounts {
     fn total(self) -> u64 {
         [
             self.isolated,
-            self.contained,
+            self.pinned,
             self.floating,
             self.registered,
             self.leaving,
@@ -124,7 +124,7 @@ impl VmCounts {
     fn in_words(self) -> String {
         let states = [
             (self.isolated, "isolated"),
-            (self.contained, "contained"),
+            (self.pinned, "pinned"),
             (self.floating, "floating"),
             (self.registered, "registered"),
             (self.leaving, "leaving"),
@@ -160,7 +160,7 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
         .wide()
         .right(),
     column("CONTAINED", |node: &NodeHealth| {
-        number(node.vms.map(|vms| vms.contained))
+        number(node.vms.map(|vms| vms.pinned))
     })
     .wide()
     .right(),

@@ -33,7 +33,7 @@ named! {
         /// It runs, and nobody published how.
         Unknown = "unknown",
         /// It has CPUs of its own, without a partition that keeps others off.
-        Contained = "contained",
+        Pinned = "pinned",
         Registered = "registered",
         Leaving = "leaving",
         /// It has no node yet.
@@ -50,7 +50,7 @@ impl VmState {
             None => Self::Waiting,
             Some(condition) if condition.isolated => Self::Isolated,
             Some(condition) => match condition.reason.as_str() {
-                "Contained" => Self::Contained,
+                "Pinned" => Self::Pinned,
                 "Registering" => Self::Registered,
                 "Leaving" => Self::Leaving,
                 "Floating" | "WaitingTooLong" | "Shared" => Self::Floating,
@@ -64,7 +64,7 @@ impl VmState {
         match self {
             Self::Isolated => Meaning::Good,
             Self::Degraded => Meaning::Broken,
-            Self::Floating | Self::Unknown | Self::Contained => Meaning::Attention,
+            Self::Floating | Self::Unknown | Self::Pinned => Meaning::Attention,
             Self::Registered | Self::Leaving | Self::Waiting => Meaning::Plain,
         }
     }

@@ -92,7 +92,7 @@ pub fn next(snapshot: &Snapshot, facts: &Derived, node: &AllocatorPolicies, scop
     let movable = |instance: &&Instance| {
         let settled = matches!(
             instance.record.phase,
-            Phase::Floating | Phase::Isolated | Phase::Contained
+            Phase::Floating | Phase::Isolated | Phase::Pinned
         );
         settled
             && instance.populated

@@ -3,7 +3,7 @@
 use stelia_api::{Reason, ReasonCode, State};
 use stelia_koordinator::allocator::Qos;
 use stelia_kubelet::PodName;
-use stelia_model::ContainedReason;
+use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, Record};
 
 use super::{Assessment, Instance};
@@ -16,7 +16,7 @@ pub fn shown_state(record: &Record, assessment: &Assessment) -> State {
         _ if shares(record) => State::Shared,
         _ if is_off_its_cpus(assessment) => State::Waiting,
         Phase::Isolated => State::Isolated,
-        Phase::Contained => State::Pinned,
+        Phase::Pinned => State::Pinned,
         Phase::Registered | Phase::Floating | Phase::Attaching => State::Waiting,
     }
 }
@@ -31,7 +31,7 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reas
             let class = record.qos().map_or("", Qos::name);
             of(ReasonCode::SharedClass, format!("class {class} has no CPUs of its own"))
         }
-        State::Pinned => pinned(record, assessment.contained?),
+        State::Pinned => pinned(record, assessment.pinned?),
         State::Waiting if is_off_its_cpus(assessment) => None,
         State::Waiting => match record.phase {
             Phase::Registered if !record.is_container() => {
@@ -62,19 +62,19 @@ fn fix_without_vcpus(name: &PodName) -> String {
     )
 }
 
-fn pinned(record: &Record, why: ContainedReason) -> Option<Reason> {
+fn pinned(record: &Record, why: PinnedReason) -> Option<Reason> {
     let (code, text) = match why {
-        ContainedReason::Class => (ReasonCode::ClassLsr, "its class, LSR, lets pods of class BE run on its CPUs"),
-        ContainedReason::NoPartitions => (
+        PinnedReason::Class => (ReasonCode::ClassLsr, "its class, LSR, lets pods of class BE run on its CPUs"),
+        PinnedReason::NoPartitions => (
             ReasonCode::NoPartitions,
             "this kernel has no partitions (cpuset.cpus.exclusive)",
         ),
-        ContainedReason::Setting => (ReasonCode::PartitionOff, "the setting partition is member"),
-        ContainedReason::Rule => (
+        PinnedReason::Setting => (ReasonCode::PartitionOff, "the setting partition is member"),
+        PinnedReason::Rule => (
             ReasonCode::RuleWithoutPartition,
             "the rule that adopted it has partition = \"member\"",
         ),
-        ContainedReason::Refused => (ReasonCode::PartitionRefused, "the kernel refused a partition twice"),
+        PinnedReason::Refused => (ReasonCode::PartitionRefused, "the kernel refused a partition twice"),
     };
     Some(Reason::of(&record.pod, code, text))
 }

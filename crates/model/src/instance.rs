@@ -9,7 +9,7 @@ use stelia_koordinator::allocator::Allocation;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_settings::{AdoptPlacement, Isolation, QuietRequest};
 
-use crate::{ContainedReason, FloatReason, members};
+use crate::{PinnedReason, FloatReason, members};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
@@ -40,8 +40,8 @@ pub struct Instance {
     /// What its pod ordered for its CPUs besides; only the daemon has it.
     #[serde(skip)]
     pub quiet: QuietRequest,
-    /// Why it is contained; `None` unless it is.
-    pub contained_reason: Option<ContainedReason>,
+    /// Why it is pinned; `None` unless it is.
+    pub pinned_reason: Option<PinnedReason>,
     /// The pod's own memory nodes, as `cpuset.mems` has them.
     pub mems: NodeSet,
     /// `cpuset.cpus.partition` of its `vcpu/`, or of the whole container, which the kernel may give a reason.

@@ -50,10 +50,10 @@ pub struct Node {
     pub offline: CpuSet,
     /// `cpuset.cpus.exclusive` of stelia.slice.
     pub slice_exclusive: CpuSet,
-    /// Whether this kernel has `cpuset.cpus.exclusive`, without which VMs are `contained`; `None` before the first instance, as
+    /// Whether this kernel has `cpuset.cpus.exclusive`, without which VMs are `pinned`; `None` before the first instance, as
     /// the slice has no cpuset files then.
     pub partitions: Option<bool>,
-    /// Units outside stelia.slice that are restricted for contained instances, with their cpuset before.
+    /// Units outside stelia.slice that are restricted for pinned instances, with their cpuset before.
     pub restricted: BTreeMap<String, String>,
     /// Drift since the daemon started.
     pub counters: Counters,

@@ -1,10 +1,10 @@
-//! Why an instance is contained, and why it floats where it does.
+//! Why an instance is pinned, and why it floats where it does.
 
 use stelia_cpus::text::named;
 
 named! {
     /// What keeps an instance from a partition.
-    pub enum ContainedReason {
+    pub enum PinnedReason {
         /// Class LSR: BE may run on its CPUs, and a partition would keep it out.
         Class = "class",
         /// This kernel has no `cpuset.cpus.exclusive`.
@@ -18,7 +18,7 @@ named! {
     }
 }
 
-impl ContainedReason {
+impl PinnedReason {
     /// Whether somebody decided that it be so.
     pub fn is_wanted(self) -> bool {
         matches!(self, Self::Class | Self::Setting | Self::Rule)

@@ -20,7 +20,7 @@ fn a_member_that_is_not_known_is_ignored_and_a_word_that_is_not_known_is_an_erro
     for (member, word) in [
         ("state", "sealed"),
         ("float_reason", "moonlight"),
-        ("contained_reason", "weather"),
+        ("pinned_reason", "weather"),
         ("placement", "random"),
     ] {
         let mut sent = instance();

@@ -125,7 +125,7 @@ mod tests {
     #[case("floating", Some(Qos::Lsr), Isolation::Floating)]
     #[case("floating", None, Isolation::Floating)]
     #[case("leaving", Some(Qos::Ls), Isolation::Floating)]
-    #[case("contained", Some(Qos::Lsr), Isolation::Contained)]
+    #[case("pinned", Some(Qos::Lsr), Isolation::Pinned)]
     fn who_has_cpus_of_its_own_is_not_whole_without(
         #[case] state: &str,
         #[case] qos: Option<Qos>,

@@ -28,7 +28,7 @@ pub(crate) enum Isolation {
     None,
     Isolated,
     /// Exclusive CPUs without a partition of the kernel.
-    Contained,
+    Pinned,
     /// On its shared pool, which is all that its class promises (LS, BE).
     Shared,
     /// On shared CPUs, though its class promises exclusive ones.
@@ -42,7 +42,7 @@ impl Isolation {
     pub(crate) fn of(state: &str, qos: Option<Qos>) -> Isolation {
         match (state, qos) {
             ("isolated", _) => Isolation::Isolated,
-            ("contained", _) => Isolation::Contained,
+            ("pinned", _) => Isolation::Pinned,
             ("floating", Some(Qos::Ls | Qos::Be)) => Isolation::Shared,
             _ => Isolation::Floating,
         }
@@ -50,14 +50,14 @@ impl Isolation {
 
     /// Whether the vCPUs have what the instance's class promises.
     pub(crate) fn is_as_promised(self) -> bool {
-        matches!(self, Isolation::Isolated | Isolation::Contained | Isolation::Shared)
+        matches!(self, Isolation::Isolated | Isolation::Pinned | Isolation::Shared)
     }
 
     /// In words, for messages and probes.
     pub(crate) fn promise(self, qos: Option<Qos>) -> &'static str {
         match self {
             Isolation::Isolated => "isolated",
-            Isolation::Contained => "contained",
+            Isolation::Pinned => "pinned",
             Isolation::Shared if qos == Some(Qos::Be) => "BE, on the BE shared pool",
             Isolation::Shared => "LS, on the shared pool",
             Isolation::None | Isolation::Floating | Isolation::Deregistered => "not isolated",

@@ -328,7 +328,7 @@ impl Goal for Registered {
         let Self { reply, made } = *self;
         let first = made.is_some();
         let is_made = if instance.is_container() {
-            matches!(phase, Phase::Isolated | Phase::Contained)
+            matches!(phase, Phase::Isolated | Phase::Pinned)
         } else {
             phase >= Phase::Floating && phase != Phase::Leaving
         };

@@ -193,7 +193,7 @@ async fn lsr_is_contained_and_only_be_runs_on_its_cpus() {
     let bystander = node.limited(4, 1);
     let qemu = node.model.add_qemu(vm.init, 2).unwrap();
     node.attach(&vm, &qemu).await.unwrap();
-    assert_eq!(node.phase(&vm), Some("contained"));
+    assert_eq!(node.phase(&vm), Some("pinned"));
     let rest = cpus("0-7").difference(&own);
     assert_eq!(node.floats(&best_effort), cpus("0-7"));
     assert_eq!(node.floats(&shared), rest);
@@ -449,7 +449,7 @@ async fn a_vm_leaves_its_cpus_to_the_vm_that_kubelet_gave_them_to_until_that_one
     node.check().await;
     node.model.kill_pod(&kubelets).unwrap();
     node.reconcile().await;
-    assert_eq!(node.phase(&ours), Some("contained"));
+    assert_eq!(node.phase(&ours), Some("pinned"));
     node.check().await;
 }
 

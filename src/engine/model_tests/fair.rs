@@ -196,7 +196,7 @@ async fn who_restricts_more_pods_than_the_slice_has_room_for_keeps_what_they_had
         .collect();
     let qemu = node.model.add_qemu(vm.init, 2).unwrap();
     node.attach(&vm, &qemu).await.unwrap();
-    assert_eq!(node.phase(&vm), Some("contained"));
+    assert_eq!(node.phase(&vm), Some("pinned"));
     let slice = |pod: &Pod| pod.origin.parent().unwrap();
     let own = node.exclusive(&vm);
     for pod in &plain {

@@ -158,7 +158,7 @@ async fn two_instances_share_no_cpu_and_neither_floats_on_the_others() {
 async fn an_older_kernel_contains_instead_and_gives_the_hosts_units_back() {
     let mut node = Node::of(Kernel::V6_1);
     let (pod, qemu) = node.isolated(1, "2-3").await;
-    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.phase(&pod), Some("pinned"));
     assert_eq!(node.model.affinity(qemu.vcpus[1]).unwrap(), cpus("3"));
     for unit in ["system.slice", "init.scope"] {
         let unit = CgroupPath::root().child(unit);

@@ -50,7 +50,7 @@ use stelia_decide::float::has_idle_cpus;
 use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, Limits};
 use stelia_kernel::proc::Procs;
 use stelia_kubelet::PodUid;
-use stelia_model::ContainedReason;
+use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, Vcpu};
 use stelia_settings::{FloatPolicy, Isolation, Partition, Policies, Settings, TreeChoice, TreeHome};
 use stelia_testnode::kubelet::Checkpoint;
@@ -330,8 +330,8 @@ impl Node {
         // A partition that the kernel refused is asked for again now and then.
         let refused = |node: &Self| {
             let view = node.handle.view();
-            let mut reasons = view.instances.values().filter_map(|one| one.contained_reason.as_ref());
-            reasons.any(|reason| *reason == ContainedReason::Refused)
+            let mut reasons = view.instances.values().filter_map(|one| one.pinned_reason.as_ref());
+            reasons.any(|reason| *reason == PinnedReason::Refused)
         };
         if !refused(self) {
             assert_eq!((report.did.steps, self.model.changes()), (0, before), "{report:?}");
@@ -453,7 +453,7 @@ impl Node {
                     of_roots = of_roots.union(&instance.record.exclusive);
                 }
             }
-            if matches!(instance.record.phase, Phase::Isolated | Phase::Contained) {
+            if matches!(instance.record.phase, Phase::Isolated | Phase::Pinned) {
                 for thread in &instance.record.vcpus {
                     // Where there are more vCPUs than CPUs, or its CPU is offline, it is on any of them.
                     let pinned = thread.cpu.filter(|cpu| online.contains(*cpu));

@@ -210,13 +210,13 @@ fn a_pod_is_told_nothing_of_another() {
 
 #[test]
 fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
-    for why in model::ContainedReason::ALL {
-        let contained = model::Instance {
+    for why in model::PinnedReason::ALL {
+        let pinned = model::Instance {
             state: State::Pinned,
-            contained_reason: Some(why),
+            pinned_reason: Some(why),
             ..floating(1)
         };
-        let (pods, new_events) = life([(1, Some(contained))]);
+        let (pods, new_events) = life([(1, Some(pinned))]);
         assert!(
             pods[0].message.ends_with(why.in_words()) && !pods[0].isolated,
             "{pods:?}"

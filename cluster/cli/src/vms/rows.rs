@@ -146,7 +146,7 @@ fn folded(vms: Vec<Vm>, fold: Fold) -> Vec<Vm> {
 /// How many VMs have a row of their own before the others of their group share one.
 fn named(vm: &Vm) -> u64 {
     match vm.state {
-        VmState::Degraded | VmState::Contained => MAX_NAMED_VMS,
+        VmState::Degraded | VmState::Pinned => MAX_NAMED_VMS,
         VmState::Floating if !vm.is_starting => MAX_NAMED_VMS,
         _ => 0,
     }
@@ -184,7 +184,7 @@ fn with_cause(vm: Vm) -> Vm {
         VmState::Isolated => None,
         VmState::Floating if vm.is_starting => Some("starting".to_owned()),
         // "its vCPUs are pinned to the CPUs 4-7, without a partition that keeps others off: the kernel refused the partition"
-        VmState::Contained => {
+        VmState::Pinned => {
             let cause = |message: &String| Some(message.split_once(": ")?.1.to_owned());
             vm.message.as_ref().and_then(cause)
         }

@@ -294,7 +294,7 @@ fn the_reason_of_a_vm_that_floats_does_not_repeat_the_state() {
     let cluster = cluster(&[
         pod("a", Some("w-1"), Some(("False", "Floating"))),
         pod("b", Some("w-1"), Some(("False", "WaitingTooLong"))),
-        pod("c", Some("w-1"), Some(("False", "Contained"))),
+        pod("c", Some("w-1"), Some(("False", "Pinned"))),
     ]);
     let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
     let text = vms.text(TextStyle::from(true));
@@ -304,7 +304,7 @@ fn the_reason_of_a_vm_that_floats_does_not_repeat_the_state() {
     };
     assert_eq!(
         ["team-a/a", "team-a/b", "team-a/c"].map(ends),
-        ["why Floating", "WaitingTooLong", "Contained"]
+        ["why Floating", "WaitingTooLong", "Pinned"]
     );
     let json = serde_json::to_value(&vms).unwrap();
     assert_eq!(json["vms"][0]["reason"], "Floating");
@@ -331,11 +331,11 @@ fn many() -> Vec<Value> {
         let node = format!("w-{number:02}");
         let mut new = pod(&format!("a-{number:02}"), Some(&node), Some(("False", "Floating")));
         new["status"]["conditions"][1]["lastTransitionTime"] = json!("2026-10-01T09:59:00Z");
-        let mut contained = pod(&format!("c-{number:02}"), Some(&node), Some(("False", "Contained")));
-        contained["status"]["conditions"][1]["message"] = json!(format!(
+        let mut pinned = pod(&format!("c-{number:02}"), Some(&node), Some(("False", "Pinned")));
+        pinned["status"]["conditions"][1]["message"] = json!(format!(
             "pinned to the CPUs {number}, without a partition: the kernel refused"
         ));
-        items.extend([new, contained]);
+        items.extend([new, pinned]);
         items.push(pod(
             &format!("f-{number:02}"),
             Some(&node),
@@ -358,8 +358,8 @@ fn many_vms_that_are_alike_share_a_row_on_a_terminal_and_those_in_trouble_are_na
     assert_eq!(rows_of_all[0], "team-a/f-00 w-00 floating 10m WaitingTooLong");
     assert_eq!(rows_of_all[10], "2 more VMs 2 nodes floating 10m WaitingTooLong");
     assert_eq!(rows_of_all[11], "12 VMs 12 nodes floating 60s starting");
-    assert_eq!(rows_of_all[12], "team-a/c-00 w-00 contained 10m the kernel refused");
-    assert_eq!(rows_of_all[22], "2 more VMs 2 nodes contained 10m the kernel refused");
+    assert_eq!(rows_of_all[12], "team-a/c-00 w-00 pinned 10m the kernel refused");
+    assert_eq!(rows_of_all[22], "2 more VMs 2 nodes pinned 10m the kernel refused");
     assert_eq!(rows_of_all[23], "24 VMs 12 nodes isolated 10m");
     assert!(text.contains("\n-o wide lists each VM.\n"), "{text}");
     assert!(text.contains("\nWaitingTooLong: no CPUs of its own"), "{text}");
@@ -394,8 +394,8 @@ fn a_few_vms_have_a_row_each_and_no_reason_repeats_the_state() {
             "team-a/f-01 w-01 floating 10m WaitingTooLong",
             "team-a/a-00 w-00 floating 60s starting",
             "team-a/a-01 w-01 floating 60s starting",
-            "team-a/c-00 w-00 contained 10m the kernel refused",
-            "team-a/c-01 w-01 contained 10m the kernel refused",
+            "team-a/c-00 w-00 pinned 10m the kernel refused",
+            "team-a/c-01 w-01 pinned 10m the kernel refused",
             "team-a/i-00 w-00 isolated 10m",
             "team-a/i-01 w-01 isolated 10m",
             "team-a/j-00 w-00 isolated 10m",

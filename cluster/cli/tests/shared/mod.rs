@@ -159,7 +159,7 @@ pub fn topologies() -> Vec<Value> {
         summarized(
             topology(&lean, Profile::Nrt),
             "Ready",
-            json!({ "isolated": 1, "contained": 2 }),
+            json!({ "isolated": 1, "pinned": 2 }),
             0,
         ),
         summarized(unusable, "KubeletStateUnusable", json!({}), 0),

@@ -28,7 +28,7 @@ impl fmt::Display for Step {
                 let (count, kind) = (vcpus.len(), partition.name());
                 write!(f, "record the places of {count} vCPUs of {scope}, partition {kind}")
             }
-            Self::Contain(scope, _) => write!(f, "record that {scope} gets no partition"),
+            Self::RecordPinned(scope, _) => write!(f, "record that {scope} gets no partition"),
             Self::Retry(scope, partition) => {
                 let kind = partition.name();
                 write!(

@@ -44,7 +44,7 @@ named! {
         Isolated = "isolated",
         /// The vCPU threads are pinned, or the whole container stays on its CPUs, without a partition: other tasks are kept off by
         /// `AllowedCPUs=` of other units only.
-        Contained = "contained",
+        Pinned = "pinned",
         /// Being deregistered: processes return to the origin, CPUs are released.
         Leaving = "leaving",
     }
@@ -53,7 +53,7 @@ named! {
 impl Phase {
     /// Whether the vCPU threads belong in `vcpu/`.
     pub fn has_vcpus(self) -> bool {
-        matches!(self, Self::Attaching | Self::Isolated | Self::Contained)
+        matches!(self, Self::Attaching | Self::Isolated | Self::Pinned)
     }
 }
 
@@ -85,8 +85,8 @@ pub struct Adopted {
     pub rule: String,
     /// The vCPUs run where others pin them, as far as each has a CPU of its own there (placement "keep").
     pub keeps: bool,
-    /// The rule wants no partition: the instance is contained, and stays so when the rule is gone.
-    pub contained: bool,
+    /// The rule wants no partition: the instance is pinned, and stays so when the rule is gone.
+    pub pinned: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -134,7 +134,7 @@ pub struct Record {
     pub props: BTreeMap<u32, BTreeMap<String, i64>>,
     pub placement: PlacementPolicy,
     pub partition: Partition,
-    /// Whether the kernel refused the partition, and has not made it since: one of a contained instance is asked for again.
+    /// Whether the kernel refused the partition, and has not made it since: one of a pinned instance is asked for again.
     pub refused: bool,
     /// Microseconds since the epoch.
     pub registered_us: u64,

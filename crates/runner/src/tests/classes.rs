@@ -65,13 +65,13 @@ async fn a_class_with_cpus_of_its_own_does_not_run_without_them() {
 #[tokio::test]
 async fn an_lsr_instance_is_contained_and_says_its_class() {
     let bench = Bench::of(Setup {
-        daemon: Some(of_class("LSR", "contained")),
+        daemon: Some(of_class("LSR", "pinned")),
         options: &["--qos=LSR", "--cpus=2"],
         ..Setup::default()
     });
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!(bench.calls.names()[0], "RegisterInstance '' '2-3' cpus=2 qos=LSR");
-    assert_eq!(state.readiness(), Ok("contained".into()));
+    assert_eq!(state.readiness(), Ok("pinned".into()));
     assert_eq!(state.qos, Some(Qos::Lsr));
     assert_eq!(state.vcpus[1], (1, 101, Some(3)));
 }

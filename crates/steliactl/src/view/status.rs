@@ -35,9 +35,9 @@ pub(crate) struct Status {
     /// `degraded` if `degraded` below or `kubelet_problem` is not empty, else `running`.
     pub state: &'static str,
     pub degraded: Vec<String>,
-    /// How instances are kept apart from the rest: `isolated`, `contained`, or `unknown` before the first one.
+    /// How instances are kept apart from the rest: `isolated`, `pinned`, or `unknown` before the first one.
     pub partitions: &'static str,
-    /// Units outside that are restricted for contained instances.
+    /// Units outside that are restricted for pinned instances.
     pub restricted: Vec<String>,
     /// Who chooses CPUs.
     pub cpu_source: CpuSource,
@@ -151,7 +151,7 @@ impl Status {
             degraded,
             partitions: match node.partitions {
                 Some(true) => "isolated",
-                Some(false) => "contained",
+                Some(false) => "pinned",
                 None => "unknown",
             },
             restricted: node.restricted.keys().cloned().collect(),
@@ -337,7 +337,7 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
     }
     let partitions = match status.partitions {
         "isolated" => "isolated: the kernel takes the CPUs from everything else".to_owned(),
-        "contained" => format!("contained: {} restricted instead", status.restricted.join(", ")),
+        "pinned" => format!("pinned: {} restricted instead", status.restricted.join(", ")),
         _ => "not known before the first instance".to_owned(),
     };
     screen.say("Partitions", partitions);
@@ -474,7 +474,7 @@ mod tests {
         let status = Status::of(&allocated());
         let expected = [
             "Daemon: steliad 0, running, chooses the CPUs itself",
-            "Instances: 3 (1 contained, 1 floating, 1 isolated)",
+            "Instances: 3 (1 pinned, 1 floating, 1 isolated)",
             "Class LS: 1 (cccccccc-0000-4000-8000-000000000000)",
             "Class LSE: 1 (aaaaaaaa-0000-4000-8000-000000000000)",
             "Class LSR: 1 (bbbbbbbb-0000-4000-8000-000000000000)",

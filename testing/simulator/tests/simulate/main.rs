@@ -220,15 +220,15 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
             .ctl(&["verify", VM, "--require=isolated"])
             .starts_with("1 isolated\n")
     );
-    simulation.ctl(&["verify", "--require=contained", "--allow-waiting"]);
+    simulation.ctl(&["verify", "--require=pinned", "--allow-waiting"]);
     let below = simulation.run(
         env!("CARGO_BIN_EXE_steliactl-simulated"),
-        &["verify", "--require=contained"],
+        &["verify", "--require=pinned"],
     );
     assert_eq!(below.status.code(), Some(1), "{below:?}");
     let told = String::from_utf8_lossy(&below.stdout).into_owned();
     assert!(
-        told.contains("floating, contained is required") && told.contains("container's log"),
+        told.contains("floating, pinned is required") && told.contains("container's log"),
         "{told}"
     );
     let nothing = simulation.ctl(&["reconcile", "--dry-run"]);
@@ -257,7 +257,7 @@ fn what_somebody_changed_is_repaired_and_counted() {
 #[test]
 fn on_an_old_kernel_the_state_is_contained() {
     let simulation = Simulation::start(&scenario("kernel = \"6.1\""));
-    assert!(simulation.ctl(&["--no-legend", "list"]).contains("contained"));
+    assert!(simulation.ctl(&["--no-legend", "list"]).contains("pinned"));
     assert!(simulation.ctl(&["status"]).contains("system.slice"));
 }
 

@@ -279,7 +279,7 @@ mod tests {
             ),
             (
                 2,
-                &["contained, LSR", "BE may run here too", "in the BE shared pool"],
+                &["pinned, LSR", "BE may run here too", "in the BE shared pool"],
                 "in the shared pool",
             ),
             (

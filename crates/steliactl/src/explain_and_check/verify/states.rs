@@ -22,7 +22,7 @@ pub(crate) enum Required {
     /// The VM is registered, on whatever CPUs its vCPUs run
     Floating,
     /// Its vCPUs are pinned and other tasks are kept off their CPUs
-    Contained,
+    Pinned,
     /// The kernel keeps every other task off its CPUs
     Isolated,
 }
@@ -31,7 +31,7 @@ impl Required {
     fn name(self) -> &'static str {
         let state = match self {
             Self::Floating => State::Waiting,
-            Self::Contained => State::Pinned,
+            Self::Pinned => State::Pinned,
             Self::Isolated => State::Isolated,
         };
         state.name()
@@ -41,7 +41,7 @@ impl Required {
     fn of(state: State) -> Option<Self> {
         match state {
             State::Waiting => Some(Self::Floating),
-            State::Pinned => Some(Self::Contained),
+            State::Pinned => Some(Self::Pinned),
             State::Isolated => Some(Self::Isolated),
             State::Waiting | State::Releasing => None,
         }

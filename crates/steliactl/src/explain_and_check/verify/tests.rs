@@ -258,7 +258,7 @@ fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
 fn a_state_below_what_is_required_fails_and_names_the_vm() {
     let require = |least| verified(&waiting(), &whole(), None, required(least), EARLY);
     assert_eq!(require(Required::Floating).failure(), None);
-    for least in [Required::Contained, Required::Isolated] {
+    for least in [Required::Pinned, Required::Isolated] {
         let verified = require(least);
         assert_eq!(verified.failure().unwrap(), "1 VM is below what is required: team-a/vm");
         let finding = &verified.findings[0];

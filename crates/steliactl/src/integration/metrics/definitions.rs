@@ -265,7 +265,7 @@ pub const ALL: [Definition; 47] = [
     Definition::gauge(
         "stelia_instance_isolated_timestamp_seconds",
         POD,
-        "When an instance was isolated or contained. Absent before that.",
+        "When an instance was isolated or pinned. Absent before that.",
         |input| input.of_instances(|instance| moment(instance.isolated_us)),
     ),
     Definition::gauge(

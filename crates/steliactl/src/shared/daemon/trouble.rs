@@ -21,7 +21,7 @@ pub(crate) fn causes_of(instance: &Instance) -> Vec<String> {
     degraded(true).chain(less).chain(degraded(false)).collect()
 }
 
-/// "floats: vCPUs not attached", "contained: …", without how long it has waited: VMs of one cause have one text.
+/// "floats: vCPUs not attached", "pinned: …", without how long it has waited: VMs of one cause have one text.
 pub(crate) fn less_than_isolated(instance: &Instance) -> Option<String> {
     let why = not_isolated(instance)?.text;
     Some(match instance.state {
@@ -37,7 +37,7 @@ pub(crate) enum Trouble {
     Degraded,
     Floating,
     /// It has less than isolation for a reason.
-    Contained,
+    Pinned,
     #[default]
     Calm,
 }
@@ -49,7 +49,7 @@ impl Trouble {
         } else if instance.state == State::Waiting {
             Self::Floating
         } else if less_than_isolated(instance).is_some() {
-            Self::Contained
+            Self::Pinned
         } else {
             Self::Calm
         }
@@ -58,7 +58,7 @@ impl Trouble {
 
 #[cfg(test)]
 mod tests {
-    use stelia_model::ContainedReason;
+    use stelia_model::PinnedReason;
 
     use super::*;
 
@@ -83,20 +83,20 @@ mod tests {
                 "degraded: the file is empty"
             ]
         );
-        let contained = Instance {
-            contained_reason: Some(ContainedReason::Class),
+        let pinned = Instance {
+            pinned_reason: Some(PinnedReason::Class),
             ..instance(State::Pinned, std::slice::from_ref(&node))
         };
         let order = [
             Trouble::of(&instance(State::Isolated, &both)),
             Trouble::of(&instance(State::Waiting, std::slice::from_ref(&node))),
-            Trouble::of(&contained),
+            Trouble::of(&pinned),
             Trouble::of(&instance(State::Isolated, std::slice::from_ref(&node))),
         ];
-        use Trouble::{Calm, Contained, Degraded, Floating};
+        use Trouble::{Calm, Pinned, Degraded, Floating};
         let interrupt = Reason::of_node(ReasonCode::Interrupts, "interrupt 130 reaches the CPUs 8-11");
         assert_eq!(Trouble::of(&instance(State::Isolated, &[interrupt])), Degraded);
-        assert_eq!(order, [Degraded, Floating, Contained, Calm]);
+        assert_eq!(order, [Degraded, Floating, Pinned, Calm]);
         assert!(order.is_sorted());
     }
 }

@@ -2,7 +2,7 @@
 
 use stelia_api::{ReasonCode, State};
 use stelia_koordinator::allocator::Qos;
-use stelia_model::{ContainedReason, Instance};
+use stelia_model::{PinnedReason, Instance};
 
 use super::remedy::to_do;
 use crate::shared::output::time;
@@ -47,7 +47,7 @@ impl Why {
 pub(crate) fn not_isolated(instance: &Instance) -> Option<Why> {
     match instance.state {
         State::Waiting => Some(floating(instance)),
-        State::Pinned => contained(instance),
+        State::Pinned => pinned(instance),
         State::Waiting | State::Isolated | State::Releasing => None,
     }
 }
@@ -82,27 +82,27 @@ fn floating(instance: &Instance) -> Why {
 }
 
 /// `None` while it waits for CPUs that others still have.
-fn contained(instance: &Instance) -> Option<Why> {
-    Some(match instance.contained_reason? {
-        ContainedReason::Class => Why::new(
+fn pinned(instance: &Instance) -> Option<Why> {
+    Some(match instance.pinned_reason? {
+        PinnedReason::Class => Why::new(
             format!("class {}: BE may run on its CPUs", instance.class()),
             "none, or --qos=LSE of the runner",
         ),
-        ContainedReason::NoPartitions => Why::new(
+        PinnedReason::NoPartitions => Why::new(
             "this kernel has no partitions (cpuset.cpus.exclusive)",
             "Linux 6.7 or later, then restart the container",
         ),
-        ContainedReason::Setting => Why::new(
+        PinnedReason::Setting => Why::new(
             "the setting partition is member",
             "set partition to auto, systemctl reload steliad, then restart the container",
         ),
-        ContainedReason::Rule => Why::new(
+        PinnedReason::Rule => Why::new(
             "the rule that adopted it wants no partition (partition = \"member\")",
             "if it is to have one, remove partition from the rule, systemctl reload steliad, then restart the container",
         ),
-        ContainedReason::Refused => Why::new(
+        PinnedReason::Refused => Why::new(
             "the kernel refused a partition twice",
-            "find what else claims those CPUs (the journal's \"contained instead\" has the kernel's words); the daemon tries again by itself",
+            "find what else claims those CPUs (the journal's \"pinned instead\" has the kernel's words); the daemon tries again by itself",
         ),
     })
 }
@@ -158,12 +158,12 @@ mod tests {
 
     #[test]
     fn each_reason_of_containment_has_a_cure() {
-        for reason in ContainedReason::ALL {
-            let contained = Instance {
-                contained_reason: Some(reason),
+        for reason in PinnedReason::ALL {
+            let pinned = Instance {
+                pinned_reason: Some(reason),
                 ..instance(State::Pinned)
             };
-            let why = not_isolated(&contained).unwrap();
+            let why = not_isolated(&pinned).unwrap();
             assert!(!why.cure.is_empty() && why.since_us.is_none(), "{why:?}");
         }
         assert_eq!(not_isolated(&instance(State::Pinned)), None);

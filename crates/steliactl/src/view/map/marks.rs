@@ -36,7 +36,7 @@ pub(super) struct Sign {
 }
 
 const ISOLATED: Sign = Sign::of("", "isolated", "isolated");
-const CONTAINED: Sign = Sign::of("=", "contained", "contained");
+const CONTAINED: Sign = Sign::of("=", "pinned", "pinned");
 const FLOATING: Sign = Sign::of("~", "floating", "floating");
 const REGISTERED: Sign = Sign::of("+", "registered", "registered");
 const LEAVING: Sign = Sign::of("-", "leaving", "leaving");

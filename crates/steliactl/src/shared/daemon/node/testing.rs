@@ -132,7 +132,7 @@ pub(crate) fn allocated() -> Description {
         "{a}":{{"container":"vm","state":"isolated","exclusive":"4-5","float":"7","float_reason":"near","vcpus":[],
             "allocation":{{"qos":"LSE","cpus":2,"bind":"FullPCPUs","exclusive":"NUMANodeLevel","alignment":"SingleNUMANode",
                 "exclusivity":"downgraded",{asked},"explanation":["2 CPUs wanted, FullPCPUs","NUMA node 1 is shared: PCPULevel"]}}}},
-        "{b}":{{"container":"vm","state":"contained","exclusive":"2","float":"0-1,3","float_reason":"near","vcpus":[],
+        "{b}":{{"container":"vm","state":"pinned","exclusive":"2","float":"0-1,3","float_reason":"near","vcpus":[],
             "allocation":{{"qos":"LSR","cpus":1,"bind":"SpreadByPCPUs","exclusive":"None","alignment":"None",
                 "exclusivity":"not-asked",{asked},"explanation":["1 CPUs wanted"]}}}},
         "{c}":{{"container":"vm","state":"floating","exclusive":"","float":"7","float_reason":"node-pool","vcpus":[],

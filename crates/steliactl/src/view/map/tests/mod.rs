@@ -40,9 +40,9 @@ fn what_steliad_gave_is_its_instances_and_not_kubelets() {
     assert_eq!(
         body(&map, &PLAIN),
         "socket 0 node 0\n [0r  1. ] [2A= 3. ]\nsocket 1 node 1\n [4B  5B ] [6k  7. ]\n\n\
-         . shared   r reserved   k held by kubelet   A isolated   A= contained\n\n\
+         . shared   r reserved   k held by kubelet   A isolated   A= pinned\n\n\
          MARK  POD                                   CPUS  STATE\n\
-         A     bbbbbbbb-0000-4000-8000-000000000000  2     contained, LSR\n\
+         A     bbbbbbbb-0000-4000-8000-000000000000  2     pinned, LSR\n\
          B     aaaaaaaa-0000-4000-8000-000000000000  4-5   isolated, LSE\n\
          C     cccccccc-0000-4000-8000-000000000000  -     floating, LS\n"
     );
