@@ -25,7 +25,9 @@ pub(super) fn report_dict(report: PassReport) -> Result<Options, Error> {
 /// `plan`, each line with its pod in front, or `-` for what all share, and `reasons`.
 pub(super) fn preview_dict(preview: Preview) -> Result<Options, Error> {
     let steps = preview.steps.iter();
-    let steps: Vec<String> = steps.map(|(pod, step)| format!("{}: {step}", whose(pod.as_ref()))).collect();
+    let steps: Vec<String> = steps
+        .map(|(pod, step)| format!("{}: {step}", whose(pod.as_ref())))
+        .collect();
     dict([("plan", steps.into()), ("reasons", rows(&preview.degraded).into())])
 }
 

@@ -359,9 +359,7 @@ impl EngineState {
         let pod = self.named(&record.pod);
         if record.phase == Phase::Pinned {
             let retries = self.picture.retries(&record.pod);
-            return tracing::debug!(
-                "the kernel refused pod {pod} a partition again, retry {retries}: it stays pinned"
-            );
+            return tracing::debug!("the kernel refused pod {pod} a partition again, retry {retries}: it stays pinned");
         }
         let text = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
         about!(

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use stelia_api::Error;
 use stelia_decide::entitlement::Entitlement;
-use stelia_decide::{
-    Assessment, Derived, Instance, Snapshot, allocator, not_isolated, placement_of, shown_state,
-};
+use stelia_decide::{Assessment, Derived, Instance, Snapshot, allocator, not_isolated, placement_of, shown_state};
 use stelia_kernel::cgroup::{self, CgroupPath, Cgroups, File};
 use stelia_koordinator::allocator::{AllocatorNode, CpuSource};
 use stelia_kubelet::{CpuManagerState, PodUid};

@@ -251,7 +251,7 @@ mod tests {
         let told = summary(&view, &no, 0);
         assert_eq!(
             told.instances,
-            BTreeMap::from([("floating".to_owned(), 1), ("isolated".to_owned(), 2)])
+            BTreeMap::from([("waiting".to_owned(), 1), ("isolated".to_owned(), 2)])
         );
         assert_eq!(
             (told.degraded, told.reason.as_str(), told.message.as_str()),

@@ -118,7 +118,11 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
         State::Isolated => isolated(instance, is_container),
         State::Pinned => {
             let is_wanted = instance.pinned_reason.is_none_or(model::PinnedReason::is_wanted);
-            let kind = if is_wanted { EventKind::Normal } else { EventKind::Warning };
+            let kind = if is_wanted {
+                EventKind::Normal
+            } else {
+                EventKind::Warning
+            };
             let who = if is_container {
                 "its container has"
             } else {

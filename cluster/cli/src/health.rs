@@ -83,14 +83,15 @@ pub struct Count {
 pub struct VmCounts {
     pub isolated: u64,
     pub pinned: u64,
-    pub floating: u64,
-    pub registered: u64,
-    pub leaving: u64,
+    pub waiting: u64,
+    pub shared: u64,
+    pub evicted: u64,
+    pub releasing: u64,
     /// In a state that this version does not know.
     pub other: u64,
     /// In whatever state: with a reason of degradation.
     pub degraded: u64,
-    /// Those of `floating` that float for more than 120 s.
+    /// Those of `waiting` that float for more than 120 s.
     pub waiting_too_long: u64,
 }
 
@@ -99,9 +100,10 @@ impl VmCounts {
         Self {
             isolated: self.isolated.saturating_add(other.isolated),
             pinned: self.pinned.saturating_add(other.pinned),
-            floating: self.floating.saturating_add(other.floating),
-            registered: self.registered.saturating_add(other.registered),
-            leaving: self.leaving.saturating_add(other.leaving),
+            waiting: self.waiting.saturating_add(other.waiting),
+            shared: self.shared.saturating_add(other.shared),
+            evicted: self.evicted.saturating_add(other.evicted),
+            releasing: self.releasing.saturating_add(other.releasing),
             other: self.other.saturating_add(other.other),
             degraded: self.degraded.saturating_add(other.degraded),
             waiting_too_long: self.waiting_too_long.saturating_add(other.waiting_too_long),
@@ -112,9 +114,10 @@ impl VmCounts {
         [
             self.isolated,
             self.pinned,
-            self.floating,
-            self.registered,
-            self.leaving,
+            self.waiting,
+            self.shared,
+            self.evicted,
+            self.releasing,
             self.other,
         ]
         .into_iter()
@@ -125,9 +128,10 @@ impl VmCounts {
         let states = [
             (self.isolated, "isolated"),
             (self.pinned, "pinned"),
-            (self.floating, "floating"),
-            (self.registered, "registered"),
-            (self.leaving, "leaving"),
+            (self.waiting, "waiting"),
+            (self.shared, "shared"),
+            (self.evicted, "evicted"),
+            (self.releasing, "releasing"),
             (self.other, "in other states"),
         ];
         let states = states.into_iter().filter(|(count, _)| *count > 0);
@@ -159,12 +163,10 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
     column("ISOLATED", |node: &NodeHealth| number(node.vms.map(|vms| vms.isolated)))
         .wide()
         .right(),
-    column("CONTAINED", |node: &NodeHealth| {
-        number(node.vms.map(|vms| vms.pinned))
-    })
-    .wide()
-    .right(),
-    column("FLOATING", |node: &NodeHealth| number(node.vms.map(|vms| vms.floating)))
+    column("CONTAINED", |node: &NodeHealth| number(node.vms.map(|vms| vms.pinned)))
+        .wide()
+        .right(),
+    column("FLOATING", |node: &NodeHealth| number(node.vms.map(|vms| vms.waiting)))
         .wide()
         .right(),
     column("DEGRADED", |node: &NodeHealth| number(node.vms.map(|vms| vms.degraded)))

@@ -150,7 +150,11 @@ impl ReasonCode {
     fn meaning(self) -> Meaning {
         let of = |note, effect, fix| Meaning { note, effect, fix };
         match self {
-            Self::KubeletUnusable => of("kubelet's file", "no new VMs; running VMs keep their CPUs", "run steliactl doctor"),
+            Self::KubeletUnusable => of(
+                "kubelet's file",
+                "no new VMs; running VMs keep their CPUs",
+                "run steliactl doctor",
+            ),
             Self::KubeletUnknownKeys => of("unknown keys", "", "upgrade steliad"),
             Self::NoSharedCpus => of(
                 "no shared CPUs",
@@ -239,7 +243,11 @@ impl ReasonCode {
             ),
             Self::Interrupts => of("interrupts", "", "run steliactl noise"),
             Self::NotQuiet => of("not quiet", "", "run steliactl noise"),
-            Self::StepFailed => of("step failed", "steliad tries again after 1 to 32 s", "run journalctl -u steliad"),
+            Self::StepFailed => of(
+                "step failed",
+                "steliad tries again after 1 to 32 s",
+                "run journalctl -u steliad",
+            ),
             Self::Starting => of("starting", "", "none needed"),
             Self::NoVcpus => of(
                 "no vCPUs yet",
@@ -249,7 +257,11 @@ impl ReasonCode {
             Self::NoPartitionYet => of("no partition", "it runs as without steliad", "run steliactl verify"),
             Self::Pinning => of("being pinned", "", "run steliactl verify"),
             Self::SharedClass => of("shared class", "", "none needed, or set another --qos of the runner"),
-            Self::ClassLsr => of("class LSR", "BE may run on its CPUs", "none needed, or set --qos=LSE of the runner"),
+            Self::ClassLsr => of(
+                "class LSR",
+                "BE may run on its CPUs",
+                "none needed, or set --qos=LSE of the runner",
+            ),
             Self::NoPartitions => of(
                 "no partitions",
                 "other tasks are kept off its CPUs only by systemd's AllowedCPUs=",
@@ -416,12 +428,17 @@ mod tests {
             .map(|(heading, text)| (heading, text.replace('`', "")))
             .collect();
         for code in ReasonCode::ALL.into_iter().filter(|code| *code != ReasonCode::Detail) {
-            let found = sections.iter().find(|(heading, _)| *heading == format!("`{}`", code.name()));
+            let found = sections
+                .iter()
+                .find(|(heading, _)| *heading == format!("`{}`", code.name()));
             let (_, said) = found.unwrap_or_else(|| panic!("no section {}", code.name()));
             let fix = code.meaning().fix;
             assert!(said.contains(fix), "{}: {fix:?} is not there", code.name());
         }
-        let (_, of_file) = sections.iter().find(|(heading, _)| *heading == "`kubelet-unusable`").unwrap();
+        let (_, of_file) = sections
+            .iter()
+            .find(|(heading, _)| *heading == "`kubelet-unusable`")
+            .unwrap();
         for (message, fix) in FIXES_OF_KUBELET_FILE {
             assert!(of_file.contains(message) && of_file.contains(fix), "{message}: {fix}");
         }

@@ -50,7 +50,11 @@ pub(super) fn degraded(
             .found
             .extend(snapshot.disturbances.of(&record.pod, &record.exclusive));
     }
-    if let Some(own) = instance.unwatched.as_ref().filter(|own| snapshot.unwatched.as_ref() != Some(own)) {
+    if let Some(own) = instance
+        .unwatched
+        .as_ref()
+        .filter(|own| snapshot.unwatched.as_ref() != Some(own))
+    {
         reasons.own(ReasonCode::NotWatched, own);
     }
     reasons.found
@@ -103,7 +107,11 @@ fn set_online(offline: &CpuSet) -> String {
 
 /// The list, or "empty".
 fn or_empty(cpus: &CpuSet) -> String {
-    if cpus.is_empty() { "empty".to_owned() } else { cpus.to_string() }
+    if cpus.is_empty() {
+        "empty".to_owned()
+    } else {
+        cpus.to_string()
+    }
 }
 
 /// Reasons in the container: its cgroup, its anchor, its limits.
@@ -140,7 +148,8 @@ fn container(instance: &Instance, entitlement: &Entitlement, reasons: &mut Reaso
     if let Some((limit, held)) = too_much_memory(instance) {
         let now = instance.scope_limits.memory_max;
         let now = now.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));
-        let text = format!("the memory limit was lowered to {limit} bytes, and {held} bytes are held; {now} is in force");
+        let text =
+            format!("the memory limit was lowered to {limit} bytes, and {held} bytes are held; {now} is in force");
         reasons.own(ReasonCode::MemoryHeld, text);
     }
 }
@@ -153,10 +162,7 @@ fn astray(snapshot: &Snapshot, instance: &Instance, float: &CpuSet, reasons: &mu
     };
     let on_node = |cpu: u32| snapshot.topology.cpus.get(&cpu).is_some_and(|cpu| cpu.node == node);
     if float.iter().any(|cpu| !on_node(cpu)) {
-        reasons.own(
-            ReasonCode::NumaPoolEmpty,
-            format!("NUMA node {node} has no shared CPU"),
-        );
+        reasons.own(ReasonCode::NumaPoolEmpty, format!("NUMA node {node} has no shared CPU"));
     }
 }
 
@@ -199,11 +205,7 @@ fn vcpus(facts: &Derived, instance: &Instance, overdue: bool, reasons: &mut Reas
             .vcpus
             .iter()
             .filter(|thread| matches!(thread.role, ThreadRole::Vcpu(_)));
-        let text = format!(
-            "{} vCPUs share the CPUs {}{why}",
-            vcpus.count(),
-            record.exclusive
-        );
+        let text = format!("{} vCPUs share the CPUs {}{why}", vcpus.count(), record.exclusive);
         reasons.own(ReasonCode::TooManyVcpus, text);
     }
     if record.phase == Phase::Isolated && !none_online {

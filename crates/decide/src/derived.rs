@@ -7,7 +7,7 @@ use stelia_api::reason::Reason;
 use stelia_cpus::CpuSet;
 use stelia_koordinator::allocator::{CpuSource, Pools, Qos};
 use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_model::{PinnedReason, FloatReason};
+use stelia_model::{FloatReason, PinnedReason};
 use stelia_settings::Policies;
 
 use super::degraded::degraded;

@@ -64,7 +64,10 @@ fn fix_without_vcpus(name: &PodName) -> String {
 
 fn pinned(record: &Record, why: PinnedReason) -> Option<Reason> {
     let (code, text) = match why {
-        PinnedReason::Class => (ReasonCode::ClassLsr, "its class, LSR, lets pods of class BE run on its CPUs"),
+        PinnedReason::Class => (
+            ReasonCode::ClassLsr,
+            "its class, LSR, lets pods of class BE run on its CPUs",
+        ),
         PinnedReason::NoPartitions => (
             ReasonCode::NoPartitions,
             "this kernel has no partitions (cpuset.cpus.exclusive)",

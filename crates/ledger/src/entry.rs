@@ -137,7 +137,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last: Option<Box<Reading>>,
     },
-    /// A VM's state as on D-Bus (`isolated`, `pinned`, `floating`, …), or `gone`.
+    /// A VM's state as on D-Bus (`isolated`, `pinned`, `waiting`, …), or `gone`.
     State { vm: String, state: String },
     /// Where the parts of a VM are now, all of them; none while it has no CPUs of its own. Written when one of them moved, came or went, and
     /// repeated after the first entry of each segment. It is in an entry of its own.

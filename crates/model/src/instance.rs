@@ -9,7 +9,7 @@ use stelia_koordinator::allocator::Allocation;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_settings::{AdoptPlacement, Isolation, QuietRequest};
 
-use crate::{PinnedReason, FloatReason, members};
+use crate::{FloatReason, PinnedReason, members};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {

@@ -18,4 +18,4 @@ pub use description::{Description, Usage};
 pub use instance::{Instance, PendingResize, PinnedThread};
 pub use job::{Job, JobMove, JobPhase};
 pub use node::{Counters, LastPass, Node, Pools, Trigger, Unadopted};
-pub use reasons::{PinnedReason, FloatReason};
+pub use reasons::{FloatReason, PinnedReason};

@@ -33,10 +33,13 @@ impl Node {
                 }),
             ),
         ];
-        let unreadable = self.unreadable.iter().map(|(scope, why)| {
-            Reason::of_node(ReasonCode::RecordUnreadable, format!("{scope}: {why}"))
-        });
-        let found = all.into_iter().filter_map(|(code, text)| Some(Reason::of_node(code, text?)));
+        let unreadable = self
+            .unreadable
+            .iter()
+            .map(|(scope, why)| Reason::of_node(ReasonCode::RecordUnreadable, format!("{scope}: {why}")));
+        let found = all
+            .into_iter()
+            .filter_map(|(code, text)| Some(Reason::of_node(code, text?)));
         found.chain(unreadable).collect()
     }
 }
@@ -63,7 +66,12 @@ mod tests {
             ..calm.clone()
         };
         let codes: Vec<&str> = broken.problems().iter().map(|reason| reason.code.name()).collect();
-        let expected = ["kubelet-unusable", "systemd-silent", "kubelet-unknown-keys", "record-unreadable"];
+        let expected = [
+            "kubelet-unusable",
+            "systemd-silent",
+            "kubelet-unknown-keys",
+            "record-unreadable",
+        ];
         assert_eq!(codes, expected);
         assert!(broken.problems()[0].fix.starts_with("drain the node"));
         let full = |cpu_source| Node {

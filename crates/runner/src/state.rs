@@ -32,7 +32,7 @@ pub(crate) enum Isolation {
     /// On its shared pool, which is all that its class promises (LS, BE).
     Shared,
     /// On shared CPUs, though its class promises exclusive ones.
-    Floating,
+    Waiting,
     /// The instance was deregistered while the VM ran.
     Deregistered,
 }
@@ -43,8 +43,8 @@ impl Isolation {
         match (state, qos) {
             ("isolated", _) => Isolation::Isolated,
             ("pinned", _) => Isolation::Pinned,
-            ("floating", Some(Qos::Ls | Qos::Be)) => Isolation::Shared,
-            _ => Isolation::Floating,
+            ("shared", _) => Isolation::Shared,
+            _ => Isolation::Waiting,
         }
     }
 
@@ -60,7 +60,7 @@ impl Isolation {
             Isolation::Pinned => "pinned",
             Isolation::Shared if qos == Some(Qos::Be) => "BE, on the BE shared pool",
             Isolation::Shared => "LS, on the shared pool",
-            Isolation::None | Isolation::Floating | Isolation::Deregistered => "not isolated",
+            Isolation::None | Isolation::Waiting | Isolation::Deregistered => "not isolated",
         }
     }
 }

@@ -116,7 +116,7 @@ async fn a_systemd_that_hangs_delays_who_needs_it_and_loses_nothing() {
         node.handle.view().systemd_problem.is_none()
     })
     .await;
-    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.phase(&pod), Some("waiting"));
     node.check().await;
 }
 

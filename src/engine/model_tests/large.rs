@@ -127,5 +127,5 @@ async fn a_vm_of_more_vcpus_than_its_record_can_hold_is_refused_by_name() {
     let refusal = node.handle.attach(request).await.unwrap_err();
     assert_eq!(refusal.kind, ErrorKind::InvalidArgument);
     assert!(refusal.text.contains("2000 vCPUs"), "{refusal}");
-    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.phase(&pod), Some("waiting"));
 }

@@ -93,12 +93,8 @@ fn a_container_is_told_as_one_in_every_state() {
         ..floating(1)
     };
     for (instance, reason, says) in [
-        (
-            registered,
-            "Registering",
-            "its container's cgroup becomes the partition",
-        ),
-        (floating(1), "Floating", "its container has no partition"),
+        (registered, "Waiting", "its container's cgroup becomes the partition"),
+        (floating(1), "Waiting", "its container has no partition"),
         (isolated(1), "Isolated", "its container has the CPUs 2-3 to itself"),
     ] {
         let (_, found, message) = told(container(instance));
@@ -131,7 +127,7 @@ fn a_daemon_without_a_former_file_knows_since_when() {
     let (pods, _) = life([(500, Some(isolated(1)))]);
     assert_eq!(pods[0].since_us, THEN + SECOND);
     let (pods, _) = life([(5, Some(floating(1)))]);
-    assert_eq!((pods[0].since_us, pods[0].reason.as_str()), (THEN, "Floating"));
+    assert_eq!((pods[0].since_us, pods[0].reason.as_str()), (THEN, "Waiting"));
 }
 
 #[test]

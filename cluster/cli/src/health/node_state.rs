@@ -25,7 +25,7 @@ const KUBELET_STATE_UNUSABLE: &str = "KubeletStateUnusable";
 const MAX_NAMED_STATES: usize = 3;
 
 /// The states of VMs that are counted by name.
-const STATES: [&str; 5] = ["isolated", "pinned", "floating", "registered", "leaving"];
+const STATES: [&str; 6] = ["isolated", "pinned", "waiting", "shared", "evicted", "releasing"];
 
 named! {
     /// How a node is. The order is that of trouble: of several that apply, the first counts.
@@ -44,7 +44,7 @@ named! {
         /// VMs are admitted, and some have a reason of degradation.
         Degraded = "degraded",
         /// VMs are admitted, and some run on shared CPUs for longer than a start takes.
-        Floating = "floating",
+        Waiting = "waiting",
         /// Its object is there, and its Node is not.
         LeftBehind = "left-behind",
         /// VMs are admitted, and some have no partition.
@@ -62,7 +62,7 @@ impl NodeState {
     pub(super) fn meaning(self) -> Meaning {
         match self {
             Self::Ok => Meaning::Good,
-            Self::Degraded | Self::Floating | Self::LeftBehind | Self::Pinned => Meaning::Attention,
+            Self::Degraded | Self::Waiting | Self::LeftBehind | Self::Pinned => Meaning::Attention,
             Self::Away | Self::Unpublished | Self::Unreadable | Self::NodeNotReady | Self::NotReady => Meaning::Broken,
         }
     }
@@ -175,9 +175,10 @@ impl From<&Summary> for VmCounts {
         Self {
             isolated: count("isolated"),
             pinned: count("pinned"),
-            floating: count("floating"),
-            registered: count("registered"),
-            leaving: count("leaving"),
+            waiting: count("waiting"),
+            shared: count("shared"),
+            evicted: count("evicted"),
+            releasing: count("releasing"),
             other: summary
                 .instances
                 .iter()
@@ -246,8 +247,8 @@ fn wrong(
         let detail = format!("{} of {}", vms.degraded, vms.total());
         found.push((NodeState::Degraded, reason(VMS_DEGRADED, detail)));
     }
-    if let Some(floating) = vms.and_then(floating) {
-        found.push((NodeState::Floating, floating));
+    if let Some(waiting) = vms.and_then(waiting) {
+        found.push((NodeState::Waiting, waiting));
     }
     if let Some(vms) = vms.filter(|vms| vms.pinned > 0) {
         let detail = format!("{} of {}", vms.pinned, vms.total());
@@ -266,7 +267,7 @@ fn unknown_states(summary: &Summary) -> Option<String> {
 }
 
 /// The reason that VMs float for too long.
-fn floating(vms: VmCounts) -> Option<Refusal> {
+fn waiting(vms: VmCounts) -> Option<Refusal> {
     let count = vms.waiting_too_long;
     (count > 0).then(|| reason("VMs float for more than 120 s", format!("{count} of {}", vms.total())))
 }

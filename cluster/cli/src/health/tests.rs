@@ -45,7 +45,7 @@ fn damaged(items: &[Value]) -> Cluster {
 fn fleet() -> Cluster {
     let away = ("state", "away".to_owned());
     let unusable = ("state", "unusable".to_owned());
-    let good = |version, degraded| summary(version, "Ready", json!({"isolated": 10, "floating": 1}), degraded);
+    let good = |version, degraded| summary(version, "Ready", json!({"isolated": 10, "waiting": 1}), degraded);
     cluster(&[
         node("control-plane", json!({})),
         node("w-1", json!({"stelia.io/ready": "true"})),
@@ -111,7 +111,7 @@ fn the_text_lists_the_nodes_with_trouble_and_with_wide_all() {
     let text = health.text(TextStyle::from(true));
     assert!(text.contains("0.2.0 on 4 nodes, 0.1.0 on 1 node"), "{text}");
     assert!(
-        text.contains("35: 30 isolated, 2 pinned, 3 floating; 3 degraded"),
+        text.contains("35: 30 isolated, 2 pinned, 3 waiting; 3 degraded"),
         "{text}"
     );
     assert!(text.contains("1 node without steliad"), "{text}");
@@ -143,8 +143,7 @@ fn a_filter_chooses_rows_and_changes_no_sum() {
 fn a_fleet_in_which_vms_are_contained_by_choice_is_no_failure() {
     let pinned = (
         "summary",
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"pinned":2},"degraded":0,"waiting_too_long":0}"#
-            .to_owned(),
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"pinned":2},"degraded":0,"waiting_too_long":0}"#.to_owned(),
     );
     let health = Health::of(&cluster(&[object("w-1", &[pinned])]), &NodeFilter::default());
     assert_eq!((states(&health), health.failure()), (vec![("w-1", "pinned")], None));
@@ -224,19 +223,19 @@ fn vms_that_float_for_too_long_need_attention_and_those_that_start_do_not() {
             object(
                 "w-1",
                 &summary(
-                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3,"pinned":1},"degraded":0,"waiting_too_long":2}"#,
+                    r#"{"version":"0.2.0","reason":"Ready","instances":{"waiting":3,"pinned":1},"degraded":0,"waiting_too_long":2}"#,
                 ),
             ),
             object(
                 "w-2",
                 &summary(
-                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3},"degraded":0,"waiting_too_long":0}"#,
+                    r#"{"version":"0.2.0","reason":"Ready","instances":{"waiting":3},"degraded":0,"waiting_too_long":0}"#,
                 ),
             ),
         ]),
         &NodeFilter::default(),
     );
-    assert_eq!(states(&health), [("w-1", "floating"), ("w-2", "ok")]);
+    assert_eq!(states(&health), [("w-1", "waiting"), ("w-2", "ok")]);
     assert_eq!(health.vms.waiting_too_long, 2);
     assert_eq!(health.failure().unwrap(), "1 of 2 nodes needs attention");
     let text = health.text(TextStyle::from(true));

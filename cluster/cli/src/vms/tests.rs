@@ -64,7 +64,7 @@ fn every_vm_has_its_node_and_state_and_trouble_comes_first() {
         shown(&vms),
         [
             ("db", "degraded"),
-            ("cache", "floating"),
+            ("cache", "waiting"),
             ("quiet", "unknown"),
             ("new", "waiting"),
             ("web", "isolated")
@@ -78,7 +78,7 @@ fn every_vm_has_its_node_and_state_and_trouble_comes_first() {
     let first = text.lines().nth(3).unwrap().split_whitespace().collect::<Vec<_>>();
     assert_eq!(first, ["team-a/db", "w-2", "degraded", "10m", "Evicted"]);
     assert!(
-        text.starts_with("5 VMs on 2 nodes: 1 degraded, 1 floating, 1 unknown, 1 waiting, 1 isolated.\n\nVM "),
+        text.starts_with("5 VMs on 2 nodes: 1 degraded, 1 waiting, 1 unknown, 1 waiting, 1 isolated.\n\nVM "),
         "{text}"
     );
     assert_eq!(vms.names()[0], "team-a/db");
@@ -91,7 +91,7 @@ fn a_filter_leaves_what_was_asked_for() {
         vms.vms.into_iter().map(|vm| vm.pod_name).collect::<Vec<_>>()
     };
     let states = VmFilter {
-        states: vec![VmState::Degraded, VmState::Floating],
+        states: vec![VmState::Degraded, VmState::Waiting],
         ..VmFilter::default()
     };
     assert_eq!(of(states), ["cache", "db"]);
@@ -212,7 +212,7 @@ fn what_all_names_have_in_common_is_left_out_of_a_narrow_table_and_a_short_name_
     };
     let narrow = of(&items, Some(80));
     assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
-    assert!(narrow.contains("team-a/vm-001-x7k2p  worker-001  floating"), "{narrow}");
+    assert!(narrow.contains("team-a/vm-001-x7k2p  worker-001  waiting"), "{narrow}");
     assert!(narrow.contains("without virt-launcher- and"), "{narrow}");
     assert!(narrow.contains(".eu-west-1.compute.internal"), "{narrow}");
     for whole in [of(&items, Some(200)), of(&items, None)] {
@@ -292,7 +292,7 @@ fn vms_of_unknown_state_share_a_row_on_a_terminal_unless_each_is_asked_for() {
 #[test]
 fn the_reason_of_a_vm_that_floats_does_not_repeat_the_state() {
     let cluster = cluster(&[
-        pod("a", Some("w-1"), Some(("False", "Floating"))),
+        pod("a", Some("w-1"), Some(("False", "Waiting"))),
         pod("b", Some("w-1"), Some(("False", "WaitingTooLong"))),
         pod("c", Some("w-1"), Some(("False", "Pinned"))),
     ]);
@@ -304,10 +304,10 @@ fn the_reason_of_a_vm_that_floats_does_not_repeat_the_state() {
     };
     assert_eq!(
         ["team-a/a", "team-a/b", "team-a/c"].map(ends),
-        ["why Floating", "WaitingTooLong", "Pinned"]
+        ["why Waiting", "WaitingTooLong", "Pinned"]
     );
     let json = serde_json::to_value(&vms).unwrap();
-    assert_eq!(json["vms"][0]["reason"], "Floating");
+    assert_eq!(json["vms"][0]["reason"], "Waiting");
 }
 
 /// The rows of the table, without the blanks between their columns.
@@ -329,7 +329,7 @@ fn many() -> Vec<Value> {
     let mut items = Vec::new();
     for number in 0..12 {
         let node = format!("w-{number:02}");
-        let mut new = pod(&format!("a-{number:02}"), Some(&node), Some(("False", "Floating")));
+        let mut new = pod(&format!("a-{number:02}"), Some(&node), Some(("False", "Waiting")));
         new["status"]["conditions"][1]["lastTransitionTime"] = json!("2026-10-01T09:59:00Z");
         let mut pinned = pod(&format!("c-{number:02}"), Some(&node), Some(("False", "Pinned")));
         pinned["status"]["conditions"][1]["message"] = json!(format!(
@@ -355,9 +355,9 @@ fn many_vms_that_are_alike_share_a_row_on_a_terminal_and_those_in_trouble_are_na
     let text = vms.text(terminal());
     let rows_of_all = rows(&text);
     assert_eq!(rows_of_all.len(), 10 + 1 + 1 + 10 + 1 + 1, "{text}");
-    assert_eq!(rows_of_all[0], "team-a/f-00 w-00 floating 10m WaitingTooLong");
-    assert_eq!(rows_of_all[10], "2 more VMs 2 nodes floating 10m WaitingTooLong");
-    assert_eq!(rows_of_all[11], "12 VMs 12 nodes floating 60s starting");
+    assert_eq!(rows_of_all[0], "team-a/f-00 w-00 waiting 10m WaitingTooLong");
+    assert_eq!(rows_of_all[10], "2 more VMs 2 nodes waiting 10m WaitingTooLong");
+    assert_eq!(rows_of_all[11], "12 VMs 12 nodes waiting 60s starting");
     assert_eq!(rows_of_all[12], "team-a/c-00 w-00 pinned 10m the kernel refused");
     assert_eq!(rows_of_all[22], "2 more VMs 2 nodes pinned 10m the kernel refused");
     assert_eq!(rows_of_all[23], "24 VMs 12 nodes isolated 10m");
@@ -390,10 +390,10 @@ fn a_few_vms_have_a_row_each_and_no_reason_repeats_the_state() {
     assert_eq!(
         rows(&vms.text(terminal())),
         [
-            "team-a/f-00 w-00 floating 10m WaitingTooLong",
-            "team-a/f-01 w-01 floating 10m WaitingTooLong",
-            "team-a/a-00 w-00 floating 60s starting",
-            "team-a/a-01 w-01 floating 60s starting",
+            "team-a/f-00 w-00 waiting 10m WaitingTooLong",
+            "team-a/f-01 w-01 waiting 10m WaitingTooLong",
+            "team-a/a-00 w-00 waiting 60s starting",
+            "team-a/a-01 w-01 waiting 60s starting",
             "team-a/c-00 w-00 pinned 10m the kernel refused",
             "team-a/c-01 w-01 pinned 10m the kernel refused",
             "team-a/i-00 w-00 isolated 10m",
@@ -402,10 +402,10 @@ fn a_few_vms_have_a_row_each_and_no_reason_repeats_the_state() {
             "team-a/j-01 w-01 isolated 10m"
         ]
     );
-    // A reason "Floating" that is older than a start takes has its message.
-    let old = cluster(&[pod("a", Some("w-1"), Some(("False", "Floating")))]);
+    // A reason "Waiting" that is older than a start takes has its message.
+    let old = cluster(&[pod("a", Some("w-1"), Some(("False", "Waiting")))]);
     let vms = Vms::of(&old, &VmFilter::default(), VmOrder::default(), true, NOW);
-    assert_eq!(rows(&vms.text(terminal())), ["team-a/a w-1 floating 10m why Floating"]);
+    assert_eq!(rows(&vms.text(terminal())), ["team-a/a w-1 waiting 10m why Waiting"]);
 }
 
 #[test]

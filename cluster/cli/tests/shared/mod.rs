@@ -104,7 +104,7 @@ fn summarized(mut object: Value, reason: &str, instances: Value, degraded: u64) 
         "Ready" => "",
         _ => "kubelet's CPU manager state cannot be used",
     };
-    let waiting_too_long = instances["floating"].as_u64().unwrap_or(0);
+    let waiting_too_long = instances["waiting"].as_u64().unwrap_or(0);
     let summary = json!({
         "version": "0.1.0", "reason": reason, "message": message, "instances": instances, "degraded": degraded,
         "waiting_too_long": waiting_too_long,
@@ -147,7 +147,7 @@ pub fn topologies() -> Vec<Value> {
         summarized(
             topology(&steliads, Profile::Stelia),
             "Ready",
-            json!({ "isolated": 1, "floating": 1 }),
+            json!({ "isolated": 1, "waiting": 1 }),
             1,
         ),
         summarized(

@@ -105,7 +105,7 @@ pub struct PublishedPod {
     pub container: String,
     /// The D-Bus property `Isolation`: `vcpus`, `container`.
     pub isolation: String,
-    /// The D-Bus property `State`: `registered`, `floating`, `isolated`, `pinned`, `leaving`.
+    /// The D-Bus property `State`: `waiting`, `isolated`, `pinned`, `shared`, `evicted`, `releasing`.
     pub state: String,
     /// Whether the promise holds: isolated, and not degraded in what isolation means.
     pub isolated: bool,

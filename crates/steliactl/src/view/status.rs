@@ -112,7 +112,7 @@ impl Status {
         }
         let texts = reasons
             .iter()
-            .map(|(pod, reason)| (pod, (reason.kind.name(), reason.to_string())));
+            .map(|(pod, reason)| (pod, (reason.code.name(), reason.to_string())));
         let mut folded = fold(texts);
         // What most VMs have comes first, then what is of the same kind, by name.
         folded.sort_by_cached_key(|(pods, (kind, _))| (Reverse(pods.len()), *kind, whose(pods)));

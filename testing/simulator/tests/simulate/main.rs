@@ -178,7 +178,7 @@ fn the_operators_program_shows_a_simulated_node() {
             .unwrap_or_else(|| panic!("{list}"))
     };
     assert!(line(VM).contains("isolated") && line(VM).contains("2-3"), "{list}");
-    assert!(line(WAITING).contains("floating"), "{list}");
+    assert!(line(WAITING).contains("waiting"), "{list}");
     simulation.ctl(&["deregister", WAITING]);
     assert!(!simulation.ctl(&["--no-legend", "list"]).contains(WAITING));
     let again = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["deregister", WAITING]);
@@ -211,7 +211,7 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
     let simulation = Simulation::start(&scenario(""));
     let whole = simulation.ctl(&["verify"]);
     assert!(
-        whole.starts_with("1 isolated, 1 floating (vCPUs not attached for ")
+        whole.starts_with("1 isolated, 1 waiting (vCPUs not attached for ")
             && whole.contains("\nEvery promise of these states holds"),
         "{whole}"
     );

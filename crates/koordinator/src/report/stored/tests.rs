@@ -114,9 +114,9 @@ fn a_summary_that_cannot_be_read_is_a_problem_and_the_rest_is_read() {
         r#"{"version":"0.1.0","reason":"Ready","instances":{},"degraded":0}"#,
         r#"{"reason":"Ready","instances":{},"degraded":0,"waiting_too_long":0}"#,
         // Which of the two counts holds is not known.
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"floating":5,"floating":0},"degraded":0,"waiting_too_long":0}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"waiting":5,"waiting":0},"degraded":0,"waiting_too_long":0}"#,
         // Counts that cannot be.
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"floating":2},"degraded":0,"waiting_too_long":3}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"waiting":2},"degraded":0,"waiting_too_long":3}"#,
         r#"{"version":"0.1.0","reason":"Ready","instances":{"isolated":2},"degraded":3,"waiting_too_long":0}"#,
     ] {
         let stored = with(wrong);

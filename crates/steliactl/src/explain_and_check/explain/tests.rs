@@ -5,7 +5,7 @@ use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::locality::{Locality, NodeMemory};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{PodName, PodUid};
-use stelia_model::{PinnedReason, FloatReason, PinnedThread};
+use stelia_model::{FloatReason, PinnedReason, PinnedThread};
 
 use super::pod::{PodExplained, gather};
 use super::*;

@@ -44,7 +44,7 @@ fn degraded(described: &Description, preview: &Map<String, Value>) -> Vec<Findin
         if pod == "-" {
             finding.vms = of_vms.iter().filter(|one| **one == text).count();
         }
-        let is_shown = |one: &Instance| one.degraded.iter().any(|reason| reason.kind.name() == kind);
+        let is_shown = |one: &Instance| one.degraded.iter().any(|reason| reason.code.name() == kind);
         if instance.is_some_and(|one| !is_shown(one)) {
             finding.seen = false;
             finding.cure = format!("{NOT_REPORTED}; if it stays: {}", finding.cure);
@@ -83,8 +83,7 @@ fn steps(preview: &Map<String, Value>, findings: &mut [Finding]) -> Vec<Finding>
         match same.next().filter(|_| writes_partition(step)) {
             Some(finding) => {
                 let by_a_pass = if finding.seen { BY_A_PASS } else { NOT_REPORTED };
-                let if_it_returns = ReasonCode::PartitionChanged.cure().text;
-                finding.cure = format!("{by_a_pass}; if it is changed again: {if_it_returns}");
+                finding.cure = format!("{by_a_pass}; if it is changed again: {}", finding.cure);
             }
             None => others.push(Finding::step(uid, step, failed.contains(uid))),
         }

@@ -43,7 +43,7 @@ impl Required {
             State::Waiting => Some(Self::Floating),
             State::Pinned => Some(Self::Pinned),
             State::Isolated => Some(Self::Isolated),
-            State::Waiting | State::Releasing => None,
+            State::Shared | State::Evicted | State::Releasing => None,
         }
     }
 }

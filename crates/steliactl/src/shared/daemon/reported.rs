@@ -11,5 +11,5 @@ pub(crate) fn is_reported(description: &Description, interrupt: &Remaining) -> b
     let begins = format!("interrupt {} ({}) ", interrupt.irq, interrupt.name);
     let mut reasons = description.node.instances.values().flat_map(|one| &one.degraded);
     interrupt.why != RemainingCause::Managed
-        || reasons.any(|reason| reason.kind == ReasonCode::Interrupts && reason.text.starts_with(&begins))
+        || reasons.any(|reason| reason.code == ReasonCode::Interrupts && reason.text.starts_with(&begins))
 }

@@ -82,7 +82,7 @@ pub(super) fn sign(pod: &Pod) -> &'static Sign {
             State::Isolated => &ISOLATED,
             State::Pinned => &CONTAINED,
             State::Waiting => &FLOATING,
-            State::Waiting => &REGISTERED,
+            State::Shared | State::Evicted => &REGISTERED,
             State::Releasing => &LEAVING,
         },
     }
