@@ -92,8 +92,8 @@ impl ReasonKind {
             Self::CpusShared => "fewer vCPUs by QEMU's -smp, or more CPUs for the pod",
             Self::PartitionDiffers => "find what else claims those CPUs, outside stelia.slice",
             Self::Unwatched => "raise sysctl fs.inotify.max_user_watches and max_user_instances",
-            Self::NotSteered => "systemctl status steliad-quiet.socket steliad-quiet; steliactl quiet says more",
-            Self::Interrupts | Self::NotQuiet => "steliactl quiet says what it is, and what can be done about it",
+            Self::NotSteered => "systemctl status steliad-quiet.socket steliad-quiet; steliactl noise says more",
+            Self::Interrupts | Self::NotQuiet => "steliactl noise says what it is, and what can be done about it",
             Self::NotDone | Self::Detail => "journalctl -u steliad names each refused step with its path",
         };
         let section = match self {
