@@ -563,7 +563,7 @@ mod tests {
     #[test]
     fn vms_that_are_asked_for_have_lines_of_their_own_and_no_sums_of_the_node() {
         let selected = |word: &str| match cli(&["status", word]).command {
-            Command::Status(selection) => Status::selected(full(), &selection),
+            Some(Command::Status(selection)) => Status::selected(full(), &selection),
             other => panic!("{other:?}"),
         };
         let status = selected("bbbb").unwrap();
