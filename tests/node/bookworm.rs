@@ -1,8 +1,8 @@
 //! The fallback on a kernel without partitions that take CPUs from others: Debian 12 (kernel 6.1, systemd 252). Its runner
 //! socket has no SO_PEERPIDFD either.
 
-use crate::pinned::contained_from_start_to_end;
 use crate::ledger::a_contained_vms_intruder_is_booked_and_named;
+use crate::pinned::contained_from_start_to_end;
 use crate::quiet::kept_off_and_given_back;
 use crate::quiet::trace::an_intruder_is_named_with_each_of_its_switches;
 use crate::support::*;
