@@ -184,12 +184,12 @@ impl ReasonCode {
             Self::LedgerNotKept => of(
                 "ledger not kept",
                 "what runs on the VMs' CPUs meanwhile is not recorded",
-                "free space in /var/lib/stelia, or run journalctl -u steliad",
+                "free space in /var/lib/stelia if it is full; otherwise run journalctl -u steliad",
             ),
             Self::NotPublished => of(
                 "not published",
                 "schedulers treat this node as outdated",
-                "free space in /run, or run journalctl -u steliad",
+                "free space in /run if it is full; otherwise run journalctl -u steliad",
             ),
             Self::NotSteered => of(
                 "IRQs unsteered",
