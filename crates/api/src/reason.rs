@@ -268,7 +268,7 @@ impl ReasonCode {
             Self::NoVcpus => of(
                 "no vCPUs yet",
                 "all its threads run on shared CPUs",
-                "read the container's log; the runner tries every 5 s, until the VMM's socket answers",
+                "read the container's log: has the VMM's socket answered? The runner tries every 5 s",
             ),
             Self::NoPartitionYet => of(
                 "no partition",
