@@ -315,11 +315,14 @@ pub(crate) enum Command {
         #[arg(long, value_name = "PATH")]
         textfile: Option<PathBuf>,
     },
-    /// Check whether this node is fit for isolated VMs
+    /// Check whether this node is ready for isolated VMs
     ///
-    /// Prints a cure for each failed check. Also measures for one second what disturbs the VMs' CPUs and advises what only boot
-    /// options or the administrator can keep off them. Does not need the daemon, but asks a running one about interrupts.
+    /// Prints what does not pass, each with a fix: failures, warnings, then notes. Does not need the daemon; a running one is also asked about
+    /// interrupts, memory and the ledger, and what disturbs the VMs' CPUs is measured for one second.
     Doctor {
+        /// Also print the checks that passed or were skipped
+        #[arg(short, long)]
+        verbose: bool,
         /// Only print what steliad reads from this file, or why it refuses it: cpu_manager_state or memory_manager_state of kubelet, or a
         /// copy
         #[arg(long, value_name = "FILE")]

@@ -16,7 +16,7 @@ use stelia_model::Instance;
 use super::cpu::pod_of;
 use super::guest::GuestNode;
 use super::other_tasks::{self, OtherTask, Tasks};
-use crate::explain_and_check::doctor::scheduler_settings::{is_large, numa_balances};
+use crate::explain_and_check::doctor::{is_large, numa_balances};
 use crate::shared::daemon::{Description, not_isolated, owner, to_do};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{
@@ -245,7 +245,7 @@ fn ran(others: &[OtherTask], seconds: f64, lines: &mut Lines) {
         (
             true,
             "the kernel's bound threads",
-            "they cannot be moved: keep interrupts off these CPUs (steliactl quiet, steliactl doctor)",
+            "they cannot be moved: keep interrupts off these CPUs (steliactl noise, steliactl doctor)",
         ),
     ];
     for (bound, who, cure) in kinds {
