@@ -51,9 +51,8 @@ pub(crate) struct Noise {
     threads_moved: u64,
     /// Those that are disturbed most first.
     vms: Vec<Vm>,
-    interrupts: Vec<Interrupt>,
-    threads: Vec<Kthread>,
-    /// What else could not be done, by the VM; that of no VM in particular has no UID.
+    sources: Vec<Source>,
+    /// What else could not be done.
     problems: Vec<Problem>,
 }
 
@@ -66,41 +65,38 @@ struct Vm {
     interrupts_per_second: Option<u64>,
     /// The same since it is isolated. `None` where no ledger is kept, or it has not read them yet.
     interrupts_since_isolated: Option<u64>,
-    /// How many interrupts disturb it, and how many kernel threads; `None` where `steliad-quiet` has not reported.
-    disturbing_interrupts: Option<u64>,
-    disturbing_threads: Option<u64>,
+    /// How many sources disturb it; `None` where `steliad-quiet` has not reported.
+    sources: Option<u64>,
 }
 
-/// A device interrupt that reaches CPUs of VMs.
+/// A device interrupt that reaches CPUs of VMs, or a kernel thread that may run there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Interrupt {
-    irq: u32,
+struct Source {
+    kind: SourceKind,
+    number: i64,
     name: String,
+    /// Those that it disturbs, or that it reaches if it disturbs none.
     vms: Vec<Pod>,
     cpus: CpuSet,
-    reason: RemainingCause,
+    reason: &'static str,
     /// The kernel's words.
     error: String,
-    /// How often it was seen there.
+    /// How often an interrupt was seen there.
     count: u64,
     disturbs: bool,
     fix: &'static str,
 }
 
-/// A kernel thread that may run on CPUs of VMs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Kthread {
-    tid: i32,
-    name: String,
-    vms: Vec<Pod>,
-    cpus: CpuSet,
-    error: String,
-    /// A workqueue's rescuer does not.
-    disturbs: bool,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum SourceKind {
+    Interrupt,
+    Thread,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Problem {
+    /// Its UID is empty where it is of no VM in particular.
     #[serde(flatten)]
     pod: Pod,
     text: String,
@@ -171,68 +167,72 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, measured:
     let has = |uid: &str| selected.is_none_or(|selected| selected.contains(uid));
     let problem = problem(described);
     let is_known = problem.is_none() && quiet.answered_us > 0;
-    let since_isolated = |uid: &str| measured.since_isolated.get(uid).copied();
-    let disturbs =
-        |one: &Remaining, uid: &str| is_reported(described, one) || (one.count > 0 && since_isolated(uid) != Some(0));
     // A VM without CPUs of its own has none that could be disturbed.
     let instances = described.node.instances.iter();
     let instances = instances.filter(|(uid, one)| !one.exclusive.is_empty() && has(uid.as_str()));
-    let instances: Vec<_> = instances
+    let instances: Vec<(Pod, &CpuSet)> = instances
         .map(|(uid, one)| (Pod::of(uid, one), &one.exclusive))
         .collect();
-    let reached = |cpus: &CpuSet| -> (Vec<Pod>, CpuSet) {
+    let since_isolated = |pod: &Pod| measured.since_isolated.get(&pod.pod_uid).copied();
+    let reached = |cpus: &CpuSet, disturbs: &dyn Fn(&Pod) -> bool| {
         let reached = instances.iter().filter(|(_, own)| !own.is_disjoint(cpus));
-        let (pods, sets): (Vec<Pod>, Vec<&CpuSet>) = reached.cloned().unzip();
-        let own = sets.into_iter().fold(CpuSet::new(), |all, own| all.union(own));
-        (pods, own.intersection(cpus))
+        let (disturbed, others): (Vec<_>, Vec<_>) = reached.partition(|(pod, _)| disturbs(pod));
+        let is_disturbing = !disturbed.is_empty();
+        let vms = if is_disturbing { disturbed } else { others };
+        let own = vms.iter().fold(CpuSet::new(), |all, (_, own)| all.union(own));
+        let vms: Vec<Pod> = vms.into_iter().map(|(pod, _)| pod.clone()).collect();
+        (vms, own.intersection(cpus), is_disturbing)
     };
-    let interrupts = report.remaining.iter().map(|one| {
-        let (vms, cpus) = reached(&one.cpus);
-        let disturbs = vms.iter().any(|pod| disturbs(one, &pod.pod_uid));
-        Interrupt {
-            irq: one.irq,
+    let interrupt = |one: &Remaining| {
+        let fires = |pod: &Pod| one.count > 0 && since_isolated(pod) != Some(0);
+        let (vms, cpus, disturbs) = reached(&one.cpus, &|pod| is_reported(described, one) || fires(pod));
+        Source {
+            kind: SourceKind::Interrupt,
+            number: one.irq.into(),
             name: one.name.clone(),
             vms,
             cpus,
-            reason: one.why,
+            reason: one.why.name(),
             error: one.text.clone(),
             count: one.count,
             disturbs,
-            fix: fix_of_interrupt(one.why, one.cpus.is_subset(&measured.booted)),
+            fix: fix(one.why, one.cpus.is_subset(&measured.booted)),
         }
-    });
-    let mut interrupts: Vec<Interrupt> = interrupts.filter(|one| !one.vms.is_empty()).collect();
-    interrupts.sort_by_key(|one| Reverse(one.count));
-    let threads = report.threads_remaining.iter().map(|one| {
-        let (vms, cpus) = reached(&one.cpus);
-        Kthread {
-            tid: one.id,
+    };
+    let thread = |one: &Thread| {
+        let (vms, cpus, disturbs) = reached(&one.cpus, &|_| !one.name.starts_with(RESCUER));
+        Source {
+            kind: SourceKind::Thread,
+            number: one.id.into(),
             name: one.name.clone(),
             vms,
             cpus,
+            reason: "bound",
             error: one.text.clone(),
-            disturbs: is_disturbing(one),
+            count: 0,
+            disturbs,
+            fix: "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)",
         }
-    });
+    };
+    let threads = report.threads_remaining.iter().map(thread);
+    let mut sources: Vec<Source> = report.remaining.iter().map(interrupt).chain(threads).collect();
+    sources.retain(|one| !one.vms.is_empty());
+    sources.sort_by_key(|one| Reverse(one.count));
     let vms = instances.iter().map(|(pod, cpus)| {
-        let reaching = report.remaining.iter().filter(|one| !one.cpus.is_disjoint(cpus));
-        let interrupts = reaching.filter(|one| disturbs(one, &pod.pod_uid)).count() as u64;
-        let threads = report.threads_remaining.iter().filter(|one| is_disturbing(one));
-        let threads = threads.filter(|one| !one.cpus.is_disjoint(cpus)).count() as u64;
+        let disturbing = sources.iter().filter(|one| one.disturbs && one.vms.contains(pod));
+        let disturbing = disturbing.count() as u64;
         Vm {
             pod: pod.clone(),
             exclusive_cpus: (*cpus).clone(),
             interrupts_per_second: measured.per_second.get(&pod.pod_uid).copied(),
-            interrupts_since_isolated: since_isolated(&pod.pod_uid),
-            disturbing_interrupts: (is_known || interrupts > 0).then_some(interrupts),
-            disturbing_threads: (is_known || threads > 0).then_some(threads),
+            interrupts_since_isolated: since_isolated(pod),
+            sources: (is_known || disturbing > 0).then_some(disturbing),
         }
     });
     let mut vms: Vec<Vm> = vms.collect();
     vms.sort_by_cached_key(|vm| {
-        let counted = (vm.interrupts_per_second, vm.interrupts_since_isolated);
-        let reached = (vm.disturbing_interrupts, vm.disturbing_threads);
-        (Reverse(counted), Reverse(reached), vm.pod.to_string())
+        let counted = (vm.interrupts_per_second, vm.interrupts_since_isolated, vm.sources);
+        (Reverse(counted), vm.pod.to_string())
     });
     let problems = report.problems.iter().filter(|one| one.pod.is_empty() || has(&one.pod));
     let problems = problems.map(|one| {
@@ -250,15 +250,10 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, measured:
         interrupts_moved: report.moved,
         irqbalance: report.irqbalance,
         threads_moved: report.threads_moved,
-        threads: threads.filter(|one| !one.vms.is_empty()).collect(),
         problems: problems.collect(),
-        interrupts,
+        sources,
         vms,
     }
-}
-
-fn is_disturbing(thread: &Thread) -> bool {
-    !thread.name.starts_with(RESCUER)
 }
 
 /// Why nothing is known. Without VMs that have CPUs, and with steering off, nothing is asked of `steliad-quiet`.
@@ -273,18 +268,20 @@ fn problem(described: &Description) -> Option<String> {
     quiet.problem.clone().or(is_silent.then(|| NOT_REPORTED.to_owned()))
 }
 
-const fn why(remains: RemainingCause) -> &'static str {
-    match remains {
-        RemainingCause::Managed => "the kernel places the interrupt itself",
-        RemainingCause::NoVector => "no other CPU has a free interrupt vector",
-        RemainingCause::Refused => "the interrupt's mask cannot be written",
-        RemainingCause::StillFires => "the interrupt's mask is right, but it still fires there",
-        RemainingCause::Overwritten => "another program writes the interrupt's mask again and again",
+/// What the name of a reason means.
+fn meaning_of(reason: &str) -> &'static str {
+    match RemainingCause::parse(reason) {
+        Some(RemainingCause::Managed) => "the kernel places the interrupt itself",
+        Some(RemainingCause::NoVector) => "no other CPU has a free interrupt vector",
+        Some(RemainingCause::Refused) => "the interrupt's mask cannot be written",
+        Some(RemainingCause::StillFires) => "the interrupt's mask is right, but it still fires there",
+        Some(RemainingCause::Overwritten) => "another program writes the interrupt's mask again and again",
+        None => "the thread's CPUs cannot be set",
     }
 }
 
 /// `booted`: the kernel was booted with `isolcpus=managed_irq` for its CPUs.
-const fn fix_of_interrupt(remains: RemainingCause, booted: bool) -> &'static str {
+const fn fix(remains: RemainingCause, booted: bool) -> &'static str {
     match remains {
         RemainingCause::Managed if booted => "use fewer queues of the device: its queue has no other CPUs",
         RemainingCause::Managed => "boot with isolcpus=managed_irq and the CPUs that steliactl doctor names",
@@ -295,7 +292,7 @@ const fn fix_of_interrupt(remains: RemainingCause, booted: bool) -> &'static str
     }
 }
 
-const VMS: [Column<Vm>; 6] = [
+const VMS: [Column<Vm>; 5] = [
     column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
     column("CPUS", |vm: &Vm| vm.exclusive_cpus.to_string()).yields(1),
     column("IRQ/S", |vm: &Vm| number(vm.interrupts_per_second))
@@ -304,12 +301,9 @@ const VMS: [Column<Vm>; 6] = [
     column("SINCE ISOLATED", |vm: &Vm| number(vm.interrupts_since_isolated))
         .right()
         .means(|vm| meaning(vm.interrupts_since_isolated)),
-    column("IRQS", |vm: &Vm| number(vm.disturbing_interrupts))
+    column("SOURCES", |vm: &Vm| number(vm.sources))
         .right()
-        .means(|vm| meaning(vm.disturbing_interrupts)),
-    column("THREADS", |vm: &Vm| number(vm.disturbing_threads))
-        .right()
-        .means(|vm| meaning(vm.disturbing_threads)),
+        .means(|vm| meaning(vm.sources)),
 ];
 
 fn number(number: Option<u64>) -> String {
@@ -323,47 +317,39 @@ const fn meaning(number: Option<u64>) -> Meaning {
     }
 }
 
-const INTERRUPTS: [Column<Interrupt>; 6] = [
-    column("IRQ", |one: &Interrupt| one.irq.to_string()).right(),
-    column("NAME", |one: &Interrupt| one.name.clone()).yields(2).shortens(),
-    column("VM", |one: &Interrupt| whose(&one.vms.iter().collect::<Vec<_>>()))
-        .yields(3)
-        .shortens(),
-    column("CPUS", |one: &Interrupt| one.cpus.to_string()).yields(1),
-    column("SEEN", |one: &Interrupt| one.count.to_string()).right(),
-    column("REASON", |one: &Interrupt| match one.disturbs {
-        true => one.reason.name().to_owned(),
-        false => "harmless".to_owned(),
+const SOURCES: [Column<Source>; 6] = [
+    column("SOURCE", |one: &Source| match one.kind {
+        SourceKind::Interrupt => format!("irq {}", one.number),
+        SourceKind::Thread => format!("thread {}", one.number),
     }),
-];
-const THREADS: [Column<Kthread>; 5] = [
-    column("TID", |one: &Kthread| one.tid.to_string()).right(),
-    column("THREAD", |one: &Kthread| one.name.clone()).yields(2),
-    column("VM", |one: &Kthread| whose(&one.vms.iter().collect::<Vec<_>>()))
-        .yields(3)
+    column("NAME", |one: &Source| one.name.clone()).yields(1).shortens(),
+    column("VM", |one: &Source| whose(&one.vms.iter().collect::<Vec<_>>()))
+        .yields(2)
         .shortens(),
-    column("CPUS", |one: &Kthread| one.cpus.to_string()).yields(1),
-    column("REASON", |one: &Kthread| match one.disturbs {
-        true => "bound".to_owned(),
-        false => "harmless".to_owned(),
+    column("CPUS", |one: &Source| one.cpus.to_string()).yields(1),
+    column("SEEN", |one: &Source| {
+        number((one.kind == SourceKind::Interrupt).then_some(one.count))
+    })
+    .right(),
+    column("REASON", |one: &Source| {
+        if one.disturbs { one.reason } else { "harmless" }.to_owned()
     }),
 ];
 
 impl Noise {
-    /// The device interrupts, kernel threads and problems that disturb VMs.
-    fn counts(&self) -> [(usize, &'static str); 3] {
-        let interrupts = self.interrupts.iter().filter(|one| one.disturbs).count();
-        let threads = self.threads.iter().filter(|one| one.disturbs).count();
-        [
-            (interrupts, "device interrupt"),
-            (threads, "kernel thread"),
-            (self.problems.len(), "problem"),
-        ]
+    fn disturbing(&self) -> impl Iterator<Item = &Source> {
+        self.sources.iter().filter(|one| one.disturbs)
     }
 
     /// "2 device interrupts, 1 kernel thread"; empty where nothing disturbs VMs.
-    fn disturbing(&self) -> String {
-        let kinds = self.counts().into_iter().filter(|(count, _)| *count > 0);
+    fn left(&self) -> String {
+        let of = |kind| self.disturbing().filter(|one| one.kind == kind).count();
+        let kinds = [
+            (of(SourceKind::Interrupt), "device interrupt"),
+            (of(SourceKind::Thread), "kernel thread"),
+            (self.problems.len(), "problem"),
+        ];
+        let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
         let kinds: Vec<String> = kinds.map(|(count, what)| counted(count as u64, what)).collect();
         kinds.join(", ")
     }
@@ -375,22 +361,17 @@ impl Noise {
     }
 
     /// What disturbs VMs by its reason, each once with its fix.
-    fn findings(&self) -> BTreeSet<(String, String, &'static str)> {
-        let interrupts = self.interrupts.iter().filter(|one| one.disturbs).map(|one| {
-            let why = match (one.reason, one.error.as_str()) {
-                // What the kernel says of a mask that it does not take is the same of each.
-                (RemainingCause::Managed, _) | (_, "") => why(one.reason).to_owned(),
-                (reason, error) => format!("{}: {error}", why(reason)),
+    fn findings(&self) -> BTreeSet<(&str, String, &str)> {
+        let sources = self.disturbing().map(|one| {
+            let meaning = meaning_of(one.reason);
+            // What the kernel says of a mask that it does not take is the same of each.
+            let is_plain = one.error.is_empty() || one.reason == RemainingCause::Managed.name();
+            let fact = if is_plain {
+                meaning.to_owned()
+            } else {
+                format!("{meaning}: {}", one.error)
             };
-            (one.reason.name().to_owned(), why, one.fix)
-        });
-        let threads = self.threads.iter().filter(|one| one.disturbs).map(|one| {
-            let why = match one.error.as_str() {
-                "" => "the thread's CPUs cannot be set".to_owned(),
-                error => format!("the thread's CPUs cannot be set: {error}"),
-            };
-            let fix = "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)";
-            ("bound".to_owned(), why, fix)
+            (one.reason, fact, one.fix)
         });
         let problems = self.problems.iter().map(|one| {
             let is_refused = one.text.contains("Permission denied");
@@ -400,90 +381,75 @@ impl Noise {
                 ""
             };
             match one.pod.pod_uid.as_str() {
-                "" => ("node".to_owned(), one.text.clone(), fix),
-                _ => ("vm".to_owned(), format!("{}: {}", one.pod, one.text), fix),
+                "" => ("node", one.text.clone(), fix),
+                _ => ("vm", format!("{}: {}", one.pod, one.text), fix),
             }
         });
-        interrupts.chain(threads).chain(problems).collect()
+        sources.chain(problems).collect()
     }
 
     /// What was done on the node, and whether anything disturbs VMs.
     fn summary(&self, style: TextStyle) -> String {
-        let is_silent = self.interrupts_total == 0 && self.steering != "off" && !self.vms.is_empty();
-        match &self.problem {
-            Some(problem) => return format!("{problem}."),
-            None if is_silent && self.disturbing().is_empty() => return format!("{NOT_REPORTED}."),
-            None => {}
+        let left = self.left();
+        let is_off = self.steering == "off";
+        let is_silent = self.interrupts_total == 0 && !is_off && !self.vms.is_empty() && left.is_empty();
+        if let Some(problem) = self.problem.as_deref().or(is_silent.then_some(NOT_REPORTED)) {
+            return format!("{problem}.");
         }
-        let done = match self.steering.as_str() {
-            "off" => "irq-steering is off: no interrupt is moved.".to_owned(),
-            _ => {
-                let interrupts = counted(self.interrupts_total.into(), "device interrupt");
-                let threads = counted(self.threads_moved, "kernel thread");
-                let irqbalance = match self.irqbalance {
-                    Irqbalance::Absent => "",
-                    Irqbalance::Informed => "; irqbalance has the list of the VMs' CPUs",
-                    Irqbalance::NotInformed => "; irqbalance could not be sent the list of the VMs' CPUs",
-                };
-                format!(
-                    "{} of {interrupts} and {threads} moved{irqbalance}.",
-                    self.interrupts_moved
-                )
-            }
+        let interrupts = counted(self.interrupts_total.into(), "device interrupt");
+        let threads = counted(self.threads_moved, "kernel thread");
+        let irqbalance = match self.irqbalance {
+            Irqbalance::Absent => "",
+            Irqbalance::Informed => "; irqbalance has the list of the VMs' CPUs",
+            Irqbalance::NotInformed => "; irqbalance could not be sent the list of the VMs' CPUs",
         };
-        let left = match (self.disturbing(), self.failure()) {
-            (left, _) if !left.is_empty() => format!(" On VMs' CPUs: {left}."),
-            (_, Some(failure)) => format!(" {failure}."),
-            (_, None) if self.steering == "off" => String::new(),
-            (_, None) => " Nothing disturbs VMs' CPUs.".to_owned(),
+        let mut text = match is_off {
+            true => "irq-steering is off: no interrupt is moved.".to_owned(),
+            false => format!(
+                "{} of {interrupts} and {threads} moved{irqbalance}.",
+                self.interrupts_moved
+            ),
         };
-        let harmless = self.interrupts.len() + self.threads.len();
-        let counts = self.counts();
-        let hidden = match harmless - counts[0].0 - counts[1].0 {
-            hidden if hidden == 0 || style.wide => String::new(),
-            hidden => format!(" {hidden} harmless (-o wide)."),
-        };
-        done + &left + &hidden
+        match self.failure() {
+            None if is_off => {}
+            None => text += " Nothing disturbs VMs' CPUs.",
+            Some(_) if !left.is_empty() => text += &format!(" On VMs' CPUs: {left}."),
+            Some(failure) => text += &format!(" {failure}."),
+        }
+        match self.sources.len() - self.disturbing().count() {
+            harmless if harmless > 0 && !style.wide => format!("{text} {harmless} harmless (-o wide)."),
+            _ => text,
+        }
     }
 }
 
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
-        let mut parts = vec![if self.vms.is_empty() {
-            "No VM has CPUs of its own.\n".to_owned()
-        } else {
-            table(&VMS, &self.vms, style)
+        let mut parts = vec![match self.vms.as_slice() {
+            [] => "No VM has CPUs of its own.\n".to_owned(),
+            vms => table(&VMS, vms, style),
         }];
-        let interrupts = self.interrupts.iter().filter(|one| one.disturbs || style.wide);
-        let interrupts: Vec<&Interrupt> = interrupts.collect();
-        if !interrupts.is_empty() {
-            parts.push(table(&INTERRUPTS, interrupts, style));
-        }
-        let threads = self.threads.iter().filter(|one| one.disturbs || style.wide);
-        let threads: Vec<&Kthread> = threads.collect();
-        if !threads.is_empty() {
-            parts.push(table(&THREADS, threads, style));
+        let sources: Vec<&Source> = self.sources.iter().filter(|one| one.disturbs || style.wide).collect();
+        if !sources.is_empty() {
+            parts.push(table(&SOURCES, sources, style));
         }
         let findings = self.findings();
-        let width = findings.iter().map(|(subject, ..)| columns(subject)).max().unwrap_or(0);
-        let findings = findings.iter().map(|(subject, fact, fix)| {
-            let subject = format!("{subject:width$}");
-            finding(("FAIL", Meaning::Broken), &subject, fact, fix, style)
+        let width = findings.iter().map(|(reason, ..)| columns(reason)).max().unwrap_or(0);
+        let findings = findings.iter().map(|(reason, fact, fix)| {
+            finding(("FAIL", Meaning::Broken), &format!("{reason:width$}"), fact, fix, style)
         });
         parts.push(findings.collect());
-        parts.retain(|part| !part.is_empty());
         if style.legend {
             parts.push(paragraph(&printable(&self.summary(style)), style));
         }
+        parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
 
     fn failure(&self) -> Option<String> {
-        if self.problem.is_some() {
-            return self.problem.clone();
-        }
-        match self.disturbing() {
-            left if !left.is_empty() => Some(format!("on VMs' CPUs: {left}")),
+        match (&self.problem, self.left()) {
+            (Some(problem), _) => Some(problem.clone()),
+            (None, left) if !left.is_empty() => Some(format!("on VMs' CPUs: {left}")),
             _ if self.is_uncounted() => Some("device interrupts on VMs' CPUs could not be counted".to_owned()),
             _ => None,
         }
