@@ -73,7 +73,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As `steliactl node-topology` writes it.
+/// As `steliactl export topology` writes it.
 fn yaml(json: &str) -> anyhow::Result<String> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     let object: serde_json::Value = serde_json::from_str(json)?;

@@ -1,4 +1,4 @@
-//! A node's description, as `steliactl evaluate --node` reads it: JSON or YAML. And the node in one attribute.
+//! A node's description, as `steliactl plan --node` reads it: JSON or YAML. And the node in one attribute.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

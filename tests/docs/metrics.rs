@@ -1,4 +1,4 @@
-//! What is written about metrics, held to what `steliactl metrics` prints: the page, the alerts, the dashboard.
+//! What is written about metrics, held to what `steliactl export metrics` prints: the page, the alerts, the dashboard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;

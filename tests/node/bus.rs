@@ -96,7 +96,7 @@ fn registrations_come_through_while_systemd_executes_itself_anew() {
                 isolate(&pod);
                 assert_isolated(&pod, 2);
                 wait_until("deregistered", || {
-                    output(&["steliactl", "deregister", &pod.uid]);
+                    output(&["steliactl", "release", &pod.uid]);
                     pod.state().is_none()
                 });
                 assert_eq!(pod.threads(), before);

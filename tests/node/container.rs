@@ -2,7 +2,7 @@
 
 use crate::support::*;
 
-/// A container of this runtime from its start to `steliactl deregister`. containerd is restarted, and more lists of CPUs are tried, with runc alone:
+/// A container of this runtime from its start to `steliactl release`. containerd is restarted, and more lists of CPUs are tried, with runc alone:
 /// containerd finds containers of both runtimes alike.
 fn has_its_cpus_through_restarts(runtime: &str) {
     let pod = database(runtime, runtime, &[]);

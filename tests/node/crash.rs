@@ -167,7 +167,7 @@ pub fn isolate(pod: &Pod) {
 
 /// Deregister it from a daemon that may die meanwhile. Whether the call was answered, and whether the daemon died.
 fn deregister_from(daemon: &str, pod: &Pod) -> (bool, bool) {
-    let done = output(&["steliactl", "deregister", &pod.uid]).status.success();
+    let done = output(&["steliactl", "release", &pod.uid]).status.success();
     let died = wait_until("the daemon's answer or its end", || {
         (done || daemon_pid() != daemon).then_some(daemon_pid() != daemon)
     });

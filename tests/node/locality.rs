@@ -91,7 +91,7 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
             "{found:?}"
         );
 
-        let metrics = run("steliactl metrics");
+        let metrics = run("steliactl export metrics");
         let ratio = format!(
             "stelia_instance_memory_away_ratio{{pod_uid=\"{}\",namespace=\"default\",pod=\"{}\"}} 0.",
             half.uid, half.name

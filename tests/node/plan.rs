@@ -63,7 +63,7 @@ fn a_described_node_rejects_what_its_kubelet_would() {
     on_node_undoing(undo, || {
         run("kubelet-standin init --reserved 0 --option full-pcpus-only=true");
         // No kubelet runs here to be asked for its options, so the description says them.
-        let mut node = json(&run("steliactl node-topology -o json"));
+        let mut node = json(&run("steliactl export topology -o json"));
         let policy = r#"{"policy":"static","options":{"full-pcpus-only":"true"},"reservedCPUs":"0"}"#;
         node["metadata"]["annotations"]["kubelet.koordinator.sh/cpu-manager-policy"] = policy.into();
         for zone in node["zones"].as_array_mut().expect("zones").iter_mut().take(1) {

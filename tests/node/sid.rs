@@ -90,7 +90,7 @@ fn a_user_namespace_of_containerds_own_is_isolated_like_any_other() {
             );
             assert_eq!(pod.scope_file("memory.max"), "419430400");
             run("steliactl verify");
-            run(&["steliactl", "deregister", UID]);
+            run(&["steliactl", "release", UID]);
             assert_given_back(&pod, threads);
         },
     );

@@ -46,7 +46,7 @@ fn the_report_says_what_the_kernel_and_kubelet_say() {
         let pod = Pod::vm("reported", 2);
         assert_isolated(&pod, 2);
         let own = pod.exclusive();
-        let printed = json(&run("steliactl node-topology -o json"));
+        let printed = json(&run("steliactl export topology -o json"));
         assert_eq!(printed["apiVersion"], "topology.node.k8s.io/v1alpha1");
         assert_eq!(
             printed["metadata"]["name"],
@@ -82,7 +82,7 @@ fn the_report_says_what_the_kernel_and_kubelet_say() {
             let siblings = cpus(&read(format!("{place}/topology/thread_siblings_list")));
             assert_eq!(siblings.iter().map(u64::from).min(), Some(core * 2), "{cpu}");
         }
-        let second = json(&run("steliactl node-topology -o json --api-version v1alpha2"));
+        let second = json(&run("steliactl export topology -o json --api-version v1alpha2"));
         assert_eq!(second["apiVersion"], "topology.node.k8s.io/v1alpha2");
         // Free memory is another number each time.
         let zones = |object: &Value| -> Vec<_> {
@@ -105,7 +105,7 @@ fn in_units(bytes: u64) -> String {
     format!("{number}{}", units[unit])
 }
 
-/// `steliactl node-topology --watch`, ended with the value.
+/// `steliactl export topology --watch`, ended with the value.
 struct Watch {
     _child: Killed,
     lines: BufReader<ChildStdout>,

@@ -211,7 +211,7 @@ fn the_uid_stands_where_the_command_takes_a_vm_or_where_it_is_asked_for() {
         stub.steliactl()
     };
     assert_eq!(of(&[]), ["show", UID]);
-    for command in ["show", "explain", "verify", "quiet", "ledger", "rebind", "deregister"] {
+    for command in ["show", "why", "verify", "noise", "ledger", "rebalance", "release"] {
         assert_eq!(of(&[command, "-o", "json"]), [command, UID, "-o", "json"]);
     }
     assert_eq!(
@@ -222,8 +222,8 @@ fn the_uid_stands_where_the_command_takes_a_vm_or_where_it_is_asked_for() {
     assert_eq!(of(&["ledger", "verify"]), ["ledger", "verify"]);
     assert_eq!(of(&["status"]), ["status"]);
     // Words stay words, whatever is in them.
-    let words = ["explain", "a b", "$HOME", "it's", "`id`", "*", "{} {}", "-n"];
-    assert_eq!(of(&words), [&["explain", UID], &words[1..]].concat());
+    let words = ["why", "a b", "$HOME", "it's", "`id`", "*", "{} {}", "-n"];
+    assert_eq!(of(&words), [&["why", UID], &words[1..]].concat());
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A node as `steliactl node-topology` printed it.
+    /// A node as `steliactl export topology` printed it.
     ///
     /// # Errors
     /// kubelet would not start with what is described.

@@ -7,15 +7,15 @@
 //! It is a library so that tests reach the command line and the checks; it has no stable interface.
 
 mod change;
+mod check;
 pub mod cli;
-mod explain_and_check;
-mod integration;
+mod export;
 mod plan;
 mod shared;
 mod view;
 
-pub use explain_and_check::ledger;
-pub use integration::metrics;
+pub use check::ledger;
+pub use export::metrics;
 pub use shared::output;
 
 #[cfg(test)]
@@ -27,11 +27,10 @@ use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use zbus::Connection;
 
-use change::{deregister, rebind, reconcile, resize};
-use cli::{Cli, Command, remote};
-use explain_and_check::{doctor, quiet, report, verify};
-use integration::node_topology;
-use plan::evaluate;
+use change::{rebalance, reconcile, release, resize};
+use check::{doctor, noise, report, verify, why};
+use cli::{Cli, Command, Export, remote};
+use export::topology;
 use shared::daemon::{self, CALL_TIMEOUT, Client, Failure};
 use shared::kernel::Roots;
 use shared::output::pager;
@@ -49,17 +48,13 @@ pub fn main() -> ExitCode {
     if let Some(host) = &cli.common.host {
         return finish(Err(remote::run(host, cli.is_live())), false);
     }
-    // What programs read is not paged.
-    let paged = !cli.common.no_pager
-        && !matches!(&cli.command, Command::Ledger(asked) if asked.is_document())
-        && !matches!(cli.command, Command::Map { svg: Some(_), .. });
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
             daemon::connect(cli.common.address.as_deref(), CALL_TIMEOUT).await
         })),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
-    finish(outcome, paged)
+    finish(outcome, cli.is_paged())
 }
 
 /// Runs the command and returns what is to be printed. `connect` is called only for commands that need the daemon.
@@ -71,7 +66,7 @@ async fn run(
     let output_options = cli.output_options()?;
     let root = cli.root();
     let client = async || Client::new(connect().await?, CALL_TIMEOUT).await;
-    match &cli.command {
+    match cli.asked() {
         Command::Doctor {
             kubelet_state: Some(file),
             ..
@@ -81,11 +76,7 @@ async fn run(
             let client = client().await.ok();
             output_options.print(&doctor::gather(root, client.as_ref(), *verbose).await)
         }
-        Command::Plan(asked) => plan::plan::run(asked, root, output_options),
-        Command::Evaluate(asked) => output_options.print(&match &asked.node {
-            Some(path) => evaluate::offline(asked, path)?,
-            None => evaluate::online(&client().await?, asked).await?,
-        }),
+        Command::Plan(asked) => plan::run(asked, client, root, output_options).await,
         Command::Status(selection) => {
             output_options.print(&status::Status::selected(client().await?.describe().await?, selection)?)
         }
@@ -118,13 +109,11 @@ async fn run(
                 None => output_options.print(&map),
             }
         }
-        Command::Explain { what } => {
-            explain_and_check::explain::run(&client().await?, roots, root, what, output_options).await
-        }
-        Command::Metrics { textfile } => {
+        Command::Why { what } => why::run(&client().await?, roots, root, what, output_options).await,
+        Command::Export(Export::Metrics { textfile }) => {
             metrics::run(&client().await?, roots, textfile.as_deref(), output_options).await
         }
-        Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, output_options).await,
+        Command::Export(Export::Topology(asked)) => topology::run(&client().await?, asked, output_options).await,
         Command::Report { seconds } => {
             output_options.print(&report::gather(client().await, roots, root, *seconds).await)
         }
@@ -132,7 +121,7 @@ async fn run(
             output_options.print(&verify::gather(&client().await?, selection, *demands).await?)
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
-        Command::Quiet(selection) => output_options.print(&quiet::gather(&client().await?, roots, selection).await?),
+        Command::Noise(selection) => output_options.print(&noise::gather(&client().await?, roots, selection).await?),
         Command::Reconcile { dry_run } => {
             let answer = reconcile::gather(&client().await?, *dry_run).await?;
             if let Some(note) = answer.note() {
@@ -140,13 +129,13 @@ async fn run(
             }
             output_options.print(&answer)
         }
-        Command::Rebind { vm, dry_run, deadline } => {
-            output_options.print(&rebind::gather(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
+        Command::Rebalance { vm, dry_run, deadline } => {
+            output_options.print(&rebalance::gather(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
         }
         Command::Resize { vm, cpus, dry_run } => {
             output_options.print(&resize::gather(&client().await?, root, vm, *cpus, *dry_run).await?)
         }
-        Command::Deregister { vm } => output_options.print(&deregister::gather(&client().await?, vm).await?),
+        Command::Release { vm } => output_options.print(&release::gather(&client().await?, vm).await?),
         Command::Top {
             selection,
             batch,

@@ -9,7 +9,7 @@ use crate::support::*;
 
 /// Ask the daemon, or the node that `node` describes; the answers, and the exit code.
 fn evaluate(node: &[&str], words: &[&str]) -> (Value, Option<i32>) {
-    let (answers, out) = printed(&[&["steliactl", "--json=short", "evaluate"], node, words].concat());
+    let (answers, out) = printed(&[&["steliactl", "--json=short", "plan"], node, words].concat());
     (answers, out.status.code())
 }
 
@@ -19,7 +19,7 @@ fn what_schedulers_are_told_is_what_is_given_and_a_description_answers_the_same(
         let [one, two] = ["one", "two"].map(|name| Sleeper::start(name, &[]));
         let first = one.get("cpus=2 qos=LSR");
         let described = "/run/described.yaml";
-        put(described, run("steliactl node-topology -o yaml --node-name worker-1"));
+        put(described, run("steliactl export topology -o yaml --node-name worker-1"));
         for (asked, registered) in [
             ("--cpus 2", "cpus=2"),
             (

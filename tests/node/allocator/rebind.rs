@@ -31,7 +31,7 @@ fn assert_fragmented(own: &CpuSet) {
 }
 
 fn rebind(arguments: &[&str]) -> Value {
-    steliactl(&["rebind"], arguments)
+    steliactl(&["rebalance"], arguments)
 }
 
 /// How long its vCPU threads ran, ns.
@@ -85,7 +85,7 @@ fn a_running_vm_moves_to_one_numa_node_and_no_guest_stops() {
         let journal = journal("-u steliad");
         let line = format!("({}) moved from CPUs {from} to {to}: {gain}", machine.uid);
         assert!(journal.contains(&line), "{journal}");
-        let explained = run(&["steliactl", "explain", &machine.uid]);
+        let explained = run(&["steliactl", "why", &machine.uid]);
         assert_says(&explained, &[&format!("rebound from {from} to {to}")]);
         // Nothing is left to gain; and it is so for the next daemon as well.
         assert_eq!(rebind(&[])["moves"], Value::Array(Vec::new()));
@@ -167,7 +167,7 @@ fn a_daemon_killed_in_the_middle_of_a_job_leaves_the_vm_whole() {
             assert_fragmented(&own);
             fillers.iter().for_each(Sleeper::give_back);
             let daemon = failpoints.daemon_that_dies_at(n);
-            let out = output("steliactl --json=short rebind");
+            let out = output("steliactl --json=short rebalance");
             let told = utf8(&out.stdout);
             quiet.wait_state("isolated");
             let died = daemon_pid() != daemon;

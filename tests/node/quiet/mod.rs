@@ -226,7 +226,7 @@ fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
     assert_eq!(watch.risen().keys().collect::<Vec<_>>(), [queue]);
     assert_eq!(queue.mask(), mask);
     // What is left makes the command fail, so that a script sees it.
-    let (said, _) = printed("steliactl --json quiet");
+    let (said, _) = printed("steliactl --json noise");
     let left = said["vms"][0]["interrupts_remaining"].as_array().expect("a list");
     let left = left.iter().find(|one| one["irq"] == queue.irq).expect("nvme0q1");
     assert_eq!(left["reason"], "managed");
@@ -369,7 +369,7 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
         reconcile();
         let problem = wait_until("the daemon says so", || quiet().problem);
         println!("  {problem}");
-        let refused = output("steliactl quiet");
+        let refused = output("steliactl noise");
         assert!(
             !refused.status.success() && said(&refused).contains(&problem),
             "{refused:?}"

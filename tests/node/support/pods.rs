@@ -154,7 +154,7 @@ impl Pod {
     }
 
     pub fn deregister(&self) {
-        run(&["steliactl", "deregister", &self.uid]);
+        run(&["steliactl", "release", &self.uid]);
     }
 
     /// A pod whose container runs a VM, not waited for.

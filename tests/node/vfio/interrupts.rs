@@ -152,7 +152,16 @@ fn top_counts_them(pod: &Pod, given: &[Given]) {
     let own = pod.exclusive();
     let watch = Watch::start(&own);
     let before = counts(given, &own);
-    let top = json(&run(&["steliactl", "--json", "top", "-n", "1", "-d", "3", &pod.uid]));
+    let top = json(&run(&[
+        "steliactl",
+        "--json",
+        "top",
+        "--count",
+        "1",
+        "-d",
+        "3",
+        &pod.uid,
+    ]));
     let all = watch.risen().values().sum::<u64>();
     let risen = difference(&counts(given, &own), &before);
     let rate = find(&top, "device_interrupts_per_second").unwrap_or_else(|| panic!("no rate: {top}"));

@@ -6,7 +6,7 @@ use super::{FLOATING_TOO_LONG as REASON, Vm};
 
 /// What the reason means, and the next step.
 pub(super) const FLOATING_TOO_LONG: &str =
-    "no CPUs of its own more than 120 s after the registration. On the VM's node steliactl explain says why.";
+    "no CPUs of its own more than 120 s after the registration. On the VM's node steliactl why says why.";
 
 /// The rows with the numbers of the footnotes as their reasons, and the footnotes.
 pub(super) fn with_footnotes(mut rows: Vec<Vm>, all: &[Vm]) -> (Vec<Vm>, Vec<String>) {

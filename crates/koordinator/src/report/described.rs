@@ -1,4 +1,4 @@
-//! Reads back the object that `steliactl node-topology` printed: JSON or YAML, either version.
+//! Reads back the object that `steliactl export topology` printed: JSON or YAML, either version.
 //!
 //! Nothing is guessed: what was read must make the same object again, so anything unknown, duplicate or contradictory
 //! is an error that names the place. The object does not have everything: a scope of kubelet's topology manager that

@@ -12,7 +12,7 @@ named! {
     /// Whom the object is for.
     #[derive(Default)]
     pub enum Profile {
-        /// Koordinator's scheduler, and `steliactl evaluate` and `plan` for a node that is only described: with
+        /// Koordinator's scheduler, and `steliactl plan` for a node that is only described: with
         /// annotations of every CPU and every pod that has CPUs.
         #[default]
         Koordinator = "koordinator",

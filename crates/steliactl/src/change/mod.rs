@@ -1,6 +1,6 @@
 //! Commands that change something: the group "Change" of the help.
 
-pub(crate) mod deregister;
-pub(crate) mod rebind;
+pub(crate) mod rebalance;
 pub(crate) mod reconcile;
+pub(crate) mod release;
 pub(crate) mod resize;

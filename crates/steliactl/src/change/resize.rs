@@ -11,7 +11,7 @@ use stelia_api::ThreadRole;
 use stelia_model::{Instance, PinnedThread};
 use tokio::time::{Instant, sleep};
 
-use crate::plan::plan;
+use crate::plan;
 use crate::shared::daemon::{Client, Failure, Pod};
 use crate::shared::output::{Render, TextStyle, paragraph, printable};
 

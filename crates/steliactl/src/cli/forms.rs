@@ -1,40 +1,30 @@
 //! In which forms (`-o`) each command answers.
 
-use super::Command;
+use super::{Command, Export};
 use crate::shared::output::Form;
 
 impl Command {
     /// What is printed when no form is asked for.
     pub(super) fn form(&self) -> Form {
         match self {
-            Self::NodeTopology(_) => Form::Yaml,
+            Self::Export(Export::Topology(_)) => Form::Yaml,
             _ => Form::Text,
         }
     }
 
     /// Why there is no answer of this form.
     pub(super) fn refuses(&self, form: Form) -> Option<&'static str> {
-        match (self, form) {
-            (Self::NodeTopology(_) | Self::Metrics { .. }, _) if !form.is_data() => {
-                Some("there is no table of this: -o json or yaml")
+        let names_vms = match self {
+            Self::Export(_) if !form.is_data() => return Some("export has no table: use -o json or yaml"),
+            Self::Ledger(asked) if asked.is_document() && form != Form::Name => {
+                return Some("a report has no other form: use --report html or json");
             }
-            (
-                Self::List { .. }
-                | Self::Show { .. }
-                | Self::Verify { .. }
-                | Self::Rebind { .. }
-                | Self::Resize { .. }
-                | Self::Deregister { .. },
-                Form::Name,
-            ) => None,
-            (Self::Ledger(asked), Form::Name) if asked.is_about_vms() => None,
-            (Self::Ledger(asked), _) if asked.is_document() => {
-                Some("a report has no other form: --report html or json")
-            }
-            (_, Form::Name) => Some(
-                "-o name is for list, show, verify, rebind, resize, deregister and ledger, whose answers are about VMs",
-            ),
-            _ => None,
-        }
+            Self::Ledger(asked) => asked.is_about_vms(),
+            Self::List { .. } | Self::Show { .. } | Self::Verify { .. } => true,
+            Self::Rebalance { .. } | Self::Resize { .. } | Self::Release { .. } => true,
+            _ => false,
+        };
+        (form == Form::Name && !names_vms)
+            .then_some("-o name is for list, show, verify, ledger, rebalance, resize and release")
     }
 }

@@ -1,9 +1,9 @@
-//! What `--help` and steliactl(1) say beside the options: the commands by groups, and examples of each.
+//! What `-h`, `--help` and steliactl(1) say beside the options: the commands by groups, and examples of each.
 
 use std::fmt::Write;
 
 use clap::builder::Styles;
-use clap::{Args, Command, Subcommand};
+use clap::{Arg, Args, Command, Subcommand};
 use stelia_table::with_examples;
 
 use crate::shared::output;
@@ -19,49 +19,107 @@ pub struct Group {
 pub const GROUPS: [Group; 5] = [
     Group {
         title: "View",
-        commands: &["status", "list", "show", "top", "map", "monitor"],
+        commands: &["list", "status", "show", "top", "map", "monitor"],
     },
     Group {
-        title: "Explain and check",
-        commands: &["explain", "verify", "quiet", "ledger", "doctor", "report"],
+        title: "Check",
+        commands: &["why", "verify", "noise", "ledger", "doctor", "report"],
     },
     Group {
         title: "Plan",
-        commands: &["plan", "evaluate"],
+        commands: &["plan"],
     },
     Group {
         title: "Change",
-        commands: &["reconcile", "rebind", "resize", "deregister"],
+        commands: &["reconcile", "rebalance", "resize", "release"],
     },
     Group {
-        title: "Node and integration",
-        commands: &["node-topology", "metrics"],
+        title: "Export",
+        commands: &["export"],
     },
 ];
 
 /// The examples of each command.
-pub(super) const EXAMPLES: &str = include_str!("examples.txt");
+const EXAMPLES: &str = include_str!("examples.txt");
 
-/// The template of the program's help: the commands by groups, each with its first sentence. clap has groups of options only.
-pub(super) fn template() -> String {
+const OPTION_NAMES: &str = "\
+-o table|wide|json|yaml|name  --json  -l, --full  --no-legend
+         --no-pager  -H [USER@]HOST[:PORT]  --address ADDRESS  -V, --version";
+
+/// Below the options of a command.
+const SEE_COMMON_OPTIONS: &str = "Options of every command, such as -o json and -H HOST: steliactl --help";
+
+const AFTER_OPTIONS: &str = "\
+VM is the namespace/name of the VM's pod as `list` prints it, the pod's name,
+the name of a KubeVirt VM, the pod's UID, or the beginning of the UID, and must
+be unambiguous. PATTERN is any of these, or a pattern with *, ? or [a-z], which
+selects every VM that fits. The beginning of a name is not a name.
+
+Exit codes:
+  0    success; also when a signal or the end of the reader ends monitor, top
+       or export topology --watch
+  1    the daemon refuses, fails or cannot be reached; a file of kubelet is
+       refused; or the command's own check fails:
+       doctor: a check fails
+       verify: a VM is not as it should be, now or in the ledger's last 24
+       hours, has waited for its vCPUs for more than a minute, or has less
+       than is required
+       noise: a device interrupt fires on VMs' CPUs, a kernel thread could not
+       be moved off them, or this is unknown
+       ledger verify: the ledger was modified, or no given key verifies it
+       resize: the guest kept its vCPUs, or kubelet assigned the CPUs, and
+       nothing was changed
+       plan: a pod does not fit, kubelet would not start, or the answer is
+       unknown
+  2    wrong usage, or VM matches several VMs
+  3    no such VM, or PATTERN matches none
+  255  with -H: ssh failed
+
+Standard output has data only; messages go to standard error. Output longer
+than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. SYSTEMD_COLORS,
+NO_COLOR and TERM=dumb decide on colours as in systemd(1); where the locale is
+not UTF-8, output is ASCII.
+
+`steliactl COMMAND --help` shows the options and examples of a command.
+steliactl(1) explains every column and event.";
+
+/// What `-h` prints: all that fits on a terminal of 24 lines.
+pub(super) fn short() -> String {
+    format!(
+        "Usage: steliactl [OPTIONS] [COMMAND]        (without COMMAND: list)\n{}\n\
+         Options  {OPTION_NAMES}\n\
+         steliactl COMMAND --help has a command's options and examples, --help the rest.",
+        commands(),
+    )
+}
+
+/// What `--help` prints.
+pub(super) fn long() -> String {
+    format!(
+        "See the VMs with exclusive CPUs on this node, and control steliad.\n\n\
+         Usage: steliactl [OPTIONS] [COMMAND]\n\n{}\n\
+         Options of every command:\n{}\n  -V, --version\n\n{AFTER_OPTIONS}",
+        commands(),
+        common_options().trim_end()
+    )
+}
+
+/// The commands by groups, each with its first sentence.
+fn commands() -> String {
     let all = super::Command::augment_subcommands(Command::new("steliactl"));
     let style = Styles::styled();
-    let (head, name_style) = (style.get_header(), style.get_literal());
-    let mut text = "{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
+    let literal = style.get_literal();
+    let mut text = String::new();
     for group in &GROUPS {
-        let _ = writeln!(text, "\n{head}{}:{head:#}", group.title);
+        let mut title = group.title;
         for command in group.commands.iter().filter_map(|name| all.find_subcommand(name)) {
-            let (name, about) = (command.get_name(), command.get_about());
-            let about = about.map(ToString::to_string).unwrap_or_default();
-            let _ = writeln!(text, "  {name_style}{name:<14}{name_style:#}  {about}");
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let name = command.get_name();
+            // clap wraps lines wrongly that begin with a style.
+            let _ = writeln!(text, "{title:<9}{literal}{name:<11}{literal:#}{about}");
+            title = "";
         }
     }
-    let _ = write!(
-        text,
-        "\n{head}Options of every command:{head:#}\n{}\n",
-        common_options().trim_end()
-    );
-    let _ = write!(text, "\n{head}Options:{head:#}\n{{options}}{{after-help}}");
     text
 }
 
@@ -70,13 +128,14 @@ fn common_options() -> String {
     let mut command = super::CommonOptions::augment_args(Command::new("steliactl"))
         .disable_help_flag(true)
         .term_width(output::width().clamp(40, 100))
-        .mut_args(|option| option.hide_short_help(false).hide_long_help(false))
         .help_template("{options}");
     command.render_help().ansi().to_string()
 }
 
-/// Below the options of a command.
-const SEE_COMMON_OPTIONS: &str = "Options of every command, such as -o json and -H HOST: steliactl --help";
+/// An option of every command, which is in the help of the program alone.
+pub(super) fn hidden(option: Arg) -> Arg {
+    option.hide_short_help(true).hide_long_help(true)
+}
 
 /// The command with the end of its help: where the common options are, and examples.
 pub(super) fn of_command(command: Command) -> Command {
@@ -94,6 +153,7 @@ mod tests {
 
     use super::super::Cli;
     use super::*;
+    use crate::tests::fixtures::says;
 
     fn names() -> Vec<String> {
         let command = Cli::command();
@@ -133,20 +193,16 @@ mod tests {
     }
 
     #[test]
-    fn help_has_the_groups_and_ends_with_examples() {
-        let help = Cli::command().render_long_help().to_string();
-        let begins = [
-            "\nView:\n  status ",
-            "\nExplain and check:\n  explain ",
-            "\nPlan:\n  plan ",
-            "\nChange:\n  reconcile ",
-            "\nNode and integration:\n  node-topology ",
-            "\nOptions of every command:\n",
-            "\nOptions:\n",
-        ];
-        for begin in begins {
-            assert!(help.contains(begin), "{begin:?} is not in\n{help}");
+    fn the_short_help_fits_a_terminal_and_the_long_one_has_every_option_and_exit_code() {
+        let short = Cli::command().render_help().to_string();
+        assert!(short.lines().count() <= 24, "{short}");
+        let long = Cli::command().render_long_help().to_string();
+        for group in &GROUPS {
+            let first = format!("\n{:<9}{} ", group.title, group.commands[0]);
+            says(&short, &[&first]);
+            says(&long, &[&first]);
         }
+        says(&long, &["Options of every command:\n", "  255  with -H"]);
         let mut command = Cli::command();
         command.build();
         for name in names() {

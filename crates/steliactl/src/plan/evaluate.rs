@@ -1,4 +1,4 @@
-//! `evaluate`: what the allocator would answer, on this node or on a described one.
+//! What the allocator would answer, on this node or on a described one.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ use crate::shared::files::text;
 use crate::shared::output::{self, Render, TextStyle, column};
 
 #[derive(Debug, Args)]
-pub(crate) struct EvaluateOptions {
+pub(crate) struct AllocatorOptions {
     /// Kubernetes' QoS class of the pod, which limits the classes of steliad it may have. Without it, nothing is limited
     #[arg(long, value_name = "CLASS", value_parser = names(QosClass::ALL.map(QosClass::name), QosClass::parse))]
     kubernetes_class: Option<QosClass>,
@@ -31,10 +31,6 @@ pub(crate) struct EvaluateOptions {
     /// Evaluate every pod of a JSON list, whose members have the names of the options. - is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["AllocationRequest", "kubernetes_class", "scoring_strategy"])]
     requests: Option<PathBuf>,
-    /// Evaluate for the node that this file describes, which `steliactl node-topology` printed on that node. - is standard input. Does
-    /// not need the daemon. Default: this node
-    #[arg(long, value_name = "FILE")]
-    pub(crate) node: Option<PathBuf>,
     /// The pod. At the end: its heading holds for all options that follow.
     #[command(flatten)]
     pod: AllocationRequest,
@@ -68,7 +64,7 @@ impl Serialize for Evaluated {
 ///
 /// # Errors
 /// The command line or a file is not understood, or the daemon refuses.
-pub(crate) async fn online(client: &Client, asked: &EvaluateOptions) -> Result<Evaluated, Failure> {
+pub(crate) async fn online(client: &Client, asked: &AllocatorOptions) -> Result<Evaluated, Failure> {
     let asked = asked.requests()?;
     let asked = asked.iter().map(to_dict).collect::<Result<Vec<OwnedDict>, _>>();
     let asked = asked.map_err(|cause| Failure::Other(cause.to_string()))?;
@@ -90,7 +86,7 @@ pub(crate) async fn online(client: &Client, asked: &EvaluateOptions) -> Result<E
 ///
 /// # Errors
 /// The command line or a file is not understood, or steliad does not choose the CPUs there.
-pub(crate) fn offline(asked: &EvaluateOptions, path: &Path) -> Result<Evaluated, Failure> {
+pub(crate) fn offline(asked: &AllocatorOptions, path: &Path) -> Result<Evaluated, Failure> {
     let stdin = Path::new("-");
     if path == stdin && asked.requests.as_deref() == Some(stdin) {
         return Err(Failure::Usage(
@@ -105,7 +101,7 @@ pub(crate) fn offline(asked: &EvaluateOptions, path: &Path) -> Result<Evaluated,
     ))
 }
 
-impl EvaluateOptions {
+impl AllocatorOptions {
     fn requests(&self) -> Result<Vec<EvaluateRequest>, Failure> {
         match &self.requests {
             Some(path) => requests(&text(path, 1 << 20)?).map_err(|cause| Failure::about(path, &cause)),
@@ -205,15 +201,15 @@ mod tests {
         let list = file(requests);
         let line = line.replace("NODE", &node.path().display().to_string());
         let line = format!(
-            "steliactl evaluate {}",
+            "steliactl plan {}",
             line.replace("LIST", &list.path().display().to_string())
         );
         let cli = Cli::try_parse_from(line.split(' ')).map_err(|cause| Failure::Usage(cause.to_string()))?;
-        let Command::Evaluate(asked) = &cli.command else {
-            panic!("{:?}", cli.command)
+        let Command::Plan(asked) = cli.asked() else {
+            panic!("{:?}", cli.asked())
         };
         cli.output_options()?
-            .print(&offline(asked, asked.node.as_deref().unwrap())?)
+            .print(&offline(&asked.allocator, asked.node.as_deref().unwrap())?)
     }
 
     #[test]

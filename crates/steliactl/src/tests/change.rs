@@ -1,15 +1,15 @@
-//! `deregister` and `reconcile`.
+//! `release` and `reconcile`.
 
 use super::*;
 
 #[test]
-fn deregister_takes_a_name_or_a_beginning_and_says_what_it_did() {
+fn release_takes_a_name_or_a_beginning_and_says_what_it_did() {
     for vm in ["3ceda12c", "team-a/web", "web", UID] {
-        let told = steliactl(no_vm().path(), &["deregister", vm]).unwrap();
+        let told = steliactl(no_vm().path(), &["release", vm]).unwrap();
         assert!(told.starts_with("Deregistered team-a/web (3ceda12c-"), "{vm}: {told}");
         assert!(told.contains("no partition holds CPUs 2-3 any more"), "{vm}: {told}");
     }
-    let told = steliactl(no_vm().path(), &["--json=short", "deregister", "3ceda12c-3"]).unwrap();
+    let told = steliactl(no_vm().path(), &["--json=short", "release", "3ceda12c-3"]).unwrap();
     assert_eq!(
         serde_json::from_str::<serde_json::Value>(&told).unwrap(),
         serde_json::json!({"pod_uid": UID, "pod_namespace": "team-a", "pod_name": "web"})
@@ -17,9 +17,9 @@ fn deregister_takes_a_name_or_a_beginning_and_says_what_it_did() {
 }
 
 #[test]
-fn a_few_characters_of_a_uid_deregister_nothing() {
+fn a_few_characters_of_a_uid_release_nothing() {
     for vm in ["3", "3ced", "f"] {
-        let refused = steliactl(no_vm().path(), &["deregister", vm]).unwrap_err();
+        let refused = steliactl(no_vm().path(), &["release", vm]).unwrap_err();
         assert_eq!(refused.exit_code(), 2, "{vm}: {refused}");
     }
 }

@@ -8,8 +8,8 @@ use crate::tests::fixtures::block_on;
 fn what_is_not_there_has_exit_code_3() {
     for line in [
         ["show", "nobody"],
-        ["deregister", "nobody"],
-        ["deregister", "fff"],
+        ["release", "nobody"],
+        ["release", "fff"],
         ["show", "fff"],
     ] {
         let failure = steliactl(no_vm().path(), &line).unwrap_err();
@@ -78,7 +78,7 @@ fn what_a_caller_lacks_is_named() {
 
 #[test]
 fn a_refusal_is_the_daemons_own_text() {
-    let failure = steliactl(no_vm().path(), &["evaluate", "--cpus", "1"]).unwrap_err();
+    let failure = steliactl(no_vm().path(), &["plan", "--cpus", "1"]).unwrap_err();
     assert_eq!(failure, Failure::Other("only an administrator asks".to_owned()));
     assert_eq!(failure.exit_code(), 1);
 }

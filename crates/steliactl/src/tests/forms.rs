@@ -20,7 +20,7 @@ fn a_form_is_asked_for_by_one_option() {
     let told = |line: &[&str]| steliactl(no_vm().path(), line).unwrap();
     assert_eq!(told(&["list", "-o", "name"]), "team-a/web\n");
     assert_eq!(told(&["show", "web", "-o", "name"]), "team-a/web\n");
-    assert_eq!(told(&["-o", "name", "deregister", "web"]), "team-a/web\n");
+    assert_eq!(told(&["-o", "name", "release", "web"]), "team-a/web\n");
     assert_eq!(told(&["list", "-o", "json"]), told(&["list", "--json"]));
     assert_eq!(told(&["list", "-o", "table"]), told(&["list"]));
     let wide = told(&["list", "-o", "wide"]);
@@ -40,8 +40,8 @@ fn a_form_is_asked_for_by_one_option() {
 #[test]
 fn a_form_that_makes_no_sense_is_refused_before_anything_is_done() {
     for line in [
-        &["node-topology", "-o", "wide"][..],
-        &["metrics", "-o", "name"],
+        &["export", "topology", "-o", "wide"][..],
+        &["export", "metrics", "-o", "name"],
         &["reconcile", "-o", "name"],
     ] {
         assert_eq!(cli(line).output_options().unwrap_err().exit_code(), 2, "{line:?}");

@@ -288,7 +288,7 @@ mod tests {
         use clap::Parser;
         let selection =
             |line: &[&str]| match crate::cli::Cli::parse_from([&["steliactl", "monitor"], line].concat()).command {
-                crate::cli::Command::Monitor(selection) => selection,
+                Some(crate::cli::Command::Monitor(selection)) => selection,
                 other => panic!("{other:?}"),
             };
         let pods: Pods = [Pod::unnamed("aaa"), Pod::unnamed("bbb")].into_iter().collect();

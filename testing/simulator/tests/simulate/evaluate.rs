@@ -1,4 +1,4 @@
-//! evaluate: the allocator's answers. On the simulated node kubelet chooses the CPUs.
+//! plan: the allocator's answers. On the simulated node kubelet chooses the CPUs.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn everybody_on_the_bus_may_ask_no_pod_may_and_each_refusal_is_named() {
     let evaluate = |words: &[&str]| {
         let out = simulation.run(
             env!("CARGO_BIN_EXE_steliactl-simulated"),
-            &[&["evaluate", "--cpus", "2"], words].concat(),
+            &[&["plan", "--cpus", "2"], words].concat(),
         );
         assert_eq!((out.status.code(), out.stdout.is_empty()), (Some(1), true), "{out:?}");
         String::from_utf8_lossy(&out.stderr).into_owned()
@@ -37,7 +37,11 @@ fn everybody_on_the_bus_may_ask_no_pod_may_and_each_refusal_is_named() {
     assert!(!told.contains("kubelet chooses"), "{told}");
     // A description of the node gives the same answer without the daemon.
     let file = simulation.sockets.join("node.yaml");
-    fs::write(&file, simulation.ctl(&["node-topology", "--node-name", "worker-1"])).expect("write");
+    fs::write(
+        &file,
+        simulation.ctl(&["export", "topology", "--node-name", "worker-1"]),
+    )
+    .expect("write");
     let told = evaluate(&[
         "--node",
         &file.display().to_string(),

@@ -16,7 +16,7 @@ fn every_member_that_is_printed_is_documented() {
     let node = simulation.sockets.join("node.json");
     fs::write(
         &node,
-        simulation.ctl(&["node-topology", "--node-name", "w", "-o", "json"]),
+        simulation.ctl(&["export", "topology", "--node-name", "w", "-o", "json"]),
     )
     .expect("write");
     let node = node.to_str().expect("UTF-8");
@@ -32,19 +32,19 @@ fn every_member_that_is_printed_is_documented() {
         ("show", &[&root, "show", "web"]),
         ("status", &["status"]),
         ("verify", &["verify"]),
-        ("quiet", &[&root, "quiet"]),
+        ("noise", &[&root, "noise"]),
         ("reconcile", &["reconcile"]),
         ("reconcile", &["reconcile", "--dry-run"]),
-        ("top", &[&root, "top", "-n", "1", "-d", "0.2"]),
-        ("explain VM", &["explain", "web"]),
-        ("explain CPU", &["explain", "2"]),
+        ("top", &[&root, "top", "--count", "1", "-d", "0.2"]),
+        ("why VM", &["why", "web"]),
+        ("why CPU", &["why", "2"]),
         ("doctor --kubelet-state", &["doctor", "--kubelet-state", &cpus]),
         ("doctor --kubelet-state", &["doctor", "--kubelet-state", "/nonexistent"]),
         (
             "plan",
             &[
                 "plan",
-                "-n",
+                "--node",
                 node,
                 "-c",
                 "cpus=2,memory=1Gi",
@@ -52,11 +52,11 @@ fn every_member_that_is_printed_is_documented() {
                 "--until-full",
             ],
         ),
-        ("plan", &["plan", "-n", node, "-c", "cpus=64,memory=1Gi"]),
-        ("metrics", &["metrics"]),
+        ("plan", &["plan", "--node", node, "-c", "cpus=64,memory=1Gi"]),
+        ("export metrics", &["export", "metrics"]),
         ("doctor", &["doctor"]),
         ("list --unmanaged", &["list", "--unmanaged"]),
-        ("deregister", &["deregister", WAITING]),
+        ("release", &["release", WAITING]),
     ] {
         let out = simulation.run(
             env!("CARGO_BIN_EXE_steliactl-simulated"),

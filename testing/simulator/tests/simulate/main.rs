@@ -178,10 +178,10 @@ fn the_operators_program_shows_a_simulated_node() {
             .unwrap_or_else(|| panic!("{list}"))
     };
     assert!(line(VM).contains("isolated") && line(VM).contains("2-3"), "{list}");
-    assert!(line(WAITING).contains("floating"), "{list}");
-    simulation.ctl(&["deregister", WAITING]);
+    assert!(line(WAITING).contains("waiting"), "{list}");
+    simulation.ctl(&["release", WAITING]);
     assert!(!simulation.ctl(&["--no-legend", "list"]).contains(WAITING));
-    let again = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["deregister", WAITING]);
+    let again = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["release", WAITING]);
     assert_eq!(again.status.code(), Some(3), "{again:?}");
 }
 
@@ -196,13 +196,13 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
     );
     let map: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "map"])).expect("JSON");
     assert_eq!(map["cores"].as_array().map(Vec::len), Some(4), "{map}");
-    let told = simulation.ctl(&["explain", "2"]);
+    let told = simulation.ctl(&["why", "2"]);
     assert!(told.contains(VM) && told.contains("is pinned to it"), "{told}");
-    let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["explain", "99"]);
+    let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["why", "99"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
-    let pod = simulation.ctl(&["explain", &VM[..5]]);
+    let pod = simulation.ctl(&["why", &VM[..5]]);
     assert!(pod.contains(VM) && pod.contains("kubelet gave container"), "{pod}");
-    let nobody = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["explain", "nobody"]);
+    let nobody = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["why", "nobody"]);
     assert_eq!(nobody.status.code(), Some(3), "{nobody:?}");
 }
 
@@ -211,7 +211,7 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
     let simulation = Simulation::start(&scenario(""));
     let whole = simulation.ctl(&["verify"]);
     assert!(
-        whole.starts_with("1 isolated, 1 floating (vCPUs not attached for ")
+        whole.starts_with("1 isolated, 1 waiting (vCPUs not attached for ")
             && whole.contains("\nEvery promise of these states holds"),
         "{whole}"
     );
@@ -220,15 +220,15 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
             .ctl(&["verify", VM, "--require=isolated"])
             .starts_with("1 isolated\n")
     );
-    simulation.ctl(&["verify", "--require=contained", "--allow-waiting"]);
+    simulation.ctl(&["verify", "--require=pinned", "--allow-waiting"]);
     let below = simulation.run(
         env!("CARGO_BIN_EXE_steliactl-simulated"),
-        &["verify", "--require=contained"],
+        &["verify", "--require=pinned"],
     );
     assert_eq!(below.status.code(), Some(1), "{below:?}");
     let told = String::from_utf8_lossy(&below.stdout).into_owned();
     assert!(
-        told.contains("floating, contained is required") && told.contains("container's log"),
+        told.contains("floating, pinned is required") && told.contains("container's log"),
         "{told}"
     );
     let nothing = simulation.ctl(&["reconcile", "--dry-run"]);
@@ -257,7 +257,7 @@ fn what_somebody_changed_is_repaired_and_counted() {
 #[test]
 fn on_an_old_kernel_the_state_is_contained() {
     let simulation = Simulation::start(&scenario("kernel = \"6.1\""));
-    assert!(simulation.ctl(&["--no-legend", "list"]).contains("contained"));
+    assert!(simulation.ctl(&["--no-legend", "list"]).contains("pinned"));
     assert!(simulation.ctl(&["status"]).contains("system.slice"));
 }
 
@@ -319,7 +319,7 @@ fn a_pods_own_socket_shows_its_instance_and_no_other() {
     }
 }
 
-/// The value of a series, as `steliactl metrics` prints it.
+/// The value of a series, as `steliactl export metrics` prints it.
 fn value(metrics: &str, series: &str) -> f64 {
     let line = metrics
         .lines()
@@ -331,7 +331,7 @@ fn value(metrics: &str, series: &str) -> f64 {
 #[test]
 fn metrics_count_what_the_daemon_does() {
     let simulation = Simulation::start(&scenario(""));
-    let before = simulation.ctl(&["metrics"]);
+    let before = simulation.ctl(&["export", "metrics"]);
     assert!(before.ends_with("\n# EOF\n"), "{before}");
     for (series, wanted) in [
         ("stelia_up", 1.0),
@@ -358,10 +358,10 @@ fn metrics_count_what_the_daemon_does() {
     assert!(!before.contains("stelia_vcpu_run_seconds_total{"), "{before}");
 
     simulation.ctl(&["reconcile"]);
-    simulation.ctl(&["deregister", WAITING]);
+    simulation.ctl(&["release", WAITING]);
     let unknown = [OBJECT, MANAGER, "Deregister", "sa{sv}", WAITING, "0"];
     assert!(!simulation.as_root(&unknown).0);
-    let after = simulation.ctl(&["metrics"]);
+    let after = simulation.ctl(&["export", "metrics"]);
     for (series, more) in [
         ("stelia_call_duration_seconds_count{call=\"reconcile\"}", 1.0),
         (
@@ -387,7 +387,7 @@ fn the_textfile_is_written_whole_and_tells_of_a_daemon_that_ended() {
     let mut simulation = Simulation::start(&scenario(""));
     let folder = tempfile::tempdir().expect("directory");
     let path = folder.path().join("steliad.prom");
-    let textfile = ["metrics", "--textfile", path.to_str().expect("UTF-8")];
+    let textfile = ["export", "metrics", "--textfile", path.to_str().expect("UTF-8")];
     assert_eq!(simulation.ctl(&textfile), "");
     let text = fs::read_to_string(&path).expect("the file");
     assert_eq!(value(&text, "stelia_up"), 1.0);
@@ -405,7 +405,7 @@ fn the_textfile_is_written_whole_and_tells_of_a_daemon_that_ended() {
     assert_eq!(value(&text, "stelia_up"), 0.0);
     assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 1, "{text}");
     assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 1);
-    let printed = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["metrics"]);
+    let printed = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["export", "metrics"]);
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
     assert!(
         String::from_utf8_lossy(&printed.stdout).contains("\nstelia_up 0\n"),

@@ -50,13 +50,13 @@ fn a_vm_is_called_by_its_pods_name() {
     }
     assert_eq!(uid(WAITING), (WAITING.into(), "".into()));
     for asked in ["web", "b9e4"] {
-        let (code, _, why) = simulation.told(&["explain", asked]);
+        let (code, _, why) = simulation.told(&["why", asked]);
         assert_eq!(code, Some(2), "{why}");
         let candidates = format!("team-b/web ({OTHER}), team-a/web ({VM})");
         assert!(why.contains(&candidates), "{why}");
     }
     for asked in ["team-c/web", "team-a", "we"] {
-        assert_eq!(simulation.told(&["explain", asked]).0, Some(3), "{asked}");
+        assert_eq!(simulation.told(&["why", asked]).0, Some(3), "{asked}");
     }
     assert_eq!(simulation.told(&["show", "team-c"]).0, Some(3));
     // Where several VMs may be selected, it is a pattern.
@@ -66,15 +66,7 @@ fn a_vm_is_called_by_its_pods_name() {
     }
     // The beginning of a name is none, in any command.
     for command in [
-        "list",
-        "show",
-        "status",
-        "map",
-        "top",
-        "verify",
-        "quiet",
-        "explain",
-        "deregister",
+        "list", "show", "status", "map", "top", "verify", "noise", "why", "release",
     ] {
         for asked in ["we", "team-a", "team-a/", "team-a/we"] {
             let (code, shown, why) = simulation.told(&[command, asked]);
@@ -91,13 +83,13 @@ fn a_vm_is_called_by_its_pods_name() {
     );
     let (code, shown, told) = simulation.told(&["list", "b9e4"]);
     assert!(code == Some(2) && shown.is_empty() && told.contains(OTHER), "{told}");
-    assert!(simulation.ctl(&["explain", "team-a/web"]).contains("team-a/web"));
+    assert!(simulation.ctl(&["why", "team-a/web"]).contains("team-a/web"));
     assert!(simulation.ctl(&["verify", "team-b/web"]).starts_with("1 "));
     // A pod on its own socket has the same words for itself, and none for others.
     let address = format!("--address=unix:path={}/{VM}.socket", simulation.sockets.display());
     assert!(simulation.ctl(&[&address, "show", "web"]).contains(VM));
     assert_eq!(simulation.told(&[&address, "show", "team-b/web"]).0, Some(3));
-    simulation.ctl(&["deregister", "team-b/web"]);
+    simulation.ctl(&["release", "team-b/web"]);
     assert!(simulation.ctl(&["show", "web"]).contains(VM));
 }
 
@@ -115,7 +107,7 @@ fn names_are_printed_and_completed() {
     let mut monitor = simulation.spawn(&["monitor"]);
     let mut lines = BufReader::new(monitor.stdout.take().expect("stdout")).lines();
     assert!(lines.next().expect("text").expect("a line").ends_with("DaemonAppeared"));
-    simulation.ctl(&["deregister", "team-b/web"]);
+    simulation.ctl(&["release", "team-b/web"]);
     let gone = lines.map(|line| line.expect("a line")).take(20);
     let mut gone = gone.filter(|line| line.contains("InstanceRemoved"));
     assert!(gone.next().expect("an end").contains(" team-b/web "));

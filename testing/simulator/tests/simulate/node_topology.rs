@@ -6,7 +6,7 @@ use super::watching::{ends, signal};
 use super::*;
 
 const OTHER_POD: &str = "aaaaaaaa-64a5-4f8d-8574-41363cbaf8e5";
-const NAMED: [&str; 3] = ["node-topology", "--node-name", "worker-1"];
+const NAMED: [&str; 4] = ["export", "topology", "--node-name", "worker-1"];
 
 /// A resource of a NUMA node: capacity, allocatable, available.
 fn resource(object: &Value, zone: usize, name: &str) -> [String; 3] {
@@ -91,7 +91,7 @@ fn the_lean_profiles_have_attributes_instead_of_annotations() {
     assert_eq!((&node["v"], &node["free"]), (&1.into(), &"0-1,6-7".into()));
     let refused = simulation.run(
         env!("CARGO_BIN_EXE_steliactl-simulated"),
-        &["node-topology", "--profile", "nrt", "--api-version", "v1alpha1"],
+        &["export", "topology", "--profile", "nrt", "--api-version", "v1alpha1"],
     );
     let told = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && told.contains("must be v1alpha2"), "{told}");

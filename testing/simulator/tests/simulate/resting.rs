@@ -87,7 +87,7 @@ fn a_runner_that_was_silent_is_answered_and_told_as_before() {
         );
         assert_eq!(asked(&runner).await, (state, interfaces, objects));
         sleep(SILENCE).await;
-        simulation.ctl(&["deregister", VM]);
+        simulation.ctl(&["release", VM]);
         let gone = told(&mut messages, "InstanceRemoved").await;
         assert!(!gone.contains(&"InstanceNew ".to_owned()), "{gone:?}");
         sleep(SILENCE).await;

@@ -135,7 +135,7 @@ fn monitor_prints_a_line_for_what_happens_until_told_to_end() {
     let mut object = || serde_json::from_str::<serde_json::Value>(&of_json.next().expect("JSON")).expect("an object");
     assert_eq!(told(), "- DaemonAppeared");
     assert_eq!(object()["event"], "DaemonAppeared");
-    simulation.ctl(&["deregister", WAITING]);
+    simulation.ctl(&["release", WAITING]);
     let gone = format!("{WAITING} InstanceRemoved");
     // Its properties may change before.
     assert!((0..20).any(|_| told() == gone));
@@ -220,7 +220,7 @@ fn top_without_a_terminal_is_tables() {
     let simulation = Simulation::start(&scenario(""));
     let files = simulation.files();
     let root = format!("--root={}", files.path().display());
-    let text = simulation.ctl(&[&root, "top", "--batch", "-n", "1", "-d", "0.2"]);
+    let text = simulation.ctl(&[&root, "top", "--batch", "--count", "1", "-d", "0.2"]);
     let (_, table) = text.split_once('\n').expect("a time");
     insta::assert_snapshot!(table, @"
     POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  IRQ/S  REASON
@@ -229,7 +229,7 @@ fn top_without_a_terminal_is_tables() {
     b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  0     isolated  2     0.0    0.0     -       0.0      -       -       -      -
     b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  1     isolated  3     0.0    0.0     -       0.0      -       -       -      -
     ");
-    let json = simulation.ctl(&[&root, "--json=short", "top", "-n", "2", "-d", "0.2"]);
+    let json = simulation.ctl(&[&root, "--json=short", "top", "--count", "2", "-d", "0.2"]);
     let models: Vec<serde_json::Value> = json
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))

@@ -53,7 +53,7 @@ fn firecracker_as_container() {
 impl Vm {
     /// What is said of it does not take it for a QEMU.
     fn assert_not_called_qemu(&self) {
-        let text = String::from_utf8_lossy(&output(&["steliactl", "explain", &self.pod.uid]).stdout).into_owned();
+        let text = String::from_utf8_lossy(&output(&["steliactl", "why", &self.pod.uid]).stdout).into_owned();
         assert!(!text.is_empty() && !text.contains("QEMU"), "{text}");
         let said = journal(&[&*format!("STELIA_POD_UID={}", self.pod.uid)]);
         assert!(!said.contains("QEMU"), "{said}");

@@ -207,7 +207,7 @@ $(row "time that QEMU's other threads waited for a CPU, summed" others " ms")
 
 END
 # What the kernel places itself is left, and makes it fail.
-steliactl quiet
+steliactl noise
 
 stage "One pod is deleted: its CPUs return to float and to the host"
 echo "  before: float $(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus"), host $(cat $C/cpuset.cpus.effective)"
@@ -230,7 +230,7 @@ promise "it floats beside the other one" same "$(cat "$SLICE/stelia-instance-$sm
   "$(cat "$SLICE/stelia-instance-$vm.scope/instance/float/cpuset.cpus")"
 steliactl map
 # verify fails if a device interrupted a VM since it was isolated. Those that the kernel places itself (managed) nobody can move.
-steliactl verify || steliactl quiet
+steliactl verify || steliactl noise
 promise "every promise of both holds now" steliactl verify --now
 kubelet-standin pod delete vm-emulated --grace 30
 

@@ -7,7 +7,7 @@ use crate::allocator::{
     NumaTopologyAlignmentPolicy, Qos,
 };
 
-/// Recorded with the instance, to compare it with a repeated request and for `steliactl explain`.
+/// Recorded with the instance, to compare it with a repeated request and for `steliactl why`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allocation {

@@ -16,7 +16,7 @@ pub enum DescribedError {
     Text(String),
     /// An object that another program wrote, and that is not a description.
     #[error(
-        "this NodeResourceTopology was written by {0}: a node is described by what steliactl node-topology prints on it, with its CPUs in \
+        "this NodeResourceTopology was written by {0}: a node is described by what steliactl export topology prints on it, with its CPUs in \
          annotations. Of other writers' objects stelia-cluster nodes --from reads the amounts"
     )]
     OtherWriter(String),

@@ -1,4 +1,0 @@
-//! Commands whose output other programs read: the group "Node and integration" of the help.
-
-pub mod metrics;
-pub(crate) mod node_topology;
