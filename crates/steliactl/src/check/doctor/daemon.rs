@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use stelia_api::VM_RESOURCE;
 use stelia_api::publication::{DIRECTORY, FILE, LOCK, Publication};
-use stelia_api::quiet::{Irqbalance, Quiet};
+use stelia_api::quiet::Irqbalance;
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::locality::size;
 use stelia_kubelet::devices::plugin_folder;
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, proxy};
 
-use super::{Facts, Finding, fail, note, pass, warn};
+use super::{Facts, Finding, Outcome, QUIET, fail, note, pass, skip, warn};
 use crate::check::noise::NOT_REPORTED;
 use crate::shared::daemon::Description;
 use crate::shared::output::counted;
@@ -27,14 +27,9 @@ use crate::shared::output::counted;
 pub(super) fn runs(facts: &Facts) -> Finding {
     match (&facts.described, facts.daemon) {
         (Some(_), _) => pass("running"),
-        (None, true) => warn(
-            "running, but does not answer: nothing is repaired",
-            "journalctl -u steliad",
-        ),
-        (None, false) => warn(
-            "not running: VMs stay isolated, nothing is repaired",
-            "systemctl start steliad; if it ends again, journalctl -u steliad",
-        ),
+        (None, true) => warn("running, but does not answer: nothing is repaired").fix("journalctl -u steliad"),
+        (None, false) => warn("not running: VMs stay isolated, nothing is repaired")
+            .fix("systemctl start steliad; if it ends again, journalctl -u steliad"),
     }
 }
 
@@ -42,69 +37,33 @@ pub(super) fn socket(facts: &Facts) -> Finding {
     if facts.socket {
         return pass("/run/stelia/runner/socket");
     }
-    fail(
-        "/run/stelia/runner/socket is missing",
-        "systemctl enable --now steliad-runner.socket",
-    )
+    fail("/run/stelia/runner/socket is missing").fix("systemctl enable --now steliad-runner.socket")
 }
 
-/// The state of `steliad-quiet`; the error is the finding if it is not known.
-fn quiet_state<'a>(facts: &Facts, told: &'a Description) -> Result<&'a Quiet, Finding> {
-    let quiet = &*told.node.quiet;
-    let is_silent = quiet.answered_us == 0 && quiet.problem.is_none();
-    match quiet.steering.as_str() {
-        "" => Err(note(NOT_REPORTED, "")),
-        // Without VMs nothing is asked of steliad-quiet. The noise on the CPUs of VMs is measured where there are any.
-        steering if steering != "off" && is_silent => Err(match facts.noise {
-            Some(_) => note(NOT_REPORTED, ""),
-            None => pass(format!("{steering}; no VM has had CPUs yet")),
-        }),
-        _ => Ok(quiet),
-    }
-}
-
-/// Whether `steliad-quiet` answers.
+/// Whether `steliad-quiet` answers. Without VMs nothing is asked of it; the noise on the CPUs of VMs is measured where there are any.
 pub(super) fn quiet(facts: &Facts, told: &Description) -> Finding {
-    let quiet = match quiet_state(facts, told) {
-        Ok(quiet) => quiet,
-        Err(finding) => return finding,
-    };
-    if let Some(problem) = &quiet.problem {
-        return warn(problem, "systemctl status steliad-quiet; journalctl -u steliad-quiet");
+    let quiet = &told.node.quiet;
+    match &quiet.problem {
+        Some(problem) => warn(problem).fix("systemctl status steliad-quiet; journalctl -u steliad-quiet"),
+        None if quiet.steering.is_empty() => note(NOT_REPORTED),
+        None if quiet.answered_us > 0 => pass("answers"),
+        None if facts.noise.is_some() && quiet.steering != "off" => note(NOT_REPORTED),
+        None => pass("not asked yet: no VM has had CPUs"),
     }
-    if quiet.answered_us == 0 {
-        return pass("not asked yet: no VM has had CPUs");
-    }
-    pass(format!(
-        "{} of {} and {} moved",
-        quiet.report.moved,
-        counted(quiet.report.interrupts.into(), "device interrupt"),
-        counted(quiet.report.threads_moved, "kernel thread")
-    ))
 }
 
 /// Whether interrupts are steered, and with what success.
 pub(super) fn steering(facts: &Facts, told: &Description) -> Finding {
-    let quiet = match quiet_state(facts, told) {
-        Ok(quiet) => quiet,
-        Err(finding) => return finding,
-    };
-    if quiet.steering == "off" {
-        return note(
-            "off: devices may interrupt the VMs' CPUs",
-            "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, systemctl reload steliad",
-        );
-    }
-    match quiet.report.remaining.len() as u64 {
-        0 => pass(quiet.steering.as_str()),
-        count => warn(
-            format!(
-                "{}; {} can still reach VMs' CPUs",
-                quiet.steering,
-                counted(count, "device interrupt")
-            ),
-            "steliactl noise",
-        ),
+    let report = &told.node.quiet.report;
+    match told.node.quiet.steering.as_str() {
+        "off" => note("off: devices may interrupt the VMs' CPUs")
+            .fix("set irq-steering = \"shared\" in /etc/stelia/steliad.toml, systemctl reload steliad"),
+        _ if quiet(facts, told).outcome != Outcome::Pass => skip(QUIET),
+        steering if report.remaining.is_empty() => pass(steering),
+        steering => {
+            let left = counted(report.remaining.len() as u64, "device interrupt");
+            warn(format!("{steering}; {left} can still reach VMs' CPUs")).fix("steliactl noise")
+        }
     }
 }
 
@@ -118,12 +77,10 @@ pub(super) fn irqbalance(facts: &Facts) -> Finding {
     match steered.map(|quiet| quiet.report.irqbalance) {
         Some(Irqbalance::Informed) => pass("running, and has the list of the VMs' CPUs"),
         Some(Irqbalance::Absent) => pass("running; it gets the list once a VM has CPUs"),
-        Some(Irqbalance::NotInformed) => warn(
-            "running, and could not be sent the list of the VMs' CPUs",
-            "steliactl noise",
-        ),
-        None => warn(
-            "running: it may put interrupts on VMs' CPUs",
+        Some(Irqbalance::NotInformed) => {
+            warn("running, and could not be sent the list of the VMs' CPUs").fix("steliactl noise")
+        }
+        None => warn("running: it may put interrupts on VMs' CPUs").fix(
             "switch on irq-steering, or set IRQBALANCE_BANNED_CPULIST to all but the reserved CPUs, or stop irqbalance",
         ),
     }
@@ -133,35 +90,24 @@ pub(super) fn irqbalance(facts: &Facts) -> Finding {
 pub(super) fn ledger(facts: &Facts, told: &Description) -> Finding {
     let ledger = &told.node.ledger;
     if !ledger.enabled {
-        return note(
-            "off",
-            "set ledger = true in /etc/stelia/steliad.toml, systemctl reload steliad",
-        );
+        return note("off").fix("set ledger = true in /etc/stelia/steliad.toml, systemctl reload steliad");
     }
     if let Some(problem) = &ledger.problem {
-        return warn(problem, "journalctl -u steliad; df /var/lib/stelia");
+        return warn(problem).fix("journalctl -u steliad; df /var/lib/stelia");
     }
     if ledger.key.is_empty() {
-        return warn(
-            "not signed: /var/lib/stelia/ledger/key is missing or of another machine",
-            "journalctl -u steliad",
-        );
+        return warn("not signed: /var/lib/stelia/ledger/key is missing or of another machine")
+            .fix("journalctl -u steliad");
     }
     if !facts.tracing {
-        return note(
-            "cannot name tasks: tracefs is not mounted or not readable",
-            "run steliactl doctor as root; then see /sys/kernel/security/lockdown",
-        );
+        return note("cannot name tasks: tracefs is not mounted or not readable")
+            .fix("run steliactl doctor as root; then see /sys/kernel/security/lockdown");
     }
-    let signed = match ledger.day.as_str() {
-        "" => "no day signed yet".to_owned(),
-        day => format!("last signed for {day}"),
-    };
-    pass(format!("{:.1} MiB, {signed}", ledger.bytes as f64 / 1_048_576.0))
+    pass("written and signed")
 }
 
 /// The file for the cluster's publisher, as a publisher finds it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Published {
     pub(super) publication: Result<Publication, String>,
     /// Whether a daemon says by its lock that the file is true.
@@ -191,15 +137,9 @@ pub(super) fn publish(facts: &Facts, told: &Description) -> Finding {
     let problem = match (&told.node.publishing.problem, &facts.published.publication) {
         (Some(problem), _) | (None, Err(problem)) => problem.clone(),
         (None, Ok(_)) if !facts.published.is_locked => format!("no daemon has locked {DIRECTORY}/{FILE}"),
-        (None, Ok(file)) => {
-            let (vms, events) = (
-                counted(file.pods.len() as u64, "VM"),
-                counted(file.events.len() as u64, "event"),
-            );
-            return pass(format!("{profile}: {}, {vms}, {events}", file.ready.reason));
-        }
+        (None, Ok(file)) => return pass(format!("{profile}: {}", file.ready.reason)),
     };
-    warn(problem, "journalctl -u steliad; df /run/stelia/publish")
+    warn(problem).fix("journalctl -u steliad; df /run/stelia/publish")
 }
 
 /// How much memory of VMs is in `stelia.slice`, outside their pods' cgroups, where kubelet does not count it.
@@ -216,14 +156,11 @@ pub(super) fn vm_memory(_: &Facts, told: &Description) -> Finding {
     if bytes == 0 {
         return pass("no VM's memory is outside its pod's cgroup");
     }
-    note(
-        format!(
+    note(format!(
             "{} of {} is in stelia.slice, where kubectl top, the limit of kubepods and kubelet's evictions do not count it",
             size(bytes),
             counted(vms, "VM")
-        ),
-        "set tree = \"auto\" in /etc/stelia/steliad.toml for new VMs (in-place.md), or reserve the memory in systemReserved",
-    )
+        )).fix("set tree = \"auto\" in /etc/stelia/steliad.toml for new VMs (in-place.md), or reserve the memory in systemReserved")
 }
 
 /// The name of the plugin's process: the kernel cuts the program's name after 15 bytes.
@@ -231,7 +168,7 @@ pub(super) const PLUGIN_PROCESS: &str = "stelia-device-p";
 /// How long systemd may take to answer.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct DevicePlugin {
     /// Whether kubelet's plugin directory exists; an error says why that is not known.
     pub(super) has_folder: Result<bool, String>,
@@ -286,25 +223,22 @@ pub(super) fn device_plugin(facts: &Facts) -> Finding {
     match &plugin.has_folder {
         Ok(true) => {}
         Ok(false) => return pass("off: kubelet has no plugin directory"),
-        Err(problem) => return note(format!("cannot read {problem}"), "run steliactl doctor as root"),
+        Err(problem) => return note(format!("cannot read {problem}")).fix("run steliactl doctor as root"),
     }
     if !plugin.runs {
-        return warn(
-            format!("not running: this node offers no {VM_RESOURCE}"),
-            format!("systemctl enable --now steliad-device-plugin.path; {JOURNAL}"),
-        );
+        return warn(format!("not running: this node offers no {VM_RESOURCE}"))
+            .fix(format!("systemctl enable --now steliad-device-plugin.path; {JOURNAL}"));
     }
     // kubelet's record does not change when a plugin leaves, so the plugin's own words come first.
     let offers = |status: &str| status.starts_with("registered") && !status.contains("unhealthy");
     if let Some(status) = plugin.status.as_deref().filter(|status| !offers(status)) {
-        return warn(status, JOURNAL);
+        return warn(status).fix(JOURNAL);
     }
     let state = match &facts.files.devices {
         Err(problem) => {
-            return warn(
-                problem.to_string(),
-                format!("run steliactl doctor as root; if the file is damaged, {RESTART}"),
-            );
+            return warn(problem.to_string()).fix(format!(
+                "run steliactl doctor as root; if the file is damaged, {RESTART}"
+            ));
         }
         Ok(state) => state.as_ref(),
     };
@@ -319,7 +253,7 @@ pub(super) fn device_plugin(facts: &Facts) -> Finding {
     }
     if let Some(status) = &plugin.status {
         let found = format!("the plugin says {status:?}, but kubelet's record has no healthy {VM_RESOURCE}");
-        return warn(found, RESTART);
+        return warn(found).fix(RESTART);
     }
     let admission = facts.described.as_ref().map(|told| told.node.admission_text());
     let why = match admission.as_deref() {
@@ -329,5 +263,5 @@ pub(super) fn device_plugin(facts: &Facts) -> Finding {
         Some("") => "the plugin does not say why",
         Some(problem) => problem,
     };
-    warn(format!("kubelet has no healthy {VM_RESOURCE}: {why}"), JOURNAL)
+    warn(format!("kubelet has no healthy {VM_RESOURCE}: {why}")).fix(JOURNAL)
 }

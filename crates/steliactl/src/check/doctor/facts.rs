@@ -28,7 +28,7 @@ use crate::shared::files::{UnusableState, below, kubelet_state, without_root};
 use crate::shared::kernel::numbered;
 
 /// Plain values; an error says why one could not be read.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Facts {
     /// `/proc/sys/kernel/osrelease`; empty where it is not there.
     pub(super) kernel: String,
@@ -58,7 +58,7 @@ pub(super) struct Facts {
     pub(super) hypervisors: CloudHypervisors,
 
     /// The running kubelet's configuration.
-    pub(super) kubelet: Result<KubeletConfig, ConfigProblem>,
+    pub(super) kubelet: Result<KubeletConfig, ConfigError>,
     pub(super) home: KubeletHome,
     pub(super) files: KubeletFiles,
     /// `cpu_manager_state`; where steliad chooses the CPUs an absent file is read as one without entries.
@@ -87,24 +87,7 @@ pub(super) struct Facts {
     pub(super) noise: Option<Noise>,
 }
 
-/// Why kubelet's configuration cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
-pub(super) struct ConfigProblem {
-    pub(super) text: String,
-    pub(super) keeps_kubelet_from_starting: bool,
-}
-
-impl From<ConfigError> for ConfigProblem {
-    fn from(error: ConfigError) -> Self {
-        Self {
-            text: error.in_full(),
-            keeps_kubelet_from_starting: error.keeps_kubelet_from_starting(),
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct KubeletHome {
     /// The process, or why it was not identified.
     pub(super) process: Result<home::Process, String>,
@@ -135,10 +118,10 @@ impl KubeletHome {
 }
 
 /// What kubelet's next start and its admissions depend on. `None`: the state file does not exist.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct KubeletFiles {
     /// kubeadm's file with its path, where no kubelet runs: one that cannot start runs only for moments.
-    pub(super) stopped: Option<(&'static str, Result<KubeletConfig, ConfigProblem>)>,
+    pub(super) stopped: Option<(&'static str, Result<KubeletConfig, ConfigError>)>,
     pub(super) cpus: Result<Option<CpuManagerState>, UnusableState>,
     pub(super) memory: Result<Option<MemoryManagerState>, UnusableState>,
     /// What is wrong with `allocated_pods_state`, `actuated_pods_state` and `dra_manager_state`, each by its name.
@@ -157,10 +140,9 @@ impl KubeletFiles {
         let pods = pods.filter_map(|name| Some((name, kubelet_state(&folder.join(name), AllocatedPods::parse).err()?)));
         let claims = kubelet_state(&folder.join(DRA_MANAGER_STATE), dra_manager_state::check).err();
         let claims = claims.map(|unusable| (DRA_MANAGER_STATE, unusable));
-        let stopped = stopped.then(|| config::kubeadm(root)).flatten();
         Self {
             pods: pods.chain(claims).collect(),
-            stopped: stopped.map(|(place, read)| (place, read.map_err(ConfigProblem::from))),
+            stopped: stopped.then(|| config::kubeadm(root)).flatten(),
             cpus: kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse),
             memory: kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse),
             devices: kubelet_state(&device_manager_state(root, folder), DeviceManagerState::parse),
@@ -183,9 +165,8 @@ impl Facts {
             // The kernel prints "(null)" where nohz_full= was not given.
             text.and_then(|text| text.parse().ok()).unwrap_or_default()
         };
-        let told = config::read(&proc, root, Search::SocketsThenNames);
-        let stopped = matches!(told, Err(ConfigError::NotRunning));
-        let kubelet = told.map_err(ConfigProblem::from);
+        let kubelet = config::read(&proc, root, Search::SocketsThenNames);
+        let stopped = matches!(kubelet, Err(ConfigError::NotRunning));
         let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
         let home = KubeletHome::find(root, &settings, kubelet.as_ref().ok());
         let kubelet_root = match (&kubelet, &home.read) {
@@ -226,7 +207,7 @@ impl Facts {
             numa_balancing: vms::numa_balances(&proc),
             sched_ext: text("sys/kernel/sched_ext/state")
                 .filter(|state| !matches!(state.as_str(), "" | "disabled"))
-                .map(|_| text("sys/kernel/sched_ext/root/ops").unwrap_or_default()),
+                .map(|_| text("sys/kernel/sched_ext/root/ops").unwrap_or_else(|| "sched_ext".to_owned())),
             published: Published::read(root),
             device_plugin: DevicePlugin::read(root, &folder, runs(&proc, PLUGIN_PROCESS)),
             tracing: sys.join("kernel/tracing/events").is_dir(),

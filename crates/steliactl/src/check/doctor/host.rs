@@ -1,8 +1,8 @@
 //! Checks of the kernel, systemd and the CPUs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::hierarchy::CONTROLLERS;
 use stelia_kernel::kernel_release::isolated_is_safe;
 use stelia_koordinator::allocator::CpuSource;
@@ -19,10 +19,7 @@ pub(super) fn cgroup(facts: &Facts) -> Finding {
     let unmounted = || Some("/sys/fs/cgroup is not a cgroup v2 mount".to_owned());
     let unfit = facts.unfit.clone();
     if let Some(unfit) = unfit.or_else(|| facts.controllers.is_none().then(unmounted).flatten()) {
-        return fail(
-            unfit,
-            "boot with systemd.unified_cgroup_hierarchy=1 and without cgroup_no_v1=; use cgroup v2 in kubelet and the runtime",
-        );
+        return fail(unfit).fix("boot with systemd.unified_cgroup_hierarchy=1 and without cgroup_no_v1=; use cgroup v2 in kubelet and the runtime");
     }
     let has = facts.controllers.iter().flatten();
     let has: BTreeSet<&str> = has.map(String::as_str).collect();
@@ -30,10 +27,8 @@ pub(super) fn cgroup(facts: &Facts) -> Finding {
     if missing.is_empty() {
         return pass(format!("cgroup v2 with {}", CONTROLLERS.join(", ")));
     }
-    fail(
-        format!("controllers missing: {}", missing.join(", ")),
-        "remove cgroup_disable= from the kernel's command line, unmount cgroup v1 hierarchies, reboot",
-    )
+    fail(format!("controllers missing: {}", missing.join(", ")))
+        .fix("remove cgroup_disable= from the kernel's command line, unmount cgroup v1 hierarchies, reboot")
 }
 
 /// major.minor of a kernel release.
@@ -50,24 +45,21 @@ pub(super) fn kernel(facts: &Facts) -> Finding {
     };
     // Remote partitions came with Linux 6.7; a distribution may have backported them.
     match facts.exclusive.or_else(|| Some(release(found)? >= (6, 7))) {
-        None => note(format!("{found}: cannot tell whether it has cpuset.cpus.exclusive"), ""),
+        None => note(format!("{found}: cannot tell whether it has cpuset.cpus.exclusive")),
         Some(true) if isolated_is_safe(found) => pass(format!("{found}; partition type: isolated")),
         Some(true) => pass(format!("{found}; partition type: root (isolated can hang this kernel)")),
-        Some(false) => warn(
-            format!("{found}: no cpuset.cpus.exclusive, so VMs are pinned, not isolated"),
-            "install Linux 6.7 or newer",
-        ),
+        Some(false) => warn(format!(
+            "{found}: no cpuset.cpus.exclusive, so VMs are pinned, not isolated"
+        ))
+        .fix("install Linux 6.7 or newer"),
     }
 }
 
 pub(super) fn systemd(facts: &Facts) -> Finding {
     match facts.systemd {
         Some(version) if version >= MIN_SYSTEMD_VERSION => pass(version.to_string()),
-        Some(version) => fail(
-            version.to_string(),
-            format!("install systemd {MIN_SYSTEMD_VERSION} or newer"),
-        ),
-        None => fail("not found", "boot with systemd, which manages steliad's cgroups"),
+        Some(version) => fail(version.to_string()).fix(format!("install systemd {MIN_SYSTEMD_VERSION} or newer")),
+        None => fail("not found").fix("boot with systemd, which manages steliad's cgroups"),
     }
 }
 
@@ -83,30 +75,18 @@ pub(super) fn kvm(facts: &Facts) -> Finding {
             "boot a kernel with CONFIG_KVM at exception level 2 (dmesg says at which it runs); in a cloud, use a bare-metal instance"
         }
     };
-    warn(
-        "/dev/kvm is missing: QEMU can only emulate, and pods with stelia.io/vm are refused",
-        fix,
-    )
-}
-
-/// The CPUs by socket and core.
-pub(super) fn by_core(topology: &Topology) -> BTreeMap<(u32, u32), CpuSet> {
-    let mut cores: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
-    for (number, cpu) in &topology.cpus {
-        cores.entry((cpu.package, cpu.core)).or_default().insert(*number);
-    }
-    cores
+    warn("/dev/kvm is missing: QEMU can only emulate, and pods with stelia.io/vm are refused").fix(fix)
 }
 
 /// How many there are, and whether kubelet can keep cores whole.
 pub(super) fn cpus(facts: &Facts) -> Finding {
     let topology = match &facts.topology {
         Ok(topology) => topology,
-        Err(error) => return fail(error, "make /sys/devices/system/cpu readable"),
+        Err(error) => return fail(error).fix("make /sys/devices/system/cpu readable"),
     };
-    let cores = by_core(topology);
     let cpus = topology.cpus.values();
     let nodes: BTreeSet<u32> = cpus.clone().map(|cpu| cpu.node).collect();
+    let cores: BTreeSet<(u32, u32)> = cpus.clone().map(|cpu| (cpu.package, cpu.core)).collect();
     // kubelet takes the siblings on each NUMA node for a core.
     let kubelets: BTreeSet<(u32, u32, u32)> = cpus.map(|cpu| (cpu.node, cpu.package, cpu.core)).collect();
     let found = format!(
@@ -116,21 +96,19 @@ pub(super) fn cpus(facts: &Facts) -> Finding {
         counted(nodes.len() as u64, "NUMA node")
     );
     if kubelets.len() > cores.len() {
-        return warn(
-            format!(
-                "{found}; siblings are on different NUMA nodes, so kubelet sees {} cores and full-pcpus-only splits them",
-                kubelets.len()
-            ),
-            "correct the NUMA topology in the firmware, or in the hypervisor that this node is a VM of",
-        );
+        return warn(format!(
+            "{found}; siblings are on different NUMA nodes, so kubelet sees {} cores and full-pcpus-only splits them",
+            kubelets.len()
+        ))
+        .fix("correct the NUMA topology in the firmware, or in the hypervisor that this node is a VM of");
     }
     let splits =
         |kubelet: &KubeletConfig| kubelet.cpu_manager_policy == "static" && !kubelet.cpu_option("full-pcpus-only");
-    if cores.values().any(|cpus| cpus.len() > 1) && facts.kubelet.as_ref().is_ok_and(splits) {
-        return warn(
-            format!("{found}; without full-pcpus-only a VM can share a core with another pod"),
-            "set cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}",
-        );
+    if cores.len() < topology.cpus.len() && facts.kubelet.as_ref().is_ok_and(splits) {
+        return warn(format!(
+            "{found}; without full-pcpus-only a VM can share a core with another pod"
+        ))
+        .fix("set cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}");
     }
     pass(found)
 }
@@ -139,10 +117,8 @@ pub(super) fn offline(facts: &Facts) -> Finding {
     let assigned = facts.state.as_ref().map(|state| state.assigned()).unwrap_or_default();
     let lost = assigned.intersection(&facts.offline);
     match facts.offline.to_string() {
-        _ if !lost.is_empty() => fail(
-            format!("CPUs {lost} of pods are offline: their VMs share CPUs"),
-            "echo 1 > /sys/devices/system/cpu/cpuN/online",
-        ),
+        _ if !lost.is_empty() => fail(format!("CPUs {lost} of pods are offline: their VMs share CPUs"))
+            .fix("echo 1 > /sys/devices/system/cpu/cpuN/online"),
         none if none.is_empty() => pass("none"),
         some => pass(some),
     }
@@ -152,10 +128,8 @@ pub(super) fn offline(facts: &Facts) -> Finding {
 pub(super) fn sched_ext(facts: &Facts) -> Finding {
     match &facts.sched_ext {
         None => pass("not loaded"),
-        Some(name) => warn(
-            format!("{name} schedules all tasks, vCPUs too; cpusets still hold"),
-            "systemctl stop scx, unless you have measured it with these VMs",
-        ),
+        Some(name) => warn(format!("{name} schedules all tasks, vCPUs too; cpusets still hold"))
+            .fix("systemctl stop scx, unless you have measured it with these VMs"),
     }
 }
 
@@ -169,14 +143,14 @@ pub(super) fn isolcpus(facts: &Facts) -> Finding {
     let unbalanced = given.intersection(&shared);
     const FIX: &str = "remove isolcpus= from the kernel's command line, reboot; partitions replace it";
     if !unbalanced.is_empty() {
-        return fail(
-            format!("isolcpus={given}: the kernel does not balance load on the shared CPUs {unbalanced}"),
-            FIX,
-        );
+        return fail(format!(
+            "isolcpus={given}: the kernel does not balance load on the shared CPUs {unbalanced}"
+        ))
+        .fix(FIX);
     }
     if given.is_empty() {
         pass("not set")
     } else {
-        warn(format!("isolcpus={given} is not needed"), FIX)
+        warn(format!("isolcpus={given} is not needed")).fix(FIX)
     }
 }

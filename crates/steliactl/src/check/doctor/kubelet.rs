@@ -20,7 +20,7 @@ use stelia_kubelet::process_place::ProcessPlace;
 use stelia_node_plan::machine;
 use stelia_node_plan::start::{StateFiles, problems, reads};
 
-use super::{CPUS, Facts, Finding, KUBELET, STATE, fail, note, pass, skip, warn};
+use super::{CPUS, Facts, Finding, KUBELET, STATE, fail, note, pass, skip, warn, warn_of};
 use crate::plan::forgotten;
 use crate::shared::files::UnusableState;
 use crate::shared::kernel::numbered;
@@ -33,14 +33,12 @@ const UNHIDE: &str = "move --kubelet-arg to kubelet-arg in /etc/rancher/k3s/conf
 /// Whether it runs, and its configuration can be read.
 pub(super) fn process(facts: &Facts) -> Finding {
     match (&facts.kubelet, &facts.home.process) {
-        (Err(unread), _) if unread.keeps_kubelet_from_starting => fail(unread.to_string(), CORRECT),
+        (Err(unread), _) if unread.keeps_kubelet_from_starting() => fail(unread.in_full()).fix(CORRECT),
         (Err(unread), _) if facts.allocator.source == CpuSource::Steliad => {
-            pass(format!("{unread}; CPUs are assigned by steliad"))
+            pass(format!("{}; CPUs are assigned by steliad", unread.in_full()))
         }
-        (Err(unread), _) => fail(
-            unread.to_string(),
-            "start kubelet with cpuManagerPolicy: static (/usr/share/doc/steliad/kubelet.md)",
-        ),
+        (Err(unread), _) => fail(unread.in_full())
+            .fix("start kubelet with cpuManagerPolicy: static (/usr/share/doc/steliad/kubelet.md)"),
         (Ok(_), Err(unknown)) => pass(unknown),
         (Ok(_), Ok(process)) => {
             let how = match (process.host, &process.root) {
@@ -58,17 +56,12 @@ pub(super) fn home(facts: &Facts) -> Finding {
     let read = match &facts.home.read {
         Ok(read) => read.display(),
         Err(unclear) => {
-            return fail(
-                format!("{unclear}; no VM is admitted"),
-                "set kubelet-root in /etc/stelia/steliad.toml, or remove the files of an earlier kubelet",
-            );
+            return fail(format!("{unclear}; no VM is admitted"))
+                .fix("set kubelet-root in /etc/stelia/steliad.toml, or remove the files of an earlier kubelet");
         }
     };
     match &facts.kubelet {
-        Ok(kubelet) if !facts.home.is_kubelets => fail(
-            format!("{read} is read, but kubelet writes to {}", kubelet.root_dir.display()),
-            "set kubelet-root in /etc/stelia/steliad.toml, give steliad-kubelet.path a drop-in (install.md), systemctl reload steliad",
-        ),
+        Ok(kubelet) if !facts.home.is_kubelets => fail(format!("{read} is read, but kubelet writes to {}", kubelet.root_dir.display())).fix("set kubelet-root in /etc/stelia/steliad.toml, give steliad-kubelet.path a drop-in (install.md), systemctl reload steliad"),
         _ => pass(read.to_string()),
     }
 }
@@ -76,13 +69,11 @@ pub(super) fn home(facts: &Facts) -> Finding {
 /// What kubelet ignores in its configuration.
 pub(super) fn config(_: &Facts, kubelet: &KubeletConfig) -> Finding {
     let warnings = kubelet.warnings.iter().map(ToString::to_string);
-    let warnings: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
-    if warnings.is_empty() {
-        return pass("kubelet ignores none of it");
-    }
-    warn(
-        warnings.join("; "),
-        "correct or remove these keys, unless another version of kubelet knows them",
+    let fix = "correct or remove these keys, unless another version of kubelet knows them";
+    warn_of(
+        warnings.chain(unknown_gates(kubelet)),
+        fix,
+        "kubelet ignores none of it",
     )
 }
 
@@ -102,30 +93,21 @@ pub(super) fn cgroups(facts: &Facts) -> Finding {
     let stopped = facts.files.stopped.as_ref().and_then(|(_, read)| read.as_ref().ok());
     let kubelet = facts.kubelet.as_ref().ok().or(stopped);
     if let Some(kubelet) = kubelet.filter(|kubelet| !kubelet.cgroup_root.trim_matches('/').is_empty()) {
-        return fail(
-            format!("kubelet has cgroupRoot {}: no VM is admitted", kubelet.cgroup_root),
-            "drain the node, remove cgroupRoot and --cgroup-root from kubelet's configuration, restart kubelet",
-        );
+        return fail(format!(
+            "kubelet has cgroupRoot {}: no VM is admitted",
+            kubelet.cgroup_root
+        ))
+        .fix("drain the node, remove cgroupRoot and --cgroup-root from kubelet's configuration, restart kubelet");
     }
     if kubelet.is_some_and(|kubelet| !kubelet.cgroups_per_qos) {
-        return fail(
-            "kubelet has cgroupsPerQOS: false: no VM is admitted",
+        return fail("kubelet has cgroupsPerQOS: false: no VM is admitted").fix(
             "drain the node, remove cgroupsPerQOS and --cgroups-per-qos from kubelet's configuration, restart kubelet",
         );
     }
     match &facts.misplaced {
-        Some((pid, ProcessPlace::OutsideOfPods(name))) => fail(
-            format!("process {pid} is in {name}, a container outside its pod's cgroup: no such VM is admitted"),
-            "set the runtime's cgroup driver to kubelet's (containerd: SystemdCgroup, CRI-O: cgroup_manager), drain the node, restart both",
-        ),
-        Some((pid, ProcessPlace::Docker(name))) => fail(
-            format!("process {pid} is in {name}, a container of cri-dockerd: no such VM is admitted"),
-            "run pods with containerd or CRI-O",
-        ),
-        Some((pid, ProcessPlace::OtherRoot(root))) => fail(
-            format!("process {pid} is in a pod below {root}: no such VM is admitted"),
-            "remove cgroupRoot from the configuration of that pod's kubelet",
-        ),
+        Some((pid, ProcessPlace::OutsideOfPods(name))) => fail(format!("process {pid} is in {name}, a container outside its pod's cgroup: no such VM is admitted")).fix("set the runtime's cgroup driver to kubelet's (containerd: SystemdCgroup, CRI-O: cgroup_manager), drain the node, restart both"),
+        Some((pid, ProcessPlace::Docker(name))) => fail(format!("process {pid} is in {name}, a container of cri-dockerd: no such VM is admitted")).fix("run pods with containerd or CRI-O"),
+        Some((pid, ProcessPlace::OtherRoot(root))) => fail(format!("process {pid} is in a pod below {root}: no such VM is admitted")).fix("remove cgroupRoot from the configuration of that pod's kubelet"),
         _ => pass("pods are below /kubepods.slice or /kubepods"),
     }
 }
@@ -138,24 +120,16 @@ pub(super) fn policy(facts: &Facts) -> Finding {
         return skip(KUBELET);
     };
     if let Some(policy) = hidden_policy(facts, kubelet) {
-        return warn(format!("unknown: {HIDDEN}; {policy}"), UNHIDE);
+        return warn(format!("unknown: {HIDDEN}; {policy}")).fix(UNHIDE);
     }
     if kubelet.cpu_manager_policy != "static" {
-        return fail(
-            format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy),
-            "set cpuManagerPolicy: static (examples/kubelet-config.yaml), drain the node, remove cpu_manager_state, restart kubelet",
-        );
+        return fail(format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy)).fix("set cpuManagerPolicy: static (examples/kubelet-config.yaml), drain the node, remove cpu_manager_state, restart kubelet");
     }
     if kubelet.reserved_system_cpus.is_empty() {
-        return warn(
-            "cpuManagerPolicy: static, no reservedSystemCPUs: the shared CPUs change",
-            "set reservedSystemCPUs to whole cores",
-        );
+        return warn("cpuManagerPolicy: static, no reservedSystemCPUs: the shared CPUs change")
+            .fix("set reservedSystemCPUs to whole cores");
     }
-    pass(format!(
-        "static, reserved {}, topology manager {}",
-        kubelet.reserved_system_cpus, kubelet.topology_manager_policy
-    ))
+    pass(format!("static, reserved {}", kubelet.reserved_system_cpus))
 }
 
 /// Where steliad chooses the CPUs kubelet may have the policy none, or be absent.
@@ -166,25 +140,17 @@ fn own_policy(facts: &Facts) -> Finding {
     let others = state.map(|state| format!("; {}", guaranteed(state, &CpuSet::new()).in_words()));
     let others = others.unwrap_or_default();
     if policy == Some("static") {
-        return warn(
-            format!(
+        return warn(format!(
                 "CPUs are assigned by steliad, and by kubelet (static) too, which may give VMs' CPUs to new pods{others}"
-            ),
-            "set cpuManagerPolicy: none, remove cpu_manager_state, restart kubelet (allocator.md), unless Guaranteed pods that are not VMs need \
-             exclusive CPUs",
-        );
+            )).fix("set cpuManagerPolicy: none, remove cpu_manager_state, restart kubelet (allocator.md), unless Guaranteed pods that are not VMs need \
+             exclusive CPUs");
     }
     let reserved = &facts.allocator.reserved;
     if reserved.is_empty() {
-        return warn(
-            "CPUs are assigned by steliad, no reserved-cpus: the shared CPUs change",
-            "set reserved-cpus to whole cores",
-        );
+        return warn("CPUs are assigned by steliad, no reserved-cpus: the shared CPUs change")
+            .fix("set reserved-cpus to whole cores");
     }
-    let kubelet = policy.map_or("no kubelet".to_owned(), |policy| format!("kubelet's policy {policy}"));
-    pass(format!(
-        "CPUs are assigned by steliad, {kubelet}, reserved {reserved}{others}"
-    ))
+    pass(format!("CPUs are assigned by steliad, reserved {reserved}{others}"))
 }
 
 /// The CPU manager's policy as far as it is known where flags are hidden; `None`: nothing shows that it is another than that of the files.
@@ -210,15 +176,15 @@ pub(super) fn dra(facts: &Facts) -> Finding {
         return pass("none that assigns CPUs");
     }
     if facts.allocator.source == CpuSource::Steliad {
-        return fail(
-            format!("{found} and steliad both assign CPUs: no VM is admitted, running VMs keep their CPUs"),
-            "remove the driver from this node and drain it, or set cpu-source = \"kubelet\"",
-        );
+        return fail(format!(
+            "{found} and steliad both assign CPUs: no VM is admitted, running VMs keep their CPUs"
+        ))
+        .fix("remove the driver from this node and drain it, or set cpu-source = \"kubelet\"");
     }
-    warn(
-        format!("{found} assigns CPUs that kubelet's CPU manager does not know: VMs with these are not isolated"),
-        "keep VMs on nodes without it (allocator.md, \"Beside a DRA driver\")",
-    )
+    warn(format!(
+        "{found} assigns CPUs that kubelet's CPU manager does not know: VMs with these are not isolated"
+    ))
+    .fix("keep VMs on nodes without it (allocator.md, \"Beside a DRA driver\")")
 }
 
 pub(super) fn state(facts: &Facts) -> Finding {
@@ -226,56 +192,48 @@ pub(super) fn state(facts: &Facts) -> Finding {
         Ok(state) => state,
         Err(_) if facts.has_no_state_yet() => return skip(KUBELET),
         Err(error) => {
-            return fail(
-                format!("{error}; CPU assignments are frozen"),
-                "see /usr/share/doc/steliad/troubleshooting.md",
-            );
+            return fail(format!("{error}; CPU assignments are frozen"))
+                .fix("see /usr/share/doc/steliad/troubleshooting.md");
         }
     };
-    let found = format!("shared pool {}, exclusive {}", state.shared_pool(), state.assigned());
     if let Some((pod, container, cpus)) = state.overlap() {
-        return fail(
-            format!(
-                "CPUs {cpus} of {pod}/{container} are in the default set too: kubelet does not start with this file"
-            ),
-            "drain the node, stop kubelet, remove cpu_manager_state, start kubelet",
-        );
+        return fail(format!(
+            "CPUs {cpus} of {pod}/{container} are in the default set too: kubelet does not start with this file"
+        ))
+        .fix("drain the node, stop kubelet, remove cpu_manager_state, start kubelet");
     }
-    if state.unknown_keys.is_empty() {
-        return pass(found);
-    }
-    let unknown = state.unknown_keys.join(", ");
-    warn(
-        format!("{found}; unknown keys are ignored: {unknown}"),
-        "upgrade steliad",
-    )
+    let unknown = state
+        .unknown_keys
+        .iter()
+        .map(|key| format!("unknown key {key} is ignored"));
+    let found = format!("shared pool {}, exclusive {}", state.shared_pool(), state.assigned());
+    warn_of(unknown, "upgrade steliad", found)
 }
 
 pub(super) fn start(facts: &Facts) -> Finding {
     let (kubelet, place) = match (&facts.kubelet, &facts.files.stopped) {
         (Ok(kubelet), _) => (kubelet, String::new()),
         (Err(_), Some((file, Ok(kubelet)))) => (kubelet, format!(" (by {file})")),
-        (Err(_), Some((_, Err(unread)))) => return fail(unread.to_string(), CORRECT),
+        (Err(_), Some((_, Err(unread)))) => return fail(unread.in_full()).fix(CORRECT),
         (Err(_), None) => return skip(KUBELET),
     };
     let found = start_problems(facts, kubelet);
     if found.is_empty() {
         match unusable_files(facts, kubelet).next() {
             Some((CPU_MANAGER_STATE, _)) => return skip(STATE),
-            Some((_, unusable)) => return note(format!("{unusable}; cannot tell whether kubelet starts with it"), ""),
+            Some((_, unusable)) => return note(format!("{unusable}; cannot tell whether kubelet starts with it")),
             None => {}
         }
         let fits = format!("its state files match its settings{place}");
         return match &facts.files.devices {
             Ok(_) => pass(fits),
-            Err(unusable) if unusable.is_damaged => warn(
-                format!("{}; it gives them to other pods", forgotten(unusable)),
-                "drain the node of pods with devices before you restart kubelet",
-            ),
-            Err(unusable) => warn(
-                forgotten(unusable),
-                "upgrade steliad if kubelet is newer; otherwise find who wrote the file",
-            ),
+            Err(unusable) if unusable.is_damaged => {
+                warn(format!("{}; it gives them to other pods", forgotten(unusable)))
+                    .fix("drain the node of pods with devices before you restart kubelet")
+            }
+            Err(unusable) => {
+                warn(forgotten(unusable)).fix("upgrade steliad if kubelet is newer; otherwise find who wrote the file")
+            }
         };
     }
     let words = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -284,16 +242,16 @@ pub(super) fn start(facts: &Facts) -> Finding {
     let fixes = fixes.join("; ");
     // Flags that are only on its command line are not known, so a setting that is missing may be there.
     if kubelet.hidden {
-        return warn(
-            format!("unknown: {HIDDEN}; by its files alone kubelet would not start: {words}{place}"),
-            format!("{UNHIDE}; if that changes nothing: {fixes}"),
-        );
+        return warn(format!(
+            "unknown: {HIDDEN}; by its files alone kubelet would not start: {words}{place}"
+        ))
+        .fix(format!("{UNHIDE}; if that changes nothing: {fixes}"));
     }
     let words = format!("kubelet would not start: {words}{place}");
     if found.iter().all(StartProblem::is_of_this_version) {
-        warn(words, fixes)
+        warn(words).fix(fixes)
     } else {
-        fail(words, fixes)
+        fail(words).fix(fixes)
     }
 }
 
@@ -354,14 +312,11 @@ pub(super) fn merge(facts: &Facts, kubelet: &KubeletConfig) -> Finding {
             0 => "or have fewer NUMA nodes by the firmware (NPS, SNC)".to_owned(),
             _ => format!("the firmware removes none of the {without_cpus} NUMA nodes without CPUs"),
         };
-        return warn(
-            format!(
+        return warn(format!(
                 "for each Guaranteed pod the memory manager looks at {} sets of {all} NUMA nodes, {} and more, and may run out of memory",
                 duration::count_words(sets),
                 duration::in_words(duration::seconds(sets))
-            ),
-            format!("set memoryManagerPolicy: None; {firmware}"),
-        );
+            )).fix(format!("set memoryManagerPolicy: None; {firmware}"));
     }
     let policy = match Policy::parse(&kubelet.topology_manager_policy) {
         None | Some(Policy::None) => return pass(format!("topology manager {}", kubelet.topology_manager_policy)),
@@ -380,9 +335,7 @@ pub(super) fn merge(facts: &Facts, kubelet: &KubeletConfig) -> Finding {
     if seconds < duration::SLOW_SECONDS {
         return pass(found);
     }
-    warn(
-        format!("{found}, in which no other pod is admitted"),
-        format!(
+    warn(format!("{found}, in which no other pod is admitted")).fix(format!(
             "set topologyManagerPolicy: single-numa-node ({} combinations){}, or let steliad assign the CPUs (allocator.md)",
             duration::count_words(duration::permutations(Policy::SingleNumaNode, &sizes)),
             if without_cpus == 0 {
@@ -390,8 +343,7 @@ pub(super) fn merge(facts: &Facts, kubelet: &KubeletConfig) -> Finding {
             } else {
                 ""
             }
-        ),
-    )
+        ))
 }
 
 /// For each resource that a pod may have hints for the number of NUMA nodes that these hints range over.

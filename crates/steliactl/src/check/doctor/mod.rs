@@ -67,39 +67,51 @@ struct Finding {
 }
 
 impl Finding {
-    fn new(outcome: Outcome, fact: impl Into<String>, fix: impl Into<String>) -> Self {
-        let (fact, fix) = (fact.into(), fix.into());
-        let needs = None;
+    fn new(outcome: Outcome, fact: impl Into<String>) -> Self {
         Self {
             outcome,
-            fact,
-            fix,
-            needs,
+            fact: fact.into(),
+            fix: String::new(),
+            needs: None,
         }
+    }
+
+    fn fix(self, fix: impl Into<String>) -> Self {
+        let fix = fix.into();
+        Self { fix, ..self }
     }
 }
 
 fn pass(fact: impl Into<String>) -> Finding {
-    Finding::new(Outcome::Pass, fact, "")
+    Finding::new(Outcome::Pass, fact)
 }
 
-fn note(fact: impl Into<String>, fix: impl Into<String>) -> Finding {
-    Finding::new(Outcome::Note, fact, fix)
+fn note(fact: impl Into<String>) -> Finding {
+    Finding::new(Outcome::Note, fact)
 }
 
-fn warn(fact: impl Into<String>, fix: impl Into<String>) -> Finding {
-    Finding::new(Outcome::Warn, fact, fix)
+fn warn(fact: impl Into<String>) -> Finding {
+    Finding::new(Outcome::Warn, fact)
 }
 
-fn fail(fact: impl Into<String>, fix: impl Into<String>) -> Finding {
-    Finding::new(Outcome::Fail, fact, fix)
+fn fail(fact: impl Into<String>) -> Finding {
+    Finding::new(Outcome::Fail, fact)
+}
+
+/// A warning that names all of these, or a pass where there are none.
+fn warn_of(wrong: impl IntoIterator<Item = String>, fix: &str, otherwise: impl Into<String>) -> Finding {
+    let wrong: Vec<String> = wrong.into_iter().collect();
+    match wrong.as_slice() {
+        [] => pass(otherwise),
+        wrong => warn(wrong.join("; ")).fix(fix),
+    }
 }
 
 /// `needs` is the check that says why.
 fn skip(needs: &'static str) -> Finding {
     Finding {
         needs: Some(needs),
-        ..Finding::new(Outcome::Skip, format!("needs {needs}"), "")
+        ..Finding::new(Outcome::Skip, format!("needs {needs}"))
     }
 }
 
@@ -154,6 +166,7 @@ impl Run {
 const KUBELET: &str = "kubelet";
 const STATE: &str = "kubelet-state";
 const CPUS: &str = "cpus";
+const QUIET: &str = "steliad-quiet";
 const DAEMON: &str = "daemon";
 
 /// All checks but `locality`, the most basic first.
@@ -179,7 +192,7 @@ const CHECKS: [(&str, Run); 34] = [
     ("sched-ext", Run::Facts(host::sched_ext)),
     ("isolcpus", Run::Facts(host::isolcpus)),
     ("offline", Run::Facts(host::offline)),
-    ("quiet", Run::Daemon(daemon::quiet)),
+    (QUIET, Run::Daemon(daemon::quiet)),
     ("irq-steering", Run::Daemon(daemon::steering)),
     ("irqbalance", Run::Facts(daemon::irqbalance)),
     ("nohz_full", Run::Noise(noise::nohz_full)),

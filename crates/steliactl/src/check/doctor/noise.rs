@@ -125,16 +125,13 @@ fn boot_parameter(noise: &Noise, has: &CpuSet, rate: f64, what: &str, fix: impl 
     } else if rate < 0.1 {
         pass("not set; no benefit measured")
     } else {
-        note(format!("lacks the VMs' CPUs {without}: {rates}"), fix)
+        note(format!("lacks the VMs' CPUs {without}: {rates}")).fix(fix)
     }
 }
 
 pub(super) fn nohz_full(facts: &Facts, noise: &Noise) -> Finding {
     if parameter(&facts.cmdline, "nohz_full").is_some() && facts.nohz_full.is_empty() {
-        return note(
-            "set, but this kernel does not support it",
-            "install a kernel with CONFIG_NO_HZ_FULL",
-        );
+        return note("set, but this kernel does not support it").fix("install a kernel with CONFIG_NO_HZ_FULL");
     }
     let fix = format!(
         "boot with nohz_full={}; the timers that KVM sets for the guest stay, and entering the kernel costs a little more",
@@ -178,16 +175,14 @@ pub(super) fn managed_irq(facts: &Facts, noise: &Noise) -> Finding {
     }
     let names = managed.iter().filter(|one| one.count > 0).map(|one| one.name.as_str());
     let cpus = managed.iter().fold(CpuSet::new(), |all, one| all.union(&one.cpus));
-    note(
-        format!(
-            "managed interrupts fired {fired} times on the VMs' CPUs {cpus}: {}",
-            first(names)
-        ),
-        format!(
-            "boot with isolcpus=managed_irq,{} and no other flag; PCI queues that have other CPUs too then leave these",
-            wanted(facts, noise)
-        ),
-    )
+    note(format!(
+        "managed interrupts fired {fired} times on the VMs' CPUs {cpus}: {}",
+        first(names)
+    ))
+    .fix(format!(
+        "boot with isolcpus=managed_irq,{} and no other flag; PCI queues that have other CPUs too then leave these",
+        wanted(facts, noise)
+    ))
 }
 
 pub(super) fn rps(_: &Facts, noise: &Noise) -> Finding {
@@ -195,14 +190,12 @@ pub(super) fn rps(_: &Facts, noise: &Noise) -> Finding {
         return pass("no receive queue is steered to VMs' CPUs");
     }
     let cpus = noise.rps.values().fold(CpuSet::new(), |all, some| all.union(some));
-    note(
-        format!(
-            "receive queues are steered to the VMs' CPUs {cpus}: {}; {} NET_RX softirqs a second on each",
-            first(noise.rps.keys().map(String::as_str)),
-            a_second(noise.net_rx)
-        ),
-        "write masks without these CPUs to /sys/class/net/DEVICE/queues/rx-N/rps_cpus",
-    )
+    note(format!(
+        "receive queues are steered to the VMs' CPUs {cpus}: {}; {} NET_RX softirqs a second on each",
+        first(noise.rps.keys().map(String::as_str)),
+        a_second(noise.net_rx)
+    ))
+    .fix("write masks without these CPUs to /sys/class/net/DEVICE/queues/rx-N/rps_cpus")
 }
 
 /// The first names, and how many more.

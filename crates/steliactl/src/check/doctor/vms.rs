@@ -11,37 +11,32 @@ use stelia_kernel::locality::{Locality, NodeMemory, size};
 use stelia_kernel::proc::allowed;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 
-use super::host::by_core;
-use super::{CPUS, DAEMON, Facts, Finding, note, pass, skip, warn};
+use super::{CPUS, DAEMON, Facts, Finding, note, pass, skip, warn, warn_of};
 use crate::shared::kernel::numbered;
 use crate::shared::output::counted;
 
 /// From this much memory on a VM counts as large, in bytes.
 const LARGE_VM_BYTES: u64 = 32 << 30;
 
+/// The siblings of a set's CPUs that are not in it.
+fn siblings_of_others(topology: &Topology, cpus: &CpuSet) -> CpuSet {
+    let cores = cpus.iter().map(|cpu| topology.siblings(cpu));
+    cores.fold(CpuSet::new(), |all, core| all.union(&core.difference(cpus)))
+}
+
 pub(super) fn whole_cores(facts: &Facts, state: &CpuManagerState) -> Finding {
     let Ok(topology) = &facts.topology else {
         return skip(CPUS);
     };
-    let cores = by_core(topology);
     let containers = state.entries.iter();
     let containers = containers.flat_map(|(pod, own)| own.iter().map(move |(name, cpus)| (pod, name, cpus)));
     let split = containers.filter_map(|(pod, name, cpus)| {
-        let touched = cores.values().filter(|core| !core.is_disjoint(cpus));
-        let others = touched.fold(CpuSet::new(), |all, core| all.union(&core.difference(cpus)));
+        let others = siblings_of_others(topology, cpus);
         (!others.is_empty()).then(|| format!("{pod}/{name} has {cpus}, siblings {others} belong to others"))
     });
-    let split: Vec<String> = split.collect();
-    if split.is_empty() {
-        return pass(format!(
-            "{} with CPUs of their own",
-            counted(state.entries.len() as u64, "pod")
-        ));
-    }
-    warn(
-        split.join("; "),
-        "set full-pcpus-only, then delete and recreate the pods named",
-    )
+    let fix = "set full-pcpus-only, then delete and recreate the pods named";
+    let pods = counted(state.entries.len() as u64, "pod");
+    warn_of(split, fix, format!("{pods} with CPUs of their own"))
 }
 
 /// Processes of Cloud Hypervisor with core scheduling, its default, and the CPUs that their vCPUs may run on.
@@ -94,25 +89,13 @@ pub(super) fn core_scheduling(facts: &Facts, topology: &Topology) -> Finding {
         return pass("this kernel has none");
     }
     let split = facts.hypervisors.vcpus.iter().filter_map(|(pid, cpus)| {
-        let siblings = cpus.iter().map(|cpu| topology.siblings(cpu));
-        let others = siblings.fold(CpuSet::new(), |all, core| all.union(&core.difference(cpus)));
-        (!others.is_empty()).then(|| format!("process {pid} on {cpus}, siblings {others}"))
+        let others = siblings_of_others(topology, cpus);
+        let found = || format!("Cloud Hypervisor, process {pid}, on {cpus} forces siblings {others} idle");
+        (!others.is_empty()).then(found)
     });
-    let split: Vec<String> = split.collect();
-    if split.is_empty() {
-        let count = facts.hypervisors.vcpus.len() as u64;
-        return pass(format!(
-            "{} of Cloud Hypervisor, with whole cores",
-            counted(count, "VM")
-        ));
-    }
-    warn(
-        format!(
-            "Cloud Hypervisor forces siblings idle without whole cores: {}",
-            split.join("; ")
-        ),
-        "give such VMs whole cores (full-pcpus-only, FullPCPUs), or start them with --cpus core_scheduling=off",
-    )
+    let fix = "give such VMs whole cores (full-pcpus-only, FullPCPUs), or start them with --cpus core_scheduling=off";
+    let vms = counted(facts.hypervisors.vcpus.len() as u64, "VM");
+    warn_of(split, fix, format!("{vms} of Cloud Hypervisor, with whole cores"))
 }
 
 /// Whether the kernel balances tasks and memory between NUMA nodes; `proc` is `/proc`.
@@ -137,24 +120,15 @@ pub(super) fn numa_balancing(facts: &Facts) -> Finding {
     if cpus.map(|cpu| cpu.node).collect::<BTreeSet<u32>>().len() < 2 {
         return pass("on; this host has one NUMA node");
     }
-    let vms = facts
-        .described
-        .iter()
-        .flat_map(|described| &described.locality.instances);
+    let vms = facts.described.iter().flat_map(|told| &told.locality.instances);
     let large = vms.filter(|(_, vm)| is_large(vm));
-    let large: Vec<&str> = large.map(|(pod, _)| pod.as_str()).collect();
-    if large.is_empty() {
-        let limit = size(LARGE_VM_BYTES);
-        return pass(format!(
-            "on; no VM has CPUs of several NUMA nodes, or {limit} of memory"
-        ));
-    }
-    warn(
-        format!(
-            "on, and stops the guests of large VMs at each scan: {}",
-            large.join(", ")
-        ),
-        "sysctl -w kernel.numa_balancing=0, and set it in /etc/sysctl.d",
+    let large = large.map(|(pod, _)| format!("on, and stops the guest of the large VM {pod} at each scan"));
+    let fix = "sysctl -w kernel.numa_balancing=0, and set it in /etc/sysctl.d";
+    let limit = size(LARGE_VM_BYTES);
+    warn_of(
+        large,
+        fix,
+        format!("on; no VM has CPUs of several NUMA nodes, or {limit} of memory"),
     )
 }
 
@@ -198,25 +172,15 @@ pub(super) fn read_quotas(root: &Path, state: &CpuManagerState) -> Result<Vec<Qu
 pub(super) fn quotas(facts: &Facts, _: &CpuManagerState) -> Finding {
     let quotas = match &facts.quotas {
         Ok(quotas) => quotas,
-        Err(why) => return note(format!("cannot read the CPU quotas of containers: {why}"), ""),
+        Err(why) => return note(format!("cannot read the CPU quotas of containers: {why}")),
     };
     let low = quotas.iter().filter_map(|quota| {
         let milli = quota.milli.filter(|milli| *milli < quota.cpus.saturating_mul(1000))?;
-        let cpus = counted(quota.cpus, "CPU");
-        Some(format!(
-            "{} has {cpus} and a quota of {} % of a CPU",
-            quota.cgroup,
-            milli / 10
-        ))
+        let (cgroup, cpus, percent) = (&quota.cgroup, counted(quota.cpus, "CPU"), milli / 10);
+        Some(format!("{cgroup} has {cpus} and a quota of {percent} % of a CPU"))
     });
-    let low: Vec<String> = low.collect();
-    if low.is_empty() {
-        return pass("no CPU quota is below the exclusive CPUs of its container");
-    }
-    warn(
-        low.join("; "),
-        "restart these containers; if the quota is 1 %, install crun 1.22 or newer, or use runc, before (containers/crun issue 1794)",
-    )
+    let fix = "restart these containers; if the quota is 1 %, install crun 1.22 or newer, or use runc, before (containers/crun issue 1794)";
+    warn_of(low, fix, "no CPU quota is below the exclusive CPUs of its container")
 }
 
 /// A finding for each VM with remote memory or devices, or one if there is none.
@@ -234,17 +198,17 @@ pub(super) fn locality(facts: &Facts) -> Vec<Finding> {
         };
         let problems: Vec<String> = memory.into_iter().chain(vm.devices_problem()).collect();
         if !problems.is_empty() {
-            findings.push(warn(format!("{pod}: {}", problems.join("; ")), fix));
+            findings.push(warn(format!("{pod}: {}", problems.join("; "))).fix(fix));
         }
         if let Some(attached) = vm.attached_note() {
             let fix = "set memoryManagerPolicy: Static and reserve all memory of these nodes (/usr/share/doc/steliad/locality.md)";
-            findings.push(note(format!("{pod}: {attached}"), fix));
+            findings.push(note(format!("{pod}: {attached}")).fix(fix));
         }
     }
     if let Some(why) = &localities.devices_unknown {
         let fix =
             "run steliactl doctor as root; if the checksum is wrong, drain the node, remove the file, restart kubelet";
-        findings.push(warn(format!("cannot read where devices are: {why}"), fix));
+        findings.push(warn(format!("cannot read where devices are: {why}")).fix(fix));
     }
     if findings.is_empty() {
         let count = counted(localities.instances.len() as u64, "VM");

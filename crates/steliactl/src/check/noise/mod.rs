@@ -12,7 +12,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause, Thread};
+use stelia_api::quiet::{Irqbalance, Problem, Quiet, Remaining, RemainingCause, Thread};
 use stelia_cpus::CpuSet;
 
 use crate::check::doctor::managed_irq_cpus;
@@ -52,7 +52,7 @@ pub(crate) struct Noise {
     /// Those that are disturbed most first.
     vms: Vec<Vm>,
     sources: Vec<Source>,
-    /// What else could not be done.
+    /// What else could not be done; without a pod where it is of no VM in particular.
     problems: Vec<Problem>,
 }
 
@@ -70,7 +70,7 @@ struct Vm {
 }
 
 /// A device interrupt that reaches CPUs of VMs, or a kernel thread that may run there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 struct Source {
     kind: SourceKind,
     number: i64,
@@ -87,19 +87,12 @@ struct Source {
     fix: &'static str,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum SourceKind {
+    #[default]
     Interrupt,
     Thread,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Problem {
-    /// Its UID is empty where it is of no VM in particular.
-    #[serde(flatten)]
-    pod: Pod,
-    text: String,
 }
 
 /// Device interrupts by pod.
@@ -174,45 +167,39 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, measured:
         .map(|(uid, one)| (Pod::of(uid, one), &one.exclusive))
         .collect();
     let since_isolated = |pod: &Pod| measured.since_isolated.get(&pod.pod_uid).copied();
-    let reached = |cpus: &CpuSet, disturbs: &dyn Fn(&Pod) -> bool| {
+    let reach = |cpus: &CpuSet, disturbs: &dyn Fn(&Pod) -> bool| {
         let reached = instances.iter().filter(|(_, own)| !own.is_disjoint(cpus));
         let (disturbed, others): (Vec<_>, Vec<_>) = reached.partition(|(pod, _)| disturbs(pod));
-        let is_disturbing = !disturbed.is_empty();
-        let vms = if is_disturbing { disturbed } else { others };
+        let disturbs = !disturbed.is_empty();
+        let vms = if disturbs { disturbed } else { others };
         let own = vms.iter().fold(CpuSet::new(), |all, (_, own)| all.union(own));
-        let vms: Vec<Pod> = vms.into_iter().map(|(pod, _)| pod.clone()).collect();
-        (vms, own.intersection(cpus), is_disturbing)
+        Source {
+            vms: vms.into_iter().map(|(pod, _)| pod.clone()).collect(),
+            cpus: own.intersection(cpus),
+            disturbs,
+            ..Source::default()
+        }
     };
     let interrupt = |one: &Remaining| {
         let fires = |pod: &Pod| one.count > 0 && since_isolated(pod) != Some(0);
-        let (vms, cpus, disturbs) = reached(&one.cpus, &|pod| is_reported(described, one) || fires(pod));
         Source {
-            kind: SourceKind::Interrupt,
             number: one.irq.into(),
             name: one.name.clone(),
-            vms,
-            cpus,
             reason: one.why.name(),
             error: one.text.clone(),
             count: one.count,
-            disturbs,
             fix: fix(one.why, one.cpus.is_subset(&measured.booted)),
+            ..reach(&one.cpus, &|pod| is_reported(described, one) || fires(pod))
         }
     };
-    let thread = |one: &Thread| {
-        let (vms, cpus, disturbs) = reached(&one.cpus, &|_| !one.name.starts_with(RESCUER));
-        Source {
-            kind: SourceKind::Thread,
-            number: one.id.into(),
-            name: one.name.clone(),
-            vms,
-            cpus,
-            reason: "bound",
-            error: one.text.clone(),
-            count: 0,
-            disturbs,
-            fix: "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)",
-        }
+    let thread = |one: &Thread| Source {
+        kind: SourceKind::Thread,
+        number: one.id.into(),
+        name: one.name.clone(),
+        reason: "bound",
+        error: one.text.clone(),
+        fix: "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)",
+        ..reach(&one.cpus, &|_| !one.name.starts_with(RESCUER))
     };
     let threads = report.threads_remaining.iter().map(thread);
     let mut sources: Vec<Source> = report.remaining.iter().map(interrupt).chain(threads).collect();
@@ -235,13 +222,6 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, measured:
         (Reverse(counted), vm.pod.to_string())
     });
     let problems = report.problems.iter().filter(|one| one.pod.is_empty() || has(&one.pod));
-    let problems = problems.map(|one| {
-        let pod = instances.iter().find(|(pod, _)| pod.pod_uid == one.pod);
-        Problem {
-            pod: pod.map_or_else(|| Pod::unnamed(&one.pod), |(pod, _)| pod.clone()),
-            text: one.text.clone(),
-        }
-    });
     Noise {
         steering: quiet.steering.clone(),
         problem,
@@ -250,7 +230,7 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, measured:
         interrupts_moved: report.moved,
         irqbalance: report.irqbalance,
         threads_moved: report.threads_moved,
-        problems: problems.collect(),
+        problems: problems.cloned().collect(),
         sources,
         vms,
     }
@@ -380,9 +360,10 @@ impl Noise {
             } else {
                 ""
             };
-            match one.pod.pod_uid.as_str() {
-                "" => ("node", one.text.clone(), fix),
-                _ => ("vm", format!("{}: {}", one.pod, one.text), fix),
+            let vm = self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod);
+            match vm {
+                None => ("node", one.text.clone(), fix),
+                Some(vm) => ("vm", format!("{}: {}", vm.pod, one.text), fix),
             }
         });
         sources.chain(problems).collect()

@@ -73,7 +73,7 @@ fn what_disturbs_vms_is_a_row_and_its_reason_and_fix_are_told_once() {
         json!({
             "/vms/0/pod_uid": PODS[0], "/vms/0/interrupts_per_second": 12, "/vms/1/interrupts_per_second": null,
             "/irqbalance": "told", "/sources/0/reason": "no-vector", "/sources/2/kind": "thread", "/sources/2/error": "Invalid argument",
-            "/problems/0/pod_uid": "",
+            "/problems/0/pod": "",
         }),
     );
 }

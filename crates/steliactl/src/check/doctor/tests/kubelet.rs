@@ -1,7 +1,5 @@
 //! Would kubelet start, and how long would it take to align a pod?
 
-use stelia_kubelet::config::MemoryReservation;
-
 use super::*;
 
 fn option(facts: &mut Facts, name: &str) {
@@ -9,14 +7,6 @@ fn option(facts: &mut Facts, name: &str) {
     options.clear();
     options.insert(name.to_owned(), "true".to_owned());
 }
-
-const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState {
-    schema: MemorySchema::V1,
-    policy: policy.to_owned(),
-    nodes: [].into(),
-    entries: [].into(),
-    pod_entries: [].into(),
-};
 
 fn start(change: Change) -> Finding {
     let mut facts = fit();
@@ -67,50 +57,17 @@ fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
     "remove /var/lib/kubelet/cpu_manager_state, start kubelet; or set cpuManagerPolicy back to none",
     |f: &mut Facts| cpu_file(f).policy = "none".into()
 )]
-#[case::another_memory_policy(
-    Outcome::Fail,
-    r#"[memorymanager] configured policy "None" differs from state checkpoint policy "Static""#,
-    "remove /var/lib/kubelet/memory_manager_state, start kubelet; or set memoryManagerPolicy back to Static",
-    |f: &mut Facts| f.files.memory = Ok(Some(MEMORY_STATE("Static")))
-)]
 #[case::a_corrupt_memory_file(
     Outcome::Fail,
     "checksum",
     "remove /var/lib/kubelet/memory_manager_state",
     |f: &mut Facts| f.files.memory = Err(unusable("memory_manager_state: checksum", true))
 )]
-#[case::a_cut_cpu_file(
-    Outcome::Fail,
-    "cpu_manager_state: the file is empty",
-    "remove /var/lib/kubelet/cpu_manager_state",
-    |f: &mut Facts| f.files.cpus = Err(unusable("cpu_manager_state: the file is empty", true))
-)]
 #[case::a_cut_file_of_pods(
     Outcome::Fail,
     "allocated_pods_state: cut",
     "remove /var/lib/kubelet/allocated_pods_state",
     |f: &mut Facts| f.files.pods = vec![("allocated_pods_state", unusable("allocated_pods_state: cut", true))]
-)]
-#[case::an_empty_file_of_claims(
-    Outcome::Fail,
-    "dra_manager_state: the file is empty",
-    "remove /var/lib/kubelet/dra_manager_state",
-    |f: &mut Facts| f.files.pods = vec![("dra_manager_state", unusable("dra_manager_state: the file is empty", true))]
-)]
-#[case::other_huge_pages(
-    Outcome::Fail,
-    "[memorymanager] the expected machine state is different from the real one",
-    "remove /var/lib/kubelet/memory_manager_state",
-    |f: &mut Facts| {
-        told(f).memory_manager_policy = "Static".into();
-        told(f).kube_reserved = [("memory".to_owned(), "1Gi".to_owned())].into();
-        let limits = [("memory".to_owned(), "1Gi".to_owned())].into();
-        told(f).reserved_memory = vec![MemoryReservation { numa_node: 0, limits }];
-        let table = MemoryTable { total: 8 << 30, system_reserved: 1 << 30, ..MemoryTable::default() };
-        let node = memory::NumaNodeState { tables: [("memory".to_owned(), table)].into(), cells: vec![0], assignments: 0 };
-        let state = MemoryManagerState { nodes: [(0, node)].into(), ..MEMORY_STATE("Static") };
-        f.files.memory = Ok(Some(state));
-    }
 )]
 #[case::another_root(
     Outcome::Fail,
@@ -121,47 +78,8 @@ fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
         cpu_file(f).policy = "none".into();
     }
 )]
-#[case::more_reserved(
-    Outcome::Fail,
-    r#"not all reserved cpus: "0-1,4-5" are present in defaultCpuSet: "0,2-4,6-7""#,
-    "or set reservedSystemCPUs",
-    |f: &mut Facts| told(f).reserved_system_cpus = "0-1,4-5".parse().unwrap()
-)]
-#[case::strict_reservation_turned_on(
-    Outcome::Fail,
-    r#"some of strictly reserved cpus: "0,4" are present in defaultCpuSet"#,
-    "strict-cpu-reservation",
-    |f: &mut Facts| option(f, "strict-cpu-reservation")
-)]
-#[case::a_cpu_went_offline(
-    Outcome::Fail,
-    "current set of available CPUs",
-    "the CPUs that are online",
-    |f: &mut Facts| { f.topology.as_mut().unwrap().cpus.remove(&7); }
-)]
-#[case::nothing_reserved(
-    Outcome::Fail,
-    "the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero",
-    "set reservedSystemCPUs",
-    |f: &mut Facts| told(f).reserved_system_cpus = CpuSet::new()
-)]
-#[case::options_of_no_policy(Outcome::Fail, "the policy none has no options", "remove cpuManagerPolicyOptions", |f: &mut Facts| {
-    told(f).cpu_manager_policy = "none".into();
-    f.files.cpus = Ok(None);
-})]
-#[case::memory_reserved_for_no_node(Outcome::Fail, "reservedMemory has 0 bytes", "set reservedMemory", |f: &mut Facts| {
-    told(f).memory_manager_policy = "Static".into();
-    told(f).kube_reserved = [("memory".to_owned(), "1Gi".to_owned())].into();
-})]
-#[case::reserved_and_not_there(Outcome::Fail, "9", "CPUs that this node has", |f: &mut Facts| {
-    told(f).reserved_system_cpus = "0,9".parse().unwrap();
-})]
 #[case::an_option_of_another_kubelet(Outcome::Warn, "new-in-99", "newer than steliad", |f: &mut Facts| {
     option(f, "new-in-99");
-})]
-#[case::options_that_exclude_each_other(Outcome::Fail, "align-by-socket", "cpuManagerPolicyOptions", |f: &mut Facts| {
-    option(f, "align-by-socket");
-    told(f).topology_manager_policy = "single-numa-node".into();
 })]
 #[case::an_option_whose_gate_is_off(
     Outcome::Warn,

@@ -18,12 +18,11 @@ use stelia_koordinator::report::numa::{KernelNumaNode, Pages};
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::Schema;
 use stelia_kubelet::devices::DeviceEntry;
-use stelia_kubelet::memory::{MemorySchema, MemoryTable};
 use stelia_kubelet::process_place::ProcessPlace;
-use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, PodUid, home, memory};
+use stelia_kubelet::{CpuManagerState, DeviceManagerState, PodUid, home};
 
 use super::daemon::{DevicePlugin, Published};
-use super::facts::{ConfigProblem, KubeletFiles, KubeletHome};
+use super::facts::{KubeletFiles, KubeletHome};
 use super::vms::CloudHypervisors;
 use super::*;
 use crate::shared::daemon::Failure;
@@ -34,15 +33,6 @@ use crate::tests::fixtures::{block_on, columns, folder, holds, never_says, says,
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
 type Change = fn(&mut Facts);
-
-impl From<&str> for ConfigProblem {
-    fn from(text: &str) -> Self {
-        Self {
-            text: text.to_owned(),
-            keeps_kubelet_from_starting: false,
-        }
-    }
-}
 
 fn shape(nodes: u32, cores: u32, threads: u32) -> Topology {
     let shape = Shape {
@@ -224,7 +214,7 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
     let mut alone = fit();
     ours(&mut alone);
     alone.home.process = Err("no kubelet runs".into());
-    alone.kubelet = Err("no kubelet runs".into());
+    alone.kubelet = Err(ConfigError::NotRunning);
     alone.state = Ok(CpuManagerState::absent());
     for check in checks(&alone) {
         assert!(
@@ -253,11 +243,11 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 #[case::a_gate_of_another_version("kubelet-config", Outcome::Warn, |f: &mut Facts| { told(f).feature_gates.insert("CPUManager".into(), true); })]
 #[case::cpus_twice("kubelet-state", Outcome::Fail, |f: &mut Facts| f.state.as_mut().unwrap().default_cpus = "0-7".parse().unwrap())]
 #[case::keys_of_a_newer_kubelet("kubelet-state", Outcome::Warn, |f: &mut Facts| f.state.as_mut().unwrap().unknown_keys = vec!["slices".into()])]
-#[case::an_unreadable_configuration("kubelet", Outcome::Fail, |f: &mut Facts| f.kubelet = Err(parsed("reservedSystemCPUs: 0").unwrap_err().into()))]
-#[case::no_kubelet("kubelet", Outcome::Fail, |f: &mut Facts| f.kubelet = Err("no kubelet runs".into()))]
+#[case::an_unreadable_configuration("kubelet", Outcome::Fail, |f: &mut Facts| f.kubelet = Err(parsed("reservedSystemCPUs: 0").unwrap_err()))]
+#[case::no_kubelet("kubelet", Outcome::Fail, |f: &mut Facts| f.kubelet = Err(ConfigError::NotRunning))]
 #[case::both_choose("kubelet-policy", Outcome::Warn, |f: &mut Facts| ours(f))]
-#[case::nothing_reserved("kubelet-policy", Outcome::Warn, |f: &mut Facts| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err("none".into()) })]
-#[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Facts| { ours(f); f.kubelet = Err("none".into()); f.cmdline = "isolcpus=2".into() })]
+#[case::nothing_reserved("kubelet-policy", Outcome::Warn, |f: &mut Facts| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err(ConfigError::NotRunning) })]
+#[case::isolcpus_in_our_pool("isolcpus", Outcome::Fail, |f: &mut Facts| { ours(f); f.kubelet = Err(ConfigError::NotRunning); f.cmdline = "isolcpus=2".into() })]
 #[case::policy_none("kubelet-policy", Outcome::Fail, |f: &mut Facts| { f.kubelet = Ok(KubeletConfig::default()); f.files.cpus = Ok(None) })]
 #[case::siblings_on_two_numa_nodes("cpus", Outcome::Warn, |f: &mut Facts| {
     f.topology.as_mut().unwrap().cpus.get_mut(&5).unwrap().node = 1;
@@ -301,7 +291,7 @@ fn the_cgroup_root_of_a_kubelet_that_does_not_run_is_told_too() {
         cgroup_root: "/k8s-infra".into(),
         ..KubeletConfig::default()
     };
-    facts.kubelet = Err("no kubelet runs".into());
+    facts.kubelet = Err(ConfigError::NotRunning);
     facts.files.stopped = Some(("/var/lib/kubelet/config.yaml", Ok(stopped)));
     let (outcome, found) = said(&facts, "kubelet-cgroups");
     assert_eq!(outcome, Outcome::Fail);
@@ -317,7 +307,7 @@ fn screen(facts: &Facts, verbose: bool) -> String {
 #[test]
 fn what_does_not_pass_is_told_and_each_cause_once() {
     let mut facts = fit();
-    facts.kubelet = Err("no kubelet runs on this node".into());
+    facts.kubelet = Err(ConfigError::NotRunning);
     facts.state = Err("/var/lib/kubelet/cpu_manager_state: No such file".into());
     facts.files.cpus = Ok(None);
     facts.quotas = Err("no state".into());
