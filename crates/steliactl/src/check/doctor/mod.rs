@@ -13,6 +13,7 @@ mod vms;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Serialize;
@@ -271,22 +272,15 @@ impl Render for Examined {
         shown.sort_by_key(|check| check.finding.outcome);
         let width = shown.iter().map(|check| check.check.len()).max().unwrap_or(0);
         let mut text = String::new();
-        if shown
-            .iter()
-            .any(|one| one.check == DAEMON && one.finding.outcome != Outcome::Pass)
-        {
+        let is_silent = |one: &&Check| one.check == DAEMON && one.finding.outcome != Outcome::Pass;
+        if shown.iter().any(is_silent) {
             text += &paragraph("steliad does not answer. Running VMs stay isolated.\n\n", style);
         }
-        let (mut last, mut fixes) = ("", Vec::new());
+        let mut told = BTreeSet::new();
         for check in shown {
             // What several VMs have in common is told once.
-            let fix = &check.finding.fix;
-            if last != check.check {
-                (last, fixes) = (check.check, Vec::new());
-            }
-            let is_new = !fixes.contains(&fix);
-            fixes.push(fix);
-            let fix = if is_new { fix.as_str() } else { "" };
+            let is_new = told.insert((check.check, &check.finding.fix));
+            let fix = if is_new { check.finding.fix.as_str() } else { "" };
             let subject = format!("{:width$}", check.check);
             text += &finding(check.finding.outcome.label(), &subject, &self.fact(check), fix, style);
         }
