@@ -28,7 +28,7 @@ pub(super) fn runs(facts: &Facts) -> Finding {
     match (&facts.described, facts.daemon) {
         (Some(_), _) => pass("running"),
         (None, true) => warn("running, but does not answer: nothing is repaired").fix("journalctl -u steliad"),
-        (None, false) => warn("not running: VMs stay isolated, nothing is repaired")
+        (None, false) => warn("not running: nothing is repaired")
             .fix("systemctl start steliad; if it ends again, journalctl -u steliad"),
     }
 }
