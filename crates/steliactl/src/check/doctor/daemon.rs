@@ -168,29 +168,13 @@ pub(super) const PLUGIN_PROCESS: &str = "stelia-device-p";
 /// How long systemd may take to answer.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
 
-#[derive(Debug)]
-pub(super) struct DevicePlugin {
-    /// Whether kubelet's plugin directory exists; an error says why that is not known.
-    pub(super) has_folder: Result<bool, String>,
-    pub(super) runs: bool,
-    /// What the plugin told systemd of itself, as `systemctl status` shows it. `None`: systemd does not say.
-    pub(super) status: Option<String>,
-}
-
-impl DevicePlugin {
-    /// `kubelet` is kubelet's root directory below `root`.
-    pub(super) fn read(root: &Path, kubelet: &Path, runs: bool) -> Self {
-        let folder = plugin_folder(root, kubelet);
-        let has_folder = match fs::metadata(&folder) {
-            Ok(metadata) => Ok(metadata.is_dir()),
-            Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(false),
-            Err(cause) => Err(format!("{}: {cause}", folder.display())),
-        };
-        Self {
-            has_folder,
-            runs,
-            status: None,
-        }
+/// `kubelet` is kubelet's root directory below `root`.
+pub(super) fn has_plugin_folder(root: &Path, kubelet: &Path) -> Result<bool, String> {
+    let folder = plugin_folder(root, kubelet);
+    match fs::metadata(&folder) {
+        Ok(metadata) => Ok(metadata.is_dir()),
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(false),
+        Err(cause) => Err(format!("{}: {cause}", folder.display())),
     }
 }
 
@@ -219,19 +203,18 @@ pub(super) async fn plugin_status(connection: &Connection) -> Option<String> {
 pub(super) fn device_plugin(facts: &Facts) -> Finding {
     const JOURNAL: &str = "journalctl -u steliad-device-plugin";
     const RESTART: &str = "systemctl restart steliad-device-plugin";
-    let plugin = &facts.device_plugin;
-    match &plugin.has_folder {
+    match &facts.has_plugin_folder {
         Ok(true) => {}
         Ok(false) => return pass("off: kubelet has no plugin directory"),
         Err(problem) => return note(format!("cannot read {problem}")).fix("run steliactl doctor as root"),
     }
-    if !plugin.runs {
+    if !facts.plugin {
         return warn(format!("not running: this node offers no {VM_RESOURCE}"))
             .fix(format!("systemctl enable --now steliad-device-plugin.path; {JOURNAL}"));
     }
     // kubelet's record does not change when a plugin leaves, so the plugin's own words come first.
     let offers = |status: &str| status.starts_with("registered") && !status.contains("unhealthy");
-    if let Some(status) = plugin.status.as_deref().filter(|status| !offers(status)) {
+    if let Some(status) = facts.plugin_status.as_deref().filter(|status| !offers(status)) {
         return warn(status).fix(JOURNAL);
     }
     let state = match &facts.files.devices {
@@ -251,7 +234,7 @@ pub(super) fn device_plugin(facts: &Facts) -> Finding {
             "{healthy} {VM_RESOURCE} registered with kubelet, {of_pods} in kubelet's record of pods (ended ones too)"
         ));
     }
-    if let Some(status) = &plugin.status {
+    if let Some(status) = &facts.plugin_status {
         let found = format!("the plugin says {status:?}, but kubelet's record has no healthy {VM_RESOURCE}");
         return warn(found).fix(RESTART);
     }

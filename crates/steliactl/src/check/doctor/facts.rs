@@ -19,7 +19,7 @@ use stelia_kubelet::process_place::ProcessPlace;
 use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, MemoryManagerState};
 use stelia_settings::Settings;
 
-use super::daemon::{DevicePlugin, PLUGIN_PROCESS, Published};
+use super::daemon::{self, Published};
 use super::kubelet::misplaced;
 use super::noise::Noise;
 use super::vms::{self, CloudHypervisors, Quota};
@@ -59,7 +59,12 @@ pub(super) struct Facts {
 
     /// The running kubelet's configuration.
     pub(super) kubelet: Result<KubeletConfig, ConfigError>,
-    pub(super) home: KubeletHome,
+    /// The kubelet process, or why it was not identified.
+    pub(super) process: Result<home::Process, String>,
+    /// kubelet's root directory as the daemon reads it by its setting, or why it cannot be determined.
+    pub(super) home: Result<PathBuf, String>,
+    /// Whether kubelet writes to that directory, possibly through a link.
+    pub(super) is_kubelets_home: bool,
     pub(super) files: KubeletFiles,
     /// `cpu_manager_state`; where steliad chooses the CPUs an absent file is read as one without entries.
     pub(super) state: Result<CpuManagerState, String>,
@@ -78,43 +83,18 @@ pub(super) struct Facts {
     pub(super) irqbalance: bool,
     /// Whether the runner socket exists.
     pub(super) socket: bool,
-    pub(super) device_plugin: DevicePlugin,
+    /// Whether kubelet's plugin directory exists, or why that is not known.
+    pub(super) has_plugin_folder: Result<bool, String>,
+    /// Whether the device plugin runs.
+    pub(super) plugin: bool,
+    /// What it told systemd of itself, as `systemctl status` shows it. `None`: systemd does not say.
+    pub(super) plugin_status: Option<String>,
     /// The file for the cluster's publisher, as a publisher reads it.
     pub(super) published: Published,
     /// What the daemon says; `None`: it does not answer, or was not asked.
     pub(super) described: Option<Description>,
     /// What was counted on the CPUs of VMs; `None` where there are none, or the daemon does not say which.
     pub(super) noise: Option<Noise>,
-}
-
-#[derive(Debug)]
-pub(super) struct KubeletHome {
-    /// The process, or why it was not identified.
-    pub(super) process: Result<home::Process, String>,
-    /// The root directory that the daemon reads by its setting, or why it cannot be determined.
-    pub(super) read: Result<PathBuf, String>,
-    /// Whether kubelet writes to that directory, possibly through a link.
-    pub(super) is_kubelets: bool,
-}
-
-impl KubeletHome {
-    fn find(root: &Path, settings: &Settings, kubelet: Option<&KubeletConfig>) -> Self {
-        let process = home::find(&root.join("proc"), root, Search::SocketsThenNames).map_err(|error| error.to_string());
-        let read = home::by_setting(&settings.kubelet_root, root, None).map_err(|error| error.to_string());
-        let real = |path: &Path| {
-            let path = below(root, path);
-            fs::canonicalize(&path).unwrap_or(path)
-        };
-        let is_kubelets = match (&read, kubelet) {
-            (Ok(read), Some(kubelet)) => real(read) == real(&kubelet.root_dir),
-            _ => true,
-        };
-        Self {
-            process,
-            read: read.map(|path| without_root(root, &path)),
-            is_kubelets,
-        }
-    }
 }
 
 /// What kubelet's next start and its admissions depend on. `None`: the state file does not exist.
@@ -168,8 +148,16 @@ impl Facts {
         let kubelet = config::read(&proc, root, Search::SocketsThenNames);
         let stopped = matches!(kubelet, Err(ConfigError::NotRunning));
         let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
-        let home = KubeletHome::find(root, &settings, kubelet.as_ref().ok());
-        let kubelet_root = match (&kubelet, &home.read) {
+        let home = home::by_setting(&settings.kubelet_root, root, None).map_err(|error| error.to_string());
+        let real = |path: &Path| {
+            let path = below(root, path);
+            fs::canonicalize(&path).unwrap_or(path)
+        };
+        let is_kubelets_home = match (&home, &kubelet) {
+            (Ok(read), Ok(kubelet)) => real(read) == real(&kubelet.root_dir),
+            _ => true,
+        };
+        let kubelet_root = match (&kubelet, &home) {
             (Ok(kubelet), _) => kubelet.root_dir.clone(),
             (Err(_), Ok(read)) => read.clone(),
             (Err(_), Err(_)) => KubeletConfig::default().root_dir,
@@ -209,14 +197,18 @@ impl Facts {
                 .filter(|state| !matches!(state.as_str(), "" | "disabled"))
                 .map(|_| text("sys/kernel/sched_ext/root/ops").unwrap_or_else(|| "sched_ext".to_owned())),
             published: Published::read(root),
-            device_plugin: DevicePlugin::read(root, &folder, runs(&proc, PLUGIN_PROCESS)),
+            has_plugin_folder: daemon::has_plugin_folder(root, &folder),
+            plugin: runs(&proc, daemon::PLUGIN_PROCESS),
+            plugin_status: None,
             tracing: sys.join("kernel/tracing/events").is_dir(),
             described: None,
             noise: None,
             kernel,
+            process: home::find(&proc, root, Search::SocketsThenNames).map_err(|error| error.to_string()),
+            home: home.map(|path| without_root(root, &path)),
+            is_kubelets_home,
             topology,
             kubelet,
-            home,
             files,
             state,
             allocator,

@@ -32,7 +32,7 @@ const UNHIDE: &str = "move --kubelet-arg to kubelet-arg in /etc/rancher/k3s/conf
 
 /// Whether it runs, and its configuration can be read.
 pub(super) fn process(facts: &Facts) -> Finding {
-    match (&facts.kubelet, &facts.home.process) {
+    match (&facts.kubelet, &facts.process) {
         (Err(unread), _) if unread.keeps_kubelet_from_starting() => fail(unread.in_full()).fix(CORRECT),
         (Err(unread), _) if facts.allocator.source == CpuSource::Steliad => {
             pass(format!("{}; CPUs are assigned by steliad", unread.in_full()))
@@ -53,7 +53,7 @@ pub(super) fn process(facts: &Facts) -> Finding {
 
 /// Whether the daemon reads the directory that kubelet writes to.
 pub(super) fn home(facts: &Facts) -> Finding {
-    let read = match &facts.home.read {
+    let read = match &facts.home {
         Ok(read) => read.display(),
         Err(unclear) => {
             return fail(format!("{unclear}; no VM is admitted"))
@@ -61,7 +61,7 @@ pub(super) fn home(facts: &Facts) -> Finding {
         }
     };
     match &facts.kubelet {
-        Ok(kubelet) if !facts.home.is_kubelets => fail(format!("{read} is read, but kubelet writes to {}", kubelet.root_dir.display())).fix("set kubelet-root in /etc/stelia/steliad.toml, give steliad-kubelet.path a drop-in (install.md), systemctl reload steliad"),
+        Ok(kubelet) if !facts.is_kubelets_home => fail(format!("{read} is read, but kubelet writes to {}", kubelet.root_dir.display())).fix("set kubelet-root in /etc/stelia/steliad.toml, give steliad-kubelet.path a drop-in (install.md), systemctl reload steliad"),
         _ => pass(read.to_string()),
     }
 }

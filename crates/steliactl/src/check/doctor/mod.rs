@@ -139,22 +139,13 @@ impl Run {
     fn on(&self, facts: &Facts) -> Finding {
         match self {
             Self::Facts(check) => check(facts),
-            Self::Kubelet(check) => facts
-                .kubelet
-                .as_ref()
-                .map_or_else(|_| skip(KUBELET), |kubelet| check(facts, kubelet)),
-            Self::Topology(check) => facts
-                .topology
-                .as_ref()
-                .map_or_else(|_| skip(CPUS), |topology| check(facts, topology)),
+            Self::Kubelet(check) => with(facts.kubelet.as_ref().ok(), KUBELET, |kubelet| check(facts, kubelet)),
+            Self::Topology(check) => with(facts.topology.as_ref().ok(), CPUS, |topology| check(facts, topology)),
             Self::State(check) => match &facts.state {
                 Ok(state) => check(facts, state),
                 Err(_) => skip(if facts.has_no_state_yet() { KUBELET } else { STATE }),
             },
-            Self::Daemon(check) => facts
-                .described
-                .as_ref()
-                .map_or_else(|| skip(DAEMON), |told| check(facts, told)),
+            Self::Daemon(check) => with(facts.described.as_ref(), DAEMON, |told| check(facts, told)),
             Self::Noise(check) => match (&facts.noise, &facts.described) {
                 (Some(noise), _) => check(facts, noise),
                 (None, Some(_)) => pass("no VM has CPUs"),
@@ -162,6 +153,10 @@ impl Run {
             },
         }
     }
+}
+
+fn with<T>(found: Option<&T>, needs: &'static str, check: impl FnOnce(&T) -> Finding) -> Finding {
+    found.map_or_else(|| skip(needs), check)
 }
 
 const KUBELET: &str = "kubelet";
@@ -232,7 +227,7 @@ pub(crate) async fn gather(root: &Path, client: Option<&Client>, verbose: bool) 
     if let Some(client) = client {
         // systemd speaks of this host only.
         if root == Path::new("/") {
-            facts.device_plugin.status = daemon::plugin_status(client.connection()).await;
+            facts.plugin_status = daemon::plugin_status(client.connection()).await;
         }
         facts.described = client.describe_running().await.ok();
     }

@@ -94,8 +94,7 @@ pub(super) fn core_scheduling(facts: &Facts, topology: &Topology) -> Finding {
         (!others.is_empty()).then(found)
     });
     let fix = "give such VMs whole cores (full-pcpus-only, FullPCPUs), or start them with --cpus core_scheduling=off";
-    let vms = counted(facts.hypervisors.vcpus.len() as u64, "VM");
-    warn_of(split, fix, format!("{vms} of Cloud Hypervisor, with whole cores"))
+    warn_of(split, fix, "no VM of Cloud Hypervisor is without whole cores")
 }
 
 /// Whether the kernel balances tasks and memory between NUMA nodes; `proc` is `/proc`.

@@ -177,6 +177,12 @@ fn what_is_not_known_is_not_called_calm() {
     says(&told.failure().unwrap(), &["does not answer"]);
     assert!(text(&told).ends_with("\nsteliad-quiet does not answer?[2J.\n"));
 
+    // It answered before it had read the kernel's interrupts.
+    let mut described = calm();
+    Arc::make_mut(&mut described.node.quiet).report.interrupts = 0;
+    let told = read(&described, None, Some(0), Some(0));
+    assert!(text(&told).ends_with("\nNo interrupt data yet from steliad-quiet.\n"));
+
     // No daemon says when the answer comes: that it is missing is all that is known.
     let mut waiting = calm();
     let quiet = Arc::make_mut(&mut waiting.node.quiet);

@@ -21,8 +21,8 @@ use stelia_kubelet::devices::DeviceEntry;
 use stelia_kubelet::process_place::ProcessPlace;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, PodUid, home};
 
-use super::daemon::{DevicePlugin, Published};
-use super::facts::{KubeletFiles, KubeletHome};
+use super::daemon::{Published, has_plugin_folder};
+use super::facts::KubeletFiles;
 use super::vms::CloudHypervisors;
 use super::*;
 use crate::shared::daemon::Failure;
@@ -74,11 +74,9 @@ fn fit() -> Facts {
         exclusive: Some(true),
         topology: Ok(shape(2, 2, 2)),
         kubelet: Ok(kubelet),
-        home: KubeletHome {
-            process: Ok(process),
-            read: Ok("/var/lib/kubelet".into()),
-            is_kubelets: true,
-        },
+        process: Ok(process),
+        home: Ok("/var/lib/kubelet".into()),
+        is_kubelets_home: true,
         allocator: AllocatorPolicies::default(),
         files: KubeletFiles {
             stopped: None,
@@ -106,11 +104,9 @@ fn fit() -> Facts {
         cmdline: String::new(),
         described: Some(calm()),
         published: Published::read(Path::new("/nonexistent")),
-        device_plugin: DevicePlugin {
-            has_folder: Ok(false),
-            runs: false,
-            status: None,
-        },
+        has_plugin_folder: Ok(false),
+        plugin: false,
+        plugin_status: None,
         tracing: true,
         noise: None,
     }
@@ -213,7 +209,7 @@ fn a_ready_node_passes_every_check() {
 fn where_steliad_chooses_no_kubelet_is_needed() {
     let mut alone = fit();
     ours(&mut alone);
-    alone.home.process = Err("no kubelet runs".into());
+    alone.process = Err("no kubelet runs".into());
     alone.kubelet = Err(ConfigError::NotRunning);
     alone.state = Ok(CpuManagerState::absent());
     for check in checks(&alone) {
@@ -227,13 +223,13 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 #[rstest]
 #[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Facts| f.controllers = None)]
 #[case::hybrid("cgroup", Outcome::Fail, |f: &mut Facts| f.unfit = Some("a hybrid".into()))]
-#[case::two_homes("kubelet-home", Outcome::Fail, |f: &mut Facts| f.home.read = Err("which is not clear".into()))]
+#[case::two_homes("kubelet-home", Outcome::Fail, |f: &mut Facts| f.home = Err("which is not clear".into()))]
 #[case::cgroup_root("kubelet-cgroups", Outcome::Fail, |f: &mut Facts| told(f).cgroup_root = "/k8s-infra".into())]
 #[case::no_pods_cgroups("kubelet-cgroups", Outcome::Fail, |f: &mut Facts| {
     told(f).cgroups_per_qos = false;
     told(f).enforce_node_allocatable = Vec::new();
 })]
-#[case::another_home("kubelet-home", Outcome::Fail, |f: &mut Facts| f.home.is_kubelets = false)]
+#[case::another_home("kubelet-home", Outcome::Fail, |f: &mut Facts| f.is_kubelets_home = false)]
 #[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Facts| f.controllers = Some(vec!["cpu".into()]))]
 #[case::old_kernel("kernel", Outcome::Warn, |f: &mut Facts| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
 #[case::old_kernel_without_cgroups("kernel", Outcome::Warn, |f: &mut Facts| { f.kernel = "6.6.1".into(); f.exclusive = None })]
@@ -417,14 +413,14 @@ fn a_kubelet_with_another_root_directory_than_the_one_that_is_read_is_seen() {
     let root = root.path();
     let facts = Facts::read(root);
     says(&facts.unfit.unwrap(), &["hybrid"]);
-    assert_eq!(facts.home.read, Ok("/var/lib/kubelet".into()));
-    assert!(!facts.home.is_kubelets);
+    assert_eq!(facts.home, Ok("/var/lib/kubelet".into()));
+    assert!(!facts.is_kubelets_home);
     write(root, "etc/stelia/steliad.toml", "kubelet-root = \"/data/kubelet\"");
-    let home = Facts::read(root).home;
-    assert_eq!((home.read, home.is_kubelets), (Ok("/data/kubelet".into()), true));
+    let facts = Facts::read(root);
+    assert_eq!((facts.home, facts.is_kubelets_home), (Ok("/data/kubelet".into()), true));
     // A link is accepted like the directory itself.
     write(root, "etc/stelia/steliad.toml", "");
     fs::create_dir_all(root.join("var/lib")).unwrap();
     std::os::unix::fs::symlink(root.join("data/kubelet"), root.join("var/lib/kubelet")).unwrap();
-    assert!(Facts::read(root).home.is_kubelets);
+    assert!(Facts::read(root).is_kubelets_home);
 }

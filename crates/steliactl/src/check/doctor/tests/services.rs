@@ -227,11 +227,7 @@ fn registered(healthy: Option<&[&str]>) -> Facts {
     }
     let mut facts = fit();
     facts.files.devices = Ok(Some(state));
-    facts.device_plugin = DevicePlugin {
-        has_folder: Ok(true),
-        runs: true,
-        status: None,
-    };
+    (facts.has_plugin_folder, facts.plugin) = (Ok(true), true);
     facts
 }
 
@@ -263,7 +259,7 @@ fn devices_that_kubelet_has_registered_pass_with_their_number() {
     facts.files.devices.as_mut().unwrap().as_mut().unwrap().entries = vec![given, other];
     let fact = "3 stelia.io/vm registered with kubelet, 1 in kubelet's record of pods (ended ones too)".to_owned();
     for status in [None, Some("registered; 3 devices, healthy".to_owned())] {
-        facts.device_plugin.status = status;
+        facts.plugin_status = status;
         assert_eq!(plugin(&facts), (Outcome::Pass, fact.clone()));
     }
     // Devices of one NUMA node or another are no hints of this resource.
@@ -279,11 +275,11 @@ fn the_plugins_own_words_count_for_more_than_a_record_that_is_old() {
         "registered; 1 devices, unhealthy: /dev/kvm does not exist",
         "starting; 1 devices, healthy",
     ] {
-        facts.device_plugin.status = Some(status.to_owned());
+        facts.plugin_status = Some(status.to_owned());
         warns(&facts, status);
     }
     let mut facts = registered(Some(&[]));
-    facts.device_plugin.status = Some("registered; 1 devices, healthy".to_owned());
+    facts.plugin_status = Some("registered; 1 devices, healthy".to_owned());
     warns(&facts, "no healthy stelia.io/vm");
 }
 
@@ -304,7 +300,7 @@ fn without_healthy_devices_the_reason_is_told() {
     warns(&facts, "not registered");
     facts.files.devices = Err(unusable("wrong checksum", true));
     warns(&facts, "wrong checksum");
-    facts.device_plugin.runs = false;
+    facts.plugin = false;
     warns(&facts, "not running");
 }
 
@@ -312,7 +308,7 @@ fn without_healthy_devices_the_reason_is_told() {
 fn where_kubelet_has_no_folder_for_plugins_none_is_missed() {
     let root = tempfile::tempdir().unwrap();
     let k0s = root.path().join("var/lib/k0s/kubelet");
-    let look = || DevicePlugin::read(root.path(), &k0s, false).has_folder;
+    let look = || has_plugin_folder(root.path(), &k0s);
     assert_eq!(look(), Ok(false));
     let usual = root.path().join("var/lib/kubelet/device-plugins");
     fs::create_dir_all(&usual).unwrap();
@@ -329,10 +325,10 @@ fn what_may_not_be_looked_at_is_not_called_off() {
     let kubelet = root.path().join("var/lib/kubelet");
     fs::set_permissions(&kubelet, fs::Permissions::from_mode(0o000)).unwrap();
     let mut facts = fit();
-    facts.device_plugin = DevicePlugin::read(root.path(), &kubelet, true);
+    facts.has_plugin_folder = has_plugin_folder(root.path(), &kubelet);
     fs::set_permissions(&kubelet, fs::Permissions::from_mode(0o700)).unwrap();
     // Root may look.
-    if facts.device_plugin.has_folder != Ok(false) {
+    if facts.has_plugin_folder != Ok(false) {
         assert_eq!(plugin(&facts).0, Outcome::Note);
     }
 }
