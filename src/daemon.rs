@@ -47,7 +47,7 @@ pub struct Arguments {
     /// Print every setting with its value and its source, and exit.
     #[arg(long)]
     print_config: bool,
-    /// Give back the CPUs that contained instances took from units outside stelia.slice, and exit (used when the package is
+    /// Give back the CPUs that pinned instances took from units outside stelia.slice, and exit (used when the package is
     /// removed).
     #[arg(long)]
     release_host: bool,

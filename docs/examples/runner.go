@@ -275,7 +275,7 @@ func main() {
 		fmt.Fprintf(os.Stderr, "%s; repeated after %s\n", text(err), pause)
 		time.Sleep(pause)
 	}
-	if state != "isolated" && state != "contained" {
+	if state != "isolated" && state != "pinned" {
 		check("isolate", fmt.Errorf("the VM is %s", state))
 	}
 	vm.check("start the guest", qmp(vm.socket, &struct{}{}, "cont"))

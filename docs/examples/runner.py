@@ -119,7 +119,7 @@ def main(qmp_socket, *command):
                     failing_since = None  # this lasts as long as the other pod does
                 print(f"{text(error)}; repeated after {seconds} s", file=sys.stderr, flush=True)
                 time.sleep(seconds)
-        if state not in ("isolated", "contained"):
+        if state not in ("isolated", "pinned"):
             sys.exit(f"the VM is {state}")
         qmp(qmp_socket, "cont")
         signal.signal(signal.SIGTERM, stop)

@@ -23,6 +23,7 @@ pub(super) fn json(engine: &Handle, recent: &mut Recent) -> Result<String, Error
         },
         locality: recent.locality(engine.system(), &view).clone(),
         metrics: engine.metrics().read(),
+        problems: view.problems(),
         node: Arc::unwrap_or_clone(view),
     };
     // By way of a Value the members are sorted by name.
@@ -35,7 +36,7 @@ fn value(part: &impl Serialize) -> Result<Value, Error> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::{Reason, ReasonKind};
+    use stelia_api::{Reason, ReasonCode};
     use stelia_cpus::{CpuSet, Topology};
     use stelia_kernel::proc::TaskId;
     use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource, HeldCpus, Pools};
@@ -70,7 +71,7 @@ mod tests {
             container: "compute".to_owned(),
             adopted_by: Some("kubevirt".to_owned()),
             pod_name: PodName::new("team-a", "vm"),
-            degraded: vec![Reason::of(&pod, ReasonKind::CpusOffline, "CPUs 3 are offline")],
+            degraded: vec![Reason::of(&pod, ReasonCode::CpusOffline, "CPUs 3 are offline")],
             exclusive: cpus("2-3"),
             allocation: Some(serde_json::from_str(allocation).unwrap()),
             float: cpus("0-1"),
@@ -78,7 +79,7 @@ mod tests {
             partition: "isolated".to_owned(),
             registered_us: 7,
             isolated_us: 8,
-            contained_reason: Some(model::ContainedReason::Refused),
+            pinned_reason: Some(model::PinnedReason::Refused),
             vcpus: vec![model::PinnedThread {
                 thread: stelia_model::record::VcpuThread {
                     role: stelia_api::ThreadRole::Vcpu(1),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use stelia_api::{Error, ErrorKind, NOT_PINNED, Reason, ThreadRole};
+use stelia_api::{Error, ErrorKind, NOT_PINNED, ThreadRole};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
 use stelia_model::record::Vcpu;
@@ -18,6 +18,7 @@ use super::exported_objects::Shown;
 use super::manager::Options;
 use super::options;
 use super::properties_changed::Property;
+use super::reasons::{ReasonRow, reason_rows};
 use super::reconcile_report::report_dict;
 use crate::caller_rights::Operation;
 use crate::engine::{AttachRequest, Handle, VcpuRequest, Vmm};
@@ -121,12 +122,10 @@ fn pending_resize(instance: &model::Instance) -> (u32, u32, u64) {
 }
 
 /// The properties that may change, with the values that the getters below return.
-pub(super) const PROPERTIES: [Property<model::Instance>; 12] = [
+pub(super) const PROPERTIES: [Property<model::Instance>; 13] = [
     ("State", |one| one.state.name().into()),
-    ("Degraded", |one| {
-        let reasons = one.degraded.iter().map(Reason::to_string);
-        reasons.collect::<Vec<String>>().into()
-    }),
+    ("Degraded", |one| reason_rows(&one.degraded).into()),
+    ("NotIsolated", |one| reason_rows(one.not_isolated.as_slice()).into()),
     ("ExclusiveCPUs", |one| one.exclusive.to_string().into()),
     ("FloatCPUs", |one| one.float.to_string().into()),
     ("MemoryLimit", |one| memory_limit(one).into()),
@@ -295,8 +294,13 @@ impl Instance {
     }
 
     #[zbus(property)]
-    fn degraded(&self) -> Vec<String> {
-        self.show(|view| view.degraded.iter().map(Reason::to_string).collect())
+    fn degraded(&self) -> Vec<ReasonRow> {
+        self.show(|view| reason_rows(&view.degraded))
+    }
+
+    #[zbus(property)]
+    fn not_isolated(&self) -> Vec<ReasonRow> {
+        self.show(|view| reason_rows(view.not_isolated.as_slice()))
     }
 
     #[zbus(property(emits_changed_signal = "const"))]

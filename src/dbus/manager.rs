@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 pub(super) use stelia_api::client::OwnedDict as Options;
 use stelia_api::client::{InstanceRow, MoveRow};
-use stelia_api::{Error, ErrorKind};
+use stelia_api::{Error, ErrorKind, Reason, ReasonCode};
 use stelia_kernel::runtime_folders;
 use stelia_kubelet::PodUid;
 use stelia_model::Node;
@@ -20,6 +20,7 @@ use super::exported_objects::{Exporter, object_path};
 use super::job::{job_path, rows};
 use super::node_properties::PROPERTIES;
 use super::properties_changed;
+use super::reasons::{ReasonRow, reason_rows};
 use super::reconcile_report::{preview_dict, report_dict};
 use super::{description, evaluate, node_topology, options, registration, requests};
 use crate::caller_rights::Operation;
@@ -44,8 +45,18 @@ impl Manager {
         }
     }
 
-    /// Emit PropertiesChanged for every property that differs between two views.
+    /// Emit PropertiesChanged for every property that differs between two views, and a signal for each problem of the node that is new or over.
     pub(super) async fn changed(&self, emitter: &SignalEmitter<'_>, old: &Node, new: &Node) -> zbus::Result<()> {
+        let (before, now) = (old.problems(), new.problems());
+        for Reason { code, text, fix, .. } in now.iter().filter(|problem| !before.contains(problem)) {
+            Self::node_problem_found(emitter, code.name(), text, fix).await?;
+        }
+        for code in ReasonCode::ALL {
+            let has = |problems: &[Reason]| problems.iter().any(|problem| problem.code == code);
+            if has(&before) && !has(&now) {
+                Self::node_problem_over(emitter, code.name()).await?;
+            }
+        }
         properties_changed::emit(emitter, Self::name(), &PROPERTIES, old, new).await
     }
 
@@ -333,8 +344,8 @@ impl Manager {
     }
 
     #[zbus(property)]
-    fn kubelet_problem(&self) -> Result<String, Error> {
-        self.show(|view| view.kubelet_problem.clone().unwrap_or_default())
+    fn node_problems(&self) -> Result<Vec<ReasonRow>, Error> {
+        self.show(|view| reason_rows(&view.problems()))
     }
 
     #[zbus(property)]
@@ -367,6 +378,12 @@ impl Manager {
     fn vm_capacity(&self) -> Result<u32, Error> {
         self.show(|view| view.vm_capacity)
     }
+
+    #[zbus(signal)]
+    async fn node_problem_found(emitter: &SignalEmitter<'_>, code: &str, text: &str, fix: &str) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    async fn node_problem_over(emitter: &SignalEmitter<'_>, code: &str) -> zbus::Result<()>;
 
     #[zbus(signal)]
     pub(super) async fn instance_new(

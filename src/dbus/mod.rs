@@ -21,6 +21,7 @@ mod options;
 mod polkit;
 mod properties_changed;
 mod rate;
+mod reasons;
 mod reconcile_report;
 mod registration;
 mod requests;

@@ -3,13 +3,12 @@
 use stelia_model::Node;
 
 use super::properties_changed::Property;
+use super::reasons::reason_rows;
 
 /// The properties that may change, with the values that the Manager's getters return.
 pub(super) const PROPERTIES: [Property<Node>; 7] = [
     ("AdmissionProblem", |node| node.admission_text().into()),
-    ("KubeletProblem", |node| {
-        node.kubelet_problem.as_deref().unwrap_or_default().into()
-    }),
+    ("NodeProblems", |node| reason_rows(&node.problems()).into()),
     ("DriftFound", |node| node.counters.drift_found.into()),
     ("DriftRepaired", |node| node.counters.drift_repaired.into()),
     ("LedgerKey", |node| node.ledger.key.as_str().into()),

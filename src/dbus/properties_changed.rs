@@ -54,7 +54,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    use stelia_api::{Reason, ReasonKind, State};
+    use stelia_api::{Reason, ReasonCode, State};
     use stelia_cpus::CpuSet;
     use stelia_kubelet::PodUid;
     use stelia_settings::AdoptPlacement;
@@ -70,8 +70,8 @@ mod tests {
         let new = model::Instance {
             container: "other".to_owned(),
             adopted_by: Some("rule".to_owned()),
-            state: State::Leaving,
-            degraded: vec![Reason::of(&pod, ReasonKind::CpusOffline, "CPU 2 is offline")],
+            state: State::Releasing,
+            degraded: vec![Reason::of(&pod, ReasonCode::CpusOffline, "CPU 2 is offline")],
             exclusive: CpuSet::below(2),
             float: CpuSet::below(3),
             mems: [1].into(),

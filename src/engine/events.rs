@@ -82,7 +82,7 @@ impl EngineState {
         self.watcher.revive();
         let slice = directory(&self.system, &CgroupPath::slice());
         let pods = directory(&self.system, &CgroupPath::root().child("kubepods.slice"));
-        // A new pod must be kept off CPUs of contained instances, and one that ends frees what kubelet gave it.
+        // A new pod must be kept off CPUs of pinned instances, and one that ends frees what kubelet gave it.
         let pods = (self.settings.policies.allocator.source == CpuSource::Steliad).then_some(pods);
         let places = [
             (Place::Kubelet, Some(self.picture.kubelet.path().to_owned())),

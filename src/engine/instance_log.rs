@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::Discriminant;
 
 use stelia_api::reason::joined;
-use stelia_api::{Reason, ReasonKind};
+use stelia_api::{Reason, ReasonCode};
 use stelia_cpus::CpuSet;
 use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{Assessment, Instance, Snapshot};
@@ -145,8 +145,8 @@ impl LoggedInstance {
     }
 
     /// Whether the instance is degraded for this kind of reason now, and was not before.
-    fn newly(&self, before: &Self, kind: ReasonKind) -> bool {
-        let has = |last: &Self| last.reasons.iter().any(|reason| reason.kind == kind);
+    fn newly(&self, before: &Self, kind: ReasonCode) -> bool {
+        let has = |last: &Self| last.reasons.iter().any(|reason| reason.code == kind);
         has(self) && !has(before)
     }
 }
@@ -184,9 +184,9 @@ fn messages(before: Option<&LoggedInstance>, now: &LoggedInstance) -> Vec<Messag
     if now.reasons != before.reasons {
         messages.push(if now.reasons.is_empty() {
             Message::Restored
-        } else if now.newly(before, ReasonKind::AnchorEnded) {
+        } else if now.newly(before, ReasonCode::PlaceholderEnded) {
             Message::Degraded(journal::ANCHOR_LOST)
-        } else if now.newly(before, ReasonKind::PartitionDiffers) {
+        } else if now.newly(before, ReasonCode::PartitionChanged) {
             Message::Degraded(journal::PARTITION_INVALID)
         } else {
             Message::Degraded(journal::DEGRADED)
@@ -232,7 +232,7 @@ fn log(pod: &PodUid, last: &LoggedInstance, messages: Vec<Message>) {
 mod tests {
     use super::*;
 
-    fn degraded(kind: ReasonKind, text: &str) -> LoggedInstance {
+    fn degraded(kind: ReasonCode, text: &str) -> LoggedInstance {
         let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
         LoggedInstance {
             reasons: vec![Reason::of(&pod, kind, text)],
@@ -244,13 +244,13 @@ mod tests {
     fn what_did_not_change_is_not_logged_again() {
         let (good, bad) = (
             LoggedInstance::default(),
-            degraded(ReasonKind::CpusOffline, "CPUs 3 are offline"),
+            degraded(ReasonCode::CpusOffline, "CPUs 3 are offline"),
         );
         assert_eq!(messages(None, &good), []);
         assert_eq!(messages(Some(&bad), &bad), []);
         assert_eq!(messages(Some(&good), &bad), [Message::Degraded(journal::DEGRADED)]);
         assert_eq!(
-            messages(Some(&bad), &degraded(ReasonKind::CpusOffline, "CPUs 3-4 are offline")),
+            messages(Some(&bad), &degraded(ReasonCode::CpusOffline, "CPUs 3-4 are offline")),
             [Message::Degraded(journal::DEGRADED)]
         );
         assert_eq!(messages(Some(&bad), &good), [Message::Restored]);
@@ -288,8 +288,8 @@ mod tests {
 
     #[test]
     fn an_anchor_and_a_partition_have_messages_of_their_own() {
-        let anchor = degraded(ReasonKind::AnchorEnded, "the anchor ended");
-        let partition = degraded(ReasonKind::PartitionDiffers, "the partition reads");
+        let anchor = degraded(ReasonCode::PlaceholderEnded, "the anchor ended");
+        let partition = degraded(ReasonCode::PartitionChanged, "the partition reads");
         assert_eq!(messages(None, &anchor), [Message::Degraded(journal::ANCHOR_LOST)]);
         assert_eq!(
             messages(Some(&anchor), &partition),
@@ -301,7 +301,7 @@ mod tests {
     fn an_instance_that_is_deregistered_has_no_message_of_its_end() {
         let leaving = LoggedInstance {
             leaving: true,
-            ..degraded(ReasonKind::ThreadEnded, "half gone")
+            ..degraded(ReasonCode::ThreadEnded, "half gone")
         };
         assert_eq!(messages(Some(&LoggedInstance::default()), &leaving), []);
         assert_eq!(end(&leaving), []);

@@ -59,16 +59,6 @@ pub struct PassReport {
     pub degraded: Vec<(Option<PodUid>, Reason)>,
 }
 
-impl PassReport {
-    pub fn lines(&self) -> Vec<String> {
-        let line = |(pod, reason): &(Option<PodUid>, Reason)| match pod {
-            Some(pod) => format!("{pod}: {reason}"),
-            None => reason.to_string(),
-        };
-        self.degraded.iter().map(line).collect()
-    }
-}
-
 /// What a pass would do now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preview {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stelia_api::{Reason, ReasonKind};
+use stelia_api::{Reason, ReasonCode};
 use stelia_decide::Instance;
 use stelia_decide::disturbances::FiringInterrupts;
 use stelia_decide::drift_findings::Finding;
@@ -85,10 +85,10 @@ impl EngineState {
         let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
         let mut all = reasons.unwrap_or_default();
         let own = self.retries.instances.failures(pod).iter();
-        all.extend(own.map(|text| Reason::of(pod, ReasonKind::NotDone, text)));
+        all.extend(own.map(|text| Reason::of(pod, ReasonCode::StepFailed, text)));
         // The failures of shared steps for which this instance waits.
         let shared = self.retries.shared.failures_of(self.waits_for(pod));
-        all.extend(shared.map(|text| Reason::of_node(ReasonKind::NotDone, text)));
+        all.extend(shared.map(|text| Reason::of_node(ReasonCode::StepFailed, text)));
         all
     }
 

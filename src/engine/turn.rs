@@ -8,7 +8,7 @@ use stelia_decide::{Assessment, Instance, Plan, Planned, Step, plan_for};
 use stelia_kernel::clock;
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
-use stelia_model::{ContainedReason, Trigger};
+use stelia_model::{PinnedReason, Trigger};
 
 use super::apply::{StepOutcome, apply};
 use super::out_of_date::Stale;
@@ -225,7 +225,7 @@ impl EngineState {
             .collect();
         for planned in &steps {
             match planned.step {
-                Step::Contain(_, ContainedReason::Refused) => self.tell_refused(planned.pod.as_ref()),
+                Step::RecordPinned(_, PinnedReason::Refused) => self.tell_refused(planned.pod.as_ref()),
                 Step::Enter(_, Phase::Isolated) => self.tell_made(planned.pod.as_ref()),
                 _ => {}
             }
@@ -357,23 +357,21 @@ impl EngineState {
         };
         let record = &instance.record;
         let pod = self.named(&record.pod);
-        if record.phase == Phase::Contained {
+        if record.phase == Phase::Pinned {
             let retries = self.picture.retries(&record.pod);
-            return tracing::debug!(
-                "the kernel refused pod {pod} a partition again, retry {retries}: it stays contained"
-            );
+            return tracing::debug!("the kernel refused pod {pod} a partition again, retry {retries}: it stays pinned");
         }
         let text = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
         about!(
             warn, journal::PARTITION_REFUSED, pod, STELIA_CPUSET = %record.exclusive, STELIA_PARTITION = text,
-            "the kernel refused pod {pod} a partition of kind {} ({text:?}): contained instead", record.partition.name()
+            "the kernel refused pod {pod} a partition of kind {} ({text:?}): pinned instead", record.partition.name()
         );
     }
 
-    /// A contained instance has the partition that the kernel had refused.
+    /// A pinned instance has the partition that the kernel had refused.
     fn tell_made(&self, pod: Option<&PodUid>) {
         let instance = pod.and_then(|pod| self.picture.find(pod));
-        let Some(instance) = instance.filter(|instance| instance.record.phase == Phase::Contained) else {
+        let Some(instance) = instance.filter(|instance| instance.record.phase == Phase::Pinned) else {
             return;
         };
         let record = &instance.record;

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stelia_api::{Error, State};
+use stelia_api::Error;
 use stelia_decide::entitlement::Entitlement;
-use stelia_decide::{Assessment, Derived, Instance, Snapshot, allocator, placement_of};
+use stelia_decide::{Assessment, Derived, Instance, Snapshot, allocator, not_isolated, placement_of, shown_state};
 use stelia_kernel::cgroup::{self, CgroupPath, Cgroups, File};
 use stelia_koordinator::allocator::{AllocatorNode, CpuSource};
 use stelia_kubelet::{CpuManagerState, PodUid};
@@ -30,6 +30,7 @@ pub(super) fn show_node(view: &mut model::Node, snapshot: &Snapshot, facts: &Der
         })
     });
     view.kubelet_problem = kubelet.err().cloned();
+    view.kubelet_unknown_keys = kubelet.map(|state| state.unknown_keys.clone()).unwrap_or_default();
     view.entries = Arc::new(kubelet.map(|state| state.entries.clone()).unwrap_or_default());
     view.pod_entries = Arc::new(kubelet.map(|state| state.pod_entries.clone()).unwrap_or_default());
     view.kubelet_cpus = held().unwrap_or_default();
@@ -72,7 +73,7 @@ pub fn allocator_node(view: &model::Node) -> Result<AllocatorNode, Error> {
 pub(crate) fn registered(pod: PodUid) -> model::Instance {
     model::Instance {
         pod,
-        state: State::Floating,
+        state: State::Waiting,
         float_reason: model::FloatReason::Pool,
         placement: stelia_settings::AdoptPlacement::By(stelia_settings::PlacementPolicy::Linear),
         scope: CgroupPath::slice(),
@@ -91,24 +92,21 @@ pub(super) fn instance(
 ) -> model::Instance {
     let record = &instance.record;
     let is_off_its_cpus = assessment.must_float || assessment.blocked.is_some();
-    let contained = assessment.contained.filter(|_| !is_off_its_cpus);
+    let pinned = assessment.pinned.filter(|_| !is_off_its_cpus);
     model::Instance {
         pod: record.pod.clone(),
         pod_name: instance.pod_name.clone(),
         container: record.container.clone(),
         adopted_by: record.adopted.as_ref().map(|adopted| adopted.rule.clone()),
-        state: if is_off_its_cpus {
-            State::Floating
-        } else {
-            record.phase.state()
-        },
+        state: shown_state(record, assessment),
+        not_isolated: not_isolated(instance, assessment),
         degraded: assessment.degraded.clone(),
         exclusive: record.exclusive.clone(),
         allocation: record.allocation.clone(),
         float: instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default(),
         float_reason: assessment.float_reason,
         quiet: record.quiet.clone(),
-        contained_reason: contained,
+        pinned_reason: pinned,
         isolation: record.isolation,
         mems: record.mems.clone(),
         partition: instance.vcpu().map(|leaf| leaf.partition.clone()).unwrap_or_default(),

@@ -2,7 +2,7 @@
 //! of a pod, the changes of an instance it follows, the refusal of its call.
 //!
 //! What counts is the pod that a value is recorded for, never its text: a pod sees nothing of other pods, and of the
-//! node general texts ([`ReasonKind::in_general`](stelia_api::ReasonKind::in_general),
+//! node general texts ([`ReasonCode::in_general`](stelia_api::ReasonCode::in_general),
 //! [`ErrorKind::says`](stelia_api::ErrorKind::says)).
 
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Restrict for PassReport {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::{Reason, ReasonKind};
+    use stelia_api::{Reason, ReasonCode};
 
     use super::*;
     use crate::engine::pass::Numbers;
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_pod_sees_of_the_node_its_own_instance_and_no_number() {
-        let offline = Reason::of(&pod(1), ReasonKind::CpusOffline, "CPUs 2 are offline");
+        let offline = Reason::of(&pod(1), ReasonCode::CpusOffline, "CPUs 2 are offline");
         let mut view = model::Node {
             kubelet_problem: Some("pod 2".to_owned()),
             ..model::Node::default()
@@ -118,9 +118,9 @@ mod tests {
 
     #[test]
     fn reasons_that_belong_to_another_pod_have_general_texts() {
-        let evicted = Reason::of(&pod(2), ReasonKind::Evicted, "kubelet gave the CPUs 2-3 to pod 2");
+        let evicted = Reason::of(&pod(2), ReasonCode::Evicted, "kubelet gave the CPUs 2-3 to pod 2");
         let visible = restricted(Some(instance(1, vec![evicted])), Some(&pod(1))).unwrap();
-        assert_eq!(visible.degraded[0].text, ReasonKind::Evicted.in_general().unwrap());
+        assert_eq!(visible.degraded[0].text, ReasonCode::Evicted.in_general().unwrap());
         assert_eq!(restricted(Some(instance(2, vec![])), Some(&pod(1))), None);
     }
 
@@ -132,7 +132,7 @@ mod tests {
                 steps: 4,
                 ..Numbers::default()
             },
-            degraded: vec![(Some(pod(2)), Reason::of(&pod(2), ReasonKind::NotDone, "write"))],
+            degraded: vec![(Some(pod(2)), Reason::of(&pod(2), ReasonCode::StepFailed, "write"))],
             ..PassReport::default()
         };
         for of in [None, Some(pod(2))] {

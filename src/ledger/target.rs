@@ -23,7 +23,7 @@ pub(crate) struct VmTarget {
     pub(crate) name: String,
     /// As on D-Bus.
     pub(crate) state: State,
-    /// Its CPUs and vCPU threads, or the container's cgroup; empty unless it is isolated or contained now.
+    /// Its CPUs and vCPU threads, or the container's cgroup; empty unless it is isolated or pinned now.
     pub(crate) seats: BTreeSet<Seat>,
     /// The container's cgroup, from which its devices are read.
     pub(crate) origin: CgroupPath,
@@ -142,7 +142,7 @@ impl VmTarget {
     }
 
     fn from_view(instance: &model::Instance, settled_us: u64) -> Self {
-        let has_cpus = matches!(instance.state, State::Isolated | State::Contained);
+        let has_cpus = matches!(instance.state, State::Isolated | State::Pinned);
         let is_container = instance.isolation == Isolation::Container;
         Self {
             name: instance.pod_name.as_ref().map(PodName::to_string).unwrap_or_default(),
@@ -297,10 +297,10 @@ mod tests {
         let whole = format!("{parent}/cri-containerd-{}.scope", "a1".repeat(32));
         for (origin, state, expected) in [
             (whole.clone(), State::Isolated, Some(&whole)),
-            (whole.clone(), State::Contained, Some(&whole)),
+            (whole.clone(), State::Pinned, Some(&whole)),
             // crun puts the processes one level below.
             (format!("{whole}/container"), State::Isolated, Some(&whole)),
-            (whole.clone(), State::Floating, None),
+            (whole.clone(), State::Waiting, None),
         ] {
             let container = model::Instance {
                 state,
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn a_vm_has_its_seats_at_once_and_they_are_read_when_it_has_settled() {
         let floating = model::Instance {
-            state: State::Floating,
+            state: State::Waiting,
             ..since(3, 1_000_000)
         };
         let mut targets = TargetTracker::default();
@@ -430,7 +430,7 @@ mod tests {
         now.instances.insert(pod(1), Arc::new(float));
         assert!(!targets.update(&now, at(0)), "the ledger does not need where it floats");
         let leaving = model::Instance {
-            state: State::Leaving,
+            state: State::Releasing,
             ..isolated(1)
         };
         now.instances.insert(pod(1), Arc::new(leaving));

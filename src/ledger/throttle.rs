@@ -149,7 +149,7 @@ mod tests {
 
     /// The pod registers, is isolated and leaves, again and again.
     fn churn(step: u32) -> Option<Arc<VmTarget>> {
-        [Some(vm(State::Floating)), Some(vm(State::Isolated)), None][step as usize % 3].clone()
+        [Some(vm(State::Waiting)), Some(vm(State::Isolated)), None][step as usize % 3].clone()
     }
 
     #[test]

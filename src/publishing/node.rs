@@ -14,7 +14,7 @@ use stelia_koordinator::report::profile::Profile;
 use stelia_kubelet::config;
 use stelia_model as model;
 
-use super::pod_messages::floating_too_long;
+use super::pod_messages::waiting_too_long;
 use crate::engine::{Configuration, ObjectForm, node_name, node_topology};
 use crate::kubelet_config::Read;
 
@@ -121,7 +121,7 @@ pub(super) fn summary(view: &model::Node, ready: &Ready, now_us: u64) -> Summary
         },
         instances,
         degraded: degraded.count() as u64,
-        floating_too_long: floating_too_long(&view.instances, now_us),
+        waiting_too_long: waiting_too_long(&view.instances, now_us),
     }
 }
 
@@ -144,7 +144,7 @@ pub(super) fn differs(was: &model::Node, now: &model::Node) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use stelia_api::{Reason, ReasonKind, State};
+    use stelia_api::{Reason, ReasonCode, State};
     use stelia_cpus::CpuSet;
     use stelia_cpus::testing::Shape;
     use stelia_kubelet::PodUid;
@@ -238,9 +238,9 @@ mod tests {
             instance(
                 "00000000-0000-4000-8000-000000000002",
                 State::Isolated,
-                vec![Reason::of_node(ReasonKind::NotDone, "")],
+                vec![Reason::of_node(ReasonCode::StepFailed, "")],
             ),
-            instance("00000000-0000-4000-8000-000000000003", State::Floating, Vec::new()),
+            instance("00000000-0000-4000-8000-000000000003", State::Waiting, Vec::new()),
         ]
         .into();
         let no = Ready {
@@ -251,7 +251,7 @@ mod tests {
         let told = summary(&view, &no, 0);
         assert_eq!(
             told.instances,
-            BTreeMap::from([("floating".to_owned(), 1), ("isolated".to_owned(), 2)])
+            BTreeMap::from([("waiting".to_owned(), 1), ("isolated".to_owned(), 2)])
         );
         assert_eq!(
             (told.degraded, told.reason.as_str(), told.message.as_str()),

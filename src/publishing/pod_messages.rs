@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use stelia_api::publication::{Event, EventKind, PublishedPod};
 use stelia_api::reason::{joined, visible_to};
-use stelia_api::{Reason, ReasonKind, State};
+use stelia_api::{Reason, ReasonCode, State};
 use stelia_kubelet::PodUid;
 use stelia_model as model;
 use stelia_settings::Isolation;
 
 use super::event_log::from_change;
 
-/// How long an instance may float without vCPUs before that is an event, microseconds: no runner needs half of it.
-const MAX_FLOATING_TIME_US: u64 = 120_000_000;
+/// How long an instance may wait for its vCPUs before that is an event, microseconds: no runner needs half of it.
+const MAX_WAIT_US: u64 = 120_000_000;
 /// The reason after that time.
-const FLOATING_TOO_LONG: &str = "FloatingTooLong";
+const WAITING_TOO_LONG: &str = "WaitingTooLong";
 
-/// Why a container floats: its partition is not made yet.
+/// Why a container waits: its partition is not made yet.
 const WITHOUT_PARTITION: &str =
     "its container has no partition yet: it runs on the CPUs of its cgroup, as without steliad";
 
@@ -63,10 +63,10 @@ pub(super) fn update(before: &[PublishedPod], instances: &Instances, now_us: u64
     (pods, new_events)
 }
 
-/// How many instances float for longer than a start takes.
-pub(super) fn floating_too_long(instances: &Instances, now_us: u64) -> u64 {
+/// How many instances have waited for longer than a start takes.
+pub(super) fn waiting_too_long(instances: &Instances, now_us: u64) -> u64 {
     let states = instances.values().map(|instance| state(instance, now_us));
-    states.filter(|state| state.reason == FLOATING_TOO_LONG).count() as u64
+    states.filter(|state| state.reason == WAITING_TOO_LONG).count() as u64
 }
 
 /// The pod's entry; `None` where its name is unknown. A name that `former` has stays.
@@ -106,47 +106,40 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
         message: message.to_owned(),
         event,
     };
-    if instance.state == State::Leaving {
-        return of("Leaving", "it is being deregistered", None);
+    if instance.state == State::Releasing {
+        return of("Releasing", "it is being deregistered", None);
     }
     if let Some(broken) = broken(instance) {
         return broken;
     }
     let is_container = instance.isolation == Isolation::Container;
+    let why = instance.not_isolated.as_ref().map_or("", |why| why.text.as_str());
     match instance.state {
         State::Isolated => isolated(instance, is_container),
-        State::Contained => {
-            let why = instance.contained_reason;
-            let kind = if why.is_none_or(model::ContainedReason::is_wanted) {
+        State::Pinned => {
+            let is_wanted = instance.pinned_reason.is_none_or(model::PinnedReason::is_wanted);
+            let kind = if is_wanted {
                 EventKind::Normal
             } else {
                 EventKind::Warning
             };
-            let because = why.map(|why| format!(": {}", why.in_words())).unwrap_or_default();
             let who = if is_container {
                 "its container has"
             } else {
                 "its vCPUs are pinned to"
             };
             let (more, event) = unfinished_resize(instance);
-            let message = format!("{who} the CPUs {cpus}, without a partition that keeps others off{because}{more}");
-            of("Contained", &message, Some(event.unwrap_or(kind)))
+            let message = format!("{who} the CPUs {cpus}, without a partition that keeps others off: {why}{more}");
+            of("Pinned", &message, Some(event.unwrap_or(kind)))
         }
-        // Nothing of it is moved, and it waits for no vCPUs.
-        State::Registered if is_container => of("Registering", "its container's cgroup becomes the partition", None),
-        _ if is_container => of("Floating", WITHOUT_PARTITION, None),
-        State::Registered => of("Registering", "its processes are being moved", None),
-        _ if shares(instance) => of("Shared", "its class has no CPUs of its own", None),
-        _ if now_us.saturating_sub(instance.registered_us) > MAX_FLOATING_TIME_US => of(
-            FLOATING_TOO_LONG,
+        State::Shared => of("Shared", why, None),
+        _ if is_container => of("Waiting", WITHOUT_PARTITION, None),
+        _ if now_us.saturating_sub(instance.registered_us) > MAX_WAIT_US => of(
+            WAITING_TOO_LONG,
             "more than 120 s after its registration its vCPUs have no CPUs of their own: it runs on shared CPUs",
             Some(EventKind::Warning),
         ),
-        _ => of(
-            "Floating",
-            "it runs on shared CPUs until its vCPUs are handed over",
-            None,
-        ),
+        _ => of("Waiting", why, None),
     }
 }
 
@@ -170,7 +163,7 @@ fn isolated(instance: &model::Instance, is_container: bool) -> PodState {
 /// What the message of an instance's condition says of a resize that waits or was not followed, and the kind of its event.
 fn unfinished_resize(instance: &model::Instance) -> (String, Option<EventKind>) {
     let mut reasons = instance.degraded.iter();
-    let crowded = reasons.find(|reason| reason.kind == ReasonKind::CpusShared);
+    let crowded = reasons.find(|reason| reason.code == ReasonCode::TooManyVcpus);
     match (instance.pending_resize, crowded) {
         (Some(resize), _) => (
             format!(
@@ -184,51 +177,29 @@ fn unfinished_resize(instance: &model::Instance) -> (String, Option<EventKind>) 
     }
 }
 
-/// Whether it is of a class that is never isolated.
-fn shares(instance: &model::Instance) -> bool {
-    let allocation = instance.allocation.as_ref();
-    allocation.is_some_and(|allocation| !allocation.qos.is_exclusive())
-}
-
 /// The first of its reasons of degradation that the promise does not survive, with all such reasons in words.
 fn broken(instance: &model::Instance) -> Option<PodState> {
-    let breaking = |reason: &&Reason| breaks(reason.kind, reason.pod.as_ref() == Some(&instance.pod)).is_some();
+    let breaking = |reason: &&Reason| breaks(reason.code, reason.pod.as_ref() == Some(&instance.pod)).is_some();
     let reasons: Vec<Reason> = instance.degraded.iter().filter(breaking).cloned().collect();
     let first = reasons.first()?;
     Some(PodState {
         isolated: false,
-        reason: breaks(first.kind, true)?,
+        reason: breaks(first.code, true)?,
         message: joined(&visible_to(&reasons, &instance.pod)),
         event: Some(EventKind::Warning),
     })
 }
 
 /// What it is called where, for this reason, others may run on the vCPUs' CPUs, or they elsewhere. `own`: the reason is of this pod alone.
-fn breaks(kind: ReasonKind, own: bool) -> Option<&'static str> {
-    match kind {
-        ReasonKind::Evicted => Some("Evicted"),
-        ReasonKind::CpusOffline => Some("CpusOffline"),
-        ReasonKind::PartitionDiffers => Some("PartitionInvalid"),
-        ReasonKind::ThreadElsewhere => Some("ThreadElsewhere"),
-        // The kind does not tell which step it was. For a step that all instances share, the partition shows whether it matters.
-        ReasonKind::NotDone if own => Some("StepFailed"),
-        ReasonKind::NotDone
-        | ReasonKind::KubeletUnusable
-        | ReasonKind::KubeletStateHasMore
-        | ReasonKind::NothingShared
-        | ReasonKind::NodesPoolEmpty
-        | ReasonKind::EntryGone
-        | ReasonKind::OriginGone
-        | ReasonKind::AnchorEnded
-        | ReasonKind::OriginDiffers
-        | ReasonKind::MemoryHeld
-        | ReasonKind::ThreadEnded
-        | ReasonKind::CpusShared
-        | ReasonKind::Unwatched
-        | ReasonKind::NotSteered
-        | ReasonKind::Interrupts
-        | ReasonKind::NotQuiet
-        | ReasonKind::Detail => None,
+fn breaks(code: ReasonCode, own: bool) -> Option<&'static str> {
+    match code {
+        ReasonCode::Evicted | ReasonCode::CpusInUse => Some("Evicted"),
+        ReasonCode::CpusOffline => Some("CpusOffline"),
+        ReasonCode::PartitionChanged => Some("PartitionInvalid"),
+        ReasonCode::ThreadMoved => Some("ThreadMoved"),
+        // The code does not tell which step it was. For a step that all instances share, the partition shows whether it matters.
+        ReasonCode::StepFailed if own => Some("StepFailed"),
+        _ => None,
     }
 }
 

@@ -1,8 +1,8 @@
 //! The fallback on a kernel without partitions that take CPUs from others: Debian 12 (kernel 6.1, systemd 252). Its runner
 //! socket has no SO_PEERPIDFD either.
 
-use crate::contained::contained_from_start_to_end;
 use crate::ledger::a_contained_vms_intruder_is_booked_and_named;
+use crate::pinned::contained_from_start_to_end;
 use crate::quiet::kept_off_and_given_back;
 use crate::quiet::trace::an_intruder_is_named_with_each_of_its_switches;
 use crate::support::*;
@@ -31,7 +31,7 @@ fn two_contained_instances_come_and_go_one_by_one() {
     on_node(|| {
         let (one, two) = (Pod::vm("one", 2), Pod::vm("two", 2));
         for pod in [&one, &two] {
-            pod.assert_is("contained");
+            pod.assert_is("pinned");
         }
         let list = || cpus(&read(format!("{CGROUP}/system.slice/cpuset.cpus")));
         assert!(list().is_disjoint(&one.exclusive().union(&two.exclusive())));

@@ -128,8 +128,8 @@ fn zz_removal_gives_the_hosts_units_back_what_a_contained_vm_took() {
         run("apt-get -qq remove -y steliad");
         assert_eq!(list(), cpus("0-7"));
         run(&["apt-get", "-qq", "install", "-y", &package]);
-        wait_until("contained again", || {
-            pod.is("contained") && list().is_disjoint(&pod.exclusive())
+        wait_until("pinned again", || {
+            pod.is("pinned") && list().is_disjoint(&pod.exclusive())
         });
     });
 }

@@ -82,39 +82,42 @@ pub struct Count {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct VmCounts {
     pub isolated: u64,
-    pub contained: u64,
-    pub floating: u64,
-    pub registered: u64,
-    pub leaving: u64,
+    pub pinned: u64,
+    pub waiting: u64,
+    pub shared: u64,
+    pub evicted: u64,
+    pub releasing: u64,
     /// In a state that this version does not know.
     pub other: u64,
     /// In whatever state: with a reason of degradation.
     pub degraded: u64,
-    /// Those of `floating` that float for more than 120 s.
-    pub floating_too_long: u64,
+    /// Those of `waiting` that float for more than 120 s.
+    pub waiting_too_long: u64,
 }
 
 impl VmCounts {
     fn sum(self, other: Self) -> Self {
         Self {
             isolated: self.isolated.saturating_add(other.isolated),
-            contained: self.contained.saturating_add(other.contained),
-            floating: self.floating.saturating_add(other.floating),
-            registered: self.registered.saturating_add(other.registered),
-            leaving: self.leaving.saturating_add(other.leaving),
+            pinned: self.pinned.saturating_add(other.pinned),
+            waiting: self.waiting.saturating_add(other.waiting),
+            shared: self.shared.saturating_add(other.shared),
+            evicted: self.evicted.saturating_add(other.evicted),
+            releasing: self.releasing.saturating_add(other.releasing),
             other: self.other.saturating_add(other.other),
             degraded: self.degraded.saturating_add(other.degraded),
-            floating_too_long: self.floating_too_long.saturating_add(other.floating_too_long),
+            waiting_too_long: self.waiting_too_long.saturating_add(other.waiting_too_long),
         }
     }
 
     fn total(self) -> u64 {
         [
             self.isolated,
-            self.contained,
-            self.floating,
-            self.registered,
-            self.leaving,
+            self.pinned,
+            self.waiting,
+            self.shared,
+            self.evicted,
+            self.releasing,
             self.other,
         ]
         .into_iter()
@@ -124,10 +127,11 @@ impl VmCounts {
     fn in_words(self) -> String {
         let states = [
             (self.isolated, "isolated"),
-            (self.contained, "contained"),
-            (self.floating, "floating"),
-            (self.registered, "registered"),
-            (self.leaving, "leaving"),
+            (self.pinned, "pinned"),
+            (self.waiting, "waiting"),
+            (self.shared, "shared"),
+            (self.evicted, "evicted"),
+            (self.releasing, "releasing"),
             (self.other, "in other states"),
         ];
         let states = states.into_iter().filter(|(count, _)| *count > 0);
@@ -159,12 +163,10 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
     column("ISOLATED", |node: &NodeHealth| number(node.vms.map(|vms| vms.isolated)))
         .wide()
         .right(),
-    column("CONTAINED", |node: &NodeHealth| {
-        number(node.vms.map(|vms| vms.contained))
-    })
-    .wide()
-    .right(),
-    column("FLOATING", |node: &NodeHealth| number(node.vms.map(|vms| vms.floating)))
+    column("CONTAINED", |node: &NodeHealth| number(node.vms.map(|vms| vms.pinned)))
+        .wide()
+        .right(),
+    column("FLOATING", |node: &NodeHealth| number(node.vms.map(|vms| vms.waiting)))
         .wide()
         .right(),
     column("DEGRADED", |node: &NodeHealth| number(node.vms.map(|vms| vms.degraded)))

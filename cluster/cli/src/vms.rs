@@ -29,15 +29,14 @@ named! {
         /// It had CPUs of its own, and the promise does not hold.
         Degraded = "degraded",
         /// It runs on shared CPUs.
-        Floating = "floating",
+        Waiting = "waiting",
         /// It runs, and nobody published how.
         Unknown = "unknown",
         /// It has CPUs of its own, without a partition that keeps others off.
-        Contained = "contained",
-        Registered = "registered",
-        Leaving = "leaving",
+        Pinned = "pinned",
+        Releasing = "releasing",
         /// It has no node yet.
-        Waiting = "waiting",
+        Pending = "pending",
         Isolated = "isolated",
     }
 }
@@ -47,13 +46,12 @@ impl VmState {
     fn of(isolation: Option<&IsolationCondition>, is_bound: bool) -> Self {
         match isolation {
             None if is_bound => Self::Unknown,
-            None => Self::Waiting,
+            None => Self::Pending,
             Some(condition) if condition.isolated => Self::Isolated,
             Some(condition) => match condition.reason.as_str() {
-                "Contained" => Self::Contained,
-                "Registering" => Self::Registered,
-                "Leaving" => Self::Leaving,
-                "Floating" | "FloatingTooLong" | "Shared" => Self::Floating,
+                "Pinned" => Self::Pinned,
+                "Releasing" => Self::Releasing,
+                "Waiting" | "WaitingTooLong" | "Shared" => Self::Waiting,
                 // A newer publisher's reason too: the condition is False.
                 _ => Self::Degraded,
             },
@@ -64,8 +62,8 @@ impl VmState {
         match self {
             Self::Isolated => Meaning::Good,
             Self::Degraded => Meaning::Broken,
-            Self::Floating | Self::Unknown | Self::Contained => Meaning::Attention,
-            Self::Registered | Self::Leaving | Self::Waiting => Meaning::Plain,
+            Self::Waiting | Self::Unknown | Self::Pinned => Meaning::Attention,
+            Self::Releasing | Self::Pending => Meaning::Plain,
         }
     }
 }
@@ -82,11 +80,11 @@ pub enum VmOrder {
     Since,
 }
 
-/// The time after its registration within which a VM that floats is starting: after it the publisher writes FloatingTooLong.
+/// The time after its registration within which a VM that floats is starting: after it the publisher writes WaitingTooLong.
 const MAX_START_TIME_US: u64 = 120_000_000;
 
 /// The reason of a VM that floats for longer than that.
-const FLOATING_TOO_LONG: &str = "FloatingTooLong";
+const FLOATING_TOO_LONG: &str = "WaitingTooLong";
 
 /// A VM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -184,7 +182,7 @@ impl Vm {
         let since_us = condition.and_then(|condition| condition.since_us);
         let state = VmState::of(condition, pod.node.is_some());
         let is_new = since_us.is_some_and(|since| now_us.saturating_sub(since) <= MAX_START_TIME_US);
-        let is_floating = condition.is_some_and(|condition| condition.reason == "Floating");
+        let is_waiting = condition.is_some_and(|condition| condition.reason == "Waiting");
         Self {
             pod_namespace,
             pod_name,
@@ -195,7 +193,7 @@ impl Vm {
             old,
             node: pod.node.clone(),
             state,
-            is_starting: is_new && is_floating,
+            is_starting: is_new && is_waiting,
             reason: condition.and_then(|condition| text(&condition.reason)),
             message: condition.and_then(|condition| text(&condition.message)),
             since_us,
@@ -303,7 +301,7 @@ fn sort(vms: &mut [Vm], order: VmOrder) {
             VmOrder::Trouble => {
                 let rank = |vm: &Vm| match vm.state {
                     VmState::Degraded => 0,
-                    VmState::Floating if !vm.is_starting => 1,
+                    VmState::Waiting if !vm.is_starting => 1,
                     _ if vm.is_old => 2,
                     _ => 3,
                 };

@@ -5,7 +5,7 @@ use std::fmt;
 use stelia_kubelet::PodUid;
 
 use crate::reason;
-use crate::reason::{Reason, ReasonKind};
+use crate::reason::{Reason, ReasonCode};
 
 /// Why a call is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl std::error::Error for Error {}
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = match self.causes.first() {
-            Some(first) if first.kind == ReasonKind::Detail => "; ",
+            Some(first) if first.code == ReasonCode::Detail => "; ",
             Some(_) => ": ",
             None => "",
         };
@@ -73,7 +73,7 @@ impl Error {
     /// The same error with a detail for operators only.
     #[must_use]
     pub fn detail(self, text: impl Into<String>) -> Self {
-        self.with(vec![Reason::of_node(ReasonKind::Detail, text)])
+        self.with(vec![Reason::of_node(ReasonCode::Detail, text)])
     }
 
     /// What this pod may read of it.

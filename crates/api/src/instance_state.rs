@@ -6,16 +6,18 @@ named! {
     /// A value of the property `State`.
     #[derive(Default, PartialOrd, Ord)]
     pub enum State {
-        /// The scope exists; the container's processes are being moved to float.
+        /// Registered, and not isolated yet: all threads run on shared CPUs.
         #[default]
-        Registered = "registered",
-        /// Everything but the anchor runs on shared CPUs.
-        Floating = "floating",
+        Waiting = "waiting",
         /// The vCPU threads are in a partition of their own, as read back from the kernel.
         Isolated = "isolated",
         /// The vCPU threads are pinned, without a partition: other tasks are kept off by `AllowedCPUs=` of other units only.
-        Contained = "contained",
-        /// Being deregistered: processes return to the origin, CPUs are released.
-        Leaving = "leaving",
+        Pinned = "pinned",
+        /// Its class, LS or BE, has no CPUs of its own: all threads run on shared CPUs.
+        Shared = "shared",
+        /// kubelet gave its CPUs to another pod: all threads run on shared CPUs.
+        Evicted = "evicted",
+        /// Being deregistered: processes return to the container's own cgroup, CPUs are released.
+        Releasing = "releasing",
     }
 }

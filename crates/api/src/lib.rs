@@ -23,5 +23,5 @@ mod thread;
 pub use error::{Error, ErrorKind};
 pub use instance_state::State;
 pub use names::{BUS_NAME, MANAGER_PATH, NOT_PINNED, RUNNER_SOCKET, VM_RESOURCE, instance_path, instance_uid};
-pub use reason::{Reason, ReasonKind};
+pub use reason::{Reason, ReasonCode};
 pub use thread::ThreadRole;

@@ -1,5 +1,6 @@
-//! Why isolation is degraded or a call failed: each reason names the pod whose details its text has, which decides
-//! who may read it.
+//! Why a VM has less than it should, what is wrong on the node, or why a call failed. Each reason has a stable code, a note for a
+//! column, and a text with its effect and fix; everything that shows reasons takes these from here. Each names the pod whose details its
+//! text has, which decides who may read it.
 
 use std::fmt;
 
@@ -8,159 +9,342 @@ use stelia_cpus::text::named;
 use stelia_kubelet::PodUid;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Members", from = "Members")]
 pub struct Reason {
     /// The pod whose details (CPUs, paths, processes) are in the text; `None`: details of the node. JSON does not name it.
-    #[serde(skip)]
     pub pod: Option<PodUid>,
-    pub kind: ReasonKind,
-    /// For the operator and for the pod itself.
+    pub code: ReasonCode,
+    /// The fact, for the operator and for the pod itself.
     pub text: String,
-    /// Whether it is of the whole node: each instance it concerns has it in the same words.
-    pub of_node: bool,
+    /// What the operator does about it.
+    pub fix: String,
+}
+
+/// A reason in JSON.
+#[derive(Serialize, Deserialize)]
+struct Members {
+    code: ReasonCode,
+    #[serde(skip_deserializing)]
+    note: &'static str,
+    text: String,
+    #[serde(skip_deserializing, skip_serializing_if = "str::is_empty")]
+    effect: &'static str,
+    fix: String,
+}
+
+impl From<Reason> for Members {
+    fn from(reason: Reason) -> Self {
+        Self {
+            code: reason.code,
+            note: reason.code.note(),
+            text: reason.text,
+            effect: reason.code.effect(),
+            fix: reason.fix,
+        }
+    }
+}
+
+impl From<Members> for Reason {
+    fn from(members: Members) -> Self {
+        Self {
+            pod: None,
+            code: members.code,
+            text: members.text,
+            fix: members.fix,
+        }
+    }
 }
 
 named! {
-    /// The kinds of reasons.
-    pub enum ReasonKind {
+    /// The codes of reasons, which D-Bus, JSON, metrics and `docs/troubleshooting.md` share.
+    pub enum ReasonCode {
+        // What is wrong on the node.
         KubeletUnusable = "kubelet-unusable",
         /// kubelet's state has keys beside its entries that are not known.
-        KubeletStateHasMore = "kubelet-state-has-more",
+        KubeletUnknownKeys = "kubelet-unknown-keys",
         /// No CPU is shared.
-        NothingShared = "nothing-shared",
+        NoSharedCpus = "no-shared-cpus",
+        SystemdSilent = "systemd-silent",
+        /// inotify does not watch everything: everything is read every 2 s.
+        NotWatched = "not-watched",
+        /// KVM's events are not received.
+        KvmNotHeard = "kvm-not-heard",
+        /// A scope's record cannot be read.
+        RecordUnreadable = "record-unreadable",
+        LedgerNotKept = "ledger-not-kept",
+        NotPublished = "not-published",
+        /// Device interrupts are not kept off the CPUs of VMs.
+        NotSteered = "not-steered",
+        // What is wrong with a VM.
         /// The shared pool of the NUMA node that an LS instance runs on has no CPU.
-        NodesPoolEmpty = "nodes-pool-empty",
+        NumaPoolEmpty = "numa-pool-empty",
         /// kubelet has no entry for the container any more.
-        EntryGone = "entry-gone",
+        NoAssignment = "no-assignment",
         /// kubelet gave the CPUs to another pod.
         Evicted = "evicted",
+        /// The CPUs are assigned to the VM, and another instance has not left them.
+        CpusInUse = "cpus-in-use",
         /// The container's own cgroup is gone.
-        OriginGone = "origin-gone",
-        AnchorEnded = "anchor-ended",
+        CgroupGone = "cgroup-gone",
+        /// The process that stays in the container's own cgroup ended.
+        PlaceholderEnded = "placeholder-ended",
         /// `cpuset.cpus` of the container's own cgroup differs from kubelet's entry.
-        OriginDiffers = "origin-differs",
+        CpusetChanged = "cpuset-changed",
         /// The container's memory limit is below what the scope holds.
         MemoryHeld = "memory-held",
         ThreadEnded = "thread-ended",
         /// A vCPU thread is in a cgroup that is neither the instance's nor its container's.
-        ThreadElsewhere = "thread-elsewhere",
+        ThreadMoved = "thread-moved",
         /// Exclusive CPUs of the instance are offline.
         CpusOffline = "cpus-offline",
         /// There are more vCPUs than CPUs: none is pinned.
-        CpusShared = "cpus-shared",
-        /// `cpuset.cpus.partition` of `vcpu/` reads otherwise than the recorded kind.
-        PartitionDiffers = "partition-differs",
-        /// inotify does not watch everything: everything is read every 2 s.
-        Unwatched = "unwatched",
-        /// Device interrupts are not kept off the CPUs of VMs.
-        NotSteered = "not-steered",
+        TooManyVcpus = "too-many-vcpus",
+        /// `cpuset.cpus.partition` of `vcpu/` reads otherwise than the recorded type.
+        PartitionChanged = "partition-changed",
         /// A device interrupt reaches the CPUs although it should not.
         Interrupts = "interrupts",
         /// What was ordered for the CPUs besides, such as a wake-up latency, could not be done.
         NotQuiet = "not-quiet",
         /// A step failed.
-        NotDone = "not-done",
+        StepFailed = "step-failed",
+        // Why a VM that nothing is wrong with is not isolated.
+        /// Its processes are being moved.
+        Starting = "starting",
+        /// No vCPU thread is attached.
+        NoVcpus = "no-vcpus",
+        /// The partition of a whole container is not made yet.
+        NoPartitionYet = "no-partition-yet",
+        /// Its vCPU threads are being pinned.
+        Pinning = "pinning",
+        /// Its class, LS or BE, has no CPUs of its own.
+        SharedClass = "shared-class",
+        /// Class LSR: BE may run on its CPUs, and a partition would keep it out.
+        ClassLsr = "class-lsr",
+        /// This kernel has no `cpuset.cpus.exclusive`.
+        NoPartitions = "no-partitions",
+        /// The setting `partition` is `member`.
+        PartitionOff = "partition-off",
+        /// The rule that adopted it has `partition` set to `member`.
+        RuleWithoutPartition = "rule-without-partition",
+        /// The kernel refused the partition twice.
+        PartitionRefused = "partition-refused",
+        // Of calls.
         /// A detail of an error, for operators and the pod it concerns.
         Detail = "detail",
     }
 }
 
-/// What an operator does about a reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Remedy {
-    pub text: &'static str,
-    /// The section of `docs/troubleshooting.md` with more, as a link names it.
-    pub section: &'static str,
+/// What a code means wherever it is shown.
+struct Meaning {
+    /// For a column: at most [`MAX_NOTE`] characters.
+    note: &'static str,
+    /// What follows from it; empty where the text says it or nothing does.
+    effect: &'static str,
+    fix: &'static str,
 }
 
-impl ReasonKind {
-    /// The remedy of a reason; `docs/troubleshooting.md` has the same text.
-    pub fn cure(self) -> Remedy {
-        let text = match self {
-            Self::KubeletUnusable => "steliactl doctor says more; the cure depends on the message",
-            Self::KubeletStateHasMore => "upgrade steliad; steliactl doctor names the keys",
-            Self::NothingShared => "set reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",
-            Self::NodesPoolEmpty => "steliactl map: which instances have that node's CPUs",
-            Self::EntryGone | Self::Evicted => "restart the container",
-            Self::OriginGone | Self::AnchorEnded => {
-                "none is needed while the VM runs; restart the container when convenient"
-            }
-            Self::OriginDiffers => "if it stays: find out what writes there",
-            Self::MemoryHeld => "none: the new limit follows when the VM has returned memory",
-            Self::ThreadEnded => "none, if intended",
-            Self::ThreadElsewhere => "move the process back to the container's own cgroup, and find what moved it",
-            Self::CpusOffline => "echo 1 > /sys/devices/system/cpu/cpuN/online",
-            Self::CpusShared => "fewer vCPUs by QEMU's -smp, or more CPUs for the pod",
-            Self::PartitionDiffers => "find what else claims those CPUs, outside stelia.slice",
-            Self::Unwatched => "raise sysctl fs.inotify.max_user_watches and max_user_instances",
-            Self::NotSteered => "systemctl status steliad-quiet.socket steliad-quiet; steliactl noise says more",
-            Self::Interrupts | Self::NotQuiet => "steliactl noise says what it is, and what can be done about it",
-            Self::NotDone | Self::Detail => "journalctl -u steliad names each refused step with its path",
-        };
-        let section = match self {
-            Self::KubeletUnusable | Self::NothingShared => "kubelets-file-cannot-be-used",
-            Self::Evicted => "an-instance-stays-floating",
-            _ => "isolated-but-degraded-is-not-empty",
-        };
-        Remedy { text, section }
+/// The most characters of a note.
+pub const MAX_NOTE: usize = 15;
+
+impl ReasonCode {
+    fn meaning(self) -> Meaning {
+        let of = |note, effect, fix| Meaning { note, effect, fix };
+        match self {
+            Self::KubeletUnusable => of(
+                "kubelet's file",
+                "no new VMs; running VMs keep their CPUs",
+                "run steliactl doctor",
+            ),
+            Self::KubeletUnknownKeys => of("unknown keys", "", "upgrade steliad"),
+            Self::NoSharedCpus => of(
+                "no shared CPUs",
+                "no new VMs; running VMs keep their CPUs",
+                "set kubelet's reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",
+            ),
+            Self::SystemdSilent => of(
+                "systemd silent",
+                "no new VMs and no changed limits; running VMs stay isolated",
+                "run systemctl list-jobs; read /proc/1/stack",
+            ),
+            Self::NotWatched => of(
+                "not watched",
+                "changes are found within 2 s instead of at once",
+                "raise sysctl fs.inotify.max_user_watches and fs.inotify.max_user_instances",
+            ),
+            Self::KvmNotHeard => of(
+                "no KVM events",
+                "VMs to adopt are found within 5 s instead of at once",
+                "run journalctl -u steliad",
+            ),
+            Self::RecordUnreadable => of(
+                "record unread",
+                "the VM keeps its CPUs and partition, and steliad leaves it alone",
+                "install the newer steliad that wrote it, or restart the container",
+            ),
+            Self::LedgerNotKept => of(
+                "ledger not kept",
+                "what runs on the VMs' CPUs meanwhile is not recorded",
+                "free space in /var/lib/stelia; see journalctl -u steliad",
+            ),
+            Self::NotPublished => of(
+                "not published",
+                "schedulers treat this node as outdated",
+                "free space in /run; see journalctl -u steliad",
+            ),
+            Self::NotSteered => of(
+                "IRQs unsteered",
+                "device interrupts may fire on the VMs' CPUs",
+                "run systemctl status steliad-quiet.socket steliad-quiet",
+            ),
+            Self::NumaPoolEmpty => of(
+                "NUMA pool empty",
+                "it runs on the whole shared pool",
+                "run steliactl map to see which VMs have that NUMA node's CPUs",
+            ),
+            Self::NoAssignment => of("no assignment", "the VM keeps its CPUs", "restart the container"),
+            Self::Evicted => of("CPUs taken", "its vCPUs run on shared CPUs", "restart the container"),
+            Self::CpusInUse => of("CPUs in use", "its vCPUs stay where they were", "restart the container"),
+            Self::CgroupGone => of(
+                "cgroup gone",
+                "the VM cannot be released into it",
+                "restart the container when convenient",
+            ),
+            Self::PlaceholderEnded => of(
+                "no placeholder",
+                "the VM cannot be released into its container",
+                "restart the container when convenient",
+            ),
+            Self::CpusetChanged => of(
+                "cpuset changed",
+                "",
+                "if this persists, find the program that writes the container cgroup's cpuset.cpus",
+            ),
+            Self::MemoryHeld => of(
+                "memory held",
+                "the limit stays as it was",
+                "none needed: the new limit follows when the VM has returned memory",
+            ),
+            Self::ThreadEnded => of("thread ended", "", "none needed if a vCPU was unplugged or the VM ends"),
+            Self::ThreadMoved => of(
+                "thread moved",
+                "the thread is not isolated",
+                "move the process back to the container cgroup; find what moved it",
+            ),
+            Self::CpusOffline => of("CPUs offline", "", "echo 1 > /sys/devices/system/cpu/cpuN/online"),
+            Self::TooManyVcpus => of(
+                "too many vCPUs",
+                "no vCPU has a CPU of its own",
+                "give QEMU fewer vCPUs (-smp), or the pod more CPUs",
+            ),
+            Self::PartitionChanged => of(
+                "partition lost",
+                "other tasks may run on its CPUs",
+                "find what else claims those CPUs outside stelia.slice",
+            ),
+            Self::Interrupts => of("interrupts", "", "run steliactl noise"),
+            Self::NotQuiet => of("not quiet", "", "run steliactl noise"),
+            Self::StepFailed => of(
+                "step failed",
+                "steliad tries again after 1 to 32 s",
+                "run journalctl -u steliad",
+            ),
+            Self::Starting => of("starting", "", "none needed"),
+            Self::NoVcpus => of(
+                "no vCPUs yet",
+                "all its threads run on shared CPUs",
+                "read the container's log: has the VMM's socket answered? The runner tries every 5 s",
+            ),
+            Self::NoPartitionYet => of("no partition", "it runs as without steliad", "run steliactl verify"),
+            Self::Pinning => of("being pinned", "", "run steliactl verify"),
+            Self::SharedClass => of("shared class", "", "none needed, or set another --qos of the runner"),
+            Self::ClassLsr => of(
+                "class LSR",
+                "BE may run on its CPUs",
+                "none needed, or set --qos=LSE of the runner",
+            ),
+            Self::NoPartitions => of(
+                "no partitions",
+                "other tasks are kept off its CPUs only by systemd's AllowedCPUs=",
+                "install Linux 6.7 or later, then restart the container",
+            ),
+            Self::PartitionOff => of(
+                "partition off",
+                "other tasks are kept off its CPUs only by systemd's AllowedCPUs=",
+                "set partition = \"auto\", run systemctl reload steliad, then restart the container",
+            ),
+            Self::RuleWithoutPartition => of(
+                "rule: partition",
+                "other tasks are kept off its CPUs only by systemd's AllowedCPUs=",
+                "remove partition from the rule, run systemctl reload steliad, then restart the container",
+            ),
+            Self::PartitionRefused => of(
+                "kernel refused",
+                "other tasks are kept off its CPUs only by systemd's AllowedCPUs=; steliad tries again",
+                "find what else claims those CPUs; the journal has the kernel's words",
+            ),
+            Self::Detail => of("", "", "run journalctl -u steliad"),
+        }
     }
 
-    /// The text for a pod that may not read the details, where the reason may concern every instance; `None`: other
-    /// pods are not told at all.
+    /// For a column, at most [`MAX_NOTE`] characters.
+    pub fn note(self) -> &'static str {
+        self.meaning().note
+    }
+
+    /// What follows from it; empty where the text says it or nothing does.
+    pub fn effect(self) -> &'static str {
+        self.meaning().effect
+    }
+
+    /// The text for a pod that may not read the details; `None`: other pods are not told at all.
     pub fn in_general(self) -> Option<&'static str> {
         match self {
-            Self::KubeletUnusable => Some("kubelet's state cannot be used, float keeps its CPUs"),
-            Self::KubeletStateHasMore => Some("kubelet's state has keys that steliad does not know"),
-            Self::NothingShared => Some("the shared pool is empty, float keeps its CPUs"),
-            Self::Evicted => Some("kubelet gave the CPUs to another pod: the vCPUs run on shared CPUs"),
-            Self::Unwatched => Some("not everything on the node is watched: changes are found within 2 s"),
-            Self::NotSteered => Some("device interrupts are not kept off the CPUs of VMs; steliad's journal says why"),
+            Self::Evicted => Some("kubelet gave the CPUs to another pod"),
+            Self::CpusInUse => Some("another pod has not left the CPUs"),
             Self::Interrupts => Some("device interrupts reach the CPUs; steliad's journal says which"),
-            Self::NotDone => {
+            Self::StepFailed => {
                 Some("what the instances of the node share is not as it must be; steliad's journal says why")
             }
-            Self::NodesPoolEmpty
-            | Self::EntryGone
-            | Self::OriginGone
-            | Self::AnchorEnded
-            | Self::OriginDiffers
-            | Self::MemoryHeld
-            | Self::ThreadEnded
-            | Self::ThreadElsewhere
-            | Self::CpusOffline
-            | Self::CpusShared
-            | Self::PartitionDiffers
-            | Self::NotQuiet
-            | Self::Detail => None,
+            _ => None,
         }
     }
 }
 
 impl Reason {
     /// A reason with details of a pod.
-    pub fn of(pod: &PodUid, kind: ReasonKind, text: impl Into<String>) -> Self {
+    pub fn of(pod: &PodUid, code: ReasonCode, text: impl Into<String>) -> Self {
         Self {
             pod: Some(pod.clone()),
-            kind,
-            text: text.into(),
-            of_node: false,
+            ..Self::of_node(code, text)
         }
     }
 
     /// A reason with details of the node.
-    pub fn of_node(kind: ReasonKind, text: impl Into<String>) -> Self {
+    pub fn of_node(code: ReasonCode, text: impl Into<String>) -> Self {
+        let text = text.into();
+        let fix = match code {
+            ReasonCode::KubeletUnusable => fix_of_kubelet_file(&text),
+            _ => None,
+        };
         Self {
             pod: None,
-            kind,
-            text: text.into(),
-            of_node: true,
+            code,
+            fix: fix.unwrap_or(code.meaning().fix).to_owned(),
+            text,
         }
+    }
+
+    /// The same reason with a fix of its own.
+    #[must_use]
+    pub fn with_fix(self, fix: String) -> Self {
+        Self { fix, ..self }
     }
 
     /// What this pod may read of it.
     pub fn visible_to(&self, pod: &PodUid) -> Option<Self> {
         match &self.pod {
             Some(own) if own == pod => Some(self.clone()),
-            _ => self.kind.in_general().map(|text| Self::of(pod, self.kind, text)),
+            _ => self.code.in_general().map(|text| Self::of(pod, self.code, text)),
         }
     }
 }
@@ -169,6 +353,44 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
+}
+
+/// The fix where a file of kubelet's is neither what kubelet writes nor complete.
+const DELETE_THE_FILE: &str = "drain the node, stop kubelet, delete the file, start kubelet";
+
+/// The fix of an unusable file of kubelet's by what its message contains; the first counts.
+const FIXES_OF_KUBELET_FILE: [(&str, &str); 14] = [
+    (
+        "No such file",
+        "start kubelet with cpuManagerPolicy: static; with another root directory set kubelet-root",
+    ),
+    (
+        "which is kubelet's root directory is not clear",
+        "remove an earlier installation's cpu_manager_state, or set kubelet-root",
+    ),
+    ("CPU manager policy is", "see /usr/share/doc/steliad/kubelet.md"),
+    ("the file is empty", DELETE_THE_FILE),
+    // serde_json's words where a file ends early; a file of zeroes is no object.
+    ("while parsing", DELETE_THE_FILE),
+    ("not a JSON object", DELETE_THE_FILE),
+    ("checksum mismatch", DELETE_THE_FILE),
+    // serde_json's words for an object without kubelet's oldest members, and for a number that is too large.
+    ("missing field", DELETE_THE_FILE),
+    ("expected u32", DELETE_THE_FILE),
+    ("CPU list", DELETE_THE_FILE),
+    ("is not a pod UID", DELETE_THE_FILE),
+    ("are in the default set too", DELETE_THE_FILE),
+    ("no known schema", "kubelet is newer: upgrade steliad"),
+    (
+        "gives CPUs to containers",
+        "remove the driver, or set cpu-source = \"kubelet\"",
+    ),
+];
+
+/// The fix of an unusable file of kubelet's by its message; `None` where none is known for it.
+pub fn fix_of_kubelet_file(message: &str) -> Option<&'static str> {
+    let found = FIXES_OF_KUBELET_FILE.iter().find(|(part, _)| message.contains(part));
+    found.map(|(_, fix)| *fix)
 }
 
 /// What a pod may read of reasons, without repetitions.
@@ -196,44 +418,92 @@ mod tests {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
     }
 
-    /// As a link to a heading is written.
-    fn anchor(heading: &str) -> String {
-        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -".contains(*c));
-        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    #[test]
+    fn the_page_for_operators_has_each_code_as_a_heading_and_its_fix_below() {
+        let page = include_str!("../../../docs/troubleshooting.md");
+        let sections: Vec<(&str, String)> = page
+            .split("\n### ")
+            .skip(1)
+            .filter_map(|part| part.split_once('\n'))
+            .map(|(heading, text)| (heading, text.replace('`', "")))
+            .collect();
+        for code in ReasonCode::ALL.into_iter().filter(|code| *code != ReasonCode::Detail) {
+            let found = sections
+                .iter()
+                .find(|(heading, _)| *heading == format!("`{}`", code.name()));
+            let (_, said) = found.unwrap_or_else(|| panic!("no section {}", code.name()));
+            let fix = code.meaning().fix;
+            assert!(said.contains(fix), "{}: {fix:?} is not there", code.name());
+        }
+        let (_, of_file) = sections
+            .iter()
+            .find(|(heading, _)| *heading == "`kubelet-unusable`")
+            .unwrap();
+        for (message, fix) in FIXES_OF_KUBELET_FILE {
+            assert!(of_file.contains(message) && of_file.contains(fix), "{message}: {fix}");
+        }
     }
 
     #[test]
-    fn the_page_for_operators_has_each_cure_in_its_section() {
-        let page = include_str!("../../../docs/troubleshooting.md");
-        let sections = page.split("\n## ").skip(1).filter_map(|part| part.split_once('\n'));
-        let sections: Vec<(String, String)> = sections
-            .map(|(heading, text)| (anchor(heading), text.replace('`', "")))
-            .collect();
-        for kind in ReasonKind::ALL {
-            let Remedy { text, section } = kind.cure();
-            let found = sections.iter().find(|(name, _)| name == section);
-            let (_, said) = found.unwrap_or_else(|| panic!("no section {section}"));
-            assert!(said.contains(text), "{}: {text:?} is not in {section}", kind.name());
+    fn a_note_fits_its_column_and_no_two_codes_have_the_same() {
+        let mut notes: Vec<&str> = ReasonCode::ALL.iter().map(|code| code.note()).collect();
+        assert!(notes.iter().all(|note| note.chars().count() <= MAX_NOTE), "{notes:?}");
+        let all = notes.len();
+        notes.sort_unstable();
+        notes.dedup();
+        assert_eq!(notes.len(), all);
+    }
+
+    #[test]
+    fn json_has_what_the_code_means_and_reads_back() {
+        let reason = Reason::of_node(ReasonCode::NotWatched, "no watch is left");
+        let json = serde_json::to_value(&reason).unwrap();
+        assert_eq!(json["code"], "not-watched");
+        assert_eq!(json["note"], "not watched");
+        assert_eq!(json["effect"], ReasonCode::NotWatched.effect());
+        assert_eq!(serde_json::from_value::<Reason>(json).unwrap(), reason);
+    }
+
+    #[test]
+    fn what_no_kubelet_writes_and_a_file_that_ends_early_are_not_called_a_newer_kubelets() {
+        let fix_of = |bytes: &[u8]| {
+            let refused = stelia_kubelet::CpuManagerState::parse(bytes).unwrap_err();
+            Reason::of_node(ReasonCode::KubeletUnusable, refused.to_string()).fix
+        };
+        let too_large = r#"{"policyName":"static","defaultCpuSet":"","checksum":9999999999}"#;
+        for text in ["{}", too_large] {
+            assert_eq!(fix_of(text.as_bytes()), DELETE_THE_FILE, "{text}");
+        }
+        let beyond = "the default set: CPU list \"8-9999\": \"8-9999\" is beyond the highest CPU number 8191";
+        assert_eq!(fix_of_kubelet_file(beyond), Some(DELETE_THE_FILE));
+        let whole = r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1,"slices":{}}"#;
+        assert_eq!(fix_of(whole.as_bytes()), "kubelet is newer: upgrade steliad");
+        // The file ends within a key, a string or the object, with a newline or without one; or it is of zeroes.
+        for end in [1, 10, 40, 60] {
+            let cut = &whole[..end];
+            for bytes in [cut.to_owned(), format!("{cut}\n"), "\0".repeat(end)] {
+                assert_eq!(fix_of(bytes.as_bytes()), DELETE_THE_FILE, "{bytes:?}");
+            }
         }
     }
 
     #[test]
     fn a_pod_reads_its_own_as_they_are_and_others_in_general_words_or_not_at_all() {
         let reasons = [
-            Reason::of(&pod(1), ReasonKind::CpusOffline, "CPUs 2 are offline"),
-            Reason::of(&pod(2), ReasonKind::Evicted, "kubelet gave the CPUs 3 to pod 2"),
-            Reason::of_node(ReasonKind::NotDone, "write \"2-5\""),
-            Reason::of_node(ReasonKind::NotDone, "write \"2-6\""),
-            Reason::of(&pod(2), ReasonKind::AnchorEnded, "the anchor (process 7) ended"),
+            Reason::of(&pod(1), ReasonCode::CpusOffline, "CPUs 2 are offline"),
+            Reason::of(&pod(2), ReasonCode::Evicted, "kubelet gave the CPUs 3 to pod 2"),
+            Reason::of_node(ReasonCode::StepFailed, "write \"2-5\""),
+            Reason::of_node(ReasonCode::StepFailed, "write \"2-6\""),
+            Reason::of(&pod(2), ReasonCode::PlaceholderEnded, "the placeholder process 7 ended"),
         ];
         let told = visible_to(&reasons, &pod(1));
-        let general = |kind: ReasonKind| kind.in_general().unwrap();
+        let general = |code: ReasonCode| code.in_general().unwrap();
         assert_eq!(
             joined(&told),
             format!(
                 "CPUs 2 are offline; {}; {}",
-                general(ReasonKind::Evicted),
-                general(ReasonKind::NotDone)
+                general(ReasonCode::Evicted),
+                general(ReasonCode::StepFailed)
             )
         );
         assert_eq!(visible_to(&told, &pod(1)), told, "it is its own now");

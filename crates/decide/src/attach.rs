@@ -65,7 +65,7 @@ pub fn attached(
     }
     .with_own(own);
     // The same list again moves nothing, nor does one without the threads that ended (a vCPU was unplugged): the
-    // isolation was not interrupted, so the state stays. What was refused a partition stays contained while the kernel is asked
+    // isolation was not interrupted, so the state stays. What was refused a partition stays pinned while the kernel is asked
     // for it again.
     let living: Vec<VcpuThread> = former
         .vcpus
@@ -74,8 +74,8 @@ pub fn attached(
         .filter_map(|(thread, now)| now.is_some().then_some(*thread))
         .collect();
     let same = (next.vcpus == former.vcpus || next.vcpus == living)
-        && (next.partition == former.partition || former.phase == Phase::Contained);
-    let next = if same && matches!(former.phase, Phase::Isolated | Phase::Contained) {
+        && (next.partition == former.partition || former.phase == Phase::Pinned);
+    let next = if same && matches!(former.phase, Phase::Isolated | Phase::Pinned) {
         Record {
             vcpus: next.vcpus,
             partition: next.partition,

@@ -1,6 +1,6 @@
 //! The reasons of degradation of an instance, in words; none where everything promised holds.
 
-use stelia_api::{Reason, ReasonKind, ThreadRole};
+use stelia_api::{Reason, ReasonCode, ThreadRole};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_model::record::Phase;
@@ -17,12 +17,8 @@ struct Reasons<'a> {
 }
 
 impl Reasons<'_> {
-    fn own(&mut self, kind: ReasonKind, text: impl Into<String>) {
-        self.found.push(Reason::of(self.pod, kind, text));
-    }
-
-    fn node(&mut self, kind: ReasonKind, text: impl Into<String>) {
-        self.found.push(Reason::of_node(kind, text));
+    fn own(&mut self, code: ReasonCode, text: impl Into<String>) {
+        self.found.push(Reason::of(self.pod, code, text));
     }
 }
 
@@ -38,30 +34,8 @@ pub(super) fn degraded(
         pod: &record.pod,
         found: Vec::new(),
     };
-    match (&snapshot.kubelet, assessment.float.as_ref()) {
-        (Err(reason), _) if instance.is_container() => reasons.node(
-            ReasonKind::KubeletUnusable,
-            format!("kubelet's state cannot be used, the container keeps its CPUs: {reason}"),
-        ),
-        (Ok(_), None) if instance.is_container() => {}
-        (Err(reason), _) => reasons.node(
-            ReasonKind::KubeletUnusable,
-            format!("kubelet's state cannot be used, float keeps its CPUs: {reason}"),
-        ),
-        (Ok(_), None) => reasons.node(
-            ReasonKind::NothingShared,
-            "the shared pool is empty, float keeps its CPUs",
-        ),
-        (Ok(_), Some(float)) => astray(snapshot, instance, float, &mut reasons),
-    }
-    if let Ok(kubelet) = &snapshot.kubelet
-        && !kubelet.unknown_keys.is_empty()
-    {
-        let keys = kubelet.unknown_keys.join(", ");
-        reasons.node(
-            ReasonKind::KubeletStateHasMore,
-            format!("kubelet's state has keys that steliad does not know ({keys}); its entries are followed"),
-        );
+    if let Some(float) = assessment.float.as_ref().filter(|_| snapshot.kubelet.is_ok()) {
+        astray(snapshot, instance, float, &mut reasons);
     }
     cpus(snapshot, instance, assessment, &mut reasons);
     container(instance, &assessment.entitlement, &mut reasons);
@@ -76,10 +50,12 @@ pub(super) fn degraded(
             .found
             .extend(snapshot.disturbances.of(&record.pod, &record.exclusive));
     }
-    match (&instance.unwatched, &snapshot.unwatched) {
-        (Some(own), nodes) if nodes.as_ref() != Some(own) => reasons.own(ReasonKind::Unwatched, own),
-        (_, Some(nodes)) => reasons.node(ReasonKind::Unwatched, nodes),
-        (_, None) => {}
+    if let Some(own) = instance
+        .unwatched
+        .as_ref()
+        .filter(|own| snapshot.unwatched.as_ref() != Some(own))
+    {
+        reasons.own(ReasonCode::NotWatched, own);
     }
     reasons.found
 }
@@ -88,43 +64,53 @@ pub(super) fn degraded(
 fn cpus(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     if let Some(Eviction { cpus, to, .. }) = &assessment.eviction {
-        let where_now = if instance.is_container() {
-            "the container has no partition any more"
-        } else {
-            "the vCPUs run on shared CPUs"
-        };
-        let text = format!("kubelet gave the CPUs {cpus} to pod {to}: {where_now}");
-        reasons.found.push(Reason::of(to, ReasonKind::Evicted, text));
+        let text = format!("kubelet gave the CPUs {cpus} to pod {to}");
+        reasons.found.push(Reason::of(to, ReasonCode::Evicted, text));
     }
     if let Some(Blocked { cpus, by, .. }) = &assessment.blocked {
-        let text = if instance.is_container() {
-            format!("the CPUs {cpus} are given to this container, and pod {by} has not left them: its partition waits")
-        } else {
-            format!(
-                "the CPUs {cpus} are given to this VM, and pod {by} has not left them: the vCPUs stay where they were"
-            )
-        };
-        reasons.found.push(Reason::of(by, ReasonKind::Evicted, text));
+        let text = format!("the CPUs {cpus} are assigned to it, and pod {by} has not left them");
+        reasons.found.push(Reason::of(by, ReasonCode::CpusInUse, text));
     }
     match &assessment.entitlement {
         // With the origin gone too, kubelet is not about to write an entry.
         Entitlement::Gone if snapshot.unsettled.contains(&record.pod) && instance.origin_procs.is_some() => {}
         Entitlement::Gone if assessment.eviction.is_some() => {}
         Entitlement::Gone => reasons.own(
-            ReasonKind::EntryGone,
+            ReasonCode::NoAssignment,
             format!(
-                "kubelet has no entry for container {} any more; the VM keeps the CPUs {}",
+                "kubelet assigns no CPUs to container {} any more; the VM keeps {}",
                 record.container, record.exclusive
             ),
         ),
         Entitlement::Unusable(entry) => reasons.own(
-            ReasonKind::EntryGone,
+            ReasonCode::NoAssignment,
             format!(
-                "kubelet's entry for container {} is {entry} now, and other containers of its pod use all of that; the VM keeps the CPUs {}",
+                "kubelet assigned {entry} to container {}, and other containers of its pod use all of that; the VM keeps {}",
                 record.container, record.exclusive
             ),
         ),
         _ => {}
+    }
+}
+
+/// A command that sets the CPUs online.
+fn set_online(offline: &CpuSet) -> String {
+    let numbers: Vec<String> = offline.iter().map(|cpu| cpu.to_string()).collect();
+    match numbers.as_slice() {
+        [one] => format!("echo 1 > /sys/devices/system/cpu/cpu{one}/online"),
+        many => format!(
+            "for n in {}; do echo 1 > /sys/devices/system/cpu/cpu$n/online; done",
+            many.join(" ")
+        ),
+    }
+}
+
+/// The list, or "empty".
+fn or_empty(cpus: &CpuSet) -> String {
+    if cpus.is_empty() {
+        "empty".to_owned()
+    } else {
+        cpus.to_string()
     }
 }
 
@@ -133,14 +119,14 @@ fn container(instance: &Instance, entitlement: &Entitlement, reasons: &mut Reaso
     let record = &instance.record;
     if instance.origin_procs.is_none() {
         reasons.own(
-            ReasonKind::OriginGone,
-            format!("the container's own cgroup {} is gone", record.origin),
+            ReasonCode::CgroupGone,
+            format!("the container cgroup {} is gone", record.origin),
         );
     } else {
         if let Some(anchor) = record.anchor.filter(|_| !instance.anchor_lives) {
             reasons.own(
-                ReasonKind::AnchorEnded,
-                format!("the anchor (process {}) ended", anchor.id),
+                ReasonCode::PlaceholderEnded,
+                format!("the placeholder process {} ended", anchor.id),
             );
         }
         // The runtime follows kubelet's entry before a VM does that gives up vCPUs, or has given them up just now.
@@ -152,22 +138,19 @@ fn container(instance: &Instance, entitlement: &Entitlement, reasons: &mut Reaso
         };
         if record.allocation.is_none() && instance.origin_cpus != record.entry && !is_followed {
             let text = format!(
-                "{} has cpuset.cpus {:?}, kubelet's entry was {}",
-                record.origin,
-                instance.origin_cpus.to_string(),
+                "container cpuset is {}, kubelet assigned {}",
+                or_empty(&instance.origin_cpus),
                 record.entry
             );
-            reasons.own(ReasonKind::OriginDiffers, text);
+            reasons.own(ReasonCode::CpusetChanged, text);
         }
     }
     if let Some((limit, held)) = too_much_memory(instance) {
         let now = instance.scope_limits.memory_max;
         let now = now.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));
-        let text = format!(
-            "the container's memory limit is {limit} bytes now, and {held} bytes are held: the limit stays as it was ({now}) until the \
-             new one fits"
-        );
-        reasons.own(ReasonKind::MemoryHeld, text);
+        let text =
+            format!("the memory limit was lowered to {limit} bytes, and {held} bytes are held; {now} is in force");
+        reasons.own(ReasonCode::MemoryHeld, text);
     }
 }
 
@@ -179,10 +162,7 @@ fn astray(snapshot: &Snapshot, instance: &Instance, float: &CpuSet, reasons: &mu
     };
     let on_node = |cpu: u32| snapshot.topology.cpus.get(&cpu).is_some_and(|cpu| cpu.node == node);
     if float.iter().any(|cpu| !on_node(cpu)) {
-        reasons.own(
-            ReasonKind::NodesPoolEmpty,
-            format!("nothing is left of the shared pool of NUMA node {node}: it runs on the whole shared pool"),
-        );
+        reasons.own(ReasonCode::NumaPoolEmpty, format!("NUMA node {node} has no shared CPU"));
     }
 }
 
@@ -191,29 +171,28 @@ fn vcpus(facts: &Derived, instance: &Instance, overdue: bool, reasons: &mut Reas
     let record = &instance.record;
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if now.is_none() {
-            let text = format!("the thread {} of {} ended", thread.task.id, thread.role);
-            reasons.own(ReasonKind::ThreadEnded, text);
+            let text = format!("thread {} of {} ended", thread.task.id, thread.role);
+            reasons.own(ReasonCode::ThreadEnded, text);
         }
         if let Some(now) = now.as_ref().filter(|now| !instance.has(&now.cgroup)) {
             let text = format!(
-                "the thread {} of {} is in {}, outside of the container: it is not moved",
+                "thread {} of {} is in {}, outside the container",
                 thread.task.id, thread.role, now.cgroup
             );
-            reasons.own(ReasonKind::ThreadElsewhere, text);
+            reasons.own(ReasonCode::ThreadMoved, text);
         }
     }
     let offline = record.exclusive.difference(facts.online());
     let none_online = !offline.is_empty() && offline == record.exclusive;
-    if none_online {
-        let until = if instance.is_container() {
-            "the container has no partition until one of them is online"
+    if !offline.is_empty() {
+        let until = if none_online {
+            ": its threads run on shared CPUs until one of them is online"
         } else {
-            "the vCPUs run on shared CPUs until one of them is online"
+            ""
         };
-        let text = format!("CPUs {offline} are offline: {until}");
-        reasons.own(ReasonKind::CpusOffline, text);
-    } else if !offline.is_empty() {
-        reasons.own(ReasonKind::CpusOffline, format!("CPUs {offline} are offline"));
+        let text = format!("CPUs {offline} are offline{until}");
+        let reason = Reason::of(&record.pod, ReasonCode::CpusOffline, text);
+        reasons.found.push(reason.with_fix(set_online(&offline)));
     }
     let shares = !record.is_container() && !record.vcpus.is_empty();
     if shares && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
@@ -226,21 +205,17 @@ fn vcpus(facts: &Derived, instance: &Instance, overdue: bool, reasons: &mut Reas
             .vcpus
             .iter()
             .filter(|thread| matches!(thread.role, ThreadRole::Vcpu(_)));
-        let text = format!(
-            "{} vCPUs share the CPUs {}: none has one of its own{why}",
-            vcpus.count(),
-            record.exclusive
-        );
-        reasons.own(ReasonKind::CpusShared, text);
+        let text = format!("{} vCPUs share the CPUs {}{why}", vcpus.count(), record.exclusive);
+        reasons.own(ReasonCode::TooManyVcpus, text);
     }
     if record.phase == Phase::Isolated && !none_online {
         let partition = instance.vcpu().map_or("absent", |vcpu| &vcpu.partition);
         if partition != record.partition.name() {
             let text = format!(
-                "the partition reads {partition:?} instead of {:?}",
+                "the partition reads {partition:?}, expected {:?}",
                 record.partition.name()
             );
-            reasons.own(ReasonKind::PartitionDiffers, text);
+            reasons.own(ReasonCode::PartitionChanged, text);
         }
     }
 }

@@ -7,13 +7,13 @@ use stelia_api::reason::Reason;
 use stelia_cpus::CpuSet;
 use stelia_koordinator::allocator::{CpuSource, Pools, Qos};
 use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_model::{ContainedReason, FloatReason};
+use stelia_model::{FloatReason, PinnedReason};
 use stelia_settings::Policies;
 
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, Eviction, entitlement, eviction};
 use super::float::{until_attached, with_spare};
-use super::partition_kind::contained;
+use super::partition_kind::pinned;
 use super::steps::{ThreadPlacement, course_of, float_cpus, must_float, thread_placement};
 use super::totals::{Of, Totals};
 use super::{Instance, Snapshot, allocator};
@@ -60,8 +60,8 @@ pub struct Assessment {
     pub float: Option<CpuSet>,
     /// What decided it.
     pub float_reason: FloatReason,
-    /// Why no partition is made for it; `None` unless it is contained.
-    pub contained: Option<ContainedReason>,
+    /// Why no partition is made for it; `None` unless it is pinned.
+    pub pinned: Option<PinnedReason>,
     /// The reasons of degradation; empty where there are none.
     pub degraded: Vec<Reason>,
 }
@@ -133,7 +133,7 @@ impl Assessment {
         let (float, float_reason) = float.map_or((None, without), |(cpus, why)| (Some(cpus), why));
         let mut assessment = Self {
             float_reason,
-            contained: contained(snapshot, policies, instance),
+            pinned: pinned(snapshot, policies, instance),
             must_float,
             degraded: Vec::new(),
             entitlement,
@@ -262,9 +262,9 @@ impl Derived {
         self.totals.cpus(Of::Root)
     }
 
-    /// Whether any instance is contained: no partition protects its CPUs.
+    /// Whether any instance is pinned: no partition protects its CPUs.
     pub fn has_contained(&self) -> bool {
-        !self.totals.cpus(Of::Contained).is_empty()
+        !self.totals.cpus(Of::Pinned).is_empty()
     }
 
     pub(crate) fn online(&self) -> &CpuSet {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stelia_api::quiet::{Quiet, Remaining, RemainingCause};
-use stelia_api::{Reason, ReasonKind};
+use stelia_api::{Reason, ReasonCode};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 
@@ -20,13 +20,12 @@ pub struct Disturbances(Vec<Disturbance>);
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Disturbance {
     of: Affected,
-    kind: ReasonKind,
+    code: ReasonCode,
     text: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Affected {
-    All,
     /// The instances that have one of these CPUs.
     Cpus(CpuSet),
     Pod(String),
@@ -35,38 +34,32 @@ enum Affected {
 impl Disturbances {
     /// `firing` must have recorded this answer before.
     pub fn new(quiet: &Quiet, firing: &FiringInterrupts) -> Self {
-        let unknown = quiet.problem.iter().map(|problem| Disturbance {
-            of: Affected::All,
-            kind: ReasonKind::NotSteered,
-            text: format!("device interrupts are not kept off the CPUs of VMs: {problem}"),
-        });
         let remaining = quiet.report.remaining.iter();
         let remaining = remaining.filter(|one| one.why != RemainingCause::Managed || firing.has(one));
         let remaining = remaining.map(|one| Disturbance {
             of: Affected::Cpus(one.cpus.clone()),
-            kind: ReasonKind::Interrupts,
+            code: ReasonCode::Interrupts,
             text: in_words(one),
         });
         let problems = quiet.report.problems.iter().filter(|problem| !problem.pod.is_empty());
         let problems = problems.map(|problem| Disturbance {
             of: Affected::Pod(problem.pod.clone()),
-            kind: ReasonKind::NotQuiet,
+            code: ReasonCode::NotQuiet,
             text: problem.text.clone(),
         });
         let left_out = quiet.report.left_out.iter().map(|(pod, reason)| Disturbance {
             of: Affected::Pod(pod.clone()),
-            kind: ReasonKind::NotSteered,
+            code: ReasonCode::NotSteered,
             text: format!("device interrupts are not kept off its CPUs: {reason}"),
         });
-        Self(unknown.chain(remaining).chain(problems).chain(left_out).collect())
+        Self(remaining.chain(problems).chain(left_out).collect())
     }
 
     /// The reasons of one instance with these exclusive CPUs.
     pub fn of(&self, pod: &PodUid, exclusive: &CpuSet) -> Vec<Reason> {
         let reason = |one: &Disturbance| match &one.of {
-            Affected::All => Some(Reason::of_node(one.kind, &one.text)),
-            Affected::Cpus(cpus) => (!cpus.is_disjoint(exclusive)).then(|| Reason::of_node(one.kind, &one.text)),
-            Affected::Pod(of) => (of == pod.as_str()).then(|| Reason::of(pod, one.kind, &one.text)),
+            Affected::Cpus(cpus) => (!cpus.is_disjoint(exclusive)).then(|| Reason::of_node(one.code, &one.text)),
+            Affected::Pod(of) => (of == pod.as_str()).then(|| Reason::of(pod, one.code, &one.text)),
         };
         self.0.iter().filter_map(reason).collect()
     }
@@ -172,16 +165,16 @@ mod tests {
         }
     }
 
-    fn kinds(of: &Disturbances, number: u32, cpus: &str) -> Vec<ReasonKind> {
+    fn kinds(of: &Disturbances, number: u32, cpus: &str) -> Vec<ReasonCode> {
         let reasons = of.of(&pod(number), &cpus.parse().unwrap());
-        reasons.iter().map(|reason| reason.kind).collect()
+        reasons.iter().map(|reason| reason.code).collect()
     }
 
     #[test]
     fn an_interrupt_that_cannot_be_moved_is_a_reason_of_those_whose_cpus_it_reaches() {
         let now = quiet(vec![remaining(RemainingCause::NoVector, "3", 0)]);
         let found = Disturbances::new(&now, &FiringInterrupts::default());
-        assert_eq!(kinds(&found, 1, "2-3"), [ReasonKind::Interrupts]);
+        assert_eq!(kinds(&found, 1, "2-3"), [ReasonCode::Interrupts]);
         assert_eq!(kinds(&found, 2, "4-5"), []);
         let reason = &found.of(&pod(1), &"2-3".parse().unwrap())[0];
         assert_eq!(
@@ -213,7 +206,7 @@ mod tests {
             assert_eq!(answer(count, SAMPLE_US), []);
         }
         for count in [23, 23, 23] {
-            assert_eq!(answer(count, SAMPLE_US), [ReasonKind::Interrupts]);
+            assert_eq!(answer(count, SAMPLE_US), [ReasonCode::Interrupts]);
         }
         assert_eq!(answer(23, SAMPLE_US), []);
     }
@@ -232,10 +225,10 @@ mod tests {
             },
         ];
         let found = Disturbances::new(&now, &FiringInterrupts::default());
-        assert_eq!(kinds(&found, 1, "2"), [ReasonKind::NotQuiet]);
+        assert_eq!(kinds(&found, 1, "2"), [ReasonCode::NotQuiet]);
         assert_eq!(kinds(&found, 2, "3"), []);
         now.problem = Some("nothing listens".into());
         let found = Disturbances::new(&now, &FiringInterrupts::default());
-        assert_eq!(kinds(&found, 2, "3"), [ReasonKind::NotSteered]);
+        assert_eq!(kinds(&found, 2, "3"), [ReasonCode::NotSteered]);
     }
 }

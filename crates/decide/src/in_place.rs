@@ -1,7 +1,7 @@
 //! Whether an instance may be made in the container's own cgroup.
 
 use stelia_kubelet::QosClass;
-use stelia_model::ContainedReason;
+use stelia_model::PinnedReason;
 use stelia_model::record::Record;
 use stelia_settings::{Partition, Policies};
 
@@ -23,7 +23,7 @@ pub fn in_place(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Re
     }
     match forbidden(snapshot, policies, record) {
         // Its other threads have CPUs of their own among the container's: a partition would give them no others.
-        Some(ContainedReason::Rule) if !record.spare.is_empty() => return Ok(()),
+        Some(PinnedReason::Rule) if !record.spare.is_empty() => return Ok(()),
         // Without a partition everything of the container would be confined to the container's own CPUs.
         Some(why) => return Err(format!("it would get no partition ({})", why.name())),
         None => {}

@@ -19,6 +19,7 @@ pub mod pod_pool;
 pub mod rebind;
 #[cfg(test)]
 mod replay_tests;
+mod shown_state;
 mod snapshot;
 mod steps;
 #[cfg(any(test, feature = "testing"))]
@@ -33,6 +34,7 @@ pub use attach::{AdoptedPlacement, attached, placement_of};
 pub use derived::{Assessment, Blocked, Derived};
 pub use in_place::in_place;
 pub use kubelet_state::{refused_beside, usable_state};
+pub use shown_state::{not_isolated, shown_state};
 pub use snapshot::{
     Instance, InstanceCgroup, Level, MisplacedThread, Outside, RemainingThread, Slice, Snapshot, ThreadedCgroup,
     VcpuNow,

@@ -1,28 +1,28 @@
-//! Why an instance is contained instead of isolated.
+//! Why an instance is pinned instead of isolated.
 
 use stelia_api::ThreadRole;
 use stelia_koordinator::allocator::Qos;
-use stelia_model::ContainedReason;
+use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, Record};
 use stelia_settings::{Partition, Policies};
 
 use super::{Instance, Snapshot, placed};
 
 /// What forbids a partition to an instance whatever the kernel would say of its CPUs.
-pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<ContainedReason> {
+pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<PinnedReason> {
     match policies.partition {
-        _ if record.qos() == Some(Qos::Lsr) => Some(ContainedReason::Class),
-        _ if record.adopted.as_ref().is_some_and(|adopted| adopted.contained) => Some(ContainedReason::Rule),
-        _ if !snapshot.has_partitions() => Some(ContainedReason::NoPartitions),
-        Some(Partition::Member) => Some(ContainedReason::Setting),
+        _ if record.qos() == Some(Qos::Lsr) => Some(PinnedReason::Class),
+        _ if record.adopted.as_ref().is_some_and(|adopted| adopted.pinned) => Some(PinnedReason::Rule),
+        _ if !snapshot.has_partitions() => Some(PinnedReason::NoPartitions),
+        Some(Partition::Member) => Some(PinnedReason::Setting),
         _ => None,
     }
 }
 
-/// What forbids a contained instance the partition that the kernel is being asked for again. Something else was the setting when
+/// What forbids a pinned instance the partition that the kernel is being asked for again. Something else was the setting when
 /// that was recorded.
-pub(super) fn forbidden_by_now(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<ContainedReason> {
-    let asks = record.phase == Phase::Contained && record.partition != Partition::Member;
+pub(super) fn forbidden_by_now(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<PinnedReason> {
+    let asks = record.phase == Phase::Pinned && record.partition != Partition::Member;
     asks.then(|| forbidden(snapshot, policies, record)).flatten()
 }
 
@@ -49,7 +49,7 @@ pub(super) fn partition_kind(snapshot: &Snapshot, policies: &Policies, instance:
     policies.partition.unwrap_or(auto)
 }
 
-/// The kind of partition to ask the kernel for again, of an instance that is contained because the kernel refused it. While another
+/// The kind of partition to ask the kernel for again, of an instance that is pinned because the kernel refused it. While another
 /// tree's exclusive lists have CPUs of it the kernel would refuse it again.
 pub(super) fn retry(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<Partition> {
     let record = &instance.record;
@@ -76,11 +76,11 @@ fn pins(record: &Record) -> Vec<(ThreadRole, Option<u32>)> {
     record.vcpus.iter().map(|thread| (thread.role, thread.cpu)).collect()
 }
 
-/// By what holds now. The setting may have been another one when the instance was contained.
-pub(super) fn contained(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<ContainedReason> {
+/// By what holds now. The setting may have been another one when the instance was pinned.
+pub(super) fn pinned(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<PinnedReason> {
     let record = &instance.record;
-    let why = || forbidden(snapshot, policies, record).unwrap_or(ContainedReason::Refused);
-    (record.phase == Phase::Contained).then(why)
+    let why = || forbidden(snapshot, policies, record).unwrap_or(PinnedReason::Refused);
+    (record.phase == Phase::Pinned).then(why)
 }
 
 #[cfg(test)]
@@ -94,21 +94,21 @@ mod tests {
     fn each_reason_is_found_and_an_isolated_instance_has_none() {
         let mut snapshot = isolated();
         let mut policies = Policies::default();
-        let why = |snapshot: &Snapshot, policies: &Policies| contained(snapshot, policies, snapshot.first());
+        let why = |snapshot: &Snapshot, policies: &Policies| pinned(snapshot, policies, snapshot.first());
         assert_eq!(why(&snapshot, &policies), None);
-        snapshot.first_mut().record.phase = Phase::Contained;
-        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Refused));
+        snapshot.first_mut().record.phase = Phase::Pinned;
+        assert_eq!(why(&snapshot, &policies), Some(PinnedReason::Refused));
         let adopted = Adopted {
             rule: "kubevirt".into(),
             keeps: true,
-            contained: true,
+            pinned: true,
         };
         snapshot.first_mut().record.adopted = Some(adopted);
-        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Rule));
+        assert_eq!(why(&snapshot, &policies), Some(PinnedReason::Rule));
         snapshot.first_mut().record.adopted = None;
         policies.partition = Some(Partition::Member);
-        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Setting));
+        assert_eq!(why(&snapshot, &policies), Some(PinnedReason::Setting));
         snapshot.slice.exclusive = None;
-        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::NoPartitions));
+        assert_eq!(why(&snapshot, &policies), Some(PinnedReason::NoPartitions));
     }
 }

@@ -90,10 +90,7 @@ pub fn next(snapshot: &Snapshot, facts: &Derived, node: &AllocatorPolicies, scop
             .collect(),
     };
     let movable = |instance: &&Instance| {
-        let settled = matches!(
-            instance.record.phase,
-            Phase::Floating | Phase::Isolated | Phase::Contained
-        );
+        let settled = matches!(instance.record.phase, Phase::Floating | Phase::Isolated | Phase::Pinned);
         settled
             && instance.populated
             && scope.has(&instance.record.pod)

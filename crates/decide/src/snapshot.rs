@@ -33,7 +33,7 @@ pub struct Snapshot {
     pub topology: Topology,
     /// What is in stelia.slice besides instances.
     pub slice: Slice,
-    /// The units outside stelia.slice that a contained instance keeps off its CPUs, by name, where they have a cgroup.
+    /// The units outside stelia.slice that a pinned instance keeps off its CPUs, by name, where they have a cgroup.
     pub outside: BTreeMap<String, Outside>,
     /// Units that were restricted and are gone: what they had is still recorded.
     pub outside_gone: BTreeSet<String>,
@@ -329,9 +329,9 @@ impl Instance {
         self.record.exclusive.difference(&self.listed())
     }
 
-    /// Whether it is contained and is to have no partition: because the kernel refused it, unless something forbids it.
+    /// Whether it is pinned and is to have no partition: because the kernel refused it, unless something forbids it.
     pub fn is_refused(&self) -> bool {
-        self.record.phase == Phase::Contained && self.record.partition == Partition::Member
+        self.record.phase == Phase::Pinned && self.record.partition == Partition::Member
     }
 
     /// Follow a step that changed the record. What is known of the threads that remain stays known.

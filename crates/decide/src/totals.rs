@@ -70,8 +70,8 @@ pub(crate) enum Of {
     Held,
     /// `cpuset.cpus.exclusive` of the containers of instances in place.
     HeldInPlace,
-    /// The exclusive CPUs of contained instances, which no partition protects.
-    Contained,
+    /// The exclusive CPUs of pinned instances, which no partition protects.
+    Pinned,
     /// The CPUs that the cgroups of an instance have, its vCPUs' and those of exclusive lists: [`Instance::listed`].
     Listed,
 }
@@ -115,8 +115,8 @@ impl Contribution {
         }
         if course_of(snapshot, facts, instance) == ThreadPlacement::Hold {
             // Until the kernel has made the partition that is asked for again, nothing else keeps tasks off.
-            if record.partition == Partition::Member || record.phase == Phase::Contained {
-                set(Of::Contained, record.exclusive.clone());
+            if record.partition == Partition::Member || record.phase == Phase::Pinned {
+                set(Of::Pinned, record.exclusive.clone());
             }
             match record.partition {
                 Partition::Member => {}

@@ -218,7 +218,7 @@ mod tests {
     fn without_an_entry_a_vm_without_a_partition_keeps_what_its_container_has_and_nobody_else() {
         for broken in [false, true] {
             let (mut snapshot, mut instance) = found(None);
-            instance.record.phase = Phase::Contained;
+            instance.record.phase = Phase::Pinned;
             instance.origin_cpus = cpus("2-4");
             if broken {
                 snapshot.kubelet = Err("broken".into());

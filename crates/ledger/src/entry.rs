@@ -137,7 +137,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last: Option<Box<Reading>>,
     },
-    /// A VM's state as on D-Bus (`isolated`, `contained`, `floating`, …), or `gone`.
+    /// A VM's state as on D-Bus (`isolated`, `pinned`, `waiting`, …), or `gone`.
     State { vm: String, state: String },
     /// Where the parts of a VM are now, all of them; none while it has no CPUs of its own. Written when one of them moved, came or went, and
     /// repeated after the first entry of each segment. It is in an entry of its own.
@@ -186,7 +186,7 @@ pub enum Closed {
     Ended,
     /// The thread has another CPU now.
     Moved,
-    /// The VM is neither isolated nor contained any more.
+    /// The VM is neither isolated nor pinned any more.
     NotIsolated,
     /// A CPU went offline.
     Offline,

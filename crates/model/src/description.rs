@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stelia_api::Reason;
 use stelia_api::metrics::Counted;
 use stelia_cpus::CpuSet;
 use stelia_kernel::locality::Localities;
@@ -15,6 +16,8 @@ use crate::Node;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
     pub version: String,
+    /// What is wrong on the node.
+    pub problems: Vec<Reason>,
     /// As the engine last saw it.
     pub node: Node,
     /// The running kubelet's configuration under kubelet's own names, or `problem`: why it is not known.

@@ -9,7 +9,7 @@ use stelia_koordinator::allocator::Allocation;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_settings::{AdoptPlacement, Isolation, QuietRequest};
 
-use crate::{ContainedReason, FloatReason, members};
+use crate::{FloatReason, PinnedReason, members};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
@@ -25,9 +25,10 @@ pub struct Instance {
     pub state: State,
     /// Who has its exclusive CPUs.
     pub isolation: Isolation,
-    /// The reasons of degradation; empty where there are none. In JSON `degraded` has their texts, `reasons` their kinds too.
-    #[serde(flatten, with = "members::degraded")]
+    /// What is wrong with it; empty where nothing is. What is wrong on the node is in [`crate::Node::problems`].
     pub degraded: Vec<Reason>,
+    /// Why it is not isolated although nothing is wrong with it; `None` where it is, or where `degraded` says why.
+    pub not_isolated: Option<Reason>,
     /// The instance's exclusive CPUs.
     pub exclusive: CpuSet,
     /// What steliad's allocator gave it; `None` where kubelet chose its CPUs.
@@ -39,8 +40,8 @@ pub struct Instance {
     /// What its pod ordered for its CPUs besides; only the daemon has it.
     #[serde(skip)]
     pub quiet: QuietRequest,
-    /// Why it is contained; `None` unless it is.
-    pub contained_reason: Option<ContainedReason>,
+    /// Why it is pinned; `None` unless it is.
+    pub pinned_reason: Option<PinnedReason>,
     /// The pod's own memory nodes, as `cpuset.mems` has them.
     pub mems: NodeSet,
     /// `cpuset.cpus.partition` of its `vcpu/`, or of the whole container, which the kernel may give a reason.

@@ -6,6 +6,7 @@ mod instance;
 mod job;
 mod members;
 mod node;
+mod problems;
 mod reasons;
 pub mod record;
 #[cfg(test)]
@@ -17,4 +18,4 @@ pub use description::{Description, Usage};
 pub use instance::{Instance, PendingResize, PinnedThread};
 pub use job::{Job, JobMove, JobPhase};
 pub use node::{Counters, LastPass, Node, Pools, Trigger, Unadopted};
-pub use reasons::{ContainedReason, FloatReason};
+pub use reasons::{FloatReason, PinnedReason};

@@ -39,29 +39,3 @@ pub(crate) mod pod_name {
         Ok(PodName::new(&members.pod_namespace, &members.pod_name))
     }
 }
-
-/// The members `degraded`, which has the reasons' texts, and `reasons`.
-pub(crate) mod degraded {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use stelia_api::Reason;
-
-    #[derive(Serialize)]
-    struct Members<'a> {
-        degraded: Vec<&'a str>,
-        reasons: &'a [Reason],
-    }
-
-    #[derive(Deserialize)]
-    struct Read {
-        reasons: Vec<Reason>,
-    }
-
-    pub(crate) fn serialize<S: Serializer>(reasons: &[Reason], serializer: S) -> Result<S::Ok, S::Error> {
-        let degraded = reasons.iter().map(|reason| reason.text.as_str()).collect();
-        Members { degraded, reasons }.serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Reason>, D::Error> {
-        Read::deserialize(deserializer).map(|read| read.reasons)
-    }
-}

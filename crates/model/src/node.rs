@@ -26,6 +26,8 @@ pub struct Node {
     pub pools: Option<Arc<Pools>>,
     /// Why kubelet's file cannot be used; `None` where it can.
     pub kubelet_problem: Option<String>,
+    /// Keys of kubelet's file that are not known, beside entries that are followed.
+    pub kubelet_unknown_keys: Vec<String>,
     /// That systemd has not answered for more than 5 s, and about which unit; `None` while it answers.
     pub systemd_problem: Option<String>,
     /// Why the node is not watched, and is read every 2 s instead; `None` while the node is watched.
@@ -48,10 +50,10 @@ pub struct Node {
     pub offline: CpuSet,
     /// `cpuset.cpus.exclusive` of stelia.slice.
     pub slice_exclusive: CpuSet,
-    /// Whether this kernel has `cpuset.cpus.exclusive`, without which VMs are `contained`; `None` before the first instance, as
+    /// Whether this kernel has `cpuset.cpus.exclusive`, without which VMs are `pinned`; `None` before the first instance, as
     /// the slice has no cpuset files then.
     pub partitions: Option<bool>,
-    /// Units outside stelia.slice that are restricted for contained instances, with their cpuset before.
+    /// Units outside stelia.slice that are restricted for pinned instances, with their cpuset before.
     pub restricted: BTreeMap<String, String>,
     /// Drift since the daemon started.
     pub counters: Counters,

@@ -1,10 +1,10 @@
-//! Why an instance is contained, and why it floats where it does.
+//! Why an instance is pinned, and why it floats where it does.
 
 use stelia_cpus::text::named;
 
 named! {
     /// What keeps an instance from a partition.
-    pub enum ContainedReason {
+    pub enum PinnedReason {
         /// Class LSR: BE may run on its CPUs, and a partition would keep it out.
         Class = "class",
         /// This kernel has no `cpuset.cpus.exclusive`.
@@ -18,18 +18,7 @@ named! {
     }
 }
 
-impl ContainedReason {
-    /// For the pod too: what it says of the node is no secret.
-    pub fn in_words(self) -> &'static str {
-        match self {
-            Self::Class => "its class, LSR, lets pods of class BE run there too",
-            Self::NoPartitions => "the node's kernel has no partitions of the kind",
-            Self::Setting => "the node's setting partition is \"member\"",
-            Self::Rule => "the rule that adopted it wants no partition",
-            Self::Refused => "the kernel refused a partition; steliad's journal has its words",
-        }
-    }
-
+impl PinnedReason {
     /// Whether somebody decided that it be so.
     pub fn is_wanted(self) -> bool {
         matches!(self, Self::Class | Self::Setting | Self::Rule)

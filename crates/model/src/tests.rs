@@ -1,7 +1,7 @@
 //! What is read of what was written, and what is refused.
 
 use serde_json::{Value, json};
-use stelia_api::{Reason, ReasonKind, State};
+use stelia_api::{Reason, ReasonCode, State};
 use stelia_kubelet::PodUid;
 
 use super::*;
@@ -20,7 +20,7 @@ fn a_member_that_is_not_known_is_ignored_and_a_word_that_is_not_known_is_an_erro
     for (member, word) in [
         ("state", "sealed"),
         ("float_reason", "moonlight"),
-        ("contained_reason", "weather"),
+        ("pinned_reason", "weather"),
         ("placement", "random"),
     ] {
         let mut sent = instance();
@@ -47,8 +47,8 @@ fn an_instance_is_read_as_it_was_written_but_for_what_json_does_not_have() {
         pod: pod.clone(),
         state: State::Isolated,
         degraded: vec![
-            Reason::of(&pod, ReasonKind::CpusOffline, "CPUs 3 are offline"),
-            Reason::of_node(ReasonKind::Unwatched, "no inotify"),
+            Reason::of(&pod, ReasonCode::CpusOffline, "CPUs 3 are offline"),
+            Reason::of_node(ReasonCode::NotWatched, "no inotify"),
         ],
         vcpus: vec![PinnedThread::default()],
         ..Instance::default()

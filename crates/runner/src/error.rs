@@ -83,7 +83,7 @@ pub enum Error {
     #[error("helper {name}: {text}")]
     Helper { name: String, text: String },
     /// The daemon answered AttachVcpus, but the instance is not in a state that keeps the promise.
-    #[error("AttachVcpus answered, but the instance's State is {0:?}, not \"isolated\" or \"contained\"")]
+    #[error("AttachVcpus answered, but the instance's State is {0:?}, not \"isolated\" or \"pinned\"")]
     NotIsolated(String),
 }
 

@@ -94,7 +94,7 @@ mod tests {
 
     #[rstest]
     #[case(Isolation::None)]
-    #[case(Isolation::Floating)]
+    #[case(Isolation::Waiting)]
     #[case(Isolation::Deregistered)]
     fn without_isolation_the_policy_decides(#[case] isolation: Isolation) {
         let mut state = RunnerState {
@@ -112,7 +112,7 @@ mod tests {
     #[case(Qos::Be, "BE, on the BE shared pool")]
     fn a_class_without_cpus_of_its_own_is_whole_on_its_pool(#[case] qos: Qos, #[case] text: &str) {
         let state = RunnerState {
-            isolation: Isolation::of("floating", Some(qos)),
+            isolation: Isolation::of("shared", Some(qos)),
             qos: Some(qos),
             ..up()
         };
@@ -121,11 +121,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case("floating", Some(Qos::Lse), Isolation::Floating)]
-    #[case("floating", Some(Qos::Lsr), Isolation::Floating)]
-    #[case("floating", None, Isolation::Floating)]
-    #[case("leaving", Some(Qos::Ls), Isolation::Floating)]
-    #[case("contained", Some(Qos::Lsr), Isolation::Contained)]
+    #[case("waiting", Some(Qos::Lse), Isolation::Waiting)]
+    #[case("waiting", Some(Qos::Lsr), Isolation::Waiting)]
+    #[case("waiting", None, Isolation::Waiting)]
+    #[case("releasing", Some(Qos::Ls), Isolation::Waiting)]
+    #[case("pinned", Some(Qos::Lsr), Isolation::Pinned)]
     fn who_has_cpus_of_its_own_is_not_whole_without(
         #[case] state: &str,
         #[case] qos: Option<Qos>,
@@ -158,7 +158,7 @@ mod tests {
     fn of_a_guest_that_was_shut_down_that_is_what_is_said() {
         let state = RunnerState {
             guest: "shutdown".into(),
-            isolation: Isolation::Floating,
+            isolation: Isolation::Waiting,
             reason: "vCPU 0 has ended".into(),
             ..up()
         };

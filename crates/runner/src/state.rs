@@ -28,11 +28,11 @@ pub(crate) enum Isolation {
     None,
     Isolated,
     /// Exclusive CPUs without a partition of the kernel.
-    Contained,
+    Pinned,
     /// On its shared pool, which is all that its class promises (LS, BE).
     Shared,
     /// On shared CPUs, though its class promises exclusive ones.
-    Floating,
+    Waiting,
     /// The instance was deregistered while the VM ran.
     Deregistered,
 }
@@ -42,25 +42,25 @@ impl Isolation {
     pub(crate) fn of(state: &str, qos: Option<Qos>) -> Isolation {
         match (state, qos) {
             ("isolated", _) => Isolation::Isolated,
-            ("contained", _) => Isolation::Contained,
-            ("floating", Some(Qos::Ls | Qos::Be)) => Isolation::Shared,
-            _ => Isolation::Floating,
+            ("pinned", _) => Isolation::Pinned,
+            ("shared", _) => Isolation::Shared,
+            _ => Isolation::Waiting,
         }
     }
 
     /// Whether the vCPUs have what the instance's class promises.
     pub(crate) fn is_as_promised(self) -> bool {
-        matches!(self, Isolation::Isolated | Isolation::Contained | Isolation::Shared)
+        matches!(self, Isolation::Isolated | Isolation::Pinned | Isolation::Shared)
     }
 
     /// In words, for messages and probes.
     pub(crate) fn promise(self, qos: Option<Qos>) -> &'static str {
         match self {
             Isolation::Isolated => "isolated",
-            Isolation::Contained => "contained",
+            Isolation::Pinned => "pinned",
             Isolation::Shared if qos == Some(Qos::Be) => "BE, on the BE shared pool",
             Isolation::Shared => "LS, on the shared pool",
-            Isolation::None | Isolation::Floating | Isolation::Deregistered => "not isolated",
+            Isolation::None | Isolation::Waiting | Isolation::Deregistered => "not isolated",
         }
     }
 }

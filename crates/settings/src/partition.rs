@@ -10,7 +10,7 @@ named! {
         /// No other task runs there, once the mask of the kernel's unbound workers excludes the CPUs; the scheduler
         /// balances threads that are not pinned.
         Root = "root",
-        /// No partition: other tasks are kept off by `AllowedCPUs=` of their units only. The state is `contained`.
+        /// No partition: other tasks are kept off by `AllowedCPUs=` of their units only. The state is `pinned`.
         Member = "member",
     }
 }

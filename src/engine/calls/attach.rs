@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use stelia_api::{Error, ErrorKind, Reason, ReasonKind, ThreadRole};
+use stelia_api::{Error, ErrorKind, Reason, ReasonCode, ThreadRole};
 use stelia_decide::{AdoptedPlacement, attached, placement_of};
 use stelia_kernel::proc::TaskId;
 use stelia_kubelet::PodUid;
@@ -68,7 +68,7 @@ pub struct Placed {
     pub cpu: Option<u32>,
 }
 
-/// The vCPUs are isolated, or contained.
+/// The vCPUs are isolated, or pinned.
 struct Attached {
     reply: Reply<Vec<Placed>>,
     former: Record,
@@ -247,7 +247,7 @@ impl Goal for Attached {
     fn settle(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
         let Some(now) = state.picture.find(pod) else { return };
         let alive = now.vcpus.iter().all(Option::is_some);
-        if alive && matches!(now.record.phase, Phase::Isolated | Phase::Contained) {
+        if alive && matches!(now.record.phase, Phase::Isolated | Phase::Pinned) {
             state.log_attached(pod, self.before);
             let attached = self.threads.iter().map(|thread| thread.task.id).collect();
             // A thread that KVM makes late stays where all others of the container are.
@@ -268,7 +268,7 @@ impl Goal for Attached {
         let partition = self.partition;
         if partition != Partition::Member && text != partition.name() {
             let text = format!("the kernel gives no {} partition: {text:?}", partition.name());
-            causes.push(Reason::of(pod, ReasonKind::PartitionDiffers, text));
+            causes.push(Reason::of(pod, ReasonCode::PartitionChanged, text));
         }
         if now.record.phase == Phase::Leaving {
             let _ = self.reply.send(Err(failed(pod, "isolation", causes)));

@@ -1,6 +1,6 @@
 //! Preview: everything is read and planned, and no step is taken.
 
-use stelia_api::{Error, ErrorKind, Reason, ReasonKind};
+use stelia_api::{Error, ErrorKind, Reason, ReasonCode};
 use stelia_decide::{Assessment, Derived, Instance};
 
 use super::{Asker, Call, Reply};
@@ -48,19 +48,21 @@ impl EngineState {
         let degraded = snapshot.live().flat_map(|instance| {
             let pod = &instance.record.pod;
             let failures = self.retries.instances.failures(pod).iter();
-            let failures = failures.map(|text| Reason::of(pod, ReasonKind::NotDone, text));
+            let failures = failures.map(|text| Reason::of(pod, ReasonCode::StepFailed, text));
             let reasons = assess(instance).degraded.into_iter().chain(failures);
             reasons.map(|reason| (Some(pod.clone()), reason)).collect::<Vec<_>>()
         });
+        let kubelet = snapshot.kubelet.as_ref().err();
+        let kubelet = kubelet.map(|problem| (None, Reason::of_node(ReasonCode::KubeletUnusable, problem)));
         let shared = self.retries.shared.all_failures().chain(&self.picture.problems);
-        let shared = shared.map(|text| (None, Reason::of_node(ReasonKind::NotDone, text)));
+        let shared = shared.map(|text| (None, Reason::of_node(ReasonCode::StepFailed, text)));
         let steps = stelia_decide::plan(&snapshot, policies);
         Ok(Preview {
             steps: steps
                 .into_iter()
                 .map(|planned| (planned.pod, planned.step.to_string()))
                 .collect(),
-            degraded: degraded.chain(shared).collect(),
+            degraded: kubelet.into_iter().chain(shared).chain(degraded).collect(),
         })
     }
 }

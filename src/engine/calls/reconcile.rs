@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use stelia_api::{Error, Reason, ReasonKind};
+use stelia_api::{Error, Reason, ReasonCode};
 use stelia_model::Trigger;
 
 use super::{Asker, Call, Reply, all_closed};
@@ -60,7 +60,7 @@ impl EngineState {
         });
         let failures = self.retries.failures();
         let failures = failures.chain(&self.picture.problems);
-        let failures = failures.map(|text| (None, Reason::of_node(ReasonKind::NotDone, text)));
+        let failures = failures.map(|text| (None, Reason::of_node(ReasonCode::StepFailed, text)));
         let degraded = reasons.chain(failures).collect();
         PassReport {
             pod: None,

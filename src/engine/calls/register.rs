@@ -5,7 +5,7 @@ use std::any::Any;
 use std::time::{Duration, Instant};
 
 use stelia_api::reason::joined;
-use stelia_api::{Error, Reason, ReasonKind};
+use stelia_api::{Error, Reason, ReasonCode};
 use stelia_decide::admission::RuntimeCheck;
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::holder::Hold;
@@ -328,7 +328,7 @@ impl Goal for Registered {
         let Self { reply, made } = *self;
         let first = made.is_some();
         let is_made = if instance.is_container() {
-            matches!(phase, Phase::Isolated | Phase::Contained)
+            matches!(phase, Phase::Isolated | Phase::Pinned)
         } else {
             phase >= Phase::Floating && phase != Phase::Leaving
         };
@@ -363,7 +363,7 @@ impl Goal for Registered {
     }
 
     fn ended(self: Box<Self>, state: &mut EngineState, pod: &PodUid, asker: Asker) {
-        let ended = vec![Reason::of(pod, ReasonKind::OriginGone, "its container ended")];
+        let ended = vec![Reason::of(pod, ReasonCode::CgroupGone, "its container ended")];
         state.finish(&asker, [self.reply], Err(failed(pod, "registration", ended)));
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use stelia_api::{Error, Reason, ReasonKind};
+use stelia_api::{Error, Reason, ReasonCode};
 use stelia_kubelet::PodUid;
 
 /// What a call changes before it may turn out that it cannot be completed.
@@ -67,7 +67,7 @@ impl From<RollbackError> for Error {
         let mut causes = failed.cause.causes.clone();
         causes.push(Reason::of(
             &failed.pod,
-            ReasonKind::NotDone,
+            ReasonCode::StepFailed,
             format!("undoing it: {why}"),
         ));
         failed.cause.with(causes)
@@ -97,7 +97,7 @@ mod tests {
         let cause = ErrorKind::Failed.because("registration of pod 1").of(&pod(1));
         let cause = cause.with(vec![Reason::of(
             &pod(1),
-            ReasonKind::NotDone,
+            ReasonCode::StepFailed,
             "move 77: No such process",
         )]);
         let failed = RollbackError::new(&pod(1), cause);

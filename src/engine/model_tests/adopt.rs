@@ -215,7 +215,7 @@ async fn a_pod_that_registers_itself_is_its_own_affair() {
     node.look().await;
     node.quiet().await;
     assert_eq!(node.known(&own).unwrap().adopted_by, None);
-    assert_eq!(node.phase(&own), Some("floating"));
+    assert_eq!(node.phase(&own), Some("waiting"));
     node.attach(&own, &qemu).await.unwrap();
     // One that was adopted and registers itself then is not adopted any more, now or after a restart.
     node.register(&pod).await.unwrap();

@@ -193,7 +193,7 @@ async fn lsr_is_contained_and_only_be_runs_on_its_cpus() {
     let bystander = node.limited(4, 1);
     let qemu = node.model.add_qemu(vm.init, 2).unwrap();
     node.attach(&vm, &qemu).await.unwrap();
-    assert_eq!(node.phase(&vm), Some("contained"));
+    assert_eq!(node.phase(&vm), Some("pinned"));
     let rest = cpus("0-7").difference(&own);
     assert_eq!(node.floats(&best_effort), cpus("0-7"));
     assert_eq!(node.floats(&shared), rest);
@@ -231,7 +231,7 @@ async fn the_vcpus_of_a_class_without_cpus_stay_in_its_pool() {
     let qemu = node.model.add_qemu(pod.init, 2).unwrap();
     let placed = node.attach(&pod, &qemu).await.unwrap();
     assert_eq!(placed.iter().map(|placed| placed.cpu).collect::<Vec<_>>(), [None, None]);
-    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.phase(&pod), Some("waiting"));
     assert_eq!(node.model.cgroup(qemu.vcpus[0]).unwrap(), float(&pod));
     node.check().await;
     // A stranger's thread is refused as ever.
@@ -436,7 +436,7 @@ async fn a_vm_leaves_its_cpus_to_the_vm_that_kubelet_gave_them_to_until_that_one
     node.register(&kubelets).await.unwrap();
     let qemu = node.model.add_qemu(kubelets.init, 1).unwrap();
     node.attach(&kubelets, &qemu).await.unwrap();
-    let evicted = [Some("isolated"), Some("floating")];
+    let evicted = [Some("isolated"), Some("waiting")];
     assert_eq!([node.phase(&kubelets), node.phase(&ours)], evicted);
     // Its policy becomes `none`: the entry is gone, and the VM keeps the CPU.
     node.checkpoint.release(&kubelets.uid).unwrap();
@@ -449,7 +449,7 @@ async fn a_vm_leaves_its_cpus_to_the_vm_that_kubelet_gave_them_to_until_that_one
     node.check().await;
     node.model.kill_pod(&kubelets).unwrap();
     node.reconcile().await;
-    assert_eq!(node.phase(&ours), Some("contained"));
+    assert_eq!(node.phase(&ours), Some("pinned"));
     node.check().await;
 }
 

@@ -1,6 +1,6 @@
 //! Laws of kubelet's assignments, which hold whenever nothing is left to do.
 
-use stelia_api::{Reason, ReasonKind};
+use stelia_api::{Reason, ReasonCode};
 
 use super::*;
 
@@ -17,7 +17,7 @@ impl Node {
             let follows = record.allocation.is_some() || entry == Some(&record.entry);
             // Where steliad chooses, a VM keeps what kubelet gave it before.
             let keeps = entry.is_none() && snapshot.source == stelia_koordinator::allocator::CpuSource::Steliad;
-            let said = |reason: &Reason| matches!(reason.kind, ReasonKind::Evicted | ReasonKind::EntryGone);
+            let said = |reason: &Reason| matches!(reason.code, ReasonCode::Evicted | ReasonCode::NoAssignment);
             assert!(
                 follows || keeps || assessment.degraded.iter().any(said),
                 "{} has {}, kubelet's entry is {entry:?}",

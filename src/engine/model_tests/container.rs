@@ -177,7 +177,7 @@ async fn cpus_that_kubelet_gives_to_another_pod_are_left_before_that_has_them() 
     let other = node.pod(2, "3-4");
     node.reconcile().await;
     node.quiet().await;
-    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.phase(&pod), Some("waiting"));
     assert_eq!(node.read(&own(&pod), File::Partition), "member");
     assert_eq!(node.read(&own(&pod), File::CpusExclusive), "");
     node.register_container(&other).await.unwrap();
@@ -382,7 +382,7 @@ async fn a_contained_container_keeps_its_protection_while_kubelets_file_cannot_b
     node.settings.policies.partition = Some(Partition::Member);
     node.restart().await;
     let pod = node.whole(1, "2-3").await;
-    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.phase(&pod), Some("pinned"));
     assert_eq!(node.read(&own(&pod), File::Partition), "member");
     let restricted = node.handle.view().restricted.clone();
     assert!(!restricted.is_empty());
@@ -390,10 +390,10 @@ async fn a_contained_container_keeps_its_protection_while_kubelets_file_cannot_b
     node.reconcile().await;
     node.quiet().await;
     assert_eq!(node.handle.view().restricted, restricted);
-    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.phase(&pod), Some("pinned"));
 }
 
-/// Where steliad chooses the CPUs, pods' slices are kept off those of contained instances.
+/// Where steliad chooses the CPUs, pods' slices are kept off those of pinned instances.
 #[tokio::test]
 async fn a_contained_container_of_kubelets_is_not_kept_off_its_own_cpus() {
     let mut node = Node::new().allowing_containers().await;
@@ -403,7 +403,7 @@ async fn a_contained_container_of_kubelets_is_not_kept_off_its_own_cpus() {
     let (pod, other) = (node.pod(1, "2-3"), node.pod(2, "4-5"));
     node.register_container(&pod).await.unwrap();
     node.quiet().await;
-    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.phase(&pod), Some("pinned"));
     assert_eq!(node.read(&pod.origin, File::CpusEffective), "2-3");
     let slice = |pod: &Pod| cpus(&node.read(&pod_of(pod), File::CpusEffective));
     assert!(slice(&other).is_disjoint(&cpus("2-3")), "{}", slice(&other));

@@ -36,7 +36,7 @@ async fn a_registration_cut_off_anywhere_can_be_asked_for_again() {
         let call = handle.register(request);
         let done = killed(&mut node, changes, call).await;
         node.register(&pod).await.unwrap();
-        assert_eq!(node.phase(&pod), Some("floating"), "cut after {changes}");
+        assert_eq!(node.phase(&pod), Some("waiting"), "cut after {changes}");
         assert_eq!(node.model.cgroup(pod.init).unwrap(), float(&pod), "cut after {changes}");
         assert_eq!(
             node.model.cgroup(pod.anchor).unwrap(),

@@ -1,7 +1,7 @@
 //! kubelet gives running VMs other CPUs, and theirs to others: at once, and while no daemon runs.
 
 use rstest::rstest;
-use stelia_api::ReasonKind;
+use stelia_api::ReasonCode;
 use stelia_koordinator::allocator::CpuSource;
 
 use super::*;
@@ -282,7 +282,7 @@ async fn a_vm_that_floats_or_is_not_attached_yet_is_followed_too() {
     node.checkpoint.release(&pod.uid).unwrap();
     node.checkpoint.admit(&uid(8), "web", &cpus("5")).unwrap();
     node.settle(&[]).await;
-    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.phase(&pod), Some("waiting"));
     node.reassign(&[(&pod, "1,6")], None);
     node.settle(&[(&pod, "1,6")]).await;
     node.assert_on(&pod, &qemu, "1,6");
@@ -300,9 +300,9 @@ async fn a_vm_that_kubelet_moves_onto_another_vm_stays_where_it_is_and_says_so()
     node.assert_on(&second, &other, "4-5");
     let view = node.handle.view();
     let shown = &view.instances[&first.uid];
-    assert_eq!(shown.state, State::Floating);
+    assert_eq!(shown.state, State::Waiting);
     assert!(
-        shown.degraded.iter().any(|reason| reason.kind == ReasonKind::Evicted),
+        shown.degraded.iter().any(|reason| reason.code == ReasonCode::Evicted),
         "{:?}",
         shown.degraded
     );

@@ -116,7 +116,7 @@ async fn a_systemd_that_hangs_delays_who_needs_it_and_loses_nothing() {
         node.handle.view().systemd_problem.is_none()
     })
     .await;
-    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.phase(&pod), Some("waiting"));
     node.check().await;
 }
 
@@ -196,7 +196,7 @@ async fn who_restricts_more_pods_than_the_slice_has_room_for_keeps_what_they_had
         .collect();
     let qemu = node.model.add_qemu(vm.init, 2).unwrap();
     node.attach(&vm, &qemu).await.unwrap();
-    assert_eq!(node.phase(&vm), Some("contained"));
+    assert_eq!(node.phase(&vm), Some("pinned"));
     let slice = |pod: &Pod| pod.origin.parent().unwrap();
     let own = node.exclusive(&vm);
     for pod in &plain {

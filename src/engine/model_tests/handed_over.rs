@@ -100,5 +100,5 @@ async fn threads_of_a_process_that_ended_while_they_were_read_are_not_attached()
     node.reconcile().await;
     let request = node.attach_request(&pod, &qemu);
     assert_eq!(kind(node.handle.attach(request).await), ErrorKind::ForeignProcess);
-    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.phase(&pod), Some("waiting"));
 }

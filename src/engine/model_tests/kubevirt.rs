@@ -135,10 +135,10 @@ fn without_partition() -> AdoptRule {
 impl Node {
     async fn until_contained(&self, pod: &Pod) {
         self.look().await;
-        self.until("the VM is contained", |node| node.phase(pod) == Some("contained"))
+        self.until("the VM is pinned", |node| node.phase(pod) == Some("pinned"))
             .await;
         self.quiet().await;
-        assert_eq!(self.known(pod).unwrap().contained_reason, Some(ContainedReason::Rule));
+        assert_eq!(self.known(pod).unwrap().pinned_reason, Some(PinnedReason::Rule));
     }
 
     /// virt-launcher plans pins from the first, and sets them again: none may be refused.

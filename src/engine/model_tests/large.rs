@@ -83,7 +83,7 @@ async fn on_4096_cpus_a_vm_beyond_the_thousandth_is_isolated_like_any_other() {
 async fn on_4096_cpus_of_an_older_kernel_the_hosts_units_leave_the_vms() {
     let mut node = Node::on(&LARGE.topology(), Kernel::V6_1);
     let (pod, _) = node.isolated(1, "4090-4095").await;
-    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.phase(&pod), Some("pinned"));
     let unit = CgroupPath::root().child("system.slice");
     let left = cpus(&node.read(&unit, File::Cpus));
     assert_eq!(left, cpus("0-4089"));
@@ -127,5 +127,5 @@ async fn a_vm_of_more_vcpus_than_its_record_can_hold_is_refused_by_name() {
     let refusal = node.handle.attach(request).await.unwrap_err();
     assert_eq!(refusal.kind, ErrorKind::InvalidArgument);
     assert!(refusal.text.contains("2000 vCPUs"), "{refusal}");
-    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.phase(&pod), Some("waiting"));
 }

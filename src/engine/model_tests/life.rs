@@ -11,7 +11,7 @@ async fn registration_moves_everything_but_the_anchor_into_float() {
     node.model.pin(pod.other, &cpus("2")).unwrap();
     let (uid, cgroup) = node.register(&pod).await.unwrap();
     assert_eq!((uid, cgroup), (pod.uid.clone(), scope(&pod)));
-    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.phase(&pod), Some("waiting"));
     assert_eq!(node.model.cgroup(pod.anchor).unwrap(), pod.origin);
     for pid in [pod.init, pod.other] {
         assert_eq!(node.model.cgroup(pid).unwrap(), float(&pod));
@@ -133,7 +133,7 @@ async fn a_restarted_daemon_adopts_and_touches_nothing() {
     assert_eq!(node.model.changes(), changes);
     assert_eq!(node.model.tasks(), tasks);
     assert_eq!(node.phase(&first), Some("isolated"));
-    assert_eq!(node.phase(&second), Some("floating"));
+    assert_eq!(node.phase(&second), Some("waiting"));
     node.check().await;
 }
 
@@ -158,7 +158,7 @@ async fn two_instances_share_no_cpu_and_neither_floats_on_the_others() {
 async fn an_older_kernel_contains_instead_and_gives_the_hosts_units_back() {
     let mut node = Node::of(Kernel::V6_1);
     let (pod, qemu) = node.isolated(1, "2-3").await;
-    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.phase(&pod), Some("pinned"));
     assert_eq!(node.model.affinity(qemu.vcpus[1]).unwrap(), cpus("3"));
     for unit in ["system.slice", "init.scope"] {
         let unit = CgroupPath::root().child(unit);
@@ -195,7 +195,7 @@ async fn the_new_owner_of_cpus_that_kubelet_took_from_a_living_vm_gets_them_isol
     let (new, _) = node.isolated(2, "3").await;
     assert_eq!(
         (node.phase(&old), node.phase(&new)),
-        (Some("floating"), Some("isolated"))
+        (Some("waiting"), Some("isolated"))
     );
     assert_eq!(node.model.cgroup(qemu.vcpus[1]).unwrap(), float(&old));
     assert_eq!(node.read(&CgroupPath::root(), File::CpusIsolated), "3");

@@ -42,7 +42,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stelia_api::{Error, ErrorKind, ReasonKind, State};
+use stelia_api::{Error, ErrorKind, ReasonCode, State};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_decide::Step;
 use stelia_decide::admission::Claim;
@@ -50,7 +50,7 @@ use stelia_decide::float::has_idle_cpus;
 use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, Limits};
 use stelia_kernel::proc::Procs;
 use stelia_kubelet::PodUid;
-use stelia_model::ContainedReason;
+use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, Vcpu};
 use stelia_settings::{FloatPolicy, Isolation, Partition, Policies, Settings, TreeChoice, TreeHome};
 use stelia_testnode::kubelet::Checkpoint;
@@ -278,8 +278,8 @@ impl Node {
     fn lost_by_containers(&self) -> CpuSet {
         let view = self.handle.view();
         let has_lost = |known: &&Arc<stelia_model::Instance>| {
-            let mut kinds = known.degraded.iter().map(|reason| reason.kind);
-            known.isolation == Isolation::Container && kinds.any(|kind| kind == ReasonKind::Evicted)
+            let mut kinds = known.degraded.iter().map(|reason| reason.code);
+            known.isolation == Isolation::Container && kinds.any(|kind| kind == ReasonCode::Evicted)
         };
         let lost = view.instances.values().filter(has_lost);
         lost.flat_map(|known| known.exclusive.iter().collect::<Vec<_>>())
@@ -330,8 +330,8 @@ impl Node {
         // A partition that the kernel refused is asked for again now and then.
         let refused = |node: &Self| {
             let view = node.handle.view();
-            let mut reasons = view.instances.values().filter_map(|one| one.contained_reason.as_ref());
-            reasons.any(|reason| *reason == ContainedReason::Refused)
+            let mut reasons = view.instances.values().filter_map(|one| one.pinned_reason.as_ref());
+            reasons.any(|reason| *reason == PinnedReason::Refused)
         };
         if !refused(self) {
             assert_eq!((report.did.steps, self.model.changes()), (0, before), "{report:?}");
@@ -453,7 +453,7 @@ impl Node {
                     of_roots = of_roots.union(&instance.record.exclusive);
                 }
             }
-            if matches!(instance.record.phase, Phase::Isolated | Phase::Contained) {
+            if matches!(instance.record.phase, Phase::Isolated | Phase::Pinned) {
                 for thread in &instance.record.vcpus {
                     // Where there are more vCPUs than CPUs, or its CPU is offline, it is on any of them.
                     let pinned = thread.cpu.filter(|cpu| online.contains(*cpu));

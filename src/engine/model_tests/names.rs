@@ -37,5 +37,5 @@ async fn without_the_runtimes_configuration_an_instance_is_the_same_without_a_na
     node.restart().await;
     node.reconcile().await;
     assert_eq!(node.shown(&pod), None);
-    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.phase(&pod), Some("waiting"));
 }

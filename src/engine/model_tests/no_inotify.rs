@@ -54,7 +54,7 @@ async fn without_inotify_the_daemon_audits_says_so_and_watches_again_once_it_can
         let reasons = degraded(node);
         reasons
             .iter()
-            .any(|reason| reason.kind == ReasonKind::Unwatched && reason.of_node)
+            .any(|reason| reason.code == ReasonCode::NotWatched && reason.of_node)
     })
     .await;
     let problem = node.handle.view().watch_problem.clone().unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use stelia_api::ReasonKind;
+use stelia_api::ReasonCode;
 use stelia_api::quiet::{Remaining, RemainingCause, Report};
 use stelia_settings::IrqSteering;
 use steliad_quiet::order::Order;
@@ -52,10 +52,10 @@ impl Node {
         tokio::spawn(quiet::run(self.handle.clone(), fake.clone(), self.cancel.clone()));
     }
 
-    fn reasons(&self, pod: &Pod) -> Vec<(ReasonKind, String)> {
+    fn reasons(&self, pod: &Pod) -> Vec<(ReasonCode, String)> {
         let view = self.handle.view();
         let reasons = view.instances[&pod.uid].degraded.iter();
-        reasons.map(|reason| (reason.kind, reason.text.clone())).collect()
+        reasons.map(|reason| (reason.code, reason.text.clone())).collect()
     }
 }
 
@@ -178,7 +178,7 @@ async fn an_interrupt_that_remains_degrades_the_vm_whose_cpus_it_reaches_and_no_
     node.until("it is a reason", |node| !node.reasons(&one).is_empty())
         .await;
     let text = "interrupt 30 (eth0-rx-1) reaches the CPUs 3: no other CPU has an interrupt vector left";
-    assert_eq!(node.reasons(&one), [(ReasonKind::Interrupts, text.to_owned())]);
+    assert_eq!(node.reasons(&one), [(ReasonCode::Interrupts, text.to_owned())]);
     assert_eq!(node.reasons(&other), []);
     let own = node.handle.on_behalf_of(&one.uid).view();
     let told = &own.instances[&one.uid].degraded[0].text;
@@ -202,7 +202,7 @@ async fn without_the_program_vms_run_isolated_and_say_so_and_it_is_asked_again()
     let (pod, _) = node.isolated(1, "2-3").await;
     node.until("it is a reason", |node| !node.reasons(&pod).is_empty())
         .await;
-    assert_eq!(node.reasons(&pod)[0].0, ReasonKind::NotSteered);
+    assert_eq!(node.reasons(&pod)[0].0, ReasonCode::NotSteered);
     let problem = node.handle.view().quiet.problem.clone();
     assert_eq!(problem.as_deref(), Some("connect: No such file or directory"));
     fake.answers(Ok(Report::default()));
@@ -249,7 +249,7 @@ async fn a_vm_that_is_left_out_is_ordered_again_soon_and_is_degraded_if_it_stays
     node.until("it is a reason", |node| !node.reasons(&one).is_empty())
         .await;
     assert!(fake.ordered().len() > 1, "the first time it may only begin");
-    assert_eq!(node.reasons(&one)[0].0, ReasonKind::NotSteered);
+    assert_eq!(node.reasons(&one)[0].0, ReasonCode::NotSteered);
     assert_eq!(node.reasons(&other), []);
     fake.answers(Ok(Report::default()));
     node.until("it is done", |node| node.reasons(&one).is_empty()).await;

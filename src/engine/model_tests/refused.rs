@@ -15,10 +15,10 @@ impl Node {
         self.model.meddle(&elsewhere(), File::CpusExclusive, list).unwrap();
     }
 
-    async fn contained(&mut self) -> (Pod, Qemu) {
+    async fn pinned(&mut self) -> (Pod, Qemu) {
         self.claim_elsewhere("2");
         let (pod, qemu) = self.isolated(1, "2-3").await;
-        assert_eq!(self.phase(&pod), Some("contained"));
+        assert_eq!(self.phase(&pod), Some("pinned"));
         assert_eq!(
             self.read(&CgroupPath::root().child("init.scope"), File::Cpus),
             "0-1,4-7"
@@ -53,7 +53,7 @@ impl Node {
 #[tokio::test]
 async fn a_contained_vm_is_isolated_by_an_audit_once_the_kernel_gives_the_partition() {
     let mut node = Node::new();
-    let (pod, _) = node.contained().await;
+    let (pod, _) = node.pinned().await;
     node.claim_elsewhere("");
     node.audits().await;
     node.assert_isolated_after_all(&pod);
@@ -63,11 +63,11 @@ async fn a_contained_vm_is_isolated_by_an_audit_once_the_kernel_gives_the_partit
 #[tokio::test]
 async fn one_that_was_refused_under_a_former_daemon_is_isolated_by_an_audit_too() {
     let mut node = Node::new();
-    let (pod, _) = node.contained().await;
+    let (pod, _) = node.pinned().await;
     assert_eq!(node.recorded(&pod, "refused").as_deref(), Some("yes"));
     node.restart().await;
     node.audits().await;
-    assert_eq!(node.phase(&pod), Some("contained"), "the cause is there");
+    assert_eq!(node.phase(&pod), Some("pinned"), "the cause is there");
     node.restart().await;
     node.claim_elsewhere("");
     node.audits().await;
@@ -83,13 +83,13 @@ async fn an_adopted_vm_that_was_refused_under_a_former_daemon_is_isolated_by_an_
     node.claim_elsewhere("2");
     let (pod, qemu) = node.launched(1, "2-3", &[2, 3]);
     node.look().await;
-    node.until("the VM is contained", |node| node.phase(&pod) == Some("contained"))
+    node.until("the VM is pinned", |node| node.phase(&pod) == Some("pinned"))
         .await;
     node.quiet().await;
     // No adoption runs beside this daemon.
     node.restart().await;
     node.audits().await;
-    assert_eq!(node.phase(&pod), Some("contained"), "the cause is there");
+    assert_eq!(node.phase(&pod), Some("pinned"), "the cause is there");
     node.claim_elsewhere("");
     node.restart().await;
     node.audits().await;
@@ -114,12 +114,12 @@ async fn one_that_the_setting_of_a_former_daemon_contained_is_isolated_only_when
     node.settings.policies.partition = Some(Partition::Member);
     node.restart().await;
     let (pod, qemu) = node.isolated(1, "2-3").await;
-    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.phase(&pod), Some("pinned"));
     assert_eq!(node.recorded(&pod, "refused"), None);
     node.settings.policies.partition = None;
     node.restart().await;
     node.audits().await;
-    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.phase(&pod), Some("pinned"));
     assert_eq!(node.recorded(&pod, "partition").as_deref(), Some("member"));
     node.attach(&pod, &qemu).await.unwrap();
     node.quiet().await;
@@ -130,7 +130,7 @@ async fn one_that_the_setting_of_a_former_daemon_contained_is_isolated_only_when
 #[tokio::test]
 async fn a_partition_that_the_setting_forbids_by_now_is_not_made_although_the_kernel_was_to_be_asked_again() {
     let mut node = Node::new();
-    let (pod, _) = node.contained().await;
+    let (pod, _) = node.pinned().await;
     node.claim_elsewhere("");
     node.stop().await;
     // The former daemon recorded this and came no further.
@@ -138,7 +138,7 @@ async fn a_partition_that_the_setting_forbids_by_now_is_not_made_although_the_ke
     node.settings.policies.partition = Some(Partition::Member);
     node.start();
     node.audits().await;
-    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.phase(&pod), Some("pinned"));
     assert_eq!(node.recorded(&pod, "partition").as_deref(), Some("member"));
     assert_ne!(node.read(&vcpu(&pod), File::Partition), "isolated");
     node.check().await;
@@ -153,10 +153,10 @@ async fn a_partition_that_the_setting_forbids_by_now_is_not_made_although_the_ke
 #[tokio::test]
 async fn a_contained_vm_whose_vcpus_are_attached_again_is_isolated_then() {
     let mut node = Node::new();
-    let (pod, qemu) = node.contained().await;
+    let (pod, qemu) = node.pinned().await;
     // As long as the cause is there the answer is the same.
     node.attach(&pod, &qemu).await.unwrap();
-    assert_eq!(node.phase(&pod), Some("contained"));
+    assert_eq!(node.phase(&pod), Some("pinned"));
     node.claim_elsewhere("");
     node.attach(&pod, &qemu).await.unwrap();
     node.quiet().await;
@@ -167,7 +167,7 @@ async fn a_contained_vm_whose_vcpus_are_attached_again_is_isolated_then() {
 #[tokio::test]
 async fn while_the_cause_is_there_it_stays_contained_and_is_tried_ever_more_rarely() {
     let mut node = Node::new();
-    let (pod, qemu) = node.contained().await;
+    let (pod, qemu) = node.pinned().await;
     let mut views = node.handle.watch();
     let unit = CgroupPath::root().child("init.scope");
     let mut tried = Vec::new();
@@ -179,7 +179,7 @@ async fn while_the_cause_is_there_it_stays_contained_and_is_tried_ever_more_rare
             tried.push(audit);
         }
         // Neither its state nor what keeps others off its CPUs is given up meanwhile.
-        assert_eq!(views.borrow_and_update().instances[&pod.uid].state, State::Contained);
+        assert_eq!(views.borrow_and_update().instances[&pod.uid].state, State::Pinned);
         assert_eq!(node.read(&unit, File::Cpus), "0-1,4-7");
         assert_eq!(node.model.affinity(qemu.vcpus[1]).unwrap(), cpus("3"));
     }

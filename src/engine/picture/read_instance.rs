@@ -91,7 +91,7 @@ impl Picture {
         now.refusals = refusals(known, &now, asked);
         now.does_not_freeze = known.does_not_freeze;
         match now.record.phase {
-            Phase::Contained if now.record.refused => self.refused.add(pod),
+            Phase::Pinned if now.record.refused => self.refused.add(pod),
             Phase::Attaching => {}
             _ => self.refused.forget(pod),
         }
@@ -209,7 +209,7 @@ impl Picture {
 /// How often in a row the kernel refused the partition; `asked`: it was written since the last look.
 fn refusals(known: &Instance, now: &Instance, asked: bool) -> u32 {
     let record = &now.record;
-    let wants = matches!(record.phase, Phase::Attaching | Phase::Contained) && record.partition != Partition::Member;
+    let wants = matches!(record.phase, Phase::Attaching | Phase::Pinned) && record.partition != Partition::Member;
     if !wants || now.vcpu().is_some_and(|vcpu| vcpu.partition == record.partition.name()) {
         return 0;
     }

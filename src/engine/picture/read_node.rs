@@ -196,7 +196,7 @@ impl Picture {
         }
     }
 
-    /// Before an instance is contained the units outside must be known.
+    /// Before an instance is pinned the units outside must be known.
     pub(in crate::engine) fn needs_outside(&self) -> bool {
         !self.outside_is_known && self.facts.has_contained()
     }

@@ -7,7 +7,7 @@ use stelia_kubelet::PodUid;
 /// The longest pause, in audits. The first pause is one audit, and each further one is twice as long.
 const MAX_PAUSE: u32 = 64;
 
-/// The instances that are contained because the kernel refused their partition.
+/// The instances that are pinned because the kernel refused their partition.
 #[derive(Debug, Default)]
 pub(super) struct Refused(BTreeMap<PodUid, Pause>);
 
@@ -20,13 +20,13 @@ struct Pause {
 }
 
 impl Refused {
-    /// The record of a contained instance has that the kernel refused its partition. The pauses begin anew with each daemon; one that is
+    /// The record of a pinned instance has that the kernel refused its partition. The pauses begin anew with each daemon; one that is
     /// known goes on with its own.
     pub(super) fn add(&mut self, pod: &PodUid) {
         self.0.entry(pod.clone()).or_default();
     }
 
-    /// An audit has read a contained instance; whether its partition is to be asked for again now.
+    /// An audit has read a pinned instance; whether its partition is to be asked for again now.
     pub(super) fn is_due(&mut self, pod: &PodUid) -> bool {
         let Some(pause) = self.0.get_mut(pod) else {
             return false;

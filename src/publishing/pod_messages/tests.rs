@@ -89,16 +89,12 @@ fn a_container_is_told_as_one_in_every_state() {
         ..instance
     };
     let registered = model::Instance {
-        state: State::Registered,
+        state: State::Waiting,
         ..floating(1)
     };
     for (instance, reason, says) in [
-        (
-            registered,
-            "Registering",
-            "its container's cgroup becomes the partition",
-        ),
-        (floating(1), "Floating", "its container has no partition"),
+        (registered, "Waiting", "its container's cgroup becomes the partition"),
+        (floating(1), "Waiting", "its container has no partition"),
         (isolated(1), "Isolated", "its container has the CPUs 2-3 to itself"),
     ] {
         let (_, found, message) = told(container(instance));
@@ -131,14 +127,14 @@ fn a_daemon_without_a_former_file_knows_since_when() {
     let (pods, _) = life([(500, Some(isolated(1)))]);
     assert_eq!(pods[0].since_us, THEN + SECOND);
     let (pods, _) = life([(5, Some(floating(1)))]);
-    assert_eq!((pods[0].since_us, pods[0].reason.as_str()), (THEN, "Floating"));
+    assert_eq!((pods[0].since_us, pods[0].reason.as_str()), (THEN, "Waiting"));
 }
 
 #[test]
 fn a_vm_whose_vcpus_are_not_handed_over_floats_too_long_and_that_is_an_event_once() {
     let states = [1, 60, 119, 121, 300, 3000].map(|second| (second, Some(floating(1))));
     let (pods, new_events) = life(states);
-    assert_eq!(reasons(&new_events), ["FloatingTooLong"]);
+    assert_eq!(reasons(&new_events), ["WaitingTooLong"]);
     assert_eq!((pods[0].isolated, pods[0].since_us), (false, THEN + 121 * SECOND));
 }
 
@@ -153,8 +149,8 @@ fn the_instances_that_float_too_long_are_counted_whether_their_names_are_known_o
         ..floating(4)
     };
     let all = instances([isolated(1), floating(2), nameless, young]);
-    assert_eq!(floating_too_long(&all, THEN + 119 * SECOND), 0);
-    assert_eq!(floating_too_long(&all, THEN + 121 * SECOND), 2);
+    assert_eq!(waiting_too_long(&all, THEN + 119 * SECOND), 0);
+    assert_eq!(waiting_too_long(&all, THEN + 121 * SECOND), 2);
 }
 
 #[test]
@@ -174,7 +170,7 @@ fn a_class_without_cpus_of_its_own_never_floats_too_long() {
 #[test]
 fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
     let own = |kind, text: &str| Reason::of(&uid(1), kind, text);
-    let offline = degraded(isolated(1), [own(ReasonKind::CpusOffline, "CPUs 3 are offline")]);
+    let offline = degraded(isolated(1), [own(ReasonCode::CpusOffline, "CPUs 3 are offline")]);
     assert_eq!(
         told(offline.clone()),
         (false, "CpusOffline".to_owned(), "CPUs 3 are offline".to_owned())
@@ -182,15 +178,15 @@ fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
     let (_, new_events) = life([(1, Some(isolated(1))), (2, Some(offline)), (3, Some(isolated(1)))]);
     assert_eq!(reasons(&new_events), ["Isolated", "CpusOffline", "Isolated"]);
     let steady = [
-        own(ReasonKind::AnchorEnded, "the anchor (process 7) ended"),
-        Reason::of_node(ReasonKind::NotSteered, "steliad-quiet"),
-        Reason::of_node(ReasonKind::KubeletUnusable, "no file"),
-        Reason::of_node(ReasonKind::NotDone, "write \"2-5\""),
+        own(ReasonCode::PlaceholderEnded, "the anchor (process 7) ended"),
+        Reason::of_node(ReasonCode::NotSteered, "steliad-quiet"),
+        Reason::of_node(ReasonCode::KubeletUnusable, "no file"),
+        Reason::of_node(ReasonCode::StepFailed, "write \"2-5\""),
     ];
     assert!(told(degraded(isolated(1), steady)).0);
     let failed = degraded(
         isolated(1),
-        [own(ReasonKind::NotDone, "write \"2-3\" to vcpu/cpuset.cpus")],
+        [own(ReasonCode::StepFailed, "write \"2-3\" to vcpu/cpuset.cpus")],
     );
     assert_eq!(told(failed).1, "StepFailed");
 }
@@ -199,24 +195,24 @@ fn what_breaks_the_promise_is_told_and_what_does_not_is_not() {
 fn a_pod_is_told_nothing_of_another() {
     let evicted = Reason::of(
         &uid(2),
-        ReasonKind::Evicted,
+        ReasonCode::Evicted,
         format!("kubelet gave the CPUs 2-3 to pod {}", uid(2)),
     );
     let now = degraded(floating(1), [evicted]);
     let (isolated, reason, message) = told(now);
     assert_eq!((isolated, reason.as_str()), (false, "Evicted"));
-    assert_eq!(message, ReasonKind::Evicted.in_general().unwrap());
+    assert_eq!(message, ReasonCode::Evicted.in_general().unwrap());
 }
 
 #[test]
 fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
-    for why in model::ContainedReason::ALL {
-        let contained = model::Instance {
-            state: State::Contained,
-            contained_reason: Some(why),
+    for why in model::PinnedReason::ALL {
+        let pinned = model::Instance {
+            state: State::Pinned,
+            pinned_reason: Some(why),
             ..floating(1)
         };
-        let (pods, new_events) = life([(1, Some(contained))]);
+        let (pods, new_events) = life([(1, Some(pinned))]);
         assert!(
             pods[0].message.ends_with(why.in_words()) && !pods[0].isolated,
             "{pods:?}"

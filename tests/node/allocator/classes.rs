@@ -3,7 +3,7 @@
 use stelia_cpus::CpuSet;
 
 use super::{Sleeper, all_but, allocation, given, nodes, on_allocator, pool_of, shape, vm};
-use crate::contained::{UNITS, assert_contained, is_everybodys};
+use crate::pinned::{UNITS, assert_contained, is_everybodys};
 use crate::support::*;
 
 /// The slices of pods that may not meet an LSR instance: Burstable's, and each Guaranteed pod's but its own.

@@ -81,8 +81,8 @@ fn a_steady_service_is_alone_and_a_task_that_is_moved_into_it_hides_nobody() {
 #[test]
 fn who_runs_beside_a_contained_container_is_booked() {
     configured(&format!("partition = \"member\"\n{RULE}"), || {
-        let pod = Pod::start("ledger-contained", &["--cpus", "2"], &["sleep", "100000"]);
-        pod.wait_state("contained");
+        let pod = Pod::start("ledger-pinned", &["--cpus", "2"], &["sleep", "100000"]);
+        pod.wait_state("pinned");
         wait_booked(&pod);
         let cpu = first_of(&pod.exclusive());
         // Nothing of the container runs, so this is certain, unless a bound kernel thread ends meanwhile.

@@ -333,7 +333,7 @@ fn full(pod: &Pod) {
     );
 }
 
-/// What holds on every kernel: also where VMs are contained, and where hist triggers are older.
+/// What holds on every kernel: also where VMs are pinned, and where hist triggers are older.
 ///
 /// The count is certain, or the ledger has the bound kernel thread whose end left an interval. On a slow node, where this takes minutes, a
 /// kernel worker ends in each attempt.

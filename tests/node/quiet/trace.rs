@@ -119,7 +119,7 @@ fn counted(attribution: &Attribution, name: &str) -> u64 {
     tasks.map(|one| one.count).sum()
 }
 
-/// Also where the VM is contained and not isolated.
+/// Also where the VM is pinned and not isolated.
 pub fn an_intruder_is_named_with_each_of_its_switches() {
     let queue = Interrupt::named("nvme0q1");
     let pod = vm_on("traced", &core(&queue.placed()));

@@ -137,7 +137,7 @@ pub enum Command {
     ///
     /// Counts the nodes by health and by steliad's version, and the VMs by state, and lists the nodes that need attention (all with
     /// -o wide), from what the nodes publish. The exit code is 1 if a node is away, unpublished, unreadable, node-not-ready, not-ready (it
-    /// admits no VM), degraded, floating (VMs are not isolated for more than 120 s) or left-behind (it publishes, and its Node does not
+    /// admits no VM), degraded, waiting (VMs are not isolated for more than 120 s) or left-behind (it publishes, and its Node does not
     /// exist), if an object cannot be read, or if no node is meant to run steliad.
     Health {
         /// Consider only these nodes. Default: all

@@ -14,7 +14,7 @@ use crate::verdict::NO_NODE;
 /// The reason of a node on which VMs can be admitted.
 const READY: &str = "Ready";
 /// The reason of a node with VMs that have no partition.
-pub(super) const VMS_CONTAINED: &str = "VMs are contained";
+pub(super) const VMS_CONTAINED: &str = "VMs are pinned";
 /// The reason of a Node whose condition `Ready` is not True.
 const NODE_NOT_READY: &str = "the Node is not Ready";
 /// The reason of a node with VMs that have a reason of degradation.
@@ -25,7 +25,7 @@ const KUBELET_STATE_UNUSABLE: &str = "KubeletStateUnusable";
 const MAX_NAMED_STATES: usize = 3;
 
 /// The states of VMs that are counted by name.
-const STATES: [&str; 5] = ["isolated", "contained", "floating", "registered", "leaving"];
+const STATES: [&str; 6] = ["isolated", "pinned", "waiting", "shared", "evicted", "releasing"];
 
 named! {
     /// How a node is. The order is that of trouble: of several that apply, the first counts.
@@ -44,25 +44,25 @@ named! {
         /// VMs are admitted, and some have a reason of degradation.
         Degraded = "degraded",
         /// VMs are admitted, and some run on shared CPUs for longer than a start takes.
-        Floating = "floating",
+        Waiting = "waiting",
         /// Its object is there, and its Node is not.
         LeftBehind = "left-behind",
         /// VMs are admitted, and some have no partition.
-        Contained = "contained",
+        Pinned = "pinned",
         Ok = "ok",
     }
 }
 
 impl NodeState {
-    /// Whether the command fails because of it. A VM may be contained by the administrator's choice.
+    /// Whether the command fails because of it. A VM may be pinned by the administrator's choice.
     pub(super) fn is_failure(self) -> bool {
-        !matches!(self, Self::Contained | Self::Ok)
+        !matches!(self, Self::Pinned | Self::Ok)
     }
 
     pub(super) fn meaning(self) -> Meaning {
         match self {
             Self::Ok => Meaning::Good,
-            Self::Degraded | Self::Floating | Self::LeftBehind | Self::Contained => Meaning::Attention,
+            Self::Degraded | Self::Waiting | Self::LeftBehind | Self::Pinned => Meaning::Attention,
             Self::Away | Self::Unpublished | Self::Unreadable | Self::NodeNotReady | Self::NotReady => Meaning::Broken,
         }
     }
@@ -174,17 +174,18 @@ impl From<&Summary> for VmCounts {
         let count = |state: &str| summary.instances.get(state).copied().unwrap_or(0);
         Self {
             isolated: count("isolated"),
-            contained: count("contained"),
-            floating: count("floating"),
-            registered: count("registered"),
-            leaving: count("leaving"),
+            pinned: count("pinned"),
+            waiting: count("waiting"),
+            shared: count("shared"),
+            evicted: count("evicted"),
+            releasing: count("releasing"),
             other: summary
                 .instances
                 .iter()
                 .filter(|(state, _)| !STATES.contains(&state.as_str()))
                 .fold(0, |sum: u64, (_, count)| sum.saturating_add(*count)),
             degraded: summary.degraded,
-            floating_too_long: summary.floating_too_long,
+            waiting_too_long: summary.waiting_too_long,
         }
     }
 }
@@ -246,12 +247,12 @@ fn wrong(
         let detail = format!("{} of {}", vms.degraded, vms.total());
         found.push((NodeState::Degraded, reason(VMS_DEGRADED, detail)));
     }
-    if let Some(floating) = vms.and_then(floating) {
-        found.push((NodeState::Floating, floating));
+    if let Some(waiting) = vms.and_then(waiting) {
+        found.push((NodeState::Waiting, waiting));
     }
-    if let Some(vms) = vms.filter(|vms| vms.contained > 0) {
-        let detail = format!("{} of {}", vms.contained, vms.total());
-        found.push((NodeState::Contained, reason(VMS_CONTAINED, detail)));
+    if let Some(vms) = vms.filter(|vms| vms.pinned > 0) {
+        let detail = format!("{} of {}", vms.pinned, vms.total());
+        found.push((NodeState::Pinned, reason(VMS_CONTAINED, detail)));
     }
     found
 }
@@ -266,7 +267,7 @@ fn unknown_states(summary: &Summary) -> Option<String> {
 }
 
 /// The reason that VMs float for too long.
-fn floating(vms: VmCounts) -> Option<Refusal> {
-    let count = vms.floating_too_long;
+fn waiting(vms: VmCounts) -> Option<Refusal> {
+    let count = vms.waiting_too_long;
     (count > 0).then(|| reason("VMs float for more than 120 s", format!("{count} of {}", vms.total())))
 }

@@ -24,7 +24,7 @@ fn summary(version: &str, reason: &str, instances: Value, degraded: u64) -> (&'s
     let message = if reason == "Ready" { "" } else { "wrong checksum" };
     let summary = json!({
         "version": version, "reason": reason, "message": message, "instances": instances, "degraded": degraded,
-        "floating_too_long": 0,
+        "waiting_too_long": 0,
     });
     ("summary", summary.to_string())
 }
@@ -45,7 +45,7 @@ fn damaged(items: &[Value]) -> Cluster {
 fn fleet() -> Cluster {
     let away = ("state", "away".to_owned());
     let unusable = ("state", "unusable".to_owned());
-    let good = |version, degraded| summary(version, "Ready", json!({"isolated": 10, "floating": 1}), degraded);
+    let good = |version, degraded| summary(version, "Ready", json!({"isolated": 10, "waiting": 1}), degraded);
     cluster(&[
         node("control-plane", json!({})),
         node("w-1", json!({"stelia.io/ready": "true"})),
@@ -63,7 +63,7 @@ fn fleet() -> Cluster {
         node("w-6", json!({"stelia.io/ready": "false"})),
         object("w-6", &[]),
         node("w-7", json!({"stelia.io/ready": "true"})),
-        object("w-7", &[summary("0.2.0", "Ready", json!({"contained": 2}), 0)]),
+        object("w-7", &[summary("0.2.0", "Ready", json!({"pinned": 2}), 0)]),
     ])
 }
 
@@ -83,7 +83,7 @@ fn every_node_that_is_meant_to_run_steliad_has_a_state_and_trouble_comes_first()
             ("w-4", "not-ready"),
             ("w-6", "not-ready"),
             ("w-2", "degraded"),
-            ("w-7", "contained"),
+            ("w-7", "pinned"),
             ("w-1", "ok")
         ]
     );
@@ -96,13 +96,13 @@ fn every_node_that_is_meant_to_run_steliad_has_a_state_and_trouble_comes_first()
         })
     );
     assert_eq!(
-        (health.vms.isolated, health.vms.contained, health.vms.degraded),
+        (health.vms.isolated, health.vms.pinned, health.vms.degraded),
         (30, 2, 3)
     );
     assert_eq!(health.failure().unwrap(), "5 of 7 nodes need attention");
     let reasons: Vec<&str> = health.reasons.iter().map(|group| group.reason.as_str()).collect();
     assert!(reasons.contains(&"KubeletStateUnusable"), "{reasons:?}");
-    assert_eq!(reasons.last(), Some(&"VMs are contained"));
+    assert_eq!(reasons.last(), Some(&"VMs are pinned"));
 }
 
 #[test]
@@ -111,14 +111,14 @@ fn the_text_lists_the_nodes_with_trouble_and_with_wide_all() {
     let text = health.text(TextStyle::from(true));
     assert!(text.contains("0.2.0 on 4 nodes, 0.1.0 on 1 node"), "{text}");
     assert!(
-        text.contains("35: 30 isolated, 2 contained, 3 floating; 3 degraded"),
+        text.contains("35: 30 isolated, 2 pinned, 3 waiting; 3 degraded"),
         "{text}"
     );
     assert!(text.contains("1 node without steliad"), "{text}");
     assert!(text.contains("KubeletStateUnusable (wrong checksum)"), "{text}");
     assert!(!text.contains("\nw-1 "), "{text}");
-    // A node whose VMs are contained is counted, and has no line of its own.
-    assert!(text.contains("VMs are contained") && !text.contains("\nw-7 "), "{text}");
+    // A node whose VMs are pinned is counted, and has no line of its own.
+    assert!(text.contains("VMs are pinned") && !text.contains("\nw-7 "), "{text}");
     assert!(text.contains("; not published by 2 nodes"), "{text}");
     let wide = TextStyle {
         wide: true,
@@ -141,13 +141,12 @@ fn a_filter_chooses_rows_and_changes_no_sum() {
 
 #[test]
 fn a_fleet_in_which_vms_are_contained_by_choice_is_no_failure() {
-    let contained = (
+    let pinned = (
         "summary",
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"contained":2},"degraded":0,"floating_too_long":0}"#
-            .to_owned(),
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"pinned":2},"degraded":0,"waiting_too_long":0}"#.to_owned(),
     );
-    let health = Health::of(&cluster(&[object("w-1", &[contained])]), &NodeFilter::default());
-    assert_eq!((states(&health), health.failure()), (vec![("w-1", "contained")], None));
+    let health = Health::of(&cluster(&[object("w-1", &[pinned])]), &NodeFilter::default());
+    assert_eq!((states(&health), health.failure()), (vec![("w-1", "pinned")], None));
     let nobody = Health::of(&cluster(&[node("c-1", json!({}))]), &NodeFilter::default());
     // A selector with a typing error must not look like a healthy fleet.
     assert!(nobody.nodes.is_empty() && nobody.failure().unwrap().starts_with("no node publishes"));
@@ -183,13 +182,13 @@ fn a_summary_that_is_not_understood_is_no_health() {
             object(
                 "w-3",
                 &summary(
-                    r#"{"version":"0.1.0","reason":"","instances":{"isolated":2},"degraded":0,"floating_too_long":0}"#,
+                    r#"{"version":"0.1.0","reason":"","instances":{"isolated":2},"degraded":0,"waiting_too_long":0}"#,
                 ),
             ),
             object(
                 "w-4",
                 &summary(
-                    r#"{"version":"0.3.0","reason":"Ready","instances":{"isolated":2,"resting":7},"degraded":0,"floating_too_long":0}"#,
+                    r#"{"version":"0.3.0","reason":"Ready","instances":{"isolated":2,"resting":7},"degraded":0,"waiting_too_long":0}"#,
                 ),
             ),
         ]),
@@ -224,20 +223,20 @@ fn vms_that_float_for_too_long_need_attention_and_those_that_start_do_not() {
             object(
                 "w-1",
                 &summary(
-                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3,"contained":1},"degraded":0,"floating_too_long":2}"#,
+                    r#"{"version":"0.2.0","reason":"Ready","instances":{"waiting":3,"pinned":1},"degraded":0,"waiting_too_long":2}"#,
                 ),
             ),
             object(
                 "w-2",
                 &summary(
-                    r#"{"version":"0.2.0","reason":"Ready","instances":{"floating":3},"degraded":0,"floating_too_long":0}"#,
+                    r#"{"version":"0.2.0","reason":"Ready","instances":{"waiting":3},"degraded":0,"waiting_too_long":0}"#,
                 ),
             ),
         ]),
         &NodeFilter::default(),
     );
-    assert_eq!(states(&health), [("w-1", "floating"), ("w-2", "ok")]);
-    assert_eq!(health.vms.floating_too_long, 2);
+    assert_eq!(states(&health), [("w-1", "waiting"), ("w-2", "ok")]);
+    assert_eq!(health.vms.waiting_too_long, 2);
     assert_eq!(health.failure().unwrap(), "1 of 2 nodes needs attention");
     let text = health.text(TextStyle::from(true));
     assert!(text.contains("VMs float for more than 120 s (2 of 4)"), "{text}");

@@ -145,7 +145,7 @@ fn unusable(name: &str) -> [Value; 2] {
         "message": "wrong checksum",
         "instances": {},
         "degraded": 0,
-        "floating_too_long": 0,
+        "waiting_too_long": 0,
     });
     let mut object = object(name);
     object["attributes"] = json!([

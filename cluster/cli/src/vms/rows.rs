@@ -146,8 +146,8 @@ fn folded(vms: Vec<Vm>, fold: Fold) -> Vec<Vm> {
 /// How many VMs have a row of their own before the others of their group share one.
 fn named(vm: &Vm) -> u64 {
     match vm.state {
-        VmState::Degraded | VmState::Contained => MAX_NAMED_VMS,
-        VmState::Floating if !vm.is_starting => MAX_NAMED_VMS,
+        VmState::Degraded | VmState::Pinned => MAX_NAMED_VMS,
+        VmState::Waiting if !vm.is_starting => MAX_NAMED_VMS,
         _ => 0,
     }
 }
@@ -169,7 +169,7 @@ fn row_of(vm: Vm, group: &Group, named: u64) -> Vm {
 
 /// A VM that floats with its condition's message where the reason repeats the state.
 fn with_message(mut vm: Vm) -> Vm {
-    if vm.state == VmState::Floating && vm.message.is_some() && repeats_the_state(&vm) {
+    if vm.state == VmState::Waiting && vm.message.is_some() && repeats_the_state(&vm) {
         vm.reason = vm.message.clone();
     }
     vm
@@ -182,9 +182,9 @@ fn with_cause(vm: Vm) -> Vm {
     }
     let cause = match vm.state {
         VmState::Isolated => None,
-        VmState::Floating if vm.is_starting => Some("starting".to_owned()),
+        VmState::Waiting if vm.is_starting => Some("starting".to_owned()),
         // "its vCPUs are pinned to the CPUs 4-7, without a partition that keeps others off: the kernel refused the partition"
-        VmState::Contained => {
+        VmState::Pinned => {
             let cause = |message: &String| Some(message.split_once(": ")?.1.to_owned());
             vm.message.as_ref().and_then(cause)
         }

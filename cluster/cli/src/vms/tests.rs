@@ -42,7 +42,7 @@ fn some() -> Cluster {
     cluster(&[
         pod("web", Some("w-1"), Some(("True", "Isolated"))),
         pod("db", Some("w-2"), Some(("False", "Evicted"))),
-        pod("cache", Some("w-2"), Some(("False", "FloatingTooLong"))),
+        pod("cache", Some("w-2"), Some(("False", "WaitingTooLong"))),
         pod("quiet", Some("w-1"), None),
         pod("new", None, None),
         plain,
@@ -64,7 +64,7 @@ fn every_vm_has_its_node_and_state_and_trouble_comes_first() {
         shown(&vms),
         [
             ("db", "degraded"),
-            ("cache", "floating"),
+            ("cache", "waiting"),
             ("quiet", "unknown"),
             ("new", "waiting"),
             ("web", "isolated")
@@ -78,7 +78,7 @@ fn every_vm_has_its_node_and_state_and_trouble_comes_first() {
     let first = text.lines().nth(3).unwrap().split_whitespace().collect::<Vec<_>>();
     assert_eq!(first, ["team-a/db", "w-2", "degraded", "10m", "Evicted"]);
     assert!(
-        text.starts_with("5 VMs on 2 nodes: 1 degraded, 1 floating, 1 unknown, 1 waiting, 1 isolated.\n\nVM "),
+        text.starts_with("5 VMs on 2 nodes: 1 degraded, 1 waiting, 1 unknown, 1 waiting, 1 isolated.\n\nVM "),
         "{text}"
     );
     assert_eq!(vms.names()[0], "team-a/db");
@@ -91,7 +91,7 @@ fn a_filter_leaves_what_was_asked_for() {
         vms.vms.into_iter().map(|vm| vm.pod_name).collect::<Vec<_>>()
     };
     let states = VmFilter {
-        states: vec![VmState::Degraded, VmState::Floating],
+        states: vec![VmState::Degraded, VmState::Waiting],
         ..VmFilter::default()
     };
     assert_eq!(of(states), ["cache", "db"]);
@@ -157,13 +157,13 @@ fn sentences_are_wrapped_and_names_keep_both_ends() {
     let cluster = cluster(&[pod(
         name,
         Some("node-17.eu-west-1.example"),
-        Some(("False", "FloatingTooLong")),
+        Some(("False", "WaitingTooLong")),
     )]);
     let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
     let text = vms.text(narrow);
     assert!(text.lines().all(|line| line.chars().count() <= 72), "{text}");
     assert!(text.contains("x7k2p  "), "{text}");
-    assert!(text.contains("FloatingTooLong"), "{text}");
+    assert!(text.contains("WaitingTooLong"), "{text}");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_node_is_chosen_by_its_name_with_or_without_the_domain() {
 
 #[test]
 fn what_all_names_have_in_common_is_left_out_of_a_narrow_table_and_a_short_name_fits() {
-    let vm = |name: &str, node: &str| pod(name, Some(node), Some(("False", "FloatingTooLong")));
+    let vm = |name: &str, node: &str| pod(name, Some(node), Some(("False", "WaitingTooLong")));
     let items = [
         vm("virt-launcher-vm-001-x7k2p", "worker-001.eu-west-1.compute.internal"),
         vm("virt-launcher-vm-002-b9d4q", "worker-002.eu-west-1.compute.internal"),
@@ -212,7 +212,7 @@ fn what_all_names_have_in_common_is_left_out_of_a_narrow_table_and_a_short_name_
     };
     let narrow = of(&items, Some(80));
     assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
-    assert!(narrow.contains("team-a/vm-001-x7k2p  worker-001  floating"), "{narrow}");
+    assert!(narrow.contains("team-a/vm-001-x7k2p  worker-001  waiting"), "{narrow}");
     assert!(narrow.contains("without virt-launcher- and"), "{narrow}");
     assert!(narrow.contains(".eu-west-1.compute.internal"), "{narrow}");
     for whole in [of(&items, Some(200)), of(&items, None)] {
@@ -292,9 +292,9 @@ fn vms_of_unknown_state_share_a_row_on_a_terminal_unless_each_is_asked_for() {
 #[test]
 fn the_reason_of_a_vm_that_floats_does_not_repeat_the_state() {
     let cluster = cluster(&[
-        pod("a", Some("w-1"), Some(("False", "Floating"))),
-        pod("b", Some("w-1"), Some(("False", "FloatingTooLong"))),
-        pod("c", Some("w-1"), Some(("False", "Contained"))),
+        pod("a", Some("w-1"), Some(("False", "Waiting"))),
+        pod("b", Some("w-1"), Some(("False", "WaitingTooLong"))),
+        pod("c", Some("w-1"), Some(("False", "Pinned"))),
     ]);
     let vms = Vms::of(&cluster, &VmFilter::default(), VmOrder::default(), true, NOW);
     let text = vms.text(TextStyle::from(true));
@@ -304,10 +304,10 @@ fn the_reason_of_a_vm_that_floats_does_not_repeat_the_state() {
     };
     assert_eq!(
         ["team-a/a", "team-a/b", "team-a/c"].map(ends),
-        ["why Floating", "FloatingTooLong", "Contained"]
+        ["why Waiting", "WaitingTooLong", "Pinned"]
     );
     let json = serde_json::to_value(&vms).unwrap();
-    assert_eq!(json["vms"][0]["reason"], "Floating");
+    assert_eq!(json["vms"][0]["reason"], "Waiting");
 }
 
 /// The rows of the table, without the blanks between their columns.
@@ -329,17 +329,17 @@ fn many() -> Vec<Value> {
     let mut items = Vec::new();
     for number in 0..12 {
         let node = format!("w-{number:02}");
-        let mut new = pod(&format!("a-{number:02}"), Some(&node), Some(("False", "Floating")));
+        let mut new = pod(&format!("a-{number:02}"), Some(&node), Some(("False", "Waiting")));
         new["status"]["conditions"][1]["lastTransitionTime"] = json!("2026-10-01T09:59:00Z");
-        let mut contained = pod(&format!("c-{number:02}"), Some(&node), Some(("False", "Contained")));
-        contained["status"]["conditions"][1]["message"] = json!(format!(
+        let mut pinned = pod(&format!("c-{number:02}"), Some(&node), Some(("False", "Pinned")));
+        pinned["status"]["conditions"][1]["message"] = json!(format!(
             "pinned to the CPUs {number}, without a partition: the kernel refused"
         ));
-        items.extend([new, contained]);
+        items.extend([new, pinned]);
         items.push(pod(
             &format!("f-{number:02}"),
             Some(&node),
-            Some(("False", "FloatingTooLong")),
+            Some(("False", "WaitingTooLong")),
         ));
         items.push(pod(&format!("i-{number:02}"), Some(&node), Some(("True", "Isolated"))));
         items.push(pod(&format!("j-{number:02}"), Some(&node), Some(("True", "Isolated"))));
@@ -355,14 +355,14 @@ fn many_vms_that_are_alike_share_a_row_on_a_terminal_and_those_in_trouble_are_na
     let text = vms.text(terminal());
     let rows_of_all = rows(&text);
     assert_eq!(rows_of_all.len(), 10 + 1 + 1 + 10 + 1 + 1, "{text}");
-    assert_eq!(rows_of_all[0], "team-a/f-00 w-00 floating 10m FloatingTooLong");
-    assert_eq!(rows_of_all[10], "2 more VMs 2 nodes floating 10m FloatingTooLong");
-    assert_eq!(rows_of_all[11], "12 VMs 12 nodes floating 60s starting");
-    assert_eq!(rows_of_all[12], "team-a/c-00 w-00 contained 10m the kernel refused");
-    assert_eq!(rows_of_all[22], "2 more VMs 2 nodes contained 10m the kernel refused");
+    assert_eq!(rows_of_all[0], "team-a/f-00 w-00 waiting 10m WaitingTooLong");
+    assert_eq!(rows_of_all[10], "2 more VMs 2 nodes waiting 10m WaitingTooLong");
+    assert_eq!(rows_of_all[11], "12 VMs 12 nodes waiting 60s starting");
+    assert_eq!(rows_of_all[12], "team-a/c-00 w-00 pinned 10m the kernel refused");
+    assert_eq!(rows_of_all[22], "2 more VMs 2 nodes pinned 10m the kernel refused");
     assert_eq!(rows_of_all[23], "24 VMs 12 nodes isolated 10m");
     assert!(text.contains("\n-o wide lists each VM.\n"), "{text}");
-    assert!(text.contains("\nFloatingTooLong: no CPUs of its own"), "{text}");
+    assert!(text.contains("\nWaitingTooLong: no CPUs of its own"), "{text}");
     // Each has a row in a pipe, with -o wide, and where states or an order are asked for.
     assert_eq!(rows(&vms.text(TextStyle::from(true))).len(), 60);
     let wide = TextStyle {
@@ -390,28 +390,28 @@ fn a_few_vms_have_a_row_each_and_no_reason_repeats_the_state() {
     assert_eq!(
         rows(&vms.text(terminal())),
         [
-            "team-a/f-00 w-00 floating 10m FloatingTooLong",
-            "team-a/f-01 w-01 floating 10m FloatingTooLong",
-            "team-a/a-00 w-00 floating 60s starting",
-            "team-a/a-01 w-01 floating 60s starting",
-            "team-a/c-00 w-00 contained 10m the kernel refused",
-            "team-a/c-01 w-01 contained 10m the kernel refused",
+            "team-a/f-00 w-00 waiting 10m WaitingTooLong",
+            "team-a/f-01 w-01 waiting 10m WaitingTooLong",
+            "team-a/a-00 w-00 waiting 60s starting",
+            "team-a/a-01 w-01 waiting 60s starting",
+            "team-a/c-00 w-00 pinned 10m the kernel refused",
+            "team-a/c-01 w-01 pinned 10m the kernel refused",
             "team-a/i-00 w-00 isolated 10m",
             "team-a/i-01 w-01 isolated 10m",
             "team-a/j-00 w-00 isolated 10m",
             "team-a/j-01 w-01 isolated 10m"
         ]
     );
-    // A reason "Floating" that is older than a start takes has its message.
-    let old = cluster(&[pod("a", Some("w-1"), Some(("False", "Floating")))]);
+    // A reason "Waiting" that is older than a start takes has its message.
+    let old = cluster(&[pod("a", Some("w-1"), Some(("False", "Waiting")))]);
     let vms = Vms::of(&old, &VmFilter::default(), VmOrder::default(), true, NOW);
-    assert_eq!(rows(&vms.text(terminal())), ["team-a/a w-1 floating 10m why Floating"]);
+    assert_eq!(rows(&vms.text(terminal())), ["team-a/a w-1 waiting 10m why Waiting"]);
 }
 
 #[test]
 fn vms_that_health_calls_degraded_and_whose_isolation_holds_are_told() {
     let summary = json!({"version": "0.2.0", "reason": "KubeletStateUnusable", "message": "wrong checksum",
-        "instances": {"isolated": 2}, "degraded": 2, "floating_too_long": 0});
+        "instances": {"isolated": 2}, "degraded": 2, "waiting_too_long": 0});
     let object = json!({
         "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": "w-1"}, "zones": [],
         "attributes": [{"name": "isolation.stelia.io/summary", "value": summary.to_string()}],

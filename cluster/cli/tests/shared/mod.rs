@@ -104,10 +104,10 @@ fn summarized(mut object: Value, reason: &str, instances: Value, degraded: u64) 
         "Ready" => "",
         _ => "kubelet's CPU manager state cannot be used",
     };
-    let floating_too_long = instances["floating"].as_u64().unwrap_or(0);
+    let waiting_too_long = instances["waiting"].as_u64().unwrap_or(0);
     let summary = json!({
         "version": "0.1.0", "reason": reason, "message": message, "instances": instances, "degraded": degraded,
-        "floating_too_long": floating_too_long,
+        "waiting_too_long": waiting_too_long,
     });
     let (name, value) = ("isolation.stelia.io/summary", summary.to_string());
     if object["apiVersion"] == "topology.node.k8s.io/v1alpha1" {
@@ -147,7 +147,7 @@ pub fn topologies() -> Vec<Value> {
         summarized(
             topology(&steliads, Profile::Stelia),
             "Ready",
-            json!({ "isolated": 1, "floating": 1 }),
+            json!({ "isolated": 1, "waiting": 1 }),
             1,
         ),
         summarized(
@@ -159,7 +159,7 @@ pub fn topologies() -> Vec<Value> {
         summarized(
             topology(&lean, Profile::Nrt),
             "Ready",
-            json!({ "isolated": 1, "contained": 2 }),
+            json!({ "isolated": 1, "pinned": 2 }),
             0,
         ),
         summarized(unusable, "KubeletStateUnusable", json!({}), 0),
@@ -221,7 +221,7 @@ pub fn pods() -> Vec<Value> {
         let mut pod = pod(namespace, name, at, &cpus.to_string(), json!({ "phase": "Running" }));
         pod["spec"]["nodeName"] = json!(node);
         let (status, reason, message) = match *name {
-            "build" => ("False", "FloatingTooLong", "it runs on shared CPUs"),
+            "build" => ("False", "WaitingTooLong", "it runs on shared CPUs"),
             "cache" => ("False", "Evicted", "kubelet gave CPUs of its to another pod"),
             // No publisher writes conditions on its node.
             "index" => return pod,

@@ -47,7 +47,7 @@ async fn a_pods_condition_is_applied_to_the_pod_of_this_uid() {
         patch.body,
         json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"namespace": "tenant", "name": "vm-1", "uid": pod(1, true).uid},
-            "status": {"conditions": [{"type": "stelia.io/isolated", "status": "False", "reason": "Floating", "message": "",
+            "status": {"conditions": [{"type": "stelia.io/isolated", "status": "False", "reason": "Waiting", "message": "",
                 "lastTransitionTime": "2023-11-14T22:13:20Z"}]}})
     );
     assert_eq!(

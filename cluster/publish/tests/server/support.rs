@@ -231,9 +231,9 @@ pub fn pod(number: u32, isolated: bool) -> PublishedPod {
         name: format!("vm-{number}"),
         container: "compute".into(),
         isolation: "vcpus".into(),
-        state: if isolated { "isolated" } else { "floating" }.into(),
+        state: if isolated { "isolated" } else { "waiting" }.into(),
         isolated,
-        reason: if isolated { "Isolated" } else { "Floating" }.into(),
+        reason: if isolated { "Isolated" } else { "Waiting" }.into(),
         message: String::new(),
         since_us: 1_700_000_000_000_000,
     }

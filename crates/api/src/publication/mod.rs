@@ -68,8 +68,8 @@ pub struct Summary {
     pub instances: BTreeMap<String, u64>,
     /// How many instances have a reason of degradation, whatever their state.
     pub degraded: u64,
-    /// How many instances float with the reason `FloatingTooLong`.
-    pub floating_too_long: u64,
+    /// How many instances float with the reason `WaitingTooLong`.
+    pub waiting_too_long: u64,
 }
 
 /// Reads counts by name, and refuses a name that is there twice: which of the counts holds is not known.
@@ -105,11 +105,11 @@ pub struct PublishedPod {
     pub container: String,
     /// The D-Bus property `Isolation`: `vcpus`, `container`.
     pub isolation: String,
-    /// The D-Bus property `State`: `registered`, `floating`, `isolated`, `contained`, `leaving`.
+    /// The D-Bus property `State`: `waiting`, `isolated`, `pinned`, `shared`, `evicted`, `releasing`.
     pub state: String,
     /// Whether the promise holds: isolated, and not degraded in what isolation means.
     pub isolated: bool,
-    /// One word in upper camel case: `Isolated`, `Contained`, `Floating`, `Evicted`, …
+    /// One word in upper camel case: `Isolated`, `Pinned`, `Floating`, `Evicted`, …
     pub reason: String,
     /// A text about this pod alone: it names no other pod, UID or CPUs.
     pub message: String,
@@ -126,7 +126,7 @@ pub struct Event {
     pub namespace: String,
     pub name: String,
     pub kind: EventKind,
-    /// One word in upper camel case: `Isolated`, `Contained`, `Refused`, `Evicted`, `Intruded`, …
+    /// One word in upper camel case: `Isolated`, `Pinned`, `Refused`, `Evicted`, `Intruded`, …
     pub reason: String,
     /// A text about this pod alone, as [`PublishedPod::message`].
     pub message: String,

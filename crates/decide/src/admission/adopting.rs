@@ -32,7 +32,7 @@ impl Adopting {
         Adopted {
             rule: self.rule.name.clone(),
             keeps: self.rule.placement == AdoptPlacement::Keep,
-            contained: self.rule.partition == AdoptPartition::Member,
+            pinned: self.rule.partition == AdoptPartition::Member,
         }
     }
 

@@ -70,7 +70,7 @@ pub fn resize(
     if !allocation.qos.is_exclusive() {
         return refused(&format!("class {} has no CPUs of its own", allocation.qos.name()));
     }
-    let is_settled = matches!(record.phase, Phase::Floating | Phase::Isolated | Phase::Contained);
+    let is_settled = matches!(record.phase, Phase::Floating | Phase::Isolated | Phase::Pinned);
     if !is_settled || instance_must_float(snapshot, facts, instance) {
         let text = format!(
             "its vCPUs are not on its CPUs (it is {}): its CPUs can be changed when they are",

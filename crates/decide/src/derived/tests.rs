@@ -38,7 +38,7 @@ fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
         Phase::Floating,
         Phase::Attaching,
         Phase::Isolated,
-        Phase::Contained,
+        Phase::Pinned,
         Phase::Leaving,
     ];
     let event = prop_oneof![

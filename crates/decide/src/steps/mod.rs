@@ -196,7 +196,7 @@ pub fn plan_for(
     steps.shared(levels.widen());
     steps.shared(workers(snapshot, facts));
     // What an instance needs of shared steps and does not have yet: no partition without its CPUs in the slice's list, and not
-    // contained before the units outside are off its CPUs.
+    // pinned before the units outside are off its CPUs.
     let waits = |instance: &Instance| match instance.record.partition {
         Partition::Member => unrestricted,
         _ if instance.is_in_place() => levels.uncovered(),
@@ -212,7 +212,7 @@ pub fn plan_for(
     let (giving, taking): (Vec<_>, Vec<_>) = holding().partition(|(instance, ..)| instance.needed().is_empty());
     for (instance, assessment, _) in giving.into_iter().chain(taking) {
         let pod = &instance.record.pod;
-        let contained = instance.record.partition == Partition::Member;
+        let pinned = instance.record.partition == Partition::Member;
         // What the other tree has without a known instance: a record there cannot be used.
         let elsewhere = if instance.is_in_place() {
             &of_slice
@@ -224,14 +224,14 @@ pub fn plan_for(
             waiting.extend(other.passes.then(|| pod.clone()));
             continue;
         }
-        if !contained && !instance.needed().is_disjoint(elsewhere) {
+        if !pinned && !instance.needed().is_disjoint(elsewhere) {
             blocked.insert(pod.clone());
             continue;
         }
         if waits(instance) {
             waiting.insert(pod.clone());
         }
-        if !(contained && unrestricted) {
+        if !(pinned && unrestricted) {
             steps.of(instance, partition::hold(facts, instance));
         }
     }
@@ -294,14 +294,14 @@ fn next_phase(instance: &Instance) -> Option<Phase> {
             .float()
             .filter(|float| !float.cpus.is_empty() && instance.strays.is_empty())
             .map(|_| Phase::Floating),
-        Phase::Attaching if instance.record.partition == Partition::Member => Some(Phase::Contained),
+        Phase::Attaching if instance.record.partition == Partition::Member => Some(Phase::Pinned),
         Phase::Attaching => Some(Phase::Isolated),
-        Phase::Contained if is_made(instance) => Some(Phase::Isolated),
+        Phase::Pinned if is_made(instance) => Some(Phase::Isolated),
         _ => None,
     }
 }
 
-/// Whether the kernel has made the partition of a contained instance that it had refused.
+/// Whether the kernel has made the partition of a pinned instance that it had refused.
 fn is_made(instance: &Instance) -> bool {
     let kind = instance.record.partition;
     let has_it = |vcpu: &super::ThreadedCgroup| vcpu.partition == kind.name();

@@ -1,4 +1,4 @@
-//! A contained instance has no partition: systemd's top-level units are kept off its CPUs by their own CPU lists.
+//! A pinned instance has no partition: systemd's top-level units are kept off its CPUs by their own CPU lists.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ pub fn is_restricted(unit: &str, source: CpuSource) -> bool {
     OUTSIDE.contains(&unit) || (of_pods && source == CpuSource::Steliad)
 }
 
-/// Take the CPUs of contained instances from these units, before threads are moved there; give back what none of them needs.
+/// Take the CPUs of pinned instances from these units, before threads are moved there; give back what none of them needs.
 pub(super) fn restrict(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
-    let taken = facts.totals().cpus(Of::Contained);
+    let taken = facts.totals().cpus(Of::Pinned);
     if taken.is_empty() {
         return Vec::new();
     }
@@ -51,9 +51,9 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
     steps
 }
 
-/// Give every unit its own list back when no contained instance is left.
+/// Give every unit its own list back when no pinned instance is left.
 pub(super) fn restore(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
-    if !facts.totals().cpus(Of::Contained).is_empty() {
+    if !facts.totals().cpus(Of::Pinned).is_empty() {
         return Vec::new();
     }
     let saved = snapshot.outside.iter();

@@ -3,7 +3,7 @@
 
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
-use stelia_model::ContainedReason;
+use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, VcpuThread};
 use stelia_settings::{Partition, Policies};
 
@@ -13,7 +13,7 @@ use crate::partition_kind::{forbidden_by_now, partition_kind, retry};
 use crate::vcpu_placement::place;
 use crate::{Assessment, Instance, Snapshot, VcpuNow, pod_pool};
 
-/// After this many consecutive refusals of a partition the instance is contained instead.
+/// After this many consecutive refusals of a partition the instance is pinned instead.
 pub(super) const MAX_PARTITION_REFUSALS: u32 = 2;
 
 pub(super) fn record_steps(
@@ -42,15 +42,15 @@ pub(super) fn record_steps(
         if record.is_container() && record.allocation.is_some() {
             vec![Step::Enter(scope(), Phase::Leaving)]
         } else {
-            vec![Step::Contain(scope(), why)]
+            vec![Step::RecordPinned(scope(), why)]
         }
     };
     if let Some(why) = forbidden_by_now(snapshot, policies, record) {
         return contain(why);
     }
-    let asks = matches!(record.phase, Phase::Attaching | Phase::Contained) && record.partition != Partition::Member;
+    let asks = matches!(record.phase, Phase::Attaching | Phase::Pinned) && record.partition != Partition::Member;
     if asks && instance.refusals >= MAX_PARTITION_REFUSALS {
-        return contain(ContainedReason::Refused);
+        return contain(PinnedReason::Refused);
     }
     if let Some(partition) = retry(snapshot, policies, instance).filter(|_| !assessment.must_float) {
         return vec![Step::Retry(scope(), partition)];
@@ -117,7 +117,7 @@ fn living(instance: &Instance) -> Vec<VcpuThread> {
 /// a CPU of its own among the instance's. Else the recorded CPUs hold, and are restored.
 fn repinned(instance: &Instance) -> Option<Vec<VcpuThread>> {
     let record = &instance.record;
-    let settled = matches!(record.phase, Phase::Isolated | Phase::Contained);
+    let settled = matches!(record.phase, Phase::Isolated | Phase::Pinned);
     if !settled || !record.keeps_pins() {
         return None;
     }

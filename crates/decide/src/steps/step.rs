@@ -3,7 +3,7 @@
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{CgroupPath, File, Limits};
 use stelia_kubelet::PodUid;
-use stelia_model::ContainedReason;
+use stelia_model::PinnedReason;
 use stelia_model::record::{Phase, Record, VcpuThread};
 use stelia_settings::{Partition, TreeHome};
 
@@ -44,8 +44,8 @@ pub enum Step {
     /// Record the CPU of each vCPU thread, and the kind of partition that follows.
     Place(CgroupPath, Vec<VcpuThread>, Partition),
     /// Record that the instance is to have no partition and why: the kernel refuses it, or something forbids it by now.
-    Contain(CgroupPath, ContainedReason),
-    /// Record the kind of partition that the kernel refused to a contained instance and is asked for again. It stays contained
+    RecordPinned(CgroupPath, PinnedReason),
+    /// Record the kind of partition that the kernel refused to a pinned instance and is asked for again. It stays pinned
     /// until the kernel has made the partition.
     Retry(CgroupPath, Partition),
     /// Set limits on a unit, through systemd.
@@ -92,7 +92,7 @@ impl Step {
         let mut next = record.clone();
         match self {
             Self::Enter(_, phase) => {
-                if matches!(phase, Phase::Isolated | Phase::Contained) {
+                if matches!(phase, Phase::Isolated | Phase::Pinned) {
                     next.isolated_us = now_us;
                 }
                 next.phase = *phase;
@@ -112,9 +112,9 @@ impl Step {
             Self::Share(_, pool) => next.pod_pool = Some(pool.clone()),
             Self::Place(_, vcpus, partition) => (next.vcpus, next.partition) = (vcpus.clone(), *partition),
             // What forbids the partition may go: it is asked for again then if the kernel had refused it.
-            Self::Contain(_, why) => {
+            Self::RecordPinned(_, why) => {
                 next.partition = Partition::Member;
-                next.refused |= *why == ContainedReason::Refused;
+                next.refused |= *why == PinnedReason::Refused;
             }
             Self::Retry(_, partition) => next.partition = *partition,
             _ => return None,
@@ -135,7 +135,7 @@ impl Step {
                 | Self::Entitle { .. }
                 | Self::Share(..)
                 | Self::Place(..)
-                | Self::Contain(..)
+                | Self::RecordPinned(..)
                 | Self::Retry(..)
         )
     }
@@ -154,7 +154,7 @@ impl Step {
     }
 
     /// Whether an instance waits for a step of this subject. A partition needs its CPUs in the list of the slice, or in place of
-    /// kubepods; a contained instance needs the units outside restricted. Without the slice's controllers there are no limits of
+    /// kubepods; a pinned instance needs the units outside restricted. Without the slice's controllers there are no limits of
     /// huge pages.
     pub fn is_needed(subject: &str, partition: Partition, home: TreeHome) -> bool {
         let of_slice = |file: File| subject == format!("/{SLICE}/{}", file.name());

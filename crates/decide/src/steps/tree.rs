@@ -196,8 +196,8 @@ fn float_list(
 
 /// Whether processes of the origin belong in float: at registration; and while no partition keeps them off the vCPUs' CPUs.
 fn takes_in(instance: &Instance, thread_placement: ThreadPlacement) -> bool {
-    let contained = instance.record.partition == Partition::Member && thread_placement == ThreadPlacement::Hold;
-    instance.record.phase == Phase::Registered || contained
+    let pinned = instance.record.partition == Partition::Member && thread_placement == ThreadPlacement::Hold;
+    instance.record.phase == Phase::Registered || pinned
 }
 
 fn controllers(cgroup: &CgroupPath, enabled: &BTreeSet<String>) -> Option<Step> {

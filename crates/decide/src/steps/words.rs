@@ -16,7 +16,7 @@ impl fmt::Display for Step {
             Self::Pin(tid, cpu) => write!(f, "pin thread {tid} to CPU {cpu}"),
             Self::Confine(tid, cpus) => write!(f, "let thread {tid} run on CPUs {cpus} only"),
             Self::Remove(cgroup) => write!(f, "remove cgroup {cgroup}"),
-            Self::Enter(scope, phase) => write!(f, "record that {scope} is {}", phase.state().name()),
+            Self::Enter(scope, phase) => write!(f, "record that {scope} is {}", phase.name()),
             Self::Entitle { scope, entry, own } => {
                 write!(
                     f,
@@ -28,7 +28,7 @@ impl fmt::Display for Step {
                 let (count, kind) = (vcpus.len(), partition.name());
                 write!(f, "record the places of {count} vCPUs of {scope}, partition {kind}")
             }
-            Self::Contain(scope, _) => write!(f, "record that {scope} gets no partition"),
+            Self::RecordPinned(scope, _) => write!(f, "record that {scope} gets no partition"),
             Self::Retry(scope, partition) => {
                 let kind = partition.name();
                 write!(

@@ -260,7 +260,7 @@ fn read_summary(text: &str) -> Result<Summary, String> {
         .instances
         .values()
         .fold(0, |sum: u64, count| sum.saturating_add(*count));
-    if summary.floating_too_long > count("floating") {
+    if summary.waiting_too_long > count("waiting") {
         return Err("more instances float for too long than float".to_owned());
     }
     if summary.degraded > all {

@@ -29,7 +29,7 @@ pub enum CheckpointError {
     #[error("the file is of no known schema: {0}")]
     UnknownSchema(String),
     /// The checksum does not fit the content.
-    #[error("the file has checksum {found}, its content gives {computed}")]
+    #[error("checksum mismatch (stored {found}, computed {computed})")]
     Checksum {
         /// As the file says.
         found: u32,

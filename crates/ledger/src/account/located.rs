@@ -193,7 +193,7 @@ mod tests {
             [(0, 1, 0), (50, 7, 0)],
             "it ended before"
         );
-        end(&mut times, "floating", 8);
+        end(&mut times, "waiting", 8);
         assert!(times.iter().any(|time| time.until_us == 0));
         end(&mut times, ENDED_STATE, 9);
         assert!(times.iter().all(|time| time.until_us > 0));

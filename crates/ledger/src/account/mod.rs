@@ -49,7 +49,7 @@ pub struct Account {
     pub gaps_left_out: u64,
     /// The attributions in the period, the newest last, at most 20.
     pub attributions: Vec<Attribution>,
-    /// Each change of state with its time, ascending, at most 100: `isolated`, `contained`, `floating`, …
+    /// Each change of state with its time, ascending, at most 100: `isolated`, `pinned`, `waiting`, …
     pub states: Vec<(u64, String)>,
     /// Where the VM's parts were, ascending by part and time, at most the last 100 of the period.
     pub located: Vec<LocatedTime>,

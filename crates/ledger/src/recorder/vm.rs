@@ -6,7 +6,7 @@ use crate::sample::Seat;
 
 /// Whether a VM in this state has CPUs of its own, which are then read.
 pub(crate) fn is_sampled(state: &str) -> bool {
-    matches!(state, "isolated" | "contained")
+    matches!(state, "isolated" | "pinned")
 }
 
 /// What the daemon tells the recorder about a VM.
@@ -16,7 +16,7 @@ pub struct RecordedVm {
     pub name: String,
     /// The state as on D-Bus.
     pub state: String,
-    /// Its seats, which are read in the states `isolated` and `contained`.
+    /// Its seats, which are read in the states `isolated` and `pinned`.
     pub seats: BTreeSet<Seat>,
     /// PCI addresses.
     pub own_devices: BTreeSet<String>,

@@ -12,7 +12,7 @@ pub const VMS: [&str; 2] = [
 ];
 /// The VM of each CPU.
 const VM_OF_CPU: [usize; 3] = [0, 0, 1];
-pub const STATES: [&str; 3] = ["isolated", "contained", "floating"];
+pub const STATES: [&str; 3] = ["isolated", "pinned", "waiting"];
 /// How long a worker is idle before it ends, microseconds (IDLE_WORKER_TIMEOUT in the kernel's kernel/workqueue.c).
 const WORKER_IDLE_US: u64 = 300_000_000;
 

@@ -194,7 +194,7 @@ fn a_day_begins_with_a_reading_and_sums_are_those_of_its_days() {
 #[test]
 fn a_life_is_opened_and_closed_with_the_reason() {
     let mut daemon = Daemon::new();
-    assert!(daemon.look("floating").unwrap().readings.is_empty());
+    assert!(daemon.look("waiting").unwrap().readings.is_empty());
     assert_eq!(daemon.audit("isolated").unwrap().readings.len(), 1);
     daemon.host.cpus[CPU].hidden = true;
     let entry = daemon.audit("isolated").unwrap();
@@ -213,7 +213,7 @@ fn a_life_is_opened_and_closed_with_the_reason() {
     daemon.commit(draft);
     let account = daemon.account();
     let states: Vec<&str> = account.states.iter().map(|(_, state)| state.as_str()).collect();
-    assert_eq!(states, ["floating", "isolated", "gone"]);
+    assert_eq!(states, ["waiting", "isolated", "gone"]);
     let gaps: Vec<Closed> = account.gaps.iter().map(|gap| gap.why).collect();
     assert_eq!(gaps, [Closed::Offline, Closed::Contradicted, Closed::Ended]);
     assert_eq!(account.totals.other_tasks, Range::default());

@@ -64,9 +64,9 @@ const CONTAINED: &str = " member";
 
 /// A rule's name has no spaces.
 fn adopted_text(adopted: &Adopted) -> String {
-    let contained = if adopted.contained { CONTAINED } else { "" };
+    let pinned = if adopted.pinned { CONTAINED } else { "" };
     let keeps = if adopted.keeps { KEEP_SUFFIX } else { "" };
-    format!("{}{contained}{keeps}", adopted.rule)
+    format!("{}{pinned}{keeps}", adopted.rule)
 }
 
 fn adopted(text: &str) -> Adopted {
@@ -78,7 +78,7 @@ fn adopted(text: &str) -> Adopted {
     Adopted {
         rule: rule.unwrap_or(text).to_owned(),
         keeps,
-        contained: rule.is_some(),
+        pinned: rule.is_some(),
     }
 }
 

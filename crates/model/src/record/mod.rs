@@ -13,7 +13,7 @@ mod vcpu;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use stelia_api::{State, ThreadRole};
+use stelia_api::ThreadRole;
 use stelia_cpus::text::named;
 use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kernel::cgroup::CgroupPath;
@@ -38,34 +38,22 @@ named! {
         Registered = "registered",
         /// Everything but the anchor is in float. A whole container has no float and is `Attaching` next.
         Floating = "floating",
-        /// vCPU threads are handed over: they are being moved, pinned and isolated. A whole container: its partition is being made. On
-        /// D-Bus this is still `floating`.
+        /// vCPU threads are handed over: they are being moved, pinned and isolated. A whole container: its partition is being made.
         Attaching = "attaching",
         /// The vCPU threads are in a partition of their own, or the whole container's cgroup is one, as read back from the kernel.
         Isolated = "isolated",
         /// The vCPU threads are pinned, or the whole container stays on its CPUs, without a partition: other tasks are kept off by
         /// `AllowedCPUs=` of other units only.
-        Contained = "contained",
+        Pinned = "pinned",
         /// Being deregistered: processes return to the origin, CPUs are released.
         Leaving = "leaving",
     }
 }
 
 impl Phase {
-    /// The D-Bus property.
-    pub fn state(self) -> State {
-        match self {
-            Self::Registered => State::Registered,
-            Self::Floating | Self::Attaching => State::Floating,
-            Self::Isolated => State::Isolated,
-            Self::Contained => State::Contained,
-            Self::Leaving => State::Leaving,
-        }
-    }
-
     /// Whether the vCPU threads belong in `vcpu/`.
     pub fn has_vcpus(self) -> bool {
-        matches!(self, Self::Attaching | Self::Isolated | Self::Contained)
+        matches!(self, Self::Attaching | Self::Isolated | Self::Pinned)
     }
 }
 
@@ -97,8 +85,8 @@ pub struct Adopted {
     pub rule: String,
     /// The vCPUs run where others pin them, as far as each has a CPU of its own there (placement "keep").
     pub keeps: bool,
-    /// The rule wants no partition: the instance is contained, and stays so when the rule is gone.
-    pub contained: bool,
+    /// The rule wants no partition: the instance is pinned, and stays so when the rule is gone.
+    pub pinned: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -146,7 +134,7 @@ pub struct Record {
     pub props: BTreeMap<u32, BTreeMap<String, i64>>,
     pub placement: PlacementPolicy,
     pub partition: Partition,
-    /// Whether the kernel refused the partition, and has not made it since: one of a contained instance is asked for again.
+    /// Whether the kernel refused the partition, and has not made it since: one of a pinned instance is asked for again.
     pub refused: bool,
     /// Microseconds since the epoch.
     pub registered_us: u64,

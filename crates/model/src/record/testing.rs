@@ -83,7 +83,7 @@ pub fn adopted() -> Record {
         adopted: Some(Adopted {
             rule: "kubevirt".into(),
             keeps: true,
-            contained: false,
+            pinned: false,
         }),
         ..in_place()
     }

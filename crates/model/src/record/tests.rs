@@ -14,10 +14,10 @@ fn map(record: &Record) -> BTreeMap<String, String> {
 fn a_record_comes_back_as_it_was_written() {
     let mut by_name = adopted();
     by_name.adopted.as_mut().unwrap().keeps = false;
-    let mut contained = adopted();
-    contained.adopted.as_mut().unwrap().contained = true;
+    let mut pinned = adopted();
+    pinned.adopted.as_mut().unwrap().pinned = true;
     let mut both = by_name.clone();
-    both.adopted.as_mut().unwrap().contained = true;
+    both.adopted.as_mut().unwrap().pinned = true;
     let refused = Record {
         refused: true,
         ..record()
@@ -34,7 +34,7 @@ fn a_record_comes_back_as_it_was_written() {
         in_place(),
         adopted(),
         by_name,
-        contained,
+        pinned,
         both,
         refused,
     ] {

@@ -8,7 +8,7 @@ Environment:
 
 pub(crate) const RUN: &str = "\
 QEMU is started paused (-S) and continued when the daemon reports the state
-isolated or contained. The guest executes nothing before its CPUs are verified
+isolated or pinned. The guest executes nothing before its CPUs are verified
 to be exclusive. Cloud Hypervisor and Firecracker cannot start paused: the guest
 boots, is paused as soon as the API accepts this, and is resumed when the daemon
 reports the state. The time for which its vCPUs ran on shared CPUs before the

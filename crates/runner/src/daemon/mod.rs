@@ -208,7 +208,7 @@ impl Daemon {
     }
 
     /// Attaches the vCPU threads, and the I/O threads that get CPUs too. It is an error when the instance is neither
-    /// `isolated` nor `contained` afterwards, unless its class has no exclusive CPUs and nothing was pinned.
+    /// `isolated` nor `pinned` afterwards, unless its class has no exclusive CPUs and nothing was pinned.
     pub(crate) async fn attach(
         &mut self,
         instance: &OwnedObjectPath,

@@ -153,9 +153,9 @@ async fn a_guest_that_was_shut_down_is_not_ready_until_it_is_booted_again(#[case
     assert!(state.liveness().is_ok());
     bench.logged("the guest is shut down").await;
     // Then what becomes of its instance is followed all the same
-    *bench.calls.state.lock().unwrap() = Some("floating".into());
+    *bench.calls.state.lock().unwrap() = Some("waiting".into());
     bench.calls.tell.notify_one();
-    let state = bench.state(|state| state.isolation == Isolation::Floating).await;
+    let state = bench.state(|state| state.isolation == Isolation::Waiting).await;
     let text = state.readiness().unwrap_err();
     assert!(text.starts_with("the guest is shut down"), "{text}");
     // And it is asked seldom, and nothing is said of QEMU

@@ -17,7 +17,7 @@ fn of_class(qos: &'static str, state: &'static str) -> Behaviour {
 async fn an_ls_instance_is_whole_on_the_shared_pool() {
     // Given a VM that requests nothing but the shared pool
     let mut bench = Bench::of(Setup {
-        daemon: Some(of_class("LS", "floating")),
+        daemon: Some(of_class("LS", "shared")),
         options: &["--qos", "LS", "--cpu-bind-policy=ConstrainedBurst", "--cpu-limit=2500m"],
         ..Setup::default()
     });
@@ -32,9 +32,9 @@ async fn an_ls_instance_is_whole_on_the_shared_pool() {
     assert_eq!(state.vcpus, [(0, 100, None), (1, 101, None)]);
     assert!(!bench.read("log").contains("DEGRADED"));
     // When the pool changes, the runner asks the daemon and changes nothing
-    *bench.calls.state.lock().unwrap() = Some("leaving".into());
+    *bench.calls.state.lock().unwrap() = Some("releasing".into());
     bench.calls.tell.notify_one();
-    bench.state(|state| state.isolation == Isolation::Floating).await;
+    bench.state(|state| state.isolation == Isolation::Waiting).await;
     *bench.calls.state.lock().unwrap() = None;
     bench.calls.tell.notify_one();
     let state = bench.state(|state| state.isolation == Isolation::Shared).await;
@@ -46,7 +46,7 @@ async fn an_ls_instance_is_whole_on_the_shared_pool() {
 
 #[tokio::test]
 async fn the_class_is_the_daemons_word_and_need_not_be_asked_for() {
-    let bench = Bench::new(Some(of_class("BE", "floating")), "", "");
+    let bench = Bench::new(Some(of_class("BE", "shared")), "", "");
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!(bench.calls.names()[0], "RegisterInstance '' '2-3'");
     assert_eq!(state.readiness(), Ok("BE, on the BE shared pool".into()));
@@ -54,7 +54,7 @@ async fn the_class_is_the_daemons_word_and_need_not_be_asked_for() {
 
 #[tokio::test]
 async fn a_class_with_cpus_of_its_own_does_not_run_without_them() {
-    let bench = Bench::new(Some(of_class("LSE", "floating")), "", "");
+    let bench = Bench::new(Some(of_class("LSE", "waiting")), "", "");
     bench.logged("State is \"floating\"").await;
     bench.logged("the guest stays paused").await;
     let state = bench.state(|state| !state.reason.is_empty()).await;
@@ -65,13 +65,13 @@ async fn a_class_with_cpus_of_its_own_does_not_run_without_them() {
 #[tokio::test]
 async fn an_lsr_instance_is_contained_and_says_its_class() {
     let bench = Bench::of(Setup {
-        daemon: Some(of_class("LSR", "contained")),
+        daemon: Some(of_class("LSR", "pinned")),
         options: &["--qos=LSR", "--cpus=2"],
         ..Setup::default()
     });
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!(bench.calls.names()[0], "RegisterInstance '' '2-3' cpus=2 qos=LSR");
-    assert_eq!(state.readiness(), Ok("contained".into()));
+    assert_eq!(state.readiness(), Ok("pinned".into()));
     assert_eq!(state.qos, Some(Qos::Lsr));
     assert_eq!(state.vcpus[1], (1, 101, Some(3)));
 }
@@ -86,7 +86,7 @@ async fn a_registration_that_is_made_late_asks_for_the_same() {
     bench.logged("will run DEGRADED").await;
     // When there is one
     let socket = bench.dir.path().join("socket");
-    fakes::daemon(&socket, of_class("LS", "floating"), bench.calls.clone());
+    fakes::daemon(&socket, of_class("LS", "shared"), bench.calls.clone());
     // Then it reports the class
     let is_told = |state: &RunnerState| state.isolation == Isolation::Shared && state.guest == "running";
     let state = bench.state(is_told).await;

@@ -222,7 +222,7 @@ impl Instance {
 
     #[zbus(property)]
     fn degraded(&self) -> Vec<String> {
-        let floats = self.1.state.lock().unwrap().as_deref() == Some("floating");
+        let floats = self.1.state.lock().unwrap().as_deref() == Some("waiting");
         if floats {
             vec!["CPU 2 was given to another pod".into()]
         } else {

@@ -88,9 +88,9 @@ async fn a_daemon_that_comes_back_is_told_nothing_it_knows() {
 async fn an_evicted_guest_runs_on_and_is_not_ready_until_it_is_isolated_again() {
     let bench = Bench::new(Some(Behaviour::default()), "", "");
     bench.logged("guest running").await;
-    *bench.calls.state.lock().unwrap() = Some("floating".into());
+    *bench.calls.state.lock().unwrap() = Some("waiting".into());
     bench.calls.tell.notify_one();
-    let state = bench.state(|state| state.isolation == Isolation::Floating).await;
+    let state = bench.state(|state| state.isolation == Isolation::Waiting).await;
     assert_eq!(
         state.readiness(),
         Err("not isolated: CPU 2 was given to another pod".into())

@@ -99,7 +99,7 @@ async fn a_guest_that_never_ran_is_not_waited_for() {
 #[tokio::test]
 async fn a_state_that_keeps_no_promise_does_not_start_the_guest() {
     let behaviour = Behaviour {
-        state: "floating",
+        state: "waiting",
         ..Behaviour::default()
     };
     let mut bench = Bench::new(Some(behaviour), "", "");

@@ -14,10 +14,10 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value};
-use stelia_api::ReasonKind;
+use stelia_api::{Reason, ReasonCode};
 
 use crate::check::ledger::{self, Brief};
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, in_common, named_within, to_do};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, in_common, named_within};
 use crate::shared::output::{self, Render, TextStyle, counted, paragraph};
 use blocks::FoldedFinding;
 use states::CheckedVm;
@@ -116,10 +116,10 @@ impl Finding {
 
     /// A reason of degradation; its UID is `-` where it is of the whole node.
     fn degraded(pod: Pod, kind: &str, problem: String) -> Self {
-        let known = ReasonKind::parse(kind);
-        let cure = known.map_or_else(|| PAGE.to_owned(), |kind| to_do(kind, &problem));
+        let known = ReasonCode::parse(kind);
+        let cure = known.map_or_else(|| PAGE.to_owned(), |code| Reason::of_node(code, &problem).fix);
         Self {
-            section: known.map(|kind| kind.cure().section.to_owned()),
+            section: known.map(|code| code.name().to_owned()),
             ..Self::new(pod, Kind::Degraded(kind.to_owned()), problem, cure)
         }
     }

@@ -138,7 +138,7 @@ impl Instances {
     pub(crate) fn of(found: Vec<ListedInstance>, described: &Description) -> Self {
         let now = output::now();
         let floats = |instance: &stelia_model::Instance| {
-            let why = not_isolated(instance).filter(|_| instance.state == State::Floating)?;
+            let why = not_isolated(instance).filter(|_| instance.state == State::Waiting)?;
             Some(why.at(now))
         };
         let instance = |found: ListedInstance| {

@@ -59,7 +59,7 @@ pub(crate) struct InstanceDetails {
     properties: Map<String, Value>,
     /// `None` where the caller may not call `Describe`, as a pod may not.
     vm_locality: Option<VmLocality>,
-    /// Why it floats or is contained, with how long it has waited; the text alone has it.
+    /// Why it floats or is pinned, with how long it has waited; the text alone has it.
     why: Option<String>,
     processes: Vec<Process>,
 }

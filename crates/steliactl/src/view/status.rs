@@ -35,9 +35,9 @@ pub(crate) struct Status {
     /// `degraded` if `degraded` below or `kubelet_problem` is not empty, else `running`.
     pub state: &'static str,
     pub degraded: Vec<String>,
-    /// How instances are kept apart from the rest: `isolated`, `contained`, or `unknown` before the first one.
+    /// How instances are kept apart from the rest: `isolated`, `pinned`, or `unknown` before the first one.
     pub partitions: &'static str,
-    /// Units outside that are restricted for contained instances.
+    /// Units outside that are restricted for pinned instances.
     pub restricted: Vec<String>,
     /// Who chooses CPUs.
     pub cpu_source: CpuSource,
@@ -112,7 +112,7 @@ impl Status {
         }
         let texts = reasons
             .iter()
-            .map(|(pod, reason)| (pod, (reason.kind.name(), reason.to_string())));
+            .map(|(pod, reason)| (pod, (reason.code.name(), reason.to_string())));
         let mut folded = fold(texts);
         // What most VMs have comes first, then what is of the same kind, by name.
         folded.sort_by_cached_key(|(pods, (kind, _))| (Reverse(pods.len()), *kind, whose(pods)));
@@ -151,7 +151,7 @@ impl Status {
             degraded,
             partitions: match node.partitions {
                 Some(true) => "isolated",
-                Some(false) => "contained",
+                Some(false) => "pinned",
                 None => "unknown",
             },
             restricted: node.restricted.keys().cloned().collect(),
@@ -183,7 +183,7 @@ impl Status {
 /// "8 floating (team-a/db, team-a/web, team-b/db, …), vCPUs not attached for 6 min", with what most have first: the time is that of the one that waits longest.
 fn floating(node: &Node, now: u64) -> Vec<String> {
     let floating = node.instances.iter();
-    let floating = floating.filter(|(_, instance)| instance.state == State::Floating);
+    let floating = floating.filter(|(_, instance)| instance.state == State::Waiting);
     let floating: Vec<(Pod, Why)> = floating
         .filter_map(|(uid, instance)| Some((Pod::of(uid, instance), not_isolated(instance)?)))
         .collect();
@@ -337,7 +337,7 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
     }
     let partitions = match status.partitions {
         "isolated" => "isolated: the kernel takes the CPUs from everything else".to_owned(),
-        "contained" => format!("contained: {} restricted instead", status.restricted.join(", ")),
+        "pinned" => format!("pinned: {} restricted instead", status.restricted.join(", ")),
         _ => "not known before the first instance".to_owned(),
     };
     screen.say("Partitions", partitions);
@@ -390,7 +390,7 @@ fn text(status: &Status, now: u64, style: TextStyle) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use stelia_api::{Reason, ReasonKind};
+    use stelia_api::{Reason, ReasonCode};
     use stelia_kubelet::{PodName, PodUid};
     use stelia_model::{Counters, PinnedThread, Trigger};
 
@@ -474,7 +474,7 @@ mod tests {
         let status = Status::of(&allocated());
         let expected = [
             "Daemon: steliad 0, running, chooses the CPUs itself",
-            "Instances: 3 (1 contained, 1 floating, 1 isolated)",
+            "Instances: 3 (1 pinned, 1 floating, 1 isolated)",
             "Class LS: 1 (cccccccc-0000-4000-8000-000000000000)",
             "Class LSE: 1 (aaaaaaaa-0000-4000-8000-000000000000)",
             "Class LSR: 1 (bbbbbbbb-0000-4000-8000-000000000000)",
@@ -513,7 +513,7 @@ mod tests {
     fn a_reason_of_many_vms_is_one_line_and_as_json_one_a_vm() {
         let mut description = node();
         for instance in description.node.instances.values_mut() {
-            Arc::make_mut(instance).degraded = vec![Reason::of_node(ReasonKind::KubeletUnusable, "the file is empty")];
+            Arc::make_mut(instance).degraded = vec![Reason::of_node(ReasonCode::KubeletUnusable, "the file is empty")];
         }
         let status = Status::of(&description);
         assert_eq!(status.degraded.len(), 2);
@@ -527,7 +527,7 @@ mod tests {
         let mut node = Node::default();
         for (n, since) in [(1, 60_000_000), (2, 5_000_000), (3, 0), (4, 61_000_000)] {
             let floating = Instance {
-                state: State::Floating,
+                state: State::Waiting,
                 registered_us: since,
                 pod_name: PodName::new("team", &format!("vm-{n}")),
                 vcpus: vec![PinnedThread::default(); usize::from(n == 3)],

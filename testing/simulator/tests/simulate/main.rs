@@ -178,7 +178,7 @@ fn the_operators_program_shows_a_simulated_node() {
             .unwrap_or_else(|| panic!("{list}"))
     };
     assert!(line(VM).contains("isolated") && line(VM).contains("2-3"), "{list}");
-    assert!(line(WAITING).contains("floating"), "{list}");
+    assert!(line(WAITING).contains("waiting"), "{list}");
     simulation.ctl(&["release", WAITING]);
     assert!(!simulation.ctl(&["--no-legend", "list"]).contains(WAITING));
     let again = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["release", WAITING]);
@@ -211,7 +211,7 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
     let simulation = Simulation::start(&scenario(""));
     let whole = simulation.ctl(&["verify"]);
     assert!(
-        whole.starts_with("1 isolated, 1 floating (vCPUs not attached for ")
+        whole.starts_with("1 isolated, 1 waiting (vCPUs not attached for ")
             && whole.contains("\nEvery promise of these states holds"),
         "{whole}"
     );
@@ -220,15 +220,15 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
             .ctl(&["verify", VM, "--require=isolated"])
             .starts_with("1 isolated\n")
     );
-    simulation.ctl(&["verify", "--require=contained", "--allow-waiting"]);
+    simulation.ctl(&["verify", "--require=pinned", "--allow-waiting"]);
     let below = simulation.run(
         env!("CARGO_BIN_EXE_steliactl-simulated"),
-        &["verify", "--require=contained"],
+        &["verify", "--require=pinned"],
     );
     assert_eq!(below.status.code(), Some(1), "{below:?}");
     let told = String::from_utf8_lossy(&below.stdout).into_owned();
     assert!(
-        told.contains("floating, contained is required") && told.contains("container's log"),
+        told.contains("floating, pinned is required") && told.contains("container's log"),
         "{told}"
     );
     let nothing = simulation.ctl(&["reconcile", "--dry-run"]);
@@ -257,7 +257,7 @@ fn what_somebody_changed_is_repaired_and_counted() {
 #[test]
 fn on_an_old_kernel_the_state_is_contained() {
     let simulation = Simulation::start(&scenario("kernel = \"6.1\""));
-    assert!(simulation.ctl(&["--no-legend", "list"]).contains("contained"));
+    assert!(simulation.ctl(&["--no-legend", "list"]).contains("pinned"));
     assert!(simulation.ctl(&["status"]).contains("system.slice"));
 }
 

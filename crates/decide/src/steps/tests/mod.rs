@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use stelia_api::ThreadRole;
 use stelia_kernel::cgroup::{CpuQuota, HugePage, IoMax, Limits};
 use stelia_kernel::proc::TaskId;
-use stelia_model::ContainedReason;
+use stelia_model::PinnedReason;
 use stelia_model::record::VcpuThread;
 use stelia_model::record::testing::record;
 use stelia_settings::FloatPolicy;

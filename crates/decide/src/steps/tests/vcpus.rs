@@ -26,7 +26,7 @@ fn a_partition_that_the_kernel_refuses_again_and_again_is_given_up() {
     attach(&mut snapshot, Partition::Isolated, &[Some(2), Some(3)]);
     snapshot.first_mut().refusals = MAX_PARTITION_REFUSALS;
     let scope = snapshot.first().scope().clone();
-    assert_eq!(steps(&snapshot), [Step::Contain(scope, ContainedReason::Refused)]);
+    assert_eq!(steps(&snapshot), [Step::RecordPinned(scope, PinnedReason::Refused)]);
 }
 
 /// The CPUs of a whole container that steliad chose are those of its partition alone.
@@ -42,7 +42,7 @@ fn a_whole_container_without_a_partition_leaves_where_steliad_chose_its_cpus() {
     let scope = instance.scope().clone();
     assert_eq!(steps(&snapshot), [Step::Enter(scope.clone(), Phase::Leaving)]);
     snapshot.first_mut().record.allocation = None;
-    assert_eq!(steps(&snapshot), [Step::Contain(scope, ContainedReason::Refused)]);
+    assert_eq!(steps(&snapshot), [Step::RecordPinned(scope, PinnedReason::Refused)]);
 }
 
 /// The record of the container that has it cannot be used, so no instance blocks this one.
@@ -74,7 +74,7 @@ fn a_cpu_that_the_other_tree_still_has_is_not_taken() {
 #[test]
 fn a_contained_instance_gets_no_partition_that_is_forbidden_by_now() {
     let mut snapshot = isolated();
-    snapshot.first_mut().record.phase = Phase::Contained;
+    snapshot.first_mut().record.phase = Phase::Pinned;
     let member = Policies {
         partition: Some(Partition::Member),
         ..policies()
@@ -83,7 +83,7 @@ fn a_contained_instance_gets_no_partition_that_is_forbidden_by_now() {
     assert!(steps(&snapshot).contains(&Step::Enter(scope.clone(), Phase::Isolated)));
     let planned = plan(&snapshot, &member);
     let taken: Vec<&Step> = planned.iter().map(|planned| &planned.step).collect();
-    assert_eq!(taken, [&Step::Contain(scope, ContainedReason::Setting)]);
+    assert_eq!(taken, [&Step::RecordPinned(scope, PinnedReason::Setting)]);
     apply(&mut snapshot, &planned);
     let record = &snapshot.first().record;
     assert_eq!((record.partition, record.refused), (Partition::Member, false));
@@ -95,10 +95,10 @@ fn a_refusal_is_recorded_until_the_partition_is_made() {
     let scope = || CgroupPath::parse(SCOPE).unwrap();
     let mut record = record();
     let life = [
-        (Step::Contain(scope(), ContainedReason::Refused), true),
-        (Step::Enter(scope(), Phase::Contained), true),
+        (Step::RecordPinned(scope(), PinnedReason::Refused), true),
+        (Step::Enter(scope(), Phase::Pinned), true),
         (Step::Retry(scope(), Partition::Isolated), true),
-        (Step::Contain(scope(), ContainedReason::Setting), true),
+        (Step::RecordPinned(scope(), PinnedReason::Setting), true),
         (Step::Enter(scope(), Phase::Isolated), false),
     ];
     for (step, refused) in life {
@@ -148,7 +148,7 @@ fn a_contained_instance_keeps_the_hosts_units_off_and_gives_them_back() {
     snapshot.first_mut().origin_procs.as_mut().unwrap().push(77);
     settle(&mut snapshot);
     let instance = snapshot.first();
-    assert_eq!(instance.record.phase, Phase::Contained);
+    assert_eq!(instance.record.phase, Phase::Pinned);
     assert_eq!(instance.origin_procs, Some(vec![40]));
     assert_eq!(instance.scope_exclusive, CpuSet::new());
     let lists = |snapshot: &Snapshot| -> Vec<(String, Option<CpuSet>)> {
@@ -249,7 +249,7 @@ fn a_thread_outside_of_the_instance_and_its_container_is_neither_moved_nor_pinne
     assert!(
         reasons
             .iter()
-            .any(|reason| reason.kind == stelia_api::ReasonKind::ThreadElsewhere),
+            .any(|reason| reason.code == stelia_api::ReasonCode::ThreadMoved),
         "{reasons:?}"
     );
 }

@@ -46,7 +46,7 @@ fn a_node_is_read_from_every_profile_as_far_as_that_goes() {
     lean["attributes"]
         .as_array_mut()
         .unwrap()
-        .push(json!({"name": SUMMARY, "value": r#"{"version":"0.1.0","reason":"Ready","instances":{"isolated":3},"degraded":0,"floating_too_long":0,"more":1}"#}));
+        .push(json!({"name": SUMMARY, "value": r#"{"version":"0.1.0","reason":"Ready","instances":{"isolated":3},"degraded":0,"waiting_too_long":0,"more":1}"#}));
     let nrt = read(&lean);
     let summary = nrt.summary.unwrap();
     assert_eq!((summary.version.as_str(), summary.instances["isolated"]), ("0.1.0", 3));
@@ -80,7 +80,7 @@ fn a_node_is_read_from_every_profile_as_far_as_that_goes() {
     let mut old = kept(&node, Profile::Koordinator, ApiVersion::V1Alpha1);
     old["metadata"]["annotations"][STATE] = json!("away");
     old["metadata"]["annotations"][SUMMARY] =
-        json!(r#"{"version":"0.1.0","reason":"Ready","instances":{"isolated":2},"degraded":2,"floating_too_long":0}"#);
+        json!(r#"{"version":"0.1.0","reason":"Ready","instances":{"isolated":2},"degraded":2,"waiting_too_long":0}"#);
     let old = read(&old);
     assert_eq!(
         (old.state.as_deref(), old.summary.map(|summary| summary.degraded)),
@@ -103,28 +103,28 @@ fn a_summary_that_cannot_be_read_is_a_problem_and_the_rest_is_read() {
         "[]",
         "null",
         r#"["0.1.0","Ready"]"#,
-        r#"{"version":"0.1.0","reason":"Ready","instances":{},"degraded":-1,"floating_too_long":0}"#,
-        r#"{"version":"0.1.0","reason":"Ready","instances":{},"degraded":0,"degraded":0,"floating_too_long":0}"#,
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"isolated":0.5},"degraded":0,"floating_too_long":0}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":{},"degraded":-1,"waiting_too_long":0}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":{},"degraded":0,"degraded":0,"waiting_too_long":0}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"isolated":0.5},"degraded":0,"waiting_too_long":0}"#,
         // What every publisher writes is missing.
-        r#"{"version":"0.1.0","reason":"Ready","instances":{},"floating_too_long":0}"#,
-        r#"{"version":"0.1.0","reason":"Ready","degraded":0,"floating_too_long":0}"#,
-        r#"{"version":"0.1.0","instances":{},"degraded":0,"floating_too_long":0}"#,
-        r#"{"version":"0.1.0","reason":"Ready","instances":null,"degraded":0,"floating_too_long":0}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":{},"waiting_too_long":0}"#,
+        r#"{"version":"0.1.0","reason":"Ready","degraded":0,"waiting_too_long":0}"#,
+        r#"{"version":"0.1.0","instances":{},"degraded":0,"waiting_too_long":0}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":null,"degraded":0,"waiting_too_long":0}"#,
         r#"{"version":"0.1.0","reason":"Ready","instances":{},"degraded":0}"#,
-        r#"{"reason":"Ready","instances":{},"degraded":0,"floating_too_long":0}"#,
+        r#"{"reason":"Ready","instances":{},"degraded":0,"waiting_too_long":0}"#,
         // Which of the two counts holds is not known.
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"floating":5,"floating":0},"degraded":0,"floating_too_long":0}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"waiting":5,"waiting":0},"degraded":0,"waiting_too_long":0}"#,
         // Counts that cannot be.
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"floating":2},"degraded":0,"floating_too_long":3}"#,
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"isolated":2},"degraded":3,"floating_too_long":0}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"waiting":2},"degraded":0,"waiting_too_long":3}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"isolated":2},"degraded":3,"waiting_too_long":0}"#,
     ] {
         let stored = with(wrong);
         assert!(stored.summary.is_none() && stored.summary_problem.is_some(), "{wrong}");
         assert_eq!((stored.problem, stored.zones.len()), (None, 2));
     }
     let newer = with(
-        r#"{"version":"0.1.0","reason":"Ready","instances":{"resting":7},"degraded":0,"floating_too_long":0,"more":{"a":1}}"#,
+        r#"{"version":"0.1.0","reason":"Ready","instances":{"resting":7},"degraded":0,"waiting_too_long":0,"more":{"a":1}}"#,
     );
     assert_eq!(
         (newer.summary.unwrap().instances["resting"], newer.summary_problem),

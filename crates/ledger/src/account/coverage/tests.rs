@@ -184,7 +184,7 @@ fn a_vm_that_is_isolated_anew_again_and_again_and_never_read_is_not_covered() {
     daemon.settling(true);
     daemon.looks(0, "isolated", &[2, 3], true);
     daemon.looks(90, "isolated", &[2, 3], true);
-    daemon.looks(180, "floating", &[], true);
+    daemon.looks(180, "waiting", &[], true);
     assert_eq!(seconds(&daemon.account(0, 0)), (360, 0));
     assert_eq!(gaps(&daemon.account(0, 0)), ["2-3 0-180 NotRead"]);
 }
@@ -217,7 +217,7 @@ fn a_cpu_that_cannot_be_read_is_not_covered_and_the_others_are() {
     // Another CPU comes, and the last one goes.
     daemon.looks(60, "isolated", &[2, 4], true);
     daemon.looks(90, "isolated", &[2, 4], true);
-    daemon.looks(100, "floating", &[], true);
+    daemon.looks(100, "waiting", &[], true);
     let account = daemon.account(0, 0);
     assert_eq!(gaps(&account), ["3 30-60 Ended", "2,4 90-100 NotIsolated"]);
     assert_eq!(seconds(&account), (2 * 60 + 2 * 40, 90 + 30 + 30));

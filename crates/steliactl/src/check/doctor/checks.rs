@@ -154,7 +154,7 @@ fn kernel(facts: &Facts) -> Finding {
     }
     warning(
         format!("{found}: no cpuset.cpus.exclusive"),
-        "VMs will be contained, not isolated (README, \"What it does by itself\"); isolation needs Linux 6.7 or later",
+        "VMs will be pinned, not isolated (README, \"What it does by itself\"); isolation needs Linux 6.7 or later",
     )
 }
 

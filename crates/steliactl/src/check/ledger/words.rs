@@ -288,7 +288,7 @@ pub(super) fn why(why: Closed) -> &'static str {
     match why {
         Closed::Ended => "the VM, or this virtual CPU, ended",
         Closed::Moved => "the virtual CPU moved to another CPU",
-        Closed::NotIsolated => "the VM was neither isolated nor contained",
+        Closed::NotIsolated => "the VM was neither isolated nor pinned",
         Closed::Offline => "a CPU was offline",
         Closed::Contradicted => "the counters contradicted each other: a thread of the VM ran elsewhere",
         Closed::Boot => "the host booted",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stelia_api::{Reason, ReasonKind};
+use stelia_api::{Reason, ReasonCode};
 
 use super::*;
 use crate::shared::daemon::node::testing::{PODS, instance_mut, node, quiet};
@@ -128,7 +128,7 @@ fn what_fired_before_the_vm_was_isolated_is_not_left() {
     // It fires again and again: the daemon reports it.
     let mut described = noisy();
     let text = "interrupt 130 (nvme0q3) reaches the CPUs 2,4: the kernel places it and lets nobody else";
-    let reason = Reason::of_node(ReasonKind::Interrupts, text);
+    let reason = Reason::of_node(ReasonCode::Interrupts, text);
     instance_mut(&mut described, PODS[0]).degraded = vec![reason];
     let told = read(&described, None, Some(0), Some(0));
     assert!(told.vms[0].interrupts_remaining[0].left);

@@ -141,7 +141,7 @@ fn of_vm(vm: &VmReport, now: u64, style: TextStyle) -> String {
         ("State", instance.state.to_string()),
     ];
     if let Some(why) = not_isolated(instance) {
-        let label = if instance.state == State::Floating {
+        let label = if instance.state == State::Waiting {
             "Floats"
         } else {
             "Not isolated"

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
-use stelia_api::ReasonKind;
+use stelia_api::ReasonCode;
 use stelia_kernel::locality::nodes;
 use stelia_model::{Instance, Node};
 
@@ -44,7 +44,7 @@ fn degraded(described: &Description, preview: &Map<String, Value>) -> Vec<Findin
         if pod == "-" {
             finding.vms = of_vms.iter().filter(|one| **one == text).count();
         }
-        let is_shown = |one: &Instance| one.degraded.iter().any(|reason| reason.kind.name() == kind);
+        let is_shown = |one: &Instance| one.degraded.iter().any(|reason| reason.code.name() == kind);
         if instance.is_some_and(|one| !is_shown(one)) {
             finding.seen = false;
             finding.cure = format!("{NOT_REPORTED}; if it stays: {}", finding.cure);
@@ -58,7 +58,7 @@ fn degraded(described: &Description, preview: &Map<String, Value>) -> Vec<Findin
 
 /// Whether a reason belongs to a resize under way: the threads of unplugged vCPUs end one by one until the runner attaches those that remain.
 fn is_expected(instance: &Instance, kind: &str) -> bool {
-    instance.pending_resize.is_some() && kind == ReasonKind::ThreadEnded.name()
+    instance.pending_resize.is_some() && kind == ReasonCode::ThreadEnded.name()
 }
 
 /// The rows of `reasons`: the pod, the kind, the text.
@@ -72,8 +72,8 @@ fn reasons(preview: &Map<String, Value>) -> impl Iterator<Item = (&str, &str, &s
 
 /// The steps that a pass would take. One that repairs a partition which is a finding already is the cure of that finding.
 fn steps(preview: &Map<String, Value>, findings: &mut [Finding]) -> Vec<Finding> {
-    let differs = Kind::Degraded(ReasonKind::PartitionDiffers.name().to_owned());
-    let failed = reasons(preview).filter(|(_, kind, _)| *kind == ReasonKind::NotDone.name());
+    let differs = Kind::Degraded(ReasonCode::PartitionChanged.name().to_owned());
+    let failed = reasons(preview).filter(|(_, kind, _)| *kind == ReasonCode::StepFailed.name());
     let failed: BTreeSet<&str> = failed.map(|(pod, ..)| pod).collect();
     let mut others = Vec::new();
     for (uid, step) in lines_by_pod(preview, "plan") {
@@ -83,8 +83,7 @@ fn steps(preview: &Map<String, Value>, findings: &mut [Finding]) -> Vec<Finding>
         match same.next().filter(|_| writes_partition(step)) {
             Some(finding) => {
                 let by_a_pass = if finding.seen { BY_A_PASS } else { NOT_REPORTED };
-                let if_it_returns = ReasonKind::PartitionDiffers.cure().text;
-                finding.cure = format!("{by_a_pass}; if it is changed again: {if_it_returns}");
+                finding.cure = format!("{by_a_pass}; if it is changed again: {}", finding.cure);
             }
             None => others.push(Finding::step(uid, step, failed.contains(uid))),
         }
@@ -111,14 +110,14 @@ pub(super) fn remote_memory(described: &Description) -> Vec<Finding> {
 
 /// What is wrong with the node, whether it has a VM or not.
 fn of_node(node: &Node) -> Vec<Finding> {
-    let of_kind = |kind: ReasonKind, problem: String| Finding::degraded(Pod::unnamed("-"), kind.name(), problem);
+    let of_kind = |kind: ReasonCode, problem: String| Finding::degraded(Pod::unnamed("-"), kind.name(), problem);
     let other = |problem: &str, cure: &str, section: &str| {
         Finding::new(Pod::unnamed("-"), Kind::Node, problem.to_owned(), cure).in_section(section)
     };
     let mut found = Vec::new();
     if let Some(problem) = &node.kubelet_problem {
         let problem = format!("kubelet's state cannot be used: {problem}");
-        found.push(of_kind(ReasonKind::KubeletUnusable, problem));
+        found.push(of_kind(ReasonCode::KubeletUnusable, problem));
     }
     if let Some(problem) = &node.systemd_problem {
         let cure = "systemctl list-jobs; cat /proc/1/stack";
@@ -126,7 +125,7 @@ fn of_node(node: &Node) -> Vec<Finding> {
     }
     // Each VM has this reason too.
     let unwatched = node.watch_problem.iter().filter(|_| node.instances.is_empty());
-    found.extend(unwatched.map(|problem| of_kind(ReasonKind::Unwatched, problem.clone())));
+    found.extend(unwatched.map(|problem| of_kind(ReasonCode::NotWatched, problem.clone())));
     let degraded = "isolated-but-degraded-is-not-empty";
     if let Some(problem) = &node.kvm_problem {
         let cure =

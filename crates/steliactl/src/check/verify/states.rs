@@ -22,7 +22,7 @@ pub(crate) enum Required {
     /// The VM is registered, on whatever CPUs its vCPUs run
     Floating,
     /// Its vCPUs are pinned and other tasks are kept off their CPUs
-    Contained,
+    Pinned,
     /// The kernel keeps every other task off its CPUs
     Isolated,
 }
@@ -30,8 +30,8 @@ pub(crate) enum Required {
 impl Required {
     fn name(self) -> &'static str {
         let state = match self {
-            Self::Floating => State::Floating,
-            Self::Contained => State::Contained,
+            Self::Floating => State::Waiting,
+            Self::Pinned => State::Pinned,
             Self::Isolated => State::Isolated,
         };
         state.name()
@@ -40,10 +40,10 @@ impl Required {
     /// What a state amounts to; `None`: less than floating.
     fn of(state: State) -> Option<Self> {
         match state {
-            State::Floating => Some(Self::Floating),
-            State::Contained => Some(Self::Contained),
+            State::Waiting => Some(Self::Floating),
+            State::Pinned => Some(Self::Pinned),
             State::Isolated => Some(Self::Isolated),
-            State::Registered | State::Leaving => None,
+            State::Shared | State::Evicted | State::Releasing => None,
         }
     }
 }
@@ -125,7 +125,7 @@ pub(super) fn summary(vms: &[CheckedVm], now: u64) -> String {
 /// Each reason once, with the longest wait, and the first names of VMs that float; with its count where there are several.
 fn reasons(vms: &[&CheckedVm], now: u64) -> String {
     let mut found: BTreeMap<&str, (Vec<&Pod>, Why)> = BTreeMap::new();
-    let floats = vms.iter().all(|one| one.state == State::Floating);
+    let floats = vms.iter().all(|one| one.state == State::Waiting);
     for (pod, why) in vms.iter().filter_map(|one| Some((&one.pod, one.reason.as_ref()?))) {
         let (pods, longest) = found.entry(&why.text).or_insert_with(|| (Vec::new(), why.clone()));
         pods.push(pod);

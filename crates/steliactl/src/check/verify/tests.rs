@@ -108,7 +108,7 @@ fn a_vm_that_waits_for_its_vcpus_for_more_than_a_minute_fails_unless_that_is_all
     }
     // Its CPUs are another matter.
     let mut lost = waiting();
-    let evicted = Reason::of(&PodUid::default(), ReasonKind::Evicted, "");
+    let evicted = Reason::of(&PodUid::default(), ReasonCode::Evicted, "");
     instance_mut(&mut lost, PODS[1]).degraded.push(evicted);
     let demands = allowing(Some(Required::Isolated));
     let failure = verified(&lost, &whole(), None, demands, NOW).failure();
@@ -219,7 +219,7 @@ fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
     );
     let degraded = [(a, unusable), (a, offline), (b, unusable), (b, "who knows")];
     preview["degraded"] = degraded.map(|(uid, reason)| format!("{uid}: {reason}")).to_vec().into();
-    let shown = Reason::of_node(ReasonKind::CpusOffline, offline);
+    let shown = Reason::of_node(ReasonCode::CpusOffline, offline);
     instance_mut(&mut node, a).degraded.push(shown);
     let all = plain(&node, &preview, EARLY);
     insta::assert_snapshot!(text(&all), @"
@@ -258,7 +258,7 @@ fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
 fn a_state_below_what_is_required_fails_and_names_the_vm() {
     let require = |least| verified(&waiting(), &whole(), None, required(least), EARLY);
     assert_eq!(require(Required::Floating).failure(), None);
-    for least in [Required::Contained, Required::Isolated] {
+    for least in [Required::Pinned, Required::Isolated] {
         let verified = require(least);
         assert_eq!(verified.failure().unwrap(), "1 VM is below what is required: team-a/vm");
         let finding = &verified.findings[0];
@@ -352,7 +352,7 @@ fn a_step_that_repairs_what_is_a_finding_already_is_its_cure() {
     let preview = preview(&[to_partition(a), to_partition(b)], &[[a, "partition-differs", reads]]);
     let mut shown = waiting();
     let unseen = plain(&shown, &preview, EARLY);
-    let reason = Reason::of(&PodUid::default(), ReasonKind::PartitionDiffers, reads);
+    let reason = Reason::of(&PodUid::default(), ReasonCode::PartitionChanged, reads);
     instance_mut(&mut shown, a).degraded.push(reason);
     let verified = plain(&shown, &preview, EARLY);
     let findings = verified.findings.iter();
@@ -400,7 +400,7 @@ fn threads_of_unplugged_vcpus_are_no_finding_while_the_vm_gives_up_cpus() {
 fn vms_that_wait_for_the_same_are_one_row_with_the_longest_wait() {
     let mut node = waiting();
     let first = instance_mut(&mut node, PODS[0]);
-    first.state = State::Floating;
+    first.state = State::Waiting;
     (first.vcpus, first.isolated_us, first.registered_us) = (Vec::new(), 0, 120_000_001);
     let verified = verified(&node, &whole(), None, required(Required::Isolated), NOW);
     let text = text(&verified);
@@ -418,11 +418,11 @@ fn the_cure_of_kubelets_file_is_that_of_its_message_and_every_other_kind_keeps_i
         &verified.findings[0].cure,
         &["its content was changed after kubelet wrote it"],
     );
-    for kind in ReasonKind::ALL {
+    for kind in ReasonCode::ALL {
         let cure = Finding::degraded(Pod::unnamed("-"), kind.name(), message.to_owned()).cure;
         assert_eq!(
             cure == kind.cure().text,
-            kind != ReasonKind::KubeletUnusable,
+            kind != ReasonCode::KubeletUnusable,
             "{kind:?}"
         );
     }

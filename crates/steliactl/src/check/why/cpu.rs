@@ -1,12 +1,12 @@
 //! The owner of a CPU, with the source of each fact.
 
 use serde::Serialize;
-use stelia_api::{Reason, ReasonKind, State};
+use stelia_api::{Reason, ReasonCode, State};
 use stelia_koordinator::allocator::Qos;
 use stelia_model::{Instance, Pools};
 
 use crate::shared::daemon::{
-    Description, Failure, Owner, Pod, Pods, fold, is_own, named, not_isolated, owner, state_and_class, to_do, whose,
+    Description, Failure, Owner, Pod, Pods, fold, named, not_isolated, owner, state_and_class, whose,
 };
 use crate::shared::output::{Column, Render, TextStyle, column, table};
 
@@ -70,7 +70,10 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
     }
     if let Some(problem) = &node.kubelet_problem {
         say(format!("kubelet's file cannot be used: {problem}"), STATE);
-        say(format!("to do: {}", to_do(ReasonKind::KubeletUnusable, problem)), STATE);
+        say(
+            format!("to do: {}", Reason::of_node(ReasonCode::KubeletUnusable, problem).fix),
+            STATE,
+        );
     }
     for (pod, containers) in node.entries.iter() {
         for (container, cpus) in containers.iter().filter(|(_, cpus)| cpus.contains(cpu)) {
@@ -117,13 +120,9 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
                 say(format!("not isolated: {}; other tasks may run here", why.text), RECORD);
                 say(format!("to do: {}", why.cure), RECORD);
             }
-            let degraded = |own: bool| instance.degraded.iter().filter(move |reason| is_own(reason) == own);
-            // What kubelet's file is about is above.
-            let is_above =
-                |reason: &Reason| node.kubelet_problem.is_some() && reason.kind == ReasonKind::KubeletUnusable;
-            for reason in degraded(true).chain(degraded(false)).filter(|reason| !is_above(reason)) {
+            for reason in &instance.degraded {
                 say(format!("isolation degraded: {reason}"), RECORD);
-                say(format!("to do: {}", to_do(reason.kind, &reason.text)), RECORD);
+                say(format!("to do: {}", reason.fix), RECORD);
             }
         }
         if instance.float.contains(cpu) && place.is_some() {
@@ -137,12 +136,14 @@ pub(crate) fn facts(description: &Description, others: Pods, cpu: u32) -> Result
         let offline = instance
             .degraded
             .iter()
-            .any(|reason| reason.kind == ReasonKind::CpusOffline);
+            .any(|reason| reason.code == ReasonCode::CpusOffline);
         offline && instance.exclusive.contains(cpu)
     };
     if place.is_none() && !node.instances.values().any(|instance| is_said(instance)) {
-        let text = format!("CPUs {cpu} are offline");
-        say(format!("to do: {}", to_do(ReasonKind::CpusOffline, &text)), TOPOLOGY);
+        say(
+            format!("to do: echo 1 > /sys/devices/system/cpu/cpu{cpu}/online"),
+            TOPOLOGY,
+        );
     }
     if place.is_some() && node.slice_exclusive.contains(cpu) {
         say("taken from every other task of the host".to_owned(), SLICE);
@@ -185,7 +186,7 @@ enum Floats {
 
 impl Floats {
     fn of(instance: &Instance, class: Option<Qos>) -> Self {
-        match (class, instance.state == State::Floating) {
+        match (class, instance.state == State::Waiting) {
             (Some(class @ (Qos::Ls | Qos::Be)), _) => Self::ByClass(class),
             (_, true) => Self::NotIsolated(not_isolated(instance).map(|why| why.text).unwrap_or_default()),
             _ => Self::AroundVcpus,
@@ -279,7 +280,7 @@ mod tests {
             ),
             (
                 2,
-                &["contained, LSR", "BE may run here too", "in the BE shared pool"],
+                &["pinned, LSR", "BE may run here too", "in the BE shared pool"],
                 "in the shared pool",
             ),
             (

@@ -13,7 +13,7 @@ use super::cpu::{COLUMNS, Fact};
 use super::guest::{GuestNode, guest_nodes};
 use super::slow::{self, Line};
 use super::source_in_words;
-use crate::shared::daemon::{Description, Failure, Pod, age, no_instance, not_isolated, to_do};
+use crate::shared::daemon::{Description, Failure, Pod, age, no_instance, not_isolated};
 use crate::shared::output::{self, Render, TextStyle, counted, headed, printable, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -234,7 +234,7 @@ fn state(instance: &Instance, now: u64) -> Vec<Fact> {
     }
     for reason in &instance.degraded {
         facts.say(format!("isolation degraded: {reason}"), VIEW);
-        facts.say(format!("to do: {}", to_do(reason.kind, &reason.text)), VIEW);
+        facts.say(format!("to do: {}", reason.fix), VIEW);
     }
     facts.0
 }

@@ -17,7 +17,7 @@ use super::cpu::pod_of;
 use super::guest::GuestNode;
 use super::other_tasks::{self, OtherTask, Tasks};
 use crate::check::doctor::scheduler_settings::{is_large, numa_balances};
-use crate::shared::daemon::{Description, not_isolated, owner, to_do};
+use crate::shared::daemon::{Description, not_isolated, owner};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{
     HIGH_DELAY_PERCENT, HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, rates,
@@ -182,14 +182,13 @@ pub(super) fn lines(
 fn state(instance: &Instance, lines: &mut Lines) {
     if let Some(why) = not_isolated(instance) {
         let effect = match instance.state {
-            State::Floating => "its vCPUs share CPUs with other tasks",
+            State::Waiting => "its vCPUs share CPUs with other tasks",
             _ => "unbound kernel workers and other slices may run on its CPUs",
         };
         lines.add(format!("{}: {effect} ({})", instance.state, why.text), true, &why.cure);
     }
     for reason in &instance.degraded {
-        let cure = to_do(reason.kind, &reason.text);
-        lines.add(format!("isolation degraded: {reason}"), true, &cure);
+        lines.add(format!("isolation degraded: {reason}"), true, &reason.fix);
     }
 }
 

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
-use stelia_api::{Reason, ReasonKind, State};
+use stelia_api::{Reason, ReasonCode, State};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::locality::{Locality, NodeMemory};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{PodName, PodUid};
-use stelia_model::{ContainedReason, FloatReason, PinnedThread};
+use stelia_model::{FloatReason, PinnedReason, PinnedThread};
 
 use super::pod::{PodExplained, gather};
 use super::*;
@@ -117,7 +117,7 @@ fn a_vm_that_waits_says_since_when_and_for_whom() {
 fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
     let mut node = allocated();
     let second = instance_mut(&mut node, PODS[1]);
-    second.contained_reason = Some(ContainedReason::Class);
+    second.pinned_reason = Some(PinnedReason::Class);
     insta::assert_snapshot!(text(&node, 0) + "\n" + &text(&node, 1), @"
     aaaaaaaa-0000-4000-8000-000000000000, container vm: isolated
 
@@ -138,7 +138,7 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
     runs on 7                                                                   the kernel's cgroup files
     float-policy is pod or numa: the shared pool on the NUMA nodes of its CPUs  steliad's settings
 
-    bbbbbbbb-0000-4000-8000-000000000000, container vm: contained
+    bbbbbbbb-0000-4000-8000-000000000000, container vm: pinned
 
     CPUs
     who chooses CPUs on this node: steliad                                                                     steliad's settings
@@ -151,7 +151,7 @@ fn what_steliad_chose_is_told_line_by_line_and_a_contained_vm_says_why() {
     CPUs 3 share cores with them and are not its own                                                           /sys/devices/system
 
     State
-    contained: class LSR: BE may run on its CPUs  steliad
+    pinned: class LSR: BE may run on its CPUs  steliad
     to do: none, or --qos=LSE of the runner       steliad
 
     Everything but its vCPUs
@@ -177,7 +177,7 @@ fn a_reason_of_degradation_has_its_cure() {
     let pod = PodUid::parse(PODS[0]).unwrap();
     reason(
         &mut node,
-        Reason::of(&pod, ReasonKind::CpusOffline, "CPUs 4 are offline"),
+        Reason::of(&pod, ReasonCode::CpusOffline, "CPUs 4 are offline"),
     );
     let known = text(&node, 0);
     says(&known, &["to do: echo 1 > /sys/devices/system/cpu/cpu4/online"]);
@@ -312,15 +312,15 @@ fn what_was_measured_is_told_with_whether_it_is_much_and_what_to_do() {
 fn what_is_known_without_a_measurement_is_told_beside_it() {
     let mut node = told();
     let first = instance_mut(&mut node, PODS[0]);
-    first.state = State::Contained;
-    first.contained_reason = Some(ContainedReason::NoPartitions);
+    first.state = State::Pinned;
+    first.pinned_reason = Some(PinnedReason::NoPartitions);
     first.exclusive = "3-4".parse().unwrap();
     first.vcpus = vec![PinnedThread::default()];
     let text = measured(&node, |_| {});
     says(
         &text,
         &[
-            "contained: unbound kernel workers",
+            "pinned: unbound kernel workers",
             "Linux 6.7 or later",
             "a NUMA node of the guest is spread",
             "CPUs 2 share cores with its own",

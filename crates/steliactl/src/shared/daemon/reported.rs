@@ -1,6 +1,6 @@
 //! Which of the interrupts that could not be moved the daemon reports as reasons of degradation.
 
-use stelia_api::ReasonKind;
+use stelia_api::ReasonCode;
 use stelia_api::quiet::{Remaining, RemainingCause};
 
 use super::node::Description;
@@ -11,5 +11,5 @@ pub(crate) fn is_reported(description: &Description, interrupt: &Remaining) -> b
     let begins = format!("interrupt {} ({}) ", interrupt.irq, interrupt.name);
     let mut reasons = description.node.instances.values().flat_map(|one| &one.degraded);
     interrupt.why != RemainingCause::Managed
-        || reasons.any(|reason| reason.kind == ReasonKind::Interrupts && reason.text.starts_with(&begins))
+        || reasons.any(|reason| reason.code == ReasonCode::Interrupts && reason.text.starts_with(&begins))
 }

@@ -33,7 +33,7 @@ pub(crate) struct Selection {
     /// Only VMs in this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Only VMs in one of these states, separated by commas: registered, floating, contained, isolated, leaving, or degraded for
+    /// Only VMs in one of these states, separated by commas: registered, floating, pinned, isolated, leaving, or degraded for
     /// every VM with a problem
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = states(), hide_possible_values = true)]
     states: Vec<String>,
@@ -294,7 +294,7 @@ mod tests {
         };
         assert_eq!(uids(&of("team-a", &[])), &PODS[..2]);
         assert_eq!(uids(&of("team-a", &["isolated"])), &PODS[..1]);
-        assert_eq!(uids(&of("team-a", &["contained", "degraded"])), &PODS[1..2]);
+        assert_eq!(uids(&of("team-a", &["pinned", "degraded"])), &PODS[1..2]);
         assert_eq!(uids(&of("team-b", &[])), [""; 0]);
         let empty = |selection: &Selection| {
             let pods = Pods::of(&named());

@@ -1,31 +1,21 @@
 //! What a VM has less than isolation, and which VMs are shown first because of it.
 
-use stelia_api::{Reason, ReasonKind, State};
+use stelia_api::State;
 use stelia_model::Instance;
 
 use super::why_not_isolated::not_isolated;
 
-/// Whether a reason of degradation tells the VM from others. That of an interrupt has the same words for each VM that the interrupt reaches,
-/// which need not be all.
-pub(crate) fn is_own(reason: &Reason) -> bool {
-    !reason.of_node || reason.kind == ReasonKind::Interrupts
-}
-
 /// What degrades the isolation of this VM alone, then what keeps it from being isolated, then what degrades every VM of the node.
 pub(crate) fn causes_of(instance: &Instance) -> Vec<String> {
-    let degraded = |own: bool| {
-        let reasons = instance.degraded.iter().filter(move |reason| is_own(reason) == own);
-        reasons.map(|reason| format!("degraded: {reason}"))
-    };
-    let less = less_than_isolated(instance);
-    degraded(true).chain(less).chain(degraded(false)).collect()
+    let degraded = instance.degraded.iter().map(|reason| format!("degraded: {reason}"));
+    degraded.chain(less_than_isolated(instance)).collect()
 }
 
-/// "floats: vCPUs not attached", "contained: …", without how long it has waited: VMs of one cause have one text.
+/// "floats: vCPUs not attached", "pinned: …", without how long it has waited: VMs of one cause have one text.
 pub(crate) fn less_than_isolated(instance: &Instance) -> Option<String> {
     let why = not_isolated(instance)?.text;
     Some(match instance.state {
-        State::Floating => format!("floats: {why}"),
+        State::Waiting => format!("floats: {why}"),
         _ => format!("{}: {why}", instance.state),
     })
 }
@@ -37,66 +27,21 @@ pub(crate) enum Trouble {
     Degraded,
     Floating,
     /// It has less than isolation for a reason.
-    Contained,
+    Pinned,
     #[default]
     Calm,
 }
 
 impl Trouble {
     pub(crate) fn of(instance: &Instance) -> Self {
-        if instance.degraded.iter().any(is_own) {
+        if !instance.degraded.is_empty() {
             Self::Degraded
-        } else if instance.state == State::Floating {
+        } else if instance.state == State::Waiting {
             Self::Floating
         } else if less_than_isolated(instance).is_some() {
-            Self::Contained
+            Self::Pinned
         } else {
             Self::Calm
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use stelia_model::ContainedReason;
-
-    use super::*;
-
-    fn instance(state: State, degraded: &[Reason]) -> Instance {
-        Instance {
-            state,
-            degraded: degraded.to_vec(),
-            ..Instance::default()
-        }
-    }
-
-    #[test]
-    fn a_cause_of_the_node_is_the_last_one_and_changes_no_order() {
-        let node = Reason::of_node(ReasonKind::KubeletUnusable, "the file is empty");
-        let own = Reason::of(&Default::default(), ReasonKind::CpusOffline, "CPU 2 is offline");
-        let both = [node.clone(), own];
-        assert_eq!(
-            causes_of(&instance(State::Floating, &both)),
-            [
-                "degraded: CPU 2 is offline",
-                "floats: vCPUs not attached",
-                "degraded: the file is empty"
-            ]
-        );
-        let contained = Instance {
-            contained_reason: Some(ContainedReason::Class),
-            ..instance(State::Contained, std::slice::from_ref(&node))
-        };
-        let order = [
-            Trouble::of(&instance(State::Isolated, &both)),
-            Trouble::of(&instance(State::Floating, std::slice::from_ref(&node))),
-            Trouble::of(&contained),
-            Trouble::of(&instance(State::Isolated, std::slice::from_ref(&node))),
-        ];
-        use Trouble::{Calm, Contained, Degraded, Floating};
-        let interrupt = Reason::of_node(ReasonKind::Interrupts, "interrupt 130 reaches the CPUs 8-11");
-        assert_eq!(Trouble::of(&instance(State::Isolated, &[interrupt])), Degraded);
-        assert_eq!(order, [Degraded, Floating, Contained, Calm]);
-        assert!(order.is_sorted());
     }
 }

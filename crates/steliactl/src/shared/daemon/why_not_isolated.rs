@@ -1,10 +1,8 @@
 //! Why a VM has less than isolation, in words.
 
-use stelia_api::{ReasonKind, State};
-use stelia_koordinator::allocator::Qos;
-use stelia_model::{ContainedReason, Instance};
+use stelia_api::ReasonCode;
+use stelia_model::Instance;
 
-use super::remedy::to_do;
 use crate::shared::output::time;
 
 /// What keeps a VM from being isolated, and what an operator does about it.
@@ -45,65 +43,10 @@ impl Why {
 
 /// `None` where it is isolated, or where its state needs no reason.
 pub(crate) fn not_isolated(instance: &Instance) -> Option<Why> {
-    match instance.state {
-        State::Floating => Some(floating(instance)),
-        State::Contained => contained(instance),
-        State::Registered | State::Isolated | State::Leaving => None,
-    }
-}
-
-fn floating(instance: &Instance) -> Why {
-    let evicted = ReasonKind::Evicted;
-    let of_kind = |kind: ReasonKind| instance.degraded.iter().find(|reason| reason.kind == kind);
-    if of_kind(evicted).is_some() {
-        return Why::new("kubelet gave its CPUs to another pod", evicted.cure().text);
-    }
-    let offline = ReasonKind::CpusOffline;
-    if let Some(reason) = of_kind(offline).filter(|_| !instance.vcpus.is_empty()) {
-        return Why::new("CPUs of the VM are offline", to_do(offline, &reason.text));
-    }
-    match instance.allocation.as_ref().map(|allocation| allocation.qos) {
-        Some(class @ (Qos::Ls | Qos::Be)) => Why::new(
-            format!("class {} has no CPUs of its own", class.name()),
-            "none, or set another --qos of the runner",
-        ),
-        _ if !instance.vcpus.is_empty() => Why::new(
-            "its vCPUs are being pinned",
-            "steliactl verify: what is still to be done",
-        ),
-        _ => Why {
-            since_us: Some(instance.registered_us).filter(|since| *since > 0),
-            ..Why::new(
-                "vCPUs not attached",
-                "the container's log: the runner attaches the vCPUs once the VMM's socket answers, and tries every 5 s",
-            )
-        },
-    }
-}
-
-/// `None` while it waits for CPUs that others still have.
-fn contained(instance: &Instance) -> Option<Why> {
-    Some(match instance.contained_reason? {
-        ContainedReason::Class => Why::new(
-            format!("class {}: BE may run on its CPUs", instance.class()),
-            "none, or --qos=LSE of the runner",
-        ),
-        ContainedReason::NoPartitions => Why::new(
-            "this kernel has no partitions (cpuset.cpus.exclusive)",
-            "Linux 6.7 or later, then restart the container",
-        ),
-        ContainedReason::Setting => Why::new(
-            "the setting partition is member",
-            "set partition to auto, systemctl reload steliad, then restart the container",
-        ),
-        ContainedReason::Rule => Why::new(
-            "the rule that adopted it wants no partition (partition = \"member\")",
-            "if it is to have one, remove partition from the rule, systemctl reload steliad, then restart the container",
-        ),
-        ContainedReason::Refused => Why::new(
-            "the kernel refused a partition twice",
-            "find what else claims those CPUs (the journal's \"contained instead\" has the kernel's words); the daemon tries again by itself",
-        ),
+    let reason = instance.not_isolated.as_ref()?;
+    Some(Why {
+        since_us: Some(instance.registered_us).filter(|since| reason.code == ReasonCode::NoVcpus && *since > 0),
+        ..Why::new(&reason.text, &reason.fix)
     })
 }
 
@@ -114,65 +57,5 @@ pub(crate) fn age(since: u64, now: u64) -> String {
         seconds @ 120..7_200 => format!("{} min", seconds / 60),
         seconds @ 7_200..172_800 => format!("{} h", seconds / 3_600),
         seconds => format!("{} days", seconds / 86_400),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use stelia_api::Reason;
-    use stelia_kubelet::PodUid;
-    use stelia_model::PinnedThread;
-
-    use super::*;
-    use crate::shared::daemon::node::testing::allocation;
-
-    fn instance(state: State) -> Instance {
-        Instance {
-            state,
-            registered_us: 1_000_000,
-            ..Instance::default()
-        }
-    }
-
-    fn text(instance: &Instance) -> String {
-        not_isolated(instance).unwrap().at(181_000_000)
-    }
-
-    #[test]
-    fn a_float_waits_or_has_no_cpus_or_lost_them() {
-        let waiting = instance(State::Floating);
-        assert_eq!(text(&waiting), "vCPUs not attached for 3 min");
-        let ls = Instance {
-            allocation: Some(allocation(Qos::Ls)),
-            ..waiting.clone()
-        };
-        assert_eq!(text(&ls), "class LS has no CPUs of its own");
-        let attaching = Instance {
-            vcpus: vec![PinnedThread::default()],
-            ..waiting.clone()
-        };
-        assert_eq!(text(&attaching), "its vCPUs are being pinned");
-        let degraded = vec![Reason::of(&PodUid::default(), ReasonKind::Evicted, "")];
-        assert!(text(&Instance { degraded, ..attaching }).contains("another pod"));
-    }
-
-    #[test]
-    fn each_reason_of_containment_has_a_cure() {
-        for reason in ContainedReason::ALL {
-            let contained = Instance {
-                contained_reason: Some(reason),
-                ..instance(State::Contained)
-            };
-            let why = not_isolated(&contained).unwrap();
-            assert!(!why.cure.is_empty() && why.since_us.is_none(), "{why:?}");
-        }
-        assert_eq!(not_isolated(&instance(State::Contained)), None);
-        assert_eq!(not_isolated(&instance(State::Isolated)), None);
-    }
-
-    #[test]
-    fn ages_have_one_unit() {
-        let ages = [0, 119, 120, 7_199, 7_200, 172_800].map(|seconds| age(5, 5 + seconds * 1_000_000));
-        assert_eq!(ages, ["0 s", "119 s", "2 min", "119 min", "2 h", "2 days"]);
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Sample {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct InstanceCounts {
     pub pod: Pod,
-    /// isolated, contained, floating, …
+    /// isolated, pinned, floating, …
     pub state: String,
     pub isolation: Isolation,
     /// Whether isolation is not degraded.
@@ -203,9 +203,9 @@ fn forced_idle(sched: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::{Reason, ReasonKind};
+    use stelia_api::{Reason, ReasonCode};
     use stelia_kubelet::PodUid;
-    use stelia_model::ContainedReason;
+    use stelia_model::PinnedReason;
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
@@ -221,12 +221,12 @@ mod tests {
 
     #[test]
     fn what_is_less_than_isolated_has_a_reason() {
-        let of = |state: State, degraded: &[&str], contained: Option<ContainedReason>| {
-            let reason = |text: &&str| Reason::of(&PodUid::default(), ReasonKind::NotDone, *text);
+        let of = |state: State, degraded: &[&str], pinned: Option<PinnedReason>| {
+            let reason = |text: &&str| Reason::of(&PodUid::default(), ReasonCode::StepFailed, *text);
             let causes = shortcomings(&Instance {
                 state,
                 degraded: degraded.iter().map(reason).collect(),
-                contained_reason: contained,
+                pinned_reason: pinned,
                 ..Instance::default()
             });
             causes.join("; ")
@@ -237,15 +237,15 @@ mod tests {
             "degraded: CPU 2 is offline"
         );
         assert_eq!(
-            of(State::Floating, &["CPU 2 is offline", "b", "c"], None),
+            of(State::Waiting, &["CPU 2 is offline", "b", "c"], None),
             "degraded: CPU 2 is offline; degraded: b; degraded: c; floats: vCPUs not attached"
         );
         assert!(
-            of(State::Contained, &[], Some(ContainedReason::NoPartitions))
-                .starts_with("contained: this kernel has no partitions")
+            of(State::Pinned, &[], Some(PinnedReason::NoPartitions))
+                .starts_with("pinned: this kernel has no partitions")
         );
-        assert_eq!(of(State::Contained, &[], None), "contained");
-        assert_eq!(of(State::Leaving, &[], None), "leaving");
+        assert_eq!(of(State::Pinned, &[], None), "pinned");
+        assert_eq!(of(State::Releasing, &[], None), "leaving");
     }
 
     #[test]

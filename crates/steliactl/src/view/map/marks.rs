@@ -36,7 +36,7 @@ pub(super) struct Sign {
 }
 
 const ISOLATED: Sign = Sign::of("", "isolated", "isolated");
-const CONTAINED: Sign = Sign::of("=", "contained", "contained");
+const CONTAINED: Sign = Sign::of("=", "pinned", "pinned");
 const FLOATING: Sign = Sign::of("~", "floating", "floating");
 const REGISTERED: Sign = Sign::of("+", "registered", "registered");
 const LEAVING: Sign = Sign::of("-", "leaving", "leaving");
@@ -80,10 +80,10 @@ pub(super) fn sign(pod: &Pod) -> &'static Sign {
         Some(instance) if !instance.degraded.is_empty() => &DEGRADED,
         Some(instance) => match instance.state {
             State::Isolated => &ISOLATED,
-            State::Contained => &CONTAINED,
-            State::Floating => &FLOATING,
-            State::Registered => &REGISTERED,
-            State::Leaving => &LEAVING,
+            State::Pinned => &CONTAINED,
+            State::Waiting => &FLOATING,
+            State::Shared | State::Evicted => &REGISTERED,
+            State::Releasing => &LEAVING,
         },
     }
 }

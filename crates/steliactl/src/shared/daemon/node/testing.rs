@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 use stelia_api::quiet::{Quiet, Remaining};
-use stelia_api::{Reason, ReasonKind};
+use stelia_api::{Reason, ReasonCode};
 use stelia_kernel::locality::{Locality, NodeMemory};
 use stelia_koordinator::allocator::{Allocation, CpuExclusivePolicy, Exclusivity, Qos};
 use stelia_model::{Instance, PinnedThread, Pools};
@@ -58,7 +58,7 @@ pub(crate) fn described(given: &str) -> Description {
     for instance in node["instances"].as_object_mut().unwrap().values_mut() {
         complete_each(
             &mut instance["reasons"],
-            &Reason::of(&Default::default(), ReasonKind::NotDone, ""),
+            &Reason::of(&Default::default(), ReasonCode::StepFailed, ""),
         );
         complete_each(&mut instance["vcpus"], &PinnedThread::default());
     }
@@ -132,7 +132,7 @@ pub(crate) fn allocated() -> Description {
         "{a}":{{"container":"vm","state":"isolated","exclusive":"4-5","float":"7","float_reason":"near","vcpus":[],
             "allocation":{{"qos":"LSE","cpus":2,"bind":"FullPCPUs","exclusive":"NUMANodeLevel","alignment":"SingleNUMANode",
                 "exclusivity":"downgraded",{asked},"explanation":["2 CPUs wanted, FullPCPUs","NUMA node 1 is shared: PCPULevel"]}}}},
-        "{b}":{{"container":"vm","state":"contained","exclusive":"2","float":"0-1,3","float_reason":"near","vcpus":[],
+        "{b}":{{"container":"vm","state":"pinned","exclusive":"2","float":"0-1,3","float_reason":"near","vcpus":[],
             "allocation":{{"qos":"LSR","cpus":1,"bind":"SpreadByPCPUs","exclusive":"None","alignment":"None",
                 "exclusivity":"not-asked",{asked},"explanation":["1 CPUs wanted"]}}}},
         "{c}":{{"container":"vm","state":"floating","exclusive":"","float":"7","float_reason":"node-pool","vcpus":[],

@@ -34,7 +34,7 @@ pub(crate) struct Model {
 pub(crate) struct InstanceRates {
     #[serde(flatten)]
     pub pod: Pod,
-    /// isolated, contained, floating, …
+    /// isolated, pinned, floating, …
     pub state: String,
     pub isolation: Isolation,
     /// Whether isolation is not degraded.

@@ -6,7 +6,7 @@ mod nodes;
 use std::sync::Arc;
 
 use nodes::{host, map_of};
-use stelia_api::{Reason, ReasonKind};
+use stelia_api::{Reason, ReasonCode};
 use stelia_kubelet::{PodName, PodUid};
 
 use super::text::{Paper, draw};
@@ -40,9 +40,9 @@ fn what_steliad_gave_is_its_instances_and_not_kubelets() {
     assert_eq!(
         body(&map, &PLAIN),
         "socket 0 node 0\n [0r  1. ] [2A= 3. ]\nsocket 1 node 1\n [4B  5B ] [6k  7. ]\n\n\
-         . shared   r reserved   k held by kubelet   A isolated   A= contained\n\n\
+         . shared   r reserved   k held by kubelet   A isolated   A= pinned\n\n\
          MARK  POD                                   CPUS  STATE\n\
-         A     bbbbbbbb-0000-4000-8000-000000000000  2     contained, LSR\n\
+         A     bbbbbbbb-0000-4000-8000-000000000000  2     pinned, LSR\n\
          B     aaaaaaaa-0000-4000-8000-000000000000  4-5   isolated, LSE\n\
          C     cccccccc-0000-4000-8000-000000000000  -     floating, LS\n"
     );
@@ -289,7 +289,7 @@ fn what_others_wrote_is_text_of_the_picture_and_nothing_else() {
     let mut description = node();
     let instance = instance_mut(&mut description, PODS[0]);
     instance.container = HOSTILE.to_owned();
-    instance.degraded = vec![Reason::of_node(ReasonKind::NotDone, HOSTILE)];
+    instance.degraded = vec![Reason::of_node(ReasonCode::StepFailed, HOSTILE)];
     let mut map = map_of(&description);
     map.host = HOSTILE.to_owned();
     map.devices_unknown = Some(HOSTILE.to_owned());

@@ -62,7 +62,7 @@ pub(super) fn busy(cpus: u32, sockets: u32, nodes: u32, vms: u32, name: usize) -
         let first = |vm: u32| reserved + (cpus - reserved) * vm / vms;
         (first(vm)..first(vm + 1)).collect::<CpuSet>()
     };
-    let states = ["isolated", "contained", "floating", "registered", "leaving", "isolated"];
+    let states = ["isolated", "pinned", "floating", "registered", "leaving", "isolated"];
     let instances = (0..vms).map(|vm| {
         let state = states[vm as usize % states.len()];
         let degraded = if vm % 7 == 5 {

@@ -14,9 +14,9 @@ pub fn is_everybodys(unit: &str) -> bool {
     cpus(&list(unit)).is_empty() || list(unit) == "0-7"
 }
 
-/// What a contained instance promises.
+/// What a pinned instance promises.
 pub fn assert_contained(pod: &Pod) -> Threads {
-    pod.assert_is("contained");
+    pod.assert_is("pinned");
     let threads = pod.threads();
     let exclusive = pod.exclusive();
     assert!(assert_seated(pod, &threads.vcpus).is_subset(&exclusive));
@@ -39,7 +39,7 @@ pub fn assert_contained(pod: &Pod) -> Threads {
 /// A VM that gets no partition, from its start to its end.
 pub fn contained_from_start_to_end() {
     let before = UNITS.map(list);
-    let pod = Pod::vm("contained", 2);
+    let pod = Pod::vm("pinned", 2);
     let threads = assert_contained(&pod);
     assert_eq!(threads.vcpus.len(), 2);
     assert_eq!(
@@ -63,7 +63,7 @@ pub fn contained_from_start_to_end() {
     assert_contained(&pod);
     // The daemon's death and rebirth change nothing.
     kill_daemon();
-    pod.wait_state("contained");
+    pod.wait_state("pinned");
     assert_eq!(assert_contained(&pod).vcpus, threads.vcpus);
     pod.delete(1);
     let _ = sleeper.wait();

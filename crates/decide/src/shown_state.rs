@@ -1,0 +1,93 @@
+//! The state of an instance as it is shown, and why it is not isolated although nothing may be wrong with it.
+
+use stelia_api::{Reason, ReasonCode, State};
+use stelia_koordinator::allocator::Qos;
+use stelia_kubelet::PodName;
+use stelia_model::PinnedReason;
+use stelia_model::record::{Phase, Record};
+
+use super::{Assessment, Instance};
+
+/// The state of an instance.
+pub fn shown_state(record: &Record, assessment: &Assessment) -> State {
+    match record.phase {
+        Phase::Leaving => State::Releasing,
+        _ if assessment.eviction.is_some() && assessment.must_float => State::Evicted,
+        _ if shares(record) => State::Shared,
+        _ if is_off_its_cpus(assessment) => State::Waiting,
+        Phase::Isolated => State::Isolated,
+        Phase::Pinned => State::Pinned,
+        Phase::Registered | Phase::Floating | Phase::Attaching => State::Waiting,
+    }
+}
+
+/// Why it has less than isolation without being degraded; `None` where it is isolated, degraded for it, or being released.
+pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reason> {
+    let record = &instance.record;
+    let of = |code, text: String| Some(Reason::of(&record.pod, code, text));
+    match shown_state(record, assessment) {
+        State::Isolated | State::Evicted | State::Releasing => None,
+        State::Shared => {
+            let class = record.qos().map_or("", Qos::name);
+            of(ReasonCode::SharedClass, format!("class {class} has no CPUs of its own"))
+        }
+        State::Pinned => pinned(record, assessment.pinned?),
+        State::Waiting if is_off_its_cpus(assessment) => None,
+        State::Waiting => match record.phase {
+            Phase::Registered if !record.is_container() => {
+                of(ReasonCode::Starting, "its processes are being moved".to_owned())
+            }
+            _ if record.is_container() => of(
+                ReasonCode::NoPartitionYet,
+                "the container's partition is not made yet".to_owned(),
+            ),
+            Phase::Attaching => of(ReasonCode::Pinning, "its vCPU threads are being pinned".to_owned()),
+            _ => of(
+                ReasonCode::NoVcpus,
+                "waiting for the runner to attach vCPU threads".to_owned(),
+            )
+            .map(|reason| match &instance.pod_name {
+                Some(name) => reason.with_fix(fix_without_vcpus(name)),
+                None => reason,
+            }),
+        },
+    }
+}
+
+fn fix_without_vcpus(name: &PodName) -> String {
+    format!(
+        "kubectl logs -n {} {}: has the VMM's socket answered? The runner tries every 5 s",
+        name.namespace(),
+        name.name()
+    )
+}
+
+fn pinned(record: &Record, why: PinnedReason) -> Option<Reason> {
+    let (code, text) = match why {
+        PinnedReason::Class => (
+            ReasonCode::ClassLsr,
+            "its class, LSR, lets pods of class BE run on its CPUs",
+        ),
+        PinnedReason::NoPartitions => (
+            ReasonCode::NoPartitions,
+            "this kernel has no partitions (cpuset.cpus.exclusive)",
+        ),
+        PinnedReason::Setting => (ReasonCode::PartitionOff, "the setting partition is member"),
+        PinnedReason::Rule => (
+            ReasonCode::RuleWithoutPartition,
+            "the rule that adopted it has partition = \"member\"",
+        ),
+        PinnedReason::Refused => (ReasonCode::PartitionRefused, "the kernel refused a partition twice"),
+    };
+    Some(Reason::of(&record.pod, code, text))
+}
+
+/// Whether its vCPU threads run on shared CPUs although it has CPUs of its own.
+fn is_off_its_cpus(assessment: &Assessment) -> bool {
+    assessment.must_float || assessment.blocked.is_some()
+}
+
+/// Whether it is of a class that has no CPUs of its own.
+fn shares(record: &Record) -> bool {
+    record.qos().is_some_and(|qos| !qos.is_exclusive())
+}

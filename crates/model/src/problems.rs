@@ -1,0 +1,95 @@
+//! What is wrong on the node, whichever VMs it has.
+
+use stelia_api::{Reason, ReasonCode};
+use stelia_koordinator::allocator::CpuSource;
+
+use crate::Node;
+
+impl Node {
+    /// What is wrong on the node: each with its code, a fact and a fix, the worst first. A VM is not degraded by it.
+    pub fn problems(&self) -> Vec<Reason> {
+        let steliad_chooses = self.cpu_source == CpuSource::Steliad;
+        let has_no_shared_cpu = self.pool.as_ref().is_some_and(stelia_cpus::CpuSet::is_empty) && !steliad_chooses;
+        let all = [
+            (ReasonCode::KubeletUnusable, self.kubelet_problem.clone()),
+            (
+                ReasonCode::NoSharedCpus,
+                has_no_shared_cpu.then(|| "kubelet's shared pool is empty".to_owned()),
+            ),
+            (ReasonCode::SystemdSilent, self.systemd_problem.clone()),
+            (ReasonCode::NotSteered, self.quiet.problem.clone()),
+            (
+                ReasonCode::LedgerNotKept,
+                self.ledger.problem.clone().filter(|_| self.ledger.enabled),
+            ),
+            (ReasonCode::NotPublished, self.publishing.problem.clone()),
+            (ReasonCode::NotWatched, self.watch_problem.clone()),
+            (ReasonCode::KvmNotHeard, self.kvm_problem.clone()),
+            (
+                ReasonCode::KubeletUnknownKeys,
+                (!self.kubelet_unknown_keys.is_empty()).then(|| {
+                    let keys = self.kubelet_unknown_keys.join(", ");
+                    format!("cpu_manager_state has keys that steliad does not know: {keys}")
+                }),
+            ),
+        ];
+        let unreadable = self
+            .unreadable
+            .iter()
+            .map(|(scope, why)| Reason::of_node(ReasonCode::RecordUnreadable, format!("{scope}: {why}")));
+        let found = all
+            .into_iter()
+            .filter_map(|(code, text)| Some(Reason::of_node(code, text?)));
+        found.chain(unreadable).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_cpus::CpuSet;
+
+    use super::*;
+
+    #[test]
+    fn a_problem_of_the_node_has_one_reason_and_a_calm_node_none() {
+        let calm = Node {
+            pool: Some(CpuSet::below(2)),
+            ..Node::default()
+        };
+        assert_eq!(calm.problems(), []);
+        let broken = Node {
+            pool: None,
+            kubelet_problem: Some("checksum mismatch (stored 1, computed 2)".to_owned()),
+            kubelet_unknown_keys: vec!["slices".to_owned()],
+            systemd_problem: Some("no answer about 7.scope".to_owned()),
+            unreadable: vec![("7.scope".to_owned(), "version 9".to_owned())],
+            ..calm.clone()
+        };
+        let codes: Vec<&str> = broken.problems().iter().map(|reason| reason.code.name()).collect();
+        let expected = [
+            "kubelet-unusable",
+            "systemd-silent",
+            "kubelet-unknown-keys",
+            "record-unreadable",
+        ];
+        assert_eq!(codes, expected);
+        assert!(broken.problems()[0].fix.starts_with("drain the node"));
+        let full = |cpu_source| Node {
+            pool: Some(CpuSet::new()),
+            cpu_source,
+            ..calm.clone()
+        };
+        assert_eq!(full(CpuSource::Kubelet).problems()[0].code, ReasonCode::NoSharedCpus);
+        assert_eq!(full(CpuSource::Steliad).problems(), []);
+    }
+
+    #[test]
+    fn a_ledger_that_is_off_is_no_problem() {
+        let mut node = Node::default();
+        let ledger = std::sync::Arc::make_mut(&mut node.ledger);
+        ledger.problem = Some("No space left on device".to_owned());
+        assert_eq!(node.problems(), []);
+        std::sync::Arc::make_mut(&mut node.ledger).enabled = true;
+        assert_eq!(node.problems()[0].code, ReasonCode::LedgerNotKept);
+    }
+}
