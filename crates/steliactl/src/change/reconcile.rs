@@ -74,30 +74,47 @@ impl Reconciled {
         match degraded {
             0 => done,
             vms => format!(
-                "{done}; {} degraded (fixes: steliactl verify)",
+                "{done}; {} degraded",
                 counted(vms as u64, "VM") + if vms == 1 { " remains" } else { " remain" }
             ),
         }
     }
 }
 
+/// Why a VM or the node is not as it should be: the pod, the text, the fix.
+type Reason<'a> = (Pod, (&'a str, &'a str));
+
+impl Reconciled {
+    fn reasons(&self) -> Vec<Reason<'_>> {
+        let rows = self.report.get("reasons").and_then(Value::as_array);
+        // The UID, the code, the text, the fix.
+        fn text(row: &Value, at: usize) -> Option<&str> {
+            row.get(at)?.as_str()
+        }
+        let rows = rows.into_iter().flatten();
+        rows.filter_map(|row| Some((self.pods.get(text(row, 0)?), (text(row, 2)?, text(row, 3)?))))
+            .collect()
+    }
+}
+
 impl Render for Reconciled {
-    /// What was done or would be, why VMs are degraded (each reason once), the changes of a dry run.
+    /// What was done or would be, what remains wrong (each reason once) with its fix, the changes of a dry run.
     fn text(&self, _: TextStyle) -> String {
-        let reasons: Vec<(Pod, &str)> = lines_by_pod(&self.report, "degraded")
-            .map(|(uid, reason)| (self.pods.get(uid), reason))
-            .collect();
+        let reasons = self.reasons();
         let vms: BTreeSet<&Pod> = reasons
             .iter()
             .map(|(pod, _)| pod)
             .filter(|pod| pod.pod_uid != NODE)
             .collect();
         let mut lines = vec![self.headline(vms.len())];
-        let folded = fold(reasons.iter().map(|(pod, reason)| (pod, *reason)));
-        lines.extend(folded.into_iter().map(|(pods, reason)| match pods.as_slice() {
-            [pod] if pod.pod_uid == NODE => format!("WARN  node: {reason}"),
-            pods => format!("WARN  {}: {reason}", whose(pods)),
-        }));
+        for (pods, (text, fix)) in fold(reasons.iter().map(|(pod, reason)| (pod, *reason))) {
+            let whose = match pods.as_slice() {
+                [pod] if pod.pod_uid == NODE => "node".to_owned(),
+                pods => whose(pods),
+            };
+            lines.push(format!("WARN  {whose}: {text}"));
+            lines.extend((!fix.is_empty()).then(|| format!("      fix: {fix}")));
+        }
         let steps = self.steps().into_iter();
         lines.extend(steps.map(|(uid, step)| match uid {
             NODE => format!("node: {step}"),
@@ -125,21 +142,21 @@ mod tests {
 
     #[test]
     fn what_was_done_comes_first_and_a_reason_that_many_vms_have_is_one_line() {
-        let degraded = [
-            "u1: no file: x",
-            "u2: no file: x",
-            "u2: CPUs 4 are offline",
-            "-: a file",
+        let reason = |uid: &str, text: &str, fix: &str| json!([uid, "code", text, fix]);
+        let reasons = [
+            reason("u1", "no file: x", "restart kubelet"),
+            reason("u2", "no file: x", "restart kubelet"),
+            reason("-", "a file", ""),
         ];
-        let report = json!({"degraded": degraded, "steps": 9, "moves": 1, "repaired": 2, "pass": 7});
+        let report = json!({"reasons": reasons, "steps": 9, "moves": 1, "repaired": 2, "pass": 7});
         insta::assert_snapshot!(text(&answer(report, false)), @"
-        Made 9 changes (1 thread moved, 2 differences repaired); 2 VMs remain degraded (fixes: steliactl verify)
+        Made 9 changes (1 thread moved, 2 differences repaired); 2 VMs remain degraded
         WARN  2 VMs (team-a/u1, team-a/u2): no file: x
-        WARN  team-a/u2: CPUs 4 are offline
+              fix: restart kubelet
         WARN  node: a file
         ");
         assert_eq!(
-            text(&answer(json!({"degraded": [], "steps": 0}), false)),
+            text(&answer(json!({"reasons": [], "steps": 0}), false)),
             "Nothing to repair\n"
         );
     }
@@ -157,7 +174,7 @@ mod tests {
         team-a/u1: pin thread 70 to CPU 4
         node: set CPUWeight=200 of stelia.slice
         ");
-        let nothing = answer(json!({"plan": [], "degraded": ["u1: no file"]}), true);
+        let nothing = answer(json!({"plan": [], "reasons": [["u1", "code", "no file", ""]]}), true);
         assert!(text(&nothing).starts_with("Nothing to repair; 1 VM remains degraded"));
     }
 }

@@ -32,8 +32,5 @@ fn reconcile_prints_the_report() {
     assert!(text.starts_with("Nothing to repair"), "{text}");
     let json = steliactl(no_vm().path(), &["reconcile", "--json"]).unwrap();
     let value: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(
-        (&value["pass"], &value["degraded"]),
-        (&serde_json::json!(7), &serde_json::json!(["a", "b"]))
-    );
+    assert_eq!(value["pass"], serde_json::json!(7));
 }
