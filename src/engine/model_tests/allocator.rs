@@ -466,12 +466,9 @@ async fn a_reconcile_is_answered_while_a_step_of_an_instance_fails_again_and_aga
     node.model.meddle(&other, File::Partition, "root").unwrap();
     for _ in 0..3 {
         let report = node.reconcile().await;
-        let failed: Vec<String> = report
-            .lines()
-            .into_iter()
-            .filter(|line| line.contains("set affinity"))
-            .collect();
-        assert_eq!(failed.len(), 1, "{report:?}");
+        let reasons = report.degraded.iter();
+        let failed = reasons.filter(|(_, reason)| reason.text.contains("set affinity"));
+        assert_eq!(failed.count(), 1, "{report:?}");
     }
     node.model.meddle(&other, File::Partition, "member").unwrap();
     node.reconcile().await;
