@@ -7,34 +7,44 @@ use stelia_node_plan::hints::{ResourceHints, free_words};
 use super::answer::{Answer, Block, Devices, Fits, Kubelet, Placement, Row, WhatIf};
 use crate::shared::output::{Column, TextStyle, column, properties, table};
 
-/// The columns that kubelet's answers have, then those that steliad's have.
-const CONTAINERS: [Column<Row>; 10] = [
-    column("CONTAINER", |row: &Row| row.container.clone())
-        .yields(1)
-        .shortens(),
-    column("KIND", |row| row.kind.to_owned()),
-    column("CPUS", |row| match row.pool {
-        "node" => "shared".to_owned(),
-        "pod" => format!("{} (shared in the pod)", row.cpus),
-        _ => row.cpus.to_string(),
-    }),
-    column("NUMA", |row| row.numa_nodes.to_string()),
-    column("AFFINITY", |row| match &row.affinity {
-        Some(nodes) if row.preferred => nodes.to_string(),
-        Some(nodes) => format!("{nodes} (not preferred)"),
-        None => String::new(),
-    }),
-    column("MEMORY", |row| {
-        let block = |block: &Block| format!("{} {} on {}", size(block.size_bytes), block.r#type, block.nodes);
-        row.memory.iter().map(block).collect::<Vec<_>>().join("; ")
-    }),
-    column("DEVICES", |row| {
-        row.devices.iter().map(Devices::words).collect::<Vec<_>>().join("; ")
-    }),
-    column("CLASS", |row| of_steliad(row, |placed| placed.class.to_owned())),
-    column("RUNS ON", |row| of_steliad(row, |placed| placed.runs_on.to_string())),
-    column("SCORE", |row| of_steliad(row, |placed| placed.score.to_string())),
-];
+/// The containers' columns, where this one assigns the CPUs.
+fn containers(by_kubelet: bool) -> Vec<Column<Row>> {
+    let common = [
+        column("CONTAINER", |row: &Row| row.container.clone())
+            .yields(1)
+            .shortens(),
+        column("KIND", |row| row.kind.to_owned()),
+        column("CPUS", |row| match row.pool {
+            "node" => "shared".to_owned(),
+            "pod" => format!("{} (shared in the pod)", row.cpus),
+            _ => row.cpus.to_string(),
+        }),
+        column("NUMA", |row| row.numa_nodes.to_string()),
+    ];
+    let own = if by_kubelet {
+        [
+            column("AFFINITY", |row: &Row| match &row.affinity {
+                Some(nodes) if row.preferred => nodes.to_string(),
+                Some(nodes) => format!("{nodes} (not preferred)"),
+                None => String::new(),
+            }),
+            column("MEMORY", |row| {
+                let block = |block: &Block| format!("{} {} on {}", size(block.size_bytes), block.r#type, block.nodes);
+                row.memory.iter().map(block).collect::<Vec<_>>().join("; ")
+            }),
+            column("DEVICES", |row| {
+                row.devices.iter().map(Devices::words).collect::<Vec<_>>().join("; ")
+            }),
+        ]
+    } else {
+        [
+            column("CLASS", |row| of_steliad(row, |placed| placed.class.to_owned())),
+            column("RUNS ON", |row| of_steliad(row, |placed| placed.runs_on.to_string())),
+            column("SCORE", |row| of_steliad(row, |placed| placed.score.to_string())),
+        ]
+    };
+    common.into_iter().chain(own).collect()
+}
 
 fn of_steliad(row: &Row, text: fn(&Placement) -> String) -> String {
     row.placement.as_ref().map(text).unwrap_or_default()
@@ -109,12 +119,7 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     lines.extend(answer.assumed.iter().map(|note| ("Assumed", note.clone())));
     let mut parts = vec![properties(lines, style)];
     if !answer.containers.is_empty() {
-        let columns = if answer.kubelet.is_some() {
-            &CONTAINERS[..7]
-        } else {
-            &CONTAINERS[2..]
-        };
-        parts.push(table(columns, &answer.containers, style));
+        parts.push(table(&containers(answer.kubelet.is_some()), &answer.containers, style));
     }
     let hints = answer.merges.iter().flat_map(|merge| {
         let whose = merge.container.as_deref().unwrap_or("the pod");
@@ -199,7 +204,8 @@ mod tests {
     #[test]
     fn every_column_is_explained() {
         let columns = |part| explained("COLUMNS", Some(part));
-        assert_eq!(columns("plan"), headings(&CONTAINERS));
+        let shown = [headings(&containers(true)), headings(&containers(false)[4..])].concat();
+        assert_eq!(columns("plan"), shown);
         assert_eq!(columns("plan: other settings"), headings(&WHAT_IF));
     }
 }

@@ -32,7 +32,7 @@ fn description() -> String {
         "ledger":{{"enabled":true,"key":"q1w2","seq":40112,"hash":"8f3a","day":"2026-10-31","bytes":5242880,"vms":{{"{POD}":{{"other_tasks_least":3,
         "other_tasks_most":7,"devices":12,"delay_ns":41000000,"promised_us":172800000000,"covered_us":172799000000,"intruded":2}}}}}},
         "publishing":{{"profile":"nrt","problem":null,"written_us":1700000000000000}},
-        "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","reasons":[{{"kind":"cpus-offline","text":"CPUs 5 are offline"}}],"exclusive":"4-5",
+        "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","degraded":[{{"code":"cpus-offline","text":"CPUs 5 are offline","fix":""}}],"exclusive":"4-5",
         "float":"0-1","scope":"/stelia.slice/a.scope","registered_us":1700000000000000,"isolated_us":1700000001500000,"vcpus":[
         {{"index":0,"task":{{"id":70,"start":9}},"cpu":4}},{{"index":1,"task":{{"id":71,"start":9}},"cpu":null}},
         {{"index":2147483648,"task":{{"id":72,"start":9}},"cpu":5}}]}}}}}},

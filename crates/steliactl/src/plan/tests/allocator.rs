@@ -89,9 +89,11 @@ fn options_for_the_other_one_are_refused() {
         json!({"/assigned_by": "kubelet", "/containers/0/cpus": "2,10"}),
     );
     // Whatever the node says, a configuration of kubelet's asks kubelet.
-    let config = kubelets.path().join("etc/kubelet.yaml").display().to_string();
+    let config = kubelets.path().join("kubelet.yaml").display().to_string();
+    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\ncpuManagerPolicy: static\nreservedSystemCPUs: '0'\n";
+    write(kubelets.path(), "kubelet.yaml", text);
     let line = format!("{node} --kubelet-config {config} --cpus 1");
-    assert!(steliactl(kubelets.path(), &line).is_ok_and(|text| text.contains("assigned by kubelet")));
+    assert_eq!(answered(kubelets.path(), &line)["assigned_by"], "kubelet");
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn checked<T>(parse: fn(&[u8]) -> Result<T, CheckpointError>, text: impl Fn(u64)
         panic!("the checksum is not compared")
     };
     let wrong = wrong.to_string();
-    let right = wrong.split("gives ").nth(1).unwrap();
+    let right = wrong.split("computed ").nth(1).unwrap();
     let right: String = right.chars().take_while(char::is_ascii_digit).collect();
     text(right.parse().unwrap()).to_string()
 }
