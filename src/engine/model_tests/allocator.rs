@@ -231,7 +231,7 @@ async fn the_vcpus_of_a_class_without_cpus_stay_in_its_pool() {
     let qemu = node.model.add_qemu(pod.init, 2).unwrap();
     let placed = node.attach(&pod, &qemu).await.unwrap();
     assert_eq!(placed.iter().map(|placed| placed.cpu).collect::<Vec<_>>(), [None, None]);
-    assert_eq!(node.phase(&pod), Some("waiting"));
+    assert_eq!(node.phase(&pod), Some("shared"));
     assert_eq!(node.model.cgroup(qemu.vcpus[0]).unwrap(), float(&pod));
     node.check().await;
     // A stranger's thread is refused as ever.
@@ -436,7 +436,7 @@ async fn a_vm_leaves_its_cpus_to_the_vm_that_kubelet_gave_them_to_until_that_one
     node.register(&kubelets).await.unwrap();
     let qemu = node.model.add_qemu(kubelets.init, 1).unwrap();
     node.attach(&kubelets, &qemu).await.unwrap();
-    let evicted = [Some("isolated"), Some("waiting")];
+    let evicted = [Some("isolated"), Some("evicted")];
     assert_eq!([node.phase(&kubelets), node.phase(&ours)], evicted);
     // Its policy becomes `none`: the entry is gone, and the VM keeps the CPU.
     node.checkpoint.release(&kubelets.uid).unwrap();
