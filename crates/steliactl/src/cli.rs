@@ -22,8 +22,8 @@ use crate::shared::output::{Form, OutputOptions, TextStyle};
 
 /// See the VMs with exclusive CPUs on this node, and control steliad.
 #[derive(Debug, Parser)]
-#[command(name = "steliactl", version, help_template = "{after-help}", mut_args(help::hidden), mut_subcommands(help::of_command),
-          after_help = help::short(), after_long_help = help::long())]
+#[command(name = "steliactl", version, help_template = "{before-help}", mut_args(help::hidden), mut_subcommands(help::of_command),
+          before_help = help::short(), before_long_help = help::long())]
 pub struct Cli {
     #[command(flatten)]
     pub(crate) common: CommonOptions,

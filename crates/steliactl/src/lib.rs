@@ -111,7 +111,7 @@ async fn run(
         }
         Command::Why { what } => why::run(&client().await?, roots, root, what, output_options).await,
         Command::Export(Export::Metrics { textfile }) => {
-            metrics::run(&client().await?, roots, textfile.as_deref(), output_options).await
+            metrics::run(&client().await?, roots, textfile.as_deref()).await
         }
         Command::Export(Export::Topology(asked)) => topology::run(&client().await?, asked, output_options).await,
         Command::Report { seconds } => {
@@ -122,13 +122,7 @@ async fn run(
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Noise(selection) => output_options.print(&noise::gather(&client().await?, roots, selection).await?),
-        Command::Reconcile { dry_run } => {
-            let answer = reconcile::gather(&client().await?, *dry_run).await?;
-            if let Some(note) = answer.note() {
-                output::note(&note);
-            }
-            output_options.print(&answer)
-        }
+        Command::Reconcile { dry_run } => output_options.print(&reconcile::gather(&client().await?, *dry_run).await?),
         Command::Rebalance { vm, dry_run, deadline } => {
             output_options.print(&rebalance::gather(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
         }

@@ -48,7 +48,7 @@ pub fn options(command: &Command) -> String {
 
 /// The table below this heading of the help's end.
 pub fn section(command: &Command, name: &str) -> String {
-    let help = command.get_after_long_help().or_else(|| command.get_after_help());
+    let help = command.get_before_long_help().or(command.get_after_help());
     let help = help.unwrap().to_string();
     let (_, text) = help.split_once(&format!("{name}:\n")).unwrap();
     let text = text.split("\n\n").next().unwrap().to_owned();
