@@ -66,7 +66,11 @@ async fn asked(runner: &Connection) -> (String, String, usize) {
 fn forget(path: &Path) {
     let kept = fs::read_to_string(path).expect("kubelet's state");
     let mut state: serde_json::Value = serde_json::from_str(&kept).expect("JSON");
-    state["entries"].as_object_mut().expect("entries").remove(VM).expect("the VM");
+    state["entries"]
+        .as_object_mut()
+        .expect("entries")
+        .remove(VM)
+        .expect("the VM");
     state["defaultCpuSet"] = "0-3,6-7".into();
     // kubelet itself takes 0 for a file without one.
     state["checksum"] = 0.into();

@@ -6,7 +6,7 @@ use stelia_api::State;
 use stelia_cpus::CpuSet;
 
 use super::samples::{
-    Input, Read, Samples, Value, Vm, count, each, flag, moment, nanoseconds, number, owners, seconds, with_label,
+    Input, Read, Samples, Value, Vm, codes, count, each, flag, moment, nanoseconds, number, owners, seconds, with_label,
 };
 use crate::shared::kernel::sample::ThreadCounts;
 
@@ -89,7 +89,7 @@ pub(super) const UP: Definition = node(Gauge, "stelia_up", "Whether the daemon a
 });
 
 /// All metrics, in the order in which they are printed.
-pub const ALL: [Definition; 47] = [
+pub const ALL: [Definition; 48] = [
     UP,
     series(
         Gauge,
@@ -114,6 +114,17 @@ pub const ALL: [Definition; 47] = [
             State::ALL
                 .into_iter()
                 .flat_map(|state| with_label(state.name(), count(with(state))))
+                .collect()
+        }),
+    ),
+    series(
+        Gauge,
+        "stelia_node_problems",
+        &["code"],
+        "1 for each code of what is wrong on the node.",
+        Read::Series(|input| {
+            codes(input.problems())
+                .map(|code| (vec![code], Value::Count(1)))
                 .collect()
         }),
     ),
@@ -246,11 +257,19 @@ pub const ALL: [Definition; 47] = [
             input.vms().map(labels).collect()
         }),
     ),
-    vm(
+    series(
         Gauge,
-        "stelia_instance_degraded_reasons",
-        "Problems that degrade a VM's isolation.",
-        |vm| count(vm.instance.degraded.len()),
+        "stelia_instance_degraded",
+        &["pod_uid", "namespace", "pod", "code"],
+        "1 for each code of what is wrong with a VM.",
+        Read::Series(|input| {
+            let of_vm = |vm: Vm<'_>| {
+                let labels = vm.labels();
+                codes(&vm.instance.degraded)
+                    .map(move |code| (labels.iter().cloned().chain([code]).collect(), Value::Count(1)))
+            };
+            input.vms().flat_map(of_vm).collect()
+        }),
     ),
     vm(
         Gauge,

@@ -1,11 +1,11 @@
 //! The samples of each metric, from the daemon's description and the kernel's counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_api::ThreadRole;
 use stelia_api::ledger::{LedgerSummary, LedgerVm};
 use stelia_api::metrics::{Counted, DurationHistogram};
 use stelia_api::quiet::{CacheUse, Quiet};
+use stelia_api::{Reason, ThreadRole};
 use stelia_kernel::locality::Locality;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, Node, Usage};
@@ -85,6 +85,11 @@ impl<'a> Input<'a> {
             })
     }
 
+    /// What is wrong on the node.
+    pub(super) fn problems(&self) -> &'a [Reason] {
+        &self.described.problems
+    }
+
     /// The ledger, where it is switched on.
     pub(super) fn ledger(&self) -> Option<&'a LedgerSummary> {
         Some(&*self.node.ledger).filter(|ledger| ledger.enabled)
@@ -151,6 +156,13 @@ pub(crate) fn families(described: &Description, sample: &Sample) -> Vec<Family> 
         samples: samples(&definition.read),
     };
     ALL.iter().map(family).collect()
+}
+
+/// The codes of reasons, each once.
+pub(super) fn codes(reasons: &[Reason]) -> impl Iterator<Item = String> + use<> {
+    let codes: BTreeSet<&str> = reasons.iter().map(|reason| reason.code.name()).collect();
+    let codes: Vec<String> = codes.into_iter().map(str::to_owned).collect();
+    codes.into_iter()
 }
 
 /// A sample for each key of a map, which is its label.
