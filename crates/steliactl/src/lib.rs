@@ -21,7 +21,6 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -70,17 +69,12 @@ async fn run(
     match cli.asked() {
         Command::Doctor {
             kubelet_state: Some(file),
+            ..
         } => output_options.print(&doctor::state_file(file, root)),
-        Command::Doctor { kubelet_state: None } => {
+        Command::Doctor { verbose, .. } => {
             // Not started for it: it may be what is unfit.
-            let (described, status) = match client().await {
-                Err(_) => (None, None),
-                Ok(client) => (
-                    client.describe_running().await.ok(),
-                    doctor::plugin_status(client.connection()).await,
-                ),
-            };
-            output_options.print(&doctor::gather(Path::new("/"), described, status).await)
+            let client = client().await.ok();
+            output_options.print(&doctor::gather(root, client.as_ref(), *verbose).await)
         }
         Command::Plan(asked) => plan::run(asked, client, root, output_options).await,
         Command::Status(selection) => {

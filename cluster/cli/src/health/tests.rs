@@ -239,7 +239,7 @@ fn vms_that_float_for_too_long_need_attention_and_those_that_start_do_not() {
     assert_eq!(health.vms.waiting_too_long, 2);
     assert_eq!(health.failure().unwrap(), "1 of 2 nodes needs attention");
     let text = health.text(TextStyle::from(true));
-    assert!(text.contains("VMs float for more than 120 s (2 of 4)"), "{text}");
+    assert!(text.contains("VMs have waited for more than 120 s (2 of 4)"), "{text}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use stelia_model::Instance;
 use super::cpu::pod_of;
 use super::guest::GuestNode;
 use super::other_tasks::{self, OtherTask, Tasks};
-use crate::check::doctor::scheduler_settings::{is_large, numa_balances};
+use crate::check::doctor::{is_large, numa_balances};
 use crate::shared::daemon::{Description, not_isolated, owner};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{
