@@ -10,7 +10,6 @@ use stelia_api::publication::{DIRECTORY, FILE, LOCK};
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::{Irqbalance, Quiet, Remaining, RemainingCause};
 use stelia_kernel::cgroup::CgroupPath;
-use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_model::{Instance, Usage};
 
 use super::*;
@@ -305,24 +304,10 @@ fn without_healthy_devices_the_reason_is_told() {
 }
 
 #[test]
-fn where_kubelet_has_no_folder_for_plugins_none_is_missed() {
-    let root = tempfile::tempdir().unwrap();
-    let k0s = root.path().join("var/lib/k0s/kubelet");
-    let look = || has_plugin_folder(root.path(), &k0s);
-    assert_eq!(look(), Ok(false));
-    let usual = root.path().join("var/lib/kubelet/device-plugins");
-    fs::create_dir_all(&usual).unwrap();
-    assert_eq!(look(), Ok(true));
-    fs::remove_dir(&usual).unwrap();
-    // A distribution's own, by kubelet's record.
-    write(&k0s, &format!("device-plugins/{DEVICE_MANAGER_STATE}"), "");
-    assert_eq!(look(), Ok(true));
-}
-
-#[test]
 fn what_may_not_be_looked_at_is_not_called_off() {
     let root = folder(&[("var/lib/kubelet/device-plugins", "")]);
     let kubelet = root.path().join("var/lib/kubelet");
+    assert_eq!(has_plugin_folder(Path::new("/nonexistent"), &kubelet), Ok(false));
     fs::set_permissions(&kubelet, fs::Permissions::from_mode(0o000)).unwrap();
     let mut facts = fit();
     facts.has_plugin_folder = has_plugin_folder(root.path(), &kubelet);
