@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, properties, table};
 
-use crate::chooser::Refusal;
 use crate::cluster::{Cluster, each, without_domain};
 use crate::node_rows::NodeRows;
 use crate::objects::Problem;
@@ -159,10 +158,10 @@ pub const COLUMNS: [Column<NodeHealth>; 9] = [
     column("ISOLATED", |node: &NodeHealth| number(node.vms.map(|vms| vms.isolated)))
         .wide()
         .right(),
-    column("CONTAINED", |node: &NodeHealth| number(node.vms.map(|vms| vms.pinned)))
+    column("PINNED", |node: &NodeHealth| number(node.vms.map(|vms| vms.pinned)))
         .wide()
         .right(),
-    column("FLOATING", |node: &NodeHealth| number(node.vms.map(|vms| vms.waiting)))
+    column("WAITING", |node: &NodeHealth| number(node.vms.map(|vms| vms.waiting)))
         .wide()
         .right(),
     column("DEGRADED", |node: &NodeHealth| number(node.vms.map(|vms| vms.degraded)))
