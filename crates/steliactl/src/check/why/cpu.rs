@@ -37,9 +37,9 @@ pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32) -> Result
         details: details.as_object().cloned().unwrap_or_default(),
         ..Answer::default()
     };
-    let vm = node.instances.values().find(|one| one.exclusive.contains(cpu));
+    let vm = node.instances.iter().find(|(_, one)| one.exclusive.contains(cpu));
     match vm {
-        Some(vm) => of_vm(&mut answer, description, vm, pods, cpu),
+        Some((uid, vm)) => of_vm(&mut answer, &pods.get(uid.as_str()), vm, node.cpu_source.name(), cpu),
         None => of_no_vm(&mut answer, description, &own, pods, cpu),
     }
     if place.is_none() {
@@ -72,7 +72,7 @@ fn short(owner: &Owner, pods: &Pods) -> String {
     }
 }
 
-fn of_vm(answer: &mut Answer, description: &Description, vm: &Instance, pods: &Pods, cpu: u32) {
+fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
     let runs = match vm.vcpus.iter().find(|vcpu| vcpu.thread.cpu == Some(cpu)) {
         Some(vcpu) => format!("{} (tid {})", vcpu.thread.role, vcpu.thread.task.id),
         None => "no vCPU pinned here".to_owned(),
@@ -81,7 +81,6 @@ fn of_vm(answer: &mut Answer, description: &Description, vm: &Instance, pods: &P
         "" => String::new(),
         class => format!(", class {class}"),
     };
-    let (name, by) = (pods.get(vm.pod.as_str()), description.node.cpu_source.name());
     answer.say(
         "Owner",
         format!("{name} ({}{class}), {runs}, assigned by {by}", vm.state),

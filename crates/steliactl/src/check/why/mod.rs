@@ -104,7 +104,7 @@ impl Render for Answer {
             let label = if fact.label == before { "" } else { fact.label };
             before = fact.label;
             let said = match self.has_sources {
-                true => format!("{}  ({})", fact.text, fact.source),
+                true => format!("{} [{}]", fact.text, fact.source),
                 false => fact.text.clone(),
             };
             text += &hanging(label, indent, meaning, &said, style);

@@ -15,7 +15,7 @@ use super::slow::{Reading, share, slowdowns};
 use super::{ASSIGNMENT, Answer, CGROUPS, MEASURED, RECORD, SETTINGS, STELIAD};
 use crate::shared::daemon::{Description, Failure, Pod, age, no_instance};
 use crate::shared::located;
-use crate::shared::output::{counted, time};
+use crate::shared::output::counted;
 
 /// Devices that are named; `show` has all of them.
 const MAX_DEVICES: usize = 4;
@@ -72,7 +72,7 @@ pub(super) fn answer(
         parts(&mut answer, locality);
     }
     if slow.is_empty() {
-        answer.say("Slow", "nothing found in 1 s", MEASURED);
+        answer.say("Measured", "nothing slows it down", MEASURED);
     }
     for one in &slow {
         answer.say("Slow", &one.text, MEASURED);
@@ -95,12 +95,16 @@ fn state(answer: &mut Answer, instance: &Instance, now: u64) {
         Some(reason) => answer.reason("Because", reason),
         None => {}
     }
-    let isolated = Some(instance.isolated_us).filter(|_| instance.state == State::Isolated);
-    let events = [("isolated", isolated), ("registered", Some(instance.registered_us))];
-    for (what, us) in events {
-        if let Some(us) = us.filter(|us| *us > 0) {
-            answer.say("Since", format!("{what} {} ago, {}", age(us, now), time(us)), RECORD);
-        }
+    let isolated = if instance.state == State::Isolated {
+        instance.isolated_us
+    } else {
+        0
+    };
+    let events = [("isolated", isolated), ("registered", instance.registered_us)];
+    let known = events.into_iter().filter(|(_, us)| *us > 0);
+    let ages: Vec<String> = known.map(|(what, us)| format!("{what} {} ago", age(us, now))).collect();
+    if !ages.is_empty() {
+        answer.say("Since", ages.join(", "), RECORD);
     }
 }
 
