@@ -98,7 +98,12 @@ impl Finding {
 
     /// Whether it may go away by itself, so that it is read again.
     fn may_be_transient(&self) -> bool {
-        self.fails && !matches!(self.kind, Kind::Node | Kind::Ledger)
+        match self.kind {
+            Kind::Node | Kind::Ledger | Kind::State => false,
+            // A VM that is being released is gone in a moment.
+            Kind::Waiting => self.fails && self.code == State::Releasing.name(),
+            Kind::Daemon | Kind::Kernel | Kind::Memory | Kind::Unread => self.fails,
+        }
     }
 }
 
@@ -213,33 +218,12 @@ fn verified(
     now: u64,
 ) -> Verified {
     let instances = &described.node.instances;
-    let mut findings: Vec<Finding> = described
-        .problems
-        .iter()
-        .map(|problem| Finding::of("-", Kind::Node, problem))
-        .collect();
+    let problems = described.problems.iter();
+    let mut findings: Vec<Finding> = problems.map(|one| Finding::of("-", Kind::Node, one)).collect();
     findings.extend(reported(described, preview));
     for (pod, checked) in checked {
-        let instance = instances.get(pod.as_str());
-        let is_degraded = instance.is_some_and(|one| !one.degraded.is_empty());
-        let fix = if is_degraded { RECONCILE } else { NOT_SEEN };
-        let is_new = |code: &str| {
-            let mut known = findings.iter().filter(|one| one.pod.pod_uid == pod);
-            !known.any(|one| one.code == code) && !is_of_resize(instance, code)
-        };
-        let found: Vec<Finding> = match checked {
-            Ok(differences) => differences
-                .into_iter()
-                .filter(|(code, _)| is_new(code))
-                .map(|(code, text)| Finding::new(&pod, Kind::Kernel, code, text, fix))
-                .collect(),
-            Err(cause) => {
-                let fix = if cause.contains(DENIED) { "run as root" } else { "" };
-                let text = format!("not checked: {cause}");
-                vec![Finding::new(&pod, Kind::Unread, "not-checked", text, fix)]
-            }
-        };
-        findings.extend(found);
+        let of_kernel = of_kernel(&pod, checked, instances.get(pod.as_str()), &findings);
+        findings.extend(of_kernel);
     }
     findings.extend(steps(preview, &findings));
     for (uid, instance) in instances {
@@ -296,6 +280,26 @@ fn reported(described: &Description, preview: &Map<String, Value>) -> Vec<Findin
     findings
 }
 
+/// What the kernel has otherwise, without what the daemon's dry run found too.
+fn of_kernel(pod: &str, checked: kernel::Checked, instance: Option<&Arc<Instance>>, known: &[Finding]) -> Vec<Finding> {
+    let differences = match checked {
+        Ok(differences) => differences,
+        Err(cause) => {
+            let fix = if cause.contains(DENIED) { "run as root" } else { "" };
+            let text = format!("not checked: {cause}");
+            return vec![Finding::new(pod, Kind::Unread, "not-checked", text, fix)];
+        }
+    };
+    let is_degraded = instance.is_some_and(|one| !one.degraded.is_empty());
+    let fix = if is_degraded { RECONCILE } else { NOT_SEEN };
+    let is_known = |code: &str| known.iter().any(|one| one.pod.pod_uid == pod && one.code == code);
+    let new = differences
+        .into_iter()
+        .filter(|(code, _)| !is_known(code) && !is_of_resize(instance, code));
+    new.map(|(code, text)| Finding::new(pod, Kind::Kernel, code, text, fix))
+        .collect()
+}
+
 /// Whether it belongs to a resize under way: the threads of unplugged vCPUs end one by one until the runner attaches those that remain.
 fn is_of_resize(instance: Option<&Arc<Instance>>, code: &str) -> bool {
     instance.is_some_and(|one| one.pending_resize.is_some()) && code == ReasonCode::ThreadEnded.name()
@@ -310,12 +314,14 @@ fn steps(preview: &Map<String, Value>, findings: &[Finding]) -> Vec<Finding> {
             None => steps.push((pod, vec![step])),
         }
     }
-    let is_known = |pod: &str| {
-        let mut of_kernel = findings
-            .iter()
-            .filter(|one| matches!(one.kind, Kind::Daemon | Kind::Kernel));
-        of_kernel.any(|one| one.pod.pod_uid == pod || pod == "-")
-    };
+    let is_found = |one: &&Finding| matches!(one.kind, Kind::Daemon | Kind::Kernel);
+    let found: BTreeSet<&str> = findings
+        .iter()
+        .filter(is_found)
+        .map(|one| one.pod.pod_uid.as_str())
+        .collect();
+    // What all VMs share is repaired with any of them.
+    let is_known = |pod: &str| found.contains(pod) || (pod == "-" && !found.is_empty());
     let new = steps.into_iter().filter(|(pod, _)| !is_known(pod));
     let finding = |(pod, steps): (&str, Vec<&str>)| {
         let more = match steps.len() {
@@ -334,13 +340,8 @@ fn remote_memory(described: &Description, uid: &PodUid, instance: &Instance) -> 
     let locality = described.locality.instances.get(uid.as_str())?;
     let is_current = locality.nodes == nodes(&described.node.topology, &instance.exclusive);
     let problem = locality.memory_problem().filter(|_| is_current)?;
-    Some(Finding::new(
-        uid.as_str(),
-        Kind::Memory,
-        "remote-memory",
-        problem,
-        locality.memory_cure(),
-    ))
+    let (kind, fix) = (Kind::Memory, locality.memory_cure());
+    Some(Finding::new(uid.as_str(), kind, "remote-memory", problem, fix))
 }
 
 /// What the VM has less than isolation. One that lost its CPUs has a reason of its own.
@@ -385,49 +386,44 @@ impl Verified {
 
     /// Drops what may pass and was not there at the reading before.
     fn confirm(&mut self, before: &Self) {
-        let was_there = |one: &Finding| {
-            let same = |other: &Finding| {
-                (other.kind, &other.code, &other.pod.pod_uid) == (one.kind, &one.code, &one.pod.pod_uid)
-            };
-            before.findings.iter().any(same)
-        };
-        self.findings.retain(|one| !one.may_be_transient() || was_there(one));
+        let key = |one: &Finding| (one.kind, one.code.clone(), one.pod.pod_uid.clone());
+        let was_there: BTreeSet<_> = before.findings.iter().map(key).collect();
+        self.findings
+            .retain(|one| !one.may_be_transient() || was_there.contains(&key(one)));
     }
 
     /// Adds the accounts, and a finding for each above its guarantee, or one that they cannot be read.
     fn add_ledger(&mut self, accounts: Result<Vec<Brief>, Failure>, demands: Demands) {
-        let finding = |pod: &Pod, text: String, fix: &str| Finding {
-            pod: pod.clone(),
-            fails: !demands.now,
-            ..Finding::new("-", Kind::Ledger, "ledger", text, fix)
+        let mut add = |pod: Pod, text: String, fix: &str| {
+            let finding = Finding::new("-", Kind::Ledger, "ledger", text, fix);
+            let fails = !demands.now;
+            self.findings.push(Finding { pod, fails, ..finding });
         };
         match accounts {
             Ok(accounts) => {
-                let above = accounts.iter().filter_map(|account| {
-                    let text = format!("{} in the last 24 hours, 0 is guaranteed", account.above_promise()?);
-                    Some(finding(&account.pod, text, "steliactl ledger VM; steliactl noise VM"))
-                });
-                self.findings.extend(above);
+                for account in &accounts {
+                    if let Some(above) = account.above_promise() {
+                        let text = format!("{above} in the last 24 hours, 0 is guaranteed");
+                        add(account.pod.clone(), text, "steliactl ledger VM; steliactl noise VM");
+                    }
+                }
                 self.ledger = Some(accounts);
             }
             Err(cause) => {
                 let text = format!("the ledger's last 24 hours cannot be read: {cause}");
-                self.findings
-                    .push(finding(&Pod::unnamed("-"), text, "journalctl -u steliad"));
+                add(Pod::unnamed("-"), text, "journalctl -u steliad");
             }
         }
     }
 
     /// Orders the findings, and says which VMs are verified: the ledger is about the past.
     fn settle(&mut self) {
+        let is_note = |one: &Finding| !one.fails && one.kind != Kind::Waiting;
         self.findings
-            .sort_by_cached_key(|one| (!one.fails && one.kind != Kind::Waiting, one.kind, one.pod.to_string()));
+            .sort_by_cached_key(|one| (is_note(one), one.kind, one.pod.to_string()));
         for vm in &mut self.instances {
-            let mut own = self
-                .findings
-                .iter()
-                .filter(|one| one.pod == vm.pod && one.kind != Kind::Ledger);
-            vm.verified = own.next().is_none() && vm.state != State::Evicted;
+            let is_own = |one: &Finding| one.pod == vm.pod && one.kind != Kind::Ledger;
+            vm.verified = vm.state != State::Evicted && !self.findings.iter().any(is_own);
         }
     }
 }

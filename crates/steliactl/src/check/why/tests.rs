@@ -186,9 +186,9 @@ fn what_slows_a_vm_down_is_told_once_with_its_fix() {
     across.locality.instances.get_mut(PODS[0]).unwrap().nodes = [0, 1].into();
     says(
         &text(&measured(&across, 0, idle)),
-        &["idle for 4.0 % of one CPU", "core_scheduling=off", "numa_balancing=0"],
+        &["siblings idle 4 %", "core_scheduling=off", "numa_balancing=0"],
     );
-    // What is little has no fix.
+    // What is little is not said.
     let little = text(&measured(&told(), 0, |root| files(root, [101, 11, 0, 0])));
     says(&little, &["nothing slows it down"]);
 }
