@@ -46,7 +46,7 @@ fn the_report_has_the_node_each_vms_threads_and_what_verify_finds() {
         "Daemon: steliad",
         "== CPUs by NUMA node ==\nNODE  SOCKET  EXCLUSIVE",
         &format!("Pod UID:             {VM}\n"),
-        "== Verified ==\n1 isolated, 1 waiting",
+        " of 2 VMs verified in the kernel",
     ] {
         assert!(text.contains(part), "{part}\nis not in\n{text}");
     }
