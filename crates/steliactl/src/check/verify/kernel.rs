@@ -154,7 +154,8 @@ impl Kernel {
         let is_container = instance.isolation == Isolation::Container;
         let cgroup = self.procs.cgroup(task.id)?;
         // A container may have cgroups of its own.
-        if !is_there && !(is_container && cgroup.is_within(tree.inner())) {
+        let is_inside = is_there || (is_container && cgroup.is_within(tree.inner()));
+        if !is_inside {
             let text = format!("{role} (thread {}) is in {cgroup}", task.id);
             return Ok(Some((ReasonCode::ThreadMoved.name(), text)));
         }

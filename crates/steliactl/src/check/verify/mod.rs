@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::{Reason, ReasonCode, State};
@@ -110,9 +111,9 @@ impl Finding {
 /// What is asked of the states of VMs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args)]
 pub(crate) struct Demands {
-    /// Also fail if the state of a VM is less than this
-    #[arg(long, value_name = "STATE")]
-    require: Option<Required>,
+    /// Also fail if a VM that does not wait is less than this: pinned or isolated
+    #[arg(long, value_name = "STATE", value_parser = required())]
+    require: Option<State>,
     /// Do not fail because of VMs that wait for their vCPUs. Without it, a VM that has waited for more than a minute is a failure
     #[arg(long)]
     allow_waiting: bool,
@@ -121,23 +122,10 @@ pub(crate) struct Demands {
     now: bool,
 }
 
-/// The least that is asked of every VM that does not wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Required {
-    /// Its vCPUs are pinned and other tasks are kept off their CPUs
-    Pinned,
-    /// The kernel keeps every other task off its CPUs
-    Isolated,
-}
-
-impl Required {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Pinned => "pinned",
-            Self::Isolated => "isolated",
-        }
-    }
+/// The least that may be asked of a VM.
+fn required() -> impl TypedValueParser<Value = State> {
+    let states = [State::Pinned, State::Isolated].map(State::name);
+    PossibleValuesParser::new(states).try_map(|word| State::parse(&word).ok_or("not a state"))
 }
 
 /// A VM and whether it is as its state says.
@@ -153,7 +141,7 @@ struct CheckedVm {
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Verified {
     instances: Vec<CheckedVm>,
-    required: Option<Required>,
+    required: Option<State>,
     findings: Vec<Finding>,
     /// Accounts of the last 24 hours; `None` if no ledger is kept.
     ledger: Option<Vec<Brief>>,
@@ -347,12 +335,11 @@ fn remote_memory(described: &Description, uid: &PodUid, instance: &Instance) -> 
 /// What the VM has less than isolation. One that lost its CPUs has a reason of its own.
 fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Option<Finding> {
     let waits = matches!(instance.state, State::Waiting | State::Releasing);
-    let has = match instance.state {
-        State::Isolated => Some(Required::Isolated),
-        State::Pinned => Some(Required::Pinned),
-        _ => None,
+    let has = |least: &State| match instance.state {
+        State::Isolated => true,
+        state => state == State::Pinned && *least == State::Pinned,
     };
-    let below = demands.require.filter(|least| !waits && has < Some(*least));
+    let below = demands.require.filter(|least| !waits && !has(least));
     let is_refused = instance.pinned_reason == Some(PinnedReason::Refused);
     if !waits && below.is_none() && !is_refused {
         return None;
@@ -366,7 +353,7 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
         }
     };
     if let Some(least) = below {
-        finding.text = format!("{} is required: {}", least.name(), finding.text);
+        finding.text = format!("{least} is required: {}", finding.text);
     }
     if waits {
         let has_waited = now.saturating_sub(instance.registered_us) > MAX_WAIT_US;

@@ -182,7 +182,7 @@ fn a_vm_that_waits_fails_after_a_minute_unless_that_is_allowed() {
     );
     let allowing = Demands {
         allow_waiting: true,
-        require: Some(Required::Isolated),
+        require: Some(State::Isolated),
         now: false,
     };
     let allowed = found(&described(), Vec::new(), &none, allowing);
@@ -263,7 +263,7 @@ fn a_problem_of_the_node_is_one_finding_with_effect_and_fix() {
 
 #[test]
 fn a_pinned_vm_fails_where_isolation_is_required_or_the_kernel_refused_it() {
-    let with = |why: PinnedReason, require: Option<Required>| {
+    let with = |why: PinnedReason, require: Option<State>| {
         let mut node = described();
         let second = instance_mut(&mut node, PODS[1]);
         (second.state, second.pinned_reason) = (State::Pinned, Some(why));
@@ -274,7 +274,7 @@ fn a_pinned_vm_fails_where_isolation_is_required_or_the_kernel_refused_it() {
         };
         found(&node, Vec::new(), &preview(&[], &[]), demands)
     };
-    let wanted = with(PinnedReason::Setting, Some(Required::Pinned));
+    let wanted = with(PinnedReason::Setting, Some(State::Pinned));
     assert_eq!((wanted.failure(), told(&wanted)), (None, Vec::new()));
     assert_eq!(
         text(&wanted),
@@ -282,7 +282,7 @@ fn a_pinned_vm_fails_where_isolation_is_required_or_the_kernel_refused_it() {
     );
     for below in [
         with(PinnedReason::Refused, None),
-        with(PinnedReason::Setting, Some(Required::Isolated)),
+        with(PinnedReason::Setting, Some(State::Isolated)),
     ] {
         assert_eq!(told(&below)[0].0, Kind::State);
         assert_eq!(below.failure().as_deref(), Some("1 failure"));

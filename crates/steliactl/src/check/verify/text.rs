@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Finding, Kind, Verified};
 use crate::shared::daemon::{Pod, age, whose};
-use crate::shared::output::{self, Meaning, Render, TextStyle, counted, hanging};
+use crate::shared::output::{Meaning, Render, TextStyle, counted, hanging};
 
 /// So many VMs with a finding of one code have a line each; more are told by one of them.
 const MAX_ALONE: usize = 3;
@@ -31,9 +31,23 @@ impl Render for Verified {
     }
 
     fn failure(&self) -> Option<String> {
-        let counts = self.counts(|one| one.fails);
-        (!counts.is_empty()).then_some(counts)
+        let failing = counts(self.findings.iter().filter(|one| one.fails));
+        (!failing.is_empty()).then_some(failing)
     }
+}
+
+/// `2 failures, 10 waiting`; empty where there are none.
+fn counts<'a>(findings: impl Iterator<Item = &'a Finding>) -> String {
+    let (waiting, others): (Vec<&Finding>, Vec<&Finding>) = findings.partition(|one| one.kind == Kind::Waiting);
+    let failures = others.iter().filter(|one| one.fails).count() as u64;
+    let mut parts = Vec::new();
+    if failures > 0 {
+        parts.push(counted(failures, "failure"));
+    }
+    if !waiting.is_empty() {
+        parts.push(format!("{} waiting", waiting.len()));
+    }
+    parts.join(", ")
 }
 
 /// Findings of one kind and code with the same words, or too many to be told one by one. With `-o wide` each is alone.
@@ -104,21 +118,6 @@ impl Verified {
         text
     }
 
-    /// `2 failures, 10 waiting`; empty where there are none.
-    fn counts(&self, counts: impl Fn(&Finding) -> bool) -> String {
-        let (waiting, others): (Vec<&Finding>, Vec<&Finding>) = self
-            .findings
-            .iter()
-            .filter(|one| counts(one))
-            .partition(|one| one.kind == Kind::Waiting);
-        let failures = others.iter().filter(|one| one.fails).count() as u64;
-        let parts = [
-            (failures > 0).then(|| counted(failures, "failure")),
-            (!waiting.is_empty()).then(|| format!("{} waiting", waiting.len())),
-        ];
-        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-    }
-
     /// `189 of 200 VMs verified in the kernel. 2 failures, 10 waiting.`
     fn summary(&self) -> String {
         if self.instances.is_empty() && self.findings.is_empty() {
@@ -128,19 +127,15 @@ impl Verified {
         for vm in self.instances.iter().filter(|one| one.verified) {
             *states.entry(vm.state.name()).or_default() += 1;
         }
-        let verified: usize = states.values().sum();
-        let others = states.keys().any(|state| *state != "isolated");
-        let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
-        let states = if others {
-            format!(" ({})", states.join(", "))
-        } else {
-            String::new()
-        };
-        let counts = match self.counts(|_| true) {
-            counts if counts.is_empty() => counts,
-            counts => format!(" {counts}."),
-        };
-        let all = counted(self.instances.len() as u64, "VM");
-        output::printable(&format!("{verified} of {all} verified in the kernel{states}.{counts}"))
+        let (verified, all) = (states.values().sum::<usize>(), self.instances.len() as u64);
+        let mut text = format!("{verified} of {} verified in the kernel", counted(all, "VM"));
+        if states.keys().any(|state| *state != "isolated") {
+            let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
+            text += &format!(" ({})", states.join(", "));
+        }
+        match counts(self.findings.iter()) {
+            counts if counts.is_empty() => text + ".",
+            counts => format!("{text}. {counts}."),
+        }
     }
 }
