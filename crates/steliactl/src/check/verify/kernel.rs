@@ -126,7 +126,8 @@ impl Kernel {
             let is_there = inside.remove(&pinned.thread.task.id);
             match self.thread(instance, &tree, pinned, is_there) {
                 Ok(difference) => found.extend(difference),
-                Err(error) if error.is_gone() => found.push(ended(pinned)),
+                // One that its cgroup lists is hidden (hidepid of /proc).
+                Err(error) if error.is_gone() && !is_there => found.push(ended(pinned)),
                 Err(error) => return Err(error.into()),
             }
         }

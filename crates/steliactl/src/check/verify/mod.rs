@@ -28,8 +28,8 @@ use crate::shared::output;
 /// The fix of what the daemon repairs by itself as soon as it looks.
 const NOT_SEEN: &str = "steliad has not seen this yet: steliactl reconcile";
 const RECONCILE: &str = "steliactl reconcile";
-/// How the kernel answers whoever is not root.
-const DENIED: &str = "Permission denied";
+/// How the kernel answers whoever is not root: it refuses, or hides what is there.
+const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
 const MAX_WAIT_US: u64 = 60_000_000;
 /// How often a finding that may pass by itself is read before it counts. Daemon and guest change what is read meanwhile: the thread of a
@@ -273,7 +273,8 @@ fn of_kernel(pod: &str, checked: kernel::Checked, instance: Option<&Arc<Instance
     let differences = match checked {
         Ok(differences) => differences,
         Err(cause) => {
-            let fix = if cause.contains(DENIED) { "run as root" } else { "" };
+            let is_denied = DENIED.iter().any(|words| cause.contains(words));
+            let fix = if is_denied { "run as root" } else { "" };
             let text = format!("not checked: {cause}");
             return vec![Finding::new(pod, Kind::Unread, "not-checked", text, fix)];
         }
