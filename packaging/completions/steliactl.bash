@@ -1,2 +1,2 @@
-# Completion of steliactl for bash; the program knows its commands, options and instances itself.
+# Completion of steliactl for bash; the program knows its commands, options and VMs itself.
 eval "$(COMPLETE=bash steliactl)"

@@ -1,2 +1,2 @@
-# Completion of steliactl for fish; the program knows its commands, options and instances itself.
+# Completion of steliactl for fish; the program knows its commands, options and VMs itself.
 COMPLETE=fish steliactl | source

@@ -100,7 +100,7 @@ fn a_pod_that_asks_for_the_resource_has_what_its_vm_needs_and_nothing_else_of_th
         let checkpoint = read(format!("{FOLDER}/kubelet_internal_checkpoint"));
         assert_says(&checkpoint, &[&pod.uid, RESOURCE]);
         run("steliactl verify --now");
-        let doctor = output("steliactl doctor");
+        let doctor = output("steliactl doctor -v");
         let report = utf8(&doctor.stdout);
         let registered =
             format!("{count} {RESOURCE} registered with kubelet, 1 in kubelet's record of pods (ended ones too)");

@@ -12,15 +12,13 @@ fn upgrade(schema: &str) {
 
 /// The schema that steliad understands the file as, and what the only pod with CPUs of its own shares of them.
 fn understood() -> (String, Option<String>) {
-    let manager = json(&run(
+    let file = json(&run(
         "steliactl --json doctor --kubelet-state /var/lib/kubelet/cpu_manager_state",
-    ))["cpu_manager"]
-        .clone();
+    ));
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    (
-        text(&manager["schema"]).expect("a schema"),
-        text(&manager["pod_entries"][0]["shared_pool"]),
-    )
+    let assignments = file["assignments"].as_array().expect("assignments");
+    let shared = assignments.iter().find_map(|one| text(&one["shared_in_pod"]));
+    (text(&file["schema"]).expect("a schema"), shared)
 }
 
 #[test]

@@ -287,7 +287,7 @@ impl Refusal {
                 Some(reason) => format!("kubelet would reject it: {reason}"),
                 None => "kubelet never answers".to_owned(),
             },
-            detail: why::misaligned(subject, rejection).unwrap_or_else(|| rejection.to_string()),
+            detail: why::misaligned(subject, &pod_request.pod, rejection).unwrap_or_else(|| rejection.to_string()),
         };
         devices::with_free(refusal, subject, pod_request)
     }

@@ -155,16 +155,16 @@ impl ReasonCode {
                 "no new VMs; running VMs keep their CPUs",
                 "run steliactl doctor",
             ),
-            Self::KubeletUnknownKeys => of("unknown keys", "", "upgrade steliad"),
+            Self::KubeletUnknownKeys => of("unknown keys", "steliad ignores them", "upgrade steliad"),
             Self::NoSharedCpus => of(
                 "no shared CPUs",
                 "no new VMs; running VMs keep their CPUs",
-                "set kubelet's reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",
+                "end a pod with exclusive CPUs; set kubelet's reservedSystemCPUs, or with strict-cpu-reservation leave CPUs unassigned",
             ),
             Self::SystemdSilent => of(
                 "systemd silent",
                 "no new VMs and no changed limits; running VMs stay isolated",
-                "run systemctl list-jobs; read /proc/1/stack",
+                "run systemctl list-jobs and cat /proc/1/stack",
             ),
             Self::NotWatched => of(
                 "not watched",
@@ -184,12 +184,12 @@ impl ReasonCode {
             Self::LedgerNotKept => of(
                 "ledger not kept",
                 "what runs on the VMs' CPUs meanwhile is not recorded",
-                "free space in /var/lib/stelia; see journalctl -u steliad",
+                "free space in /var/lib/stelia if it is full; otherwise run journalctl -u steliad",
             ),
             Self::NotPublished => of(
                 "not published",
                 "schedulers treat this node as outdated",
-                "free space in /run; see journalctl -u steliad",
+                "free space in /run if it is full; otherwise run journalctl -u steliad",
             ),
             Self::NotSteered => of(
                 "IRQs unsteered",
@@ -198,15 +198,23 @@ impl ReasonCode {
             ),
             Self::NumaPoolEmpty => of(
                 "NUMA pool empty",
-                "it runs on the whole shared pool",
+                "the VM runs on the shared CPUs of all NUMA nodes",
                 "run steliactl map to see which VMs have that NUMA node's CPUs",
             ),
-            Self::NoAssignment => of("no assignment", "the VM keeps its CPUs", "restart the container"),
+            Self::NoAssignment => of(
+                "no assignment",
+                "the VM keeps its CPUs until kubelet assigns them to another pod",
+                "restart the container",
+            ),
             Self::Evicted => of("CPUs taken", "its vCPUs run on shared CPUs", "restart the container"),
-            Self::CpusInUse => of("CPUs in use", "its vCPUs stay where they were", "restart the container"),
+            Self::CpusInUse => of(
+                "CPUs in use",
+                "its vCPUs stay where they were",
+                "if this persists, restart the container",
+            ),
             Self::CgroupGone => of(
                 "cgroup gone",
-                "the VM cannot be released into it",
+                "exec into the container fails, and the VM cannot be released",
                 "restart the container when convenient",
             ),
             Self::PlaceholderEnded => of(
@@ -221,16 +229,24 @@ impl ReasonCode {
             ),
             Self::MemoryHeld => of(
                 "memory held",
-                "the limit stays as it was",
-                "none needed: the new limit follows when the VM has returned memory",
+                "the former limit applies",
+                "none needed: the new limit applies when the VM has returned memory",
             ),
-            Self::ThreadEnded => of("thread ended", "", "none needed if a vCPU was unplugged or the VM ends"),
+            Self::ThreadEnded => of(
+                "thread ended",
+                "",
+                "none needed if a vCPU was unplugged or the VM ends; otherwise read the container's log",
+            ),
             Self::ThreadMoved => of(
                 "thread moved",
                 "the thread is not isolated",
-                "move the process back to the container cgroup; find what moved it",
+                "move the process back into the container cgroup, and find the program that moved it",
             ),
-            Self::CpusOffline => of("CPUs offline", "", "echo 1 > /sys/devices/system/cpu/cpuN/online"),
+            Self::CpusOffline => of(
+                "CPUs offline",
+                "its vCPUs run on its other CPUs, or on shared CPUs if none is online",
+                "echo 1 > /sys/devices/system/cpu/cpuN/online",
+            ),
             Self::TooManyVcpus => of(
                 "too many vCPUs",
                 "no vCPU has a CPU of its own",
@@ -239,9 +255,9 @@ impl ReasonCode {
             Self::PartitionChanged => of(
                 "partition lost",
                 "other tasks may run on its CPUs",
-                "find what else claims those CPUs outside stelia.slice",
+                "find what else claims those CPUs in cpuset.cpus.exclusive, outside stelia.slice",
             ),
-            Self::Interrupts => of("interrupts", "", "run steliactl noise"),
+            Self::Interrupts => of("interrupts", "each interrupt delays a vCPU", "run steliactl noise"),
             Self::NotQuiet => of("not quiet", "", "run steliactl noise"),
             Self::StepFailed => of(
                 "step failed",
@@ -254,13 +270,21 @@ impl ReasonCode {
                 "all its threads run on shared CPUs",
                 "read the container's log: has the VMM's socket answered? The runner tries every 5 s",
             ),
-            Self::NoPartitionYet => of("no partition", "it runs as without steliad", "run steliactl verify"),
-            Self::Pinning => of("being pinned", "", "run steliactl verify"),
-            Self::SharedClass => of("shared class", "", "none needed, or set another --qos of the runner"),
+            Self::NoPartitionYet => of(
+                "no partition",
+                "it runs as without steliad",
+                "if this persists, run steliactl verify",
+            ),
+            Self::Pinning => of("being pinned", "", "if this persists, run steliactl verify"),
+            Self::SharedClass => of(
+                "shared class",
+                "",
+                "none needed; for CPUs of its own, start the runner with --qos=LSE",
+            ),
             Self::ClassLsr => of(
                 "class LSR",
-                "BE may run on its CPUs",
-                "none needed, or set --qos=LSE of the runner",
+                "pods of class BE may run on its CPUs",
+                "none needed; to keep them off, start the runner with --qos=LSE",
             ),
             Self::NoPartitions => of(
                 "no partitions",
@@ -280,7 +304,7 @@ impl ReasonCode {
             Self::PartitionRefused => of(
                 "kernel refused",
                 "other tasks are kept off its CPUs only by systemd's AllowedCPUs=; steliad tries again",
-                "find what else claims those CPUs; the journal has the kernel's words",
+                "find what else claims those CPUs; run journalctl -u steliad for the kernel's answer",
             ),
             Self::Detail => of("", "", "run journalctl -u steliad"),
         }
@@ -302,9 +326,7 @@ impl ReasonCode {
             Self::Evicted => Some("kubelet gave the CPUs to another pod"),
             Self::CpusInUse => Some("another pod has not left the CPUs"),
             Self::Interrupts => Some("device interrupts reach the CPUs; steliad's journal says which"),
-            Self::StepFailed => {
-                Some("what the instances of the node share is not as it must be; steliad's journal says why")
-            }
+            Self::StepFailed => Some("a change that all VMs of the node share failed; steliad's journal says why"),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use kubelet_planner::Merge;
 use kubelet_planner::merge::Hint;
+use serde::Serialize;
 use stelia_cpus::{CpuSet, NodeSet};
 
 use crate::Subject;
@@ -14,7 +15,7 @@ const MAX_LISTED_NODE_SETS: usize = 8;
 pub(crate) const CPU: &str = "cpu";
 
 /// One merge: the hints of all resources, and the NUMA nodes that were chosen.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MergeReport {
     /// `None`: the pod as a whole.
     pub container: Option<String>,
@@ -29,7 +30,7 @@ pub struct MergeReport {
 }
 
 /// The hints for one resource.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ResourceHints {
     pub resource: String,
     pub preferred: NodeSets,
@@ -40,7 +41,7 @@ pub struct ResourceHints {
 }
 
 /// Sets of NUMA nodes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct NodeSets {
     pub count: u64,
     /// The first ones: the smallest, then those with the lowest ids.

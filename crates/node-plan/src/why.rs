@@ -21,7 +21,7 @@ pub fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<St
     let mut told: Vec<String> = admission
         .merges
         .iter()
-        .filter_map(|merge| disagreement(subject, merge))
+        .filter_map(|merge| disagreement(subject, pod, merge))
         .collect();
     told.extend(left_over(pod, admission));
     let mut free = subject
@@ -173,7 +173,7 @@ fn spread(subject: &Subject, allocation: &ContainerAllocation, cpus: &CpuSet, fr
 }
 
 /// Why the merged hint is not preferred by every resource, where kubelet admits the pod nevertheless.
-fn disagreement(subject: &Subject, merge: &Merge) -> Option<String> {
+fn disagreement(subject: &Subject, pod: &Pod, merge: &Merge) -> Option<String> {
     if merge.merged.preferred {
         return None;
     }
@@ -181,7 +181,7 @@ fn disagreement(subject: &Subject, merge: &Merge) -> Option<String> {
         Some(container) => format!("{container} is not aligned as it prefers"),
         None => "the pod is not aligned as it prefers".to_owned(),
     };
-    Some(format!("{whose}: {}", cause(subject, merge)?))
+    Some(format!("{whose}: {}", cause(subject, pod, merge)?))
 }
 
 /// That CPUs of init containers bind a container to their NUMA nodes.
@@ -213,10 +213,23 @@ fn binding(bound: &Bound) -> String {
 }
 
 /// Why the Topology Manager rejected a pod; `None` where something else rejected it, or there is no more to say.
-pub fn misaligned(subject: &Subject, rejection: &Rejection) -> Option<String> {
+pub fn misaligned(subject: &Subject, pod: &Pod, rejection: &Rejection) -> Option<String> {
     let merges = rejection.merges.last();
     let merge = merges.filter(|_| rejection.reason() == Some("TopologyAffinityError"))?;
-    cause(subject, merge)
+    cause(subject, pod, merge)
+}
+
+/// How many CPUs a merge is about.
+fn wanted_cpus(pod: &Pod, merge: &Merge) -> u64 {
+    let milli = match &merge.container {
+        None => pod.requests().milli_cpus,
+        Some(name) => {
+            let mut containers = pod.containers.iter();
+            let container = containers.find(|container| container.name == *name);
+            container.and_then(|container| container.resources.requests.milli_cpus)
+        }
+    };
+    milli.unwrap_or(0).div_ceil(1000)
 }
 
 /// That NUMA nodes give memory only together: kubelet's memory manager binds nodes that serve a pod together to each other, and a node that serves
@@ -242,7 +255,7 @@ fn grouped(subject: &Subject, resource: &str) -> Option<String> {
 }
 
 /// What keeps a merged hint from being preferred: one resource, or two that do not agree.
-fn cause(subject: &Subject, merge: &Merge) -> Option<String> {
+fn cause(subject: &Subject, pod: &Pod, merge: &Merge) -> Option<String> {
     let policy = subject.node.settings().topology_policy;
     let preferred = |hints: &[Hint]| -> Vec<String> {
         let preferred = hints.iter().filter(|hint| hint.preferred);
@@ -258,14 +271,22 @@ fn cause(subject: &Subject, merge: &Merge) -> Option<String> {
     let mut wishes = Vec::new();
     for (resource, hints) in &merge.hints {
         if hints.is_empty() {
-            let what = if resource == CPU { "CPUs" } else { resource.as_str() };
-            return Some(format!("no NUMA nodes have enough free {what}"));
+            return Some(if resource == CPU {
+                format!("no NUMA node has {} free CPUs", wanted_cpus(pod, merge))
+            } else {
+                format!("no NUMA node has enough free {resource}")
+            });
         }
         let narrow = |hint: &Hint| hint.nodes.is_none_or(|nodes| nodes.len() == 1);
         if policy == Policy::SingleNumaNode && hints.iter().any(|hint| hint.preferred && !narrow(hint)) {
-            return Some(format!(
-                "no single NUMA node has enough {resource}, even if all of it were free"
-            ));
+            return Some(if resource == CPU {
+                format!(
+                    "no NUMA node has {} CPUs, even if all were free",
+                    wanted_cpus(pod, merge)
+                )
+            } else {
+                format!("no NUMA node has enough {resource}, even if all of it were free")
+            });
         }
         if !hints.iter().any(|hint| hint.preferred) {
             if resource == CPU

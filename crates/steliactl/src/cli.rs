@@ -22,8 +22,8 @@ use crate::shared::output::{Form, OutputOptions, TextStyle};
 
 /// See the VMs with exclusive CPUs on this node, and control steliad.
 #[derive(Debug, Parser)]
-#[command(name = "steliactl", version, help_template = "{after-help}", mut_args(help::hidden), mut_subcommands(help::of_command),
-          after_help = help::short(), after_long_help = help::long())]
+#[command(name = "steliactl", version, help_template = "{before-help}", mut_args(help::hidden), mut_subcommands(help::of_command),
+          before_help = help::short(), before_long_help = help::long())]
 pub struct Cli {
     #[command(flatten)]
     pub(crate) common: CommonOptions,
@@ -221,9 +221,12 @@ pub(crate) enum Command {
     Ledger(LedgerOptions),
     /// Check whether this node is ready for VMs
     ///
-    /// Prints a fix for each failed check. Also measures for one second what disturbs the VMs' CPUs and advises what only boot
-    /// options or the administrator can keep off them. Does not need the daemon, but asks a running one about interrupts.
+    /// Prints what does not pass, each with a fix: failures, warnings, then notes. Does not need the daemon; a running one is also asked
+    /// about interrupts, memory and the ledger, and what disturbs the VMs' CPUs is measured for one second.
     Doctor {
+        /// Also print the checks that passed or were skipped
+        #[arg(short, long)]
+        verbose: bool,
         /// Only print what steliad reads from this file, or why it refuses it: cpu_manager_state or memory_manager_state of kubelet, or a
         /// copy
         #[arg(long, value_name = "FILE")]
@@ -231,12 +234,11 @@ pub(crate) enum Command {
     },
     /// Print a report on the whole node, for a ticket
     ///
-    /// Contains the host, versions, pools, kubelet's configuration, the threads of VMs with their cgroups, the CPUs on which they
-    /// may run and did run, memory and devices by NUMA node, what verify, noise and doctor find, the ledger of the last 24 hours,
-    /// steliad's settings, and the end of its journal. What cannot be read is listed with the reason. Processes of VMs are given by
-    /// name only. VFIO devices and the findings of verify are included for root only.
+    /// Contains the host, what status, list, verify, doctor, noise, top, map and show print, kubelet's configuration, the ledger of the
+    /// last 24 hours, steliad's settings, and the end of its journal. What cannot be read is listed with the reason. Processes of VMs are
+    /// given by name only. VFIO devices and the findings of verify are included for root only.
     Report {
-        /// How long to watch the threads, in seconds
+        /// How long to sample the load, in seconds
         #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
         seconds: Duration,
     },

@@ -21,7 +21,6 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -70,17 +69,12 @@ async fn run(
     match cli.asked() {
         Command::Doctor {
             kubelet_state: Some(file),
+            ..
         } => output_options.print(&doctor::state_file(file, root)),
-        Command::Doctor { kubelet_state: None } => {
+        Command::Doctor { verbose, .. } => {
             // Not started for it: it may be what is unfit.
-            let (described, status) = match client().await {
-                Err(_) => (None, None),
-                Ok(client) => (
-                    client.describe_running().await.ok(),
-                    doctor::plugin_status(client.connection()).await,
-                ),
-            };
-            output_options.print(&doctor::gather(Path::new("/"), described, status).await)
+            let client = client().await.ok();
+            output_options.print(&doctor::gather(root, client.as_ref(), *verbose).await)
         }
         Command::Plan(asked) => plan::run(asked, client, root, output_options).await,
         Command::Status(selection) => {
@@ -119,7 +113,7 @@ async fn run(
             why::run(&client().await?, roots, root, (what, *sources), output_options).await
         }
         Command::Export(Export::Metrics { textfile }) => {
-            metrics::run(&client().await?, roots, textfile.as_deref(), output_options).await
+            metrics::run(&client().await?, roots, textfile.as_deref()).await
         }
         Command::Export(Export::Topology(asked)) => topology::run(&client().await?, asked, output_options).await,
         Command::Report { seconds } => {
@@ -130,13 +124,7 @@ async fn run(
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Noise(selection) => output_options.print(&noise::gather(&client().await?, roots, selection).await?),
-        Command::Reconcile { dry_run } => {
-            let answer = reconcile::gather(&client().await?, *dry_run).await?;
-            if let Some(note) = answer.note() {
-                output::note(&note);
-            }
-            output_options.print(&answer)
-        }
+        Command::Reconcile { dry_run } => output_options.print(&reconcile::gather(&client().await?, *dry_run).await?),
         Command::Rebalance { vm, dry_run, deadline } => {
             output_options.print(&rebalance::gather(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
         }

@@ -48,10 +48,12 @@ pub fn options(command: &Command) -> String {
 
 /// The table below this heading of the help's end.
 pub fn section(command: &Command, name: &str) -> String {
-    let help = command.get_after_help().unwrap().to_string();
+    let help = command.get_before_long_help().or(command.get_after_help());
+    let help = help.unwrap().to_string();
     let (_, text) = help.split_once(&format!("{name}:\n")).unwrap();
     let text = text.split("\n\n").next().unwrap().to_owned();
-    let table = body(&command.clone().after_help(text), Man::render_extra_section);
+    let command = command.clone().after_help(text.clone()).after_long_help(text);
+    let table = body(&command, Man::render_extra_section);
     format!(".nf\n{table}.fi\n")
 }
 

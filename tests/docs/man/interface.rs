@@ -168,7 +168,7 @@ fn every_member_of_the_contract_is_found() {
     let of = |kind: &str| manager.iter().filter(|member| member.kind == kind).count();
     assert_eq!(
         (of("interface"), of("method"), of("signal")),
-        (2, FILES[0].matches("<method ").count(), 5)
+        (2, FILES[0].matches("<method ").count(), 7)
     );
     let register = manager.iter().find(|member| member.name == "RegisterInstance").unwrap();
     assert_eq!(register.args.len(), 5);

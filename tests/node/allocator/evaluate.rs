@@ -32,25 +32,27 @@ fn what_schedulers_are_told_is_what_is_given_and_a_description_answers_the_same(
             ),
         ] {
             let (told, code) = evaluate(&[], &words(asked));
-            assert_eq!((told[0]["fit"].as_bool(), code), (Some(true), Some(0)), "{told}");
-            assert_eq!(evaluate(&["--node", described], &words(asked)).0, told);
-            let promised = cpus(told[0]["cpus"].as_str().unwrap_or_else(|| panic!("{told}")));
+            assert_eq!((told["admitted"].as_bool(), code), (Some(true), Some(0)), "{told}");
+            let row = &told["containers"][0];
+            assert_eq!(&evaluate(&["--node", described], &words(asked)).0["containers"][0], row);
+            let promised = cpus(row["cpus"].as_str().unwrap_or_else(|| panic!("{told}")));
             let given = two.get(registered);
             assert_eq!(given, promised, "{registered}");
             assert!(given.is_disjoint(&first) && !given.contains(0), "{given}");
-            let told_nodes = told[0]["numa_nodes"].as_array().map(Vec::len);
+            let told_nodes = row["numa_nodes"].as_str().map(|list| cpus(list).len());
             assert_eq!(told_nodes, Some(nodes(&given).len()), "{told}");
             two.give_back();
         }
         // What does not fit is refused in the words that were told.
         let (told, code) = evaluate(&[], &["--cpus", "6"]);
         assert_eq!(
-            (told[0]["error"].as_str(), code),
+            (told["rejection"]["reason"].as_str(), code),
             (Some("NotAllocated"), Some(1)),
             "{told}"
         );
-        assert_eq!(evaluate(&["--node", described], &["--cpus", "6"]).0, told);
-        two.assert_not_allocated("cpus=6", told[0]["reason"].as_str().unwrap_or_default());
+        let same = evaluate(&["--node", described], &["--cpus", "6"]).0;
+        assert_eq!(same["rejection"], told["rejection"]);
+        two.assert_not_allocated("cpus=6", told["rejection"]["message"].as_str().unwrap_or_default());
         // Nobody need be root to ask.
         let asked = run(
             "setpriv --reuid=65534 --regid=65534 --clear-groups busctl call io.stelia.Isolation1 \

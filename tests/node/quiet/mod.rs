@@ -227,8 +227,8 @@ fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
     assert_eq!(queue.mask(), mask);
     // What is left makes the command fail, so that a script sees it.
     let (said, _) = printed("steliactl --json noise");
-    let left = said["vms"][0]["interrupts_remaining"].as_array().expect("a list");
-    let left = left.iter().find(|one| one["irq"] == queue.irq).expect("nvme0q1");
+    let left = said["sources"].as_array().expect("a list");
+    let left = left.iter().find(|one| one["number"] == queue.irq).expect("nvme0q1");
     assert_eq!(left["reason"], "managed");
 }
 

@@ -152,7 +152,7 @@ fn a_refusal_is_in_the_words_of_who_chooses() {
     assert_eq!(refusal.what, "kubelet would reject it: SMTAlignmentError");
     let refusal = chooser(&node).admit(&pod_request(10)).unwrap_err();
     assert_eq!(refusal.what, "kubelet would reject it: TopologyAffinityError");
-    assert!(refusal.detail.contains("no single NUMA node"), "{}", refusal.detail);
+    assert!(refusal.detail.contains("no NUMA node has"), "{}", refusal.detail);
     let node = steliads(node, NumaTopologyAlignmentPolicy::SingleNumaNode, RequiredBind::None);
     let refusal = chooser(&node).admit(&pod_request(10)).unwrap_err();
     assert_eq!(refusal.what, "steliad would refuse it: NotAllocated");

@@ -148,7 +148,7 @@ fn a_taint_is_not_broken_inside_on_a_terminal_of_80_columns() {
     let taint = refusal("taint node.kubernetes.io/unreachable:NoSchedule is not tolerated", "");
     let rejection = refusal(
         "kubelet would reject it: TopologyAffinityError",
-        "no NUMA nodes have enough free CPUs",
+        "no NUMA node has 32 free CPUs",
     );
     let nodes: Vec<String> = (0..8).map(|number| format!("worker-00{number}")).collect();
     let reasons = nodes

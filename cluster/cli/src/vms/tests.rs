@@ -66,7 +66,7 @@ fn every_vm_has_its_node_and_state_and_trouble_comes_first() {
             ("db", "degraded"),
             ("cache", "waiting"),
             ("quiet", "unknown"),
-            ("new", "waiting"),
+            ("new", "pending"),
             ("web", "isolated")
         ]
     );

@@ -1,4 +1,4 @@
-//! The examples of `docs/rollout.md`, which distribute settings: what is wrong with a file stays on the first nodes, and each program that they run
+//! The examples of `docs/operate.md`, which distribute settings: what is wrong with a file stays on the first nodes, and each program that they run
 //! is the package's.
 
 use serde_json::Value;

@@ -1,21 +1,17 @@
-//! `reconcile`: runs a pass and prints its report, or the steps it would begin with.
+//! `reconcile`: repairs what differs, or with a dry run says what would change.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::shared::daemon::{Client, Failure, Pod, Pods, fold, lines_by_pod, whose};
-use crate::shared::output::{Render, TextStyle, human, printable, properties, texts_of};
+use crate::shared::output::{Render, TextStyle, counted, printable};
 
-/// The members' order in the D-Bus contract.
-const ORDER: [&str; 5] = ["pass", "steps", "writes", "moves", "repaired"];
-const DEGRADED: &str = "degraded";
 /// The UID of what is of the whole node.
 const NODE: &str = "-";
 
-/// The daemon's answer: the report of a pass, or with a dry run the steps that it would begin with.
+/// The daemon's answer.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Reconciled {
@@ -26,13 +22,13 @@ pub(crate) struct Reconciled {
     dry_run: bool,
 }
 
-/// Runs a pass, or with a dry run only asks for its first steps.
+/// Repairs, or with a dry run only asks what would change first.
 ///
 /// # Errors
 /// The daemon refuses or does not answer.
 pub(crate) async fn gather(client: &Client, dry_run: bool) -> Result<Reconciled, Failure> {
     let report = client.reconcile(dry_run).await?;
-    // The pass has run whether or not the names are known.
+    // It is done whether or not the names are known.
     let described = client.describe().await.ok();
     Ok(Reconciled {
         report,
@@ -42,66 +38,89 @@ pub(crate) async fn gather(client: &Client, dry_run: bool) -> Result<Reconciled,
 }
 
 impl Reconciled {
-    /// What the exit code, which is of the pass, does not say: that VMs are degraded. `verify` has what helps.
-    pub(crate) fn note(&self) -> Option<String> {
-        let pods = lines_by_pod(&self.report, DEGRADED).map(|(uid, _)| uid);
-        let degraded = match pods.filter(|uid| *uid != NODE).collect::<BTreeSet<_>>().len() {
-            0 => return None,
-            1 => "1 VM is degraded".to_owned(),
-            vms => format!("{vms} VMs are degraded"),
+    fn count(&self, member: &str) -> u64 {
+        self.report.get(member).and_then(Value::as_u64).unwrap_or(0)
+    }
+
+    /// The steps of a dry run, each with its pod's UID.
+    fn steps(&self) -> Vec<(&str, &str)> {
+        lines_by_pod(&self.report, "plan").collect()
+    }
+
+    fn headline(&self, degraded: usize) -> String {
+        let is_move = |(_, step): &&(&str, &str)| step.starts_with("move ");
+        let to_float = |(_, step): &&(&str, &str)| step.ends_with("/float");
+        let steps = self.steps();
+        let changes = if self.dry_run {
+            steps.len() as u64
+        } else {
+            self.count("steps")
         };
-        Some(if self.dry_run {
-            format!("{degraded} now: steliactl verify says what helps")
-        } else {
-            format!("the pass succeeded; {degraded}: steliactl verify says what helps")
-        })
-    }
-
-    /// What is degraded, each reason once with the VMs that have it.
-    fn degraded(&self) -> Vec<String> {
-        let reasons: Vec<(Pod, &str)> = texts_of(&self.report, DEGRADED)
-            .map(|line| match line.split_once(": ") {
-                Some((uid, reason)) => (self.pods.get(uid), reason),
-                None => (Pod::unnamed(NODE), line),
-            })
-            .collect();
-        let mut folded = fold(reasons.iter().map(|(pod, reason)| (pod, *reason)));
-        folded.sort_by_key(|(pods, _)| Reverse(pods.len()));
-        let lines = folded.into_iter().map(|(pods, reason)| match pods.as_slice() {
-            [pod] if pod.pod_uid == NODE => reason.to_owned(),
-            pods => format!("{}: {reason}", whose(pods)),
-        });
-        lines.collect()
-    }
-
-    fn report(&self, style: TextStyle) -> String {
-        let rank = |name: &str| ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len());
-        let others = self.report.iter().filter(|(name, _)| *name != DEGRADED);
-        let mut rows: Vec<(&str, String)> = others.map(|(name, value)| (name.as_str(), human(value))).collect();
-        rows.sort_by_key(|(name, _)| rank(name));
-        match self.degraded() {
-            none if none.is_empty() => rows.push((DEGRADED, String::new())),
-            reasons => rows.extend(reasons.into_iter().map(|reason| (DEGRADED, reason))),
-        }
-        properties(rows, style)
-    }
-
-    fn steps(&self) -> String {
-        let steps = lines_by_pod(&self.report, "plan");
-        let steps: String = steps
-            .map(|(uid, step)| format!("{}: {}\n", self.pods.get(uid), printable(step)))
-            .collect();
-        if steps.is_empty() {
-            "Nothing to do.\n".to_owned()
-        } else {
-            steps
+        let floats = steps.iter().filter(is_move).filter(to_float).count();
+        let done = match (changes, self.dry_run) {
+            (0, _) => "Nothing to repair".to_owned(),
+            (changes, true) => format!(
+                "{} ({} moved to float)",
+                counted(changes, "change"),
+                counted(floats as u64, "thread")
+            ),
+            (changes, false) => format!(
+                "Made {} ({} moved, {} repaired)",
+                counted(changes, "change"),
+                counted(self.count("moves"), "thread"),
+                counted(self.count("repaired"), "difference")
+            ),
+        };
+        match degraded {
+            0 => done,
+            vms => format!(
+                "{done}; {} degraded",
+                counted(vms as u64, "VM") + if vms == 1 { " remains" } else { " remain" }
+            ),
         }
     }
 }
 
+/// Why a VM or the node is not as it should be: the pod, the text, the fix.
+type Reason<'a> = (Pod, (&'a str, &'a str));
+
+impl Reconciled {
+    fn reasons(&self) -> Vec<Reason<'_>> {
+        let rows = self.report.get("reasons").and_then(Value::as_array);
+        // The UID, the code, the text, the fix.
+        fn text(row: &Value, at: usize) -> Option<&str> {
+            row.get(at)?.as_str()
+        }
+        let rows = rows.into_iter().flatten();
+        rows.filter_map(|row| Some((self.pods.get(text(row, 0)?), (text(row, 2)?, text(row, 3)?))))
+            .collect()
+    }
+}
+
 impl Render for Reconciled {
-    fn text(&self, style: TextStyle) -> String {
-        if self.dry_run { self.steps() } else { self.report(style) }
+    /// What was done or would be, what remains wrong (each reason once) with its fix, the changes of a dry run.
+    fn text(&self, _: TextStyle) -> String {
+        let reasons = self.reasons();
+        let vms: BTreeSet<&Pod> = reasons
+            .iter()
+            .map(|(pod, _)| pod)
+            .filter(|pod| pod.pod_uid != NODE)
+            .collect();
+        let mut lines = vec![self.headline(vms.len())];
+        for (pods, (text, fix)) in fold(reasons.iter().map(|(pod, reason)| (pod, *reason))) {
+            let whose = match pods.as_slice() {
+                [pod] if pod.pod_uid == NODE => "node".to_owned(),
+                pods => whose(pods),
+            };
+            lines.push(format!("WARN  {whose}: {text}"));
+            lines.extend((!fix.is_empty()).then(|| format!("      fix: {fix}")));
+        }
+        let steps = self.steps().into_iter();
+        lines.extend(steps.map(|(uid, step)| match uid {
+            NODE => format!("node: {step}"),
+            uid => format!("{}: {step}", self.pods.get(uid)),
+        }));
+        lines.iter().map(|line| printable(line) + "\n").collect()
     }
 }
 
@@ -110,52 +129,52 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::tests::fixtures::{pod, text};
 
-    fn answer(report: Value, pods: Pods, dry_run: bool) -> Reconciled {
+    fn answer(report: Value, dry_run: bool) -> Reconciled {
+        let pods = ["u1", "u2"].map(|uid| pod(uid, &format!("team-a/{uid}")));
         Reconciled {
             report: report.as_object().cloned().unwrap(),
-            pods,
+            pods: pods.into_iter().collect(),
             dry_run,
         }
     }
 
     #[test]
-    fn a_reason_that_many_vms_have_is_one_row_with_their_names() {
-        let pods = ["u1", "u2", "u3", "u4"].map(|uid| Pod {
-            pod_uid: uid.to_owned(),
-            pod_namespace: "team-a".to_owned(),
-            pod_name: format!("vm-{uid}"),
-        });
-        let mut degraded: Vec<String> = pods.iter().map(|pod| format!("{}: no file: x", pod.pod_uid)).collect();
-        degraded.push("u2: CPUs 4 are offline".to_owned());
-        let report = json!({"degraded": degraded, "moves": 0, "pass": 7});
-        let report = answer(report, pods.into_iter().collect(), false);
-        insta::assert_snapshot!(report.text(TextStyle::from(true)), @"
-        pass:      7
-        moves:     0
-        degraded:  4 VMs (team-a/vm-u1, team-a/vm-u2, team-a/vm-u3, team-a/vm-u4): no file: x
-        degraded:  team-a/vm-u2: CPUs 4 are offline
+    fn what_was_done_comes_first_and_a_reason_that_many_vms_have_is_one_line() {
+        let reason = |uid: &str, text: &str, fix: &str| json!([uid, "code", text, fix]);
+        let reasons = [
+            reason("u1", "no file: x", "restart kubelet"),
+            reason("u2", "no file: x", "restart kubelet"),
+            reason("-", "a file", ""),
+        ];
+        let report = json!({"reasons": reasons, "steps": 9, "moves": 1, "repaired": 2, "pass": 7});
+        insta::assert_snapshot!(text(&answer(report, false)), @"
+        Made 9 changes (1 thread moved, 2 differences repaired); 2 VMs remain degraded
+        WARN  2 VMs (team-a/u1, team-a/u2): no file: x
+              fix: restart kubelet
+        WARN  node: a file
         ");
-        let note = report.note().unwrap();
-        assert!(note.starts_with("the pass succeeded; 4 VMs are degraded: "), "{note}");
-        let json = serde_json::to_value(&report).unwrap();
-        assert_eq!(json["degraded"].as_array().map(Vec::len), Some(5));
-        let none = answer(json!({"degraded": []}), Pods::default(), false);
-        assert_eq!(none.text(TextStyle::from(true)), "degraded:  -\n");
-        assert_eq!(none.note(), None);
+        assert_eq!(
+            text(&answer(json!({"reasons": [], "steps": 0}), false)),
+            "Nothing to repair\n"
+        );
     }
 
     #[test]
-    fn where_a_pass_would_do_nothing_degraded_vms_are_mentioned() {
-        let nothing = answer(json!({"plan": [], "degraded": ["u1: no file"]}), Pods::default(), true);
-        assert_eq!(nothing.text(TextStyle::from(true)), "Nothing to do.\n");
-        assert!(nothing.note().unwrap().starts_with("1 VM is degraded now"));
-    }
-
-    #[test]
-    fn each_step_is_a_line() {
-        let plan = ["u1: pin thread 70 to CPU 4", "-: set CPUWeight=200 of stelia.slice"];
-        let steps = answer(json!({ "plan": plan }), Pods::default(), true);
-        assert_eq!(steps.text(TextStyle::from(true)), plan.join("\n") + "\n");
+    fn a_dry_run_lists_the_changes_and_counts_those_to_float() {
+        let plan = [
+            "u1: move thread 7 to /x/float",
+            "u1: pin thread 70 to CPU 4",
+            "-: set CPUWeight=200 of stelia.slice",
+        ];
+        insta::assert_snapshot!(text(&answer(json!({"plan": plan}), true)), @"
+        3 changes (1 thread moved to float)
+        team-a/u1: move thread 7 to /x/float
+        team-a/u1: pin thread 70 to CPU 4
+        node: set CPUWeight=200 of stelia.slice
+        ");
+        let nothing = answer(json!({"plan": [], "reasons": [["u1", "code", "no file", ""]]}), true);
+        assert!(text(&nothing).starts_with("Nothing to repair; 1 VM remains degraded"));
     }
 }

@@ -1,4 +1,4 @@
-//! `release`: releases an instance's CPUs.
+//! `release`: a VM gives up its CPUs and keeps running.
 
 use serde::Serialize;
 
@@ -8,25 +8,20 @@ use crate::shared::output::{Render, TextStyle, paragraph, printable};
 /// As JSON the pod alone.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(crate) struct Deregistered {
+pub(crate) struct Released {
     pod: Pod,
-    /// The CPUs that it gave up.
     #[serde(skip)]
     cpus: String,
 }
 
-impl Render for Deregistered {
+impl Render for Released {
     fn text(&self, style: TextStyle) -> String {
-        let pod = printable(&self.pod.in_full());
-        let done = if self.cpus.is_empty() {
-            format!("Deregistered {pod}; its tasks run on without isolation.")
-        } else {
-            format!(
-                "Deregistered {pod}: no partition holds CPUs {} any more, and its tasks run on without isolation.",
-                printable(&self.cpus)
-            )
+        let pod = self.pod.in_full();
+        let done = match self.cpus.as_str() {
+            "" => format!("{pod}: released; the VM keeps running, unisolated"),
+            cpus => format!("{pod}: released CPUs {cpus}; the VM keeps running, unisolated"),
         };
-        paragraph(&done, style)
+        paragraph(&printable(&done), style)
     }
 
     fn names(&self) -> Vec<String> {
@@ -35,8 +30,8 @@ impl Render for Deregistered {
 }
 
 /// # Errors
-/// No such instance, or the daemon refuses.
-pub(crate) async fn gather(client: &Client, vm: &str) -> Result<Deregistered, Failure> {
+/// No such VM, or the daemon refuses.
+pub(crate) async fn gather(client: &Client, vm: &str) -> Result<Released, Failure> {
     let (pod, cpus) = client.deregister(vm).await?;
-    Ok(Deregistered { pod, cpus })
+    Ok(Released { pod, cpus })
 }

@@ -15,7 +15,8 @@ impl Command {
     /// Why there is no answer of this form.
     pub(super) fn refuses(&self, form: Form) -> Option<&'static str> {
         let names_vms = match self {
-            Self::Export(_) if !form.is_data() => return Some("export has no table: use -o json or yaml"),
+            Self::Export(Export::Metrics { .. }) => return Some("metrics have no other form"),
+            Self::Export(_) if !form.is_data() => return Some("the object has no table: use -o json or yaml"),
             Self::Ledger(asked) if asked.is_document() && form != Form::Name => {
                 return Some("a report has no other form: use --report html or json");
             }

@@ -23,7 +23,7 @@ const SETTLE_TIME: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TopologyOptions {
-    /// The consumer of the object: koordinator, also read by evaluate and plan; nrt, for kube-scheduler's NodeResourceTopologyMatch;
+    /// The consumer of the object: koordinator, also read by plan; nrt, for kube-scheduler's NodeResourceTopologyMatch;
     /// stelia, which is nrt with one more attribute. Default: koordinator
     #[arg(long, value_name = "PROFILE", hide_possible_values = true,
           value_parser = PossibleValuesParser::new(Profile::ALL.map(Profile::name)))]

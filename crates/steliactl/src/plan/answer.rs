@@ -1,6 +1,4 @@
-//! The answer: what kubelet would do with the pod, as values that serialize.
-
-use std::collections::BTreeSet;
+//! The answer: what becomes of the pod, as values that serialize.
 
 use kubelet_planner::merge::Policy;
 use kubelet_planner::{
@@ -9,38 +7,40 @@ use kubelet_planner::{
 };
 use serde::Serialize;
 use stelia_cpus::{CpuSet, NodeSet};
+use stelia_kubelet::memory::MemoryBlock;
+use stelia_node_plan::hints::MergeReport;
 use stelia_node_plan::planned_nodes::{NodesVerdict, PlannedNodes};
 use stelia_node_plan::room::Fit;
 use stelia_node_plan::settings::options_on;
 use stelia_node_plan::{Subject, why};
 
-use super::merges::{Merged, merges};
 use super::text;
 use crate::shared::output::{Render, TextStyle};
 
+/// Members after `containers` are kubelet's, and empty where steliad assigns the CPUs.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Answer {
     pub(super) pod: String,
     pub(super) qos: &'static str,
     /// The described node's name; null for this node.
     pub(super) node: Option<String>,
-    pub(super) kubelet: Kubelet,
-    /// Assumptions, where neither the node nor the description has the fact.
-    pub(super) assumed: Vec<String>,
-    /// What is in kubelet's configuration and has no effect.
-    pub(super) warnings: Vec<String>,
+    /// `kubelet` or `steliad`.
+    pub(super) assigned_by: &'static str,
     pub(super) admitted: bool,
     pub(super) rejection: Option<Rejected>,
+    /// Assumptions, where neither the node nor the description has the fact.
+    pub(super) assumed: Vec<String>,
     pub(super) containers: Vec<Row>,
-    /// The Topology Manager's merges, in their order; none with its policy `none`.
-    pub(super) merges: Vec<Merged>,
-    pub(super) why_not_better: Vec<String>,
+    pub(super) kubelet: Option<Kubelet>,
+    /// What is in kubelet's configuration and has no effect.
+    pub(super) warnings: Vec<String>,
     /// Faults of kubelet in the CPUs that it would assign, in how it finds them, and in its files.
     pub(super) faults: Vec<String>,
+    pub(super) why_not_better: Vec<String>,
+    /// The Topology Manager's merges, in their order; none with its policy `none`.
+    pub(super) merges: Vec<MergeReport>,
     pub(super) until_full: Option<Fits>,
     pub(super) what_if: Vec<WhatIf>,
-    /// The policies and options that these settings choose.
-    pub(super) features: Vec<Chosen>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -55,9 +55,9 @@ pub(super) struct Kubelet {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Rejected {
-    /// `status.reason` of the pod; null: kubelet never answers, and the pod stays pending.
-    pub(super) reason: Option<&'static str>,
-    /// The message, as kubelet gives it.
+    /// `status.reason` of the pod, or the name of steliad's error; null: kubelet never answers, and the pod stays pending.
+    pub(super) reason: Option<String>,
+    /// The message, as kubelet or steliad gives it.
     pub(super) message: String,
     /// The container that is rejected; null: the pod as a whole.
     pub(super) container: Option<String>,
@@ -69,7 +69,7 @@ pub(super) struct Rejected {
     pub(super) unknown: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Row {
     pub(super) container: String,
     pub(super) kind: &'static str,
@@ -88,6 +88,8 @@ pub(super) struct Row {
     pub(super) locality: Option<&'static str>,
     #[serde(skip)]
     pub(super) locality_words: Option<String>,
+    /// Where steliad assigns the CPUs.
+    pub(super) placement: Option<Placement>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -113,6 +115,18 @@ pub(super) struct Devices {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Placement {
+    pub(super) class: &'static str,
+    /// Its exclusive CPUs, or its class's pool.
+    pub(super) runs_on: CpuSet,
+    pub(super) exclusivity: &'static str,
+    /// The sum of the next two.
+    pub(super) score: u32,
+    pub(super) score_numa: u32,
+    pub(super) score_cpus: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Fits {
     pub(super) count: usize,
     /// The search ended at the limit: there may be room for more.
@@ -133,8 +147,6 @@ pub(super) struct WhatIf {
     pub(super) no_start: Option<String>,
     pub(super) cpus: CpuSet,
     pub(super) numa_nodes: NodeSet,
-    /// The NUMA nodes of the devices that the pod may get.
-    pub(super) device_nodes: NodeSet,
     /// As that of the container whose locality is the worst.
     pub(super) locality: Option<&'static str>,
     pub(super) fits: usize,
@@ -143,36 +155,23 @@ pub(super) struct WhatIf {
     pub(super) missing_gates: Vec<&'static str>,
 }
 
-/// A policy or an option of kubelet's managers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Chosen {
-    /// Its name in KubeletConfiguration.
-    pub(super) name: &'static str,
-    /// Its stages, each with the version that began it.
-    pub(super) stages: String,
-    /// The feature gate that it needs in the predicted version of kubelet; null: none.
-    pub(super) feature_gate: Option<&'static str>,
-    /// Whether that gate is on; its default where kubelet's gates are not known.
-    pub(super) on: Option<bool>,
-}
-
 impl Answer {
-    /// Whether one more pod like this is admitted.
-    pub(super) fn new(name: &str, pod: &Pod, subject: &Subject) -> Self {
+    /// Whether kubelet admits one more pod like this.
+    pub(super) fn of_kubelet(name: String, pod: &Pod, subject: &Subject) -> Self {
         let mut answer = Self {
-            pod: name.to_owned(),
+            pod: name,
             qos: pod.qos().name(),
             node: subject.name.clone(),
-            kubelet: Kubelet::of(subject.node.settings(), &subject.node.reserved_cpus()),
+            assigned_by: "kubelet",
+            kubelet: Some(Kubelet::of(subject.node.settings(), &subject.node.reserved_cpus())),
             assumed: subject.notes.clone(),
             warnings: subject.warnings.clone(),
             ..Self::default()
         };
-        let merges_made = match admit(&subject.node, pod) {
+        let merges = match admit(&subject.node, pod) {
             Ok(admission) => {
                 let pairs = pod.containers.iter().zip(&admission.containers);
                 answer.containers = pairs.map(|(one, given)| Row::new(one.kind, given, subject)).collect();
-                answer.merges = merges(subject, &admission.merges);
                 answer.why_not_better = why::not_better(subject, pod, &admission);
                 let fault = |(container, fault): &(Option<String>, _)| match container {
                     Some(container) => format!("{container}: {fault}"),
@@ -183,11 +182,11 @@ impl Answer {
                 admission.merges
             }
             Err(rejection) => {
-                answer.merges = merges(subject, &rejection.merges);
-                answer.rejection = Some(Rejected::new(&rejection, subject));
+                answer.rejection = Some(Rejected::new(&rejection, pod, subject));
                 rejection.merges
             }
         };
+        answer.merges = MergeReport::all(subject, &merges);
         let room = subject.room.as_ref().filter(|_| answer.admitted);
         match room.map(|room| room.fit(pod)) {
             Some(Fit::Unknown(why)) => answer.assumed.push(why),
@@ -200,7 +199,7 @@ impl Answer {
                 answer.containers.clear();
                 answer.why_not_better.clear();
                 answer.rejection = Some(Rejected {
-                    reason: Some(reason),
+                    reason: Some(reason.to_owned()),
                     message,
                     resource: Some(resource.to_owned()),
                     ..Rejected::default()
@@ -209,7 +208,7 @@ impl Answer {
             Some(Fit::Fits) | None => {}
         }
         answer.faults.extend(subject.faults.iter().cloned());
-        answer.faults.extend(why::slow(subject, pod, &merges_made));
+        answer.faults.extend(why::slow(subject, pod, &merges));
         answer
     }
 }
@@ -221,13 +220,11 @@ impl Render for Answer {
 
     fn failure(&self) -> Option<String> {
         let rejected = self.rejection.as_ref()?;
-        Some(match rejected.reason {
-            Some(reason) => format!("kubelet would reject the pod: {reason}: {}", rejected.message),
-            None if rejected.unknown => rejected.message.clone(),
-            None => format!(
-                "kubelet would never answer, and the pod stay pending: {}",
-                rejected.message
-            ),
+        let message = &rejected.message;
+        Some(match &rejected.reason {
+            Some(reason) => format!("{} would reject the pod: {reason}: {message}", self.assigned_by),
+            None if rejected.unknown => message.clone(),
+            None => format!("kubelet would never answer, and the pod stay pending: {message}"),
         })
     }
 }
@@ -257,26 +254,36 @@ impl Kubelet {
 }
 
 impl Rejected {
-    fn new(rejection: &Rejection, subject: &Subject) -> Self {
+    fn new(rejection: &Rejection, pod: &Pod, subject: &Subject) -> Self {
         Self {
-            reason: rejection.reason(),
+            reason: rejection.reason().map(str::to_owned),
             message: rejection.to_string(),
             container: rejection.container.clone(),
             resource: rejection.resource.clone(),
             unknown: rejection.is_unknown(),
-            because: why::misaligned(subject, rejection),
+            because: why::misaligned(subject, pod, rejection),
+        }
+    }
+
+    /// The reason in a word or two.
+    pub(super) fn short(&self) -> &str {
+        match &self.reason {
+            _ if self.unknown => "not predicted",
+            Some(reason) => reason,
+            None => "no answer, stays pending",
         }
     }
 }
 
 impl Row {
     fn new(kind: ContainerKind, given: &ContainerAllocation, subject: &Subject) -> Self {
-        let (pool, cpus) = match &given.cpus {
-            Cpus::Shared => ("node", CpuSet::new()),
-            Cpus::PodShared(cpus) => ("pod", cpus.clone()),
-            Cpus::Exclusive(cpus) => ("exclusive", cpus.clone()),
+        let pool = match &given.cpus {
+            Cpus::Shared => "node",
+            Cpus::PodShared(_) => "pod",
+            Cpus::Exclusive(_) => "exclusive",
         };
-        let block = |block: &stelia_kubelet::memory::MemoryBlock| Block {
+        let cpus = own([given]);
+        let block = |block: &MemoryBlock| Block {
             nodes: block.nodes.iter().copied().collect(),
             r#type: block.kind.clone(),
             size_bytes: block.size,
@@ -311,94 +318,72 @@ impl Row {
             devices: devices.collect(),
             locality: locality.as_ref().map(|locality| locality.verdict.name()),
             locality_words: locality.as_ref().map(PlannedNodes::sentence),
+            placement: None,
         }
     }
 }
 
 impl Fits {
-    pub(super) fn new(fill: &Fill, subject: &Subject) -> Self {
+    pub(super) fn new(fill: &Fill, pod: &Pod, subject: &Subject) -> Self {
+        let then = fill.end.as_deref();
         Self {
             count: fill.pods.len(),
             or_more: fill.end.is_none(),
-            cpus: fill.pods.iter().map(|pod| own(pod)).collect(),
-            then: fill.end.as_deref().map(|rejection| Rejected::new(rejection, subject)),
+            cpus: fill.pods.iter().map(own).collect(),
+            then: then.map(|rejection| Rejected::new(rejection, pod, subject)),
         }
     }
 }
 
-fn own(containers: &[ContainerAllocation]) -> CpuSet {
-    let cpus = containers.iter().map(|container| match &container.cpus {
-        Cpus::Shared => CpuSet::new(),
-        Cpus::PodShared(cpus) | Cpus::Exclusive(cpus) => cpus.clone(),
-    });
-    cpus.fold(CpuSet::new(), |all, cpus| all.union(&cpus))
+/// The CPUs that these containers have for themselves or their pod.
+fn own<'a>(containers: impl IntoIterator<Item = &'a ContainerAllocation>) -> CpuSet {
+    let mut own = CpuSet::new();
+    for container in containers {
+        if let Cpus::PodShared(cpus) | Cpus::Exclusive(cpus) = &container.cpus {
+            own.union_with(cpus);
+        }
+    }
+    own
 }
 
 /// The answers under these settings and all worth a comparison, counting how many fit up to `most`.
 pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<WhatIf> {
-    let reserved = subject.node.reserved_cpus();
     let gates = subject.gates.clone().unwrap_or_default();
-    let variants = variants(subject.node.settings());
     let answer = |(at, settings): (usize, Settings)| {
-        let kubelet = Kubelet::of(&settings, &reserved);
         let needed = features::chosen(&settings).into_iter();
         let missing = needed.filter_map(|feature| feature.gate(features::KUBELET));
-        let missing: BTreeSet<&'static str> = missing
+        let mut missing: Vec<&str> = missing
             .filter(|gate| !gate.is_on(&gates))
             .map(|gate| gate.name)
             .collect();
+        missing.sort_unstable();
+        missing.dedup();
         let mut other = WhatIf {
-            kubelet,
+            kubelet: Kubelet::of(&settings, &subject.node.reserved_cpus()),
             now: at == 0,
-            missing_gates: missing.into_iter().collect(),
+            missing_gates: missing,
             ..WhatIf::default()
         };
-        match with_settings(&subject.node, settings) {
-            Ok(node) => {
-                let fill = until_full(&node, pod, most);
-                if let Some(first) = fill.pods.first() {
-                    other.admitted = true;
-                    other.cpus = own(first);
-                    other.numa_nodes = subject.nodes(&other.cpus);
-                    let localities: Vec<PlannedNodes> = first
-                        .iter()
-                        .filter_map(|given| PlannedNodes::of(subject, given))
-                        .collect();
-                    let devices = localities.iter().flat_map(|one| &one.devices);
-                    other.device_nodes = devices.flat_map(|one| one.nodes.iter().copied()).collect();
-                    other.locality = localities.iter().map(|one| one.verdict).max().map(NodesVerdict::name);
-                }
-                let reason = |rejection: &Rejection| {
-                    if rejection.is_unknown() {
-                        "not predicted".to_owned()
-                    } else {
-                        rejection.reason().unwrap_or("kubelet would not return").to_owned()
-                    }
-                };
-                other.reason = fill.end.as_deref().filter(|_| !other.admitted).map(reason);
-                (other.fits, other.or_more) = (fill.pods.len(), fill.end.is_none());
+        let fill = match with_settings(&subject.node, settings) {
+            Ok(node) => until_full(&node, pod, most),
+            Err(cause) => {
+                other.no_start = Some(cause.to_string());
+                return other;
             }
-            Err(cause) => other.no_start = Some(cause.to_string()),
+        };
+        (other.fits, other.or_more) = (fill.pods.len(), fill.end.is_none());
+        if let Some(first) = fill.pods.first() {
+            other.admitted = true;
+            other.cpus = own(first);
+            other.numa_nodes = subject.nodes(&other.cpus);
+            let verdicts = first.iter().filter_map(|given| PlannedNodes::of(subject, given));
+            other.locality = verdicts.map(|one| one.verdict).max().map(NodesVerdict::name);
+        } else {
+            let rejected = fill.end.map(|rejection| Rejected::new(&rejection, pod, subject));
+            other.reason = rejected.map(|rejected| rejected.short().to_owned());
         }
         other
     };
-    variants.into_iter().enumerate().map(answer).collect()
-}
-
-/// The features that these settings and all worth a comparison choose.
-pub(super) fn features(subject: &Subject) -> Vec<Chosen> {
-    let gates = subject.gates.clone().unwrap_or_default();
-    let variants = variants(subject.node.settings());
-    let chosen: Vec<_> = variants.iter().flat_map(features::chosen).collect();
-    let used = features::FEATURES.iter().filter(|feature| chosen.contains(feature));
-    let told = |feature: &features::Feature| {
-        let gate = feature.gate(features::KUBELET);
-        Chosen {
-            name: feature.name,
-            stages: feature.history(),
-            feature_gate: gate.map(|gate| gate.name),
-            on: gate.map(|gate| gate.is_on(&gates)),
-        }
-    };
-    used.map(told).collect()
+    let variants = variants(subject.node.settings()).into_iter();
+    variants.enumerate().map(answer).collect()
 }

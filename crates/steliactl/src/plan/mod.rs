@@ -1,8 +1,8 @@
-//! `plan`: what kubelet would do with a pod, on this node or on a described one. Needs no daemon.
+//! `plan`: which CPUs a pod would get on this node or on a described one, or why it would be rejected. Where kubelet assigns the CPUs its
+//! planner answers, without the daemon; where steliad does, the daemon, or the allocator for a described node.
 
+mod allocator;
 mod answer;
-mod evaluate;
-mod merges;
 mod subject;
 mod text;
 
@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use kubelet_planner::manifest::NodeRequirements;
 use kubelet_planner::{Pod, manifest, until_full};
-use stelia_koordinator::report::described;
+use stelia_koordinator::allocator::command_line::names;
+use stelia_koordinator::allocator::evaluate::ScoringStrategy;
+use stelia_koordinator::allocator::{AllocationRequest, CpuSource};
+use stelia_koordinator::report::{Facts, described};
 use stelia_kubelet::{KubeletConfig, config};
 use stelia_node_plan::Subject;
 use stelia_node_plan::devices::DeviceWords;
@@ -22,7 +25,7 @@ use stelia_node_plan::devices::DeviceWords;
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::files;
 use crate::shared::output::OutputOptions;
-use answer::{Answer, Fits, features, other};
+use answer::{Answer, Fits, other};
 
 pub(crate) use subject::forgotten;
 
@@ -32,103 +35,98 @@ const MAX_PODS: usize = 256;
 #[derive(Debug, Args)]
 pub(crate) struct PlanOptions {
     /// A manifest, YAML or JSON, with the pod, an object with its template such as a Deployment, or a VM of KubeVirt. - is standard input
-    #[arg(
-        value_name = "FILE",
-        required_unless_present_any = ["containers", "cpus", "qos", "requests"],
-        conflicts_with_all = ["containers", "requests"]
-    )]
-    pub manifest: Option<PathBuf>,
+    #[arg(value_name = "FILE", required_unless_present_any = ["containers", "cpus", "qos"], conflicts_with = "containers")]
+    manifest: Option<PathBuf>,
     /// The Pod, or the object with its template, if the manifest has several: its name, or its kind and name, such as Deployment/web
     #[arg(long, value_name = "[KIND/]NAME", conflicts_with = "containers")]
-    pub pod: Option<String>,
+    pod: Option<String>,
     /// A container of a pod that has no manifest: its resources, which are both requests and limits, such as
     /// cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1, and optionally name=NAME and kind=app|init|sidecar. May be repeated
     #[arg(short, long = "container", value_name = "KEY=VALUE,...")]
-    pub containers: Vec<String>,
-    /// Plan for the node that this file describes, which `steliactl export topology` printed on that node. Default: this node
+    containers: Vec<String>,
+    /// Plan for the node that this file describes, which `steliactl export topology` printed on that node. - is standard input. Default:
+    /// this node
     #[arg(long, value_name = "FILE")]
-    pub node: Option<PathBuf>,
-    /// With --node: the answer of a kubelet with this configuration file, whatever the described one's is
+    node: Option<PathBuf>,
+    /// With --node: the answer of a kubelet with this configuration file, whatever assigns the described node's CPUs
     #[arg(long, value_name = "FILE", requires = "node")]
-    pub kubelet_config: Option<PathBuf>,
+    kubelet_config: Option<PathBuf>,
     /// Devices of the node by NUMA node, such as example.com/gpu=0:4,1:3/4: four at NUMA node 0, and four at 1 of which three are free.
     /// Replaces what is known of the resource. May be repeated
     #[arg(long, value_name = "RESOURCE=NODE:COUNT,...")]
-    pub devices: Vec<DeviceWords>,
+    devices: Vec<DeviceWords>,
     /// kubelet's version, such as 1.37. From 1.37 on, distribute-cpus-across-numa takes CPUs from at least as many NUMA nodes as the
     /// Topology Manager chose. Default: 1.37 if kubelet's file has the schema of 1.37, otherwise 1.36
     #[arg(long, value_name = "VERSION", value_parser = minor)]
-    pub kubelet_version: Option<u32>,
-    /// Print how many pods of this kind fit, one after the other
+    kubelet_version: Option<u32>,
+    /// Print how many such pods kubelet would admit, one after the other
     #[arg(long)]
-    pub until_full: bool,
-    /// Also print the answer for other policies and scopes of the Topology Manager and other options of the CPU manager, each with its
-    /// feature gate and the versions that have it
+    until_full: bool,
+    /// Also print the answer for other policies and scopes of the Topology Manager and other options of the CPU manager, each with the
+    /// feature gates to turn on
     #[arg(long)]
-    pub what_if: bool,
+    what_if: bool,
+    /// For steliad. At the end: its heading holds for all options that follow.
     #[command(flatten)]
-    pub allocator: evaluate::AllocatorOptions,
+    request: AllocationRequest,
+    /// What the score favours. Default: MostAllocated
+    #[arg(long, value_name = "STRATEGY",
+          value_parser = names(ScoringStrategy::ALL.map(ScoringStrategy::name), ScoringStrategy::parse))]
+    scoring_strategy: Option<ScoringStrategy>,
 }
 
-/// Returns what is to be printed. The options of the allocator ask steliad, any other question is kubelet's.
-///
-/// # Errors
-/// As [`of_kubelet`], [`evaluate::offline`] and [`evaluate::online`].
-pub(crate) async fn run(
-    asked: &PlanOptions,
-    client: impl AsyncFnOnce() -> Result<Client, Failure>,
-    root: &Path,
-    output_options: OutputOptions,
-) -> Result<String, Failure> {
-    if asked.manifest.is_some() || !asked.containers.is_empty() {
-        return of_kubelet(asked, root, output_options);
-    }
-    output_options.print(&match &asked.node {
-        Some(path) => evaluate::offline(&asked.allocator, path)?,
-        None => evaluate::online(&client().await?, &asked.allocator).await?,
-    })
+/// The pod that is asked about.
+struct Question {
+    name: String,
+    pod: Pod,
+    /// What was assumed to make it of a template.
+    assumed: Vec<String>,
+    /// Whether it is known as a whole, and not only by its number of CPUs.
+    is_whole: bool,
 }
 
 /// Returns what is to be printed; `root` is `/`, or a directory with the same layout.
 ///
 /// # Errors
 /// [`Failure::Partial`] when the pod is not admitted, any other [`Failure`] when there is no answer.
-pub(crate) fn of_kubelet(asked: &PlanOptions, root: &Path, output_options: OutputOptions) -> Result<String, Failure> {
-    let (name, pod, assumed) = pod(asked)?;
-    let mut subject = match &asked.node {
-        Some(path) => {
-            let text = files::text(path, described::MAX_BYTES)?;
-            let facts = described::read(&text).map_err(|cause| Failure::about(path, &cause))?;
-            let described = match &asked.kubelet_config {
-                Some(config) => Subject::described_under(&facts, &configuration(config)?),
-                None => Subject::described(&facts),
-            };
-            let described = described.map_err(|cause| Failure::about(path, &cause))?;
-            described.with_version(asked.kubelet_version)
-        }
-        None => subject::here(root, asked.kubelet_version).map_err(Failure::Other)?,
+pub(crate) async fn run(
+    asked: &PlanOptions,
+    client: impl AsyncFnOnce() -> Result<Client, Failure>,
+    root: &Path,
+    output_options: OutputOptions,
+) -> Result<String, Failure> {
+    let stdin = Some(Path::new("-"));
+    if asked.node.as_deref() == stdin && asked.manifest.as_deref() == stdin {
+        let text = "--node and the manifest cannot both be standard input";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let question = asked.question()?;
+    let facts = asked.node.as_deref().map(facts).transpose()?;
+    let by_steliad = match &facts {
+        Some(facts) => facts.allocator.is_some() && asked.kubelet_config.is_none(),
+        None => stelia_settings::load(root)
+            .is_ok_and(|loaded| loaded.settings.policies.allocator.source == CpuSource::Steliad),
     };
-    subject.notes.extend(assumed);
-    if !asked.devices.is_empty() {
-        subject = subject.with_devices(&asked.devices).map_err(Failure::Other)?;
-    }
-    let mut answer = Answer::new(&name, &pod, &subject);
-    if asked.until_full {
-        answer.until_full = Some(Fits::new(&until_full(&subject.node, &pod, MAX_PODS), &subject));
-    }
-    if asked.what_if {
-        answer.what_if = other(&subject, &pod, MAX_PODS);
-        answer.features = features(&subject);
-    }
+    asked.refuse_options_of_the_other(by_steliad)?;
+    let answer = match facts {
+        Some(facts) if by_steliad => allocator::described(asked, &question, &facts)?,
+        None if by_steliad => allocator::here(asked, &question, &client().await?).await?,
+        facts => asked.of_kubelet(question, facts.as_ref(), root)?,
+    };
     output_options.print(&answer)
 }
 
-/// The node below `root` as the planner takes it, what is assumed of it, and what else is known of kubelet.
+/// The node below `root` as kubelet's planner takes it.
 ///
 /// # Errors
 /// The node's files or kubelet's cannot be read, or kubelet would not start on them.
 pub(crate) fn subject(root: &Path) -> Result<Subject, Failure> {
     subject::here(root, None).map_err(Failure::Other)
+}
+
+fn facts(path: &Path) -> Result<Facts, Failure> {
+    let text = files::text(path, described::MAX_BYTES)?;
+    described::read(&text).map_err(|cause| Failure::about(path, &cause))
 }
 
 /// The configuration in a file of kubelet's.
@@ -146,41 +144,98 @@ fn minor(text: &str) -> Result<u32, String> {
     minor.ok_or_else(|| "expected a version of Kubernetes, such as 1.37".to_owned())
 }
 
-/// The pod of the command line, its name, and what was assumed to make it of a template.
-fn pod(asked: &PlanOptions) -> Result<(String, Pod, Vec<String>), Failure> {
-    let (name, mut pod, assumed) = match &asked.manifest {
-        Some(path) => {
-            let text = files::text(path, manifest::MAX_BYTES)?;
-            let found = manifest::described(&text, asked.pod.as_deref());
-            let found = found.map_err(|cause| Failure::about(path, &cause))?;
-            let mut assumed = found.assumed;
-            assumed.extend(not_considered(&found.requirements));
-            (found.name, found.pod, assumed)
+impl PlanOptions {
+    fn question(&self) -> Result<Question, Failure> {
+        let words = match self.request.cpus {
+            _ if !self.containers.is_empty() => self.containers.clone(),
+            Some(cpus) => vec![format!("cpus={cpus},memory=1")],
+            None => vec!["memory=1".to_owned()],
+        };
+        let (name, mut pod, assumed) = match &self.manifest {
+            Some(path) => {
+                let text = files::text(path, manifest::MAX_BYTES)?;
+                let found = manifest::described(&text, self.pod.as_deref());
+                let found = found.map_err(|cause| Failure::about(path, &cause))?;
+                let mut assumed = found.assumed;
+                assumed.extend(not_considered(&found.requirements));
+                (found.name, found.pod, assumed)
+            }
+            None => {
+                let pod = manifest::in_words(&words);
+                let pod = pod.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
+                ("pod".to_owned(), pod, Vec::new())
+            }
+        };
+        // The question is about one more pod: with a UID that kubelet knows the answer would be what that pod has.
+        "plan".clone_into(&mut pod.uid);
+        Ok(Question {
+            name,
+            pod,
+            assumed,
+            is_whole: self.manifest.is_some() || !self.containers.is_empty(),
+        })
+    }
+
+    /// # Errors
+    /// An option is given that means nothing where the other one assigns the CPUs.
+    fn refuse_options_of_the_other(&self, by_steliad: bool) -> Result<(), Failure> {
+        let names_the_pod = self.manifest.is_none() && self.containers.is_empty();
+        let no_more = AllocationRequest {
+            cpus: self.request.cpus.filter(|_| names_the_pod),
+            ..AllocationRequest::default()
+        };
+        let for_steliad = self.request != no_more || self.scoring_strategy.is_some();
+        let for_kubelet = self.until_full || self.what_if || !self.devices.is_empty() || self.kubelet_version.is_some();
+        let why = match by_steliad {
+            true if for_kubelet => {
+                "steliad assigns the CPUs on this node: --until-full, --what-if, --devices and --kubelet-version are for kubelet"
+            }
+            false if for_steliad => {
+                "kubelet assigns the CPUs on this node: the options for nodes whose cpu-source is steliad have no effect"
+            }
+            _ => return Ok(()),
+        };
+        Err(Failure::Usage(why.to_owned()))
+    }
+
+    fn of_kubelet(&self, question: Question, facts: Option<&Facts>, root: &Path) -> Result<Answer, Failure> {
+        let mut subject = match (facts, &self.node) {
+            (Some(facts), Some(path)) => {
+                let described = match &self.kubelet_config {
+                    Some(config) => Subject::described_under(facts, &configuration(config)?),
+                    None => Subject::described(facts),
+                };
+                let described = described.map_err(|cause| Failure::about(path, &cause))?;
+                described.with_version(self.kubelet_version)
+            }
+            _ => subject::here(root, self.kubelet_version).map_err(Failure::Other)?,
+        };
+        subject.notes.extend(question.assumed);
+        if !self.devices.is_empty() {
+            subject = subject.with_devices(&self.devices).map_err(Failure::Other)?;
         }
-        None => {
-            let pod = manifest::in_words(&asked.containers);
-            let pod = pod.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
-            ("pod".to_owned(), pod, Vec::new())
+        let pod = &question.pod;
+        let mut answer = Answer::of_kubelet(question.name, pod, &subject);
+        if self.until_full {
+            answer.until_full = Some(Fits::new(&until_full(&subject.node, pod, MAX_PODS), pod, &subject));
         }
-    };
-    // The question is about one more pod: with a UID that kubelet knows the answer would be what that pod has.
-    "plan".clone_into(&mut pod.uid);
-    Ok((name, pod, assumed))
+        if self.what_if {
+            answer.what_if = other(&subject, pod, MAX_PODS);
+        }
+        Ok(answer)
+    }
 }
 
 /// What KubeVirt requires of the node of a VM: kubelet does not decide by it.
 fn not_considered(requirements: &NodeRequirements) -> Option<String> {
-    if requirements.is_empty() {
-        return None;
-    }
-    let labels = requirements.labels_in_words();
-    let labels = if labels.is_empty() {
-        labels
-    } else {
-        format!("the labels {labels} and ")
+    let labels = match requirements.labels_in_words() {
+        labels if labels.is_empty() => labels,
+        labels => format!("the labels {labels} and "),
     };
-    Some(format!(
-        "KubeVirt also requires that the node has {labels}the devices {}; whether it has them is not considered",
-        requirements.devices_in_words()
-    ))
+    (!requirements.is_empty()).then(|| {
+        format!(
+            "KubeVirt also requires that the node has {labels}the devices {}; whether it has them is not considered",
+            requirements.devices_in_words()
+        )
+    })
 }

@@ -1,6 +1,6 @@
 //! This node, read from its files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use kubelet_planner::devices::{DeviceState, Devices};
@@ -41,11 +41,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     let (mut config, known) = match told {
         Some(Ok(config)) => (config, true),
         Some(Err(cause)) if cause.keeps_kubelet_from_starting() => return Err(cause.in_full()),
-        Some(Err(cause)) => {
-            return Err(format!(
-                "unknown: kubelet's settings are not known ({cause}), and without them its answer is not either"
-            ));
-        }
+        Some(Err(cause)) => return Err(format!("cannot predict: kubelet's settings cannot be read: {cause}")),
         None => (KubeletConfig::default(), false),
     };
     let folder = below(root, &config.root_dir);
@@ -74,21 +70,13 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
             warnings.extend(starts(&config, &machine, files)?);
         }
         (false, Some(state)) => {
-            notes.push(
-                "kubelet's settings are not known (no kubelet runs on this node): its defaults are assumed, and what its state files say"
-                    .to_owned(),
-            );
+            notes.push("kubelet is not running: its defaults are assumed, and what its state files say".to_owned());
             notes.extend(infer(&mut config, state, &topology.online()));
             if let Some(state) = &memory {
                 state.policy.clone_into(&mut config.memory_manager_policy);
             }
         }
-        (false, None) => {
-            return Err(format!(
-                "unknown: no kubelet runs on this node, and there is neither its configuration nor {}: what it would do cannot be told",
-                folder.join(CPU_MANAGER_STATE).display()
-            ));
-        }
+        (false, None) => return Err("cannot predict: kubelet is not running and left no configuration".to_owned()),
     }
     let record = kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse);
     let devices = match &record {
@@ -99,18 +87,15 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
             ..DeviceState::default()
         },
     };
-    notes.extend(unplaced(&devices));
-    notes.extend(assumed(&devices));
+    notes.extend(unknown_places(&devices));
     let settings = settings::settings(&config, memory.as_ref())?;
-    if cpus.is_none() && settings.cpu_manager != CpuManager::None {
-        notes.push(absent(&folder.join(CPU_MANAGER_STATE), "no CPUs are given away yet"));
-    }
-    if memory.is_none() && settings.memory_manager != MemoryManager::None {
-        notes.push(absent(
-            &folder.join(MEMORY_MANAGER_STATE),
-            "no memory is given away yet",
-        ));
-    }
+    let absent = [
+        (cpus.is_none() && settings.cpu_manager != CpuManager::None).then_some((CPU_MANAGER_STATE, "CPUs")),
+        (memory.is_none() && settings.memory_manager != MemoryManager::None)
+            .then_some((MEMORY_MANAGER_STATE, "memory")),
+    ];
+    let absent = absent.into_iter().flatten();
+    notes.extend(absent.map(|(file, what)| format!("{file} does not exist: no {what} are assumed to be assigned")));
     let of_cpus = |state: &CpuManagerState| match settings.cpu_manager {
         CpuManager::None => cpus::CpuState::default(),
         CpuManager::Static { .. } => cpus::CpuState::from(state),
@@ -217,30 +202,19 @@ fn placed(state: &DeviceManagerState, root: &Path) -> DeviceState {
     placed
 }
 
-/// Which resources have NUMA nodes by their IDs only.
-fn assumed(devices: &DeviceState) -> Option<String> {
-    let names: Vec<&str> = devices.assumed.iter().map(String::as_str).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "no pod has a device of {}: the plugin is taken to report the NUMA nodes that the kernel has for them (not with excludeTopology of SR-IOV's plugin)",
-            names.join(", ")
-        )
-    })
-}
-
-/// Which resources have free devices whose NUMA nodes are not known.
-fn unplaced(state: &DeviceState) -> Option<String> {
-    let names: Vec<&str> = state.unplaced.iter().map(String::as_str).collect();
-    (!names.is_empty()).then(|| {
-        format!(
-            "the NUMA nodes of free devices of {} are unknown: kubelet records only those of devices in use, and the other IDs name no PCI device or GPU of this node. The answer leaves their preference out (--devices gives them)",
-            names.join(", ")
-        )
-    })
-}
-
-fn absent(path: &Path, assumed: &str) -> String {
-    format!("there is no {}: {assumed}", path.display())
+/// Which resources have NUMA nodes by their IDs only, and which have free devices whose NUMA nodes are not known.
+fn unknown_places(state: &DeviceState) -> impl Iterator<Item = String> {
+    let assumed = "no pod has a device of them, so their plugins are taken to report the NUMA nodes that the kernel has for them (not with \
+                   excludeTopology of SR-IOV's plugin)";
+    let unplaced = "the NUMA nodes of their free devices are unknown: kubelet records only those of devices in use, and the other IDs name no \
+                    PCI device or GPU of this node. The answer leaves their preference out (--devices gives them)";
+    let of = |(names, what): (&BTreeSet<String>, &str)| {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        (!names.is_empty()).then(|| format!("{}: {what}", names.join(", ")))
+    };
+    [(&state.unplaced, unplaced), (&state.assumed, assumed)]
+        .into_iter()
+        .filter_map(of)
 }
 
 /// Fills in settings that are not known from the CPU manager's state: its policy, and as reserved CPUs those that are

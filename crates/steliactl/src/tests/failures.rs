@@ -78,7 +78,12 @@ fn what_a_caller_lacks_is_named() {
 
 #[test]
 fn a_refusal_is_the_daemons_own_text() {
-    let failure = steliactl(no_vm().path(), &["plan", "--cpus", "1"]).unwrap_err();
+    let node = fixtures::folder(&[(
+        "etc/stelia/steliad.toml",
+        "cpu-source = \"steliad\"\nreserved-cpus = \"0\"\n",
+    )]);
+    let root = node.path().display().to_string();
+    let failure = steliactl(node.path(), &["--root", &root, "plan", "--cpus", "1"]).unwrap_err();
     assert_eq!(failure, Failure::Other("only an administrator asks".to_owned()));
     assert_eq!(failure.exit_code(), 1);
 }

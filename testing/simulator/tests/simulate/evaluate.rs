@@ -1,4 +1,4 @@
-//! plan: the allocator's answers. On the simulated node kubelet chooses the CPUs.
+//! EvaluatePlacement and plan. On the simulated node kubelet chooses the CPUs.
 
 use super::*;
 
@@ -22,33 +22,23 @@ fn everybody_on_the_bus_may_ask_no_pod_may_and_each_refusal_is_named() {
         let (done, text) = ask(words);
         assert!(!done && text.contains(says), "{words:?}: {text}");
     }
-    let evaluate = |words: &[&str]| {
-        let out = simulation.run(
-            env!("CARGO_BIN_EXE_steliactl-simulated"),
-            &[&["plan", "--cpus", "2"], words].concat(),
-        );
-        assert_eq!((out.status.code(), out.stdout.is_empty()), (Some(1), true), "{out:?}");
-        String::from_utf8_lossy(&out.stderr).into_owned()
-    };
-    let told = evaluate(&[]);
-    assert!(told.contains("kubelet chooses the CPUs on this node"), "{told}");
-    let socket = format!("--address=unix:path={}/{WAITING}.socket", simulation.sockets.display());
-    let told = evaluate(&[&socket]);
-    assert!(!told.contains("kubelet chooses"), "{told}");
-    // A description of the node gives the same answer without the daemon.
-    let file = simulation.sockets.join("node.yaml");
-    fs::write(
-        &file,
-        simulation.ctl(&["export", "topology", "--node-name", "worker-1"]),
-    )
-    .expect("write");
-    let told = evaluate(&[
+    // Of a described node kubelet's answer is predicted, without the daemon.
+    let file = simulation.sockets.join("node.yaml").display().to_string();
+    let described = simulation.ctl(&["export", "topology", "--node-name", "worker-1"]);
+    fs::write(&file, described).expect("write");
+    let words = [
+        "plan",
+        "--cpus",
+        "2",
         "--node",
-        &file.display().to_string(),
+        &file,
         "--address=unix:path=/nonexistent",
-    ]);
+    ];
+    let told = simulation.ctl(&words);
     assert!(
-        told.contains("node.yaml: kubelet chooses the CPUs on this node"),
+        told.contains("worker-1") && told.contains("assigned by kubelet"),
         "{told}"
     );
+    let (code, _, why) = simulation.told(&[&words[..], &["--qos", "LS"]].concat());
+    assert!(code == Some(2) && why.contains("kubelet assigns the CPUs"), "{why}");
 }

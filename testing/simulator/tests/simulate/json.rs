@@ -54,7 +54,6 @@ fn every_member_that_is_printed_is_documented() {
             ],
         ),
         ("plan", &["plan", "--node", node, "-c", "cpus=64,memory=1Gi"]),
-        ("export metrics", &["export", "metrics"]),
         ("doctor", &["doctor"]),
         ("list --unmanaged", &["list", "--unmanaged"]),
         ("release", &["release", WAITING]),

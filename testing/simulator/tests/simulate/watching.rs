@@ -164,13 +164,13 @@ fn monitor_tells_when_kubelets_state_cannot_be_used() {
     let told = lines
         .map(|line| line.expect("a line"))
         .take(20)
-        .find(|line| line.contains("KubeletProblem"));
+        .find(|line| line.contains("NodeProblems"));
     let told = told.expect("a problem");
     assert!(
         told.contains(" - PropertiesChanged AdmissionProblem=\"kubelet's CPU"),
         "{told}"
     );
-    assert!(told.contains(" KubeletProblem=\""), "{told}");
+    assert!(told.contains(" NodeProblems=\""), "{told}");
     signal(&monitor, nix::sys::signal::Signal::SIGTERM);
     ends(monitor);
 }

@@ -1,190 +1,224 @@
 //! The node's facts, read from its files.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use stelia_api::ledger::LedgerSummary;
-use stelia_api::publishing::Publishing;
-use stelia_api::quiet::Quiet;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kernel::cgroup::hierarchy;
-use stelia_kernel::locality::Localities;
 use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource};
-use stelia_kubelet::config::{ConfigError, KubeletConfig};
+use stelia_koordinator::report::numa;
+use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
+use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
-use stelia_kubelet::home::Search;
-use stelia_kubelet::{CpuManagerState, config};
+use stelia_kubelet::devices::device_manager_state;
+use stelia_kubelet::dra_manager_state::{self, DRA_MANAGER_STATE};
+use stelia_kubelet::home::{self, Search};
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_kubelet::process_place::ProcessPlace;
+use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, MemoryManagerState};
 use stelia_settings::Settings;
 
-use super::crun::{self, Quota};
-use super::device_plugin::{self, DevicePlugin};
-use super::dra::{self, Drivers};
-use super::noise::{Noise, is_domain, isolcpus_list};
-use super::publish::Published;
-use super::scheduler_settings::Scheduling;
-use super::vm_memory::OutsideMemory;
-use super::{ConfigProblem, KubeletFiles, KubeletHome, Misplaced, locality};
-use crate::shared::files::below;
+use super::daemon::{self, Published};
+use super::kubelet::misplaced;
+use super::noise::Noise;
+use super::vms::{self, CloudHypervisors, Quota};
+use crate::shared::daemon::Description;
+use crate::shared::files::{UnusableState, below, kubelet_state, without_root};
 use crate::shared::kernel::numbered;
 
 /// Plain values; an error says why one could not be read.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Facts {
-    /// `/proc/sys/kernel/osrelease`.
-    pub(crate) kernel: String,
+    /// `/proc/sys/kernel/osrelease`; empty where it is not there.
+    pub(super) kernel: String,
     /// systemd's version, from the library that PID 1 is linked to.
-    pub(crate) systemd: Option<u32>,
+    pub(super) systemd: Option<u32>,
     /// `cgroup.controllers` of the root cgroup; `None` where cgroup v2 is not mounted at /sys/fs/cgroup.
-    pub(crate) controllers: Option<Vec<String>>,
+    pub(super) controllers: Option<Vec<String>>,
     /// Why the host's cgroups are not cgroup v2 alone; `None` where they are.
-    pub(crate) unfit: Option<String>,
-    /// Whether this kernel's cgroups have `cpuset.cpus.exclusive`; `None` where no cgroup has the cpuset controller.
-    pub(crate) exclusive: Option<bool>,
-    pub(crate) topology: Result<Topology, String>,
-    /// The running kubelet's configuration.
-    pub(crate) kubelet: Result<KubeletConfig, ConfigProblem>,
-    /// The kubelet process, and the root directory that the daemon reads.
-    pub(crate) home: KubeletHome,
-    /// Who chooses exclusive CPUs, and how: from steliad's configuration, or its defaults where it cannot be read.
-    pub(crate) allocator: AllocatorPolicies,
-    /// `cpu_manager_state`; where steliad chooses the CPUs an absent file is read as one without entries.
-    pub(crate) state: Result<CpuManagerState, String>,
-    /// The files that kubelet reads when it starts.
-    pub(crate) files: KubeletFiles,
-    /// The DRA drivers that give CPUs to containers.
-    pub(crate) dra: Drivers,
-    /// The CPU quotas of the containers with exclusive CPUs.
-    pub(crate) quotas: Result<Vec<Quota>, String>,
-    /// Settings of the kernel's scheduler other than cpusets.
-    pub(crate) scheduling: Scheduling,
-    /// CPUs that `isolcpus=` takes out of the scheduler's balancing.
-    pub(crate) isolcpus: CpuSet,
-    /// CPUs of `nohz_full=`, as /sys has them.
-    pub(crate) nohz_full: CpuSet,
-    /// `/proc/cmdline`.
-    pub(crate) cmdline: String,
+    pub(super) unfit: Option<String>,
+    /// Whether cgroups have `cpuset.cpus.exclusive`; `None` where no cgroup has the cpuset controller.
+    pub(super) exclusive: Option<bool>,
+    pub(super) topology: Result<Topology, String>,
     /// CPUs that are present and offline.
-    pub(crate) offline: CpuSet,
-    /// Whether a process named `irqbalance` runs.
-    pub(crate) irqbalance: bool,
-    /// Whether the runner socket exists.
-    pub(crate) socket: bool,
+    pub(super) offline: CpuSet,
+    /// CPUs of `nohz_full=`, as /sys has them.
+    pub(super) nohz_full: CpuSet,
+    /// `/proc/cmdline`.
+    pub(super) cmdline: String,
+    pub(super) kvm: bool,
+    /// Whether the flags of an x86 CPU include `vmx` or `svm`; `None`: it has no such flags, as on arm64.
+    pub(super) virtualization: Option<bool>,
+    /// Whether tracefs may be used: `/sys/kernel/tracing/events`.
+    pub(super) tracing: bool,
+    /// The scheduler of sched_ext that is loaded, by its name.
+    pub(super) sched_ext: Option<String>,
+    pub(super) numa_balancing: bool,
+    pub(super) hypervisors: CloudHypervisors,
+
+    /// The running kubelet's configuration.
+    pub(super) kubelet: Result<KubeletConfig, ConfigError>,
+    /// The kubelet process, or why it was not identified.
+    pub(super) process: Result<home::Process, String>,
+    /// kubelet's root directory as the daemon reads it by its setting, or why it cannot be determined.
+    pub(super) home: Result<PathBuf, String>,
+    /// Whether kubelet writes to that directory, possibly through a link.
+    pub(super) is_kubelets_home: bool,
+    pub(super) files: KubeletFiles,
+    /// `cpu_manager_state`; where steliad chooses the CPUs an absent file is read as one without entries.
+    pub(super) state: Result<CpuManagerState, String>,
+    /// Who chooses exclusive CPUs, and how: from steliad's configuration, or its defaults where it cannot be read.
+    pub(super) allocator: AllocatorPolicies,
+    /// The DRA drivers that give CPUs to containers by name, each with the file that shows it.
+    pub(super) dra: BTreeMap<String, PathBuf>,
+    /// A process of a pod in a cgroup that steliad does not read.
+    pub(super) misplaced: Option<(i32, ProcessPlace)>,
+
+    /// The CPU quotas of the containers with exclusive CPUs.
+    pub(super) quotas: Result<Vec<Quota>, String>,
+
     /// Whether a process named `steliad` runs.
-    pub(crate) daemon: bool,
-    /// Processes of pods in cgroups that steliad does not read.
-    pub(crate) misplaced: Misplaced,
-    /// Whether `/dev/kvm` exists.
-    pub(crate) kvm: bool,
-    /// Whether the CPUs say that they can virtualize: `vmx` or `svm` among the flags of x86. `None`: they have no such flags, as on arm64.
-    pub(crate) virtualization: Option<bool>,
-    /// The NUMA nodes of the memory and devices of the running VMs.
-    pub(crate) localities: Localities,
-    /// What the daemon says of interrupts; `None`: it does not answer, or was not asked.
-    pub(crate) quiet: Option<Quiet>,
-    /// What it says of the ledger; `None` as above.
-    pub(crate) ledger: Option<LedgerSummary>,
-    /// What it says of the file for the cluster's publisher; `None` as above.
-    pub(crate) publishing: Option<Publishing>,
-    /// That file, as a publisher would read it.
-    pub(crate) published: Published,
-    /// The memory of VMs that is outside their pods' cgroups; `None` as above.
-    pub(crate) outside_memory: Option<OutsideMemory>,
-    /// The device plugin, as far as it is seen here and the daemon says.
-    pub(crate) device_plugin: DevicePlugin,
-    /// Whether tracefs is there and may be used: `/sys/kernel/tracing/events`.
-    pub(crate) tracing: bool,
+    pub(super) daemon: bool,
+    pub(super) irqbalance: bool,
+    /// Whether the runner socket exists.
+    pub(super) socket: bool,
+    /// Whether kubelet's plugin directory exists, or why that is not known.
+    pub(super) has_plugin_folder: Result<bool, String>,
+    /// Whether the device plugin runs.
+    pub(super) plugin: bool,
+    /// What it told systemd of itself, as `systemctl status` shows it. `None`: systemd does not say.
+    pub(super) plugin_status: Option<String>,
+    /// The file for the cluster's publisher, as a publisher reads it.
+    pub(super) published: Published,
+    /// What the daemon says; `None`: it does not answer, or was not asked.
+    pub(super) described: Option<Description>,
     /// What was counted on the CPUs of VMs; `None` where there are none, or the daemon does not say which.
-    pub(crate) noise: Option<Noise>,
+    pub(super) noise: Option<Noise>,
+}
+
+/// What kubelet's next start and its admissions depend on. `None`: the state file does not exist.
+#[derive(Debug)]
+pub(super) struct KubeletFiles {
+    /// kubeadm's file with its path, where no kubelet runs: one that cannot start runs only for moments.
+    pub(super) stopped: Option<(&'static str, Result<KubeletConfig, ConfigError>)>,
+    pub(super) cpus: Result<Option<CpuManagerState>, UnusableState>,
+    pub(super) memory: Result<Option<MemoryManagerState>, UnusableState>,
+    /// What is wrong with `allocated_pods_state`, `actuated_pods_state` and `dra_manager_state`, each by its name.
+    pub(super) pods: Vec<(&'static str, UnusableState)>,
+    pub(super) devices: Result<Option<DeviceManagerState>, UnusableState>,
+    /// The machine as kubelet sees it.
+    pub(super) numa: Result<BTreeMap<u32, numa::KernelNumaNode>, String>,
+    pub(super) caches: BTreeMap<u32, u32>,
+}
+
+impl KubeletFiles {
+    /// `folder` is kubelet's root directory below `root`. `stopped`: no kubelet runs.
+    fn read(root: &Path, folder: &Path, stopped: bool, topology: Option<&Topology>) -> Self {
+        let sys = root.join("sys");
+        let pods = [ALLOCATED_PODS_STATE, ACTUATED_PODS_STATE].into_iter();
+        let pods = pods.filter_map(|name| Some((name, kubelet_state(&folder.join(name), AllocatedPods::parse).err()?)));
+        let claims = kubelet_state(&folder.join(DRA_MANAGER_STATE), dra_manager_state::check).err();
+        let claims = claims.map(|unusable| (DRA_MANAGER_STATE, unusable));
+        Self {
+            pods: pods.chain(claims).collect(),
+            stopped: stopped.then(|| config::kubeadm(root)).flatten(),
+            cpus: kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse),
+            memory: kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse),
+            devices: kubelet_state(&device_manager_state(root, folder), DeviceManagerState::parse),
+            numa: numa::read(&sys).map_err(|error| error.to_string()),
+            caches: topology.map(|topology| topology.caches(&sys)).unwrap_or_default(),
+        }
+    }
 }
 
 impl Facts {
     /// Reads the facts that need no daemon; `root` is `/`.
     pub(super) fn read(root: &Path) -> Self {
-        let sys = root.join("sys");
-        let cpus = sys.join("devices/system/cpu");
-        let text = |path: &Path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-        let list = |path: &Path| -> CpuSet {
-            // The kernel prints "(null)" where nohz_full= was not given.
-            text(path).and_then(|text| text.parse().ok()).unwrap_or_default()
+        let (proc, sys) = (root.join("proc"), root.join("sys"));
+        let text = |path: &str| {
+            let text = fs::read_to_string(root.join(path)).ok();
+            text.map(|text| text.trim().to_owned())
         };
-        let cgroup = sys.join("fs/cgroup");
-        let told = config::read(&root.join("proc"), root, Search::SocketsThenNames);
-        let stopped = matches!(told, Err(ConfigError::NotRunning));
-        let kubelet = told.map_err(ConfigProblem::from);
+        let list = |name: &str| -> CpuSet {
+            let text = text(&format!("sys/devices/system/cpu/{name}"));
+            // The kernel prints "(null)" where nohz_full= was not given.
+            text.and_then(|text| text.parse().ok()).unwrap_or_default()
+        };
+        let kubelet = config::read(&proc, root, Search::SocketsThenNames);
+        let stopped = matches!(kubelet, Err(ConfigError::NotRunning));
         let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
-        let home = KubeletHome::find(root, &settings, kubelet.as_ref().ok());
-        let kubelet_root = match (&kubelet, &home.read) {
+        let home = home::by_setting(&settings.kubelet_root, root, None).map_err(|error| error.to_string());
+        let real = |path: &Path| {
+            let path = below(root, path);
+            fs::canonicalize(&path).unwrap_or(path)
+        };
+        let is_kubelets_home = match (&home, &kubelet) {
+            (Ok(read), Ok(kubelet)) => real(read) == real(&kubelet.root_dir),
+            _ => true,
+        };
+        let kubelet_root = match (&kubelet, &home) {
             (Ok(kubelet), _) => kubelet.root_dir.clone(),
             (Err(_), Ok(read)) => read.clone(),
             (Err(_), Err(_)) => KubeletConfig::default().root_dir,
         };
-        let allocator = settings.policies.allocator;
         let folder = below(root, &kubelet_root);
-        let state = cpu_manager_state(&folder.join(CPU_MANAGER_STATE), allocator.source);
         let topology = Topology::read(&sys).map_err(|error| error.to_string());
-        let near = |topology: &Topology| locality::read(root, topology, &folder);
-        let cmdline = text(&root.join("proc/cmdline")).unwrap_or_default();
-        let kernel = text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default();
+        let files = KubeletFiles::read(root, &folder, stopped, topology.as_ref().ok());
+        let allocator = settings.policies.allocator;
+        let state = match &files.cpus {
+            Ok(Some(state)) => Ok(state.clone()),
+            Ok(None) if allocator.source == CpuSource::Steliad => Ok(CpuManagerState::absent()),
+            Ok(None) => Err(format!("{}: No such file", folder.join(CPU_MANAGER_STATE).display())),
+            Err(unusable) => Err(unusable.to_string()),
+        };
+        let drivers = stelia_kernel::dra::cpu_drivers(root, &folder).into_iter();
+        let kernel = text("proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
-            dra: dra::read(root, &folder),
-            quotas: state.clone().and_then(|state| crun::read(root, &state)),
-            scheduling: Scheduling::read(root, &kernel),
-            kernel,
+            quotas: state.clone().and_then(|state| vms::read_quotas(root, &state)),
+            dra: drivers.map(|(name, path)| (name, without_root(root, &path))).collect(),
+            hypervisors: CloudHypervisors::read(root, &kernel),
             systemd: systemd(root),
-            controllers: text(&cgroup.join("cgroup.controllers"))
+            controllers: text("sys/fs/cgroup/cgroup.controllers")
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
-            unfit: text(&root.join("proc/self/cgroup")).and_then(|text| hierarchy::unfit(&text)),
-            exclusive: has_exclusive(&cgroup),
-            files: KubeletFiles::read(root, &folder, stopped, topology.as_ref().ok()),
-            localities: topology.as_ref().map(near).unwrap_or_default(),
+            unfit: text("proc/self/cgroup").and_then(|text| hierarchy::unfit(&text)),
+            exclusive: has_exclusive(&sys.join("fs/cgroup")),
+            cmdline: text("proc/cmdline").unwrap_or_default(),
+            nohz_full: list("nohz_full"),
+            offline: list("offline"),
+            irqbalance: runs(&proc, "irqbalance"),
+            socket: root.join("run/stelia/runner/socket").exists(),
+            daemon: runs(&proc, "steliad"),
+            misplaced: misplaced(&proc),
+            kvm: root.join("dev/kvm").exists(),
+            virtualization: virtualizes(&text("proc/cpuinfo").unwrap_or_default()),
+            numa_balancing: vms::numa_balances(&proc),
+            sched_ext: text("sys/kernel/sched_ext/state")
+                .filter(|state| !matches!(state.as_str(), "" | "disabled"))
+                .map(|_| text("sys/kernel/sched_ext/root/ops").unwrap_or_else(|| "sched_ext".to_owned())),
+            published: Published::read(root),
+            has_plugin_folder: daemon::has_plugin_folder(root, &folder),
+            plugin: runs(&proc, daemon::PLUGIN_PROCESS),
+            plugin_status: None,
+            tracing: sys.join("kernel/tracing/events").is_dir(),
+            described: None,
+            noise: None,
+            kernel,
+            process: home::find(&proc, root, Search::SocketsThenNames).map_err(|error| error.to_string()),
+            home: home.map(|path| without_root(root, &path)),
+            is_kubelets_home,
             topology,
             kubelet,
-            home,
+            files,
             state,
             allocator,
-            isolcpus: isolcpus(&cmdline),
-            cmdline,
-            nohz_full: list(&cpus.join("nohz_full")),
-            offline: list(&cpus.join("offline")),
-            irqbalance: runs(root, "irqbalance"),
-            socket: root.join("run/stelia/runner/socket").exists(),
-            daemon: runs(root, "steliad"),
-            misplaced: Misplaced::read(&root.join("proc")),
-            kvm: root.join("dev/kvm").exists(),
-            virtualization: virtualizes(&text(&root.join("proc/cpuinfo")).unwrap_or_default()),
-            quiet: None,
-            ledger: None,
-            publishing: None,
-            outside_memory: None,
-            published: Published::read(root),
-            device_plugin: DevicePlugin::read(root, &folder, runs(root, device_plugin::PROCESS)),
-            tracing: sys.join("kernel/tracing/events").is_dir(),
-            noise: None,
         }
     }
-}
 
-fn cpu_manager_state(file: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
-    match fs::read(file) {
-        Err(error) if error.kind() == ErrorKind::NotFound && source == CpuSource::Steliad => {
-            Ok(CpuManagerState::absent())
-        }
-        read => read
-            .map_err(|error| error.to_string())
-            .and_then(|bytes| CpuManagerState::parse(&bytes).map_err(|error| error.to_string()))
-            .map_err(|error| format!("{}: {error}", file.display())),
+    /// Whether `cpu_manager_state` is absent because kubelet does not run.
+    pub(super) fn has_no_state_yet(&self) -> bool {
+        self.kubelet.is_err() && matches!(self.files.cpus, Ok(None)) && self.state.is_err()
     }
-}
-
-/// The CPUs of `isolcpus=` on the kernel's command line, without its flags: the list in /sys includes those of
-/// partitions.
-fn isolcpus(cmdline: &str) -> CpuSet {
-    let words = cmdline.split_whitespace();
-    let values = words.filter_map(|word| word.strip_prefix("isolcpus="));
-    values
-        .filter(|value| is_domain(value))
-        .fold(CpuSet::new(), |all, value| all.union(&isolcpus_list(value)))
 }
 
 /// The flags of any CPU; arm64 has `Features` instead, without one for its exception level 2.
@@ -221,7 +255,6 @@ fn has_exclusive(cgroup: &Path) -> Option<bool> {
     Some(with_cpuset.any(|path| path.join("cpuset.cpus.exclusive").exists()))
 }
 
-fn runs(root: &Path, program: &str) -> bool {
-    let mut processes = numbered(&root.join("proc"));
-    processes.any(|(_, folder)| fs::read_to_string(folder.join("comm")).is_ok_and(|comm| comm.trim() == program))
+fn runs(proc: &Path, program: &str) -> bool {
+    numbered(proc).any(|(_, folder)| fs::read_to_string(folder.join("comm")).is_ok_and(|comm| comm.trim() == program))
 }

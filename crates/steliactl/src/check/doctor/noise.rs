@@ -1,4 +1,4 @@
-//! What only a boot, or the administrator, can still take off the CPUs of VMs; each with what it would gain here, measured.
+//! Checks of what only a boot, or the administrator, can still take off the CPUs of VMs; each with what it would gain here, measured.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use stelia_api::quiet::{Remaining, RemainingCause};
 use stelia_cpus::CpuSet;
 
-use super::Facts;
-use super::checks::{Finding, advice, ok};
+use super::{Facts, Finding, note, pass};
+use crate::shared::daemon::Description;
 use crate::shared::kernel::interrupts::{per_cpu, softirqs};
 use crate::shared::output::counted;
 
@@ -24,30 +24,34 @@ const LOCAL_TIMERS: [&str; 2] = ["LOC", "arch_timer"];
 
 /// What was counted on the CPUs that VMs have, a second and CPU.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Noise {
-    pub cpus: CpuSet,
+pub(super) struct Noise {
+    pub(super) cpus: CpuSet,
     /// `LOC` of `/proc/interrupts`, on arm64 `arch_timer`: the tick, and timers of KVM for the guest.
-    pub timers: f64,
+    pub(super) timers: f64,
     /// `RCU` of `/proc/softirqs`.
-    pub rcu: f64,
+    pub(super) rcu: f64,
     /// `NET_RX` of `/proc/softirqs`.
-    pub net_rx: f64,
+    pub(super) net_rx: f64,
     /// Receive queues whose `rps_cpus` has CPUs of VMs, with these.
-    pub rps: BTreeMap<String, CpuSet>,
+    pub(super) rps: BTreeMap<String, CpuSet>,
 }
 
 impl Noise {
-    /// Measures the CPUs; `root` is `/`.
-    pub(crate) async fn measure(root: &Path, cpus: &CpuSet) -> Self {
+    /// Measures the CPUs of the VMs; `None` where they have none. `root` is `/`.
+    pub(super) async fn measure(root: &Path, described: &Description) -> Option<Self> {
+        let vms = described.node.instances.values();
+        let cpus = vms.fold(CpuSet::new(), |all, one| all.union(&one.exclusive));
+        if cpus.is_empty() {
+            return None;
+        }
         let proc = root.join("proc");
         let counts = || {
-            let (interrupts, softirqs) = (per_cpu(&proc, cpus), softirqs(&proc, cpus));
-            let named = [
-                (&interrupts, &LOCAL_TIMERS[..]),
-                (&softirqs, &["RCU"]),
-                (&softirqs, &["NET_RX"]),
-            ];
-            named.map(|(counts, names)| counts.as_ref().map(|counts| sum(counts, names)))
+            let (interrupts, softirqs) = (per_cpu(&proc, &cpus), softirqs(&proc, &cpus));
+            [
+                sum(interrupts.as_ref(), &LOCAL_TIMERS),
+                sum(softirqs.as_ref(), &["RCU"]),
+                sum(softirqs.as_ref(), &["NET_RX"]),
+            ]
         };
         let (began, before) = (Instant::now(), counts());
         tokio::time::sleep(MEASURE_INTERVAL).await;
@@ -59,23 +63,23 @@ impl Noise {
                 .and_then(|(now, before)| now.checked_sub(before));
             grown.map_or(0.0, |grown| grown as f64 / cpu_seconds)
         };
-        Self {
+        Some(Self {
             timers: rate(0),
             rcu: rate(1),
             net_rx: rate(2),
-            rps: rps(&root.join("sys/class/net"), cpus),
-            cpus: cpus.clone(),
-        }
+            rps: steered_queues(&root.join("sys/class/net"), &cpus),
+            cpus,
+        })
     }
 }
 
 /// The counts of these lines together; one that is not there counted nothing yet.
-fn sum(counts: &BTreeMap<String, u64>, names: &[&str]) -> u64 {
-    names.iter().filter_map(|name| counts.get(*name)).sum()
+fn sum(counts: Option<&BTreeMap<String, u64>>, names: &[&str]) -> Option<u64> {
+    Some(names.iter().filter_map(|name| counts?.get(*name)).sum()).filter(|_| counts.is_some())
 }
 
 /// The receive queues that are steered to these CPUs, as `eth0/rx-0` (Documentation/networking/scaling.rst).
-fn rps(net: &Path, cpus: &CpuSet) -> BTreeMap<String, CpuSet> {
+fn steered_queues(net: &Path, cpus: &CpuSet) -> BTreeMap<String, CpuSet> {
     let names = |folder: &Path| -> Vec<String> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         entries
@@ -96,17 +100,6 @@ fn rps(net: &Path, cpus: &CpuSet) -> BTreeMap<String, CpuSet> {
     found
 }
 
-/// A line for each of what could be had; none where no VM has CPUs.
-pub(super) fn checks(facts: &Facts) -> Vec<(&'static str, Finding)> {
-    let Some(noise) = &facts.noise else { return Vec::new() };
-    vec![
-        ("nohz_full", nohz_full(facts, noise)),
-        ("rcu_nocbs", rcu_nocbs(facts, noise)),
-        ("managed_irq", managed_irq(facts, noise)),
-        ("rps", steered(noise)),
-    ]
-}
-
 /// The CPUs that VMs may get, for the kernel's command line: it is read once, VMs come and go.
 fn wanted(facts: &Facts, noise: &Noise) -> CpuSet {
     let kubelets = facts.kubelet.as_ref().map(|kubelet| &kubelet.reserved_system_cpus);
@@ -119,130 +112,98 @@ fn wanted(facts: &Facts, noise: &Noise) -> CpuSet {
 
 /// A number a second, to a tenth where it is small.
 fn a_second(rate: f64) -> String {
-    match rate {
-        rate if rate >= 10.0 => format!("{rate:.0}"),
-        rate => format!("{rate:.1}"),
-    }
+    let decimals = usize::from(rate < 10.0);
+    format!("{rate:.decimals$}")
 }
 
-/// Less than one in ten seconds: it would gain nothing that can be seen.
-fn is_none(rate: f64) -> bool {
-    rate < 0.1
-}
-
-fn nohz_full(facts: &Facts, noise: &Noise) -> Finding {
-    let timers = format!("{} local timer interrupts a second on each", a_second(noise.timers));
-    if noise.cpus.is_subset(&facts.nohz_full) {
-        return ok(format!("has the VMs' CPUs {}; {timers}", noise.cpus));
-    }
-    let without = noise.cpus.difference(&facts.nohz_full);
-    if parameter(&facts.cmdline, "nohz_full").is_some() && facts.nohz_full.is_empty() {
-        return advice(
-            format!("on the command line, but this kernel does not support it; {timers} of the CPUs {without}"),
-            "a kernel with CONFIG_NO_HZ_FULL",
-        );
-    }
-    if is_none(noise.timers) {
-        return ok("not on the VMs' CPUs; nothing to gain now: no local timer interrupts there");
-    }
-    advice(
-        format!("does not have the VMs' CPUs {without}: {timers}"),
-        format!(
-            "boot with nohz_full={}: without the tick nearly all of these end while a vCPU runs; those that KVM sets for the guest's \
-             own timers stay, and entering the kernel costs a little more",
-            wanted(facts, noise)
-        ),
-    )
-}
-
-fn rcu_nocbs(facts: &Facts, noise: &Noise) -> Finding {
-    let softirqs = format!("{} RCU softirqs a second on each", a_second(noise.rcu));
-    let given = parameter(&facts.cmdline, "rcu_nocbs");
-    let listed = match given {
-        // Without a list, and as "all", it is every CPU.
-        Some("" | "all") => Some(noise.cpus.clone()),
-        Some(list) => list.parse::<CpuSet>().ok(),
-        None => Some(CpuSet::new()),
-    };
-    let Some(listed) = listed else {
-        let given = given.unwrap_or_default();
-        return ok(format!(
-            "{given} is on the command line, which is not understood here; {softirqs}"
-        ));
-    };
-    // nohz_full= implies it (Documentation/admin-guide/kernel-parameters.txt).
-    let without = noise.cpus.difference(&listed.union(&facts.nohz_full));
+/// A parameter whose list should have the VMs' CPUs, and what fires `rate` times a second on each of them without it.
+fn boot_parameter(noise: &Noise, has: &CpuSet, rate: f64, what: &str, fix: impl Into<String>) -> Finding {
+    let rates = format!("{} {what} a second on each", a_second(rate));
+    let without = noise.cpus.difference(has);
     if without.is_empty() {
-        return ok(format!("has the VMs' CPUs {}; {softirqs}", noise.cpus));
+        pass(format!("has the VMs' CPUs {}; {rates}", noise.cpus))
+    } else if rate < 0.1 {
+        pass("not set; no benefit measured")
+    } else {
+        note(format!("lacks the VMs' CPUs {without}: {rates}")).fix(fix)
     }
-    if is_none(noise.rcu) {
-        return ok("not on the VMs' CPUs; nothing to gain now: no RCU softirqs there");
-    }
-    advice(
-        format!("does not have the VMs' CPUs {without}: {softirqs}"),
-        format!(
-            "boot with rcu_nocbs={} (nohz_full= includes it): RCU's callbacks then run in threads on the shared CPUs",
-            wanted(facts, noise)
-        ),
-    )
 }
 
-fn managed_irq(facts: &Facts, noise: &Noise) -> Finding {
-    let has = managed_irq_cpus(&facts.cmdline);
-    if noise.cpus.is_subset(&has) {
-        return ok(format!("isolcpus=managed_irq has the VMs' CPUs {}", noise.cpus));
+pub(super) fn nohz_full(facts: &Facts, noise: &Noise) -> Finding {
+    if parameter(&facts.cmdline, "nohz_full").is_some() && facts.nohz_full.is_empty() {
+        return note("set, but this kernel does not support it").fix("install a kernel with CONFIG_NO_HZ_FULL");
     }
-    let remaining = facts.quiet.iter().flat_map(|quiet| &quiet.report.remaining);
+    let fix = format!(
+        "boot with nohz_full={}; the timers that KVM sets for the guest stay, and entering the kernel costs a little more",
+        wanted(facts, noise)
+    );
+    boot_parameter(noise, &facts.nohz_full, noise.timers, "local timer interrupts", fix)
+}
+
+pub(super) fn rcu_nocbs(facts: &Facts, noise: &Noise) -> Finding {
+    let has = match parameter(&facts.cmdline, "rcu_nocbs") {
+        // Without a list, and as "all", it is every CPU.
+        Some("" | "all") => noise.cpus.clone(),
+        Some(list) => match list.parse::<CpuSet>() {
+            Ok(cpus) => cpus,
+            Err(_) => return pass(format!("set to {list}")),
+        },
+        None => CpuSet::new(),
+    };
+    let fix = format!(
+        "boot with rcu_nocbs={}, or with nohz_full=, which includes it",
+        wanted(facts, noise)
+    );
+    // As Documentation/admin-guide/kernel-parameters.txt says.
+    let has = has.union(&facts.nohz_full);
+    boot_parameter(noise, &has, noise.rcu, "RCU softirqs", fix)
+}
+
+pub(super) fn managed_irq(facts: &Facts, noise: &Noise) -> Finding {
+    if noise.cpus.is_subset(&managed_irq_cpus(&facts.cmdline)) {
+        return pass(format!("isolcpus=managed_irq has the VMs' CPUs {}", noise.cpus));
+    }
+    let remaining = facts
+        .described
+        .iter()
+        .flat_map(|told| &told.node.quiet.report.remaining);
     let managed: Vec<&Remaining> = remaining.filter(|one| one.why == RemainingCause::Managed).collect();
-    let fired: u64 = managed.iter().fold(0, |sum: u64, one| sum.saturating_add(one.count));
+    let fired = managed.iter().fold(0, |sum: u64, one| sum.saturating_add(one.count));
     if fired == 0 {
-        return ok(match managed.len() {
-            0 => "no managed interrupt reaches VMs' CPUs".to_owned(),
-            count => format!(
-                "not set; nothing to gain now: {} could reach VMs' CPUs, none fired there",
-                counted(count as u64, "managed interrupt")
-            ),
-        });
+        let count = counted(managed.len() as u64, "managed interrupt");
+        return pass(format!("not set; no benefit measured ({count} can reach VMs' CPUs)"));
     }
-    let fired_there = managed.iter().filter(|one| one.count > 0);
-    let names: Vec<&str> = fired_there.map(|one| one.name.as_str()).collect();
+    let names = managed.iter().filter(|one| one.count > 0).map(|one| one.name.as_str());
     let cpus = managed.iter().fold(CpuSet::new(), |all, one| all.union(&one.cpus));
-    advice(
-        format!(
-            "managed interrupts fired {fired} times on the VMs' CPUs {cpus}: {}",
-            listed(&names)
-        ),
-        format!(
-            "boot with isolcpus=managed_irq,{}: the kernel then gives them to other CPUs of their queue; a queue that has only such \
-             CPUs keeps them, and fires for I/O that they submit. Only queues of PCI devices follow it. No other flag of isolcpus=",
-            wanted(facts, noise)
-        ),
-    )
+    note(format!(
+        "managed interrupts fired {fired} times on the VMs' CPUs {cpus}: {}",
+        first(names)
+    ))
+    .fix(format!(
+        "boot with isolcpus=managed_irq,{} and no other flag; PCI queues that have other CPUs too then leave these",
+        wanted(facts, noise)
+    ))
 }
 
-fn steered(noise: &Noise) -> Finding {
+pub(super) fn rps(_: &Facts, noise: &Noise) -> Finding {
     if noise.rps.is_empty() {
-        return ok("no receive queue of the network is steered to VMs' CPUs");
+        return pass("no receive queue is steered to VMs' CPUs");
     }
-    let queues: Vec<&str> = noise.rps.keys().map(String::as_str).collect();
     let cpus = noise.rps.values().fold(CpuSet::new(), |all, some| all.union(some));
-    advice(
-        format!(
-            "receive queues are steered to the VMs' CPUs {cpus}: {}; {} NET_RX softirqs a second on each of the VMs' CPUs",
-            listed(&queues),
-            a_second(noise.net_rx)
-        ),
-        "write masks without these CPUs to /sys/class/net/DEVICE/queues/rx-N/rps_cpus: this takes effect at once, without a reboot; steliad does \
-         not write them",
-    )
+    note(format!(
+        "receive queues are steered to the VMs' CPUs {cpus}: {}; {} NET_RX softirqs a second on each",
+        first(noise.rps.keys().map(String::as_str)),
+        a_second(noise.net_rx)
+    ))
+    .fix("write masks without these CPUs to /sys/class/net/DEVICE/queues/rx-N/rps_cpus")
 }
 
 /// The first names, and how many more.
-fn listed(names: &[&str]) -> String {
-    let shown: Vec<&str> = names.iter().copied().take(MAX_NAMED).collect();
-    match names.len().saturating_sub(MAX_NAMED) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
+fn first<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    match names.split_at_checked(MAX_NAMED) {
+        Some((shown, more)) if !more.is_empty() => format!("{} and {} more", shown.join(", "), more.len()),
+        _ => names.join(", "),
     }
 }
 
@@ -267,27 +228,32 @@ pub(in crate::check) fn managed_irq_cpus(cmdline: &str) -> CpuSet {
 }
 
 /// The CPUs of a value of `isolcpus=`, without its flags.
-pub(super) fn isolcpus_list(value: &str) -> CpuSet {
+fn isolcpus_list(value: &str) -> CpuSet {
     let parts = value.split(',').filter_map(|part| part.parse::<CpuSet>().ok());
     parts.fold(CpuSet::new(), |all, some| all.union(&some))
 }
 
-/// Whether a value of `isolcpus=` takes its CPUs out of the scheduler's balancing: it has the flag domain, or no flag.
-pub(super) fn is_domain(value: &str) -> bool {
-    let mut flags = value
-        .split(',')
-        .filter(|part| part.starts_with(|c: char| c.is_ascii_alphabetic()));
-    let mut any = false;
-    let domain = flags.any(|flag| {
-        any = true;
-        flag == "domain"
+/// The CPUs that `isolcpus=` takes out of the scheduler's balancing: it has the flag domain, or no flag. The list in /sys includes those of
+/// partitions.
+pub(super) fn domain_cpus(cmdline: &str) -> CpuSet {
+    let values = cmdline
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("isolcpus="));
+    let domain = values.filter(|value| {
+        let flags = value
+            .split(',')
+            .filter(|part| part.starts_with(|c: char| c.is_ascii_alphabetic()));
+        let flags: Vec<&str> = flags.collect();
+        flags.is_empty() || flags.contains(&"domain")
     });
-    domain || !any
+    domain.fold(CpuSet::new(), |all, value| all.union(&isolcpus_list(value)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+    use crate::tests::fixtures::write;
 
     #[test]
     fn the_last_of_a_parameter_counts_and_flags_are_no_cpus() {
@@ -297,17 +263,19 @@ mod tests {
         let managed = |cmdline| managed_irq_cpus(cmdline).to_string();
         assert_eq!(managed("isolcpus=managed_irq,domain,2-3,6"), "2-3,6");
         assert_eq!(managed("isolcpus=domain,2-3"), "");
-        assert_eq!(
-            [
-                "2-3",
-                "domain,2",
-                "managed_irq,2",
-                "nohz,domain,2",
-                "nohz,managed_irq,2"
-            ]
-            .map(is_domain),
-            [true, true, false, true, false]
-        );
+        for (value, domain) in [
+            ("2-3", "2-3"),
+            ("domain,2", "2"),
+            ("managed_irq,2", ""),
+            ("nohz,domain,2,4", "2,4"),
+            ("nohz,managed_irq,2", ""),
+        ] {
+            assert_eq!(
+                domain_cpus(&format!("quiet isolcpus={value}")).to_string(),
+                domain,
+                "{value}"
+            );
+        }
     }
 
     /// The lines of a host of KVM: `tests/data/interrupts`, whose README has their origin.
@@ -315,23 +283,30 @@ mod tests {
     fn the_tick_has_another_name_on_arm64() {
         let proc = tempfile::tempdir().unwrap();
         let text = include_str!("../../../../../tests/data/interrupts/jetson-orin");
-        fs::write(proc.path().join("interrupts"), text).unwrap();
-        let counts = per_cpu(proc.path(), &"4-5".parse().unwrap()).unwrap();
-        assert_eq!(sum(&counts, &LOCAL_TIMERS), 64_203_809 + 66_971_399);
+        write(proc.path(), "interrupts", text);
+        let counts = per_cpu(proc.path(), &"4-5".parse().unwrap());
+        assert_eq!(sum(counts.as_ref(), &LOCAL_TIMERS), Some(64_203_809 + 66_971_399));
         let of_x86 = [("LOC", 7), ("RES", 5)].map(|(name, count)| (name.to_owned(), count));
-        assert_eq!(sum(&of_x86.into(), &LOCAL_TIMERS), 7);
+        assert_eq!(sum(Some(&of_x86.into()), &LOCAL_TIMERS), Some(7));
     }
 
     #[tokio::test]
     async fn what_cannot_be_read_is_no_noise() {
         let root = tempfile::tempdir().unwrap();
-        let queues = root.path().join("sys/class/net/eth0/queues");
         for (queue, mask) in [("rx-0", "0000000c\n"), ("rx-1", "3\n"), ("tx-0", "ff\n")] {
-            fs::create_dir_all(queues.join(queue)).unwrap();
-            fs::write(queues.join(queue).join("rps_cpus"), mask).unwrap();
+            write(
+                root.path(),
+                &format!("sys/class/net/eth0/queues/{queue}/rps_cpus"),
+                mask,
+            );
         }
-        let noise = Noise::measure(root.path(), &"2,5".parse().unwrap()).await;
+        let mut described = node();
+        described.node.instances.retain(|uid, _| uid.as_str() == PODS[0]);
+        instance_mut(&mut described, PODS[0]).exclusive = "2,5".parse().unwrap();
+        let noise = Noise::measure(root.path(), &described).await.unwrap();
         assert_eq!((noise.timers, noise.rcu, noise.net_rx), (0.0, 0.0, 0.0));
         assert_eq!(noise.rps, [("eth0/rx-0".to_owned(), "2".parse().unwrap())].into());
+        described.node.instances.clear();
+        assert_eq!(Noise::measure(root.path(), &described).await, None);
     }
 }

@@ -34,7 +34,7 @@ use crate::shared::output::{self, OutputOptions, Render, TextStyle};
 pub(super) use brief::Brief;
 pub(super) use query::{last_day, since};
 pub use report::page_of;
-pub(super) use summary::{Summary, summary};
+pub(super) use summary::summary;
 use when::When;
 
 /// The account of one VM or of all; or `verify`, `key`.

@@ -5,23 +5,25 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
+use stelia_kernel::locality::size;
 
 use crate::check::doctor;
 use crate::shared::kernel::host_name;
-use crate::shared::output::counted;
+use crate::shared::output::{Render, TextStyle, counted, now, properties, time};
 
 /// What is not known is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Host {
-    pub(super) hostname: String,
+    hostname: String,
+    time_us: u64,
     /// The distribution, as os-release(5) calls it.
-    pub(super) system: String,
+    system: String,
     /// `/proc/sys/kernel/osrelease`.
-    pub(super) kernel: String,
-    pub(super) systemd: Option<u32>,
-    pub(super) processor: String,
-    pub(super) memory_bytes: Option<u64>,
-    pub(super) steliactl: String,
+    kernel: String,
+    systemd: Option<u32>,
+    processor: String,
+    memory_bytes: Option<u64>,
+    steliactl: String,
 }
 
 impl Host {
@@ -31,6 +33,7 @@ impl Host {
         let os = ["etc/os-release", "usr/lib/os-release"].map(text);
         Self {
             hostname: host_name(&root.join("proc")),
+            time_us: now(),
             system: os
                 .iter()
                 .find_map(|os| value(os, "PRETTY_NAME", '='))
@@ -44,6 +47,23 @@ impl Host {
             }),
             steliactl: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+}
+
+impl Render for Host {
+    fn text(&self, style: TextStyle) -> String {
+        let systemd = self.systemd.map(|version| version.to_string());
+        let rows = [
+            ("Host", self.hostname.clone()),
+            ("Time", time(self.time_us)),
+            ("System", self.system.clone()),
+            ("Kernel", self.kernel.clone()),
+            ("systemd", systemd.unwrap_or_default()),
+            ("Processor", self.processor.clone()),
+            ("Memory", self.memory_bytes.map(size).unwrap_or_default()),
+            ("steliactl", self.steliactl.clone()),
+        ];
+        properties(rows, style)
     }
 }
 
@@ -78,21 +98,17 @@ fn value(text: &str, name: &str, separator: char) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::fixtures::folder;
 
     #[test]
     fn a_host_is_read_and_what_is_missing_is_empty() {
-        let root = tempfile::tempdir().unwrap();
-        assert_eq!(Host::read(root.path()).hostname, "");
-        for (path, text) in [
+        assert_eq!(Host::read(Path::new("/nonexistent")).hostname, "");
+        let root = folder(&[
             ("proc/sys/kernel/hostname", "gpu3\n"),
             ("etc/os-release", "NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 13\"\n"),
             ("proc/cpuinfo", "processor\t: 0\nmodel name\t: AMD EPYC 7763\n"),
             ("proc/meminfo", "MemTotal:       1024 kB\nMemFree: 1 kB\n"),
-        ] {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
+        ]);
         let host = Host::read(root.path());
         assert_eq!(
             (host.hostname.as_str(), host.system.as_str()),

@@ -15,7 +15,7 @@ use stelia_kernel::locality::{list, nodes};
 use stelia_kernel::proc::stat;
 use stelia_model::Instance;
 
-use crate::check::doctor::scheduler_settings::{is_large, numa_balances};
+use crate::check::doctor::{is_large, numa_balances};
 use crate::shared::daemon::Description;
 use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use stelia_kubelet::{PodName, PodUid};
 
 use super::definitions::{ALL, Kind};
-use super::families::{down, families};
-use super::is_collected;
-use super::text::{classic, openmetrics, to_json};
+use super::samples::{down, families};
+use super::text::{classic, openmetrics};
+use super::{is_collected, replace};
 use crate::shared::daemon::node::Description;
 use crate::shared::daemon::node::testing::{allocation, described as given, instance_mut};
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
@@ -32,7 +32,7 @@ fn description() -> String {
         "ledger":{{"enabled":true,"key":"q1w2","seq":40112,"hash":"8f3a","day":"2026-10-31","bytes":5242880,"vms":{{"{POD}":{{"other_tasks_least":3,
         "other_tasks_most":7,"devices":12,"delay_ns":41000000,"promised_us":172800000000,"covered_us":172799000000,"intruded":2}}}}}},
         "publishing":{{"profile":"nrt","problem":null,"written_us":1700000000000000}},
-        "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","reasons":[{{"kind":"cpus-offline","text":"CPUs 5 are offline"}}],"exclusive":"4-5",
+        "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","degraded":[{{"code":"cpus-offline","text":"CPUs 5 are offline","fix":""}}],"exclusive":"4-5",
         "float":"0-1","scope":"/stelia.slice/a.scope","registered_us":1700000000000000,"isolated_us":1700000001500000,"vcpus":[
         {{"index":0,"task":{{"id":70,"start":9}},"cpu":4}},{{"index":1,"task":{{"id":71,"start":9}},"cpu":null}},
         {{"index":2147483648,"task":{{"id":72,"start":9}},"cpu":5}}]}}}}}},
@@ -354,14 +354,21 @@ fn without_a_daemon_only_that_is_told() {
 }
 
 #[test]
-fn json_has_every_metric() {
-    let json = to_json(&families(&described(), &sampled()));
-    let all = json.as_array().unwrap();
-    assert_eq!(all.len(), ALL.len());
-    let refusals = all.iter().find(|family| family["name"] == "stelia_refusals").unwrap();
-    assert_eq!(refusals["samples"][1]["labels"]["error"], "NoAnchor");
-    assert_eq!(
-        (&refusals["type"], &refusals["samples"][1]["value"]),
-        (&"counter".into(), &2.into())
+fn the_file_is_replaced_readable_for_all_and_alone() {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("steliad.prom");
+    fs::write(&path, "old").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    replace(&path, "new").unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o644);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    let absent = folder.path().join("absent/x.prom");
+    let failure = replace(&absent, "").unwrap_err().to_string();
+    assert!(
+        failure.starts_with(&format!("write {}: ", absent.display())),
+        "{failure}"
     );
 }

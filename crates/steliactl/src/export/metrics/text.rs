@@ -1,4 +1,4 @@
-//! Metrics as text: OpenMetrics 1.0, the older format that node-exporter's textfile collector reads, JSON.
+//! Metrics as text: OpenMetrics 1.0, the older format that node-exporter's textfile collector reads.
 
 use std::fmt;
 
@@ -6,11 +6,10 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use serde_json::json;
 use stelia_api::metrics::{BOUNDS_US, DurationHistogram};
 
 use super::definitions::Kind;
-use super::families::{Family, Value};
+use super::samples::{Family, Value};
 
 #[derive(Debug)]
 struct All(Vec<Family>);
@@ -52,11 +51,9 @@ impl Collector for All {
 fn sample(metric: &mut MetricEncoder<'_>, kind: Kind, value: &Value) -> Result<(), fmt::Error> {
     match (value, kind) {
         (Value::Count(number), Kind::Counter) => metric.encode_counter::<NoLabelSet, u64, u64>(number, None),
-        (Value::Seconds(number) | Value::Ratio(number), Kind::Counter) => {
-            metric.encode_counter::<NoLabelSet, f64, u64>(number, None)
-        }
+        (Value::Real(number), Kind::Counter) => metric.encode_counter::<NoLabelSet, f64, u64>(number, None),
         (Value::Count(number), _) => metric.encode_gauge(number),
-        (Value::Seconds(number) | Value::Ratio(number), _) => metric.encode_gauge(number),
+        (Value::Real(number), _) => metric.encode_gauge(number),
         (Value::Durations(timed), _) => {
             let count = timed.counts.iter().sum();
             metric.encode_histogram::<NoLabelSet>(timed.sum_us as f64 / 1e6, count, &buckets(timed), None)
@@ -108,19 +105,4 @@ pub(crate) fn classic(openmetrics: &str) -> String {
         }
     }
     out
-}
-
-pub(crate) fn to_json(families: &[Family]) -> serde_json::Value {
-    let family = |family: &Family| {
-        let definition = family.definition;
-        let sample = |(values, value): &(Vec<String>, Value)| {
-            let labels = definition.labels.iter().zip(values);
-            let labels: serde_json::Map<String, serde_json::Value> =
-                labels.map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
-            json!({ "labels": labels, "value": value })
-        };
-        let samples: Vec<_> = family.samples.iter().map(sample).collect();
-        json!({ "name": definition.name, "type": definition.kind, "help": definition.help, "samples": samples })
-    };
-    families.iter().map(family).collect()
 }

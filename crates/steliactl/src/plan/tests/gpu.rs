@@ -104,24 +104,30 @@ impl Scene {
         )
     }
 
-    fn plan(&self, policy: &str, scope: &str, line: &str) -> String {
-        let words = self.words(policy, scope);
-        told(Path::new("/nowhere"), &format!("{words} {line}"))
-    }
-
     /// With the shipped policy and scope.
     fn answer(&self, line: &str) -> Value {
-        let text = self.plan("best-effort", "pod", &format!("{line} -o json"));
-        serde_json::from_str(&text).unwrap()
+        let words = self.words("best-effort", "pod");
+        answered(Path::new("/nowhere"), &format!("{words} {line}"))
     }
 
-    /// The answers under all policies and scopes.
+    /// With each policy and scope: whether CPUs and devices are together, or `rejected`.
     fn sweep(&self, line: &str) -> String {
-        let mut all = vec![self.plan("none", "container", line)];
-        for policy in ["best-effort", "restricted", "single-numa-node"] {
-            all.extend(["container", "pod"].map(|scope| self.plan(policy, scope, line)));
-        }
-        all.join("\n---\n")
+        let policies = ["best-effort", "restricted", "single-numa-node"];
+        let scoped = policies
+            .iter()
+            .flat_map(|policy| ["container", "pod"].map(|scope| (*policy, scope)));
+        let cases = [("none", "container")].into_iter().chain(scoped);
+        let told = cases.map(|(policy, scope)| {
+            let words = self.words(policy, scope);
+            let answer = answered(Path::new("/nowhere"), &format!("{words} {line}"));
+            let containers = answer["containers"].as_array().unwrap();
+            let row = containers.iter().find(|row| row["container"] == "instance");
+            row.map_or("rejected".to_owned(), |row| {
+                let text = |member: &str| row[member].as_str().unwrap_or("-").to_owned();
+                format!("{} {}", text("numa_nodes"), text("locality"))
+            })
+        });
+        told.collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -129,8 +135,11 @@ impl Scene {
 #[test]
 fn an_instance_of_40_cpus_is_on_one_socket_with_its_gpus() {
     let scene = Scene::new(0, "0,64", &[]);
-    let line = format!("{INSTANCE} --devices nvidia.com/gpu=0:4,1:4");
-    let text = scene.plan("best-effort", "pod", &line);
+    let words = scene.words("best-effort", "pod");
+    let text = told(
+        Path::new("/nowhere"),
+        &format!("{words} {INSTANCE} --devices nvidia.com/gpu=0:4,1:4"),
+    );
     says(&text, &["1-20,65-84"]);
     insta::assert_snapshot!(text);
 }
@@ -140,15 +149,21 @@ fn an_instance_of_40_cpus_is_on_one_socket_with_its_gpus() {
 fn each_policy_says_whether_gpu_and_cpus_meet_on_two_sockets() {
     let scene = Scene::new(1, "0,128", &[10, 126]);
     let helper = "-c name=proxy,kind=sidecar,cpus=2,memory=1Gi";
-    insta::assert_snapshot!(scene.sweep(&format!("{helper} {INSTANCE} --devices nvidia.com/gpu=0:3/4,1:0/4")));
+    let told = scene.sweep(&format!("{helper} {INSTANCE} --devices nvidia.com/gpu=0:3/4,1:0/4"));
+    let rejected = "rejected, rejected, rejected, rejected";
+    assert_eq!(told, format!("0-1 spread, 0-1 spread, 0-1 spread, {rejected}"));
 }
 
 /// Where both are free at one socket, it is chosen although the other has more of each.
 #[test]
 fn what_if_compares_where_the_gpus_are() {
     let scene = Scene::new(1, "0,128", &[100, 60]);
-    let line = format!("{INSTANCE} --devices nvidia.com/gpu=0:1/4,1:2/4 --what-if");
-    insta::assert_snapshot!(scene.plan("best-effort", "pod", &line));
+    let answer = scene.answer(&format!("{INSTANCE} --devices nvidia.com/gpu=0:1/4,1:2/4 --what-if"));
+    for row in answer["what_if"].as_array().unwrap() {
+        let none = row["kubelet"]["topology_manager_policy"] == "none";
+        let locality = if none { "apart" } else { "one-node" };
+        holds(row, json!({"/numa_nodes": "1", "/locality": locality, "/fits": 1}));
+    }
 }
 
 /// A GPU at each of eight NUMA nodes, of which two are free: 20 CPUs and two GPUs need two nodes, and their memory would fit on one. So no NUMA
@@ -159,9 +174,16 @@ fn each_policy_says_whether_gpus_and_cpus_meet_on_eight_sockets() {
     let devices = "--devices nvidia.com/gpu=0:0/1,1:1,2:0/1,3:0/1,4:0/1,5:1,6:0/1,7:0/1";
     let two = "-c name=instance,cpus=20,memory=2Gi,hugepages-2Mi=40Gi,nvidia.com/gpu=2";
     let one = "-c name=instance,cpus=8,memory=2Gi,nvidia.com/gpu=1";
-    let small = scene.plan("best-effort", "pod", &format!("{one} {devices}"));
-    let large = scene.sweep(&format!("{two} {devices}"));
-    insta::assert_snapshot!(format!("{small}\n---\n{large}"));
+    let small = scene.answer(&format!("{one} {devices}"));
+    holds(
+        &small["containers"][0],
+        json!({"/numa_nodes": "1", "/locality": "one-node"}),
+    );
+    let rejected = "rejected, rejected, rejected, rejected";
+    assert_eq!(
+        scene.sweep(&format!("{two} {devices}")),
+        format!("1,5 apart, 0-1 apart, 0-1 apart, {rejected}")
+    );
 }
 
 #[test]
@@ -171,9 +193,8 @@ fn a_pod_beside_another_on_the_last_gpu_is_not_admitted() {
     holds(
         &answer,
         json!({
-            "/until_full/count": 2, "/containers/0/locality": "one-node", "/merges/0/hints/0/resource": DEVICE,
-            "/merges/0/hints/0/preferred": ["0"],
-            "/merges/0/hints/0/free": [{"node": 0, "amount": 4}, {"node": 1, "amount": 1}],
+            "/until_full/count": 2, "/containers/0/locality": "one-node", "/merges/0/resources/0/resource": DEVICE,
+            "/merges/0/resources/0/preferred/listed": ["0"], "/merges/0/resources/0/free": {"0": 4, "1": 1},
         }),
     );
 }

@@ -1,4 +1,4 @@
-//! The machines of `tests/data/topologies`: what kubelet would do there, and which CPUs the host takes for siblings.
+//! The machines of `tests/data/topologies`: what kubelet would do there.
 
 use super::*;
 
@@ -66,20 +66,6 @@ fn what_kubelet_would_give() {
         );
         let answer = answered(root.path(), &format!("-c cpus={wanted},memory=1Gi"));
         assert_eq!(answer["containers"][0]["cpus"], cpus, "{name}: {answer}");
-    }
-}
-
-#[test]
-fn which_cpus_the_host_takes_for_siblings() {
-    for (name, cpu, siblings) in [
-        ("power8-guest", 8, "8-15"),
-        ("opteron-6200", 1, "1"),
-        ("xeon-dies", 1, "1,5"),
-        ("kunpeng-920", 66, "66"),
-        ("dgx-spark", 11, "11"),
-    ] {
-        let topology = Topology::read(&machine(name, "").path().join("sys")).unwrap();
-        assert_eq!(topology.siblings(cpu).to_string(), siblings, "{name}");
     }
 }
 

@@ -1,3 +1,4 @@
+mod allocator;
 mod described;
 mod gpu;
 mod kubelet;
@@ -20,7 +21,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::cli::Command;
-use crate::tests::fixtures::{cli, holds, is_refused, never_says, says, write};
+use crate::tests::fixtures::{block_on, cli, holds, is_refused, never_says, says, write};
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 const DEVICE: &str = "nvidia.com/gpu";
@@ -135,7 +136,7 @@ fn checked<T>(parse: fn(&[u8]) -> Result<T, CheckpointError>, text: impl Fn(u64)
         panic!("the checksum is not compared")
     };
     let wrong = wrong.to_string();
-    let right = wrong.split("gives ").nth(1).unwrap();
+    let right = wrong.split("computed ").nth(1).unwrap();
     let right: String = right.chars().take_while(char::is_ascii_digit).collect();
     text(right.parse().unwrap()).to_string()
 }
@@ -178,14 +179,15 @@ fn record(root: &Path, resource: &str, ids: &[String], used: &[(i64, &str)]) {
     write(root, RECORD, checked(stelia_kubelet::DeviceManagerState::parse, text));
 }
 
-/// What the command prints for a line of words.
+/// What the command prints for a line of words. No daemon runs.
 fn steliactl(root: &Path, line: &str) -> Result<String, Failure> {
     let words: Vec<&str> = ["plan"].into_iter().chain(line.split_whitespace()).collect();
     let cli = cli(&words);
-    match cli.asked() {
-        Command::Plan(asked) => of_kubelet(asked, root, cli.output_options()?),
-        other => panic!("{other:?}"),
-    }
+    let Command::Plan(asked) = cli.asked() else {
+        panic!("{cli:?}")
+    };
+    let nobody = async || Err(Failure::Other("no daemon".to_owned()));
+    block_on(run(asked, nobody, root, cli.output_options()?))
 }
 
 /// What is printed, whether the pod is admitted or not.

@@ -40,6 +40,14 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// Every VM, by a pattern, for what has to be asked about some.
+    pub(crate) fn every() -> Self {
+        Self {
+            patterns: "*".parse::<VmPattern>().into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
     /// Whether every VM is selected.
     pub(crate) fn is_all(&self) -> bool {
         *self == Self::default()

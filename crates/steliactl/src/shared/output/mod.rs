@@ -1,6 +1,7 @@
 //! How answers are written: as text, of which most is tables, or as JSON and YAML. Names are set by pods and may contain
 //! anything: control characters are replaced before they reach a terminal.
 
+pub(crate) mod blocks;
 #[cfg(test)]
 pub(crate) mod manual;
 pub(crate) mod pager;

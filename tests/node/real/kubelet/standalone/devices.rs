@@ -57,7 +57,7 @@ fn the_plugin_registers_with_kubelet_and_a_vm_is_admitted_with_its_device() {
             let is_mounted = mounts.lines().any(|line| line.split(' ').nth(4) == Some(path));
             assert!(is_mounted, "{path} is not mounted:\n{mounts}");
         }
-        let report = utf8(&output("steliactl doctor").stdout);
+        let report = utf8(&output("steliactl doctor -v").stdout);
         let lines = report
             .lines()
             .filter(|line| line.contains("device-plugin") || line.contains("kubelet"));

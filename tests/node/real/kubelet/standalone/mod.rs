@@ -29,22 +29,21 @@ fn assert_understood(pod: &Pod) {
     let read = json(&run(
         "steliactl --json doctor --kubelet-state /var/lib/kubelet/cpu_manager_state",
     ));
-    let manager = &read["cpu_manager"];
-    println!("  steliad reads {}, kubelet wrote {}", manager, state());
-    assert_eq!(manager["schema"], "V2", "{read}");
-    assert_eq!(manager["usable"], true, "{read}");
-    let entries = manager["entries"].as_array().expect("entries");
-    let own = entries
+    println!("  steliad reads {}, kubelet wrote {}", read, state());
+    assert_eq!(read["schema"], "V2", "{read}");
+    assert_eq!(read["reason"], "", "{read}");
+    let assignments = read["assignments"].as_array().expect("assignments");
+    let own = assignments
         .iter()
         .find(|entry| entry["pod_uid"] == *pod.uid)
         .expect("the pod's entry");
-    assert_eq!(own["cpus"].as_str(), pod.cpus.as_deref(), "{own}");
+    assert_eq!(own["set"].as_str(), pod.cpus.as_deref(), "{own}");
 }
 
 #[test]
 fn a_vm_is_isolated_beside_kubelet_and_its_end_gives_everything_back() {
     beside_kubelet(&json!({}), || {
-        println!("{}", utf8(&output("steliactl doctor").stdout));
+        println!("{}", utf8(&output("steliactl doctor -v").stdout));
         assert_eq!(pool(), cpus("0-7"));
         apply(&emulated_vm("first", 2));
         let first = started("first");
