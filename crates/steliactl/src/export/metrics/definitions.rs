@@ -96,7 +96,7 @@ pub const ALL: [Definition; 47] = [
         "stelia_build_info",
         &["version"],
         "Always 1. The version of the daemon.",
-        Read::Series(|input| with_label(&input.version, number(1))),
+        Read::Series(|input| with_label(input.version, number(1))),
     ),
     node(
         Gauge,
