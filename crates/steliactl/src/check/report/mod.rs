@@ -115,7 +115,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
             let instances = instances.map(|found| Instances::of(found, description));
             report.add("list", "VMs", instances);
             // What is wrong comes before what is long.
-            let verified = verify::gather(client, &all, Default::default()).await;
+            let verified = verify::gather(client, roots, &all, Default::default()).await;
             report.add("verify", "Verification", verified);
         }
         Err(failure) => report.missing.push(format!("what the daemon knows: {failure}")),

@@ -3,8 +3,6 @@
 use stelia_api::ReasonCode;
 use stelia_model::Instance;
 
-use crate::shared::output::time;
-
 /// What keeps a VM from being isolated, and what an operator does about it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Why {
@@ -28,14 +26,6 @@ impl Why {
     pub(crate) fn at(&self, now: u64) -> String {
         match self.since_us {
             Some(since) => format!("{} for {}", self.text, age(since, now)),
-            None => self.text.clone(),
-        }
-    }
-
-    /// With how long it has waited, and since when.
-    pub(crate) fn since(&self, now: u64) -> String {
-        match self.since_us {
-            Some(since) => format!("{}, since {}", self.at(now), time(since)),
             None => self.text.clone(),
         }
     }

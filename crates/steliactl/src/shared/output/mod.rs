@@ -123,6 +123,37 @@ pub(crate) fn members(object: &Map<String, Value>, order: &[&str], style: TextSt
     text
 }
 
+/// A path that is longer is shortened on a terminal.
+const MAX_PATH_WIDTH: usize = 44;
+
+/// A label with a text beside it, whose lines all begin in column `indent`. On a terminal long paths lose their middle.
+pub(crate) fn hanging(label: &str, indent: usize, meaning: Meaning, text: &str, style: TextStyle) -> String {
+    let text = printable(text);
+    let lines = match style.width {
+        None => vec![text],
+        Some(width) => {
+            let room = width.saturating_sub(indent).max(MIN_VALUE_WIDTH);
+            let most = room.min(MAX_PATH_WIDTH);
+            let words: Vec<String> = text.split(' ').map(|word| without_middle(word, most)).collect();
+            wrap(&words.join(" "), room)
+        }
+    };
+    let blanks = " ".repeat(indent.saturating_sub(columns(label)));
+    let between = format!("\n{}", " ".repeat(indent));
+    format!("{}{blanks}{}\n", meaning.paint(label, style), lines.join(&between))
+}
+
+/// A path of at most this many characters; any other word as it is.
+fn without_middle(word: &str, most: usize) -> String {
+    let characters = word.chars().count();
+    if !word.starts_with('/') || characters <= most {
+        return word.to_owned();
+    }
+    let beginning: String = word.chars().take(most / 3).collect();
+    let end: String = word.chars().skip(characters - (most - most / 3 - 1)).collect();
+    format!("{beginning}…{end}")
+}
+
 /// The text on lines of this width; on one line where a word, such as a path, would be broken.
 pub(crate) fn wrap_words(text: &str, width: usize) -> Vec<String> {
     if text.split(' ').all(|word| columns(word) <= width) {
