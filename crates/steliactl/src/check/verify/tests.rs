@@ -407,23 +407,3 @@ fn vms_that_wait_for_the_same_are_one_row_with_the_longest_wait() {
     assert_eq!(text.matches("isolated is required").count(), 1, "{text}");
     says(&text, &["isolated is required: vCPUs not attached for 3 min"]);
 }
-
-#[test]
-fn the_cure_of_kubelets_file_is_that_of_its_message_and_every_other_kind_keeps_its_own() {
-    let mut node = waiting();
-    let message = "the file has checksum 1, its content gives 2";
-    node.node.kubelet_problem = Some(message.to_owned());
-    let verified = plain(&node, &whole(), NOW);
-    says(
-        &verified.findings[0].cure,
-        &["its content was changed after kubelet wrote it"],
-    );
-    for kind in ReasonCode::ALL {
-        let cure = Finding::degraded(Pod::unnamed("-"), kind.name(), message.to_owned()).cure;
-        assert_eq!(
-            cure == kind.cure().text,
-            kind != ReasonCode::KubeletUnusable,
-            "{kind:?}"
-        );
-    }
-}

@@ -25,7 +25,7 @@ pub(crate) async fn run(
     textfile: Option<&Path>,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    let (families, failure) = match client.describe_running().await {
+    let (families, failure) = match client.describe().await {
         Ok(described) => {
             let sample = Sample::read(&described, roots, Duration::ZERO);
             (families::families(&described, &sample), None)

@@ -8,8 +8,8 @@ mod tests;
 mod text;
 mod vfio;
 
-use stelia_cpus::Topology;
 use stelia_cpus::located::Located;
+use stelia_cpus::{NodeSet, Topology};
 
 use crate::shared::daemon::{Description, Failure};
 use crate::shared::kernel::Roots;
@@ -29,6 +29,11 @@ pub(crate) struct VmLocality {
 }
 
 impl VmLocality {
+    /// The NUMA nodes of its CPUs.
+    pub(crate) fn nodes(&self) -> &NodeSet {
+        &self.locality.nodes
+    }
+
     /// The daemon's report on this pod, and the VFIO devices that its processes have open, as far as they may be read.
     /// `None` where the daemon has no report on it.
     pub(crate) fn of(description: &Description, pod: &str, roots: &Roots, processes: &[Process]) -> Option<Self> {

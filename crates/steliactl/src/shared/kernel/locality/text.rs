@@ -54,6 +54,24 @@ struct MemoryRow {
 }
 
 impl VmLocality {
+    /// "4.0 GiB, 100 % local"; `None` where it is not known.
+    pub(crate) fn memory_in_words(&self) -> Option<String> {
+        let away = self.locality.away()?;
+        Some(format!("{}, {} % local", size(away.of), 100 - away.percent()))
+    }
+
+    /// The parts of the VM that are on other NUMA nodes than its CPUs, with the nodes.
+    pub(crate) fn remote(&self) -> Vec<String> {
+        let rows = certificate(&self.locality).into_iter();
+        let located = rows.map(|row| row.shown(&self.locality, &self.recorded));
+        let remote = located.filter(|one| one.remote().is_some_and(|percent| percent > 0));
+        let words = |one: Located| {
+            let (part, place) = (located::part(&one), located::place(&one));
+            format!("{part}: {place}, NUMA node {}", located::nodes(&one))
+        };
+        remote.map(words).collect()
+    }
+
     /// Tables, printed after the properties.
     pub(crate) fn text(&self, style: TextStyle) -> String {
         self.certificate(style) + &self.pairs(style) + &self.memory(style) + &self.maps(style)
