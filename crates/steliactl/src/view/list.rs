@@ -125,7 +125,8 @@ impl Render for Vms {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let mut text = node_lines(&self.problems, style);
+        let problems: &[Reason] = if style.legend { &self.problems } else { &[] };
+        let mut text = node_lines(problems, style);
         if self.vms.is_empty() && style.legend {
             text += "No VMs.\n";
         } else {

@@ -255,7 +255,7 @@ fn what_somebody_changed_is_repaired_and_counted() {
 }
 
 #[test]
-fn on_an_old_kernel_the_state_is_contained() {
+fn on_an_old_kernel_the_state_is_pinned() {
     let simulation = Simulation::start(&scenario("kernel = \"6.1\""));
     assert!(simulation.ctl(&["--no-legend", "list"]).contains("pinned"));
     assert!(simulation.ctl(&["status"]).contains("system.slice"));

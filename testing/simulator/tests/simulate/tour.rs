@@ -24,7 +24,7 @@ fn every_command_of_the_tour_answers_and_nothing_is_left() {
     let said = said.collect::<Vec<_>>().join("\n");
     for part in [
         "shop/database",
-        "floating: vCPUs not attached",
+        "no vCPUs yet",
         "Every promise of these states holds",
         "Admitted: yes",
         "kubelet would reject the pod",

@@ -130,7 +130,7 @@ fn a_guest_of_cloud_hypervisor_that_keeps_its_vcpus_shares_the_cpus_that_are_lef
             wait_until_or("the CPUs are left", seen, || vm.pod.effective() == few);
             let reason = "the guest did not give up vCPUs in time";
             wait_until_or("it is degraded", seen, || {
-                vm.shown()["degraded"][0]
+                vm.shown()["degraded"][0]["text"]
                     .as_str()
                     .is_some_and(|text| text.contains(reason))
             });
