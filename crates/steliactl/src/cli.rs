@@ -111,7 +111,9 @@ impl Cli {
                 ..
             }
         );
-        is_live && io::stdin().is_terminal() && io::stdout().is_terminal()
+        // A dumb terminal cannot move its cursor.
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        is_live && !is_dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 
     /// Whether people read the output, and not programs alone.

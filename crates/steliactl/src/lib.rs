@@ -142,14 +142,15 @@ async fn run(
         Command::Release { vm } => output_options.print(&release::gather(&client().await?, vm).await?),
         Command::Top {
             selection,
-            batch,
             count,
             delay,
+            ..
         } => {
             let (count, delay) = (*count, *delay);
             let client = client().await?;
             let source = top::Source::of(&client, roots, selection).await?;
-            top::run(&source, *batch, top::Pace { count, delay }, output_options).await
+            let is_live = cli.is_live() && !output_options.form.is_data();
+            top::run(&source, is_live, top::Pace { count, delay }, output_options).await
         }
         Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options.form).await,
     }

@@ -86,10 +86,8 @@ fn show_prints_single_properties_as_machinectl_does() {
 #[test]
 fn status_is_of_the_node() {
     let status = json(no_vm().path(), &["status"]);
-    fixtures::holds(
-        &status,
-        json!({"/version": "0.1.0", "/instances/degraded": 1, "/problems": []}),
-    );
+    fixtures::holds(&status, json!({"/version": "0.1.0", "/problems": []}));
+    assert_eq!(status["node"]["instances"].as_object().unwrap().len(), 1);
 }
 
 #[test]

@@ -30,23 +30,31 @@ impl Vm {
     }
 }
 
-const COLUMNS: [Column<Vm>; 11] = [
-    column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
-    column("STATE", |vm: &Vm| vm.condition().to_string()).means(|vm| vm.condition().meaning()),
-    column("CPUS", |vm: &Vm| vm.instance.exclusive.to_string()).yields(1),
-    column("VCPUS", |vm: &Vm| vm.instance.vcpus.len().to_string()).right(),
-    column("AGE", |vm: &Vm| vm.age.clone()),
-    column("NOTE", |vm: &Vm| note(&vm.instance).to_owned()).or_nothing(),
-    column("MEMORY", |vm: &Vm| {
-        let limit = vm.instance.memory_limit;
-        limit.map(size).unwrap_or_default().replace(' ', "")
-    })
-    .wide(),
-    column("FLOAT", |vm: &Vm| vm.instance.float.to_string()).wide(),
-    column("CLASS", |vm: &Vm| vm.instance.class().to_owned()).wide(),
-    column("CONTAINER", |vm: &Vm| vm.instance.container.clone()).wide(),
-    column("UID", |vm: &Vm| vm.pod.pod_uid.clone()).wide(),
-];
+/// The last of them has nothing where it is empty.
+fn columns(wide: bool) -> Vec<Column<Vm>> {
+    let notes = column("NOTE", |vm: &Vm| note(&vm.instance).to_owned());
+    let mut columns = vec![
+        column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
+        column("STATE", |vm: &Vm| vm.condition().to_string()).means(|vm| vm.condition().meaning()),
+        column("CPUS", |vm: &Vm| vm.instance.exclusive.to_string()).yields(1),
+        column("VCPUS", |vm: &Vm| vm.instance.vcpus.len().to_string()).right(),
+        column("AGE", |vm: &Vm| vm.age.clone()),
+    ];
+    if !wide {
+        columns.push(notes.or_nothing());
+        return columns;
+    }
+    let limit = |vm: &Vm| vm.instance.memory_limit.map(size).unwrap_or_default();
+    columns.extend([
+        notes,
+        column("MEMORY", limit),
+        column("FLOAT", |vm: &Vm| vm.instance.float.to_string()),
+        column("CLASS", |vm: &Vm| vm.instance.class().to_owned()),
+        column("CONTAINER", |vm: &Vm| vm.instance.container.clone()),
+        column("UID", |vm: &Vm| vm.pod.pod_uid.clone()),
+    ]);
+    columns
+}
 
 impl Serialize for Vm {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -80,6 +88,8 @@ pub(crate) struct Vms {
     vms: Vec<Vm>,
     #[serde(skip)]
     problems: Vec<Reason>,
+    #[serde(skip)]
+    only_problems: bool,
     /// How many VMs a rule is of that are not managed.
     #[serde(skip)]
     unmanaged: usize,
@@ -99,6 +109,7 @@ impl Vms {
         Self {
             vms,
             problems: described.problems.clone(),
+            only_problems,
             unmanaged: described.node.unadopted.len(),
         }
     }
@@ -106,10 +117,11 @@ impl Vms {
     /// Counts, and what tells more; for people.
     fn footer(&self) -> String {
         let counted = counts(self.vms.iter().map(Vm::condition));
-        let hint = if self.vms.iter().any(|vm| is_in_trouble(&vm.instance)) {
-            "  steliactl why VM; --problems"
-        } else {
-            ""
+        let in_trouble = self.vms.iter().any(|vm| is_in_trouble(&vm.instance));
+        let hint = match (in_trouble, self.only_problems) {
+            (false, _) => "",
+            (true, true) => "  steliactl why VM",
+            (true, false) => "  steliactl why VM; --problems",
         };
         let unmanaged = match self.unmanaged {
             0 => String::new(),
@@ -130,7 +142,7 @@ impl Render for Vms {
         if self.vms.is_empty() && style.legend {
             text += "No VMs.\n";
         } else {
-            text += &table(&COLUMNS, &self.vms, style);
+            text += &table(&columns(style.wide), &self.vms, style);
         }
         if style.legend && style.width.is_some() && !(self.vms.is_empty() && self.unmanaged == 0) {
             text += &self.footer();
@@ -200,7 +212,7 @@ mod tests {
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
-    use crate::tests::fixtures::{columns, says, wide};
+    use crate::tests::fixtures::{columns as at, says, wide};
 
     /// One VM is isolated, one waits and one is degraded; kubelet's file is damaged.
     fn troubled() -> Description {
@@ -230,7 +242,7 @@ mod tests {
     #[test]
     fn a_terminal_and_a_pipe_have_the_same_columns_with_trouble_first() {
         let vms = Vms::of(&troubled(), false);
-        insta::assert_snapshot!(vms.text(columns(80)), @r"
+        insta::assert_snapshot!(vms.text(at(80)), @r"
         NODE  /var/lib/kubelet/cpu_manager_state: checksum mismatch (stored 1, computed
               14413152): no new VMs; running VMs keep their CPUs
         VM                                     STATE     CPUS  VCPUS  AGE  NOTE
@@ -245,7 +257,7 @@ mod tests {
         let wide = vms.text(wide());
         says(
             &wide,
-            &["NOTE           MEMORY  FLOAT    CLASS  CONTAINER  UID\n", PODS[0]],
+            &["NOTE           MEMORY   FLOAT    CLASS  CONTAINER  UID\n", PODS[0]],
         );
         assert_eq!(vms.names()[2], "payments-production/virt-launcher-database-0-x7k2p");
     }
@@ -264,8 +276,8 @@ mod tests {
     #[test]
     fn without_vms_it_says_so_and_names_the_command_for_those_of_rules() {
         let mut described = Description::default();
-        assert_eq!(Vms::of(&described, false).text(columns(80)), "No VMs.\n");
-        assert!(Unmanaged::of(&described).text(columns(80)).starts_with("Every VM"));
+        assert_eq!(Vms::of(&described, false).text(at(80)), "No VMs.\n");
+        assert!(Unmanaged::of(&described).text(at(80)).starts_with("Every VM"));
         described.node.unadopted = Arc::new(vec![Unadopted {
             pod: PodUid::parse(PODS[0]).unwrap(),
             pod_name: PodName::new("kubevirt", "virt-launcher-web-x7k2p"),
@@ -276,12 +288,12 @@ mod tests {
             since_us: now() - 300_000_000,
         }]);
         says(
-            &Vms::of(&described, false).text(columns(80)),
+            &Vms::of(&described, false).text(at(80)),
             &["1 not managed", "--unmanaged"],
         );
         let unmanaged = Unmanaged::of(&described);
         assert_eq!(serde_json::to_value(&unmanaged).unwrap()[0]["reason"], "NotGuaranteed");
-        insta::assert_snapshot!(unmanaged.text(columns(80)), @r"
+        insta::assert_snapshot!(unmanaged.text(at(80)), @r"
         kubevirt/virt-launcher-web-x7k2p  NotGuaranteed  (rule kubevirt, 5m)
                kubelet gave the container no exclusive CPUs?[2J
         ");

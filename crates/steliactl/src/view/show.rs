@@ -1,14 +1,15 @@
 //! `show`: a VM on a few lines; its threads, or properties of its object on the bus.
 
+use std::sync::Arc;
+
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use stelia_api::State;
 use stelia_kernel::locality::{numa_nodes, size};
-use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Client, Condition, Description, Failure, Pod, Selection, age, reasons};
+use crate::shared::daemon::{Client, Condition, Failure, Pod, Selection, age, reasons};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
@@ -58,7 +59,7 @@ const THREADS: [Column<threads::Thread>; 5] = [
 
 struct Vm {
     pod: Pod,
-    instance: Instance,
+    instance: Arc<Instance>,
     /// All properties of its object.
     properties: Map<String, Value>,
     /// `None` where the caller may not call `Describe`, as a pod may not.
@@ -98,43 +99,30 @@ pub(crate) async fn gather<'a>(
             Err(Failure::NoSuchInstance(_)) => continue,
             Err(failure) => return Err(failure),
         };
-        for name in &options.properties {
-            if !properties.contains_key(name) {
-                let known: Vec<&str> = properties.keys().map(String::as_str).collect();
-                let text = format!("a VM has no property {name}; it has {}", known.join(", "));
-                return Err(Failure::Usage(text));
-            }
+        if let Some(name) = options.properties.iter().find(|name| !properties.contains_key(*name)) {
+            let known: Vec<&str> = properties.keys().map(String::as_str).collect();
+            let text = format!("a VM has no property {name}; it has {}", known.join(", "));
+            return Err(Failure::Usage(text));
         }
-        vms.push(vm(&described, uid, instance, properties, roots, options.numa_maps)?);
+        let (scope, origin) = (instance.scope.as_str(), instance.origin.as_str());
+        let processes = threads::processes(roots, scope, origin, instance.isolation)?;
+        let mut locality = VmLocality::of(&described, uid.as_str(), roots, &processes);
+        if let Some(locality) = locality.as_mut().filter(|_| options.numa_maps) {
+            locality.read_maps(roots, &processes)?;
+        }
+        vms.push(Vm {
+            pod: Pod::of(uid, instance),
+            instance: Arc::clone(instance),
+            properties,
+            locality,
+            processes,
+        });
     }
     Ok(Shown {
         is_one: selection.is_name(),
         vms,
         options,
         full,
-    })
-}
-
-fn vm(
-    described: &Description,
-    uid: &PodUid,
-    instance: &Instance,
-    properties: Map<String, Value>,
-    roots: &Roots,
-    numa_maps: bool,
-) -> Result<Vm, Failure> {
-    let (scope, origin) = (instance.scope.as_str(), instance.origin.as_str());
-    let processes = threads::processes(roots, scope, origin, instance.isolation)?;
-    let mut locality = VmLocality::of(described, uid.as_str(), roots, &processes);
-    if let Some(locality) = locality.as_mut().filter(|_| numa_maps) {
-        locality.read_maps(roots, &processes)?;
-    }
-    Ok(Vm {
-        pod: Pod::of(uid, instance),
-        instance: instance.clone(),
-        properties,
-        locality,
-        processes,
     })
 }
 
@@ -281,7 +269,8 @@ impl Vm {
         if full {
             say("Unit", unit, Meaning::Plain);
             say("Cgroup", instance.scope.as_str(), Meaning::Plain);
-            say("Container", instance.origin.as_str(), Meaning::Plain);
+            let origin = format!("{} (container cgroup)", instance.origin);
+            say("", &origin, Meaning::Plain);
         } else {
             let unit = format!("{}  (-l: full names, cgroups)", cut(unit, UNIT_WIDTH));
             say("Unit", &unit, Meaning::Plain);
@@ -301,7 +290,8 @@ impl Vm {
         if !instance.class().is_empty() {
             text += &format!(", class {}", instance.class());
         }
-        if !instance.partition.is_empty() {
+        // Without a partition it is a member of its parent's.
+        if !["", "member"].contains(&instance.partition.as_str()) {
             text += &format!(", partition type {}", instance.partition);
         }
         text
@@ -354,11 +344,9 @@ impl Vm {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use stelia_api::{Reason, ReasonCode};
     use stelia_kernel::cgroup::CgroupPath;
-    use stelia_kubelet::PodName;
+    use stelia_kubelet::{PodName, PodUid};
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, node};
@@ -380,17 +368,15 @@ mod tests {
         instance.partition = "isolated".to_owned();
         instance.scope = CgroupPath::slice().child("a.scope");
         change(instance);
-        let (uid, instance) = (uid.clone(), instance.clone());
-        let vm = vm(
-            &described,
-            &uid,
-            &instance,
-            Map::new(),
-            &Roots::below("/nonexistent".as_ref()),
-            false,
-        );
+        let vm = Vm {
+            pod: Pod::of(uid, instance),
+            instance: Arc::new(instance.clone()),
+            properties: Map::new(),
+            locality: None,
+            processes: Vec::new(),
+        };
         let shown = Shown {
-            vms: vec![vm.unwrap()],
+            vms: vec![vm],
             is_one: true,
             options: &OPTIONS,
             full,
@@ -430,7 +416,13 @@ mod tests {
         });
         says(
             &text,
-            &["waiting\n", "  Because  ", "  Fix  ", "  Cgroup  ", "  Container  "],
+            &[
+                "waiting\n",
+                "  Because  ",
+                "  Fix  ",
+                "  Cgroup  ",
+                " (container cgroup)",
+            ],
         );
     }
 }

@@ -1,9 +1,6 @@
-//! `status`: the node on one screen.
+//! `status`: the node on one screen; as JSON all that the daemon knows.
 
-use std::collections::BTreeMap;
-
-use serde::{Serialize, Serializer};
-use serde_json::json;
+use serde::Serialize;
 use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Node;
@@ -11,9 +8,12 @@ use stelia_model::Node;
 use crate::shared::daemon::{Condition, Description, OnlineCpus, age, counts};
 use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
-#[derive(Debug)]
+/// As JSON the answer of `Describe`.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
 pub(crate) struct Status {
     /// The host's name; empty where it is not known.
+    #[serde(skip)]
     host: String,
     description: Description,
 }
@@ -171,52 +171,6 @@ fn noise(node: &Node) -> (String, Meaning) {
     }
 }
 
-impl Serialize for Status {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let node = &self.description.node;
-        let mut instances: BTreeMap<&str, usize> = BTreeMap::new();
-        for condition in self.conditions() {
-            *instances.entry(condition.name()).or_default() += 1;
-        }
-        let mut cpus = json!(OnlineCpus::of(&self.description));
-        cpus["offline"] = json!(node.offline);
-        let partitions = match node.partitions {
-            Some(true) => "isolated",
-            Some(false) => "pinned",
-            None => "unknown",
-        };
-        let status = json!({
-            "node": self.host,
-            "version": self.description.version,
-            "problems": self.description.problems,
-            "instances": instances,
-            "cpus": cpus,
-            "cpu_source": node.cpu_source,
-            "pools": node.pools,
-            "partitions": partitions,
-            "restricted": node.restricted.keys().collect::<Vec<_>>(),
-            "kubelet_written_us": node.kubelet_modified_us.unwrap_or(0),
-            "drift_found": node.counters.drift_found,
-            "drift_repaired": node.counters.drift_repaired,
-            "last_pass": node.last_pass,
-            "noise": {
-                "steering": node.quiet.steering,
-                "counted_us": node.quiet.answered_us,
-                "interrupts_moved": node.quiet.report.moved,
-                "interrupts_remaining": node.quiet.report.remaining.len(),
-                "threads_remaining": node.quiet.report.threads_remaining.len(),
-            },
-            "ledger": {
-                "enabled": node.ledger.enabled,
-                "bytes": node.ledger.bytes,
-                "signed_day": node.ledger.day,
-            },
-            "publishing": node.publishing,
-        });
-        status.serialize(serializer)
-    }
-}
-
 impl Render for Status {
     fn text(&self, style: TextStyle) -> String {
         self.at(now(), style)
@@ -226,6 +180,8 @@ impl Render for Status {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use serde_json::json;
 
     use stelia_api::ledger::LedgerSummary;
     use stelia_api::quiet::Quiet;
@@ -291,8 +247,7 @@ mod tests {
         ");
         holds(
             &serde_json::to_value(&status).unwrap(),
-            json!({"/problems/0/code": "kubelet-unusable", "/instances/degraded": 1, "/cpus/exclusive": "2,4-5", "/node": "node-1",
-                   "/last_pass/number": 7}),
+            json!({"/problems/0/code": "kubelet-unusable", "/node/last_pass/number": 7}),
         );
     }
 

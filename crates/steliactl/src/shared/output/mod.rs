@@ -137,10 +137,16 @@ pub(crate) fn json(value: &Variant<'_>) -> Value {
     }
 }
 
+/// A value on one line; the members of a structure in a list stand beside each other.
 pub(crate) fn human(value: &Value) -> String {
+    let joined = |items: &[Value], between| items.iter().map(human).collect::<Vec<_>>().join(between);
     match value {
         Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(human).collect::<Vec<_>>().join("; "),
+        Value::Array(items) if items.iter().any(Value::is_array) => {
+            let inner = |item: &Value| item.as_array().map_or_else(|| human(item), |items| joined(items, " "));
+            items.iter().map(inner).collect::<Vec<_>>().join("; ")
+        }
+        Value::Array(items) => joined(items, "; "),
         other => other.to_string(),
     }
 }

@@ -5,7 +5,6 @@ mod terminal;
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use crate::shared::daemon::signals::{self, End};
@@ -54,28 +53,20 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whether tables are printed: what is counted stays on the terminal.
-fn is_batch(asked: bool, pace: Pace, is_terminal: bool, output_options: OutputOptions) -> bool {
-    asked || pace.count.is_some() || !is_terminal || output_options.form.is_data()
-}
-
 /// Shows the rates: live on a terminal, as tables otherwise.
 ///
 /// # Errors
 /// The first call to the daemon fails, or standard output cannot be written.
 pub(crate) async fn run(
     source: &Source<'_>,
-    as_batch: bool,
+    is_live: bool,
     pace: Pace,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    // A dumb terminal cannot move its cursor.
-    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    let is_live = !is_dumb && io::stdout().is_terminal() && io::stdin().is_terminal();
-    if is_batch(as_batch, pace, is_live, output_options) {
-        batch(source, pace, output_options).await?;
-    } else {
+    if is_live {
         terminal::run(source, pace.delay).await?;
+    } else {
+        batch(source, pace, output_options).await?;
     }
     Ok(String::new())
 }
@@ -88,22 +79,40 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn rates(&self) -> &Rates {
-        self.vcpu.map_or(&self.vm.rates, |vcpu| &vcpu.rates)
-    }
-
-    fn meaning(&self) -> Meaning {
-        let note = self.vcpu.map_or(&self.vm.note, |vcpu| &vcpu.note);
-        match self.vm.condition.meaning() {
-            Meaning::Good | Meaning::Plain if note.is_empty() => Meaning::Plain,
-            Meaning::Good | Meaning::Plain => Meaning::Attention,
-            worse => worse,
+    fn name(&self) -> String {
+        match self.vcpu {
+            None => self.vm.pod.to_string(),
+            Some(vcpu) => format!("  vcpu {}", vcpu.name),
         }
     }
 
-    /// A value of a VM, which a vCPU does not have.
-    fn of_vm<T>(&self, value: impl FnOnce(&InstanceRates) -> Option<T>) -> Option<T> {
-        value(self.vm).filter(|_| self.vcpu.is_none())
+    fn cpus(&self) -> String {
+        match self.vcpu {
+            None => self.vm.cpus.to_string(),
+            Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
+        }
+    }
+
+    fn note(&self) -> String {
+        self.vcpu.map_or(&self.vm.note, |vcpu| &vcpu.note).clone()
+    }
+
+    /// A rate of the VM or the vCPU.
+    fn rate(&self, of: fn(&Rates) -> Option<f64>, digits: usize) -> String {
+        number(of(self.vcpu.map_or(&self.vm.rates, |vcpu| &vcpu.rates)), digits)
+    }
+
+    /// A value of the VM, which a vCPU does not have.
+    fn of_vm(&self, of: fn(&InstanceRates) -> Option<f64>, digits: usize) -> String {
+        number(of(self.vm).filter(|_| self.vcpu.is_none()), digits)
+    }
+
+    fn meaning(&self) -> Meaning {
+        match self.vm.condition.meaning() {
+            Meaning::Good | Meaning::Plain if self.note().is_empty() => Meaning::Plain,
+            Meaning::Good | Meaning::Plain => Meaning::Attention,
+            worse => worse,
+        }
     }
 }
 
@@ -113,64 +122,40 @@ fn number(value: Option<f64>, digits: usize) -> String {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// The columns; those of caches only where resctrl counts any of the VMs.
-fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
+/// The columns; those of caches only where resctrl counts any of the VMs. The last one has nothing where it is empty.
+fn columns<'a>(caches: bool, wide: bool) -> Vec<Column<Row<'a>>> {
+    let number = |heading, cell: fn(&Row<'a>) -> String| column(heading, cell).right();
+    let state = |row: &Row<'_>| match row.vcpu {
+        None => row.vm.condition.to_string(),
+        Some(_) => String::new(),
+    };
+    let notes = column("NOTE", |row: &Row<'a>| row.note());
     let mut columns = vec![
-        column("VM", |row: &Row<'_>| match row.vcpu {
-            None => row.vm.pod.to_string(),
-            Some(vcpu) => format!("  vcpu {}", vcpu.name),
-        })
-        .yields(2)
-        .shortens(),
-        column("STATE", |row: &Row<'_>| {
-            row.of_vm(|vm| Some(vm.condition.to_string())).unwrap_or_default()
-        })
-        .means(|row| row.vm.condition.meaning()),
-        column("CPUS", |row: &Row<'_>| match row.vcpu {
-            None => row.vm.cpus.to_string(),
-            Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
-        })
-        .yields(1),
-        column("UTIL%", |row: &Row<'_>| number(row.rates().utilisation_percent, 0)).right(),
-        column("WAIT%", |row: &Row<'_>| number(row.rates().delay_percent, 1)).right(),
-        column("IRQ/S", |row: &Row<'_>| {
-            number(row.of_vm(|vm| vm.device_interrupts_per_second), 0)
-        })
-        .right(),
-        column("NOTE", |row: &Row<'_>| {
-            row.vcpu.map_or(&row.vm.note, |vcpu| &vcpu.note).clone()
-        })
-        .or_nothing(),
-        column("FLOAT%", |row: &Row<'_>| number(row.of_vm(|vm| vm.float_percent), 0))
-            .right()
-            .wide(),
-        column("THROT%", |row: &Row<'_>| {
-            number(row.of_vm(|vm| vm.throttled_percent), 1)
-        })
-        .right()
-        .wide(),
-        column("MIGR/S", |row: &Row<'_>| number(row.rates().migrations_per_second, 1))
-            .right()
-            .wide(),
-        column("PREEMPT/S", |row: &Row<'_>| {
-            number(row.rates().involuntary_per_second, 1)
-        })
-        .right()
-        .wide(),
+        column("VM", |row: &Row<'a>| row.name()).yields(2).shortens(),
+        column("STATE", state).means(|row| row.vm.condition.meaning()),
+        column("CPUS", |row: &Row<'a>| row.cpus()).yields(1),
+        number("UTIL%", |row| row.rate(|rates| rates.utilisation_percent, 0)),
+        number("WAIT%", |row| row.rate(|rates| rates.delay_percent, 1)),
+        number("IRQ/S", |row| row.of_vm(|vm| vm.device_interrupts_per_second, 0)),
     ];
+    if !wide {
+        columns.push(notes.or_nothing());
+        return columns;
+    }
+    columns.extend([
+        notes,
+        number("FLOAT%", |row| row.of_vm(|vm| vm.float_percent, 0)),
+        number("THROT%", |row| row.of_vm(|vm| vm.throttled_percent, 1)),
+        number("MIGR/S", |row| row.rate(|rates| rates.migrations_per_second, 1)),
+        number("PREEMPT/S", |row| row.rate(|rates| rates.involuntary_per_second, 1)),
+    ]);
     if caches {
-        columns.extend([
-            column("LLC-MIB", |row: &Row<'_>| {
-                number(row.of_vm(|vm| vm.llc_bytes).map(|bytes| bytes as f64 / MIB), 1)
-            })
-            .right()
-            .wide(),
-            column("MEM-MIB/S", |row: &Row<'_>| {
-                number(row.of_vm(|vm| vm.memory_bytes_per_second).map(|bytes| bytes / MIB), 1)
-            })
-            .right()
-            .wide(),
-        ]);
+        columns.push(number("LLC-MIB", |row| {
+            row.of_vm(|vm| vm.llc_bytes.map(|bytes| bytes as f64 / MIB), 1)
+        }));
+        columns.push(number("MEM-MIB/S", |row| {
+            row.of_vm(|vm| vm.memory_bytes_per_second.map(|bytes| bytes / MIB), 1)
+        }));
     }
     columns
 }
@@ -210,7 +195,7 @@ fn rows<'a>(model: &'a Model, sort: &str, is_open: impl Fn(&InstanceRates) -> bo
 /// A table of the VMs, with `-o wide` of their vCPUs too.
 fn text(model: &Model, time: u64, style: TextStyle) -> String {
     let rows = rows(model, SORTS[0], |_| style.wide);
-    let table = output::table(&columns(model.has_caches()), &rows, style);
+    let table = output::table(&columns(model.has_caches(), style.wide), &rows, style);
     if style.legend {
         let problems = super::list::node_lines(&model.problems, style);
         format!("{}\n{problems}{table}\n", output::time(time))
@@ -363,37 +348,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_printed_and_not_drawn() {
-        let options = |form| OutputOptions {
-            form,
-            style: TextStyle::default(),
-        };
-        let pace = |count| Pace {
-            count,
-            delay: Duration::from_secs(1),
-        };
-        for (asked, count, is_terminal, form, expected) in [
-            (false, None, true, Form::Text, false),
-            (false, Some(1), true, Form::Text, true),
-            (true, None, true, Form::Text, true),
-            (false, None, false, Form::Text, true),
-            (false, None, true, Form::Json, true),
-        ] {
-            assert_eq!(is_batch(asked, pace(count), is_terminal, options(form)), expected);
-        }
-    }
-
-    #[test]
     fn caches_have_columns_only_where_they_are_counted() {
         let mut model = model();
-        let has = |model: &Model| columns_of(model).contains(&"LLC-MIB");
+        let has = |model: &Model| {
+            super::columns(model.has_caches(), true)
+                .iter()
+                .any(|one| one.heading() == "LLC-MIB")
+        };
         assert!(!has(&model));
         model.instances[0].llc_bytes = Some(3 << 19);
         assert!(has(&model));
-    }
-
-    fn columns_of(model: &Model) -> Vec<&'static str> {
-        super::columns(model.has_caches()).iter().map(Column::heading).collect()
     }
 
     #[test]

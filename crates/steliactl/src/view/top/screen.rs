@@ -5,6 +5,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
+use stelia_api::Reason;
+
 use super::{Open, Row, SORTS, columns, rows};
 use crate::shared::daemon::{counts, fact};
 use crate::shared::kernel::rates::Model;
@@ -144,18 +146,17 @@ impl Screen {
 
     /// The table's lines, the heading first. A wide terminal has more columns, if the names leave room for them.
     fn lines(model: &Model, rows: &[Row<'_>], width: usize) -> Vec<String> {
-        let style = |wide| TextStyle {
-            legend: true,
-            wide,
-            width: Some(width),
-            ..TextStyle::default()
+        let of = |wide| {
+            let style = TextStyle {
+                legend: true,
+                wide,
+                width: Some(width),
+                ..TextStyle::default()
+            };
+            table(&columns(model.has_caches(), wide), rows, style)
         };
-        let columns = columns(model.has_caches());
-        let of = |wide| table(&columns, rows, style(wide));
-        let is_wider = |text: &str| text.lines().any(|line| output::columns(line) > width);
-        let text = Some(of(true))
-            .filter(|text| !is_wider(text))
-            .unwrap_or_else(|| of(false));
+        let fits = |text: &String| text.lines().all(|line| output::columns(line) <= width);
+        let text = Some(of(true)).filter(fits).unwrap_or_else(|| of(false));
         text.lines().map(str::to_owned).collect()
     }
 
@@ -197,19 +198,18 @@ impl Screen {
         };
         let plain = Style::new();
         let counted = counts(model.instances.iter().map(|vm| vm.condition));
-        line(
-            &format!("{}  {clock}  {counted}", self.host),
-            plain.add_modifier(Modifier::BOLD),
-        );
+        let host = Some(&self.host).filter(|host| !host.is_empty());
+        let host = host.map(|host| format!("{host}  ")).unwrap_or_default();
+        line(&format!("{host}{clock}  {counted}"), plain.add_modifier(Modifier::BOLD));
+        let failure = Some(self.failure.clone()).filter(|text| !text.is_empty());
         let problems = model
             .problems
             .iter()
             .take(MAX_PROBLEMS)
-            .map(|problem| format!("NODE  {}", fact(problem)));
-        let failure = Some(self.failure.clone()).filter(|text| !text.is_empty());
+            .map(|problem| in_line(problem, width));
         let above: Vec<String> = failure.into_iter().chain(problems).collect();
         for text in &above {
-            line(&output::cut(text, width), self.style(Meaning::Broken));
+            line(text, self.style(Meaning::Broken));
         }
         if self.help {
             line("", plain);
@@ -259,6 +259,16 @@ impl Screen {
             Meaning::Attention if self.coloured => Style::new().fg(Color::Yellow),
             _ => Style::new(),
         }
+    }
+}
+
+/// What is wrong on the node with its effect, or the note instead of a text for which the line is too short.
+fn in_line(problem: &Reason, width: usize) -> String {
+    let whole = format!("NODE  {}", fact(problem));
+    if output::columns(&whole) <= width {
+        whole
+    } else {
+        format!("NODE  {}: {}", problem.code.note(), problem.code.effect())
     }
 }
 
