@@ -208,8 +208,8 @@ async fn the_manager_tells_of_drift_of_kubelet_of_the_pool_and_of_nothing_else()
         "AdmissionProblem",
         "DriftFound",
         "DriftRepaired",
-        "KubeletProblem",
         "LedgerKey",
+        "NodeProblems",
         "SharedCPUs",
         "VmCapacity",
     ]

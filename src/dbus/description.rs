@@ -116,6 +116,7 @@ mod tests {
                 },
             })),
             kubelet_problem: Some("no file".to_owned()),
+            kubelet_unknown_keys: vec!["slices".to_owned()],
             systemd_problem: Some("silent".to_owned()),
             watch_problem: Some("no inotify".to_owned()),
             kvm_problem: Some("no netlink".to_owned()),

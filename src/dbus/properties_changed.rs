@@ -72,6 +72,7 @@ mod tests {
             adopted_by: Some("rule".to_owned()),
             state: State::Releasing,
             degraded: vec![Reason::of(&pod, ReasonCode::CpusOffline, "CPU 2 is offline")],
+            not_isolated: Some(Reason::of(&pod, ReasonCode::NoVcpus, "waiting for vCPUs")),
             exclusive: CpuSet::below(2),
             float: CpuSet::below(3),
             mems: [1].into(),

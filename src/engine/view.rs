@@ -73,7 +73,6 @@ pub fn allocator_node(view: &model::Node) -> Result<AllocatorNode, Error> {
 pub(crate) fn registered(pod: PodUid) -> model::Instance {
     model::Instance {
         pod,
-        state: State::Waiting,
         float_reason: model::FloatReason::Pool,
         placement: stelia_settings::AdoptPlacement::By(stelia_settings::PlacementPolicy::Linear),
         scope: CgroupPath::slice(),

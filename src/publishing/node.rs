@@ -121,8 +121,15 @@ pub(super) fn summary(view: &model::Node, ready: &Ready, now_us: u64) -> Summary
         },
         instances,
         degraded: degraded.count() as u64,
+        problems: problem_codes(view),
         waiting_too_long: waiting_too_long(&view.instances, now_us),
     }
+}
+
+fn problem_codes(view: &model::Node) -> Vec<String> {
+    let mut codes: Vec<String> = view.problems().iter().map(|problem| problem.code.to_string()).collect();
+    codes.dedup();
+    codes
 }
 
 /// Whether two views differ in what the file says. Parts that are the same value in memory are not compared.
@@ -131,7 +138,7 @@ pub(super) fn differs(was: &model::Node, now: &model::Node) -> bool {
         || was.pool != now.pool
         || was.pools != now.pools
         || was.kubelet_problem != now.kubelet_problem
-        || was.systemd_problem != now.systemd_problem
+        || problem_codes(was) != problem_codes(now)
         || was.entries != now.entries
         || was.pod_entries != now.pod_entries
         || was.kubelet_cpus != now.kubelet_cpus

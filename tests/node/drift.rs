@@ -104,13 +104,13 @@ fn an_instance_that_the_kernel_watches_for_nobody_says_so() {
         let refuse = "inject=inotify_add_watch:error=ENOSPC:syscall=getpid";
         let refused = Strace::on_daemon(&["-e", "trace=inotify_add_watch", "-e", refuse, "-o", "/dev/null"]);
         let pod = Pod::vm("unwatched", 2);
-        wait_until("said", || pod.shows("is not watched"));
+        wait_until("said", || pod.shows("not-watched"));
         assert!(pod.shows("No space left on device"));
         // It is isolated all the same.
         assert_isolated(&pod, 2);
         drop(refused);
         reconcile();
-        wait_until("no longer said", || !pod.shows("is not watched"));
+        wait_until("no longer said", || !pod.shows("not-watched"));
         assert_isolated(&pod, 2);
     });
 }

@@ -435,7 +435,7 @@ async fn call_all_the_time(what: &str, anchor: &OwnedFd, path: Option<&OwnedObje
                 _ => {
                     let instance = instance_at(&connection, path.expect("an instance")).await;
                     let report = instance.audit(Dict::new()).await;
-                    report.map(|report| format!("{:?}", report.get("degraded")))
+                    report.map(|report| format!("{:?}", report.get("reasons")))
                 }
             };
             match result {

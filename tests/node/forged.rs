@@ -157,7 +157,7 @@ fn a_vmm_that_was_moved_out_of_its_container_stays_there_and_that_is_said() {
         put(elsewhere, &process);
         reconcile();
         assert!(place(vcpu).0.contains("/system.slice/"), "{:?}", place(vcpu));
-        assert!(pod.shows("outside of the container"), "{}", pod.shown());
+        assert!(pod.shows("outside the container"), "{}", pod.shown());
         // Back in its container it is the VM's.
         put(pod.origin().join("cgroup.procs"), &process);
         reconcile();

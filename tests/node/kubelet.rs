@@ -8,7 +8,7 @@ use crate::support::*;
 #[test]
 fn float_follows_when_another_pod_gets_cpus_and_when_it_goes() {
     on_node(|| {
-        let pod = Pod::vm("floating", 2);
+        let pod = Pod::vm("waiting", 2);
         let before = assert_isolated(&pod, 2);
         let ran = || property("InvocationID", "steliad-kubelet.service");
         let first = ran();
@@ -43,7 +43,7 @@ fn float_keeps_its_cpus_while_kubelets_file_is_corrupt() {
         let pod = Pod::emulated_vm("steady", 2);
         let before = assert_isolated(&pod, 2);
         let good = fs::read(STATE).expect(STATE);
-        let degraded = || pod.shows("cannot be used");
+        let degraded = || node_has_problem("kubelet-unusable");
         replace_state(b"{\"policyName\":\"static\",\"defaultCpuSet\":\"0-7\",\"checksum\":1}");
         wait_until("degraded", degraded);
         assert_eq!(read(pod.float().join("cpuset.cpus")), "2-3");

@@ -32,7 +32,7 @@ fn cpus_that_kubelet_gives_to_another_pod_are_left_at_once() {
         let own = pod.exclusive().to_string();
         run(&["kubelet-standin", "entry", "remove", &pod.uid]);
         // Nobody has them yet: the VM stays, and that is said once it is sure.
-        wait_until("said", || pod.shows("no entry"));
+        wait_until("said", || pod.shows("no-assignment"));
         assert_eq!(pod.threads().vcpus, before.vcpus);
         run(&["kubelet-standin", "entry", "add", OTHER_POD, "other", &own]);
         wait_until("the vCPUs float", || {
@@ -70,7 +70,7 @@ fn without_its_anchor_the_vm_stays_isolated_and_the_loss_is_said() {
         let pod = Pod::vm("orphan", 2);
         let before = assert_isolated(&pod, 2);
         kill("-KILL", before.anchor[0].tid);
-        wait_until("said", || pod.shows("is gone"));
+        wait_until("said", || pod.shows("cgroup-gone"));
         let now = pod.threads();
         assert_eq!((now.vcpus, now.others), (before.vcpus, before.others));
         assert_eq!(pod.partition(), kind());

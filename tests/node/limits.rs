@@ -279,7 +279,7 @@ fn memory_that_is_shrunk_below_what_the_vm_holds_kills_nobody_and_is_applied_whe
             bytes("memory.current") >> 20
         );
         pod.resize("--memory", &format!("{limit}M"));
-        let told = format!("memory limit is {} bytes now", limit << 20);
+        let told = format!("memory limit was lowered to {} bytes", limit << 20);
         wait_until("it is said", || pod.shows(&told));
         reconcile();
         assert_eq!(bytes("memory.max"), 600 << 20);

@@ -143,7 +143,7 @@ fn a_balloon_makes_a_vm_fit_into_a_smaller_limit() {
         assert!(held > new, "{}", seen(&pod));
         limit(&pod, new);
         // The runner does not wait for the daemon's, which keeps the old limit as long as the VM holds more.
-        let text = format!("memory limit is {} bytes now", new << 20);
+        let text = format!("memory limit was lowered to {} bytes", new << 20);
         until(&pod, "it does not fit, or does already", || {
             pod.shows(&text) || current(&pod) < new
         });

@@ -56,10 +56,6 @@ pub struct Health {
     /// The names of the nodes that `without_steliad` counts.
     #[serde(skip)]
     names_without_steliad: Vec<String>,
-    /// `reasons` as a terminal shows them: of the nodes with VMs that are degraded without those where all are for a reason of the node, which
-    /// has a line of its own.
-    #[serde(skip)]
-    shown_reasons: Vec<Group>,
     /// Whether the filter names states: then all rows are shown.
     #[serde(skip)]
     is_filtered: bool,
@@ -203,8 +199,7 @@ impl Health {
                 .iter()
                 .filter_map(|node| node.vms)
                 .fold(VmCounts::default(), VmCounts::sum),
-            reasons: grouped(&all, |_, _| true),
-            shown_reasons: shown_reasons(&all),
+            reasons: grouped(&all),
             problems: cluster.problems.stored().to_vec(),
             without_summary: all.iter().filter(|node| node.has_unknown_vms()).count() as u64,
             unreadable_without_name: cluster.unreadable_without_name,
@@ -256,29 +251,14 @@ impl Health {
     }
 }
 
-/// The reasons without VMs that are degraded because their node is; the name says so where it makes a difference.
-fn shown_reasons(nodes: &[NodeHealth]) -> Vec<Group> {
-    let mut shown = grouped(nodes, |node, reason| {
-        reason.what != node_state::VMS_DEGRADED || !node.is_degraded_by_kubelet()
-    });
-    if nodes.iter().any(NodeHealth::is_degraded_by_kubelet) {
-        let degraded = shown
-            .iter_mut()
-            .filter(|group| group.reason == node_state::VMS_DEGRADED);
-        degraded.for_each(|group| group.reason += " for their own reasons");
-    }
-    shown
-}
-
-/// The reasons of the nodes that count. What may be the administrator's choice comes behind what is trouble.
-fn grouped(nodes: &[NodeHealth], counts: impl Fn(&NodeHealth, &Refusal) -> bool) -> Vec<Group> {
-    let counts = &counts;
+/// The reasons of the nodes. What may be the administrator's choice comes behind what is trouble.
+fn grouped(nodes: &[NodeHealth]) -> Vec<Group> {
     let reasons = nodes.iter().flat_map(|node| {
-        let reasons = node.reasons.iter().filter(move |reason| counts(node, reason));
+        let reasons = node.reasons.iter();
         reasons.map(move |reason| (node.name.as_str(), reason))
     });
     let mut groups = groups(reasons);
-    groups.sort_by_key(|group| group.reason == node_state::VMS_CONTAINED);
+    groups.sort_by_key(|group| group.reason == node_state::VMS_PINNED);
     groups
 }
 
@@ -309,12 +289,8 @@ impl Render for Health {
         if self.without_summary > 0 {
             vms += &format!("; not published by {}", counted(self.without_summary, "node"));
         }
-        let reasons = match style.width {
-            Some(_) => &self.shown_reasons,
-            None => &self.reasons,
-        };
         let lines = [("Nodes", nodes), ("Versions", versions), ("VMs", vms)];
-        let mut parts = vec![properties(lines, style), table_of(reasons, style)];
+        let mut parts = vec![properties(lines, style), table_of(&self.reasons, style)];
         let shown: Vec<&NodeHealth> = self
             .nodes
             .iter()

@@ -83,8 +83,9 @@ pub trait Instance {
     fn deregister(&self, options: Dict<'_>) -> zbus::Result<()>;
     #[zbus(property)]
     fn state(&self) -> zbus::Result<String>;
+    /// (code, text, fix)
     #[zbus(property)]
-    fn degraded(&self) -> zbus::Result<Vec<String>>;
+    fn degraded(&self) -> zbus::Result<Vec<(String, String, String)>>;
     #[zbus(property, name = "ExclusiveCPUs")]
     fn exclusive_cpus(&self) -> zbus::Result<String>;
 }

@@ -32,7 +32,7 @@ fn a_member_that_is_not_known_is_ignored_and_a_word_that_is_not_known_is_an_erro
 
 #[test]
 fn a_member_that_is_missing_is_an_error() {
-    for member in ["state", "exclusive", "vcpus", "reasons"] {
+    for member in ["state", "exclusive", "vcpus", "degraded"] {
         let mut sent = instance();
         sent.as_object_mut().unwrap().remove(member).unwrap();
         let error = serde_json::from_value::<Instance>(sent).unwrap_err().to_string();

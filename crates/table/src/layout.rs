@@ -395,7 +395,11 @@ mod tests {
     ];
     const ROWS: [Row; 2] = [
         ["team-a/web", "isolated", ""],
-        ["team-b/数据库-0", "waiting", "QEMU has not attached its vCPUs for 10 s"],
+        [
+            "team-b/数据库-0",
+            "floating",
+            "QEMU has not attached its vCPUs for 10 s",
+        ],
     ];
 
     fn at(width: usize) -> TextStyle {
@@ -571,7 +575,7 @@ mod tests {
              team-b/数据库-0  floating  QEMU has not attached its vCPUs\n\
              \x20                          for 10 s\n"
         );
-        let long = [["team-b/virt-launcher-database-0-x7k2p", "waiting", ROWS[1][2]]];
+        let long = [["team-b/virt-launcher-database-0-x7k2p", "floating", ROWS[1][2]]];
         assert_eq!(
             table(&WRAPPED, &long, at(54)),
             "POD                 STATE     WHY\n\

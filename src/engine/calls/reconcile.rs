@@ -61,7 +61,8 @@ impl EngineState {
         let failures = self.retries.failures();
         let failures = failures.chain(&self.picture.problems);
         let failures = failures.map(|text| (None, Reason::of_node(ReasonCode::StepFailed, text)));
-        let degraded = reasons.chain(failures).collect();
+        let problems = view.problems().into_iter().map(|problem| (None, problem));
+        let degraded = problems.chain(failures).chain(reasons).collect();
         PassReport {
             pod: None,
             pass: self.passes.count,

@@ -231,7 +231,7 @@ async fn the_vcpus_of_a_class_without_cpus_stay_in_its_pool() {
     let qemu = node.model.add_qemu(pod.init, 2).unwrap();
     let placed = node.attach(&pod, &qemu).await.unwrap();
     assert_eq!(placed.iter().map(|placed| placed.cpu).collect::<Vec<_>>(), [None, None]);
-    assert_eq!(node.phase(&pod), Some("waiting"));
+    assert_eq!(node.phase(&pod), Some("shared"));
     assert_eq!(node.model.cgroup(qemu.vcpus[0]).unwrap(), float(&pod));
     node.check().await;
     // A stranger's thread is refused as ever.
@@ -436,7 +436,7 @@ async fn a_vm_leaves_its_cpus_to_the_vm_that_kubelet_gave_them_to_until_that_one
     node.register(&kubelets).await.unwrap();
     let qemu = node.model.add_qemu(kubelets.init, 1).unwrap();
     node.attach(&kubelets, &qemu).await.unwrap();
-    let evicted = [Some("isolated"), Some("waiting")];
+    let evicted = [Some("isolated"), Some("evicted")];
     assert_eq!([node.phase(&kubelets), node.phase(&ours)], evicted);
     // Its policy becomes `none`: the entry is gone, and the VM keeps the CPU.
     node.checkpoint.release(&kubelets.uid).unwrap();
@@ -466,12 +466,9 @@ async fn a_reconcile_is_answered_while_a_step_of_an_instance_fails_again_and_aga
     node.model.meddle(&other, File::Partition, "root").unwrap();
     for _ in 0..3 {
         let report = node.reconcile().await;
-        let failed: Vec<String> = report
-            .lines()
-            .into_iter()
-            .filter(|line| line.contains("set affinity"))
-            .collect();
-        assert_eq!(failed.len(), 1, "{report:?}");
+        let reasons = report.degraded.iter();
+        let failed = reasons.filter(|(_, reason)| reason.text.contains("set affinity"));
+        assert_eq!(failed.count(), 1, "{report:?}");
     }
     node.model.meddle(&other, File::Partition, "member").unwrap();
     node.reconcile().await;

@@ -177,7 +177,7 @@ async fn cpus_that_kubelet_gives_to_another_pod_are_left_before_that_has_them() 
     let other = node.pod(2, "3-4");
     node.reconcile().await;
     node.quiet().await;
-    assert_eq!(node.phase(&pod), Some("waiting"));
+    assert_eq!(node.phase(&pod), Some("evicted"));
     assert_eq!(node.read(&own(&pod), File::Partition), "member");
     assert_eq!(node.read(&own(&pod), File::CpusExclusive), "");
     node.register_container(&other).await.unwrap();

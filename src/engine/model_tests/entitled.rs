@@ -282,7 +282,7 @@ async fn a_vm_that_floats_or_is_not_attached_yet_is_followed_too() {
     node.checkpoint.release(&pod.uid).unwrap();
     node.checkpoint.admit(&uid(8), "web", &cpus("5")).unwrap();
     node.settle(&[]).await;
-    assert_eq!(node.phase(&pod), Some("waiting"));
+    assert_eq!(node.phase(&pod), Some("evicted"));
     node.reassign(&[(&pod, "1,6")], None);
     node.settle(&[(&pod, "1,6")]).await;
     node.assert_on(&pod, &qemu, "1,6");
@@ -302,7 +302,7 @@ async fn a_vm_that_kubelet_moves_onto_another_vm_stays_where_it_is_and_says_so()
     let shown = &view.instances[&first.uid];
     assert_eq!(shown.state, State::Waiting);
     assert!(
-        shown.degraded.iter().any(|reason| reason.code == ReasonCode::Evicted),
+        shown.degraded.iter().any(|reason| reason.code == ReasonCode::CpusInUse),
         "{:?}",
         shown.degraded
     );

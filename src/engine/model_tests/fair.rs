@@ -72,7 +72,10 @@ async fn an_instance_that_never_converges_keeps_nobody_from_following_kubelet() 
     for _ in 0..4 {
         let report = node.handle.audit(broken.uid.clone()).await.unwrap();
         assert!(
-            report.lines().iter().any(|line| line.contains("after 8 rounds")),
+            report
+                .degraded
+                .iter()
+                .any(|(_, reason)| reason.text.contains("after 8 rounds")),
             "{report:?}"
         );
     }

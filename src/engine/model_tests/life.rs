@@ -195,7 +195,7 @@ async fn the_new_owner_of_cpus_that_kubelet_took_from_a_living_vm_gets_them_isol
     let (new, _) = node.isolated(2, "3").await;
     assert_eq!(
         (node.phase(&old), node.phase(&new)),
-        (Some("waiting"), Some("isolated"))
+        (Some("evicted"), Some("isolated"))
     );
     assert_eq!(node.model.cgroup(qemu.vcpus[1]).unwrap(), float(&old));
     assert_eq!(node.read(&CgroupPath::root(), File::CpusIsolated), "3");

@@ -51,10 +51,8 @@ async fn without_inotify_the_daemon_audits_says_so_and_watches_again_once_it_can
     let (pod, _) = node.isolated(1, "2-3").await;
     let degraded = |node: &Node| node.handle.view().instances[&pod.uid].degraded.clone();
     node.until("it is said of the node", |node| {
-        let reasons = degraded(node);
-        reasons
-            .iter()
-            .any(|reason| reason.code == ReasonCode::NotWatched && reason.of_node)
+        let problems = node.handle.view().problems();
+        problems.iter().any(|reason| reason.code == ReasonCode::NotWatched)
     })
     .await;
     let problem = node.handle.view().watch_problem.clone().unwrap();

@@ -200,14 +200,15 @@ async fn without_the_program_vms_run_isolated_and_say_so_and_it_is_asked_again()
     fake.answers(Err("connect: No such file or directory".into()));
     node.ordering(&fake);
     let (pod, _) = node.isolated(1, "2-3").await;
-    node.until("it is a reason", |node| !node.reasons(&pod).is_empty())
+    let problems = |node: &Node| node.handle.view().problems();
+    node.until("it is the node's problem", |node| !problems(node).is_empty())
         .await;
-    assert_eq!(node.reasons(&pod)[0].0, ReasonCode::NotSteered);
+    assert_eq!(problems(&node)[0].code, ReasonCode::NotSteered);
+    assert_eq!(node.reasons(&pod), []);
     let problem = node.handle.view().quiet.problem.clone();
     assert_eq!(problem.as_deref(), Some("connect: No such file or directory"));
     fake.answers(Ok(Report::default()));
-    node.until("it is asked again", |node| node.reasons(&pod).is_empty())
-        .await;
+    node.until("it is asked again", |node| problems(node).is_empty()).await;
     assert_eq!(node.handle.view().quiet.problem, None);
 }
 

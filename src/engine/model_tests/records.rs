@@ -379,7 +379,7 @@ async fn a_vcpu_that_somebody_moved_to_the_host_is_not_moved_back_and_that_is_sa
             .map(|reason| reason.text.clone())
             .collect();
         assert!(
-            told.iter().any(|text| text.contains("outside of the container")),
+            told.iter().any(|text| text.contains("outside the container")),
             "{told:?}"
         );
         // Back in its container it is the VM's again.

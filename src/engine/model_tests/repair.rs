@@ -101,7 +101,13 @@ async fn a_later_thread_with_a_dead_vcpus_number_is_no_vcpu() {
     assert_eq!(node.model.spawn_thread(qemu.vcpus[0], "worker").unwrap(), number);
     let report = node.reconcile().await;
     assert_eq!(node.model.cgroup(number).unwrap(), float(&pod));
-    assert!(report.lines().iter().any(|line| line.contains("ended")), "{report:?}");
+    assert!(
+        report
+            .degraded
+            .iter()
+            .any(|(_, reason)| reason.code == ReasonCode::ThreadEnded),
+        "{report:?}"
+    );
 }
 
 #[tokio::test]
@@ -125,7 +131,7 @@ async fn a_broken_file_of_kubelets_leaves_the_floats_alone_and_a_mended_one_is_f
     node.model.add_pod(&uid(9), &cpus("4"), &Limits::default()).unwrap();
     let report = node.reconcile().await;
     assert_eq!(report.did.steps, 0);
-    assert!(report.lines()[0].contains("empty"), "{report:?}");
+    assert!(report.degraded[0].1.text.contains("empty"), "{report:?}");
     assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,4-7");
     node.checkpoint.admit(&uid(9), "vm", &cpus("4")).unwrap();
     node.reconcile().await;

@@ -253,8 +253,11 @@ async fn play(stage: Stage, troubles: &[Trouble]) {
     let operators = tokio::time::timeout(soon, node.reconcile()).await.unwrap();
     // There is something to be found: the operator is told of it.
     if troubles.iter().any(|trouble| matches!(trouble, Trouble::AnchorEnds)) {
-        let lines = operators.lines();
-        assert!(lines.iter().any(|line| neighbour.is_in(line).is_some()), "{lines:?}");
+        let pods = operators.degraded.iter().filter_map(|(pod, _)| pod.as_ref());
+        assert!(
+            pods.clone().any(|pod| neighbour.is_in(pod.as_str()).is_some()),
+            "{operators:?}"
+        );
     }
     // What a registration of its own is refused with, kubelet's file being as it is; it is refused without waiting for
     // the file.

@@ -205,18 +205,16 @@ fn a_pod_is_told_nothing_of_another() {
 }
 
 #[test]
-fn a_contained_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
+fn a_pinned_vm_is_told_why_and_warned_of_where_nobody_wanted_it() {
     for why in model::PinnedReason::ALL {
         let pinned = model::Instance {
             state: State::Pinned,
             pinned_reason: Some(why),
+            not_isolated: Some(Reason::of(&uid(1), ReasonCode::PartitionRefused, "why")),
             ..floating(1)
         };
         let (pods, new_events) = life([(1, Some(pinned))]);
-        assert!(
-            pods[0].message.ends_with(why.in_words()) && !pods[0].isolated,
-            "{pods:?}"
-        );
+        assert!(pods[0].message.ends_with("why") && !pods[0].isolated, "{pods:?}");
         assert_eq!(new_events[0].kind == EventKind::Warning, !why.is_wanted());
     }
 }

@@ -73,7 +73,7 @@ fn lse_is_isolated_lsr_is_open_to_be_alone_and_the_pools_follow() {
 
         // A VM without CPUs of its own: it runs on the pool, its vCPUs unpinned.
         let floating = vm("floating", 2, &[], &["--qos", "LS"]);
-        floating.assert_is("floating");
+        floating.assert_is("shared");
         assert_eq!(floating.described()["exclusive"], "");
         let threads = floating.threads();
         assert_eq!(threads.vcpus.len(), 2, "{threads:#?}");

@@ -16,7 +16,7 @@ $b sleep 1
 "#;
 
 /// Why the VM is degraded.
-const REASON: &str = "none has one of its own; the guest did not give up vCPUs in time";
+const REASON: &str = "the guest did not give up vCPUs in time";
 /// The cluster is told, and the guest has as much time as it has by default.
 const SETTINGS: &str = "publish = \"stelia\"\nunplug-timeout-s = 10\n";
 
@@ -47,7 +47,7 @@ fn keeps(pod: &Pod) -> Pod {
 
 /// The reason is in `steliactl show`, the journal, the pod's condition and an event.
 fn assert_reason_is_said(pod: &Pod, set: &CpuSet) {
-    let reason = format!("4 vCPUs share the CPUs {set}: {REASON}");
+    let reason = format!("4 vCPUs share the CPUs {set}; {REASON}");
     until_degraded(pod, "steliactl show has the reason", |told| told.contains(&reason));
     let journal = || journal("-u steliad");
     wait_until_or("the journal has it", journal, || journal().contains(&reason));

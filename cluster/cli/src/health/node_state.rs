@@ -14,13 +14,13 @@ use crate::verdict::NO_NODE;
 /// The reason of a node on which VMs can be admitted.
 const READY: &str = "Ready";
 /// The reason of a node with VMs that have no partition.
-pub(super) const VMS_CONTAINED: &str = "VMs are pinned";
+pub(super) const VMS_PINNED: &str = "VMs are pinned";
 /// The reason of a Node whose condition `Ready` is not True.
 const NODE_NOT_READY: &str = "the Node is not Ready";
 /// The reason of a node with VMs that have a reason of degradation.
 pub(super) const VMS_DEGRADED: &str = "VMs are degraded";
-/// The reason of a node whose kubelet's file cannot be used, which degrades each of its VMs.
-const KUBELET_STATE_UNUSABLE: &str = "KubeletStateUnusable";
+/// The reason of a node with problems that concern no VM alone.
+const NODE_PROBLEMS: &str = "problems of the node";
 /// Limit of the states that a reason names.
 const MAX_NAMED_STATES: usize = 3;
 
@@ -137,12 +137,6 @@ impl NodeHealth {
         self.vms.is_none() && self.health != NodeState::LeftBehind
     }
 
-    /// Whether its VMs are degraded because kubelet's file cannot be used, which is a reason of the node.
-    pub(super) fn is_degraded_by_kubelet(&self) -> bool {
-        let is_unusable = self.reasons.iter().any(|reason| reason.what == KUBELET_STATE_UNUSABLE);
-        is_unusable && self.vms.is_some_and(|vms| vms.degraded == vms.total())
-    }
-
     /// What the table shows beside the name and the number of VMs, without `-o wide`.
     pub(super) fn shown(&self) -> (NodeState, Option<String>, String) {
         (self.health, self.version.clone(), self.reason())
@@ -243,6 +237,9 @@ fn wrong(
             reason("VMs in states that are not known", states),
         ));
     }
+    if let Some(codes) = summary.and_then(problems) {
+        found.push((NodeState::Degraded, reason(NODE_PROBLEMS, codes)));
+    }
     if let Some(vms) = vms.filter(|vms| vms.degraded > 0) {
         let detail = format!("{} of {}", vms.degraded, vms.total());
         found.push((NodeState::Degraded, reason(VMS_DEGRADED, detail)));
@@ -252,9 +249,16 @@ fn wrong(
     }
     if let Some(vms) = vms.filter(|vms| vms.pinned > 0) {
         let detail = format!("{} of {}", vms.pinned, vms.total());
-        found.push((NodeState::Pinned, reason(VMS_CONTAINED, detail)));
+        found.push((NodeState::Pinned, reason(VMS_PINNED, detail)));
     }
     found
+}
+
+/// The codes of the node's problems, but that of kubelet's file where no VM is admitted for it.
+fn problems(summary: &Summary) -> Option<String> {
+    let codes = summary.problems.iter().map(|code| excerpt::name(code));
+    let codes: Vec<String> = codes.take(MAX_NAMED_STATES).collect();
+    (!codes.is_empty() && summary.reason == READY).then(|| codes.join(", "))
 }
 
 /// The VMs in states that this version does not know, such as `7 resting`: whether they are isolated is not known either.
@@ -266,8 +270,13 @@ fn unknown_states(summary: &Summary) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// The reason that VMs float for too long.
+/// The reason that VMs wait for too long.
 fn waiting(vms: VmCounts) -> Option<Refusal> {
     let count = vms.waiting_too_long;
-    (count > 0).then(|| reason("VMs float for more than 120 s", format!("{count} of {}", vms.total())))
+    (count > 0).then(|| {
+        reason(
+            "VMs have waited for more than 120 s",
+            format!("{count} of {}", vms.total()),
+        )
+    })
 }

@@ -437,36 +437,16 @@ fn nodes_without_steliad_are_named_where_people_read() {
 }
 
 #[test]
-fn on_a_terminal_vms_that_are_degraded_by_kubelets_file_are_counted_for_that_reason_alone() {
-    let isolated = || json!({"isolated": 2});
+fn a_problem_of_the_node_is_a_reason_of_its_own_and_no_vm_is_degraded_by_it() {
+    let (name, text) = summary("0.2.0", "Ready", json!({"isolated": 2}), 0);
+    let mut text: Value = serde_json::from_str(&text).unwrap();
+    text["problems"] = json!(["ledger-not-kept", "not-watched"]);
     let health = Health::of(
-        &cluster(&[
-            object("w-1", &[summary("0.2.0", "KubeletStateUnusable", isolated(), 2)]),
-            // It has a VM with another reason: kubelet's file would degrade both.
-            object("w-2", &[summary("0.2.0", "KubeletStateUnusable", isolated(), 1)]),
-            object("w-3", &[summary("0.2.0", "Ready", isolated(), 2)]),
-        ]),
+        &cluster(&[object("w-1", &[(name, text.to_string())])]),
         &NodeFilter::default(),
     );
-    let count = |style| {
-        let text = health.text(style);
-        let line = text.lines().find(|line| line.starts_with("VMs are degraded")).unwrap();
-        let number = line.split_whitespace().find(|word| word.parse::<u64>().is_ok());
-        (line.contains("their own reasons"), number.unwrap().to_owned())
-    };
-    let terminal = TextStyle {
-        width: Some(120),
-        ..TextStyle::from(true)
-    };
-    assert_eq!(
-        (count(terminal), count(TextStyle::from(true))),
-        ((true, "2".into()), (false, "3".into()))
-    );
+    assert_eq!(states(&health), [("w-1", "degraded")]);
+    assert_eq!(health.vms.degraded, 0);
     let json = serde_json::to_value(&health).unwrap();
-    let degraded = json["reasons"].as_array().unwrap().iter();
-    let counts: Vec<&Value> = degraded
-        .filter(|reason| reason["reason"] == "VMs are degraded")
-        .map(|reason| &reason["nodes"])
-        .collect();
-    assert_eq!(counts, [3]);
+    assert_eq!(json["reasons"][0]["reason"], "problems of the node");
 }

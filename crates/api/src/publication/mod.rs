@@ -68,7 +68,10 @@ pub struct Summary {
     pub instances: BTreeMap<String, u64>,
     /// How many instances have a reason of degradation, whatever their state.
     pub degraded: u64,
-    /// How many instances float with the reason `WaitingTooLong`.
+    /// The codes of what is wrong on the node, without repetitions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+    /// How many instances wait with the reason `WaitingTooLong`.
     pub waiting_too_long: u64,
 }
 

@@ -155,7 +155,7 @@ fn a_single_changed_digit_is_found(
 )]
 #[case(
     r#"{"policyName":"static","defaultCpuSet":"0-3","data":"{}","dataChecksum":1}"#,
-    "checksum 1"
+    "stored 1"
 )]
 #[case(
     r#"{"policyName":"static","defaultCpuSet":"0-3","podEntries":{}}"#,
@@ -163,9 +163,9 @@ fn a_single_changed_digit_is_found(
 )]
 #[case(
     r#"{"policyName":"static","defaultCpuSet":"0-3","podEntries":{},"checksum":0}"#,
-    "checksum 0"
+    "stored 0"
 )]
-#[case(r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1}"#, "checksum 1")]
+#[case(r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1}"#, "stored 1")]
 #[case(
     r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":0,"more":[]}"#,
     "unknown field `more`"

@@ -135,7 +135,7 @@ fn a_single_changed_digit_is_found(
 #[case("", "empty")]
 #[case("[]", "not a JSON object")]
 #[case(r#"{"policyName":"None","machineState":{}}"#, "missing field `checksum`")]
-#[case(r#"{"policyName":"None","machineState":{},"checksum":0}"#, "checksum 0")] // unlike the CPUs' file
+#[case(r#"{"policyName":"None","machineState":{},"checksum":0}"#, "stored 0")] // unlike the CPUs' file
 #[case(
     r#"{"policyName":"None","machineState":{},"checksum":4236770233,"more":1}"#,
     "unknown field `more`"

@@ -153,9 +153,11 @@ impl Daemon {
         Ok(Some(limit).filter(|limit| *limit < u64::MAX))
     }
 
+    /// What is wrong with the VM, in words.
     pub(crate) async fn degraded(&mut self, instance: &OwnedObjectPath) -> Result<Vec<String>, Error> {
         let proxy = self.instance(instance).await?;
-        proxy.degraded().await.map_err(|e| self.failed("Get Degraded", &e))
+        let reasons = proxy.degraded().await.map_err(|e| self.failed("Get Degraded", &e))?;
+        Ok(reasons.into_iter().map(|(_, text, _)| text).collect())
     }
 
     /// Registers this container; tries again for `limit` while the daemon is absent, restarting or busy.

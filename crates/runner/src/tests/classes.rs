@@ -55,7 +55,7 @@ async fn the_class_is_the_daemons_word_and_need_not_be_asked_for() {
 #[tokio::test]
 async fn a_class_with_cpus_of_its_own_does_not_run_without_them() {
     let bench = Bench::new(Some(of_class("LSE", "waiting")), "", "");
-    bench.logged("State is \"floating\"").await;
+    bench.logged("State is \"waiting\"").await;
     bench.logged("the guest stays paused").await;
     let state = bench.state(|state| !state.reason.is_empty()).await;
     assert!(state.readiness().is_err());

@@ -221,10 +221,14 @@ impl Instance {
     }
 
     #[zbus(property)]
-    fn degraded(&self) -> Vec<String> {
+    fn degraded(&self) -> Vec<(String, String, String)> {
         let floats = self.1.state.lock().unwrap().as_deref() == Some("waiting");
         if floats {
-            vec!["CPU 2 was given to another pod".into()]
+            vec![(
+                "evicted".into(),
+                "CPU 2 was given to another pod".into(),
+                "restart".into(),
+            )]
         } else {
             Vec::new()
         }

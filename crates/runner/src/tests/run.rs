@@ -103,7 +103,7 @@ async fn a_state_that_keeps_no_promise_does_not_start_the_guest() {
         ..Behaviour::default()
     };
     let mut bench = Bench::new(Some(behaviour), "", "");
-    bench.logged("State is \"floating\"").await;
+    bench.logged("State is \"waiting\"").await;
     bench.signal(Signal::TERM);
     assert_eq!(bench.exit_code().await, 3);
     assert_eq!(bench.orders(), "quit");

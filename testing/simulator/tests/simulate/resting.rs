@@ -62,6 +62,23 @@ async fn asked(runner: &Connection) -> (String, String, usize) {
     (state, interfaces, managed.values().filter(|of| !of.is_empty()).count())
 }
 
+/// kubelet forgets the VM.
+fn forget(path: &Path) {
+    let kept = fs::read_to_string(path).expect("kubelet's state");
+    let mut state: serde_json::Value = serde_json::from_str(&kept).expect("JSON");
+    state["entries"]
+        .as_object_mut()
+        .expect("entries")
+        .remove(VM)
+        .expect("the VM");
+    state["defaultCpuSet"] = "0-3,6-7".into();
+    // kubelet itself takes 0 for a file without one.
+    state["checksum"] = 0.into();
+    let new = path.with_extension("new");
+    fs::write(&new, state.to_string()).expect("write");
+    fs::rename(new, path).expect("rename");
+}
+
 #[test]
 fn a_runner_that_was_silent_is_answered_and_told_as_before() {
     let simulation = Simulation::start(&scenario(""));
@@ -79,7 +96,7 @@ fn a_runner_that_was_silent_is_answered_and_told_as_before() {
 
         // It gets signals of changes only.
         sleep(SILENCE).await;
-        fs::write(simulation.sockets.join("kubelet/cpu_manager_state"), "no JSON").expect("write");
+        forget(&simulation.sockets.join("kubelet/cpu_manager_state"));
         let changed = told(&mut messages, "PropertiesChanged Degraded").await;
         assert!(
             changed.iter().all(|signal| signal.starts_with("PropertiesChanged")),

@@ -208,7 +208,7 @@ fn without_a_cpu_that_is_online_the_vcpus_float_until_one_returns() {
     assert_eq!(now.vcpu().unwrap().partition, "member");
     assert_eq!(
         reasons(&snapshot),
-        ["CPUs 2-3 are offline: the vCPUs run on shared CPUs until one of them is online"]
+        ["CPUs 2-3 are offline: its threads run on shared CPUs until one of them is online"]
     );
     snapshot.topology = topology("0-7");
     settle(&mut snapshot);
