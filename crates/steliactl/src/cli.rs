@@ -188,18 +188,23 @@ pub(crate) enum Command {
     Monitor(Selection),
     /// Explain a VM, a CPU or the node: causes and fixes
     ///
-    /// Explains the CPUs, state and NUMA nodes of a VM, and what may slow it down, measured for one second; or who owns a CPU.
+    /// Explains why a VM is or is not isolated, where it runs, and what may slow it down, measured for one second; who owns a CPU; or
+    /// what is wrong on the node, with what steliad reads from kubelet's CPU file.
     Why {
-        /// A number is a CPU. Anything else is a VM, given as namespace/name, name, UID or the beginning of the UID
+        /// A number is a CPU, node is this node. Anything else is a VM, given as namespace/name, name, UID or the beginning of the UID
         #[arg(value_name = "VM|CPU|node", add = ArgValueCandidates::new(vms))]
         what: String,
+        /// Also print where each fact was read
+        #[arg(long)]
+        sources: bool,
     },
     /// Check in the kernel that VMs are isolated
     ///
-    /// Counts the VMs by state and compares the kernel with what these states promise. Changes nothing. A VM that has waited for its
-    /// vCPUs for more than a minute is a failure, and so is an account of the ledger's last 24 hours above the guaranteed 0. Also prints
-    /// VMs that have more than a tenth of their memory, and more than 64 MiB, on other NUMA nodes than their CPUs. What may pass by
-    /// itself is read three times within about 2 s, and counts only if it stays.
+    /// Reads CPU lists, partitions, threads and their affinity of each VM from the kernel, does not take the daemon's word for them,
+    /// and changes nothing. What may pass by itself is read three times within about 2 s, and counts only if it stays. The exit code is 1
+    /// if a VM differs, is not isolated 60 s after its registration, or could not be checked; if more than a tenth of its memory,
+    /// and more than 64 MiB, is remote; for a problem of the node; and for an account of the ledger's last 24 hours above its
+    /// guarantee. A pinned VM fails only with --require=isolated, or if the kernel refused it a partition.
     Verify {
         #[command(flatten)]
         selection: Selection,

@@ -113,7 +113,9 @@ async fn run(
                 None => output_options.print(&map),
             }
         }
-        Command::Why { what } => why::run(&client().await?, roots, root, what, output_options).await,
+        Command::Why { what, sources } => {
+            why::run(&client().await?, roots, root, (what, *sources), output_options).await
+        }
         Command::Export(Export::Metrics { textfile }) => {
             metrics::run(&client().await?, roots, textfile.as_deref(), output_options).await
         }
@@ -122,7 +124,7 @@ async fn run(
             output_options.print(&report::gather(client().await, roots, root, *seconds).await)
         }
         Command::Verify { selection, demands } => {
-            output_options.print(&verify::gather(&client().await?, selection, *demands).await?)
+            output_options.print(&verify::gather(&client().await?, roots, selection, *demands).await?)
         }
         Command::Ledger(asked) => ledger::run(asked, client, roots, output_options).await,
         Command::Noise(selection) => output_options.print(&noise::gather(&client().await?, roots, selection).await?),

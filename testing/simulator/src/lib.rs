@@ -15,12 +15,15 @@ use scenario::{PodSpec, Scenario};
 use stelia_kernel::proc::Procs;
 use stelia_model::record::Vcpu;
 use stelia_settings::Settings;
-use stelia_testnode::{Model, Pod, Qemu};
+use stelia_testnode::{KernelFiles, Model, Pod, Qemu};
 use steliad::dbus;
 use steliad::engine::{AttachRequest, Claim, Engine, Handle, Peer, RegisterRequest, VcpuRequest, Vmm};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+/// How soon a change of the model is in its files.
+const SHOW_AFTER: Duration = Duration::from_millis(50);
 
 /// Plays a scenario on the bus of `DBUS_SYSTEM_BUS_ADDRESS` until SIGTERM or SIGINT. It prints `ready: DIRECTORY`, in which every
 /// pod has a runner socket of its own: a client that connects to it is that pod's runner.
@@ -86,11 +89,38 @@ async fn play(
     dbus::serve_bus(&bus, handle.clone(), player)
         .await
         .context("serve on the bus")?;
-    println!("ready: {}", directory.display());
-    told.await;
+    show(&model, &mut KernelFiles::default(), told, || {
+        println!("ready: {}", directory.display())
+    })
+    .await
+    .context("write the node's files")?;
     cancel.cancel();
     running.await.context("the engine failed")?;
     Ok(())
+}
+
+/// Until `told`, writes the model's kernel as files whenever the daemon has changed it: what reads files sees no model.
+async fn show(
+    model: &Model,
+    files: &mut KernelFiles,
+    told: impl Future<Output = ()>,
+    ready: impl FnOnce(),
+) -> std::io::Result<()> {
+    let mut told = std::pin::pin!(told);
+    let mut written = model.changes();
+    files.write(model)?;
+    ready();
+    loop {
+        tokio::select! {
+            () = &mut told => return Ok(()),
+            () = tokio::time::sleep(SHOW_AFTER) => {}
+        }
+        let changes = model.changes();
+        if changes != written {
+            written = changes;
+            files.write(model)?;
+        }
+    }
 }
 
 /// What a pod's runner does: it registers, starts QEMU and attaches the vCPUs.

@@ -14,6 +14,7 @@ mod cgroups;
 pub mod conformance;
 mod counts;
 mod cpusets;
+mod files;
 mod freezer;
 mod hardware;
 pub mod kubelet;
@@ -36,6 +37,7 @@ use stelia_kernel::cgroup::CgroupPath;
 use tokio::sync::watch;
 
 pub use counts::{Counts, Touched};
+pub use files::KernelFiles;
 pub use freezer::Chain;
 pub use node::{Pod, Qemu, Runtime, topology};
 pub use tenants::tenant_of;

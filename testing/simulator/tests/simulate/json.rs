@@ -37,6 +37,7 @@ fn every_member_that_is_printed_is_documented() {
         ("top", &[&root, "top", "--count", "1", "-d", "0.2"]),
         ("why VM", &["why", "web"]),
         ("why CPU", &["why", "2"]),
+        ("why node", &["why", "node"]),
         ("doctor --kubelet-state", &["doctor", "--kubelet-state", &cpus]),
         ("doctor --kubelet-state", &["doctor", "--kubelet-state", "/nonexistent"]),
         (

@@ -147,6 +147,14 @@ impl Simulation {
         serde_json::from_str(answer["data"][0].as_str().expect("text")).expect("JSON")
     }
 
+    /// The exit code of `verify` with the node's own files, and what it prints.
+    fn verify(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let root = self.sockets.to_str().expect("UTF-8");
+        let line = [&["verify", "--root", root], arguments].concat();
+        let out = self.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &line);
+        (out.status.code(), String::from_utf8(out.stdout).expect("UTF-8"))
+    }
+
     fn ctl(&self, arguments: &[&str]) -> String {
         let out = self.run(env!("CARGO_BIN_EXE_steliactl-simulated"), arguments);
         assert!(out.status.success(), "{arguments:?}: {out:?}");
@@ -197,11 +205,16 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
     let map: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "map"])).expect("JSON");
     assert_eq!(map["cores"].as_array().map(Vec::len), Some(4), "{map}");
     let told = simulation.ctl(&["why", "2"]);
-    assert!(told.contains(VM) && told.contains("is pinned to it"), "{told}");
+    assert!(told.contains(VM) && told.contains("vCPU 0 (tid "), "{told}");
     let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["why", "99"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     let pod = simulation.ctl(&["why", &VM[..5]]);
-    assert!(pod.contains(VM) && pod.contains("kubelet gave container"), "{pod}");
+    assert!(pod.contains(VM) && pod.contains("assigned by kubelet"), "{pod}");
+    let node = simulation.ctl(&["why", "node"]);
+    assert!(
+        node.contains("no problems") && node.contains("1 isolated, 1 waiting"),
+        "{node}"
+    );
     let nobody = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["why", "nobody"]);
     assert_eq!(nobody.status.code(), Some(3), "{nobody:?}");
 }
@@ -209,27 +222,16 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
 #[test]
 fn a_good_node_verifies_and_has_nothing_to_do() {
     let simulation = Simulation::start(&scenario(""));
-    let whole = simulation.ctl(&["verify"]);
-    assert!(
-        whole.starts_with("1 isolated, 1 waiting (vCPUs not attached for ")
-            && whole.contains("\nEvery promise of these states holds"),
-        "{whole}"
-    );
-    assert!(
-        simulation
-            .ctl(&["verify", VM, "--require=isolated"])
-            .starts_with("1 isolated\n")
-    );
-    simulation.ctl(&["verify", "--require=pinned", "--allow-waiting"]);
-    let below = simulation.run(
-        env!("CARGO_BIN_EXE_steliactl-simulated"),
-        &["verify", "--require=pinned"],
-    );
-    assert_eq!(below.status.code(), Some(1), "{below:?}");
-    let told = String::from_utf8_lossy(&below.stdout).into_owned();
-    assert!(
-        told.contains("floating, pinned is required") && told.contains("container's log"),
-        "{told}"
+    let (code, told) = simulation.verify(&[]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("1 of 2 VMs verified in the kernel. 1 waiting."), "{told}");
+    let (code, told) = simulation.verify(&[VM, "--require=isolated"]);
+    assert_eq!((code, told.as_str()), (Some(0), "1 of 1 VM verified in the kernel.\n"));
+    // The daemon's word is not enough: the kernel of this host has no such VM.
+    let unread = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["verify", VM, "-o", "name"]);
+    assert_eq!(
+        (unread.status.code(), unread.stdout),
+        (Some(1), format!("{VM}\n").into_bytes())
     );
     let nothing = simulation.ctl(&["reconcile", "--dry-run"]);
     assert_eq!(nothing, "Nothing to do.\n");
@@ -240,6 +242,67 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
     let wrong = [OBJECT, MANAGER, "Reconcile", "a{sv}", "1", "dry-run", "s", "yes"];
     let (done, text) = simulation.as_root(&wrong);
     assert!(!done && text.contains("dry-run"), "{text}");
+}
+
+/// Files of the node that another program changed and the daemon has not looked at again.
+#[test]
+fn what_was_changed_behind_the_daemons_back_is_no_verified_vm() {
+    let simulation = Simulation::start(&scenario(""));
+    let described = simulation.described();
+    let thread = described["node"]["instances"][VM]["vcpus"][0]["task"]["id"].to_string();
+    let vcpu = format!("sys/fs/cgroup/stelia.slice/stelia-instance-{VM}.scope/instance/vcpu");
+    for (file, from, to, code) in [
+        (
+            format!("proc/{thread}/status"),
+            "Cpus_allowed_list:\t2",
+            "Cpus_allowed_list:\t0-7",
+            "affinity",
+        ),
+        (
+            format!("{vcpu}/cpuset.cpus.partition"),
+            "isolated",
+            "member",
+            "partition-changed",
+        ),
+        (format!("{vcpu}/cpuset.cpus"), "2-3", "2", "cpuset"),
+        (
+            "sys/devices/virtual/workqueue/cpumask".to_owned(),
+            "f3",
+            "ff",
+            "workers",
+        ),
+    ] {
+        let path = simulation.sockets.join(&file);
+        let whole = fs::read_to_string(&path).expect("a file of the node");
+        fs::write(&path, whole.replace(from, to)).expect("the file");
+        let (failed, told) = simulation.verify(&["-o", "json"]);
+        assert_eq!(failed, Some(1), "{file}: {told}");
+        let answer: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+        let first = &answer["findings"][0];
+        assert_eq!(
+            (&first["pod_uid"], &first["code"]),
+            (&VM.into(), &code.into()),
+            "{file}: {told}"
+        );
+        let fix = first["fix"].as_str().expect("a fix");
+        assert!(fix.contains("steliactl reconcile"), "{told}");
+        assert!(
+            answer["instances"]
+                .as_array()
+                .expect("VMs")
+                .iter()
+                .all(|vm| vm["verified"] == false),
+            "{told}"
+        );
+        // The daemon has not looked: it shows nothing.
+        assert_eq!(
+            simulation.described()["node"]["instances"][VM]["degraded"],
+            serde_json::json!([])
+        );
+        fs::write(&path, whole).expect("the file");
+        let (repaired, told) = simulation.verify(&[]);
+        assert_eq!(repaired, Some(0), "{file}: {told}");
+    }
 }
 
 #[test]

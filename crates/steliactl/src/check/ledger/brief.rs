@@ -30,19 +30,6 @@ impl Brief {
         }
     }
 
-    /// "other tasks 0, other devices' interrupts 0, 100% covered".
-    pub(crate) fn line(&self) -> String {
-        match self.covered_us {
-            0 => "nothing is known".to_owned(),
-            _ => format!(
-                "other tasks {}, other devices' interrupts {}, {} covered",
-                words::range(self.other_tasks),
-                words::grouped(self.devices),
-                words::covered(self.promised_us, self.covered_us)
-            ),
-        }
-    }
-
     /// What is above the promised 0. A lower bound of 0 proves nothing, nor does a time that no reading covers.
     pub(crate) fn above_promise(&self) -> Option<String> {
         let tasks = (self.other_tasks.least > 0).then(|| format!("other tasks {}", words::range(self.other_tasks)));

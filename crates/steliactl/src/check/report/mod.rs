@@ -170,7 +170,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     let vms = vms.collect();
     let (mut verify, mut quiet) = (None, None);
     if let Some(client) = &client {
-        match verify::gather(client, &Selection::default(), Default::default()).await {
+        match verify::gather(client, roots, &Selection::default(), Default::default()).await {
             Ok(verified) => verify = Some(verified),
             Err(failure) => missing.push(format!("what verify finds: {failure}")),
         }

@@ -3,13 +3,11 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use stelia_api::State;
 use stelia_kernel::locality::size;
 
 use super::host::Host;
 use super::watch::Thread;
 use super::{NumaNode, OtherPod, Report, VmReport};
-use crate::shared::daemon::not_isolated;
 use crate::shared::output::{Column, Render, TextStyle, column, human, printable, properties, table, time};
 
 const NUMA_NODES: [Column<NumaNode>; 7] = [
@@ -80,7 +78,7 @@ pub(super) fn report(report: &Report, style: TextStyle) -> String {
     let mut vms: Vec<&VmReport> = report.vms.iter().collect();
     vms.sort_by_cached_key(|vm| vm.vm().to_string());
     for vm in vms {
-        section(&format!("VM {}", vm.vm()), of_vm(vm, report.time_us, style));
+        section(&format!("VM {}", vm.vm()), of_vm(vm, style));
     }
     if let Some(ledger) = &report.ledger {
         section("Ledger", ledger.text(style));
@@ -133,20 +131,15 @@ fn kubelet(config: &Value, style: TextStyle) -> String {
     )
 }
 
-fn of_vm(vm: &VmReport, now: u64, style: TextStyle) -> String {
+fn of_vm(vm: &VmReport, style: TextStyle) -> String {
     let instance = &vm.instance;
     let mut rows = vec![
         ("Pod UID", vm.pod_uid.clone()),
         ("Container", instance.container.clone()),
         ("State", instance.state.to_string()),
     ];
-    if let Some(why) = not_isolated(instance) {
-        let label = if instance.state == State::Waiting {
-            "Floats"
-        } else {
-            "Not isolated"
-        };
-        rows.push((label, why.at(now)));
+    if let Some(why) = &instance.not_isolated {
+        rows.push(("Not isolated", why.text.clone()));
     }
     rows.extend(instance.degraded.iter().map(|reason| ("Degraded", reason.to_string())));
     if !instance.class().is_empty() {

@@ -1,409 +1,437 @@
+use std::path::Path;
 use std::sync::Arc;
 
+use rstest::rstest;
 use serde_json::json;
-use stelia_api::ledger::LedgerSummary;
-use stelia_api::{Reason, State};
-use stelia_kubelet::{PodName, PodUid};
+use stelia_kernel::cgroup::CgroupPath;
 use stelia_ledger::account::Range;
 use stelia_model::PendingResize;
+use tempfile::TempDir;
 
-use super::findings::remote_memory;
 use super::*;
 use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
-use crate::shared::output::{Form, OutputOptions};
-use crate::tests::fixtures::{holds, pod, says, text};
+use crate::shared::output::{Render, TextStyle};
+use crate::tests::fixtures::{columns, holds, pod, says, text, write};
 
-/// When it is, in these tests: 3 minutes after the second VM registered.
-const NOW: u64 = 180_000_001;
-/// 50 seconds after that.
-const EARLY: u64 = 50_000_001;
+/// Two minutes after the second VM registered.
+const NOW: u64 = 120_000_001;
+const VCPU: &str = "sys/fs/cgroup/stelia.slice/a.scope/instance/vcpu";
+const FLOAT: &str = "sys/fs/cgroup/stelia.slice/a.scope/instance/float/cpuset.cpus";
 
-fn required(required: Required) -> Demands {
-    Demands {
-        require: Some(required),
-        ..Demands::default()
-    }
-}
-
-/// All VMs, of which nothing is asked.
-fn plain(described: &Description, preview: &Map<String, Value>, now: u64) -> Verified {
-    verified(described, preview, None, Demands::default(), now)
-}
-
-/// A node with an isolated VM, and one whose QEMU is not attached.
-fn waiting() -> Description {
+/// A VM that is isolated and one that waits, on a node where nothing is wrong.
+fn described() -> Description {
     let mut node = node();
+    let first = instance_mut(&mut node, PODS[0]);
+    first.scope = CgroupPath::slice().child("a.scope");
+    first.partition = "isolated".to_owned();
     let second = instance_mut(&mut node, PODS[1]);
     second.degraded.clear();
+    second.scope = CgroupPath::slice().child("b.scope");
     second.registered_us = 1;
-    second.pod_name = PodName::new("team-a", "vm");
+    second.not_isolated = Some(Reason::of_node(ReasonCode::NoVcpus, "waiting for vCPU threads"));
     node
 }
 
-/// The daemon's answer: the steps of a pass, and the reasons of degradation.
-fn preview(plan: &[String], reasons: &[[&str; 3]]) -> Map<String, Value> {
-    let preview = json!({ "plan": plan, "reasons": reasons, "degraded": [] });
+/// The kernel of this node.
+fn kernel() -> TempDir {
+    let root = TempDir::new().unwrap();
+    let file = |path: &str, text: &str| write(root.path(), path, text);
+    for (path, text) in [
+        ("cpuset.cpus", "4-5"),
+        ("cpuset.cpus.effective", "4-5"),
+        ("cpuset.cpus.partition", "isolated"),
+        ("cgroup.threads", "70\n71"),
+    ] {
+        file(&format!("{VCPU}/{path}"), &format!("{text}\n"));
+    }
+    file(FLOAT, "0-1,3,7\n");
+    file(&FLOAT.replace("a.scope", "b.scope"), "0-1,3,7\n");
+    file("sys/fs/cgroup/system.slice/cpuset.cpus.effective", "0-3,6-7\n");
+    file("sys/fs/cgroup/system.slice/cgroup.threads", "9\n");
+    file("sys/devices/virtual/workqueue/cpumask", "cf\n");
+    for (tid, cpu) in [(70, "4"), (71, "5")] {
+        file(&format!("proc/{tid}/status"), &status(cpu));
+        let stat = format!("{tid} (CPU) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 1 0\n");
+        file(&format!("proc/{tid}/task/{tid}/stat"), &stat);
+        let cgroup = VCPU.trim_start_matches("sys/fs/cgroup");
+        file(&format!("proc/{tid}/task/{tid}/cgroup"), &format!("0::{cgroup}\n"));
+    }
+    root
+}
+
+fn status(cpus: &str) -> String {
+    format!("Tgid:\t70\nCpus_allowed_list:\t{cpus}\n")
+}
+
+/// The codes of what the kernel has otherwise of the first VM.
+fn codes(described: &Description, root: &Path) -> Vec<&'static str> {
+    let checked = kernel::check(described, &Roots::below(root));
+    let found = checked[PODS[0]].clone().unwrap_or_else(|cause| panic!("{cause}"));
+    found.into_iter().map(|(code, _)| code).collect()
+}
+
+#[test]
+fn a_kernel_that_is_as_described_has_no_difference() {
+    let root = kernel();
+    assert_eq!(codes(&described(), root.path()), [""; 0]);
+}
+
+#[rstest]
+#[case::cpus(VCPU, "cpuset.cpus", "4", &["cpuset"])]
+#[case::effective(VCPU, "cpuset.cpus.effective", "0-5", &["cpuset"])]
+#[case::partition(VCPU, "cpuset.cpus.partition", "member", &["partition-changed"])]
+#[case::invalid(VCPU, "cpuset.cpus.partition", "isolated invalid (Cpu list in cpuset.cpus not exclusive)", &["partition-changed"])]
+#[case::other_type(VCPU, "cpuset.cpus.partition", "root", &["partition-changed"])]
+#[case::stranger(VCPU, "cgroup.threads", "70\n71\n72", &["other-threads"])]
+#[case::float("", FLOAT, "0-7", &["float-cpuset"])]
+#[case::others("sys/fs/cgroup/system.slice", "cpuset.cpus.effective", "0-7", &["others"])]
+#[case::workers("sys/devices/virtual/workqueue", "cpumask", "ff", &["workers"])]
+#[case::affinity("proc/70", "status", "Tgid:\t70\nCpus_allowed_list:\t4-5", &["affinity"])]
+#[case::other_thread("proc/71/task/71", "stat", "71 (x) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 2 0", &["thread-ended"])]
+fn each_file_that_was_changed_is_found(
+    #[case] folder: &str,
+    #[case] file: &str,
+    #[case] text: &str,
+    #[case] expected: &[&str],
+) {
+    let root = kernel();
+    write(
+        root.path(),
+        &format!("{folder}/{file}").trim_start_matches('/').to_owned(),
+        format!("{text}\n"),
+    );
+    assert_eq!(codes(&described(), root.path()), expected);
+}
+
+#[test]
+fn a_thread_that_was_moved_is_found_and_one_that_others_pin_may_be_on_any_cpu_of_the_vm() {
+    let root = kernel();
+    write(root.path(), &format!("{VCPU}/cgroup.threads"), "70\n");
+    write(root.path(), "proc/71/task/71/cgroup", "0::/elsewhere\n");
+    assert_eq!(codes(&described(), root.path()), ["thread-moved"]);
+    let root = kernel();
+    write(root.path(), "proc/70/status", status("5"));
+    let mut kept = described();
+    instance_mut(&mut kept, PODS[0]).placement = stelia_settings::AdoptPlacement::Keep;
+    assert_eq!(codes(&kept, root.path()), [""; 0]);
+}
+
+#[test]
+fn what_is_no_partition_is_not_held_to_one_and_what_cannot_be_read_is_not_checked() {
+    let root = kernel();
+    for (file, text) in [("cpuset.cpus.partition", "member"), ("cgroup.threads", "70\n71")] {
+        write(root.path(), &format!("{VCPU}/{file}"), text);
+    }
+    write(root.path(), "sys/devices/virtual/workqueue/cpumask", "ff\n");
+    let mut pinned = described();
+    instance_mut(&mut pinned, PODS[0]).state = State::Pinned;
+    assert_eq!(codes(&pinned, root.path()), [""; 0]);
+    write(root.path(), &format!("{VCPU}/cpuset.cpus"), "no list\n");
+    let checked = kernel::check(&pinned, &Roots::below(root.path()));
+    assert!(checked[PODS[0]].is_err() && checked[PODS[1]].is_ok());
+}
+
+/// The daemon's answer: what it would do, and its reasons.
+fn preview(plan: &[String], reasons: &[[&str; 4]]) -> Map<String, Value> {
+    let preview = json!({ "plan": plan, "reasons": reasons });
     preview.as_object().cloned().unwrap()
 }
 
-fn whole() -> Map<String, Value> {
-    preview(&[], &[])
+fn found(
+    described: &Description,
+    checked: Vec<(&str, kernel::Checked)>,
+    preview: &Map<String, Value>,
+    demands: Demands,
+) -> Verified {
+    let checked = checked
+        .into_iter()
+        .map(|(pod, checked)| (pod.to_owned(), checked))
+        .collect();
+    let mut verified = verified(described, checked, preview, demands, NOW);
+    verified.settle();
+    verified
 }
 
-fn pin(uid: &str) -> String {
-    format!("{uid}: pin thread 7 to CPU 4")
+fn difference(code: &'static str) -> kernel::Checked {
+    Ok(vec![(code, format!("{code} differs"))])
 }
 
-fn to_partition(uid: &str) -> String {
-    format!("{uid}: write \"isolated\" to cpuset.cpus.partition of /stelia.slice/stelia-{uid}.scope/vcpu")
+/// Kind, code and whether it fails, of each finding.
+fn told(verified: &Verified) -> Vec<(Kind, &str, bool)> {
+    let findings = verified.findings.iter();
+    findings.map(|one| (one.kind, one.code.as_str(), one.fails)).collect()
 }
 
-/// The answer for programs.
-fn json_of(verified: &Verified) -> Value {
-    let options = OutputOptions {
-        form: Form::Json,
-        style: TextStyle::from(true),
-    };
-    match options.print(verified) {
-        Ok(printed) | Err(Failure::Partial { printed, .. }) => serde_json::from_str(&printed).unwrap(),
-        Err(other) => panic!("{other}"),
-    }
-}
+const WAITS: (Kind, &str, bool) = (Kind::Waiting, "no-vcpus", true);
 
 #[test]
-fn where_every_promise_holds_the_states_are_counted_and_a_wait_is_told() {
-    let verified = plain(&waiting(), &whole(), EARLY);
-    insta::assert_snapshot!(text(&verified), @"
-    1 isolated, 1 floating (vCPUs not attached for 50 s: team-a/vm)
-    Every promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory
-    ");
-    assert_eq!(verified.failure(), None);
-}
+fn a_vm_that_waits_fails_after_a_minute_unless_that_is_allowed() {
+    let none = preview(&[], &[]);
+    let plain = found(&described(), Vec::new(), &none, Demands::default());
+    insta::assert_snapshot!(text(&plain), @"
+    WAIT  bbbbbbbb-0000-4000-8000-000000000000: waiting for vCPU threads (2 min)
+          effect  all its threads run on shared CPUs
+          fix     read the container's log: has the VMM's socket answered? The runner tries every 5 s
 
-#[test]
-fn a_vm_that_waits_for_its_vcpus_for_more_than_a_minute_fails_unless_that_is_allowed() {
-    let at = |now: u64| plain(&waiting(), &whole(), now).failure();
-    assert_eq!(at(60_000_001), None);
-    assert_eq!(at(60_000_002).unwrap(), "1 VM waits for its vCPUs: team-a/vm");
-    let verified_with = |demands: Demands, now| verified(&waiting(), &whole(), None, demands, now);
-    let late = verified_with(Demands::default(), NOW);
-    insta::assert_snapshot!(text(&late), @"
-    1 isolated, 1 floating (vCPUs not attached for 3 min: team-a/vm)
-
-    WAIT  team-a/vm: floating: vCPUs not attached for 3 min, since 1970-01-01T00:00:00.000001Z
-          fix: the container's log: the runner attaches the vCPUs once the VMM's socket answers, and tries every 5 s
+    1 of 2 VMs verified in the kernel. 1 waiting.
     ");
-    holds(&json_of(&late), json!({"/findings/0/kind": "waiting"}));
-    assert!(late.failure().is_some());
-    let allowing = |require| Demands {
-        require,
+    assert_eq!(plain.failure().as_deref(), Some("1 waiting"));
+    holds(
+        &serde_json::to_value(&plain).unwrap(),
+        json!({"/findings/0/kind": "waiting", "/findings/0/since_us": 1, "/instances/0/verified": true, "/instances/1/verified": false}),
+    );
+    let allowing = Demands {
         allow_waiting: true,
+        require: Some(Required::Isolated),
         now: false,
     };
-    for require in [None, Some(Required::Isolated)] {
-        let allowed = verified_with(allowing(require), NOW);
-        assert_eq!((allowed.failure(), allowed.names().len()), (None, 0), "{require:?}");
-        says(&text(&allowed), &["WAIT  team-a/vm", "Every promise"]);
-        assert_eq!(verified_with(allowing(require), EARLY).failure(), None);
-    }
-    // Its CPUs are another matter.
-    let mut lost = waiting();
-    let evicted = Reason::of(&PodUid::default(), ReasonCode::Evicted, "");
-    instance_mut(&mut lost, PODS[1]).degraded.push(evicted);
-    let demands = allowing(Some(Required::Isolated));
-    let failure = verified(&lost, &whole(), None, demands, NOW).failure();
-    assert_eq!(failure.unwrap(), "1 VM is below what is required: team-a/vm");
+    let allowed = found(&described(), Vec::new(), &none, allowing);
+    assert_eq!((allowed.failure(), allowed.names().len()), (None, 0));
+    let mut young = described();
+    instance_mut(&mut young, PODS[1]).registered_us = NOW - 59_000_000;
+    assert_eq!(found(&young, Vec::new(), &none, Demands::default()).failure(), None);
 }
 
 #[test]
-fn an_account_of_the_last_day_above_its_promise_fails() {
-    let web = Brief {
-        pod: pod(PODS[0], "team-a/web"),
-        other_tasks: Range { least: 3, most: 7 },
-        devices: 1200,
+fn a_difference_is_told_once_whoever_found_it() {
+    let [a, b, _] = PODS;
+    let mut described = described();
+    let steps = [
+        format!("{a}: write x"),
+        format!("{b}: pin thread 7 to CPU 4"),
+        format!("{b}: move thread 7"),
+    ];
+    // The dry run finds it too, and would repair it.
+    let same = preview(
+        &steps[..1],
+        &[[a, "partition-changed", "reads member", "find what claims it"]],
+    );
+    let one = found(
+        &described,
+        vec![(a, difference("partition-changed"))],
+        &same,
+        Demands::default(),
+    );
+    assert_eq!(told(&one), [(Kind::Daemon, "partition-changed", true), WAITS]);
+    says(&one.findings[0].fix, &[NOT_SEEN, "find what claims it"]);
+    // The daemon shows it already.
+    let shown = Reason::of_node(ReasonCode::PartitionChanged, "reads member");
+    instance_mut(&mut described, a).degraded.push(shown);
+    let seen = found(&described, vec![(a, difference("affinity"))], &same, Demands::default());
+    assert_eq!(seen.findings[0].fix, "find what claims it");
+    assert_eq!(
+        (seen.findings[1].code.as_str(), seen.findings[1].fix.as_str()),
+        ("affinity", RECONCILE)
+    );
+    // Only the kernel has it, or only the dry run.
+    let untouched = tests::described();
+    let plan = preview(&steps[1..], &[]);
+    let both = found(&untouched, vec![(a, difference("affinity"))], &plan, Demands::default());
+    let expected = [(Kind::Daemon, "differs", true), (Kind::Kernel, "affinity", true), WAITS];
+    assert_eq!(told(&both), expected);
+    says(&both.findings[0].text, &["pin thread 7 to CPU 4 and 1 more"]);
+    assert!(both.findings[..2].iter().all(|one| one.fix == NOT_SEEN));
+}
+
+#[test]
+fn a_problem_of_the_node_is_one_finding_with_effect_and_fix() {
+    let mut described = described();
+    described.problems = vec![Reason::of_node(
+        ReasonCode::KubeletUnusable,
+        "checksum mismatch (stored 1, computed 2)",
+    )];
+    let rows = [[
+        "-",
+        "kubelet-unusable",
+        "checksum mismatch (stored 1, computed 2)",
+        "drain",
+    ]];
+    let all = found(&described, Vec::new(), &preview(&[], &rows), Demands::default());
+    assert_eq!(told(&all), [(Kind::Node, "kubelet-unusable", true), WAITS]);
+    says(
+        &all.text(columns(60)),
+        &[
+            "FAIL  node: checksum",
+            "\n      effect  no new VMs;",
+            "\n      fix     drain the node,",
+        ],
+    );
+    assert!(all.text(columns(60)).lines().all(|line| line.chars().count() <= 60));
+    // It is no matter of the VMs.
+    assert!(all.instances[0].verified);
+}
+
+#[test]
+fn a_pinned_vm_fails_where_isolation_is_required_or_the_kernel_refused_it() {
+    let with = |why: PinnedReason, require: Option<Required>| {
+        let mut node = described();
+        let second = instance_mut(&mut node, PODS[1]);
+        (second.state, second.pinned_reason) = (State::Pinned, Some(why));
+        second.not_isolated = Some(Reason::of_node(ReasonCode::PartitionRefused, "refused twice"));
+        let demands = Demands {
+            require,
+            ..Demands::default()
+        };
+        found(&node, Vec::new(), &preview(&[], &[]), demands)
+    };
+    let wanted = with(PinnedReason::Setting, Some(Required::Pinned));
+    assert_eq!((wanted.failure(), told(&wanted)), (None, Vec::new()));
+    assert_eq!(
+        text(&wanted),
+        "2 of 2 VMs verified in the kernel (1 isolated, 1 pinned).\n"
+    );
+    for below in [
+        with(PinnedReason::Refused, None),
+        with(PinnedReason::Setting, Some(Required::Isolated)),
+    ] {
+        assert_eq!(told(&below)[0].0, Kind::State);
+        assert_eq!(below.failure().as_deref(), Some("1 failure"));
+    }
+}
+
+#[test]
+fn what_was_not_read_fails_and_counts_as_no_verified_vm() {
+    let unread = found(
+        &described(),
+        vec![(PODS[0], Err("Permission denied".to_owned()))],
+        &preview(&[], &[]),
+        Demands::default(),
+    );
+    assert_eq!(told(&unread), [(Kind::Unread, "not-checked", true), WAITS]);
+    says(
+        &text(&unread),
+        &["not checked: Permission denied", "run as root", "0 of 2 VMs verified"],
+    );
+}
+
+#[test]
+fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
+    let brief = |devices: u64| Brief {
+        pod: pod(PODS[0], ""),
+        other_tasks: Range { least: 0, most: 9 },
+        devices,
         promised_us: 8,
         covered_us: 6,
     };
-    let of = |uid: &str, least: u64, devices: u64, covered_us: u64| Brief {
-        pod: if uid == PODS[0] {
-            web.pod.clone()
-        } else {
-            Pod::unnamed(uid)
-        },
-        other_tasks: Range { least, most: 9 },
-        devices,
-        covered_us,
-        ..web
-    };
-    let unread = || of(PODS[1], 3, 1200, 0);
-    let with = |accounts: Vec<Brief>| {
-        let mut verified = plain(&waiting(), &whole(), EARLY);
-        verified.add_ledger(Ok(accounts));
+    let with = |accounts: Result<Vec<Brief>, Failure>, now: bool| {
+        let demands = Demands {
+            now,
+            allow_waiting: true,
+            ..Demands::default()
+        };
+        let mut verified = found(&described(), Vec::new(), &preview(&[], &[]), demands);
+        verified.add_ledger(accounts, demands);
+        verified.settle();
         verified
     };
-    let above = with(vec![web.clone(), unread()]);
-    insta::assert_snapshot!(text(&above), @"
-    1 isolated, 1 floating (vCPUs not attached for 50 s: team-a/vm)
-
-    FAIL  team-a/web: other tasks 3…7, other devices' interrupts 1,200 in the last 24 hours, 0 is promised
-          fix: steliactl ledger VM: when; steliactl noise VM: which interrupts remain
-
-    The last 24 hours by the ledger:
-    team-a/web: other tasks 3…7, other devices' interrupts 1,200, 75.00% covered
-    ");
-    assert_eq!(above.failure().unwrap(), "1 promise does not hold");
-    let mut one_interrupt = with(vec![of(PODS[0], 0, 1, 6)]);
-    assert!(one_interrupt.failure().is_some());
-    // For whoever asks for the present alone it is past.
-    one_interrupt.demands.now = true;
-    assert_eq!(one_interrupt.failure(), None);
-    says(
-        &text(&one_interrupt),
-        &["NOTE  team-a/web: other devices' interrupts 1"],
-    );
     // It may have been none.
-    assert_eq!(with(vec![of(PODS[0], 0, 0, 6), unread()]).failure(), None);
-    let several = with(vec![web.clone(), of(PODS[1], 3, 7, 6)]);
-    says(&text(&several), &["FAIL  2 VMs (", "more than the promised 0"]);
-}
-
-#[test]
-fn a_ledger_that_cannot_be_read_or_kept_fails() {
-    let mut unread = plain(&waiting(), &whole(), EARLY);
-    unread.add_ledger(Err(Failure::Other("the ring is damaged".to_owned())));
-    let failing = "FAIL  node: the ledger's last 24 hours cannot be read: the ring is damaged";
-    says(&text(&unread), &[failing]);
-    assert_eq!(unread.failure().unwrap(), "1 promise does not hold");
-    unread.demands.now = true;
-    assert_eq!(unread.failure(), None, "it is about the past");
-
-    let mut node = waiting();
-    for enabled in [true, false] {
-        node.node.ledger = Arc::new(LedgerSummary {
-            enabled,
-            problem: Some("No space left on device".to_owned()),
-            ..LedgerSummary::default()
-        });
-        let verified = plain(&node, &whole(), EARLY);
-        assert_eq!(verified.failure().is_some(), enabled);
-        let is_told = text(&verified).contains("the ledger is not kept: No space left");
-        assert_eq!(is_told, enabled);
-    }
-}
-
-#[test]
-fn without_a_vm_nothing_is_said_to_hold() {
-    let mut node = node();
-    node.node.instances.clear();
-    let empty = plain(&node, &whole(), NOW);
-    assert_eq!((text(&empty).as_str(), empty.failure()), ("No instances.\n", None));
-    node.node.kubelet_problem = Some("no file".to_owned());
-    let damaged = plain(&node, &whole(), NOW);
-    says(&text(&damaged), &["kubelet's state cannot be used: no file"]);
-    assert_eq!(damaged.failure().unwrap(), "1 promise does not hold");
-}
-
-#[test]
-fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
-    let mut node = waiting();
-    node.node.kubelet_problem = Some("no file".to_owned());
-    let [a, b, _] = PODS;
-    let (unusable, offline) = ("kubelet's state cannot be used", "CPUs 4 are offline");
-    let mut preview = preview(
-        &["-: set CPUWeight=200 of stelia.slice".to_owned(), pin(a)],
-        &[
-            ["-", "kubelet-unusable", unusable],
-            [a, "cpus-offline", offline],
-            [b, "newer", "who knows"],
-        ],
+    assert_eq!(with(Ok(vec![brief(0)]), false).failure(), None);
+    let above = with(Ok(vec![brief(3)]), false);
+    assert_eq!(
+        (above.failure().as_deref(), above.instances[0].verified),
+        (Some("1 failure"), true)
     );
-    let degraded = [(a, unusable), (a, offline), (b, unusable), (b, "who knows")];
-    preview["degraded"] = degraded.map(|(uid, reason)| format!("{uid}: {reason}")).to_vec().into();
-    let shown = Reason::of_node(ReasonCode::CpusOffline, offline);
-    instance_mut(&mut node, a).degraded.push(shown);
-    let all = plain(&node, &preview, EARLY);
-    insta::assert_snapshot!(text(&all), @"
-    1 isolated, 1 floating (vCPUs not attached for 50 s: team-a/vm)
-
-    FAIL  node: kubelet's state cannot be used (2 VMs)
-          fix: steliactl doctor says more; the cure depends on the message
-    FAIL  aaaaaaaa-0000-4000-8000-000000000000: CPUs 4 are offline
-          fix: echo 1 > /sys/devices/system/cpu/cpu4/online
-    FAIL  team-a/vm: who knows
-          fix: steliad has not seen this yet: steliactl reconcile; if it stays: /usr/share/doc/steliad/troubleshooting.md
-    FAIL  node: differs: a pass would set CPUWeight=200 of stelia.slice
-          fix: steliad has not seen this yet: steliactl reconcile
-    FAIL  aaaaaaaa-0000-4000-8000-000000000000: differs: a pass would pin thread 7 to CPU 4
-          fix: steliad has not seen this yet: steliactl reconcile
-    ");
-    assert_eq!(all.failure().unwrap(), "5 promises do not hold");
-    let wide = TextStyle {
-        wide: true,
-        width: Some(60),
-        ..TextStyle::from(true)
-    };
-    let expected = [
-        "FAIL  team-a/vm (bbbbbbbb-0000-4000-8000-000000000000):",
-        "\n      fix: steliad has not seen this yet: steliactl\n      reconcile\n",
-    ];
-    says(&all.text(wide), &expected);
-    let selected = BTreeSet::from([a.to_owned()]);
-    let of_a = verified(&node, &preview, Some(&selected), Demands::default(), EARLY);
-    let whose: Vec<&str> = of_a.findings.iter().map(|one| one.pod.pod_uid.as_str()).collect();
-    assert_eq!(whose, ["-", a, "-", a]);
-    assert_eq!(of_a.instances.len(), 1);
-}
-
-#[test]
-fn a_state_below_what_is_required_fails_and_names_the_vm() {
-    let require = |least| verified(&waiting(), &whole(), None, required(least), EARLY);
-    assert_eq!(require(Required::Floating).failure(), None);
-    for least in [Required::Pinned, Required::Isolated] {
-        let verified = require(least);
-        assert_eq!(verified.failure().unwrap(), "1 VM is below what is required: team-a/vm");
-        let finding = &verified.findings[0];
-        says(&finding.problem, &["floating, ", "for 50 s"]);
-        says(&finding.cure, &["container's log"]);
-    }
-    holds(
-        &json_of(&require(Required::Isolated)),
-        json!({
-            "/required": "isolated", "/findings/0/kind": "below-required", "/findings/0/pod_name": "vm",
-            "/instances/1/state": "floating", "/instances/1/waits_since_us": 1,
-        }),
-    );
-}
-
-#[test]
-fn of_many_vms_below_what_is_required_the_message_names_few() {
-    let mut node = waiting();
-    let floating = node.node.instances.values().nth(1).unwrap().clone();
-    for number in 0..40 {
-        let mut instance = floating.clone();
-        let name = format!("virt-launcher-customer-database-{number:03}-4hvbp");
-        Arc::make_mut(&mut instance).pod_name = PodName::new("kubevirt-tenants", &name);
-        let uid = PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
-        node.node.instances.insert(uid, instance);
-    }
-    let verified = verified(&node, &whole(), None, required(Required::Isolated), NOW);
-    let first = "kubevirt-tenants/virt-launcher-customer-database-000-4hvbp";
-    let failure = format!("41 VMs are below what is required: {first}, …");
-    assert_eq!(verified.failure().unwrap(), failure);
-    let summary = format!("1 isolated, 41 floating (vCPUs not attached for 3 min: {first}, ");
-    assert!(text(&verified).starts_with(&summary), "{}", text(&verified));
-}
-
-#[test]
-fn half_the_memory_away_is_a_finding_with_the_share_and_a_cure() {
-    let memory = json!({"anon": 1 << 30, "file": 4096, "shmem": 0, "huge": 0});
-    let vm = |own: &[u32]| json!({"nodes": own, "cpus": {}, "allowed": "", "memory": {"0": memory, "1": memory}, "devices": [], "pci": [], "memory_only": {}});
-    let [far, near, _] = PODS;
-    let read = |own: &[u32]| {
-        let all = json!({"devices_unknown": null, "instances": {far: vm(own), near: vm(&[0, 1])}});
-        serde_json::from_value(all).unwrap()
-    };
-    let mut node = node();
-    instance_mut(&mut node, near).exclusive = "2,6".parse().unwrap();
-    node.locality = read(&[1]);
-    let found = remote_memory(&node);
-    let [finding] = found.as_slice() else {
-        panic!("{found:?}")
-    };
-    assert_eq!(finding.pod.pod_uid, far);
-    assert!(finding.problem.starts_with("50 % (1.0 GiB of 2.0 GiB)"), "{finding:?}");
-    says(&finding.cure, &["memoryManagerPolicy: Static"]);
-    // Read while the VM had CPUs of another NUMA node.
-    node.locality = read(&[0]);
-    assert_eq!(remote_memory(&node), []);
-}
-
-#[test]
-fn findings_that_differ_only_in_what_is_a_vms_own_are_one_row_and_as_json_one_each() {
-    let [a, b, _] = PODS;
-    for (step, told) in [
-        (pin as fn(&str) -> String, "differs: a pass would pin thread 7 to CPU 4"),
-        (
-            to_partition,
-            "a pass would write \"isolated\" to cpuset.cpus.partition of its cgroup vcpu",
-        ),
-    ] {
-        let verified = plain(&waiting(), &preview(&[step(a), step(b)], &[]), EARLY);
-        let text = text(&verified);
-        assert_eq!(text.matches("a pass would").count(), 1, "{text}");
-        says(
-            &text,
-            &["2 VMs (aaaaaaaa-0000-4000-8000-000000000000, team-a/vm)", told],
-        );
-        assert_eq!(verified.failure().unwrap(), "2 promises do not hold");
-        // A program gets each as it is of its VM.
-        let findings = json_of(&verified)["findings"].clone();
-        for (finding, uid) in findings.as_array().unwrap().iter().zip([a, b]) {
-            let own = &step(uid)[uid.len() + 2..];
-            assert_eq!(finding["problem"], format!("differs: a pass would {own}"));
-        }
-        assert_eq!(verified.findings.len(), 2);
-    }
-}
-
-#[test]
-fn a_step_that_repairs_what_is_a_finding_already_is_its_cure() {
-    let [a, b, _] = PODS;
-    let reads = "the partition reads \"member\" instead of \"isolated\"";
-    let preview = preview(&[to_partition(a), to_partition(b)], &[[a, "partition-differs", reads]]);
-    let mut shown = waiting();
-    let unseen = plain(&shown, &preview, EARLY);
-    let reason = Reason::of(&PodUid::default(), ReasonCode::PartitionChanged, reads);
-    instance_mut(&mut shown, a).degraded.push(reason);
-    let verified = plain(&shown, &preview, EARLY);
-    let findings = verified.findings.iter();
-    let told: Vec<(&str, bool)> = findings
-        .map(|one| (one.pod.pod_uid.as_str(), one.kind == Kind::Differs))
-        .collect();
-    assert_eq!(told, [(a, false), (b, true)]);
-    says(&verified.findings[0].cure, &[BY_A_PASS, "what else claims those CPUs"]);
-    assert!(unseen.findings[0].cure.starts_with(NOT_REPORTED), "{unseen:?}");
-}
-
-#[test]
-fn what_the_daemon_tries_again_it_has_seen() {
-    let [a, b, _] = PODS;
-    let reasons = [[a, "not-done", "pin thread 7 to CPU 4: Invalid argument"]];
-    let verified = plain(&waiting(), &preview(&[pin(a), pin(b)], &reasons), EARLY);
-    let steps = verified.findings.iter().filter(|one| one.kind == Kind::Differs);
-    let steps: Vec<(bool, &str)> = steps.map(|one| (one.seen, one.cure.as_str())).collect();
-    assert_eq!(steps, [(true, BY_A_PASS), (false, NOT_REPORTED)]);
+    let past = with(Ok(vec![brief(3)]), true);
+    assert_eq!(past.failure(), None);
+    says(&text(&past), &["NOTE  aaaaaaaa"]);
+    let unread = with(Err(Failure::Other("damaged".to_owned())), false);
+    assert_eq!(told(&unread)[0], (Kind::Ledger, "ledger", true));
 }
 
 #[test]
 fn what_is_gone_at_the_next_reading_does_not_count() {
     let [a, b, gone] = PODS;
-    let ended = |uid| [uid, "thread-ended", "the thread 7 of vCPU 2 ended"];
-    let first = plain(&waiting(), &preview(&[pin(a), pin(b)], &[ended(a)]), NOW);
-    // Another thread is no other finding.
-    let second = preview(&[format!("{b}: pin thread 8 to CPU 4"), pin(gone)], &[ended(b)]);
-    let confirmed = plain(&waiting(), &second, NOW).confirmed_by(&first);
-    let kept = confirmed.findings.iter();
-    let kept: Vec<(&str, &Kind)> = kept.map(|one| (one.pod.pod_uid.as_str(), &one.kind)).collect();
-    assert_eq!(kept, [(b, &Kind::Differs), (b, &Kind::Waiting)]);
+    let none = preview(&[], &[]);
+    let first = found(
+        &described(),
+        vec![(a, difference("affinity")), (b, difference("float-cpuset"))],
+        &none,
+        Demands::default(),
+    );
+    // Another code is another finding; a VM that was released has none.
+    let next = vec![
+        (a, difference("cpuset")),
+        (b, difference("float-cpuset")),
+        (gone, difference("cpuset")),
+    ];
+    let mut second = found(&described(), next, &none, Demands::default());
+    second.confirm(&first);
+    assert_eq!(told(&second), [(Kind::Kernel, "float-cpuset", true), WAITS]);
 }
 
 #[test]
 fn threads_of_unplugged_vcpus_are_no_finding_while_the_vm_gives_up_cpus() {
-    let mut node = waiting();
-    let ended = preview(&[], &[[PODS[0], "thread-ended", "the thread 7 of vCPU 2 ended"]]);
-    assert!(plain(&node, &ended, EARLY).failure().is_some());
+    let mut node = described();
+    let ended = preview(&[], &[[PODS[0], "thread-ended", "7 ended", "none"]]);
+    let count = |node: &Description| {
+        found(
+            node,
+            vec![(PODS[0], difference("thread-ended"))],
+            &ended,
+            Demands::default(),
+        )
+        .findings
+        .len()
+    };
+    assert_eq!(count(&node), 2);
     instance_mut(&mut node, PODS[0]).pending_resize = Some(PendingResize::default());
-    assert_eq!(plain(&node, &ended, EARLY).failure(), None);
+    assert_eq!(count(&node), 1);
 }
 
 #[test]
-fn vms_that_wait_for_the_same_are_one_row_with_the_longest_wait() {
-    let mut node = waiting();
-    let first = instance_mut(&mut node, PODS[0]);
-    first.state = State::Waiting;
-    (first.vcpus, first.isolated_us, first.registered_us) = (Vec::new(), 0, 120_000_001);
-    let verified = verified(&node, &whole(), None, required(Required::Isolated), NOW);
-    let text = text(&verified);
-    assert_eq!(text.matches("isolated is required").count(), 1, "{text}");
-    says(&text, &["isolated is required: vCPUs not attached for 3 min"]);
+fn remote_memory_is_a_finding_with_its_fix_while_the_cpus_are_those() {
+    let memory = json!({"anon": 1 << 30, "file": 4096, "shmem": 0, "huge": 0});
+    let read = |own: &[u32]| {
+        let vm = json!({"nodes": own, "cpus": {}, "allowed": "", "memory": {"0": memory, "1": memory}, "devices": [], "pci": [], "memory_only": {}});
+        serde_json::from_value(json!({"devices_unknown": null, "instances": {PODS[0]: vm}})).unwrap()
+    };
+    let mut node = described();
+    let codes = |node: &Description| {
+        let all = found(node, Vec::new(), &preview(&[], &[]), Demands::default());
+        all.findings.iter().map(|one| one.code.clone()).collect::<Vec<_>>()
+    };
+    node.locality = read(&[1]);
+    assert_eq!(codes(&node), ["remote-memory", "no-vcpus"]);
+    // Read while the VM had CPUs of another NUMA node.
+    node.locality = read(&[0]);
+    assert_eq!(codes(&node), ["no-vcpus"]);
+}
+
+#[test]
+fn many_vms_with_the_same_are_one_line_and_with_o_wide_one_each() {
+    let mut node = described();
+    let waits = node.node.instances[PODS[1]].clone();
+    for number in 0..40 {
+        let mut vm = waits.clone();
+        Arc::make_mut(&mut vm).registered_us = 2;
+        let uid = PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
+        node.node.instances.insert(uid, vm);
+    }
+    let all = found(&node, Vec::new(), &preview(&[], &[]), Demands::default());
+    let folded = text(&all);
+    assert_eq!(folded.matches("WAIT").count(), 1, "{folded}");
+    says(
+        &folded,
+        &["WAIT  41 VMs (", "1 of 42 VMs verified in the kernel. 41 waiting."],
+    );
+    let wide = TextStyle {
+        wide: true,
+        ..TextStyle::from(true)
+    };
+    assert_eq!(all.text(wide).matches("WAIT").count(), 41);
+    assert_eq!(all.names().len(), 41);
+    // Each has its own words: too many to be told one by one.
+    let mut own = all;
+    for (number, finding) in own.findings.iter_mut().enumerate() {
+        finding.text = format!("thread {number}");
+    }
+    says(&text(&own), &["WAIT  41 VMs, such as "]);
+}
+
+#[test]
+fn without_a_vm_nothing_is_verified() {
+    let mut node = described();
+    node.node.instances.clear();
+    let empty = found(&node, Vec::new(), &preview(&[], &[]), Demands::default());
+    assert_eq!((text(&empty).as_str(), empty.failure()), ("No VMs.\n", None));
 }

@@ -1,30 +1,25 @@
-//! What may slow a VM down: a sample of a second, and what is known of where it runs. Each line says what was measured,
-//! whether it is much, and what an operator does about it.
+//! What slows a VM down: a sample of a second, and what is known of where it runs. What the guest does not notice is not said.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
-use stelia_api::State;
 use stelia_cpus::{CpuSet, MAX_CPUS};
-use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, value};
-use stelia_kernel::counters;
+use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups, value};
 use stelia_kernel::counters::cpu_time::{self, CpuTime};
+use stelia_kernel::counters::{self, task};
 use stelia_kernel::locality::{list, nodes};
+use stelia_kernel::proc::stat;
 use stelia_model::Instance;
 
-use super::cpu::pod_of;
-use super::guest::GuestNode;
-use super::other_tasks::{self, OtherTask, Tasks};
 use crate::check::doctor::scheduler_settings::{is_large, numa_balances};
-use crate::shared::daemon::{Description, not_isolated, owner};
-use crate::shared::kernel::Roots;
-use crate::shared::kernel::rates::{
-    HIGH_DELAY_PERCENT, HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, rates,
-};
+use crate::shared::daemon::Description;
+use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;
-use crate::shared::kernel::threads;
-use crate::shared::output::{Column, Meaning, TextStyle, column, table};
+use crate::shared::kernel::{Roots, numbered, threads};
 
 /// How long the measurement takes.
 pub(super) const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,85 +32,74 @@ const HIGH_LOAD_PERCENT: f64 = 80.0;
 /// Limit of the other tasks that are named.
 const MAX_NAMED_TASKS: usize = 3;
 
+/// Something that slows the VM down, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Line {
-    pub measured: String,
-    /// Whether the guest may notice it.
-    pub much: bool,
-    /// What to do; empty where it is not much.
-    pub cure: String,
-}
-
-const COLUMNS: [Column<Line>; 3] = [
-    column("MEASURED", |line: &Line| line.measured.clone()).wraps(),
-    column("MUCH", |line: &Line| if line.much { "yes" } else { "no" }.to_owned())
-        .means(|line| if line.much { Meaning::Attention } else { Meaning::Plain }),
-    column("WHAT TO DO", |line: &Line| line.cure.clone()).wraps(),
-];
-
-/// What was measured; the text of an empty list says so too.
-pub(super) fn text(lines: &[Line], style: TextStyle) -> String {
-    let mut text = if lines.is_empty() {
-        String::new()
-    } else if style.width.is_some() && lines.iter().all(|line| line.cure.is_empty()) {
-        // A column without an entry would be a heading on three lines.
-        let [without_cure @ .., _] = &COLUMNS;
-        table(without_cure, lines, style)
-    } else {
-        table(&COLUMNS, lines, style)
-    };
-    if !lines.iter().any(|line| line.much) {
-        text += "steliad found nothing that slows it down.\n";
-    }
-    text
+pub(super) struct Slowdown {
+    pub text: String,
+    pub fix: String,
 }
 
 /// The kernel's counters at one moment.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reading {
     sample: Sample,
-    tasks: Tasks,
+    tasks: BTreeMap<i32, Task>,
     cpus: BTreeMap<u32, CpuTime>,
-    throttled: [Throttled; 2],
+    /// How long everything but the vCPUs was throttled, microseconds.
+    throttled_us: u64,
     numa_balancing: bool,
 }
 
-/// Counters of a `cpu.stat`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Throttled {
-    times: u64,
-    us: u64,
+/// A thread of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Task {
+    name: String,
+    /// The kernel's own, bound to its CPU: nothing moves it.
+    bound: bool,
+    /// Where it ran last.
+    cpu: u32,
+    run_ns: u64,
 }
 
 impl Reading {
     pub(super) fn take(description: &Description, pod: &str, roots: &Roots, at: Duration) -> Self {
         let mut one = description.clone();
         one.node.instances.retain(|uid, _| uid.as_str() == pod);
-        let instance = one.node.instances.get(pod);
+        let float = one.node.instances.get(pod).and_then(|one| threads::float(one));
         let cgroups = KernelCgroups::new(&roots.cgroup);
-        let scope = instance.map(|one| one.scope.clone());
-        let throttled = [scope, instance.and_then(|one| threads::float(one))].map(|cgroup| {
-            let read = |cgroup: CgroupPath| cgroups.read(&cgroup, File::CpuStat).ok();
-            let text = cgroup.and_then(read).unwrap_or_default();
-            let count = |name| value(&text, name).unwrap_or(0);
-            Throttled {
-                times: count("nr_throttled"),
-                us: count("throttled_usec"),
-            }
-        });
+        let text = float.and_then(|float| cgroups.read(&float, File::CpuStat).ok());
+        let throttled_us = text.and_then(|text| value(&text, "throttled_usec"));
         let all = CpuSet::below(MAX_CPUS);
         Self {
             cpus: counters::read(&roots.proc.join("stat"), |text| cpu_time::parse(text, &all)).unwrap_or_default(),
-            throttled,
+            throttled_us: throttled_us.unwrap_or_default(),
             numa_balancing: numa_balances(&roots.proc),
-            tasks: other_tasks::read(&roots.proc),
+            tasks: tasks(&roots.proc),
             sample: Sample::read(&one, roots, at),
         }
     }
 }
 
-/// The share of these CPUs' time, in percent; `None` where nothing is known.
-fn share(before: &Reading, now: &Reading, cpus: &CpuSet, of: fn(&CpuTime) -> u64) -> Option<f64> {
+/// Every thread of the host; one that ends meanwhile is left out.
+fn tasks(proc: &Path) -> BTreeMap<i32, Task> {
+    let threads = numbered(proc).flat_map(|(_, process)| numbered(&process.join("task")));
+    let task = |(tid, folder): (i32, PathBuf)| {
+        let text = fs::read(folder.join("stat")).ok()?;
+        let text = String::from_utf8_lossy(&text);
+        let stat = stat::parse(&text)?;
+        let task = Task {
+            bound: stat.refuses(),
+            cpu: stat::cpu(&text)?,
+            run_ns: task::parse(&fs::read(folder.join("schedstat")).ok()?).ok()?.run_ns,
+            name: stat.name,
+        };
+        Some((tid, task))
+    };
+    threads.filter_map(task).collect()
+}
+
+/// The share of these CPUs' time between two readings, in percent; `None` where nothing is known.
+pub(super) fn share(before: &Reading, now: &Reading, cpus: &CpuSet, of: fn(&CpuTime) -> u64) -> Option<f64> {
     let (mut part, mut whole) = (0, 0);
     for (cpu, now) in now.cpus.iter().filter(|(cpu, _)| cpus.contains(**cpu)) {
         let before = before.cpus.get(cpu)?;
@@ -125,229 +109,141 @@ fn share(before: &Reading, now: &Reading, cpus: &CpuSet, of: fn(&CpuTime) -> u64
     (whole > 0).then(|| part as f64 / whole as f64 * 100.0)
 }
 
-/// The lines that are gathered.
-struct Lines(Vec<Line>);
-
-impl Lines {
-    fn add(&mut self, measured: String, much: bool, cure: impl Into<String>) {
-        let cure = if much { cure.into() } else { String::new() };
-        self.0.push(Line { measured, much, cure });
-    }
-}
-
-/// What two readings, a second apart, and the daemon's view say of an instance.
-pub(super) fn lines(
+/// What two readings, a second apart, and the daemon's view say of a VM. `spread`: a NUMA node of its guest is on several of the host.
+pub(super) fn slowdowns(
     description: &Description,
     pod: &str,
     instance: &Instance,
-    guest: &[GuestNode],
+    spread: bool,
     (before, now): (&Reading, &Reading),
-) -> Vec<Line> {
-    let mut lines = Lines(Vec::new());
+) -> Vec<Slowdown> {
+    let mut found = Vec::new();
+    let mut say = |text: String, fix: &str| {
+        let fix = fix.to_owned();
+        found.push(Slowdown { text, fix });
+    };
     let sampled = rates(&before.sample, &now.sample);
-    let seconds = sampled.seconds;
-    state(instance, &mut lines);
-    if let Some(rates) = sampled.instances.iter().find(|one| one.pod.pod_uid == pod) {
-        waits(rates, &mut lines);
+    let seconds = sampled.seconds.max(0.001);
+    let own = sampled.instances.iter().find(|one| one.pod.pod_uid == pod);
+    if let Some(own) = own {
+        of_vcpus(own, &mut say);
     }
-    let own = instance.vcpus.iter().map(|vcpu| vcpu.thread.task.id).collect();
-    let others = other_tasks::between(&before.tasks, &now.tasks, &instance.exclusive, &own);
-    ran(&others, seconds, &mut lines);
-    throttled(before, now, seconds, &mut lines);
-    shares(before, now, instance, &mut lines);
-    forced_idle(&before.sample, &now.sample, pod, seconds, &mut lines);
-    spread(description, instance, guest, &mut lines);
-    siblings(description, instance, &mut lines);
-    if let Some(locality) = description.locality.instances.get(pod) {
-        if now.numa_balancing && is_large(locality) {
-            lines.add(
-                "the kernel balances memory between NUMA nodes (kernel.numa_balancing), and this is a large VM: looking for pages to move stops \
-                 its guest"
-                    .to_owned(),
-                true,
-                "sysctl kernel.numa_balancing=0: its vCPUs stay where they are",
-            );
-        }
-        if let Some(problem) = locality.memory_problem() {
-            lines.add(problem, true, locality.memory_cure());
-        }
-        if let Some(problem) = locality.devices_problem() {
-            let cure = "a topologyManagerPolicy other than none, then restart the container (/usr/share/doc/steliad/locality.md)";
-            lines.add(problem, true, cure);
-        }
+    others(before, now, instance, seconds, &mut say);
+    let throttled = now.throttled_us.saturating_sub(before.throttled_us) as f64 / 1e4 / seconds;
+    if throttled >= HIGH_THROTTLED_PERCENT {
+        let text = format!("its CPU limit throttled its other threads {throttled:.0} % of the time");
+        say(text, "raise the container's CPU limit");
     }
-    lines.0
-}
-
-fn state(instance: &Instance, lines: &mut Lines) {
-    if let Some(why) = not_isolated(instance) {
-        let effect = match instance.state {
-            State::Waiting => "its vCPUs share CPUs with other tasks",
-            _ => "unbound kernel workers and other slices may run on its CPUs",
-        };
-        lines.add(format!("{}: {effect} ({})", instance.state, why.text), true, &why.cure);
-    }
-    for reason in &instance.degraded {
-        lines.add(format!("isolation degraded: {reason}"), true, &reason.fix);
-    }
-}
-
-/// What the vCPUs waited for their CPUs.
-fn waits(rates: &InstanceRates, lines: &mut Lines) {
-    let delay = |one: &&crate::shared::kernel::rates::VcpuRates| one.rates.delay_percent.unwrap_or(0.0);
-    let worst = rates.vcpus.iter().max_by(|a, b| delay(a).total_cmp(&delay(b)));
-    let Some(worst) = worst.filter(|worst| delay(worst) > 0.0) else {
-        return;
-    };
-    let preempted = worst.rates.involuntary_per_second.unwrap_or(0.0);
-    lines.add(
-        format!(
-            "vCPU {} waited {:.1} % of the time for a CPU, the most of all, and was preempted {preempted:.0} times a second",
-            worst.name,
-            delay(&worst)
-        ),
-        delay(&worst) >= HIGH_DELAY_PERCENT,
-        "the next lines show what took the CPU; steliactl top shows it live",
-    );
-}
-
-/// Core scheduling (Cloud Hypervisor's default) lets nobody else run beside a vCPU: siblings with other tasks stand idle.
-fn forced_idle(before: &Sample, now: &Sample, pod: &str, seconds: f64, lines: &mut Lines) {
-    let (Some(before), Some(now)) = (before.instances.get(pod), now.instances.get(pod)) else {
-        return;
-    };
-    let grown = now.vcpus.iter().filter_map(|(index, now)| {
-        let before = before.vcpus.get(index)?;
-        now.forced_idle_ns?
-            .checked_sub(before.forced_idle_ns.filter(|_| before.task == now.task)?)
-    });
-    let grown: u64 = grown.sum();
-    if grown == 0 || seconds <= 0.0 {
-        return;
-    }
-    let percent = grown as f64 / 1e7 / seconds;
-    lines.add(
-        format!("core scheduling kept siblings of its CPUs idle, {percent:.1} % of one CPU, while its vCPUs ran"),
-        percent >= HIGH_FORCED_IDLE_PERCENT,
-        "whole cores for it (full-pcpus-only of kubelet, FullPCPUs of steliad), or Cloud Hypervisor's --cpus core_scheduling=off",
-    );
-}
-
-/// The other tasks on its CPUs: those that could run elsewhere, and the kernel's bound ones.
-fn ran(others: &[OtherTask], seconds: f64, lines: &mut Lines) {
-    let kinds = [
-        (
-            false,
-            "other tasks",
-            "steliactl verify; steliactl why CPU shows what may run there",
-        ),
-        (
-            true,
-            "the kernel's bound threads",
-            "they cannot be moved: keep interrupts off these CPUs (steliactl noise, steliactl doctor)",
-        ),
-    ];
-    for (bound, who, cure) in kinds {
-        let these: Vec<&OtherTask> = others.iter().filter(|one| one.bound == bound).collect();
-        let percent = |ns: u64| if seconds > 0.0 { ns as f64 / 1e7 / seconds } else { 0.0 };
-        let all = percent(these.iter().map(|one| one.ns).sum());
-        if these.is_empty() {
-            continue;
-        }
-        let named = these.iter().take(MAX_NAMED_TASKS);
-        let named = named.map(|one| format!("{} ({}) on {}", one.name, one.tid, one.cpu));
-        let named: Vec<String> = named.collect();
-        let more = match these.len().saturating_sub(MAX_NAMED_TASKS) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        lines.add(
-            format!(
-                "{who} ran on its CPUs, {all:.1} % of one CPU: {}{more}",
-                named.join(", ")
-            ),
-            all >= HIGH_OTHER_TASKS_PERCENT,
-            cure,
-        );
-    }
-}
-
-fn throttled(before: &Reading, now: &Reading, seconds: f64, lines: &mut Lines) {
-    let of = ["the whole VM", "everything but its vCPUs"];
-    for (what, (before, now)) in of.into_iter().zip(before.throttled.iter().zip(&now.throttled)) {
-        let times = now.times.saturating_sub(before.times);
-        if times == 0 || seconds <= 0.0 {
-            continue;
-        }
-        let percent = now.us.saturating_sub(before.us) as f64 / 1e4 / seconds;
-        lines.add(
-            format!("{what} was throttled {times} times, {percent:.1} % of the time, by its CPU limit"),
-            percent >= HIGH_THROTTLED_PERCENT,
-            "a higher CPU limit of the container, or fewer threads beside the VM's vCPUs",
-        );
-    }
-}
-
-/// What of the CPUs' time went elsewhere.
-fn shares(before: &Reading, now: &Reading, instance: &Instance, lines: &mut Lines) {
-    if let Some(load) = share(before, now, &instance.float, |time| time.busy) {
-        let much = load >= HIGH_LOAD_PERCENT;
-        lines.add(
-            format!(
-                "the shared CPUs that the rest of its VMM runs on, {}, were {load:.0} % busy",
-                instance.float
-            ),
-            much,
-            "more shared CPUs (float-policy), less on them, or --iothread-cpus of the runner for its I/O threads",
-        );
+    let float = share(before, now, &instance.float, |time| time.busy);
+    if let Some(load) = float.filter(|load| *load >= HIGH_LOAD_PERCENT) {
+        let text = format!("shared CPUs {} are {load:.0} % busy", instance.float);
+        let fix = "add shared CPUs (float-policy), take load off them, or set --iothread-cpus of the runner";
+        say(text, fix);
     }
     let stolen = share(before, now, &instance.exclusive, |time| time.stolen);
-    if let Some(stolen) = stolen.filter(|stolen| *stolen > 0.0) {
-        lines.add(
-            format!("a hypervisor below this host took {stolen:.1} % of its CPUs' time"),
-            stolen >= HIGH_STOLEN_PERCENT,
-            "this host is a VM itself: check its host",
-        );
+    if let Some(stolen) = stolen.filter(|stolen| *stolen >= HIGH_STOLEN_PERCENT) {
+        let text = format!("a hypervisor below this host took {stolen:.1} % of its CPUs' time");
+        say(text, "check the host of this host");
     }
-}
-
-/// CPUs on several NUMA nodes matter where the guest does not know it.
-fn spread(description: &Description, instance: &Instance, guest: &[GuestNode], lines: &mut Lines) {
-    let host = nodes(&description.node.topology, &instance.exclusive);
-    if host.len() < 2 {
-        return;
-    }
-    let spread = guest.iter().any(|node| node.spread);
-    let words = if spread {
-        "a NUMA node of the guest is spread over several of them"
-    } else {
-        "each NUMA node of the guest is within one of them"
-    };
-    lines.add(
-        format!("its CPUs are on the NUMA nodes {}: {words}", list(&host)),
-        spread,
-        "NUMA nodes for the guest (QEMU's -numa, Cloud Hypervisor's --numa), or CPUs of one NUMA node: topologyManagerPolicy single-numa-node",
-    );
-}
-
-fn siblings(description: &Description, instance: &Instance, lines: &mut Lines) {
     let topology = &description.node.topology;
-    let mut foreign: BTreeSet<u32> = BTreeSet::new();
-    for cpu in instance.exclusive.iter() {
-        let own = owner(description, cpu);
-        let others = topology.siblings(cpu);
-        foreign.extend(
-            others
-                .iter()
-                .filter(|other| pod_of(&owner(description, *other)) != pod_of(&own)),
+    if spread {
+        let host = list(&nodes(topology, &instance.exclusive));
+        let fix = "give the guest NUMA nodes (QEMU's -numa, Cloud Hypervisor's --numa), or set topologyManagerPolicy: single-numa-node";
+        say(
+            format!("a NUMA node of the guest is spread over NUMA nodes {host}"),
+            fix,
         );
     }
-    if foreign.is_empty() {
-        return;
+    let mut cores = CpuSet::new();
+    for cpu in instance.exclusive.iter() {
+        cores.union_with(&topology.siblings(cpu));
     }
-    lines.add(
-        format!("CPUs {} share cores with its own and are not its own", list(&foreign)),
-        true,
-        "full-pcpus-only of kubelet, or the bind policy FullPCPUs of steliad",
-    );
+    let foreign = cores.difference(&instance.exclusive);
+    if !foreign.is_empty() {
+        let fix = "set kubelet's full-pcpus-only, or steliad's bind policy FullPCPUs";
+        say(
+            format!("CPUs {foreign}, which are not its own, share cores with its CPUs"),
+            fix,
+        );
+    }
+    if let Some(locality) = description.locality.instances.get(pod) {
+        if now.numa_balancing && is_large(locality) {
+            let text = "the kernel's NUMA balancing stops this large VM to look for pages to move";
+            say(text.to_owned(), "sysctl kernel.numa_balancing=0");
+        }
+        if let Some(problem) = locality.memory_problem() {
+            say(problem, &locality.memory_cure());
+        }
+        if let Some(problem) = locality.devices_problem() {
+            let fix = "set a topologyManagerPolicy other than none, then restart the container";
+            say(problem, fix);
+        }
+    }
+    found
+}
+
+/// The vCPU that is disturbed most, and what interrupts the VM.
+fn of_vcpus(own: &InstanceRates, say: &mut impl FnMut(String, &str)) {
+    let delay = |one: &VcpuRates| one.rates.delay_percent.unwrap_or_default();
+    let disturbed = own.vcpus.iter().filter_map(|one| Some((one, one.reason.as_ref()?)));
+    if let Some((worst, reason)) = disturbed.max_by(|(a, _), (b, _)| delay(a).total_cmp(&delay(b))) {
+        let idles = worst.rates.forced_idle_percent >= Some(HIGH_FORCED_IDLE_PERCENT);
+        let fix = match idles {
+            true => {
+                "assign whole cores (kubelet's full-pcpus-only, steliad's FullPCPUs), or set Cloud Hypervisor's --cpus core_scheduling=off"
+            }
+            false => "run steliactl top to see whether this lasts",
+        };
+        say(format!("vCPU {} {reason}", worst.name), fix);
+    }
+    let throttled = own
+        .throttled_percent
+        .filter(|percent| *percent >= HIGH_THROTTLED_PERCENT);
+    if let Some(percent) = throttled {
+        let text = format!("its CPU limit throttled the whole VM {percent:.0} % of the time");
+        say(text, "raise the container's CPU limit");
+    }
+    if let Some(rate) = own.device_interrupts_per_second.filter(|rate| *rate > 0.0) {
+        say(
+            format!("devices interrupt its CPUs {rate:.0} times/s"),
+            "steliactl noise VM",
+        );
+    }
+}
+
+/// The other tasks on its CPUs. A task ran on a CPU if its run time grew and that CPU is where it ran last: one that ran there and elsewhere
+/// counts in full, one that moved away again does not count.
+fn others(before: &Reading, now: &Reading, instance: &Instance, seconds: f64, say: &mut impl FnMut(String, &str)) {
+    let own: BTreeSet<i32> = instance.vcpus.iter().map(|vcpu| vcpu.thread.task.id).collect();
+    let mut ran: Vec<(Reverse<u64>, i32, &Task)> = Vec::new();
+    for (tid, task) in &now.tasks {
+        // A number that is new, or was reused, is a task that began meanwhile.
+        let former = before.tasks.get(tid).map_or(0, |before| before.run_ns);
+        let ns = task.run_ns.checked_sub(former).unwrap_or(task.run_ns);
+        if ns > 0 && instance.exclusive.contains(task.cpu) && !own.contains(tid) {
+            ran.push((Reverse(ns), *tid, task));
+        }
+    }
+    ran.sort_by_key(|(ns, tid, _)| (*ns, *tid));
+    let of_kernel = "keep interrupts off these CPUs: steliactl noise, steliactl doctor";
+    for (bound, who, fix) in [
+        (false, "other tasks", "run steliactl verify"),
+        (true, "the kernel's bound threads", of_kernel),
+    ] {
+        let these = || ran.iter().filter(|(.., task)| task.bound == bound);
+        let percent = these().map(|(ns, ..)| ns.0).sum::<u64>() as f64 / 1e7 / seconds;
+        let named = these().take(MAX_NAMED_TASKS);
+        let mut named: Vec<String> = named
+            .map(|(_, tid, task)| format!("{} ({tid}) on {}", task.name, task.cpu))
+            .collect();
+        if these().count() > MAX_NAMED_TASKS {
+            named.push("…".to_owned());
+        }
+        if percent >= HIGH_OTHER_TASKS_PERCENT {
+            say(
+                format!("{who} took {percent:.1} % of one of its CPUs: {}", named.join(", ")),
+                fix,
+            );
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap_complete::engine::CompletionCandidate;
 
 use super::client::{Client, connect};
-use super::condition::state_and_class;
+use super::condition::Condition;
 use super::pod::Pod;
 
 /// Timeout of a completion: a person has pressed Tab and waits.
@@ -29,7 +29,7 @@ pub(crate) fn vms() -> Vec<CompletionCandidate> {
         let help = format!(
             "{}, {}, CPUs {}",
             instance.container,
-            state_and_class(instance),
+            Condition::of(instance),
             instance.exclusive
         );
         CompletionCandidate::new(Pod::of(uid, instance).to_string()).help(Some(help.into()))

@@ -1,12 +1,12 @@
-//! How a VM is: its word in the column STATE, why it is not isolated, and its place in a list, trouble first.
+//! How a VM is: its word in the column STATE, its reasons, and its place in a list, trouble first.
 
 use std::fmt::Write;
 
-use stelia_api::{Reason, ReasonCode, State};
+use stelia_api::{Reason, State};
 use stelia_cpus::text::named;
 use stelia_model::{Instance, PinnedReason};
 
-use crate::shared::output::{Meaning, time};
+use crate::shared::output::Meaning;
 
 named! {
     /// The state, or that something is wrong with the VM; in the order of a list.
@@ -105,51 +105,6 @@ pub(crate) fn fact(reason: &Reason) -> String {
     }
 }
 
-/// The state, with the class where there is one.
-pub(crate) fn state_and_class(instance: &Instance) -> String {
-    match instance.class() {
-        "" => instance.state.to_string(),
-        class => format!("{}, {class}", instance.state),
-    }
-}
-
-/// What keeps a VM from being isolated, and what an operator does about it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Why {
-    pub text: String,
-    /// Since when, microseconds since the epoch, where it waits.
-    pub since_us: Option<u64>,
-    pub cure: String,
-}
-
-impl Why {
-    /// With how long it has waited.
-    pub(crate) fn at(&self, now: u64) -> String {
-        match self.since_us {
-            Some(since) => format!("{} for {}", self.text, age(since, now)),
-            None => self.text.clone(),
-        }
-    }
-
-    /// With how long it has waited, and since when.
-    pub(crate) fn since(&self, now: u64) -> String {
-        match self.since_us {
-            Some(since) => format!("{}, since {}", self.at(now), time(since)),
-            None => self.text.clone(),
-        }
-    }
-}
-
-/// `None` where it is isolated, or where its state needs no reason.
-pub(crate) fn not_isolated(instance: &Instance) -> Option<Why> {
-    let reason = instance.not_isolated.as_ref()?;
-    Some(Why {
-        text: reason.text.clone(),
-        since_us: Some(instance.registered_us).filter(|since| reason.code == ReasonCode::NoVcpus && *since > 0),
-        cure: reason.fix.clone(),
-    })
-}
-
 /// A number of one unit: how long ago it was, both in microseconds since the epoch.
 fn elapsed(since: u64, now: u64) -> (u64, [&'static str; 2]) {
     match now.saturating_sub(since) / 1_000_000 {
@@ -178,6 +133,8 @@ pub(crate) fn short_age(since: u64, now: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use stelia_api::ReasonCode;
+
     use super::*;
 
     fn vm(state: State, degraded: &[ReasonCode]) -> Instance {
@@ -237,20 +194,5 @@ mod tests {
             (short_age(2_000_000, 0), short_age(0, 5)),
             ("0s".to_owned(), String::new())
         );
-    }
-
-    #[test]
-    fn only_what_waits_for_vcpus_says_for_how_long() {
-        let mut waiting = Instance {
-            registered_us: 5_000_000,
-            not_isolated: Some(Reason::of_node(ReasonCode::NoVcpus, "vCPUs not attached")),
-            ..vm(State::Waiting, &[])
-        };
-        let at = |instance: &Instance| not_isolated(instance).map(|why| why.at(65_000_000));
-        assert_eq!(at(&waiting).as_deref(), Some("vCPUs not attached for 60 s"));
-        waiting.not_isolated = Some(Reason::of_node(ReasonCode::Pinning, "being pinned"));
-        assert_eq!(at(&waiting).as_deref(), Some("being pinned"));
-        waiting.not_isolated = None;
-        assert_eq!(at(&waiting), None);
     }
 }

@@ -27,27 +27,12 @@ pub(crate) fn whose(pods: &[&Pod]) -> String {
 }
 
 /// The first names, by name.
-pub(crate) fn named(pods: &[&Pod]) -> String {
-    named_within(pods, usize::MAX)
-}
-
-/// The first names, as many as the width has room for and at least one.
-pub(crate) fn named_within(pods: &[&Pod], width: usize) -> String {
+fn named(pods: &[&Pod]) -> String {
     let mut names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
     names.sort();
-    let most = if names.len() <= MAX_NAMED + 1 {
-        names.len()
-    } else {
-        MAX_NAMED
-    };
-    let mut left = width;
-    let fitting = names.iter().take(most).take_while(|name| {
-        let fits = name.len() <= left;
-        left = left.saturating_sub(name.len() + 2);
-        fits
-    });
-    let shown = fitting.count().max(1);
-    let more = if names.len() > shown { ", …" } else { "" };
-    names.truncate(shown);
-    names.join(", ") + more
+    let more = names.len() > MAX_NAMED + 1;
+    if more {
+        names.truncate(MAX_NAMED);
+    }
+    names.join(", ") + if more { ", …" } else { "" }
 }

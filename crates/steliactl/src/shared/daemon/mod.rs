@@ -11,19 +11,15 @@ mod pod;
 mod reported;
 mod selection;
 pub(crate) mod signals;
-mod step;
 
 pub(crate) use candidates::vms;
 pub(crate) use client::{CALL_TIMEOUT, Client, connect, reason_of};
-pub(crate) use condition::{
-    Condition, Why, age, counts, fact, is_in_trouble, not_isolated, note, reasons, short_age, state_and_class,
-};
+pub(crate) use condition::{Condition, age, counts, fact, is_in_trouble, note, reasons, short_age};
 pub(crate) use failure::Failure;
-pub(crate) use fold::{fold, named, named_within, whose};
+pub(crate) use fold::{fold, whose};
 pub(crate) use name::{VmPattern, fitting, is_glob, no_instance, perhaps_meant, uid_prefix_note};
 pub(crate) use node::{Description, OnlineCpus, Owner, owner};
 pub(crate) use pod::{Pod, Pods, lines_by_pod};
 pub(crate) use reported::is_reported;
 pub(crate) use selection::Selection;
 pub(crate) use stelia_api::reason::fix_of_kubelet_file as remedy_of_file;
-pub(crate) use step::{in_common, writes_partition};

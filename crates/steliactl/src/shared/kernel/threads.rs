@@ -42,7 +42,7 @@ pub(crate) struct Thread {
     pub cpu_time_us: u64,
 }
 
-/// The processes of an instance, those of its scope first, then those left in the container's own cgroup (the anchor, and
+/// The processes of an instance, those of its scope first, then those left in the container's own cgroup (the placeholder process, and
 /// shells that were exec'd in). Both cgroups are given relative to the cgroup root. Without root, what may not be read is an
 /// error, not an absence.
 pub(crate) fn processes(
@@ -51,126 +51,101 @@ pub(crate) fn processes(
     origin: &str,
     isolation: Isolation,
 ) -> Result<Vec<Process>, Failure> {
-    let places = CgroupNames {
-        scope: trim(control_group),
-        origin: trim(origin),
-        isolation,
+    let places = Places {
+        tree: tree(control_group, isolation),
+        origin: cgroup(origin),
     };
-    let tree = members(roots, places.scope)?;
-    let origin = cgroup(places.origin).filter(|_| !places.origin.is_empty());
-    let left = pids(roots, origin)?;
+    let inside = members(roots, control_group)?;
+    let left = pids(roots, places.origin.as_ref())?;
     let procs = KernelProcs::new(&roots.proc);
     let mut processes = Vec::new();
-    for pid in tree.iter().chain(left.difference(&tree)) {
-        processes.extend(process(&procs, *pid, &places)?);
+    for pid in inside.iter().chain(left.difference(&inside)) {
+        processes.extend(there(process(&procs, *pid, &places))?);
     }
     Ok(processes)
 }
 
 pub(crate) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<i32>, Failure> {
     // `cgroup.procs` of a threaded domain's root lists all processes whose threads are in its float and vcpu.
-    let domain = tree(control_group, Isolation::Vcpus).map(|tree| tree.inner().clone());
-    pids(roots, domain)
+    let domain = tree(control_group, Isolation::Vcpus);
+    pids(roots, domain.as_ref().map(Tree::inner))
 }
 
-/// The cgroups of an instance; `None` where this is no cgroup's path.
-pub(crate) fn tree(control_group: &str, isolation: Isolation) -> Option<Tree> {
-    Some(Tree::at(cgroup(control_group)?, isolation))
-}
-
+/// The cgroup of this path, with or without a slash at its beginning; `None` where it is none, or the root.
 fn cgroup(path: &str) -> Option<CgroupPath> {
-    CgroupPath::parse(&format!("/{}", trim(path)))
+    let cgroup = CgroupPath::parse(&format!("/{}", path.trim_matches('/')))?;
+    (cgroup != CgroupPath::root()).then_some(cgroup)
+}
+
+fn tree(control_group: &str, isolation: Isolation) -> Option<Tree> {
+    Some(Tree::at(cgroup(control_group)?, isolation))
 }
 
 /// The cgroup of everything except the vCPU threads; `None` where the container's own cgroup is the partition.
 pub(crate) fn float(instance: &Instance) -> Option<CgroupPath> {
-    let tree = tree(instance.scope.as_str(), instance.isolation).filter(Tree::has_float)?;
-    Some(tree.float().clone())
+    let tree = Tree::at(instance.scope.clone(), instance.isolation);
+    tree.has_float().then(|| tree.float().clone())
 }
 
-/// The paths of an instance's cgroups, without a leading slash.
-struct CgroupNames<'a> {
-    scope: &'a str,
-    origin: &'a str,
-    isolation: Isolation,
+/// Where the cgroups of an instance are.
+struct Places {
+    tree: Option<Tree>,
+    origin: Option<CgroupPath>,
 }
 
-impl CgroupNames<'_> {
-    /// What a cgroup of `/proc/<pid>/cgroup` is called in the output.
-    fn name(&self, cgroup: &str) -> String {
-        let path = trim(cgroup);
+impl Places {
+    /// What a cgroup is called in the output.
+    fn name(&self, cgroup: &CgroupPath) -> String {
         // A container whose own cgroup is the partition has no others.
-        let tree = tree(self.scope, self.isolation).filter(Tree::has_float);
-        let own = tree
-            .iter()
-            .flat_map(|tree| [(tree.float(), "float"), (tree.vcpu(), "vcpu")]);
-        if let Some((_, name)) = own.into_iter().find(|(cgroup, _)| trim(cgroup.as_str()) == path) {
-            return name.to_owned();
-        }
-        match below(path, self.origin) {
-            Some("") => "origin".to_owned(),
-            Some(inner) => format!("origin/{inner}"),
-            None => cgroup.to_owned(),
+        let tree = self.tree.as_ref().filter(|tree| tree.has_float());
+        let origin = self.origin.as_ref().filter(|origin| cgroup.is_within(origin));
+        match (tree, origin) {
+            (Some(tree), _) if cgroup == tree.float() => "float".to_owned(),
+            (Some(tree), _) if cgroup == tree.vcpu() => "vcpu".to_owned(),
+            (_, Some(origin)) => cgroup.as_str().replacen(origin.as_str(), "origin", 1),
+            _ => cgroup.to_string(),
         }
     }
 }
 
-/// `path` relative to `base`, when it is `base` or below it.
-fn below<'a>(path: &'a str, base: &str) -> Option<&'a str> {
-    if base.is_empty() {
-        return None;
-    }
-    let rest = path.strip_prefix(base)?;
-    if rest.is_empty() {
-        Some(rest)
-    } else {
-        rest.strip_prefix('/')
-    }
-}
-
-fn trim(cgroup: &str) -> &str {
-    cgroup.trim_matches('/')
-}
-
-fn process(procs: &KernelProcs, pid: i32, places: &CgroupNames<'_>) -> Result<Option<Process>, Failure> {
-    let read = || Ok((procs.numbers(pid)?, procs.thread_ids(pid)?));
-    let Some((numbers, mut tids)) = there(read())? else {
-        return Ok(None);
-    };
+fn process(procs: &KernelProcs, pid: i32, places: &Places) -> Result<Process, ProcError> {
+    let numbers = procs.numbers(pid)?;
+    let mut tids = procs.thread_ids(pid)?;
     tids.sort_unstable();
     let mut threads = Vec::new();
     for tid in tids {
-        threads.extend(there(thread(procs, tid, places))?);
+        match thread(procs, tid, places) {
+            Err(error) if error.is_gone() => {}
+            thread => threads.push(thread?),
+        }
     }
-    Ok(Some(Process {
+    Ok(Process {
         pid,
         container_pid: numbers.get(1..).and_then(|inner| inner.last().copied()),
         name: procs.name(pid),
         threads,
-    }))
+    })
 }
 
-fn thread(procs: &KernelProcs, tid: i32, places: &CgroupNames<'_>) -> Result<Thread, ProcError> {
+fn thread(procs: &KernelProcs, tid: i32, places: &Places) -> Result<Thread, ProcError> {
     Ok(Thread {
         tid,
         name: procs.name(tid),
-        cgroup: places.name(procs.cgroup(tid)?.as_str()),
+        cgroup: places.name(&procs.cgroup(tid)?),
         allowed_cpus: procs.affinity(tid)?.to_string(),
         cpu_time_us: stat::cpu_ticks(&procs.read_thread_stat(tid)?).unwrap_or(0) * TICK_USEC,
     })
 }
 
 /// The ids of a cgroup's processes; none where the cgroup is gone.
-fn pids(roots: &Roots, cgroup: Option<CgroupPath>) -> Result<BTreeSet<i32>, Failure> {
-    let Some(cgroup) = cgroup else {
-        return Ok(BTreeSet::new());
-    };
-    let text = optional(KernelCgroups::new(&roots.cgroup).read(&cgroup, File::Procs));
-    let text = text.map_err(|error| Failure::Other(error.to_string()))?;
-    Ok(numbers(&text.unwrap_or_default()).into_iter().collect())
+fn pids(roots: &Roots, cgroup: Option<&CgroupPath>) -> Result<BTreeSet<i32>, Failure> {
+    let cgroups = KernelCgroups::new(&roots.cgroup);
+    let text = cgroup.map(|cgroup| optional(cgroups.read(cgroup, File::Procs)));
+    let text = text.transpose().map_err(|error| Failure::Other(error.to_string()))?;
+    Ok(numbers(&text.flatten().unwrap_or_default()).into_iter().collect())
 }
 
-/// `None` of a process or thread that has ended.
+/// `None` of a process that has ended.
 fn there<T>(read: Result<T, ProcError>) -> Result<Option<T>, Failure> {
     match read {
         Ok(value) => Ok(Some(value)),
@@ -185,43 +160,25 @@ mod tests {
 
     #[test]
     fn cgroups_have_names() {
-        let places = CgroupNames {
-            scope: "stelia.slice/a.scope",
-            origin: "kubepods.slice/c.scope",
-            isolation: Isolation::Vcpus,
+        let of = |scope: &str, origin: &str, isolation, path: &str| {
+            let (tree, origin) = (tree(scope, isolation), cgroup(origin));
+            Places { tree, origin }.name(&cgroup(path).unwrap())
         };
-        assert_eq!(places.name("/stelia.slice/a.scope/instance/float"), "float");
-        assert_eq!(places.name("/stelia.slice/a.scope/instance/vcpu"), "vcpu");
-        assert_eq!(places.name("/kubepods.slice/c.scope"), "origin");
-        assert_eq!(places.name("/kubepods.slice/c.scope/inner"), "origin/inner");
-        assert_eq!(places.name("/kubepods.slice/c.scope2"), "/kubepods.slice/c.scope2");
-        assert_eq!(
-            places.name("/stelia.slice/a.scope/instance"),
-            "/stelia.slice/a.scope/instance"
-        );
-    }
-
-    #[test]
-    fn without_an_origin_nothing_is_in_it() {
-        let nowhere = CgroupNames {
-            scope: "s",
-            origin: "",
-            isolation: Isolation::Vcpus,
-        };
-        assert_eq!(nowhere.name("/x"), "/x");
-    }
-
-    #[test]
-    fn a_container_that_is_a_partition_has_no_cgroups_of_steliads() {
-        let places = CgroupNames {
-            scope: "kubepods.slice/c.scope",
-            origin: "kubepods.slice/c.scope",
-            isolation: Isolation::Container,
-        };
-        assert_eq!(places.name("/kubepods.slice/c.scope"), "origin");
-        assert_eq!(
-            places.name("/kubepods.slice/c.scope/housekeeping"),
-            "origin/housekeeping"
-        );
+        for (path, name) in [
+            ("/stelia.slice/a.scope/instance/float", "float"),
+            ("/stelia.slice/a.scope/instance/vcpu", "vcpu"),
+            ("/kubepods.slice/c.scope", "origin"),
+            ("/kubepods.slice/c.scope/inner", "origin/inner"),
+            ("/kubepods.slice/c.scope2", "/kubepods.slice/c.scope2"),
+            ("/stelia.slice/a.scope/instance", "/stelia.slice/a.scope/instance"),
+        ] {
+            let (scope, origin) = ("stelia.slice/a.scope", "kubepods.slice/c.scope");
+            assert_eq!(of(scope, origin, Isolation::Vcpus, path), name);
+        }
+        assert_eq!(of("s", "", Isolation::Vcpus, "/x"), "/x");
+        // A container that is a partition has no cgroups of steliad's.
+        let own = "/kubepods.slice/c.scope";
+        let below = format!("{own}/housekeeping");
+        assert_eq!(of(own, own, Isolation::Container, &below), "origin/housekeeping");
     }
 }

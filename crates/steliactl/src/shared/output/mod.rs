@@ -90,26 +90,47 @@ pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl I
 /// A name, what it says, and what that means.
 pub(crate) type Fact = (String, String, Meaning);
 
-const FACTS: [Column<Fact>; 2] = [
-    column("", |(name, ..): &Fact| name.clone()).or_nothing(),
-    column("", |(_, text, _): &Fact| text.clone())
-        .wraps()
-        .means(|(.., meaning)| *meaning),
-];
-
 /// Facts, one below the other; a text goes on below itself where it is longer than the terminal is wide.
 pub(crate) fn facts(facts: &[Fact], style: TextStyle) -> String {
-    let style = TextStyle { legend: false, ..style };
-    table(&FACTS, facts, style)
+    let widest = facts.iter().map(|(name, ..)| columns(name)).max().unwrap_or(0);
+    let lines = facts.iter();
+    lines
+        .map(|(name, text, meaning)| hanging(name, widest + 2, *meaning, text, style))
+        .collect()
 }
 
-/// The text on lines of this width; on one line where a word, such as a path, would be broken.
-pub(crate) fn wrap_words(text: &str, width: usize) -> Vec<String> {
-    if text.split(' ').all(|word| columns(word) <= width) {
-        wrap(text, width)
-    } else {
-        vec![text.to_owned()]
+/// The least width of a text beside a label on a terminal.
+const MIN_VALUE_WIDTH: usize = 24;
+
+/// A path that is longer is shortened on a terminal.
+const MAX_PATH_WIDTH: usize = 44;
+
+/// A label with a text beside it, whose lines all begin in column `indent`. On a terminal long paths lose their middle.
+pub(crate) fn hanging(label: &str, indent: usize, meaning: Meaning, text: &str, style: TextStyle) -> String {
+    let text = printable(text);
+    let lines = match style.width {
+        None => vec![text],
+        Some(width) => {
+            let room = width.saturating_sub(indent).max(MIN_VALUE_WIDTH);
+            let most = room.min(MAX_PATH_WIDTH);
+            let words: Vec<String> = text.split(' ').map(|word| without_middle(word, most)).collect();
+            wrap(&words.join(" "), room)
+        }
+    };
+    let blanks = " ".repeat(indent.saturating_sub(columns(label)));
+    let between = format!("\n{}", " ".repeat(indent));
+    format!("{}{blanks}{}\n", meaning.paint(label, style), lines.join(&between))
+}
+
+/// A path of at most this many characters; any other word as it is.
+fn without_middle(word: &str, most: usize) -> String {
+    let characters = word.chars().count();
+    if !word.starts_with('/') || characters <= most {
+        return word.to_owned();
     }
+    let beginning: String = word.chars().take(most / 3).collect();
+    let end: String = word.chars().skip(characters - (most - most / 3 - 1)).collect();
+    format!("{beginning}…{end}")
 }
 
 pub(crate) fn json(value: &Variant<'_>) -> Value {

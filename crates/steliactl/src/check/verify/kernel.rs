@@ -1,0 +1,232 @@
+//! What the kernel has of each VM, read here and now: CPU lists, partitions, threads, and who else may run on the VM's CPUs. The daemon is
+//! not asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+
+use stelia_api::{ReasonCode, State};
+use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, numbers, optional, read_optional_cpus};
+use stelia_kernel::proc::{KernelProcs, ProcError, Procs};
+use stelia_kernel::workqueue;
+use stelia_model::record::Tree;
+use stelia_model::{Instance, PinnedThread};
+use stelia_settings::{AdoptPlacement, Isolation};
+
+use crate::shared::daemon::Description;
+use crate::shared::kernel::Roots;
+
+/// Cgroups that are looked at for others on the VMs' CPUs: a container can make any number in its own.
+const MAX_CGROUPS: usize = 10_000;
+/// How many cgroups and threads a text names.
+const MAX_NAMED: usize = 3;
+
+/// Something that the kernel has otherwise than it should be: the code of the daemon's reason for the same or a word of this program, and
+/// the fact.
+pub(super) type Difference = (&'static str, String);
+
+/// The differences of a VM, or why it could not be checked.
+pub(super) type Checked = Result<Vec<Difference>, String>;
+
+/// Checks each VM that the daemon describes, by pod UID.
+pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String, Checked> {
+    let kernel = Kernel {
+        cgroups: KernelCgroups::new(&roots.cgroup),
+        procs: KernelProcs::new(&roots.proc),
+        online: description.node.topology.online(),
+    };
+    let instances = &description.node.instances;
+    let isolated = instances.values().filter(|one| one.state == State::Isolated);
+    let taken = isolated.flat_map(|one| one.exclusive.iter()).collect();
+    let others = kernel.others(&taken).map_err(|cause| cause.to_string());
+    let workers = workqueue::in_force(&roots.sys).map_err(|cause| cause.to_string());
+    let check = |instance: &Instance| -> Result<Vec<Difference>, Box<dyn Error>> {
+        let mut found = kernel.vm(instance)?;
+        // Without a partition everybody may run there.
+        let has_partition = found
+            .iter()
+            .all(|(code, _)| *code != ReasonCode::PartitionChanged.name());
+        if instance.state == State::Isolated && has_partition {
+            found.extend(others_on(instance, others.as_deref().map_err(String::as_str)?));
+            let mask = workers.as_ref().map_err(String::as_str)?;
+            if mask.as_ref().is_some_and(|mask| !mask.is_disjoint(&instance.exclusive)) {
+                let file = "/sys/devices/virtual/workqueue/cpumask";
+                found.push((
+                    "workers",
+                    format!("unbound kernel workers may run on its CPUs ({file})"),
+                ));
+            }
+        }
+        Ok(found)
+    };
+    let each = instances.iter();
+    each.map(|(uid, one)| (uid.to_string(), check(one).map_err(|cause| cause.to_string())))
+        .collect()
+}
+
+/// Cgroups of others that have some of its CPUs.
+fn others_on(instance: &Instance, others: &[(CgroupPath, CpuSet)]) -> Option<Difference> {
+    let tree = Tree::at(instance.scope.clone(), instance.isolation);
+    let is_there = |(cgroup, cpus): &&(CgroupPath, CpuSet)| {
+        !cpus.is_disjoint(&instance.exclusive) && !cgroup.is_within(tree.vcpu())
+    };
+    let there: Vec<&CgroupPath> = others.iter().filter(is_there).map(|(cgroup, _)| cgroup).collect();
+    (!there.is_empty()).then(|| ("others", format!("tasks of {} may run on its CPUs", first(&there))))
+}
+
+/// The first few, and how many more there are.
+fn first<T: ToString>(all: &[T]) -> String {
+    let named: Vec<String> = all.iter().take(MAX_NAMED).map(T::to_string).collect();
+    match all.len().saturating_sub(MAX_NAMED) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+/// Whether a partition of this type has its CPUs alone. The kernel appends why one is invalid.
+fn is_valid(partition: &str) -> bool {
+    matches!(partition, "isolated" | "root")
+}
+
+struct Kernel {
+    cgroups: KernelCgroups,
+    procs: KernelProcs,
+    online: CpuSet,
+}
+
+impl Kernel {
+    fn vm(&self, instance: &Instance) -> Result<Vec<Difference>, Box<dyn Error>> {
+        let tree = Tree::at(instance.scope.clone(), instance.isolation);
+        let mut found = Vec::new();
+        if instance.state != State::Releasing && tree.has_float() {
+            found.extend(self.differs(tree.float(), File::Cpus, "float-cpuset", &instance.float)?);
+        }
+        if !matches!(instance.state, State::Isolated | State::Pinned) {
+            return Ok(found);
+        }
+        let vcpu = tree.vcpu();
+        let (is_container, is_isolated) = (!tree.has_float(), instance.state == State::Isolated);
+        let usable = instance.exclusive.intersection(&self.online);
+        if !is_container {
+            // A container's own list is kubelet's.
+            found.extend(self.differs(vcpu, File::Cpus, "cpuset", &instance.exclusive)?);
+        }
+        if !is_container || is_isolated {
+            found.extend(self.differs(vcpu, File::CpusEffective, "cpuset", &usable)?);
+        }
+        let partition = self.text(vcpu, File::Partition)?;
+        if is_isolated && !(is_valid(&partition) && partition == instance.partition) {
+            let recorded = Some(instance.partition.as_str()).filter(|kind| is_valid(kind));
+            let (name, expected) = (vcpu.name(), recorded.unwrap_or("isolated"));
+            let text = format!("{name}/cpuset.cpus.partition is {partition}, not {expected}");
+            found.push((ReasonCode::PartitionChanged.name(), text));
+        }
+        let mut inside: BTreeSet<i32> = numbers(&self.text(vcpu, File::Threads)?).into_iter().collect();
+        for pinned in &instance.vcpus {
+            let is_there = inside.remove(&pinned.thread.task.id);
+            match self.thread(instance, &tree, pinned, is_there) {
+                Ok(difference) => found.extend(difference),
+                Err(error) if error.is_gone() => found.push(ended(pinned)),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if !is_container && !inside.is_empty() {
+            let strangers: Vec<i32> = inside.into_iter().collect();
+            let text = format!("threads in {} that are no vCPUs: {}", vcpu.name(), first(&strangers));
+            found.push(("other-threads", text));
+        }
+        Ok(found)
+    }
+
+    /// A vCPU's thread; `is_there`: its cgroup lists it.
+    fn thread(
+        &self,
+        instance: &Instance,
+        tree: &Tree,
+        pinned: &PinnedThread,
+        is_there: bool,
+    ) -> Result<Option<Difference>, ProcError> {
+        let (task, role) = (pinned.thread.task, pinned.thread.role);
+        // Another one may have its number.
+        if self.procs.identify(task.id)?.start != task.start {
+            return Ok(Some(ended(pinned)));
+        }
+        let is_container = instance.isolation == Isolation::Container;
+        let cgroup = self.procs.cgroup(task.id)?;
+        // A container may have cgroups of its own.
+        if !is_there && !(is_container && cgroup.is_within(tree.inner())) {
+            let text = format!("{role} (thread {}) is in {cgroup}", task.id);
+            return Ok(Some((ReasonCode::ThreadMoved.name(), text)));
+        }
+        let has = self.procs.affinity(task.id)?;
+        let usable = instance.exclusive.intersection(&self.online);
+        // Others may pin it to another one of the VM's CPUs.
+        let is_free = instance.placement == AdoptPlacement::Keep || (is_container && pinned.thread.cpu.is_none());
+        let (is_right, expected) = match pinned.thread.cpu.filter(|cpu| self.online.contains(*cpu)) {
+            _ if is_free => (has.is_subset(&usable), usable),
+            Some(cpu) => (has.len() == 1 && has.contains(cpu), std::iter::once(cpu).collect()),
+            None => (has == usable, usable),
+        };
+        let text = || format!("{role} (thread {}) may run on CPUs {has}, not {expected}", task.id);
+        Ok((!is_right).then(|| ("affinity", text())))
+    }
+
+    /// Whether a file of CPUs says something else.
+    fn differs(
+        &self,
+        cgroup: &CgroupPath,
+        file: File,
+        code: &'static str,
+        expected: &CpuSet,
+    ) -> Result<Option<Difference>, Box<dyn Error>> {
+        let has = read_optional_cpus(&self.cgroups, cgroup, file)?;
+        let shown = |cpus: &CpuSet| {
+            if cpus.is_empty() {
+                "empty".to_owned()
+            } else {
+                cpus.to_string()
+            }
+        };
+        let says = has.as_ref().map_or("missing".to_owned(), shown);
+        let text = || format!("{}/{} is {says}, not {}", cgroup.name(), file.name(), shown(expected));
+        Ok((has.as_ref() != Some(expected)).then(|| (code, text())))
+    }
+
+    /// Empty where there is no such file.
+    fn text(&self, cgroup: &CgroupPath, file: File) -> Result<String, Box<dyn Error>> {
+        Ok(optional(self.cgroups.read(cgroup, file))?.unwrap_or_default())
+    }
+
+    /// The cgroups with tasks of their own that may run on CPUs which partitions are to have alone. Below a cgroup that has none of them no
+    /// other has any: a partition takes its CPUs from all that are above it.
+    fn others(&self, taken: &CpuSet) -> Result<Vec<(CgroupPath, CpuSet)>, Box<dyn Error>> {
+        let (mut found, mut left, mut looked) = (Vec::new(), vec![CgroupPath::root()], 0);
+        while let Some(parent) = left.pop() {
+            for name in optional(self.cgroups.children(&parent))?.unwrap_or_default() {
+                let cgroup = parent.child(&name);
+                let cpus = read_optional_cpus(&self.cgroups, &cgroup, File::CpusEffective)?.unwrap_or_default();
+                let cpus = cpus.intersection(taken);
+                looked += 1;
+                if looked > MAX_CGROUPS {
+                    return Err(format!("there are more than {MAX_CGROUPS} cgroups").into());
+                }
+                if cpus.is_empty() || is_valid(&self.text(&cgroup, File::Partition)?) {
+                    continue;
+                }
+                if !numbers(&self.text(&cgroup, File::Threads)?).is_empty() {
+                    found.push((cgroup.clone(), cpus));
+                }
+                left.push(cgroup);
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn ended(pinned: &PinnedThread) -> Difference {
+    let text = format!(
+        "the thread {} of {} has ended",
+        pinned.thread.task.id, pinned.thread.role
+    );
+    (ReasonCode::ThreadEnded.name(), text)
+}
