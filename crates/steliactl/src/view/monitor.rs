@@ -1,132 +1,114 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
-use serde_json::{Map, Value};
-use stelia_api::{MANAGER_PATH, Reason, instance_uid};
+use serde_json::{Map, Value, json};
+use stelia_api::{MANAGER_PATH, instance_uid};
 use zbus::fdo;
 use zbus::message::Message;
 
 use crate::shared::daemon::signals::{self, End, Received, Signals};
 use crate::shared::daemon::{Client, Failure, Pod, Pods, Selection, fact, reason_of};
-use crate::shared::output::{self, Form, json, text_of};
+use crate::shared::output::{self, Form, text_of};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Event {
-    /// The daemon's name appeared on the bus, or vanished.
-    Daemon {
-        runs: bool,
-    },
-    New {
-        pod: String,
-    },
-    /// The VM was released, or ended.
-    Removed {
-        pod: String,
-    },
-    Changed {
-        /// `None`: a property of the Manager.
-        pod: Option<String>,
-        /// New values by name.
-        properties: Map<String, Value>,
-    },
-    ProblemFound(Reason),
-    /// No problem of the node has this code any more.
-    ProblemOver(String),
+const APPEARED: &str = "DaemonAppeared";
+const VANISHED: &str = "DaemonVanished";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Event {
+    name: &'static str,
+    /// The pod whose event it is.
+    pod: Option<String>,
+    /// What happened, in words; empty where other events say it.
+    what: String,
+    /// More members of its JSON object.
+    members: Map<String, Value>,
 }
 
 impl Event {
+    fn new(name: &'static str, what: impl Into<String>) -> Self {
+        Self {
+            name,
+            what: what.into(),
+            ..Self::default()
+        }
+    }
+
+    /// The daemon's name appeared on the bus, or vanished.
+    fn daemon(runs: bool) -> Self {
+        if runs {
+            Self::new(APPEARED, "steliad is running")
+        } else {
+            Self::new(VANISHED, "steliad is not running: running VMs stay isolated")
+        }
+    }
+
+    fn of_pod(self, pod: String) -> Self {
+        Self { pod: Some(pod), ..self }
+    }
+
+    fn with(mut self, name: &str, value: Value) -> Self {
+        self.members.insert(name.to_owned(), value);
+        self
+    }
+
     /// The event of a signal; `None` for signals of other objects and interfaces.
     fn of(message: &Message) -> Option<Self> {
         let header = message.header();
-        let (interface, member) = (header.interface()?.as_str(), header.member()?.as_str());
         let body = message.body();
-        match (interface, member) {
-            ("io.stelia.Isolation1.Manager", "InstanceNew" | "InstanceRemoved") => {
+        Some(match (header.interface()?.as_str(), header.member()?.as_str()) {
+            ("io.stelia.Isolation1.Manager", member @ ("InstanceNew" | "InstanceRemoved")) => {
                 let (pod, _): (String, zbus::OwnedObjectPath) = body.deserialize().ok()?;
-                Some(match member {
-                    "InstanceNew" => Self::New { pod },
-                    _ => Self::Removed { pod },
-                })
+                let event = match member {
+                    "InstanceNew" => Self::new("InstanceNew", "registered"),
+                    _ => Self::new("InstanceRemoved", "released, or ended"),
+                };
+                event.of_pod(pod)
             }
             ("io.stelia.Isolation1.Manager", "NodeProblemFound") => {
                 let row: (String, String, String) = body.deserialize().ok()?;
-                Some(Self::ProblemFound(reason_of(&serde_json::to_value(row).ok()?)?))
+                let problem = reason_of(&json!(row))?;
+                Self::new("NodeProblemFound", fact(&problem)).with("problem", json!(problem))
             }
-            ("io.stelia.Isolation1.Manager", "NodeProblemOver") => Some(Self::ProblemOver(body.deserialize().ok()?)),
+            ("io.stelia.Isolation1.Manager", "NodeProblemOver") => {
+                let code: String = body.deserialize().ok()?;
+                Self::new("NodeProblemOver", format!("over: {code}")).with("code", code.into())
+            }
             ("org.freedesktop.DBus.Properties", "PropertiesChanged") => {
                 let path = header.path()?.as_str();
                 let signal = fdo::PropertiesChanged::from_message(message.clone())?;
                 let arguments = signal.args().ok()?;
-                let changed = arguments.changed_properties().iter();
-                let properties = changed.map(|(name, value)| (name.to_string(), json(value))).collect();
-                let pod = instance_uid(path);
-                (path == MANAGER_PATH || pod.is_some()).then_some(Self::Changed { pod, properties })
+                let properties = arguments.changed_properties().iter();
+                let properties = properties.map(|(name, value)| (name.to_string(), output::json(value)));
+                let properties: Map<String, Value> = properties.collect();
+                let words: Vec<String> = properties
+                    .iter()
+                    .filter_map(|(name, value)| changed(name, value))
+                    .collect();
+                let event = Self::new("PropertiesChanged", words.join(", "));
+                let event = event.with("properties", output::snake_case(&properties).into());
+                match instance_uid(path) {
+                    Some(pod) => event.of_pod(pod),
+                    None => Some(event).filter(|_| path == MANAGER_PATH)?,
+                }
             }
-            _ => None,
-        }
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Daemon { runs: true } => "DaemonAppeared",
-            Self::Daemon { runs: false } => "DaemonVanished",
-            Self::New { .. } => "InstanceNew",
-            Self::Removed { .. } => "InstanceRemoved",
-            Self::Changed { .. } => "PropertiesChanged",
-            Self::ProblemFound(_) => "NodeProblemFound",
-            Self::ProblemOver(_) => "NodeProblemOver",
-        }
-    }
-
-    /// The pod whose event it is.
-    fn pod(&self) -> Option<&str> {
-        match self {
-            Self::New { pod } | Self::Removed { pod } => Some(pod),
-            Self::Changed { pod, .. } => pod.as_deref(),
-            Self::Daemon { .. } | Self::ProblemFound(_) | Self::ProblemOver(_) => None,
-        }
-    }
-
-    /// What happened; empty where other events say it.
-    fn what(&self) -> String {
-        match self {
-            Self::Daemon { runs: true } => "steliad is running".to_owned(),
-            Self::Daemon { runs: false } => "steliad is not running: running VMs stay isolated".to_owned(),
-            Self::New { .. } => "registered".to_owned(),
-            Self::Removed { .. } => "released, or ended".to_owned(),
-            Self::ProblemFound(problem) => fact(problem),
-            Self::ProblemOver(code) => format!("over: {code}"),
-            Self::Changed { properties, .. } => {
-                let parts = properties.iter().filter_map(|(name, value)| changed(name, value));
-                parts.collect::<Vec<_>>().join(", ")
-            }
-        }
+            _ => return None,
+        })
     }
 
     /// One line, or a document of YAML, with its end; `time` is microseconds since the epoch. `None`: it is no line of text.
     fn written(&self, time: u64, form: Form, pods: &Pods) -> Result<Option<String>, Failure> {
-        let pod = self.pod().map(|uid| pods.get(uid));
+        let pod = self.pod.as_ref().map(|uid| pods.get(uid));
         if !form.is_data() {
             let clock = output::time(time).get(11..19).unwrap_or_default().to_owned();
             let whose = pod.as_ref().map_or_else(|| "node".to_owned(), Pod::to_string);
-            let what = Some(self.what()).filter(|what| !what.is_empty());
-            return Ok(what.map(|what| output::printable(&format!("{clock}  {whose}  {what}")) + "\n"));
+            let line = output::printable(&format!("{clock}  {whose}  {}", self.what)) + "\n";
+            return Ok(Some(line).filter(|_| !self.what.is_empty()));
         }
-        let mut object = Map::new();
-        object.insert("time_us".to_owned(), time.into());
-        object.insert("event".to_owned(), self.name().into());
+        let mut object = self
+            .clone()
+            .with("time_us", time.into())
+            .with("event", self.name.into())
+            .members;
         object.extend(pod.iter().flat_map(Pod::members));
-        match self {
-            Self::Changed { properties, .. } => {
-                object.insert("properties".to_owned(), output::snake_case(properties).into());
-            }
-            Self::ProblemFound(problem) => {
-                object.insert("problem".to_owned(), serde_json::json!(problem));
-            }
-            Self::ProblemOver(code) => {
-                object.insert("code".to_owned(), code.as_str().into());
-            }
-            _ => {}
-        }
         let form = if form == Form::Yaml { form } else { Form::JsonLine };
         Ok(Some(form.divider().to_owned() + &form.write(&object)?))
     }
@@ -134,18 +116,19 @@ impl Event {
 
 /// A changed property in words; `None` where another event or property says the same.
 fn changed(name: &str, value: &Value) -> Option<String> {
-    let reasons = || value.as_array().into_iter().flatten().filter_map(reason_of);
-    let texts = || reasons().map(|reason| reason.text).collect::<Vec<_>>().join("; ");
+    let reasons = value.as_array().into_iter().flatten().filter_map(reason_of);
+    let texts = || reasons.map(|reason| reason.text).collect::<Vec<_>>().join("; ");
+    let human = || output::or_dash(&output::human(value));
     Some(match name {
-        "State" => output::human(value),
+        "State" => human(),
         "Degraded" => match texts() {
             none if none.is_empty() => "no longer degraded".to_owned(),
             texts => format!("degraded: {texts}"),
         },
         "NotIsolated" => Some(texts()).filter(|texts| !texts.is_empty())?,
-        "ExclusiveCPUs" => format!("CPUs {}", output::or_dash(&output::human(value))),
+        "ExclusiveCPUs" => format!("CPUs {}", human()),
         "NodeProblems" | "AdmissionProblem" | "IsolatedTimestamp" | "VCPUs" => return None,
-        _ => format!("{name} {}", output::or_dash(&output::human(value))),
+        _ => format!("{name} {}", human()),
     })
 }
 
@@ -161,9 +144,8 @@ struct Printer<'a> {
 impl Printer<'_> {
     /// Prints an event at once; returns whether standard output still has a reader.
     async fn print(&mut self, event: &Event) -> Result<bool, Failure> {
-        let known = event.pod().is_none_or(|uid| self.pods.has(uid));
-        let runs = !matches!(event, Event::Daemon { runs: false });
-        if runs && (!known || matches!(event, Event::Daemon { .. })) {
+        let is_known = event.pod.as_ref().is_none_or(|uid| self.pods.has(uid));
+        if !is_known || event.name == APPEARED {
             self.pods.add(self.client.pods_running().await);
         }
         if !selects(self.selection, event, &self.pods) {
@@ -176,25 +158,20 @@ impl Printer<'_> {
     }
 }
 
-/// Whether an event is of a selected VM. With states only its changes to them are; of the daemon's own events all are.
+/// Whether an event is of a selected VM. With states only its changes to them are; that the daemon appears or vanishes always is.
 fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
-    if selection.is_all() || matches!(event, Event::Daemon { .. }) {
+    if selection.is_all() || [APPEARED, VANISHED].contains(&event.name) {
         return true;
     }
-    let Some(uid) = event.pod() else {
-        return false;
-    };
+    let changed = event.members.get("properties").and_then(Value::as_object);
     let to_state = || {
-        let Event::Changed { properties, .. } = event else {
-            return false;
-        };
-        let degraded = properties.get("Degraded").and_then(Value::as_array);
-        selection.has_state(
-            text_of(properties, "State"),
-            degraded.is_some_and(|all| !all.is_empty()),
-        )
+        changed.is_some_and(|changed| {
+            let degraded = changed.get("degraded").and_then(Value::as_array);
+            selection.has_state(text_of(changed, "state"), degraded.is_some_and(|all| !all.is_empty()))
+        })
     };
-    selection.has(&pods.get(uid), pods.iter()) && (!selection.names_states() || to_state())
+    let is_selected = |uid: &String| selection.has(&pods.get(uid), pods.iter());
+    event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state())
 }
 
 /// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
@@ -210,31 +187,31 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
         form,
         pods: Pods::default(),
     };
-    if !printer.print(&Event::Daemon { runs: signals.runs() }).await? {
-        return Ok(String::new());
-    }
-    let pods = &printer.pods;
-    if signals.runs() && !selection.is_all() && !pods.iter().any(|pod| selection.has(pod, pods.iter())) {
-        output::note("no VM on this node fits yet: waiting for one");
-    }
+    let mut next = Some(Event::daemon(signals.runs()));
+    let mut is_first = true;
     loop {
-        let received = tokio::select! {
-            () = end.reached() => return Ok(String::new()),
-            received = signals.next() => received,
-        };
-        let event = match received {
-            Some(Received::Daemon { runs }) => Some(Event::Daemon { runs }),
-            Some(Received::Signal(message)) => Event::of(&message),
-            None => {
-                printer.print(&Event::Daemon { runs: false }).await?;
-                return Err(Failure::Other("the connection ended".to_owned()));
-            }
-        };
-        if let Some(event) = event
+        if let Some(event) = next
             && !printer.print(&event).await?
         {
             return Ok(String::new());
         }
+        let pods = &printer.pods;
+        let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()));
+        if std::mem::take(&mut is_first) && signals.runs() && !fits() {
+            output::note("no VM on this node fits yet: waiting for one");
+        }
+        let received = tokio::select! {
+            () = end.reached() => return Ok(String::new()),
+            received = signals.next() => received,
+        };
+        next = match received {
+            Some(Received::Daemon { runs }) => Some(Event::daemon(runs)),
+            Some(Received::Signal(message)) => Event::of(&message),
+            None => {
+                printer.print(&Event::daemon(false)).await?;
+                return Err(Failure::Other("the connection ended".to_owned()));
+            }
+        };
     }
 }
 
@@ -284,7 +261,7 @@ mod tests {
             changed(OBJECT, &[("Degraded", Variant::from(gone))]),
             of_manager("NodeProblemFound", &("kubelet-unusable", "the file is empty", "fix")),
             of_manager("NodeProblemOver", &("kubelet-unusable",)),
-            Some(Event::Daemon { runs: false }),
+            Some(Event::daemon(false)),
         ];
         let lines: Vec<String> = lines.into_iter().filter_map(text).collect();
         insta::assert_snapshot!(lines.concat(), @r"
@@ -339,7 +316,7 @@ mod tests {
         for line in [&["bbb"][..], &["-n", "team-a"], &["--state=isolated"]] {
             assert!(!selected(line, &event), "{line:?}");
         }
-        assert!(selected(&["bbb"], &Event::Daemon { runs: true }));
+        assert!(selected(&["bbb"], &Event::daemon(true)));
         assert!(!selected(&["bbb"], &changed(MANAGER_PATH, &[]).unwrap()));
     }
 

@@ -1,6 +1,7 @@
 //! What names a VM on the command line: the namespace and name of its pod, or the name alone, the name of its KubeVirt VM, its UID or the
 //! beginning of it, or a pattern as a shell has it. The beginning of a name is no name.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use stelia_cpus::text::near;
@@ -68,12 +69,9 @@ impl VmPattern {
     /// other names.
     pub(crate) fn selects(&self, pod: &Pod) -> bool {
         let Some(glob) = &self.glob else { return false };
-        let of_vm = pod.kubevirt_vm().into_iter();
-        let of_vm = of_vm.flat_map(|vm| [vm.to_owned(), format!("{}/{vm}", pod.pod_namespace)]);
-        [pod.pod_name.clone(), pod.to_string()]
-            .into_iter()
-            .chain(of_vm)
-            .any(|name| glob.matches(&name))
+        let of_pod = [pod.pod_name.clone(), pod.to_string()].into_iter();
+        let mut names = of_pod.chain(pod.kubevirt_names().into_iter().flatten());
+        names.any(|name| glob.matches(&name))
     }
 
     /// Those whose pod it names or fits.
@@ -90,7 +88,10 @@ const NAMES: [fn(&Pod, &str) -> bool; 4] = [
     |pod, asked| pod.pod_uid == asked,
     |pod, asked| pod.is_named() && pod.to_string() == asked,
     |pod, asked| pod.is_named() && pod.pod_name == asked,
-    |pod, asked| pod.is_of_kubevirt_vm(asked),
+    |pod, asked| {
+        pod.kubevirt_names()
+            .is_some_and(|names| names.iter().any(|name| name == asked))
+    },
 ];
 
 /// Those whose pod this word names: exactly, or by the beginning of its UID where it names none exactly.
@@ -162,27 +163,18 @@ pub(super) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
 /// "; did you mean a/web, a/web-2, …?" with the names that contain the one that none of these pods has, or else with the one that is most
 /// like it; empty where none is.
 pub(crate) fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> String {
-    let pods = pods.into_iter().filter(|pod| pod.is_named());
-    let mut names: Vec<(String, &str)> = pods.map(|pod| (pod.to_string(), pod.pod_name.as_str())).collect();
-    names.sort();
-    names.dedup();
     let word = asked.rsplit('/').next().unwrap_or_default().trim_matches(['*', '?']);
-    if word.is_empty() {
-        return String::new();
-    }
-    let nearest = if names.iter().any(|(_, name)| name.contains(word)) {
-        None
-    } else {
-        near::nearest(word, names.iter().map(|(_, name)| *name))
-    };
-    let is_offered = |name: &str| nearest.map_or_else(|| name.contains(word), |near| name == near);
+    let named = pods.into_iter().filter(|pod| pod.is_named() && !word.is_empty());
+    let names: BTreeMap<String, &str> = named.map(|pod| (pod.to_string(), pod.pod_name.as_str())).collect();
     let mut offered: Vec<&str> = names
         .iter()
-        .filter(|(_, name)| is_offered(name))
+        .filter(|(_, name)| name.contains(word))
         .map(|(full, _)| full.as_str())
         .collect();
-    if nearest.is_some() {
-        offered.truncate(1);
+    if offered.is_empty() {
+        let nearest = near::nearest(word, names.values().copied());
+        let full = names.iter().find(|(_, name)| Some(**name) == nearest);
+        offered.extend(full.map(|(full, _)| full.as_str()));
     }
     let more = if offered.len() > MAX_OFFERED { ", …" } else { "" };
     offered.truncate(MAX_OFFERED);

@@ -46,21 +46,12 @@ impl Pod {
         Self::new(uid, instance.pod_name.as_ref())
     }
 
-    /// Whether KubeVirt runs the VM of this name in it, as `NAME` or `NAMESPACE/NAME`: it calls the pod `virt-launcher-NAME-` with
-    /// five characters more.
-    pub(super) fn is_of_kubevirt_vm(&self, asked: &str) -> bool {
-        let vm = match asked.split_once('/') {
-            Some((namespace, vm)) if namespace == self.pod_namespace => vm,
-            Some(_) => return false,
-            None => asked,
-        };
-        !vm.is_empty() && self.kubevirt_vm() == Some(vm)
-    }
-
-    /// The name of the VM, if the pod is named as KubeVirt names them.
-    pub(super) fn kubevirt_vm(&self) -> Option<&str> {
+    /// The names of the VM, alone and behind the namespace, if the pod is named as KubeVirt names them: `virt-launcher-NAME-` with five
+    /// characters more.
+    pub(super) fn kubevirt_names(&self) -> Option<[String; 2]> {
         let (vm, end) = self.pod_name.strip_prefix(KUBEVIRT_PREFIX)?.rsplit_once('-')?;
-        (end.len() == KUBEVIRT_SUFFIX_LENGTH).then_some(vm)
+        let is_vm = !vm.is_empty() && end.len() == KUBEVIRT_SUFFIX_LENGTH;
+        is_vm.then(|| [vm.to_owned(), format!("{}/{vm}", self.pod_namespace)])
     }
 
     pub(crate) fn is_named(&self) -> bool {

@@ -4,7 +4,6 @@ mod screen;
 mod terminal;
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::shared::daemon::signals::{self, End};
@@ -234,9 +233,6 @@ async fn batch(source: &Source<'_>, pace: Pace, output_options: OutputOptions) -
     }
     Ok(())
 }
-
-/// Which VMs are open, by UID.
-type Open = BTreeSet<String>;
 
 #[cfg(test)]
 pub(super) mod testing {

@@ -1,13 +1,14 @@
 //! The screen: what the keys do to it, and how it is drawn. Pure: a model and a [`Screen`] make a buffer.
 
+use std::collections::BTreeSet;
+
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
-
 use stelia_api::Reason;
 
-use super::{Open, Row, SORTS, columns, rows};
+use super::{Row, SORTS, columns, rows};
 use crate::shared::daemon::{counts, fact};
 use crate::shared::kernel::rates::Model;
 use crate::shared::output::{self, Meaning, TextStyle, table};
@@ -47,7 +48,8 @@ pub(super) struct Screen {
     editing: bool,
     /// Whether only VMs in trouble are shown.
     only_problems: bool,
-    open: Open,
+    /// The VMs whose vCPUs are shown, by UID.
+    open: BTreeSet<String>,
     help: bool,
     selected: usize,
     /// The rows that fit.
@@ -57,12 +59,6 @@ pub(super) struct Screen {
     ascii: bool,
     /// Why the last sample failed, so that what is shown is old; empty if it did not.
     pub failure: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flow {
-    Stay,
-    Quit,
 }
 
 impl Screen {
@@ -76,19 +72,20 @@ impl Screen {
         }
     }
 
-    pub(super) fn key(&mut self, key: KeyEvent, model: &Model) -> Flow {
+    /// Handles a key; returns whether it ends the program.
+    pub(super) fn key(&mut self, key: KeyEvent, model: &Model) -> bool {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         if self.editing && !is_control {
             self.edit(key.code);
-            return Flow::Stay;
+            return false;
         }
         let rows = self.rows(model);
         let last = rows.len().saturating_sub(1);
         self.selected = self.selected.min(last);
         match key.code {
-            KeyCode::Char('q') => return Flow::Quit,
+            KeyCode::Char('q') => return true,
             // In raw mode Ctrl-C is a key and not a signal.
-            KeyCode::Char('c') if is_control => return Flow::Quit,
+            KeyCode::Char('c') if is_control => return true,
             KeyCode::Esc if self.help => self.help = false,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('/') => {
@@ -112,7 +109,7 @@ impl Screen {
             }
             _ => {}
         }
-        Flow::Stay
+        false
     }
 
     /// Handles a key of the filter's text.
@@ -187,11 +184,8 @@ impl Screen {
             if next < area.height {
                 let text = output::printable(text);
                 // A cell has no room for more dots.
-                let text = if ascii {
-                    output::to_ascii(&text.replace('…', "~"))
-                } else {
-                    text
-                };
+                let plain = ascii.then(|| output::to_ascii(&text.replace('…', "~")));
+                let text = plain.unwrap_or(text);
                 buffer.set_stringn(area.x, area.y + next, format!("{text:width$}"), width, style);
             }
             next += 1;
@@ -224,21 +218,16 @@ impl Screen {
         // Scrolled so that the selected row is visible.
         let first = (selected + 1).saturating_sub(body);
         let lines = Self::lines(model, &rows, width);
-        let stale = if self.failure.is_empty() {
-            plain
-        } else {
-            plain.add_modifier(Modifier::DIM)
-        };
+        let is_old = !self.failure.is_empty();
         line(
             lines.first().map_or("", String::as_str),
-            stale.add_modifier(Modifier::BOLD),
+            plain.add_modifier(Modifier::BOLD),
         );
         let mut shown = 0;
         for (at, (row, text)) in rows.iter().zip(lines.iter().skip(1)).enumerate().skip(first).take(body) {
-            let mut style = if self.failure.is_empty() {
-                self.style(row.meaning())
-            } else {
-                stale
+            let mut style = match is_old {
+                true => plain.add_modifier(Modifier::DIM),
+                false => self.style(row.meaning()),
             };
             if at == selected {
                 style = style.add_modifier(Modifier::REVERSED);
@@ -305,7 +294,7 @@ mod tests {
             } else {
                 KeyCode::Char(key)
             };
-            assert_eq!(screen.key(KeyEvent::from(key), &model()), Flow::Stay);
+            assert!(!screen.key(KeyEvent::from(key), &model()));
         }
     }
 
@@ -365,8 +354,8 @@ mod tests {
         press(&mut screen, "ssss");
         assert_eq!(screen.sort, 0, "the last is before the first");
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(screen.key(interrupt, &model()), Flow::Quit);
-        assert_eq!(screen.key(KeyEvent::from(KeyCode::Char('q')), &model()), Flow::Quit);
+        assert!(screen.key(interrupt, &model()));
+        assert!(screen.key(KeyEvent::from(KeyCode::Char('q')), &model()));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tokio::signal::unix::SignalKind;
 use tokio::sync::mpsc;
 
 use super::Source;
-use super::screen::{Flow, Screen};
+use super::screen::Screen;
 use crate::shared::daemon::Failure;
 use crate::shared::daemon::signals::{End, catch};
 use crate::shared::kernel::rates::rates;
@@ -76,7 +76,7 @@ pub(super) async fn run(source: &Source<'_>, delay: Duration) -> Result<(), Fail
             _ = hangup.recv() => return Ok(()),
             event = events.recv() => match event {
                 Some(Event::Key(key)) if key.kind != KeyEventKind::Release => {
-                    if screen.key(key, &model) == Flow::Quit {
+                    if screen.key(key, &model) {
                         return Ok(());
                     }
                 }
