@@ -401,7 +401,7 @@ fn metrics_count_what_the_daemon_does() {
         ("stelia_up", 1.0),
         ("stelia_kubelet_state_usable", 1.0),
         ("stelia_instances{state=\"isolated\"}", 1.0),
-        ("stelia_instances{state=\"floating\"}", 1.0),
+        ("stelia_instances{state=\"waiting\"}", 1.0),
         ("stelia_cpus{owner=\"exclusive\"}", 4.0),
         // The scenario registered and attached without D-Bus calls.
         ("stelia_call_duration_seconds_count{call=\"register\"}", 0.0),
@@ -434,7 +434,7 @@ fn metrics_count_what_the_daemon_does() {
         ),
         ("stelia_call_duration_seconds_count{call=\"deregister\"}", 2.0),
         ("stelia_refusals_total{error=\"NoSuchInstance\"}", 1.0),
-        ("stelia_instances{state=\"floating\"}", -1.0),
+        ("stelia_instances{state=\"waiting\"}", -1.0),
     ] {
         assert_eq!(value(&after, series) - value(&before, series), more, "{series}");
     }
@@ -465,7 +465,7 @@ fn the_textfile_is_written_whole_and_tells_of_a_daemon_that_ended() {
     simulation.stop_daemon();
     assert_eq!(simulation.ctl(&textfile), "");
     let text = fs::read_to_string(&path).expect("the file");
-    assert!(text.starts_with("# steliad does not run"), "{text}");
+    assert!(text.starts_with("# steliad is not running"), "{text}");
     assert_eq!(value(&text, "stelia_up"), 0.0);
     assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 1, "{text}");
     assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 1);

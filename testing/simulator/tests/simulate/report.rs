@@ -43,7 +43,7 @@ fn the_report_has_the_node_each_vms_threads_and_what_verify_finds() {
     for part in [
         "Host:       worker-1\n",
         "== Node ==\n",
-        "Daemon: steliad",
+        "steliad 0.1.0 is running\n",
         "== CPUs by NUMA node ==\nNODE  SOCKET  EXCLUSIVE",
         &format!("Pod UID:             {VM}\n"),
         "== Verified ==\n1 isolated, 1 waiting",
