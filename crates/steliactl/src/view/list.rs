@@ -44,7 +44,10 @@ fn columns(wide: bool) -> Vec<Column<Vm>> {
         columns.push(notes.or_nothing());
         return columns;
     }
-    let limit = |vm: &Vm| vm.instance.memory_limit.map(size).unwrap_or_default();
+    let limit = |vm: &Vm| {
+        let limit = vm.instance.memory_limit.map(size);
+        limit.unwrap_or_default().replace(' ', "")
+    };
     columns.extend([
         notes,
         column("MEMORY", limit),
@@ -257,7 +260,7 @@ mod tests {
         let wide = vms.text(wide());
         says(
             &wide,
-            &["NOTE           MEMORY   FLOAT    CLASS  CONTAINER  UID\n", PODS[0]],
+            &["NOTE           MEMORY  FLOAT    CLASS  CONTAINER  UID\n", PODS[0]],
         );
         assert_eq!(vms.names()[2], "payments-production/virt-launcher-database-0-x7k2p");
     }

@@ -6,10 +6,13 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::client::{Dict, ManagerProxy, MoveRow, OwnedDict};
-use stelia_api::{BUS_NAME, MANAGER_PATH, Reason, ReasonCode, State, instance_path};
+use stelia_api::{BUS_NAME, MANAGER_PATH, NOT_PINNED, Reason, ReasonCode, State, instance_path};
 use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::proc::TaskId;
 use stelia_kubelet::{PodName, PodUid};
-use stelia_model::Instance;
+use stelia_model::record::VcpuThread;
+use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 use tokio::time::timeout;
 use zbus::names::InterfaceName;
@@ -288,9 +291,22 @@ fn instance_of(properties: &Map<String, Value>) -> Instance {
     let text = |name| text_of(properties, name);
     let number = |name| properties.get(name).and_then(Value::as_u64);
     let cpus = |name| text(name).parse::<CpuSet>().unwrap_or_default();
-    let reasons = |name| {
-        let rows = properties.get(name).and_then(Value::as_array).into_iter().flatten();
-        rows.filter_map(reason_of)
+    let path = |name| CgroupPath::parse(text(name)).unwrap_or_default();
+    let rows = |name| properties.get(name).and_then(Value::as_array).into_iter().flatten();
+    let vcpu = |row: &Value| {
+        let number = |at| u32::try_from(row.get(at)?.as_u64()?).ok();
+        let thread = VcpuThread {
+            role: number(0)?.into(),
+            task: TaskId {
+                id: number(1)?.try_into().ok()?,
+                ..TaskId::default()
+            },
+            cpu: number(2).filter(|cpu| *cpu != NOT_PINNED),
+        };
+        Some(PinnedThread {
+            thread,
+            ..PinnedThread::default()
+        })
     };
     Instance {
         pod_name: PodName::new(text("PodNamespace"), text("PodName")),
@@ -298,12 +314,17 @@ fn instance_of(properties: &Map<String, Value>) -> Instance {
         adopted_by: Some(text("AdoptedBy").to_owned()).filter(|rule| !rule.is_empty()),
         state: State::parse(text("State")).unwrap_or_default(),
         isolation: Isolation::parse(text("Isolation")).unwrap_or_default(),
-        degraded: reasons("Degraded").collect(),
-        not_isolated: reasons("NotIsolated").next(),
+        degraded: rows("Degraded").filter_map(reason_of).collect(),
+        not_isolated: rows("NotIsolated").find_map(reason_of),
         exclusive: cpus("ExclusiveCPUs"),
         float: cpus("FloatCPUs"),
         registered_us: number("RegisteredTimestamp").unwrap_or(0),
         isolated_us: number("IsolatedTimestamp").unwrap_or(0),
+        memory_limit: number("MemoryLimit").filter(|bytes| *bytes < u64::MAX),
+        partition: text("Partition").to_owned(),
+        scope: path("ControlGroup"),
+        origin: path("OriginControlGroup"),
+        vcpus: rows("VCPUs").filter_map(vcpu).collect(),
         ..Instance::default()
     }
 }
@@ -343,5 +364,25 @@ mod tests {
             message(Some("unix:path=/x"), Some("unix:path=/tmp/bus")),
             "connect to unix:path=/x: No such file or directory (os error 2)"
         );
+    }
+
+    #[test]
+    fn a_pods_own_vm_is_what_its_properties_say() {
+        let properties = serde_json::json!({
+            "PodNamespace": "team-a", "PodName": "web", "State": "waiting", "ExclusiveCPUs": "4-5", "MemoryLimit": u64::MAX,
+            "ControlGroup": "/stelia.slice/a.scope", "VCPUs": [[0, 70, 4], [1, 71, NOT_PINNED]],
+            "NotIsolated": [["no-vcpus", "waiting for vCPUs", "read the log"]], "Degraded": [["of-a-newer-daemon", "x", "y"]],
+        });
+        let instance = instance_of(properties.as_object().unwrap());
+        assert_eq!((instance.name(), instance.state), ("web", State::Waiting));
+        assert_eq!((instance.exclusive.len(), instance.memory_limit), (2, None));
+        let cpus: Vec<Option<u32>> = instance.vcpus.iter().map(|one| one.thread.cpu).collect();
+        assert_eq!(cpus, [Some(4), None]);
+        let reason = instance.not_isolated.unwrap();
+        assert_eq!(
+            (reason.code, reason.fix.as_str()),
+            (ReasonCode::NoVcpus, "read the log")
+        );
+        assert_eq!(instance.degraded[0].code, ReasonCode::Detail);
     }
 }
