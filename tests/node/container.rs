@@ -63,7 +63,7 @@ fn a_container_that_is_not_of_a_rule_or_has_no_cpus_of_its_own_is_left_alone_and
         until_partition(&pod, "beside others");
         assert_eq!((other.state(), refused(&other)), (None, None));
         assert!(other.exclusive().is_disjoint(&partitioned()));
-        assert_says(&run("steliactl -o wide list"), &["container"]);
+        assert_says(&run("steliactl -o json list"), &["\"isolation\": \"container\""]);
         // A partition undone by hand is made again.
         put(own(&pod).join("cpuset.cpus.partition"), "member");
         until_partition(&pod, "after it was undone");

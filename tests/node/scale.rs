@@ -102,7 +102,7 @@ fn all_are(sleepers: &[Sleeper], state: &str) -> bool {
     let text = utf8(&list.stdout);
     sleepers.iter().all(|sleeper| {
         let line = text.lines().find(|line| line.contains(&sleeper.pod.uid));
-        line.is_some_and(|line| line.split_whitespace().nth(3) == Some(state))
+        line.is_some_and(|line| line.split_whitespace().nth(1) == Some(state))
     })
 }
 

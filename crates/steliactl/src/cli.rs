@@ -19,6 +19,7 @@ use crate::export::topology::TopologyOptions;
 use crate::plan::PlanOptions;
 use crate::shared::daemon::{Failure, Selection, vms};
 use crate::shared::output::{Form, OutputOptions, TextStyle};
+use crate::view::show::ShowOptions;
 
 /// See the VMs with exclusive CPUs on this node, and control steliad.
 #[derive(Debug, Parser)]
@@ -71,6 +72,7 @@ impl Cli {
     pub(crate) fn asked(&self) -> &Command {
         static LIST: LazyLock<Command> = LazyLock::new(|| Command::List {
             selection: Selection::default(),
+            problems: false,
             unmanaged: false,
         });
         self.command.as_ref().unwrap_or(&LIST)
@@ -109,7 +111,9 @@ impl Cli {
                 ..
             }
         );
-        is_live && io::stdin().is_terminal() && io::stdout().is_terminal()
+        // A dumb terminal cannot move its cursor.
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        is_live && !is_dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 
     /// Whether people read the output, and not programs alone.
@@ -130,33 +134,33 @@ pub(crate) enum Command {
     List {
         #[command(flatten)]
         selection: Selection,
-        /// List instead the VMs that an [[adopt]] rule matches and steliad has not adopted, each with the reason
-        #[arg(long, conflicts_with_all = ["patterns", "namespace", "states"])]
+        /// Only VMs in trouble: degraded, evicted, waiting, or pinned although no setting says so
+        #[arg(long)]
+        problems: bool,
+        /// List instead the VMs that an [[adopt]] rule matches and steliad does not manage, each with the reason
+        #[arg(long, conflicts_with_all = ["patterns", "namespace", "states", "problems"])]
         unmanaged: bool,
     },
-    /// Show the node: daemon, VMs, CPUs, problems
+    /// Show the node: daemon, problems, VMs, CPUs
     ///
-    /// With PATTERN, -n or --state, shows these VMs and, of the node's lines, those that concern them.
-    Status(Selection),
-    /// Show VMs and their threads
+    /// The exit code is 3 if the daemon is not running, as that of systemctl status.
+    Status,
+    /// Show a VM: problems, CPUs, vCPUs, memory
     ///
-    /// Shows a VM's properties, the NUMA nodes of its memory and devices, how much of that is remote from its CPUs, and each thread with
-    /// the CPUs on which it may run. VFIO devices are shown to root only.
+    /// With -l, also shows cgroups and the NUMA nodes of the VM's memory, devices and interrupts. VFIO devices are shown to root only.
     Show {
         #[command(flatten)]
         selection: Selection,
-        /// Also show on which NUMA nodes the mapped pages of each process are (root only). The kernel walks all page tables of the
-        /// process for this, which takes seconds for a large VM without huge pages
-        #[arg(long)]
-        numa_maps: bool,
+        #[command(flatten)]
+        options: ShowOptions,
     },
     /// Show live vCPU load and interference
     ///
-    /// VMs with a problem come first. Press h for a list of the keys.
+    /// VMs in trouble come first. Press h for the columns and keys.
     Top {
         #[command(flatten)]
         selection: Selection,
-        /// Print plain tables. This is the default without a terminal, with --count and with --json
+        /// Print plain tables, with -o wide also of vCPUs. This is the default without a terminal, with --count and with --json
         #[arg(short, long)]
         batch: bool,
         /// Print N plain tables and exit
@@ -179,8 +183,8 @@ pub(crate) enum Command {
     },
     /// Print changes as they happen
     ///
-    /// Prints the daemon's signals, one event per line, until interrupted. With PATTERN or -n, only events of these VMs; with --state,
-    /// only changes to these states.
+    /// Prints one event per line, until interrupted: what changes of VMs, and problems of the node. With PATTERN or -n, only events of
+    /// these VMs; with --state, only changes to these states.
     Monitor(Selection),
     /// Explain a VM, a CPU or the node: causes and fixes
     ///

@@ -31,8 +31,8 @@ use change::{rebalance, reconcile, release, resize};
 use check::{doctor, noise, report, verify, why};
 use cli::{Cli, Command, Export, remote};
 use export::topology;
-use shared::daemon::{self, CALL_TIMEOUT, Client, Failure};
-use shared::kernel::Roots;
+use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Pods};
+use shared::kernel::{Roots, host_name};
 use shared::output::pager;
 use view::{list, map, monitor, show, status, top};
 
@@ -77,29 +77,27 @@ async fn run(
             output_options.print(&doctor::gather(root, client.as_ref(), *verbose).await)
         }
         Command::Plan(asked) => plan::run(asked, client, root, output_options).await,
-        Command::Status(selection) => {
-            output_options.print(&status::Status::selected(client().await?.describe().await?, selection)?)
-        }
+        Command::Status => match async { client().await?.describe().await }.await {
+            Ok(described) => output_options.print(&status::Status::of(&described).on(host_name(&roots.proc))),
+            // As systemctl status.
+            Err(Failure::NotRunning(_)) => Err(Failure::NotRunning(3)),
+            Err(failure) => Err(failure),
+        },
         Command::List { unmanaged: true, .. } => {
             output_options.print(&list::Unmanaged::of(&client().await?.describe().await?))
         }
-        Command::List { selection, .. } => {
-            let client = client().await?;
-            // A pod may not ask for it, and has nothing there.
-            let described = client.describe_running().await.unwrap_or_default();
-            let all = client.instances().await?;
-            if let Some(namespace) = selection.empty_namespace(all.iter().map(|one| &one.pod)) {
+        Command::List {
+            selection, problems, ..
+        } => {
+            let mut described = client().await?.view().await?;
+            if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
                 output::note(&format!("no VM in namespace {namespace}"));
             }
-            let instances = selection.of_listed(all)?;
-            let mut list = list::Instances::of(instances, &described);
-            if !selection.is_all() {
-                list.without_unmanaged();
-            }
-            output_options.print(&list)
+            selection.restrict(&mut described)?;
+            output_options.print(&list::Vms::of(&described, *problems))
         }
-        Command::Show { selection, numa_maps } => {
-            output_options.print(&show::gather(&client().await?, roots, selection, *numa_maps).await?)
+        Command::Show { selection, options } => {
+            output_options.print(&show::gather(&client().await?, roots, selection, options, cli.common.full).await?)
         }
         Command::Map { selection, svg } => {
             let described = client().await?.describe().await?;
@@ -134,14 +132,15 @@ async fn run(
         Command::Release { vm } => output_options.print(&release::gather(&client().await?, vm).await?),
         Command::Top {
             selection,
-            batch,
             count,
             delay,
+            ..
         } => {
             let (count, delay) = (*count, *delay);
             let client = client().await?;
             let source = top::Source::of(&client, roots, selection).await?;
-            top::run(&source, *batch, top::Pace { count, delay }, output_options).await
+            let is_live = cli.is_live() && !output_options.form.is_data();
+            top::run(&source, is_live, top::Pace { count, delay }, output_options).await
         }
         Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options.form).await,
     }

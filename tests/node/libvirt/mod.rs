@@ -275,7 +275,7 @@ fn a_vm_stays_where_libvirt_pins_it_and_its_cpus_are_given_back_when_it_is_destr
         ] {
             assert!(!launcher.named(part).is_empty(), "{part}: {:#?}", pod.threads());
         }
-        let list = run("steliactl list -o wide");
+        let list = run("steliactl list -o json");
         assert!(list.contains("libvirt"), "{list}");
         // libvirt is the pod's alone: nothing of its packages runs as a unit of the node's.
         let active =

@@ -72,7 +72,7 @@ Exit codes:
        plan: a pod does not fit, kubelet would not start, or the answer is
        unknown
   2    wrong usage, or VM matches several VMs
-  3    no such VM, or PATTERN matches none
+  3    no such VM, or PATTERN matches none; status: steliad is not running
   255  with -H: ssh failed
 
 Standard output has data only; messages go to standard error. Output longer

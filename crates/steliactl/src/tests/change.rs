@@ -20,7 +20,7 @@ fn release_takes_a_name_or_a_beginning_and_says_what_it_did() {
 
 #[test]
 fn a_few_characters_of_a_uid_release_nothing() {
-    for vm in ["3", "3ced", "f"] {
+    for vm in ["3", "3ced"] {
         let refused = steliactl(no_vm().path(), &["release", vm]).unwrap_err();
         assert_eq!(refused.exit_code(), 2, "{vm}: {refused}");
     }

@@ -44,7 +44,7 @@ fn a_silent_daemon_is_not_waited_for_and_the_cure_is_named() {
         let client = connection::Builder::unix_stream(theirs).p2p().build();
         let (server, client) = tokio::join!(server, client);
         let client = Client::new(client.unwrap(), patience).await.unwrap();
-        let failure = client.instances().await.unwrap_err().to_string();
+        let failure = client.view().await.unwrap_err().to_string();
         assert!(
             failure.starts_with("steliad has not answered for 0.2 s: systemctl status steliad"),
             "{failure}"

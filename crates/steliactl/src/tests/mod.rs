@@ -11,15 +11,18 @@ mod view;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::json;
 use stelia_api::attribution::Attribution;
 use stelia_api::client::{InstanceRow, OwnedDict};
-use stelia_api::{Error, ErrorKind, MANAGER_PATH};
+use stelia_api::{Error, ErrorKind, MANAGER_PATH, Reason, ReasonCode, State};
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_ledger::account::Account;
 use stelia_ledger::verdict::{SignedHead, Verdict};
 use tempfile::TempDir;
-use zbus::{Connection, Guid, OwnedObjectPath, Variant, connection, interface};
+use zbus::{Connection, Guid, Variant, connection, interface};
 
 use crate::cli::Cli;
 use crate::run;
@@ -28,7 +31,7 @@ use crate::shared::kernel::Roots;
 use fixtures::{block_on, cli, is_refused, write};
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
-const OBJECT: &str = "/io/stelia/Isolation1/instance/_3ceda12c";
+const OBJECT: &str = "/io/stelia/Isolation1/instance/_33ceda12c_2d3ee9_2d40fa_2d9f42_2d61428fe654a6";
 const SCOPE: &str = "/stelia.slice/stelia-instance-3ceda12c.scope";
 const ORIGIN: &str = "/kubepods.slice/cri-containerd-1.scope";
 
@@ -36,19 +39,6 @@ struct Manager;
 
 #[interface(name = "io.stelia.Isolation1.Manager")]
 impl Manager {
-    fn list_instances(&self) -> Vec<InstanceRow> {
-        let row = |uid: &str, object: &str, state: &str, cpus: &str| {
-            let object = OwnedObjectPath::try_from(object.to_owned()).unwrap();
-            let [uid, container, state, cpus] = [uid, "compute", state, cpus].map(str::to_owned);
-            (uid, container, object, state, cpus)
-        };
-        // The second one has no object any more: it was deregistered between two calls.
-        vec![
-            row(UID, OBJECT, "isolated", "2-3"),
-            row("fff", "/io/stelia/Isolation1/instance/fff", "leaving", "4"),
-        ]
-    }
-
     fn deregister(&self, pod_uid: &str, _options: OwnedDict) -> Result<(), Error> {
         match pod_uid {
             UID => Ok(()),
@@ -67,10 +57,29 @@ impl Manager {
     }
 
     fn describe(&self) -> String {
-        let description = stelia_model::Description {
+        let uid = PodUid::parse(UID).unwrap();
+        let path = |path| CgroupPath::parse(path).unwrap();
+        let instance = stelia_model::Instance {
+            pod_name: PodName::new("team-a", "web"),
+            container: "compute".to_owned(),
+            state: State::Isolated,
+            degraded: vec![Reason::of(
+                &uid,
+                ReasonCode::PlaceholderEnded,
+                "the placeholder process ended",
+            )],
+            exclusive: "2-3".parse().unwrap(),
+            float: "0-1,4-7".parse().unwrap(),
+            scope: path(SCOPE),
+            origin: path(ORIGIN),
+            registered_us: 1_735_689_599_000_000,
+            ..Default::default()
+        };
+        let mut description = stelia_model::Description {
             version: "0.1.0".to_owned(),
             ..Default::default()
         };
+        description.node.instances.insert(uid, Arc::new(instance));
         serde_json::to_string(&description).unwrap()
     }
 
@@ -159,8 +168,12 @@ impl Instance {
         "isolated"
     }
     #[zbus(property)]
-    fn degraded(&self) -> Vec<String> {
-        vec!["anchor is gone".to_owned()]
+    fn degraded(&self) -> Vec<(&str, &str, &str)> {
+        vec![(
+            "placeholder-ended",
+            "the placeholder process ended",
+            "restart the container",
+        )]
     }
     #[zbus(property, name = "FloatCPUs")]
     fn float_cpus(&self) -> &str {

@@ -1,78 +1,110 @@
-//! `list` and `show`.
+//! `list`, `show` and `status` against a daemon.
 
 use super::*;
+use crate::tests::fixtures::says;
 
-#[test]
-fn list_is_a_table_that_pipes() {
-    assert_eq!(
-        steliactl(no_vm().path(), &["list"]).unwrap(),
-        "\
-POD         CONTAINER  STATE     CPUS  FLOAT    DEGRADED
-team-a/web  compute    isolated  2-3   0-1,4-7  anchor is gone
-"
-    );
+fn json(root: &Path, line: &[&str]) -> serde_json::Value {
+    let text = steliactl(root, &[&["--json"], line].concat()).unwrap();
+    serde_json::from_str(&text).unwrap()
 }
 
 #[test]
-fn list_without_legend_is_rows_only() {
-    let text = steliactl(no_vm().path(), &["list", "--no-legend"]).unwrap();
-    assert_eq!(text, "team-a/web  compute  isolated  2-3  0-1,4-7  anchor is gone\n");
+fn list_is_a_table_that_pipes() {
+    let text = steliactl(no_vm().path(), &["list"]).unwrap();
+    let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[0], ["VM", "STATE", "CPUS", "VCPUS", "AGE", "NOTE"]);
+    assert_eq!(words[1][..4], ["team-a/web", "degraded", "2-3", "0"]);
+    let rows = steliactl(no_vm().path(), &["list", "--no-legend", "--problems"]).unwrap();
+    assert!(
+        rows.starts_with("team-a/web  degraded  2-3  0  ") && rows.lines().count() == 1,
+        "{rows}"
+    );
+    assert_eq!(
+        steliactl(no_vm().path(), &["list", "--state=waiting"]).unwrap(),
+        "No VMs.\n"
+    );
 }
 
 #[test]
 fn list_as_json_identifies_the_pod() {
-    let text = steliactl(no_vm().path(), &["--json", "list"]).unwrap();
-    let expected = serde_json::json!([{
-        "pod_uid": UID, "pod_namespace": "team-a", "pod_name": "web", "container": "compute", "object": OBJECT,
-        "state": "isolated", "exclusive_cpus": "2-3", "float_cpus": "0-1,4-7", "isolation": "", "adopted_by": "", "degraded": ["anchor is gone"],
-    }]);
-    assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), expected);
-}
-
-#[test]
-fn show_prints_the_promise_and_then_the_threads() {
-    assert_eq!(
-        steliactl(a_vm().path(), &["show", "3ce"]).unwrap(),
-        "\
-PodNamespace:         team-a
-PodName:              web
-PodUID:               3ceda12c-3ee9-40fa-9f42-61428fe654a6
-State:                isolated
-Degraded:             anchor is gone
-FloatCPUs:            0-1,4-7
-MemoryNodes:          -
-ControlGroup:         /stelia.slice/stelia-instance-3ceda12c.scope
-OriginControlGroup:   /kubepods.slice/cri-containerd-1.scope
-RegisteredTimestamp:  2024-12-31T23:59:59.000000Z
-
-qemu-system-x86 (pid 900, 7 in the container)
-TID  THREAD_NAME      CGROUP  ALLOWED_CPUS  CPU TIME
-900  qemu-system-x86  float   0-1,4-7          1.01s
-905  CPU 0/KVM        vcpu    2             1234.57s
-
-anchor?[2J (pid 801, 2 in the container)
-TID  THREAD_NAME  CGROUP  ALLOWED_CPUS  CPU TIME
-801  anchor?[2J   origin  0-7              0.01s
-"
+    let list = json(no_vm().path(), &["list"]);
+    fixtures::holds(
+        &list,
+        json!({"/0/pod_uid": UID, "/0/pod_namespace": "team-a", "/0/object": OBJECT, "/0/state": "isolated", "/0/exclusive_cpus": "2-3",
+               "/0/degraded/0/code": "placeholder-ended", "/0/not_isolated": null}),
     );
 }
 
 #[test]
-fn show_as_json_holds_the_threads_too() {
-    let text = steliactl(a_vm().path(), &["show", UID, "--json"]).unwrap();
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(value["registered_us"], 1_735_689_599_000_000u64);
-    assert_eq!(value["degraded"], serde_json::json!(["anchor is gone"]));
-    let vcpu = serde_json::json!(
-        {"tid": 905, "name": "CPU 0/KVM", "cgroup": "vcpu", "allowed_cpus": "2", "cpu_time_us": 1_234_570_000});
-    assert_eq!(value["processes"][0]["threads"][1], vcpu);
+fn show_lists_the_threads_that_are_asked_for() {
+    let text = steliactl(a_vm().path(), &["show", "3ce"]).unwrap();
+    says(
+        &text,
+        &["1 thread on shared CPUs 0-1,4-7, 1 thread in the container cgroup"],
+    );
+    insta::assert_snapshot!(
+        steliactl(a_vm().path(), &["show", "3ce", "--threads", "-l"]).unwrap().split_once("\n\n").unwrap().1, @r"
+        qemu-system-x86 (pid 900, 7 in the container)
+        TID  THREAD           CGROUP  CPUS     CPU TIME
+        900  qemu-system-x86  float   0-1,4-7     1.01s
+        905  CPU 0/KVM        vcpu    2        1234.57s
+
+        anchor?[2J (pid 801, 2 in the container)
+        TID  THREAD      CGROUP  CPUS  CPU TIME
+        801  anchor?[2J  origin  0-7      0.01s
+        ");
 }
 
 #[test]
-fn show_of_an_instance_without_processes_is_its_properties() {
-    let text = steliactl(no_vm().path(), &["show", UID]).unwrap();
-    assert_eq!(
-        text.lines().last(),
-        Some("RegisteredTimestamp:  2024-12-31T23:59:59.000000Z")
+fn show_as_json_is_the_properties_with_the_threads() {
+    let value = json(a_vm().path(), &["show", UID]);
+    fixtures::holds(
+        &value,
+        json!({"/registered_us": 1_735_689_599_000_000u64, "/degraded/0/code": "placeholder-ended",
+               "/processes/0/threads/1": {"tid": 905, "name": "CPU 0/KVM", "cgroup": "vcpu", "allowed_cpus": "2", "cpu_time_us": 1_234_570_000}}),
     );
+    // What a pattern selects is a list.
+    assert_eq!(json(a_vm().path(), &["show", "we*"])[0]["pod_uid"], UID);
+}
+
+#[test]
+fn show_prints_single_properties_as_machinectl_does() {
+    let told = |line: &[&str]| steliactl(no_vm().path(), &[&["show", "web"], line].concat());
+    assert_eq!(
+        told(&["-p", "State", "-p", "FloatCPUs"]).unwrap(),
+        "State=isolated\nFloatCPUs=0-1,4-7\n"
+    );
+    assert_eq!(told(&["-p", "State", "--value"]).unwrap(), "isolated\n");
+    let wrong = told(&["-p", "Sate"]).unwrap_err();
+    assert!(
+        wrong.exit_code() == 2 && wrong.to_string().contains("PodName, PodNamespace"),
+        "{wrong}"
+    );
+    assert_eq!(steliactl(no_vm().path(), &["show"]).unwrap_err().exit_code(), 2);
+}
+
+#[test]
+fn status_is_of_the_node() {
+    let status = json(no_vm().path(), &["status"]);
+    fixtures::holds(&status, json!({"/version": "0.1.0", "/problems": []}));
+    assert_eq!(status["node"]["instances"].as_object().unwrap().len(), 1);
+}
+
+#[test]
+fn a_daemon_that_does_not_run_is_named_first_and_status_has_systemctls_exit_code() {
+    let stopped = |line: &[&str]| {
+        let cli = cli(line);
+        let gone = async || Err(Failure::NotRunning(1));
+        block_on(run(&cli, &Roots::below(Path::new("/nonexistent")), gone)).unwrap_err()
+    };
+    for line in [&["list"][..], &["show", "web"], &["why", "web"], &["verify"]] {
+        let failure = stopped(line);
+        assert_eq!(failure.exit_code(), 1, "{line:?}");
+        assert!(
+            failure
+                .to_string()
+                .starts_with("steliad is not running: running VMs stay isolated")
+        );
+    }
+    assert_eq!(stopped(&["status"]).exit_code(), 3);
 }

@@ -1,70 +1,162 @@
-//! `list`: one line per instance; below, VMs that a rule is of and that are not adopted.
+//! `list`: one line per VM, trouble first, below what is wrong on the node; or the VMs that a rule is of and that are not managed.
 
-use serde::Serialize;
-use stelia_api::State;
-use stelia_model::Unadopted;
+use std::sync::Arc;
 
-use crate::shared::daemon::{Description, ListedInstance, Pod, not_isolated};
-use crate::shared::output::{self, Column, Meaning, Render, TextStyle, column, table, text_of, texts_of, time};
+use serde::{Serialize, Serializer};
+use serde_json::json;
+use stelia_api::{Reason, instance_path};
+use stelia_kernel::locality::size;
+use stelia_kubelet::PodUid;
+use stelia_model::{Instance, Unadopted};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Instance {
-    #[serde(flatten)]
-    pod: Pod,
-    container: String,
-    /// The path of its D-Bus object.
-    object: String,
-    state: String,
-    exclusive_cpus: String,
-    /// The CPUs of all other threads of the instance.
-    float_cpus: String,
-    /// `vcpus`, or `container`: then all tasks of the container run on its exclusive CPUs.
-    isolation: String,
-    /// The rule that made it an instance; empty where its pod registered itself.
-    adopted_by: String,
-    /// Why isolation is degraded; empty where it is not.
-    degraded: Vec<String>,
-    /// Why it floats, and for how long it has; `None` where it does not, or where that is not known.
-    #[serde(skip)]
-    floats: Option<String>,
+use crate::shared::daemon::{Condition, Description, Pod, counts, fact, is_in_trouble, note, short_age};
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, facts, now, printable, table};
+
+/// What is wrong on the node, each with its effect.
+pub(super) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
+    let of = |problem: &Reason| ("NODE".to_owned(), fact(problem), Meaning::Broken);
+    facts(&problems.iter().map(of).collect::<Vec<_>>(), style)
 }
 
-impl Instance {
-    /// Why it floats, then why isolation is degraded.
-    fn problems(&self) -> String {
-        let problems: Vec<&str> = self.floats.iter().chain(&self.degraded).map(String::as_str).collect();
-        problems.join("; ")
-    }
+struct Vm {
+    pod: Pod,
+    instance: Arc<Instance>,
+    age: String,
+}
 
-    fn meaning(&self) -> Meaning {
-        if self.degraded.is_empty() {
-            Meaning::Attention
-        } else {
-            Meaning::Broken
+impl Vm {
+    fn condition(&self) -> Condition {
+        Condition::of(&self.instance)
+    }
+}
+
+/// The last of them has nothing where it is empty.
+fn columns(wide: bool) -> Vec<Column<Vm>> {
+    let notes = column("NOTE", |vm: &Vm| note(&vm.instance).to_owned());
+    let mut columns = vec![
+        column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
+        column("STATE", |vm: &Vm| vm.condition().to_string()).means(|vm| vm.condition().meaning()),
+        column("CPUS", |vm: &Vm| vm.instance.exclusive.to_string()).yields(1),
+        column("VCPUS", |vm: &Vm| vm.instance.vcpus.len().to_string()).right(),
+        column("AGE", |vm: &Vm| vm.age.clone()),
+    ];
+    if !wide {
+        columns.push(notes.or_nothing());
+        return columns;
+    }
+    let limit = |vm: &Vm| {
+        let limit = vm.instance.memory_limit.map(size);
+        limit.unwrap_or_default().replace(' ', "")
+    };
+    columns.extend([
+        notes,
+        column("MEMORY", limit),
+        column("FLOAT", |vm: &Vm| vm.instance.float.to_string()),
+        column("CLASS", |vm: &Vm| vm.instance.class().to_owned()),
+        column("CONTAINER", |vm: &Vm| vm.instance.container.clone()),
+        column("UID", |vm: &Vm| vm.pod.pod_uid.clone()),
+    ]);
+    columns
+}
+
+impl Serialize for Vm {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let one = &*self.instance;
+        let mut members = self.pod.members();
+        let own = json!({
+            "container": one.container,
+            "object": PodUid::parse(&self.pod.pod_uid).map(|uid| instance_path(&uid)).unwrap_or_default(),
+            "state": one.state,
+            "exclusive_cpus": one.exclusive,
+            "float_cpus": one.float,
+            "vcpus": one.vcpus.len(),
+            "memory_limit": one.memory_limit,
+            "qos": one.class(),
+            "isolation": one.isolation,
+            "adopted_by": one.adopted_by.as_deref().unwrap_or_default(),
+            "registered_us": one.registered_us,
+            "isolated_us": one.isolated_us,
+            "degraded": one.degraded,
+            "not_isolated": one.not_isolated,
+        });
+        members.extend(own.as_object().cloned().unwrap_or_default());
+        members.serialize(serializer)
+    }
+}
+
+/// As JSON the VMs alone.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(crate) struct Vms {
+    vms: Vec<Vm>,
+    #[serde(skip)]
+    problems: Vec<Reason>,
+    #[serde(skip)]
+    only_problems: bool,
+    /// How many VMs a rule is of that are not managed.
+    #[serde(skip)]
+    unmanaged: usize,
+}
+
+impl Vms {
+    /// The VMs of a description, or only those in trouble.
+    pub(crate) fn of(described: &Description, only_problems: bool) -> Self {
+        let now = now();
+        let vms = described.node.instances.iter().map(|(uid, instance)| Vm {
+            pod: Pod::of(uid, instance),
+            age: short_age(instance.registered_us, now),
+            instance: Arc::clone(instance),
+        });
+        let mut vms: Vec<Vm> = vms.filter(|vm| !only_problems || is_in_trouble(&vm.instance)).collect();
+        vms.sort_by_cached_key(|vm| (vm.condition(), vm.pod.to_string(), vm.pod.pod_uid.clone()));
+        Self {
+            vms,
+            problems: described.problems.clone(),
+            only_problems,
+            unmanaged: described.node.unadopted.len(),
         }
     }
+
+    /// Counts, and what tells more; for people.
+    fn footer(&self) -> String {
+        let counted = counts(self.vms.iter().map(Vm::condition));
+        let in_trouble = self.vms.iter().any(|vm| is_in_trouble(&vm.instance));
+        let hint = match (in_trouble, self.only_problems) {
+            (false, _) => "",
+            (true, true) => "  steliactl why VM",
+            (true, false) => "  steliactl why VM; --problems",
+        };
+        let unmanaged = match self.unmanaged {
+            0 => String::new(),
+            count => format!("{count} not managed: steliactl list --unmanaged\n"),
+        };
+        format!("{counted}.{hint}\n{unmanaged}")
+    }
 }
 
-pub(crate) const COLUMNS: [Column<Instance>; 10] = [
-    column("POD", |instance: &Instance| instance.pod.to_string())
-        .yields(2)
-        .shortens(),
-    column("POD UID", |instance: &Instance| instance.pod.pod_uid.clone()).wide(),
-    column("CONTAINER", |instance: &Instance| instance.container.clone()).yields(3),
-    column("STATE", |instance: &Instance| instance.state.clone()).means(|instance| Meaning::of_state(&instance.state)),
-    column("CPUS", |instance: &Instance| instance.exclusive_cpus.clone()).yields(1),
-    column("FLOAT", |instance: &Instance| instance.float_cpus.clone()).yields(4),
-    column("OBJECT", |instance: &Instance| instance.object.clone())
-        .wide()
-        .yields(5),
-    column("ISOLATION", |instance: &Instance| instance.isolation.clone()).wide(),
-    column("ADOPTED BY", |instance: &Instance| instance.adopted_by.clone()).wide(),
-    column("DEGRADED", Instance::problems).wraps().means(Instance::meaning),
-];
+impl Render for Vms {
+    fn names(&self) -> Vec<String> {
+        self.vms.iter().map(|vm| vm.pod.to_string()).collect()
+    }
 
-/// A VM that a rule is of and that is not adopted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct UnmanagedVm {
+    fn text(&self, style: TextStyle) -> String {
+        let problems: &[Reason] = if style.legend { &self.problems } else { &[] };
+        let mut text = node_lines(problems, style);
+        if self.vms.is_empty() && style.legend {
+            text += "No VMs.\n";
+        } else {
+            text += &table(&columns(style.wide), &self.vms, style);
+        }
+        if style.legend && style.width.is_some() && !(self.vms.is_empty() && self.unmanaged == 0) {
+            text += &self.footer();
+        }
+        text
+    }
+}
+
+/// A VM that a rule is of and that is not managed.
+#[derive(Serialize)]
+struct UnmanagedVm {
     #[serde(flatten)]
     pod: Pod,
     container: String,
@@ -75,38 +167,22 @@ pub(crate) struct UnmanagedVm {
     since_us: u64,
 }
 
-impl UnmanagedVm {
-    fn of(one: &Unadopted) -> Self {
-        Self {
+/// The answer of `list --unmanaged`.
+#[derive(Serialize)]
+#[serde(transparent)]
+pub(crate) struct Unmanaged(Vec<UnmanagedVm>);
+
+impl Unmanaged {
+    pub(crate) fn of(described: &Description) -> Self {
+        let of = |one: &Unadopted| UnmanagedVm {
             pod: Pod::new(&one.pod, one.pod_name.as_ref()),
             container: one.container.clone(),
             rule: one.rule.clone(),
             reason: one.reason.clone(),
             why: one.text.clone(),
             since_us: one.since_us,
-        }
-    }
-}
-
-const UNMANAGED: [Column<UnmanagedVm>; 6] = [
-    column("NOT ADOPTED", |one: &UnmanagedVm| one.pod.to_string())
-        .yields(2)
-        .shortens(),
-    column("CONTAINER", |one: &UnmanagedVm| one.container.clone()).yields(3),
-    column("RULE", |one: &UnmanagedVm| one.rule.clone()).yields(3),
-    column("REASON", |one: &UnmanagedVm| one.reason.clone()).means(|_| Meaning::Attention),
-    column("SINCE", |one: &UnmanagedVm| time(one.since_us)).wide(),
-    column("WHY", |one: &UnmanagedVm| one.why.clone()).wraps(),
-];
-
-/// The answer of `list --unmanaged`.
-#[derive(Debug, Serialize)]
-#[serde(transparent)]
-pub(crate) struct Unmanaged(Vec<UnmanagedVm>);
-
-impl Unmanaged {
-    pub(crate) fn of(described: &Description) -> Self {
-        Self(described.node.unadopted.iter().map(UnmanagedVm::of).collect())
+        };
+        Self(described.node.unadopted.iter().map(of).collect())
     }
 }
 
@@ -115,194 +191,114 @@ impl Render for Unmanaged {
         self.0.iter().map(|one| one.pod.to_string()).collect()
     }
 
+    /// For each VM the reason's name, and below it the reason in words.
     fn text(&self, style: TextStyle) -> String {
         if self.0.is_empty() {
-            "No VMs to adopt.\n".to_owned()
-        } else {
-            table(&UNMANAGED, &self.0, style)
+            return "Every VM that a rule matches is managed.\n".to_owned();
         }
-    }
-}
-
-/// As JSON the instances alone.
-#[derive(Debug, Serialize)]
-#[serde(transparent)]
-pub(crate) struct Instances {
-    instances: Vec<Instance>,
-    #[serde(skip)]
-    unmanaged: Vec<UnmanagedVm>,
-}
-
-impl Instances {
-    /// With what the daemon describes, as far as the caller may know it. An instance that disappeared meanwhile is left out.
-    pub(crate) fn of(found: Vec<ListedInstance>, described: &Description) -> Self {
-        let now = output::now();
-        let floats = |instance: &stelia_model::Instance| {
-            let why = not_isolated(instance).filter(|_| instance.state == State::Waiting)?;
-            Some(why.at(now))
+        let now = now();
+        let of = |one: &UnmanagedVm| {
+            let (pod, reason, rule) = (&one.pod, &one.reason, &one.rule);
+            let age = short_age(one.since_us, now);
+            let heading = printable(&format!("{pod}  {reason}  (rule {rule}, {age})"));
+            let why = ("     ".to_owned(), one.why.clone(), Meaning::Plain);
+            format!("{}\n{}", heading.replace(", )", ")"), facts(&[why], style))
         };
-        let instance = |found: ListedInstance| {
-            let properties = found.properties?;
-            let (_, container, object, state, exclusive_cpus) = found.row;
-            let mut described = described.node.instances.iter();
-            let described = described.find(|(uid, _)| uid.as_str() == found.pod.pod_uid);
-            let described = described.map(|(_, instance)| &**instance);
-            Some(Instance {
-                floats: described.and_then(floats),
-                pod: found.pod,
-                container,
-                object: object.to_string(),
-                state,
-                exclusive_cpus,
-                float_cpus: text_of(&properties, "FloatCPUs").to_owned(),
-                isolation: text_of(&properties, "Isolation").to_owned(),
-                adopted_by: text_of(&properties, "AdoptedBy").to_owned(),
-                degraded: texts_of(&properties, "Degraded").map(str::to_owned).collect(),
-            })
-        };
-        let mut instances: Vec<Instance> = found.into_iter().filter_map(instance).collect();
-        instances.sort_by_cached_key(|instance| (instance.pod.to_string(), instance.pod.pod_uid.clone()));
-        Self {
-            instances,
-            unmanaged: Unmanaged::of(described).0,
-        }
-    }
-
-    /// Without the VMs that are not adopted.
-    pub(crate) fn without_unmanaged(&mut self) {
-        self.unmanaged.clear();
-    }
-}
-
-impl Render for Instances {
-    fn names(&self) -> Vec<String> {
-        self.instances.iter().map(|instance| instance.pod.to_string()).collect()
-    }
-
-    fn text(&self, style: TextStyle) -> String {
-        let instances = if self.instances.is_empty() {
-            "No instances.\n".to_owned()
-        } else {
-            table(&COLUMNS, &self.instances, style)
-        };
-        if self.unmanaged.is_empty() {
-            instances
-        } else {
-            format!("{instances}\n{}", table(&UNMANAGED, &self.unmanaged, style))
-        }
+        self.0.iter().map(of).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use stelia_kubelet::{PodName, PodUid};
+    use stelia_api::{ReasonCode, State};
+    use stelia_kubelet::PodName;
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
-    use crate::tests::fixtures::{columns, says};
+    use crate::tests::fixtures::{columns as at, says, wide};
 
-    fn instance(name: &str, state: &str, cpus: &str, degraded: &[&str]) -> Instance {
-        Instance {
-            pod: Pod {
-                pod_uid: "3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned(),
-                pod_namespace: "kubevirt".to_owned(),
-                pod_name: name.to_owned(),
-            },
-            container: "compute".to_owned(),
-            object: "/io/stelia/Isolation1/instance/_3ceda12c".to_owned(),
-            state: state.to_owned(),
-            exclusive_cpus: cpus.to_owned(),
-            float_cpus: "0-1,18-63,82-127".to_owned(),
-            isolation: "vcpus".to_owned(),
-            adopted_by: String::new(),
-            degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
-            floats: None,
-        }
-    }
-
-    #[test]
-    fn the_list_fits_a_narrow_and_a_wide_terminal() {
-        let why = ["QEMU has not attached its vCPUs", "CPU 20 is offline"];
-        let list = Instances {
-            instances: vec![
-                instance("virt-launcher-database-0-x7k2p", "isolated", "2-17,66-81", &[]),
-                instance("web", "floating", "20-21", &why),
-            ],
-            unmanaged: Vec::new(),
-        };
-        let at = |width: usize| list.text(columns(width));
-        let narrow = at(80);
-        says(
-            &narrow,
-            &[
-                "kubevi", "x7k2p", "isolated", "QEMU", "attached", "CPU", "20", "offline",
-            ],
-        );
-        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
-        insta::assert_snapshot!(list.text(TextStyle::from(true)), @r"
-        POD                                      CONTAINER  STATE     CPUS        FLOAT             DEGRADED
-        kubevirt/virt-launcher-database-0-x7k2p  compute    isolated  2-17,66-81  0-1,18-63,82-127  -
-        kubevirt/web                             compute    floating  20-21       0-1,18-63,82-127  QEMU has not attached its vCPUs; CPU 20 is offline
-        ");
-    }
-
-    #[test]
-    fn a_vm_that_floats_says_why_and_json_has_its_reasons_of_degradation_alone() {
+    /// One VM is isolated, one waits and one is degraded; kubelet's file is damaged.
+    fn troubled() -> Description {
         let mut described = node();
-        instance_mut(&mut described, PODS[1]).degraded.clear();
-        let found = PODS[..2]
-            .iter()
-            .zip(["isolated", "floating"])
-            .map(|(uid, state)| ListedInstance {
-                pod: Pod::unnamed(uid),
-                row: (
-                    (*uid).to_owned(),
-                    "vm".to_owned(),
-                    zbus::OwnedObjectPath::try_from("/io/stelia/Isolation1/instance/x").unwrap(),
-                    state.to_owned(),
-                    "2".to_owned(),
-                ),
-                properties: Some(serde_json::Map::new()),
-            });
-        let list = Instances::of(found.collect(), &described);
-        let text = list.text(TextStyle::from(false));
-        let ends: Vec<bool> = text.lines().map(|line| line.ends_with("vCPUs not attached")).collect();
-        assert_eq!(ends, [false, true], "{text}");
-        let json = serde_json::to_value(&list).unwrap();
-        assert_eq!(json[1]["degraded"], serde_json::json!([]));
-        assert_eq!(json[1].get("floats"), None);
+        let names = ["virt-launcher-database-0-x7k2p", "web"];
+        for (uid, name) in PODS.iter().zip(names) {
+            let vm = instance_mut(&mut described, uid);
+            vm.pod_name = PodName::new("payments-production", name);
+            vm.registered_us = now() - 9 * 86_400_000_000;
+            vm.memory_limit = Some(4 << 30);
+        }
+        let waiting = Instance {
+            state: State::Waiting,
+            degraded: Vec::new(),
+            not_isolated: Some(Reason::of_node(ReasonCode::NoVcpus, "vCPUs not attached")),
+            ..Instance::clone(&described.node.instances[PODS[1]])
+        };
+        let uid = PodUid::parse(PODS[2]).unwrap();
+        described.node.instances.insert(uid, Arc::new(waiting));
+        described.problems = vec![Reason::of_node(
+            ReasonCode::KubeletUnusable,
+            "/var/lib/kubelet/cpu_manager_state: checksum mismatch (stored 1, computed 14413152)",
+        )];
+        described
     }
 
     #[test]
-    fn an_empty_list_says_so() {
-        let none = |unmanaged| Instances {
-            instances: Vec::new(),
-            unmanaged,
-        };
-        assert_eq!(none(Vec::new()).text(TextStyle::from(true)), "No instances.\n");
-        assert_eq!(output::Form::Json.write(&none(Vec::new())).unwrap(), "[]\n");
+    fn a_terminal_and_a_pipe_have_the_same_columns_with_trouble_first() {
+        let vms = Vms::of(&troubled(), false);
+        insta::assert_snapshot!(vms.text(at(80)), @r"
+        NODE  /var/lib/kubelet/cpu_manager_state: checksum mismatch (stored 1, computed
+              14413152): no new VMs; running VMs keep their CPUs
+        VM                                     STATE     CPUS  VCPUS  AGE  NOTE
+        payments-production/web                degraded  2         0  9d   no assignment
+        payments-production/web                waiting   2         0  9d   no vCPUs yet
+        payments-productio…r-database-0-x7k2p  isolated  4-5       2  9d
+        3 VMs: 1 isolated, 1 degraded, 1 waiting.  steliactl why VM; --problems
+        ");
+        let piped = vms.text(TextStyle::from(true));
+        says(&piped, &["VM  ", "STATE     CPUS  VCPUS  AGE  NOTE\n"]);
+        assert!(!piped.contains("3 VMs"), "{piped}");
+        let wide = vms.text(wide());
+        says(
+            &wide,
+            &["NOTE           MEMORY  FLOAT    CLASS  CONTAINER  UID\n", PODS[0]],
+        );
+        assert_eq!(vms.names()[2], "payments-production/virt-launcher-database-0-x7k2p");
+    }
+
+    #[test]
+    fn problems_are_the_vms_in_trouble_and_json_has_their_reasons() {
+        let troubled = troubled();
+        let vms = serde_json::to_value(Vms::of(&troubled, true)).unwrap();
+        assert_eq!(vms.as_array().unwrap().len(), 2);
+        assert_eq!(vms[0]["state"], "waiting");
+        assert_eq!(vms[0]["degraded"][0]["code"], "no-assignment");
+        assert_eq!(vms[1]["not_isolated"]["note"], "no vCPUs yet");
+        assert_eq!(vms[1]["memory_limit"], 4u64 << 30);
+    }
+
+    #[test]
+    fn without_vms_it_says_so_and_names_the_command_for_those_of_rules() {
         let mut described = Description::default();
+        assert_eq!(Vms::of(&described, false).text(at(80)), "No VMs.\n");
+        assert!(Unmanaged::of(&described).text(at(80)).starts_with("Every VM"));
         described.node.unadopted = Arc::new(vec![Unadopted {
-            pod: PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap(),
+            pod: PodUid::parse(PODS[0]).unwrap(),
             pod_name: PodName::new("kubevirt", "virt-launcher-web-x7k2p"),
             container: "compute".to_owned(),
             rule: "kubevirt".to_owned(),
             reason: "NotGuaranteed".to_owned(),
-            text: "kubelet gave the container no exclusive CPUs".to_owned(),
-            since_us: 1,
+            text: "kubelet gave the container no exclusive CPUs\u{1b}[2J".to_owned(),
+            since_us: now() - 300_000_000,
         }]);
+        says(
+            &Vms::of(&described, false).text(at(80)),
+            &["1 not managed", "--unmanaged"],
+        );
         let unmanaged = Unmanaged::of(&described);
-        assert_eq!(unmanaged.names(), ["kubevirt/virt-launcher-web-x7k2p"]);
         assert_eq!(serde_json::to_value(&unmanaged).unwrap()[0]["reason"], "NotGuaranteed");
-        assert_eq!(Unmanaged(Vec::new()).text(TextStyle::from(true)), "No VMs to adopt.\n");
-        let refused = none(unmanaged.0);
-        insta::assert_snapshot!(refused.text(TextStyle::from(true)), @r"
-        No instances.
-
-        NOT ADOPTED                       CONTAINER  RULE      REASON         WHY
-        kubevirt/virt-launcher-web-x7k2p  compute    kubevirt  NotGuaranteed  kubelet gave the container no exclusive CPUs
+        insta::assert_snapshot!(unmanaged.text(at(80)), @r"
+        kubevirt/virt-launcher-web-x7k2p  NotGuaranteed  (rule kubevirt, 5m)
+               kubelet gave the container no exclusive CPUs?[2J
         ");
     }
 }

@@ -1,118 +1,135 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use stelia_api::{MANAGER_PATH, instance_uid};
 use zbus::fdo;
 use zbus::message::Message;
 
-use crate::shared::daemon::signals::{self, End, Signals};
-use crate::shared::daemon::{Client, Failure, Pod, Pods, Selection};
-use crate::shared::output::{self, Form, text_of, texts_of};
+use crate::shared::daemon::signals::{self, End, Received, Signals};
+use crate::shared::daemon::{Client, Failure, Pod, Pods, Selection, fact, reason_of};
+use crate::shared::output::{self, Form, text_of};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// The daemon's name appeared on the bus, or vanished.
-    Daemon {
-        runs: bool,
-    },
-    New {
-        pod: String,
-    },
-    /// The instance was deregistered, or its VM ended.
-    Removed {
-        pod: String,
-    },
-    Changed {
-        /// `None`: a property of the Manager.
-        pod: Option<String>,
-        /// New values by name.
-        properties: Map<String, Value>,
-    },
+const APPEARED: &str = "DaemonAppeared";
+const VANISHED: &str = "DaemonVanished";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Event {
+    name: &'static str,
+    /// The pod whose event it is.
+    pod: Option<String>,
+    /// What happened, in words; empty where other events say it.
+    what: String,
+    /// More members of its JSON object.
+    members: Map<String, Value>,
 }
 
 impl Event {
+    fn new(name: &'static str, what: impl Into<String>) -> Self {
+        Self {
+            name,
+            what: what.into(),
+            ..Self::default()
+        }
+    }
+
+    /// The daemon's name appeared on the bus, or vanished.
+    fn daemon(runs: bool) -> Self {
+        if runs {
+            Self::new(APPEARED, "steliad is running")
+        } else {
+            Self::new(VANISHED, "steliad is not running: running VMs stay isolated")
+        }
+    }
+
+    fn of_pod(self, pod: String) -> Self {
+        Self { pod: Some(pod), ..self }
+    }
+
+    fn with(mut self, name: &str, value: Value) -> Self {
+        self.members.insert(name.to_owned(), value);
+        self
+    }
+
     /// The event of a signal; `None` for signals of other objects and interfaces.
     fn of(message: &Message) -> Option<Self> {
         let header = message.header();
-        let (interface, member) = (header.interface()?.as_str(), header.member()?.as_str());
-        match (interface, member) {
-            ("io.stelia.Isolation1.Manager", "InstanceNew" | "InstanceRemoved") => {
-                let (pod, _): (String, zbus::OwnedObjectPath) = message.body().deserialize().ok()?;
-                Some(match member {
-                    "InstanceNew" => Event::New { pod },
-                    _ => Event::Removed { pod },
-                })
+        let body = message.body();
+        Some(match (header.interface()?.as_str(), header.member()?.as_str()) {
+            ("io.stelia.Isolation1.Manager", member @ ("InstanceNew" | "InstanceRemoved")) => {
+                let (pod, _): (String, zbus::OwnedObjectPath) = body.deserialize().ok()?;
+                let event = match member {
+                    "InstanceNew" => Self::new("InstanceNew", "registered"),
+                    _ => Self::new("InstanceRemoved", "released, or ended"),
+                };
+                event.of_pod(pod)
+            }
+            ("io.stelia.Isolation1.Manager", "NodeProblemFound") => {
+                let row: (String, String, String) = body.deserialize().ok()?;
+                let problem = reason_of(&json!(row))?;
+                Self::new("NodeProblemFound", fact(&problem)).with("problem", json!(problem))
+            }
+            ("io.stelia.Isolation1.Manager", "NodeProblemOver") => {
+                let code: String = body.deserialize().ok()?;
+                Self::new("NodeProblemOver", format!("over: {code}")).with("code", code.into())
             }
             ("org.freedesktop.DBus.Properties", "PropertiesChanged") => {
                 let path = header.path()?.as_str();
                 let signal = fdo::PropertiesChanged::from_message(message.clone())?;
                 let arguments = signal.args().ok()?;
-                let changed = arguments.changed_properties().iter();
-                let properties: Map<_, _> = changed
-                    .map(|(name, value)| (name.to_string(), output::json(value)))
+                let properties = arguments.changed_properties().iter();
+                let properties = properties.map(|(name, value)| (name.to_string(), output::json(value)));
+                let properties: Map<String, Value> = properties.collect();
+                let words: Vec<String> = properties
+                    .iter()
+                    .filter_map(|(name, value)| changed(name, value))
                     .collect();
-                let pod = instance_uid(path);
-                (path == MANAGER_PATH || pod.is_some()).then_some(Event::Changed { pod, properties })
+                let event = Self::new("PropertiesChanged", words.join(", "));
+                let event = event.with("properties", output::snake_case(&properties).into());
+                match instance_uid(path) {
+                    Some(pod) => event.of_pod(pod),
+                    None => Some(event).filter(|_| path == MANAGER_PATH)?,
+                }
             }
-            _ => None,
-        }
+            _ => return None,
+        })
     }
 
-    fn name(&self) -> &'static str {
-        match self {
-            Event::Daemon { runs: true } => "DaemonAppeared",
-            Event::Daemon { runs: false } => "DaemonVanished",
-            Event::New { .. } => "InstanceNew",
-            Event::Removed { .. } => "InstanceRemoved",
-            Event::Changed { .. } => "PropertiesChanged",
-        }
-    }
-
-    /// The pod whose event it is.
-    fn pod(&self) -> Option<&str> {
-        match self {
-            Event::New { pod } | Event::Removed { pod } => Some(pod),
-            Event::Changed { pod, .. } => pod.as_deref(),
-            Event::Daemon { .. } => None,
-        }
-    }
-
-    /// One line, or a document of YAML, with its end; `time` is microseconds since the epoch.
-    fn written(&self, time: u64, form: Form, pods: &Pods) -> Result<String, Failure> {
-        let name = self.name();
-        let changed = match self {
-            Event::Changed { properties, .. } => Some(properties),
-            _ => None,
-        };
-        let pod = self.pod().map(|uid| pods.get(uid));
+    /// One line, or a document of YAML, with its end; `time` is microseconds since the epoch. `None`: it is no line of text.
+    fn written(&self, time: u64, form: Form, pods: &Pods) -> Result<Option<String>, Failure> {
+        let pod = self.pod.as_ref().map(|uid| pods.get(uid));
         if !form.is_data() {
-            return Ok(line(time, name, pod.as_ref(), changed));
+            let clock = output::time(time).get(11..19).unwrap_or_default().to_owned();
+            let whose = pod.as_ref().map_or_else(|| "node".to_owned(), Pod::to_string);
+            let line = output::printable(&format!("{clock}  {whose}  {}", self.what)) + "\n";
+            return Ok(Some(line).filter(|_| !self.what.is_empty()));
         }
-        let mut object = Map::new();
-        object.insert("time_us".to_owned(), time.into());
-        object.insert("event".to_owned(), name.into());
+        let mut object = self
+            .clone()
+            .with("time_us", time.into())
+            .with("event", self.name.into())
+            .members;
         object.extend(pod.iter().flat_map(Pod::members));
-        if let Some(changed) = changed {
-            object.insert("properties".to_owned(), output::snake_case(changed).into());
-        }
         let form = if form == Form::Yaml { form } else { Form::JsonLine };
-        Ok(form.divider().to_owned() + &form.write(&object)?)
+        Ok(Some(form.divider().to_owned() + &form.write(&object)?))
     }
 }
 
-fn line(time: u64, name: &str, pod: Option<&Pod>, changed: Option<&Map<String, Value>>) -> String {
-    let pod = pod.map_or_else(|| "-".to_owned(), Pod::to_string);
-    let mut line = format!("{} {pod} {name}", output::time(time));
-    for (property, value) in changed.into_iter().flatten() {
-        let value = output::human(value);
-        // Values with blanks are quoted, so that a line can be split again.
-        if value.is_empty() || value.contains([' ', '"']) {
-            line += &format!(" {property}={value:?}");
-        } else {
-            line += &format!(" {property}={value}");
-        }
-    }
-    output::printable(&line) + "\n"
+/// A changed property in words; `None` where another event or property says the same.
+fn changed(name: &str, value: &Value) -> Option<String> {
+    let reasons = value.as_array().into_iter().flatten().filter_map(reason_of);
+    let texts = || reasons.map(|reason| reason.text).collect::<Vec<_>>().join("; ");
+    let human = || output::or_dash(&output::human(value));
+    Some(match name {
+        "State" => human(),
+        "Degraded" => match texts() {
+            none if none.is_empty() => "no longer degraded".to_owned(),
+            texts => format!("degraded: {texts}"),
+        },
+        "NotIsolated" => Some(texts()).filter(|texts| !texts.is_empty())?,
+        "ExclusiveCPUs" => format!("CPUs {}", human()),
+        "NodeProblems" | "AdmissionProblem" | "IsolatedTimestamp" | "VCPUs" => return None,
+        _ => format!("{name} {}", human()),
+    })
 }
 
 /// Prints events as they come.
@@ -120,55 +137,41 @@ struct Printer<'a> {
     client: &'a Client,
     selection: &'a Selection,
     form: Form,
-    /// The pods of all instances listed so far: an instance that ended has no object to ask.
+    /// The pods of all VMs so far: one that ended has no object to ask.
     pods: Pods,
 }
 
 impl Printer<'_> {
     /// Prints an event at once; returns whether standard output still has a reader.
     async fn print(&mut self, event: &Event) -> Result<bool, Failure> {
-        let known = event.pod().is_none_or(|uid| self.pods.has(uid));
-        let runs = !matches!(event, Event::Daemon { runs: false });
-        if runs && (!known || matches!(event, Event::Daemon { .. })) {
+        let is_known = event.pod.as_ref().is_none_or(|uid| self.pods.has(uid));
+        if !is_known || event.name == APPEARED {
             self.pods.add(self.client.pods_running().await);
         }
         if !selects(self.selection, event, &self.pods) {
             return Ok(true);
         }
-        signals::print(&event.written(output::now(), self.form, &self.pods)?)
+        match event.written(output::now(), self.form, &self.pods)? {
+            Some(text) => signals::print(&text),
+            None => Ok(true),
+        }
     }
 }
 
-/// Whether an event is of a selected VM. With states only its changes to them are; of the daemon's own events all are.
+/// Whether an event is of a selected VM. With states only its changes to them are; that the daemon appears or vanishes always is.
 fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
-    if selection.is_all() || matches!(event, Event::Daemon { .. }) {
+    if selection.is_all() || [APPEARED, VANISHED].contains(&event.name) {
         return true;
     }
-    let Some(uid) = event.pod() else {
-        return false;
-    };
+    let changed = event.members.get("properties").and_then(Value::as_object);
     let to_state = || {
-        let Event::Changed { properties, .. } = event else {
-            return false;
-        };
-        let degraded = texts_of(properties, "Degraded").next().is_some();
-        selection.has_state(text_of(properties, "State"), degraded)
+        changed.is_some_and(|changed| {
+            let degraded = changed.get("degraded").and_then(Value::as_array);
+            selection.has_state(text_of(changed, "state"), degraded.is_some_and(|all| !all.is_empty()))
+        })
     };
-    selection.has(&pods.get(uid), pods.iter()) && (!selection.names_states() || to_state())
-}
-
-/// Whether a VM of the node is selected, whatever its state, or every VM is.
-fn selects_any(selection: &Selection, pods: &Pods) -> bool {
-    selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()))
-}
-
-/// Why no event of a VM can come yet. That the daemon is absent is an event too, but its name tells only that it vanished.
-fn awaited(runs: bool, fits: bool) -> Option<&'static str> {
-    match (runs, fits) {
-        (false, _) => Some("steliad does not run: waiting until it does (systemctl start steliad)"),
-        (true, false) => Some("no VM on this node fits yet: waiting for one"),
-        (true, true) => None,
-    }
+    let is_selected = |uid: &String| selection.has(&pods.get(uid), pods.iter());
+    event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state())
 }
 
 /// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
@@ -184,30 +187,31 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
         form,
         pods: Pods::default(),
     };
-    if !printer.print(&Event::Daemon { runs: signals.runs() }).await? {
-        return Ok(String::new());
-    }
-    if let Some(awaited) = awaited(signals.runs(), selects_any(selection, &printer.pods)) {
-        output::note(awaited);
-    }
+    let mut next = Some(Event::daemon(signals.runs()));
+    let mut is_first = true;
     loop {
-        let event = tokio::select! {
-            () = end.reached() => return Ok(String::new()),
-            event = signals.next() => event,
-        };
-        let event = match event {
-            Some(signals::Received::Daemon { runs }) => Some(Event::Daemon { runs }),
-            Some(signals::Received::Signal(message)) => Event::of(&message),
-            None => {
-                printer.print(&Event::Daemon { runs: false }).await?;
-                return Err(Failure::Other("the connection ended".to_owned()));
-            }
-        };
-        if let Some(event) = event
+        if let Some(event) = next
             && !printer.print(&event).await?
         {
             return Ok(String::new());
         }
+        let pods = &printer.pods;
+        let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()));
+        if std::mem::take(&mut is_first) && signals.runs() && !fits() {
+            output::note("no VM on this node fits yet: waiting for one");
+        }
+        let received = tokio::select! {
+            () = end.reached() => return Ok(String::new()),
+            received = signals.next() => received,
+        };
+        next = match received {
+            Some(Received::Daemon { runs }) => Some(Event::daemon(runs)),
+            Some(Received::Signal(message)) => Event::of(&message),
+            None => {
+                printer.print(&Event::daemon(false)).await?;
+                return Err(Failure::Other("the connection ended".to_owned()));
+            }
+        };
     }
 }
 
@@ -220,6 +224,7 @@ mod tests {
     use super::*;
 
     const OBJECT: &str = "/io/stelia/Isolation1/instance/aaa";
+    const TIME: u64 = 951_827_696_000_007;
 
     fn changed(path: &str, properties: &[(&str, Variant<'_>)]) -> Option<Event> {
         let properties: HashMap<&str, &Variant<'_>> = properties.iter().map(|(name, value)| (*name, value)).collect();
@@ -230,56 +235,67 @@ mod tests {
         Event::of(&message)
     }
 
+    fn of_manager(member: &str, body: &(impl serde::Serialize + zbus::DynamicType)) -> Option<Event> {
+        let message = Message::signal(MANAGER_PATH, "io.stelia.Isolation1.Manager", member);
+        Event::of(&message.build(body).unwrap())
+    }
+
+    fn text(event: Option<Event>) -> Option<String> {
+        let pods = [crate::tests::fixtures::pod("aaa", "team-a/web")].into_iter().collect();
+        event.unwrap().written(TIME, Form::Text, &pods).unwrap()
+    }
+
     #[test]
-    fn every_event_is_explained() {
-        let pod = "aaa".to_owned();
-        let all = [
-            Event::Daemon { runs: true },
-            Event::Daemon { runs: false },
-            Event::New { pod: pod.clone() },
-            Event::Removed { pod },
-            changed(OBJECT, &[]).unwrap(),
+    fn an_event_is_one_line_in_words() {
+        let degraded = vec![("cpus-offline", "CPU 2 is offline\x1b[2J", "fix")];
+        let gone: Vec<(&str, &str, &str)> = Vec::new();
+        let lines = [
+            changed(OBJECT, &[("State", Variant::from("isolated"))]),
+            changed(
+                OBJECT,
+                &[
+                    ("Degraded", Variant::from(degraded)),
+                    ("FloatCPUs", Variant::from("0-1")),
+                ],
+            ),
+            changed(OBJECT, &[("Degraded", Variant::from(gone))]),
+            of_manager("NodeProblemFound", &("kubelet-unusable", "the file is empty", "fix")),
+            of_manager("NodeProblemOver", &("kubelet-unusable",)),
+            Some(Event::daemon(false)),
         ];
+        let lines: Vec<String> = lines.into_iter().filter_map(text).collect();
+        insta::assert_snapshot!(lines.concat(), @r"
+        12:34:56  team-a/web  isolated
+        12:34:56  team-a/web  degraded: CPU 2 is offline?[2J, FloatCPUs 0-1
+        12:34:56  team-a/web  no longer degraded
+        12:34:56  node  the file is empty: no new VMs; running VMs keep their CPUs
+        12:34:56  node  over: kubelet-unusable
+        12:34:56  node  steliad is not running: running VMs stay isolated
+        ");
+        // A problem of the node is an event of its own.
         assert_eq!(
-            output::manual::explained("EVENTS", None),
-            all.each_ref().map(Event::name)
+            text(changed(MANAGER_PATH, &[("AdmissionProblem", Variant::from("x"))])),
+            None
         );
     }
 
     #[test]
-    fn a_change_is_one_line_that_can_be_taken_apart() {
-        let event = changed(
-            OBJECT,
-            &[
-                ("State", Variant::from("floating")),
-                ("Degraded", Variant::from(vec!["CPU 2 is offline\x1b[2J"])),
-                ("FloatCPUs", Variant::from("")),
-            ],
-        );
+    fn json_is_one_object_a_line() {
+        let path = zbus::ObjectPath::try_from(OBJECT).unwrap();
+        let new = of_manager("InstanceNew", &("aaa", path)).unwrap();
+        let written = |event: Event| event.written(TIME, Form::Json, &Pods::default()).unwrap();
         assert_eq!(
-            event
-                .unwrap()
-                .written(951_827_696_000_007, Form::Text, &Pods::default())
-                .unwrap(),
-            "2000-02-29T12:34:56.000007Z aaa PropertiesChanged Degraded=\"CPU 2 is offline\\u{1b}[2J\" FloatCPUs=\"\" State=floating\n"
-        );
-    }
-
-    #[test]
-    fn an_instance_that_comes_is_one_json_object_on_one_line() {
-        let message = Message::signal(MANAGER_PATH, "io.stelia.Isolation1.Manager", "InstanceNew")
-            .build(&("aaa", zbus::ObjectPath::try_from(OBJECT).unwrap()))
-            .unwrap();
-        let event = Event::of(&message).unwrap();
-        assert_eq!(event, Event::New { pod: "aaa".to_owned() });
-        assert_eq!(
-            event
-                .written(951_827_696_000_007, Form::Json, &Pods::default())
-                .unwrap(),
-            concat!(
+            written(new).as_deref(),
+            Some(concat!(
                 r#"{"event":"InstanceNew","pod_name":"","pod_namespace":"","pod_uid":"aaa","time_us":951827696000007}"#,
                 "\n"
-            )
+            ))
+        );
+        let found = of_manager("NodeProblemFound", &("not-watched", "no watch is left", "fix")).unwrap();
+        let found: Value = serde_json::from_str(&written(found).unwrap()).unwrap();
+        assert_eq!(
+            (&found["problem"]["code"], &found["problem"]["fix"]),
+            (&"not-watched".into(), &"fix".into())
         );
     }
 
@@ -292,34 +308,16 @@ mod tests {
                 other => panic!("{other:?}"),
             };
         let pods: Pods = [Pod::unnamed("aaa"), Pod::unnamed("bbb")].into_iter().collect();
-        let event = changed(OBJECT, &[("State", Variant::from("floating"))]).unwrap();
+        let event = changed(OBJECT, &[("State", Variant::from("waiting"))]).unwrap();
         let selected = |line: &[&str], event: &Event| selects(&selection(line), event, &pods);
-        for line in [&[][..], &["aaa"], &["a*"], &["--state=floating,leaving"]] {
+        for line in [&[][..], &["aaa"], &["a*"], &["--state=waiting,releasing"]] {
             assert!(selected(line, &event), "{line:?}");
         }
         for line in [&["bbb"][..], &["-n", "team-a"], &["--state=isolated"]] {
             assert!(!selected(line, &event), "{line:?}");
         }
-        assert!(selected(&["bbb"], &Event::Daemon { runs: true }));
-        for (line, any) in [
-            (&[][..], true),
-            (&["b*"][..], true),
-            (&["--state=leaving"][..], true),
-            (&["nope"][..], false),
-        ] {
-            assert_eq!(selects_any(&selection(line), &pods), any, "{line:?}");
-        }
+        assert!(selected(&["bbb"], &Event::daemon(true)));
         assert!(!selected(&["bbb"], &changed(MANAGER_PATH, &[]).unwrap()));
-    }
-
-    #[test]
-    fn what_is_waited_for_is_named() {
-        for fits in [true, false] {
-            let message = awaited(false, fits).unwrap();
-            assert!(message.starts_with("steliad does not run: waiting"), "{message}");
-        }
-        assert!(awaited(true, false).unwrap().contains("no VM on this node fits yet"));
-        assert_eq!(awaited(true, true), None);
     }
 
     #[test]
@@ -327,5 +325,11 @@ mod tests {
         assert_eq!(changed("/org/example", &[]), None);
         let message = Message::signal(MANAGER_PATH, "org.example.Other", "InstanceNew");
         assert_eq!(Event::of(&message.build(&("aaa",)).unwrap()), None);
+        // A newer daemon has other codes.
+        assert!(
+            text(of_manager("NodeProblemFound", &("no-such-code", "x", "y")))
+                .unwrap()
+                .ends_with("node  x\n")
+        );
     }
 }

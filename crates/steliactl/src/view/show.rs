@@ -1,52 +1,55 @@
-//! `show`: instances, the promise of each beside what the kernel says of its threads.
+//! `show`: a VM on a few lines; its threads, or properties of its object on the bus.
+
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value};
-
+use serde_json::{Map, Value, json};
+use stelia_api::State;
+use stelia_kernel::locality::{numa_nodes, size};
+use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Client, Description, Failure, ListedInstance, Pod, Selection, no_instance, not_isolated};
+use crate::shared::daemon::{Client, Condition, Failure, Pod, Selection, age, reasons};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
-use crate::shared::output::{Column, Render, TextStyle, column, members, now, printable, snake_case, table, text_of};
+use crate::shared::located;
+use crate::shared::output::{
+    Column, Fact, Meaning, Render, TextStyle, column, counted, cut, facts, human, now, printable, snake_case, table,
+};
 
-/// The properties' names in the D-Bus contract, in the order in which they are shown.
-const ORDER: [&str; 22] = [
-    "PodNamespace",
-    "PodName",
-    "PodUID",
-    "Container",
-    "AdoptedBy",
-    "State",
-    "Isolation",
-    "Qos",
-    "Degraded",
-    "ExclusiveCPUs",
-    "PendingResize",
-    "VCPUs",
-    "FloatCPUs",
-    "MemoryLimit",
-    "MemoryNodes",
-    "Partition",
-    "Placement",
-    "Unit",
-    "ControlGroup",
-    "OriginControlGroup",
-    "RegisteredTimestamp",
-    "IsolatedTimestamp",
-];
+/// The columns of the first line of a VM, with its state at the right.
+const HEADING_WIDTH: usize = 80;
+/// The vCPUs that are named without `-l`.
+const MAX_VCPUS: usize = 8;
+/// The columns of a unit's name without `-l`.
+const UNIT_WIDTH: usize = 40;
 
-/// The line that has why the VM is not isolated, below its state. It is no property.
-const NOT_ISOLATED: &str = "NotIsolated";
+/// What is printed of a VM.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+pub(crate) struct ShowOptions {
+    /// Also list the threads, with the CPUs on which each may run
+    #[arg(long)]
+    threads: bool,
+    /// Print only this property of the VM's D-Bus object, as NAME=VALUE. May be given several times
+    #[arg(short, long = "property", value_name = "NAME")]
+    properties: Vec<String>,
+    /// With --property, print only the value
+    #[arg(long, requires = "properties")]
+    value: bool,
+    /// Also show on which NUMA nodes the mapped pages of each process are (root only). The kernel walks all page tables of the
+    /// process for this, which takes seconds for a large VM without huge pages
+    #[arg(long)]
+    numa_maps: bool,
+}
 
-pub(crate) const COLUMNS: [Column<threads::Thread>; 5] = [
+const THREADS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
-    column("THREAD_NAME", |thread: &threads::Thread| thread.name.clone()).yields(1),
+    column("THREAD", |thread: &threads::Thread| thread.name.clone()).yields(1),
     column("CGROUP", |thread: &threads::Thread| thread.cgroup.clone())
         .yields(2)
         .shortens(),
-    column("ALLOWED_CPUS", |thread: &threads::Thread| thread.allowed_cpus.clone()).yields(1),
+    column("CPUS", |thread: &threads::Thread| thread.allowed_cpus.clone()).yields(1),
     column("CPU TIME", |thread: &threads::Thread| {
         let hundredths = thread.cpu_time_us / 10_000;
         format!("{}.{:02}s", hundredths / 100, hundredths % 100)
@@ -54,191 +57,372 @@ pub(crate) const COLUMNS: [Column<threads::Thread>; 5] = [
     .right(),
 ];
 
-#[derive(Debug)]
-pub(crate) struct InstanceDetails {
+struct Vm {
+    pod: Pod,
+    instance: Arc<Instance>,
+    /// All properties of its object.
     properties: Map<String, Value>,
     /// `None` where the caller may not call `Describe`, as a pod may not.
-    vm_locality: Option<VmLocality>,
-    /// Why it floats or is pinned, with how long it has waited; the text alone has it.
-    why: Option<String>,
+    locality: Option<VmLocality>,
     processes: Vec<Process>,
 }
 
-/// The selected instances; as JSON one that is named is an object, and what a pattern selects is a list.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Shown {
-    One(Box<InstanceDetails>),
-    Several(Vec<InstanceDetails>),
+/// The selected VMs; as JSON one that is named is an object, and what a pattern selects is a list.
+pub(crate) struct Shown<'a> {
+    vms: Vec<Vm>,
+    is_one: bool,
+    options: &'a ShowOptions,
+    full: bool,
 }
 
-/// The instances that are selected; with `numa_maps` also the NUMA nodes of the pages that their processes have mapped.
+/// The selected VMs; with `full` nothing of them is shortened or left out.
 ///
 /// # Errors
-/// There is no such instance, nothing is selected, or the processes or maps may not be read.
-pub(crate) async fn gather(
+/// Nothing is selected, a property does not exist, or the processes or maps may not be read.
+pub(crate) async fn gather<'a>(
     client: &Client,
     roots: &Roots,
     selection: &Selection,
-    numa_maps: bool,
-) -> Result<Shown, Failure> {
+    options: &'a ShowOptions,
+    full: bool,
+) -> Result<Shown<'a>, Failure> {
     if selection.is_all() {
-        return Err(Failure::Usage(
-            "which VM? Name it, or give a pattern, -n or --state; steliactl list has the names".to_owned(),
-        ));
+        return Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()));
     }
-    let description = client.describe().await.ok();
-    let details = |found: ListedInstance| details(found, description.as_ref(), roots, numa_maps);
-    if let Some(vm) = selection.name()
-        && let Ok(found) = client.find(vm).await
-    {
-        return Ok(Shown::One(Box::new(details(found)?)));
-    }
-    let mut all = Vec::new();
-    for found in selection.of_listed(client.instances().await?)? {
-        match details(found) {
-            Ok(one) => all.push(one),
+    let mut described = client.view().await?;
+    selection.restrict(&mut described)?;
+    let mut vms = Vec::new();
+    for (uid, instance) in &described.node.instances {
+        let properties = match client.properties(uid).await {
+            Ok(properties) => properties,
             // It ended meanwhile.
-            Err(Failure::NoSuchInstance(_)) => {}
+            Err(Failure::NoSuchInstance(_)) => continue,
             Err(failure) => return Err(failure),
+        };
+        if let Some(name) = options.properties.iter().find(|name| !properties.contains_key(*name)) {
+            let known: Vec<&str> = properties.keys().map(String::as_str).collect();
+            let text = format!("a VM has no property {name}; it has {}", known.join(", "));
+            return Err(Failure::Usage(text));
         }
+        let (scope, origin) = (instance.scope.as_str(), instance.origin.as_str());
+        let processes = threads::processes(roots, scope, origin, instance.isolation)?;
+        let mut locality = VmLocality::of(&described, uid.as_str(), roots, &processes);
+        if let Some(locality) = locality.as_mut().filter(|_| options.numa_maps) {
+            locality.read_maps(roots, &processes)?;
+        }
+        vms.push(Vm {
+            pod: Pod::of(uid, instance),
+            instance: Arc::clone(instance),
+            properties,
+            locality,
+            processes,
+        });
     }
-    Ok(Shown::Several(all))
-}
-
-fn details(
-    found: ListedInstance,
-    description: Option<&Description>,
-    roots: &Roots,
-    numa_maps: bool,
-) -> Result<InstanceDetails, Failure> {
-    let properties = found.properties.ok_or_else(|| no_instance(&found.pod.pod_uid))?;
-    let processes = threads::processes(
-        roots,
-        text_of(&properties, "ControlGroup"),
-        text_of(&properties, "OriginControlGroup"),
-        Isolation::parse(text_of(&properties, "Isolation")).unwrap_or_default(),
-    )?;
-    let mut vm_locality = description.and_then(|node| VmLocality::of(node, &found.pod.pod_uid, roots, &processes));
-    if numa_maps && let Some(vm_locality) = &mut vm_locality {
-        vm_locality.read_maps(roots, &processes)?;
-    }
-    let instances = description.map(|description| &description.node.instances);
-    let instance = instances.and_then(|all| all.get(found.pod.pod_uid.as_str()));
-    Ok(InstanceDetails {
-        why: instance.and_then(|instance| Some(not_isolated(instance)?.at(now()))),
-        properties,
-        vm_locality,
-        processes,
+    Ok(Shown {
+        is_one: selection.is_name(),
+        vms,
+        options,
+        full,
     })
 }
 
-impl Shown {
-    fn all(&self) -> &[InstanceDetails] {
-        match self {
-            Self::One(one) => std::slice::from_ref(&**one),
-            Self::Several(all) => all,
+impl Serialize for Shown<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.vms.as_slice() {
+            [one] if self.is_one => one.serialize(serializer),
+            all => all.serialize(serializer),
         }
     }
 }
 
-impl Render for Shown {
+/// One object: the properties, with `locality` and `processes` beside them.
+impl Serialize for Vm {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = snake_case(&self.properties);
+        let more = json!({
+            "degraded": self.instance.degraded,
+            "not_isolated": self.instance.not_isolated,
+            "locality": self.locality.as_ref().map(VmLocality::json),
+            "processes": self.processes,
+        });
+        object.extend(more.as_object().cloned().unwrap_or_default());
+        object.serialize(serializer)
+    }
+}
+
+impl Render for Shown<'_> {
     fn names(&self) -> Vec<String> {
-        self.all().iter().flat_map(Render::names).collect()
+        self.vms.iter().map(|vm| vm.pod.to_string()).collect()
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let texts: Vec<String> = self.all().iter().map(|one| one.text(style)).collect();
+        let of = |vm: &Vm| {
+            if self.options.properties.is_empty() {
+                vm.text(self, style)
+            } else {
+                vm.properties_text(self.options)
+            }
+        };
+        let texts: Vec<String> = self.vms.iter().map(of).collect();
         if texts.is_empty() {
-            "No instances.\n".to_owned()
+            "No VMs.\n".to_owned()
         } else {
             texts.join("\n")
         }
     }
 }
 
-/// Each vCPU with its CPU and its thread, in words. A CPU that is no CPU's number means that the thread is not pinned.
-fn pinned(vcpus: &Value) -> Value {
-    let one = |vcpu: &Value| {
-        let number = |at: usize| vcpu.get(at).and_then(Value::as_u64);
-        let (index, thread, cpu) = (number(0)?, number(1)?, number(2)?);
-        Some(if cpu < u64::from(u32::MAX) {
-            format!("{index} on CPU {cpu} (thread {thread})")
-        } else {
-            format!("{index} not pinned (thread {thread})")
-        })
-    };
-    let words: Option<Vec<String>> = vcpus.as_array().map(|all| all.iter().filter_map(one).collect());
-    words.map_or_else(|| vcpus.clone(), Value::from)
-}
-
-/// One object: the properties, with `locality` and `processes` beside them.
-impl Serialize for InstanceDetails {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = snake_case(&self.properties);
-        object.insert(
-            "locality".to_owned(),
-            self.vm_locality.as_ref().map(VmLocality::json).into(),
-        );
-        let processes = serde_json::to_value(&self.processes).map_err(serde::ser::Error::custom)?;
-        object.insert("processes".to_owned(), processes);
-        object.serialize(serializer)
-    }
-}
-
-/// The property PendingResize in words; `None` while there is none.
-fn pending_resize(property: &Value) -> Option<String> {
-    let numbers: Vec<u64> = property.as_array()?.iter().filter_map(Value::as_u64).collect();
-    match numbers[..] {
-        [from, to, _] if from > 0 => Some(format!("{to} of {from} CPUs remain; vCPUs are being unplugged")),
-        _ => None,
-    }
-}
-
-/// The property MemoryLimit in words; `None` while there is none.
-fn memory_limit(property: &Value) -> Option<String> {
-    let bytes = property.as_u64().filter(|bytes| *bytes < u64::MAX)?;
-    Some(format!("{} MiB", bytes >> 20))
-}
-
-impl Render for InstanceDetails {
-    fn names(&self) -> Vec<String> {
-        let pod = Pod::of_properties(text_of(&self.properties, "PodUID"), &self.properties);
-        vec![pod.to_string()]
-    }
-
-    fn text(&self, style: TextStyle) -> String {
-        let vm_locality = self
-            .vm_locality
-            .as_ref()
-            .map(|vm_locality| vm_locality.text(style))
-            .unwrap_or_default();
-        let mut properties = self.properties.clone();
-        if let Some(vcpus) = properties.get_mut("VCPUs") {
-            *vcpus = pinned(vcpus);
-        }
-        let limit = properties.remove("MemoryLimit").as_ref().and_then(memory_limit);
-        properties.extend(limit.map(|limit| ("MemoryLimit".to_owned(), Value::from(limit))));
-        let resize = properties.remove("PendingResize").as_ref().and_then(pending_resize);
-        properties.extend(resize.map(|resize| ("PendingResize".to_owned(), Value::from(resize))));
-        let why = self.why.as_ref();
-        properties.extend(why.map(|why| (NOT_ISOLATED.to_owned(), Value::from(why.as_str()))));
-        let order = ORDER.into_iter().flat_map(|name| match name {
-            "State" => vec![name, NOT_ISOLATED],
-            name => vec![name],
+impl Vm {
+    fn properties_text(&self, options: &ShowOptions) -> String {
+        let lines = options.properties.iter().map(|name| {
+            let value = printable(&self.properties.get(name).map(human).unwrap_or_default());
+            if options.value {
+                format!("{value}\n")
+            } else {
+                format!("{name}={value}\n")
+            }
         });
-        let order: Vec<&str> = order.collect();
-        let mut text = members(&properties, &order, style) + &vm_locality;
-        for process in &self.processes {
+        lines.collect()
+    }
+
+    fn text(&self, shown: &Shown<'_>, style: TextStyle) -> String {
+        let instance = &self.instance;
+        let (name, condition) = (printable(&self.pod.to_string()), Condition::of(instance));
+        let state = match condition {
+            Condition::Degraded => format!("{}, DEGRADED", instance.state),
+            condition => condition.to_string(),
+        };
+        let room = style.width.map_or(HEADING_WIDTH, |width| width.min(HEADING_WIDTH));
+        let gap = room.saturating_sub(name.chars().count() + state.len()).max(2);
+        let state = condition.meaning().paint(&state, style);
+        let mut text = format!("{name}{:gap$}{state}\n", "");
+        text += &facts(&self.lines(shown.full), style);
+        if let Some(locality) = self.locality.as_ref().filter(|_| shown.full || shown.options.numa_maps) {
+            text += &locality.text(style);
+        }
+        for process in self.processes.iter().filter(|_| shown.options.threads) {
             if style.legend {
-                let inner = process
-                    .container_pid
-                    .map(|pid| format!(", {pid} in the container"))
-                    .unwrap_or_default();
+                let inner = process.container_pid;
+                let inner = inner.map(|pid| format!(", {pid} in the container")).unwrap_or_default();
                 text += &format!("\n{} (pid {}{inner})\n", printable(&process.name), process.pid);
             }
-            text += &table(&COLUMNS, &process.threads, style);
+            text += &table(&THREADS, &process.threads, style);
         }
         text
+    }
+
+    fn lines(&self, full: bool) -> Vec<Fact> {
+        let (instance, now) = (&self.instance, now());
+        let mut lines = Vec::new();
+        // Nothing where the text is empty.
+        let mut say = |name: &str, text: &str, meaning| {
+            if !text.is_empty() {
+                lines.push((format!("  {name}"), text.to_owned(), meaning));
+            }
+        };
+        for reason in reasons(instance) {
+            let (name, meaning) = if instance.degraded.contains(reason) {
+                ("Problem", Meaning::Broken)
+            } else {
+                ("Because", Meaning::Attention)
+            };
+            say(name, &reason.text, meaning);
+            say("Effect", reason.code.effect(), Meaning::Plain);
+            say("Fix", &reason.fix, Meaning::Plain);
+        }
+        say("CPUs", &self.cpus(), Meaning::Plain);
+        if let Some(resize) = &instance.pending_resize {
+            let text = format!(
+                "from {} to {} CPUs; the guest has to unplug vCPUs",
+                resize.from, resize.to
+            );
+            say("Resize", &text, Meaning::Attention);
+        }
+        say("vCPUs", &self.vcpus(full), Meaning::Plain);
+        say("Others", &self.others(), Meaning::Plain);
+        let limit = instance.memory_limit.map(|limit| format!("limit {}", size(limit)));
+        let local = self.locality.as_ref().and_then(VmLocality::memory_in_words);
+        let memory: Vec<String> = local.into_iter().chain(limit).collect();
+        say("Memory", &memory.join(", "), Meaning::Plain);
+        for part in self.locality.iter().flat_map(VmLocality::remote) {
+            say("Remote", &part, Meaning::Attention);
+        }
+        let (what, us) = match instance.state {
+            State::Isolated => ("isolated", instance.isolated_us),
+            _ => ("registered", instance.registered_us),
+        };
+        if us > 0 {
+            let since = format!("{what} {} UTC ({})", located::clock(Some(us)), age(us, now));
+            say("Since", &since, Meaning::Plain);
+        }
+        let rule = instance
+            .adopted_by
+            .as_ref()
+            .map(|rule| format!(", adopted by rule {rule}"));
+        let (uid, container) = (&self.pod.pod_uid, &instance.container);
+        say(
+            "Pod",
+            &format!("{uid}, container {container}{}", rule.unwrap_or_default()),
+            Meaning::Plain,
+        );
+        let unit = instance.scope.name();
+        if full {
+            say("Unit", unit, Meaning::Plain);
+            say("Cgroup", instance.scope.as_str(), Meaning::Plain);
+            let origin = format!("{} (container cgroup)", instance.origin);
+            say("", &origin, Meaning::Plain);
+        } else {
+            let unit = format!("{}  (-l: full names, cgroups)", cut(unit, UNIT_WIDTH));
+            say("Unit", &unit, Meaning::Plain);
+        }
+        lines
+    }
+
+    fn cpus(&self) -> String {
+        let instance = &self.instance;
+        let mut text = match instance.exclusive.len() {
+            0 => format!("none of its own, runs on {}", instance.float),
+            _ => instance.exclusive.to_string(),
+        };
+        if let Some(locality) = self.locality.as_ref().filter(|one| !one.nodes().is_empty()) {
+            text += &format!(" ({})", numa_nodes(locality.nodes()));
+        }
+        if !instance.class().is_empty() {
+            text += &format!(", class {}", instance.class());
+        }
+        // Without a partition it is a member of its parent's.
+        if !["", "member"].contains(&instance.partition.as_str()) {
+            text += &format!(", partition type {}", instance.partition);
+        }
+        text
+    }
+
+    fn vcpus(&self, full: bool) -> String {
+        let all = &self.instance.vcpus;
+        let most = if full { all.len() } else { MAX_VCPUS };
+        let one = |vcpu: &PinnedThread| {
+            let thread = &vcpu.thread;
+            let cpu = thread
+                .cpu
+                .map_or_else(|| "not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
+            let name = thread.role.to_string();
+            format!("{} {cpu} (tid {})", name.trim_start_matches("vCPU "), thread.task.id)
+        };
+        let more = all.len().saturating_sub(most);
+        let more = (more > 0).then(|| format!("{more} more (-l)"));
+        let named: Vec<String> = all.iter().take(most).map(one).chain(more).collect();
+        named.join(", ")
+    }
+
+    /// The threads that are no vCPUs.
+    fn others(&self) -> String {
+        let threads = || self.processes.iter().flat_map(|process| &process.threads);
+        let float = threads().filter(|thread| thread.cgroup == "float").count() as u64;
+        let rest = threads()
+            .filter(|thread| !["float", "vcpu"].contains(&thread.cgroup.as_str()))
+            .count() as u64;
+        let rest_is = match self.instance.isolation {
+            Isolation::Vcpus => "in the container cgroup",
+            Isolation::Container => "on its CPUs",
+        };
+        let shared = format!("{} on shared CPUs {}", counted(float, "thread"), self.instance.float);
+        let parts = [
+            (float, shared),
+            (rest, format!("{} {rest_is}", counted(rest, "thread"))),
+        ];
+        let parts: Vec<String> = parts
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(_, text)| text)
+            .collect();
+        match parts.as_slice() {
+            [] => String::new(),
+            parts => format!("{}  (--threads lists them)", parts.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_api::{Reason, ReasonCode};
+    use stelia_kernel::cgroup::CgroupPath;
+    use stelia_kubelet::{PodName, PodUid};
+
+    use super::*;
+    use crate::shared::daemon::node::testing::{PODS, node};
+    use crate::tests::fixtures::{columns, says};
+
+    const OPTIONS: ShowOptions = ShowOptions {
+        threads: false,
+        properties: Vec::new(),
+        value: false,
+        numa_maps: false,
+    };
+
+    fn text_of(full: bool, change: impl Fn(&mut Instance)) -> String {
+        let mut described = node();
+        let (uid, instance) = described.node.instances.iter_mut().next().unwrap();
+        let instance = Arc::make_mut(instance);
+        instance.pod_name = PodName::new("team-b", "database-1");
+        instance.memory_limit = Some(4 << 30);
+        instance.partition = "isolated".to_owned();
+        instance.scope = CgroupPath::slice().child("a.scope");
+        change(instance);
+        let vm = Vm {
+            pod: Pod::of(uid, instance),
+            instance: Arc::new(instance.clone()),
+            properties: Map::new(),
+            locality: None,
+            processes: Vec::new(),
+        };
+        let shown = Shown {
+            vms: vec![vm],
+            is_one: true,
+            options: &OPTIONS,
+            full,
+        };
+        shown.text(columns(80))
+    }
+
+    #[test]
+    fn problem_effect_and_fix_come_first() {
+        let text = text_of(false, |instance| {
+            let pod = PodUid::parse(PODS[0]).unwrap();
+            instance.degraded = vec![Reason::of(
+                &pod,
+                ReasonCode::Evicted,
+                "kubelet gave CPU 5 to another pod\x1b[2J",
+            )];
+        });
+        insta::assert_snapshot!(text, @r"
+        team-b/database-1                                             isolated, DEGRADED
+          Problem  kubelet gave CPU 5 to another pod?[2J
+          Effect   its vCPUs run on shared CPUs
+          Fix      restart the container
+          CPUs     4-5, partition type isolated
+          vCPUs    0 on CPU 4 (tid 70), 1 on CPU 5 (tid 71)
+          Memory   limit 4.0 GiB
+          Pod      aaaaaaaa-0000-4000-8000-000000000000, container vm
+          Unit     a.scope  (-l: full names, cgroups)
+        ");
+    }
+
+    #[test]
+    fn one_that_waits_says_why_and_full_names_have_cgroups() {
+        let text = text_of(true, |instance| {
+            instance.state = State::Waiting;
+            instance.vcpus.clear();
+            instance.not_isolated = Some(Reason::of_node(ReasonCode::NoVcpus, "vCPUs not attached"));
+        });
+        says(
+            &text,
+            &[
+                "waiting\n",
+                "  Because  ",
+                "  Fix  ",
+                "  Cgroup  ",
+                " (container cgroup)",
+            ],
+        );
     }
 }

@@ -1,618 +1,294 @@
-//! `status`: the node on one screen.
-
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
-use std::sync::Arc;
+//! `status`: the node on one screen; as JSON all that the daemon knows.
 
 use serde::Serialize;
-use stelia_api::State;
-use stelia_cpus::CpuSet;
+use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::CpuSource;
-use stelia_model::{Instance, LastPass, Node, Pools};
+use stelia_model::Node;
 
-use crate::shared::daemon::{
-    Description, Failure, OnlineCpus, Pod, Selection, Why, fold, named, not_isolated, remedy_of_file, state_and_class,
-    whose,
-};
-use crate::shared::output::{self, Meaning, Render, TextStyle, counted};
+use crate::shared::daemon::{Condition, Description, OnlineCpus, age, counts};
+use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+/// As JSON the answer of `Describe`.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
 pub(crate) struct Status {
-    /// Those that were asked for, in words; the rest of the answer is of these alone where it is of VMs.
+    /// The host's name; empty where it is not known.
     #[serde(skip)]
-    vms: Vec<[String; 2]>,
-    /// Whether VMs were asked for: sums of the whole node say nothing of them.
-    #[serde(skip)]
-    is_of_vms: bool,
-    /// `degraded`, with each reason once: those that several VMs have, those of single VMs, and those of the node.
-    #[serde(skip)]
-    folded: [Vec<String>; 3],
-    /// Why instances float, each reason once with those that it keeps floating.
-    #[serde(skip)]
-    floating: Vec<String>,
-    pub version: String,
-    /// `degraded` if `degraded` below or `kubelet_problem` is not empty, else `running`.
-    pub state: &'static str,
-    pub degraded: Vec<String>,
-    /// How instances are kept apart from the rest: `isolated`, `pinned`, or `unknown` before the first one.
-    pub partitions: &'static str,
-    /// Units outside that are restricted for pinned instances.
-    pub restricted: Vec<String>,
-    /// Who chooses CPUs.
-    pub cpu_source: CpuSource,
-    /// Where that is steliad.
-    pub pools: Option<Arc<Pools>>,
-    pub instances: BTreeMap<String, usize>,
-    /// The instances that have a QoS class.
-    pub classes: Vec<Classed>,
-    /// The online CPUs, and those that are not.
-    pub cpus: CpusByOwner,
-    /// Why kubelet's state cannot be used; empty when it can.
-    pub kubelet_problem: String,
-    /// When kubelet last wrote it, microseconds since the epoch; 0: not known.
-    pub kubelet_written_us: u64,
-    /// Differences found since the daemon started that other programs had made.
-    pub drift_found: u64,
-    pub drift_repaired: u64,
-    pub last_pass: Option<LastPass>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Classed {
-    #[serde(flatten)]
-    pod: Pod,
-    class: String,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct CpusByOwner {
-    #[serde(flatten)]
-    online: OnlineCpus,
-    offline: CpuSet,
+    host: String,
+    description: Description,
 }
 
 impl Status {
-    /// The node, and the selected VMs on it.
-    ///
-    /// # Errors
-    /// A pattern fits none.
-    pub(crate) fn selected(mut description: Description, selection: &Selection) -> Result<Self, Failure> {
-        if selection.is_all() {
-            return Ok(Self::of(&description));
-        }
-        // Who has a CPU does not depend on what is asked for.
-        let online = OnlineCpus::of(&description);
-        selection.restrict(&mut description)?;
-        let now = output::now();
-        let mut vms: Vec<[String; 2]> = description
-            .node
-            .instances
-            .iter()
-            .map(|(uid, instance)| vm_in_words(&Pod::of(uid, instance), instance, now))
-            .collect();
-        vms.sort();
-        let mut status = Self {
-            vms,
-            is_of_vms: true,
-            ..Self::of(&description)
-        };
-        status.cpus.online = online;
-        Ok(status)
-    }
-
     pub(crate) fn of(description: &Description) -> Self {
-        let node = &description.node;
-        let mut instances = BTreeMap::new();
-        let mut reasons = Vec::new();
-        for (pod, instance) in &node.instances {
-            *instances.entry(instance.state.to_string()).or_default() += 1;
-            let pod = Pod::of(pod, instance);
-            reasons.extend(instance.degraded.iter().map(|reason| (pod.clone(), reason)));
-        }
-        let texts = reasons
-            .iter()
-            .map(|(pod, reason)| (pod, (reason.code.name(), reason.to_string())));
-        let mut folded = fold(texts);
-        // What most VMs have comes first, then what is of the same kind, by name.
-        folded.sort_by_cached_key(|(pods, (kind, _))| (Reverse(pods.len()), *kind, whose(pods)));
-        let (shared, single): (Vec<_>, Vec<_>) = folded.into_iter().partition(|(pods, _)| pods.len() > 1);
-        let [shared, single] = [shared, single].map(|reasons| {
-            let lines = reasons.iter();
-            lines
-                .map(|(pods, (_, reason))| format!("{}: {reason}", whose(pods)))
-                .collect::<Vec<_>>()
-        });
-        let mut degraded: Vec<String> = reasons.iter().map(|(pod, reason)| format!("{pod}: {reason}")).collect();
-        let of_vms = degraded.len();
-        for (scope, reason) in &node.unreadable {
-            degraded.push(format!("{scope} is not touched: {reason}"));
-        }
-        degraded.extend(node.systemd_problem.clone());
-        degraded.extend(node.kvm_problem.clone());
-        // Each VM has this reason too.
-        degraded.extend(node.watch_problem.clone().filter(|_| node.instances.is_empty()));
-        let failures = node.last_pass.as_ref().map_or(0, |pass| pass.failures);
-        if failures > 0 {
-            degraded.push(format!(
-                "{} of the last pass failed: journalctl -u steliad",
-                counted(failures.into(), "step")
-            ));
-        }
-        let folded = [shared, single, degraded[of_vms..].to_vec()];
-        let whole = degraded.is_empty() && node.kubelet_problem.is_none();
         Self {
-            vms: Vec::new(),
-            is_of_vms: false,
-            folded,
-            floating: floating(node, output::now()),
-            version: description.version.clone(),
-            state: if whole { "running" } else { "degraded" },
-            degraded,
-            partitions: match node.partitions {
-                Some(true) => "isolated",
-                Some(false) => "pinned",
-                None => "unknown",
-            },
-            restricted: node.restricted.keys().cloned().collect(),
-            cpu_source: node.cpu_source,
-            pools: node.pools.clone(),
-            instances,
-            classes: node
-                .instances
-                .iter()
-                .filter(|(_, instance)| !instance.class().is_empty())
-                .map(|(uid, instance)| Classed {
-                    pod: Pod::of(uid, instance),
-                    class: instance.class().to_owned(),
-                })
-                .collect(),
-            cpus: CpusByOwner {
-                online: OnlineCpus::of(description),
-                offline: node.offline.clone(),
-            },
-            kubelet_problem: node.kubelet_problem.clone().unwrap_or_default(),
-            kubelet_written_us: node.kubelet_modified_us.unwrap_or(0),
-            drift_found: node.counters.drift_found,
-            drift_repaired: node.counters.drift_repaired,
-            last_pass: node.last_pass.clone(),
+            host: String::new(),
+            description: description.clone(),
+        }
+    }
+
+    /// With the name of the host.
+    pub(crate) fn on(self, host: String) -> Self {
+        Self { host, ..self }
+    }
+
+    fn conditions(&self) -> impl Iterator<Item = Condition> {
+        let instances = self.description.node.instances.values();
+        instances.map(|instance| Condition::of(instance))
+    }
+
+    fn at(&self, now: u64, style: TextStyle) -> String {
+        let (node, problems) = (&self.description.node, &self.description.problems);
+        let state = match problems.len() {
+            0 => Meaning::Good.paint("running", style),
+            count => Meaning::Broken.paint(&format!("running, {}", counted(count as u64, "NODE problem")), style),
+        };
+        let host = Some(&self.host).filter(|host| !host.is_empty());
+        let host = host.map(|host| format!("{}: ", printable(host))).unwrap_or_default();
+        let mut lines: Vec<Fact> = Vec::new();
+        let mut say = |name: &str, text: &str, meaning| {
+            if !text.is_empty() {
+                lines.push((format!("  {name}"), text.to_owned(), meaning));
+            }
+        };
+        for problem in problems {
+            say("NODE", &problem.text, Meaning::Broken);
+            say("  effect", problem.code.effect(), Meaning::Plain);
+            say("  fix", &problem.fix, Meaning::Plain);
+        }
+        let worst = self.conditions().min().unwrap_or_default();
+        let meaning = Some(worst.meaning()).filter(|meaning| *meaning != Meaning::Good);
+        say("State", &counts(self.conditions()), meaning.unwrap_or_default());
+        say("CPUs", &self.cpus(), Meaning::Plain);
+        say("Assigned by", &assigned_by(node, now), Meaning::Plain);
+        let partitions = match node.partitions {
+            None => "not known before the first VM".to_owned(),
+            Some(true) => "supported".to_owned(),
+            Some(false) => {
+                let units: Vec<&str> = node.restricted.keys().map(String::as_str).collect();
+                format!("not in this kernel; restricted instead: {}", units.join(", "))
+            }
+        };
+        say("Partitions", &partitions, Meaning::Plain);
+        let (reconciled, meaning) = reconciled(node, now);
+        say("Reconciled", &reconciled, meaning);
+        let (noise, meaning) = noise(node);
+        say("Noise", &noise, meaning);
+        let ledger = match (node.ledger.enabled, node.ledger.day.as_str()) {
+            (false, _) => "off".to_owned(),
+            (true, "") => format!("on, {}, no day signed yet", size(node.ledger.bytes)),
+            (true, day) => format!("on, {}, signed until {day}", size(node.ledger.bytes)),
+        };
+        say("Ledger", &ledger, Meaning::Plain);
+        let published = match (&node.publishing.profile, node.publishing.written_us) {
+            (None, _) => "off".to_owned(),
+            (Some(profile), 0) => format!("{profile}, not written yet"),
+            (Some(profile), us) => format!("{profile}, written {} ago", age(us, now)),
+        };
+        say("Publishing", &published, Meaning::Plain);
+        let version = printable(&self.description.version);
+        format!("{host}steliad {version} is {state}\n{}", facts(&lines, style))
+    }
+
+    fn cpus(&self) -> String {
+        let online = OnlineCpus::of(&self.description);
+        let all = [
+            (&online.exclusive, "of VMs"),
+            (&online.pods, "of other pods"),
+            (&online.shared, "shared"),
+            (&online.reserved, "reserved"),
+            (&online.unknown, "not known"),
+            (&self.description.node.offline, "offline"),
+        ];
+        let some = all.into_iter().filter(|(cpus, _)| !cpus.is_empty());
+        let words: Vec<String> = some
+            .map(|(cpus, whose)| format!("{} {whose} ({cpus})", cpus.len()))
+            .collect();
+        words.join(", ")
+    }
+}
+
+fn assigned_by(node: &Node, now: u64) -> String {
+    match (node.cpu_source, node.kubelet_modified_us) {
+        (CpuSource::Steliad, _) => "steliad".to_owned(),
+        (CpuSource::Kubelet, None) => "kubelet (static)".to_owned(),
+        (CpuSource::Kubelet, Some(us)) => {
+            format!("kubelet (static), cpu_manager_state written {} ago", age(us, now))
         }
     }
 }
 
-/// "8 floating (team-a/db, team-a/web, team-b/db, …), vCPUs not attached for 6 min", with what most have first: the time is that of the one that waits longest.
-fn floating(node: &Node, now: u64) -> Vec<String> {
-    let floating = node.instances.iter();
-    let floating = floating.filter(|(_, instance)| instance.state == State::Waiting);
-    let floating: Vec<(Pod, Why)> = floating
-        .filter_map(|(uid, instance)| Some((Pod::of(uid, instance), not_isolated(instance)?)))
-        .collect();
-    let mut folded = fold(floating.iter().map(|(pod, why)| (pod, why.text.as_str())));
-    folded.sort_by_key(|(pods, _)| Reverse(pods.len()));
-    let lines = folded.into_iter().filter_map(|(pods, text)| {
-        let of = floating.iter().map(|(_, why)| why).filter(|why| why.text == text);
-        let longest = of.min_by_key(|why| why.since_us)?;
-        Some(format!(
-            "{} floating ({}), {}",
-            pods.len(),
-            named(&pods),
-            longest.at(now)
-        ))
-    });
-    lines.collect()
+fn reconciled(node: &Node, now: u64) -> (String, Meaning) {
+    let Some(pass) = &node.last_pass else {
+        return ("not yet".to_owned(), Meaning::Plain);
+    };
+    let mut text = format!(
+        "{} ago, {}",
+        age(pass.ended_us, now),
+        counted(pass.steps.into(), "change")
+    );
+    let (found, repaired) = (node.counters.drift_found, node.counters.drift_repaired);
+    if found > 0 {
+        text += &format!(
+            "; {} by other programs found, {repaired} repaired",
+            counted(found, "change")
+        );
+    }
+    match pass.failures {
+        0 => (text, Meaning::Plain),
+        failed => (
+            format!("{text}; {failed} failed: journalctl -u steliad"),
+            Meaning::Broken,
+        ),
+    }
 }
 
-/// What a VM is, and why it is not isolated.
-fn vm_in_words(pod: &Pod, instance: &Instance, now: u64) -> [String; 2] {
-    let since = match instance.isolated_us {
-        0 => String::new(),
-        usec => format!(" since {}", output::ago(usec, now)),
-    };
-    let own = if instance.exclusive.is_empty() {
-        String::new()
-    } else {
-        format!("CPUs {}, ", instance.exclusive)
-    };
-    let state = state_and_class(instance);
-    [
-        format!("{pod}: {state}{since}, {own}other threads on {}", instance.float),
-        not_isolated(instance).map(|why| why.at(now)).unwrap_or_default(),
-    ]
-}
-
-fn cpus(cpus: &CpuSet) -> String {
-    match cpus.len() {
-        0 => "0".to_owned(),
-        count => format!("{count} ({cpus})"),
+/// What is kept off the VMs' CPUs besides tasks.
+fn noise(node: &Node) -> (String, Meaning) {
+    let quiet = &node.quiet;
+    let (interrupts, threads) = (quiet.report.remaining.len(), quiet.report.threads_remaining.len());
+    let count = |count: usize, what| counted(count as u64, what);
+    match quiet.steering.as_str() {
+        "off" => (
+            "interrupts are not steered (irq-steering = off)".to_owned(),
+            Meaning::Plain,
+        ),
+        _ if quiet.answered_us == 0 => ("not counted yet".to_owned(), Meaning::Plain),
+        _ if interrupts + threads == 0 => {
+            let moved = counted(quiet.report.moved.into(), "interrupt");
+            (format!("{moved} moved away, none remains"), Meaning::Plain)
+        }
+        _ => {
+            let both = format!(
+                "{} and {}",
+                count(interrupts, "interrupt"),
+                count(threads, "kernel thread")
+            );
+            (
+                format!("{both} remain on the VMs' CPUs: steliactl noise"),
+                Meaning::Attention,
+            )
+        }
     }
 }
 
 impl Render for Status {
     fn text(&self, style: TextStyle) -> String {
-        text(self, output::now(), style)
+        self.at(now(), style)
     }
-}
-
-/// Lines of a name and a value.
-#[derive(Default)]
-struct Screen(Vec<(String, String, Meaning)>);
-
-impl Screen {
-    fn add_row(&mut self, name: &str, value: String, meaning: Meaning) {
-        self.0.push((format!("{name}:"), output::or_dash(&value), meaning));
-    }
-
-    fn say(&mut self, name: &str, value: String) {
-        self.add_row(name, value, Meaning::Plain);
-    }
-}
-
-fn cpus_by_owner(all: &CpusByOwner, screen: &mut Screen) {
-    let online = &all.online;
-    screen.say("Exclusive CPUs", cpus(&online.exclusive));
-    screen.say("Other pods' CPUs", cpus(&online.pods));
-    screen.say("Shared CPUs", cpus(&online.shared));
-    screen.say("Reserved CPUs", cpus(&online.reserved));
-    if !online.unknown.is_empty() {
-        screen.say("Unassigned CPUs", cpus(&online.unknown));
-    }
-    screen.say("Offline CPUs", cpus(&all.offline));
-}
-
-/// What the daemon found and did.
-fn passes(status: &Status, now: u64, screen: &mut Screen) {
-    screen.say(
-        "Drift",
-        format!("{} found, {} repaired", status.drift_found, status.drift_repaired),
-    );
-    if let Some(pass) = &status.last_pass {
-        screen.say(
-            "Last pass",
-            format!(
-                "{} by {}, {}",
-                pass.number,
-                pass.trigger,
-                output::ago(pass.ended_us, now)
-            ),
-        );
-        let took = format!("{}.{:03} ms", pass.duration_us / 1_000, pass.duration_us % 1_000);
-        screen.say(
-            "",
-            format!(
-                "{}, {}, {} in {took}",
-                counted(pass.steps.into(), "step"),
-                counted(pass.writes.into(), "write"),
-                counted(pass.moves.into(), "move")
-            ),
-        );
-    }
-}
-
-/// The screen; `now` is in microseconds since the epoch.
-fn text(status: &Status, now: u64, style: TextStyle) -> String {
-    let mut screen = Screen::default();
-    let chooses = status.cpu_source == CpuSource::Steliad;
-    let source = if chooses { ", chooses the CPUs itself" } else { "" };
-    let meaning = match status.state {
-        "running" => Meaning::Good,
-        _ => Meaning::Broken,
-    };
-    screen.add_row(
-        "Daemon",
-        format!("steliad {}, {}{source}", status.version, status.state),
-        meaning,
-    );
-    for [vm, why] in &status.vms {
-        screen.say("VM", vm.clone());
-        if !why.is_empty() {
-            screen.add_row("", why.clone(), Meaning::Attention);
-        }
-    }
-    for line in status.folded.iter().flatten() {
-        screen.add_row("Degraded", line.clone(), Meaning::Broken);
-    }
-    let states: Vec<String> = status
-        .instances
-        .iter()
-        .map(|(state, count)| format!("{count} {state}"))
-        .collect();
-    let count: usize = status.instances.values().sum();
-    let states = if states.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", states.join(", "))
-    };
-    screen.say("Instances", format!("{count}{states}"));
-    // A VM that was asked for has a line of its own.
-    for line in status.floating.iter().filter(|_| !status.is_of_vms) {
-        screen.add_row("", line.clone(), Meaning::Attention);
-    }
-    for class in status.classes.iter().map(|one| &one.class).collect::<BTreeSet<_>>() {
-        let of = status.classes.iter().filter(|one| one.class == *class);
-        let pods: Vec<&Pod> = of.map(|one| &one.pod).collect();
-        screen.say(
-            &format!("Class {}", output::printable(class)),
-            format!("{} ({})", pods.len(), named(&pods)),
-        );
-    }
-    let partitions = match status.partitions {
-        "isolated" => "isolated: the kernel takes the CPUs from everything else".to_owned(),
-        "pinned" => format!("pinned: {} restricted instead", status.restricted.join(", ")),
-        _ => "not known before the first instance".to_owned(),
-    };
-    screen.say("Partitions", partitions);
-    if !status.is_of_vms {
-        cpus_by_owner(&status.cpus, &mut screen);
-    }
-    let written = match status.kubelet_written_us {
-        0 => String::new(),
-        usec => format!(", written {}", output::ago(usec, now)),
-    };
-    match status.kubelet_problem.as_str() {
-        "" if chooses && written.is_empty() => {
-            screen.add_row("kubelet's state", "none, and not needed".to_owned(), Meaning::Plain);
-        }
-        "" => screen.add_row("kubelet's state", format!("usable{written}"), Meaning::Plain),
-        problem => {
-            // The VMs that are degraded by it have it already.
-            let is_known = status.folded.iter().flatten().any(|line| line.ends_with(problem));
-            let problem_or_none = if is_known {
-                String::new()
-            } else {
-                format!(": {problem}")
-            };
-            let text = format!("NOT USABLE{problem_or_none}{written}");
-            screen.add_row("kubelet's state", text, Meaning::Broken);
-            if let Some(remedy) = remedy_of_file(problem) {
-                screen.say("", format!("to do: {remedy}"));
-            }
-        }
-    }
-    if !status.is_of_vms {
-        passes(status, now, &mut screen);
-    }
-    let width = screen.0.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
-    // As in systemctl's output: names are aligned to the right, values to the left.
-    let lines = screen.0.iter().map(|(name, value, meaning)| {
-        let mut name = if name == ":" { "" } else { name };
-        let room = style.width.map(|columns| columns.saturating_sub(width + 1));
-        let values = room.map_or_else(|| vec![value.clone()], |room| output::wrap(value, room));
-        let mut text = String::new();
-        for value in values {
-            let _ = writeln!(text, "{name:>width$} {}", meaning.paint(&value, style));
-            name = "";
-        }
-        text
-    });
-    lines.collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
+
+    use stelia_api::ledger::LedgerSummary;
+    use stelia_api::quiet::Quiet;
     use stelia_api::{Reason, ReasonCode};
-    use stelia_kubelet::{PodName, PodUid};
-    use stelia_model::{Counters, PinnedThread, Trigger};
+    use stelia_model::{Counters, LastPass, Trigger};
 
     use super::*;
-    use crate::cli::Command;
-    use crate::shared::daemon::node::testing::{PODS, allocated, node};
-    use crate::tests::fixtures::{cli, holds, never_says, says};
+    use crate::shared::daemon::node::testing::{allocated, node};
+    use crate::tests::fixtures::{columns, holds, says};
 
-    fn full() -> Description {
+    const NOW: u64 = 1_735_689_600_000_000;
+
+    fn status(description: &Description) -> Status {
+        Status::of(description).on("node-1".to_owned())
+    }
+
+    #[test]
+    fn a_node_with_a_problem_fits_one_screen() {
         let base = node();
-        let node = Node {
-            partitions: Some(true),
-            offline: "8-9".parse().unwrap(),
-            kubelet_modified_us: Some(1_735_689_540_000_000),
-            counters: Counters {
-                drift_found: 3,
-                drift_repaired: 2,
-            },
-            last_pass: Some(LastPass {
-                number: 7,
-                trigger: Trigger::Audit,
-                ended_us: 1_735_689_598_500_000,
-                duration_us: 1_234,
-                steps: 2,
-                writes: 5,
-                moves: 1,
-                failures: 0,
-            }),
-            ..base.node
-        };
-        Description {
+        let description = Description {
             version: "0.1.0".to_owned(),
-            node,
+            problems: vec![Reason::of_node(
+                ReasonCode::KubeletUnusable,
+                "cpu_manager_state: checksum mismatch (stored 1, computed 2)\u{1b}[2J",
+            )],
+            node: Node {
+                partitions: Some(true),
+                offline: "8-9".parse().unwrap(),
+                kubelet_modified_us: Some(NOW - 7_200_000_000),
+                counters: Counters {
+                    drift_found: 3,
+                    drift_repaired: 2,
+                },
+                last_pass: Some(LastPass {
+                    number: 7,
+                    trigger: Trigger::Audit,
+                    ended_us: NOW - 12_000_000,
+                    duration_us: 1_234,
+                    steps: 1,
+                    writes: 5,
+                    moves: 1,
+                    failures: 0,
+                }),
+                ..base.node
+            },
             ..base
-        }
-    }
-
-    fn of(node: Node) -> Status {
-        Status::of(&Description {
-            node,
-            ..Description::default()
-        })
-    }
-
-    /// The lines, without the blanks before their names.
-    fn lines(status: &Status) -> Vec<String> {
-        let text = text(status, 0, TextStyle::default());
-        text.lines().map(|line| line.trim_start().to_owned()).collect()
-    }
-
-    #[track_caller]
-    fn has(status: &Status, expected: &[&str]) {
-        let lines = lines(status);
-        for line in expected {
-            assert!(lines.iter().any(|one| one == line), "{line}: {lines:#?}");
-        }
-    }
-
-    #[test]
-    fn the_screen_is_the_node() {
-        insta::assert_snapshot!(text(&Status::of(&full()), 1_735_689_600_000_000, TextStyle::default()), @"
-                  Daemon: steliad 0.1.0, degraded
-                Degraded: bbbbbbbb-0000-4000-8000-000000000000: kubelet gave CPU 2 away
-               Instances: 2 (1 floating, 1 isolated)
-                          1 floating (bbbbbbbb-0000-4000-8000-000000000000), vCPUs not attached
-              Partitions: isolated: the kernel takes the CPUs from everything else
-          Exclusive CPUs: 3 (2,4-5)
-        Other pods' CPUs: 1 (6)
-             Shared CPUs: 2 (3,7)
-           Reserved CPUs: 2 (0-1)
-            Offline CPUs: 2 (8-9)
-         kubelet's state: usable, written 2024-12-31T23:59:00.000000Z (1min 0s ago)
-                   Drift: 3 found, 2 repaired
-               Last pass: 7 by audit, 2024-12-31T23:59:58.500000Z (1s ago)
-                          2 steps, 5 writes, 1 move in 1.234 ms
+        };
+        let status = status(&description);
+        insta::assert_snapshot!(status.at(NOW, columns(80)), @r"
+        node-1: steliad 0.1.0 is running, 1 NODE problem
+          NODE         cpu_manager_state: checksum mismatch (stored 1, computed 2)?[2J
+            effect     no new VMs; running VMs keep their CPUs
+            fix        drain the node, stop kubelet, delete the file, start kubelet
+          State        2 VMs: 1 isolated, 1 degraded
+          CPUs         3 of VMs (2,4-5), 1 of other pods (6), 2 shared (3,7), 2 reserved
+                       (0-1), 2 offline (8-9)
+          Assigned by  kubelet (static), cpu_manager_state written 2 h ago
+          Partitions   supported
+          Reconciled   12 s ago, 1 change; 3 changes by other programs found, 2 repaired
+          Noise        not counted yet
+          Ledger       off
+          Publishing   off
         ");
-    }
-
-    #[test]
-    fn where_steliad_chooses_the_cpus_it_and_the_classes_are_shown() {
-        let status = Status::of(&allocated());
-        let expected = [
-            "Daemon: steliad 0, running, chooses the CPUs itself",
-            "Instances: 3 (1 pinned, 1 floating, 1 isolated)",
-            "Class LS: 1 (cccccccc-0000-4000-8000-000000000000)",
-            "Class LSE: 1 (aaaaaaaa-0000-4000-8000-000000000000)",
-            "Class LSR: 1 (bbbbbbbb-0000-4000-8000-000000000000)",
-            "Exclusive CPUs: 3 (2,4-5)",
-            "Other pods' CPUs: 1 (6)",
-            "Shared CPUs: 3 (1,3,7)",
-            "Reserved CPUs: 1 (0)",
-            "kubelet's state: none, and not needed",
-        ];
-        has(&status, &expected);
         holds(
             &serde_json::to_value(&status).unwrap(),
-            json!({"/cpu_source": "steliad", "/classes/1/pod_uid": PODS[1], "/classes/1/class": "LSR"}),
+            json!({"/problems/0/code": "kubelet-unusable", "/node/last_pass/number": 7}),
         );
     }
 
     #[test]
-    fn every_line_is_explained() {
-        let lines = [full(), allocated()].map(|node| lines(&Status::of(&node))).concat();
-        let names = lines.iter().filter_map(|line| line.split_once(": "));
-        // That of a class is its name too.
-        let names = names.map(|(name, _)| if name.starts_with("Class ") { "Class" } else { name });
-        let names: Vec<&str> = names.collect();
-        let explained = output::manual::explained("COLUMNS", Some("status"));
-        for name in &names {
-            assert!(explained.iter().any(|one| one == name), "{name}: {explained:?}");
-        }
-        // Whatever the node, these are not always there.
-        let rare = ["Unassigned CPUs", "Degraded", "VM"];
-        for name in explained.iter().filter(|name| !rare.contains(&name.as_str())) {
-            assert!(names.contains(&name.as_str()), "{name}: {names:?}");
-        }
-    }
-
-    #[test]
-    fn a_reason_of_many_vms_is_one_line_and_as_json_one_a_vm() {
-        let mut description = node();
-        for instance in description.node.instances.values_mut() {
-            Arc::make_mut(instance).degraded = vec![Reason::of_node(ReasonCode::KubeletUnusable, "the file is empty")];
-        }
-        let status = Status::of(&description);
-        assert_eq!(status.degraded.len(), 2);
-        let degraded = lines(&status).into_iter().filter(|line| line.starts_with("Degraded:"));
-        let both = format!("Degraded: 2 VMs ({}, {}): the file is empty", PODS[0], PODS[1]);
-        assert_eq!(degraded.collect::<Vec<_>>(), [both]);
-    }
-
-    #[test]
-    fn what_floats_is_named_once_for_each_reason_with_the_longest_wait() {
-        let mut node = Node::default();
-        for (n, since) in [(1, 60_000_000), (2, 5_000_000), (3, 0), (4, 61_000_000)] {
-            let floating = Instance {
-                state: State::Waiting,
-                registered_us: since,
-                pod_name: PodName::new("team", &format!("vm-{n}")),
-                vcpus: vec![PinnedThread::default(); usize::from(n == 3)],
-                ..Instance::default()
-            };
-            let uid = PodUid::parse(&format!("aaaaaaaa-0000-4000-8000-00000000000{n}")).unwrap();
-            node.instances.insert(uid, Arc::new(floating));
-        }
-        let pinned = "1 floating (team/vm-3), its vCPUs are being pinned";
-        assert_eq!(
-            floating(&node, 365_000_000),
-            [
-                "3 floating (team/vm-1, team/vm-2, team/vm-4), vCPUs not attached for 6 min",
-                pinned
-            ]
-        );
-        has(&of(node), &["Instances: 4 (4 floating)", pinned]);
-    }
-
-    #[test]
-    fn a_value_that_is_too_long_goes_on_below_itself() {
-        let narrow = TextStyle {
-            width: Some(60),
-            ..TextStyle::default()
-        };
-        let text = text(&Status::of(&full()), 0, narrow);
-        assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
-        let words: Vec<&str> = text.split_whitespace().collect();
-        let whole = "isolated: the kernel takes the CPUs from everything else";
-        says(&words.join(" "), &[whole]);
-    }
-
-    #[test]
-    fn vms_that_are_asked_for_have_lines_of_their_own_and_no_sums_of_the_node() {
-        let selected = |word: &str| match cli(&["status", word]).command {
-            Some(Command::Status(selection)) => Status::selected(full(), &selection),
-            other => panic!("{other:?}"),
-        };
-        let status = selected("bbbb").unwrap();
-        let pod = PODS[1];
-        let expected = [
-            &format!("VM: {pod}: floating, CPUs 2, other threads on 0-1,3,7"),
-            "vCPUs not attached",
-            &format!("Degraded: {pod}: kubelet gave CPU 2 away"),
-            "Instances: 1 (1 floating)",
-        ];
-        has(&status, &expected);
-        let of_node = [
-            "Exclusive CPUs",
-            "Shared CPUs",
-            "Offline CPUs",
-            "Drift",
-            "Last pass",
-            "1 floating (",
-        ];
-        never_says(&lines(&status).join("\n"), &of_node);
-        assert_eq!(status.cpus.online.exclusive, "2,4-5".parse().unwrap(), "JSON has them");
-        assert_eq!(selected("--state=isolated").unwrap().state, "running");
-        assert_eq!(selected("db").unwrap_err().exit_code(), 3);
-    }
-
-    #[test]
-    fn what_is_wrong_with_the_node_degrades_it() {
-        let hangs = of(Node {
-            systemd_problem: Some("systemd (PID 1) has not answered".to_owned()),
-            ..Node::default()
+    fn what_failed_and_what_remains_is_named_with_its_command() {
+        let mut description = allocated();
+        let node = &mut description.node;
+        node.quiet = Arc::new(Quiet {
+            answered_us: 1,
+            report: stelia_api::quiet::Report {
+                remaining: vec![Default::default()],
+                ..Default::default()
+            },
+            ..Quiet::default()
         });
-        assert_eq!(hangs.state, "degraded");
-        assert_eq!(hangs.degraded, ["systemd (PID 1) has not answered"]);
-        let without_file = of(Node {
-            kubelet_problem: Some("read cpu_manager_state: No such file\x1b[2J".to_owned()),
-            pool: None,
-            ..Node::default()
+        node.ledger = Arc::new(LedgerSummary {
+            enabled: true,
+            day: "2026-10-31".to_owned(),
+            ..LedgerSummary::default()
         });
-        assert_eq!((without_file.state, without_file.partitions), ("degraded", "unknown"));
-        let unusable = "kubelet's state: NOT USABLE: read cpu_manager_state: No such file?[2J";
-        has(&without_file, &[unusable, "Instances: 0"]);
-        never_says(&lines(&without_file).join("\n"), &["Last pass"]);
-        // What a pass could not do.
-        let mut description = full();
-        for instance in description.node.instances.values_mut() {
-            Arc::make_mut(instance).degraded.clear();
-        }
-        assert_eq!(Status::of(&description).state, "running");
-        description.node.last_pass.as_mut().unwrap().failures = 2;
-        assert_eq!(Status::of(&description).state, "degraded");
+        node.partitions = Some(false);
+        node.restricted = [("system.slice".to_owned(), String::new())].into();
+        node.last_pass = Some(LastPass {
+            number: 1,
+            trigger: Trigger::Event,
+            ended_us: NOW,
+            duration_us: 0,
+            steps: 2,
+            writes: 0,
+            moves: 0,
+            failures: 2,
+        });
+        let text = status(&description).at(NOW, TextStyle::from(true));
+        let parts = [
+            "Assigned by  steliad\n",
+            "1 isolated, 1 pinned, 1 shared",
+            "steliactl noise",
+            "2 failed: journalctl",
+            "signed until 2026-10-31",
+            "system.slice",
+        ];
+        says(&text, &parts);
     }
 }

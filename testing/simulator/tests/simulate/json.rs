@@ -30,7 +30,6 @@ fn every_member_that_is_printed_is_documented() {
     for (name, words) in [
         ("list", &["list"][..]),
         ("show", &[&root, "show", "web"]),
-        ("status", &["status"]),
         ("verify", &["verify"]),
         ("noise", &[&root, "noise"]),
         ("reconcile", &["reconcile"]),

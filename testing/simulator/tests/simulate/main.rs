@@ -313,12 +313,13 @@ fn what_somebody_changed_is_repaired_and_counted() {
     // Repaired by this call, or by the event that the change caused.
     simulation.ctl(&["reconcile"]);
     let status: serde_json::Value = serde_json::from_str(&simulation.ctl(&["status", "-o", "json"])).expect("JSON");
-    assert!(status["drift_found"].as_u64() > Some(0), "{status}");
-    assert_eq!(status["drift_found"], status["drift_repaired"]);
+    let drift = &status["node"]["counters"];
+    assert!(drift["drift_found"].as_u64() > Some(0), "{status}");
+    assert_eq!(drift["drift_found"], drift["drift_repaired"]);
 }
 
 #[test]
-fn on_an_old_kernel_the_state_is_contained() {
+fn on_an_old_kernel_the_state_is_pinned() {
     let simulation = Simulation::start(&scenario("kernel = \"6.1\""));
     assert!(simulation.ctl(&["--no-legend", "list"]).contains("pinned"));
     assert!(simulation.ctl(&["status"]).contains("system.slice"));
@@ -400,7 +401,7 @@ fn metrics_count_what_the_daemon_does() {
         ("stelia_up", 1.0),
         ("stelia_kubelet_state_usable", 1.0),
         ("stelia_instances{state=\"isolated\"}", 1.0),
-        ("stelia_instances{state=\"floating\"}", 1.0),
+        ("stelia_instances{state=\"waiting\"}", 1.0),
         ("stelia_cpus{owner=\"exclusive\"}", 4.0),
         // The scenario registered and attached without D-Bus calls.
         ("stelia_call_duration_seconds_count{call=\"register\"}", 0.0),
@@ -433,7 +434,7 @@ fn metrics_count_what_the_daemon_does() {
         ),
         ("stelia_call_duration_seconds_count{call=\"deregister\"}", 2.0),
         ("stelia_refusals_total{error=\"NoSuchInstance\"}", 1.0),
-        ("stelia_instances{state=\"floating\"}", -1.0),
+        ("stelia_instances{state=\"waiting\"}", -1.0),
     ] {
         assert_eq!(value(&after, series) - value(&before, series), more, "{series}");
     }
@@ -464,7 +465,7 @@ fn the_textfile_is_written_whole_and_tells_of_a_daemon_that_ended() {
     simulation.stop_daemon();
     assert_eq!(simulation.ctl(&textfile), "");
     let text = fs::read_to_string(&path).expect("the file");
-    assert!(text.starts_with("# steliad does not run"), "{text}");
+    assert!(text.starts_with("# steliad is not running"), "{text}");
     assert_eq!(value(&text, "stelia_up"), 0.0);
     assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 1, "{text}");
     assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 1);

@@ -92,31 +92,29 @@ fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
         &format!("{CTL} --root={} top -d 0.3", files.path().display()),
     );
     let screen = terminal.shows("UTIL%");
+    assert!(screen.contains(VM) && !screen.contains("vcpu 1"), "{screen}");
+    // Why a VM is not isolated has a note.
     assert!(
-        screen.contains("by trouble") && screen.contains(VM) && screen.contains("vcpu 1"),
-        "{screen}"
-    );
-    // Why a VM is not isolated is said in words.
-    assert!(
-        screen.contains("BUSY") && screen.contains("floats: vCPUs not"),
+        screen.contains("waiting") && screen.contains("no vCPUs yet"),
         "{screen}"
     );
     // There are rates from the second sample on.
     terminal.shows("0.0");
+    terminal.press("Down");
+    terminal.press("Enter");
+    terminal.shows("vcpu 1");
     terminal.press("s");
-    terminal.shows("by INSTANCE");
-    terminal.press("s");
-    terminal.shows("by CPUS");
-    terminal.press("r");
-    terminal.shows("by CPUS, reversed");
-    terminal.press("i");
+    terminal.shows("by UTIL%");
     terminal.press("h");
     terminal.shows("the guest's steal");
     terminal.press("h");
-    assert!(!terminal.shows("UTIL%").contains("vcpu 1"));
+    terminal.press("p");
+    assert!(!terminal.shows("problems only").contains(VM));
+    terminal.press("p");
+    terminal.shows(VM);
     // The last values stay, with the reason.
     simulation.stop_daemon();
-    assert!(terminal.shows("steliad does not run").contains(VM));
+    assert!(terminal.shows("steliad is not running").contains(VM));
     simulation.start_daemon();
     terminal.press("q");
     terminal.is_sane();
@@ -138,14 +136,15 @@ fn a_signal_ends_top_and_the_terminal_is_as_it_was() {
 #[test]
 fn what_is_longer_than_the_terminal_goes_through_the_pager() {
     let simulation = Simulation::start(&scenario(""));
-    let paged =
-        format!("SYSTEMD_PAGER='sed s/^/paged/' {CTL} metrics | tail -n 1; SYSTEMD_PAGER='wc -l' {CTL} metrics");
+    let paged = format!(
+        "SYSTEMD_PAGER='sed s/^/paged/' {CTL} export metrics | tail -n 1; SYSTEMD_PAGER='wc -l' {CTL} export metrics"
+    );
     let screen = Terminal::start(&simulation, &paged).shows("exit 0");
     // The pipe has the output, the terminal only what the pager printed.
     assert!(!screen.contains("paged") && !screen.contains("stelia_"), "{screen}");
     let short = format!("SYSTEMD_PAGER='wc -l' {CTL} --no-legend list");
     assert!(Terminal::start(&simulation, &short).shows("exit 0").contains(VM));
-    let unpaged = format!("SYSTEMD_PAGER='wc -l' {CTL} --no-pager metrics");
+    let unpaged = format!("SYSTEMD_PAGER='wc -l' {CTL} --no-pager export metrics");
     assert!(
         Terminal::start(&simulation, &unpaged)
             .shows("exit 0")

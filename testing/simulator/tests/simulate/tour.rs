@@ -24,6 +24,7 @@ fn every_command_of_the_tour_answers_and_nothing_is_left() {
     let said = said.collect::<Vec<_>>().join("\n");
     for part in [
         "shop/database",
+        "no vCPUs yet",
         "lab/new is NOT isolated",
         "2 of 3 VMs verified in the kernel",
         "Admitted: yes",

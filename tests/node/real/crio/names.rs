@@ -8,10 +8,10 @@ use super::pods::{CONTAINER, Manifest, config};
 use crate::real::common::adopted::until_adopted;
 use crate::support::*;
 
-/// What `steliactl show` says after this word.
-fn shown(pod: &Pod, word: &str) -> String {
-    let text = run(&["steliactl", "show", &pod.uid]);
-    field(&text, &format!("{word}:"))
+/// The property of this name.
+fn shown(pod: &Pod, name: &str) -> String {
+    let text = run(&["steliactl", "show", "--value", "-p", name, &pod.uid]);
+    text.trim_end().to_owned()
 }
 
 fn assert_named(pod: &Pod, namespace: &str) {

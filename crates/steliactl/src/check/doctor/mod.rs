@@ -229,7 +229,7 @@ pub(crate) async fn gather(root: &Path, client: Option<&Client>, verbose: bool) 
         if root == Path::new("/") {
             facts.plugin_status = daemon::plugin_status(client.connection()).await;
         }
-        facts.described = client.describe_running().await.ok();
+        facts.described = client.describe().await.ok();
     }
     if let Some(described) = &facts.described {
         facts.noise = Noise::measure(root, described).await;

@@ -37,7 +37,7 @@ impl Source<'_> {
         if let Self::Daemon(client) = self {
             match client.find(vm).await {
                 Ok(found) => {
-                    let object = instance(client, &found.row.2).await?;
+                    let object = instance(client, &found.path).await?;
                     let text = client
                         .answer_while_alive(object.ledger(since, until, Dict::new()))
                         .await?;

@@ -25,7 +25,7 @@ pub(super) struct Watched {
 /// No such instance, or the kernel's tracing cannot be used.
 pub(super) async fn gather(client: &Client, vm: &str, time: Duration) -> Result<Watched, Failure> {
     let found = client.find(vm).await?;
-    let object = query::instance(client, &found.row.2).await?;
+    let object = query::instance(client, &found.path).await?;
     let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let options = Dict::from([("seconds", Variant::from(seconds))]);
     let text = client.answer_while_alive(object.attribute(options)).await?;

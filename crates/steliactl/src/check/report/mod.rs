@@ -21,7 +21,8 @@ use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::output::{Render, TextStyle, human, printable, properties};
-use crate::view::list::Instances;
+use crate::view::list::Vms;
+use crate::view::show::ShowOptions;
 use crate::view::status::Status;
 use crate::view::{map, show};
 use host::Host;
@@ -111,9 +112,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     match &described {
         Ok((client, description)) => {
             report.add("status", "Node", Ok(Status::of(description)));
-            let instances = client.instances().await;
-            let instances = instances.map(|found| Instances::of(found, description));
-            report.add("list", "VMs", instances);
+            report.add("list", "VMs", Ok(Vms::of(description, false)));
             // What is wrong comes before what is long.
             let verified = verify::gather(client, roots, &all, Default::default()).await;
             report.add("verify", "Verification", verified);
@@ -132,7 +131,8 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         report.add("top", "Load", load(client, roots, time).await);
         report.add("map", "CPUs", Ok(map::gather(description, roots)));
         if !description.node.instances.is_empty() {
-            let shown = show::gather(client, roots, &Selection::every(), false).await;
+            let options = ShowOptions::default();
+            let shown = show::gather(client, roots, &Selection::every(), &options, false).await;
             report.add("show", "VMs in detail", shown);
         }
     }
@@ -156,9 +156,9 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
 /// A sample as of `top`.
 async fn load(client: &Client, roots: &Roots, time: Duration) -> Result<Model, Failure> {
     let began = Instant::now();
-    let before = Sample::read(&client.describe_running().await?, roots, began.elapsed());
+    let before = Sample::read(&client.describe().await?, roots, began.elapsed());
     tokio::time::sleep(time).await;
-    let mut now = Sample::read(&client.describe_running().await?, roots, began.elapsed());
+    let mut now = Sample::read(&client.describe().await?, roots, began.elapsed());
     now.carry_over(&before);
     Ok(rates(&before, &now))
 }

@@ -20,7 +20,7 @@ use crate::shared::output;
 /// Reads the metrics and prints or writes them. If no daemon answers `stelia_up` is 0; on standard output that is a
 /// failure, in a file it is not, because the file reports it.
 pub(crate) async fn run(client: &Client, roots: &Roots, textfile: Option<&Path>) -> Result<String, Failure> {
-    let (families, failure) = match client.describe_running().await {
+    let (families, failure) = match client.describe().await {
         Ok(described) => {
             let sample = Sample::read(&described, roots, Duration::ZERO);
             (samples::families(&described, &sample), None)

@@ -1,11 +1,19 @@
 //! The calls to the daemon.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use stelia_api::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
-use stelia_api::{BUS_NAME, MANAGER_PATH};
+use stelia_api::client::{Dict, ManagerProxy, MoveRow, OwnedDict};
+use stelia_api::{BUS_NAME, MANAGER_PATH, NOT_PINNED, Reason, ReasonCode, State, instance_path};
+use stelia_cpus::CpuSet;
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::proc::TaskId;
+use stelia_kubelet::{PodName, PodUid};
+use stelia_model::record::VcpuThread;
+use stelia_model::{Instance, PinnedThread};
+use stelia_settings::Isolation;
 use tokio::time::timeout;
 use zbus::names::InterfaceName;
 use zbus::proxy::{CacheProperties, MethodFlags};
@@ -13,9 +21,10 @@ use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
 use super::failure::{Failure, is_silent};
+use super::name;
 use super::node::{self, Description};
-use super::pod::{ListedInstance, Pod, Pods, pick, pick_for_change, uid_prefix_note};
-use crate::shared::output::{json_of, note};
+use super::pod::{Pod, Pods};
+use crate::shared::output::{json_of, text_of};
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
     InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");
@@ -55,6 +64,15 @@ fn unconnected(address: Option<&str>, variable: Option<&str>, cause: &str) -> Fa
             variable.unwrap_or(DEFAULT_BUS)
         ),
     })
+}
+
+/// A VM that was asked for by name.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Found {
+    pub pod: Pod,
+    /// Its object on the bus.
+    pub path: OwnedObjectPath,
+    pub cpus: CpuSet,
 }
 
 #[derive(Clone)]
@@ -108,66 +126,39 @@ impl Client {
         }
     }
 
-    /// Every instance, by pod UID.
-    pub(crate) async fn instances(&self) -> Result<Vec<ListedInstance>, Failure> {
-        let mut rows = self.answer_in_time(self.manager.list_instances()).await?;
-        rows.sort_by(|a, b| a.0.cmp(&b.0));
-        self.named(rows).await
-    }
-
-    /// The instance that `vm` names. If it is only the beginning of a UID, that is noted.
+    /// The VM that `vm` names. If it is only the beginning of a UID, that is noted.
     ///
     /// # Errors
-    /// No instance fits, or more than one does.
-    pub(crate) async fn find(&self, vm: &str) -> Result<ListedInstance, Failure> {
-        let found = pick(self.candidates(vm).await?, vm)?;
-        note_if_begins(&found.pod, vm);
-        Ok(found)
+    /// No VM fits, or more than one does.
+    pub(crate) async fn find(&self, vm: &str) -> Result<Found, Failure> {
+        self.found(vm, false).await
     }
 
     /// As [`Client::find`], for a command that changes something.
     ///
     /// # Errors
     /// As [`Client::find`]; and the beginning of the UID is too short.
-    pub(crate) async fn find_for_change(&self, vm: &str) -> Result<ListedInstance, Failure> {
-        let found = pick_for_change(self.candidates(vm).await?, vm)?;
-        note_if_begins(&found.pod, vm);
-        Ok(found)
+    pub(crate) async fn find_for_change(&self, vm: &str) -> Result<Found, Failure> {
+        self.found(vm, true).await
     }
 
-    /// The instances that `vm` may name.
-    async fn candidates(&self, vm: &str) -> Result<Vec<ListedInstance>, Failure> {
-        let mut rows = self.answer_in_time(self.manager.list_instances()).await?;
-        // The names of all instances are needed only if `vm` is not a whole UID.
-        if rows.iter().any(|row| row.0 == vm) {
-            rows.retain(|row| row.0 == vm);
-        }
-        self.named(rows).await
-    }
-
-    /// With the names and all other properties of each.
-    async fn named(&self, rows: Vec<InstanceRow>) -> Result<Vec<ListedInstance>, Failure> {
-        let mut named = Vec::with_capacity(rows.len());
-        for row in rows {
-            let properties = match self.properties(&row).await {
-                Ok(properties) => Some(properties),
-                Err(Failure::NoSuchInstance(_)) => None,
-                Err(failure) => return Err(failure),
-            };
-            let pod = match &properties {
-                Some(properties) => Pod::of_properties(&row.0, properties),
-                None => Pod::unnamed(&row.0),
-            };
-            named.push(ListedInstance { pod, row, properties });
-        }
-        Ok(named)
+    async fn found(&self, vm: &str, for_change: bool) -> Result<Found, Failure> {
+        let described = self.view().await?;
+        let pod = name::one(Pods::of(&described).into_pods(), vm, for_change)?;
+        let found = described.node.instances.get_key_value(pod.pod_uid.as_str());
+        let (uid, instance) = found.ok_or_else(|| name::no_instance(vm))?;
+        Ok(Found {
+            path: path_of(uid)?,
+            cpus: instance.exclusive.clone(),
+            pod,
+        })
     }
 
     /// All properties of an instance, read in one call.
-    async fn properties(&self, row: &InstanceRow) -> Result<Map<String, Value>, Failure> {
+    pub(crate) async fn properties(&self, uid: &PodUid) -> Result<Map<String, Value>, Failure> {
         let properties = fdo::PropertiesProxy::builder(self.connection())
             .destination(BUS_NAME)
-            .path(&row.2)
+            .path(path_of(uid)?)
             .build()
             .await?;
         Ok(json_of(
@@ -175,26 +166,39 @@ impl Client {
         ))
     }
 
+    /// The node. A daemon that does not run is not started for it.
     pub(crate) async fn describe(&self) -> Result<Description, Failure> {
-        node::parse(&self.answer_in_time(self.manager.describe()).await?)
-    }
-
-    /// The same of a running daemon: unlike the other calls this does not start it.
-    pub(crate) async fn describe_running(&self) -> Result<Description, Failure> {
         node::parse(&self.without_start::<String>("Describe", &()).await?)
     }
 
-    /// The names of a running daemon's instances, as far as the caller may know them.
-    pub(crate) async fn pods_running(&self) -> Pods {
-        match self.describe_running().await {
-            Ok(description) => Pods::of(&description),
-            // A pod may not call Describe, and lists only itself. Its socket does not start a daemon.
-            Err(_) if !self.connection().is_bus() => {
-                let instances = self.instances().await.unwrap_or_default();
-                instances.into_iter().map(|found| found.pod).collect()
-            }
-            Err(_) => Pods::default(),
+    /// What the caller may know: the node; of a pod, which may not ask for that, its own VM alone.
+    pub(crate) async fn view(&self) -> Result<Description, Failure> {
+        match self.describe().await {
+            Err(_) if !self.connection().is_bus() => self.own().await,
+            answer => answer,
         }
+    }
+
+    async fn own(&self) -> Result<Description, Failure> {
+        let mut description = Description::default();
+        for row in self.answer_in_time(self.manager.list_instances()).await? {
+            let Ok(uid) = PodUid::parse(&row.0) else { continue };
+            let properties = match self.properties(&uid).await {
+                Ok(properties) => properties,
+                // It ended meanwhile.
+                Err(Failure::NoSuchInstance(_)) => continue,
+                Err(failure) => return Err(failure),
+            };
+            let instance = Arc::new(instance_of(&properties));
+            description.node.instances.insert(uid, instance);
+        }
+        Ok(description)
+    }
+
+    /// The VMs of a running daemon, as far as the caller may know them.
+    pub(crate) async fn pods_running(&self) -> Pods {
+        let described = self.view().await;
+        described.as_ref().map(Pods::of).unwrap_or_default()
     }
 
     /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started only if `start` is
@@ -270,17 +274,68 @@ impl Client {
 
     /// Deregisters an instance; returns its pod, and the CPUs that it had.
     pub(crate) async fn deregister(&self, vm: &str) -> Result<(Pod, String), Failure> {
-        let ListedInstance { pod, row, .. } = self.find_for_change(vm).await?;
-        self.answer_while_alive(self.manager.deregister(&pod.pod_uid, Dict::new()))
+        let found = self.find_for_change(vm).await?;
+        self.answer_while_alive(self.manager.deregister(&found.pod.pod_uid, Dict::new()))
             .await?;
-        Ok((pod, row.4))
+        Ok((found.pod, found.cpus.to_string()))
     }
 }
 
-fn note_if_begins(pod: &Pod, asked: &str) {
-    if let Some(text) = uid_prefix_note(pod, asked) {
-        note(&text);
+fn path_of(uid: &PodUid) -> Result<OwnedObjectPath, Failure> {
+    let path = OwnedObjectPath::try_from(instance_path(uid));
+    path.map_err(|cause| Failure::Other(format!("the object path of pod {uid}: {cause}")))
+}
+
+/// The VM by the properties of its object, which has less than `Describe` says.
+fn instance_of(properties: &Map<String, Value>) -> Instance {
+    let text = |name| text_of(properties, name);
+    let number = |name| properties.get(name).and_then(Value::as_u64);
+    let cpus = |name| text(name).parse::<CpuSet>().unwrap_or_default();
+    let path = |name| CgroupPath::parse(text(name)).unwrap_or_default();
+    let rows = |name| properties.get(name).and_then(Value::as_array).into_iter().flatten();
+    let vcpu = |row: &Value| {
+        let number = |at| u32::try_from(row.get(at)?.as_u64()?).ok();
+        let thread = VcpuThread {
+            role: number(0)?.into(),
+            task: TaskId {
+                id: number(1)?.try_into().ok()?,
+                ..TaskId::default()
+            },
+            cpu: number(2).filter(|cpu| *cpu != NOT_PINNED),
+        };
+        Some(PinnedThread {
+            thread,
+            ..PinnedThread::default()
+        })
+    };
+    Instance {
+        pod_name: PodName::new(text("PodNamespace"), text("PodName")),
+        container: text("Container").to_owned(),
+        adopted_by: Some(text("AdoptedBy").to_owned()).filter(|rule| !rule.is_empty()),
+        state: State::parse(text("State")).unwrap_or_default(),
+        isolation: Isolation::parse(text("Isolation")).unwrap_or_default(),
+        degraded: rows("Degraded").filter_map(reason_of).collect(),
+        not_isolated: rows("NotIsolated").find_map(reason_of),
+        exclusive: cpus("ExclusiveCPUs"),
+        float: cpus("FloatCPUs"),
+        registered_us: number("RegisteredTimestamp").unwrap_or(0),
+        isolated_us: number("IsolatedTimestamp").unwrap_or(0),
+        memory_limit: number("MemoryLimit").filter(|bytes| *bytes < u64::MAX),
+        partition: text("Partition").to_owned(),
+        scope: path("ControlGroup"),
+        origin: path("OriginControlGroup"),
+        vcpus: rows("VCPUs").filter_map(vcpu).collect(),
+        ..Instance::default()
     }
+}
+
+/// A reason from a row of D-Bus: code, text, fix.
+pub(crate) fn reason_of(row: &Value) -> Option<Reason> {
+    let text = |at| row.get(at).and_then(Value::as_str);
+    // A newer daemon has other codes.
+    let code = ReasonCode::parse(text(0)?).unwrap_or(ReasonCode::Detail);
+    let reason = Reason::of_node(code, text(1)?);
+    Some(reason.with_fix(text(2)?.to_owned()))
 }
 
 fn options(dry_run: bool) -> Dict<'static> {
@@ -309,5 +364,25 @@ mod tests {
             message(Some("unix:path=/x"), Some("unix:path=/tmp/bus")),
             "connect to unix:path=/x: No such file or directory (os error 2)"
         );
+    }
+
+    #[test]
+    fn a_pods_own_vm_is_what_its_properties_say() {
+        let properties = serde_json::json!({
+            "PodNamespace": "team-a", "PodName": "web", "State": "waiting", "ExclusiveCPUs": "4-5", "MemoryLimit": u64::MAX,
+            "ControlGroup": "/stelia.slice/a.scope", "VCPUs": [[0, 70, 4], [1, 71, NOT_PINNED]],
+            "NotIsolated": [["no-vcpus", "waiting for vCPUs", "read the log"]], "Degraded": [["of-a-newer-daemon", "x", "y"]],
+        });
+        let instance = instance_of(properties.as_object().unwrap());
+        assert_eq!((instance.name(), instance.state), ("web", State::Waiting));
+        assert_eq!((instance.exclusive.len(), instance.memory_limit), (2, None));
+        let cpus: Vec<Option<u32>> = instance.vcpus.iter().map(|one| one.thread.cpu).collect();
+        assert_eq!(cpus, [Some(4), None]);
+        let reason = instance.not_isolated.unwrap();
+        assert_eq!(
+            (reason.code, reason.fix.as_str()),
+            (ReasonCode::NoVcpus, "read the log")
+        );
+        assert_eq!(instance.degraded[0].code, ReasonCode::Detail);
     }
 }

@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
-use stelia_api::BUS_NAME;
 use stelia_table::{PrintError, WriteError};
 use zbus::fdo;
 
@@ -19,6 +18,9 @@ const DENIED: &str = "Permission denied";
 pub(crate) enum Failure {
     #[error("{0}")]
     NoSuchInstance(String),
+    /// With the exit code, which is systemctl's own for `status`.
+    #[error("steliad is not running: running VMs stay isolated; systemctl start steliad")]
+    NotRunning(u8),
     /// The command line is valid for clap, but ambiguous or contradictory.
     #[error("{0}")]
     Usage(String),
@@ -61,20 +63,17 @@ impl Failure {
             Failure::Partial { .. } | Failure::Other(_) => 1,
             Failure::Usage(_) => 2,
             Failure::NoSuchInstance(_) => 3,
+            Failure::NotRunning(code) => *code,
         }
     }
 }
 
-fn does_not_run() -> Failure {
-    Failure::Other(format!(
-        "steliad does not run ({BUS_NAME} is not on the bus): systemctl status steliad"
-    ))
-}
+const NOT_RUNNING: Failure = Failure::NotRunning(1);
 
 pub(super) fn is_silent(limit: Duration) -> Failure {
     Failure::Other(format!(
-        "steliad has not answered for {} s: systemctl status steliad; journalctl -u steliad; if it hangs, systemctl \
-         restart steliad, which leaves the VMs alone",
+        "steliad has not answered for {} s: systemctl status steliad; if it hangs, systemctl restart steliad; running \
+         VMs stay isolated",
         limit.as_secs_f32()
     ))
 }
@@ -102,7 +101,7 @@ impl From<zbus::Error> for Failure {
                     NOT_PERMITTED => denied(&text).unwrap_or(Failure::Other(text)),
                     ACCESS_DENIED => Failure::Other(format!("{DENIED}: run as root ({text})")),
                     "org.freedesktop.DBus.Error.ServiceUnknown" | "org.freedesktop.DBus.Error.NameHasNoOwner" => {
-                        does_not_run()
+                        NOT_RUNNING
                     }
                     _ => Failure::Other(text),
                 }
@@ -119,7 +118,7 @@ impl From<fdo::Error> for Failure {
             fdo::Error::ZBus(error) => Failure::from(error),
             // The object disappeared between two calls.
             fdo::Error::UnknownObject(text) => Failure::NoSuchInstance(text),
-            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => does_not_run(),
+            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => NOT_RUNNING,
             other => Failure::Other(other.to_string()),
         }
     }

@@ -27,7 +27,7 @@ pub(crate) fn whose(pods: &[&Pod]) -> String {
 }
 
 /// The first names, by name.
-pub(crate) fn named(pods: &[&Pod]) -> String {
+fn named(pods: &[&Pod]) -> String {
     let mut names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
     names.sort();
     let more = names.len() > MAX_NAMED + 1;

@@ -2,28 +2,24 @@
 
 mod candidates;
 mod client;
+mod condition;
 mod failure;
 mod fold;
+mod name;
 pub(crate) mod node;
-mod not_there;
-mod pattern;
 mod pod;
 mod reported;
 mod selection;
 pub(crate) mod signals;
-mod trouble;
-mod why_not_isolated;
 
 pub(crate) use candidates::vms;
-pub(crate) use client::{CALL_TIMEOUT, Client, connect};
+pub(crate) use client::{CALL_TIMEOUT, Client, connect, reason_of};
+pub(crate) use condition::{Condition, age, counts, fact, is_in_trouble, note, reasons, short_age};
 pub(crate) use failure::Failure;
-pub(crate) use fold::{fold, named, whose};
-pub(crate) use node::{Description, OnlineCpus, Owner, owner, state_and_class};
-pub(crate) use not_there::{no_instance, perhaps_meant};
-pub(crate) use pattern::{VmPattern, is_glob};
-pub(crate) use pod::{ListedInstance, Pod, Pods, fitting, lines_by_pod, uid_prefix_note};
+pub(crate) use fold::{fold, whose};
+pub(crate) use name::{VmPattern, fitting, is_glob, no_instance, perhaps_meant, uid_prefix_note};
+pub(crate) use node::{Description, OnlineCpus, Owner, owner};
+pub(crate) use pod::{Pod, Pods, lines_by_pod};
 pub(crate) use reported::is_reported;
 pub(crate) use selection::Selection;
 pub(crate) use stelia_api::reason::fix_of_kubelet_file as remedy_of_file;
-pub(crate) use trouble::{Trouble, causes_of, less_than_isolated};
-pub(crate) use why_not_isolated::{Why, age, not_isolated};

@@ -9,11 +9,10 @@ use stelia_api::State;
 
 use super::candidates::vms;
 use super::failure::Failure;
+use super::name::{VmPattern, ambiguous, none_among, uid_prefix_note};
 use super::node::Description;
-use super::not_there::no_instance_among;
-use super::pattern::VmPattern;
-use super::pod::{ListedInstance, Pod, Pods, ambiguous, fitting, uid_prefix_note};
-use crate::shared::output::{note, texts_of};
+use super::pod::{Pod, Pods};
+use crate::shared::output::note;
 
 /// Selects the VMs with reasons of degradation, whatever their state.
 const DEGRADED: &str = "degraded";
@@ -33,7 +32,7 @@ pub(crate) struct Selection {
     /// Only VMs in this namespace
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Only VMs in one of these states, separated by commas: registered, floating, pinned, isolated, leaving, or degraded for
+    /// Only VMs in one of these states, separated by commas: waiting, isolated, pinned, shared, evicted or releasing; degraded selects
     /// every VM with a problem
     #[arg(long = "state", value_name = "STATE", value_delimiter = ',', value_parser = states(), hide_possible_values = true)]
     states: Vec<String>,
@@ -53,12 +52,10 @@ impl Selection {
         *self == Self::default()
     }
 
-    /// The only word, if it is a name and nothing else is asked for.
-    pub(crate) fn name(&self) -> Option<&str> {
-        match self.patterns.as_slice() {
-            [name] if self.namespace.is_none() && self.states.is_empty() => name.word(),
-            _ => None,
-        }
+    /// Whether it is one word, which names one VM, and nothing else.
+    pub(crate) fn is_name(&self) -> bool {
+        let is_word = |one: &[VmPattern]| matches!(one, [name] if name.word().is_some());
+        is_word(&self.patterns) && self.namespace.is_none() && self.states.is_empty()
     }
 
     /// Whether a state is selected.
@@ -81,63 +78,30 @@ impl Selection {
     /// What the patterns and the namespace select among these pods.
     fn chosen<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Chosen {
         let all: Vec<&Pod> = pods.collect();
-        let in_namespace = |pod: &&&Pod| self.namespace.as_ref().is_none_or(|one| *one == pod.pod_namespace);
-        let pods: Vec<&Pod> = all.iter().filter(in_namespace).copied().collect();
+        let in_namespace = |pod: &&Pod| self.namespace.as_ref().is_none_or(|one| *one == pod.pod_namespace);
+        let pods: Vec<&Pod> = all.iter().copied().filter(in_namespace).collect();
         let mut chosen = Chosen::default();
-        let mut selected = if self.patterns.is_empty() {
-            pods.clone()
-        } else {
-            Vec::new()
-        };
-        for pattern in &self.patterns {
-            let Some(word) = pattern.word() else {
-                let fitting: Vec<&Pod> = pods.iter().filter(|pod| pattern.selects(pod)).copied().collect();
-                chosen.expect(!fitting.is_empty(), || {
-                    no_instance_among(pattern.as_str(), all.iter().copied())
-                });
-                selected.extend(fitting);
-                continue;
-            };
-            let fitting = fitting(pods.clone(), |pod| pod, word);
-            chosen.expect(!fitting.is_empty(), || no_instance_among(word, all.iter().copied()));
-            // A name in several namespaces selects all of these.
-            match fitting.first().and_then(|pod| uid_prefix_note(pod, word)) {
-                Some(_) if fitting.len() > 1 => chosen.expect(false, || ambiguous(word, fitting.iter().copied())),
-                note => {
-                    chosen.notes.extend(note);
-                    selected.extend(fitting);
-                }
-            }
+        if self.patterns.is_empty() {
+            chosen.add(&pods);
         }
-        chosen.uids = selected.into_iter().map(|pod| pod.pod_uid.clone()).collect();
+        for pattern in &self.patterns {
+            let fitting = pattern.among(pods.clone(), |pod| pod);
+            // A name in several namespaces selects all of these; the beginning of a UID must be of one.
+            let note = pattern.word().zip(fitting.first());
+            let note = note.and_then(|(word, pod)| uid_prefix_note(pod, word));
+            match &note {
+                Some(_) if fitting.len() > 1 => chosen.fail(ambiguous(pattern.as_str(), fitting.iter().copied())),
+                _ if fitting.is_empty() => chosen.fail(none_among(pattern.as_str(), all.iter().copied())),
+                _ => chosen.add(&fitting),
+            }
+            chosen.notes.extend(note);
+        }
         chosen
     }
 
     /// Whether a pod is selected, by its name alone; `known` are all pods, of which an exact name selects one.
     pub(crate) fn has<'a>(&'a self, pod: &'a Pod, known: impl Iterator<Item = &'a Pod>) -> bool {
         self.chosen(known.chain([pod])).uids.contains(&pod.pod_uid)
-    }
-
-    /// Keeps the selected instances.
-    ///
-    /// # Errors
-    /// A pattern fits none, or is the beginning of several UIDs.
-    pub(crate) fn of_listed(&self, mut all: Vec<ListedInstance>) -> Result<Vec<ListedInstance>, Failure> {
-        let uids = self.chosen(all.iter().map(|one| &one.pod)).told()?;
-        let degraded = |one: &ListedInstance| {
-            let properties = one.properties.iter();
-            properties
-                .flat_map(|properties| texts_of(properties, "Degraded"))
-                .next()
-                .is_some()
-        };
-        let selected: Vec<bool> = all
-            .iter()
-            .map(|one| uids.contains(&one.pod.pod_uid) && self.has_state(&one.row.3, degraded(one)))
-            .collect();
-        let mut selected = selected.into_iter();
-        all.retain(|_| selected.next().unwrap_or_default());
-        Ok(all)
     }
 
     /// Keeps the selected instances of a description; the rest of it stays.
@@ -193,10 +157,12 @@ struct Chosen {
 }
 
 impl Chosen {
-    fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> Failure) {
-        if !holds && self.failure.is_none() {
-            self.failure = Some(otherwise());
-        }
+    fn add(&mut self, pods: &[&Pod]) {
+        self.uids.extend(pods.iter().map(|pod| pod.pod_uid.clone()));
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
     }
 
     /// The UIDs; notes are printed.
@@ -222,7 +188,7 @@ mod tests {
         }
     }
 
-    /// The first VM is isolated, the second one floats and is degraded.
+    /// The first VM is isolated, the second one waits and is degraded.
     fn named() -> Description {
         let mut node = node();
         for (uid, name) in PODS
@@ -310,7 +276,7 @@ mod tests {
         };
         assert_eq!(empty(&of("team-b", &[])).as_deref(), Some("team-b"));
         // Its VMs have other states.
-        assert_eq!(empty(&of("team-a", &["leaving"])), None);
+        assert_eq!(empty(&of("team-a", &["releasing"])), None);
         assert_eq!(empty(&selection(&["web"])), None);
     }
 
@@ -330,8 +296,7 @@ mod tests {
 
     #[test]
     fn one_word_that_is_no_pattern_is_a_name() {
-        assert_eq!(selection(&["web"]).name(), Some("web"));
-        assert_eq!(selection(&["web*"]).name(), None);
-        assert_eq!(selection(&["web", "db"]).name(), None);
+        assert!(selection(&["web"]).is_name());
+        assert!(!selection(&["web*"]).is_name() && !selection(&["web", "db"]).is_name());
     }
 }

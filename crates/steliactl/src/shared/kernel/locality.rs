@@ -6,8 +6,8 @@ mod processes;
 mod tests;
 
 use serde_json::{Value, json};
-use stelia_cpus::Topology;
 use stelia_cpus::located::{Located, Part};
+use stelia_cpus::{NodeSet, Topology};
 use stelia_kernel::locality::{
     Distance, Locality, MemoryPlace, PartRow, PciDevice, VfioDevices, certificate, list, numa_nodes, pairs, size,
 };
@@ -93,6 +93,28 @@ impl VmLocality {
             row,
         })
         .collect()
+    }
+
+    /// The NUMA nodes of its CPUs.
+    pub(crate) fn nodes(&self) -> &NodeSet {
+        &self.locality.nodes
+    }
+
+    /// "4.0 GiB, 100 % local"; `None` where it is not known.
+    pub(crate) fn memory_in_words(&self) -> Option<String> {
+        let away = self.locality.away()?;
+        Some(format!("{}, {} % local", size(away.of), 100 - away.percent()))
+    }
+
+    /// The parts of the VM that are on other NUMA nodes than its CPUs, with the nodes.
+    pub(crate) fn remote(&self) -> Vec<String> {
+        let rows = self.certificate().into_iter().map(|row| row.located);
+        let remote = rows.filter(|one| one.remote().is_some_and(|percent| percent > 0));
+        let words = |one: Located| {
+            let (part, place) = (located::part(&one), located::place(&one));
+            format!("{part}: {place}, NUMA node {}", located::nodes(&one))
+        };
+        remote.map(words).collect()
     }
 
     /// Tables, printed after the properties.

@@ -6,15 +6,15 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use stelia_api::State;
+use stelia_api::Reason;
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, value};
 use stelia_kernel::counters::task;
 use stelia_kernel::proc::{field, start_time};
-use stelia_model::{Instance, PinnedThread};
+use stelia_model::PinnedThread;
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Description, Pod, Trouble, causes_of, less_than_isolated};
+use crate::shared::daemon::{Condition, Description, Pod, is_in_trouble, note, reasons};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::kernel::threads;
@@ -23,20 +23,23 @@ use crate::shared::kernel::threads;
 pub(crate) struct Sample {
     /// When it was read, by a monotonic clock.
     pub at: Duration,
+    /// What is wrong on the node.
+    pub problems: Vec<Reason>,
     pub instances: BTreeMap<String, InstanceCounts>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct InstanceCounts {
     pub pod: Pod,
-    /// isolated, pinned, floating, …
+    /// isolated, pinned, waiting, …
     pub state: String,
     pub isolation: Isolation,
-    /// Whether isolation is not degraded.
-    pub whole: bool,
-    /// Why it has less than isolation, in words, what matters most first.
-    pub shortcomings: Vec<String>,
-    pub trouble: Trouble,
+    pub condition: Condition,
+    pub in_trouble: bool,
+    /// The first of the reasons, for a column.
+    pub note: &'static str,
+    /// What is wrong with it, and why it is not isolated.
+    pub reasons: Vec<String>,
     pub cpus: CpuSet,
     /// CPU time of the threads in `float`, microseconds (`usage_usec` of its `cpu.stat`).
     pub float_us: Option<u64>,
@@ -110,9 +113,10 @@ impl Sample {
                 pod: Pod::of(pod, instance),
                 state: instance.state.to_string(),
                 isolation: instance.isolation,
-                whole: instance.degraded.is_empty(),
-                shortcomings: shortcomings(instance),
-                trouble: Trouble::of(instance),
+                condition: Condition::of(instance),
+                in_trouble: is_in_trouble(instance),
+                note: note(instance),
+                reasons: reasons(instance).map(|reason| reason.text.clone()).collect(),
                 cpus: instance.exclusive.clone(),
                 float_us: threads::float(instance).and_then(|float| stat(&float, "usage_usec")),
                 throttled_us: stat(&instance.scope, "throttled_usec"),
@@ -135,6 +139,7 @@ impl Sample {
         });
         Self {
             at,
+            problems: description.problems.clone(),
             instances: instances.collect(),
         }
     }
@@ -147,15 +152,6 @@ impl Sample {
             }
         }
     }
-}
-
-/// Its causes; where a VM that is not isolated has none, its state is the cause.
-fn shortcomings(instance: &Instance) -> Vec<String> {
-    let causes = causes_of(instance);
-    if instance.state == State::Isolated || less_than_isolated(instance).is_some() {
-        return causes;
-    }
-    std::iter::once(instance.state.to_string()).chain(causes).collect()
 }
 
 impl ThreadCounts {
@@ -203,10 +199,6 @@ fn forced_idle(sched: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::{Reason, ReasonCode};
-    use stelia_kubelet::PodUid;
-    use stelia_model::PinnedReason;
-
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
     use crate::tests::fixtures::write;
@@ -217,35 +209,6 @@ mod tests {
                      core_forceidle_sum                           :             2.500000\n";
         assert_eq!((migrations(sched), forced_idle(sched)), (Some(12), Some(2_500_000)));
         assert_eq!(forced_idle("se.nr_migrations : 12\n"), None);
-    }
-
-    #[test]
-    fn what_is_less_than_isolated_has_a_reason() {
-        let of = |state: State, degraded: &[&str], pinned: Option<PinnedReason>| {
-            let reason = |text: &&str| Reason::of(&PodUid::default(), ReasonCode::StepFailed, *text);
-            let causes = shortcomings(&Instance {
-                state,
-                degraded: degraded.iter().map(reason).collect(),
-                pinned_reason: pinned,
-                ..Instance::default()
-            });
-            causes.join("; ")
-        };
-        assert_eq!(of(State::Isolated, &[], None), "");
-        assert_eq!(
-            of(State::Isolated, &["CPU 2 is offline"], None),
-            "degraded: CPU 2 is offline"
-        );
-        assert_eq!(
-            of(State::Waiting, &["CPU 2 is offline", "b", "c"], None),
-            "degraded: CPU 2 is offline; degraded: b; degraded: c; floats: vCPUs not attached"
-        );
-        assert!(
-            of(State::Pinned, &[], Some(PinnedReason::NoPartitions))
-                .starts_with("pinned: this kernel has no partitions")
-        );
-        assert_eq!(of(State::Pinned, &[], None), "pinned");
-        assert_eq!(of(State::Releasing, &[], None), "leaving");
     }
 
     #[test]

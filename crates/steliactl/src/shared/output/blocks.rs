@@ -1,6 +1,6 @@
 //! Findings as stacked lines: a label, the subject and the fact on one line, the fix below the fact.
 
-use super::{Meaning, TextStyle, columns, printable, wrap_words};
+use super::{Meaning, TextStyle, columns, printable, wrap};
 
 /// The least room for text on a narrow terminal.
 const MIN_ROOM: usize = 24;
@@ -14,7 +14,7 @@ pub(crate) fn finding(label: (&str, Meaning), subject: &str, fact: &str, fix: &s
     let fix = (!fix.is_empty()).then(|| format!("fix: {fix}"));
     let texts = [fact.to_owned()].into_iter().chain(fix);
     let lines = texts.flat_map(|text| match room {
-        Some(room) => wrap_words(&printable(&text), room),
+        Some(room) => wrap(&printable(&text), room),
         None => vec![printable(&text)],
     });
     let lines: Vec<String> = lines.collect();

@@ -16,7 +16,7 @@ use zbus::Variant;
 
 pub(crate) use stelia_table::{
     Column, Form, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, is_utf8, now, paragraph,
-    printable, properties, shorten, table, to_ascii, width, wrap,
+    printable, properties, table, to_ascii, width, wrap,
 };
 
 /// How many columns a text takes.
@@ -88,40 +88,20 @@ pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl I
     array.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// The least width of a value on a terminal.
-const MIN_VALUE_WIDTH: usize = 24;
+/// A name, what it says, and what that means.
+pub(crate) type Fact = (String, String, Meaning);
 
-/// The members, one per line: those of `order` first, then the others by name. A value is wrapped to the terminal,
-/// except where a path would be broken.
-pub(crate) fn members(object: &Map<String, Value>, order: &[&str], style: TextStyle) -> String {
-    let mut members: Vec<(&String, &Value)> = object.iter().collect();
-    members.sort_by_key(|(name, _)| order.iter().position(|known| known == name).unwrap_or(order.len()));
-    let rows = members.into_iter().map(|(name, value)| match value.as_u64() {
-        Some(usec) if name.ends_with("Timestamp") => (format!("{name}:"), time(usec)),
-        _ => (format!("{name}:"), human(value)),
-    });
-    let rows: Vec<(String, String)> = rows.collect();
-    let names = rows.iter().map(|(name, _)| columns(name)).max().unwrap_or(0);
-    let room = style
-        .width
-        .map(|width| width.saturating_sub(names + 2).max(MIN_VALUE_WIDTH));
-    let mut text = String::new();
-    for (name, value) in &rows {
-        let meaning = if value.is_empty() {
-            Meaning::Absent
-        } else {
-            Meaning::Plain
-        };
-        let value = or_dash(value);
-        let lines = room.map_or_else(|| vec![value.clone()], |room| wrap_words(&value, room));
-        let mut name = name.as_str();
-        for line in lines {
-            text += &format!("{name:names$}  {}\n", meaning.paint(&line, style));
-            name = "";
-        }
-    }
-    text
+/// Facts, one below the other; a text goes on below itself where it is longer than the terminal is wide.
+pub(crate) fn facts(facts: &[Fact], style: TextStyle) -> String {
+    let widest = facts.iter().map(|(name, ..)| columns(name)).max().unwrap_or(0);
+    let lines = facts.iter();
+    lines
+        .map(|(name, text, meaning)| hanging(name, widest + 2, *meaning, text, style))
+        .collect()
 }
+
+/// The least width of a text beside a label on a terminal.
+const MIN_VALUE_WIDTH: usize = 24;
 
 /// A path that is longer is shortened on a terminal.
 const MAX_PATH_WIDTH: usize = 44;
@@ -154,15 +134,6 @@ fn without_middle(word: &str, most: usize) -> String {
     format!("{beginning}…{end}")
 }
 
-/// The text on lines of this width; on one line where a word, such as a path, would be broken.
-pub(crate) fn wrap_words(text: &str, width: usize) -> Vec<String> {
-    if text.split(' ').all(|word| columns(word) <= width) {
-        wrap(text, width)
-    } else {
-        vec![text.to_owned()]
-    }
-}
-
 pub(crate) fn json(value: &Variant<'_>) -> Value {
     match value {
         Variant::U8(number) => (*number).into(),
@@ -188,10 +159,16 @@ pub(crate) fn json(value: &Variant<'_>) -> Value {
     }
 }
 
+/// A value on one line; the members of a structure in a list stand beside each other.
 pub(crate) fn human(value: &Value) -> String {
+    let joined = |items: &[Value], between| items.iter().map(human).collect::<Vec<_>>().join(between);
     match value {
         Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(human).collect::<Vec<_>>().join("; "),
+        Value::Array(items) if items.iter().any(Value::is_array) => {
+            let inner = |item: &Value| item.as_array().map_or_else(|| human(item), |items| joined(items, " "));
+            items.iter().map(inner).collect::<Vec<_>>().join("; ")
+        }
+        Value::Array(items) => joined(items, "; "),
         other => other.to_string(),
     }
 }
@@ -208,19 +185,6 @@ pub(crate) fn time(usec: u64) -> String {
         Date::of(usec),
         usec % 1_000_000
     )
-}
-
-/// A time, followed by how long ago that is.
-pub(crate) fn ago(usec: u64, now: u64) -> String {
-    let seconds = now.saturating_sub(usec) / 1_000_000;
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
-    let since = match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, minutes) => format!("{minutes}min {}s", seconds % 60),
-        (0, hours, minutes) => format!("{hours}h {minutes}min"),
-        (days, hours, _) => format!("{days}d {hours}h"),
-    };
-    format!("{} ({since} ago)", time(usec))
 }
 
 /// `text` escaped for XML and HTML, in elements and in attributes. Characters that XML forbids, or that change the direction of writing, are
@@ -249,34 +213,15 @@ mod tests {
     use crate::tests::fixtures::columns;
 
     #[test]
-    fn ages_are_short() {
-        let age = |seconds: u64| {
-            let text = ago(1_000_000, 1_000_000 + seconds * 1_000_000);
-            text.split_once('(').unwrap().1.trim_end_matches(" ago)").to_owned()
-        };
-        assert_eq!([5, 65, 3_660, 90_000].map(age), ["5s", "1min 5s", "1h 1min", "1d 1h"]);
-        // The clock was set back.
-        assert!(ago(2_000_000, 0).ends_with("(0s ago)"));
-    }
-
-    #[test]
-    fn a_value_is_wrapped_and_a_path_is_never_broken() {
-        let path = format!("/kubepods.slice/cri-containerd-{}.scope", "0".repeat(64));
-        let object = [
-            ("ControlGroup", Value::from(path.clone())),
-            ("Degraded", Value::from("CPU 20 is offline; CPU 21 is offline")),
-            ("Qos", Value::from("")),
+    fn a_fact_goes_on_below_itself() {
+        let fact = |name: &str, text: &str| (name.to_owned(), text.to_owned(), Meaning::Plain);
+        let all = [
+            fact("  Problem", "CPU 20 is offline; CPU 21 is offline"),
+            fact("", "and"),
         ];
-        let object = object
-            .map(|(name, value)| (name.to_owned(), value))
-            .into_iter()
-            .collect();
-        let style = columns(40);
         assert_eq!(
-            members(&object, &["Qos"], style),
-            format!(
-                "Qos:           -\nControlGroup:  {path}\nDegraded:      CPU 20 is offline; CPU 21\n               is offline\n"
-            )
+            facts(&all, columns(40)),
+            "  Problem  CPU 20 is offline; CPU 21 is\n           offline\n           and\n"
         );
     }
 }

@@ -4,16 +4,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use ratatui::layout::Rect;
 use tokio::signal::unix::SignalKind;
 use tokio::sync::mpsc;
 
 use super::Source;
-use super::history::History;
-use super::screen::{Flow, Screen};
+use super::screen::Screen;
 use crate::shared::daemon::Failure;
 use crate::shared::daemon::signals::{End, catch};
-use crate::shared::kernel::rates::{Model, rates};
+use crate::shared::kernel::rates::rates;
 use crate::shared::output;
 
 /// How soon the thread that reads keys notices that the program has ended.
@@ -58,12 +56,7 @@ pub(super) async fn run(source: &Source<'_>, delay: Duration) -> Result<(), Fail
     // If the daemon does not answer, the error is printed before the screen is switched.
     let mut before = source.sample(began).await?;
     let mut model = rates(&before, &before);
-    let mut history = History::default();
-    let mut screen = Screen {
-        coloured: output::coloured(),
-        ascii: !output::is_utf8(),
-        ..Screen::default()
-    };
+    let mut screen = Screen::of(source.host.clone());
     let _restored = Restored;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let mut events = events();
@@ -73,20 +66,17 @@ pub(super) async fn run(source: &Source<'_>, delay: Duration) -> Result<(), Fail
     };
     let mut next = Box::pin(after());
     loop {
-        let mut area = Rect::default();
-        let draw = |model: &Model, screen: &Screen, area: &mut Rect, frame: &mut ratatui::Frame<'_>| {
-            *area = frame.area();
-            screen.draw(model, *area, frame.buffer_mut());
-        };
+        let clock = output::time(output::now());
+        let clock = clock.get(11..19).unwrap_or_default();
         terminal
-            .draw(|frame| draw(&model, &screen, &mut area, frame))
+            .draw(|frame| screen.draw(&model, clock, frame.area(), frame.buffer_mut()))
             .map_err(failed)?;
         tokio::select! {
             () = end.reached() => return Ok(()),
             _ = hangup.recv() => return Ok(()),
             event = events.recv() => match event {
                 Some(Event::Key(key)) if key.kind != KeyEventKind::Release => {
-                    if screen.key(key, &model, usize::from(area.width)) == Flow::Quit {
+                    if screen.key(key, &model) {
                         return Ok(());
                     }
                 }
@@ -98,11 +88,10 @@ pub(super) async fn run(source: &Source<'_>, delay: Duration) -> Result<(), Fail
                     Ok(mut now) => {
                         now.carry_over(&before);
                         model = rates(&before, &now);
-                        history.add(&mut model);
                         before = now;
-                        screen.problem.clear();
+                        screen.failure.clear();
                     }
-                    Err(failure) => screen.problem = failure.to_string(),
+                    Err(failure) => screen.failure = failure.to_string(),
                 }
                 next = Box::pin(after());
             }

@@ -6,7 +6,6 @@ pub(crate) mod testing;
 use serde::Serialize;
 use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
-use stelia_model::Instance;
 
 use crate::shared::daemon::Failure;
 
@@ -110,13 +109,5 @@ impl OnlineCpus {
             Owner::Unknown => &mut self.unknown,
         };
         cpus.insert(cpu);
-    }
-}
-
-/// The state, with the class where there is one.
-pub(crate) fn state_and_class(instance: &Instance) -> String {
-    match instance.class() {
-        "" => instance.state.to_string(),
-        class => format!("{}, {class}", instance.state),
     }
 }

@@ -3,11 +3,11 @@
 mod reason;
 
 use serde::{Serialize, Serializer};
-use stelia_api::ThreadRole;
+use stelia_api::{Reason, ThreadRole};
 use stelia_cpus::CpuSet;
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Pod, Trouble};
+use crate::shared::daemon::{Condition, Pod};
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
 
 /// Time that a vCPU waits for its CPU, in percent: above this the guest notices it.
@@ -17,16 +17,13 @@ pub(crate) const HIGH_THROTTLED_PERCENT: f64 = 1.0;
 /// Time that core scheduling kept siblings of a vCPU's CPU idle, in percent of one CPU.
 pub(crate) const HIGH_FORCED_IDLE_PERCENT: f64 = 1.0;
 
-const MIB: f64 = 1024.0 * 1024.0;
-
-/// Shares from 0 to 1 of the last samples, the newest last; `None` where a sample has none.
-pub(crate) type Shares = Vec<Option<f64>>;
-
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Model {
     /// Between the two samples.
     #[serde(rename = "interval_us", serialize_with = "us")]
     pub seconds: f64,
+    /// What is wrong on the node.
+    pub problems: Vec<Reason>,
     pub instances: Vec<InstanceRates>,
 }
 
@@ -34,12 +31,14 @@ pub(crate) struct Model {
 pub(crate) struct InstanceRates {
     #[serde(flatten)]
     pub pod: Pod,
-    /// isolated, pinned, floating, …
+    /// isolated, pinned, waiting, …
     pub state: String,
     pub isolation: Isolation,
-    /// Whether isolation is not degraded.
-    #[serde(rename = "degraded", serialize_with = "not")]
-    pub whole: bool,
+    /// As JSON whether it is degraded.
+    #[serde(rename = "degraded", serialize_with = "is_degraded")]
+    pub condition: Condition,
+    #[serde(skip)]
+    pub in_trouble: bool,
     #[serde(rename = "exclusive_cpus")]
     pub cpus: CpuSet,
     /// CPU time of the threads in `float`, percent of one CPU.
@@ -56,13 +55,10 @@ pub(crate) struct InstanceRates {
     pub memory_bytes_per_second: Option<f64>,
     #[serde(flatten)]
     pub rates: Rates,
-    /// What disturbs it, in words; `None` where nothing does.
+    /// For a column: what the daemon says, or what was measured; empty where nothing disturbs it.
+    pub note: String,
+    /// The same in words, all of it; `None` where nothing does.
     pub reason: Option<String>,
-    #[serde(skip)]
-    pub trouble: Trouble,
-    /// How busy its vCPUs were; empty where no history is kept.
-    #[serde(skip)]
-    pub recent: Shares,
     pub vcpus: Vec<VcpuRates>,
 }
 
@@ -77,10 +73,9 @@ pub(crate) struct VcpuRates {
     pub cpu: Option<u32>,
     #[serde(flatten)]
     pub rates: Rates,
+    pub note: String,
     /// What disturbs it, in words; `None` where nothing does.
     pub reason: Option<String>,
-    #[serde(skip)]
-    pub recent: Shares,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -100,42 +95,11 @@ pub(crate) struct Rates {
     pub forced_idle_percent: Option<f64>,
 }
 
-impl Rates {
-    /// How busy the thread was, 0 to 1.
-    pub(crate) fn share(&self) -> Option<f64> {
-        self.utilisation_percent.map(|percent| percent / 100.0)
-    }
-}
-
 impl Model {
     /// Whether resctrl counts any of the VMs.
     pub(crate) fn has_caches(&self) -> bool {
         let mut instances = self.instances.iter();
         instances.any(|one| one.llc_bytes.is_some() || one.memory_bytes_per_second.is_some())
-    }
-}
-
-impl InstanceRates {
-    pub(crate) fn llc_mib(&self) -> Option<f64> {
-        self.llc_bytes.map(|bytes| bytes as f64 / MIB)
-    }
-
-    pub(crate) fn memory_mib_per_second(&self) -> Option<f64> {
-        self.memory_bytes_per_second.map(|bytes| bytes / MIB)
-    }
-
-    /// Whether a disturbance was measured.
-    pub(crate) fn is_disturbed(&self) -> bool {
-        let is_throttled = self
-            .throttled_percent
-            .is_some_and(|percent| percent >= HIGH_THROTTLED_PERCENT);
-        is_throttled || self.vcpus.iter().any(|vcpu| vcpu.reason.is_some())
-    }
-
-    /// How busy its threads were, 0 to 1: the mean of those of which it is known.
-    pub(crate) fn share(&self) -> Option<f64> {
-        let shares: Vec<_> = self.vcpus.iter().map(|vcpu| vcpu.rates.share()).collect();
-        mean(&shares)
     }
 }
 
@@ -151,8 +115,8 @@ fn us<S: Serializer>(seconds: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64((seconds * 1e6).round() as u64)
 }
 
-fn not<S: Serializer>(whole: &bool, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bool(!whole)
+fn is_degraded<S: Serializer>(condition: &Condition, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(matches!(condition, Condition::Degraded | Condition::Evicted))
 }
 
 /// The growth of a counter per second, in `unit`s; `None` where a value is missing, it decreased, or no time passed.
@@ -198,8 +162,8 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
             start: task.task.1,
             cpu: task.cpu,
             rates,
+            note: reason::note(&rates),
             reason: reason::of_thread(&rates),
-            recent: Shares::new(),
         }
     };
     let vcpus: Vec<VcpuRates> = now.vcpus.iter().map(of).collect();
@@ -214,7 +178,8 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
         pod: now.pod.clone(),
         state: now.state.clone(),
         isolation: now.isolation,
-        whole: now.whole,
+        condition: now.condition,
+        in_trouble: now.in_trouble,
         cpus: now.cpus.clone(),
         float_percent: rate(
             before.and_then(|before| before.float_us),
@@ -234,9 +199,11 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
         ),
         llc_bytes: now.caches.llc_bytes,
         memory_bytes_per_second: now.caches.memory_bytes_per_second,
-        reason: reason::of_instance(&now.shortcomings, throttled_percent, &vcpus),
-        trouble: now.trouble,
-        recent: Shares::new(),
+        note: match now.note {
+            "" => reason::note_of_instance(throttled_percent, &vcpus),
+            note => note.to_owned(),
+        },
+        reason: reason::of_instance(&now.reasons, throttled_percent, &vcpus),
         rates: Rates {
             utilisation_percent: sum(&vcpus, |rates| rates.utilisation_percent),
             delay_percent: sum(&vcpus, |rates| rates.delay_percent),
@@ -253,16 +220,11 @@ pub(crate) fn rates(before: &Sample, now: &Sample) -> Model {
     let instances = now.instances.iter();
     Model {
         seconds,
+        problems: now.problems.clone(),
         instances: instances
             .map(|(pod, one)| instance(before.instances.get(pod), one, seconds))
             .collect(),
     }
-}
-
-/// The mean of what is known.
-pub(crate) fn mean(shares: &[Option<f64>]) -> Option<f64> {
-    let known: Vec<f64> = shares.iter().copied().flatten().collect();
-    (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
 }
 
 #[cfg(test)]
@@ -291,6 +253,7 @@ mod tests {
         Sample {
             at: Duration::from_secs(at),
             instances: [("a".to_owned(), instance)].into(),
+            ..Sample::default()
         }
     }
 
@@ -311,7 +274,7 @@ mod tests {
         assert_eq!((a.float_percent, a.throttled_percent), (Some(25.0), None));
         assert_eq!(a.device_interrupts_per_second, Some(3.5));
         assert_eq!(a.vcpus[1].name, "io0");
-        assert_eq!((a.share(), a.vcpus[0].start), (Some(0.5), 1));
+        assert_eq!((a.note.as_str(), a.vcpus[0].start), ("", 1));
     }
 
     #[test]

@@ -1,0 +1,198 @@
+//! How a VM is: its word in the column STATE, its reasons, and its place in a list, trouble first.
+
+use std::fmt::Write;
+
+use stelia_api::{Reason, State};
+use stelia_cpus::text::named;
+use stelia_model::{Instance, PinnedReason};
+
+use crate::shared::output::Meaning;
+
+named! {
+    /// The state, or that something is wrong with the VM; in the order of a list.
+    #[derive(Default, PartialOrd, Ord)]
+    pub(crate) enum Condition {
+        /// kubelet gave its CPUs away, which is always in its reasons too.
+        Evicted = "evicted",
+        /// It has reasons of degradation, whatever its state.
+        Degraded = "degraded",
+        Waiting = "waiting",
+        Pinned = "pinned",
+        Releasing = "releasing",
+        Shared = "shared",
+        #[default]
+        Isolated = "isolated",
+    }
+}
+
+/// In the order in which VMs are counted.
+const COUNTED: [Condition; 7] = [
+    Condition::Isolated,
+    Condition::Degraded,
+    Condition::Evicted,
+    Condition::Waiting,
+    Condition::Pinned,
+    Condition::Shared,
+    Condition::Releasing,
+];
+
+impl Condition {
+    pub(crate) fn of(instance: &Instance) -> Self {
+        match instance.state {
+            State::Evicted => Self::Evicted,
+            _ if !instance.degraded.is_empty() => Self::Degraded,
+            State::Waiting => Self::Waiting,
+            State::Pinned => Self::Pinned,
+            State::Releasing => Self::Releasing,
+            State::Shared => Self::Shared,
+            State::Isolated => Self::Isolated,
+        }
+    }
+
+    pub(crate) fn meaning(self) -> Meaning {
+        match self {
+            Self::Evicted | Self::Degraded => Meaning::Broken,
+            Self::Waiting | Self::Pinned | Self::Releasing => Meaning::Attention,
+            Self::Shared => Meaning::Plain,
+            Self::Isolated => Meaning::Good,
+        }
+    }
+}
+
+/// "200 VMs: 189 isolated, 1 degraded, 10 waiting".
+pub(crate) fn counts(all: impl IntoIterator<Item = Condition>) -> String {
+    let all: Vec<Condition> = all.into_iter().collect();
+    let mut text = match all.len() {
+        0 => return "no VMs".to_owned(),
+        1 => "1 VM".to_owned(),
+        count => format!("{count} VMs"),
+    };
+    let mut before = ": ";
+    for condition in COUNTED {
+        let count = all.iter().filter(|one| **one == condition).count();
+        if count > 0 {
+            let _ = write!(text, "{before}{count} {condition}");
+            before = ", ";
+        }
+    }
+    text
+}
+
+/// Whether somebody should look at it: it is less than isolated, and nobody decided so.
+pub(crate) fn is_in_trouble(instance: &Instance) -> bool {
+    match Condition::of(instance) {
+        Condition::Evicted | Condition::Degraded | Condition::Waiting => true,
+        Condition::Pinned => !instance.pinned_reason.is_some_and(PinnedReason::is_wanted),
+        Condition::Releasing | Condition::Shared | Condition::Isolated => false,
+    }
+}
+
+/// What is wrong with it, then why it is not isolated.
+pub(crate) fn reasons(instance: &Instance) -> impl Iterator<Item = &Reason> {
+    instance.degraded.iter().chain(&instance.not_isolated)
+}
+
+/// The first reason for a column; empty without one.
+pub(crate) fn note(instance: &Instance) -> &'static str {
+    reasons(instance).next().map_or("", |reason| reason.code.note())
+}
+
+/// A fact with what follows from it, on one line.
+pub(crate) fn fact(reason: &Reason) -> String {
+    match reason.code.effect() {
+        "" => reason.text.clone(),
+        effect => format!("{}: {effect}", reason.text),
+    }
+}
+
+/// A number of one unit: how long ago it was, both in microseconds since the epoch.
+fn elapsed(since: u64, now: u64) -> (u64, [&'static str; 2]) {
+    match now.saturating_sub(since) / 1_000_000 {
+        seconds @ 0..120 => (seconds, ["s", "s"]),
+        seconds @ 120..7_200 => (seconds / 60, ["min", "m"]),
+        seconds @ 7_200..172_800 => (seconds / 3_600, ["h", "h"]),
+        seconds => (seconds / 86_400, ["days", "d"]),
+    }
+}
+
+/// "46 s", "6 min", "2 h", "9 days".
+pub(crate) fn age(since: u64, now: u64) -> String {
+    let (count, [unit, _]) = elapsed(since, now);
+    format!("{count} {unit}")
+}
+
+/// "46s", "6m", "2h", "9d" for a column; empty where the time is not known.
+pub(crate) fn short_age(since: u64, now: u64) -> String {
+    let (count, [_, unit]) = elapsed(since, now);
+    if since == 0 {
+        String::new()
+    } else {
+        format!("{count}{unit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_api::ReasonCode;
+
+    use super::*;
+
+    fn vm(state: State, degraded: &[ReasonCode]) -> Instance {
+        Instance {
+            state,
+            degraded: degraded.iter().map(|code| Reason::of_node(*code, "x")).collect(),
+            ..Instance::default()
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_comes_before_the_state_and_trouble_is_first() {
+        let mut all = [
+            vm(State::Isolated, &[]),
+            vm(State::Shared, &[]),
+            vm(State::Waiting, &[]),
+            vm(State::Isolated, &[ReasonCode::CpusetChanged, ReasonCode::CpusOffline]),
+            vm(State::Evicted, &[ReasonCode::Evicted]),
+            vm(State::Pinned, &[]),
+        ];
+        all.sort_by_key(Condition::of);
+        let shown = all
+            .each_ref()
+            .map(|one| (Condition::of(one).name(), note(one), is_in_trouble(one)));
+        assert_eq!(
+            shown,
+            [
+                ("evicted", "CPUs taken", true),
+                ("degraded", "cpuset changed", true),
+                ("waiting", "", true),
+                ("pinned", "", true),
+                ("shared", "", false),
+                ("isolated", "", false),
+            ]
+        );
+        let counted = counts(all.iter().chain(&all[5..]).map(Condition::of));
+        assert_eq!(
+            counted,
+            "7 VMs: 2 isolated, 1 degraded, 1 evicted, 1 waiting, 1 pinned, 1 shared"
+        );
+        assert_eq!(counts([]), "no VMs");
+        let wanted = Instance {
+            pinned_reason: Some(PinnedReason::Setting),
+            ..vm(State::Pinned, &[])
+        };
+        assert!(!is_in_trouble(&wanted));
+    }
+
+    #[test]
+    fn ages_have_one_unit() {
+        let of = |seconds: u64| (age(1, 1 + seconds * 1_000_000), short_age(1, 1 + seconds * 1_000_000));
+        let found = [5, 125, 7_200, 900_000].map(of);
+        let short: Vec<&str> = found.iter().map(|(_, short)| short.as_str()).collect();
+        assert_eq!((found[1].0.as_str(), short), ("2 min", vec!["5s", "2m", "2h", "10d"]));
+        // The clock was set back; the time is not known.
+        assert_eq!(
+            (short_age(2_000_000, 0), short_age(0, 5)),
+            ("0s".to_owned(), String::new())
+        );
+    }
+}
