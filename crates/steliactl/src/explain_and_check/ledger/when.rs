@@ -16,19 +16,21 @@ pub(crate) struct When(pub u64);
 pub(crate) fn when(text: &str, now: u64) -> Result<When, String> {
     let text = text.trim();
     let today = now - now % DAY_US;
-    let before = |by: u64| now.checked_sub(by);
     let at = match text {
         "now" => Some(now),
         "today" => Some(today),
         "yesterday" => today.checked_sub(DAY_US),
         "month" => Some(Month::of(now).begins()),
-        _ => match (text.strip_prefix('-'), text.strip_suffix("ago"), text.strip_prefix('@')) {
-            (Some(back), ..) | (_, Some(back), _) => span(back).and_then(before),
-            (.., Some(seconds)) => seconds
-                .parse::<u64>()
+        _ => match (
+            text.strip_prefix('-').or(text.strip_suffix("ago")),
+            text.strip_prefix('@'),
+        ) {
+            (Some(back), _) => span(back).and_then(|back| now.checked_sub(back)),
+            (None, Some(seconds)) => seconds
+                .parse()
                 .ok()
-                .and_then(|seconds| seconds.checked_mul(SECOND)),
-            _ => Month::parse(text).map(Month::begins).or_else(|| stamp(text)),
+                .and_then(|seconds: u64| seconds.checked_mul(SECOND)),
+            (None, None) => Month::parse(text).map(Month::begins).or_else(|| stamp(text)),
         },
     };
     at.map(When).ok_or_else(|| {
@@ -40,18 +42,10 @@ pub(crate) fn when(text: &str, now: u64) -> Result<When, String> {
 /// below a second.
 pub(crate) fn span(text: &str) -> Option<u64> {
     let mut rest = text.trim();
-    let mut sum = 0u64;
-    if rest.is_empty() {
-        return None;
-    }
+    let mut sum = None;
     while !rest.is_empty() {
-        let digits = rest.find(|char: char| !char.is_ascii_digit()).unwrap_or(rest.len());
-        let (number, after) = rest.split_at(digits);
-        let after = after.trim_start();
-        let word = after
-            .find(|char: char| !char.is_ascii_alphabetic())
-            .unwrap_or(after.len());
-        let (unit, after) = after.split_at(word);
+        let (number, after) = split(rest, |char| char.is_ascii_digit());
+        let (unit, after) = split(after.trim_start(), |char| char.is_ascii_alphabetic());
         let seconds = match unit {
             "" | "s" | "sec" | "second" | "seconds" => 1,
             "m" | "min" | "minute" | "minutes" => 60,
@@ -63,63 +57,63 @@ pub(crate) fn span(text: &str) -> Option<u64> {
             _ => return None,
         };
         let part = number.parse::<u64>().ok()?.checked_mul(seconds * SECOND)?;
-        sum = sum.checked_add(part)?;
+        sum = Some(part.checked_add(sum.unwrap_or(0))?);
         rest = after.trim_start();
     }
-    Some(sum)
+    sum
+}
+
+/// The beginning whose characters are such, and the rest.
+fn split(text: &str, is_such: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|char| !is_such(char)).unwrap_or(text.len()))
 }
 
 /// A date, with or without a time of day and a zone.
 fn stamp(text: &str) -> Option<u64> {
     let (day, rest) = text.split_at_checked(10)?;
-    let mut parts = day.split('-');
-    let (year, month) = (digits(parts.next()?, 4)?, digits(parts.next()?, 2)?);
-    let (day, None) = (digits(parts.next()?, 2)?, parts.next()) else {
-        return None;
-    };
-    let known = Month::parse(&format!("{year:04}-{month:02}"))?;
-    if !(1..=known.days()).contains(&day) {
+    let (month, day) = day.rsplit_once('-')?;
+    let (month, day) = (Month::parse(month)?, digits(day, 2)?);
+    if !(1..=month.days()).contains(&day) {
         return None;
     }
-    let midnight = known.begins() + (day - 1) * DAY_US;
+    let midnight = month.begins() + (day - 1) * DAY_US;
     if rest.is_empty() {
         return Some(midnight);
     }
-    let clock = rest.strip_prefix(['T', 't', ' '])?;
-    let zone = clock.find(|char: char| !char.is_ascii_digit() && !":.".contains(char));
-    let (clock, zone) = clock.split_at(zone.unwrap_or(clock.len()));
+    let (clock, zone) = split(rest.strip_prefix(['T', 't', ' '])?, |char| {
+        char.is_ascii_digit() || ":.".contains(char)
+    });
     let at = midnight.checked_add(time_of_day(clock)?)?;
-    match zone.trim_start() {
-        "" | "Z" | "z" | "UTC" => Some(at),
-        zone => {
-            let east = zone.starts_with('+');
-            let (hours, minutes) = zone.strip_prefix(['+', '-'])?.split_once(':')?;
-            let (hours, minutes) = (digits(hours, 2)?, digits(minutes, 2)?);
-            let offset = (hours < 24 && minutes < 60).then_some((hours * 60 + minutes) * 60 * SECOND)?;
-            if east {
-                at.checked_sub(offset)
-            } else {
-                at.checked_add(offset)
-            }
-        }
+    let zone = zone.trim_start();
+    let Some(offset) = zone.strip_prefix(['+', '-']) else {
+        return matches!(zone, "" | "Z" | "z" | "UTC").then_some(at);
+    };
+    let (hours, minutes) = offset.split_once(':')?;
+    let offset = of_clock(hours, minutes, "00")?;
+    if zone.starts_with('+') {
+        at.checked_sub(offset)
+    } else {
+        at.checked_add(offset)
     }
 }
 
 /// `12:30`, `12:30:15`, `12:30:15.25`; microseconds.
 fn time_of_day(text: &str) -> Option<u64> {
-    let mut parts = text.split(':');
-    let (hour, minute) = (digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
-    let (second, fraction) = match parts.next() {
-        Some(second) => second.split_once('.').unwrap_or((second, "0")),
-        None => ("00", "0"),
-    };
-    let second = digits(second, 2)?;
-    let is_number = !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
-    if parts.next().is_some() || !is_number || hour > 23 || minute > 59 || second > 59 {
+    let mut parts = text.splitn(3, ':');
+    let (hours, minutes) = (parts.next()?, parts.next()?);
+    let second = parts.next().unwrap_or("00");
+    let (second, fraction) = second.split_once('.').unwrap_or((second, "0"));
+    if fraction.is_empty() || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
     let micros: String = fraction.chars().chain(std::iter::repeat('0')).take(6).collect();
-    Some((hour * 3_600 + minute * 60 + second) * SECOND + micros.parse::<u64>().ok()?)
+    Some(of_clock(hours, minutes, second)? + micros.parse::<u64>().ok()?)
+}
+
+/// Two digits each; microseconds.
+fn of_clock(hours: &str, minutes: &str, seconds: &str) -> Option<u64> {
+    let [hours, minutes, seconds] = [digits(hours, 2)?, digits(minutes, 2)?, digits(seconds, 2)?];
+    (hours < 24 && minutes < 60 && seconds < 60).then_some((hours * 3_600 + minutes * 60 + seconds) * SECOND)
 }
 
 #[cfg(test)]

@@ -3,9 +3,27 @@
 use std::fs;
 use std::path::Path;
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kernel::locality::{nodes, size};
 
-use super::Cache;
+/// An L3 cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cache {
+    /// The CPUs that share it.
+    pub cpus: CpuSet,
+    pub bytes: Option<u64>,
+    /// Whether these are CPUs of more than one NUMA node, as with Intel's sub-NUMA clusters.
+    spans: bool,
+}
+
+impl Cache {
+    /// "L3 32.0 MiB".
+    pub(super) fn title(&self) -> String {
+        let bytes = self.bytes.map(|bytes| format!(" {}", size(bytes)));
+        let spans = if self.spans { " of several NUMA nodes" } else { "" };
+        format!("L3{}{spans}", bytes.unwrap_or_default())
+    }
+}
 
 /// A NUMA node's memory in bytes: `Node 0 MemTotal:  263736528 kB`.
 pub(super) fn memory(sys: &Path, node: u32) -> Option<u64> {
@@ -15,13 +33,17 @@ pub(super) fn memory(sys: &Path, node: u32) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The L3 caches of these CPUs, by first CPU; which CPUs are of which NUMA node is not asked here.
-pub(super) fn caches(sys: &Path, cpus: impl Iterator<Item = u32>) -> Vec<Cache> {
+/// The L3 caches, by first CPU.
+pub(super) fn caches(sys: &Path, topology: &Topology) -> Vec<Cache> {
     let mut caches: Vec<Cache> = Vec::new();
-    for cpu in cpus {
+    for cpu in topology.cpus.keys() {
         // The others that share a cache need not be asked.
-        if !caches.iter().any(|cache| cache.cpus.contains(cpu)) {
-            caches.extend(cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache"))));
+        if !caches.iter().any(|cache| cache.cpus.contains(*cpu)) {
+            let found = cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache")));
+            caches.extend(found.map(|cache| Cache {
+                spans: nodes(topology, &cache.cpus).len() > 1,
+                ..cache
+            }));
         }
     }
     caches
