@@ -38,8 +38,7 @@ Exit codes:
        verify: a promise does not hold, now or in the ledger's last 24 hours, a VM has waited for its vCPUs for more than a minute, or has less than is required
        quiet: a device interrupt fires on VMs' CPUs, a kernel thread could not
        be moved off them, or this is unknown
-       ledger verify: the ring was changed, or nothing that was given vouches
-       for it
+       ledger verify: the ledger was modified, or no given key verifies it
        evaluate: a pod does not fit
        resize: the guest kept its vCPUs, or kubelet chose the CPUs, and nothing
        was changed
@@ -271,8 +270,8 @@ pub(crate) enum Command {
     Quiet(Selection),
     /// Print what else ran on VMs' CPUs, when, and for how long
     ///
-    /// The daemon's ledger records this from kernel counters: other tasks and other devices' interrupts (both promised to be 0),
-    /// and everything else that is not the VM's, such as kernel upkeep. Without VM, prints one line per VM. With VM, prints its
+    /// The daemon's ledger records this from kernel counters: other tasks and other devices' interrupts (0 of both is guaranteed),
+    /// and everything else that is not the VM's, such as kernel interrupts. Without VM, prints one line per VM. With VM, prints its
     /// totals, the worst windows, and the periods that no reading covers. All times are UTC.
     Ledger(LedgerOptions),
     /// Release an instance's CPUs; its tasks run on without isolation

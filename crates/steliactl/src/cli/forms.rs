@@ -28,9 +28,7 @@ impl Command {
                 Form::Name,
             ) => None,
             (Self::Ledger(asked), Form::Name) if asked.is_about_vms() => None,
-            (Self::Ledger(asked), _) if asked.is_document() => {
-                Some("a report has no other form: --report html or json")
-            }
+            (Self::Ledger(asked), _) if asked.is_document() => Some("--html has no other form"),
             (_, Form::Name) => Some(
                 "-o name is for list, show, verify, rebind, resize, deregister and ledger, whose answers are about VMs",
             ),

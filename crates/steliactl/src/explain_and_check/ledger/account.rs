@@ -53,10 +53,8 @@ impl Render for VmAccount {
             parts.push(paragraph(&subject, style));
             parts.push(properties(facts, style));
         }
-        parts.push(table(&rows::CLASSES, &rows::classes(&account.totals), style));
-        let days = style.wide.then(|| rows::days(account));
-        let sections = days.into_iter().chain(rows::sections(account));
-        parts.extend(sections.filter_map(|one| section(&one, style)));
+        let sections = rows::sections(account, style.wide);
+        parts.extend(sections.iter().filter_map(|one| section(one, style)));
         parts.join("\n")
     }
 

@@ -15,7 +15,7 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 use stelia_ledger::day::Month;
 
@@ -48,13 +48,13 @@ pub(crate) struct LedgerOptions {
     /// Show this month (UTC), such as 2026-10
     #[arg(long, value_name = "MONTH", value_parser = parse_month, conflicts_with_all = ["since", "until"])]
     month: Option<Month>,
-    /// Write a report on one VM to standard output: html, a self-contained page that prints well, or json, the same data for
-    /// programs. Without --since, --until or --month, the report covers this month
-    #[arg(long, value_name = "FORM", requires = "vm", value_enum, hide_possible_values = true)]
-    report: Option<Kind>,
+    /// Write a report on one VM to standard output: a self-contained HTML page that prints well. Without --since, --until or --month, it
+    /// covers this month
+    #[arg(long, requires = "vm")]
+    html: bool,
     /// Count for this long, such as 60s, which tasks and interrupts run on the VM's CPUs, and print them
     #[arg(long, value_name = "TIME", requires = "vm", value_parser = parse_span,
-          conflicts_with_all = ["since", "until", "month", "report", "directory"])]
+          conflicts_with_all = ["since", "until", "month", "html", "directory"])]
     watch: Option<Duration>,
     /// Read copied ledger files in this directory. Does not need the daemon
     #[arg(long, value_name = "DIR")]
@@ -88,15 +88,6 @@ enum About {
     Key,
 }
 
-/// The form of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
-    /// A page
-    Html,
-    /// JSON
-    Json,
-}
-
 fn parse_when(text: &str) -> Result<When, String> {
     when::when(text, output::now())
 }
@@ -120,12 +111,12 @@ fn parse_span(text: &str) -> Result<Duration, String> {
 impl LedgerOptions {
     /// Whether what is printed is a document and no answer to read on a terminal.
     pub(crate) fn is_document(&self) -> bool {
-        self.report.is_some()
+        self.html
     }
 
     /// Whether `-o name` makes sense.
     pub(crate) fn is_about_vms(&self) -> bool {
-        self.about.is_none() && self.report.is_none() && self.watch.is_none()
+        self.about.is_none() && !self.html && self.watch.is_none()
     }
 
     /// From when and until when; 0: everything there is, now.
@@ -133,8 +124,8 @@ impl LedgerOptions {
     /// # Errors
     /// It begins in the future, or ends before it begins.
     fn times(&self, now: u64) -> Result<(u64, u64), Failure> {
-        let month = match (self.month, self.report, self.since, self.until) {
-            (None, Some(_), None, None) => Some(Month::of(now)),
+        let month = match (self.month, self.since, self.until) {
+            (None, None, None) if self.html => Some(Month::of(now)),
             (month, ..) => month,
         };
         let since = month.map(Month::begins).or(self.since.map(|at| at.0)).unwrap_or(0);
@@ -181,20 +172,10 @@ pub(crate) async fn run(
         Some(directory) => Source::Copy(directory),
         None => Source::Daemon(client().await?),
     };
-    match (&asked.vm, asked.report) {
-        (None, _) => output_options.print(&account::All(source.all(since, until).await?)),
-        (Some(pattern), None) if is_glob(pattern) => {
-            output_options.print(&source.fitting(pattern, since, until).await?)
-        }
-        (Some(vm), None) => output_options.print(&source.one(vm, since, until).await?),
-        (Some(vm), Some(kind)) => {
-            let report = page::gather(&source, vm, since, until, roots).await?;
-            match kind {
-                Kind::Html => report
-                    .page()
-                    .map_err(|cause| Failure::Other(format!("write the report: {cause}"))),
-                Kind::Json => Ok(output::Form::Json.write(&report)?),
-            }
-        }
+    match &asked.vm {
+        None => output_options.print(&account::All(source.all(since, until).await?)),
+        Some(vm) if asked.html => page::html(&source, vm, (since, until), roots).await,
+        Some(pattern) if is_glob(pattern) => output_options.print(&source.fitting(pattern, since, until).await?),
+        Some(vm) => output_options.print(&source.one(vm, since, until).await?),
     }
 }

@@ -41,10 +41,10 @@ pub(crate) const ALL: [Column<VmAccount>; 7] = [
 
 pub(crate) const CLASSES: [Column<Row>; 4] = [
     column("WHAT", |row: &Row| row.what.to_owned()),
-    column("COUNT", |row: &Row| row.count.clone())
+    column("COUNT", |row: &Row| row.count.map(range).unwrap_or_default())
         .right()
         .means(Row::meaning),
-    column("TIME", |row: &Row| row.time.clone()).right(),
+    column("TIME", |row: &Row| row.ns.map(duration).unwrap_or_default()).right(),
     column("OF WHICH", Row::listed).yields(1).or_nothing(),
 ];
 
@@ -133,49 +133,40 @@ impl Section {
         columns: &[Column<T>],
         rows: impl IntoIterator<Item = &'a T>,
     ) -> Self {
+        let (title, about, missing) = (title.into(), about.to_owned(), Vec::new());
+        let grid = Grid::of(columns, rows);
         Self {
-            title: title.into(),
-            about: about.to_owned(),
-            grid: Grid::of(columns, rows),
-            missing: Vec::new(),
+            title,
+            about,
+            grid,
+            missing,
         }
     }
 }
 
-pub(super) fn days(account: &Account) -> Section {
-    Section::of("By day", "", &DAYS, &account.days)
-}
-
-/// What an account has beside its classes and its days.
-pub(super) fn sections(account: &Account) -> Vec<Section> {
-    let mut gaps = Section::of(
-        "Times that are not covered",
-        "The guaranteed time for which there are no two readings of the same counters.",
-        &GAPS,
-        &account.gaps,
-    );
+/// The tables of an account, first that of the classes, whose rows the page explains.
+pub(super) fn sections(account: &Account, has_days: bool) -> Vec<Section> {
+    let classes = Section::of("Everything that was counted", "", &CLASSES, &classes(&account.totals));
+    let days = has_days.then(|| Section::of("By day", "", &DAYS, &account.days));
+    let about = "A window is the time from one reading of the counters to the next.";
+    let windows = Section::of("The worst windows", about, &WINDOWS, &account.worst);
+    let about = "The guaranteed time for which there are no two readings of the same counters.";
+    let mut gaps = Section::of("Times that are not covered", about, &GAPS, &account.gaps);
     if account.gaps_left_out > 0 {
         gaps.missing
             .push(format!("And {} more.", counted(account.gaps_left_out, "gap")));
     }
-    let mut sections = vec![
-        Section::of(
-            "The worst windows",
-            "A window is the time from one reading of the counters to the next.",
-            &WINDOWS,
-            &account.worst,
-        ),
-        gaps,
-        Section::of(
-            "NUMA nodes of CPUs, memory and devices",
-            "Near: on a NUMA node of these CPUs. Attached: on a node without CPUs that belongs to one of these, or to a device. Remote: on any \
-             other node. Read once an hour, or less often on nodes with many VMs, and when the CPUs change.",
-            &LOCATED,
-            &account.located,
-        ),
-    ];
-    sections.extend(account.attributions.iter().map(ran));
-    sections
+    let about = "Near: on a NUMA node of these CPUs. Attached: on a node without CPUs that belongs to one of these, or to a device. Remote: on \
+                 any other node. Read once an hour, or less often on nodes with many VMs, and when the CPUs change.";
+    let located = Section::of(
+        "NUMA nodes of CPUs, memory and devices",
+        about,
+        &LOCATED,
+        &account.located,
+    );
+    let attributions = account.attributions.iter().map(ran);
+    let first = [classes].into_iter().chain(days);
+    first.chain([windows, gaps, located]).chain(attributions).collect()
 }
 
 /// Who ran during one attribution, and why that may not be all.
@@ -205,133 +196,78 @@ pub(super) fn ran(one: &Attribution) -> Section {
     section
 }
 
-/// A class of what ran, with its sums.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// A class of what ran, with its sums; what each is is explained in the page.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub what: &'static str,
-    /// Empty where it is not counted.
-    pub count: String,
-    /// Empty where it is not measured.
-    pub time: String,
-    /// By name, the most frequent first.
-    pub names: Vec<(String, u64)>,
-    /// What it is, for somebody who pays for the CPUs.
-    pub about: &'static str,
-    /// Whether 0 of it is guaranteed, and it is not 0.
-    pub is_broken: bool,
+    what: &'static str,
+    /// `None`: not counted.
+    count: Option<Range>,
+    /// `None`: not measured.
+    ns: Option<u64>,
+    names: BTreeMap<String, u64>,
 }
 
 impl Row {
+    /// 0 is guaranteed of the first classes; 0 of any is good.
     fn meaning(&self) -> Meaning {
-        match (self.is_broken, self.count.as_str()) {
-            (true, _) => Meaning::Attention,
-            (false, "0") => Meaning::Good,
+        match self.count {
+            Some(Range { most: 0, .. }) => Meaning::Good,
+            Some(_) if [OTHER_TASKS, OTHER_DEVICES].contains(&self.what) => Meaning::Attention,
             _ => Meaning::Plain,
         }
     }
 
-    /// "nvme0q3 12, eth0 1"; after the limit only the number of further names.
-    pub(super) fn listed(&self) -> String {
-        let shown = self.names.iter().take(NAMES);
-        let mut shown: Vec<String> = shown
-            .map(|(name, count)| format!("{name} {}", grouped(*count)))
-            .collect();
-        if self.names.len() > NAMES {
-            shown.push(format!("{} more", self.names.len() - NAMES));
-        }
-        shown.join(", ")
+    /// "nvme0q3 12, eth0 1", the most frequent first; after the limit only the number of further names.
+    fn listed(&self) -> String {
+        let mut names: Vec<(&String, &u64)> = self.names.iter().filter(|(_, count)| **count > 0).collect();
+        names.sort_by(|a, b| b.1.cmp(a.1));
+        let shown = names
+            .iter()
+            .take(NAMES)
+            .map(|(name, count)| format!("{name} {}", grouped(**count)));
+        let more = names.len().saturating_sub(NAMES);
+        let more = (more > 0).then(|| format!("{more} more"));
+        shown.chain(more).collect::<Vec<_>>().join(", ")
     }
 }
 
+const OTHER_TASKS: &str = "Other tasks";
+const OTHER_DEVICES: &str = "Other devices' interrupts";
+
 /// The classes in the order in which a customer asks for them.
-pub(super) fn classes(totals: &Totals) -> Vec<Row> {
-    let row = |what, about| Row {
-        what,
-        about,
-        ..Row::default()
-    };
-    let named = |what, names: &BTreeMap<String, u64>, about| {
-        let mut rows: Vec<(String, u64)> = names.iter().map(|(name, count)| (name.clone(), *count)).collect();
-        rows.retain(|(_, count)| *count > 0);
-        rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        Row {
-            count: grouped(total(names)),
-            names: rows,
-            ..row(what, about)
-        }
-    };
-    let bound = totals.kernel_threads.iter();
-    let bound: BTreeMap<String, u64> = bound.map(|(name, ran)| (name.clone(), ran.count)).collect();
+fn classes(totals: &Totals) -> Vec<Row> {
+    let row = |what, count, ns, names| Row { what, count, ns, names };
+    let named = |what, names: &BTreeMap<String, u64>| row(what, Some(exactly(total(names))), None, names.clone());
+    let unnamed = |what, count, ns| row(what, count, ns, BTreeMap::new());
+    let bound = totals
+        .kernel_threads
+        .iter()
+        .map(|(name, ran)| (name.clone(), ran.count));
     let bound_ns = totals
         .kernel_threads
         .values()
         .fold(0, |all: u64, ran| all.saturating_add(ran.ns));
-    let devices = named(
-        "Other devices' interrupts",
-        &totals.devices,
-        "Interrupts of devices that were not assigned to it, such as the host's disks and network cards. Guaranteed: 0.",
-    );
     vec![
+        unnamed(OTHER_TASKS, Some(totals.other_tasks), None),
+        named(OTHER_DEVICES, &totals.devices),
+        named("Kernel interrupts", &totals.upkeep),
+        named("Kernel soft interrupts", &totals.softirqs),
         Row {
-            count: range(totals.other_tasks),
-            is_broken: totals.other_tasks.most > 0,
-            ..row(
-                "Other tasks",
-                "How often a program, or a kernel thread that can be moved, began to run on its CPUs. Guaranteed: 0. Two numbers are the least \
-                 and the most.",
-            )
+            ns: Some(bound_ns),
+            ..named("Bound kernel threads", &bound.collect())
         },
-        Row {
-            is_broken: total(&totals.devices) > 0,
-            ..devices
-        },
-        named(
-            "Kernel interrupts",
-            &totals.upkeep,
-            "The CPUs' own interrupts, a few microseconds each at most. LOC is the clock's tick, RES a wake-up, CAL a call from another CPU, TLB \
-             a change of memory maps; on arm64 arch_timer is the tick, IPI0 a wake-up, IPI1 a call.",
-        ),
-        named(
-            "Kernel soft interrupts",
-            &totals.softirqs,
-            "Work of the kernel right after an interrupt: timers, RCU, its scheduler.",
-        ),
-        Row {
-            time: duration(bound_ns),
-            ..named(
-                "Bound kernel threads",
-                &bound,
-                "Threads that the kernel has on every CPU and that nobody can move away.",
-            )
-        },
-        Row {
-            count: grouped(totals.own.count),
-            time: duration(totals.own.ns),
-            ..row(
-                "Own threads",
-                "How often its own threads began to run, and how long they ran.",
-            )
-        },
-        named(
-            "Own interrupts",
-            &totals.own_interrupts,
-            "Interrupts of its own devices, and those that the processor delivers to it directly.",
-        ),
-        Row {
-            time: duration(totals.delay_ns),
-            ..row(
-                "Ready, not running",
-                "How long its own threads could have run and did not: everything lost to other tasks, and waking up too.",
-            )
-        },
-        Row {
-            time: duration(totals.steal_ns),
-            ..row(
-                "Steal",
-                "Time that a hypervisor below this host took away; 0 on bare metal.",
-            )
-        },
+        unnamed("Own threads", Some(exactly(totals.own.count)), Some(totals.own.ns)),
+        named("Own interrupts", &totals.own_interrupts),
+        unnamed("Ready, not running", None, Some(totals.delay_ns)),
+        unnamed("Steal", None, Some(totals.steal_ns)),
     ]
+}
+
+fn exactly(count: u64) -> Range {
+    Range {
+        least: count,
+        most: count,
+    }
 }
 
 pub(super) fn total(names: &BTreeMap<String, u64>) -> u64 {
@@ -346,17 +282,20 @@ pub(super) fn headline(account: &Account) -> String {
     if account.covered_us == 0 {
         return "Nothing is known: no reading covers this period.".to_owned();
     }
-    let times = |range: Range| match self::range(range).as_str() {
-        "1" => "once".to_owned(),
-        count => format!("{count} times"),
+    let times = |count: String| {
+        if count == "1" {
+            "once".to_owned()
+        } else {
+            format!("{count} times")
+        }
     };
-    let tasks = match account.totals.other_tasks {
-        Range { most: 0, .. } => "No other task ran on its CPUs".to_owned(),
-        count => format!("Other tasks began to run on its CPUs {}", times(count)),
+    let tasks = match range(account.totals.other_tasks).as_str() {
+        "0" => "No other task ran on its CPUs".to_owned(),
+        count => format!("Other tasks began to run on its CPUs {}", times(count.to_owned())),
     };
     let devices = match total(&account.totals.devices) {
         0 => "no interrupt of another device reached them".to_owned(),
-        count => format!("interrupts of other devices reached them {}", times(exactly(count))),
+        count => format!("interrupts of other devices reached them {}", times(grouped(count))),
     };
     let rest = if account.covered_us >= account.promised_us {
         ""
@@ -365,13 +304,6 @@ pub(super) fn headline(account: &Account) -> String {
     };
     let covered = covered(account.promised_us, account.covered_us);
     format!("{tasks}; {devices}. {covered} of the guaranteed time is covered{rest}.")
-}
-
-fn exactly(count: u64) -> Range {
-    Range {
-        least: count,
-        most: count,
-    }
 }
 
 /// "0", "12", "3–7".
@@ -398,36 +330,27 @@ pub(super) fn covered(promised_us: u64, covered_us: u64) -> String {
 /// 5,400,000,000.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    let groups: Vec<&[u8]> = digits.as_bytes().rchunks(3).rev().collect();
+    String::from_utf8_lossy(&groups.join(&b',')).into_owned()
 }
 
 /// Rounded up, so that what is a bound remains one.
 pub(super) fn duration(ns: u64) -> String {
-    const MICRO: u64 = 1_000;
-    const MILLI: u64 = 1_000_000;
-    const SECOND: u64 = 1_000_000_000;
-    let tenths = |unit: u64, name: &str| {
-        let tenths = ns.div_ceil(unit / 10);
-        format!("{}.{} {name}", tenths / 10, tenths % 10)
-    };
-    let seconds = ns.div_ceil(SECOND);
+    const UNITS: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs")];
+    let seconds = ns.div_ceil(1_000_000_000);
     let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
-    match ns {
-        0 => "0".to_owned(),
-        1..MICRO => format!("{ns} ns"),
-        MICRO..MILLI => tenths(MICRO, "µs"),
-        MILLI..SECOND => tenths(MILLI, "ms"),
-        _ if ns < 60 * SECOND => tenths(SECOND, "s"),
-        _ if seconds < 3_600 => format!("{}min {}s", seconds / 60, seconds % 60),
-        _ if seconds < 86_400 => format!("{}h {}min", minutes / 60, minutes % 60),
-        _ => format!("{}d {}h", hours / 24, hours % 24),
+    match (ns, seconds) {
+        (0, _) => "0".to_owned(),
+        (60_000_000_000.., 0..3_600) => format!("{}min {}s", seconds / 60, seconds % 60),
+        (60_000_000_000.., 3_600..86_400) => format!("{}h {}min", minutes / 60, minutes % 60),
+        (60_000_000_000.., _) => format!("{}d {}h", hours / 24, hours % 24),
+        _ => match UNITS.iter().find(|(unit, _)| ns >= *unit) {
+            Some((unit, name)) => {
+                let tenths = ns.div_ceil(unit / 10);
+                format!("{}.{} {name}", tenths / 10, tenths % 10)
+            }
+            None => format!("{ns} ns"),
+        },
     }
 }
 
@@ -476,7 +399,7 @@ pub(super) fn worst_day(days: &[Day]) -> Option<&Day> {
 }
 
 /// Who ran, over all CPUs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RunRow {
     what: &'static str,
     name: String,
@@ -495,34 +418,29 @@ fn who(attribution: &Attribution) -> Vec<RunRow> {
         ("kernel interrupt", &attribution.vectors),
     ];
     let each = kinds.into_iter().flat_map(|(what, occupants)| {
-        let mut all = merged(what, occupants);
-        all.sort_by(|a, b| (b.ns, b.count).cmp(&(a.ns, a.count)).then_with(|| a.name.cmp(&b.name)));
+        let mut by_name: BTreeMap<&str, RunRow> = BTreeMap::new();
+        for occupant in occupants {
+            by_name.entry(&occupant.name).or_default().add(what, occupant);
+        }
+        let mut all: Vec<RunRow> = by_name.into_values().collect();
+        all.sort_by(|a, b| (b.ns, b.count).cmp(&(a.ns, a.count)));
         all
     });
     each.collect()
 }
 
-fn merged(what: &'static str, occupants: &[Occupant]) -> Vec<RunRow> {
-    let mut by_name: BTreeMap<&str, RunRow> = BTreeMap::new();
-    for occupant in occupants {
-        let one = by_name.entry(&occupant.name).or_insert_with(|| RunRow {
-            what,
-            name: occupant.name.clone(),
-            cpus: CpuSet::new(),
-            count: 0,
-            ns: None,
-            estimated: false,
-        });
+impl RunRow {
+    fn add(&mut self, what: &'static str, occupant: &Occupant) {
+        self.what = what;
+        self.name.clone_from(&occupant.name);
         // No kernel has more; a list of CPUs is as long as its last one.
         if occupant.cpu < 1 << 16 {
-            one.cpus.insert(occupant.cpu);
+            self.cpus.insert(occupant.cpu);
         }
-        one.count = one.count.saturating_add(occupant.count);
-        one.ns = match (one.ns, occupant.ns) {
-            (None, ns) | (ns, None) => ns,
-            (Some(a), Some(b)) => Some(a.saturating_add(b)),
-        };
-        one.estimated |= occupant.estimated;
+        self.count = self.count.saturating_add(occupant.count);
+        if let Some(ns) = occupant.ns {
+            self.ns = Some(ns.saturating_add(self.ns.unwrap_or(0)));
+        }
+        self.estimated |= occupant.estimated;
     }
-    by_name.into_values().collect()
 }

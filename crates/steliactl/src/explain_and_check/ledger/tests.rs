@@ -15,7 +15,7 @@ use crate::shared::output::{Form, Render, TextStyle};
 use crate::tests::fixtures::{columns, headings, never_says, says, text, wide};
 
 fn page(account: Account, verdict: Verdict) -> String {
-    page_of(account, verdict, "q1w2e3r4", "node-7", 1_793_600_000_000_000).unwrap()
+    page_of(account, &verdict, "q1w2e3r4", "node-7", 1_793_600_000_000_000).unwrap()
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn names_of_the_node_do_not_become_markup() {
     account.gaps[0].cpus = "<u>".to_owned();
     account.attributions[0].problems.push("<u>\u{1b}".to_owned());
     account.attributions[0].cpus = "<u>".to_owned();
-    let html = page_of(account, verdict, "<u>", "<u>", 1).unwrap();
+    let html = page_of(account, &verdict, "<u>", "<u>", 1).unwrap();
     never_says(&html, &["<img", "<u>", "<i>", "<b>", "\u{1b}", "\u{202e}"]);
 }
 
@@ -297,20 +297,13 @@ fn members(value: &serde_json::Value, names: &mut std::collections::BTreeSet<Str
 #[test]
 fn every_member_of_the_json_is_documented() {
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
-    let report = page::Report::of(
-        VmAccount::of(october()),
-        good(),
-        "q1w2".to_owned(),
-        "node-7".to_owned(),
-        1,
-    );
     let watched = Watched {
         pod: Pod::default(),
         attribution: october().attributions.remove(0),
     };
     let proof = Proof::of(broken(), Keys::Copy);
     for (section, value) in [
-        ("ledger VM", serde_json::to_value(&report).unwrap()),
+        ("ledger VM", serde_json::to_value(VmAccount::of(october())).unwrap()),
         ("ledger VM --watch", serde_json::to_value(&watched).unwrap()),
         ("ledger verify", serde_json::to_value(&proof).unwrap()),
     ] {

@@ -12,8 +12,10 @@ use crate::shared::output::{self, TextStyle, columns, counted, cut, printable, s
 
 /// On a node with more pods only those in trouble are listed.
 const MAX_LISTED: usize = 24;
-/// The least columns of a name.
-const MIN_NAME: usize = 16;
+/// Columns for the CPUs' numbers of a line.
+const NUMBERS: usize = 16;
+/// The most columns of a name on a terminal.
+const NAME: usize = 40;
 
 /// A palette that is readable on dark and on light, without red, yellow and green, which have meanings.
 const PALETTE: [u8; COLOURS] = [33, 172, 134, 37, 169, 137, 63, 74, 163, 103];
@@ -26,12 +28,24 @@ const END: &str = "\x1b[0m";
 struct Piece {
     text: String,
     columns: usize,
+    /// Where the next one on the line may begin.
+    width: usize,
+}
+
+impl Piece {
+    fn new(text: String, columns: usize) -> Self {
+        Self {
+            text,
+            columns,
+            width: columns,
+        }
+    }
 }
 
 impl From<String> for Piece {
     fn from(text: String) -> Self {
         let columns = columns(&text);
-        Self { text, columns }
+        Self::new(text, columns)
     }
 }
 
@@ -46,7 +60,7 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
     };
     if style.legend {
         let host = printable(&map.host);
-        let host = (!host.is_empty()).then(|| text.piece(BOLD, &host));
+        let host = (!host.is_empty()).then(|| Piece::new(text.ink(BOLD, &host), columns(&host)));
         text.flow("", "  ", host.into_iter().chain([Piece::from(map.extent())]));
     }
     for place in map.places() {
@@ -80,13 +94,6 @@ impl Text<'_> {
         }
     }
 
-    fn piece(&self, code: &str, text: &str) -> Piece {
-        Piece {
-            text: self.ink(code, text),
-            columns: columns(text),
-        }
-    }
-
     /// In the colour of a pod.
     fn of_pod(&self, pod: usize, text: &str) -> String {
         let colour = PALETTE.get(pod % COLOURS).copied().unwrap_or_default();
@@ -95,15 +102,16 @@ impl Text<'_> {
 
     /// Puts pieces on lines; a piece that is wider than a line has one of its own.
     fn flow(&mut self, indent: &str, gap: &str, pieces: impl IntoIterator<Item = Piece>) {
-        let mut used = 0;
+        let (mut used, mut pending) = (0, 0);
         for piece in pieces {
-            if used > 0 && used + gap.len() + piece.columns > self.width {
+            if used > 0 && used + pending + gap.len() + piece.columns > self.width {
                 self.out.push('\n');
-                used = 0;
+                (used, pending) = (0, 0);
             }
             let before = if used == 0 { indent } else { gap };
-            self.out.extend([before, &piece.text]);
-            used += before.len() + piece.columns;
+            self.out.extend([&" ".repeat(pending), before, &piece.text]);
+            used += pending + before.len() + piece.columns;
+            pending = piece.width - piece.columns;
         }
         if used > 0 {
             self.out.push('\n');
@@ -113,18 +121,15 @@ impl Text<'_> {
     /// A blank line, a heading, and lines of cores; each L3 cache begins a line.
     fn place(&mut self, place: &CoreGroup<'_>) {
         let by_cache: Vec<&[Core]> = place.by_cache().collect();
-        let titles: BTreeSet<String> = by_cache
-            .iter()
-            .filter_map(|cores| Some(self.map.cache(cores)?.title()))
-            .collect();
+        let titles = by_cache.iter().filter_map(|cores| Some(self.map.cache(cores)?.title()));
+        let titles: BTreeSet<String> = titles.collect();
         let mut heading = vec![self.ink(BOLD, &format!("socket {} node {}", place.socket, place.node))];
         heading.extend(self.map.nodes.get(&place.node).copied().flatten().map(size));
-        match titles.first() {
-            Some(title) if by_cache.len() == 1 => heading.push(title.clone()),
-            Some(title) if titles.len() == 1 => heading.push(format!("{}×{title}", by_cache.len())),
-            Some(_) => heading.push(format!("{}×L3", by_cache.len())),
-            None => {}
-        }
+        heading.extend(titles.first().map(|title| match (by_cache.len(), titles.len()) {
+            (1, _) => title.clone(),
+            (count, 1) => format!("{count}×{title}"),
+            (count, _) => format!("{count}×L3"),
+        }));
         let before = if self.out.is_empty() { "" } else { "\n" };
         let _ = writeln!(self.out, "{before}{}", heading.join(", "));
 
@@ -133,26 +138,17 @@ impl Text<'_> {
         } else {
             (" ", " ")
         };
-        let wide = place
-            .cores
-            .iter()
-            .map(|core| self.core(core, 0).columns)
-            .max()
-            .unwrap_or(1);
-        let longest = by_cache.iter().map(|cores| cores.len()).max().unwrap_or(1);
-        let numbers = |across: usize| {
-            let lines = by_cache.iter().flat_map(|cores| cores.chunks(across));
-            lines.map(|cores| numbers_of(cores).len()).max().unwrap_or(0)
-        };
-        let fits = |across: &usize| first.len() + numbers(*across) + across * (wide + 1) <= self.width;
-        let is_round = |across: &usize| *across < 4 || across.is_multiple_of(4) || *across == longest;
-        let across = (1..=longest).rev().filter(is_round).find(fits).unwrap_or(1);
-        let before = numbers(across);
+        let wide = place.cores.iter().map(|core| self.core(core, 0).columns).max();
+        let wide = wide.unwrap_or(1);
+        let across = self.width.saturating_sub(first.len() + NUMBERS) / (wide + 1);
+        let across = if across > 4 { across / 4 * 4 } else { across.max(1) };
+        let lines = |cores: &&'_ [Core]| cores.chunks(across).map(|cores| columns(&numbers(cores))).max();
+        let before = by_cache.iter().filter_map(lines).max().unwrap_or(0);
         for cores in by_cache {
             for (line, cores) in cores.chunks(across).enumerate() {
                 let cells: Vec<String> = cores.iter().map(|core| self.core(core, wide).text).collect();
                 let indent = if line == 0 { first } else { next };
-                let _ = writeln!(self.out, "{indent}{:<before$} {}", numbers_of(cores), cells.join(" "));
+                let _ = writeln!(self.out, "{indent}{:<before$} {}", numbers(cores), cells.join(" "));
             }
         }
     }
@@ -169,10 +165,7 @@ impl Text<'_> {
         let columns: usize = marks.iter().map(|(_, mark)| mark.len() + 1).sum::<usize>() + 1;
         let marks: Vec<String> = marks.into_iter().map(|(cpu, mark)| self.cpu(cpu, &mark)).collect();
         let blanks = " ".repeat(width.saturating_sub(columns));
-        Piece {
-            text: format!("[{}{blanks}]", marks.join(" ")),
-            columns,
-        }
+        Piece::new(format!("[{}{blanks}]", marks.join(" ")), columns)
     }
 
     fn cpu(&self, cpu: &Cpu, mark: &str) -> String {
@@ -206,10 +199,8 @@ impl Text<'_> {
                     &std::mem::take(&mut before),
                     self.width.saturating_sub(columns(&mark) + 3),
                 );
-                pieces.push(Piece {
-                    columns: columns(&before) + columns(&mark) + after.len(),
-                    text: before + &self.of_pod(*pod, &mark) + after,
-                });
+                let wide = columns(&before) + columns(&mark) + after.len();
+                pieces.push(Piece::new(before + &self.of_pod(*pod, &mark) + after, wide));
             }
         }
         self.flow(" ", " ", pieces);
@@ -217,61 +208,28 @@ impl Text<'_> {
 
     /// What the marks mean, and the pods that are drawn; of a large node only those in trouble.
     fn legend(&mut self) {
-        self.out.push('\n');
         let keys = self.map.keys().into_iter();
         let keys = keys.map(|(mark, meaning, _)| Piece::from(format!("{mark} {meaning}")));
-        self.flow("", "   ", keys);
-        let drawn = (0..)
-            .zip(&self.map.pods)
-            .filter(|(_, pod)| !pod.cpus.is_empty() || !pod.devices.is_empty());
-        let drawn: Vec<(usize, &Pod)> = drawn.collect();
-        let mut listed = drawn.clone();
-        if self.is_large {
-            listed.retain(|(_, pod)| self.is_in_trouble(pod));
-            listed.truncate(MAX_LISTED);
-        }
-        let name = |pod: &Pod| printable(&pod.pod.to_string());
-        let widest = |of: &dyn Fn(&(usize, &Pod)) -> usize| listed.iter().map(of).max().unwrap_or(0);
-        let marks = widest(&|(n, pod)| mark(*n).len() + pod.sign().sign.len());
-        let cpus = widest(&|(_, pod)| pod.cpus.to_string().len());
-        let names = widest(&|(_, pod)| columns(&name(pod)));
-        let room = self.width.saturating_sub(marks + cpus + 2).max(MIN_NAME);
-        let names = if self.style.width.is_some() {
-            names.min(room)
-        } else {
-            names
-        };
-        let entry = |(n, pod): &(usize, &Pod)| {
-            let mark = mark(*n) + pod.sign().sign;
-            let name = shorten(&name(pod), names);
-            let blanks = |text: &str, width: usize| " ".repeat(width.saturating_sub(columns(text)));
-            Piece {
-                columns: marks + names + cpus + 2,
-                text: format!(
-                    "{}{} {name}{} {:<cpus$}",
-                    self.of_pod(*n, &mark),
-                    blanks(&mark, marks),
-                    blanks(&name, names),
-                    pod.cpus.to_string()
-                ),
-            }
-        };
-        let entries: Vec<Piece> = listed.iter().map(entry).collect();
         self.out.push('\n');
-        let begin = self.out.len();
+        self.flow("", "   ", keys);
+        let is_listed = |(_, pod): &(usize, &Pod)| !self.is_large || self.is_in_trouble(pod);
+        let drawn = (0..).zip(&self.map.pods).filter(|(_, pod)| !pod.cpus.is_empty());
+        let listed: Vec<(usize, &Pod)> = drawn.clone().filter(is_listed).take(MAX_LISTED).collect();
+        let most = if self.style.width.is_some() { NAME } else { usize::MAX };
+        let entries = listed.iter().map(|(n, pod)| {
+            let sign = mark(*n) + pod.sign().sign;
+            let rest = format!(" {} {}", shorten(&printable(&pod.pod.to_string()), most), pod.cpus);
+            Piece::new(self.of_pod(*n, &sign) + &rest, columns(&sign) + columns(&rest))
+        });
+        let mut entries: Vec<Piece> = entries.collect();
+        let widest = entries.iter().map(|entry| entry.columns).max().unwrap_or(0);
+        entries.iter_mut().for_each(|entry| entry.width = widest);
+        let more = drawn.count() - listed.len();
+        self.out.push('\n');
         self.flow("", "   ", entries);
-        // Nothing stands behind the last text.
-        let lines: Vec<&str> = self.out[begin..].lines().map(str::trim_end).collect();
-        let lines = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
-        self.out.truncate(begin);
-        self.out += &lines;
-        let more = drawn.len() - listed.len();
         if more > 0 {
-            let _ = writeln!(
-                self.out,
-                "{} not listed: steliactl map VM, steliactl list",
-                counted(more as u64, "VM")
-            );
+            let more = counted(more as u64, "VM");
+            let _ = writeln!(self.out, "{more} not listed: steliactl map VM, steliactl list");
         }
         if let Some(why) = &self.map.devices_unknown {
             let _ = writeln!(self.out, "Devices are not known: {}", printable(why));
@@ -284,7 +242,8 @@ impl Text<'_> {
     }
 }
 
-fn numbers_of(cores: &[Core]) -> String {
+/// The CPUs of these cores.
+fn numbers(cores: &[Core]) -> String {
     let cpus = cores.iter().flat_map(|core| &core.cpus).map(|cpu| cpu.number);
-    cpus.collect::<CpuSet>().to_string()
+    cut(&cpus.collect::<CpuSet>().to_string(), NUMBERS)
 }
