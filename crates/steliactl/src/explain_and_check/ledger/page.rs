@@ -104,6 +104,14 @@ impl Page<'_> {
             _ => "some",
         }
     }
+
+    fn covered(&self) -> String {
+        rows::covered(self.account.promised_us, self.account.covered_us)
+    }
+
+    fn made(&self) -> String {
+        rows::clock(self.made_us)
+    }
 }
 
 /// A month as a calendar, from a Monday on.
@@ -116,22 +124,47 @@ struct Calendar<'a> {
 struct Cell<'a> {
     number: u64,
     name: String,
-    look: Look,
+    /// The class: `zero` is covered whole and nothing ran; `part`: nothing ran in what is covered; `some`; `unknown`; `outside`: not asked
+    /// for, or not over yet.
+    look: &'static str,
     /// `None`: no reading covers it.
     day: Option<&'a Day>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// All of it is covered, and nothing ran.
-    Zero,
-    /// Nothing ran in what is covered.
-    Part,
-    Some,
-    /// No reading.
-    Unknown,
-    /// Not asked for, or not over yet.
-    Outside,
+impl Cell<'_> {
+    fn title(&self) -> String {
+        match (self.day, self.look) {
+            (None, "outside") => format!("{}: not part of this report", self.name),
+            (None, _) => format!("{}: no reading covers this day", self.name),
+            (Some(day), _) => {
+                let covered = rows::covered(day.promised_us, day.covered_us);
+                format!("{}, {covered} covered", rows::sums(day))
+            }
+        }
+    }
+
+    fn count(&self) -> String {
+        let day = self.day;
+        day.map_or(String::new(), |day| {
+            short(day.other_tasks.most.saturating_add(day.devices))
+        })
+    }
+
+    /// What ran, and how much is covered.
+    fn small(&self) -> String {
+        let kinds = match self.day.map(|day| (day.other_tasks.most > 0, day.devices > 0)) {
+            None if self.look == "unknown" => "no data",
+            None | Some((false, false)) => "",
+            Some((true, true)) => "both",
+            Some((true, false)) => "tasks",
+            Some((false, true)) => "devices",
+        };
+        let part = self.day.filter(|day| day.covered_us < day.promised_us);
+        let part = part.map(|day| rows::covered(day.promised_us, day.covered_us));
+        let texts = [kinds.to_owned(), part.unwrap_or_default()];
+        let texts: Vec<String> = texts.into_iter().filter(|text| !text.is_empty()).collect();
+        texts.join(", ")
+    }
 }
 
 /// A calendar for each month that the account touches.
@@ -160,14 +193,14 @@ fn cell(number: u64, name: String, account: &Account) -> Cell<'_> {
     let is_asked_for = begins < account.until_us && begins.saturating_add(DAY_US) > account.since_us;
     let day = account.days.iter().find(|day| day.day == name);
     let look = match day {
-        None if is_asked_for => Look::Unknown,
-        None => Look::Outside,
-        Some(day) if day.other_tasks.most > 0 || day.devices > 0 => Look::Some,
-        Some(day) if day.covered_us == 0 => Look::Unknown,
-        Some(day) if day.covered_us < day.promised_us => Look::Part,
-        Some(_) => Look::Zero,
+        None if is_asked_for => "unknown",
+        None => "outside",
+        Some(day) if day.other_tasks.most > 0 || day.devices > 0 => "some",
+        Some(day) if day.covered_us == 0 => "unknown",
+        Some(day) if day.covered_us < day.promised_us => "part",
+        Some(_) => "zero",
     };
-    let day = day.filter(|_| look != Look::Unknown);
+    let day = day.filter(|_| look != "unknown");
     Cell {
         number,
         name,
@@ -208,13 +241,13 @@ mod tests {
         };
         let days = ["2026-10-01", "2026-10-03", "2026-10-04", "2026-09-30"];
         let looks = days.map(|name| cell(1, name.to_owned(), &account).look);
-        assert_eq!(looks, [Look::Unknown, Look::Unknown, Look::Outside, Look::Outside]);
+        assert_eq!(looks, ["unknown", "unknown", "outside", "outside"]);
         account.days.push(Day {
             day: "2026-10-02".into(),
             promised_us: 5,
             ..Day::default()
         });
-        assert_eq!(cell(2, "2026-10-02".to_owned(), &account).look, Look::Unknown);
+        assert_eq!(cell(2, "2026-10-02".to_owned(), &account).look, "unknown");
     }
 
     #[test]

@@ -55,7 +55,9 @@ pub(crate) const LOCATED: [Column<LocatedTime>; 5] = [
         .yields(3)
         .means(|time| located::meaning(&time.located)),
     column("SINCE", |time: &LocatedTime| clock(time.located.since_us)),
-    column("UNTIL", |time: &LocatedTime| clock(time.until_us)).or_nothing(),
+    column("UNTIL", |time: &LocatedTime| clock(time.until_us))
+        .wide()
+        .or_nothing(),
 ];
 
 pub(crate) const DAYS: [Column<Day>; 5] = [
@@ -396,6 +398,12 @@ pub(super) fn worst_day(days: &[Day]) -> Option<&Day> {
     let sum = |day: &&Day| day.other_tasks.most.saturating_add(day.devices);
     // The first of equals.
     days.iter().rev().filter(|day| sum(day) > 0).max_by_key(sum)
+}
+
+/// "2026-10-05: other tasks 3–7, other devices' interrupts 12".
+pub(super) fn sums(day: &Day) -> String {
+    let (tasks, devices) = (range(day.other_tasks), grouped(day.devices));
+    format!("{}: other tasks {tasks}, other devices' interrupts {devices}", day.day)
 }
 
 /// Who ran, over all CPUs.

@@ -70,8 +70,26 @@ fn bytes(size: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use stelia_cpus::Cpu;
+
     use super::*;
     use crate::tests::fixtures::write;
+
+    fn topology(cpus: u32) -> Topology {
+        let cpu = |cpu| {
+            (
+                cpu,
+                Cpu {
+                    package: 0,
+                    core: cpu,
+                    node: cpu / 4,
+                },
+            )
+        };
+        Topology {
+            cpus: (0..cpus).map(cpu).collect(),
+        }
+    }
 
     #[test]
     fn a_cache_is_found_by_its_level_and_shared_by_whom_the_kernel_says() {
@@ -85,7 +103,7 @@ mod tests {
             write(sys.path(), &format!("{own}/index4/shared_cpu_list"), shared);
             write(sys.path(), &format!("{own}/index4/size"), "32768K\n");
         }
-        let found = caches(sys.path(), 0..9);
+        let found = caches(sys.path(), &topology(9));
         let lists: Vec<String> = found.iter().map(|cache| cache.cpus.to_string()).collect();
         assert_eq!(lists, ["0-1,4-5", "2-3,6-7"]);
         assert_eq!(found[0].bytes, Some(32 << 20));
@@ -94,7 +112,10 @@ mod tests {
     #[test]
     fn what_is_not_there_or_not_understood_is_not_known() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!((memory(root.path(), 0), caches(root.path(), 0..1)), (None, vec![]));
+        assert_eq!(
+            (memory(root.path(), 0), caches(root.path(), &topology(1))),
+            (None, vec![])
+        );
         let cache = "devices/system/cpu/cpu0/cache/index3";
         write(root.path(), &format!("{cache}/level"), "3\n");
         write(root.path(), &format!("{cache}/shared_cpu_list"), "zero\n");
@@ -103,7 +124,10 @@ mod tests {
             "devices/system/node/node0/meminfo",
             "Node 0 MemTotal: much\n",
         );
-        assert_eq!((memory(root.path(), 0), caches(root.path(), 0..1)), (None, vec![]));
+        assert_eq!(
+            (memory(root.path(), 0), caches(root.path(), &topology(1))),
+            (None, vec![])
+        );
         assert_eq!([bytes("1M"), bytes("K"), bytes("99999999999999999999K")], [None; 3]);
     }
 

@@ -211,13 +211,19 @@ impl Text<'_> {
         let keys = self.map.keys().into_iter();
         let keys = keys.map(|(mark, meaning, _)| Piece::from(format!("{mark} {meaning}")));
         self.out.push('\n');
-        self.flow("", "   ", keys);
+        self.flow(
+            "",
+            "   ",
+            [Piece::from("[A] a core".to_owned())].into_iter().chain(keys),
+        );
         let is_listed = |(_, pod): &(usize, &Pod)| !self.is_large || self.is_in_trouble(pod);
         let drawn = (0..).zip(&self.map.pods).filter(|(_, pod)| !pod.cpus.is_empty());
         let listed: Vec<(usize, &Pod)> = drawn.clone().filter(is_listed).take(MAX_LISTED).collect();
         let most = if self.style.width.is_some() { NAME } else { usize::MAX };
+        let signs = listed.iter().map(|(n, pod)| mark(*n).len() + pod.sign().sign.len());
+        let signs = signs.max().unwrap_or(0);
         let entries = listed.iter().map(|(n, pod)| {
-            let sign = mark(*n) + pod.sign().sign;
+            let sign = format!("{:<signs$}", mark(*n) + pod.sign().sign);
             let rest = format!(" {} {}", shorten(&printable(&pod.pod.to_string()), most), pod.cpus);
             Piece::new(self.of_pod(*n, &sign) + &rest, columns(&sign) + columns(&rest))
         });

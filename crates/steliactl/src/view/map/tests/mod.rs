@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nodes::{host, map_of};
 use stelia_api::{Reason, ReasonKind};
-use stelia_kubelet::{PodName, PodUid};
+use stelia_kubelet::PodName;
 
 use super::picture::svg;
 use super::{Map, gather};
@@ -45,7 +45,7 @@ fn pods_that_are_not_selected_have_no_mark() {
         Some(&selected),
     );
     let text = body(&map);
-    says(&text, &["[x .]", "[A ]", "x of pods that are not selected"]);
+    says(&text, &["[x .]", "[A  ]", "x of pods that are not selected"]);
     never_says(&text, &["B ", PODS[1]]);
 }
 
@@ -96,7 +96,7 @@ fn memory_caches_and_devices_are_where_they_are() {
     says(
         &text,
         &[
-            "socket 1 node 1, 2.0 GiB, 2×L3 8.0 MiB\n L3 4-5 [B  ]\n L3 6-7 [C* .]\n (nvidia.com/gpu B×2)\n",
+            "socket 1 node 1, 2.0 GiB, 2×L3 8.0 MiB\n L3 4-5 [B   ]\n L3 6-7 [C* .]\n (nvidia.com/gpu B×2)\n",
             "\ndevices on NUMA nodes without CPUs\n (example.com/memory B^)\n",
             "A^ device on another NUMA node than the CPUs",
         ],
@@ -178,9 +178,9 @@ fn a_large_node_fits_a_terminal_and_lists_only_vms_in_trouble() {
         let text = map.text(columns(width));
         assert!(text.lines().all(|line| width_of(line) <= width), "{text}");
         assert!(text.lines().count() < 120, "{text}");
-        says(&text, &["[CV+ ]", "VMs not listed"]);
+        says(&text, &["[CV+ ", "VMs not listed"]);
         // The isolated ones are only drawn.
-        says(&text, &["[A   ]"]);
+        says(&text, &["[A  "]);
         never_says(&text, &["\nA  "]);
     }
     let marks: std::collections::HashSet<String> = map.cpus().map(|cpu| map.cpu_mark(cpu)).collect();
