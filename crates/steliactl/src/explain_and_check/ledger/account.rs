@@ -128,27 +128,16 @@ impl Brief {
         if self.covered_us == 0 {
             return "nothing is known".to_owned();
         }
-        let covered = rows::covered(self.promised_us, self.covered_us);
-        let [tasks, devices] = self.counts();
-        format!("{tasks}, {devices}, {covered} covered")
+        let counts = rows::counts(self.other_tasks, self.devices);
+        format!("{counts}, {} covered", rows::covered(self.promised_us, self.covered_us))
     }
 
     /// What is above the guaranteed 0. A lower bound of 0 proves nothing, nor does a time that no reading covers.
     pub(crate) fn above_promise(&self) -> Option<String> {
-        let is_above = [self.other_tasks.least > 0, self.devices > 0];
-        let above = self.counts().into_iter().zip(is_above);
-        let above: Vec<String> = above
-            .filter(|(_, is_above)| *is_above)
-            .map(|(count, _)| count)
-            .collect();
+        let tasks = (self.other_tasks.least > 0).then(|| format!("other tasks {}", rows::range(self.other_tasks)));
+        let devices = (self.devices > 0).then(|| format!("other devices' interrupts {}", rows::grouped(self.devices)));
+        let above: Vec<String> = tasks.into_iter().chain(devices).collect();
         (self.covered_us > 0 && !above.is_empty()).then(|| above.join(", "))
-    }
-
-    fn counts(&self) -> [String; 2] {
-        [
-            format!("other tasks {}", rows::range(self.other_tasks)),
-            format!("other devices' interrupts {}", rows::grouped(self.devices)),
-        ]
     }
 }
 

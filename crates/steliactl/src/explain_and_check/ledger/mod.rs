@@ -102,7 +102,7 @@ fn parse_month(text: &str) -> Result<Month, String> {
 
 /// 1 s to 10 min, as the daemon takes it.
 fn parse_span(text: &str) -> Result<Duration, String> {
-    let span = when::span(text).map(Duration::from_micros);
+    let span = humantime::parse_duration(text).ok();
     let fits = |span: &Duration| (1..=600).contains(&span.as_secs());
     span.filter(fits)
         .ok_or_else(|| "expected 1s to 10min, such as 60s".to_owned())

@@ -109,6 +109,11 @@ impl Page<'_> {
         rows::covered(self.account.promised_us, self.account.covered_us)
     }
 
+    fn worst(&self) -> Option<String> {
+        let day = rows::worst_day(&self.account.days)?;
+        Some(format!("{}: {}", day.day, rows::counts(day.other_tasks, day.devices)))
+    }
+
     fn made(&self) -> String {
         rows::clock(self.made_us)
     }
@@ -137,8 +142,9 @@ impl Cell<'_> {
             (None, "outside") => format!("{}: not part of this report", self.name),
             (None, _) => format!("{}: no reading covers this day", self.name),
             (Some(day), _) => {
+                let counts = rows::counts(day.other_tasks, day.devices);
                 let covered = rows::covered(day.promised_us, day.covered_us);
-                format!("{}, {covered} covered", rows::sums(day))
+                format!("{}: {counts}, {covered} covered", self.name)
             }
         }
     }

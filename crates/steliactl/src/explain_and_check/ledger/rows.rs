@@ -276,36 +276,23 @@ pub(super) fn total(names: &BTreeMap<String, u64>) -> u64 {
     names.values().fold(0, |all: u64, count| all.saturating_add(*count))
 }
 
-/// What matters, in one or two sentences.
+/// What matters, in two sentences.
 pub(super) fn headline(account: &Account) -> String {
-    if account.promised_us == 0 {
-        return "It had no CPUs of its own in this period.".to_owned();
-    }
-    if account.covered_us == 0 {
-        return "Nothing is known: no reading covers this period.".to_owned();
-    }
-    let times = |count: String| {
-        if count == "1" {
-            "once".to_owned()
-        } else {
-            format!("{count} times")
-        }
+    let rest = match (account.promised_us, account.covered_us) {
+        (0, _) => return "It had no CPUs of its own in this period.".to_owned(),
+        (_, 0) => return "Nothing is known: no reading covers this period.".to_owned(),
+        (promised, covered) if covered < promised => "; nothing is known of the rest",
+        _ => "",
     };
-    let tasks = match range(account.totals.other_tasks).as_str() {
-        "0" => "No other task ran on its CPUs".to_owned(),
-        count => format!("Other tasks began to run on its CPUs {}", times(count.to_owned())),
-    };
-    let devices = match total(&account.totals.devices) {
-        0 => "no interrupt of another device reached them".to_owned(),
-        count => format!("interrupts of other devices reached them {}", times(grouped(count))),
-    };
-    let rest = if account.covered_us >= account.promised_us {
-        ""
-    } else {
-        "; nothing is known of the rest"
-    };
+    let counts = counts(account.totals.other_tasks, total(&account.totals.devices));
     let covered = covered(account.promised_us, account.covered_us);
-    format!("{tasks}; {devices}. {covered} of the guaranteed time is covered{rest}.")
+    format!("On its CPUs: {counts} (guaranteed: 0 each). {covered} of the guaranteed time is covered{rest}.")
+}
+
+/// "other tasks 3–7, other devices' interrupts 12".
+pub(super) fn counts(other_tasks: Range, devices: u64) -> String {
+    let (tasks, devices) = (range(other_tasks), grouped(devices));
+    format!("other tasks {tasks}, other devices' interrupts {devices}")
 }
 
 /// "0", "12", "3–7".
@@ -398,12 +385,6 @@ pub(super) fn worst_day(days: &[Day]) -> Option<&Day> {
     let sum = |day: &&Day| day.other_tasks.most.saturating_add(day.devices);
     // The first of equals.
     days.iter().rev().filter(|day| sum(day) > 0).max_by_key(sum)
-}
-
-/// "2026-10-05: other tasks 3–7, other devices' interrupts 12".
-pub(super) fn sums(day: &Day) -> String {
-    let (tasks, devices) = (range(day.other_tasks), grouped(day.devices));
-    format!("{}: other tasks {tasks}, other devices' interrupts {devices}", day.day)
 }
 
 /// Who ran, over all CPUs.

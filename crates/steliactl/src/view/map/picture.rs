@@ -94,11 +94,6 @@ impl Shape {
         cell
     }
 
-    fn at(mut self, x: usize, y: usize) -> Self {
-        (self.x, self.y) = (x, y);
-        self
-    }
-
     /// A box round others, with its name above them.
     fn around(class: &str, name: String, title: String, mut inside: Vec<Shape>) -> Self {
         for one in &mut inside {
@@ -109,6 +104,22 @@ impl Shape {
         let mut shape = Self::new(class, title, width, bottom.max(LINE) + PAD);
         shape.inside = inside;
         shape.label(PAD, 14, SMALL_TEXT_SIZE, name)
+    }
+
+    /// A sample with a text beside it.
+    fn line(sample: Shape, title: String, text: String) -> Self {
+        let x = sample.width + GAP;
+        let mut line = Self::new("", title, x + text_width(&text, TEXT_SIZE), CELL_HEIGHT);
+        line.inside.push(sample);
+        line.label(x, 13, TEXT_SIZE, text)
+    }
+
+    /// Lines in as many columns as fit.
+    fn lines(mut lines: Vec<Shape>, width: usize) -> Self {
+        let widest = lines.iter().map(|line| line.width).max().unwrap_or(0) + GAP;
+        lines.iter_mut().for_each(|line| line.width = widest);
+        grid(&mut lines, width / (widest + GAP));
+        Self::unseen(lines)
     }
 
     /// One that is not drawn itself.
@@ -312,57 +323,33 @@ fn device(map: &Map, n: usize, device: &Device) -> Shape {
     shape.label(4, 13, SMALL_TEXT_SIZE, text)
 }
 
-/// What each look means, in as many lines as it takes.
+/// What each look means.
 fn legend(map: &Map, width: usize) -> Shape {
-    let mut inside = Vec::new();
-    let (mut x, mut y) = (0, 0);
-    for (mark, meaning, class) in map.keys() {
+    let keys = map.keys().into_iter().map(|(mark, meaning, class)| {
         let colour = if mark.starts_with('A') { "c0 " } else { "" };
         let sample = if class == "shared" { String::new() } else { mark };
-        let wide = 32 + text_width(meaning, TEXT_SIZE);
-        if x > 0 && x + wide > width {
-            (x, y) = (0, y + CELL_HEIGHT + GAP);
-        }
-        let swatch = Shape::cell(format!("cpu {colour}{class}"), String::new(), 26, sample);
-        let mut key = Shape::new("", String::new(), wide, CELL_HEIGHT).label(32, 13, TEXT_SIZE, meaning.to_owned());
-        key.inside.push(swatch);
-        inside.push(key.at(x, y));
-        x += wide + 3 * GAP;
-    }
-    Shape::unseen(inside)
+        let sample = Shape::cell(format!("cpu {colour}{class}"), String::new(), 26, sample);
+        Shape::line(sample, String::new(), meaning.to_owned())
+    });
+    Shape::lines(keys.collect(), width)
 }
 
-/// The pods, column by column: the mark in its colour, the name, the CPUs and the state.
+/// The pods: the mark in its colour, the name, the CPUs and the state.
 fn list(map: &Map, width: usize) -> Shape {
     let rows = map.pods.iter().map(|pod| {
         let name = cut(&printable(&pod.pod.to_string()), NAME_COLUMNS);
-        [
-            name,
-            cut(&pod.cpus.to_string(), DEVICE_COLUMNS),
-            printable(&pod.state()),
-        ]
+        [name, cut(&pod.cpus.to_string(), DEVICE_COLUMNS), pod.state()]
     });
     let rows: Vec<[String; 3]> = rows.collect();
-    let widest = |at: usize| rows.iter().map(|row| columns(&row[at])).max().unwrap_or(0);
-    let widths = [widest(0), widest(1), widest(2)];
-    let marks = (0..rows.len())
-        .map(|n| text_width(&mark(n), SMALL_TEXT_SIZE))
-        .max()
-        .unwrap_or(0)
-        + 8;
-    let text = "8".repeat(widths.iter().sum::<usize>() + 4);
-    let row_width = marks + GAP + text_width(&text, TEXT_SIZE);
-    let across = (width / (row_width + 2 * GAP)).max(1);
-    let down = rows.len().div_ceil(across).max(1);
+    let widths = [0, 1, 2].map(|at| rows.iter().map(|row| columns(&row[at])).max().unwrap_or(0));
+    let marks = (0..rows.len()).map(|n| text_width(&mark(n), SMALL_TEXT_SIZE) + 8).max();
     let lines = (0..).zip(rows.iter().zip(&map.pods)).map(|(n, (row, pod))| {
-        let padded = row.iter().zip(widths);
-        let padded = padded.map(|(text, width)| format!("{text}{}", " ".repeat(width.saturating_sub(columns(text)))));
-        let text = padded.collect::<Vec<_>>().join("  ");
-        let line = Shape::new("", title(pod), row_width, CELL_HEIGHT);
-        let mut line = line.label(marks + GAP, 13, TEXT_SIZE, text.trim_end().to_owned());
+        let text = row.iter().zip(widths).fold(String::new(), |all, (text, width)| {
+            all + text + &" ".repeat(width.saturating_sub(columns(text)) + 2)
+        });
         let class = format!("cpu {}", class(n, pod));
-        line.inside.push(Shape::cell(class, String::new(), marks, mark(n)));
-        line.at(n / down * (row_width + 2 * GAP), n % down * (CELL_HEIGHT + 4))
+        let sample = Shape::cell(class, String::new(), marks.unwrap_or(0), mark(n));
+        Shape::line(sample, title(pod), text.trim_end().to_owned())
     });
-    Shape::unseen(lines.collect())
+    Shape::lines(lines.collect(), width)
 }
