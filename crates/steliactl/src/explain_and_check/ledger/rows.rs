@@ -155,8 +155,8 @@ pub(super) fn sections(account: &Account, has_days: bool) -> Vec<Section> {
     let about = "The guaranteed time for which there are no two readings of the same counters.";
     let mut gaps = Section::of("Times that are not covered", about, &GAPS, &account.gaps);
     if account.gaps_left_out > 0 {
-        gaps.missing
-            .push(format!("And {} more.", counted(account.gaps_left_out, "gap")));
+        let more = counted(account.gaps_left_out, "more gap");
+        gaps.missing.push(format!("{more} not listed."));
     }
     let about = "Near: on a NUMA node of these CPUs. Attached: on a node without CPUs that belongs to one of these, or to a device. Remote: on \
                  any other node. Read once an hour, or less often on nodes with many VMs, and when the CPUs change.";

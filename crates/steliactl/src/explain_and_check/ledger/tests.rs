@@ -30,7 +30,7 @@ fn a_quiet_month_has_neither_windows_nor_gaps() {
     says(
         &text,
         &[
-            "No other task ran on its CPUs",
+            "other tasks 0, other devices' interrupts 0",
             "100% of the guaranteed time is covered.",
         ],
     );

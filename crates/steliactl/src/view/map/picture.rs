@@ -114,11 +114,13 @@ impl Shape {
         line.label(x, 13, TEXT_SIZE, text)
     }
 
-    /// Lines in as many columns as fit.
+    /// Lines in as many columns as fit, column by column.
     fn lines(mut lines: Vec<Shape>, width: usize) -> Self {
-        let widest = lines.iter().map(|line| line.width).max().unwrap_or(0) + GAP;
-        lines.iter_mut().for_each(|line| line.width = widest);
-        grid(&mut lines, width / (widest + GAP));
+        let widest = lines.iter().map(|line| line.width).max().unwrap_or(0) + 2 * GAP;
+        let down = lines.len().div_ceil((width / widest).max(1)).max(1);
+        for (n, line) in lines.iter_mut().enumerate() {
+            (line.x, line.y) = (n / down * widest, n % down * (CELL_HEIGHT + GAP));
+        }
         Self::unseen(lines)
     }
 

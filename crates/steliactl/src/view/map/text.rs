@@ -11,7 +11,7 @@ use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
 use crate::shared::output::{self, TextStyle, columns, counted, cut, printable, shorten};
 
 /// On a node with more pods only those in trouble are listed.
-const MAX_LISTED: usize = 24;
+const MAX_LISTED: usize = 48;
 /// Columns for the CPUs' numbers of a line.
 const NUMBERS: usize = 16;
 /// The most columns of a name on a terminal.
