@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use stelia_ledger::day::DAY_US;
-use stelia_ledger::verdict::Verdict;
+use stelia_ledger::verdict::{Fault, Verdict};
 
 use super::account::{All, VmAccount};
 use super::rows;
@@ -78,52 +78,32 @@ impl Proof {
 
     /// What verifies which entries, and which entries nothing verifies yet.
     fn verified(&self) -> [(&'static str, String); 2] {
-        let Verdict {
-            vouched_seq,
-            vouched_by,
-            compared_seq,
-            last_seq,
-            days_without_head,
-            ..
-        } = &self.verdict;
-        let by_key = match self.keys {
-            Keys::Copy => 0,
-            Keys::Node | Keys::Given => *vouched_seq,
-        };
+        let verdict = &self.verdict;
         let own = if self.keys == Keys::Node { "this node's " } else { "" };
-        let by = [
-            (by_key, format!("{own}key {vouched_by}")),
-            (*compared_seq, "the expected entry".to_owned()),
-        ];
+        let by_key = (verdict.vouched_seq, format!("{own}key {}", verdict.vouched_by));
+        let by = [by_key, (verdict.compared_seq, "the expected entry".to_owned())];
         let by = by.iter().filter(|(seq, _)| *seq > 0);
         let by: Vec<String> = by.map(|(seq, by)| format!("{by}, up to entry {seq}")).collect();
-        let mut rest = match by_key.max(*compared_seq) {
-            0 => "all entries".to_owned(),
-            seq if seq < *last_seq => format!("entries {} to {last_seq}", seq + 1),
-            _ => "none".to_owned(),
+        let (by, mut rest) = match verdict.vouched_seq.max(verdict.compared_seq) {
+            0 => ("nothing".to_owned(), "all entries".to_owned()),
+            seq if seq < verdict.last_seq => (by.join("; "), format!("entries {} to {}", seq + 1, verdict.last_seq)),
+            _ => (by.join("; "), "none".to_owned()),
         };
-        if let (Some(first), Some(last)) = (days_without_head.first(), days_without_head.last()) {
+        let days = verdict.days_without_head.as_slice();
+        if let (Some(first), Some(last)) = (days.first(), days.last()) {
             rest += &format!("; days without a signature: {first} to {last}");
         }
-        let by = if by.is_empty() {
-            "nothing".to_owned()
-        } else {
-            by.join("; ")
-        };
         [("Verified by", by), ("Not verified", rest)]
     }
 
     /// Each fault of a line or a signature, with its place.
     fn faults(&self) -> Vec<String> {
-        let faults = self
-            .verdict
-            .faults
-            .iter()
-            .map(|fault| match (fault.segment.as_str(), fault.line) {
-                ("", _) => fault.text.clone(),
-                (file, 0) => format!("{file}: {}", fault.text),
-                (file, line) => format!("{file}, line {line}: {}", fault.text),
-            });
+        let place = |fault: &Fault| match (fault.segment.as_str(), fault.line) {
+            ("", _) => String::new(),
+            (file, 0) => format!("{file}: "),
+            (file, line) => format!("{file}, line {line}: "),
+        };
+        let faults = self.verdict.faults.iter().map(|fault| place(fault) + &fault.text);
         let bad = self.verdict.heads.iter().filter(|head| !head.good);
         let bad = bad.map(|head| format!("the signature of {} is not valid", head.day));
         faults.chain(bad).collect()
@@ -133,31 +113,23 @@ impl Proof {
 impl Render for Proof {
     fn text(&self, style: TextStyle) -> String {
         let verdict = &self.verdict;
-        let (bytes, count) = (rows::grouped(verdict.bytes), counted(verdict.segments, "file"));
+        let (first, last) = (verdict.first_seq, verdict.last_seq);
         let entries = match verdict.entries {
             0 => "none".to_owned(),
             _ => format!(
-                "{} to {}, {} UTC",
-                verdict.first_seq,
-                verdict.last_seq,
+                "{first} to {last}, {} UTC",
                 rows::between(verdict.first_us, verdict.last_us)
             ),
         };
-        let signatures = match verdict.heads.last() {
-            None => "none yet".to_owned(),
-            Some(last) => format!(
-                "{}, last of {}, up to entry {}",
-                verdict.heads.len(),
-                last.day,
-                last.seq
-            ),
-        };
+        let (count, last) = (verdict.heads.len(), verdict.heads.last());
+        let signatures = last.map(|last| format!("{count}, last of {}, up to entry {}", last.day, last.seq));
+        let (files, bytes) = (counted(verdict.segments, "file"), rows::grouped(verdict.bytes));
         let mut facts = vec![
-            ("Ledger files", format!("{count}, {bytes} bytes")),
+            ("Ledger files", format!("{files}, {bytes} bytes")),
             ("Entries", entries),
             ("Last hash", verdict.hash.clone()),
             ("Keys", verdict.keys.join(", ")),
-            ("Signatures", signatures),
+            ("Signatures", signatures.unwrap_or_else(|| "none yet".to_owned())),
         ];
         if verdict.newer_events > 0 {
             let newer = counted(verdict.newer_events, "event");

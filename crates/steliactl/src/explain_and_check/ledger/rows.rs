@@ -1,5 +1,6 @@
 //! The facts of an account as rows, and their columns: the text and the page are made of these alone.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use stelia_api::attribution::{Attribution, Occupant};
@@ -222,7 +223,7 @@ impl Row {
     /// "nvme0q3 12, eth0 1", the most frequent first; after the limit only the number of further names.
     fn listed(&self) -> String {
         let mut names: Vec<(&String, &u64)> = self.names.iter().filter(|(_, count)| **count > 0).collect();
-        names.sort_by(|a, b| b.1.cmp(a.1));
+        names.sort_by_key(|(_, count)| Reverse(*count));
         let shown = names
             .iter()
             .take(NAMES)
@@ -412,7 +413,7 @@ fn who(attribution: &Attribution) -> Vec<RunRow> {
             by_name.entry(&occupant.name).or_default().add(what, occupant);
         }
         let mut all: Vec<RunRow> = by_name.into_values().collect();
-        all.sort_by(|a, b| (b.ns, b.count).cmp(&(a.ns, a.count)));
+        all.sort_by_key(|row| Reverse((row.ns, row.count)));
         all
     });
     each.collect()

@@ -204,7 +204,6 @@ fn a_ledger_that_is_good_succeeds_and_a_copy_without_a_key_is_verified_by_nothin
         &["key q1w2, up to entry 40300", "entries 40301 to 40400"],
     );
     says(&by_key(Keys::Node), &["this node's key q1w2"]);
-    says(&by_key(Keys::Copy), &["nothing", "all entries"]);
 }
 
 #[test]
