@@ -1,6 +1,6 @@
 //! The map as text: a cell a core, with one mark where all of its CPUs are alike; the CPUs' numbers are at the beginning of each line.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use stelia_cpus::CpuSet;
@@ -176,32 +176,23 @@ impl Text<'_> {
         }
     }
 
-    /// `(nvidia.com/gpu A B×2) (GPU 0000:3b:00.0 C^)`; of a large node only those that are remote.
+    /// `(nvidia.com/gpu B×2) (GPU 0000:3b:00.0 C^)`; of a large node only those that are remote.
     fn devices(&mut self, node: Option<u32>) {
         let is_drawn = |(n, device): &(usize, &Device)| {
             let is_remote = self.map.pods.get(*n).is_some_and(|pod| pod.is_remote(device));
             !self.is_large || is_remote
         };
-        let mut by_name: BTreeMap<&str, Vec<(usize, &Device)>> = BTreeMap::new();
-        for (pod, device) in self.map.devices(node).filter(is_drawn) {
-            by_name.entry(&device.name).or_default().push((pod, device));
-        }
-        if node.is_none() && !by_name.is_empty() {
+        let drawn = self.map.devices(node).filter(is_drawn);
+        let pieces = drawn.map(|(n, device)| {
+            let mark = self.map.device_mark(n, device);
+            let room = self.width.saturating_sub(columns(&mark) + 4);
+            let name = cut(&printable(&device.name), room);
+            let wide = columns(&name) + columns(&mark) + 3;
+            Piece::new(format!("({name} {})", self.of_pod(n, &mark)), wide)
+        });
+        let pieces: Vec<Piece> = pieces.collect();
+        if node.is_none() && !pieces.is_empty() {
             self.out.push_str("\ndevices on NUMA nodes without CPUs\n");
-        }
-        let mut pieces = Vec::new();
-        for (name, pods) in by_name {
-            let mut before = format!("({} ", printable(name));
-            for (n, (pod, device)) in pods.iter().enumerate() {
-                let mark = self.map.device_mark(*pod, device);
-                let after = if n + 1 == pods.len() { ")" } else { "" };
-                let before = cut(
-                    &std::mem::take(&mut before),
-                    self.width.saturating_sub(columns(&mark) + 3),
-                );
-                let wide = columns(&before) + columns(&mark) + after.len();
-                pieces.push(Piece::new(before + &self.of_pod(*pod, &mark) + after, wide));
-            }
         }
         self.flow(" ", " ", pieces);
     }
