@@ -145,11 +145,11 @@ fn an_account_of_the_last_day_above_its_promise_fails() {
     insta::assert_snapshot!(text(&above), @"
     1 isolated, 1 floating (vCPUs not attached for 50 s: team-a/vm)
 
-    FAIL  team-a/web: other tasks 3…7, other devices' interrupts 1,200 in the last 24 hours, 0 is promised
+    FAIL  team-a/web: other tasks 3–7, other devices' interrupts 1,200 in the last 24 hours, 0 is promised
           fix: steliactl ledger VM: when; steliactl quiet VM: which interrupts remain
 
     The last 24 hours by the ledger:
-    team-a/web: other tasks 3…7, other devices' interrupts 1,200, 75.00% covered
+    team-a/web: other tasks 3–7, other devices' interrupts 1,200, 75.00% covered
     ");
     assert_eq!(above.failure().unwrap(), "1 promise does not hold");
     let mut one_interrupt = with(vec![of(PODS[0], 0, 1, 6)]);
