@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
 
 use crate::cli::remote::Host;
-use crate::explain_and_check::ledger::LedgerOptions;
+use crate::check::ledger::LedgerOptions;
 use crate::explain_and_check::verify::Demands;
 use crate::integration::node_topology::TopologyOptions;
 use crate::plan::evaluate::EvaluateOptions;

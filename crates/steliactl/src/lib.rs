@@ -14,7 +14,7 @@ mod plan;
 mod shared;
 mod view;
 
-pub use explain_and_check::ledger;
+pub use check::ledger;
 pub use integration::metrics;
 pub use shared::output;
 

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::ReasonKind;
 
-use crate::explain_and_check::ledger::{self, Brief};
+use crate::check::ledger::{self, Brief};
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, in_common, named_within, to_do};
 use crate::shared::output::{self, Render, TextStyle, counted, paragraph};
 use blocks::FoldedFinding;

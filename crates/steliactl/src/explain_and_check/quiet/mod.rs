@@ -20,7 +20,7 @@ use stelia_cpus::CpuSet;
 use stelia_settings::Isolation;
 
 use crate::explain_and_check::doctor::managed_irq_cpus;
-use crate::explain_and_check::ledger;
+use crate::check::ledger;
 use crate::shared::daemon::{Client, Description, Failure, Pod, Selection, is_reported};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{device_interrupts, read_table};

@@ -22,7 +22,7 @@ use stelia_kubelet::home::Search;
 use stelia_model::Instance;
 
 use crate::explain_and_check::doctor::{self, Examined};
-use crate::explain_and_check::ledger;
+use crate::check::ledger;
 use crate::explain_and_check::quiet::{self, Quietness};
 use crate::explain_and_check::verify::{self, Verified};
 use crate::shared::daemon::{Client, Description, Failure, OnlineCpus, Pod, Selection};
