@@ -101,9 +101,9 @@ async fn run(
         }
         Command::Map { selection, svg } => {
             let described = client().await?.describe().await?;
-            let map = map::gather(&described, roots).only(selection.among(&described)?.as_ref());
+            let map = map::gather(&described, roots, selection.among(&described)?.as_ref());
             match svg {
-                Some(path) => map::write(map.svg(), path),
+                Some(path) => map.write_svg(path),
                 None => output_options.print(&map),
             }
         }

@@ -1,5 +1,5 @@
 //! Tables: columns are declared once, and on a terminal they are laid out for its width and coloured by meaning: sentences are
-//! wrapped, names are shortened in the middle, and everything else is cut at its end.
+//! wrapped, names are shortened in the middle, and everything else is cut at its end. A [`Grid`] is such a table before it is text.
 
 use std::fmt::Display;
 use std::io::IsTerminal;
@@ -8,18 +8,8 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::fit::{cut_with, shorten_with, wrap};
 use crate::printable;
-use crate::shrink::{Shrinking, shrink, shrink_sentences};
+use crate::shrink::{COLUMN_GAP, Shown, fit_columns};
 use crate::terminal::{coloured, is_utf8};
-
-/// Blanks between two columns.
-pub(crate) const COLUMN_GAP: usize = 2;
-/// A column is not cut below this width while another one can be cut.
-pub(crate) const MIN_COLUMN_WIDTH: usize = 8;
-/// The same for a column of names: less of both ends does not tell pods apart.
-const MIN_NAME_WIDTH: usize = 16;
-/// Sentences are wrapped to this width before any other column is cut, and to [`MIN_SENTENCE_WIDTH`] after that.
-pub(crate) const SENTENCE_WIDTH: usize = 24;
-const MIN_SENTENCE_WIDTH: usize = 16;
 
 /// How text is laid out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -122,35 +112,32 @@ pub(crate) enum Fit {
 }
 
 impl Fit {
-    /// The width below which the column is not narrowed while another one can be.
-    pub(crate) const fn least(self) -> usize {
+    fn lines(self, text: &str, width: usize, style: TextStyle) -> Vec<String> {
         match self {
-            Self::Cut => MIN_COLUMN_WIDTH,
-            Self::Shorten => MIN_NAME_WIDTH,
-            Self::Wrap => MIN_SENTENCE_WIDTH,
-        }
-    }
-
-    fn lines(self, text: &str, width: usize, ellipsis: &str) -> Vec<String> {
-        match self {
-            Self::Cut => vec![cut_with(text, width, ellipsis)],
-            Self::Shorten => vec![shorten_with(text, width, ellipsis)],
+            Self::Cut => vec![cut_with(text, width, style.ellipsis())],
+            Self::Shorten => vec![shorten_with(text, width, style.ellipsis())],
             Self::Wrap => wrap(text, width),
         }
     }
 }
 
+/// How a column is laid out, whatever its rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub heading: &'static str,
+    pub right: bool,
+    pub wide: bool,
+    pub yields: u8,
+    pub drops: u8,
+    pub fit: Fit,
+    pub whole: bool,
+    /// What stands for an empty value.
+    pub empty: &'static str,
+}
+
 /// A column of a table with rows of type `T`.
 pub struct Column<T> {
-    heading: &'static str,
-    right: bool,
-    wide: bool,
-    yields: u8,
-    drops: u8,
-    fit: Fit,
-    whole: bool,
-    /// What stands for an empty value.
-    empty: &'static str,
+    layout: Layout,
     cell: fn(&T) -> String,
     meaning: fn(&T) -> Meaning,
 }
@@ -158,14 +145,16 @@ pub struct Column<T> {
 /// A column that is aligned to the left. No cell is empty, so that awk finds each column.
 pub const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column {
-        heading,
-        right: false,
-        wide: false,
-        yields: 0,
-        drops: 0,
-        fit: Fit::Cut,
-        whole: false,
-        empty: "-",
+        layout: Layout {
+            heading,
+            right: false,
+            wide: false,
+            yields: 0,
+            drops: 0,
+            fit: Fit::Cut,
+            whole: false,
+            empty: "-",
+        },
         cell,
         meaning: |_| Meaning::Plain,
     }
@@ -174,61 +163,136 @@ pub const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<
 impl<T> Column<T> {
     /// Its heading.
     pub const fn heading(&self) -> &'static str {
-        self.heading
+        self.layout.heading
     }
 
     /// Aligned to the right.
-    pub const fn right(self) -> Self {
-        Self { right: true, ..self }
+    pub const fn right(mut self) -> Self {
+        self.layout.right = true;
+        self
     }
 
     /// Shown with `-o wide` only.
-    pub const fn wide(self) -> Self {
-        Self { wide: true, ..self }
+    pub const fn wide(mut self) -> Self {
+        self.layout.wide = true;
+        self
     }
 
     /// A column of sentences: on a narrow terminal they are wrapped and lose nothing.
-    pub const fn wraps(self) -> Self {
-        Self { fit: Fit::Wrap, ..self }
+    pub const fn wraps(mut self) -> Self {
+        self.layout.fit = Fit::Wrap;
+        self
     }
 
     /// A column of names whose ends tell them apart: on a narrow terminal their middle is left out.
-    pub const fn shortens(self) -> Self {
-        Self {
-            fit: Fit::Shorten,
-            ..self
-        }
+    pub const fn shortens(mut self) -> Self {
+        self.layout.fit = Fit::Shorten;
+        self
     }
 
     /// On a narrow terminal the columns with the highest rank are cut first, and those without one last.
-    pub const fn yields(self, rank: u8) -> Self {
-        Self { yields: rank, ..self }
+    pub const fn yields(mut self, rank: u8) -> Self {
+        self.layout.yields = rank;
+        self
     }
 
     /// On a narrow terminal the column is left out where sentences and names would become too narrow; the columns with the highest rank
     /// are left out first.
-    pub const fn drops(self, rank: u8) -> Self {
-        Self { drops: rank, ..self }
+    pub const fn drops(mut self, rank: u8) -> Self {
+        self.layout.drops = rank;
+        self
     }
 
     /// No value of the column is cut, and no word of a sentence is broken, while another column can become narrower.
-    pub const fn whole(self) -> Self {
-        Self { whole: true, ..self }
+    pub const fn whole(mut self) -> Self {
+        self.layout.whole = true;
+        self
     }
 
-    pub const fn means(self, meaning: fn(&T) -> Meaning) -> Self {
-        Self { meaning, ..self }
+    pub const fn means(mut self, meaning: fn(&T) -> Meaning) -> Self {
+        self.meaning = meaning;
+        self
     }
 
     /// For the last column only: nothing is printed for an empty value.
-    pub const fn or_nothing(self) -> Self {
-        Self { empty: "", ..self }
+    pub const fn or_nothing(mut self) -> Self {
+        self.layout.empty = "";
+        self
+    }
+
+    fn of(&self, row: &T) -> Cell {
+        match (self.cell)(row) {
+            text if text.is_empty() => Cell {
+                text: self.layout.empty.to_owned(),
+                meaning: Meaning::Absent,
+            },
+            text => Cell {
+                text: printable(&text),
+                meaning: (self.meaning)(row),
+            },
+        }
     }
 }
 
-struct Cell {
-    text: String,
-    meaning: Meaning,
+/// A value of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cell {
+    /// Without control characters.
+    pub text: String,
+    pub meaning: Meaning,
+}
+
+/// A table whose cells are made, for text and for any other form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grid {
+    columns: Vec<Layout>,
+    /// Each with a cell for every column.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+impl Grid {
+    pub fn of<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Item = &'a T>) -> Self {
+        let rows = rows.into_iter();
+        Self {
+            columns: columns.iter().map(|column| column.layout).collect(),
+            rows: rows
+                .map(|row| columns.iter().map(|column| column.of(row)).collect())
+                .collect(),
+        }
+    }
+
+    /// The heading of each column, and whether the column is aligned to the right.
+    pub fn headings(&self) -> impl Iterator<Item = (&'static str, bool)> {
+        self.columns.iter().map(|column| (column.heading, column.right))
+    }
+
+    /// The rows below the columns' headings; without rows only the headings are printed.
+    pub fn text(&self, style: impl Into<TextStyle>) -> String {
+        let style: TextStyle = style.into();
+        let columns = (0..).zip(&self.columns).filter(|(_, one)| style.wide || !one.wide);
+        let shown = columns.map(|(at, layout)| {
+            let values = self.rows.iter().filter_map(|cells| cells.get(at));
+            Shown::new(at, *layout, values.map(|cell| cell.text.as_str()), style.legend)
+        });
+        let shown = fit_columns(shown.collect(), style);
+        let mut text = String::new();
+        if style.legend {
+            let heading = |column: &Shown| match column.layout.heading {
+                // A heading of several words takes as many lines as it needs.
+                heading if longest_word(heading) <= column.width => wrap(heading, column.width),
+                heading => Fit::Cut.lines(heading, column.width, style),
+            };
+            row(&mut text, &shown, |column| (heading(column), Meaning::Plain), style);
+        }
+        for cells in &self.rows {
+            let cell = |column: &Shown| match cells.get(column.at) {
+                Some(cell) => (column.layout.fit.lines(&cell.text, column.width, style), cell.meaning),
+                None => (Vec::new(), Meaning::Absent),
+            };
+            row(&mut text, &shown, cell, style);
+        }
+        text
+    }
 }
 
 /// The rows below the columns' headings; without rows only the headings are printed.
@@ -237,147 +301,54 @@ pub fn table<'a, T: 'a>(
     rows: impl IntoIterator<Item = &'a T>,
     style: impl Into<TextStyle>,
 ) -> String {
-    let style: TextStyle = style.into();
-    let mut columns: Vec<&Column<T>> = columns.iter().filter(|column| style.wide || !column.wide).collect();
-    let cell = |column: &Column<T>, row| match (column.cell)(row) {
-        text if text.is_empty() => Cell {
-            text: column.empty.to_owned(),
-            meaning: Meaning::Absent,
-        },
-        text => Cell {
-            text: printable(&text),
-            meaning: (column.meaning)(row),
-        },
-    };
-    let heading = |column: &&Column<T>| Cell {
-        text: column.heading.to_owned(),
-        meaning: Meaning::Plain,
-    };
-    let headings = style.legend.then(|| columns.iter().map(heading).collect());
-    let rows = rows.into_iter();
-    let rows = rows.map(|row| columns.iter().map(|column| cell(column, row)).collect());
-    let mut lines: Vec<Vec<Cell>> = headings.into_iter().chain(rows).collect();
-
-    let widest = |lines: &[Vec<Cell>], at: usize| lines.iter().map(|line| line[at].text.width()).max().unwrap_or(0);
-    let mut widths: Vec<usize> = (0..columns.len()).map(|at| widest(&lines, at)).collect();
-    if let Some(width) = style.width {
-        while let Some(at) = dropped(&columns, &widths, width).filter(|_| !style.wide) {
-            columns.remove(at);
-            widths.remove(at);
-            for line in &mut lines {
-                line.remove(at);
-            }
-        }
-        let below_headings = &lines[usize::from(style.legend)..];
-        let column = |(at, column): (usize, &&Column<T>)| Shrinking {
-            fit: column.fit,
-            yields: column.yields,
-            whole: column.whole,
-            least_heading: widest(below_headings, at).max(longest_word(column.heading)),
-            longest_word: below_headings
-                .iter()
-                .map(|line| longest_word(&line[at].text))
-                .chain([longest_word(column.heading)].into_iter().filter(|_| column.whole))
-                .max()
-                .unwrap_or(0),
-        };
-        let columns: Vec<Shrinking> = columns.iter().enumerate().map(column).collect();
-        if style.wide {
-            shrink_sentences(&mut widths, &columns, width)
-        } else {
-            shrink(&mut widths, &columns, width)
-        }
-    }
-    let mut text = String::new();
-    for (at, cells) in lines.iter().enumerate() {
-        let fits = columns.iter().map(|column| {
-            if at == 0 && style.legend {
-                // A heading of several words takes as many lines as it needs.
-                Fit::Wrap
-            } else {
-                column.fit
-            }
-        });
-        let texts = cells.iter().zip(fits).zip(&widths);
-        let texts: Vec<Vec<String>> = texts
-            .map(|((cell, fit), width)| match fit {
-                Fit::Wrap if longest_word(&cell.text) > *width && at == 0 && style.legend => {
-                    vec![cut_with(&cell.text, *width, style.ellipsis())]
-                }
-                fit => fit.lines(&cell.text, *width, style.ellipsis()),
-            })
-            .collect();
-        text += &row(cells, &texts, &columns, &widths, style);
-    }
-    text
+    Grid::of(columns, rows).text(style)
 }
 
-/// The column to leave out next, so that no other one becomes narrower than is readable; `None` if they fit, or if none may be left out.
-fn dropped<T>(columns: &[&Column<T>], widths: &[usize], width: usize) -> Option<usize> {
-    let least = |(column, width): (&&Column<T>, &usize)| match column.fit {
-        Fit::Cut => MIN_COLUMN_WIDTH.min(*width),
-        Fit::Shorten | Fit::Wrap => SENTENCE_WIDTH.min(*width),
-    };
-    let needed: usize = columns.iter().zip(widths).map(least).sum();
-    if needed + COLUMN_GAP * columns.len().saturating_sub(1) <= width {
-        return None;
-    }
-    let candidates = (0..columns.len()).filter(|at| columns[*at].drops > 0);
-    candidates.max_by_key(|at| columns[*at].drops)
-}
-
-fn longest_word(text: &str) -> usize {
+pub(crate) fn longest_word(text: &str) -> usize {
     text.split(' ').map(UnicodeWidthStr::width).max().unwrap_or(0)
 }
 
 /// A row, on as many lines as its longest sentence has.
-fn row<T>(cells: &[Cell], texts: &[Vec<String>], columns: &[&Column<T>], widths: &[usize], style: TextStyle) -> String {
-    let height = texts.iter().map(Vec::len).max().unwrap_or(0);
-    let mut row = String::new();
-    for at in 0..height {
+fn row(out: &mut String, shown: &[Shown], cell: impl Fn(&Shown) -> (Vec<String>, Meaning), style: TextStyle) {
+    let cells: Vec<(Vec<String>, Meaning)> = shown.iter().map(cell).collect();
+    for at in 0..cells.iter().map(|(lines, _)| lines.len()).max().unwrap_or(0) {
         let mut pending = 0;
-        for (((cell, lines), column), width) in cells.iter().zip(texts).zip(columns).zip(widths) {
+        for (column, (lines, meaning)) in shown.iter().zip(&cells) {
             let text = lines.get(at).map_or("", String::as_str);
-            let blanks = width.saturating_sub(text.width());
-            let (before, after) = if column.right { (blanks, 0) } else { (0, blanks) };
+            let blanks = column.width.saturating_sub(text.width());
+            let (before, after) = if column.layout.right { (blanks, 0) } else { (0, blanks) };
+            pending += before;
             // Nothing stands behind the last text.
             if !text.is_empty() {
-                row.extend(std::iter::repeat_n(' ', pending + before));
-                row += &cell.meaning.paint(text, style);
+                out.extend(std::iter::repeat_n(' ', pending));
+                *out += &meaning.paint(text, style);
                 pending = 0;
-            } else {
-                pending += before;
             }
             pending += after + COLUMN_GAP;
         }
-        row.push('\n');
+        out.push('\n');
     }
-    row
 }
 
 /// The paragraph on lines of the style's width, each with a newline.
 pub fn paragraph(text: &str, style: impl Into<TextStyle>) -> String {
-    let style: TextStyle = style.into();
-    let lines = text.lines().flat_map(|line| match style.width {
-        Some(width) => wrap(line, width),
-        None => vec![line.to_owned()],
-    });
+    let width = style.into().width.unwrap_or(usize::MAX);
+    let lines = text.lines().flat_map(|line| wrap(line, width));
     lines.map(|line| line + "\n").collect()
 }
 
 /// `Name: value`, one per line.
 pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, style: impl Into<TextStyle>) -> String {
-    let columns = [
-        column("", |(name, _): &(String, String)| name.clone()),
+    const COLUMNS: [Column<(String, String)>; 2] = [
+        column("", |(name, _)| name.clone()),
         column("", |(_, value): &(String, String)| value.clone()).wraps(),
     ];
-    let rows = rows.into_iter();
-    let rows: Vec<(String, String)> = rows.map(|(name, value)| (format!("{name}:"), value)).collect();
+    let rows = rows.into_iter().map(|(name, value)| (format!("{name}:"), value));
     let style = TextStyle {
         legend: false,
         ..style.into()
     };
-    table(&columns, &rows, style)
+    table(&COLUMNS, &rows.collect::<Vec<_>>(), style)
 }
 
 #[cfg(test)]

@@ -14,13 +14,18 @@ pub use completion::completion_script;
 pub use examples::{examples_of, with_examples};
 pub use fit::{cut, shorten, wrap};
 pub use form::{Form, OutputOptions, PrintError, Render, WriteError};
-pub use layout::{Column, Meaning, TextStyle, column, paragraph, properties, table, width};
+pub use layout::{Cell, Column, Grid, Meaning, TextStyle, column, paragraph, properties, table, width};
 pub use terminal::{coloured, is_utf8, to_ascii};
 
-/// `text` with every control character replaced, so that a name cannot control a terminal.
+/// `text` with every character replaced that controls a terminal, changes the direction of writing, or is none in XML: names are text of
+/// others.
 pub fn printable(text: &str) -> String {
+    let is_foreign = |char: char| {
+        char.is_control()
+            || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
+    };
     text.chars()
-        .map(|char| if char.is_control() { '?' } else { char })
+        .map(|char| if is_foreign(char) { '?' } else { char })
         .collect()
 }
 

@@ -1,77 +1,136 @@
 //! Narrowing the columns of a table to the terminal's width.
 
-use crate::layout::{COLUMN_GAP, Fit, MIN_COLUMN_WIDTH, SENTENCE_WIDTH};
+use unicode_width::UnicodeWidthStr;
 
+use crate::layout::{Fit, Layout, TextStyle, longest_word};
+
+/// Blanks between two columns.
+pub(crate) const COLUMN_GAP: usize = 2;
+/// A column is not cut below this width while another one can be cut.
+const MIN_COLUMN_WIDTH: usize = 8;
+/// The same for a column of names: less of both ends does not tell pods apart; and for one of sentences.
+const MIN_TEXT_WIDTH: usize = 16;
+/// Sentences are wrapped to this width before any other column is cut.
+const SENTENCE_WIDTH: usize = 24;
 /// Sentences of the wide form are not wrapped to less than this.
 const WIDE_SENTENCE_WIDTH: usize = 40;
 
-/// What narrowing a column needs to know of it.
-pub(crate) struct Shrinking {
-    pub fit: Fit,
-    pub yields: u8,
-    /// Whether its values are cut, or its words broken, last of all.
-    pub whole: bool,
+/// A column that is shown.
+pub(crate) struct Shown {
+    /// Its place among all columns.
+    pub at: usize,
+    pub layout: Layout,
+    pub width: usize,
     /// The width to which only its heading becomes narrower.
-    pub least_heading: usize,
+    least_heading: usize,
     /// The width below which a sentence is broken inside a word.
-    pub longest_word: usize,
+    longest_word: usize,
 }
 
-/// Takes from the columns what does not fit into `width`, in rounds, in each always from the widest one: from headings, which only take
-/// more lines; from sentences, for the same reason; from the columns of the highest rank; from sentences again; from the columns
-/// without a rank; and from those that are whole.
-pub(crate) fn shrink(widths: &mut [usize], columns: &[Shrinking], width: usize) {
-    let mut over = excess(widths, width);
-    let mut narrow = |of: &dyn Fn(&Shrinking) -> bool, least: &dyn Fn(&Shrinking) -> usize| {
-        while over > 0 {
-            let candidates = (0..widths.len()).filter(|at| of(&columns[*at]));
-            let widest = candidates
-                .filter(|at| widths[*at] > least(&columns[*at]))
-                .max_by_key(|at| widths[*at]);
-            let Some(widest) = widest else { break };
-            widths[widest] -= 1;
-            over -= 1;
+impl Shown {
+    /// As wide as its values, and its heading where there is one.
+    pub(crate) fn new<'a>(
+        at: usize,
+        layout: Layout,
+        values: impl Iterator<Item = &'a str> + Clone,
+        has_heading: bool,
+    ) -> Self {
+        let widest = values.clone().map(UnicodeWidthStr::width).max().unwrap_or(0);
+        let word = longest_word(layout.heading);
+        let of_heading = if layout.whole { word } else { 0 };
+        Self {
+            at,
+            layout,
+            width: widest.max(if has_heading { layout.heading.width() } else { 0 }),
+            least_heading: widest.max(word),
+            longest_word: values.map(longest_word).max().unwrap_or(0).max(of_heading),
         }
-    };
-    let wraps = |one: &Shrinking| one.fit == Fit::Wrap;
-    let or_whole = |one: &Shrinking, width: usize| match (one.whole, wraps(one)) {
-        (true, true) => one.longest_word,
-        (true, false) => one.least_heading,
-        (false, _) => width,
-    };
-    let by_fit = |one: &Shrinking| or_whole(one, one.fit.least());
-    narrow(&|_| true, &|one| one.least_heading);
-    // While another sentence can become narrower, none is broken inside a word.
-    narrow(&wraps, &|one| or_whole(one, SENTENCE_WIDTH.max(one.longest_word)));
-    narrow(&wraps, &|one| or_whole(one, SENTENCE_WIDTH));
-    for rank in (1..=columns.iter().map(|one| one.yields).max().unwrap_or(0)).rev() {
-        narrow(&|one| !wraps(one) && one.yields == rank, &by_fit);
     }
-    narrow(&wraps, &by_fit);
-    narrow(&|one| !wraps(one) && one.yields == 0, &by_fit);
-    // The last rounds are for a terminal so narrow that every column has to give more, sentences last.
-    narrow(&|one| !wraps(one), &|one| or_whole(one, MIN_COLUMN_WIDTH));
-    narrow(&|_| true, &|one| or_whole(one, MIN_COLUMN_WIDTH));
-    narrow(&|one| !wraps(one), &|one| or_whole(one, MIN_COLUMN_WIDTH / 2));
-    narrow(&|_| true, &|_| 1);
+
+    fn wraps(&self) -> bool {
+        self.layout.fit == Fit::Wrap
+    }
+
+    /// `width`, but of a column that is whole not less than its values, or the words of its sentences.
+    fn or_whole(&self, width: usize) -> usize {
+        match (self.layout.whole, self.wraps()) {
+            (true, true) => self.longest_word,
+            (true, false) => self.least_heading,
+            (false, _) => width,
+        }
+    }
+
+    fn by_fit(&self) -> usize {
+        self.or_whole(match self.layout.fit {
+            Fit::Cut => MIN_COLUMN_WIDTH,
+            Fit::Shorten | Fit::Wrap => MIN_TEXT_WIDTH,
+        })
+    }
 }
 
-/// Takes from sentences alone what does not fit into `width`, for the wide form; lines may stay longer.
-pub(crate) fn shrink_sentences(widths: &mut [usize], columns: &[Shrinking], width: usize) {
-    for _ in 0..excess(widths, width) {
-        let sentences = widths.iter_mut().zip(columns).filter(|(_, one)| one.fit == Fit::Wrap);
-        let sentences = sentences
-            .map(|(width, _)| width)
-            .filter(|width| **width > WIDE_SENTENCE_WIDTH);
-        match sentences.max() {
-            Some(widest) => *widest -= 1,
+/// The columns that fit into the style's width, as narrow as they must be. In the wide form only sentences become narrower.
+pub(crate) fn fit_columns(mut columns: Vec<Shown>, style: TextStyle) -> Vec<Shown> {
+    match style.width {
+        None => {}
+        Some(width) if style.wide => {
+            narrow(&mut columns, width, Shown::wraps, |_| WIDE_SENTENCE_WIDTH);
+        }
+        Some(width) => {
+            while let Some(at) = dropped(&columns, width) {
+                columns.remove(at);
+            }
+            shrink(&mut columns, width);
+        }
+    }
+    columns
+}
+
+/// The column to leave out next, so that no other one becomes narrower than is readable; `None` if they fit, or if none may be left out.
+fn dropped(columns: &[Shown], width: usize) -> Option<usize> {
+    let least = |column: &Shown| match column.layout.fit {
+        Fit::Cut => MIN_COLUMN_WIDTH.min(column.width),
+        Fit::Shorten | Fit::Wrap => SENTENCE_WIDTH.min(column.width),
+    };
+    if with_gaps(columns, least) <= width {
+        return None;
+    }
+    let candidates = (0..columns.len()).filter(|at| columns[*at].layout.drops > 0);
+    candidates.max_by_key(|at| columns[*at].layout.drops)
+}
+
+/// Takes from the columns what does not fit into `width`, in rounds: from headings, which only take more lines; from sentences, for the
+/// same reason; from the columns of the highest rank; from sentences again; from the columns without a rank; and from those that are whole.
+fn shrink(columns: &mut [Shown], width: usize) {
+    let mut round = |of: &dyn Fn(&Shown) -> bool, least: &dyn Fn(&Shown) -> usize| narrow(columns, width, of, least);
+    let (all, cut) = (&|_: &Shown| true, &|one: &Shown| !one.wraps());
+    round(all, &|one| one.least_heading);
+    // While another sentence can become narrower, none is broken inside a word.
+    round(&Shown::wraps, &|one| one.or_whole(SENTENCE_WIDTH.max(one.longest_word)));
+    round(&Shown::wraps, &|one| one.or_whole(SENTENCE_WIDTH));
+    for rank in (1..=9).rev() {
+        round(&|one| !one.wraps() && one.layout.yields == rank, &Shown::by_fit);
+    }
+    round(&Shown::wraps, &Shown::by_fit);
+    round(cut, &Shown::by_fit);
+    // The last rounds are for a terminal so narrow that every column has to give more, sentences last.
+    round(cut, &|one| one.or_whole(MIN_COLUMN_WIDTH));
+    round(all, &|one| one.or_whole(MIN_COLUMN_WIDTH));
+    round(cut, &|one| one.or_whole(MIN_COLUMN_WIDTH / 2));
+    round(all, &|_| 1);
+}
+
+/// Takes always from the widest of these columns, until all fit into `width` or none of these can become narrower.
+fn narrow(columns: &mut [Shown], width: usize, of: impl Fn(&Shown) -> bool, least: impl Fn(&Shown) -> usize) {
+    for _ in width..with_gaps(columns, |one| one.width) {
+        let candidates = columns.iter_mut().filter(|one| of(one) && one.width > least(one));
+        match candidates.max_by_key(|one| one.width) {
+            Some(widest) => widest.width -= 1,
             None => return,
         }
     }
 }
 
-/// By how much the columns with the gaps between them are wider than `width`.
-fn excess(widths: &[usize], width: usize) -> usize {
-    let gaps = COLUMN_GAP * widths.len().saturating_sub(1);
-    (widths.iter().sum::<usize>() + gaps).saturating_sub(width)
+/// The columns with the gaps between them.
+fn with_gaps(columns: &[Shown], width: impl Fn(&Shown) -> usize) -> usize {
+    columns.iter().map(width).sum::<usize>() + COLUMN_GAP * columns.len().saturating_sub(1)
 }

@@ -36,19 +36,17 @@ pub fn verify(ring: Ring, known: &[String], expected: Option<(u64, &str)>) -> Re
         verdict.vouched_seq,
         verdict.days_without_head.as_slice(),
     ) {
-        (false, 0, _) => {
-            Some("no head that is here is signed with a known key: nobody vouches for any entry".to_owned())
-        }
+        (false, 0, _) => Some("no signature is of a given key: no entry is verified".to_owned()),
         (.., []) => None,
         (false, seq, [first, ..]) => Some(format!(
-            "a known key vouches up to entry {seq} only: {} without a head of it",
+            "the given key verifies up to entry {seq} only: {} without a signature of it",
             ended_days(first, &verdict)
         )),
         (true, _, [first, ..]) => match verdict.compared_seq {
             // There is already a fault that it cannot be compared.
             0 => None,
             seq => Some(format!(
-                "the entry that is known vouches up to entry {seq} only: {} after it",
+                "the expected entry verifies up to entry {seq} only: {} after it",
                 ended_days(first, &verdict)
             )),
         },

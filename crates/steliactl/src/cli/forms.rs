@@ -18,7 +18,7 @@ impl Command {
             Self::Export(Export::Metrics { .. }) => return Some("metrics have no other form"),
             Self::Export(_) if !form.is_data() => return Some("the object has no table: use -o json or yaml"),
             Self::Ledger(asked) if asked.is_document() && form != Form::Name => {
-                return Some("a report has no other form: use --report html or json");
+                return Some("--html has no other form");
             }
             Self::Ledger(asked) => asked.is_about_vms(),
             Self::List { .. } | Self::Show { .. } | Self::Verify { .. } => true,

@@ -86,7 +86,10 @@ fn a_ledger_that_nobody_signed_is_a_fault_to_whoever_has_a_key() {
     days(directory.path(), 31, vec![named(&key)], |_, _, _, _| Vec::new());
     assert!(checked(directory.path()).is_good(), "the chain is right");
     let found = faults(directory.path(), &key);
-    assert!(found.len() == 1 && found[0].contains("nobody vouches"), "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].contains("no entry is verified"),
+        "{found:?}"
+    );
     // To the node itself a ledger of one day without a head is none.
     let own = verify::check(verify::Ring::Directory(directory.path()), &[key.public()], None).unwrap();
     assert!(
@@ -142,7 +145,10 @@ fn a_ledger_of_another_host_or_key_is_a_fault() {
         });
         let found = faults(directory.path(), &key);
         assert!(found.iter().any(|text| text.contains("unknown key")), "{found:?}");
-        assert!(found.iter().any(|text| text.contains("nobody vouches")), "{found:?}");
+        assert!(
+            found.iter().any(|text| text.contains("no entry is verified")),
+            "{found:?}"
+        );
     }
     // A second key comes in behind what the first one signed, and the first one does not vouch for it.
     let directory = folder();
@@ -177,7 +183,10 @@ fn heads_that_were_signed_before_vouch_for_nothing_that_was_written_later() {
         found.iter().any(|text| text.contains("not that of the entry")),
         "{found:?}"
     );
-    assert!(found.iter().any(|text| text.contains("nobody vouches")), "{found:?}");
+    assert!(
+        found.iter().any(|text| text.contains("no entry is verified")),
+        "{found:?}"
+    );
     // One that is kept back comes at the end: the days between are as unsigned as before.
     let directory = folder();
     let kept = std::cell::RefCell::new(None);
@@ -224,7 +233,10 @@ fn heads_that_were_signed_before_vouch_for_nothing_that_was_written_later() {
     let line = text.lines().next().unwrap();
     fs::write(files.last().unwrap(), format!("{line}\n")).unwrap();
     let found = faults(directory.path(), &key);
-    assert!(found.iter().any(|text| text.contains("nobody vouches")), "{found:?}");
+    assert!(
+        found.iter().any(|text| text.contains("no entry is verified")),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -276,7 +288,7 @@ fn an_entry_that_is_known_vouches_for_no_day_that_ended_after_it() {
             panic!("{verdict:?}")
         };
         assert!(
-            fault.text.contains(&format!("vouches up to entry {seq} only")),
+            fault.text.contains(&format!("verifies up to entry {seq} only")),
             "{fault:?}"
         );
         assert_eq!(
@@ -320,7 +332,7 @@ fn a_key_vouches_for_the_days_after_an_old_entry_that_is_known_and_an_entry_not_
     assert!(
         newest.faults[0]
             .text
-            .contains("a known key vouches up to entry 10 only"),
+            .contains("the given key verifies up to entry 10 only"),
         "{newest:?}"
     );
 }

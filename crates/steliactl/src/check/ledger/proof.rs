@@ -1,14 +1,21 @@
-//! Whether the ring is what was written, and the key that says so.
+//! Whether the ledger files are what was written, and who signed them.
+
+use std::path::Path;
 
 use serde::Serialize;
-use stelia_api::client::Dict;
+use stelia_ledger::day::DAY_US;
 use stelia_ledger::verdict::{Fault, Verdict};
 
-use super::{query, words};
+use super::account::{All, VmAccount};
+use super::rows;
+use super::source::Source;
 use crate::shared::daemon::{Client, Failure};
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
+use crate::shared::output::{Render, TextStyle, counted, now, paragraph, printable, properties};
 
-/// The key that a node signs with.
+/// The ledger files, below the root directory (systemd's `StateDirectory=` of the daemon).
+const FILES: &str = "var/lib/stelia/ledger";
+
+/// The public key with which a node signs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Key {
     /// Base64.
@@ -20,12 +27,11 @@ pub(super) struct Key {
 pub(super) async fn key(client: &Client) -> Result<Key, Failure> {
     let key = client.answer_in_time(client.manager().ledger_key()).await?;
     if key.is_empty() {
-        Err(Failure::Other(
-            "this node has no key: its ledger is off, or could not be opened (steliactl doctor)".to_owned(),
-        ))
-    } else {
-        Ok(Key { key })
+        return Err(Failure::Other(
+            "this node has no key: its ledger is off or could not be opened (steliactl doctor)".to_owned(),
+        ));
     }
+    Ok(Key { key })
 }
 
 impl Render for Key {
@@ -34,18 +40,10 @@ impl Render for Key {
     }
 }
 
-/// The daemon reads all of its ring.
-pub(super) async fn online(client: &Client) -> Result<Verdict, Failure> {
-    let text = client
-        .answer_while_alive(client.manager().verify_ledger(Dict::new()))
-        .await?;
-    query::understood(&text)
-}
-
 /// What checking showed, and against what.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Proof {
-    /// No fault, and every head's signature is good.
+    /// No fault, and every signature is good.
     good: bool,
     #[serde(flatten)]
     verdict: Verdict,
@@ -53,78 +51,15 @@ pub(super) struct Proof {
     keys: Keys,
 }
 
-/// Whose keys the heads were compared with.
+/// Whose keys the signatures were compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keys {
+pub(super) enum Keys {
     /// Those that the node itself has.
     Node,
-    /// None that is known: those that the copy names, which whoever made it could have chosen.
+    /// Those that the copy names, which whoever made it could have chosen.
     Copy,
     /// Those that were given.
     Given,
-}
-
-pub(crate) const FAULTS: [Column<Fault>; 3] = [
-    column("FILE", |fault: &Fault| fault.segment.clone()),
-    column("LINE", |fault: &Fault| match fault.line {
-        0 => String::new(),
-        line => line.to_string(),
-    })
-    .right(),
-    column("FAULT", |fault: &Fault| fault.text.clone())
-        .yields(1)
-        .means(|_| Meaning::Broken),
-];
-
-impl Proof {
-    pub(super) fn of(verdict: Verdict, is_copy: bool, without_keys: bool) -> Self {
-        Self {
-            good: is_good(&verdict),
-            keys: match (is_copy, without_keys) {
-                (false, _) => Keys::Node,
-                (true, true) => Keys::Copy,
-                (true, false) => Keys::Given,
-            },
-            verdict,
-        }
-    }
-
-    /// The entries that a signature or a given hash vouches for, and those that nothing vouches for yet.
-    fn vouched(&self) -> [(&'static str, String); 2] {
-        let verdict = &self.verdict;
-        let whose = match self.keys {
-            Keys::Node => "the node's own key",
-            Keys::Copy | Keys::Given => "the key",
-        };
-        let by_key = match (self.keys, verdict.vouched_seq) {
-            (Keys::Copy, _) | (_, 0) => None,
-            (_, seq) => Some((seq, format!("{whose} {}", verdict.vouched_by))),
-        };
-        let by_entry = Some(verdict.compared_seq).filter(|seq| *seq > 0);
-        let by_entry = by_entry.map(|seq| (seq, "the entry that is known".to_owned()));
-        let all: Vec<(u64, String)> = by_key.into_iter().chain(by_entry).collect();
-        let most = all.iter().map(|(seq, _)| *seq).max();
-        let vouched = all.iter().map(|(seq, by)| format!("up to entry {seq} by {by}"));
-        let vouched = match most {
-            None => "nobody vouches for any entry".to_owned(),
-            Some(_) => vouched.collect::<Vec<_>>().join(", "),
-        };
-        let days = verdict.days_without_head.as_slice();
-        let mut rest = match most {
-            Some(seq) if seq < verdict.last_seq => format!("entries {} to {}", seq + 1, verdict.last_seq),
-            Some(_) => "none".to_owned(),
-            None => "all".to_owned(),
-        };
-        if let (Some(first), Some(last)) = (days.first(), days.last()) {
-            rest += &format!("; days that ended without a head: {first} to {last}");
-        }
-        [("Vouched for", vouched), ("Not vouched for", rest)]
-    }
-
-    fn bad_heads(&self) -> Vec<&str> {
-        let bad = self.verdict.heads.iter().filter(|head| !head.good);
-        bad.map(|head| head.day.as_str()).collect()
-    }
 }
 
 /// Whether nothing is wrong with any line or signature.
@@ -132,75 +67,94 @@ pub(super) fn is_good(verdict: &Verdict) -> bool {
     verdict.is_good() && verdict.heads.iter().all(|head| head.good)
 }
 
+impl Proof {
+    pub(super) fn of(verdict: Verdict, keys: Keys) -> Self {
+        Self {
+            good: is_good(&verdict),
+            verdict,
+            keys,
+        }
+    }
+
+    /// What verifies which entries, and which entries nothing verifies yet.
+    fn verified(&self) -> [(&'static str, String); 2] {
+        let verdict = &self.verdict;
+        let own = if self.keys == Keys::Node { "this node's " } else { "" };
+        let by_key = (verdict.vouched_seq, format!("{own}key {}", verdict.vouched_by));
+        let by = [by_key, (verdict.compared_seq, "the expected entry".to_owned())];
+        let by = by.iter().filter(|(seq, _)| *seq > 0);
+        let by: Vec<String> = by.map(|(seq, by)| format!("{by}, up to entry {seq}")).collect();
+        let (by, mut rest) = match verdict.vouched_seq.max(verdict.compared_seq) {
+            0 => ("nothing".to_owned(), "all entries".to_owned()),
+            seq if seq < verdict.last_seq => (by.join("; "), format!("entries {} to {}", seq + 1, verdict.last_seq)),
+            _ => (by.join("; "), "none".to_owned()),
+        };
+        let days = verdict.days_without_head.as_slice();
+        if let (Some(first), Some(last)) = (days.first(), days.last()) {
+            rest += &format!("; days without a signature: {first} to {last}");
+        }
+        [("Verified by", by), ("Not verified", rest)]
+    }
+
+    /// Each fault of a line or a signature, with its place.
+    fn faults(&self) -> Vec<String> {
+        let place = |fault: &Fault| match (fault.segment.as_str(), fault.line) {
+            ("", _) => String::new(),
+            (file, 0) => format!("{file}: "),
+            (file, line) => format!("{file}, line {line}: "),
+        };
+        let faults = self.verdict.faults.iter().map(|fault| place(fault) + &fault.text);
+        let bad = self.verdict.heads.iter().filter(|head| !head.good);
+        let bad = bad.map(|head| format!("the signature of {} is not valid", head.day));
+        faults.chain(bad).collect()
+    }
+}
+
 impl Render for Proof {
     fn text(&self, style: TextStyle) -> String {
         let verdict = &self.verdict;
-        let heads = match verdict.heads.last() {
-            None => "none yet".to_owned(),
-            Some(last) => format!(
-                "{}, the last of {} up to entry {}",
-                verdict.heads.len(),
-                last.day,
-                last.seq
+        let (first, last) = (verdict.first_seq, verdict.last_seq);
+        let entries = match verdict.entries {
+            0 => "none".to_owned(),
+            _ => format!(
+                "{first} to {last}, {} UTC",
+                rows::between(verdict.first_us, verdict.last_us)
             ),
         };
-        let rows = [
-            (
-                "Ring",
-                format!(
-                    "{}, {} bytes",
-                    counted(verdict.segments, "file"),
-                    words::grouped(verdict.bytes)
-                ),
-            ),
-            (
-                "Entries",
-                match verdict.entries {
-                    0 => "none".to_owned(),
-                    _ => format!(
-                        "{} to {}, {} to {} UTC",
-                        verdict.first_seq,
-                        verdict.last_seq,
-                        words::clock(verdict.first_us),
-                        words::clock(verdict.last_us)
-                    ),
-                },
-            ),
+        let (count, last) = (verdict.heads.len(), verdict.heads.last());
+        let signatures = last.map(|last| format!("{count}, last of {}, up to entry {}", last.day, last.seq));
+        let (files, bytes) = (counted(verdict.segments, "file"), rows::grouped(verdict.bytes));
+        let mut facts = vec![
+            ("Ledger files", format!("{files}, {bytes} bytes")),
+            ("Entries", entries),
             ("Last hash", verdict.hash.clone()),
             ("Keys", verdict.keys.join(", ")),
-            ("Signed heads", heads),
+            ("Signatures", signatures.unwrap_or_else(|| "none yet".to_owned())),
         ];
-        let newer = match verdict.newer_events {
-            0 => None,
-            1 => Some("1 event, which this version does not know".to_owned()),
-            count => Some(format!("{count} events, which this version does not know")),
-        };
-        let rows = rows.into_iter().chain(newer.map(|text| ("Of a newer version", text)));
-        // If the ring was changed, nothing else is reported.
-        let vouched = if self.good { self.vouched().to_vec() } else { Vec::new() };
-        let rows = rows.chain(vouched);
-        let mut text = properties(rows, style);
-        if !verdict.faults.is_empty() {
-            text += "\n";
-            text += &table(&FAULTS, &verdict.faults, style);
+        if verdict.newer_events > 0 {
+            let newer = counted(verdict.newer_events, "event");
+            facts.push(("Newer version", format!("{newer} that this version does not know")));
         }
-        let bad = self.bad_heads();
-        if !bad.is_empty() {
-            text += &format!("\nHeads that are not good: {}\n", printable(&bad.join(", ")));
+        // If the files were changed, nothing verifies them.
+        if self.good {
+            facts.extend(self.verified());
+        }
+        let mut text = properties(facts, style);
+        if style.legend && !self.good {
+            text += "\n";
+        }
+        for fault in self.faults() {
+            text += &paragraph(&format!("FAIL  {}", printable(&fault)), style);
         }
         if style.legend && self.good {
-            text += match verdict.entries {
-                0 => "\nThe ring is empty.\n",
-                _ => "\nEvery line is what was written, as far as chain and signatures show.\n",
-            };
             text += match self.keys {
                 Keys::Given => "",
                 Keys::Node => {
-                    "The node's own key is compared with itself: whoever has the key elsewhere, as `steliactl ledger key` printed it, checks a copy with --key.\n"
+                    "\nTo verify against a key kept elsewhere, copy the files and give --directory and --key.\n"
                 }
                 Keys::Copy => {
-                    "No key was given, so nobody vouches for this copy: the keys are those that it names itself. Give what `steliactl ledger key` printed on the \
-                     node as --key.\n"
+                    "\nNo key was given: the keys are those in the copy, which prove nothing.\n\
+                     Fix: run 'steliactl ledger key' on the node and give its output as --key.\n"
                 }
             };
         }
@@ -208,20 +162,51 @@ impl Render for Proof {
     }
 
     fn failure(&self) -> Option<String> {
-        // A bad head is a fault too.
-        let what = match (self.verdict.faults.len() as u64, self.bad_heads().len() as u64) {
-            (0, 0) => return None,
-            (0, heads) => counted(heads, "head") + " not signed by a known key",
+        let is_modified = self.verdict.heads.iter().any(|head| !head.good)
+            || self.verdict.faults.iter().any(|fault| !fault.segment.is_empty());
+        match (self.faults().len() as u64, is_modified) {
+            (0, _) => None,
+            (faults, true) => Some(format!("the ledger was modified: {}", counted(faults, "fault"))),
             // What is missing is in no file.
-            (1, _) if self.verdict.faults.iter().all(|fault| fault.segment.is_empty()) => {
-                let text = self.verdict.faults.first().map(|fault| fault.text.as_str());
-                return Some(format!(
-                    "the ring is not proved: {}",
-                    printable(text.unwrap_or_default())
-                ));
-            }
-            (faults, _) => counted(faults, "fault"),
-        };
-        Some(format!("the ring is not what was written: {what}"))
+            (_, false) => Some("no given key or entry verifies the ledger".to_owned()),
+        }
+    }
+}
+
+/// The ledger in a report on the node: whether it is what was written, and the accounts of the last 24 hours.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Summary {
+    proof: Proof,
+    /// Empty if a copy has faults.
+    vms: Vec<VmAccount>,
+}
+
+/// Asks the daemon; without one the files below `root` are read, which only root may do.
+///
+/// # Errors
+/// The daemon keeps no ledger or does not answer, or the files cannot be read.
+pub(crate) async fn summary(client: Option<&Client>, root: &Path) -> Result<Summary, Failure> {
+    let directory = root.join(FILES);
+    let (source, keys) = match client {
+        Some(client) => (Source::Daemon(client.clone()), Keys::Node),
+        None => (Source::Copy(&directory), Keys::Copy),
+    };
+    let verdict = source.verdict().await?;
+    let vms = if client.is_some() || is_good(&verdict) {
+        source.all(now().saturating_sub(DAY_US), 0).await?
+    } else {
+        Vec::new()
+    };
+    let proof = Proof::of(verdict, keys);
+    Ok(Summary { proof, vms })
+}
+
+impl Render for Summary {
+    fn text(&self, style: TextStyle) -> String {
+        let proof = self.proof.text(style);
+        if self.vms.is_empty() {
+            return proof;
+        }
+        format!("{proof}\nThe last 24 hours:\n{}", All(self.vms.clone()).text(style))
     }
 }

@@ -8,27 +8,25 @@ const SECOND: u64 = 1_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct When(pub u64);
 
-/// `now`, `today`, `yesterday`, `month` (its first day), `-7d`, `7d ago`, `@1790000000`, `2026-10`, `2026-10-01`,
-/// `2026-10-01 12:30[:15]`, as in RFC 3339 with a `T`, and `Z`, `UTC` or `+02:00` at the end. A day and a month are their beginning.
+/// `now`, `today`, `yesterday`, `month` (its first day), `-7d`, `2026-10`, `2026-10-01`, `2026-10-01 12:30[:15[.25]]`, as in RFC 3339 with a
+/// `T`, and `Z` or `UTC` at the end. A day and a month are their beginning, and parts of a second are left out.
 ///
 /// # Errors
 /// It is none of these, or before 1970.
 pub(crate) fn when(text: &str, now: u64) -> Result<When, String> {
     let text = text.trim();
     let today = now - now % DAY_US;
-    let before = |by: u64| now.checked_sub(by);
     let at = match text {
         "now" => Some(now),
         "today" => Some(today),
         "yesterday" => today.checked_sub(DAY_US),
         "month" => Some(Month::of(now).begins()),
-        _ => match (text.strip_prefix('-'), text.strip_suffix("ago"), text.strip_prefix('@')) {
-            (Some(back), ..) | (_, Some(back), _) => span(back).and_then(before),
-            (.., Some(seconds)) => seconds
-                .parse::<u64>()
-                .ok()
-                .and_then(|seconds| seconds.checked_mul(SECOND)),
-            _ => Month::parse(text).map(Month::begins).or_else(|| stamp(text)),
+        _ => match text.strip_prefix('-') {
+            Some(back) => {
+                let back = humantime::parse_duration(back).ok();
+                back.and_then(|back| now.checked_sub(u64::try_from(back.as_micros()).ok()?))
+            }
+            None => Month::parse(text).map(Month::begins).or_else(|| stamp(text)),
         },
     };
     at.map(When).ok_or_else(|| {
@@ -36,90 +34,30 @@ pub(crate) fn when(text: &str, now: u64) -> Result<When, String> {
     })
 }
 
-/// A length of time in microseconds: `60s`, `1h30min`, `7d`; a bare number is seconds. The units are systemd.time(7)'s, without those
-/// below a second.
-pub(crate) fn span(text: &str) -> Option<u64> {
-    let mut rest = text.trim();
-    let mut sum = 0u64;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|char: char| !char.is_ascii_digit()).unwrap_or(rest.len());
-        let (number, after) = rest.split_at(digits);
-        let after = after.trim_start();
-        let word = after
-            .find(|char: char| !char.is_ascii_alphabetic())
-            .unwrap_or(after.len());
-        let (unit, after) = after.split_at(word);
-        let seconds = match unit {
-            "" | "s" | "sec" | "second" | "seconds" => 1,
-            "m" | "min" | "minute" | "minutes" => 60,
-            "h" | "hr" | "hour" | "hours" => 3_600,
-            "d" | "day" | "days" => 86_400,
-            "w" | "week" | "weeks" => 7 * 86_400,
-            "M" | "month" | "months" => 2_629_800,
-            "y" | "year" | "years" => 31_557_600,
-            _ => return None,
-        };
-        let part = number.parse::<u64>().ok()?.checked_mul(seconds * SECOND)?;
-        sum = sum.checked_add(part)?;
-        rest = after.trim_start();
-    }
-    Some(sum)
-}
-
-/// A date, with or without a time of day and a zone.
+/// A date, with or without a time of day.
 fn stamp(text: &str) -> Option<u64> {
     let (day, rest) = text.split_at_checked(10)?;
-    let mut parts = day.split('-');
-    let (year, month) = (digits(parts.next()?, 4)?, digits(parts.next()?, 2)?);
-    let (day, None) = (digits(parts.next()?, 2)?, parts.next()) else {
-        return None;
-    };
-    let known = Month::parse(&format!("{year:04}-{month:02}"))?;
-    if !(1..=known.days()).contains(&day) {
+    let (month, day) = day.rsplit_once('-')?;
+    let (month, day) = (Month::parse(month)?, digits(day, 2)?);
+    if !(1..=month.days()).contains(&day) {
         return None;
     }
-    let midnight = known.begins() + (day - 1) * DAY_US;
+    let midnight = month.begins() + (day - 1) * DAY_US;
     if rest.is_empty() {
         return Some(midnight);
     }
     let clock = rest.strip_prefix(['T', 't', ' '])?;
-    let zone = clock.find(|char: char| !char.is_ascii_digit() && !":.".contains(char));
-    let (clock, zone) = clock.split_at(zone.unwrap_or(clock.len()));
-    let at = midnight.checked_add(time_of_day(clock)?)?;
-    match zone.trim_start() {
-        "" | "Z" | "z" | "UTC" => Some(at),
-        zone => {
-            let east = zone.starts_with('+');
-            let (hours, minutes) = zone.strip_prefix(['+', '-'])?.split_once(':')?;
-            let (hours, minutes) = (digits(hours, 2)?, digits(minutes, 2)?);
-            let offset = (hours < 24 && minutes < 60).then_some((hours * 60 + minutes) * 60 * SECOND)?;
-            if east {
-                at.checked_sub(offset)
-            } else {
-                at.checked_add(offset)
-            }
-        }
-    }
-}
-
-/// `12:30`, `12:30:15`, `12:30:15.25`; microseconds.
-fn time_of_day(text: &str) -> Option<u64> {
-    let mut parts = text.split(':');
-    let (hour, minute) = (digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
-    let (second, fraction) = match parts.next() {
-        Some(second) => second.split_once('.').unwrap_or((second, "0")),
-        None => ("00", "0"),
-    };
-    let second = digits(second, 2)?;
+    let clock = clock
+        .strip_suffix("UTC")
+        .or(clock.strip_suffix(['Z', 'z']))
+        .unwrap_or(clock);
+    let (clock, fraction) = clock.trim_end().split_once('.').unwrap_or((clock.trim_end(), "0"));
     let is_number = !fraction.is_empty() && fraction.bytes().all(|byte| byte.is_ascii_digit());
-    if parts.next().is_some() || !is_number || hour > 23 || minute > 59 || second > 59 {
-        return None;
-    }
-    let micros: String = fraction.chars().chain(std::iter::repeat('0')).take(6).collect();
-    Some((hour * 3_600 + minute * 60 + second) * SECOND + micros.parse::<u64>().ok()?)
+    let mut parts = clock.split(':');
+    let (hour, minute) = (digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
+    let second = digits(parts.next().unwrap_or("00"), 2)?;
+    let fits = is_number && parts.next().is_none() && hour < 24 && minute < 60 && second < 60;
+    fits.then_some(midnight + (hour * 3_600 + minute * 60 + second) * SECOND)
 }
 
 #[cfg(test)]
@@ -143,17 +81,13 @@ mod tests {
             ("month", "2026-10-01T00:00:00"),
             ("-7d", "2026-10-07T05:06:07"),
             ("-1h30min", "2026-10-14T03:36:07"),
-            ("2 hours 5 min ago", "2026-10-14T03:01:07"),
-            ("@1790000000", "2026-09-21T14:13:20"),
             ("2026-10", "2026-10-01T00:00:00"),
             ("2026-02-28", "2026-02-28T00:00:00"),
             ("2024-02-29", "2024-02-29T00:00:00"),
             ("2026-10-01 12:30", "2026-10-01T12:30:00"),
             ("2026-10-01T12:30:15Z", "2026-10-01T12:30:15"),
             ("2026-10-01 12:30:15 UTC", "2026-10-01T12:30:15"),
-            ("2026-10-01T01:30:00+02:00", "2026-09-30T23:30:00"),
-            ("2026-10-01T23:30:00-01:00", "2026-10-02T00:30:00"),
-            ("2026-10-01T12:30:15.25Z", "2026-10-01T12:30:15.250000Z"),
+            ("2026-10-01T12:30:15.25Z", "2026-10-01T12:30:15"),
         ] {
             assert_eq!(read(text), expected, "{text}");
         }
@@ -169,7 +103,8 @@ mod tests {
             "7d",
             "-7q",
             "-d",
-            "@",
+            "@1790000000",
+            "7d ago",
             "@-1",
             "2026-13",
             "2026-02-29",
@@ -189,14 +124,5 @@ mod tests {
         ] {
             assert_eq!(read(text), "refused", "{text}");
         }
-    }
-
-    #[test]
-    fn spans_add_up() {
-        assert_eq!(
-            ["60", "60s", "2min", "1h 30min"].map(|text| span(text).map(|us| us / SECOND)),
-            [Some(60), Some(60), Some(120), Some(5400)]
-        );
-        assert_eq!([span(""), span("s"), span("1.5h")], [None; 3]);
     }
 }

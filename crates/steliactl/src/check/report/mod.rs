@@ -129,7 +129,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         let noise = noise::gather(client, roots, &all).await;
         report.add("noise", "Interrupts and kernel threads", noise);
         report.add("top", "Load", load(client, roots, time).await);
-        report.add("map", "CPUs", Ok(map::gather(description, roots)));
+        report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
         if !description.node.instances.is_empty() {
             let options = ShowOptions::default();
             let shown = show::gather(client, roots, &Selection::every(), &options, false).await;

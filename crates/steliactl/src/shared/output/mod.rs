@@ -6,8 +6,10 @@ pub(crate) mod blocks;
 pub(crate) mod manual;
 pub(crate) mod pager;
 
+use std::fmt;
 use std::io::{self, Write};
 
+use askama::filters::{Escaper, Html};
 use serde_json::{Map, Value};
 use stelia_api::client::OwnedDict;
 use stelia_ledger::day::Date;
@@ -15,8 +17,8 @@ use unicode_width::UnicodeWidthStr;
 use zbus::Variant;
 
 pub(crate) use stelia_table::{
-    Column, Form, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, is_utf8, now, paragraph,
-    printable, properties, table, to_ascii, width, wrap,
+    Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, is_utf8, now,
+    paragraph, printable, properties, shorten, table, to_ascii, width, wrap,
 };
 
 /// How many columns a text takes.
@@ -187,24 +189,14 @@ pub(crate) fn time(usec: u64) -> String {
     )
 }
 
-/// `text` escaped for XML and HTML, in elements and in attributes. Characters that XML forbids, or that change the direction of writing, are
-/// replaced.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.push('?'),
-            '\u{fffe}' | '\u{ffff}' => out.push('?'),
-            char if char.is_control() => out.push('?'),
-            char => out.push(char),
-        }
+/// Escapes every value in a page or a picture ([`askama`], `askama.toml`), and replaces the characters that [`printable`] does.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Markup;
+
+impl Escaper for Markup {
+    fn write_escaped_str<W: fmt::Write>(&self, dest: W, text: &str) -> fmt::Result {
+        Html.write_escaped_str(dest, &printable(text))
     }
-    out
 }
 
 #[cfg(test)]

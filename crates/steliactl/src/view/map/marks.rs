@@ -1,16 +1,42 @@
 //! What stands for an owner on a map: a mark and a colour a pod, a sign a state. The map can be read without colours.
 
-use std::collections::BTreeSet;
-
 use stelia_api::State;
 use stelia_kernel::locality::Device;
-use unicode_width::UnicodeWidthStr;
 
 use super::{Cpu, CpuOwner, Map, Pod};
-pub(super) use crate::shared::output::cut;
 
 /// Number of colours that pods get in turn; their marks always differ.
 pub(super) const COLOURS: usize = 10;
+
+/// CPUs without a pod that is drawn.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Pool {
+    pub mark: &'static str,
+    /// In the legend.
+    pub meaning: &'static str,
+    /// Of the picture's style.
+    pub class: &'static str,
+    /// In JSON.
+    pub name: &'static str,
+}
+
+impl Pool {
+    const fn of(mark: &'static str, name: &'static str, class: &'static str, meaning: &'static str) -> Self {
+        Self {
+            mark,
+            meaning,
+            class,
+            name,
+        }
+    }
+}
+
+pub(super) const SHARED: Pool = Pool::of(".", "shared", "shared", "shared");
+pub(super) const RESERVED: Pool = Pool::of("r", "reserved", "reserved", "reserved");
+pub(super) const KUBELET: Pool = Pool::of("k", "kubelet", "kubelet", "held by kubelet");
+pub(super) const UNKNOWN: Pool = Pool::of("?", "unknown", "unknown", "unknown");
+pub(super) const OTHER: Pool = Pool::of("x", "other", "unknown", "of pods that are not selected");
+const POOLS: [&Pool; 5] = [&SHARED, &RESERVED, &KUBELET, &UNKNOWN, &OTHER];
 
 /// A pod's mark: A to Z, AA to ZZ, AAA and so on.
 pub(super) fn mark(mut pod: usize) -> String {
@@ -25,129 +51,97 @@ pub(super) fn mark(mut pod: usize) -> String {
     letters.iter().rev().collect()
 }
 
-/// A pod's state on the map.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What follows a pod's mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Sign {
-    /// Follows the mark.
     pub sign: &'static str,
-    /// As the legend has it, and as a class of the picture's style.
+    /// In the legend.
     pub meaning: &'static str,
+    /// Of the picture's style.
     pub class: &'static str,
 }
 
-const ISOLATED: Sign = Sign::of("", "isolated", "isolated");
-const CONTAINED: Sign = Sign::of("=", "pinned", "pinned");
-const FLOATING: Sign = Sign::of("~", "floating", "floating");
-const REGISTERED: Sign = Sign::of("+", "registered", "registered");
-const LEAVING: Sign = Sign::of("-", "leaving", "leaving");
-const DEGRADED: Sign = Sign::of("!", "degraded", "degraded");
-const NO_INSTANCE: Sign = Sign::of("*", "of a pod without instance", "pod");
-
-/// A sign of the CPU, not of its pod; it comes before the pod's sign.
-const INTERRUPTED: Sign = Sign::of("#", "reached by device interrupts", "interrupted");
-
-/// A sign of a pod's device.
-const REMOTE: Sign = Sign::of("^", "device on another NUMA node than the CPUs", "remote");
-
-/// CPUs without a pod: the mark, its meaning, its class and its name in JSON.
-const POOLS: [(CpuOwner, [&str; 4]); 5] = [
-    (CpuOwner::Shared, [".", "shared", "shared", "shared"]),
-    (CpuOwner::Reserved, ["r", "reserved", "reserved", "reserved"]),
-    (CpuOwner::Kubelet, ["k", "held by kubelet", "kubelet", "kubelet"]),
-    (CpuOwner::Unknown, ["?", "unknown", "unknown", "unknown"]),
-    (
-        CpuOwner::Other,
-        ["x", "of pods that are not selected", "unknown", "other"],
-    ),
-];
-
-/// The mark, the meaning, the class and the name in JSON of a CPU without a pod; empty of a pod's.
-pub(super) fn pool(whose: CpuOwner) -> [&'static str; 4] {
-    let found = POOLS.iter().find(|(owner, _)| *owner == whose);
-    found.map_or([""; 4], |(_, pool)| *pool)
+const fn sign(sign: &'static str, meaning: &'static str, class: &'static str) -> Sign {
+    Sign { sign, meaning, class }
 }
 
-impl Sign {
-    const fn of(sign: &'static str, meaning: &'static str, class: &'static str) -> Self {
-        Self { sign, meaning, class }
-    }
+const DEGRADED: Sign = sign("!", "degraded", "degraded");
+const NO_VM: Sign = sign("*", "pod without a VM", "pod");
+/// Of a CPU, not of its pod; it comes before the pod's sign.
+const INTERRUPTED: Sign = sign("#", "reached by device interrupts", "interrupted");
+/// Of a pod's device.
+const REMOTE: Sign = sign("^", "device on another NUMA node than the CPUs", "remote");
+
+/// The class `waiting` is drawn dashed: the vCPUs are not on these CPUs.
+fn of_state(state: State) -> Sign {
+    let (text, class) = match state {
+        State::Isolated => ("", "isolated"),
+        State::Pinned => ("=", "isolated"),
+        State::Waiting => ("~", "waiting"),
+        State::Shared => ("+", "waiting"),
+        State::Evicted => ("%", "waiting"),
+        State::Releasing => ("-", "waiting"),
+    };
+    sign(text, state.name(), class)
 }
 
-/// A degraded pod's sign says so, whatever its state.
-pub(super) fn sign(pod: &Pod) -> &'static Sign {
-    match &pod.instance {
-        None => &NO_INSTANCE,
-        Some(instance) if !instance.degraded.is_empty() => &DEGRADED,
-        Some(instance) => match instance.state {
-            State::Isolated => &ISOLATED,
-            State::Pinned => &CONTAINED,
-            State::Waiting => &FLOATING,
-            State::Shared | State::Evicted => &REGISTERED,
-            State::Releasing => &LEAVING,
-        },
-    }
-}
-
-/// What follows a CPU's number.
-pub(super) fn tail(map: &Map, cpu: &Cpu) -> String {
-    match cpu.whose {
-        CpuOwner::Pod(pod) => {
-            let sign = map.pods.get(pod).map_or("", |pod| sign(pod).sign);
-            let interrupted = map.interrupted.contains(cpu.number);
-            mark(pod) + if interrupted { INTERRUPTED.sign } else { "" } + sign
+impl Pod {
+    /// That of a degraded VM says so, whatever its state.
+    pub(super) fn sign(&self) -> Sign {
+        match &self.instance {
+            None => NO_VM,
+            Some(instance) if !instance.degraded.is_empty() => DEGRADED,
+            Some(instance) => of_state(instance.state),
         }
-        whose => pool(whose)[0].to_owned(),
     }
 }
 
-/// What follows the name of a pod's device: the pod's mark, and whether it is remote.
-pub(super) fn device_mark(map: &Map, pod: usize, device: &Device) -> String {
-    let remote = map.pods.get(pod).is_some_and(|pod| pod.is_remote(device));
-    mark(pod) + if remote { REMOTE.sign } else { "" }
-}
+impl Map {
+    /// What stands for a CPU.
+    pub(super) fn cpu_mark(&self, cpu: &Cpu) -> String {
+        match cpu.whose {
+            CpuOwner::Pod(n) => {
+                let interrupted = if self.interrupted.contains(cpu.number) {
+                    INTERRUPTED.sign
+                } else {
+                    ""
+                };
+                mark(n) + interrupted + self.pods.get(n).map_or("", |pod| pod.sign().sign)
+            }
+            CpuOwner::Pool(pool) => pool.mark.to_owned(),
+        }
+    }
 
-/// One explanation below the map.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Key {
-    pub mark: String,
-    pub meaning: &'static str,
-    pub class: &'static str,
-}
+    /// What follows the name of a pod's device: the pod's mark, whether it is remote, and how many there are.
+    pub(super) fn device_mark(&self, pod: usize, device: &Device) -> String {
+        let is_remote = self.pods.get(pod).is_some_and(|pod| pod.is_remote(device));
+        let count = if device.count == 1 {
+            String::new()
+        } else {
+            format!("×{}", device.count)
+        };
+        mark(pod) + if is_remote { REMOTE.sign } else { "" } + &count
+    }
 
-/// The explanation of all that is on this map, and of nothing else.
-pub(super) fn keys(map: &Map) -> Vec<Key> {
-    let found: BTreeSet<CpuOwner> = map.cpus().map(|cpu| cpu.whose).collect();
-    let pools = POOLS.into_iter().filter(|(whose, _)| found.contains(whose));
-    let pools = pools.map(|(_, [mark, meaning, class, _])| (mark.to_owned(), meaning, class));
-    let signs = found.iter().filter_map(|whose| match whose {
-        CpuOwner::Pod(pod) => map.pods.get(*pod).map(sign),
-        _ => None,
-    });
-    let signs: BTreeSet<&Sign> = signs.collect();
-    let of_pods = |cpu: &&Cpu| matches!(cpu.whose, CpuOwner::Pod(_));
-    let mut of_pods = map.cpus().filter(of_pods);
-    let interrupted = of_pods.any(|cpu| map.interrupted.contains(cpu.number));
-    let mut devices = map
-        .pods
-        .iter()
-        .flat_map(|pod| pod.devices.iter().map(move |device| (pod, device)));
-    let remote = devices.any(|(pod, device)| pod.is_remote(device));
-    let signs = signs
-        .into_iter()
-        .chain(interrupted.then_some(&INTERRUPTED))
-        .chain(remote.then_some(&REMOTE))
-        .map(|sign| {
-            let mark = format!("A{}", sign.sign);
-            (mark, sign.meaning, sign.class)
-        });
-    let keys = pools.chain(signs);
-    keys.map(|(mark, meaning, class)| Key { mark, meaning, class })
-        .collect()
-}
-
-/// How many columns a text takes in a font of equal widths.
-pub(super) fn columns(text: &str) -> usize {
-    text.width()
+    /// The explanation of all that is on this map, and of nothing else: the mark, its meaning, and its class.
+    pub(super) fn keys(&self) -> Vec<(String, &'static str, &'static str)> {
+        let pools = POOLS
+            .into_iter()
+            .filter(|pool| self.cpus().any(|cpu| cpu.whose == CpuOwner::Pool(pool)));
+        let pools = pools.map(|pool| (pool.mark.to_owned(), pool.meaning, pool.class));
+        let drawn = self.pods.iter().filter(|pod| !pod.cpus.is_empty());
+        let mut signs: Vec<Sign> = drawn.map(Pod::sign).collect();
+        signs.sort();
+        signs.dedup();
+        let is_interrupted = |cpu: &Cpu| matches!(cpu.whose, CpuOwner::Pod(_)) && self.interrupted.contains(cpu.number);
+        let has_remote = |pod: &Pod| pod.devices.iter().any(|device| pod.is_remote(device));
+        signs.extend(self.cpus().any(is_interrupted).then_some(INTERRUPTED));
+        signs.extend(self.pods.iter().any(has_remote).then_some(REMOTE));
+        let signs = signs
+            .iter()
+            .map(|sign| (format!("A{}", sign.sign), sign.meaning, sign.class));
+        pools.chain(signs).collect()
+    }
 }
 
 #[cfg(test)]
@@ -156,17 +150,17 @@ mod tests {
 
     use super::*;
 
-    const STATES: [&Sign; 5] = [&ISOLATED, &CONTAINED, &FLOATING, &REGISTERED, &LEAVING];
-
     #[test]
     fn every_sign_is_explained() {
-        let pools = POOLS.map(|(_, [mark, ..])| mark.to_owned());
-        let signs = STATES
+        let pools = POOLS.map(|pool| pool.mark.to_owned());
+        let states = State::ALL.iter().map(|state| of_state(*state));
+        let signs = states.chain([DEGRADED, NO_VM, INTERRUPTED, REMOTE]);
+        let all: HashSet<String> = pools
             .into_iter()
-            .chain([&DEGRADED, &NO_INSTANCE, &INTERRUPTED, &REMOTE]);
-        let signs = signs.map(|sign| format!("A{}", sign.sign));
-        let all: Vec<String> = pools.into_iter().chain(signs).collect();
-        assert_eq!(crate::shared::output::manual::explained("THE MAP'S SIGNS", None), all);
+            .chain(signs.map(|one| format!("A{}", one.sign)))
+            .collect();
+        let explained = crate::shared::output::manual::explained("THE MAP'S SIGNS", None);
+        assert_eq!(explained.into_iter().collect::<HashSet<_>>(), all);
     }
 
     #[test]
@@ -179,18 +173,7 @@ mod tests {
 
     #[test]
     fn every_state_of_the_daemon_has_a_sign_of_its_own() {
-        let signs: HashSet<&str> = STATES.iter().map(|sign| sign.sign).collect();
-        assert_eq!(signs.len(), STATES.len());
-        for state in State::ALL {
-            assert!(STATES.iter().any(|sign| sign.class == state.name()), "{}", state.name());
-        }
-    }
-
-    #[test]
-    fn a_long_text_ends_in_an_ellipsis() {
-        assert_eq!(
-            [cut("abcdef", 6), cut("abcdef", 5), cut("日本語", 5), cut("ab", 1)],
-            ["abcdef", "abcd…", "日本…", "…"]
-        );
+        let signs: HashSet<&str> = State::ALL.iter().map(|state| of_state(*state).sign).collect();
+        assert_eq!(signs.len(), State::ALL.len());
     }
 }

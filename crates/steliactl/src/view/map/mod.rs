@@ -1,13 +1,10 @@
 //! `map`: the node drawn, from sockets down to CPUs, each CPU marked by its owner and the owner's state.
 //!
-//! `gather` puts together what the daemon describes and what sysfs has on memory and caches; drawing is apart from it:
-//! [`text`] for a terminal, [`layout`] for [boxes](boxes::Shape), which [`svg`] writes.
+//! `gather` puts together what the daemon describes and what sysfs has on memory and caches; drawing is apart from it: [`text`] for a
+//! terminal, [`picture`] for SVG, both with the signs of [`marks`].
 
-mod boxes;
-mod json;
-mod layout;
 mod marks;
-mod svg;
+mod picture;
 mod sys;
 #[cfg(test)]
 mod tests;
@@ -18,16 +15,21 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 use stelia_api::Reason;
 use stelia_cpus::CpuSet;
 use stelia_kernel::locality::{Device, Locality, MemoryPlace};
 use stelia_kubelet::PodUid;
 use stelia_model::Instance;
 
+use self::marks::Pool;
+use self::sys::Cache;
 use crate::shared::daemon::{self, Description, Failure, Owner, is_reported, owner};
 use crate::shared::kernel::locality;
 use crate::shared::kernel::{Roots, host_name};
-use crate::shared::output::{self, Render, TextStyle};
+use crate::shared::located::clock;
+use crate::shared::output::{self, Render, TextStyle, counted};
 
 /// What is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,27 +53,6 @@ pub(crate) struct Map {
     devices_unknown: Option<String>,
 }
 
-/// An L3 cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Cache {
-    /// The CPUs that share it.
-    cpus: CpuSet,
-    bytes: Option<u64>,
-    /// Whether these are CPUs of more than one NUMA node, as with Intel's sub-NUMA clusters.
-    spans: bool,
-}
-
-impl Cache {
-    /// "L3 32.0 MiB".
-    fn title(&self) -> String {
-        let bytes = self
-            .bytes
-            .map(|bytes| format!(" {}", stelia_kernel::locality::size(bytes)));
-        let spans = if self.spans { " of several NUMA nodes" } else { "" };
-        format!("L3{}{spans}", bytes.unwrap_or_default())
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Core {
     socket: u32,
@@ -89,24 +70,19 @@ struct Cpu {
     whose: CpuOwner,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CpuOwner {
-    Shared,
-    Reserved,
-    /// kubelet assigned it to a container that its file no longer lists.
-    Kubelet,
-    Unknown,
-    /// A pod's that is not selected.
-    Other,
+    /// No pod's that is drawn.
+    Pool(&'static Pool),
     /// A pod's, by its place in [`Map::pods`].
     Pod(usize),
 }
 
-/// A pod with an instance or with CPUs of its own.
+/// A VM's pod, or another one with CPUs of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pod {
     pod: daemon::Pod,
-    /// `None`: the pod has no instance.
+    /// `None`: the pod has no VM.
     instance: Option<Arc<Instance>>,
     cpus: CpuSet,
     devices: Vec<Device>,
@@ -128,7 +104,7 @@ impl Pod {
 
     fn state(&self) -> String {
         let Some(instance) = &self.instance else {
-            return "no instance".to_owned();
+            return "no VM".to_owned();
         };
         let degraded = if instance.degraded.is_empty() { "" } else { "degraded" };
         let words = [instance.state.name(), instance.class(), degraded];
@@ -146,31 +122,40 @@ struct CoreGroup<'a> {
     is_first: bool,
 }
 
+impl<'a> CoreGroup<'a> {
+    /// By their L3 cache.
+    fn by_cache(&self) -> impl Iterator<Item = &'a [Core]> + use<'a> {
+        self.cores.chunk_by(|a, b| a.cache == b.cache)
+    }
+}
+
 impl Map {
-    fn places(&self) -> Vec<CoreGroup<'_>> {
+    fn places(&self) -> impl Iterator<Item = CoreGroup<'_>> {
         let mut seen = BTreeSet::new();
         let places = self.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node));
-        let places = places.filter_map(|cores| {
-            let first = cores.first()?;
-            let (socket, node, is_first) = (first.socket, first.node, seen.insert(first.node));
+        places.filter_map(move |cores| {
+            let Core { socket, node, .. } = *cores.first()?;
             Some(CoreGroup {
                 socket,
                 node,
                 cores,
-                is_first,
+                is_first: seen.insert(node),
             })
-        });
-        places.collect()
+        })
     }
 
     fn cpus(&self) -> impl Iterator<Item = &Cpu> {
         self.cores.iter().flat_map(|core| &core.cpus)
     }
 
+    fn cache(&self, cores: &[Core]) -> Option<&Cache> {
+        self.caches.get(cores.first()?.cache?)
+    }
+
     /// The devices of pods on this NUMA node; `None`: those on a node that has no CPUs. Devices on no NUMA node, such as
     /// `/dev/kvm`, have no place on a map.
     fn devices(&self, node: Option<u32>) -> impl Iterator<Item = (usize, &Device)> {
-        let all = self.pods.iter().enumerate();
+        let all = (0..).zip(&self.pods);
         let all = all.flat_map(|(n, pod)| pod.devices.iter().map(move |device| (n, device)));
         all.filter(move |(_, device)| {
             let with_cpus = device.node.filter(|node| self.nodes.contains_key(node));
@@ -178,98 +163,120 @@ impl Map {
         })
     }
 
-    /// "512 CPUs, 2 offline (8-9), 2 sockets, 8 NUMA nodes".
+    /// "2026-10-31 12:34:56 UTC, 512 CPUs, 2 offline (8-9), 2 sockets, 8 NUMA nodes".
     fn extent(&self) -> String {
         let sockets: BTreeSet<u32> = self.cores.iter().map(|core| core.socket).collect();
-        let cpus = self.cpus().count() + self.offline.len();
-        let parts = [
-            (cpus, "CPU"),
-            (sockets.len(), "socket"),
-            (self.nodes.len(), "NUMA node"),
-        ];
-        let parts = parts.map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
-        let [cpus, sockets, nodes] = parts;
+        let count = |count: usize, what| counted(count as u64, what);
         let offline = match self.offline.len() {
             0 => String::new(),
             count => format!(", {count} offline ({})", self.offline),
         };
-        format!("{cpus}{offline}, {sockets}, {nodes}")
+        format!(
+            "{} UTC, {}{offline}, {}, {}",
+            clock(Some(self.time_us)),
+            count(self.cpus().count() + self.offline.len(), "CPU"),
+            count(sockets.len(), "socket"),
+            count(self.nodes.len(), "NUMA node")
+        )
     }
 
-    /// When it was gathered, to the second.
-    fn time(&self) -> String {
-        let time = output::time(self.time_us);
-        let whole = time.split('.').next().unwrap_or_default();
-        format!("{} UTC", whole.replace('T', " "))
-    }
-
-    /// With marks for these pods alone, given by UID; `None`: for all.
-    pub(crate) fn only(mut self, uids: Option<&BTreeSet<String>>) -> Self {
-        let Some(uids) = uids else {
-            return self;
-        };
-        let selected = |pod: &Pod| uids.contains(&pod.pod.pod_uid);
-        let mut count = 0;
-        let places: Vec<Option<usize>> = self
-            .pods
-            .iter()
-            .map(|pod| {
-                selected(pod).then(|| {
-                    count += 1;
-                    count - 1
-                })
-            })
-            .collect();
-        for cpu in self.cores.iter_mut().flat_map(|core| &mut core.cpus) {
-            if let CpuOwner::Pod(at) = cpu.whose {
-                let place = places.get(at).copied().flatten();
-                cpu.whose = place.map_or(CpuOwner::Other, CpuOwner::Pod);
-            }
+    /// Writes the picture to a file; `-` is standard output, for which it is returned.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn write_svg(&self, path: &Path) -> Result<String, Failure> {
+        let picture = picture::svg(self).map_err(|cause| Failure::Other(format!("draw the map: {cause}")))?;
+        if path == Path::new("-") {
+            return Ok(picture);
         }
-        self.pods.retain(selected);
-        self
+        match fs::write(path, picture) {
+            Ok(()) => Ok(String::new()),
+            Err(cause) => Err(Failure::Other(format!("write {}: {cause}", path.display()))),
+        }
     }
 
-    pub(crate) fn svg(&self) -> String {
-        svg::file(self)
+    /// The pod, its mark on the map, and the state of its VM; null where there is none. `more` is added.
+    fn identity(&self, n: Option<usize>, more: Value) -> Value {
+        let pod = n.and_then(|n| Some((n, self.pods.get(n)?)));
+        let named = pod.map(|(_, pod)| &pod.pod);
+        let instance = pod.and_then(|(_, pod)| pod.instance.as_ref());
+        let mut object = json!({
+            "mark": pod.map(|(n, _)| marks::mark(n)),
+            "pod_uid": named.map(|pod| &pod.pod_uid),
+            "pod_namespace": named.map(|pod| &pod.pod_namespace),
+            "pod_name": named.map(|pod| &pod.pod_name),
+            "container": instance.map(|instance| &instance.container),
+            "state": instance.map(|instance| &instance.state),
+        });
+        if let (Value::Object(object), Value::Object(more)) = (&mut object, more) {
+            object.extend(more);
+        }
+        object
+    }
+}
+
+impl Serialize for Map {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let cpu = |cpu: &Cpu| {
+            let (pod, owner) = match cpu.whose {
+                CpuOwner::Pool(pool) => (None, pool.name),
+                CpuOwner::Pod(n) if self.pods.get(n).is_some_and(|pod| pod.instance.is_some()) => (Some(n), "instance"),
+                CpuOwner::Pod(n) => (Some(n), "pod"),
+            };
+            let interrupted = self.interrupted.contains(cpu.number);
+            self.identity(
+                pod,
+                json!({ "cpu": cpu.number, "owner": owner, "interrupted": interrupted }),
+            )
+        };
+        let core = |core: &Core| {
+            json!({
+                "socket": core.socket, "node": core.node, "core": core.core,
+                "l3": core.cache.and_then(|cache| self.caches.get(cache)).map(|cache| &cache.cpus),
+                "cpus": core.cpus.iter().map(cpu).collect::<Vec<_>>(),
+            })
+        };
+        let pod = |(n, pod): (usize, &Pod)| {
+            let device = |device: &Device| json!({ "name": device.name, "node": device.node, "count": device.count, "remote": pod.is_remote(device) });
+            let class = pod.instance.as_ref().map(|instance| instance.class());
+            let more = json!({
+                "cpus": pod.cpus,
+                "class": class.filter(|class| !class.is_empty()),
+                "degraded": pod.degraded(),
+                "devices": pod.devices.iter().map(device).collect::<Vec<_>>(),
+            });
+            self.identity(Some(n), more)
+        };
+        let node = |(node, bytes): (&u32, &Option<u64>)| json!({ "node": node, "memory_bytes": bytes });
+        let cache = |cache: &Cache| json!({ "level": 3, "cpus": cache.cpus, "size_bytes": cache.bytes });
+        json!({
+            "host": self.host,
+            "time_us": self.time_us,
+            "nodes": self.nodes.iter().map(node).collect::<Vec<_>>(),
+            "caches": self.caches.iter().map(cache).collect::<Vec<_>>(),
+            "cores": self.cores.iter().map(core).collect::<Vec<_>>(),
+            "pods": self.pods.iter().enumerate().map(pod).collect::<Vec<_>>(),
+            "devices_unknown": self.devices_unknown,
+        })
+        .serialize(serializer)
     }
 }
 
 impl Render for Map {
     fn text(&self, style: TextStyle) -> String {
-        let paper = text::Paper {
-            width: style.width.unwrap_or_else(output::width),
-            cut: style.width.is_some(),
-            coloured: style.coloured,
-            legend: style.legend,
-        };
-        text::draw(self, &paper)
+        text::draw(self, style)
     }
 }
 
-/// Writes a picture to a file; `-` is standard output, for which it is returned.
-///
-/// # Errors
-/// The file cannot be written.
-pub(crate) fn write(picture: String, path: &Path) -> Result<String, Failure> {
-    if path == Path::new("-") {
-        return Ok(picture);
-    }
-    match fs::write(path, picture) {
-        Ok(()) => Ok(String::new()),
-        Err(cause) => Err(Failure::Other(format!("write {}: {cause}", path.display()))),
-    }
-}
-
-/// The node as the daemon describes it, with what sysfs has. What cannot be read is left out of the map.
-pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
-    let pods = pods(description, roots);
+/// The node as the daemon describes it, with what sysfs has. What cannot be read is left out of the map. Only the pods with these UIDs have
+/// marks; `None`: all.
+pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Map {
+    let pods = pods(description, roots, selected);
     let topology = &description.node.topology;
-    let mut caches = sys::caches(&roots.sys, topology.cpus.keys().copied());
-    for cache in &mut caches {
-        cache.spans = stelia_kernel::locality::nodes(topology, &cache.cpus).len() > 1;
-    }
+    let caches = sys::caches(&roots.sys, topology);
     let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
+    let remaining = description.node.quiet.report.remaining.iter();
+    let reported = remaining.filter(|one| is_reported(description, one));
     Map {
         host: host_name(&roots.proc),
         time_us: output::now(),
@@ -280,33 +287,26 @@ pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
         cores: cores(description, &pods, &caches),
         caches,
         pods,
-        interrupted: interrupted(description),
+        interrupted: reported.fold(CpuSet::new(), |all, one| all.union(&one.cpus)),
         offline: description.node.offline.clone(),
         devices_unknown: description.locality.devices_unknown.clone(),
     }
 }
 
-fn interrupted(description: &Description) -> CpuSet {
-    let remaining = description.node.quiet.report.remaining.iter();
-    let reported = remaining.filter(|one| is_reported(description, one));
-    reported.fold(CpuSet::new(), |all, one| all.union(&one.cpus))
-}
-
 fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core> {
-    let places: BTreeMap<&str, usize> = pods
-        .iter()
-        .zip(0..)
-        .map(|(pod, n)| (pod.pod.pod_uid.as_str(), n))
-        .collect();
-    let place = |uid: &str| places.get(uid).copied().map_or(CpuOwner::Unknown, CpuOwner::Pod);
+    let places = pods.iter().zip(0..).map(|(pod, n)| (pod.pod.pod_uid.as_str(), n));
+    let places: BTreeMap<&str, usize> = places.collect();
     let mut cores: BTreeMap<(u32, u32, u32), Vec<Cpu>> = BTreeMap::new();
     for (number, cpu) in &description.node.topology.cpus {
         let whose = match owner(description, *number) {
-            Owner::Shared => CpuOwner::Shared,
-            Owner::Reserved => CpuOwner::Reserved,
-            Owner::Kubelet => CpuOwner::Kubelet,
-            Owner::Unknown => CpuOwner::Unknown,
-            Owner::Instance { pod, .. } | Owner::Pod { pod } => place(&pod),
+            Owner::Shared => CpuOwner::Pool(&marks::SHARED),
+            Owner::Reserved => CpuOwner::Pool(&marks::RESERVED),
+            Owner::Kubelet => CpuOwner::Pool(&marks::KUBELET),
+            Owner::Unknown => CpuOwner::Pool(&marks::UNKNOWN),
+            Owner::Instance { pod, .. } | Owner::Pod { pod } => match places.get(pod.as_str()) {
+                Some(place) => CpuOwner::Pod(*place),
+                None => CpuOwner::Pool(&marks::OTHER),
+            },
         };
         let core = cores.entry((cpu.package, cpu.node, cpu.core)).or_default();
         core.push(Cpu { number: *number, whose });
@@ -330,8 +330,7 @@ fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core>
 
 /// The VFIO devices by their names, and kubelet's devices that are none of these.
 fn devices(locality: &Locality) -> Vec<Device> {
-    let pci = locality.pci.iter();
-    let of_pci = pci.map(|device| Device {
+    let of_pci = locality.pci.iter().map(|device| Device {
         name: device.name(),
         node: device.node,
         count: 1,
@@ -341,11 +340,14 @@ fn devices(locality: &Locality) -> Vec<Device> {
     of_kubelet.chain(of_pci).collect()
 }
 
-/// The instances, and other pods to which kubelet gave CPUs, by their first CPUs, so that the marks ascend along the map.
-fn pods(description: &Description, roots: &Roots) -> Vec<Pod> {
+/// The VMs, and other pods to which kubelet gave CPUs, by their first CPUs, so that the marks ascend along the map.
+fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Vec<Pod> {
     let node = &description.node;
     let uids: BTreeSet<&PodUid> = node.instances.keys().chain(node.entries.keys()).collect();
-    let pods = uids.into_iter().map(|uid| {
+    let uids = uids
+        .into_iter()
+        .filter(|uid| selected.is_none_or(|selected| selected.contains(uid.as_str())));
+    let pods = uids.map(|uid| {
         let found = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
         let mut locality = description

@@ -3,9 +3,27 @@
 use std::fs;
 use std::path::Path;
 
-use stelia_cpus::CpuSet;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kernel::locality::{nodes, size};
 
-use super::Cache;
+/// An L3 cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cache {
+    /// The CPUs that share it.
+    pub cpus: CpuSet,
+    pub bytes: Option<u64>,
+    /// Whether these are CPUs of more than one NUMA node, as with Intel's sub-NUMA clusters.
+    spans: bool,
+}
+
+impl Cache {
+    /// "L3 32.0 MiB".
+    pub(super) fn title(&self) -> String {
+        let bytes = self.bytes.map(|bytes| format!(" {}", size(bytes)));
+        let spans = if self.spans { " of several NUMA nodes" } else { "" };
+        format!("L3{}{spans}", bytes.unwrap_or_default())
+    }
+}
 
 /// A NUMA node's memory in bytes: `Node 0 MemTotal:  263736528 kB`.
 pub(super) fn memory(sys: &Path, node: u32) -> Option<u64> {
@@ -15,13 +33,17 @@ pub(super) fn memory(sys: &Path, node: u32) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The L3 caches of these CPUs, by first CPU; which CPUs are of which NUMA node is not asked here.
-pub(super) fn caches(sys: &Path, cpus: impl Iterator<Item = u32>) -> Vec<Cache> {
+/// The L3 caches, by first CPU.
+pub(super) fn caches(sys: &Path, topology: &Topology) -> Vec<Cache> {
     let mut caches: Vec<Cache> = Vec::new();
-    for cpu in cpus {
+    for cpu in topology.cpus.keys() {
         // The others that share a cache need not be asked.
-        if !caches.iter().any(|cache| cache.cpus.contains(cpu)) {
-            caches.extend(cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache"))));
+        if !caches.iter().any(|cache| cache.cpus.contains(*cpu)) {
+            let found = cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache")));
+            caches.extend(found.map(|cache| Cache {
+                spans: nodes(topology, &cache.cpus).len() > 1,
+                ..cache
+            }));
         }
     }
     caches
@@ -48,8 +70,26 @@ fn bytes(size: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use stelia_cpus::Cpu;
+
     use super::*;
     use crate::tests::fixtures::write;
+
+    fn topology(cpus: u32) -> Topology {
+        let cpu = |cpu| {
+            (
+                cpu,
+                Cpu {
+                    package: 0,
+                    core: cpu,
+                    node: cpu / 4,
+                },
+            )
+        };
+        Topology {
+            cpus: (0..cpus).map(cpu).collect(),
+        }
+    }
 
     #[test]
     fn a_cache_is_found_by_its_level_and_shared_by_whom_the_kernel_says() {
@@ -63,7 +103,7 @@ mod tests {
             write(sys.path(), &format!("{own}/index4/shared_cpu_list"), shared);
             write(sys.path(), &format!("{own}/index4/size"), "32768K\n");
         }
-        let found = caches(sys.path(), 0..9);
+        let found = caches(sys.path(), &topology(9));
         let lists: Vec<String> = found.iter().map(|cache| cache.cpus.to_string()).collect();
         assert_eq!(lists, ["0-1,4-5", "2-3,6-7"]);
         assert_eq!(found[0].bytes, Some(32 << 20));
@@ -72,7 +112,10 @@ mod tests {
     #[test]
     fn what_is_not_there_or_not_understood_is_not_known() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!((memory(root.path(), 0), caches(root.path(), 0..1)), (None, vec![]));
+        assert_eq!(
+            (memory(root.path(), 0), caches(root.path(), &topology(1))),
+            (None, vec![])
+        );
         let cache = "devices/system/cpu/cpu0/cache/index3";
         write(root.path(), &format!("{cache}/level"), "3\n");
         write(root.path(), &format!("{cache}/shared_cpu_list"), "zero\n");
@@ -81,7 +124,10 @@ mod tests {
             "devices/system/node/node0/meminfo",
             "Node 0 MemTotal: much\n",
         );
-        assert_eq!((memory(root.path(), 0), caches(root.path(), 0..1)), (None, vec![]));
+        assert_eq!(
+            (memory(root.path(), 0), caches(root.path(), &topology(1))),
+            (None, vec![])
+        );
         assert_eq!([bytes("1M"), bytes("K"), bytes("99999999999999999999K")], [None; 3]);
     }
 

@@ -1,23 +1,21 @@
-//! The map as text.
+//! The map as text: a cell a core, with one mark where all of its CPUs are alike; the CPUs' numbers are at the beginning of each line.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use stelia_cpus::CpuSet;
 use stelia_kernel::locality::{Device, size};
 
-use super::marks::{COLOURS, columns, cut, device_mark, keys, mark, tail};
-use super::{Core, CoreGroup, Cpu, CpuOwner, Map};
-use crate::shared::output::{self, Column, TextStyle, column, printable};
+use super::marks::{COLOURS, mark};
+use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
+use crate::shared::output::{self, TextStyle, columns, counted, cut, printable, shorten};
 
-/// What the map is written on.
-pub(super) struct Paper {
-    pub width: usize,
-    /// Whether the cells of the table below the map are cut to the width.
-    pub cut: bool,
-    pub coloured: bool,
-    /// Whether there are a heading, a legend and column headings.
-    pub legend: bool,
-}
+/// On a node with more pods only those in trouble are listed.
+const MAX_LISTED: usize = 48;
+/// Columns for the CPUs' numbers of a line.
+const NUMBERS: usize = 16;
+/// The most columns of a name on a terminal.
+const NAME: usize = 40;
 
 /// A palette that is readable on dark and on light, without red, yellow and green, which have meanings.
 const PALETTE: [u8; COLOURS] = [33, 172, 134, 37, 169, 137, 63, 74, 163, 103];
@@ -26,212 +24,223 @@ const BOLD: &str = "\x1b[1m";
 const RED: &str = "\x1b[1;31m";
 const END: &str = "\x1b[0m";
 
-impl Paper {
+/// Something that is not broken between lines: as it is written, and its width without colours.
+struct Piece {
+    text: String,
+    columns: usize,
+    /// Where the next one on the line may begin.
+    width: usize,
+}
+
+impl Piece {
+    fn new(text: String, columns: usize) -> Self {
+        Self {
+            text,
+            columns,
+            width: columns,
+        }
+    }
+}
+
+impl From<String> for Piece {
+    fn from(text: String) -> Self {
+        let columns = columns(&text);
+        Self::new(text, columns)
+    }
+}
+
+/// The map, at most as wide as the terminal unless one core alone is wider.
+pub(super) fn draw(map: &Map, style: TextStyle) -> String {
+    let mut text = Text {
+        map,
+        style,
+        width: style.width.unwrap_or_else(output::width),
+        is_large: map.pods.len() > MAX_LISTED,
+        out: String::new(),
+    };
+    if style.legend {
+        let host = printable(&map.host);
+        let host = (!host.is_empty()).then(|| Piece::new(text.ink(BOLD, &host), columns(&host)));
+        text.flow("", "  ", host.into_iter().chain([Piece::from(map.extent())]));
+    }
+    for place in map.places() {
+        text.place(&place);
+        if place.is_first {
+            text.devices(Some(place.node));
+        }
+    }
+    text.devices(None);
+    if style.legend {
+        text.legend();
+    }
+    text.out
+}
+
+struct Text<'a> {
+    map: &'a Map,
+    style: TextStyle,
+    width: usize,
+    /// Whether what is not in trouble is only counted.
+    is_large: bool,
+    out: String,
+}
+
+impl Text<'_> {
     fn ink(&self, code: &str, text: &str) -> String {
-        if self.coloured && !code.is_empty() {
+        if self.style.coloured {
             format!("{code}{text}{END}")
         } else {
             text.to_owned()
         }
     }
 
-    fn pod(&self, pod: usize, text: &str) -> String {
+    /// In the colour of a pod.
+    fn of_pod(&self, pod: usize, text: &str) -> String {
         let colour = PALETTE.get(pod % COLOURS).copied().unwrap_or_default();
         self.ink(&format!("\x1b[38;5;{colour}m"), text)
     }
-}
 
-/// Something that is not broken between lines: as it is written, and its width without colours.
-struct Piece {
-    text: String,
-    columns: usize,
-}
-
-impl Piece {
-    fn plain(text: String) -> Self {
-        let columns = columns(&text);
-        Self { text, columns }
-    }
-}
-
-/// Puts pieces on lines of at most `width` columns; a piece that is wider has a line of its own.
-fn flow(out: &mut String, indent: &str, gap: &str, width: usize, pieces: impl IntoIterator<Item = Piece>) {
-    let mut used = 0;
-    for piece in pieces {
-        if used > 0 && used + gap.len() + piece.columns > width {
-            out.push('\n');
-            used = 0;
+    /// Puts pieces on lines; a piece that is wider than a line has one of its own.
+    fn flow(&mut self, indent: &str, gap: &str, pieces: impl IntoIterator<Item = Piece>) {
+        let (mut used, mut pending) = (0, 0);
+        for piece in pieces {
+            if used > 0 && used + pending + gap.len() + piece.columns > self.width {
+                self.out.push('\n');
+                (used, pending) = (0, 0);
+            }
+            let before = if used == 0 { indent } else { gap };
+            self.out.extend([&" ".repeat(pending), before, &piece.text]);
+            used += pending + before.len() + piece.columns;
+            pending = piece.width - piece.columns;
         }
-        let before = if used == 0 { indent } else { gap };
-        out.push_str(before);
-        out.push_str(&piece.text);
-        used += before.len() + piece.columns;
+        if used > 0 {
+            self.out.push('\n');
+        }
     }
-    if used > 0 {
-        out.push('\n');
-    }
-}
 
-/// The map, at most as wide as the paper unless one core alone is wider.
-pub(super) fn draw(map: &Map, paper: &Paper) -> String {
-    let mut out = String::new();
-    if paper.legend {
-        let host = Piece {
-            text: paper.ink(BOLD, &printable(&map.host)),
-            columns: columns(&map.host),
+    /// A blank line, a heading, and lines of cores; each L3 cache begins a line.
+    fn place(&mut self, place: &CoreGroup<'_>) {
+        let by_cache: Vec<&[Core]> = place.by_cache().collect();
+        let titles = by_cache.iter().filter_map(|cores| Some(self.map.cache(cores)?.title()));
+        let titles: BTreeSet<String> = titles.collect();
+        let mut heading = vec![self.ink(BOLD, &format!("socket {} node {}", place.socket, place.node))];
+        heading.extend(self.map.nodes.get(&place.node).copied().flatten().map(size));
+        heading.extend(titles.first().map(|title| match (by_cache.len(), titles.len()) {
+            (1, _) => title.clone(),
+            (count, 1) => format!("{count}×{title}"),
+            (count, _) => format!("{count}×L3"),
+        }));
+        let before = if self.out.is_empty() { "" } else { "\n" };
+        let _ = writeln!(self.out, "{before}{}", heading.join(", "));
+
+        let (first, next) = if by_cache.len() > 1 {
+            (" L3 ", "    ")
+        } else {
+            (" ", " ")
         };
-        let pieces = [host, Piece::plain(map.time()), Piece::plain(map.extent())];
-        let pieces = pieces.into_iter().filter(|piece| piece.columns > 0);
-        flow(&mut out, "", "  ", paper.width, pieces);
-        out.push('\n');
-    }
-    let cells = Cells::of(map);
-    for place in map.places() {
-        place_text(&mut out, map, paper, &cells, &place);
-        if place.is_first {
-            devices(&mut out, map, paper, Some(place.node));
-        }
-    }
-    devices(&mut out, map, paper, None);
-    if let Some(why) = map.devices_unknown.as_ref().filter(|_| paper.legend) {
-        let _ = writeln!(out, "\nkubelet's devices are not known: {}", printable(why));
-    }
-    if paper.legend {
-        out.push('\n');
-        let keys = keys(map).into_iter();
-        let keys = keys.map(|key| Piece::plain(format!("{} {}", key.mark, key.meaning)));
-        flow(&mut out, "", "   ", paper.width, keys);
-    }
-    if !map.pods.is_empty() {
-        out.push('\n');
-        table(&mut out, map, paper);
-    }
-    out
-}
-
-/// The widths that all cells of a map share, so that columns are below each other.
-struct Cells {
-    digits: usize,
-    tail: usize,
-}
-
-impl Cells {
-    fn of(map: &Map) -> Self {
-        Self {
-            digits: map.cpus().map(|cpu| cpu.number.to_string().len()).max().unwrap_or(1),
-            tail: map.cpus().map(|cpu| tail(map, cpu).len()).max().unwrap_or(1),
+        let wide = place.cores.iter().map(|core| self.core(core, 0).columns).max();
+        let wide = wide.unwrap_or(1);
+        let across = self.width.saturating_sub(first.len() + NUMBERS) / (wide + 1);
+        let across = if across > 4 { across / 4 * 4 } else { across.max(1) };
+        let lines = |cores: &&'_ [Core]| cores.chunks(across).map(|cores| columns(&numbers(cores))).max();
+        let before = by_cache.iter().filter_map(lines).max().unwrap_or(0);
+        for cores in by_cache {
+            for (line, cores) in cores.chunks(across).enumerate() {
+                let cells: Vec<String> = cores.iter().map(|core| self.core(core, wide).text).collect();
+                let indent = if line == 0 { first } else { next };
+                let _ = writeln!(self.out, "{indent}{:<before$} {}", numbers(cores), cells.join(" "));
+            }
         }
     }
 
-    fn core(&self, map: &Map, paper: &Paper, core: &Core) -> Piece {
-        let cells: Vec<String> = core.cpus.iter().map(|cpu| self.cpu(map, paper, cpu)).collect();
-        let columns = core.cpus.len() * (self.digits + self.tail + 1) + 1;
-        let text = format!("[{}]", cells.join(" "));
-        Piece { text, columns }
+    /// `[A ]`, `[A B]`; in a cell of at least this width.
+    fn core(&self, core: &Core, width: usize) -> Piece {
+        let mut marks: Vec<(&Cpu, String)> = core.cpus.iter().map(|cpu| (cpu, self.map.cpu_mark(cpu))).collect();
+        if marks
+            .iter()
+            .all(|(_, mark)| Some(mark) == marks.first().map(|(_, first)| first))
+        {
+            marks.truncate(1);
+        }
+        let columns: usize = marks.iter().map(|(_, mark)| mark.len() + 1).sum::<usize>() + 1;
+        let marks: Vec<String> = marks.into_iter().map(|(cpu, mark)| self.cpu(cpu, &mark)).collect();
+        let blanks = " ".repeat(width.saturating_sub(columns));
+        Piece::new(format!("[{}{blanks}]", marks.join(" ")), columns)
     }
 
-    fn cpu(&self, map: &Map, paper: &Paper, cpu: &Cpu) -> String {
-        let (number, tail) = (format!("{:>1$}", cpu.number, self.digits), tail(map, cpu));
-        let rest = " ".repeat(self.tail.saturating_sub(tail.len()));
-        let shown = match (cpu.whose, tail.strip_suffix('!')) {
-            (CpuOwner::Pod(pod), Some(mark)) => paper.pod(pod, &(number + mark)) + &paper.ink(RED, "!"),
-            (CpuOwner::Pod(pod), None) => paper.pod(pod, &(number + &tail)),
-            _ => paper.ink(DIM, &(number + &tail)),
+    fn cpu(&self, cpu: &Cpu, mark: &str) -> String {
+        match (cpu.whose, mark.strip_suffix('!')) {
+            (CpuOwner::Pod(pod), Some(mark)) => self.of_pod(pod, mark) + &self.ink(RED, "!"),
+            (CpuOwner::Pod(pod), None) => self.of_pod(pod, mark),
+            _ => self.ink(DIM, mark),
+        }
+    }
+
+    /// `(nvidia.com/gpu B×2) (GPU 0000:3b:00.0 C^)`; of a large node only those that are remote.
+    fn devices(&mut self, node: Option<u32>) {
+        let is_drawn = |(n, device): &(usize, &Device)| {
+            let is_remote = self.map.pods.get(*n).is_some_and(|pod| pod.is_remote(device));
+            !self.is_large || is_remote
         };
-        shown + &rest
-    }
-}
-
-fn place_text(out: &mut String, map: &Map, paper: &Paper, cells: &Cells, place: &CoreGroup<'_>) {
-    let by_cache: Vec<&[Core]> = place.cores.chunk_by(|a, b| a.cache == b.cache).collect();
-    let title = |cores: &[Core]| {
-        let cache = cores.first().and_then(|core| map.caches.get(core.cache?))?;
-        Some((cache.title(), cache.cpus.to_string()))
-    };
-    let mut heading = vec![paper.ink(BOLD, &format!("socket {} node {}", place.socket, place.node))];
-    heading.extend(map.nodes.get(&place.node).copied().flatten().map(size));
-    if let [only] = by_cache.as_slice() {
-        heading.extend(title(only).map(|(title, _)| title));
-    }
-    out.push_str(&heading.join(", "));
-    out.push('\n');
-    for cores in &by_cache {
-        if by_cache.len() > 1 {
-            let (title, cpus) = title(cores).unwrap_or_else(|| ("no L3 known".to_owned(), String::new()));
-            let cpus = if cpus.is_empty() {
-                cpus
-            } else {
-                format!(", CPUs {cpus}")
-            };
-            let _ = writeln!(out, " {title}{cpus}");
+        let drawn = self.map.devices(node).filter(is_drawn);
+        let pieces = drawn.map(|(n, device)| {
+            let mark = self.map.device_mark(n, device);
+            let room = self.width.saturating_sub(columns(&mark) + 4);
+            let name = cut(&printable(&device.name), room);
+            let wide = columns(&name) + columns(&mark) + 3;
+            Piece::new(format!("({name} {})", self.of_pod(n, &mark)), wide)
+        });
+        let pieces: Vec<Piece> = pieces.collect();
+        if node.is_none() && !pieces.is_empty() {
+            self.out.push_str("\ndevices on NUMA nodes without CPUs\n");
         }
-        let indent = if by_cache.len() > 1 { "  " } else { " " };
-        let pieces = cores.iter().map(|core| cells.core(map, paper, core));
-        flow(out, indent, " ", paper.width, pieces);
+        self.flow(" ", " ", pieces);
     }
-}
 
-/// `(nvidia.com/gpu A B×2) (GPU 0000:3b:00.0 C^)`
-fn devices(out: &mut String, map: &Map, paper: &Paper, node: Option<u32>) {
-    let mut by_name: BTreeMap<&str, Vec<(usize, &Device)>> = BTreeMap::new();
-    for (pod, device) in map.devices(node) {
-        by_name.entry(&device.name).or_default().push((pod, device));
-    }
-    if node.is_none() && !by_name.is_empty() {
-        out.push_str("devices on NUMA nodes without CPUs\n");
-    }
-    let mut pieces = Vec::new();
-    for (name, pods) in by_name {
-        for (n, (pod, device)) in pods.iter().enumerate() {
-            let count = if device.count == 1 {
-                String::new()
-            } else {
-                format!("×{}", device.count)
-            };
-            let mark = device_mark(map, *pod, device) + &count;
-            let after = if n + 1 == pods.len() { ")" } else { "" };
-            let room = paper.width.saturating_sub(columns(&mark) + 4);
-            let before = if n == 0 {
-                format!("({} ", cut(&printable(name), room))
-            } else {
-                String::new()
-            };
-            pieces.push(Piece {
-                columns: columns(&before) + columns(&mark) + after.len(),
-                text: before + &paper.pod(*pod, &mark) + after,
-            });
+    /// What the marks mean, and the pods that are drawn; of a large node only those in trouble.
+    fn legend(&mut self) {
+        let keys = self.map.keys().into_iter();
+        let keys = keys.map(|(mark, meaning, _)| Piece::from(format!("{mark} {meaning}")));
+        self.out.push('\n');
+        self.flow(
+            "",
+            "   ",
+            [Piece::from("[A] a core".to_owned())].into_iter().chain(keys),
+        );
+        let is_listed = |(_, pod): &(usize, &Pod)| !self.is_large || self.is_in_trouble(pod);
+        let drawn = (0..).zip(&self.map.pods).filter(|(_, pod)| !pod.cpus.is_empty());
+        let listed: Vec<(usize, &Pod)> = drawn.clone().filter(is_listed).take(MAX_LISTED).collect();
+        let most = if self.style.width.is_some() { NAME } else { usize::MAX };
+        let signs = listed.iter().map(|(n, pod)| mark(*n).len() + pod.sign().sign.len());
+        let signs = signs.max().unwrap_or(0);
+        let entries = listed.iter().map(|(n, pod)| {
+            let sign = format!("{:<signs$}", mark(*n) + pod.sign().sign);
+            let rest = format!(" {} {}", shorten(&printable(&pod.pod.to_string()), most), pod.cpus);
+            Piece::new(self.of_pod(*n, &sign) + &rest, columns(&sign) + columns(&rest))
+        });
+        let mut entries: Vec<Piece> = entries.collect();
+        let widest = entries.iter().map(|entry| entry.columns).max().unwrap_or(0);
+        entries.iter_mut().for_each(|entry| entry.width = widest);
+        let more = drawn.count() - listed.len();
+        self.out.push('\n');
+        self.flow("", "   ", entries);
+        if more > 0 {
+            let more = counted(more as u64, "VM");
+            let _ = writeln!(self.out, "{more} not listed: steliactl map VM, steliactl list");
+        }
+        if let Some(why) = &self.map.devices_unknown {
+            let _ = writeln!(self.out, "Devices are not known: {}", printable(why));
         }
     }
-    flow(out, " ", " ", paper.width, pieces);
+
+    fn is_in_trouble(&self, pod: &Pod) -> bool {
+        let is_interrupted = !pod.cpus.is_disjoint(&self.map.interrupted);
+        !pod.sign().sign.is_empty() || is_interrupted || pod.devices.iter().any(|device| pod.is_remote(device))
+    }
 }
 
-/// The mark, the name, the CPUs and the state.
-const PODS: [Column<[String; 4]>; 4] = [
-    column("MARK", |[mark, ..]| mark.clone()),
-    column("POD", |[_, pod, ..]: &[String; 4]| pod.clone())
-        .yields(1)
-        .shortens(),
-    column("CPUS", |[_, _, cpus, _]| cpus.clone()),
-    column("STATE", |[.., state]| state.clone()),
-];
-
-fn table(out: &mut String, map: &Map, paper: &Paper) {
-    let rows = map.pods.iter().enumerate();
-    let rows: Vec<_> = rows
-        .map(|(n, pod)| [mark(n), pod.pod.to_string(), pod.cpus.to_string(), pod.state()])
-        .collect();
-    let style = TextStyle {
-        legend: paper.legend,
-        width: paper.cut.then_some(paper.width),
-        ..TextStyle::default()
-    };
-    let text = output::table(&PODS, &rows, style);
-    let mut lines = text.lines();
-    if paper.legend {
-        out.extend([lines.next().unwrap_or_default(), "\n"]);
-    }
-    for (n, line) in lines.enumerate() {
-        let (mark, rest) = line.split_at(line.find(' ').unwrap_or(line.len()));
-        let _ = writeln!(out, "{}{rest}", paper.pod(n, mark));
-    }
+/// The CPUs of these cores.
+fn numbers(cores: &[Core]) -> String {
+    let cpus = cores.iter().flat_map(|core| &core.cpus).map(|cpu| cpu.number);
+    cut(&cpus.collect::<CpuSet>().to_string(), NUMBERS)
 }

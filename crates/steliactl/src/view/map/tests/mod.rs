@@ -7,58 +7,46 @@ use std::sync::Arc;
 
 use nodes::{host, map_of};
 use stelia_api::{Reason, ReasonCode};
-use stelia_kubelet::{PodName, PodUid};
+use stelia_kubelet::PodName;
 
-use super::text::{Paper, draw};
-use super::{Map, marks};
+use super::picture::svg;
+use super::{Map, gather};
 use crate::shared::daemon::node::testing::{PODS, allocated, described, instance_mut, node};
-use crate::tests::fixtures::says;
-
-const PLAIN: Paper = Paper {
-    width: 80,
-    cut: false,
-    coloured: false,
-    legend: true,
-};
+use crate::shared::kernel::Roots;
+use crate::shared::output::{Render, TextStyle, columns as width_of};
+use crate::tests::fixtures::{columns, never_says, says};
 
 /// Ends an attribute, an element, a comment, a style; begins a script; turns writing round; controls a terminal.
 const HOSTILE: &str =
     "\"'>]]></title></svg></style><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\u{202e}\x1b[2J\u{ffff}";
 
-/// The text below the heading, which has the time.
-fn body(map: &Map, paper: &Paper) -> String {
-    let text = draw(map, paper);
-    match text.split_once("\n\n") {
-        Some((_, body)) if paper.legend => body.to_owned(),
-        _ => text,
-    }
+/// The text for a terminal of 80 columns, below the heading, which has the time.
+fn body(map: &Map) -> String {
+    let text = map.text(columns(80));
+    text.split_once("\n\n").expect("a heading").1.to_owned()
 }
 
 #[test]
-fn what_steliad_gave_is_its_instances_and_not_kubelets() {
-    let map = map_of(&allocated());
-    assert_eq!(
-        body(&map, &PLAIN),
-        "socket 0 node 0\n [0r  1. ] [2A= 3. ]\nsocket 1 node 1\n [4B  5B ] [6k  7. ]\n\n\
-         . shared   r reserved   k held by kubelet   A isolated   A= pinned\n\n\
-         MARK  POD                                   CPUS  STATE\n\
-         A     bbbbbbbb-0000-4000-8000-000000000000  2     pinned, LSR\n\
-         B     aaaaaaaa-0000-4000-8000-000000000000  4-5   isolated, LSE\n\
-         C     cccccccc-0000-4000-8000-000000000000  -     floating, LS\n"
-    );
+fn what_steliad_gave_is_its_vms_and_not_kubelets() {
+    insta::assert_snapshot!(body(&map_of(&allocated())));
 }
 
 #[test]
 fn every_cpu_is_drawn_once_with_the_mark_of_its_owner_and_a_degraded_vm_keeps_it() {
-    assert_eq!(
-        body(&map_of(&node()), &PLAIN),
-        "socket 0 node 0\n [0r  1r ] [2A! 3. ]\nsocket 1 node 1\n [4B  5B ] [6C* 7. ]\n\n\
-         . shared   r reserved   A isolated   A! degraded   A* of a pod without instance\n\n\
-         MARK  POD                                   CPUS  STATE\n\
-         A     bbbbbbbb-0000-4000-8000-000000000000  2     floating, degraded\n\
-         B     aaaaaaaa-0000-4000-8000-000000000000  4-5   isolated\n\
-         C     cccccccc-0000-4000-8000-000000000000  6     no instance\n"
+    insta::assert_snapshot!(body(&map_of(&node())));
+}
+
+#[test]
+fn pods_that_are_not_selected_have_no_mark() {
+    let selected = [PODS[0].to_owned()].into();
+    let map = gather(
+        &node(),
+        &Roots::below(std::path::Path::new("/nonexistent")),
+        Some(&selected),
     );
+    let text = body(&map);
+    says(&text, &["[x .]", "[A  ]", "x of pods that are not selected"]);
+    never_says(&text, &["B ", PODS[1]]);
 }
 
 #[test]
@@ -71,15 +59,10 @@ fn a_cpu_that_device_interrupts_reach_has_a_sign_of_its_own() {
     };
     Arc::make_mut(&mut description.node.quiet).report.remaining = vec![left];
     let map = map_of(&description);
-    let text = body(&map, &PLAIN);
-    assert!(
-        text.starts_with("socket 0 node 0\n [0r   1r  ] [2A#! 3.  ]\nsocket 1 node 1\n [4B#  5B  ] [6C*  7.  ]\n\n"),
-        "{text}"
-    );
-    assert!(text.contains("A# reached by device interrupts\n"), "{text}");
-    assert!(
-        map.svg()
-            .contains("CPU 4: aaaaaaaa-0000-4000-8000-000000000000, isolated; device interrupts reach it")
+    says(&body(&map), &["[A#! .]", "[B# B]", "A# reached by device interrupts\n"]);
+    says(
+        &svg(&map).unwrap(),
+        &["CPU 4: aaaaaaaa-0000-4000-8000-000000000000, isolated; device interrupts reach it"],
     );
 }
 
@@ -87,14 +70,13 @@ fn a_cpu_that_device_interrupts_reach_has_a_sign_of_its_own() {
 fn the_heading_has_the_host_the_time_and_what_there_is() {
     let mut map = map_of(&node());
     (map.host, map.time_us) = ("worker-1".to_owned(), 951_827_696_000_007);
-    let text = draw(&map, &PLAIN);
     assert_eq!(
-        text.lines().next().unwrap(),
-        "worker-1  2000-02-29 12:34:56 UTC  8 CPUs, 2 sockets, 2 NUMA nodes"
+        map.text(columns(80)).lines().next().unwrap(),
+        "worker-1  2000-02-29 12:34:56 UTC, 8 CPUs, 2 sockets, 2 NUMA nodes"
     );
-    let without = Paper { legend: false, ..PLAIN };
-    assert!(draw(&map, &without).starts_with("socket 0 node 0\n"));
-    assert!(!draw(&map, &without).contains("MARK"));
+    let without = map.text(TextStyle::default());
+    assert!(without.starts_with("socket 0 node 0\n"));
+    never_says(&without, &["isolated", PODS[0]]);
 }
 
 #[test]
@@ -110,39 +92,39 @@ fn memory_caches_and_devices_are_where_they_are() {
     .locality;
     let sys = host(8, 4, 2);
     let map = sys.map_of(&description);
-    assert_eq!(
-        body(&map, &PLAIN).split("\n\n").next().unwrap(),
-        "socket 0 node 0, 2.0 GiB\n L3 8.0 MiB, CPUs 0-1\n  [0r  1r ]\n L3 8.0 MiB, CPUs 2-3\n  [2A! 3. ]\n\
-         socket 1 node 1, 2.0 GiB\n L3 8.0 MiB, CPUs 4-5\n  [4B  5B ]\n L3 8.0 MiB, CPUs 6-7\n  [6C* 7. ]\n \
-         (nvidia.com/gpu B×2)\ndevices on NUMA nodes without CPUs\n (example.com/memory B^)"
+    let text = body(&map);
+    says(
+        &text,
+        &[
+            "socket 1 node 1, 2.0 GiB, 2×L3 8.0 MiB\n L3 4-5 [B   ]\n L3 6-7 [C* .]\n (nvidia.com/gpu B×2)\n",
+            "\ndevices on NUMA nodes without CPUs\n (example.com/memory B^)\n",
+            "A^ device on another NUMA node than the CPUs",
+        ],
     );
-    let picture = map.svg();
+    never_says(&text, &["kubevirt"]);
+    let picture = svg(&map).unwrap();
     says(
         &picture,
         &[
             "NUMA node 1 2.0 GiB",
             "L3 8.0 MiB, shared by CPUs 6-7",
-            "nvidia.com/gpu ×2, NUMA node 1: aaaaaaaa-0000-4000-8000-000000000000",
-            "example.com/memory, NUMA node 7, remote from its CPUs: aaaaaaaa-0000-4000-8000-000000000000",
+            "2 nvidia.com/gpu, NUMA node 1: aaaaaaaa-0000-4000-8000-000000000000",
+            "1 example.com/memory, NUMA node 7, remote from its CPUs: aaaaaaaa-0000-4000-8000-000000000000",
             "Machine 4.0 GiB",
         ],
     );
-    let key = draw(&map, &PLAIN);
-    assert!(key.contains("A^ device on another NUMA node than the CPUs"), "{key}");
     assert!(!picture.contains("kubevirt"), "{picture}");
 }
 
 #[test]
 fn one_cache_of_several_numa_nodes_says_so_in_each() {
     let map = host(8, 4, 8).map_of(&node());
-    let text = body(&map, &PLAIN);
-    for node in 0..2 {
-        let heading = format!("socket {node} node {node}, 2.0 GiB, L3 8.0 MiB of several NUMA nodes\n [");
-        assert!(text.contains(&heading), "{text}");
-    }
+    let spans = "L3 8.0 MiB of several NUMA nodes";
+    assert_eq!(body(&map).matches(spans).count(), 2);
     assert_eq!(
-        map.svg()
-            .matches("L3 8.0 MiB of several NUMA nodes, shared by CPUs 0-7")
+        svg(&map)
+            .unwrap()
+            .matches(&format!("{spans}, shared by CPUs 0-7"))
             .count(),
         2
     );
@@ -150,65 +132,58 @@ fn one_cache_of_several_numa_nodes_says_so_in_each() {
 
 #[test]
 fn a_narrow_terminal_gets_more_lines_and_the_same_map() {
-    let map = map_of(&node());
-    let quiet = |width| Paper {
-        width,
-        legend: false,
-        ..PLAIN
+    let map = map_of(&nodes::busy(64, 1, 1, 4, 8));
+    let drawn = |width| {
+        let style = TextStyle {
+            width: Some(width),
+            ..TextStyle::default()
+        };
+        map.text(style)
     };
-    let (wide, narrow) = (draw(&map, &quiet(80)), draw(&map, &quiet(12)));
-    let lines = narrow.lines().take_while(|line| !line.starts_with('A'));
-    assert!(
-        lines.clone().count() > 4 && lines.clone().all(|line| line.len() <= 15),
-        "{narrow}"
-    );
-    let cells = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(cells(&wide), cells(&narrow));
+    let cells = |text: &str| text.matches('[').count();
+    assert!(drawn(40).lines().count() > drawn(120).lines().count());
+    assert!(drawn(40).lines().all(|line| width_of(line) <= 40), "{}", drawn(40));
+    assert_eq!((cells(&drawn(40)), cells(&drawn(120))), (32, 32));
 }
 
 #[test]
 fn colours_only_where_asked_for_and_another_for_each_vm() {
     let map = map_of(&node());
-    assert!(!draw(&map, &PLAIN).contains('\x1b'));
-    let coloured = draw(
-        &map,
-        &Paper {
-            coloured: true,
-            ..PLAIN
-        },
-    );
+    let plain = map.text(columns(80));
+    assert!(!plain.contains('\x1b'));
+    let coloured = map.text(TextStyle {
+        coloured: true,
+        ..columns(80)
+    });
     for cell in [
-        "\x1b[38;5;33m2A\x1b[0m\x1b[1;31m!\x1b[0m",
-        "\x1b[38;5;172m4B\x1b[0m",
-        "\x1b[2m3.\x1b[0m",
+        "\x1b[38;5;33mA\x1b[0m\x1b[1;31m!\x1b[0m",
+        "\x1b[38;5;172mB\x1b[0m",
+        "\x1b[2m.\x1b[0m",
     ] {
         assert!(coloured.contains(cell), "{cell:?} in {coloured:?}");
     }
-    let mut plain = coloured.clone();
-    while let Some(start) = plain.find('\x1b') {
-        let end = start + plain[start..].find('m').unwrap();
-        plain.replace_range(start..=end, "");
+    let mut without = coloured;
+    while let Some(start) = without.find('\x1b') {
+        let end = start + without[start..].find('m').unwrap();
+        without.replace_range(start..=end, "");
     }
-    assert_eq!(plain, draw(&map, &PLAIN));
+    assert_eq!(without, plain);
 }
 
 #[test]
-fn a_node_of_512_cpus_and_100_vms_fits_a_terminal_and_every_vm_is_told_apart() {
+fn a_large_node_fits_a_terminal_and_lists_only_vms_in_trouble() {
     let sys = host(512, 64, 16);
     let map = sys.map_of(&nodes::busy(512, 2, 8, 100, 40));
     for width in [80, 200] {
-        let paper = Paper {
-            width,
-            cut: true,
-            ..PLAIN
-        };
-        let text = draw(&map, &paper);
-        let widest = text.lines().map(marks::columns).max().unwrap();
-        assert!(widest <= width && widest > width - 12, "{widest} of {width}:\n{text}");
-        assert!(text.lines().count() < 300, "{text}");
-        says(&text, &["[  0r     1r  ]", "506CV+", " 20C~"]);
+        let text = map.text(columns(width));
+        assert!(text.lines().all(|line| width_of(line) <= width), "{text}");
+        assert!(text.lines().count() < 150, "{text}");
+        says(&text, &["[CV+ ", "VMs not listed"]);
+        // The isolated ones are only drawn.
+        says(&text, &["[A  "]);
+        never_says(&text, &["\nA  "]);
     }
-    let marks: std::collections::HashSet<String> = map.cpus().map(|cpu| marks::tail(&map, cpu)).collect();
+    let marks: std::collections::HashSet<String> = map.cpus().map(|cpu| map.cpu_mark(cpu)).collect();
     // Those of 100 VMs, and reserved.
     assert_eq!(marks.len(), 101);
 }
@@ -217,10 +192,10 @@ fn a_node_of_512_cpus_and_100_vms_fits_a_terminal_and_every_vm_is_told_apart() {
 fn without_a_terminal_nothing_is_cut() {
     let map = map_of(&nodes::busy(16, 1, 1, 2, 253));
     let name = map.pods[0].pod.to_string();
-    assert!(draw(&map, &PLAIN).contains(&name));
-    let cut = draw(&map, &Paper { cut: true, ..PLAIN });
+    says(&map.text(TextStyle::from(true)), &[&name]);
+    let cut = map.text(columns(80));
     assert!(!cut.contains(&name) && cut.contains('…'), "{cut}");
-    assert!(cut.lines().all(|line| marks::columns(line) <= 80), "{cut}");
+    assert!(cut.lines().all(|line| width_of(line) <= 80), "{cut}");
 }
 
 #[test]
@@ -259,28 +234,14 @@ fn json_names_the_place_the_owner_and_the_vm_of_each_cpu() {
 }
 
 #[test]
-fn more_pods_than_letters_have_two_letters() {
-    let mut node = node();
-    let entries = Arc::make_mut(&mut node.node.entries);
-    let uid = |n: u32| format!("eeeeeeee-0000-4000-8000-0000000000{n:02}");
-    for n in 0..60 {
-        entries.insert(PodUid::parse(&uid(n)).unwrap(), Default::default());
-    }
-    let text = draw(&map_of(&node), &PLAIN);
-    assert!(text.contains(&format!("BK    {}", uid(59))), "{text}");
-}
-
-#[test]
 fn a_picture_goes_to_a_file_or_to_standard_output() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("map.svg");
-    assert_eq!(super::write("<svg/>".to_owned(), &path).unwrap(), "");
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "<svg/>");
-    assert_eq!(
-        super::write("<svg/>".to_owned(), std::path::Path::new("-")).unwrap(),
-        "<svg/>"
-    );
-    let failure = super::write(String::new(), directory.path()).unwrap_err();
+    let map = map_of(&node());
+    assert_eq!(map.write_svg(&path).unwrap(), "");
+    let written = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(map.write_svg(std::path::Path::new("-")).unwrap(), written);
+    let failure = map.write_svg(directory.path()).unwrap_err();
     assert!(failure.to_string().starts_with("write /"), "{failure}");
 }
 
@@ -303,12 +264,12 @@ fn what_others_wrote_is_text_of_the_picture_and_nothing_else() {
             count: 1,
         }];
     }
-    let picture = map.svg();
+    let picture = svg(&map).unwrap();
     for word in ["<script", "<img", "\u{202e}", "\x1b", "\u{ffff}", "'>]]"] {
         assert!(!picture.contains(word), "{word:?}");
     }
     // What is written of it in each place begins like this.
-    assert!(picture.contains("&quot;&#39;&gt;]]&gt;&lt;/title&gt;&lt;/svg&gt;"));
+    assert!(picture.contains("&#34;&#39;&#62;]]&#62;&#60;/title&#62;&#60;/svg&#62;"));
     assert_eq!(picture.matches("<title>").count(), picture.matches("</title>").count());
     assert_eq!(picture.matches("<svg").count(), picture.matches("</svg>").count());
     assert_eq!(picture.matches("</style>").count(), 1);

@@ -15,7 +15,7 @@ pub(super) struct Host(TempDir);
 
 impl Host {
     pub(super) fn map_of(&self, description: &Description) -> Map {
-        gather(description, &Roots::below(self.0.path()))
+        gather(description, &Roots::below(self.0.path()), None)
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn host(cpus: u32, a_node: u32, a_cache: u32) -> Host {
 
 /// The map of a node of whose host nothing is known.
 pub(super) fn map_of(description: &Description) -> Map {
-    gather(description, &Roots::below(std::path::Path::new("/nonexistent")))
+    gather(description, &Roots::below(std::path::Path::new("/nonexistent")), None)
 }
 
 /// A node with siblings, whose first 8 CPUs are reserved, or 2 of less than 16; the others are of so many VMs, each with devices, in
