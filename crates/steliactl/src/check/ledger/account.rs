@@ -123,15 +123,6 @@ impl Brief {
         }
     }
 
-    /// "other tasks 0, other devices' interrupts 0, 100% covered".
-    pub(crate) fn line(&self) -> String {
-        if self.covered_us == 0 {
-            return "nothing is known".to_owned();
-        }
-        let counts = rows::counts(self.other_tasks, self.devices);
-        format!("{counts}, {} covered", rows::covered(self.promised_us, self.covered_us))
-    }
-
     /// What is above the guaranteed 0. A lower bound of 0 proves nothing, nor does a time that no reading covers.
     pub(crate) fn above_promise(&self) -> Option<String> {
         let tasks = (self.other_tasks.least > 0).then(|| format!("other tasks {}", rows::range(self.other_tasks)));
