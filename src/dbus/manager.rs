@@ -48,14 +48,15 @@ impl Manager {
     /// Emit PropertiesChanged for every property that differs between two views, and a signal for each problem of the node that is new or over.
     pub(super) async fn changed(&self, emitter: &SignalEmitter<'_>, old: &Node, new: &Node) -> zbus::Result<()> {
         let (before, now) = (old.problems(), new.problems());
-        for Reason { code, text, fix, .. } in now.iter().filter(|problem| !before.contains(problem)) {
-            Self::node_problem_found(emitter, code.name(), text, fix).await?;
+        let has = |problems: &[Reason], code| problems.iter().any(|problem| problem.code == code);
+        for code in ReasonCode::ALL
+            .into_iter()
+            .filter(|code| has(&before, *code) && !has(&now, *code))
+        {
+            Self::node_problem_over(emitter, code.name()).await?;
         }
-        for code in ReasonCode::ALL {
-            let has = |problems: &[Reason]| problems.iter().any(|problem| problem.code == code);
-            if has(&before) && !has(&now) {
-                Self::node_problem_over(emitter, code.name()).await?;
-            }
+        for Reason { code, text, fix, .. } in now.iter().filter(|problem| !has(&before, problem.code)) {
+            Self::node_problem_found(emitter, code.name(), text, fix).await?;
         }
         properties_changed::emit(emitter, Self::name(), &PROPERTIES, old, new).await
     }

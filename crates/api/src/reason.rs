@@ -112,6 +112,8 @@ named! {
         Starting = "starting",
         /// No vCPU thread is attached.
         NoVcpus = "no-vcpus",
+        /// It was off its CPUs when kubelet's file became unusable, so that nobody knows which are its own.
+        NoCpusNow = "no-cpus-now",
         /// The partition of a whole container is not made yet.
         NoPartitionYet = "no-partition-yet",
         /// Its vCPU threads are being pinned.
@@ -269,6 +271,11 @@ impl ReasonCode {
                 "no vCPUs yet",
                 "all its threads run on shared CPUs",
                 "read the container's log: has the VMM's socket answered? The runner tries every 5 s",
+            ),
+            Self::NoCpusNow => of(
+                "no CPUs now",
+                "all its threads run on shared CPUs",
+                "run steliactl status: kubelet's file cannot be used",
             ),
             Self::NoPartitionYet => of(
                 "no partition",

@@ -32,7 +32,12 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reas
             of(ReasonCode::SharedClass, format!("class {class} has no CPUs of its own"))
         }
         State::Pinned => pinned(record, assessment.pinned?),
-        State::Waiting if is_off_its_cpus(assessment) => None,
+        // Why it is off its CPUs is told once: its own reasons say so, or those of the node while kubelet's file cannot be used.
+        State::Waiting if is_off_its_cpus(assessment) && !assessment.degraded.is_empty() => None,
+        State::Waiting if is_off_its_cpus(assessment) => of(
+            ReasonCode::NoCpusNow,
+            "the CPUs that kubelet assigned to it are not known at present".to_owned(),
+        ),
         State::Waiting => match record.phase {
             Phase::Registered if !record.is_container() => {
                 of(ReasonCode::Starting, "its processes are being moved".to_owned())
