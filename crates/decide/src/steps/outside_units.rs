@@ -51,9 +51,9 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
     steps
 }
 
-/// Give every unit its own list back when no pinned instance is left.
+/// Give every unit its own list back when no pinned instance is left. A VM whose record cannot be read may be a pinned one.
 pub(super) fn restore(snapshot: &Snapshot, facts: &Derived) -> Vec<Step> {
-    if !facts.totals().cpus(Of::Pinned).is_empty() {
+    if !facts.totals().cpus(Of::Pinned).is_empty() || !snapshot.unreadable.is_empty() {
         return Vec::new();
     }
     let saved = snapshot.outside.iter();
