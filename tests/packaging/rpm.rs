@@ -107,6 +107,7 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
         ("/etc/stelia/steliad.toml", "-rw-r--r--"),
         ("/usr/share/man/man1/steliactl.1.gz", "-rw-r--r--"),
         ("/usr/share/man/man1/stelia-cluster.1.gz", "-rw-r--r--"),
+        ("/usr/share/man/man5/steliactl-fields.5.gz", "-rw-r--r--"),
         ("/usr/share/man/man5/steliad.toml.5.gz", "-rw-r--r--"),
         ("/usr/share/man/man7/stelia.7.gz", "-rw-r--r--"),
         ("/usr/share/man/man8/steliad.8.gz", "-rw-r--r--"),

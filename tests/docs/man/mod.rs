@@ -2,11 +2,14 @@
 //! `packaging/steliad.toml`, the D-Bus interface from `dbus-interfaces/`. The rest is written by hand, in the page itself.
 //! `STELIA_WRITE_DOCS=1 cargo test man_page` writes what is made. The pages of the cluster's programs are held by their crates' tests.
 
+// The page of stelia-cluster is made of the rest.
+#[allow(dead_code)]
 mod command;
 mod interface;
 pub mod page;
 mod roff;
 mod settings;
+mod short;
 
 use clap::CommandFactory;
 use steliactl::cli::help::GROUPS;
@@ -30,8 +33,9 @@ fn the_man_page_of_steliactl_says_what_help_says() {
     let command = command::shown(steliactl::cli::Cli::command());
     let groups = GROUPS.map(|group| (group.title, group.commands));
     let parts = [
-        ("options", command::options(&command)),
-        ("commands", command::grouped(&command, &groups)),
+        ("options", short::common(&command)),
+        ("selection", short::selection(command.find_subcommand("list").unwrap())),
+        ("commands", short::grouped(&command, &groups)),
         ("exit codes", command::section(&command, "Exit codes")),
     ];
     hold("steliactl.1", &parts);

@@ -81,7 +81,7 @@ NO_COLOR and TERM=dumb decide on colours as in systemd(1); where the locale is
 not UTF-8, output is ASCII.
 
 `steliactl COMMAND --help` shows the options and examples of a command.
-steliactl(1) explains every column and event.";
+steliactl-fields(5) explains every column and event.";
 
 /// What `-h` prints: all that fits on a terminal of 24 lines.
 pub(super) fn short() -> String {

@@ -215,7 +215,13 @@ mod tests {
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
-    use crate::tests::fixtures::{columns as at, says, wide};
+    use crate::shared::output::manual::explained;
+    use crate::tests::fixtures::{columns as at, headings, says, wide};
+
+    #[test]
+    fn every_column_is_explained() {
+        assert_eq!(explained("COLUMNS", Some("list")), headings(&columns(true)));
+    }
 
     /// One VM is isolated, one waits and one is degraded; kubelet's file is damaged.
     fn troubled() -> Description {

@@ -43,7 +43,7 @@ pub(crate) struct ShowOptions {
     numa_maps: bool,
 }
 
-const THREADS: [Column<threads::Thread>; 5] = [
+pub(crate) const THREADS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
     column("THREAD", |thread: &threads::Thread| thread.name.clone()).yields(1),
     column("CGROUP", |thread: &threads::Thread| thread.cgroup.clone())

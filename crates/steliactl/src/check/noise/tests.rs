@@ -7,7 +7,15 @@ use stelia_api::{Reason, ReasonCode};
 
 use super::*;
 use crate::shared::daemon::node::testing::{PODS, instance_mut, node, quiet};
-use crate::tests::fixtures::{columns, holds, never_says, says, text, wide};
+use crate::shared::output::manual::explained;
+use crate::tests::fixtures::{columns, headings, holds, never_says, says, text, wide};
+
+#[test]
+fn every_column_is_explained() {
+    let columns = |part| explained("COLUMNS", Some(part));
+    assert_eq!(columns("noise"), headings(&VMS));
+    assert_eq!(columns("noise: sources"), headings(&SOURCES));
+}
 
 /// VM a has CPUs 4-5, VM b CPU 2; an NVMe queue and a NIC are left on CPUs of both, a thread on a's.
 fn noisy() -> Description {

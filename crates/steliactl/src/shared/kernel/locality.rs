@@ -53,7 +53,7 @@ pub(crate) const CERTIFICATE: [Column<CertificateRow>; 6] = [
 ];
 
 /// A GPU, a network card and their distance.
-const PAIRS: [Column<[String; 3]>; 3] = [
+pub(crate) const PAIRS: [Column<[String; 3]>; 3] = [
     column("GPU", |[gpu, ..]: &[String; 3]| gpu.clone()),
     column("NIC", |[_, nic, _]: &[String; 3]| nic.clone()),
     column("DISTANCE", |[.., distance]: &[String; 3]| distance.clone()),

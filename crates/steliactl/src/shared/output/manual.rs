@@ -1,8 +1,8 @@
-//! steliactl(1), for tests that hold it to the code: the names of columns, of lines and of events. What they mean is written by hand there.
+//! steliactl-fields(5), for tests that hold it to the code: the names of columns, events and signs. What they mean is written by hand there.
 
 use std::fs;
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/man/steliactl.1");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/man/steliactl-fields.5");
 
 /// The names that a part of a section explains, or a section without parts; in its order.
 pub(crate) fn explained(section: &str, part: Option<&str>) -> Vec<String> {

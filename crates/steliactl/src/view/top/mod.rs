@@ -301,7 +301,14 @@ mod tests {
     use super::testing::model;
     use super::*;
     use crate::shared::output::Form;
-    use crate::tests::fixtures::columns;
+    use crate::shared::output::manual::explained;
+    use crate::tests::fixtures::{columns, headings};
+
+    #[test]
+    fn every_column_is_explained() {
+        let all = headings(&super::columns(true, true));
+        assert_eq!(explained("COLUMNS", Some("top")), all);
+    }
 
     #[test]
     fn a_table_for_pipes_has_trouble_first_and_no_vcpus() {
