@@ -157,6 +157,11 @@ fn openmetrics_is_as_specified() {
         let (kind, names) = &families[definition.name];
         let wanted = format!("{:?}", definition.kind).to_lowercase();
         assert_eq!(kind, &wanted, "{}", definition.name);
+        // Nothing is wrong on this node.
+        if definition.name == "stelia_node_problems" {
+            assert!(names.is_empty());
+            continue;
+        }
         assert_eq!(
             names,
             &definition.samples().into_iter().collect(),

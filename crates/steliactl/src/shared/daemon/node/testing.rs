@@ -57,7 +57,7 @@ pub(crate) fn described(given: &str) -> Description {
     complete_each(&mut node["instances"], &Instance::default());
     for instance in node["instances"].as_object_mut().unwrap().values_mut() {
         complete_each(
-            &mut instance["reasons"],
+            &mut instance["degraded"],
             &Reason::of(&Default::default(), ReasonCode::StepFailed, ""),
         );
         complete_each(&mut instance["vcpus"], &PinnedThread::default());
@@ -93,7 +93,7 @@ pub(crate) fn allocation(qos: Qos) -> Allocation {
 pub(crate) fn node() -> Description {
     let instance = |state: &str, degraded: &str, cpus: &str, vcpus: &str| {
         format!(
-            r#"{{"container":"vm","state":"{state}","reasons":[{degraded}],"exclusive":"{cpus}","float":"0-1,3,7","float_reason":"pool","vcpus":[{vcpus}]}}"#
+            r#"{{"container":"vm","state":"{state}","degraded":[{degraded}],"exclusive":"{cpus}","float":"0-1,3,7","float_reason":"pool","vcpus":[{vcpus}]}}"#
         )
     };
     let good = instance(
@@ -104,7 +104,7 @@ pub(crate) fn node() -> Description {
     );
     let bad = instance(
         "waiting",
-        r#"{"kind":"not-done","text":"kubelet gave CPU 2 away"}"#,
+        r#"{"code":"no-assignment","text":"kubelet gave CPU 2 away"}"#,
         "2",
         "",
     );
@@ -135,7 +135,7 @@ pub(crate) fn allocated() -> Description {
         "{b}":{{"container":"vm","state":"pinned","exclusive":"2","float":"0-1,3","float_reason":"near","vcpus":[],
             "allocation":{{"qos":"LSR","cpus":1,"bind":"SpreadByPCPUs","exclusive":"None","alignment":"None",
                 "exclusivity":"not-asked",{asked},"explanation":["1 CPUs wanted"]}}}},
-        "{c}":{{"container":"vm","state":"waiting","exclusive":"","float":"7","float_reason":"node-pool","vcpus":[],
+        "{c}":{{"container":"vm","state":"shared","exclusive":"","float":"7","float_reason":"node-pool","vcpus":[],
             "allocation":{{"qos":"LS","cpus":0,"bind":"ConstrainedBurst","required":false,"exclusive":"None",
                 "strategy":"LeastAllocated","alignment":"None","limit_milli":2500,"numa_node":1,"exclusivity":"not-asked",
                 "explanation":["limit 2.5: NUMA node 1\u001b[2J"]}}}}

@@ -192,7 +192,7 @@ fn the_picture_holds_every_cpu_in_the_look_of_its_owner() {
     assert!(PODS.iter().all(|pod| picture.contains(pod)));
     assert!(picture.contains(">2A!</text>"), "{picture}");
     assert!(
-        picture.contains("CPU 2: bbbbbbbb-0000-4000-8000-000000000000, floating, degraded; kubelet gave CPU 2 away")
+        picture.contains("CPU 2: bbbbbbbb-0000-4000-8000-000000000000, waiting, degraded; kubelet gave CPU 2 away")
     );
 }
 

@@ -62,16 +62,16 @@ pub(super) fn busy(cpus: u32, sockets: u32, nodes: u32, vms: u32, name: usize) -
         let first = |vm: u32| reserved + (cpus - reserved) * vm / vms;
         (first(vm)..first(vm + 1)).collect::<CpuSet>()
     };
-    let states = ["isolated", "pinned", "floating", "registered", "leaving", "isolated"];
+    let states = ["isolated", "pinned", "waiting", "shared", "releasing", "isolated"];
     let instances = (0..vms).map(|vm| {
         let state = states[vm as usize % states.len()];
         let degraded = if vm % 7 == 5 {
-            r#"{"text":"kubelet gave CPU 2 away"}"#
+            r#"{"code":"no-assignment","text":"kubelet gave CPU 2 away"}"#
         } else {
             ""
         };
         format!(
-            r#""{}":{{"container":"vm","state":"{state}","reasons":[{degraded}],"exclusive":"{}","float":"0","vcpus":[],
+            r#""{}":{{"container":"vm","state":"{state}","degraded":[{degraded}],"exclusive":"{}","float":"0","vcpus":[],
             "pod_namespace":"team","pod_name":"{vm:x<name$}"}}"#,
             uid(vm),
             of(vm)
