@@ -32,9 +32,11 @@ const RECONCILE: &str = "steliactl reconcile";
 const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
 const MAX_WAIT_US: u64 = 60_000_000;
-/// How often a finding that may pass by itself is read before it counts. Daemon and guest change what is read meanwhile: the thread of a
-/// vCPU that was unplugged ends before the runner attaches the others.
-const READINGS: usize = 3;
+/// So often everything is read, at least, before a finding that may pass by itself counts. Daemon and guest change what is read meanwhile:
+/// the thread of a vCPU that was unplugged ends before the runner attaches the others.
+const LEAST_READINGS: usize = 3;
+/// So often it is read while there is something new each time, which counts then.
+const MOST_READINGS: usize = 6;
 /// Between two readings. Callers that are not root get a former answer of the daemon for up to a second.
 const PAUSE: Duration = Duration::from_millis(1_100);
 
@@ -166,11 +168,8 @@ pub(crate) async fn gather(
         output::note(&format!("no VM in namespace {namespace}"));
     }
     let mut all = Verified::default();
-    for reading in 0..READINGS {
-        if reading > 0 {
-            if !all.findings.iter().any(Finding::may_be_transient) {
-                break;
-            }
+    for reading in 1..=MOST_READINGS {
+        if reading > 1 {
             tokio::time::sleep(PAUSE).await;
             described = client.describe().await?;
         }
@@ -179,10 +178,11 @@ pub(crate) async fn gather(
         let preview = client.reconcile(true).await?;
         let mut now = verified(&described, checked, &preview, demands, output::now());
         now.select(selected);
-        if reading > 0 {
-            now.confirm(&all);
-        }
+        let is_enough = now.is_enough(&all, reading);
         all = now;
+        if is_enough {
+            break;
+        }
     }
     if described.node.ledger.enabled {
         match ledger::last_day(client, selected).await {
@@ -372,12 +372,18 @@ impl Verified {
         self.findings.retain(|one| one.pod.pod_uid == "-" || has(&one.pod));
     }
 
-    /// Drops what may pass and was not there at the reading before.
-    fn confirm(&mut self, before: &Self) {
-        let key = |one: &Finding| (one.kind, one.code.clone(), one.pod.pod_uid.clone());
-        let was_there: BTreeSet<_> = before.findings.iter().map(key).collect();
-        self.findings
-            .retain(|one| !one.may_be_transient() || was_there.contains(&key(one)));
+    /// What may pass by itself.
+    fn transient(&self) -> BTreeSet<(Kind, &str, &str)> {
+        let findings = self.findings.iter().filter(|one| one.may_be_transient());
+        findings
+            .map(|one| (one.kind, one.code.as_str(), one.pod.pod_uid.as_str()))
+            .collect()
+    }
+
+    /// Whether this reading, the first, second or so on, can be the last: nothing may pass, or it was there at the reading before too.
+    fn is_enough(&self, before: &Self, reading: usize) -> bool {
+        let transient = self.transient();
+        transient.is_empty() || (reading >= LEAST_READINGS && transient.is_subset(&before.transient()))
     }
 
     /// Adds the accounts, and a finding for each above its guarantee, or one that they cannot be read.

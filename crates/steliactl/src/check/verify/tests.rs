@@ -49,14 +49,18 @@ fn kernel() -> TempDir {
     file("sys/fs/cgroup/system.slice/cpuset.cpus.effective", "0-3,6-7\n");
     file("sys/fs/cgroup/system.slice/cgroup.threads", "9\n");
     file("sys/devices/virtual/workqueue/cpumask", "cf\n");
+    file("proc/1/task/1/stat", &stat(1, 0));
     for (tid, cpu) in [(70, "4"), (71, "5")] {
         file(&format!("proc/{tid}/status"), &status(cpu));
-        let stat = format!("{tid} (CPU) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 1 0\n");
-        file(&format!("proc/{tid}/task/{tid}/stat"), &stat);
+        file(&format!("proc/{tid}/task/{tid}/stat"), &stat(tid, 0));
         let cgroup = VCPU.trim_start_matches("sys/fs/cgroup");
         file(&format!("proc/{tid}/task/{tid}/cgroup"), &format!("0::{cgroup}\n"));
     }
     root
+}
+
+fn stat(tid: i32, flags: u32) -> String {
+    format!("{tid} (CPU) S 1 1 1 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 1 0\n")
 }
 
 fn status(cpus: &str) -> String {
@@ -343,24 +347,27 @@ fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
 }
 
 #[test]
-fn what_is_gone_at_the_next_reading_does_not_count() {
+fn a_reading_with_something_new_is_not_the_last_one() {
     let [a, b, gone] = PODS;
-    let none = preview(&[], &[]);
-    let first = found(
-        &described(),
-        vec![(a, difference("affinity")), (b, difference("float-cpuset"))],
-        &none,
-        Demands::default(),
-    );
+    let read = |codes: &[(&'static str, &'static str)]| {
+        let checked = codes.iter().map(|(pod, code)| (*pod, difference(code))).collect();
+        let allowing = Demands {
+            allow_waiting: true,
+            ..Demands::default()
+        };
+        found(&described(), checked, &preview(&[], &[]), allowing)
+    };
+    let nothing = read(&[]);
+    let first = read(&[(a, "affinity"), (b, "float-cpuset")]);
     // Another code is another finding; a VM that was released has none.
-    let next = vec![
-        (a, difference("cpuset")),
-        (b, difference("float-cpuset")),
-        (gone, difference("cpuset")),
-    ];
-    let mut second = found(&described(), next, &none, Demands::default());
-    second.confirm(&first);
-    assert_eq!(told(&second), [(Kind::Kernel, "float-cpuset", true), WAITS]);
+    let second = read(&[(a, "cpuset"), (b, "float-cpuset"), (gone, "cpuset")]);
+    assert_eq!(told(&second).len(), 3);
+    assert!(nothing.is_enough(&Verified::default(), 1) && nothing.is_enough(&first, 2));
+    assert!(!first.is_enough(&nothing, 1) && !first.is_enough(&first, 2));
+    assert!(first.is_enough(&first, 3));
+    assert!(!second.is_enough(&first, 3) && !second.is_enough(&first, 4));
+    // What was new at the reading before and is still there counts.
+    assert!(second.is_enough(&second, 4) && read(&[(a, "cpuset")]).is_enough(&second, 4));
 }
 
 #[test]
