@@ -294,7 +294,7 @@ fn is_of_resize(instance: Option<&Arc<Instance>>, code: &str) -> bool {
     instance.is_some_and(|one| one.pending_resize.is_some()) && code == ReasonCode::ThreadEnded.name()
 }
 
-/// What the daemon would do that repairs nothing found so far, each VM's steps together.
+/// What the daemon would do for VMs of which nothing was found so far, each VM's steps together, and for all VMs together.
 fn steps(preview: &Map<String, Value>, findings: &[Finding]) -> Vec<Finding> {
     let mut steps: Vec<(&str, Vec<&str>)> = Vec::new();
     for (pod, step) in lines_by_pod(preview, "plan") {
@@ -309,9 +309,7 @@ fn steps(preview: &Map<String, Value>, findings: &[Finding]) -> Vec<Finding> {
         .filter(is_found)
         .map(|one| one.pod.pod_uid.as_str())
         .collect();
-    // What all VMs share is repaired with any of them.
-    let is_known = |pod: &str| found.contains(pod) || (pod == "-" && !found.is_empty());
-    let new = steps.into_iter().filter(|(pod, _)| !is_known(pod));
+    let new = steps.into_iter().filter(|(pod, _)| *pod == "-" || !found.contains(pod));
     let finding = |(pod, steps): (&str, Vec<&str>)| {
         let more = match steps.len() {
             0 | 1 => String::new(),

@@ -371,6 +371,18 @@ fn a_reading_with_something_new_is_not_the_last_one() {
 }
 
 #[test]
+fn what_the_daemon_would_do_for_all_vms_is_told_whatever_is_found_of_one() {
+    let plan = ["-: set AllowedCPUs=0-3 of system.slice".to_owned()];
+    let checked = vec![(PODS[0], difference("affinity"))];
+    let all = found(&described(), checked, &preview(&plan, &[]), Demands::default());
+    let expected = [(Kind::Daemon, "differs", true), (Kind::Kernel, "affinity", true), WAITS];
+    assert_eq!(
+        (told(&all).as_slice(), all.findings[0].pod.pod_uid.as_str()),
+        (&expected[..], "-")
+    );
+}
+
+#[test]
 fn threads_of_unplugged_vcpus_are_no_finding_while_the_vm_gives_up_cpus() {
     let mut node = described();
     let ended = preview(&[], &[[PODS[0], "thread-ended", "7 ended", "none"]]);
