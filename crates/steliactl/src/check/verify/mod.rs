@@ -238,7 +238,8 @@ fn verified(
     }
 }
 
-/// The reasons of the dry run, which looks at the kernel too: what the daemon shows already, and what it has not seen yet.
+/// The reasons of the dry run, which looks at the kernel too: what the daemon shows already, and what it has not seen yet. Then what only the
+/// daemon shows, such as interrupts: a dry run does not look for those.
 fn reported(described: &Description, preview: &Map<String, Value>) -> Vec<Finding> {
     let rows = preview.get("reasons").and_then(Value::as_array);
     let mut findings: Vec<Finding> = Vec::new();
@@ -263,6 +264,15 @@ fn reported(described: &Description, preview: &Map<String, Value>) -> Vec<Findin
         };
         if !findings.contains(&finding) {
             findings.push(finding);
+        }
+    }
+    for (uid, instance) in &described.node.instances {
+        for reason in &instance.degraded {
+            let code = reason.code.name();
+            let is_told = |one: &Finding| one.pod.pod_uid == uid.as_str() && one.code == code;
+            if !findings.iter().any(is_told) && !is_of_resize(Some(instance), code) {
+                findings.push(Finding::of(uid.as_str(), Kind::Daemon, reason));
+            }
         }
     }
     findings

@@ -383,6 +383,24 @@ fn what_the_daemon_would_do_for_all_vms_is_told_whatever_is_found_of_one() {
 }
 
 #[test]
+fn what_only_the_daemon_shows_of_a_vm_is_a_finding_once() {
+    let mut node = described();
+    let reasons = [ReasonCode::NotQuiet, ReasonCode::CpusOffline].map(|code| Reason::of_node(code, "shown"));
+    instance_mut(&mut node, PODS[0]).degraded.extend(reasons);
+    let rows = preview(&[], &[[PODS[0], "cpus-offline", "CPU 5 is offline", "online it"]]);
+    let all = found(&node, Vec::new(), &rows, Demands::default());
+    let expected = [
+        (Kind::Daemon, "cpus-offline", true),
+        (Kind::Daemon, "not-quiet", true),
+        WAITS,
+    ];
+    assert_eq!(
+        (told(&all).as_slice(), all.instances[0].verified),
+        (&expected[..], false)
+    );
+}
+
+#[test]
 fn threads_of_unplugged_vcpus_are_no_finding_while_the_vm_gives_up_cpus() {
     let mut node = described();
     let ended = preview(&[], &[[PODS[0], "thread-ended", "7 ended", "none"]]);
