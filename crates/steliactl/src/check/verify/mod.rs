@@ -103,9 +103,8 @@ impl Finding {
     fn may_be_transient(&self) -> bool {
         match self.kind {
             Kind::Node | Kind::Ledger | Kind::State => false,
-            // A VM that is being released is gone in a moment.
-            Kind::Waiting => self.fails && self.code == State::Releasing.name(),
-            Kind::Daemon | Kind::Kernel | Kind::Memory | Kind::Unread => self.fails,
+            // A VM that is being released is gone in a moment, and one that is resized waits for a moment.
+            Kind::Daemon | Kind::Kernel | Kind::Memory | Kind::Unread | Kind::Waiting => self.fails,
         }
     }
 }
@@ -365,9 +364,9 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
         finding.text = format!("{least} is required: {}", finding.text);
     }
     if waits {
-        let has_waited = now.saturating_sub(instance.registered_us) > MAX_WAIT_US;
-        finding.fails = has_waited && !demands.allow_waiting;
-        finding.since_us = Some(instance.registered_us);
+        let since = instance.registered_us.max(instance.isolated_us);
+        finding.fails = now.saturating_sub(since) > MAX_WAIT_US && !demands.allow_waiting;
+        finding.since_us = Some(since);
     }
     Some(finding)
 }

@@ -401,6 +401,19 @@ fn what_only_the_daemon_shows_of_a_vm_is_a_finding_once() {
 }
 
 #[test]
+fn a_vm_that_waits_in_a_resize_is_read_again_and_its_age_is_that_of_its_isolation() {
+    let mut node = described();
+    let read = |node: &Description| found(node, Vec::new(), &preview(&[], &[]), Demands::default());
+    assert!(read(&node).findings[0].may_be_transient());
+    instance_mut(&mut node, PODS[1]).isolated_us = NOW - 59_000_000;
+    let young = read(&node);
+    assert_eq!(
+        (young.failure(), young.findings[0].since_us),
+        (None, Some(NOW - 59_000_000))
+    );
+}
+
+#[test]
 fn threads_of_unplugged_vcpus_are_no_finding_while_the_vm_gives_up_cpus() {
     let mut node = described();
     let ended = preview(&[], &[[PODS[0], "thread-ended", "7 ended", "none"]]);
