@@ -424,7 +424,10 @@ impl Verified {
             .sort_by_cached_key(|one| (is_note(one), one.kind, one.pod.to_string()));
         for vm in &mut self.instances {
             let is_own = |one: &Finding| one.pod == vm.pod && one.kind != Kind::Ledger;
-            vm.verified = vm.state != State::Evicted && !self.findings.iter().any(is_own);
+            // Then it is not known who else may run on the CPUs of partitions.
+            let is_unread = |one: &Finding| one.pod.pod_uid == "-" && one.kind == Kind::Unread;
+            let counts = |one: &Finding| is_own(one) || (vm.state == State::Isolated && is_unread(one));
+            vm.verified = vm.state != State::Evicted && !self.findings.iter().any(counts);
         }
     }
 }

@@ -139,6 +139,57 @@ fn what_is_no_partition_is_not_held_to_one_and_what_cannot_be_read_is_not_checke
     assert!(checked[PODS[0]].is_err() && checked[PODS[1]].is_ok());
 }
 
+#[test]
+fn others_are_found_in_cgroups_without_a_list_and_in_the_root() {
+    let root = kernel();
+    let file = |path: &str, text: &str| write(root.path(), &format!("sys/fs/cgroup/{path}"), text);
+    file("cpuset.cpus.effective", "0-7\n");
+    // The kernel's own threads.
+    file("cgroup.threads", "2\n");
+    write(root.path(), "proc/2/task/2/stat", stat(2, 0x0420_8040));
+    assert_eq!(codes(&described(), root.path()), [""; 0]);
+    file("cgroup.threads", "2\n3\n");
+    write(root.path(), "proc/3/task/3/stat", stat(3, 0));
+    assert_eq!(codes(&described(), root.path()), ["others"]);
+    file("cgroup.threads", "2\n");
+    file("system.slice/cgroup.threads", "\n");
+    file("system.slice/a.service/b/cgroup.threads", "9\n");
+    assert_eq!(codes(&described(), root.path()), [""; 0]);
+    file("system.slice/cpuset.cpus.effective", "0-7\n");
+    assert_eq!(codes(&described(), root.path()), ["others"]);
+}
+
+#[test]
+fn too_many_cgroups_are_one_finding_of_the_node_and_those_of_a_container_do_not_count() {
+    let root = kernel();
+    let cgroups = root.path().join("sys/fs/cgroup");
+    let file = |path: &str, text: &str| write(root.path(), &format!("sys/fs/cgroup/{path}"), text);
+    file("cpuset.cpus.effective", "0-7\n");
+    let pod = "kubepods.slice/kubepods-podcccccccc_0000_4000_8000_000000000000.slice";
+    let container = format!("{pod}/cri-containerd-{}.scope", "ab".repeat(32));
+    file(&format!("{container}/cgroup.events"), "populated 1\nfrozen 0\n");
+    let fill = |parent: &str| {
+        for number in 0..=10_000 {
+            std::fs::create_dir_all(cgroups.join(format!("{parent}/{number}"))).unwrap();
+        }
+    };
+    fill(&container);
+    let checked = kernel::check(&described(), &Roots::below(root.path()));
+    assert_eq!((checked.len(), checked[PODS[0]].as_ref().unwrap()[0].0), (2, "others"));
+    fill(pod);
+    std::fs::remove_file(cgroups.join(&container).join("cgroup.events")).unwrap();
+    let checked = kernel::check(&described(), &Roots::below(root.path()));
+    assert_eq!(checked[PODS[0]], Ok(Vec::new()));
+    let checked = checked.iter().map(|(pod, one)| (pod.as_str(), one.clone())).collect();
+    let all = found(&described(), checked, &preview(&[], &[]), Demands::default());
+    assert_eq!(told(&all), [(Kind::Unread, "not-checked", true), WAITS]);
+    says(&all.findings[0].text, &["more than 10000 cgroups"]);
+    assert_eq!(
+        (all.findings[0].pod.pod_uid.as_str(), all.instances[0].verified),
+        ("-", false)
+    );
+}
+
 /// The daemon's answer: what it would do, and its reasons.
 fn preview(plan: &[String], reasons: &[[&str; 4]]) -> Map<String, Value> {
     let preview = json!({ "plan": plan, "reasons": reasons });
