@@ -7,10 +7,11 @@ use std::error::Error;
 use stelia_api::{ReasonCode, State};
 use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{
-    CgroupError, CgroupPath, Cgroups, File, KernelCgroups, numbers, optional, populated, read_optional_cpus,
+    CgroupError, CgroupPath, Cgroups, File, KernelCgroups, OUTSIDE, numbers, optional, populated, read_optional_cpus,
 };
 use stelia_kernel::proc::{KernelProcs, ProcError, Procs, stat};
 use stelia_kernel::workqueue;
+use stelia_koordinator::allocator::Qos;
 use stelia_kubelet::ContainerCgroup;
 use stelia_model::record::Tree;
 use stelia_model::{Instance, PinnedThread};
@@ -43,6 +44,7 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
     let taken = isolated.flat_map(|one| one.exclusive.iter()).collect();
     let mut others = Vec::new();
     let looked = kernel.others(&taken, &mut others);
+    let outside = kernel.outside().map_err(|cause| cause.to_string());
     let workers = workqueue::in_force(&roots.sys).map_err(|cause| cause.to_string());
     let check = |instance: &Instance| -> Result<Vec<Difference>, Box<dyn Error>> {
         let mut found = kernel.vm(instance)?;
@@ -60,6 +62,11 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
                     format!("unbound kernel workers may run on its CPUs ({file})"),
                 ));
             }
+        }
+        // steliad keeps the host's units off the CPUs of pinned VMs; those of class LSR are shared anyhow.
+        let is_lsr = instance.allocation.as_ref().is_some_and(|one| one.qos == Qos::Lsr);
+        if instance.state == State::Pinned && !is_lsr {
+            found.extend(others_on(instance, outside.as_deref().map_err(String::as_str)?));
         }
         Ok(found)
     };
@@ -114,17 +121,15 @@ impl Kernel {
             return Ok(found);
         }
         let vcpu = tree.vcpu();
-        let (is_container, is_isolated) = (!tree.has_float(), instance.state == State::Isolated);
+        let is_container = !tree.has_float();
         let usable = instance.exclusive.intersection(&self.online);
         if !is_container {
             // A container's own list is kubelet's.
             found.extend(self.differs(vcpu, File::Cpus, "cpuset", &instance.exclusive)?);
         }
-        if !is_container || is_isolated {
-            found.extend(self.differs(vcpu, File::CpusEffective, "cpuset", &usable)?);
-        }
+        found.extend(self.differs(vcpu, File::CpusEffective, "cpuset", &usable)?);
         let partition = self.text(vcpu, File::Partition)?;
-        if is_isolated && !(is_valid(&partition) && partition == instance.partition) {
+        if instance.state == State::Isolated && !(is_valid(&partition) && partition == instance.partition) {
             let recorded = Some(instance.partition.as_str()).filter(|kind| is_valid(kind));
             let (name, expected) = (vcpu.name(), recorded.unwrap_or("isolated"));
             let text = format!("{name}/cpuset.cpus.partition is {partition}, not {expected}");
@@ -227,6 +232,17 @@ impl Kernel {
             left.extend(names.iter().map(|name| (cgroup.child(name), cpus.clone())));
         }
         Ok(())
+    }
+
+    /// The units that steliad keeps off the CPUs of pinned VMs.
+    fn outside(&self) -> Result<Vec<(CgroupPath, CpuSet)>, CgroupError> {
+        let root = CgroupPath::root();
+        let all = self.effective(&root, &self.online)?;
+        let units = OUTSIDE.iter().map(|unit| root.child(unit));
+        units
+            .filter(|unit| self.cgroups.exists(unit))
+            .map(|unit| Ok((unit.clone(), self.effective(&unit, &all)?)))
+            .collect()
     }
 
     /// The CPUs that tasks of a cgroup may run on: where it does not have the controller, what the one above it has.

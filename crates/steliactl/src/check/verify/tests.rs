@@ -4,12 +4,13 @@ use std::sync::Arc;
 use rstest::rstest;
 use serde_json::json;
 use stelia_kernel::cgroup::CgroupPath;
+use stelia_koordinator::allocator::Qos;
 use stelia_ledger::account::Range;
 use stelia_model::PendingResize;
 use tempfile::TempDir;
 
 use super::*;
-use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+use crate::shared::daemon::node::testing::{PODS, allocation, instance_mut, node};
 use crate::shared::output::{Render, TextStyle};
 use crate::tests::fixtures::{columns, holds, pod, says, text, write};
 
@@ -188,6 +189,34 @@ fn too_many_cgroups_are_one_finding_of_the_node_and_those_of_a_container_do_not_
         (all.findings[0].pod.pod_uid.as_str(), all.instances[0].verified),
         ("-", false)
     );
+}
+
+#[test]
+fn the_hosts_units_are_kept_off_the_cpus_of_a_pinned_vm_unless_its_class_is_lsr() {
+    let root = kernel();
+    write(root.path(), &format!("{VCPU}/cpuset.cpus.partition"), "member\n");
+    let mut pinned = described();
+    instance_mut(&mut pinned, PODS[0]).state = State::Pinned;
+    assert_eq!(codes(&pinned, root.path()), [""; 0]);
+    write(root.path(), "sys/fs/cgroup/system.slice/cpuset.cpus.effective", "0-7\n");
+    assert_eq!(codes(&pinned, root.path()), ["others"]);
+    instance_mut(&mut pinned, PODS[0]).allocation = Some(allocation(Qos::Lsr));
+    assert_eq!(codes(&pinned, root.path()), [""; 0]);
+}
+
+#[test]
+fn a_pinned_container_has_its_cpus() {
+    let root = kernel();
+    let file = |name: &str, text: &str| write(root.path(), &format!("sys/fs/cgroup/c.scope/{name}"), text);
+    file("cpuset.cpus.effective", "4-5\n");
+    file("cgroup.threads", "70\n71\n");
+    let mut node = described();
+    let vm = instance_mut(&mut node, PODS[0]);
+    (vm.state, vm.isolation) = (State::Pinned, stelia_settings::Isolation::Container);
+    vm.scope = CgroupPath::root().child("c.scope");
+    assert_eq!(codes(&node, root.path()), [""; 0]);
+    file("cpuset.cpus.effective", "4-6\n");
+    assert_eq!(codes(&node, root.path()), ["cpuset"]);
 }
 
 /// The daemon's answer: what it would do, and its reasons.
