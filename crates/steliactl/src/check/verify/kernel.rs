@@ -140,8 +140,10 @@ impl Kernel {
             let is_there = inside.remove(&pinned.thread.task.id);
             match self.thread(instance, &tree, pinned, is_there) {
                 Ok(difference) => found.extend(difference),
-                // One that its cgroup lists is hidden (hidepid of /proc).
-                Err(error) if error.is_gone() && !is_there => found.push(ended(pinned)),
+                // One that its cgroup lists is hidden (hidepid of /proc). One in another cgroup may be too, unless the first process is seen.
+                Err(error) if error.is_gone() && !is_there && self.procs.identify(1).is_ok() => {
+                    found.push(ended(pinned));
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -205,7 +205,7 @@ fn the_hosts_units_are_kept_off_the_cpus_of_a_pinned_vm_unless_its_class_is_lsr(
 }
 
 #[test]
-fn a_pinned_container_has_its_cpus() {
+fn a_pinned_container_has_its_cpus_and_a_thread_that_may_be_hidden_has_not_ended() {
     let root = kernel();
     let file = |name: &str, text: &str| write(root.path(), &format!("sys/fs/cgroup/c.scope/{name}"), text);
     file("cpuset.cpus.effective", "4-5\n");
@@ -217,6 +217,12 @@ fn a_pinned_container_has_its_cpus() {
     assert_eq!(codes(&node, root.path()), [""; 0]);
     file("cpuset.cpus.effective", "4-6\n");
     assert_eq!(codes(&node, root.path()), ["cpuset"]);
+    // It may be in a cgroup below.
+    file("cgroup.threads", "70\n");
+    std::fs::remove_dir_all(root.path().join("proc/71")).unwrap();
+    assert_eq!(codes(&node, root.path()), ["cpuset", "thread-ended"]);
+    std::fs::remove_dir_all(root.path().join("proc/1")).unwrap();
+    assert!(kernel::check(&node, &Roots::below(root.path()))[PODS[0]].is_err());
 }
 
 /// The daemon's answer: what it would do, and its reasons.
