@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
+pub use stelia_kernel::cgroup::OUTSIDE;
 use stelia_koordinator::allocator::CpuSource;
 
 use super::Step;
 use crate::totals::Of;
 use crate::{Derived, Snapshot};
-
-/// The units of the host's own processes.
-pub const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
 
 /// Whether a unit is restricted: the host's own; and where steliad chooses the CPUs, and kubelet does not keep pods off
 /// them, the Burstable pods' slice and each Guaranteed pod's (BestEffort pods may run on LSR's CPUs).

@@ -24,6 +24,9 @@ pub use read::{
     is_populated, numbers, optional, populated, read_cpus, read_mems, read_optional_cpus, recorded_cpus, value,
 };
 
+/// The units directly in the root that have the host's own processes.
+pub const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
+
 /// A cgroup's path below the cgroup root, as `/proc/<pid>/cgroup` prints it: `/stelia.slice/…`. Bytes that are not UTF-8 are
 /// characters for private use (names.rs).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,9 +6,13 @@ use std::error::Error;
 
 use stelia_api::{ReasonCode, State};
 use stelia_cpus::CpuSet;
-use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, numbers, optional, read_optional_cpus};
-use stelia_kernel::proc::{KernelProcs, ProcError, Procs};
+use stelia_kernel::cgroup::{
+    CgroupError, CgroupPath, Cgroups, File, KernelCgroups, OUTSIDE, numbers, optional, populated, read_optional_cpus,
+};
+use stelia_kernel::proc::{KernelProcs, ProcError, Procs, stat};
 use stelia_kernel::workqueue;
+use stelia_koordinator::allocator::Qos;
+use stelia_kubelet::ContainerCgroup;
 use stelia_model::record::Tree;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::{AdoptPlacement, Isolation};
@@ -16,7 +20,7 @@ use stelia_settings::{AdoptPlacement, Isolation};
 use crate::shared::daemon::Description;
 use crate::shared::kernel::Roots;
 
-/// Cgroups that are looked at for others on the VMs' CPUs: a container can make any number in its own.
+/// Cgroups that are looked at for others on the VMs' CPUs.
 const MAX_CGROUPS: usize = 10_000;
 /// How many cgroups and threads a text names.
 const MAX_NAMED: usize = 3;
@@ -28,7 +32,7 @@ pub(super) type Difference = (&'static str, String);
 /// The differences of a VM, or why it could not be checked.
 pub(super) type Checked = Result<Vec<Difference>, String>;
 
-/// Checks each VM that the daemon describes, by pod UID.
+/// Checks each VM that the daemon describes, by pod UID; with `-` if not all cgroups could be looked at.
 pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String, Checked> {
     let kernel = Kernel {
         cgroups: KernelCgroups::new(&roots.cgroup),
@@ -38,7 +42,9 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
     let instances = &description.node.instances;
     let isolated = instances.values().filter(|one| one.state == State::Isolated);
     let taken = isolated.flat_map(|one| one.exclusive.iter()).collect();
-    let others = kernel.others(&taken).map_err(|cause| cause.to_string());
+    let mut others = Vec::new();
+    let looked = kernel.others(&taken, &mut others);
+    let outside = kernel.outside().map_err(|cause| cause.to_string());
     let workers = workqueue::in_force(&roots.sys).map_err(|cause| cause.to_string());
     let check = |instance: &Instance| -> Result<Vec<Difference>, Box<dyn Error>> {
         let mut found = kernel.vm(instance)?;
@@ -47,7 +53,7 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
             .iter()
             .all(|(code, _)| *code != ReasonCode::PartitionChanged.name());
         if instance.state == State::Isolated && has_partition {
-            found.extend(others_on(instance, others.as_deref().map_err(String::as_str)?));
+            found.extend(others_on(instance, &others));
             let mask = workers.as_ref().map_err(String::as_str)?;
             if mask.as_ref().is_some_and(|mask| !mask.is_disjoint(&instance.exclusive)) {
                 let file = "/sys/devices/virtual/workqueue/cpumask";
@@ -57,10 +63,20 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
                 ));
             }
         }
+        // steliad keeps the host's units off the CPUs of pinned VMs; those of class LSR are shared anyhow.
+        let is_lsr = instance.allocation.as_ref().is_some_and(|one| one.qos == Qos::Lsr);
+        if instance.state == State::Pinned && !is_lsr {
+            found.extend(others_on(instance, outside.as_deref().map_err(String::as_str)?));
+        }
         Ok(found)
     };
+    let unread = looked.err().map(|cause| {
+        let text = format!("who else may run on the CPUs of VMs: {cause}");
+        ("-".to_owned(), Err(text))
+    });
     let each = instances.iter();
     each.map(|(uid, one)| (uid.to_string(), check(one).map_err(|cause| cause.to_string())))
+        .chain(unread)
         .collect()
 }
 
@@ -105,17 +121,15 @@ impl Kernel {
             return Ok(found);
         }
         let vcpu = tree.vcpu();
-        let (is_container, is_isolated) = (!tree.has_float(), instance.state == State::Isolated);
+        let is_container = !tree.has_float();
         let usable = instance.exclusive.intersection(&self.online);
         if !is_container {
             // A container's own list is kubelet's.
             found.extend(self.differs(vcpu, File::Cpus, "cpuset", &instance.exclusive)?);
         }
-        if !is_container || is_isolated {
-            found.extend(self.differs(vcpu, File::CpusEffective, "cpuset", &usable)?);
-        }
+        found.extend(self.differs(vcpu, File::CpusEffective, "cpuset", &usable)?);
         let partition = self.text(vcpu, File::Partition)?;
-        if is_isolated && !(is_valid(&partition) && partition == instance.partition) {
+        if instance.state == State::Isolated && !(is_valid(&partition) && partition == instance.partition) {
             let recorded = Some(instance.partition.as_str()).filter(|kind| is_valid(kind));
             let (name, expected) = (vcpu.name(), recorded.unwrap_or("isolated"));
             let text = format!("{name}/cpuset.cpus.partition is {partition}, not {expected}");
@@ -126,8 +140,10 @@ impl Kernel {
             let is_there = inside.remove(&pinned.thread.task.id);
             match self.thread(instance, &tree, pinned, is_there) {
                 Ok(difference) => found.extend(difference),
-                // One that its cgroup lists is hidden (hidepid of /proc).
-                Err(error) if error.is_gone() && !is_there => found.push(ended(pinned)),
+                // One that its cgroup lists is hidden (hidepid of /proc). One in another cgroup may be too, unless the first process is seen.
+                Err(error) if error.is_gone() && !is_there && self.procs.identify(1).is_ok() => {
+                    found.push(ended(pinned));
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -199,29 +215,60 @@ impl Kernel {
         Ok(optional(self.cgroups.read(cgroup, file))?.unwrap_or_default())
     }
 
-    /// The cgroups with tasks of their own that may run on CPUs which partitions are to have alone. Below a cgroup that has none of them no
-    /// other has any: a partition takes its CPUs from all that are above it.
-    fn others(&self, taken: &CpuSet) -> Result<Vec<(CgroupPath, CpuSet)>, Box<dyn Error>> {
-        let (mut found, mut left, mut looked) = (Vec::new(), vec![CgroupPath::root()], 0);
-        while let Some(parent) = left.pop() {
-            for name in optional(self.cgroups.children(&parent))?.unwrap_or_default() {
-                let cgroup = parent.child(&name);
-                let cpus = read_optional_cpus(&self.cgroups, &cgroup, File::CpusEffective)?.unwrap_or_default();
-                let cpus = cpus.intersection(taken);
-                looked += 1;
-                if looked > MAX_CGROUPS {
-                    return Err(format!("there are more than {MAX_CGROUPS} cgroups").into());
-                }
-                if cpus.is_empty() || is_valid(&self.text(&cgroup, File::Partition)?) {
-                    continue;
-                }
-                if !numbers(&self.text(&cgroup, File::Threads)?).is_empty() {
-                    found.push((cgroup.clone(), cpus));
-                }
-                left.push(cgroup);
+    /// Finds the outermost cgroups with tasks that may run on CPUs which partitions are to have alone. Below a cgroup that has none of them
+    /// no other has any: a partition takes its CPUs from all that are above it.
+    fn others(&self, taken: &CpuSet, found: &mut Vec<(CgroupPath, CpuSet)>) -> Result<(), Box<dyn Error>> {
+        let (mut left, mut budget) = (vec![(CgroupPath::root(), taken.clone())], MAX_CGROUPS);
+        while let Some((cgroup, inherited)) = left.pop() {
+            let cpus = self.effective(&cgroup, &inherited)?.intersection(taken);
+            if cpus.is_empty() || is_valid(&self.text(&cgroup, File::Partition)?) {
+                continue;
+            }
+            if self.has_tasks(&cgroup)? {
+                found.push((cgroup, cpus));
+                continue;
+            }
+            let names = optional(self.cgroups.some_children(&cgroup, budget + 1))?.unwrap_or_default();
+            let rest = budget.checked_sub(names.len());
+            budget = rest.ok_or_else(|| format!("there are more than {MAX_CGROUPS} cgroups"))?;
+            left.extend(names.iter().map(|name| (cgroup.child(name), cpus.clone())));
+        }
+        Ok(())
+    }
+
+    /// The units that steliad keeps off the CPUs of pinned VMs.
+    fn outside(&self) -> Result<Vec<(CgroupPath, CpuSet)>, CgroupError> {
+        let root = CgroupPath::root();
+        let all = self.effective(&root, &self.online)?;
+        let units = OUTSIDE.iter().map(|unit| root.child(unit));
+        units
+            .filter(|unit| self.cgroups.exists(unit))
+            .map(|unit| Ok((unit.clone(), self.effective(&unit, &all)?)))
+            .collect()
+    }
+
+    /// The CPUs that tasks of a cgroup may run on: where it does not have the controller, what the one above it has.
+    fn effective(&self, cgroup: &CgroupPath, above: &CpuSet) -> Result<CpuSet, CgroupError> {
+        let own = read_optional_cpus(&self.cgroups, cgroup, File::CpusEffective)?;
+        Ok(own.unwrap_or_else(|| above.clone()))
+    }
+
+    /// Whether it has tasks of its own. A container has those of the cgroups below it too, of which it can make any number. The kernel's own
+    /// threads, which are in the root, do not count.
+    fn has_tasks(&self, cgroup: &CgroupPath) -> Result<bool, Box<dyn Error>> {
+        let threads = numbers(&self.text(cgroup, File::Threads)?);
+        if *cgroup != CgroupPath::root() {
+            let is_container = ContainerCgroup::parse(cgroup.as_str()).is_some();
+            return Ok(!threads.is_empty() || (is_container && populated(&self.cgroups, cgroup)?));
+        }
+        for thread in threads {
+            match self.procs.read_thread_stat(thread) {
+                Ok(text) if stat::parse(&text).is_some_and(|stat| !stat.is_kernel_thread()) => return Ok(true),
+                Err(error) if !error.is_gone() => return Err(error.into()),
+                _ => {}
             }
         }
-        Ok(found)
+        Ok(false)
     }
 }
 

@@ -32,9 +32,11 @@ const RECONCILE: &str = "steliactl reconcile";
 const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
 const MAX_WAIT_US: u64 = 60_000_000;
-/// How often a finding that may pass by itself is read before it counts. Daemon and guest change what is read meanwhile: the thread of a
-/// vCPU that was unplugged ends before the runner attaches the others.
-const READINGS: usize = 3;
+/// So often everything is read, at least, before a finding that may pass by itself counts. Daemon and guest change what is read meanwhile:
+/// the thread of a vCPU that was unplugged ends before the runner attaches the others.
+const LEAST_READINGS: usize = 3;
+/// So often it is read while there is something new each time, which counts then.
+const MOST_READINGS: usize = 6;
 /// Between two readings. Callers that are not root get a former answer of the daemon for up to a second.
 const PAUSE: Duration = Duration::from_millis(1_100);
 
@@ -101,9 +103,8 @@ impl Finding {
     fn may_be_transient(&self) -> bool {
         match self.kind {
             Kind::Node | Kind::Ledger | Kind::State => false,
-            // A VM that is being released is gone in a moment.
-            Kind::Waiting => self.fails && self.code == State::Releasing.name(),
-            Kind::Daemon | Kind::Kernel | Kind::Memory | Kind::Unread => self.fails,
+            // A VM that is being released is gone in a moment, and one that is resized waits for a moment.
+            Kind::Daemon | Kind::Kernel | Kind::Memory | Kind::Unread | Kind::Waiting => self.fails,
         }
     }
 }
@@ -166,11 +167,8 @@ pub(crate) async fn gather(
         output::note(&format!("no VM in namespace {namespace}"));
     }
     let mut all = Verified::default();
-    for reading in 0..READINGS {
-        if reading > 0 {
-            if !all.findings.iter().any(Finding::may_be_transient) {
-                break;
-            }
+    for reading in 1..=MOST_READINGS {
+        if reading > 1 {
             tokio::time::sleep(PAUSE).await;
             described = client.describe().await?;
         }
@@ -179,10 +177,11 @@ pub(crate) async fn gather(
         let preview = client.reconcile(true).await?;
         let mut now = verified(&described, checked, &preview, demands, output::now());
         now.select(selected);
-        if reading > 0 {
-            now.confirm(&all);
-        }
+        let is_enough = now.is_enough(&all, reading);
         all = now;
+        if is_enough {
+            break;
+        }
     }
     if described.node.ledger.enabled {
         match ledger::last_day(client, selected).await {
@@ -238,7 +237,8 @@ fn verified(
     }
 }
 
-/// The reasons of the dry run, which looks at the kernel too: what the daemon shows already, and what it has not seen yet.
+/// The reasons of the dry run, which looks at the kernel too: what the daemon shows already, and what it has not seen yet. Then what only the
+/// daemon shows, such as interrupts: a dry run does not look for those.
 fn reported(described: &Description, preview: &Map<String, Value>) -> Vec<Finding> {
     let rows = preview.get("reasons").and_then(Value::as_array);
     let mut findings: Vec<Finding> = Vec::new();
@@ -263,6 +263,15 @@ fn reported(described: &Description, preview: &Map<String, Value>) -> Vec<Findin
         };
         if !findings.contains(&finding) {
             findings.push(finding);
+        }
+    }
+    for (uid, instance) in &described.node.instances {
+        for reason in &instance.degraded {
+            let code = reason.code.name();
+            let is_told = |one: &Finding| one.pod.pod_uid == uid.as_str() && one.code == code;
+            if !findings.iter().any(is_told) && !is_of_resize(Some(instance), code) {
+                findings.push(Finding::of(uid.as_str(), Kind::Daemon, reason));
+            }
         }
     }
     findings
@@ -294,7 +303,7 @@ fn is_of_resize(instance: Option<&Arc<Instance>>, code: &str) -> bool {
     instance.is_some_and(|one| one.pending_resize.is_some()) && code == ReasonCode::ThreadEnded.name()
 }
 
-/// What the daemon would do that repairs nothing found so far, each VM's steps together.
+/// What the daemon would do for VMs of which nothing was found so far, each VM's steps together, and for all VMs together.
 fn steps(preview: &Map<String, Value>, findings: &[Finding]) -> Vec<Finding> {
     let mut steps: Vec<(&str, Vec<&str>)> = Vec::new();
     for (pod, step) in lines_by_pod(preview, "plan") {
@@ -309,9 +318,7 @@ fn steps(preview: &Map<String, Value>, findings: &[Finding]) -> Vec<Finding> {
         .filter(is_found)
         .map(|one| one.pod.pod_uid.as_str())
         .collect();
-    // What all VMs share is repaired with any of them.
-    let is_known = |pod: &str| found.contains(pod) || (pod == "-" && !found.is_empty());
-    let new = steps.into_iter().filter(|(pod, _)| !is_known(pod));
+    let new = steps.into_iter().filter(|(pod, _)| *pod == "-" || !found.contains(pod));
     let finding = |(pod, steps): (&str, Vec<&str>)| {
         let more = match steps.len() {
             0 | 1 => String::new(),
@@ -357,9 +364,9 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
         finding.text = format!("{least} is required: {}", finding.text);
     }
     if waits {
-        let has_waited = now.saturating_sub(instance.registered_us) > MAX_WAIT_US;
-        finding.fails = has_waited && !demands.allow_waiting;
-        finding.since_us = Some(instance.registered_us);
+        let since = instance.registered_us.max(instance.isolated_us);
+        finding.fails = now.saturating_sub(since) > MAX_WAIT_US && !demands.allow_waiting;
+        finding.since_us = Some(since);
     }
     Some(finding)
 }
@@ -372,12 +379,18 @@ impl Verified {
         self.findings.retain(|one| one.pod.pod_uid == "-" || has(&one.pod));
     }
 
-    /// Drops what may pass and was not there at the reading before.
-    fn confirm(&mut self, before: &Self) {
-        let key = |one: &Finding| (one.kind, one.code.clone(), one.pod.pod_uid.clone());
-        let was_there: BTreeSet<_> = before.findings.iter().map(key).collect();
-        self.findings
-            .retain(|one| !one.may_be_transient() || was_there.contains(&key(one)));
+    /// What may pass by itself.
+    fn transient(&self) -> BTreeSet<(Kind, &str, &str)> {
+        let findings = self.findings.iter().filter(|one| one.may_be_transient());
+        findings
+            .map(|one| (one.kind, one.code.as_str(), one.pod.pod_uid.as_str()))
+            .collect()
+    }
+
+    /// Whether this reading, the first, second or so on, can be the last: nothing may pass, or it was there at the reading before too.
+    fn is_enough(&self, before: &Self, reading: usize) -> bool {
+        let transient = self.transient();
+        transient.is_empty() || (reading >= LEAST_READINGS && transient.is_subset(&before.transient()))
     }
 
     /// Adds the accounts, and a finding for each above its guarantee, or one that they cannot be read.
@@ -411,7 +424,10 @@ impl Verified {
             .sort_by_cached_key(|one| (is_note(one), one.kind, one.pod.to_string()));
         for vm in &mut self.instances {
             let is_own = |one: &Finding| one.pod == vm.pod && one.kind != Kind::Ledger;
-            vm.verified = vm.state != State::Evicted && !self.findings.iter().any(is_own);
+            // Then it is not known who else may run on the CPUs of partitions.
+            let is_unread = |one: &Finding| one.pod.pod_uid == "-" && one.kind == Kind::Unread;
+            let counts = |one: &Finding| is_own(one) || (vm.state == State::Isolated && is_unread(one));
+            vm.verified = vm.state != State::Evicted && !self.findings.iter().any(counts);
         }
     }
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use rstest::rstest;
 use serde_json::json;
 use stelia_kernel::cgroup::CgroupPath;
+use stelia_koordinator::allocator::Qos;
 use stelia_ledger::account::Range;
 use stelia_model::PendingResize;
 use tempfile::TempDir;
 
 use super::*;
-use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
+use crate::shared::daemon::node::testing::{PODS, allocation, instance_mut, node};
 use crate::shared::output::{Render, TextStyle};
 use crate::tests::fixtures::{columns, holds, pod, says, text, write};
 
@@ -49,14 +50,18 @@ fn kernel() -> TempDir {
     file("sys/fs/cgroup/system.slice/cpuset.cpus.effective", "0-3,6-7\n");
     file("sys/fs/cgroup/system.slice/cgroup.threads", "9\n");
     file("sys/devices/virtual/workqueue/cpumask", "cf\n");
+    file("proc/1/task/1/stat", &stat(1, 0));
     for (tid, cpu) in [(70, "4"), (71, "5")] {
         file(&format!("proc/{tid}/status"), &status(cpu));
-        let stat = format!("{tid} (CPU) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 1 0\n");
-        file(&format!("proc/{tid}/task/{tid}/stat"), &stat);
+        file(&format!("proc/{tid}/task/{tid}/stat"), &stat(tid, 0));
         let cgroup = VCPU.trim_start_matches("sys/fs/cgroup");
         file(&format!("proc/{tid}/task/{tid}/cgroup"), &format!("0::{cgroup}\n"));
     }
     root
+}
+
+fn stat(tid: i32, flags: u32) -> String {
+    format!("{tid} (CPU) S 1 1 1 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 1 0\n")
 }
 
 fn status(cpus: &str) -> String {
@@ -133,6 +138,91 @@ fn what_is_no_partition_is_not_held_to_one_and_what_cannot_be_read_is_not_checke
     write(root.path(), &format!("{VCPU}/cpuset.cpus"), "no list\n");
     let checked = kernel::check(&pinned, &Roots::below(root.path()));
     assert!(checked[PODS[0]].is_err() && checked[PODS[1]].is_ok());
+}
+
+#[test]
+fn others_are_found_in_cgroups_without_a_list_and_in_the_root() {
+    let root = kernel();
+    let file = |path: &str, text: &str| write(root.path(), &format!("sys/fs/cgroup/{path}"), text);
+    file("cpuset.cpus.effective", "0-7\n");
+    // The kernel's own threads.
+    file("cgroup.threads", "2\n");
+    write(root.path(), "proc/2/task/2/stat", stat(2, 0x0420_8040));
+    assert_eq!(codes(&described(), root.path()), [""; 0]);
+    file("cgroup.threads", "2\n3\n");
+    write(root.path(), "proc/3/task/3/stat", stat(3, 0));
+    assert_eq!(codes(&described(), root.path()), ["others"]);
+    file("cgroup.threads", "2\n");
+    file("system.slice/cgroup.threads", "\n");
+    file("system.slice/a.service/b/cgroup.threads", "9\n");
+    assert_eq!(codes(&described(), root.path()), [""; 0]);
+    file("system.slice/cpuset.cpus.effective", "0-7\n");
+    assert_eq!(codes(&described(), root.path()), ["others"]);
+}
+
+#[test]
+fn too_many_cgroups_are_one_finding_of_the_node_and_those_of_a_container_do_not_count() {
+    let root = kernel();
+    let cgroups = root.path().join("sys/fs/cgroup");
+    let file = |path: &str, text: &str| write(root.path(), &format!("sys/fs/cgroup/{path}"), text);
+    file("cpuset.cpus.effective", "0-7\n");
+    let pod = "kubepods.slice/kubepods-podcccccccc_0000_4000_8000_000000000000.slice";
+    let container = format!("{pod}/cri-containerd-{}.scope", "ab".repeat(32));
+    file(&format!("{container}/cgroup.events"), "populated 1\nfrozen 0\n");
+    let fill = |parent: &str| {
+        for number in 0..=10_000 {
+            std::fs::create_dir_all(cgroups.join(format!("{parent}/{number}"))).unwrap();
+        }
+    };
+    fill(&container);
+    let checked = kernel::check(&described(), &Roots::below(root.path()));
+    assert_eq!((checked.len(), checked[PODS[0]].as_ref().unwrap()[0].0), (2, "others"));
+    fill(pod);
+    std::fs::remove_file(cgroups.join(&container).join("cgroup.events")).unwrap();
+    let checked = kernel::check(&described(), &Roots::below(root.path()));
+    assert_eq!(checked[PODS[0]], Ok(Vec::new()));
+    let checked = checked.iter().map(|(pod, one)| (pod.as_str(), one.clone())).collect();
+    let all = found(&described(), checked, &preview(&[], &[]), Demands::default());
+    assert_eq!(told(&all), [(Kind::Unread, "not-checked", true), WAITS]);
+    says(&all.findings[0].text, &["more than 10000 cgroups"]);
+    assert_eq!(
+        (all.findings[0].pod.pod_uid.as_str(), all.instances[0].verified),
+        ("-", false)
+    );
+}
+
+#[test]
+fn the_hosts_units_are_kept_off_the_cpus_of_a_pinned_vm_unless_its_class_is_lsr() {
+    let root = kernel();
+    write(root.path(), &format!("{VCPU}/cpuset.cpus.partition"), "member\n");
+    let mut pinned = described();
+    instance_mut(&mut pinned, PODS[0]).state = State::Pinned;
+    assert_eq!(codes(&pinned, root.path()), [""; 0]);
+    write(root.path(), "sys/fs/cgroup/system.slice/cpuset.cpus.effective", "0-7\n");
+    assert_eq!(codes(&pinned, root.path()), ["others"]);
+    instance_mut(&mut pinned, PODS[0]).allocation = Some(allocation(Qos::Lsr));
+    assert_eq!(codes(&pinned, root.path()), [""; 0]);
+}
+
+#[test]
+fn a_pinned_container_has_its_cpus_and_a_thread_that_may_be_hidden_has_not_ended() {
+    let root = kernel();
+    let file = |name: &str, text: &str| write(root.path(), &format!("sys/fs/cgroup/c.scope/{name}"), text);
+    file("cpuset.cpus.effective", "4-5\n");
+    file("cgroup.threads", "70\n71\n");
+    let mut node = described();
+    let vm = instance_mut(&mut node, PODS[0]);
+    (vm.state, vm.isolation) = (State::Pinned, stelia_settings::Isolation::Container);
+    vm.scope = CgroupPath::root().child("c.scope");
+    assert_eq!(codes(&node, root.path()), [""; 0]);
+    file("cpuset.cpus.effective", "4-6\n");
+    assert_eq!(codes(&node, root.path()), ["cpuset"]);
+    // It may be in a cgroup below.
+    file("cgroup.threads", "70\n");
+    std::fs::remove_dir_all(root.path().join("proc/71")).unwrap();
+    assert_eq!(codes(&node, root.path()), ["cpuset", "thread-ended"]);
+    std::fs::remove_dir_all(root.path().join("proc/1")).unwrap();
+    assert!(kernel::check(&node, &Roots::below(root.path()))[PODS[0]].is_err());
 }
 
 /// The daemon's answer: what it would do, and its reasons.
@@ -343,24 +433,70 @@ fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
 }
 
 #[test]
-fn what_is_gone_at_the_next_reading_does_not_count() {
+fn a_reading_with_something_new_is_not_the_last_one() {
     let [a, b, gone] = PODS;
-    let none = preview(&[], &[]);
-    let first = found(
-        &described(),
-        vec![(a, difference("affinity")), (b, difference("float-cpuset"))],
-        &none,
-        Demands::default(),
-    );
+    let read = |codes: &[(&'static str, &'static str)]| {
+        let checked = codes.iter().map(|(pod, code)| (*pod, difference(code))).collect();
+        let allowing = Demands {
+            allow_waiting: true,
+            ..Demands::default()
+        };
+        found(&described(), checked, &preview(&[], &[]), allowing)
+    };
+    let nothing = read(&[]);
+    let first = read(&[(a, "affinity"), (b, "float-cpuset")]);
     // Another code is another finding; a VM that was released has none.
-    let next = vec![
-        (a, difference("cpuset")),
-        (b, difference("float-cpuset")),
-        (gone, difference("cpuset")),
+    let second = read(&[(a, "cpuset"), (b, "float-cpuset"), (gone, "cpuset")]);
+    assert_eq!(told(&second).len(), 3);
+    assert!(nothing.is_enough(&Verified::default(), 1) && nothing.is_enough(&first, 2));
+    assert!(!first.is_enough(&nothing, 1) && !first.is_enough(&first, 2));
+    assert!(first.is_enough(&first, 3));
+    assert!(!second.is_enough(&first, 3) && !second.is_enough(&first, 4));
+    // What was new at the reading before and is still there counts.
+    assert!(second.is_enough(&second, 4) && read(&[(a, "cpuset")]).is_enough(&second, 4));
+}
+
+#[test]
+fn what_the_daemon_would_do_for_all_vms_is_told_whatever_is_found_of_one() {
+    let plan = ["-: set AllowedCPUs=0-3 of system.slice".to_owned()];
+    let checked = vec![(PODS[0], difference("affinity"))];
+    let all = found(&described(), checked, &preview(&plan, &[]), Demands::default());
+    let expected = [(Kind::Daemon, "differs", true), (Kind::Kernel, "affinity", true), WAITS];
+    assert_eq!(
+        (told(&all).as_slice(), all.findings[0].pod.pod_uid.as_str()),
+        (&expected[..], "-")
+    );
+}
+
+#[test]
+fn what_only_the_daemon_shows_of_a_vm_is_a_finding_once() {
+    let mut node = described();
+    let reasons = [ReasonCode::NotQuiet, ReasonCode::CpusOffline].map(|code| Reason::of_node(code, "shown"));
+    instance_mut(&mut node, PODS[0]).degraded.extend(reasons);
+    let rows = preview(&[], &[[PODS[0], "cpus-offline", "CPU 5 is offline", "online it"]]);
+    let all = found(&node, Vec::new(), &rows, Demands::default());
+    let expected = [
+        (Kind::Daemon, "cpus-offline", true),
+        (Kind::Daemon, "not-quiet", true),
+        WAITS,
     ];
-    let mut second = found(&described(), next, &none, Demands::default());
-    second.confirm(&first);
-    assert_eq!(told(&second), [(Kind::Kernel, "float-cpuset", true), WAITS]);
+    assert_eq!(
+        (told(&all).as_slice(), all.instances[0].verified),
+        (&expected[..], false)
+    );
+}
+
+#[test]
+fn a_vm_that_waits_in_a_resize_is_read_again_and_its_age_is_that_of_its_isolation() {
+    let mut node = described();
+    let read = |node: &Description| found(node, Vec::new(), &preview(&[], &[]), Demands::default());
+    assert!(read(&node).findings[0].may_be_transient());
+    instance_mut(&mut node, PODS[1]).isolated_us = NOW - 59_000_000;
+    let young = read(&node);
+    assert_eq!(
+        (young.failure(), young.findings[0].since_us),
+        (None, Some(NOW - 59_000_000))
+    );
 }
 
 #[test]
