@@ -88,12 +88,7 @@ fn a_container_is_told_as_one_in_every_state() {
         isolation: Isolation::Container,
         ..instance
     };
-    let registered = model::Instance {
-        state: State::Waiting,
-        ..floating(1)
-    };
     for (instance, reason, says) in [
-        (registered, "Waiting", "its container's cgroup becomes the partition"),
         (floating(1), "Waiting", "its container has no partition"),
         (isolated(1), "Isolated", "its container has the CPUs 2-3 to itself"),
     ] {
@@ -154,12 +149,9 @@ fn the_instances_that_float_too_long_are_counted_whether_their_names_are_known_o
 }
 
 #[test]
-fn a_class_without_cpus_of_its_own_never_floats_too_long() {
-    let allocation = r#"{"qos":"LS","cpus":0,"bind":"FullPCPUs","required":false,"exclusive":"None","strategy":"MostAllocated",
-        "alignment":"None","limit_milli":0,"numa_node":0,"exclusivity":"not-asked","explanation":[]}"#;
-    let allocation: stelia_koordinator::allocator::Allocation = serde_json::from_str(allocation).unwrap();
+fn a_class_without_cpus_of_its_own_never_waits_too_long() {
     let shared = model::Instance {
-        allocation: Some(allocation),
+        state: State::Shared,
         ..floating(1)
     };
     let (pods, new_events) = life([(1, Some(shared.clone())), (500, Some(shared))]);
