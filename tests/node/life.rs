@@ -41,7 +41,7 @@ fn cpus_that_kubelet_gives_to_another_pod_are_left_at_once() {
                 .iter()
                 .all(|vcpu| vcpu.allowed.is_disjoint(&pod.exclusive()))
         });
-        pod.wait_state("waiting");
+        pod.wait_state("evicted");
         assert_eq!(partitioned(), CpuSet::new());
         assert!(pod.shows(OTHER_POD));
         run(&["kubelet-standin", "entry", "remove", OTHER_POD]);

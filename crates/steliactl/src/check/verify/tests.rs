@@ -566,6 +566,12 @@ fn many_vms_with_the_same_are_one_line_and_with_o_wide_one_each() {
         finding.text = format!("thread {number}");
     }
     says(&text(&own), &["WAIT  41 VMs, such as "]);
+    // Of one VM they are several of a kind.
+    let one = own.findings[0].pod.clone();
+    for finding in &mut own.findings {
+        finding.pod = one.clone();
+    }
+    says(&text(&own), &["(and 40 more of the kind)"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The findings as text, failures first: each with its effect and fix below it. What many VMs have is told once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Kind, Verified};
 use crate::shared::daemon::{Pod, age, whose};
@@ -94,7 +94,14 @@ impl Verified {
             _ if first.fails => ("FAIL", Meaning::Broken),
             _ => ("NOTE", Meaning::Attention),
         };
-        let pods: Vec<&Pod> = same.iter().map(|one| &one.pod).collect();
+        // A VM may have several findings of one kind, as of several threads.
+        let mut named = BTreeSet::new();
+        let mut pods: Vec<&Pod> = same.iter().map(|one| &one.pod).collect();
+        pods.retain(|pod| named.insert(&pod.pod_uid));
+        let more = match (pods.len(), same.len()) {
+            (1, findings @ 2..) => format!(" (and {} more of the kind)", findings - 1),
+            _ => String::new(),
+        };
         let whose = match pods.as_slice() {
             [pod] if pod.pod_uid == "-" => "node".to_owned(),
             [pod] if style.wide => pod.in_full(),
@@ -109,7 +116,13 @@ impl Verified {
         let waits = waits
             .map(|since| format!(" ({})", age(since, self.now)))
             .unwrap_or_default();
-        let mut text = hanging(label, 6, meaning, &format!("{whose}: {}{waits}", first.text), style);
+        let mut text = hanging(
+            label,
+            6,
+            meaning,
+            &format!("{whose}: {}{more}{waits}", first.text),
+            style,
+        );
         for (name, line) in [("effect", first.effect), ("fix", &first.fix)] {
             if !line.is_empty() {
                 text += &hanging(&format!("      {name}"), 14, Meaning::Plain, line, style);
