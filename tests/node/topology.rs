@@ -115,7 +115,7 @@ impl Watch {
     fn start() -> Self {
         let mut command = Command::new("steliactl");
         command
-            .args(["node-topology", "-o", "json", "--watch"])
+            .args(["export", "topology", "-o", "json", "--watch"])
             .stdout(Stdio::piped());
         let mut child = command.spawn().expect("steliactl");
         let lines = BufReader::new(child.stdout.take().expect("its output"));
