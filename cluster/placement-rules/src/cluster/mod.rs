@@ -190,8 +190,8 @@ impl Cluster {
     }
 
     /// What a node has in common with others, and what is left on it; `None` if its object cannot be used.
-    #[cfg(test)]
-    pub(crate) fn forecast(&self, name: &str) -> Option<(&Arc<NodeShape>, &crate::evaluate::NodeForecast)> {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn forecast(&self, name: &str) -> Option<(&Arc<NodeShape>, &crate::evaluate::NodeForecast)> {
         let known = self.known(name)?;
         let state = self.states.get(Some(known.state))?;
         Some((&state.shape, state.forecast()))
