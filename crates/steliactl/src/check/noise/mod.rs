@@ -384,12 +384,13 @@ impl Noise {
             Irqbalance::Informed => "; irqbalance has the list of the VMs' CPUs",
             Irqbalance::NotInformed => "; irqbalance could not be sent the list of the VMs' CPUs",
         };
-        let mut text = match is_off {
-            true => "irq-steering is off: no interrupt is moved.".to_owned(),
-            false => format!(
+        let mut text = if is_off {
+            "irq-steering is off: no interrupt is moved.".to_owned()
+        } else {
+            format!(
                 "{} of {interrupts} and {threads} moved{irqbalance}.",
                 self.interrupts_moved
-            ),
+            )
         };
         match self.failure() {
             None if is_off => {}

@@ -216,9 +216,11 @@ fn printed(root: &Path, command: &[&str]) -> Result<Printed, Failure> {
     let answer = answer.map_err(|cause| Failure::Other(format!("run {program}: {cause}")))?;
     let error = String::from_utf8_lossy(&answer.stderr);
     let text = String::from_utf8_lossy(&answer.stdout).into_owned();
-    match answer.status.success() {
-        false => Err(Failure::Other(format!("{program}: {}", error.trim()))),
-        true if text.trim().is_empty() => Err(Failure::Other(format!("{program} prints nothing"))),
-        true => Ok(Printed(text)),
+    if !answer.status.success() {
+        return Err(Failure::Other(format!("{program}: {}", error.trim())));
     }
+    if text.trim().is_empty() {
+        return Err(Failure::Other(format!("{program} prints nothing")));
+    }
+    Ok(Printed(text))
 }

@@ -253,9 +253,10 @@ fn reported(described: &Description, preview: &Map<String, Value>) -> Vec<Findin
         if (pod == "-" && is_shown) || is_of_resize(instance, code) {
             continue;
         }
-        let fix = match pod == "-" || is_shown {
-            true => fix.to_owned(),
-            false => format!("{NOT_SEEN}; then: {fix}"),
+        let fix = if pod == "-" || is_shown {
+            fix.to_owned()
+        } else {
+            format!("{NOT_SEEN}; then: {fix}")
         };
         let finding = Finding {
             effect: ReasonCode::parse(code).map_or("", ReasonCode::effect),

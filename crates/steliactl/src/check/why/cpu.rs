@@ -56,9 +56,10 @@ pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32) -> Result
 /// Which CPUs there are.
 fn no_such_cpu(description: &Description, cpu: u32) -> String {
     let (online, offline) = (description.node.topology.online(), &description.node.offline);
-    match offline.is_empty() {
-        true => format!("there is no CPU {cpu}; online are {online}"),
-        false => format!("there is no CPU {cpu}; online are {online}; offline are {offline}"),
+    if offline.is_empty() {
+        format!("there is no CPU {cpu}; online are {online}")
+    } else {
+        format!("there is no CPU {cpu}; online are {online}; offline are {offline}")
     }
 }
 

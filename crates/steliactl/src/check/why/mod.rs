@@ -103,9 +103,10 @@ impl Render for Answer {
             };
             let label = if fact.label == before { "" } else { fact.label };
             before = fact.label;
-            let said = match self.has_sources {
-                true => format!("{} [{}]", fact.text, fact.source),
-                false => fact.text.clone(),
+            let said = if self.has_sources {
+                format!("{} [{}]", fact.text, fact.source)
+            } else {
+                fact.text.clone()
             };
             text += &hanging(label, indent, meaning, &said, style);
         }

@@ -188,11 +188,10 @@ fn of_vcpus(own: &InstanceRates, say: &mut impl FnMut(String, &str)) {
     let disturbed = own.vcpus.iter().filter_map(|one| Some((one, one.reason.as_ref()?)));
     if let Some((worst, reason)) = disturbed.max_by(|(a, _), (b, _)| delay(a).total_cmp(&delay(b))) {
         let idles = worst.rates.forced_idle_percent >= Some(HIGH_FORCED_IDLE_PERCENT);
-        let fix = match idles {
-            true => {
-                "assign whole cores (kubelet's full-pcpus-only, steliad's FullPCPUs), or set Cloud Hypervisor's --cpus core_scheduling=off"
-            }
-            false => "run steliactl top to see whether this lasts",
+        let fix = if idles {
+            "assign whole cores (kubelet's full-pcpus-only, steliad's FullPCPUs), or set Cloud Hypervisor's --cpus core_scheduling=off"
+        } else {
+            "run steliactl top to see whether this lasts"
         };
         say(format!("vCPU {} {reason}", worst.name), fix);
     }

@@ -111,9 +111,10 @@ fn state(answer: &mut Answer, instance: &Instance, now: u64) {
 fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &Instance) {
     let (node, own, container) = (&description.node, &instance.exclusive, &instance.container);
     let host = list(&nodes(&node.topology, own));
-    let mut text = match own.is_empty() {
-        true => "none of its own".to_owned(),
-        false => format!("{own} on NUMA {host}, assigned by {}", node.cpu_source.name()),
+    let mut text = if own.is_empty() {
+        "none of its own".to_owned()
+    } else {
+        format!("{own} on NUMA {host}, assigned by {}", node.cpu_source.name())
     };
     if matches!(instance.partition.as_str(), "isolated" | "root") {
         text += &format!("; partition type {}", instance.partition);

@@ -225,9 +225,10 @@ impl Screen {
         );
         let mut shown = 0;
         for (at, (row, text)) in rows.iter().zip(lines.iter().skip(1)).enumerate().skip(first).take(body) {
-            let mut style = match is_old {
-                true => plain.add_modifier(Modifier::DIM),
-                false => self.style(row.meaning()),
+            let mut style = if is_old {
+                plain.add_modifier(Modifier::DIM)
+            } else {
+                self.style(row.meaning())
             };
             if at == selected {
                 style = style.add_modifier(Modifier::REVERSED);

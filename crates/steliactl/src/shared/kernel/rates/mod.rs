@@ -47,7 +47,7 @@ pub(crate) struct InstanceRates {
     /// Time that the scope was throttled, percent.
     #[serde(rename = "throttled_ratio", serialize_with = "ratio")]
     pub throttled_percent: Option<f64>,
-    /// Device interrupts on its exclusive CPUs: 0 is the promise.
+    /// Device interrupts on its exclusive CPUs: 0 is guaranteed.
     pub device_interrupts_per_second: Option<f64>,
     /// Bytes in the last-level caches, from resctrl.
     pub llc_bytes: Option<u64>,
