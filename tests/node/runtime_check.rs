@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use stelia_kernel::oci::{Identity, Runtime, RuntimeVerdict, runtime_of, verdict_file};
+use stelia_kernel::oci::{Identity, Runtime, RuntimeVerdict, open_runtime, verdict_file};
 
 use crate::support::*;
 
@@ -28,7 +28,7 @@ fn verdicts() -> BTreeSet<String> {
 /// What the trial finds of the runtime of this pod's container, and that it leaves nothing else.
 fn tried(pod: &Pod) -> (Runtime, RuntimeVerdict) {
     let id = container_id(pod);
-    let runtime = runtime_of(Path::new("/"), &id).expect("its runtime");
+    let (runtime, _) = open_runtime(Path::new("/"), &id).expect("its runtime");
     let file = verdict_file(Path::new("/run"), &runtime);
     let state = |of: &Pod| (of.file("cgroup.procs"), read(runtime.state_file(&id)));
     let before = state(pod);

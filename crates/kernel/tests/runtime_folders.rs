@@ -49,7 +49,7 @@ impl Node {
         (
             container.name,
             runtime_config::devices(&run, "a1", "").is_some(),
-            oci::runtime_of(self.0.path(), "a1").is_some(),
+            oci::open_runtime(self.0.path(), "a1").is_ok(),
         )
     }
 }

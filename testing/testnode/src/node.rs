@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kernel::System;
 use stelia_kernel::cgroup::{CgroupPath, File, Limits};
-use stelia_kernel::oci::{Identity, RuntimeVerdict, runtime_of, verdict_file};
+use stelia_kernel::oci::{Identity, RuntimeVerdict, open_runtime, verdict_file};
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 use tokio::sync::watch;
 
@@ -285,7 +285,7 @@ impl Model {
             let state = self.lock();
             (state.directory.clone(), state.copes)
         };
-        let runtime = runtime_of(&directory, container_id).ok_or("no container has this id")?;
+        let (runtime, _) = open_runtime(&directory, container_id).map_err(|cause| cause.to_string())?;
         let program = directory.join(runtime.binary.strip_prefix("/").unwrap_or(&runtime.binary));
         let verdict = RuntimeVerdict {
             manager: runtime.manager,

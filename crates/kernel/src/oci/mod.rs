@@ -116,11 +116,6 @@ fn called(node: &Path, container_id: &str) -> Option<Called> {
     })
 }
 
-/// As [`open_runtime`]; `None` for an error.
-pub fn runtime_of(node: &Path, container_id: &str) -> Option<Runtime> {
-    open_runtime(node, container_id).ok().map(|(runtime, _)| runtime)
-}
-
 /// What is known of whether a container's runtime copes with threaded cgroups in its container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Coping {
