@@ -38,12 +38,6 @@ impl IrqLine {
         &self.counts
     }
 
-    /// How often it fired on these CPUs.
-    pub fn on(&self, cpus: &CpuSet) -> u64 {
-        let there = self.counts.iter().filter(|(cpu, _)| cpus.contains(*cpu));
-        there.map(|(_, count)| u64::from(*count)).sum()
-    }
-
     /// Where it comes from.
     fn source(&self) -> Source<'_> {
         Source {
@@ -106,12 +100,6 @@ impl Table {
             }
         }
         sums
-    }
-
-    /// Interrupts of devices that fired on these CPUs since boot, with how often.
-    pub fn fired_on(&self, cpus: &CpuSet) -> impl Iterator<Item = (&IrqLine, u64)> {
-        let all = self.devices().map(|line| (line, line.on(cpus)));
-        all.filter(|(_, count)| *count > 0)
     }
 
     /// How often interrupts of devices fired on each of these CPUs between two readings, of which this is the later.
