@@ -32,7 +32,7 @@ async fn a_vm_has_its_idle_cpus_until_the_attach_and_its_partition_afterwards() 
     let mut node = near().await;
     // All CPUs of its node but one are its own.
     let first = node.numa(0);
-    let rest = first.iter().next_back().unwrap();
+    let rest = first.iter().last().unwrap();
     let own = first.difference(&[rest].into_iter().collect());
     let pod = node.pod(1, &own.to_string());
     node.register(&pod).await.unwrap();

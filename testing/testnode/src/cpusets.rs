@@ -121,8 +121,8 @@ impl State {
             ParseError::TooHigh { .. } => Errno::ERANGE,
             _ => Errno::EINVAL,
         })?;
-        let last = self.cpus.iter().next_back();
-        if cpus.iter().next_back() > last {
+        let last = self.cpus.iter().last();
+        if cpus.iter().last() > last {
             Err(Errno::ERANGE)
         } else {
             Ok(cpus)

@@ -5,6 +5,7 @@ mod format;
 mod tests;
 
 use std::cmp::Ordering;
+use std::iter;
 
 pub use format::ParseError;
 pub(crate) use format::write_runs;
@@ -19,35 +20,6 @@ pub const MAX_CPUS: u32 = 8192;
 pub struct CpuSet {
     /// Number `n` is bit `n % 64` of word `n / 64`. The last word is never 0, so that equal sets have equal words.
     words: Vec<u64>,
-}
-
-/// The numbers of one word.
-struct Bits {
-    word: u64,
-    base: u32,
-}
-
-impl Iterator for Bits {
-    type Item = u32;
-
-    fn next(&mut self) -> Option<u32> {
-        let bit = (self.word != 0).then(|| self.word.trailing_zeros())?;
-        self.word &= self.word - 1;
-        Some(self.base + bit)
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.word.count_ones() as usize;
-        (left, Some(left))
-    }
-}
-
-impl DoubleEndedIterator for Bits {
-    fn next_back(&mut self) -> Option<u32> {
-        let bit = (self.word != 0).then(|| 63 - self.word.leading_zeros())?;
-        self.word &= !(1 << bit);
-        Some(self.base + bit)
-    }
 }
 
 impl CpuSet {
@@ -100,11 +72,14 @@ impl CpuSet {
     }
 
     /// The CPUs, ascending.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
-        let words = self.words.iter().enumerate();
-        words.flat_map(|(index, word)| Bits {
-            word: *word,
-            base: index as u32 * 64,
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        let words = (0..).step_by(64).zip(self.words.iter().copied());
+        words.flat_map(|(base, mut word)| {
+            iter::from_fn(move || {
+                let bit = (word != 0).then(|| word.trailing_zeros())?;
+                word &= word - 1;
+                Some(base + bit)
+            })
         })
     }
 

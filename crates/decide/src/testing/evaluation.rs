@@ -137,7 +137,8 @@ pub fn any_host() -> impl Strategy<Value = (Snapshot, AllocatorPolicies)> {
             alignment,
             ..ours()
         };
-        host.leftover = host.topology.online().iter().rev().take(kubelets).collect();
+        let online: Vec<u32> = host.topology.online().iter().collect();
+        host.leftover = online.into_iter().rev().take(kubelets).collect();
         for (number, request) in held.iter().enumerate() {
             if let Ok(allotted) = allot(
                 &request.wanted(),

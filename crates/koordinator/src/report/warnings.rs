@@ -20,7 +20,7 @@ impl Facts {
 /// (`pkg/noderesourcetopology/score.go`), and ends with a panic at a higher one.
 fn sparse(facts: &Facts) -> Option<String> {
     let ids: CpuSet = nodes(facts).into_iter().collect();
-    let highest = ids.iter().next_back()?;
+    let highest = ids.iter().last()?;
     (highest as usize >= ids.len()).then(|| {
         format!(
             "the ids of the NUMA nodes, {ids}, have gaps: kube-scheduler's NodeResourceTopologyMatch may end at such a \
