@@ -35,13 +35,7 @@ pub fn get(tid: pid_t) -> io::Result<CpuSet> {
     if failed != 0 {
         return Err(io::Error::last_os_error());
     }
-    let bits = |(index, word): (usize, &u64)| {
-        let (first, word) = (u32::try_from(index).unwrap_or(u32::MAX) * 64, *word);
-        (0..64)
-            .filter(move |bit| word & (1 << bit) != 0)
-            .map(move |bit| first + bit)
-    };
-    Ok(words.iter().enumerate().flat_map(bits).collect())
+    Ok(CpuSet::of_words(words.to_vec()))
 }
 
 #[cfg(test)]

@@ -33,8 +33,8 @@ impl CpuSet {
         (0..count.min(MAX_CPUS)).collect()
     }
 
-    /// A set with these words, of which the last ones may be 0.
-    fn of_words(mut words: Vec<u64>) -> Self {
+    /// As [`words`](Self::words) has them; the last ones may be 0.
+    pub fn of_words(mut words: Vec<u64>) -> Self {
         let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
         words.truncate(used);
         Self { words }
