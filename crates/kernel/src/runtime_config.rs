@@ -72,28 +72,9 @@ const REFUSED: &str = "no";
 
 /// The last `STELIA_ADOPT=` of the environment, as a program would read it.
 fn adopt<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    struct Environment;
-    impl<'de> serde::de::Visitor<'de> for Environment {
-        type Value = Option<String>;
-
-        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a list of NAME=VALUE")
-        }
-
-        fn visit_unit<E>(self) -> Result<Self::Value, E> {
-            Ok(None)
-        }
-
-        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut words: A) -> Result<Self::Value, A::Error> {
-            let mut found = None;
-            while let Some(word) = words.next_element::<std::borrow::Cow<'de, str>>()? {
-                let value = word.strip_prefix(ADOPT).and_then(|rest| rest.strip_prefix('='));
-                found = value.map(str::to_owned).or(found);
-            }
-            Ok(found)
-        }
-    }
-    from.deserialize_any(Environment)
+    let words = Option::<Vec<String>>::deserialize(from)?.unwrap_or_default();
+    let mut values = words.iter().rev().filter_map(|word| word.strip_prefix(ADOPT)?.strip_prefix('='));
+    Ok(values.next().map(str::to_owned))
 }
 
 #[derive(Debug, Default, Deserialize)]
