@@ -98,7 +98,7 @@ impl CounterReader for KernelCounters {
     }
 
     fn devices(&self, origin: &CgroupPath) -> BTreeSet<String> {
-        vfio::devices_of(&self.system, origin)
+        vfio::devices(&self.system.run, &self.system.sys, origin)
     }
 
     fn located(

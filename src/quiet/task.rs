@@ -105,7 +105,7 @@ impl Task {
         let system = self.engine.system();
         for (pod, instance) in &view.instances {
             if !self.devices.contains_key(pod) {
-                let devices = vfio::devices_of(system, &instance.origin);
+                let devices = vfio::devices(&system.run, &system.sys, &instance.origin);
                 self.devices.insert(pod.clone(), devices);
             }
         }

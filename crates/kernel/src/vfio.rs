@@ -7,13 +7,15 @@ use std::path::{Path, PathBuf};
 use stelia_kubelet::ContainerCgroup;
 
 use crate::cgroup::CgroupPath;
-use crate::{System, runtime_config};
+use crate::runtime_config;
 
-/// The PCI addresses of a container's VFIO devices, and the UUIDs of its mediated ones, by the device nodes that the runtime gave it. Empty where
-/// the runtime's configuration is not found.
-pub fn devices(run: &Path, sys: &Path, container: &ContainerCgroup) -> BTreeSet<String> {
-    let numbers = runtime_config::character_devices(run, &container.container_id);
-    numbers.into_iter().flat_map(|number| behind(sys, number)).collect()
+/// The PCI addresses of the VFIO devices of the container with this cgroup, and the UUIDs of its mediated ones, by the device nodes that the
+/// runtime gave it. Empty where the runtime's configuration is not found, and if it is not a container's cgroup.
+pub fn devices(run: &Path, sys: &Path, origin: &CgroupPath) -> BTreeSet<String> {
+    let container = ContainerCgroup::parse(origin.as_str());
+    let numbers = container.map(|container| runtime_config::character_devices(run, &container.container_id));
+    let numbers = numbers.into_iter().flatten();
+    numbers.flat_map(|number| behind(sys, number)).collect()
 }
 
 /// Whether VFIO has a device on this host, in a group or for iommufd.
@@ -26,13 +28,6 @@ pub fn has_devices(sys: &Path) -> bool {
 pub fn of_file(sys: &Path, path: &str) -> Vec<String> {
     let name = path.strip_prefix("/dev/vfio/");
     name.map(|name| addresses(sys, name)).unwrap_or_default()
-}
-
-/// As [`devices`], for the container with this cgroup. Empty if it is not a container's.
-pub fn devices_of(system: &System, origin: &CgroupPath) -> BTreeSet<String> {
-    let container = ContainerCgroup::parse(origin.as_str());
-    let devices = container.map(|container| devices(&system.run, &system.sys, &container));
-    devices.unwrap_or_default()
 }
 
 /// The devices that only one of the owners has. Owners without any are left out.
@@ -182,11 +177,10 @@ mod tests {
         }
         let pod = "b9e4f71c_64a5_4f8d_8574_41363cbaf8e5";
         let cgroup = format!("/kubepods.slice/kubepods-pod{pod}.slice/cri-containerd-c1.scope");
-        let container = ContainerCgroup::parse(&cgroup).unwrap();
-        let found = devices(&run, &sys, &container);
+        let origin = |cgroup: &str| CgroupPath::parse(cgroup).unwrap();
+        let found = devices(&run, &sys, &origin(&cgroup));
         let expected = ["0000:3b:00.0", "0000:3b:00.1", "0000:5e:00.0", uuid];
         assert_eq!(found, expected.map(str::to_owned).into());
-        let other = ContainerCgroup::parse(&cgroup.replace("c1.scope", "c2.scope")).unwrap();
-        assert!(devices(&run, &sys, &other).is_empty());
+        assert!(devices(&run, &sys, &origin(&cgroup.replace("c1.scope", "c2.scope"))).is_empty());
     }
 }

@@ -4,12 +4,12 @@ pub(super) mod memory_only;
 pub(super) mod pci;
 mod vfio_devices;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_kubelet::devices::device_manager_state;
-use stelia_kubelet::{ContainerCgroup, DeviceManagerState, PodUid};
+use stelia_kubelet::{DeviceManagerState, PodUid};
 
 use crate::cgroup::{CgroupPath, Cgroups, File, HugePage};
 use crate::locality::{
@@ -99,16 +99,10 @@ impl<'a> Reading<'a> {
         };
         if self.has_vfio {
             let resource = |address: &str| self.resource(vm, address);
-            self.vfio.add(&mut locality, &self.configured(vm.origin), resource);
+            let devices = vfio::devices(&self.run, self.vfio.sys(), vm.origin);
+            self.vfio.add(&mut locality, &devices, resource);
         }
         locality
-    }
-
-    /// The devices that the runtime's configuration gives this container.
-    fn configured(&self, origin: &CgroupPath) -> BTreeSet<String> {
-        let container = ContainerCgroup::parse(origin.as_str());
-        let devices = container.map(|container| vfio::devices(&self.run, self.vfio.sys(), &container));
-        devices.unwrap_or_default()
     }
 
     /// The resource by which kubelet gave the container this device: its plugin named the device's group or the device, or its id is the address.
