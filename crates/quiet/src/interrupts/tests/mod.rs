@@ -143,7 +143,7 @@ fn without_a_record_that_can_be_read_or_kept_no_mask_is_touched() {
     kernel.tree().saved.insert(NAME.into(), "{".into());
     let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
     assert!(
-        report.problems[0].text.starts_with("read interrupts.json: "),
+        report.problems[0].text.starts_with("read the record interrupts.json: "),
         "{report:?}"
     );
     assert!(kernel.tree().writes.is_empty());
