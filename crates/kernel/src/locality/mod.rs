@@ -14,7 +14,7 @@ pub use memory_only::{MemoryKind, MemoryOnlyNode, MemoryPlace};
 pub use pci::{Distance, Pair, PciDevice, PciKind, pairs};
 pub use read::{MeasuredVm, Reading, VfioDevices};
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -320,11 +320,6 @@ pub struct Localities {
     pub devices_unknown: Option<String>,
 }
 
-/// Numbers as a list, `0-1,3`.
-pub fn list(nodes: &BTreeSet<u32>) -> String {
-    nodes.iter().copied().collect::<CpuSet>().to_string()
-}
-
 /// `NUMA node 0`, `NUMA nodes 0-1`
 pub fn numa_nodes(nodes: &NodeSet) -> String {
     match nodes.len() {
@@ -346,6 +341,8 @@ pub fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use stelia_cpus::testing::Shape;
     use stelia_kubelet::devices::DeviceEntry;
 

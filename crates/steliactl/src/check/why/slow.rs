@@ -11,7 +11,7 @@ use stelia_cpus::{CpuSet, MAX_CPUS};
 use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups, value};
 use stelia_kernel::counters::cpu_time::{self, CpuTime};
 use stelia_kernel::counters::{self, task};
-use stelia_kernel::locality::{list, nodes};
+use stelia_kernel::locality::nodes;
 use stelia_kernel::proc::stat;
 use stelia_model::Instance;
 
@@ -147,7 +147,7 @@ pub(super) fn slowdowns(
     }
     let topology = &description.node.topology;
     if spread {
-        let host = list(&nodes(topology, &instance.exclusive));
+        let host = nodes(topology, &instance.exclusive).to_string();
         let fix = "give the guest NUMA nodes (QEMU's -numa, Cloud Hypervisor's --numa), or set topologyManagerPolicy: single-numa-node";
         say(
             format!("a NUMA node of the guest is spread over NUMA nodes {host}"),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stelia_api::{ReasonCode, State, ThreadRole};
 use stelia_cpus::located::Part;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kernel::locality::{Locality, certificate, list, nodes, size};
+use stelia_kernel::locality::{Locality, certificate, nodes, size};
 use stelia_koordinator::allocator::Allocation;
 use stelia_model::{FloatReason, Instance};
 use stelia_settings::Isolation;
@@ -61,7 +61,7 @@ pub(super) fn answer(
     cpus(&mut answer, description, pod, instance);
     float(&mut answer, instance, busy);
     for (guest, cpus) in guest.iter().filter_map(|(guest, cpus)| Some(((*guest)?, cpus))) {
-        let host = list(&nodes(&node.topology, cpus));
+        let host = nodes(&node.topology, cpus).to_string();
         answer.say(
             "Guest",
             format!("NUMA node {guest} has vCPUs on CPUs {cpus} (NUMA {host})"),
@@ -110,7 +110,7 @@ fn state(answer: &mut Answer, instance: &Instance, now: u64) {
 
 fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &Instance) {
     let (node, own, container) = (&description.node, &instance.exclusive, &instance.container);
-    let host = list(&nodes(&node.topology, own));
+    let host = nodes(&node.topology, own).to_string();
     let mut text = if own.is_empty() {
         "none of its own".to_owned()
     } else {
@@ -217,5 +217,5 @@ fn guest_nodes(instance: &Instance) -> BTreeMap<Option<u32>, CpuSet> {
 }
 
 fn guest_json(guest: Option<u32>, cpus: &CpuSet, topology: &Topology) -> Value {
-    json!({ "guest_node": guest, "cpus": cpus, "host_nodes": list(&nodes(topology, cpus)) })
+    json!({ "guest_node": guest, "cpus": cpus, "host_nodes": nodes(topology, cpus).to_string() })
 }
