@@ -206,7 +206,8 @@ fn an_error_never_tells_a_whole_file() {
 fn a_file_of_absurdly_long_lists_is_refused_before_they_fill_the_memory() {
     let file = |containers: usize| {
         let entries: BTreeMap<String, &str> = (0..containers).map(|id| (format!("{id:x}"), "0-8191")).collect();
-        serde_json::json!({"policyName": "static", "defaultCpuSet": "", "entries": entries}).to_string()
+        let pods = serde_json::json!({"416de7c2-21de-472d-817c-fa9d4306cb7d": entries});
+        serde_json::json!({"policyName": "static", "defaultCpuSet": "", "entries": pods}).to_string()
     };
     assert!(CpuManagerState::parse(file(128).as_bytes()).is_ok());
     let refused = Err(CheckpointError::TooManyCpus);
