@@ -219,13 +219,9 @@ impl Assignments {
             };
             for preferred in [from.clone(), CpuSet::new()] {
                 let request = CpuSelection {
-                    count,
-                    bind: allocation.bind,
-                    required: allocation.required,
-                    exclusive: allocation.exclusive,
-                    strategy: allocation.strategy,
                     preferred,
                     nodes: nodes.clone(),
+                    ..allocation.selection(count)
                 };
                 let Ok(answer) = select_cpus(&self.host, &usage, &available, &request) else {
                     continue;
