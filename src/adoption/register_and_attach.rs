@@ -5,7 +5,6 @@ use stelia_kernel::cgroup::CgroupPath;
 use stelia_kubelet::PodUid;
 use stelia_settings::Isolation;
 
-use super::scan::Adoptable;
 use crate::engine::{
     Adopting, AttachRequest, CallChange, Claim, Handle, REGISTRATION_TIMEOUT, RegisterRequest, RollbackError,
     VcpuRequest, Vmm,
@@ -16,7 +15,7 @@ pub(super) async fn adopt(
     engine: &Handle,
     origin: &CgroupPath,
     pod: &PodUid,
-    adoptable: &Adoptable,
+    adopting: &Adopting,
 ) -> Result<(), RollbackError> {
     // Queued with the pod's own calls, so that waiting delays no other pod.
     let engine = engine.on_behalf_of(pod);
@@ -31,23 +30,23 @@ pub(super) async fn adopt(
         known.map(|known| known.isolation)
     };
     // What is adopted already stays as it is, whatever the rule says by now.
-    let isolation = known_isolation.unwrap_or(adoptable.rule.isolation);
+    let isolation = known_isolation.unwrap_or(adopting.rule.isolation);
     engine
-        .register(registration(origin, adoptable, isolation))
+        .register(registration(origin, adopting, isolation))
         .await
         .map_err(|cause| RollbackError::new(pod, cause))?;
-    let Some(vmm) = adoptable.process else { return Ok(()) };
+    let Some(vmm) = adopting.vmm else { return Ok(()) };
     let vcpu = |vcpu: &stelia_model::record::Vcpu| {
         Some(VcpuRequest {
-            thread: adoptable.threads.get(&vcpu.index)?.id,
+            thread: adopting.threads.get(&vcpu.index)?.id,
             vcpu: vcpu.clone(),
         })
     };
     let attached = engine
         .attach(AttachRequest {
             pod: pod.clone(),
-            vmm: Vmm::OnHost(vmm, adoptable.wanted.clone()),
-            vcpus: adoptable.guest.iter().filter_map(vcpu).collect(),
+            vmm: Vmm::OnHost(vmm, adopting.wanted.clone()),
+            vcpus: adopting.guest.iter().filter_map(vcpu).collect(),
             iothreads: Vec::new(),
         })
         .await;
@@ -63,7 +62,7 @@ pub(super) async fn adopt(
     })
 }
 
-fn registration(origin: &CgroupPath, adoptable: &Adoptable, isolation: Isolation) -> RegisterRequest {
+fn registration(origin: &CgroupPath, adopting: &Adopting, isolation: Isolation) -> RegisterRequest {
     RegisterRequest {
         claim: Claim {
             isolation,
@@ -73,12 +72,6 @@ fn registration(origin: &CgroupPath, adoptable: &Adoptable, isolation: Isolation
         origin: Some(origin.clone()),
         anchor: None,
         timeout: REGISTRATION_TIMEOUT,
-        adopting: Some(Adopting {
-            rule: adoptable.rule.clone(),
-            vmm: adoptable.process,
-            threads: adoptable.threads.clone(),
-            guest: adoptable.guest.clone(),
-            wanted: adoptable.wanted.clone(),
-        }),
+        adopting: Some(adopting.clone()),
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
 use stelia_decide::AdoptedPlacement;
-use stelia_decide::admission::is_allocated_by_default;
-use stelia_decide::adopt::{AdoptableVm, Names, NotAdopted, RulesFor, is_vcpu, is_vmm, rules_for, vm};
+use stelia_decide::admission::{Adopting, is_allocated_by_default};
+use stelia_decide::adopt::{Names, NotAdopted, RulesFor, is_vcpu, is_vmm, rules_for, vm};
 use stelia_kernel::cgroup::{CgroupPath, File, populated, read_cpus};
 use stelia_kernel::clock::now_us;
 use stelia_kernel::proc::TaskId;
@@ -15,8 +15,8 @@ use stelia_kernel::{System, containers, runtime_config};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 use stelia_model as model;
-use stelia_model::record::{Tree, Vcpu};
-use stelia_settings::{AdoptPlacement, AdoptRule};
+use stelia_model::record::Tree;
+use stelia_settings::AdoptRule;
 
 use super::sweep::Listing;
 use crate::engine::Handle;
@@ -27,41 +27,24 @@ pub(super) struct Adoptable {
     pub(super) pod: PodUid,
     pub(super) pod_name: Option<PodName>,
     pub(super) container: String,
-    pub(super) rule: AdoptRule,
-    /// The VMM; `None` where the whole container is adopted.
-    pub(super) process: Option<TaskId>,
-    /// Its vCPU threads by index.
-    pub(super) threads: BTreeMap<u32, TaskId>,
-    pub(super) guest: Vec<Vcpu>,
-    pub(super) wanted: AdoptedPlacement,
-    /// Whether its vCPUs are to stay where they are pinned, but are not each pinned to a CPU.
-    pub(super) is_unpinned: bool,
-    /// Whether its command line has the number of vCPUs.
-    pub(super) is_counted: bool,
+    /// The VM, or its rule alone where the whole container is adopted.
+    pub(super) vm: Adopting,
 }
 
 impl Adoptable {
-    fn of_vm(container: &ContainerCgroup, names: &Names, vm: AdoptableVm<'_>) -> Self {
+    fn new(container: &ContainerCgroup, names: &Names, vm: Adopting) -> Self {
         Self {
             pod: container.pod.clone(),
             pod_name: names.pod.clone(),
             container: names.container.clone().unwrap_or_default(),
-            is_unpinned: vm.rule.placement == AdoptPlacement::Keep && vm.pinned_cpus.is_none(),
-            is_counted: vm.guest.iter().any(|vcpu| !vcpu.props.is_empty()),
-            rule: vm.rule.clone(),
-            process: Some(vm.process),
-            threads: vm.threads,
-            guest: vm.guest,
-            wanted: AdoptedPlacement {
-                pinned_cpus: vm.pinned_cpus,
-                policy: vm.policy,
-            },
+            vm,
         }
     }
 
     /// Whether another scan has the same threads and pins.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.process == other.process && self.threads == other.threads && self.wanted == other.wanted
+        let (one, other) = (&self.vm, &other.vm);
+        one.vmm == other.vmm && one.threads == other.threads && one.wanted == other.wanted
     }
 
     /// The VM as one that is not adopted, with the reason.
@@ -70,7 +53,7 @@ impl Adoptable {
             pod: self.pod.clone(),
             pod_name: self.pod_name.clone(),
             container: self.container.clone(),
-            rule: self.rule.name.clone(),
+            rule: self.vm.rule.name.clone(),
             reason: reason.to_owned(),
             text,
             since_us: now_us(),
@@ -209,7 +192,7 @@ pub(super) fn container(
         }
         Err(_) if refuses => ScanOutcome::Waiting(None),
         Ok(vm) if known.is_some_and(|known| has_attached(known, &vm)) => ScanOutcome::Nothing,
-        Ok(vm) => ScanOutcome::Adoptable(Box::new(Adoptable::of_vm(container, &names, vm))),
+        Ok(vm) => ScanOutcome::Adoptable(Box::new(Adoptable::new(container, &names, vm))),
         Err(why) if why.may_pass() => {
             let is_vmm = !matches!(why, NotAdopted::NoVmm { .. });
             ScanOutcome::Waiting(is_vmm.then(|| refused(rule, why.name(), why.to_string())))
@@ -219,7 +202,7 @@ pub(super) fn container(
 }
 
 /// Whether the instance has exactly the vCPU threads of this VM.
-fn has_attached(instance: &model::Instance, vm: &AdoptableVm<'_>) -> bool {
+fn has_attached(instance: &model::Instance, vm: &Adopting) -> bool {
     let threads = instance
         .vcpus
         .iter()
@@ -257,18 +240,14 @@ fn whole_container(
     if !has_cpus {
         return Ok(ScanOutcome::Waiting(None));
     }
-    Ok(ScanOutcome::Adoptable(Box::new(Adoptable {
-        pod: container.pod.clone(),
-        pod_name: names.pod.clone(),
-        container: names.container.clone().unwrap_or_default(),
+    let vm = Adopting {
         rule: rule.clone(),
-        process: None,
+        vmm: None,
         threads: BTreeMap::new(),
         guest: Vec::new(),
         wanted: AdoptedPlacement::default(),
-        is_unpinned: false,
-        is_counted: true,
-    })))
+    };
+    Ok(ScanOutcome::Adoptable(Box::new(Adoptable::new(container, names, vm))))
 }
 
 /// Reads the container's processes and CPUs. `None` if the container is gone.

@@ -7,6 +7,7 @@ use stelia_model as model;
 use stelia_settings::Isolation;
 
 use super::scan::{Adoptable, ScanOutcome};
+use crate::engine::Adopting;
 
 /// The delay of the first scan. It doubles before each further one. QEMU's vCPU threads exist some 10 ms after it created its VM.
 const FIRST_SCAN_DELAY: Duration = Duration::from_millis(10);
@@ -170,7 +171,7 @@ impl StartingVm {
                     Some((last, first)) if last.is_same(&vm) => first,
                     _ => now,
                 };
-                let complete = first + settle_time(&vm);
+                let complete = first + settle_time(&vm.vm);
                 if first < now && complete <= now {
                     return Next::Adopt(vm);
                 }
@@ -195,19 +196,23 @@ impl StartingVm {
 }
 
 /// How long a VM must be unchanged before it counts as complete.
-fn settle_time(vm: &Adoptable) -> Duration {
+fn settle_time(vm: &Adopting) -> Duration {
     match vm {
-        vm if vm.process.is_some() && vm.rule.isolation == Isolation::Container => OWNER_SETTLE_TIME,
-        vm if vm.is_unpinned => PINNED_SETTLE_TIME,
-        vm if vm.is_counted => Duration::ZERO,
+        vm if vm.vmm.is_some() && vm.rule.isolation == Isolation::Container => OWNER_SETTLE_TIME,
+        vm if vm.is_unpinned() => PINNED_SETTLE_TIME,
+        vm if vm.is_counted() => Duration::ZERO,
         _ => UNCOUNTED_SETTLE_TIME,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use stelia_decide::AdoptedPlacement;
     use stelia_kernel::proc::TaskId;
     use stelia_kubelet::PodUid;
+    use stelia_model::record::Vcpu;
     use stelia_settings::{AdoptRule, ReadyMade};
 
     use super::*;
@@ -221,19 +226,27 @@ mod tests {
 
     fn vm(threads: i32, is_counted: bool, is_unpinned: bool) -> ScanOutcome {
         let task = |id: i32| TaskId { id, start: 1 };
+        let indices = || (0..threads).map(i32::unsigned_abs);
+        let props: BTreeMap<String, i64> = is_counted.then(|| ("core-id".to_owned(), 0)).into_iter().collect();
+        let vcpu = |index| Vcpu {
+            index,
+            props: props.clone(),
+        };
+        let pins = || indices().map(|index| (index, index)).collect();
         ScanOutcome::Adoptable(Box::new(Adoptable {
             pod: container().pod,
             pod_name: None,
             container: "compute".to_owned(),
-            rule: AdoptRule::ready_made(ReadyMade::Libvirt).unwrap(),
-            process: Some(task(20)),
-            threads: (0..threads)
-                .map(|index| (index.unsigned_abs(), task(21 + index)))
-                .collect(),
-            guest: Vec::new(),
-            wanted: Default::default(),
-            is_unpinned,
-            is_counted,
+            vm: Adopting {
+                rule: AdoptRule::ready_made(ReadyMade::Libvirt).unwrap(),
+                vmm: Some(task(20)),
+                threads: indices().zip((0..threads).map(|index| task(21 + index))).collect(),
+                guest: indices().map(vcpu).collect(),
+                wanted: AdoptedPlacement {
+                    pinned_cpus: (!is_unpinned).then(pins),
+                    policy: None,
+                },
+            },
         }))
     }
 

@@ -15,22 +15,22 @@ impl Adoption {
             return;
         };
         let pod = JournalPod::new(vm.pod.as_str(), vm.pod_name.as_ref());
-        let placed = if vm.is_unpinned {
+        let placed = if vm.vm.is_unpinned() {
             "; its vCPUs had not each been pinned to a CPU of its own, and were placed"
         } else {
             ""
         };
-        let (what, vcpus) = match vm.process {
-            Some(_) => ("the VM".to_owned(), format!(": {} vCPUs", vm.threads.len())),
+        let (what, vcpus) = match vm.vm.vmm {
+            Some(_) => ("the VM".to_owned(), format!(": {} vCPUs", vm.vm.threads.len())),
             None => (format!("container {}", vm.container), String::new()),
         };
         about!(
             info,
             journal::ADOPTED,
             pod,
-            STELIA_RULE = vm.rule.name,
+            STELIA_RULE = vm.vm.rule.name,
             "adopted {what} of pod {pod} by rule {}{vcpus}, {} ms after it was found{placed}",
-            vm.rule.name,
+            vm.vm.rule.name,
             starting_vm.age(now).as_millis()
         );
     }

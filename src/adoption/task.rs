@@ -325,7 +325,7 @@ impl Adoption {
             Next::Adopt(vm) => {
                 let (engine, container) = (self.engine.clone(), starting_vm.container.clone());
                 self.tasks.spawn(async move {
-                    let refusal = adopt(&engine, &origin, &container.pod, &vm).await.err();
+                    let refusal = adopt(&engine, &origin, &container.pod, &vm.vm).await.err();
                     TaskResult::Answered(origin, Box::new(Answer { vm: *vm, refusal }))
                 });
             }

@@ -10,9 +10,7 @@ use crate::engine::{Handle, ObjectForm, node_name, node_topology};
 
 /// The object as JSON.
 pub(super) async fn json(engine: &Handle, readings: &Readings, given: &Options) -> Result<String, Error> {
-    options::known(given, &options::NODE_TOPOLOGY)?;
-    let asked = options::report(given)?;
-    let named = options::text(given, "node-name")?;
+    let (asked, named) = options::report(given)?;
     let engine = engine.clone();
     let read = move |recent: &mut Recent| write(&engine, recent, named, asked);
     readings.read(read).await

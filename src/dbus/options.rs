@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 
+use serde::Deserialize;
 use stelia_api::dict::{from_dict, only_known};
 use stelia_api::{Error, ErrorKind};
 use stelia_koordinator::allocator::evaluate::EvaluateRequest;
@@ -16,12 +17,27 @@ use zbus::Variant;
 use super::manager::Options;
 use crate::engine::ObjectForm;
 
-/// Options of RegisterInstance that are not the allocator's: a descriptor, a path that only administrators may give, and what is
-/// ordered for the CPUs besides.
-const REGISTER: [&str; 5] = ["anchor", "origin-cgroup", "latency", "cache-class", "isolation"];
+/// Options of RegisterInstance that are read apart: a descriptor, and a path that only administrators may give.
+const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];
+
+/// Options of RegisterInstance that are not the allocator's.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+struct RegisterOptions {
+    latency: LatencyLevel,
+    cache_class: Option<String>,
+    isolation: Isolation,
+}
 
 /// Options of NodeTopology.
-pub(super) const NODE_TOPOLOGY: [&str; 4] = ["api-version", "node-name", "profile", "pods-fingerprint"];
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+struct ReportOptions {
+    profile: Profile,
+    api_version: Option<ApiVersion>,
+    pods_fingerprint: Method,
+    node_name: Option<String>,
+}
 
 /// Refuse an option that the call does not have.
 pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
@@ -76,49 +92,10 @@ pub(super) fn times(since_us: u64, until_us: u64) -> Result<(u64, Option<u64>), 
     }
 }
 
-/// A text.
-pub(super) fn text(options: &Options, name: &str) -> Result<Option<String>, Error> {
-    match options.get(name).map(|value| &**value) {
-        None => Ok(None),
-        Some(Variant::Str(text)) => Ok(Some(text.as_str().to_owned())),
-        Some(other) => Err(ErrorKind::InvalidArgument.because(format!(
-            "option {name:?} must be a string (s), not {}",
-            other.value_signature()
-        ))),
-    }
-}
-
-/// One of a few names; absent is `None`.
-fn one_of<T, const N: usize>(
-    options: &Options,
-    option: &str,
-    all: [T; N],
-    name: fn(T) -> &'static str,
-) -> Result<Option<T>, Error>
-where
-    T: Copy,
-{
-    let given = match options.get(option).map(|value| &**value) {
-        None => return Ok(None),
-        Some(Variant::Str(text)) => all.into_iter().find(|one| name(*one) == text.as_str()),
-        Some(_) => None,
-    };
-    let names = || all.map(name).join(", ");
-    let wrong = || ErrorKind::InvalidArgument.because(format!("option {option:?} must be one of {}", names()));
-    given.map(Some).ok_or_else(wrong)
-}
-
-/// Who is to use the container's exclusive CPUs.
-pub(super) fn isolation(options: &Options) -> Result<Isolation, Error> {
-    let given = one_of(options, "isolation", Isolation::ALL, Isolation::name)?;
-    Ok(given.unwrap_or_default())
-}
-
-/// The object that is asked for.
-pub(super) fn report(options: &Options) -> Result<ObjectForm, Error> {
-    let profile = one_of(options, "profile", Profile::ALL, Profile::name)?.unwrap_or_default();
-    let version = one_of(options, "api-version", ApiVersion::ALL, ApiVersion::name)?;
-    let method = one_of(options, "pods-fingerprint", Method::ALL, Method::name)?;
+/// The object that is asked for, and the name that is given for the node.
+pub(super) fn report(options: &Options) -> Result<(ObjectForm, Option<String>), Error> {
+    let asked: ReportOptions = from_dict(options, &[])?;
+    let profile = asked.profile;
     let refused = || {
         let versions: Vec<&str> = profile.versions().iter().map(|version| version.name()).collect();
         ErrorKind::InvalidArgument.because(format!(
@@ -127,11 +104,12 @@ pub(super) fn report(options: &Options) -> Result<ObjectForm, Error> {
             profile.name()
         ))
     };
-    Ok(ObjectForm {
+    let form = ObjectForm {
         profile,
-        version: profile.version(version).ok_or_else(refused)?,
-        method: method.unwrap_or_default(),
-    })
+        version: profile.version(asked.api_version).ok_or_else(refused)?,
+        method: asked.pods_fingerprint,
+    };
+    Ok((form, asked.node_name))
 }
 
 /// One request of EvaluatePlacement.
@@ -140,34 +118,18 @@ pub(super) fn evaluation(options: &Options) -> Result<EvaluateRequest, Error> {
     Ok(EvaluateRequest { allocation, options })
 }
 
-/// The allocator's options of RegisterInstance, with a scheduler's choice.
-pub(super) fn registration(options: &Options) -> Result<AllocationRequest, Error> {
-    let (request, schedule): (AllocationRequest, Schedule) = from_dict(options, &REGISTER)?;
-    Ok(AllocationRequest { schedule, ..request })
-}
-
-/// The options of RegisterInstance for the CPUs besides keeping tasks off them.
-pub(super) fn quiet(options: &Options) -> Result<QuietRequest, Error> {
-    let invalid = |text: String| ErrorKind::InvalidArgument.because(text);
-    let names = || LatencyLevel::ALL.map(LatencyLevel::name).join(", ");
-    let level = |name: String| {
-        let level = LatencyLevel::parse(&name);
-        level.ok_or_else(|| invalid(format!("option \"latency\" must be one of {}", names())))
+/// RegisterInstance: what is asked of the allocator, with a scheduler's choice; what is done for the CPUs besides keeping tasks off
+/// them; and who is to use the container's exclusive CPUs.
+pub(super) fn registration(options: &Options) -> Result<(AllocationRequest, QuietRequest, Isolation), Error> {
+    let (request, schedule, own): (AllocationRequest, Schedule, RegisterOptions) = from_dict(options, &REGISTER)?;
+    if own.cache_class.as_deref().is_some_and(|class| !is_name(class)) {
+        return Err(ErrorKind::InvalidArgument.because("option \"cache-class\" must be a cache class's name"));
+    }
+    let quiet = QuietRequest {
+        latency: own.latency,
+        cache_class: own.cache_class,
     };
-    let class = |name: String| {
-        if is_name(&name) {
-            Ok(name)
-        } else {
-            Err(invalid("option \"cache-class\" must be a cache class's name".into()))
-        }
-    };
-    Ok(QuietRequest {
-        latency: text(options, "latency")?
-            .map(level)
-            .transpose()?
-            .unwrap_or(LatencyLevel::Default),
-        cache_class: text(options, "cache-class")?.map(class).transpose()?,
-    })
+    Ok((AllocationRequest { schedule, ..request }, quiet, own.isolation))
 }
 
 #[cfg(test)]
@@ -189,7 +151,7 @@ mod tests {
     fn a_report_is_koordinators_unless_another_is_asked_for() {
         let asked = |pairs: Vec<(&'static str, &'static str)>| {
             let pairs = pairs.into_iter().map(|(name, value)| (name, Variant::from(value)));
-            report(&options(pairs.collect()))
+            report(&options(pairs.collect())).map(|(form, _)| form)
         };
         let expected = |profile, version, method| ObjectForm {
             profile,
@@ -249,8 +211,8 @@ mod tests {
                 nodes: Some([0, 1].into()),
             },
         };
-        assert_eq!(registration(&given).unwrap(), expected);
-        assert_eq!(registration(&Options::new()).unwrap(), AllocationRequest::default());
+        assert_eq!(registration(&given).unwrap().0, expected);
+        assert_eq!(registration(&Options::new()).unwrap().0, AllocationRequest::default());
     }
 
     #[test]
@@ -318,21 +280,22 @@ mod tests {
 
     #[test]
     fn the_node_topology_is_of_a_version_that_exists() {
-        assert_eq!(report(&Options::new()).unwrap().version, ApiVersion::V1Alpha1);
+        assert_eq!(report(&Options::new()).unwrap().0.version, ApiVersion::V1Alpha1);
         let given = |value| options(vec![("api-version", value)]);
         assert_eq!(
-            report(&given(Variant::from("v1alpha2"))).unwrap().version,
+            report(&given(Variant::from("v1alpha2"))).unwrap().0.version,
             ApiVersion::V1Alpha2
         );
-        for wrong in [Variant::from("v1"), Variant::from(1u32)] {
-            let refused = report(&given(wrong)).unwrap_err();
+        let name = options(vec![("node-name", Variant::from(1u32))]);
+        for (wrong, says) in [
+            (given(Variant::from("v1")), "v1alpha1, v1alpha2"),
+            (given(Variant::from(1u32)), "string (s), not u"),
+            (name, "string (s), not u"),
+        ] {
+            let refused = report(&wrong).unwrap_err();
             assert_eq!(refused.kind, ErrorKind::InvalidArgument, "it was taken");
-            let told = refused.text;
-            assert!(told.contains("v1alpha1, v1alpha2"), "{told}");
+            assert!(refused.text.contains(says), "{}", refused.text);
         }
-        let name = text(&options(vec![("node-name", Variant::from(1u32))]), "node-name");
-        let refused = name.unwrap_err();
-        assert!(refused.kind == ErrorKind::InvalidArgument && refused.text.contains("string"));
     }
 
     #[test]
@@ -341,18 +304,17 @@ mod tests {
             ("latency", Variant::from("low")),
             ("cache-class", Variant::from("gold")),
         ]);
-        let order = quiet(&given).unwrap();
+        let (_, order, _) = registration(&given).unwrap();
         assert_eq!(
             (order.latency, order.cache_class.as_deref()),
             (LatencyLevel::Low, Some("gold"))
         );
-        assert!(registration(&given).is_ok());
         for (name, value, says) in [
             ("latency", Variant::from("fast"), "default, low, polling"),
             ("latency", Variant::from(20u32), "string (s), not u"),
             ("cache-class", Variant::from("../gold"), "name"),
         ] {
-            let refusal = quiet(&options(vec![(name, value)])).unwrap_err();
+            let refusal = registration(&options(vec![(name, value)])).unwrap_err();
             assert!(refusal.text.contains(says), "{refusal}");
         }
     }

@@ -21,9 +21,7 @@ pub(super) async fn register(
     cpuset: &str,
     options: &Options,
 ) -> Result<(PodUid, CgroupPath), Error> {
-    let request = options::registration(options)?;
-    let quiet = options::quiet(options)?;
-    let isolation = options::isolation(options)?;
+    let (request, quiet, isolation) = options::registration(options)?;
     let anchor = options::descriptor(options, "anchor")?;
     let origin = origin(caller, options)?;
     let request = RegisterRequest {

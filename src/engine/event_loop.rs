@@ -175,7 +175,7 @@ impl Engine {
     /// Show what another task knows, or queue a call. A call for the same thing as one that is under way joins that.
     fn take_message(&mut self, asker: Asker, message: Message) {
         match message {
-            Message::Show(shown) => self.state.show(shown),
+            Message::Show(show) => show(&mut self.state),
             Message::Call(mut call) => {
                 if let Some(pod) = &asker {
                     self.state.drop_abandoned_registrations(pod);

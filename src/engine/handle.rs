@@ -3,7 +3,6 @@
 
 use std::sync::{Arc, PoisonError};
 
-use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
 use stelia_api::{Error, ErrorKind};
@@ -17,31 +16,19 @@ use super::calls::{Asker, Call, Reply};
 use super::incidents::Incidents;
 use super::ledger_calls::LedgerCall;
 use super::metrics::Metrics;
+use super::state::EngineState;
 use super::view_writer::Followers;
 use super::visible_to_pods::{Restrict, restricted};
 
 /// What comes through a handle.
 pub(super) enum Message {
     Call(Box<dyn Call>),
-    /// Nobody waits for an answer.
-    Show(ShownState),
+    /// What a task beside the engine has in the view. Nobody waits for an answer.
+    Show(Show),
 }
 
-/// What a task beside the engine has in the view.
-pub(super) enum ShownState {
-    /// VMs that are not adopted.
-    Unadopted(Vec<model::Unadopted>),
-    /// What is done about interrupts and the like.
-    Quiet(Box<Quiet>),
-    /// The ledger's state.
-    Ledger(Box<LedgerSummary>),
-    /// Whether the file for the cluster's publisher is current.
-    Publishing(Publishing),
-    /// How many VMs the node has room for; 0: not known.
-    VmCapacity(u32),
-    /// Why KVM's events are not heard.
-    KvmProblem(Option<String>),
-}
+/// Puts it there.
+pub(super) type Show = Box<dyn FnOnce(&mut EngineState) + Send>;
 
 /// How entry points speak to the engine.
 #[derive(Clone)]
@@ -128,27 +115,27 @@ impl Handle {
 
     /// Show these VMs as not adopted, and no others.
     pub(crate) fn show_unadopted(&self, unadopted: Vec<model::Unadopted>) {
-        self.show(ShownState::Unadopted(unadopted));
+        self.show(|state| state.view_writer.show_unadopted(unadopted));
     }
 
     /// Show this of interrupts and the like, and degrade the instances that they disturb.
     pub(crate) fn show_quiet(&self, quiet: Quiet) {
-        self.show(ShownState::Quiet(Box::new(quiet)));
+        self.show(|state| state.show_quiet(quiet));
     }
 
     /// Show whether the cluster's publisher is told how things are.
     pub(crate) fn show_publishing(&self, publishing: Publishing) {
-        self.show(ShownState::Publishing(publishing));
+        self.show(|state| state.view_writer.show_publishing(publishing));
     }
 
     /// Show how many VMs the node has room for; 0: not known.
     pub(crate) fn show_vm_capacity(&self, capacity: u32) {
-        self.show(ShownState::VmCapacity(capacity));
+        self.show(move |state| state.view_writer.show_vm_capacity(capacity));
     }
 
     /// Show why KVM's events are not heard; `None` when they are again.
     pub(crate) fn show_kvm_problem(&self, problem: Option<String>) {
-        self.show(ShownState::KvmProblem(problem));
+        self.show(|state| state.view_writer.show_kvm(problem));
     }
 
     /// For entry points, which must look up the cgroup of a calling process.
@@ -161,9 +148,9 @@ impl Handle {
         &self.metrics
     }
 
-    pub(super) fn show(&self, shown: ShownState) {
+    pub(super) fn show(&self, shown: impl FnOnce(&mut EngineState) + Send + 'static) {
         // The daemon may be stopping.
-        let _ = self.messages.send((None, Message::Show(shown)));
+        let _ = self.messages.send((None, Message::Show(Box::new(shown))));
     }
 
     /// Send a call to the engine, and wait for its answer.

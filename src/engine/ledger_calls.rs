@@ -6,7 +6,7 @@ use stelia_kubelet::PodUid;
 use tokio::sync::{mpsc, oneshot};
 
 use super::calls::Reply;
-use super::handle::{Handle, ShownState};
+use super::handle::Handle;
 
 /// A call of the ledger.
 pub(crate) enum LedgerCall {
@@ -77,6 +77,6 @@ impl Handle {
 
     /// Show this summary of the ledger.
     pub(crate) fn show_ledger(&self, ledger: LedgerSummary) {
-        self.show(ShownState::Ledger(Box::new(ledger)));
+        self.show(|state| state.view_writer.show_ledger(ledger));
     }
 }

@@ -3,24 +3,11 @@
 use stelia_api::quiet::Quiet;
 use stelia_decide::disturbances::Disturbances;
 
-use super::handle::ShownState;
 use super::state::EngineState;
 
 impl EngineState {
-    /// Show what another task knows.
-    pub(super) fn show(&mut self, shown: ShownState) {
-        match shown {
-            ShownState::Unadopted(unadopted) => self.view_writer.show_unadopted(unadopted),
-            ShownState::Quiet(quiet) => self.show_quiet(*quiet),
-            ShownState::Ledger(ledger) => self.view_writer.show_ledger(*ledger),
-            ShownState::Publishing(publishing) => self.view_writer.show_publishing(publishing),
-            ShownState::VmCapacity(capacity) => self.view_writer.show_vm_capacity(capacity),
-            ShownState::KvmProblem(problem) => self.view_writer.show_kvm(problem),
-        }
-    }
-
     /// Only the instances whose reasons change are planned for.
-    fn show_quiet(&mut self, quiet: Quiet) {
+    pub(super) fn show_quiet(&mut self, quiet: Quiet) {
         self.firing.record(&quiet);
         let now = Disturbances::new(&quiet, &self.firing);
         self.view_writer.show_quiet(quiet);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_koordinator::allocator::{
     CpuBindPolicy, CpuExclusivePolicy, HostTables, InUse, NumaAllocateStrategy, TakeCriteria, Unsatisfied, Usage,
-    take_cpus, take_preferred_cpus,
+    take_preferred_cpus,
 };
 
 use crate::{Judge, Verdict};
@@ -45,27 +45,23 @@ struct Case {
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Group {
+struct Group {
     cpus: CpuSet,
-    #[serde(rename = "ref")]
-    refs: u32,
     exclusive: String,
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Expected {
-    pub(crate) cpus: Option<CpuSet>,
+struct Expected {
+    cpus: Option<CpuSet>,
     error: Option<String>,
 }
 
-/// Requests, and sequences of them through the original's resource manager.
+/// Requests.
 pub(crate) fn open(folder: &Path, first: &Value) -> Option<anyhow::Result<Judge>> {
     let calls = ["takeCPUs", "takePreferredCPUs"].map(Some);
-    let judge = match first {
-        _ if calls.contains(&first["call"].as_str()) => judge,
-        _ if first.get("node_strategy_label").is_some() => crate::sequences::judge,
-        _ => return None,
-    };
+    if !calls.contains(&first["call"].as_str()) {
+        return None;
+    }
     Some(topologies(folder).map(|topologies| -> Judge { Box::new(move |case| judge(&topologies, case)) }))
 }
 
@@ -94,26 +90,25 @@ fn topologies(folder: &Path) -> anyhow::Result<BTreeMap<String, Topology>> {
 }
 
 /// The policy of an allocation; no name is no policy.
-pub(crate) fn exclusive(name: &str) -> anyhow::Result<CpuExclusivePolicy> {
+fn exclusive(name: &str) -> anyhow::Result<CpuExclusivePolicy> {
     match name {
         "" => Ok(CpuExclusivePolicy::None),
         name => CpuExclusivePolicy::parse(name).with_context(|| format!("exclusive policy {name:?}")),
     }
 }
 
-pub(crate) fn bind(name: &str) -> anyhow::Result<CpuBindPolicy> {
+fn bind(name: &str) -> anyhow::Result<CpuBindPolicy> {
     CpuBindPolicy::parse(name).with_context(|| format!("bind policy {name:?}"))
 }
 
-pub(crate) fn strategy(name: &str) -> anyhow::Result<NumaAllocateStrategy> {
+fn strategy(name: &str) -> anyhow::Result<NumaAllocateStrategy> {
     NumaAllocateStrategy::parse(name).with_context(|| format!("strategy {name:?}"))
 }
 
-pub(crate) fn in_use(groups: Vec<Group>) -> anyhow::Result<Vec<InUse>> {
+fn in_use(groups: Vec<Group>) -> anyhow::Result<Vec<InUse>> {
     let held = groups.into_iter().map(|group| {
         Ok(InUse {
             cpus: group.cpus,
-            refs: group.refs,
             exclusive: exclusive(&group.exclusive)?,
         })
     });
@@ -128,8 +123,10 @@ fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> anyhow::Resul
     if strategy == NumaAllocateStrategy::DistributeEvenly {
         return Ok(Verdict::LeftOut("DistributeEvenly, see docs/allocator-derivation.md"));
     }
+    if case.max_ref_count != 1 {
+        return Ok(Verdict::LeftOut("CPUs that several pods hold"));
+    }
     let usage = Usage {
-        max_ref_count: case.max_ref_count,
         in_use: in_use(case.allocated)?,
     };
     let wanted = TakeCriteria {
@@ -139,7 +136,7 @@ fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> anyhow::Resul
         strategy,
     };
     let got = match case.call.as_str() {
-        "takeCPUs" => take_cpus(&host, &usage, &case.available, wanted),
+        "takeCPUs" => take_preferred_cpus(&host, &usage, &case.available, &CpuSet::new(), wanted),
         "takePreferredCPUs" => take_preferred_cpus(&host, &usage, &case.available, &case.preferred, wanted),
         call => return Err(anyhow!("call {call:?}")),
     };

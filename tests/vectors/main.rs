@@ -5,7 +5,6 @@ mod cpu_sequences;
 mod cpus;
 mod koordinator;
 mod merge;
-mod sequences;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,11 +26,6 @@ enum Verdict {
     },
     /// For this reason nothing is compared.
     LeftOut(&'static str),
-    /// So many of its answers are alike, and need not be.
-    Information {
-        alike: usize,
-        asked: usize,
-    },
 }
 
 /// Judges the cases of one file.
@@ -100,12 +94,11 @@ fn file(path: &Path) -> anyhow::Result<Tally> {
         bail!("its format is none of those known");
     };
     let judge = judge?;
-    let (mut tally, mut left_out, mut information) = (Tally::default(), BTreeMap::new(), (0, 0));
+    let (mut tally, mut left_out) = (Tally::default(), BTreeMap::new());
     for case in &cases {
         let id = case["id"].as_str().unwrap_or("a case without id");
         match judge(case).with_context(|| id.to_owned())? {
             Verdict::LeftOut(why) => *left_out.entry(why).or_insert(0) += 1,
-            Verdict::Information { alike, asked } => information = (information.0 + alike, information.1 + asked),
             Verdict::Match => {
                 tally.compared += 1;
                 tally.matched += 1;
@@ -121,9 +114,6 @@ fn file(path: &Path) -> anyhow::Result<Tally> {
     print!("{}: {} of {} match", path.display(), tally.matched, tally.compared);
     for (why, count) in left_out {
         print!("; {count} left out: {why}");
-    }
-    if let (alike, asked @ 1..) = information {
-        print!("; information: {alike} of {asked} alike, docs/allocator-derivation.md says why the others are not");
     }
     println!();
     Ok(tally)

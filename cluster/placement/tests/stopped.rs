@@ -97,7 +97,7 @@ fn pod(name: &str, uid: &str) -> Value {
 
 /// Two CPUs reserved, four free.
 fn node() -> Value {
-    let attribute = r#"{"v":1,"topology":"0x6:0:0:0/2","reserved":"0-1","free":"2-5","policy":"none","allocator":["LSE","FullPCPUs","None","None","MostAllocated","BestEffort"]}"#;
+    let attribute = r#"{"v":1,"topology":"0x6:0:0:0/2","reserved":"0-1","free":"2-5","policy":"none","allocator":{"policies":["LSE","FullPCPUs","None","None","MostAllocated","BestEffort"]}}"#;
     let cpu = json!({"name": "cpu", "capacity": "6", "allocatable": "4", "available": "4"});
     json!({
         "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology",

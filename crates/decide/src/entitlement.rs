@@ -5,7 +5,7 @@
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 use stelia_koordinator::allocator::CpuSource;
-use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
+use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_model::record::{Record, VcpuThread};
 
 use super::{Derived, Instance, Snapshot, VcpuNow};
@@ -59,12 +59,7 @@ pub struct Eviction {
 
 /// The entry of a record's container.
 pub(super) fn entry<'a>(state: &'a CpuManagerState, record: &Record) -> Option<&'a CpuSet> {
-    let by_name = || state.entries.get(&record.pod)?.get(&record.container);
-    let by_id = || {
-        let id = ContainerCgroup::parse(record.origin.as_str())?.container_id;
-        state.container_entries.get(&id)
-    };
-    by_name().or_else(by_id)
+    state.entries.get(&record.pod)?.get(&record.container)
 }
 
 /// The same where kubelet's file can be used.
@@ -88,15 +83,10 @@ fn assigned_to_other(
     Some((named.intersection(cpus), owner.clone()))
 }
 
-/// The CPUs of the entry at registration that another container of the pod used, and that kubelet's file still gives to one. The
-/// oldest schemas of the file do not say which containers are of the pod.
+/// The CPUs of the entry at registration that another container of the pod used, and that kubelet's file still gives to one.
 fn used_by_other_containers(state: &CpuManagerState, record: &Record) -> CpuSet {
     let at_registration = record.entry.difference(&record.own());
-    if state.entries.contains_key(&record.pod) {
-        at_registration.intersection(&cpus_of_other_containers(state, record))
-    } else {
-        at_registration
-    }
+    at_registration.intersection(&cpus_of_other_containers(state, record))
 }
 
 /// The CPUs in the entries of the pod's other containers.

@@ -193,17 +193,17 @@ impl Assignments {
         let from = &owner.cpus;
         let own = self.own(pod);
         let available = self.open_to(owner).union(&from.intersection(&self.everything));
-        let usage = Usage::exclusive(
-            self.owners
+        let usage = Usage {
+            in_use: self
+                .owners
                 .iter()
                 .filter(|(other, _)| *other != pod)
                 .map(|(_, owner)| InUse {
                     cpus: owner.cpus.clone(),
-                    refs: 1,
                     exclusive: owner.exclusive,
                 })
                 .collect(),
-        );
+        };
         let count = allocation.cpus as usize;
         let required = allocation.required.then_some(allocation.bind);
         let room = Room::new(&self.host, &self.everything, &available, required);
@@ -219,13 +219,9 @@ impl Assignments {
             };
             for preferred in [from.clone(), CpuSet::new()] {
                 let request = CpuSelection {
-                    count,
-                    bind: allocation.bind,
-                    required: allocation.required,
-                    exclusive: allocation.exclusive,
-                    strategy: allocation.strategy,
                     preferred,
                     nodes: nodes.clone(),
+                    ..allocation.selection(count)
                 };
                 let Ok(answer) = select_cpus(&self.host, &usage, &available, &request) else {
                     continue;

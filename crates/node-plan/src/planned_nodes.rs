@@ -212,14 +212,18 @@ impl Need {
                 *size = size.saturating_add(*amount);
             }
         }
-        let mut sizes: Vec<u64> = sizes.into_values().collect();
-        sizes.sort_unstable_by(|one, other| other.cmp(one));
-        let sums = sizes.iter().scan(0u64, |sum, size| {
-            *sum = sum.saturating_add(*size);
-            Some(*sum)
-        });
-        sums.take_while(|sum| *sum < self.amount).count() + 1
+        fewest(sizes.into_values().collect(), self.amount)
     }
+}
+
+/// How many NUMA nodes of these sizes an amount needs at least.
+pub(crate) fn fewest(mut sizes: Vec<u64>, amount: u64) -> usize {
+    sizes.sort_unstable_by(|one, other| other.cmp(one));
+    let sums = sizes.iter().scan(0u64, |sum, size| {
+        *sum = sum.saturating_add(*size);
+        Some(*sum)
+    });
+    sums.take_while(|sum| *sum < amount).count() + 1
 }
 
 /// What a container has of each kind of memory, and what the Memory Manager may give of it on each NUMA node.

@@ -15,15 +15,18 @@ use stelia_kubelet::{KubeletConfig, MemoryManagerState};
 /// A policy or an option is not known.
 pub fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> Result<Settings, String> {
     let gate = |name: &str, default: bool| config.feature_gates.get(name).copied().unwrap_or(default);
+    let mut cpu_manager = cpu_manager(
+        &config.cpu_manager_policy,
+        &config.cpu_manager_policy_options,
+        &config.reserved_system_cpus,
+    )?;
+    // Where only the number of reserved CPUs is configured, not which.
+    if let CpuManager::Static { count: count @ 0, .. } = &mut cpu_manager {
+        let amount = config.reserved_count();
+        *count = amount.map_err(|cause| format!("kubelet's reserved CPUs: {cause}"))? as usize;
+    }
     Ok(Settings {
-        cpu_manager: match by_amount(config)? {
-            Some(amount) => amount,
-            None => cpu_manager(
-                &config.cpu_manager_policy,
-                &config.cpu_manager_policy_options,
-                &config.reserved_system_cpus,
-            )?,
-        },
+        cpu_manager,
         memory_manager: match config.memory_manager_policy.as_str() {
             "None" => MemoryManager::None,
             "Static" => MemoryManager::Static {
@@ -58,22 +61,6 @@ pub fn cpu_manager(policy: &str, options: &BTreeMap<String, String>, reserved: &
         }
         other => Err(format!("there is no CPU manager policy {other:?}")),
     }
-}
-
-/// The static policy where only the number of reserved CPUs is configured, not which.
-fn by_amount(config: &KubeletConfig) -> Result<Option<CpuManager>, String> {
-    if config.cpu_manager_policy != "static" || !config.reserved_system_cpus.is_empty() {
-        return Ok(None);
-    }
-    let count = config
-        .reserved_count()
-        .map_err(|cause| format!("kubelet's reserved CPUs: {cause}"))?;
-    let options = CpuOptions::parse(&config.cpu_manager_policy_options).map_err(|cause| cause.to_string())?;
-    Ok((count > 0).then(|| CpuManager::Static {
-        options,
-        count: count as usize,
-        reserved: CpuSet::new(),
-    }))
 }
 
 /// `topologyManagerPolicy`

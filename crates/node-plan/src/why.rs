@@ -12,6 +12,7 @@ use stelia_kubelet::QosClass;
 
 use crate::Subject;
 use crate::hints::CPU;
+use crate::planned_nodes;
 
 /// Limit of the sets of NUMA nodes that are named.
 const MAX_NAMED_NODE_SETS: usize = 8;
@@ -129,13 +130,8 @@ fn spread(subject: &Subject, allocation: &ContainerAllocation, cpus: &CpuSet, fr
     let all = subject.nodes(&usable);
     // How many of the largest NUMA nodes hold them all.
     let fewest = |set: &CpuSet| {
-        let mut sizes: Vec<usize> = all.iter().map(|node| on(set, *node)).collect();
-        sizes.sort_unstable_by(|one, other| other.cmp(one));
-        let sums = sizes.iter().scan(0, |sum, size| {
-            *sum += size;
-            Some(*sum)
-        });
-        sums.take_while(|sum| *sum < cpus.len()).count() + 1
+        let sizes = all.iter().map(|node| on(set, *node) as u64);
+        planned_nodes::fewest(sizes.collect(), cpus.len() as u64)
     };
     if used.len() <= fewest(&usable) {
         return None;

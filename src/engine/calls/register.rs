@@ -240,7 +240,6 @@ impl EngineState {
             (Ok(before), Ok(now)) => {
                 before.entries.get(pod) != now.entries.get(pod)
                     || before.pod_entries.get(pod) != now.pod_entries.get(pod)
-                    || before.container_entries != now.container_entries
                     || before.policy != now.policy
             }
             _ => true,

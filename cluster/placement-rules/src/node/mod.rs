@@ -12,8 +12,8 @@ mod zones;
 use std::collections::BTreeMap;
 
 use stelia_cpus::text::excerpt;
+use stelia_koordinator::report::NodeResourceTopology;
 use stelia_koordinator::report::compact::{self, Compact};
-use stelia_koordinator::report::stored::StoredObject;
 use stelia_kubelet::{PodUid, Uid};
 
 pub use error::NodeError;
@@ -45,7 +45,7 @@ pub fn parse(text: &[u8]) -> Result<ParsedNode, NodeError> {
     if text.len() > MAX_BYTES {
         return Err(NodeError::TooLarge(text.len()));
     }
-    let object: StoredObject =
+    let object: NodeResourceTopology =
         serde_json::from_slice(text).map_err(|cause| NodeError::Syntax(excerpt::cause(&cause)))?;
     parse_object(&object)
 }
@@ -54,30 +54,23 @@ pub fn parse(text: &[u8]) -> Result<ParsedNode, NodeError> {
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_object(object: &StoredObject) -> Result<ParsedNode, NodeError> {
+pub fn parse_object(object: &NodeResourceTopology) -> Result<ParsedNode, NodeError> {
     if let Some(state) = attribute(object, STATE)?.filter(|state| *state != READY) {
         return Err(NodeError::Unusable(excerpt::excerpt(state)));
     }
     let value = attribute(object, compact::ATTRIBUTE)?.ok_or(NodeError::NoAttribute(compact::ATTRIBUTE))?;
     let compact = Compact::parse(value)?;
     let zones = zones::parse(object, &compact)?;
-    let mut pods: Vec<Uid> = compact.pods.iter().map(Uid::of).collect();
+    let mut pods: Vec<Uid> = compact.pods.keys().map(Uid::of).collect();
     pods.sort_unstable();
     let place = |owner: &PodUid| u16::try_from(pods.binary_search(&Uid::of(owner)).ok()?).ok();
     let mut places = BTreeMap::new();
-    for (owner, cpus) in compact.owners.iter().rev() {
+    for (owner, cpus) in &compact.pods {
         let place = place(owner);
         places.extend(cpus.iter().map(|cpu| (cpu, place)));
     }
-    let owners = if compact.owners.is_empty() {
-        Vec::new()
-    } else {
-        compact
-            .taken()
-            .iter()
-            .map(|cpu| places.get(&cpu).copied().flatten())
-            .collect()
-    };
+    let taken = compact.taken();
+    let owners = taken.iter().map(|cpu| places.get(&cpu).copied().flatten()).collect();
     let available = FreeResources::of(&compact, &zones);
     Ok(ParsedNode {
         shape: shape::parse_key(object, compact, zones)?,
@@ -88,7 +81,7 @@ pub fn parse_object(object: &StoredObject) -> Result<ParsedNode, NodeError> {
 }
 
 /// The value of an attribute.
-fn attribute<'a>(object: &'a StoredObject, name: &'static str) -> Result<Option<&'a str>, NodeError> {
+fn attribute<'a>(object: &'a NodeResourceTopology, name: &'static str) -> Result<Option<&'a str>, NodeError> {
     let mut found = object.attributes.iter().filter(|attribute| attribute.name == name);
     let first = found.next();
     match found.next() {

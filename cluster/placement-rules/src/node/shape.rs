@@ -11,8 +11,8 @@ use kubelet_planner::{
 };
 use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_koordinator::allocator::{AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HostTables};
+use stelia_koordinator::report::NodeResourceTopology;
 use stelia_koordinator::report::compact::{Compact, Policies};
-use stelia_koordinator::report::stored::StoredObject;
 
 use super::zones::Zones;
 use super::{Amount, NodeError, attribute, invalid};
@@ -212,7 +212,7 @@ fn compared_nodes(topology: &Topology, zones: &Zones) -> usize {
     nodes.len().max(of_devices.unwrap_or(0))
 }
 
-pub(super) fn parse_key(object: &StoredObject, compact: Compact, zones: Zones) -> Result<ShapeKey, NodeError> {
+pub(super) fn parse_key(object: &NodeResourceTopology, compact: Compact, zones: Zones) -> Result<ShapeKey, NodeError> {
     check(&compact.topology)?;
     let managers = compact.managers;
     let reserved = match &compact.choice {

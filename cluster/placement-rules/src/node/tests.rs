@@ -100,11 +100,10 @@ fn fields_of_others_are_passed_over_and_numbers_are_quantities() {
 #[case("policy", json!("sticky"), "ObjectMalformed", "there is no such CPU manager policy")]
 #[case("policy", json!(1), "AttributeMalformed", "expected a string")]
 #[case("v", json!(2), "AttributeMalformed", "version 2")]
-#[case("kubelet", json!({"memory": "64"}), "ObjectMalformed", "no NUMA node has so high an id")]
-#[case("kubelet", json!({"memory": "0:0-1 0"}), "AttributeMalformed", "the NUMA node is there twice")]
-#[case("kubelet", json!({"memory": "0:64"}), "ObjectMalformed", "no NUMA node has so high an id")]
+#[case("kubelet", json!({"memory-groups": {"64": "64"}}), "ObjectMalformed", "no NUMA node has so high an id")]
+#[case("kubelet", json!({"memory-groups": {"0": "64"}}), "ObjectMalformed", "no NUMA node has so high an id")]
 #[case("kubelet", json!({"reserved-count": -1}), "AttributeMalformed", "-1")]
-#[case("free", json!("0-255"), "AttributeMalformed", "owners")]
+#[case("free", json!("0-255"), "AttributeMalformed", "of pod")]
 fn an_absurd_attribute_is_named(#[case] field: &str, #[case] value: Value, #[case] name: &str, #[case] says: &str) {
     let error = refused(&with_field(field, value));
     assert_eq!(error.name(), name, "{error}");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
 use stelia_koordinator::report::compact::Compact;
-use stelia_koordinator::report::stored::{StoredObject, StoredResource, StoredZone};
+use stelia_koordinator::report::{NodeResourceTopology, Resource, Zone};
 
 use super::free_resources::Amount;
 use super::{NodeError, invalid};
@@ -35,7 +35,7 @@ pub(super) struct Zones {
     pub(super) groups: BTreeMap<u32, u64>,
 }
 
-pub(super) fn parse(object: &StoredObject, compact: &Compact) -> Result<Zones, NodeError> {
+pub(super) fn parse(object: &NodeResourceTopology, compact: &Compact) -> Result<Zones, NodeError> {
     let mut zones = Zones::default();
     let is_static = compact.managers.memory_groups.is_some();
     for zone in &object.zones {
@@ -105,7 +105,7 @@ fn node(place: &'static str, zone: &str) -> Result<u32, NodeError> {
     }
 }
 
-fn distances(zone: &StoredZone) -> Result<BTreeMap<u32, u64>, NodeError> {
+fn distances(zone: &Zone) -> Result<BTreeMap<u32, u64>, NodeError> {
     let mut row = BTreeMap::new();
     for cost in &zone.costs {
         let distance = u32::try_from(cost.value)
@@ -125,7 +125,7 @@ fn quantity(place: &'static str, text: &str) -> Result<u64, NodeError> {
     Ok(amount.value())
 }
 
-fn amount(resource: &StoredResource) -> Result<Amount, NodeError> {
+fn amount(resource: &Resource) -> Result<Amount, NodeError> {
     let all = match &resource.allocatable {
         Some(text) => quantity("zones.resources.allocatable", text)?,
         None => quantity("zones.resources.capacity", &resource.capacity)?,
@@ -143,7 +143,7 @@ fn amount(resource: &StoredResource) -> Result<Amount, NodeError> {
 }
 
 /// Whether the zone counts the CPUs that the attribute names: otherwise one of them is old, or another program's.
-fn cpus(compact: &Compact, node: u32, resource: &StoredResource) -> Result<(), NodeError> {
+fn cpus(compact: &Compact, node: u32, resource: &Resource) -> Result<(), NodeError> {
     let here = compact.topology.cpus.iter().filter(|(_, cpu)| cpu.node == node);
     let here: CpuSet = here.map(|(number, _)| *number).collect();
     let free = compact.free.intersection(&here).len();

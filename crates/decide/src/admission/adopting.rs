@@ -12,21 +12,32 @@ use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Policies, TreeC
 use crate::{AdoptedPlacement, Instance, Snapshot, attached};
 
 /// A VM that is to become an instance by the administrator's rule.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopting {
     /// The rule that found it.
     pub rule: AdoptRule,
     /// Its VMM. It is moved, so it is no anchor. `None` where the whole container is adopted.
     pub vmm: Option<TaskId>,
-    /// Its vCPU threads by index.
+    /// Its vCPU threads by index: all of 0 to the last, but for those that were not plugged.
     pub threads: BTreeMap<u32, TaskId>,
-    /// Its vCPUs, with their places in the guest.
+    /// Its vCPUs, with each one's place in the guest, where its command line says; without it each vCPU is a core.
     pub guest: Vec<Vcpu>,
     /// How they are to be placed.
     pub wanted: AdoptedPlacement,
 }
 
 impl Adopting {
+    /// Whether its vCPUs are to stay where they are pinned, but are not each pinned to a CPU.
+    pub fn is_unpinned(&self) -> bool {
+        let keeps = self.vmm.is_some() && self.rule.placement == AdoptPlacement::Keep;
+        keeps && self.wanted.pinned_cpus.is_none()
+    }
+
+    /// Whether its command line has the number of vCPUs, or none is looked for.
+    pub fn is_counted(&self) -> bool {
+        self.vmm.is_none() || self.guest.iter().any(|vcpu| !vcpu.props.is_empty())
+    }
+
     /// What the record keeps of the rule.
     pub(super) fn recorded(&self) -> Adopted {
         Adopted {

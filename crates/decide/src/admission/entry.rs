@@ -6,14 +6,14 @@ use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kernel::containers::LiveContainer;
 use stelia_kubelet::CpuManagerState;
-use stelia_kubelet::cpu_manager_state::{Schema, Use};
+use stelia_kubelet::cpu_manager_state::Use;
 
 use super::Candidate;
 
 /// A container's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KubeletEntry {
-    /// The container's name; its id where neither kubelet's file nor the runtime has a name.
+    /// The container's name.
     pub container: String,
     pub entry: CpuSet,
     /// Those of them that no other live container of the pod may use.
@@ -25,10 +25,7 @@ pub(super) struct KubeletEntry {
 /// # Errors
 /// `NotGuaranteed`, `CpusetMismatch`, `AmbiguousContainer`, `CpusetConflict`.
 pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<KubeletEntry, Error> {
-    let (container, entry) = match kubelet.schema {
-        Schema::V0 | Schema::V1 => by_id(candidate, kubelet)?,
-        Schema::V2 | Schema::V3 | Schema::V4 => by_cpus(candidate, kubelet)?,
-    };
+    let (container, entry) = by_cpus(candidate, kubelet)?;
     // Entries of a pod may overlap: a finished init container keeps its own, and the others use its CPUs again. Only
     // containers with processes use them.
     let theirs = of_live_containers(candidate, kubelet, &container);
@@ -49,30 +46,14 @@ pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<K
     })
 }
 
-/// By the runtime's id: V0 and V1 know neither pods nor names.
-fn by_id(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, CpuSet), Error> {
-    let id = &candidate.container.container_id;
-    let Some(entry) = kubelet.container_entries.get(id) else {
-        let text = format!("container {id}");
-        return Err(not_guaranteed(&text, kubelet));
-    };
-    if *entry != candidate.cpus {
-        let text = format!(
-            "{} has cpuset.cpus {:?}, kubelet gave it {entry}",
-            candidate.origin,
-            candidate.cpus.to_string()
-        );
-        return Err(ErrorKind::CpusetMismatch.because(text));
-    }
-    let name = candidate.annotated_name.as_ref().unwrap_or(id);
-    Ok((name.clone(), entry.clone()))
-}
-
 /// The one entry of the pod that is this container's: by the CPUs the container has, then by the runtime's name for it.
 fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, CpuSet), Error> {
     let pod = &candidate.container.pod;
     let Some(entries) = kubelet.entries.get(pod) else {
-        return Err(not_guaranteed(&format!("pod {pod}"), kubelet));
+        return Err(ErrorKind::NotGuaranteed.because(format!(
+            "kubelet gave pod {pod} no exclusive CPUs (CPU manager policy {}; it must be a Guaranteed pod with whole CPUs)",
+            kubelet.policy
+        )));
     };
     let cpus = &candidate.cpus;
     if let Some(refusal) = sharer(candidate, kubelet) {
@@ -132,23 +113,12 @@ fn with_cpus<'a>(entries: &'a BTreeMap<String, CpuSet>, cpus: &CpuSet) -> Vec<&'
     fits.map(|(name, _)| name).collect()
 }
 
-fn not_guaranteed(whom: &str, kubelet: &CpuManagerState) -> Error {
-    ErrorKind::NotGuaranteed.because(format!(
-        "kubelet gave {whom} no exclusive CPUs (CPU manager policy {}; it must be a Guaranteed pod with whole CPUs)",
-        kubelet.policy
-    ))
-}
-
-/// The entries of the pod's other live containers, by name or id.
+/// The entries of the pod's other live containers, by name.
 fn of_live_containers(candidate: &Candidate, kubelet: &CpuManagerState, own: &str) -> BTreeMap<String, CpuSet> {
     let mut found = BTreeMap::new();
     let nothing = BTreeMap::new();
     let entries = kubelet.entries.get(&candidate.container.pod).unwrap_or(&nothing);
     for other in &candidate.live_containers {
-        if let Some(entry) = kubelet.container_entries.get(&other.id) {
-            found.insert(other.id.clone(), entry.clone());
-            continue;
-        }
         // Without a name it may be any container with these CPUs. One that has no entry runs on the shared pool: its list
         // may be some seconds old, and is no claim to exclusive CPUs.
         let is_it = |name: &str, entry: &CpuSet| match &other.name {
@@ -175,6 +145,7 @@ fn join(names: &[&String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use stelia_kubelet::cpu_manager_state::Schema;
     use stelia_kubelet::{CpuRequest, PodUid};
 
     use super::*;
@@ -210,17 +181,6 @@ mod tests {
             schema: Schema::V4,
             pod_entries: [(PodUid::parse(POD).unwrap(), own.parse().unwrap())].into(),
             ..kubelet(entries).unwrap()
-        }
-    }
-
-    fn by_container(entries: &[(&str, &str)]) -> CpuManagerState {
-        CpuManagerState {
-            schema: Schema::V1,
-            container_entries: entries
-                .iter()
-                .map(|(id, cpus)| ((*id).to_owned(), cpus.parse().unwrap()))
-                .collect(),
-            ..kubelet(&[]).unwrap()
         }
     }
 
@@ -334,31 +294,6 @@ mod tests {
         let named = Candidate {
             annotated_name: Some("vm".into()),
             ..candidate_on("2-3", vec![])
-        };
-        assert_eq!(found(&named, &state), ok("vm", "2-3", "2-3"));
-    }
-
-    #[test]
-    fn the_oldest_schemas_are_asked_by_container_id() {
-        let state = by_container(&[("a1", "2-3"), ("b2", "3")]);
-        let (alone, beside) = (vec![], vec![live("b2", None, "3")]);
-        assert_eq!(
-            found(&candidate_on("2-3", alone.clone()), &state),
-            ok("a1", "2-3", "2-3")
-        );
-        assert_eq!(found(&candidate_on("2-3", beside), &state), ok("a1", "2-3", "2"));
-        assert_eq!(
-            found(&candidate_on("3", alone.clone()), &state),
-            Err(ErrorKind::CpusetMismatch)
-        );
-        let stranger = by_container(&[("c3", "2-3")]);
-        assert_eq!(
-            found(&candidate_on("2-3", alone.clone()), &stranger),
-            Err(ErrorKind::NotGuaranteed)
-        );
-        let named = Candidate {
-            annotated_name: Some("vm".into()),
-            ..candidate_on("2-3", alone)
         };
         assert_eq!(found(&named, &state), ok("vm", "2-3", "2-3"));
     }

@@ -282,10 +282,8 @@ fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Resul
 /// Whether kubelet's state has CPUs for the container or its pod: then these count, even where `cpu-source` is
 /// `steliad`.
 fn is_kubelets(candidate: &Candidate, kubelet: &CpuManagerState) -> bool {
-    let ContainerCgroup { pod, container_id, .. } = &candidate.container;
-    kubelet.entries.contains_key(pod)
-        || kubelet.pod_entries.contains_key(pod)
-        || kubelet.container_entries.contains_key(container_id)
+    let pod = &candidate.container.pod;
+    kubelet.entries.contains_key(pod) || kubelet.pod_entries.contains_key(pod)
 }
 
 /// The checks that do not depend on what chooses the CPUs; returns the anchor.

@@ -15,4 +15,4 @@ mod vm;
 pub use accelerator::Accelerator;
 pub use not_adopted::NotAdopted;
 pub use rules::{Names, RulesFor, is_vcpu, is_vmm, rules_for};
-pub use vm::{AdoptableVm, vm};
+pub use vm::vm;

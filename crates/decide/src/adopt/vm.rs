@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
-use stelia_kernel::proc::TaskId;
 use stelia_kernel::vmm_processes::{NamedThread, Process};
 use stelia_model::record::Vcpu;
-use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation, PlacementPolicy};
+use stelia_settings::{AdoptPartition, AdoptPlacement, AdoptRule, Isolation};
 
+use crate::AdoptedPlacement;
+use crate::admission::Adopting;
 use crate::adopt::guest::{self, GuestShape};
 use crate::adopt::rules::NameMatch;
 use crate::adopt::{Accelerator, NotAdopted};
@@ -15,33 +16,11 @@ use crate::adopt::{Accelerator, NotAdopted};
 /// Limit of the vCPUs of an adopted VM.
 const MAX_VCPUS: u32 = 1024;
 
-/// A VM that a rule adopts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdoptableVm<'r> {
-    pub rule: &'r AdoptRule,
-    /// The VMM.
-    pub process: TaskId,
-    /// Its vCPU threads by index: all of 0 to the last, but for those that were not plugged.
-    pub threads: BTreeMap<u32, TaskId>,
-    /// The same with each one's place in the guest, where its command line says; without it each vCPU is a core.
-    pub guest: Vec<Vcpu>,
-    /// The CPU of each vCPU where the rule keeps it; `None`: they are placed by `policy`.
-    pub pinned_cpus: Option<BTreeMap<u32, u32>>,
-    /// The rule's own order; `None`: that of the node's settings.
-    pub policy: Option<PlacementPolicy>,
-    /// Why nothing is kept although the rule says so.
-    pub note: Option<String>,
-}
-
 /// The VM among the processes of a container, by the first of its rules that finds one. `exclusive` are the container's CPUs.
 ///
 /// # Errors
 /// If no rule matches, the error is the reason of the rule that came closest to a VM.
-pub fn vm<'r>(
-    rules: &[&'r AdoptRule],
-    processes: &[Process],
-    exclusive: &CpuSet,
-) -> Result<AdoptableVm<'r>, NotAdopted> {
+pub fn vm(rules: &[&AdoptRule], processes: &[Process], exclusive: &CpuSet) -> Result<Adopting, NotAdopted> {
     let mut closest = NotAdopted::NoRule;
     for rule in rules {
         match by_rule(rule, processes, exclusive) {
@@ -67,7 +46,7 @@ fn rank(why: &NotAdopted) -> u8 {
     }
 }
 
-fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -> Result<AdoptableVm<'r>, NotAdopted> {
+fn by_rule(rule: &AdoptRule, processes: &[Process], exclusive: &CpuSet) -> Result<Adopting, NotAdopted> {
     let (process, vcpus) = vmm(rule, processes)?;
     let shape = guest::shape(&process.command);
     let threads = indexed(process.task.id, &vcpus, shape.as_ref())?;
@@ -75,33 +54,28 @@ fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -
         index: *index,
         props: shape.as_ref().map(|shape| shape.place(*index)).unwrap_or_default(),
     };
-    let (pinned_cpus, note) = match (rule.placement, pinned_cpus(&threads, exclusive)) {
-        // KubeVirt has yet to make its cgroup, plans pins again before it lets the guest run, and pins KVM's timer thread to a CPU that must
-        // not be a partition's then.
-        _ if waits_for_owner(rule) && is_held(process) => {
-            return Err(NotAdopted::NotStarted { pid: process.task.id });
-        }
-        (AdoptPlacement::Keep, Ok(pins)) => (Some(pins), None),
-        (AdoptPlacement::Keep, Err(_)) if is_held(process) => {
-            return Err(NotAdopted::NotStarted { pid: process.task.id });
-        }
-        (AdoptPlacement::Keep, Err(note)) => (None, Some(note)),
-        _ => (None, None),
-    };
-    Ok(AdoptableVm {
-        rule,
-        process: process.task,
+    let keeps = rule.placement == AdoptPlacement::Keep;
+    let pinned_cpus = keeps.then(|| pinned_cpus(&threads, exclusive)).flatten();
+    // KubeVirt has yet to make its cgroup, plans pins again before it lets the guest run, and pins KVM's timer thread to a CPU that must
+    // not be a partition's then.
+    if is_held(process) && (waits_for_owner(rule) || keeps && pinned_cpus.is_none()) {
+        return Err(NotAdopted::NotStarted { pid: process.task.id });
+    }
+    Ok(Adopting {
+        rule: rule.clone(),
+        vmm: Some(process.task),
         guest: threads.keys().map(guest).collect(),
         threads: threads
             .into_iter()
             .map(|(index, thread)| (index, thread.task))
             .collect(),
-        pinned_cpus,
-        policy: match rule.placement {
-            AdoptPlacement::By(policy) => Some(policy),
-            AdoptPlacement::Keep | AdoptPlacement::Auto => None,
+        wanted: AdoptedPlacement {
+            pinned_cpus,
+            policy: match rule.placement {
+                AdoptPlacement::By(policy) => Some(policy),
+                AdoptPlacement::Keep | AdoptPlacement::Auto => None,
+            },
         },
-        note,
     })
 }
 
@@ -213,23 +187,17 @@ fn is_held(process: &Process) -> bool {
 }
 
 /// The CPU of each vCPU, where each may run on one of its own and that is the container's.
-fn pinned_cpus(threads: &BTreeMap<u32, &NamedThread>, exclusive: &CpuSet) -> Result<BTreeMap<u32, u32>, String> {
-    let mut pins = BTreeMap::new();
-    let mut taken = BTreeMap::new();
-    for (index, thread) in threads {
-        let mut cpus = thread.affinity.iter();
-        let (Some(cpu), None) = (cpus.next(), cpus.next()) else {
-            return Err(format!("vCPU {index} may run on {}, not on one CPU", thread.affinity));
-        };
-        if !exclusive.contains(cpu) {
-            return Err(format!(
-                "vCPU {index} is pinned to CPU {cpu}, which is not one of {exclusive}"
-            ));
-        }
-        if let Some(other) = taken.insert(cpu, *index) {
-            return Err(format!("vCPUs {other} and {index} are both pinned to CPU {cpu}"));
-        }
-        pins.insert(*index, cpu);
-    }
-    Ok(pins)
+fn pinned_cpus(threads: &BTreeMap<u32, &NamedThread>, exclusive: &CpuSet) -> Option<BTreeMap<u32, u32>> {
+    let mut taken = CpuSet::new();
+    let pin = |(index, thread): (&u32, &&NamedThread)| {
+        let is_one = thread.affinity.len() == 1 && thread.affinity.is_subset(exclusive);
+        let cpu = thread
+            .affinity
+            .iter()
+            .next()
+            .filter(|cpu| is_one && !taken.contains(*cpu))?;
+        taken.insert(cpu);
+        Some((*index, cpu))
+    };
+    threads.iter().map(pin).collect()
 }

@@ -20,5 +20,5 @@ pub use request::command_line;
 pub use request::{AllocationRequest, Schedule, koordinator};
 pub use select::{
     CpuSelection, Exclusivity, HostTables, InUse, Room, SelectedCpus, TakeCriteria, Unsatisfied, Usage, align,
-    exclusivity_conflicts, satisfies, select_cpus, take_cpus, take_preferred_cpus,
+    exclusivity_conflicts, satisfies, select_cpus, take_preferred_cpus,
 };

@@ -2,15 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::allocator::{
-    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
-    NumaTopologyAlignmentPolicy, Qos, RequiredBind,
-};
 use serde::{Deserialize, Serialize};
 use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kubelet::PodName;
 
-use super::{Allocator, Facts};
+use super::Facts;
 
 /// [`CpuManagerPolicy`].
 pub(crate) const CPU_MANAGER_POLICY: &str = "kubelet.koordinator.sh/cpu-manager-policy";
@@ -24,7 +20,7 @@ pub(crate) const CPU_SHARED_POOLS: &str = "node.koordinator.sh/cpu-shared-pools"
 /// steliad's own: a list of texts, what is wrong with this description ([`Facts::warnings`]); only where something is.
 pub(crate) const WARNINGS: &str = "isolation.stelia.io/warnings";
 
-/// steliad's own: [`AllocatorState`], where steliad allocates the CPUs.
+/// steliad's own: [`Allocator`](super::Allocator), where steliad allocates the CPUs.
 pub(crate) const ALLOCATOR: &str = "isolation.stelia.io/allocator";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,73 +74,6 @@ pub(crate) struct CpuSharedPool {
     pub(crate) cpuset: String,
 }
 
-/// What the allocator needs beyond the pools: its settings, and how instances hold their CPUs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct AllocatorState {
-    #[serde(rename = "reservedCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
-    pub(crate) reserved: CpuSet,
-    pub(crate) qos: Qos,
-    pub(crate) cpu_bind_policy: CpuBindPolicy,
-    pub(crate) required_cpu_bind_policy: RequiredBind,
-    pub(crate) cpu_exclusive_policy: CpuExclusivePolicy,
-    pub(crate) numa_allocate_strategy: NumaAllocateStrategy,
-    pub(crate) numa_topology_alignment_policy: NumaTopologyAlignmentPolicy,
-    /// CPUs of LSR instances, where BE may run.
-    #[serde(rename = "lsrCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
-    pub(crate) lsr: CpuSet,
-    /// CPUs held with the exclusive policy PCPULevel.
-    #[serde(rename = "pcpuLevelCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
-    pub(crate) pcpu_level: CpuSet,
-    /// CPUs held with the exclusive policy NUMANodeLevel.
-    #[serde(rename = "numaNodeLevelCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
-    pub(crate) numa_node_level: CpuSet,
-    /// A scope whose record cannot be read, and why: as long as there is one, nothing is allocated.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) unreadable: Option<(String, String)>,
-}
-
-impl From<&Allocator> for AllocatorState {
-    fn from(Allocator { policies, held, lsr }: &Allocator) -> Self {
-        Self {
-            reserved: policies.reserved.clone(),
-            qos: policies.qos,
-            cpu_bind_policy: policies.bind,
-            required_cpu_bind_policy: policies.required,
-            cpu_exclusive_policy: policies.exclusive,
-            numa_allocate_strategy: policies.strategy,
-            numa_topology_alignment_policy: policies.alignment,
-            lsr: lsr.clone(),
-            pcpu_level: held.pcpu_level.clone(),
-            numa_node_level: held.numa_node_level.clone(),
-            unreadable: held.unreadable.clone(),
-        }
-    }
-}
-
-impl From<AllocatorState> for Allocator {
-    fn from(state: AllocatorState) -> Self {
-        Self {
-            policies: AllocatorPolicies {
-                source: CpuSource::Steliad,
-                reserved: state.reserved,
-                qos: state.qos,
-                bind: state.cpu_bind_policy,
-                required: state.required_cpu_bind_policy,
-                exclusive: state.cpu_exclusive_policy,
-                strategy: state.numa_allocate_strategy,
-                alignment: state.numa_topology_alignment_policy,
-            },
-            held: HeldCpus {
-                pcpu_level: state.pcpu_level,
-                numa_node_level: state.numa_node_level,
-                unreadable: state.unreadable,
-            },
-            lsr: state.lsr,
-        }
-    }
-}
-
 /// What is wrong with the description, if anything is.
 pub(super) fn warnings(facts: &Facts) -> BTreeMap<String, String> {
     let warnings = facts.warnings();
@@ -174,8 +103,7 @@ pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
         text(POD_CPU_ALLOCS, &allocations.collect::<Vec<_>>()),
         text(CPU_SHARED_POOLS, &shared_pools(facts)),
     ]);
-    let allocator = facts.allocator.as_ref().map(AllocatorState::from);
-    all.extend(allocator.map(|state| text(ALLOCATOR, &state)));
+    all.extend(facts.allocator.as_ref().map(|state| text(ALLOCATOR, state)));
     all.extend(warnings(facts));
     all
 }

@@ -1,11 +1,9 @@
-//! The node in one attribute of our own: what a scheduler needs that places VMs on whole cores, in less than 2 kB at 256
+//! The node in one attribute of our own: what a scheduler needs that places VMs on whole cores, in less than 4 kB at 256
 //! CPUs and 32 VMs, where Koordinator's annotations need some 17 kB.
 //!
 //! The value is JSON. `v` is the version: it is raised when a field changes its meaning, and whoever reads ignores fields
-//! that it does not know. A set of CPUs is a list (`0-3,8`), or where that is long `x` and a mask as in `/proc`.
+//! that it does not know.
 
-mod managers;
-mod owners;
 mod runs;
 #[cfg(test)]
 mod tests;
@@ -16,12 +14,11 @@ use crate::allocator::{
     AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stelia_cpus::text::excerpt;
-use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::{PodUid, Uid};
+use stelia_cpus::{CpuSet, NodeSet, Topology};
+use stelia_kubelet::PodUid;
 
 use crate::report::numa::KernelNumaNode;
 use crate::report::{Alignment, Allocator, Facts, Kubelet, Managers, annotations};
@@ -32,50 +29,67 @@ pub const ATTRIBUTE: &str = "isolation.stelia.io/node";
 pub const VERSION: u32 = 1;
 /// The longest value that is read, in bytes.
 pub const MAX_BYTES: usize = 1 << 18;
+/// The most NUMA nodes whose memory is read.
+const MAX_GROUPS: usize = 1024;
 
 /// What the attribute says of a node.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compact {
     /// The online CPUs. Cores are counted over the whole host, as lscpu(1) counts.
+    #[serde(with = "runs")]
     pub topology: Topology,
     /// CPUs that are never allocated.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub reserved: CpuSet,
     /// CPUs that are neither reserved nor a pod's own.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub free: CpuSet,
     /// CPUs that are reserved and a pod's own all the same.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub held: CpuSet,
     /// kubelet's `cpuManagerPolicy`.
+    #[serde(rename = "policy")]
     pub cpu_policy: String,
     /// kubelet's `cpuManagerPolicyOptions`.
+    #[serde(rename = "options", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cpu_options: BTreeMap<String, String>,
     /// What its managers decide by besides.
+    #[serde(rename = "kubelet", default, skip_serializing_if = "is_default")]
     pub managers: Managers,
     /// Where steliad chooses the CPUs.
+    #[serde(rename = "allocator", default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
-    /// The pods that have CPUs of their own.
-    pub pods: BTreeSet<PodUid>,
-    /// Their CPUs, as far as they are known.
-    pub owners: BTreeMap<PodUid, CpuSet>,
+    /// The pods that have CPUs of their own, with these.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pods: BTreeMap<PodUid, CpuSet>,
     /// Those of the pods whose instance is a container without a VM.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub containers: BTreeSet<PodUid>,
 }
 
 /// How steliad's allocator chooses.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct Choice {
     /// Its policies; see [`crate::allocator::AllocatorPolicies`].
     pub policies: Policies,
     /// CPUs of LSR instances, where BE may run.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub lsr: CpuSet,
     /// CPUs held with the exclusive policy PCPULevel.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub pcpu_level: CpuSet,
     /// CPUs held with the exclusive policy NUMANodeLevel.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub numa_node_level: CpuSet,
     /// CPUs that kubelet assigned; it does not know which ones steliad did.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub kubelets: CpuSet,
     /// kubelet's `reservedSystemCPUs`, where its static policy is beside the allocator.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
     pub kubelet_reserved: CpuSet,
     /// An instance's record cannot be read: until it can be, nothing is allocated.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub blocked: bool,
 }
 
@@ -99,61 +113,6 @@ pub enum CompactError {
     Text(String),
     #[error("version {0} of {ATTRIBUTE} is not known, only {VERSION} is")]
     Version(u64),
-    #[error("{place} is {found:?}: {why}")]
-    Value {
-        place: &'static str,
-        /// The value, or the beginning of a long one.
-        found: String,
-        why: &'static str,
-    },
-}
-
-fn wrong(place: &'static str, found: &str, why: &'static str) -> CompactError {
-    CompactError::Value {
-        place,
-        found: excerpt::excerpt(found),
-        why,
-    }
-}
-
-/// The value's fields.
-#[derive(Serialize, Deserialize)]
-struct Fields {
-    v: u64,
-    topology: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    reserved: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    free: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    held: String,
-    policy: String,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    options: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    kubelet: Option<managers::Fields>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    allocator: Option<Policies>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    lsr: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pcpu: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    numa: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    kubelets: String,
-    #[serde(default, rename = "kubelet-reserved", skip_serializing_if = "String::is_empty")]
-    kubelet_reserved: String,
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    blocked: bool,
-    /// UIDs with blanks between them.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pods: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    owners: String,
-    /// Places in `pods`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    containers: Vec<usize>,
 }
 
 impl Compact {
@@ -181,11 +140,7 @@ impl Compact {
             blocked: allocator.held.unreadable.is_some(),
         };
         let online = facts.topology.online();
-        let mut owners: BTreeMap<PodUid, CpuSet> = BTreeMap::new();
-        for one in &facts.allocations {
-            owners.entry(one.pod.clone()).or_default().union_with(&one.cpus);
-        }
-        Self {
+        let mut compact = Self {
             topology: annotations::ranked(&facts.topology),
             reserved: facts.reserved.clone(),
             free: online.difference(&facts.reserved).difference(&facts.exclusive),
@@ -194,10 +149,18 @@ impl Compact {
             cpu_options: facts.kubelet.cpu_options.clone(),
             managers: facts.kubelet.managers.clone(),
             choice: facts.allocator.as_ref().map(choice),
-            pods: owners.keys().cloned().collect(),
-            containers: owners::known(&facts.containers, &owners),
-            owners,
+            ..Self::default()
+        };
+        // While kubelet moves a CPU from pod to pod, its file may give it to both.
+        let mut taken = compact.taken();
+        for one in &facts.allocations {
+            let own = one.cpus.intersection(&taken);
+            taken = taken.difference(&own);
+            compact.pods.entry(one.pod.clone()).or_default().union_with(&own);
         }
+        let known = |pod: &&PodUid| compact.pods.contains_key(*pod);
+        compact.containers = facts.containers.iter().filter(known).cloned().collect();
+        compact
     }
 
     /// The node as the allocator and kubelet's planner take it, as far as the attribute tells it: which CPUs are taken, not by
@@ -253,31 +216,14 @@ impl Compact {
 
     /// The attribute's value.
     pub fn text(&self) -> String {
-        let choice = self.choice.as_ref();
-        let set_of = |set: fn(&Choice) -> &CpuSet| choice.map(|choice| set_text(set(choice))).unwrap_or_default();
-        let pods: Vec<String> = self.pods.iter().map(pod_text).collect();
-        let fields = Fields {
-            v: VERSION.into(),
-            topology: runs::write(&self.topology),
-            reserved: set_text(&self.reserved),
-            free: set_text(&self.free),
-            held: set_text(&self.held),
-            policy: self.cpu_policy.clone(),
-            options: self.cpu_options.clone(),
-            kubelet: managers::Fields::of(&self.managers),
-            allocator: choice.map(|choice| choice.policies),
-            lsr: set_of(|choice| &choice.lsr),
-            pcpu: set_of(|choice| &choice.pcpu_level),
-            numa: set_of(|choice| &choice.numa_node_level),
-            kubelets: set_of(|choice| &choice.kubelets),
-            kubelet_reserved: set_of(|choice| &choice.kubelet_reserved),
-            blocked: choice.is_some_and(|choice| choice.blocked),
-            pods: pods.join(" "),
-            owners: owners::write(self.pods.iter(), &self.owners, &self.taken()),
-            containers: owners::places(&self.pods, &self.containers),
-        };
+        #[derive(Serialize)]
+        struct Versioned<'a> {
+            v: u32,
+            #[serde(flatten)]
+            node: &'a Compact,
+        }
         // It can fail only where a map's keys are not strings.
-        serde_json::to_string(&fields).unwrap_or_default()
+        serde_json::to_string(&Versioned { v: VERSION, node: self }).unwrap_or_default()
     }
 
     /// Reads a value.
@@ -297,46 +243,22 @@ impl Compact {
         if v != u64::from(VERSION) {
             return Err(CompactError::Version(v));
         }
-        let fields: Fields = serde_json::from_str(text).map_err(told)?;
-        let choice = |policies| -> Result<Choice, CompactError> {
-            Ok(Choice {
-                policies,
-                lsr: set("lsr", &fields.lsr)?,
-                pcpu_level: set("pcpu", &fields.pcpu)?,
-                numa_node_level: set("numa", &fields.numa)?,
-                kubelets: set("kubelets", &fields.kubelets)?,
-                kubelet_reserved: set("kubelet-reserved", &fields.kubelet_reserved)?,
-                blocked: fields.blocked,
-            })
-        };
-        let topology = runs::read(&fields.topology)?;
-        let free = set("free", &fields.free)?;
-        if !free.is_subset(&topology.online()) {
-            return Err(wrong("free", &fields.free, "not all of these CPUs are in the topology"));
+        let read: Self = serde_json::from_str(text).map_err(told)?;
+        let wrong = |what: String| Err(CompactError::Text(excerpt::cause(&what)));
+        if !read.free.is_subset(&read.topology.online()) {
+            return wrong(format!("not all of the free CPUs, {}, are in the topology", read.free));
         }
-        let pods = fields.pods.split(' ').filter(|pod| !pod.is_empty());
-        let pods: Vec<PodUid> = pods.map(pod).collect::<Result<_, _>>()?;
-        let read = Self {
-            topology,
-            reserved: set("reserved", &fields.reserved)?,
-            free,
-            held: set("held", &fields.held)?,
-            managers: fields
-                .kubelet
-                .map(managers::Fields::read)
-                .transpose()?
-                .unwrap_or_default(),
-            choice: fields.allocator.map(choice).transpose()?,
-            cpu_policy: fields.policy,
-            cpu_options: fields.options,
-            pods: pods.iter().cloned().collect(),
-            owners: BTreeMap::new(),
-            containers: owners::at(&fields.containers, &pods)?,
-        };
-        Ok(Self {
-            owners: owners::read(&fields.owners, &pods, &read.taken())?,
-            ..read
-        })
+        let mut taken = read.taken();
+        for (pod, cpus) in &read.pods {
+            if !cpus.is_subset(&taken) {
+                return wrong(format!("the CPUs {cpus} of pod {pod} are free, or another pod's too"));
+            }
+            taken = taken.difference(cpus);
+        }
+        match read.containers.iter().find(|pod| !read.pods.contains_key(*pod)) {
+            Some(stranger) => wrong(format!("the container of pod {stranger} is none of the pods'")),
+            None => Ok(read),
+        }
     }
 
     /// The CPUs that are not free, without those that are only reserved.
@@ -346,39 +268,39 @@ impl Compact {
     }
 }
 
-/// A list of at least this many bytes is written as a mask if that is shorter. A short list is easier to read.
-const MIN_MASK_LIST_BYTES: usize = 32;
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
 
-fn set_text(cpus: &CpuSet) -> String {
-    let list = cpus.to_string();
-    let mask = format!("x{}", cpus.to_mask());
-    match list.len() {
-        long if long > MIN_MASK_LIST_BYTES && long > mask.len() => mask,
-        _ => list,
+/// Reads [`Managers::memory_groups`].
+pub(super) fn groups<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BTreeMap<u32, NodeSet>>, D::Error> {
+    let groups: Option<BTreeMap<u32, CpuSet>> = Option::deserialize(from)?;
+    if groups.as_ref().is_some_and(|groups| groups.len() > MAX_GROUPS) {
+        return Err(D::Error::custom("memory of more NUMA nodes than are read"));
     }
+    let cells = |(node, cells): (u32, CpuSet)| (node, cells.iter().collect());
+    Ok(groups.map(|groups| groups.into_iter().map(cells).collect()))
 }
 
-fn set(place: &'static str, text: &str) -> Result<CpuSet, CompactError> {
-    let cpus = match text.strip_prefix('x') {
-        Some(mask) => CpuSet::from_mask(mask),
-        None => text.parse().ok(),
-    };
-    cpus.ok_or_else(|| wrong(place, text, "not a set of CPUs"))
-}
+/// [`Managers::caches`], as CPUs by cache.
+pub(super) mod by_cache {
+    use super::*;
 
-/// The 16 bytes of a UUID in base64 (22 characters); the UID of a static pod, which has no dashes, as it is.
-fn pod_text(pod: &PodUid) -> String {
-    let digits = pod.as_str().replace('-', "");
-    let number = u128::from_str_radix(&digits, 16).ok();
-    match number.filter(|_| digits.len() != pod.as_str().len()) {
-        Some(number) => URL_SAFE_NO_PAD.encode(number.to_be_bytes()),
-        None => pod.as_str().to_owned(),
+    pub(crate) fn serialize<S: Serializer>(caches: &BTreeMap<u32, u32>, to: S) -> Result<S::Ok, S::Error> {
+        let mut by_cache: BTreeMap<u32, CpuSet> = BTreeMap::new();
+        for (cpu, cache) in caches {
+            by_cache.entry(*cache).or_default().insert(*cpu);
+        }
+        by_cache.serialize(to)
     }
-}
 
-fn pod(text: &str) -> Result<PodUid, CompactError> {
-    let bytes = URL_SAFE_NO_PAD.decode(text).ok();
-    let number = bytes.and_then(|bytes| bytes.try_into().ok()).map(u128::from_be_bytes);
-    let dashed = number.map(|number| Uid(number).to_string());
-    PodUid::parse(dashed.as_deref().unwrap_or(text)).map_err(|_| wrong("pods", text, "not a pod UID"))
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, u32>, D::Error> {
+        let mut caches = BTreeMap::new();
+        for (cache, cpus) in BTreeMap::<u32, CpuSet>::deserialize(from)? {
+            if cpus.iter().any(|cpu| caches.insert(cpu, cache).is_some()) {
+                return Err(D::Error::custom("a CPU has two L3 caches"));
+            }
+        }
+        Ok(caches)
+    }
 }

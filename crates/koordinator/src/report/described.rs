@@ -14,13 +14,14 @@ pub(crate) mod zones;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::annotations::{
-    ALLOCATOR, AllocatorState, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuDetails, CpuManagerPolicy,
-    CpuSharedPool, POD_CPU_ALLOCS, PodCpuAlloc, WARNINGS,
+    ALLOCATOR, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuDetails, CpuManagerPolicy, CpuSharedPool,
+    POD_CPU_ALLOCS, PodCpuAlloc, WARNINGS,
 };
+use crate::allocator::CpuSource;
+
 use super::object::KIND;
 use super::{
     Alignment, Allocator, ApiVersion, Facts, Kubelet, MANAGED_BY, Managers, NodeResourceTopology, OTHERS_POLICIES,
@@ -48,27 +49,22 @@ pub fn read(text: &str) -> Result<Facts, DescribedError> {
     if text.len() > MAX_BYTES {
         return Err(DescribedError::TooLarge(text.len()));
     }
-    parse(text)
-        .and_then(|object| of_object(&object))
-        .map_err(|cause| match other_writer(text) {
-            Some(writer) => DescribedError::OtherWriter(writer),
-            None => cause,
-        })
+    let object: NodeResourceTopology = parse(text)?;
+    let facts = of_object(&object).and_then(|facts| {
+        // What the type passes over.
+        match difference::first(parse(text)?, &object)? {
+            Some(unknown) => Err(unknown),
+            None => Ok(facts),
+        }
+    });
+    facts.map_err(|cause| match other_writer(&object) {
+        Some(writer) => DescribedError::OtherWriter(writer),
+        None => cause,
+    })
 }
 
 /// Who wrote an object that is none of steliad's; `None` where it is one of steliad's, or no NodeResourceTopology.
-fn other_writer(text: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Object {
-        kind: String,
-        metadata: Metadata,
-    }
-    #[derive(Deserialize)]
-    struct Metadata {
-        #[serde(default)]
-        labels: BTreeMap<String, String>,
-    }
-    let object: Object = parse(text).ok()?;
+fn other_writer(object: &NodeResourceTopology) -> Option<String> {
     let (label, ours) = MANAGED_BY;
     match object.metadata.labels.get(label) {
         _ if object.kind != KIND => None,
@@ -86,7 +82,7 @@ pub(crate) fn of_object(object: &NodeResourceTopology) -> Result<Facts, Describe
     if *object == implied {
         return Ok(facts);
     }
-    match difference::first(object, &implied)? {
+    match difference::first(difference::value(object)?, &implied)? {
         Some(difference) => Err(difference),
         // The annotations differ in their text only.
         None => Ok(facts),
@@ -164,11 +160,20 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
         shared = shared.union(&cpus);
     }
     let has = |name: &str| object.metadata.annotations.contains_key(name);
-    let allocator: Option<AllocatorState> = has(ALLOCATOR).then(|| annotation(object, ALLOCATOR)).transpose()?;
+    let allocator: Option<Allocator> = has(ALLOCATOR).then(|| annotation(object, ALLOCATOR)).transpose()?;
     // What the warnings have that does not follow from the rest.
     let problems: Option<Vec<String>> = has(WARNINGS).then(|| annotation(object, WARNINGS)).transpose()?;
     let problems = problems.unwrap_or_default();
-    let allocator = allocator.map(Allocator::from);
+    if allocator
+        .as_ref()
+        .is_some_and(|own| own.policies.source != CpuSource::Steliad)
+    {
+        return Err(wrong(
+            &format!("annotation {ALLOCATOR}: policies.source"),
+            CpuSource::Kubelet.name(),
+            "it is of steliad",
+        ));
+    }
     let reserved = match &allocator {
         Some(allocator) => allocator.policies.reserved.clone(),
         None => policy.reserved.clone(),

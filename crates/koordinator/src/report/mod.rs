@@ -21,14 +21,17 @@ mod zone;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::allocator::{AllocatorNode, AllocatorPolicies, HeldCpus, Pools};
+use compact::is_default;
 use numa::KernelNumaNode;
-pub use object::{ApiVersion, NodeResourceTopology};
+pub use object::{ApiVersion, NodeResourceTopology, Resource, Zone};
+use serde::{Deserialize, Serialize};
 use stelia_api::Error;
 use stelia_cpus::{CpuSet, NodeSet, Topology};
 use stelia_kubelet::{PodName, PodUid};
 
 use memory_and_devices::Devices;
-use object::{Attribute, Metadata};
+use meta::ObjectMeta;
+use object::Attribute;
 
 /// The label that names the writer of the object.
 pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "steliad");
@@ -77,7 +80,8 @@ impl Facts {
 }
 
 /// steliad's allocator, beyond what follows from the pools.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Allocator {
     pub policies: AllocatorPolicies,
     /// CPUs that instances hold with an exclusive policy.
@@ -124,20 +128,26 @@ pub struct Kubelet {
     pub managers: Managers,
 }
 
-/// What kubelet's managers decide by beyond their policies; in the profile `stelia` alone.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What kubelet's managers decide by beyond their policies; in the profile `stelia` alone, where this differs from kubelet's defaults.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
 pub struct Managers {
     /// The topology manager's option `prefer-closest-numa-nodes`.
+    #[serde(skip_serializing_if = "is_default")]
     pub prefer_closest: bool,
     /// The feature gates PodLevelResources and PodLevelResourceManagers are on.
+    #[serde(skip_serializing_if = "is_default")]
     pub pod_level: bool,
     /// How many CPUs kubelet reserves by its own choice (`kubeReserved` and `systemReserved`, rounded up, without
     /// `reservedSystemCPUs`); 0 where they are named.
+    #[serde(skip_serializing_if = "is_default")]
     pub reserved_count: u32,
     /// For each NUMA node whose memory containers have, the NUMA nodes that kubelet takes it to be used with (its cells), itself
     /// mostly included; `None` where the Memory Manager assigns none.
+    #[serde(deserialize_with = "compact::groups", skip_serializing_if = "Option::is_none")]
     pub memory_groups: Option<BTreeMap<u32, NodeSet>>,
     /// The L3 cache of each CPU, where the option `prefer-align-cpus-by-uncorecache` makes kubelet look at them.
+    #[serde(with = "compact::by_cache", skip_serializing_if = "BTreeMap::is_empty")]
     pub caches: BTreeMap<u32, u32>,
 }
 
@@ -200,10 +210,11 @@ pub fn report(facts: &Facts, version: ApiVersion) -> NodeResourceTopology {
     NodeResourceTopology {
         api_version: version.api_version(),
         kind: object::KIND.to_owned(),
-        metadata: Metadata {
+        metadata: ObjectMeta {
             name: facts.name.clone(),
             labels: labels(),
             annotations: annotations::of(facts),
+            ..ObjectMeta::default()
         },
         topology_policies,
         attributes,

@@ -1,9 +1,11 @@
-//! NodeResourceTopology as the API server takes it. Fields that are never set here (a zone's parent and attributes) are left out.
+//! NodeResourceTopology, of either version, as the API server takes and gives it. Reading passes over fields that are not here.
 
-use std::collections::BTreeMap;
-
+use serde::de::{Deserializer, Error, Unexpected};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use stelia_cpus::text::named;
+
+use super::meta::{ObjectMeta, or_default};
 
 pub(crate) const KIND: &str = "NodeResourceTopology";
 pub(crate) const GROUP: &str = "topology.node.k8s.io";
@@ -27,36 +29,29 @@ impl ApiVersion {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct NodeResourceTopology {
-    pub(crate) api_version: String,
-    pub(crate) kind: String,
-    pub(crate) metadata: Metadata,
+    #[serde(default)]
+    pub api_version: String,
+    #[serde(default)]
+    pub kind: String,
+    /// Its name is the Node's.
+    pub metadata: ObjectMeta,
     /// The topology manager's policy by the API's name. v1alpha1 demands it; v1alpha2 has it for old readers only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) topology_policies: Option<Vec<String>>,
-    /// Attributes of the node as a whole (v1alpha2).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) attributes: Vec<Attribute>,
-    pub(crate) zones: Vec<Zone>,
+    pub topology_policies: Option<Vec<String>>,
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
+    pub attributes: Vec<Attribute>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub zones: Vec<Zone>,
 }
 
-/// The part of `ObjectMeta` that a writer sets.
+/// An attribute of the node as a whole (v1alpha2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Metadata {
-    pub(crate) name: String,
-    pub(crate) labels: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) annotations: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Attribute {
-    pub(crate) name: String,
-    pub(crate) value: String,
+pub struct Attribute {
+    pub name: String,
+    pub value: String,
 }
 
 impl Attribute {
@@ -68,39 +63,63 @@ impl Attribute {
     }
 }
 
-/// A NUMA node.
+/// A NUMA node, or what another writer means by a zone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Zone {
+pub struct Zone {
     /// `node-` and its id.
-    pub(crate) name: String,
-    /// `Node`.
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
+    pub name: String,
+    /// `Node` of a NUMA node.
+    #[serde(rename = "type", default)]
+    pub kind: String,
     /// The distances to every node, itself included.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) costs: Vec<Cost>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) resources: Vec<Resource>,
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
+    pub costs: Vec<Cost>,
+    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<Resource>,
 }
 
+/// The distance to a zone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Cost {
-    pub(crate) name: String,
+pub struct Cost {
+    pub name: String,
     /// As the firmware reports it: 10 within a node.
-    pub(crate) value: i64,
+    pub value: i64,
 }
 
-/// A resource; the amounts are quantities.
+/// A resource's amounts, which are quantities: CPUs of a whole number, memory in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Resource {
+pub struct Resource {
     /// The name by which pods request it.
-    pub(crate) name: String,
-    pub(crate) capacity: String,
-    /// What pods may have in all.
-    pub(crate) allocatable: String,
+    pub name: String,
+    #[serde(deserialize_with = "amount")]
+    pub capacity: String,
+    /// What pods may have in all; absent: all.
+    #[serde(default, deserialize_with = "optional", skip_serializing_if = "Option::is_none")]
+    pub allocatable: Option<String>,
     /// What new pods may still have.
-    pub(crate) available: String,
+    #[serde(deserialize_with = "amount")]
+    pub available: String,
+}
+
+impl Resource {
+    /// What pods may have in all.
+    pub fn allocatable(&self) -> &str {
+        self.allocatable.as_deref().unwrap_or(&self.capacity)
+    }
+}
+
+/// The API server keeps a quantity as it was written: as a text or as a number.
+fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    match Value::deserialize(deserializer)? {
+        Value::String(text) => Ok(text),
+        Value::Number(number) if !number.is_f64() => Ok(number.to_string()),
+        other => Err(D::Error::invalid_type(
+            Unexpected::Other(&other.to_string()),
+            &"a quantity",
+        )),
+    }
+}
+
+fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    amount(deserializer).map(Some)
 }

@@ -5,7 +5,8 @@ use stelia_cpus::text::named;
 
 use crate::report::compact::{self, Compact};
 use crate::report::fingerprint::{self, Method};
-use crate::report::object::{self, ApiVersion, Attribute, Metadata, NodeResourceTopology};
+use crate::report::meta::ObjectMeta;
+use crate::report::object::{self, ApiVersion, Attribute, NodeResourceTopology};
 use crate::report::{Alignment, Facts, annotations, labels, report, zone};
 
 named! {
@@ -65,10 +66,11 @@ fn lean(facts: &Facts, method: Method) -> NodeResourceTopology {
     NodeResourceTopology {
         api_version: ApiVersion::V1Alpha2.api_version(),
         kind: object::KIND.to_owned(),
-        metadata: Metadata {
+        metadata: ObjectMeta {
             name: facts.name.clone(),
             labels: labels(),
             annotations: annotations::warnings(&told),
+            ..ObjectMeta::default()
         },
         topology_policies: None,
         attributes,

@@ -3,7 +3,6 @@
 
 mod amounts;
 mod koordinator;
-mod object;
 #[cfg(test)]
 mod tests;
 
@@ -20,12 +19,12 @@ use crate::report::annotations::{
 };
 use crate::report::compact::{self, Compact};
 use crate::report::described::{self, ALIGNMENT, DescribedError, MAX_ZONES};
+use crate::report::meta::ObjectMeta;
 use crate::report::numa::KernelNumaNode;
-use crate::report::object::{ApiVersion, Attribute, Cost, KIND, Metadata, NodeResourceTopology, Resource, Zone};
+use crate::report::object::{ApiVersion, Attribute, KIND, NodeResourceTopology};
 use crate::report::profile::Profile;
 use crate::report::{Alignment, Facts, MANAGED_BY, labels, name};
 use amounts::amounts;
-pub use object::{StoredAttribute, StoredCost, StoredObject, StoredResource, StoredZone};
 pub use stelia_api::publication::Summary;
 
 /// The attribute in which a node says that it must not be used, and why, in a word; who publishes the object sets it.
@@ -112,24 +111,18 @@ impl Stored {
         if text.len() > described::MAX_BYTES {
             return Err(StoredError::TooLarge(text.len()));
         }
-        let object: StoredObject =
+        let mut object: NodeResourceTopology =
             serde_json::from_str(text).map_err(|cause| StoredError::Text(excerpt::cause(&cause)))?;
-        let StoredObject {
-            api_version,
-            metadata,
-            topology_policies,
-            attributes,
-            mut zones,
-        } = object;
-        let name = name::check(metadata.name)?;
-        if zones.len() > MAX_ZONES {
-            return Err(StoredError::TooManyZones(zones.len()));
+        let name = name::check(object.metadata.name.clone())?;
+        if object.zones.len() > MAX_ZONES {
+            return Err(StoredError::TooManyZones(object.zones.len()));
         }
         // Zones of another type are others'.
-        zones.retain(|zone| zone.kind == "Node");
-        let (labels, annotations) = (metadata.labels, metadata.annotations);
+        object.zones.retain(|zone| zone.kind == "Node");
+        let (labels, annotations) = (&object.metadata.labels, &object.metadata.annotations);
+        let attributes = &object.attributes;
         let is_ours = labels.get(MANAGED_BY.0).map(String::as_str) == Some(MANAGED_BY.1);
-        let summary = value_of(&attributes, SUMMARY).or_else(|| annotations.get(SUMMARY).cloned());
+        let summary = value_of(attributes, SUMMARY).or_else(|| annotations.get(SUMMARY).cloned());
         let (summary, summary_problem) = match summary.map(|text| read_summary(&text)).transpose() {
             Ok(summary) => (summary, None),
             Err(problem) => (None, Some(problem)),
@@ -138,22 +131,22 @@ impl Stored {
             profile: Profile::Nrt,
             facts: None,
             alignment: None,
-            zones: amounts(&zones)?,
+            zones: amounts(&object.zones)?,
             holders: Vec::new(),
             // v1alpha1 has no attributes: there both are annotations.
-            state: value_of(&attributes, STATE).or_else(|| annotations.get(STATE).cloned()),
+            state: value_of(attributes, STATE).or_else(|| annotations.get(STATE).cloned()),
             summary,
             summary_problem,
             manager: labels.get(MANAGED_BY.0).cloned(),
             warnings: annotations.get(WARNINGS).map(|text| warnings(text)).unwrap_or_default(),
             problem: None,
-            name: name.clone(),
+            name,
         };
-        let own = value_of(&attributes, compact::ATTRIBUTE);
+        let own = value_of(attributes, compact::ATTRIBUTE);
         let is_described = [CPU_TOPOLOGY, POD_CPU_ALLOCS]
             .iter()
             .any(|name| annotations.contains_key(*name));
-        let object = described_part(name, api_version, topology_policies, attributes, annotations, zones);
+        let object = described_part(object);
         stored.alignment = if object.api_version == ApiVersion::V1Alpha1.api_version() {
             described::of_policies(object.topology_policies.as_deref())
         } else {
@@ -178,10 +171,10 @@ impl Stored {
                 return;
             }
         };
-        let holder = |pod: &PodUid| Holder {
+        let holder = |(pod, cpus): (&PodUid, &CpuSet)| Holder {
             pod: pod.clone(),
             name: None,
-            cpus: compact.owners.get(pod).cloned(),
+            cpus: Some(cpus.clone()).filter(|cpus| !cpus.is_empty()),
             is_container: Some(compact.containers.contains(pod)),
         };
         self.holders = compact.pods.iter().map(holder).collect();
@@ -243,7 +236,7 @@ impl Stored {
     }
 }
 
-fn value_of(attributes: &[StoredAttribute], name: &str) -> Option<String> {
+fn value_of(attributes: &[Attribute], name: &str) -> Option<String> {
     let found = attributes.iter().find(|attribute| attribute.name == name);
     found.map(|attribute| attribute.value.clone())
 }
@@ -276,61 +269,30 @@ fn warnings(text: &str) -> Vec<String> {
 
 /// The object without what others added. A description that was written as v1alpha1 keeps its policies when it is asked for as
 /// v1alpha2, because the API server converts nothing but the version's name.
-fn described_part(
-    name: String,
-    api_version: String,
-    policies: Option<Vec<String>>,
-    attributes: Vec<StoredAttribute>,
-    mut annotations: BTreeMap<String, String>,
-    zones: Vec<StoredZone>,
-) -> NodeResourceTopology {
+fn described_part(mut object: NodeResourceTopology) -> NodeResourceTopology {
+    let ObjectMeta {
+        name, mut annotations, ..
+    } = object.metadata;
     annotations.retain(|name, _| DESCRIBED.contains(&name.as_str()));
-    let attributes = attributes
-        .into_iter()
-        .filter(|one| ALIGNMENT.contains(&one.name.as_str()));
-    let attributes: Vec<Attribute> = attributes.map(|one| Attribute::new(&one.name, &one.value)).collect();
-    let by_policies = policies.is_some() && attributes.is_empty();
-    let version = if by_policies {
-        ApiVersion::V1Alpha1.api_version()
-    } else if policies.is_some() {
-        ApiVersion::V1Alpha2.api_version()
-    } else {
-        api_version
+    object.kind = KIND.to_owned();
+    object.metadata = ObjectMeta {
+        name,
+        labels: labels(),
+        annotations,
+        ..ObjectMeta::default()
     };
-    NodeResourceTopology {
-        api_version: version,
-        kind: KIND.to_owned(),
-        metadata: Metadata {
-            name,
-            labels: labels(),
-            annotations,
-        },
-        topology_policies: policies.filter(|_| by_policies),
-        attributes,
-        zones: zones.into_iter().map(Zone::from).collect(),
+    object.attributes.retain(|one| ALIGNMENT.contains(&one.name.as_str()));
+    if object.topology_policies.is_some() {
+        let version = if object.attributes.is_empty() {
+            ApiVersion::V1Alpha1
+        } else {
+            object.topology_policies = None;
+            ApiVersion::V1Alpha2
+        };
+        object.api_version = version.api_version();
     }
-}
-
-impl From<StoredZone> for Zone {
-    fn from(zone: StoredZone) -> Self {
-        let costs = zone.costs.into_iter();
-        let resources = zone.resources.into_iter();
-        Self {
-            name: zone.name,
-            kind: zone.kind,
-            costs: costs.map(|StoredCost { name, value }| Cost { name, value }).collect(),
-            resources: resources.map(Resource::from).collect(),
-        }
+    for resource in object.zones.iter_mut().flat_map(|zone| &mut zone.resources) {
+        resource.allocatable = Some(resource.allocatable().to_owned());
     }
-}
-
-impl From<StoredResource> for Resource {
-    fn from(resource: StoredResource) -> Self {
-        Self {
-            allocatable: resource.allocatable().to_owned(),
-            name: resource.name,
-            capacity: resource.capacity,
-            available: resource.available,
-        }
-    }
+    object
 }

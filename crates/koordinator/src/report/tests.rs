@@ -144,7 +144,7 @@ proptest! {
 
         let amounts = object.zones.iter().map(|zone| {
             let cpu = &zone.resources[0];
-            [&cpu.capacity, &cpu.allocatable, &cpu.available].map(|text| text.parse::<usize>().unwrap())
+            [&cpu.capacity, cpu.allocatable(), &cpu.available].map(|text| text.parse::<usize>().unwrap())
         });
         let sums = amounts.fold([0; 3], |sum, one| std::array::from_fn(|at| sum[at] + one[at]));
         prop_assert_eq!(sums, [topology.cpus.len(), topology.cpus.len() - of(0).len(), of(3).len()]);

@@ -46,7 +46,7 @@ fn cpus(facts: &Facts, node: u32) -> Resource {
     Resource {
         name: "cpu".to_owned(),
         capacity: online.len().to_string(),
-        allocatable: allocatable.len().to_string(),
+        allocatable: Some(allocatable.len().to_string()),
         available: available.len().to_string(),
     }
 }
@@ -61,7 +61,7 @@ fn memory(node: &KernelNumaNode) -> Option<Resource> {
     Some(Resource {
         name: "memory".to_owned(),
         capacity: of_bytes(memory.total),
-        allocatable: of_bytes(allocatable),
+        allocatable: Some(of_bytes(allocatable)),
         available: of_bytes(allocatable.saturating_sub(memory.assigned)),
     })
 }
@@ -73,7 +73,7 @@ fn huge_pages(node: &KernelNumaNode) -> impl Iterator<Item = Resource> {
         Resource {
             name: format!("hugepages-{}", of_bytes(*size)),
             capacity: amount(pages.total),
-            allocatable: amount(allocatable),
+            allocatable: Some(amount(allocatable)),
             available: amount(pages.free.min(allocatable)),
         }
     })
@@ -89,7 +89,7 @@ pub(crate) fn add_devices(facts: &Facts, zones: &mut [Zone]) {
             .extend(devices.iter().map(|(resource, devices)| Resource {
                 name: resource.clone(),
                 capacity: devices.all.to_string(),
-                allocatable: devices.all.to_string(),
+                allocatable: Some(devices.all.to_string()),
                 available: devices.free.to_string(),
             }));
     }

@@ -61,7 +61,7 @@ impl CpuState {
 }
 
 impl From<&CpuManagerState> for CpuState {
-    /// As kubelet restores it. Entries by container id, which only versions before 1.18 wrote, are left out.
+    /// As kubelet restores it.
     fn from(checkpoint: &CpuManagerState) -> Self {
         Self {
             default: checkpoint.default_cpus.clone(),

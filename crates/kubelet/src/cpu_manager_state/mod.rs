@@ -6,7 +6,6 @@
 mod error;
 mod pod_shared_pool;
 mod schema;
-mod v0_v1;
 pub mod v2_to_v4;
 
 use std::collections::BTreeMap;
@@ -35,11 +34,9 @@ pub struct CpuManagerState {
     pub policy: String,
     /// kubelet's `defaultCpuSet`: the CPUs that no Guaranteed container has.
     pub default_cpus: CpuSet,
-    /// Exclusive CPUs by pod and container name (V2 on). Within a pod they may overlap: a finished init container keeps
+    /// Exclusive CPUs by pod and container name. Within a pod they may overlap: a finished init container keeps
     /// its entry, and the containers on a pod's own shared pool all carry the same CPUs.
     pub entries: Entries,
-    /// Exclusive CPUs by container id (V0 and V1 know no pods).
-    pub container_entries: BTreeMap<String, CpuSet>,
     /// A pod's own CPUs, its shared pool included (V3 and V4).
     pub pod_entries: BTreeMap<PodUid, CpuSet>,
     /// The CPUs that containers were admitted with, where kubelet may resize them in place (V4): a part of their entries. Nothing is decided by them.
@@ -56,7 +53,6 @@ impl CpuManagerState {
             policy: "none".to_owned(),
             default_cpus: CpuSet::new(),
             entries: Entries::new(),
-            container_entries: BTreeMap::new(),
             pod_entries: BTreeMap::new(),
             baselines: Entries::new(),
             unknown_keys: Vec::new(),
@@ -71,10 +67,10 @@ impl CpuManagerState {
     /// All CPUs that some entry names.
     pub fn assigned(&self) -> CpuSet {
         let containers = self.entries.values().flat_map(BTreeMap::values);
-        let all = containers
-            .chain(self.container_entries.values())
-            .chain(self.pod_entries.values());
-        all.flat_map(CpuSet::iter).collect()
+        containers
+            .chain(self.pod_entries.values())
+            .flat_map(CpuSet::iter)
+            .collect()
     }
 
     /// The first entry that has CPUs of the default set, which kubelet does not start with again: the pod, the container, and these CPUs.

@@ -2,15 +2,11 @@
 
 use serde_json::Value;
 
-use super::{CheckpointError, CpuManagerState, content, json, v0_v1, v2_to_v4};
+use super::{CheckpointError, CpuManagerState, content, json, v2_to_v4};
 
 /// The shape a checkpoint was written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub enum Schema {
-    /// kubelet 1.8 – 1.11: by container id, without a checksum.
-    V0,
-    /// kubelet 1.12 – 1.17: by container id.
-    V1,
     /// kubelet 1.18 – 1.35, and 1.36 without the PodLevelResourceManagers gate: by pod and container name.
     V2,
     /// kubelet 1.36 with the PodLevelResourceManagers gate: with CPUs of whole pods.
@@ -28,17 +24,10 @@ impl CpuManagerState {
         let bytes = content(bytes)?;
         let keys: Value = json(bytes)?;
         let has = |key: &str| keys.get(key).is_some();
-        let entries = keys.get("entries").and_then(Value::as_object);
-        match entries.and_then(|entries| entries.values().next()) {
-            _ if has("data") || has("dataChecksum") => v2_to_v4::read_v4(bytes),
-            _ if has("podEntries") => v2_to_v4::read(bytes, true),
-            Some(Value::String(_)) => v0_v1::read(bytes),
-            Some(_) => v2_to_v4::read(bytes, false),
-            // Without entries V1 to V3 differ in the checksum only, and V0 has none.
-            None if has("checksum") => {
-                v2_to_v4::read(bytes, false).or_else(|first| v0_v1::read(bytes).map_err(|_| first))
-            }
-            None => v0_v1::read(bytes),
+        if has("data") || has("dataChecksum") {
+            v2_to_v4::read_v4(bytes)
+        } else {
+            v2_to_v4::read(bytes, has("podEntries"))
         }
     }
 }

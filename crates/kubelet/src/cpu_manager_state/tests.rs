@@ -19,7 +19,7 @@ fn pod(uid: &str) -> PodUid {
 }
 
 /// What each genuine file contains: schema, policy, shared pool, all assigned CPUs.
-const GENUINE: [(&str, Schema, &str, &str, &str); 17] = [
+const GENUINE: [(&str, Schema, &str, &str, &str); 14] = [
     ("hash-strings/cpu-v3.json", Schema::V3, "static", "2-11", "0-1,12-13"),
     ("k136-gate-off/00-none", Schema::V2, "none", "", ""),
     ("k136-gate-off/01-static-empty", Schema::V2, "static", "0-127", ""),
@@ -48,9 +48,6 @@ const GENUINE: [(&str, Schema, &str, &str, &str); 17] = [
         PODS.0,
         PODS.1,
     ),
-    ("legacy/v0-statefile", Schema::V0, "static", "0,3-15", "1-2"),
-    ("legacy/v1-none", Schema::V1, "none", "", ""),
-    ("legacy/v1", Schema::V1, "static", "0,3-15", "1-2"),
     ("rebuilt-1.37/02-article", Schema::V4, "static", "2-11", "0-1,12-19"),
     (
         "rebuilt-1.37/05a-podlevel-podscope",
@@ -122,7 +119,6 @@ fn a_single_changed_digit_is_found(
     #[files("../../tests/data/kubelet-checkpoints/**/cpu_manager_state")]
     #[files("../../tests/data/kubelet-checkpoints/**/[0-9]*.json")]
     #[files("../../tests/data/kubelet-checkpoints/hash-strings/cpu-*.json")]
-    #[exclude("v0-statefile")] // no checksum
     file: PathBuf,
 ) {
     let bytes = fs::read(&file).unwrap();
@@ -210,7 +206,8 @@ fn an_error_never_tells_a_whole_file() {
 fn a_file_of_absurdly_long_lists_is_refused_before_they_fill_the_memory() {
     let file = |containers: usize| {
         let entries: BTreeMap<String, &str> = (0..containers).map(|id| (format!("{id:x}"), "0-8191")).collect();
-        serde_json::json!({"policyName": "static", "defaultCpuSet": "", "entries": entries}).to_string()
+        let pods = serde_json::json!({"416de7c2-21de-472d-817c-fa9d4306cb7d": entries});
+        serde_json::json!({"policyName": "static", "defaultCpuSet": "", "entries": pods}).to_string()
     };
     assert!(CpuManagerState::parse(file(128).as_bytes()).is_ok());
     let refused = Err(CheckpointError::TooManyCpus);
@@ -309,11 +306,12 @@ fn checksum_0_is_one_from_before_there_were_any(#[case] checksum: &str) {
 }
 
 #[test]
-fn the_oldest_schemas_name_containers_by_id() {
-    let id = "5baab67f1daf9297c60974e50ad9f94f288077161a7c41376478e79aae671e07";
-    let state = parse("legacy/v1/cpu_manager_state");
-    assert_eq!(state.container_entries[id].to_string(), "1-2");
-    assert!(state.entries.is_empty());
+fn entries_by_container_id_are_refused() {
+    let text = br#"{"policyName":"static","defaultCpuSet":"0,3-15","entries":{"5baab67f1daf":"1-2"},"checksum":0}"#;
+    assert!(matches!(
+        CpuManagerState::parse(text),
+        Err(CheckpointError::UnknownSchema(_))
+    ));
 }
 
 #[rstest]

@@ -1,10 +1,11 @@
 //! The outcome of a request: what an instance asked for and what it got.
 
 use serde::{Deserialize, Serialize};
+use stelia_cpus::CpuSet;
 
 use crate::allocator::{
-    AllocationRequest, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy,
-    NumaTopologyAlignmentPolicy, Qos,
+    AllocationRequest, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSelection, Exclusivity,
+    NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos,
 };
 
 /// Recorded with the instance, to compare it with a repeated request and for `steliactl why`.
@@ -49,6 +50,19 @@ impl Allocation {
             numa_node: None,
             exclusivity: Exclusivity::NotAsked,
             explanation: Vec::new(),
+        }
+    }
+
+    /// So many CPUs by its policies.
+    pub fn selection(&self, count: usize) -> CpuSelection {
+        CpuSelection {
+            count,
+            bind: self.bind,
+            required: self.required,
+            exclusive: self.exclusive,
+            strategy: self.strategy,
+            preferred: CpuSet::new(),
+            nodes: None,
         }
     }
 

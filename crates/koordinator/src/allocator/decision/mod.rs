@@ -73,16 +73,17 @@ impl AllocatorNode {
     pub fn on(host: Arc<HostTables>, pools: Pools, held: &HeldCpus, policies: AllocatorPolicies) -> Self {
         let with = |cpus: &CpuSet, exclusive| InUse {
             cpus: cpus.clone(),
-            refs: 1,
             exclusive,
         };
         Self {
             host,
             pools,
-            usage: Usage::exclusive(vec![
-                with(&held.pcpu_level, CpuExclusivePolicy::PcpuLevel),
-                with(&held.numa_node_level, CpuExclusivePolicy::NumaNodeLevel),
-            ]),
+            usage: Usage {
+                in_use: vec![
+                    with(&held.pcpu_level, CpuExclusivePolicy::PcpuLevel),
+                    with(&held.numa_node_level, CpuExclusivePolicy::NumaNodeLevel),
+                ],
+            },
             unreadable: held.unreadable.clone(),
             policies,
         }

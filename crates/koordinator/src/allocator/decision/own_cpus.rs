@@ -371,13 +371,8 @@ impl Choice<'_> {
 
     fn selection(&self, nodes: Option<NodeSet>) -> CpuSelection {
         CpuSelection {
-            count: self.count(),
-            bind: self.allocation.bind,
-            required: self.allocation.required,
-            exclusive: self.allocation.exclusive,
-            strategy: self.allocation.strategy,
-            preferred: CpuSet::new(),
             nodes,
+            ..self.allocation.selection(self.count())
         }
     }
 

@@ -46,12 +46,11 @@ pub(super) fn resize(node: &AllocatorNode, request: ResizeRequest<'_>) -> Result
     }
     let mut next = allocation.clone();
     // Only these CPUs are open, so this tells how the exclusive policy is kept by them.
-    let judged = select_cpus(
-        &node.host,
-        &node.usage,
-        &cpus,
-        &selection(allocation, cpus.len(), false),
-    );
+    let selection = CpuSelection {
+        required: false,
+        ..allocation.selection(cpus.len())
+    };
+    let judged = select_cpus(&node.host, &node.usage, &cpus, &selection);
     next.exclusivity = judged.map_or(allocation.exclusivity, |judged| judged.exclusive);
     next.cpus = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
     next.note_resize(&format!("from {now} to {count} CPUs: {}", layout(&node.host, &cpus)));
@@ -83,18 +82,6 @@ fn check(node: &AllocatorNode, allocation: &Allocation, cpus: &CpuSet) -> Result
     Err(ErrorKind::NotAllocated.because(cause.to_string()))
 }
 
-fn selection(allocation: &Allocation, count: usize, required: bool) -> CpuSelection {
-    CpuSelection {
-        count,
-        bind: allocation.bind,
-        required,
-        exclusive: allocation.exclusive,
-        strategy: allocation.strategy,
-        preferred: CpuSet::new(),
-        nodes: None,
-    }
-}
-
 /// So many free CPUs: of the NUMA nodes that it has CPUs of, if these have enough. The siblings of its own come first where it is to have whole
 /// cores, and last where it is to have one CPU of each.
 fn more(node: &AllocatorNode, request: ResizeRequest<'_>, count: usize) -> Result<CpuSet, Error> {
@@ -118,7 +105,7 @@ fn more(node: &AllocatorNode, request: ResizeRequest<'_>, count: usize) -> Resul
     };
     let rest = CpuSelection {
         preferred,
-        ..selection(allocation, count, allocation.required)
+        ..allocation.selection(count)
     };
     let mut refused = None;
     // A sibling of its own CPUs is a last resort where one CPU of each core is preferred, and none where it is required.

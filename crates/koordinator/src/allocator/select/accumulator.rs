@@ -32,9 +32,6 @@ pub(super) struct Accumulator<'a> {
     threads: usize,
     wanted: TakeCriteria,
     free: Vec<bool>,
-    /// How many instances hold each CPU; 0 for all where a CPU has at most one holder, so that the order does not
-    /// depend on it.
-    refs: Vec<u32>,
     exclusive_cores: Vec<bool>,
     exclusive_nodes: Vec<bool>,
     taken: Vec<usize>,
@@ -54,7 +51,6 @@ impl<'a> Accumulator<'a> {
             threads,
             wanted,
             free: host.places.iter().map(|place| available.contains(place.cpu)).collect(),
-            refs: vec![0; host.places.len()],
             exclusive_cores: vec![false; host.core_sizes.len()],
             exclusive_nodes: vec![false; host.nodes.len()],
             taken: Vec::new(),
@@ -62,9 +58,6 @@ impl<'a> Accumulator<'a> {
         };
         for held in &usage.in_use {
             for position in held.cpus.iter().filter_map(|cpu| host.position(cpu)) {
-                if usage.max_ref_count > 1 {
-                    accumulator.refs[position] += held.refs;
-                }
                 let place = host.places[position];
                 match wanted.exclusive {
                     CpuExclusivePolicy::PcpuLevel if held.exclusive == wanted.exclusive => {
@@ -159,12 +152,10 @@ impl<'a> Accumulator<'a> {
         &self.host.places[position]
     }
 
-    /// The free CPUs that `keep` keeps, fewest holders first, then by number.
+    /// The free CPUs that `keep` keeps, by number.
     fn usable(&self, keep: impl Fn(&CpuPosition) -> bool) -> Vec<usize> {
         let free = (0..self.free.len()).filter(|position| self.free[*position] && keep(self.place(*position)));
-        let mut free: Vec<usize> = free.collect();
-        free.sort_by_key(|position| self.refs[*position]);
-        free
+        free.collect()
     }
 
     fn rank(&self, free: usize) -> isize {
@@ -189,9 +180,7 @@ impl<'a> Accumulator<'a> {
         match kind {
             Kind::WholeCores => {
                 usable.retain(|position| in_core[self.place(*position).core] == self.threads);
-                usable.sort_unstable();
-                let refs = self.refs_of_cores(&usable);
-                usable.sort_by_key(|position| (refs[self.place(*position).core], self.place(*position).core));
+                usable.sort_by_key(|position| self.place(*position).core);
             }
             Kind::OnePerCore => {
                 let mut seen = vec![false; in_core.len()];
@@ -235,27 +224,17 @@ impl<'a> Accumulator<'a> {
         (nodes, sockets, cores)
     }
 
-    /// Holders of these CPUs together, by core.
-    fn refs_of_cores(&self, cpus: &[usize]) -> Vec<u32> {
-        let mut refs = vec![0; self.host.core_sizes.len()];
-        for position in cpus {
-            refs[self.place(*position).core] += self.refs[*position];
-        }
-        refs
-    }
-
     /// Every CPU, by core: sockets that gave most come first, then the strategy's order, then the fullest cores.
     fn anywhere(&self, regard: bool) -> Vec<usize> {
         let mut cpus =
             self.usable(|place| !(regard && (self.exclusive_nodes[place.node] || self.exclusive_cores[place.core])));
         let (in_node, in_socket, in_core) = self.counts(&cpus);
         let (_, gave, _) = self.counts(&self.taken);
-        let refs = self.refs_of_cores(&cpus);
         cpus.sort_by_key(|position| {
             let CpuPosition { core, node, socket, .. } = *self.place(*position);
             let gave = Reverse(gave[socket]);
             let free = (self.rank(in_socket[socket]), self.rank(in_node[node]), in_core[core]);
-            (gave, free, socket, refs[core], core)
+            (gave, free, socket, core)
         });
         cpus
     }

@@ -41,10 +41,11 @@ impl Case {
     fn usage(&self, topology: &Topology) -> Usage {
         let held = |(fate, exclusive): (usize, CpuExclusivePolicy)| InUse {
             cpus: topology.online().iter().filter(|cpu| self.fate(*cpu) == fate).collect(),
-            refs: 1,
             exclusive,
         };
-        Usage::exclusive((0..).zip(CpuExclusivePolicy::ALL).map(held).collect())
+        Usage {
+            in_use: (0..).zip(CpuExclusivePolicy::ALL).map(held).collect(),
+        }
     }
 
     fn request(&self, topology: &Topology) -> CpuSelection {
@@ -207,7 +208,6 @@ proptest! {
         let mut crowded = usage.clone();
         crowded.in_use.push(InUse {
             cpus: available.difference(&named),
-            refs: 1,
             exclusive: request.exclusive,
         });
         let available = crowded.available(&topology.online());
@@ -267,21 +267,21 @@ proptest! {
         let topology = shape.topology();
         let (host, online) = (HostTables::new(&topology), topology.online());
         let mut held: BTreeMap<usize, InUse> = BTreeMap::new();
-        let usage = |held: &BTreeMap<usize, InUse>| Usage::exclusive(held.values().cloned().collect());
+        let usage = |held: &BTreeMap<usize, InUse>| Usage { in_use: held.values().cloned().collect() };
         let ask = |held: &BTreeMap<usize, InUse>, request: &CpuSelection| {
             select_cpus(&host, &usage(held), &usage(held).available(&online), request)
         };
         for (name, request) in all.iter().enumerate() {
             if let Ok(answer) = ask(&held, request) {
                 prop_assert!(held.values().all(|held| held.cpus.is_disjoint(&answer.cpus)));
-                held.insert(name, InUse { cpus: answer.cpus, refs: 1, exclusive: request.exclusive });
+                held.insert(name, InUse { cpus: answer.cpus, exclusive: request.exclusive });
             }
         }
         // An instance that comes and goes leaves everything as it was; the same request again gets the same CPUs.
         let guest = &all[gone.index(all.len())];
         let before = usage(&held).available(&online);
         if let Ok(answer) = ask(&held, guest) {
-            held.insert(all.len(), InUse { cpus: answer.cpus.clone(), refs: 1, exclusive: guest.exclusive });
+            held.insert(all.len(), InUse { cpus: answer.cpus.clone(), exclusive: guest.exclusive });
             prop_assert_eq!(usage(&held).available(&online), before.difference(&answer.cpus));
             held.remove(&all.len());
             prop_assert_eq!(usage(&held).available(&online), before);

@@ -1,5 +1,5 @@
 //! The choice of CPUs, as Koordinator's documents say it: which NUMA nodes ([`align`](fn@align)), which CPUs of them
-//! ([`select_cpus`]), and below them Koordinator's own functions ([`take_cpus`], [`take_preferred_cpus`]).
+//! ([`select_cpus`]), and below them Koordinator's own function ([`take_preferred_cpus`]).
 
 mod accumulator;
 mod align;
@@ -20,7 +20,7 @@ use crate::allocator::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy};
 pub use align::{Room, align, satisfies};
 pub use host::HostTables;
 use take::take_preferred;
-pub use take::{TakeCriteria, take_cpus, take_preferred_cpus};
+pub use take::{TakeCriteria, take_preferred_cpus};
 pub use usage::{InUse, Unsatisfied, Usage};
 
 /// Which CPUs an instance is to get, every default resolved.

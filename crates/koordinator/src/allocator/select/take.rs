@@ -1,4 +1,4 @@
-//! Taking a number of CPUs from those that are available: Koordinator's `takeCPUs` and `takePreferredCPUs`.
+//! Taking a number of CPUs from those that are available: Koordinator's `takePreferredCPUs`.
 
 use stelia_cpus::CpuSet;
 
@@ -18,20 +18,8 @@ pub struct TakeCriteria {
     pub strategy: NumaAllocateStrategy,
 }
 
-/// Take CPUs as Koordinator does, its count of threads a core included.
-///
-/// # Errors
-/// Fewer CPUs are available.
-pub fn take_cpus(
-    host: &HostTables,
-    usage: &Usage,
-    available: &CpuSet,
-    wanted: TakeCriteria,
-) -> Result<CpuSet, Unsatisfied> {
-    take_preferred_cpus(host, usage, available, &CpuSet::new(), wanted)
-}
-
-/// The same, first of those that are preferred, the rest of those that are not.
+/// Take CPUs as Koordinator does, its count of threads a core included: first of those that are preferred, the rest of those that are
+/// not.
 ///
 /// # Errors
 /// Fewer CPUs are available.

@@ -37,14 +37,15 @@ fn request(count: usize, bind: CpuBindPolicy) -> CpuSelection {
 fn held(text: &str, exclusive: CpuExclusivePolicy) -> InUse {
     InUse {
         cpus: cpus(text),
-        refs: 1,
         exclusive,
     }
 }
 
 /// What is chosen on a host of which this is in use.
 fn choose(topology: &Topology, in_use: &[InUse], request: &CpuSelection) -> Result<(String, Exclusivity), Unsatisfied> {
-    let usage = Usage::exclusive(in_use.to_vec());
+    let usage = Usage {
+        in_use: in_use.to_vec(),
+    };
     let available = usage.available(&topology.online());
     let answer = select_cpus(&HostTables::new(topology), &usage, &available, request)?;
     Ok((answer.cpus.to_string(), answer.exclusive))
@@ -148,24 +149,6 @@ fn a_core_whose_sibling_is_offline_is_not_whole_and_leaves_the_others_so() {
     assert_eq!(chosen(&host, &[], &request), "1-2,5-6");
     request.required = true;
     assert_eq!(chosen(&host, &[], &request), "1-2,5-6");
-}
-
-#[test]
-fn a_cpu_may_have_several_holders_where_that_is_allowed() {
-    let host = topology(1, 2);
-    let usage = Usage {
-        max_ref_count: 2,
-        in_use: vec![
-            held("0-1", CpuExclusivePolicy::None),
-            held("1", CpuExclusivePolicy::None),
-        ],
-    };
-    let available = usage.available(&host.online());
-    assert_eq!(available, cpus("0,2-3"));
-    let request = request(2, CpuBindPolicy::SpreadByPcpus);
-    let answer = select_cpus(&HostTables::new(&host), &usage, &available, &request).unwrap();
-    // A CPU without a holder comes before one that has a holder.
-    assert_eq!(answer.cpus, cpus("2-3"));
 }
 
 #[rstest]
@@ -303,11 +286,11 @@ fn names_are_koordinators_and_lead_back() {
 fn a_host_of_1024_cpus_takes_milliseconds() {
     let topology = topology(8, 64);
     let host = HostTables::new(&topology);
-    let usage = Usage::exclusive(
-        (0..64)
+    let usage = Usage {
+        in_use: (0..64)
             .map(|cpu| held(&format!("{cpu}"), CpuExclusivePolicy::PcpuLevel))
             .collect(),
-    );
+    };
     let available = usage.available(&topology.online());
     let mut request = request(777, CpuBindPolicy::SpreadByPcpus);
     request.exclusive = CpuExclusivePolicy::PcpuLevel;

@@ -1,7 +1,5 @@
 //! Which CPUs instances hold, and why more cannot be given.
 
-use std::collections::BTreeMap;
-
 use stelia_cpus::CpuSet;
 
 use crate::allocator::{CpuBindPolicy, CpuExclusivePolicy, NumaTopologyAlignmentPolicy};
@@ -10,43 +8,21 @@ use crate::allocator::{CpuBindPolicy, CpuExclusivePolicy, NumaTopologyAlignmentP
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InUse {
     pub cpus: CpuSet,
-    /// How many instances hold them.
-    pub refs: u32,
     /// The exclusive policy they were allocated with.
     pub exclusive: CpuExclusivePolicy,
 }
 
-/// Every CPU in use. Derived from the live instances each time, so that nothing remains of one that is gone.
+/// Every CPU in use, each by one instance. Derived from the live instances each time, so that nothing remains of one that is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
-    /// How many instances may hold a CPU.
-    pub max_ref_count: u32,
     pub in_use: Vec<InUse>,
 }
 
 impl Usage {
-    /// Each CPU is held by at most one instance; these are in use.
-    pub fn exclusive(in_use: Vec<InUse>) -> Self {
-        Self {
-            max_ref_count: 1,
-            in_use,
-        }
-    }
-
-    /// The CPUs of `allocatable` that one more instance may hold.
+    /// The CPUs of `allocatable` that nobody holds.
     pub fn available(&self, allocatable: &CpuSet) -> CpuSet {
-        if self.max_ref_count == 1 {
-            let held = self.in_use.iter().filter(|held| held.refs > 0);
-            return held.fold(allocatable.clone(), |free, held| free.difference(&held.cpus));
-        }
-        let mut refs = BTreeMap::new();
-        for held in &self.in_use {
-            for cpu in held.cpus.iter() {
-                *refs.entry(cpu).or_insert(0u32) += held.refs;
-            }
-        }
-        let free = |cpu: &u32| refs.get(cpu).is_none_or(|refs| *refs < self.max_ref_count);
-        allocatable.iter().filter(free).collect()
+        let held = self.in_use.iter();
+        held.fold(allocatable.clone(), |free, held| free.difference(&held.cpus))
     }
 }
 

@@ -4,9 +4,10 @@
 //! before, on this socket and NUMA node; the first THREADS (1) of them are of core CORE, the next of the core after it.
 //! Runs are separated by blanks. 256 CPUs of two sockets whose second threads come last are four runs.
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serializer};
+use stelia_cpus::text::excerpt::excerpt;
 use stelia_cpus::{Cpu, MAX_CPUS, Topology};
-
-use super::{CompactError, wrong};
 
 /// The widest step that is looked for: firmware that deals out CPUs to NUMA nodes in turns has as many as there are nodes.
 const MAX_STEP: u32 = 16;
@@ -84,6 +85,14 @@ impl Run {
     }
 }
 
+pub(super) fn serialize<S: Serializer>(topology: &Topology, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&write(topology))
+}
+
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Topology, D::Error> {
+    read(&String::deserialize(from)?).map_err(D::Error::custom)
+}
+
 pub(super) fn write(topology: &Topology) -> String {
     let mut left = topology.clone();
     let mut texts = Vec::new();
@@ -101,16 +110,15 @@ pub(super) fn write(topology: &Topology) -> String {
     texts.join(" ")
 }
 
-pub(super) fn read(text: &str) -> Result<Topology, CompactError> {
+pub(super) fn read(text: &str) -> Result<Topology, String> {
     let mut topology = Topology::default();
     for part in text.split(' ').filter(|part| !part.is_empty()) {
-        let run = Run::parse(part).ok_or_else(|| wrong("topology", part, "not a run of CPUs"))?;
+        let wrong = |why: &str| format!("topology: {:?} {why}", excerpt(part));
+        let run = Run::parse(part).ok_or_else(|| wrong("is not a run of CPUs"))?;
         for index in 0..run.count {
-            let (number, cpu) = run
-                .at(index)
-                .ok_or_else(|| wrong("topology", part, "not a run of CPUs"))?;
+            let (number, cpu) = run.at(index).ok_or_else(|| wrong("is not a run of CPUs"))?;
             if topology.cpus.insert(number, cpu).is_some() {
-                return Err(wrong("topology", part, "a CPU is there twice"));
+                return Err(wrong("has a CPU that is there twice"));
             }
         }
     }

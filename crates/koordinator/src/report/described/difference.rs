@@ -6,18 +6,17 @@ use stelia_cpus::text::excerpt;
 use super::DescribedError;
 use crate::report::NodeResourceTopology;
 
-/// The first place where an object differs from the one made of the facts read from it. Annotations are compared
-/// parsed.
-pub(super) fn first(
-    object: &NodeResourceTopology,
-    implied: &NodeResourceTopology,
-) -> Result<Option<DescribedError>, DescribedError> {
-    let (found, implied) = (value(object)?, value(implied)?);
+/// The first place where an object differs from the one that it has to be. Annotations are compared parsed.
+pub(super) fn first(found: Value, implied: &NodeResourceTopology) -> Result<Option<DescribedError>, DescribedError> {
+    let (found, implied) = (parsed(found), parsed(value(implied)?));
     Ok(walk(String::new(), Some(&found), Some(&implied)))
 }
 
-fn value(object: &NodeResourceTopology) -> Result<Value, DescribedError> {
-    let mut value = serde_json::to_value(object).map_err(|cause| DescribedError::Text(excerpt::cause(&cause)))?;
+pub(super) fn value(object: &NodeResourceTopology) -> Result<Value, DescribedError> {
+    serde_json::to_value(object).map_err(|cause| DescribedError::Text(excerpt::cause(&cause)))
+}
+
+fn parsed(mut value: Value) -> Value {
     let annotations = value
         .pointer_mut("/metadata/annotations")
         .and_then(Value::as_object_mut);
@@ -26,7 +25,7 @@ fn value(object: &NodeResourceTopology) -> Result<Value, DescribedError> {
             *annotation = parsed;
         }
     }
-    Ok(value)
+    value
 }
 
 fn walk(place: String, found: Option<&Value>, implied: Option<&Value>) -> Option<DescribedError> {

@@ -138,7 +138,7 @@ fn what_is_wrong_is_named(#[case] pointer: &str, #[case] value: Value, #[case] n
 #[case(CPU_SHARED_POOLS, json!([{"socket": 0, "node": 0, "cpuset": "x"}]), "[0].cpuset is \"x\"")]
 #[case(CPU_SHARED_POOLS, json!([{"socket": 0, "node": 1, "cpuset": "0-1"}, {"socket": 1, "node": 0, "cpuset": "6-7"}]), "cpu-shared-pools[0].node is 1")]
 #[case(CPU_MANAGER_POLICY, json!([]), "cpu-manager-policy")]
-#[case(ALLOCATOR, json!({"qos": "LSX"}), "isolation.stelia.io/allocator: unknown variant `LSX`")]
+#[case(ALLOCATOR, json!({"policies": {"qos": "LSX"}}), "isolation.stelia.io/allocator: unknown variant `LSX`")]
 #[case("example.org/mine", json!(1), "metadata.annotations.example.org/mine is 1")]
 fn what_is_wrong_in_an_annotation_is_named(#[case] name: &str, #[case] value: Value, #[case] named: &str) {
     let pointer = "/metadata/annotations";
@@ -299,5 +299,5 @@ fn an_object_of_another_writer_is_told_as_one() {
     let error = read(&theirs).unwrap_err().to_string();
     assert!(error.contains("written by Koordinator"), "{error}");
     let error = read("kind: Pod\nmetadata: {name: n}\n").unwrap_err();
-    assert!(matches!(error, DescribedError::Text(_)), "{error}");
+    assert!(matches!(error, DescribedError::Value { .. }), "{error}");
 }

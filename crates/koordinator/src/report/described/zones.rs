@@ -58,7 +58,7 @@ fn resources(place: &str, resources: &[Resource]) -> Result<KernelNumaNode, Desc
         let amounts = || -> Result<[u64; 3], DescribedError> {
             Ok([
                 bytes("capacity", &resource.capacity)?,
-                bytes("allocatable", &resource.allocatable)?,
+                bytes("allocatable", resource.allocatable())?,
                 bytes("available", &resource.available)?,
             ])
         };

@@ -82,7 +82,7 @@ fn reported(state: &MemoryManagerState, living: LivePods<'_>, name: &str) -> [St
     memory(&mut facts.numa, state, living);
     let object = report(&facts, ApiVersion::V1Alpha1);
     let found = object.zones[0].resources.iter().find(|one| one.name == name).unwrap();
-    [&found.capacity, &found.allocatable, &found.available].map(Clone::clone)
+    [&found.capacity, found.allocatable(), &found.available].map(str::to_owned)
 }
 
 #[test]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use stelia_cpus::quantity::Quantity;
 use stelia_cpus::text::excerpt;
 
-use super::{Amounts, StoredError, StoredZone};
-use crate::report::described;
+use super::{Amounts, StoredError};
 use crate::report::memory_and_devices::Devices;
+use crate::report::{Zone, described};
 
 /// Limit of the devices of a resource on a NUMA node that are believed.
 const MAX_DEVICES: u64 = 4096;
@@ -15,7 +15,7 @@ const MAX_DEVICES: u64 = 4096;
 const MAX_OBJECT_DEVICES: u64 = 16_384;
 
 /// What each NUMA node has, by resource.
-pub(super) fn amounts(zones: &[StoredZone]) -> Result<BTreeMap<u32, BTreeMap<String, Amounts>>, StoredError> {
+pub(super) fn amounts(zones: &[Zone]) -> Result<BTreeMap<u32, BTreeMap<String, Amounts>>, StoredError> {
     let mut all: BTreeMap<u32, BTreeMap<String, Amounts>> = BTreeMap::new();
     for (at, zone) in zones.iter().enumerate() {
         let wrong = |field: &str, found: &str, why: &dyn ToString| StoredError::Value {

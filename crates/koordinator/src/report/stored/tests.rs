@@ -136,7 +136,7 @@ fn a_summary_that_cannot_be_read_is_a_problem_and_the_rest_is_read() {
 fn containers_without_a_vm_are_told_by_the_profile_stelia_alone() {
     let mut node = facts();
     node.containers.insert(node.allocations[1].pod.clone());
-    // Its CPUs are not known: it has no place in the list.
+    // Its CPUs are not known: it is not among the pods.
     node.containers
         .insert(PodUid::parse("00000000-21de-472d-817c-fa9d4306cb7d").unwrap());
     let of = |profile, version| {
@@ -147,7 +147,7 @@ fn containers_without_a_vm_are_told_by_the_profile_stelia_alone() {
     assert_eq!(of(Profile::Stelia, ApiVersion::V1Alpha2), [Some(false), Some(true)]);
     assert_eq!(of(Profile::Koordinator, ApiVersion::V1Alpha1), [None, None]);
     let object = kept(&node, Profile::Stelia, ApiVersion::V1Alpha2).to_string();
-    assert!(object.contains(r#"\"containers\":[1]"#), "{object}");
+    assert!(object.contains(r#"\"containers\":[\"416de7c2"#), "{object}");
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn devices_are_in_the_zones_of_the_lean_object_alone() {
     assert_eq!(found[0], None);
     let nic = found[1].unwrap();
     assert_eq!(
-        (nic.capacity.as_str(), nic.allocatable.as_str(), nic.available.as_str()),
+        (nic.capacity.as_str(), nic.allocatable(), nic.available.as_str()),
         ("4", "4", "3")
     );
     let others = report(&facts, ApiVersion::V1Alpha1).zones;

@@ -98,8 +98,6 @@ fn cpus(state: CpuManagerState, root: &Path, pods: &Pods) -> StateFile {
             ..assigned(pods.get(pod.as_str()), name, cpus)
         }));
     }
-    let by_id = state.container_entries.iter();
-    assignments.extend(by_id.map(|(id, cpus)| assigned(Pod::default(), id, cpus)));
     assignments.extend(state.pod_entries.iter().map(|(pod, cpus)| Assignment {
         shared_in_pod: Some(shared_in_pod(&state, root, pod)),
         ..assigned(pods.get(pod.as_str()), "", cpus)

@@ -54,11 +54,6 @@ fn json_has_a_name_for_everything() {
             "/assignments/0/bytes": 8_589_934_592u64, "/assignments/1/resource": "hugepages-2Mi",
         }),
     );
-    // The oldest schemas have ids, the newest pods.
-    holds(
-        &json_of("legacy/v0-statefile/cpu_manager_state"),
-        json!({ "/schema": "V0", "/assignments/0/pod_uid": "", "/assignments/0/container": "0c5a1bd3a8c1", "/assignments/0/set": "1-2" }),
-    );
     let whole = |state: &Value| {
         let all = state["assignments"].as_array().unwrap().iter();
         let mut whole =
@@ -88,7 +83,6 @@ fn the_kind_of_a_file_is_told_by_its_name_or_content() {
     let copied = json!(gather(&copy, Path::new("/"), &Pods::default()));
     assert!(is_memory(&copied["policy"]), "{copied}");
     for (file, memory) in [
-        ("legacy/v1/cpu_manager_state", false),
         ("write-sequence/gate-off/036.json", false),
         ("k136-gate-off/00-none/memory_manager_state", true),
         ("hash-strings/mem-v1.json", true),
@@ -107,7 +101,7 @@ fn a_file_that_steliad_cannot_work_with_is_told_with_the_reason() {
         says(state["reason"].as_str().unwrap(), &[reason]);
         assert_eq!(state["is_refused"], false);
     }
-    assert_eq!(json_of("legacy/v1/cpu_manager_state")["reason"], "");
+    assert_eq!(json_of("k136-gate-off/02-article/cpu_manager_state")["reason"], "");
 }
 
 #[test]
