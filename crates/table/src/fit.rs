@@ -5,6 +5,27 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 /// The signs behind which a word that is wider than a line is broken if possible: of lists of CPUs, paths and taints.
 const BREAKS: [char; 3] = [',', '/', ':'];
 
+/// Units that stay on the line of their number.
+const UNITS: [&str; 12] = [
+    "%", "s", "ms", "min", "h", "days", "B", "KiB", "MiB", "GiB", "TiB", "CPUs",
+];
+
+/// The words of a text; a number with its unit is one.
+fn words(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let is_unit = UNITS.contains(&word.trim_end_matches([',', ';', '.', ':', ')']));
+        match words.last_mut() {
+            Some(number) if is_unit && number.ends_with(|char: char| char.is_ascii_digit()) => {
+                number.push(' ');
+                *number += word;
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words
+}
+
 /// The text on lines of at most `width` columns, broken at blanks; a word that is wider than a line is broken behind the last
 /// comma, slash or colon that the line has, or where the line ends.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
@@ -13,10 +34,10 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
     }
     let width = width.max(1);
     let (mut lines, mut line) = (Vec::new(), String::new());
-    for word in text.split(' ') {
+    for word in words(text) {
         if !line.is_empty() && line.width() + 1 + word.width() <= width {
             line.push(' ');
-            line += word;
+            line += &word;
             continue;
         }
         if !line.is_empty() {

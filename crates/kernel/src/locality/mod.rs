@@ -325,12 +325,9 @@ pub fn list(nodes: &BTreeSet<u32>) -> String {
     nodes.iter().copied().collect::<CpuSet>().to_string()
 }
 
-/// `NUMA node 0`, `NUMA nodes 0-1`
+/// `NUMA 0`, `NUMA 0-1`
 pub fn numa_nodes(nodes: &NodeSet) -> String {
-    match nodes.len() {
-        1 => format!("NUMA node {nodes}"),
-        _ => format!("NUMA nodes {nodes}"),
-    }
+    format!("NUMA {nodes}")
 }
 
 /// Bytes for readers: three digits and the unit.

@@ -26,10 +26,9 @@ pub(crate) enum Received {
     Signal(Message),
 }
 
-/// A subscription. On a peer-to-peer connection every signal is the daemon's.
+/// A subscription.
 pub(crate) struct Signals {
     messages: MessageStream,
-    is_bus: bool,
     owner: Option<String>,
 }
 
@@ -39,17 +38,12 @@ impl Signals {
         // One stream for all messages keeps their order, so that the daemon's end comes after its last signals.
         let mut messages = MessageStream::from(connection);
         messages.set_max_queued(NonZeroUsize::new(MAX_QUEUED_SIGNALS).unwrap_or(NonZeroUsize::MIN));
-        let is_bus = connection.is_bus();
-        let owner = if is_bus { subscribe(connection).await? } else { None };
-        Ok(Self {
-            messages,
-            is_bus,
-            owner,
-        })
+        let owner = subscribe(connection).await?;
+        Ok(Self { messages, owner })
     }
 
     pub(crate) fn runs(&self) -> bool {
-        self.owner.is_some() || !self.is_bus
+        self.owner.is_some()
     }
 
     /// The next signal; `None` when the connection ended. Cancel-safe.
@@ -67,7 +61,7 @@ impl Signals {
                 return Some(Received::Daemon { runs: self.runs() });
             }
             let sender = message.header().sender().map(ToString::to_string);
-            if !self.is_bus || sender == self.owner {
+            if sender == self.owner {
                 return Some(Received::Signal(message));
             }
         }

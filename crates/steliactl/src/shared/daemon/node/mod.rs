@@ -4,6 +4,8 @@
 pub(crate) mod testing;
 
 use serde::Serialize;
+use stelia_api::ReasonCode;
+use stelia_api::quiet::{Remaining, RemainingCause};
 use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
 
@@ -110,4 +112,13 @@ impl OnlineCpus {
         };
         cpus.insert(cpu);
     }
+}
+
+/// Whether a VM is degraded by this interrupt, which could not be moved. One that the kernel places itself is reported only while it fires
+/// again and again, every other one always (`stelia_decide::disturbances`).
+pub(crate) fn is_reported(description: &Description, interrupt: &Remaining) -> bool {
+    let begins = format!("interrupt {} ({}) ", interrupt.irq, interrupt.name);
+    let mut reasons = description.node.instances.values().flat_map(|one| &one.degraded);
+    interrupt.why != RemainingCause::Managed
+        || reasons.any(|reason| reason.code == ReasonCode::Interrupts && reason.text.starts_with(&begins))
 }
