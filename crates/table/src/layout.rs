@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 
 use unicode_width::UnicodeWidthStr;
 
-use crate::fit::{cut_with, shorten_with, wrap};
+use crate::fit::{cut, shorten, wrap};
 use crate::printable;
 use crate::shrink::{COLUMN_GAP, Shown, fit_columns};
 use crate::terminal::{coloured, is_utf8};
@@ -36,11 +36,6 @@ impl TextStyle {
             coloured: coloured(),
             ascii: !is_utf8(),
         }
-    }
-
-    /// What stands for characters that are left out.
-    const fn ellipsis(self) -> &'static str {
-        if self.ascii { "..." } else { "…" }
     }
 }
 
@@ -103,10 +98,10 @@ pub(crate) enum Fit {
 }
 
 impl Fit {
-    fn lines(self, text: &str, width: usize, style: TextStyle) -> Vec<String> {
+    fn lines(self, text: &str, width: usize) -> Vec<String> {
         match self {
-            Self::Cut => vec![cut_with(text, width, style.ellipsis())],
-            Self::Shorten => vec![shorten_with(text, width, style.ellipsis())],
+            Self::Cut => vec![cut(text, width)],
+            Self::Shorten => vec![shorten(text, width)],
             Self::Wrap => wrap(text, width),
         }
     }
@@ -262,13 +257,13 @@ impl Grid {
             let heading = |column: &Shown| match column.layout.heading {
                 // A heading of several words takes as many lines as it needs.
                 heading if longest_word(heading) <= column.width => wrap(heading, column.width),
-                heading => Fit::Cut.lines(heading, column.width, style),
+                heading => Fit::Cut.lines(heading, column.width),
             };
             row(&mut text, &shown, |column| (heading(column), Meaning::Plain), style);
         }
         for cells in &self.rows {
             let cell = |column: &Shown| match cells.get(column.at) {
-                Some(cell) => (column.layout.fit.lines(&cell.text, column.width, style), cell.meaning),
+                Some(cell) => (column.layout.fit.lines(&cell.text, column.width), cell.meaning),
                 None => (Vec::new(), Meaning::Absent),
             };
             row(&mut text, &shown, cell, style);
@@ -336,7 +331,6 @@ pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, style
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fit::shorten;
 
     type Row = [&'static str; 3];
 
@@ -424,29 +418,6 @@ mod tests {
             table(&columns, &rows, at(60)).starts_with("POD                        SINCE ISOLATED  THREADS LEFT\n")
         );
         assert!(table(&columns, &rows, at(30)).contains("shop/"));
-    }
-
-    #[test]
-    fn an_ellipsis_is_three_dots_where_the_locale_is_ascii() {
-        let style = TextStyle { ascii: true, ..at(40) };
-        let text = table(&COLUMNS, &ROWS[..1], style);
-        assert!(text.is_ascii(), "{text}");
-        let text = table(&COLUMNS, &ROWS, style);
-        assert!(text.contains("...") && !text.contains('…'), "{text}");
-        for width in 9..60 {
-            for line in table(
-                &COLUMNS,
-                &ROWS,
-                TextStyle {
-                    ascii: true,
-                    ..at(width)
-                },
-            )
-            .lines()
-            {
-                assert!(line.width() <= width, "{width}: {line}");
-            }
-        }
     }
 
     #[test]

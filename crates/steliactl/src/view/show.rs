@@ -100,8 +100,7 @@ pub(crate) async fn gather<'a>(
             let text = format!("a VM has no property {name}; it has {}", known.join(", "));
             return Err(Failure::Usage(text));
         }
-        let (scope, origin) = (instance.scope.as_str(), instance.origin.as_str());
-        let processes = threads::processes(roots, scope, origin, instance.isolation)?;
+        let processes = threads::processes(roots, instance)?;
         let locality = VmLocality::of(&described, uid.as_str(), roots, &processes);
         vms.push(Vm {
             pod: Pod::of(uid, instance),

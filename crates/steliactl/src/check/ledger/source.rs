@@ -345,11 +345,11 @@ mod tests {
         };
         assert_eq!(uid("t/db"), Ok("bbb".to_owned()));
         assert_eq!(uid("db"), Ok("bbb".to_owned()));
-        assert_eq!(uid("cc"), Ok("ccc".to_owned()));
+        assert_eq!(uid("ccc"), Ok("ccc".to_owned()));
         assert_eq!(uid("aaa2"), Ok("aaa2".to_owned()));
         assert_eq!(
             [uid("web"), uid("aaa"), uid("nobody"), uid("")],
-            [Err(2), Err(2), Err(3), Err(3)]
+            [Err(2), Err(3), Err(3), Err(3)]
         );
         let near = pick(all(), "we").unwrap_err().to_string();
         assert!(near.ends_with("in this period; did you mean t/web?"), "{near}");

@@ -107,7 +107,8 @@ pub(crate) fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a 
     let containing = pods.iter().filter(|(_, pod)| !word.is_empty() && is_part(pod));
     let mut offered: Vec<&str> = containing.map(|(full, _)| full.as_str()).collect();
     if offered.is_empty() {
-        let nearest = near::nearest(word, pods.values().map(|pod| pod.pod_name.as_str()));
+        let names = pods.values().map(|pod| pod.pod_name.as_str());
+        let nearest = near::nearest(word, names.filter(|name| !name.is_empty()));
         let full = pods.iter().find(|(_, pod)| Some(pod.pod_name.as_str()) == nearest);
         offered.extend(full.map(|(full, _)| full.as_str()));
     }

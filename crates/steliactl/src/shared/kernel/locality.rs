@@ -12,9 +12,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use stelia_cpus::located::{Located, Part};
 use stelia_cpus::{NodeSet, Topology};
-use stelia_kernel::locality::{
-    Distance, Locality, PartRow, PciDevice, VfioDevices, certificate, list, numa_nodes, pairs, size,
-};
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::locality::{Distance, Locality, PartRow, VfioDevices, certificate, list, numa_nodes, pairs, size};
 use stelia_kernel::vfio::behind;
 
 use crate::shared::daemon::Description;
@@ -125,9 +124,6 @@ impl VmLocality {
         if !rows.is_empty() {
             body += &table(&CERTIFICATE, &rows, style);
         }
-        if style.legend {
-            body += &located::legend(rows.iter().map(|row| &row.located));
-        }
         if let Some(why) = &self.devices_unknown {
             body += &format!("kubelet's devices are not known: {}\n", output::printable(why));
         }
@@ -149,11 +145,6 @@ impl VmLocality {
     pub(crate) fn json(&self) -> Value {
         let locality = &self.locality;
         let (away, attached) = (locality.away(), locality.attached());
-        let nodes = locality.memory.iter().map(|(node, memory)| {
-            json!({ "node": node, "place": locality.place(*node).name(),
-                    "anon_bytes": memory.anon, "file_bytes": memory.file,
-                    "shmem_bytes": memory.shmem, "huge_pages_bytes": memory.huge })
-        });
         let pairs = pairs(&locality.pci)
             .into_iter()
             .map(|pair| json!({ "gpu": pair.gpu.address, "nic": pair.nic.address, "distance": pair.distance }));
@@ -164,7 +155,7 @@ impl VmLocality {
             "away_ratio": away.map(|away| away.ratio()),
             "attached_ratio": attached.map(|attached| attached.ratio()),
             "too_much_away": locality.memory_problem().is_some(),
-            "nodes": nodes.collect::<Vec<_>>(),
+            "memory": locality.memory,
             "devices": devices(locality),
             "devices_unknown": self.devices_unknown,
             "certificate": self.certificate().iter().map(|row| row.json(locality)).collect::<Vec<_>>(),
@@ -177,18 +168,11 @@ impl CertificateRow {
     fn json(&self, locality: &Locality) -> Value {
         let (row, located) = (&self.row, &self.located);
         let share = |percent: u8| (!located.nodes.is_empty()).then_some(percent);
-        let pci = |device: &PciDevice| {
-            json!({
-                "address": device.address, "kind": device.kind(), "vendor": format!("{:04x}", device.vendor),
-                "device": format!("{:04x}", device.device), "part_of": device.part_of, "mediated": device.mediated,
-                "resource": device.resource,
-            })
-        };
         let device = locality.pci.iter().find(|device| device.name() == row.name);
         json!({
             "part": row.part, "name": row.name, "amount": row.amount, "nodes": row.by_node,
             "near_percent": share(located.near_percent), "attached_percent": share(located.attached_percent),
-            "since_us": Some(located.since_us).filter(|since| *since > 0), "device": device.map(pci),
+            "since_us": Some(located.since_us).filter(|since| *since > 0), "device": device,
         })
     }
 }
@@ -221,7 +205,7 @@ fn add_opened(locality: &mut Locality, topology: &Topology, roots: &Roots, pids:
 }
 
 /// Adds the VFIO devices that the processes in this scope have open, as far as they may be read.
-pub(crate) fn add_vfio_devices(locality: &mut Locality, topology: &Topology, roots: &Roots, scope: &str) {
+pub(crate) fn add_vfio_devices(locality: &mut Locality, topology: &Topology, roots: &Roots, scope: &CgroupPath) {
     let pids = threads::members(roots, scope).unwrap_or_default();
     add_opened(locality, topology, roots, pids.into_iter());
 }

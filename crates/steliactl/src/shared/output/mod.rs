@@ -59,25 +59,23 @@ pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
 /// D-Bus properties under the names of this program's JSON: `FloatCPUs` is `float_cpus`, `RegisteredTimestamp`, which is in
 /// microseconds, `registered_us`.
 pub(crate) fn snake_case(properties: &Map<String, Value>) -> Map<String, Value> {
-    let snake = |name: &str| {
-        let (name, unit) = match name.strip_suffix("Timestamp") {
-            Some(name) => (name, "_us"),
-            None => (name, ""),
-        };
+    let snake = |name: &String| {
         let mut snake = String::new();
-        let mut after_small = false;
+        let mut before = ' ';
         // The plural of an acronym is one word.
-        for char in name.replace("CPUs", "Cpus").chars() {
-            if after_small && char.is_ascii_uppercase() {
+        for char in name.replace("CPUs", "Cpus").replace("Timestamp", "Us").chars() {
+            if before.is_ascii_lowercase() && char.is_ascii_uppercase() {
                 snake.push('_');
             }
-            after_small = char.is_ascii_lowercase();
+            before = char;
             snake.push(char.to_ascii_lowercase());
         }
-        snake + unit
+        snake
     };
-    let members = properties.iter();
-    members.map(|(name, value)| (snake(name), value.clone())).collect()
+    properties
+        .iter()
+        .map(|(name, value)| (snake(name), value.clone()))
+        .collect()
 }
 
 /// A string member; empty when it is absent or not a string.

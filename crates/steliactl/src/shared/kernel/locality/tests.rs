@@ -41,8 +41,7 @@ fn show_prints_each_node_and_each_device() {
          memory          1.0 GiB  0           near    2026-10-26 07:33:20\n\
          huge pages      1.0 GiB  1           remote  -\n\
          kvm?[2J               1  -           -       -\n\
-         nvidia.com/gpu        2  1           remote  -\n\
-         remote: on a NUMA node that has none of these CPUs and is not attached\n"
+         nvidia.com/gpu        2  1           remote  -\n"
     );
     let bare = vm_locality("near").text(TextStyle::from(false));
     let lines: Vec<&str> = bare.lines().collect();
@@ -78,8 +77,7 @@ fn a_gpu_with_its_card_and_memory_without_cpus_have_their_rows() {
     holds(
         &json,
         json!({
-            "/attached_ratio": 0.5, "/nodes/1/place": "attached",
-            "/pairs": [{"gpu": "0000:3b:00.0", "nic": "0000:3b:00.1", "distance": "PIX"}],
+            "/attached_ratio": 0.5,             "/pairs": [{"gpu": "0000:3b:00.0", "nic": "0000:3b:00.1", "distance": "PIX"}],
             "/devices/2": {"name": "VFIO 0000:3b:00.0", "node": 0, "own": true, "count": 1},
         }),
     );
@@ -118,7 +116,7 @@ fn json_holds_the_share_and_what_it_is_of() {
         &vm_locality("far").json(),
         json!({
             "/away_ratio": 0.5, "/too_much_away": true, "/away_bytes": 1u64 << 30, "/counted_bytes": 2u64 << 30,
-            "/nodes/1/huge_pages_bytes": 1 << 30,
+            "/memory/1/huge": 1 << 30,
             "/devices/0": {"name": "nvidia.com/gpu", "node": 1, "own": false, "count": 2},
         }),
     );
