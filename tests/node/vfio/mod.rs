@@ -151,7 +151,7 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
         };
         // A device of a plugin's is named once, by its resource.
         let away = |nodes: &str, resource: &str, node: &str| {
-            format!("devices are remote from its CPUs on NUMA node {nodes}: {resource} on {node}")
+            format!("devices are remote from its CPUs on NUMA {nodes}: {resource} on {node}")
         };
         let devices = away("1", Kind::Card.resource(), "0");
         assert!(

@@ -326,7 +326,7 @@ pub fn list(nodes: &BTreeSet<u32>) -> String {
 }
 
 /// `NUMA 0`, `NUMA 0-1`
-pub fn numa_nodes(nodes: &NodeSet) -> String {
+fn numa_nodes(nodes: &NodeSet) -> String {
     format!("NUMA {nodes}")
 }
 
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(vm.away().unwrap().percent(), 50);
         assert_eq!(
             vm.memory_problem().unwrap(),
-            "50 % (512 MiB of 1.0 GiB) of its memory is remote from its CPUs on NUMA node 0: 512 MiB on 1"
+            "50 % (512 MiB of 1.0 GiB) of its memory is remote from its CPUs on NUMA 0: 512 MiB on 1"
         );
     }
 
@@ -465,7 +465,7 @@ mod tests {
         ];
         assert_eq!(
             vm.devices_problem().unwrap(),
-            "devices are remote from its CPUs on NUMA node 0: 2 × nvidia.com/gpu on 1, vendor.com/nic on 1"
+            "devices are remote from its CPUs on NUMA 0: 2 × nvidia.com/gpu on 1, vendor.com/nic on 1"
         );
         vm.nodes.insert(1);
         assert_eq!(vm.devices_problem(), None);

@@ -80,19 +80,9 @@ selects every VM that fits. The beginning of a name is not a name.
 Exit codes:
   0    success; also when a signal or the end of the reader ends monitor, top
        or export topology --watch
-  1    the daemon refuses, fails or cannot be reached; a file of kubelet is
-       refused; or the command's own check fails:
-       doctor: a check fails
-       verify: a VM is not as it should be, now or in the ledger's last 24
-       hours, has waited for its vCPUs for more than a minute, or has less
-       than is required
-       noise: a device interrupt fires on VMs' CPUs, a kernel thread could not
-       be moved off them, or this is unknown
-       ledger verify: the ledger was modified, or no given key verifies it
-       resize: the guest kept its vCPUs, or kubelet assigned the CPUs, and
-       nothing was changed
-       plan: a pod does not fit, kubelet would not start, or the answer is
-       unknown
+  1    the daemon refuses, fails or cannot be reached; doctor, verify, noise or
+       ledger verify finds something wrong or cannot find out; resize changed
+       nothing; a pod of plan does not fit, or this is unknown
   2    wrong usage, or VM matches several VMs
   3    no such VM, or PATTERN matches none; status: steliad is not running
 

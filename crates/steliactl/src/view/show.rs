@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use stelia_api::State;
-use stelia_kernel::locality::{numa_nodes, size};
+use stelia_kernel::locality::{list, size};
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
@@ -277,7 +277,7 @@ impl Vm {
             _ => instance.exclusive.to_string(),
         };
         if let Some(locality) = self.locality.as_ref().filter(|one| !one.nodes().is_empty()) {
-            text += &format!(" ({})", numa_nodes(locality.nodes()));
+            text += &format!(" (NUMA {})", list(locality.nodes()));
         }
         if !instance.class().is_empty() {
             text += &format!(", class {}", instance.class());

@@ -16,7 +16,7 @@ use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
 use super::failure::{Failure, is_silent};
 use super::names;
-use super::node::{self, Description};
+use super::node::Description;
 use super::pod::{Pod, Pods};
 use crate::shared::output::json_of;
 
@@ -100,8 +100,7 @@ impl Client {
     /// No VM has this name, or several have it.
     pub(crate) async fn find(&self, vm: &str) -> Result<Found, Failure> {
         let described = self.describe().await?;
-        let pods: Vec<Pod> = Pods::of(&described).iter().cloned().collect();
-        let pod = names::one(&pods, vm)?;
+        let pod = names::one(Pods::of(&described).iter().cloned().collect(), vm)?;
         let found = described.node.instances.get_key_value(pod.pod_uid.as_str());
         let (uid, instance) = found.ok_or_else(|| names::no_instance(vm))?;
         Ok(Found {
@@ -125,7 +124,12 @@ impl Client {
 
     /// The node. A daemon that does not run is not started for it.
     pub(crate) async fn describe(&self) -> Result<Description, Failure> {
-        node::parse(&self.without_start::<String>("Describe", &()).await?)
+        let text: String = self.without_start("Describe", &()).await?;
+        serde_json::from_str(&text).map_err(|cause| {
+            Failure::Other(format!(
+                "Describe answers what this program does not understand; is it as new as the daemon? {cause}"
+            ))
+        })
     }
 
     /// The VMs of a running daemon.

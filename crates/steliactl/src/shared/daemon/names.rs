@@ -29,7 +29,7 @@ pub(crate) fn is_glob(text: &str) -> bool {
 /// A word or a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VmPattern {
-    pub(super) text: String,
+    text: String,
     /// `None` for a word.
     glob: Option<glob::Pattern>,
 }
@@ -46,6 +46,10 @@ impl FromStr for VmPattern {
 }
 
 impl VmPattern {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
     pub(super) fn is_word(&self) -> bool {
         self.glob.is_none()
     }
@@ -71,10 +75,10 @@ pub(crate) fn fitting<T>(mut all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str)
 ///
 /// # Errors
 /// No pod has this name, or several have it.
-pub(super) fn one(pods: &[Pod], asked: &str) -> Result<Pod, Failure> {
+pub(crate) fn one(pods: Vec<Pod>, asked: &str) -> Result<Pod, Failure> {
     let found: Vec<&Pod> = pods.iter().filter(|pod| pod.is_called(asked)).collect();
     match found.as_slice() {
-        [] => Err(none_among(asked, pods)),
+        [] => Err(none_among(asked, &pods)),
         [pod] => Ok(Pod::clone(pod)),
         several => {
             let first: Vec<String> = several.iter().take(MAX_CANDIDATES).map(|pod| pod.in_full()).collect();
@@ -91,7 +95,7 @@ pub(crate) fn no_instance(asked: &str) -> Failure {
 }
 
 /// The error for a name or a pattern that none of these pods fits.
-pub(super) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> Failure {
+pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> Failure {
     let what = if is_glob(asked) { "fits" } else { "is called" };
     let meant = perhaps_meant(asked, pods);
     let asked = cut(asked, MAX_REPEATED);
@@ -169,7 +173,7 @@ mod tests {
             (&of_kubevirt, "vm-5-1", "bbb"),
             (&of_kubevirt, "bbb", "bbb"),
         ] {
-            assert_eq!(one(pods, asked).unwrap().pod_uid, expected, "{asked}");
+            assert_eq!(one(pods.clone(), asked).unwrap().pod_uid, expected, "{asked}");
         }
         for (pods, asked) in [
             (&of_kubevirt, "team-b/vm-5"),
@@ -183,7 +187,7 @@ mod tests {
             (&names, "db*"),
             (&names, ""),
         ] {
-            assert_eq!(one(pods, asked).unwrap_err().exit_code(), 3, "{asked}");
+            assert_eq!(one(pods.clone(), asked).unwrap_err().exit_code(), 3, "{asked}");
         }
     }
 
@@ -202,7 +206,7 @@ mod tests {
                 "default/vm (aaa), default/vm (bbb)",
             ),
         ] {
-            let failure = one(&pods(words), asked).unwrap_err();
+            let failure = one(pods(words), asked).unwrap_err();
             let text = failure.to_string();
             assert!(failure.exit_code() == 2 && text.ends_with(expected), "{failure}");
         }

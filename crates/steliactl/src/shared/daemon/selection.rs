@@ -90,7 +90,7 @@ impl Selection {
         let all = Pods::of(description);
         let fits = |one: &VmPattern| all.iter().any(|pod| self.has_namespace(pod) && one.selects(pod));
         if let Some(none) = self.patterns.iter().find(|one| !fits(one)) {
-            return Err(none_among(&none.text, all.iter()));
+            return Err(none_among(none.as_str(), all.iter()));
         }
         self.retain(description);
         Ok(())

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use stelia_cpus::located::{Located, Part};
 use stelia_cpus::{NodeSet, Topology};
 use stelia_kernel::cgroup::CgroupPath;
-use stelia_kernel::locality::{Distance, Locality, PartRow, VfioDevices, certificate, list, numa_nodes, pairs, size};
+use stelia_kernel::locality::{Distance, Locality, PartRow, VfioDevices, certificate, list, pairs, size};
 use stelia_kernel::vfio::behind;
 
 use crate::shared::daemon::Description;
@@ -110,20 +110,13 @@ impl VmLocality {
     pub(crate) fn text(&self, style: TextStyle) -> String {
         let locality = &self.locality;
         let rows = self.certificate();
-        let mut heading = match rows.as_slice() {
-            [] => "Locality: the VM has no exclusive CPUs".to_owned(),
-            _ => format!("Locality: the VM's CPUs are on {}", numa_nodes(&locality.nodes)),
+        let (heading, mut body) = match rows.as_slice() {
+            [] => ("Locality: the VM has no exclusive CPUs".to_owned(), String::new()),
+            rows => (
+                format!("Locality: the VM's CPUs are on NUMA {}", list(&locality.nodes)),
+                table(&CERTIFICATE, rows, style),
+            ),
         };
-        let shares = [(locality.away(), "remote"), (locality.attached(), "attached")];
-        for (share, word) in shares {
-            if let Some(share) = share.filter(|share| share.bytes > 0) {
-                heading += &format!("; {share} of its memory is {word}");
-            }
-        }
-        let mut body = String::new();
-        if !rows.is_empty() {
-            body += &table(&CERTIFICATE, &rows, style);
-        }
         if let Some(why) = &self.devices_unknown {
             body += &format!("kubelet's devices are not known: {}\n", output::printable(why));
         }

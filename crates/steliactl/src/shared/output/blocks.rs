@@ -28,18 +28,22 @@ pub(crate) fn hanging(label: &str, indent: usize, meaning: Meaning, text: &str, 
 /// A finding: its label, subject and fact, and below the fact what to do. The facts of several findings begin in one column if their
 /// subjects are padded to the same width.
 pub(crate) fn finding(label: (&str, Meaning), subject: &str, fact: &str, fix: &str, style: TextStyle) -> String {
-    let (label, meaning) = label;
+    stacked(label, subject, &[("", fact), ("fix: ", fix)], style)
+}
+
+/// Texts below each other, each with what it begins with; empty ones are left out.
+pub(crate) fn stacked(
+    (label, meaning): (&str, Meaning),
+    subject: &str,
+    texts: &[(&str, impl AsRef<str>)],
+    style: TextStyle,
+) -> String {
     let subject = printable(subject);
     let indent = columns(label) + columns(&subject) + 4;
-    let mut text = format!(
-        "{}  {subject}  {}",
-        meaning.paint(label, style),
-        beside(indent, fact, style)
-    );
-    if !fix.is_empty() {
-        text += &hanging("", indent, Meaning::Plain, &format!("fix: {fix}"), style);
-    }
-    text
+    let texts = texts.iter().filter(|(_, text)| !text.as_ref().is_empty());
+    let texts = texts.map(|(begin, text)| beside(indent, &format!("{begin}{}", text.as_ref()), style));
+    let texts = texts.collect::<Vec<_>>().join(&" ".repeat(indent));
+    format!("{}  {subject}  {texts}", meaning.paint(label, style))
 }
 
 /// The lines of a text, of which all but the first begin in column `indent`. On a terminal long paths lose their middle.

@@ -9,20 +9,6 @@ use stelia_api::quiet::{Remaining, RemainingCause};
 use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
 
-use crate::shared::daemon::Failure;
-
-/// Parses the answer of `Describe`.
-///
-/// # Errors
-/// The text has another form: the daemon and this program are of different releases.
-pub(crate) fn parse(description: &str) -> Result<Description, Failure> {
-    serde_json::from_str(description).map_err(|cause| {
-        Failure::Other(format!(
-            "Describe answers what this program does not understand; is it as new as the daemon? {cause}"
-        ))
-    })
-}
-
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
 pub(crate) enum Owner {
