@@ -106,16 +106,6 @@ impl Cli {
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         is_live && !is_dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
     }
-
-    /// Whether people read the output, and not programs alone.
-    pub(crate) fn is_paged(&self) -> bool {
-        let is_document = match self.asked() {
-            Command::Ledger(asked) => asked.is_document(),
-            Command::Map { svg, .. } => svg.is_some(),
-            _ => false,
-        };
-        !self.common.no_pager && !is_document
-    }
 }
 
 /// What `steliactl` can do.

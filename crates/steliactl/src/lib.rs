@@ -51,7 +51,7 @@ pub fn main() -> ExitCode {
         })),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
-    finish(outcome, cli.is_paged())
+    finish(outcome, !cli.common.no_pager)
 }
 
 /// Runs the command and returns what is to be printed. `connect` is called only for commands that need the daemon.
