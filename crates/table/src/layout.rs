@@ -439,8 +439,8 @@ mod tests {
         let blanks = " ".repeat(93);
         let lines = [
             "POD                                    SINCE ISOLATED  UID                                   WHY",
-            "team-b/virt-launcher-database-0-x7k2p  7               3ceda12c-3ee9-40fa-9f42-61428fe654a6  QEMU has not attached its vCPUs for 10",
-            &format!("{blanks}s, and the runner tries every 5 s"),
+            "team-b/virt-launcher-database-0-x7k2p  7               3ceda12c-3ee9-40fa-9f42-61428fe654a6  QEMU has not attached its vCPUs for",
+            &format!("{blanks}10 s, and the runner tries every 5 s"),
         ];
         for width in [20, 80, 120] {
             assert_eq!(
