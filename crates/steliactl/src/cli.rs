@@ -1,8 +1,6 @@
 //! The command line of `steliactl`.
 
-mod forms;
 pub mod help;
-pub(crate) mod remote;
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -14,7 +12,6 @@ use clap_complete::engine::ArgValueCandidates;
 
 use crate::check::ledger::LedgerOptions;
 use crate::check::verify::Demands;
-use crate::cli::remote::Host;
 use crate::export::topology::TopologyOptions;
 use crate::plan::PlanOptions;
 use crate::shared::daemon::{Failure, Selection, vms};
@@ -56,12 +53,6 @@ pub(crate) struct CommonOptions {
     /// Do not print headings and summaries
     #[arg(long, global = true)]
     pub(crate) no_legend: bool,
-    /// Run the command on another host over ssh. File names refer to that host
-    #[arg(short = 'H', long, global = true, value_name = "[USER@]HOST[:PORT]", value_parser = Host::parse)]
-    pub(crate) host: Option<Host>,
-    /// Connect to this D-Bus address instead of the system bus, such as unix:path=/run/stelia/runner/socket
-    #[arg(long, global = true, value_name = "ADDRESS")]
-    pub(crate) address: Option<String>,
     /// Read /proc and /sys/fs/cgroup of a simulated node below this directory
     #[arg(long, global = true, value_name = "DIR", hide = true)]
     root: Option<PathBuf>,
@@ -114,16 +105,6 @@ impl Cli {
         // A dumb terminal cannot move its cursor.
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         is_live && !is_dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
-    }
-
-    /// Whether people read the output, and not programs alone.
-    pub(crate) fn is_paged(&self) -> bool {
-        let is_document = match self.asked() {
-            Command::Ledger(asked) => asked.is_document(),
-            Command::Map { svg, .. } => svg.is_some(),
-            _ => false,
-        };
-        !self.common.no_pager && !is_document
     }
 }
 
@@ -191,7 +172,7 @@ pub(crate) enum Command {
     /// Explains why a VM is or is not isolated, where it runs, and what may slow it down, measured for one second; who owns a CPU; or
     /// what is wrong on the node, with what steliad reads from kubelet's CPU file.
     Why {
-        /// A number is a CPU, node is this node. Anything else is a VM, given as namespace/name, name, UID or the beginning of the UID
+        /// A number is a CPU, node is this node. Anything else is a VM, given as namespace/name, name or UID
         #[arg(value_name = "VM|CPU|node", add = ArgValueCandidates::new(vms))]
         what: String,
         /// Also print where each fact was read
@@ -264,7 +245,7 @@ pub(crate) enum Command {
     /// Works where steliad assigned the CPUs, and waits until all moves are made. Where kubelet assigned them, only a restart gives a VM
     /// others.
     Rebalance {
-        /// Move only this VM, given as namespace/name, name, UID or at least the first 8 characters of the UID. Default: all
+        /// Move only this VM, given as namespace/name, name or UID. Default: all
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: Option<String>,
         /// Only print the moves and what each gains
@@ -280,7 +261,7 @@ pub(crate) enum Command {
     /// vCPUs, or nothing changes. The pod's requests and limits do not change. Where kubelet assigned the CPUs, nothing changes: the command
     /// prints what kubelet would do, which only root can find out, and the command that resizes the pod.
     Resize {
-        /// The VM, given as namespace/name, name, UID or at least the first 8 characters of the UID
+        /// The VM, given as namespace/name, name or UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: String,
         /// Number of CPUs that the VM is to have
@@ -292,13 +273,40 @@ pub(crate) enum Command {
     },
     /// Release a VM's CPUs; it keeps running, unisolated
     Release {
-        /// The VM, given as namespace/name, name, UID or at least the first 8 characters of the UID
+        /// The VM, given as namespace/name, name or UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
         vm: String,
     },
     /// Print metrics or the NodeResourceTopology object
     #[command(subcommand)]
     Export(Export),
+}
+
+impl Command {
+    /// What is printed when no form is asked for.
+    fn form(&self) -> Form {
+        match self {
+            Self::Export(Export::Topology(_)) => Form::Yaml,
+            _ => Form::Text,
+        }
+    }
+
+    /// Why there is no answer of this form.
+    fn refuses(&self, form: Form) -> Option<&'static str> {
+        let names_vms = match self {
+            Self::Export(Export::Metrics { .. }) => return Some("metrics have no other form"),
+            Self::Export(_) if !form.is_data() => return Some("the object has no table: use -o json or yaml"),
+            Self::Ledger(asked) if asked.is_document() && form != Form::Name => {
+                return Some("--html has no other form");
+            }
+            Self::Ledger(asked) => asked.is_about_vms(),
+            Self::List { .. } | Self::Show { .. } | Self::Verify { .. } => true,
+            Self::Rebalance { .. } | Self::Resize { .. } | Self::Release { .. } => true,
+            _ => false,
+        };
+        (form == Form::Name && !names_vms)
+            .then_some("-o name is for list, show, verify, ledger, rebalance, resize and release")
+    }
 }
 
 /// What other programs read.

@@ -21,7 +21,7 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
-use std::process::ExitCode;
+use std::process::{Command as Process, ExitCode};
 
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
@@ -29,7 +29,7 @@ use zbus::Connection;
 
 use change::{rebalance, reconcile, release, resize};
 use check::{doctor, noise, report, verify, why};
-use cli::{Cli, Command, Export, remote};
+use cli::{Cli, Command, Export};
 use export::topology;
 use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Pods};
 use shared::kernel::{Roots, host_name};
@@ -44,17 +44,14 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
     }
-    let cli = Cli::parse();
-    if let Some(host) = &cli.common.host {
-        return finish(Err(remote::run(host, cli.is_live())), false);
-    }
+    let cli = Cli::try_parse().unwrap_or_else(|error| cli::help::with_tip(error).exit());
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
-            daemon::connect(cli.common.address.as_deref(), CALL_TIMEOUT).await
+            daemon::connect(CALL_TIMEOUT).await
         })),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
-    finish(outcome, cli.is_paged())
+    finish(outcome, !cli.common.no_pager)
 }
 
 /// Runs the command and returns what is to be printed. `connect` is called only for commands that need the daemon.
@@ -89,7 +86,7 @@ async fn run(
         Command::List {
             selection, problems, ..
         } => {
-            let mut described = client().await?.view().await?;
+            let mut described = client().await?.describe().await?;
             if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
                 output::note(&format!("no VM in namespace {namespace}"));
             }
@@ -158,6 +155,16 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;
     };
-    output::note(&failure.to_string());
+    let fix = match failure {
+        Failure::NotRunning(_) if has_failed("steliad.service") => "; journalctl -u steliad",
+        Failure::NotRunning(_) => "; systemctl start steliad",
+        _ => "",
+    };
+    output::note(&format!("{failure}{fix}"));
     ExitCode::from(failure.exit_code())
+}
+
+fn has_failed(unit: &str) -> bool {
+    let asked = Process::new("systemctl").args(["--quiet", "is-failed", unit]).status();
+    asked.is_ok_and(|status| status.success())
 }

@@ -20,12 +20,14 @@ pub enum Form {
     Yaml,
 }
 
-/// An answer cannot be written.
+/// Why printing an answer fails the command.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("write the answer as {form}: {cause}")]
-pub struct WriteError {
-    form: &'static str,
-    cause: String,
+pub enum PrintError {
+    #[error("write the answer: {0}")]
+    Write(String),
+    /// The answer is printed, and the command fails all the same.
+    #[error("{reason}")]
+    Partial { printed: String, reason: String },
 }
 
 impl Form {
@@ -57,27 +59,21 @@ impl Form {
     ///
     /// # Errors
     /// The value cannot be serialized.
-    pub fn write(self, value: &impl Serialize) -> Result<String, WriteError> {
-        let failed = |form, cause: &dyn ToString| WriteError {
-            form,
-            cause: cause.to_string(),
+    pub fn write(self, value: &impl Serialize) -> Result<String, PrintError> {
+        // Annotations are JSON in a string: each stays on one line, whatever its length. Strings that YAML 1.1 would read as
+        // numbers or booleans are quoted, because Kubernetes reads YAML 1.1.
+        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+        let json = match self {
+            Self::Yaml => {
+                let text = serde_saphyr::to_string_with_options(value, options);
+                return text.map_err(|cause| PrintError::Write(cause.to_string()));
+            }
+            Self::JsonLine => serde_json::to_string(value),
+            Self::Text | Self::Wide | Self::Name | Self::Json => serde_json::to_string_pretty(value),
         };
-        let json = |cause: serde_json::Error| failed("JSON", &cause);
-        match self {
-            Self::Text | Self::Wide | Self::Name | Self::Json => serde_json::to_string_pretty(value)
-                .map(|text| text + "\n")
-                .map_err(json),
-            Self::JsonLine => serde_json::to_string(value).map(|text| text + "\n").map_err(json),
-            Self::Yaml => yaml(value).map_err(|cause| failed("YAML", &cause)),
-        }
+        json.map(|text| text + "\n")
+            .map_err(|cause| PrintError::Write(cause.to_string()))
     }
-}
-
-/// Annotations are JSON in a string: each stays on one line, whatever its length. Strings that YAML 1.1 would read as
-/// numbers or booleans are quoted, because Kubernetes reads YAML 1.1.
-fn yaml(value: &impl Serialize) -> Result<String, impl ToString> {
-    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    serde_saphyr::to_string_with_options(value, options)
 }
 
 /// How an answer is printed, from the command line's options.
@@ -85,16 +81,6 @@ fn yaml(value: &impl Serialize) -> Result<String, impl ToString> {
 pub struct OutputOptions {
     pub form: Form,
     pub style: TextStyle,
-}
-
-/// Why printing an answer fails the command.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PrintError {
-    #[error(transparent)]
-    Write(#[from] WriteError),
-    /// The answer is printed, and the command fails all the same.
-    #[error("{reason}")]
-    Partial { printed: String, reason: String },
 }
 
 impl OutputOptions {
@@ -107,7 +93,7 @@ impl OutputOptions {
             Form::Text | Form::Wide if self.style.ascii => to_ascii(&answer.text(self.style)),
             Form::Text | Form::Wide => answer.text(self.style),
             Form::Name => answer.names().iter().map(|name| format!("{name}\n")).collect(),
-            form => form.write(answer).map_err(PrintError::from)?,
+            form => form.write(answer)?,
         };
         match answer.failure() {
             None => Ok(printed),

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 
 use unicode_width::UnicodeWidthStr;
 
-use crate::fit::{cut_with, shorten_with, wrap};
+use crate::fit::{cut, shorten, wrap};
 use crate::printable;
 use crate::shrink::{COLUMN_GAP, Shown, fit_columns};
 use crate::terminal::{coloured, is_utf8};
@@ -36,11 +36,6 @@ impl TextStyle {
             coloured: coloured(),
             ascii: !is_utf8(),
         }
-    }
-
-    /// What stands for characters that are left out.
-    const fn ellipsis(self) -> &'static str {
-        if self.ascii { "..." } else { "…" }
     }
 }
 
@@ -76,15 +71,6 @@ pub enum Meaning {
 }
 
 impl Meaning {
-    /// The meaning of an instance's state.
-    pub fn of_state(state: &str) -> Self {
-        match state {
-            "isolated" => Self::Good,
-            // Its CPUs are kept free by restricting others, or not at all.
-            _ => Self::Attention,
-        }
-    }
-
     pub fn paint(self, text: &str, style: TextStyle) -> String {
         let code = match self {
             Self::Good => "32",
@@ -112,10 +98,10 @@ pub(crate) enum Fit {
 }
 
 impl Fit {
-    fn lines(self, text: &str, width: usize, style: TextStyle) -> Vec<String> {
+    fn lines(self, text: &str, width: usize) -> Vec<String> {
         match self {
-            Self::Cut => vec![cut_with(text, width, style.ellipsis())],
-            Self::Shorten => vec![shorten_with(text, width, style.ellipsis())],
+            Self::Cut => vec![cut(text, width)],
+            Self::Shorten => vec![shorten(text, width)],
             Self::Wrap => wrap(text, width),
         }
     }
@@ -128,7 +114,6 @@ pub(crate) struct Layout {
     pub right: bool,
     pub wide: bool,
     pub yields: u8,
-    pub drops: u8,
     pub fit: Fit,
     pub whole: bool,
     /// What stands for an empty value.
@@ -150,7 +135,6 @@ pub const fn column<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<
             right: false,
             wide: false,
             yields: 0,
-            drops: 0,
             fit: Fit::Cut,
             whole: false,
             empty: "-",
@@ -193,13 +177,6 @@ impl<T> Column<T> {
     /// On a narrow terminal the columns with the highest rank are cut first, and those without one last.
     pub const fn yields(mut self, rank: u8) -> Self {
         self.layout.yields = rank;
-        self
-    }
-
-    /// On a narrow terminal the column is left out where sentences and names would become too narrow; the columns with the highest rank
-    /// are left out first.
-    pub const fn drops(mut self, rank: u8) -> Self {
-        self.layout.drops = rank;
         self
     }
 
@@ -280,13 +257,13 @@ impl Grid {
             let heading = |column: &Shown| match column.layout.heading {
                 // A heading of several words takes as many lines as it needs.
                 heading if longest_word(heading) <= column.width => wrap(heading, column.width),
-                heading => Fit::Cut.lines(heading, column.width, style),
+                heading => Fit::Cut.lines(heading, column.width),
             };
             row(&mut text, &shown, |column| (heading(column), Meaning::Plain), style);
         }
         for cells in &self.rows {
             let cell = |column: &Shown| match cells.get(column.at) {
-                Some(cell) => (column.layout.fit.lines(&cell.text, column.width, style), cell.meaning),
+                Some(cell) => (column.layout.fit.lines(&cell.text, column.width), cell.meaning),
                 None => (Vec::new(), Meaning::Absent),
             };
             row(&mut text, &shown, cell, style);
@@ -354,14 +331,19 @@ pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, style
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fit::shorten;
 
     type Row = [&'static str; 3];
 
     const COLUMNS: [Column<Row>; 4] = [
         column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1),
         column("UID", |_| "3ceda12c".to_owned()).wide(),
-        column("STATE", |[_, state, _]: &Row| (*state).to_owned()).means(|[_, state, _]| Meaning::of_state(state)),
+        column("STATE", |[_, state, _]: &Row| (*state).to_owned()).means(|[_, state, _]| {
+            if *state == "isolated" {
+                Meaning::Good
+            } else {
+                Meaning::Attention
+            }
+        }),
         column("WHY", |[.., why]: &Row| (*why).to_owned()).yields(2),
     ];
     const ROWS: [Row; 2] = [
@@ -419,36 +401,6 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_left_out_before_sentences_and_names_become_too_narrow() {
-        let columns = [
-            column("POD", |[pod, ..]: &Row| (*pod).to_owned()).shortens(),
-            column("A/S", |_| "1".to_owned()).drops(1),
-            column("INTERRUPTS/S", |_| "22.5".to_owned()).drops(2),
-            column("WHY", |[.., why]: &Row| (*why).to_owned()).wraps(),
-        ];
-        let headings = |width| {
-            let text = table(&columns, &ROWS, at(width));
-            text.lines()
-                .next()
-                .unwrap_or_default()
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
-        // 15 for the pod, 24 for the sentence, and 8 at least for the wide number.
-        assert_eq!(headings(56), "POD A/S INTERRUPTS/S WHY");
-        assert_eq!(headings(55), "POD A/S WHY");
-        assert_eq!(headings(46), "POD A/S WHY");
-        assert_eq!(headings(45), "POD WHY");
-        assert_eq!(headings(10), "POD WHY", "these two are never left out");
-        assert_eq!(
-            table(&columns, &ROWS, true).lines().next(),
-            Some("POD              A/S  INTERRUPTS/S  WHY"),
-            "a pipe gets every column"
-        );
-    }
-
-    #[test]
     fn a_heading_of_several_words_is_wrapped_before_a_name_is_shortened() {
         let columns = [
             column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1).shortens(),
@@ -469,33 +421,10 @@ mod tests {
     }
 
     #[test]
-    fn an_ellipsis_is_three_dots_where_the_locale_is_ascii() {
-        let style = TextStyle { ascii: true, ..at(40) };
-        let text = table(&COLUMNS, &ROWS[..1], style);
-        assert!(text.is_ascii(), "{text}");
-        let text = table(&COLUMNS, &ROWS, style);
-        assert!(text.contains("...") && !text.contains('…'), "{text}");
-        for width in 9..60 {
-            for line in table(
-                &COLUMNS,
-                &ROWS,
-                TextStyle {
-                    ascii: true,
-                    ..at(width)
-                },
-            )
-            .lines()
-            {
-                assert!(line.width() <= width, "{width}: {line}");
-            }
-        }
-    }
-
-    #[test]
     fn in_the_wide_form_columns_keep_their_width_and_only_sentences_are_wrapped() {
         let columns = [
             column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1).shortens(),
-            column("SINCE ISOLATED", |_: &Row| "7".to_owned()).drops(1),
+            column("SINCE ISOLATED", |_: &Row| "7".to_owned()),
             column("UID", |_: &Row| "3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned())
                 .wide()
                 .yields(2),
@@ -510,8 +439,8 @@ mod tests {
         let blanks = " ".repeat(93);
         let lines = [
             "POD                                    SINCE ISOLATED  UID                                   WHY",
-            "team-b/virt-launcher-database-0-x7k2p  7               3ceda12c-3ee9-40fa-9f42-61428fe654a6  QEMU has not attached its vCPUs for 10",
-            &format!("{blanks}s, and the runner tries every 5 s"),
+            "team-b/virt-launcher-database-0-x7k2p  7               3ceda12c-3ee9-40fa-9f42-61428fe654a6  QEMU has not attached its vCPUs for",
+            &format!("{blanks}10 s, and the runner tries every 5 s"),
         ];
         for width in [20, 80, 120] {
             assert_eq!(
@@ -612,6 +541,7 @@ mod tests {
         );
         assert_eq!(wrap("write /sys/fs/cgroup", 8), ["write", "/sys/fs/", "cgroup"]);
         assert_eq!(wrap("", 8), [""]);
+        assert_eq!(wrap("waits for 46 s, then", 12), ["waits for", "46 s, then"]);
         assert_eq!(wrap("数据库", 4), ["数据", "库"]);
     }
 

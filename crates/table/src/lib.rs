@@ -13,7 +13,7 @@ pub mod testing;
 pub use completion::completion_script;
 pub use examples::{examples_of, with_examples};
 pub use fit::{cut, shorten, wrap};
-pub use form::{Form, OutputOptions, PrintError, Render, WriteError};
+pub use form::{Form, OutputOptions, PrintError, Render};
 pub use layout::{Cell, Column, Grid, Meaning, TextStyle, column, paragraph, properties, table, width};
 pub use terminal::{coloured, is_utf8, to_ascii};
 

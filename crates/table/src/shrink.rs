@@ -68,34 +68,14 @@ impl Shown {
     }
 }
 
-/// The columns that fit into the style's width, as narrow as they must be. In the wide form only sentences become narrower.
+/// The columns, as narrow as they must be to fit into the style's width. In the wide form only sentences become narrower.
 pub(crate) fn fit_columns(mut columns: Vec<Shown>, style: TextStyle) -> Vec<Shown> {
     match style.width {
         None => {}
-        Some(width) if style.wide => {
-            narrow(&mut columns, width, Shown::wraps, |_| WIDE_SENTENCE_WIDTH);
-        }
-        Some(width) => {
-            while let Some(at) = dropped(&columns, width) {
-                columns.remove(at);
-            }
-            shrink(&mut columns, width);
-        }
+        Some(width) if style.wide => narrow(&mut columns, width, Shown::wraps, |_| WIDE_SENTENCE_WIDTH),
+        Some(width) => shrink(&mut columns, width),
     }
     columns
-}
-
-/// The column to leave out next, so that no other one becomes narrower than is readable; `None` if they fit, or if none may be left out.
-fn dropped(columns: &[Shown], width: usize) -> Option<usize> {
-    let least = |column: &Shown| match column.layout.fit {
-        Fit::Cut => MIN_COLUMN_WIDTH.min(column.width),
-        Fit::Shorten | Fit::Wrap => SENTENCE_WIDTH.min(column.width),
-    };
-    if with_gaps(columns, least) <= width {
-        return None;
-    }
-    let candidates = (0..columns.len()).filter(|at| columns[*at].layout.drops > 0);
-    candidates.max_by_key(|at| columns[*at].layout.drops)
 }
 
 /// Takes from the columns what does not fit into `width`, in rounds: from headings, which only take more lines; from sentences, for the
@@ -112,25 +92,19 @@ fn shrink(columns: &mut [Shown], width: usize) {
     }
     round(&Shown::wraps, &Shown::by_fit);
     round(cut, &Shown::by_fit);
-    // The last rounds are for a terminal so narrow that every column has to give more, sentences last.
-    round(cut, &|one| one.or_whole(MIN_COLUMN_WIDTH));
-    round(all, &|one| one.or_whole(MIN_COLUMN_WIDTH));
+    // For a terminal so narrow that every column has to give more, sentences last.
     round(cut, &|one| one.or_whole(MIN_COLUMN_WIDTH / 2));
     round(all, &|_| 1);
 }
 
 /// Takes always from the widest of these columns, until all fit into `width` or none of these can become narrower.
 fn narrow(columns: &mut [Shown], width: usize, of: impl Fn(&Shown) -> bool, least: impl Fn(&Shown) -> usize) {
-    for _ in width..with_gaps(columns, |one| one.width) {
+    let gaps = COLUMN_GAP * columns.len().saturating_sub(1);
+    for _ in width..columns.iter().map(|one| one.width).sum::<usize>() + gaps {
         let candidates = columns.iter_mut().filter(|one| of(one) && one.width > least(one));
         match candidates.max_by_key(|one| one.width) {
             Some(widest) => widest.width -= 1,
             None => return,
         }
     }
-}
-
-/// The columns with the gaps between them.
-fn with_gaps(columns: &[Shown], width: impl Fn(&Shown) -> usize) -> usize {
-    columns.iter().map(width).sum::<usize>() + COLUMN_GAP * columns.len().saturating_sub(1)
 }

@@ -31,7 +31,7 @@ pub fn with_plugins(start: fn() -> Plugins, body: impl FnOnce()) {
 
 /// What `show` says of the instance's NUMA nodes.
 fn locality(pod: &Pod) -> Value {
-    json(&run(&["steliactl", "--json", "show", "--numa-maps", &pod.uid]))["locality"].clone()
+    json(&run(&["steliactl", "--json", "show", "-l", &pod.uid]))["locality"].clone()
 }
 
 /// The devices that `show` names, each with its NUMA node and whether that is the VM's.
@@ -95,7 +95,7 @@ fn a_vm_with_its_devices_on_its_own_node_has_its_memory_pinned_there() {
         let (whole, text) = pod.verified();
         assert!(whole, "{text}");
         assert_eq!(doctor_of_places(), ["1 VM, none with remote memory or devices"]);
-        println!("{}", run(&["steliactl", "show", "--numa-maps", &pod.uid]));
+        println!("{}", run(&["steliactl", "show", "-l", &pod.uid]));
 
         // The kernel moves no page that a device may write to.
         let left = migrate_pages(pid);
@@ -151,7 +151,7 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
         };
         // A device of a plugin's is named once, by its resource.
         let away = |nodes: &str, resource: &str, node: &str| {
-            format!("devices are remote from its CPUs on NUMA node {nodes}: {resource} on {node}")
+            format!("devices are remote from its CPUs on NUMA {nodes}: {resource} on {node}")
         };
         let devices = away("1", Kind::Card.resource(), "0");
         assert!(

@@ -88,7 +88,7 @@ fn a_cxl_expander_is_attached_to_the_socket_it_is_plugged_into_and_remote_from_t
     assert_eq!((away.percent(), attached.percent()), (20, 40));
     assert_eq!(
         vm.memory_problem().unwrap(),
-        "20 % (2.0 GiB of 10.0 GiB) of its memory is remote from its CPUs on NUMA node 0: 2.0 GiB on 3 (CXL memory, nearest to 1)"
+        "20 % (2.0 GiB of 10.0 GiB) of its memory is remote from its CPUs on NUMA 0: 2.0 GiB on 3 (CXL memory, nearest to 1)"
     );
     assert_eq!(
         vm.attached_note().unwrap(),

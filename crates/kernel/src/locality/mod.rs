@@ -320,12 +320,9 @@ pub struct Localities {
     pub devices_unknown: Option<String>,
 }
 
-/// `NUMA node 0`, `NUMA nodes 0-1`
+/// `NUMA 0`, `NUMA 0-1`
 pub fn numa_nodes(nodes: &NodeSet) -> String {
-    match nodes.len() {
-        1 => format!("NUMA node {nodes}"),
-        _ => format!("NUMA nodes {nodes}"),
-    }
+    format!("NUMA {nodes}")
 }
 
 /// Bytes for readers: three digits and the unit.
@@ -372,7 +369,7 @@ mod tests {
         assert_eq!(vm.away().unwrap().percent(), 50);
         assert_eq!(
             vm.memory_problem().unwrap(),
-            "50 % (512 MiB of 1.0 GiB) of its memory is remote from its CPUs on NUMA node 0: 512 MiB on 1"
+            "50 % (512 MiB of 1.0 GiB) of its memory is remote from its CPUs on NUMA 0: 512 MiB on 1"
         );
     }
 
@@ -465,7 +462,7 @@ mod tests {
         ];
         assert_eq!(
             vm.devices_problem().unwrap(),
-            "devices are remote from its CPUs on NUMA node 0: 2 × nvidia.com/gpu on 1, vendor.com/nic on 1"
+            "devices are remote from its CPUs on NUMA 0: 2 × nvidia.com/gpu on 1, vendor.com/nic on 1"
         );
         vm.nodes.insert(1);
         assert_eq!(vm.devices_problem(), None);

@@ -92,7 +92,7 @@ pub(crate) async fn gather(
     dry_run: bool,
 ) -> Result<Rebalanced, Failure> {
     let pod = match vm {
-        Some(vm) => Some(client.find_for_change(vm).await?.pod.pod_uid),
+        Some(vm) => Some(client.find(vm).await?.pod.pod_uid),
         None => None,
     };
     let description = client.describe().await;

@@ -92,7 +92,7 @@ pub(crate) async fn gather(
     cpus: u32,
     dry_run: bool,
 ) -> Result<Resized, Failure> {
-    let pod = client.find_for_change(vm).await?.pod;
+    let pod = client.find(vm).await?.pod;
     let instance = read(client, &pod).await?;
     let base = Resized {
         pod: pod.clone(),

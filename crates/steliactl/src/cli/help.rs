@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use clap::builder::Styles;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Args, Command, Subcommand};
 use stelia_table::with_examples;
 
@@ -39,41 +40,51 @@ pub const GROUPS: [Group; 5] = [
     },
 ];
 
+/// Words of former versions and of other tools, with the commands that do this.
+const OTHER_WORDS: [(&str, &str); 8] = [
+    ("adopt", "list --unmanaged"),
+    ("deregister", "release"),
+    ("describe", "status -o json"),
+    ("evaluate", "plan"),
+    ("explain", "why"),
+    ("get", "list"),
+    ("quiet", "noise"),
+    ("rebind", "rebalance"),
+];
+
+/// The error of a command that there is not, with the one that is meant.
+pub(crate) fn with_tip(mut error: clap::Error) -> clap::Error {
+    let word = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+    if let Some((_, command)) = OTHER_WORDS.iter().find(|(other, _)| Some(*other) == word.as_deref()) {
+        let meant = ContextValue::String((*command).to_owned());
+        error.insert(ContextKind::SuggestedSubcommand, meant);
+    }
+    error
+}
+
 /// The examples of each command.
 const EXAMPLES: &str = include_str!("examples.txt");
 
 const OPTION_NAMES: &str = "\
 -o table|wide|json|yaml|name  --json  -l, --full  --no-legend
-         --no-pager  -H [USER@]HOST[:PORT]  --address ADDRESS  -V, --version";
+         --no-pager  -V, --version";
 
 /// Below the options of a command.
-const SEE_COMMON_OPTIONS: &str = "Options of every command, such as -o json and -H HOST: steliactl --help";
+const SEE_COMMON_OPTIONS: &str = "Options of every command, such as -o json: steliactl --help";
 
 const AFTER_OPTIONS: &str = "\
 VM is the namespace/name of the VM's pod as `list` prints it, the pod's name,
-the name of a KubeVirt VM, the pod's UID, or the beginning of the UID, and must
-be unambiguous. PATTERN is any of these, or a pattern with *, ? or [a-z], which
+the name of a KubeVirt VM, or the pod's UID, and must be unambiguous. PATTERN is any of these, or a pattern with *, ? or [a-z], which
 selects every VM that fits. The beginning of a name is not a name.
 
 Exit codes:
   0    success; also when a signal or the end of the reader ends monitor, top
        or export topology --watch
-  1    the daemon refuses, fails or cannot be reached; a file of kubelet is
-       refused; or the command's own check fails:
-       doctor: a check fails
-       verify: a VM is not as it should be, now or in the ledger's last 24
-       hours, has waited for its vCPUs for more than a minute, or has less
-       than is required
-       noise: a device interrupt fires on VMs' CPUs, a kernel thread could not
-       be moved off them, or this is unknown
-       ledger verify: the ledger was modified, or no given key verifies it
-       resize: the guest kept its vCPUs, or kubelet assigned the CPUs, and
-       nothing was changed
-       plan: a pod does not fit, kubelet would not start, or the answer is
-       unknown
+  1    the daemon refuses, fails or cannot be reached; doctor, verify, noise or
+       ledger verify finds something wrong or cannot find out; resize changed
+       nothing; a pod of plan does not fit, or this is unknown
   2    wrong usage, or VM matches several VMs
   3    no such VM, or PATTERN matches none; status: steliad is not running
-  255  with -H: ssh failed
 
 Standard output has data only; messages go to standard error. Output longer
 than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. SYSTEMD_COLORS,
@@ -193,6 +204,21 @@ mod tests {
     }
 
     #[test]
+    fn a_word_of_a_former_version_gets_the_command_that_does_it() {
+        for (word, command) in OTHER_WORDS {
+            let error = Cli::command().try_get_matches_from(["steliactl", word]).unwrap_err();
+            says(&with_tip(error).to_string(), &[&format!("'{command}'")]);
+            let words = [&["steliactl"], &*command.split(' ').collect::<Vec<_>>()].concat();
+            let asked = Cli::command().try_get_matches_from(words);
+            let is_known = asked.map_or_else(
+                |error| error.kind() != clap::error::ErrorKind::InvalidSubcommand,
+                |_| true,
+            );
+            assert!(is_known, "{command}");
+        }
+    }
+
+    #[test]
     fn the_short_help_fits_a_terminal_and_the_long_one_has_every_option_and_exit_code() {
         let short = Cli::command().render_help().to_string();
         assert!(short.lines().count() < 24 && short.starts_with("Usage"), "{short}");
@@ -202,7 +228,7 @@ mod tests {
             says(&short, &[&first]);
             says(&long, &[&first]);
         }
-        says(&long, &["Options of every command:\n", "  255  with -H"]);
+        says(&long, &["Options of every command:\n", "  3    no such VM"]);
         let mut command = Cli::command();
         command.build();
         for name in names() {
@@ -244,7 +270,7 @@ mod tests {
             .filter(|option| !option.is_hide_set())
             .filter_map(|option| option.get_long().map(|long| format!("--{long}")))
             .collect();
-        assert!(common.len() > 5, "{common:?}");
+        assert!(common.len() > 4, "{common:?}");
         for option in &common {
             assert!(help.contains(option), "{option} is not in\n{help}");
         }

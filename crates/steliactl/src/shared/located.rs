@@ -45,23 +45,6 @@ pub(crate) fn place(located: &Located) -> String {
     }
 }
 
-/// What a [`place`] means that is not `near`, for whoever reads the table: a line for each that is there.
-pub(crate) fn legend<'a>(all: impl Iterator<Item = &'a Located>) -> String {
-    let (mut attached, mut remote) = (false, false);
-    for one in all {
-        attached |= one.attached_percent > 0;
-        remote |= one.remote().is_some_and(|percent| percent > 0);
-    }
-    let mut lines = String::new();
-    if attached {
-        lines += "attached: on a NUMA node without CPUs whose nearest one has some of these CPUs, or that is a device's memory\n";
-    }
-    if remote {
-        lines += "remote: on a NUMA node that has none of these CPUs and is not attached\n";
-    }
-    lines
-}
-
 pub(crate) fn meaning(located: &Located) -> Meaning {
     match (located.remote(), located.is_much_remote()) {
         (None, _) => Meaning::Plain,
@@ -102,20 +85,6 @@ mod tests {
             pair("0 60%, 1 10%, 2 30%", "60% near, 30% attached, 10% remote")
         );
         assert_eq!(told(located(&[], 0, 0)), pair("", ""));
-    }
-
-    #[test]
-    fn what_is_not_near_is_explained() {
-        let lines = |all: &[Located]| {
-            legend(all.iter())
-                .lines()
-                .map(|line| line.split(':').next().unwrap().to_owned())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(lines(&[located(&[(0, 100)], 100, 0), located(&[], 0, 0)]), [""; 0]);
-        assert_eq!(lines(&[located(&[(0, 60), (1, 40)], 60, 0)]), ["remote"]);
-        let both = [located(&[(1, 100)], 0, 0), located(&[(2, 100)], 0, 100)];
-        assert_eq!(lines(&both), ["attached", "remote"]);
     }
 
     #[test]

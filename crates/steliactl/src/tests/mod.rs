@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use stelia_api::attribution::Attribution;
-use stelia_api::client::{InstanceRow, OwnedDict};
+use stelia_api::client::OwnedDict;
 use stelia_api::{Error, ErrorKind, MANAGER_PATH, Reason, ReasonCode, State};
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_kubelet::{PodName, PodUid};

@@ -37,13 +37,13 @@ fn list_as_json_identifies_the_pod() {
 
 #[test]
 fn show_lists_the_threads_that_are_asked_for() {
-    let text = steliactl(a_vm().path(), &["show", "3ce"]).unwrap();
+    let text = steliactl(a_vm().path(), &["show", "web"]).unwrap();
     says(
         &text,
         &["1 thread on shared CPUs 0-1,4-7, 1 thread in the container cgroup"],
     );
     insta::assert_snapshot!(
-        steliactl(a_vm().path(), &["show", "3ce", "--threads", "-l"]).unwrap().split_once("\n\n").unwrap().1, @r"
+        steliactl(a_vm().path(), &["show", "web", "--threads", "-l"]).unwrap().split_once("\n\n").unwrap().1, @r"
         qemu-system-x86 (pid 900, 7 in the container)
         TID  THREAD           CGROUP  CPUS     CPU TIME
         900  qemu-system-x86  float   0-1,4-7     1.01s

@@ -9,7 +9,7 @@ use stelia_kernel::locality::size;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, Unadopted};
 
-use crate::shared::daemon::{Condition, Description, Pod, counts, fact, is_in_trouble, note, short_age};
+use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, is_in_trouble, note};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, facts, now, printable, table};
 
 /// What is wrong on the node, each with its effect.
@@ -104,7 +104,7 @@ impl Vms {
         let now = now();
         let vms = described.node.instances.iter().map(|(uid, instance)| Vm {
             pod: Pod::of(uid, instance),
-            age: short_age(instance.registered_us, now),
+            age: age(instance.registered_us, now),
             instance: Arc::clone(instance),
         });
         let mut vms: Vec<Vm> = vms.filter(|vm| !only_problems || is_in_trouble(&vm.instance)).collect();
@@ -199,7 +199,7 @@ impl Render for Unmanaged {
         let now = now();
         let of = |one: &UnmanagedVm| {
             let (pod, reason, rule) = (&one.pod, &one.reason, &one.rule);
-            let age = short_age(one.since_us, now);
+            let age = age(one.since_us, now);
             let heading = printable(&format!("{pod}  {reason}  (rule {rule}, {age})"));
             let why = ("     ".to_owned(), one.why.clone(), Meaning::Plain);
             format!("{}\n{}", heading.replace(", )", ")"), facts(&[why], style))

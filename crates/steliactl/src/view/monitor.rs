@@ -170,7 +170,7 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
             selection.has_state(text_of(changed, "state"), degraded.is_some_and(|all| !all.is_empty()))
         })
     };
-    let is_selected = |uid: &String| selection.has(&pods.get(uid), pods.iter());
+    let is_selected = |uid: &String| selection.has(&pods.get(uid));
     event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state())
 }
 
@@ -196,7 +196,7 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
             return Ok(String::new());
         }
         let pods = &printer.pods;
-        let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()));
+        let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod));
         if std::mem::take(&mut is_first) && signals.runs() && !fits() {
             output::note("no VM on this node fits yet: waiting for one");
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use stelia_api::State;
-use stelia_kernel::locality::{numa_nodes, size};
+use stelia_kernel::locality::{list, size};
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
@@ -37,10 +37,6 @@ pub(crate) struct ShowOptions {
     /// With --property, print only the value
     #[arg(long, requires = "properties")]
     value: bool,
-    /// Also show on which NUMA nodes the mapped pages of each process are (root only). The kernel walks all page tables of the
-    /// process for this, which takes seconds for a large VM without huge pages
-    #[arg(long)]
-    numa_maps: bool,
 }
 
 pub(crate) const THREADS: [Column<threads::Thread>; 5] = [
@@ -89,7 +85,7 @@ pub(crate) async fn gather<'a>(
     if selection.is_all() {
         return Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()));
     }
-    let mut described = client.view().await?;
+    let mut described = client.describe().await?;
     selection.restrict(&mut described)?;
     let mut vms = Vec::new();
     for (uid, instance) in &described.node.instances {
@@ -104,12 +100,8 @@ pub(crate) async fn gather<'a>(
             let text = format!("a VM has no property {name}; it has {}", known.join(", "));
             return Err(Failure::Usage(text));
         }
-        let (scope, origin) = (instance.scope.as_str(), instance.origin.as_str());
-        let processes = threads::processes(roots, scope, origin, instance.isolation)?;
-        let mut locality = VmLocality::of(&described, uid.as_str(), roots, &processes);
-        if let Some(locality) = locality.as_mut().filter(|_| options.numa_maps) {
-            locality.read_maps(roots, &processes)?;
-        }
+        let processes = threads::processes(roots, instance)?;
+        let locality = VmLocality::of(&described, uid.as_str(), roots, &processes);
         vms.push(Vm {
             pod: Pod::of(uid, instance),
             instance: Arc::clone(instance),
@@ -197,7 +189,7 @@ impl Vm {
         let state = condition.meaning().paint(&state, style);
         let mut text = format!("{name}{:gap$}{state}\n", "");
         text += &facts(&self.lines(shown.full), style);
-        if let Some(locality) = self.locality.as_ref().filter(|_| shown.full || shown.options.numa_maps) {
+        if let Some(locality) = self.locality.as_ref().filter(|_| shown.full) {
             text += &locality.text(style);
         }
         for process in self.processes.iter().filter(|_| shown.options.threads) {
@@ -285,7 +277,7 @@ impl Vm {
             _ => instance.exclusive.to_string(),
         };
         if let Some(locality) = self.locality.as_ref().filter(|one| !one.nodes().is_empty()) {
-            text += &format!(" ({})", numa_nodes(locality.nodes()));
+            text += &format!(" (NUMA {})", list(locality.nodes()));
         }
         if !instance.class().is_empty() {
             text += &format!(", class {}", instance.class());
@@ -356,7 +348,6 @@ mod tests {
         threads: false,
         properties: Vec::new(),
         value: false,
-        numa_maps: false,
     };
 
     fn text_of(full: bool, change: impl Fn(&mut Instance)) -> String {

@@ -238,9 +238,9 @@ mod tests {
           State        2 VMs: 1 isolated, 1 degraded
           CPUs         3 of VMs (2,4-5), 1 of other pods (6), 2 shared (3,7), 2 reserved
                        (0-1), 2 offline (8-9)
-          Assigned by  kubelet (static), cpu_manager_state written 2 h ago
+          Assigned by  kubelet (static), cpu_manager_state written 2h ago
           Partitions   supported
-          Reconciled   12 s ago, 1 change; 3 changes by other programs found, 2 repaired
+          Reconciled   12s ago, 1 change; 3 changes by other programs found, 2 repaired
           Noise        not counted yet
           Ledger       off
           Publishing   off

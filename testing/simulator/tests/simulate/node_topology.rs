@@ -113,12 +113,6 @@ fn everybody_on_the_bus_may_ask_and_no_pod() {
         let (done, text) = simulation.as_nobody(&[&call[..], &["1", name, "s", value]].concat());
         assert!(!done && text.contains(says), "{name}: {text}");
     }
-    let socket = format!("--address=unix:path={}/{WAITING}.socket", simulation.sockets.display());
-    let refused = simulation.run(
-        env!("CARGO_BIN_EXE_steliactl-simulated"),
-        &[&NAMED[..], &[&socket]].concat(),
-    );
-    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     // A file that cannot be used says nothing of who has which CPUs.
     fs::write(simulation.sockets.join("kubelet/cpu_manager_state"), "no JSON").expect("write");
     simulation.ctl(&["reconcile"]);

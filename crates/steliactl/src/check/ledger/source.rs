@@ -12,8 +12,8 @@ use stelia_ledger::ring::verify::{Ring, verify};
 use stelia_ledger::verdict::Verdict;
 
 use super::account::{All, Brief, VmAccount};
-use crate::shared::daemon::{Client, Failure, VmPattern, fitting, perhaps_meant, uid_prefix_note};
-use crate::shared::output::{note, now};
+use crate::shared::daemon::{Client, Failure, VmPattern, fitting, perhaps_meant};
+use crate::shared::output::now;
 
 pub(super) enum Source<'a> {
     Daemon(Client),
@@ -150,11 +150,7 @@ fn pick(all: Vec<VmAccount>, asked: &str) -> Result<VmAccount, Failure> {
             "{asked} had no CPUs of its own on this node in this period{meant}"
         ))
     };
-    let found = fitting.pop().ok_or_else(none)?;
-    if let Some(text) = uid_prefix_note(&found.pod, asked) {
-        note(&text);
-    }
-    Ok(found)
+    fitting.pop().ok_or_else(none)
 }
 
 /// The accounts of all VMs in copied ledger files.
@@ -349,11 +345,11 @@ mod tests {
         };
         assert_eq!(uid("t/db"), Ok("bbb".to_owned()));
         assert_eq!(uid("db"), Ok("bbb".to_owned()));
-        assert_eq!(uid("cc"), Ok("ccc".to_owned()));
+        assert_eq!(uid("ccc"), Ok("ccc".to_owned()));
         assert_eq!(uid("aaa2"), Ok("aaa2".to_owned()));
         assert_eq!(
             [uid("web"), uid("aaa"), uid("nobody"), uid("")],
-            [Err(2), Err(2), Err(3), Err(3)]
+            [Err(2), Err(3), Err(3), Err(3)]
         );
         let near = pick(all(), "we").unwrap_err().to_string();
         assert!(near.ends_with("in this period; did you mean t/web?"), "{near}");

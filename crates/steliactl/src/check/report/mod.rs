@@ -158,8 +158,7 @@ async fn load(client: &Client, roots: &Roots, time: Duration) -> Result<Model, F
     let began = Instant::now();
     let before = Sample::read(&client.describe().await?, roots, began.elapsed());
     tokio::time::sleep(time).await;
-    let mut now = Sample::read(&client.describe().await?, roots, began.elapsed());
-    now.carry_over(&before);
+    let now = Sample::read(&client.describe().await?, roots, began.elapsed());
     Ok(rates(&before, &now))
 }
 

@@ -263,7 +263,7 @@ fn a_vm_that_waits_fails_after_a_minute_unless_that_is_allowed() {
     let none = preview(&[], &[]);
     let plain = found(&described(), Vec::new(), &none, Demands::default());
     insta::assert_snapshot!(text(&plain), @"
-    WAIT  bbbbbbbb-0000-4000-8000-000000000000: waiting for vCPU threads (2 min)
+    WAIT  bbbbbbbb-0000-4000-8000-000000000000: waiting for vCPU threads (2m)
           effect  all its threads run on shared CPUs
           fix     read the container's log: has the VMM's socket answered? The runner tries every 5 s
 

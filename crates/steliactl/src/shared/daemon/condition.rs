@@ -1,12 +1,10 @@
 //! How a VM is: its word in the column STATE, its reasons, and its place in a list, trouble first.
 
-use std::fmt::Write;
-
 use stelia_api::{Reason, State};
 use stelia_cpus::text::named;
 use stelia_model::{Instance, PinnedReason};
 
-use crate::shared::output::Meaning;
+use crate::shared::output::{Meaning, counted};
 
 named! {
     /// The state, or that something is wrong with the VM; in the order of a list.
@@ -24,17 +22,6 @@ named! {
         Isolated = "isolated",
     }
 }
-
-/// In the order in which VMs are counted.
-const COUNTED: [Condition; 7] = [
-    Condition::Isolated,
-    Condition::Degraded,
-    Condition::Evicted,
-    Condition::Waiting,
-    Condition::Pinned,
-    Condition::Shared,
-    Condition::Releasing,
-];
 
 impl Condition {
     pub(crate) fn of(instance: &Instance) -> Self {
@@ -62,20 +49,22 @@ impl Condition {
 /// "200 VMs: 189 isolated, 1 degraded, 10 waiting".
 pub(crate) fn counts(all: impl IntoIterator<Item = Condition>) -> String {
     let all: Vec<Condition> = all.into_iter().collect();
-    let mut text = match all.len() {
-        0 => return "no VMs".to_owned(),
-        1 => "1 VM".to_owned(),
-        count => format!("{count} VMs"),
-    };
-    let mut before = ": ";
-    for condition in COUNTED {
-        let count = all.iter().filter(|one| **one == condition).count();
-        if count > 0 {
-            let _ = write!(text, "{before}{count} {condition}");
-            before = ", ";
-        }
+    if all.is_empty() {
+        return "no VMs".to_owned();
     }
-    text
+    // What is well first, then as in a list.
+    let order = std::iter::once(Condition::Isolated)
+        .chain(Condition::ALL)
+        .take(Condition::ALL.len());
+    let counts = order.map(|one| (one, all.iter().filter(|other| **other == one).count()));
+    let words = counts
+        .filter(|(_, count)| *count > 0)
+        .map(|(one, count)| format!("{count} {one}"));
+    format!(
+        "{}: {}",
+        counted(all.len() as u64, "VM"),
+        words.collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// Whether somebody should look at it: it is less than isolated, and nobody decided so.
@@ -105,29 +94,14 @@ pub(crate) fn fact(reason: &Reason) -> String {
     }
 }
 
-/// A number of one unit: how long ago it was, both in microseconds since the epoch.
-fn elapsed(since: u64, now: u64) -> (u64, [&'static str; 2]) {
-    match now.saturating_sub(since) / 1_000_000 {
-        seconds @ 0..120 => (seconds, ["s", "s"]),
-        seconds @ 120..7_200 => (seconds / 60, ["min", "m"]),
-        seconds @ 7_200..172_800 => (seconds / 3_600, ["h", "h"]),
-        seconds => (seconds / 86_400, ["days", "d"]),
-    }
-}
-
-/// "46 s", "6 min", "2 h", "9 days".
+/// How long ago something was, both in microseconds since the epoch: "46s", "6m", "2h", "9d"; empty where it is not known.
 pub(crate) fn age(since: u64, now: u64) -> String {
-    let (count, [unit, _]) = elapsed(since, now);
-    format!("{count} {unit}")
-}
-
-/// "46s", "6m", "2h", "9d" for a column; empty where the time is not known.
-pub(crate) fn short_age(since: u64, now: u64) -> String {
-    let (count, [_, unit]) = elapsed(since, now);
-    if since == 0 {
-        String::new()
-    } else {
-        format!("{count}{unit}")
+    match now.saturating_sub(since) / 1_000_000 {
+        _ if since == 0 => String::new(),
+        seconds @ 0..120 => format!("{seconds}s"),
+        seconds @ 120..7_200 => format!("{}m", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
     }
 }
 
@@ -173,7 +147,7 @@ mod tests {
         let counted = counts(all.iter().chain(&all[5..]).map(Condition::of));
         assert_eq!(
             counted,
-            "7 VMs: 2 isolated, 1 degraded, 1 evicted, 1 waiting, 1 pinned, 1 shared"
+            "7 VMs: 2 isolated, 1 evicted, 1 degraded, 1 waiting, 1 pinned, 1 shared"
         );
         assert_eq!(counts([]), "no VMs");
         let wanted = Instance {
@@ -185,14 +159,9 @@ mod tests {
 
     #[test]
     fn ages_have_one_unit() {
-        let of = |seconds: u64| (age(1, 1 + seconds * 1_000_000), short_age(1, 1 + seconds * 1_000_000));
-        let found = [5, 125, 7_200, 900_000].map(of);
-        let short: Vec<&str> = found.iter().map(|(_, short)| short.as_str()).collect();
-        assert_eq!((found[1].0.as_str(), short), ("2 min", vec!["5s", "2m", "2h", "10d"]));
+        let of = |seconds: u64| age(1, 1 + seconds * 1_000_000);
+        assert_eq!([5, 125, 7_200, 900_000].map(of), ["5s", "2m", "2h", "10d"]);
         // The clock was set back; the time is not known.
-        assert_eq!(
-            (short_age(2_000_000, 0), short_age(0, 5)),
-            ("0s".to_owned(), String::new())
-        );
+        assert_eq!([age(2_000_000, 0), age(0, 5)], ["0s", ""]);
     }
 }

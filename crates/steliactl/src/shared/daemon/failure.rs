@@ -4,12 +4,9 @@ use std::fmt::Display;
 use std::path::Path;
 use std::time::Duration;
 
-use stelia_table::{PrintError, WriteError};
-use zbus::fdo;
+use stelia_table::PrintError;
+use zbus::{DBusError, fdo};
 
-const NO_SUCH_INSTANCE: &str = "io.stelia.Isolation1.Error.NoSuchInstance";
-const NOT_PERMITTED: &str = "io.stelia.Isolation1.Error.NotPermitted";
-const ACCESS_DENIED: &str = "org.freedesktop.DBus.Error.AccessDenied";
 /// How the text begins where the caller lacks a permission.
 const DENIED: &str = "Permission denied";
 
@@ -19,7 +16,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     NoSuchInstance(String),
     /// With the exit code, which is systemctl's own for `status`.
-    #[error("steliad is not running: running VMs stay isolated; systemctl start steliad")]
+    #[error("steliad is not running: running VMs stay isolated")]
     NotRunning(u8),
     /// The command line is valid for clap, but ambiguous or contradictory.
     #[error("{0}")]
@@ -36,14 +33,8 @@ impl From<PrintError> for Failure {
     fn from(error: PrintError) -> Self {
         match error {
             PrintError::Partial { printed, reason } => Self::Partial { printed, reason },
-            PrintError::Write(cause) => cause.into(),
+            PrintError::Write(_) => Self::Other(error.to_string()),
         }
-    }
-}
-
-impl From<WriteError> for Failure {
-    fn from(error: WriteError) -> Self {
-        Self::Other(error.to_string())
     }
 }
 
@@ -68,8 +59,6 @@ impl Failure {
     }
 }
 
-const NOT_RUNNING: Failure = Failure::NotRunning(1);
-
 pub(super) fn is_silent(limit: Duration) -> Failure {
     Failure::Other(format!(
         "steliad has not answered for {} s: systemctl status steliad; if it hangs, systemctl restart steliad; running \
@@ -79,33 +68,33 @@ pub(super) fn is_silent(limit: Duration) -> Failure {
 }
 
 /// What a caller lacks: the daemon names polkit's action, or why polkit has no answer.
-fn denied(text: &str) -> Option<Failure> {
-    let why = text.strip_prefix("polkit ")?;
-    let cure = match why.strip_prefix("does not permit ") {
+fn denied(text: &str) -> Option<String> {
+    let cure = match text.strip_prefix("polkit ")?.strip_prefix("does not permit ") {
         Some(action) => {
             let action = action.split([' ', ':', ';', ',']).next().unwrap_or_default();
             format!("run as root, or grant {action} (polkit)")
         }
         None => format!("run as root ({text})"),
     };
-    Some(Failure::Other(format!("{DENIED}: {cure}")))
+    Some(format!("{DENIED}: {cure}"))
+}
+
+/// The failure of this D-Bus error.
+fn named(name: &str, text: String) -> Failure {
+    match name.rsplit('.').next() {
+        // The second one: the object disappeared between two calls.
+        Some("NoSuchInstance" | "UnknownObject") => Failure::NoSuchInstance(text),
+        Some("NotPermitted") => Failure::Other(denied(&text).unwrap_or(text)),
+        Some("AccessDenied") => Failure::Other(format!("{DENIED}: run as root ({text})")),
+        Some("ServiceUnknown" | "NameHasNoOwner") => Failure::NotRunning(1),
+        _ => Failure::Other(text),
+    }
 }
 
 impl From<zbus::Error> for Failure {
     fn from(error: zbus::Error) -> Self {
         match error {
-            zbus::Error::MethodError(name, text, _) => {
-                let text = text.unwrap_or_else(|| name.to_string());
-                match name.as_str() {
-                    NO_SUCH_INSTANCE => Failure::NoSuchInstance(text),
-                    NOT_PERMITTED => denied(&text).unwrap_or(Failure::Other(text)),
-                    ACCESS_DENIED => Failure::Other(format!("{DENIED}: run as root ({text})")),
-                    "org.freedesktop.DBus.Error.ServiceUnknown" | "org.freedesktop.DBus.Error.NameHasNoOwner" => {
-                        NOT_RUNNING
-                    }
-                    _ => Failure::Other(text),
-                }
-            }
+            zbus::Error::MethodError(name, text, _) => named(&name, text.unwrap_or_else(|| name.to_string())),
             zbus::Error::FDO(error) => Failure::from(*error),
             other => Failure::Other(other.to_string()),
         }
@@ -116,10 +105,7 @@ impl From<fdo::Error> for Failure {
     fn from(error: fdo::Error) -> Self {
         match error {
             fdo::Error::ZBus(error) => Failure::from(error),
-            // The object disappeared between two calls.
-            fdo::Error::UnknownObject(text) => Failure::NoSuchInstance(text),
-            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => NOT_RUNNING,
-            other => Failure::Other(other.to_string()),
+            error => named(&error.name(), error.description().unwrap_or_default().to_owned()),
         }
     }
 }

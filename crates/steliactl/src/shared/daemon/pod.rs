@@ -46,12 +46,25 @@ impl Pod {
         Self::new(uid, instance.pod_name.as_ref())
     }
 
-    /// The names of the VM, alone and behind the namespace, if the pod is named as KubeVirt names them: `virt-launcher-NAME-` with five
-    /// characters more.
-    pub(super) fn kubevirt_names(&self) -> Option<[String; 2]> {
-        let (vm, end) = self.pod_name.strip_prefix(KUBEVIRT_PREFIX)?.rsplit_once('-')?;
-        let is_vm = !vm.is_empty() && end.len() == KUBEVIRT_SUFFIX_LENGTH;
-        is_vm.then(|| [vm.to_owned(), format!("{}/{vm}", self.pod_namespace)])
+    /// All names of the VM but its UID, each alone and behind the namespace. A pod that is named as KubeVirt names them
+    /// (`virt-launcher-NAME-` with five characters more) has that of its VM too.
+    pub(super) fn names(&self) -> Vec<String> {
+        let kubevirt = self
+            .pod_name
+            .strip_prefix(KUBEVIRT_PREFIX)
+            .and_then(|rest| rest.rsplit_once('-'));
+        let kubevirt = kubevirt.filter(|(vm, end)| !vm.is_empty() && end.len() == KUBEVIRT_SUFFIX_LENGTH);
+        let names = [
+            Some(self.pod_name.as_str()).filter(|_| self.is_named()),
+            kubevirt.map(|(vm, _)| vm),
+        ];
+        let both = |name: &str| [name.to_owned(), format!("{}/{name}", self.pod_namespace)];
+        names.into_iter().flatten().flat_map(both).collect()
+    }
+
+    /// Whether this is a name of the VM.
+    pub(super) fn is_called(&self, asked: &str) -> bool {
+        self.pod_uid == asked || self.names().iter().any(|name| name == asked)
     }
 
     pub(crate) fn is_named(&self) -> bool {
@@ -115,10 +128,6 @@ impl Pods {
         self.0.values()
     }
 
-    pub(crate) fn into_pods(self) -> Vec<Pod> {
-        self.0.into_values().collect()
-    }
-
     pub(crate) fn has(&self, uid: &str) -> bool {
         self.0.contains_key(uid)
     }
@@ -137,6 +146,36 @@ impl FromIterator<Pod> for Pods {
     fn from_iter<I: IntoIterator<Item = Pod>>(pods: I) -> Self {
         Self(pods.into_iter().map(|pod| (pod.pod_uid.clone(), pod)).collect())
     }
+}
+
+/// The number of VMs that are named where not all are. Where one more would be named, all are: "…" takes as much room as a name.
+const MAX_NAMED: usize = 3;
+
+/// Equal values together, each with the pods that have it; in the order in which they come.
+pub(crate) fn fold<'a, T: PartialEq>(all: impl IntoIterator<Item = (&'a Pod, T)>) -> Vec<(Vec<&'a Pod>, T)> {
+    let mut folded: Vec<(Vec<&Pod>, T)> = Vec::new();
+    for (pod, value) in all {
+        match folded.iter_mut().find(|(_, other)| *other == value) {
+            Some((pods, _)) if pods.contains(&pod) => {}
+            Some((pods, _)) => pods.push(pod),
+            None => folded.push((vec![pod], value)),
+        }
+    }
+    folded
+}
+
+/// "team-a/web", "2 VMs (team-a/db, team-a/web)", "200 VMs (team-a/vm-1, team-a/vm-2, team-a/vm-3, …)".
+pub(crate) fn whose(pods: &[&Pod]) -> String {
+    if let [pod] = pods {
+        return pod.to_string();
+    }
+    let mut names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
+    names.sort();
+    let more = if names.len() > MAX_NAMED + 1 { ", …" } else { "" };
+    if !more.is_empty() {
+        names.truncate(MAX_NAMED);
+    }
+    format!("{} VMs ({}{more})", pods.len(), names.join(", "))
 }
 
 /// The entries `POD: text` of a member of `Reconcile`'s answer, split.

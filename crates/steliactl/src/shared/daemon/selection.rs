@@ -7,12 +7,10 @@ use clap::builder::PossibleValuesParser;
 use clap_complete::engine::ArgValueCandidates;
 use stelia_api::State;
 
-use super::candidates::vms;
 use super::failure::Failure;
-use super::name::{VmPattern, ambiguous, none_among, uid_prefix_note};
+use super::names::{VmPattern, none_among, vms};
 use super::node::Description;
 use super::pod::{Pod, Pods};
-use crate::shared::output::note;
 
 /// Selects the VMs with reasons of degradation, whatever their state.
 const DEGRADED: &str = "degraded";
@@ -25,8 +23,8 @@ fn states() -> PossibleValuesParser {
 /// Without anything all VMs are selected.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct Selection {
-    /// Only these VMs: the namespace/name or name of the pod, the name of a KubeVirt VM, a UID or its beginning, or a pattern with *, ?
-    /// or [a-z]. Default: all
+    /// Only these VMs: the namespace/name or name of the pod, the name of a KubeVirt VM, a UID, or a pattern with *, ? or [a-z]. Default:
+    /// all
     #[arg(value_name = "PATTERN", add = ArgValueCandidates::new(vms))]
     patterns: Vec<VmPattern>,
     /// Only VMs in this namespace
@@ -54,8 +52,7 @@ impl Selection {
 
     /// Whether it is one word, which names one VM, and nothing else.
     pub(crate) fn is_name(&self) -> bool {
-        let is_word = |one: &[VmPattern]| matches!(one, [name] if name.word().is_some());
-        is_word(&self.patterns) && self.namespace.is_none() && self.states.is_empty()
+        matches!(self.patterns.as_slice(), [one] if one.is_word()) && self.namespace.is_none() && self.states.is_empty()
     }
 
     /// Whether a state is selected.
@@ -69,72 +66,47 @@ impl Selection {
         !self.states.is_empty()
     }
 
+    fn has_namespace(&self, pod: &Pod) -> bool {
+        self.namespace.as_ref().is_none_or(|one| *one == pod.pod_namespace)
+    }
+
     /// The namespace that is asked for without patterns, if none of these pods is in it: that is no error, as with kubectl.
     pub(crate) fn empty_namespace<'a>(&self, mut pods: impl Iterator<Item = &'a Pod>) -> Option<&str> {
         let namespace = self.namespace.as_deref().filter(|_| self.patterns.is_empty())?;
-        (!pods.any(|pod| pod.pod_namespace == namespace)).then_some(namespace)
+        (!pods.any(|pod| self.has_namespace(pod))).then_some(namespace)
     }
 
-    /// What the patterns and the namespace select among these pods.
-    fn chosen<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Chosen {
-        let all: Vec<&Pod> = pods.collect();
-        let in_namespace = |pod: &&Pod| self.namespace.as_ref().is_none_or(|one| *one == pod.pod_namespace);
-        let pods: Vec<&Pod> = all.iter().copied().filter(in_namespace).collect();
-        let mut chosen = Chosen::default();
-        if self.patterns.is_empty() {
-            chosen.add(&pods);
-        }
-        for pattern in &self.patterns {
-            let fitting = pattern.among(pods.clone(), |pod| pod);
-            // A name in several namespaces selects all of these; the beginning of a UID must be of one.
-            let note = pattern.word().zip(fitting.first());
-            let note = note.and_then(|(word, pod)| uid_prefix_note(pod, word));
-            match &note {
-                Some(_) if fitting.len() > 1 => chosen.fail(ambiguous(pattern.as_str(), fitting.iter().copied())),
-                _ if fitting.is_empty() => chosen.fail(none_among(pattern.as_str(), all.iter().copied())),
-                _ => chosen.add(&fitting),
-            }
-            chosen.notes.extend(note);
-        }
-        chosen
-    }
-
-    /// Whether a pod is selected, by its name alone; `known` are all pods, of which an exact name selects one.
-    pub(crate) fn has<'a>(&'a self, pod: &'a Pod, known: impl Iterator<Item = &'a Pod>) -> bool {
-        self.chosen(known.chain([pod])).uids.contains(&pod.pod_uid)
+    /// Whether a pod is selected, whatever its state.
+    pub(crate) fn has(&self, pod: &Pod) -> bool {
+        let is_named = self.patterns.is_empty() || self.patterns.iter().any(|one| one.selects(pod));
+        is_named && self.has_namespace(pod)
     }
 
     /// Keeps the selected instances of a description; the rest of it stays.
     ///
     /// # Errors
-    /// A pattern fits none, or is the beginning of several UIDs.
+    /// A pattern fits none.
     pub(crate) fn restrict(&self, description: &mut Description) -> Result<(), Failure> {
-        if self.is_all() {
-            return Ok(());
+        let all = Pods::of(description);
+        let fits = |one: &VmPattern| all.iter().any(|pod| self.has_namespace(pod) && one.selects(pod));
+        if let Some(none) = self.patterns.iter().find(|one| !fits(one)) {
+            return Err(none_among(none.as_str(), all.iter()));
         }
-        let uids = self.chosen(Pods::of(description).iter()).told()?;
-        self.keep(description, &uids);
+        self.retain(description);
         Ok(())
     }
 
     /// The same where a VM may have ended meanwhile.
     pub(crate) fn retain(&self, description: &mut Description) {
-        let uids = self.chosen(Pods::of(description).iter()).uids;
-        self.keep(description, &uids);
-    }
-
-    /// Keeps those of these that have a selected state.
-    fn keep(&self, description: &mut Description, uids: &BTreeSet<String>) {
-        let instances = &mut description.node.instances;
-        instances.retain(|uid, one| {
-            uids.contains(uid.as_str()) && self.has_state(one.state.name(), !one.degraded.is_empty())
+        description.node.instances.retain(|uid, one| {
+            self.has(&Pod::of(uid, one)) && self.has_state(one.state.name(), !one.degraded.is_empty())
         });
     }
 
     /// The UIDs of the selected instances; `None`: of all.
     ///
     /// # Errors
-    /// A pattern fits none, or is the beginning of several UIDs.
+    /// A pattern fits none.
     pub(crate) fn among(&self, description: &Description) -> Result<Option<BTreeSet<String>>, Failure> {
         if self.is_all() {
             return Ok(None);
@@ -143,35 +115,6 @@ impl Selection {
         self.restrict(&mut selected)?;
         let uids = selected.node.instances.keys();
         Ok(Some(uids.map(ToString::to_string).collect()))
-    }
-}
-
-/// The selected VMs.
-#[derive(Debug, Default)]
-struct Chosen {
-    uids: BTreeSet<String>,
-    /// Which words are only the beginning of a UID.
-    notes: Vec<String>,
-    /// Why the first wrong pattern does not select as it should.
-    failure: Option<Failure>,
-}
-
-impl Chosen {
-    fn add(&mut self, pods: &[&Pod]) {
-        self.uids.extend(pods.iter().map(|pod| pod.pod_uid.clone()));
-    }
-
-    fn fail(&mut self, failure: Failure) {
-        self.failure.get_or_insert(failure);
-    }
-
-    /// The UIDs; notes are printed.
-    fn told(self) -> Result<BTreeSet<String>, Failure> {
-        if let Some(failure) = self.failure {
-            return Err(failure);
-        }
-        self.notes.iter().for_each(|text| note(text));
-        Ok(self.uids)
     }
 }
 
@@ -206,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_is_selected_by_name_pattern_or_uid_and_by_no_beginning_of_a_name() {
+    fn a_vm_is_selected_by_name_pattern_or_uid_and_by_no_beginning() {
         for (pattern, expected) in [
             // KubeVirt's name of the VM: not the other one, whose name only begins so.
             ("web", &PODS[..1]),
@@ -220,11 +163,11 @@ mod tests {
             ("we?*", &PODS[..2]),
             ("web-?", &PODS[1..2]),
             ("team-?/*", &PODS[..2]),
-            ("bbbb", &PODS[1..2]),
+            (PODS[1], &PODS[1..2]),
         ] {
             assert_eq!(uids(&selection(&[pattern])), expected, "{pattern}");
         }
-        assert_eq!(uids(&selection(&["web", "bbbb"])), &PODS[..2]);
+        assert_eq!(uids(&selection(&["web", PODS[1]])), &PODS[..2]);
         let refused = |pattern: &str| selection(&[pattern]).among(&named()).unwrap_err();
         for beginning in [
             "virt-launcher",
@@ -233,6 +176,7 @@ mod tests {
             "team-a",
             "team-a/",
             "team-a/we",
+            &PODS[1][..8],
         ] {
             assert_eq!(refused(beginning).exit_code(), 3, "{beginning}");
         }
@@ -240,22 +184,6 @@ mod tests {
             refused("we")
                 .to_string()
                 .contains("did you mean team-a/virt-launcher-web-2-abcde, ")
-        );
-    }
-
-    #[test]
-    fn the_beginning_of_a_uid_is_told_and_that_of_several_is_refused() {
-        let two = [PODS[0].to_owned(), PODS[0].replace('-', "0")].map(|uid| Pod::unnamed(&uid));
-        let chosen = |word: &str, pods: &[Pod]| selection(&[word]).chosen(pods.iter());
-        let one = chosen("aaaaaaaa", &two[..1]);
-        let note = format!("aaaaaaaa is the beginning of the UID of {}", PODS[0]);
-        assert_eq!((one.notes, one.uids.len(), one.failure), (vec![note], 1, None));
-        let whole = chosen(PODS[0], &two);
-        assert_eq!((whole.notes.len(), whole.uids.len()), (0, 1));
-        let several = chosen("aaaaaaaa", &two).told().unwrap_err();
-        assert!(
-            several.exit_code() == 2 && several.to_string().contains(PODS[0]),
-            "{several}"
         );
     }
 

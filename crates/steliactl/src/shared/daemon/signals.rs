@@ -26,10 +26,9 @@ pub(crate) enum Received {
     Signal(Message),
 }
 
-/// A subscription. On a peer-to-peer connection every signal is the daemon's.
+/// A subscription.
 pub(crate) struct Signals {
     messages: MessageStream,
-    is_bus: bool,
     owner: Option<String>,
 }
 
@@ -39,17 +38,22 @@ impl Signals {
         // One stream for all messages keeps their order, so that the daemon's end comes after its last signals.
         let mut messages = MessageStream::from(connection);
         messages.set_max_queued(NonZeroUsize::new(MAX_QUEUED_SIGNALS).unwrap_or(NonZeroUsize::MIN));
-        let is_bus = connection.is_bus();
-        let owner = if is_bus { subscribe(connection).await? } else { None };
-        Ok(Self {
-            messages,
-            is_bus,
-            owner,
-        })
+        let bus = fdo::DBusProxy::new(connection).await?;
+        let signals = || MatchRule::builder().msg_type(Type::Signal);
+        let daemon = signals().sender(BUS_NAME).path_namespace(MANAGER_PATH);
+        let owner = signals().sender("org.freedesktop.DBus").member("NameOwnerChanged");
+        for rule in [daemon, owner.add_arg(BUS_NAME)] {
+            bus.add_match_rule(rule.build()?).await?;
+        }
+        let owner = match bus.get_name_owner(BUS_NAME.try_into()?).await {
+            Err(fdo::Error::NameHasNoOwner(_)) => None,
+            owner => Some(owner?.to_string()),
+        };
+        Ok(Self { messages, owner })
     }
 
     pub(crate) fn runs(&self) -> bool {
-        self.owner.is_some() || !self.is_bus
+        self.owner.is_some()
     }
 
     /// The next signal; `None` when the connection ended. Cancel-safe.
@@ -67,7 +71,7 @@ impl Signals {
                 return Some(Received::Daemon { runs: self.runs() });
             }
             let sender = message.header().sender().map(ToString::to_string);
-            if !self.is_bus || sender == self.owner {
+            if sender == self.owner {
                 return Some(Received::Signal(message));
             }
         }
@@ -127,22 +131,6 @@ pub(crate) fn print(text: &str) -> Result<bool, Failure> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::Other(format!("write: {error}"))),
-    }
-}
-
-/// Subscribes on the bus; returns the current owner of the daemon's name.
-async fn subscribe(connection: &Connection) -> Result<Option<String>, Failure> {
-    let bus = fdo::DBusProxy::new(connection).await?;
-    let signals = || MatchRule::builder().msg_type(Type::Signal);
-    let daemon = signals().sender(BUS_NAME).path_namespace(MANAGER_PATH);
-    let owner = signals().sender("org.freedesktop.DBus").member("NameOwnerChanged");
-    for rule in [daemon, owner.add_arg(BUS_NAME)] {
-        bus.add_match_rule(rule.build()?).await?;
-    }
-    match bus.get_name_owner(BUS_NAME.try_into()?).await {
-        Ok(owner) => Ok(Some(owner.to_string())),
-        Err(fdo::Error::NameHasNoOwner(_)) => Ok(None),
-        Err(error) => Err(error.into()),
     }
 }
 

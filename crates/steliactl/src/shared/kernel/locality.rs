@@ -1,23 +1,26 @@
 //! The NUMA nodes of a VM's memory, devices and interrupts beside those of its CPUs: what the daemon reports, and what only root
 //! may read.
 
-mod processes;
 #[cfg(test)]
 mod tests;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use stelia_cpus::located::{Located, Part};
 use stelia_cpus::{NodeSet, Topology};
-use stelia_kernel::locality::{
-    Distance, Locality, MemoryPlace, PartRow, PciDevice, VfioDevices, certificate, list, numa_nodes, pairs, size,
-};
+use stelia_kernel::cgroup::CgroupPath;
+use stelia_kernel::locality::{Distance, Locality, PartRow, VfioDevices, certificate, list, pairs, size};
+use stelia_kernel::vfio::behind;
 
-use crate::shared::daemon::{Description, Failure};
+use crate::shared::daemon::Description;
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::threads::{self, Process};
 use crate::shared::located;
 use crate::shared::output::{self, Column, TextStyle, column, counted, headed, table};
-pub(crate) use processes::Mapped;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct VmLocality {
@@ -25,7 +28,6 @@ pub(crate) struct VmLocality {
     /// The ledger's record; empty if there is none.
     recorded: Vec<Located>,
     devices_unknown: Option<String>,
-    mapped: Option<Vec<Mapped>>,
 }
 
 /// A row of the certificate, with its shares and since when it is so.
@@ -59,9 +61,6 @@ pub(crate) const PAIRS: [Column<[String; 3]>; 3] = [
     column("DISTANCE", |[.., distance]: &[String; 3]| distance.clone()),
 ];
 
-/// What a process has mapped on a NUMA node.
-type MappedRow<'a> = (u32, &'static str, u64, &'a Mapped);
-
 impl VmLocality {
     /// The daemon's report on this pod, and the VFIO devices that its processes have open, as far as they may be read.
     /// `None` where the daemon has no report on it.
@@ -73,17 +72,7 @@ impl VmLocality {
             locality,
             recorded: description.node.ledger.located.get(pod).cloned().unwrap_or_default(),
             devices_unknown: description.locality.devices_unknown.clone(),
-            mapped: None,
         })
-    }
-
-    /// Adds the pages that the processes have mapped.
-    ///
-    /// # Errors
-    /// A process's maps may not be read.
-    pub(crate) fn read_maps(&mut self, roots: &Roots, processes: &[Process]) -> Result<(), Failure> {
-        self.mapped = Some(processes::mapped(roots, processes)?);
-        Ok(())
     }
 
     fn certificate(&self) -> Vec<CertificateRow> {
@@ -112,7 +101,7 @@ impl VmLocality {
         let remote = rows.filter(|one| one.remote().is_some_and(|percent| percent > 0));
         let words = |one: Located| {
             let (part, place) = (located::part(&one), located::place(&one));
-            format!("{part}: {place}, NUMA node {}", located::nodes(&one))
+            format!("{part}: {place}, NUMA {}", located::nodes(&one))
         };
         remote.map(words).collect()
     }
@@ -121,27 +110,17 @@ impl VmLocality {
     pub(crate) fn text(&self, style: TextStyle) -> String {
         let locality = &self.locality;
         let rows = self.certificate();
-        let mut heading = match rows.as_slice() {
-            [] => "Locality: the VM has no exclusive CPUs".to_owned(),
-            _ => format!("Locality: the VM's CPUs are on {}", numa_nodes(&locality.nodes)),
+        let (heading, mut body) = match rows.as_slice() {
+            [] => ("Locality: the VM has no exclusive CPUs".to_owned(), String::new()),
+            rows => (
+                format!("Locality: the VM's CPUs are on NUMA {}", list(&locality.nodes)),
+                table(&CERTIFICATE, rows, style),
+            ),
         };
-        let shares = [(locality.away(), "remote"), (locality.attached(), "attached")];
-        for (share, word) in shares {
-            if let Some(share) = share.filter(|share| share.bytes > 0) {
-                heading += &format!("; {share} of its memory is {word}");
-            }
-        }
-        let mut body = String::new();
-        if !rows.is_empty() {
-            body += &table(&CERTIFICATE, &rows, style);
-        }
-        if style.legend {
-            body += &located::legend(rows.iter().map(|row| &row.located));
-        }
         if let Some(why) = &self.devices_unknown {
             body += &format!("kubelet's devices are not known: {}\n", output::printable(why));
         }
-        headed(&heading, style, body) + &self.pairs(style) + &self.maps(style)
+        headed(&heading, style, body) + &self.pairs(style)
     }
 
     fn pairs(&self, style: TextStyle) -> String {
@@ -150,40 +129,15 @@ impl VmLocality {
             let distance = pair.distance.map(words).unwrap_or_default();
             [pair.gpu.address.clone(), pair.nic.address.clone(), distance]
         });
-        below("GPUs and network cards", &PAIRS, &rows.collect::<Vec<_>>(), style)
-    }
-
-    fn maps(&self, style: TextStyle) -> String {
-        let columns: [Column<MappedRow<'_>>; 5] = [
-            column("NODE", |(node, ..)| node.to_string()),
-            column("OWN", |(_, own, ..)| (*own).to_owned()),
-            column("MAPPED", |(_, _, bytes, _)| size(*bytes)),
-            column("PID", |(.., process)| process.pid.to_string()),
-            column("PROCESS", |(.., process)| process.name.clone()),
-        ];
-        let own = |node: u32| match self.locality.place(node) {
-            MemoryPlace::Near => "yes",
-            MemoryPlace::Attached => "attached",
-            MemoryPlace::Remote => "no",
-        };
-        let rows = self.mapped.iter().flatten().flat_map(|process| {
-            let nodes = process.nodes.iter();
-            nodes.map(move |(node, bytes)| (*node, own(*node), *bytes, process))
-        });
-        below("Mapped", &columns, &rows.collect::<Vec<_>>(), style)
+        match rows.collect::<Vec<_>>() {
+            none if none.is_empty() => String::new(),
+            rows => headed("GPUs and network cards", style, table(&PAIRS, &rows, style)),
+        }
     }
 
     pub(crate) fn json(&self) -> Value {
         let locality = &self.locality;
         let (away, attached) = (locality.away(), locality.attached());
-        let nodes = locality.memory.iter().map(|(node, memory)| {
-            json!({ "node": node, "own": locality.is_own(*node), "place": locality.place(*node).name(),
-                    "anon_bytes": memory.anon, "file_bytes": memory.file,
-                    "shmem_bytes": memory.shmem, "huge_pages_bytes": memory.huge })
-        });
-        let memory_only = locality.memory_only.iter().map(|(node, one)| {
-            json!({ "node": node, "kind": one.kind, "device": one.device, "nearest": list(&one.nearest) })
-        });
         let pairs = pairs(&locality.pci)
             .into_iter()
             .map(|pair| json!({ "gpu": pair.gpu.address, "nic": pair.nic.address, "distance": pair.distance }));
@@ -192,26 +146,14 @@ impl VmLocality {
             "away_bytes": away.map(|away| away.bytes),
             "counted_bytes": away.map(|away| away.of),
             "away_ratio": away.map(|away| away.ratio()),
-            "attached_bytes": attached.map(|attached| attached.bytes),
             "attached_ratio": attached.map(|attached| attached.ratio()),
             "too_much_away": locality.memory_problem().is_some(),
-            "nodes": nodes.collect::<Vec<_>>(),
-            "memory_only": memory_only.collect::<Vec<_>>(),
+            "memory": locality.memory,
             "devices": devices(locality),
             "devices_unknown": self.devices_unknown,
             "certificate": self.certificate().iter().map(|row| row.json(locality)).collect::<Vec<_>>(),
-            "interrupts": locality.interrupts,
             "pairs": pairs.collect::<Vec<_>>(),
-            "mapped": self.mapped,
         })
-    }
-}
-
-/// A table below its heading; nothing without rows.
-fn below<T>(heading: &str, columns: &[Column<T>], rows: &[T], style: TextStyle) -> String {
-    match rows {
-        [] => String::new(),
-        rows => headed(heading, style, table(columns, rows, style)),
     }
 }
 
@@ -219,18 +161,11 @@ impl CertificateRow {
     fn json(&self, locality: &Locality) -> Value {
         let (row, located) = (&self.row, &self.located);
         let share = |percent: u8| (!located.nodes.is_empty()).then_some(percent);
-        let pci = |device: &PciDevice| {
-            json!({
-                "address": device.address, "kind": device.kind(), "vendor": format!("{:04x}", device.vendor),
-                "device": format!("{:04x}", device.device), "part_of": device.part_of, "mediated": device.mediated,
-                "resource": device.resource,
-            })
-        };
         let device = locality.pci.iter().find(|device| device.name() == row.name);
         json!({
             "part": row.part, "name": row.name, "amount": row.amount, "nodes": row.by_node,
             "near_percent": share(located.near_percent), "attached_percent": share(located.attached_percent),
-            "since_us": Some(located.since_us).filter(|since| *since > 0), "device": device.map(pci),
+            "since_us": Some(located.since_us).filter(|since| *since > 0), "device": device,
         })
     }
 }
@@ -248,16 +183,49 @@ fn devices(locality: &Locality) -> Vec<Value> {
     of_kubelet.chain(of_vfio).collect()
 }
 
-/// Adds the VFIO devices that these processes have open, as far as they may be read.
+/// Adds the VFIO devices that these processes have open. What may not be read is left out: only root may list the open files of a VM's
+/// processes.
 fn add_opened(locality: &mut Locality, topology: &Topology, roots: &Roots, pids: impl Iterator<Item = i32>) {
-    let opened = processes::opened(roots, pids);
+    let numbers: BTreeSet<(u32, u32)> = pids.flat_map(|pid| open_devices(&roots.proc, pid)).collect();
+    // Their addresses, of mediated ones the UUIDs.
+    let opened: BTreeSet<String> = numbers
+        .into_iter()
+        .flat_map(|number| behind(&roots.sys, number))
+        .collect();
     if !opened.is_empty() {
         VfioDevices::new(&roots.proc, &roots.sys, topology).add(locality, &opened, |_| None);
     }
 }
 
 /// Adds the VFIO devices that the processes in this scope have open, as far as they may be read.
-pub(crate) fn add_vfio_devices(locality: &mut Locality, topology: &Topology, roots: &Roots, scope: &str) {
+pub(crate) fn add_vfio_devices(locality: &mut Locality, topology: &Topology, roots: &Roots, scope: &CgroupPath) {
     let pids = threads::members(roots, scope).unwrap_or_default();
     add_opened(locality, topology, roots, pids.into_iter());
+}
+
+/// The numbers of the character devices that a process has open.
+fn open_devices(proc: &Path, pid: i32) -> Vec<(u32, u32)> {
+    let open = fs::read_dir(proc.join(pid.to_string()).join("fd"));
+    let open = open.into_iter().flatten().flatten();
+    let numbers = open.filter_map(|entry| {
+        // A descriptor on a file system of the pod's is not followed: its server may never answer.
+        let is_device = fs::read_link(entry.path()).is_ok_and(|path| path.starts_with("/dev"));
+        // O_PATH opens what the container is not allowed to use.
+        let info = fs::read_to_string(proc.join(format!("{pid}/fdinfo")).join(entry.file_name())).unwrap_or_default();
+        if !is_device || is_path_only(&info) {
+            return None;
+        }
+        let file = fs::metadata(entry.path()).ok()?;
+        let number = file.rdev();
+        let parts = (rustix::fs::major(number), rustix::fs::minor(number));
+        file.file_type().is_char_device().then_some(parts)
+    });
+    numbers.collect()
+}
+
+/// Whether a descriptor was opened with O_PATH: `flags` of its fdinfo, in octal (proc_pid_fdinfo(5)).
+fn is_path_only(fdinfo: &str) -> bool {
+    let flags = fdinfo.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & rustix::fs::OFlags::PATH.bits() != 0)
 }

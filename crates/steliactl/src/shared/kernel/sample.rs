@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stelia_api::Reason;
-use stelia_cpus::CpuSet;
 use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, value};
 use stelia_kernel::counters::task;
 use stelia_kernel::proc::{field, start_time};
-use stelia_model::PinnedThread;
-use stelia_settings::Isolation;
+use stelia_kubelet::PodUid;
+use stelia_model::{Instance, PinnedThread};
 
-use crate::shared::daemon::{Condition, Description, Pod, is_in_trouble, note, reasons};
+use crate::shared::daemon::Description;
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::kernel::threads;
@@ -30,53 +30,16 @@ pub(crate) struct Sample {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct InstanceCounts {
-    pub pod: Pod,
-    /// isolated, pinned, waiting, …
-    pub state: String,
-    pub isolation: Isolation,
-    pub condition: Condition,
-    pub in_trouble: bool,
-    /// The first of the reasons, for a column.
-    pub note: &'static str,
-    /// What is wrong with it, and why it is not isolated.
-    pub reasons: Vec<String>,
-    pub cpus: CpuSet,
+    pub instance: Arc<Instance>,
     /// CPU time of the threads in `float`, microseconds (`usage_usec` of its `cpu.stat`).
     pub float_us: Option<u64>,
     /// Time that the scope was throttled, microseconds (`throttled_usec` of its `cpu.stat`).
     pub throttled_us: Option<u64>,
     /// Device interrupts on its exclusive CPUs since boot; `None` where it has none, or they cannot be counted.
     pub device_interrupts: Option<u64>,
-    pub caches: CacheCounts,
-    pub vcpus: BTreeMap<u32, ThreadCounts>,
-}
-
-/// What resctrl counts of an instance, as `steliad-quiet` last read it.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct CacheCounts {
-    /// When it was read, microseconds since the epoch.
-    at_us: u64,
+    /// Bytes in the last-level caches, as `steliad-quiet` last read them from resctrl.
     pub llc_bytes: Option<u64>,
-    /// To and from memory, a counter.
-    pub memory_bytes: Option<u64>,
-    /// Between the last two readings.
-    pub memory_bytes_per_second: Option<f64>,
-}
-
-impl CacheCounts {
-    /// The daemon reads them less often than this program samples: until there is a new reading the last rate stays.
-    fn carry_over(&mut self, before: &Self) {
-        if self.at_us == before.at_us {
-            self.memory_bytes_per_second = before.memory_bytes_per_second;
-            return;
-        }
-        let seconds = self.at_us.saturating_sub(before.at_us) as f64 / 1e6;
-        let grown = before.memory_bytes.zip(self.memory_bytes);
-        let grown = grown.and_then(|(before, now)| now.checked_sub(before));
-        self.memory_bytes_per_second = grown
-            .filter(|_| seconds > 0.0)
-            .map(|bytes| (bytes as f64 / seconds).round());
-    }
+    pub vcpus: BTreeMap<u32, ThreadCounts>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,55 +64,30 @@ impl Sample {
     /// Reads the counters of the instances that the daemon describes.
     pub(crate) fn read(description: &Description, roots: &Roots, at: Duration) -> Self {
         let interrupts = read_table(&roots.proc);
-        let quiet = &description.node.quiet;
+        let caches = &description.node.quiet.report.caches;
         let cgroups = KernelCgroups::new(&roots.cgroup);
         let stat = |cgroup: &CgroupPath, name: &str| value(&cgroups.read(cgroup, File::CpuStat).ok()?, name);
-        let instances = description.node.instances.iter().map(|(pod, instance)| {
-            let threads = instance
+        let counts = |pod: &PodUid, instance: &Arc<Instance>| InstanceCounts {
+            float_us: threads::float(instance).and_then(|float| stat(&float, "usage_usec")),
+            throttled_us: stat(&instance.scope, "throttled_usec"),
+            device_interrupts: interrupts
+                .as_ref()
+                .and_then(|table| device_interrupts(table, &instance.exclusive)),
+            llc_bytes: caches.get(pod.as_str()).and_then(|one| one.llc_bytes),
+            vcpus: instance
                 .vcpus
                 .iter()
-                .map(|vcpu| (vcpu.thread.role.into(), ThreadCounts::read(vcpu, &roots.proc)));
-            let instance = InstanceCounts {
-                pod: Pod::of(pod, instance),
-                state: instance.state.to_string(),
-                isolation: instance.isolation,
-                condition: Condition::of(instance),
-                in_trouble: is_in_trouble(instance),
-                note: note(instance),
-                reasons: reasons(instance).map(|reason| reason.text.clone()).collect(),
-                cpus: instance.exclusive.clone(),
-                float_us: threads::float(instance).and_then(|float| stat(&float, "usage_usec")),
-                throttled_us: stat(&instance.scope, "throttled_usec"),
-                device_interrupts: interrupts
-                    .as_ref()
-                    .and_then(|table| device_interrupts(table, &instance.exclusive)),
-                caches: quiet
-                    .report
-                    .caches
-                    .get(pod.as_str())
-                    .map_or_else(CacheCounts::default, |one| CacheCounts {
-                        at_us: quiet.answered_us,
-                        llc_bytes: one.llc_bytes,
-                        memory_bytes: one.memory_bytes,
-                        memory_bytes_per_second: None,
-                    }),
-                vcpus: threads.collect(),
-            };
-            (pod.to_string(), instance)
-        });
+                .map(|vcpu| (vcpu.thread.role.into(), ThreadCounts::read(vcpu, &roots.proc)))
+                .collect(),
+            instance: Arc::clone(instance),
+        };
+        let instances = description.node.instances.iter();
         Self {
             at,
             problems: description.problems.clone(),
-            instances: instances.collect(),
-        }
-    }
-
-    /// Takes over the rates of caches, which are known only between two readings of the daemon.
-    pub(crate) fn carry_over(&mut self, before: &Self) {
-        for (pod, counts) in &mut self.instances {
-            if let Some(before) = before.instances.get(pod) {
-                counts.caches.carry_over(&before.caches);
-            }
+            instances: instances
+                .map(|(pod, instance)| (pod.to_string(), counts(pod, instance)))
+                .collect(),
         }
     }
 }
@@ -256,25 +194,5 @@ mod tests {
         assert_eq!(instance.vcpus[&0], expected);
         assert_eq!((instance.vcpus[&1].run_ns, instance.vcpus[&1].cpu), (None, Some(5)));
         assert_eq!(sample.instances[PODS[1]].float_us, None);
-    }
-
-    #[test]
-    fn the_last_rate_of_memory_stays_until_it_is_counted_anew() {
-        let counts = |at_us: u64, bytes: u64| CacheCounts {
-            at_us,
-            memory_bytes: Some(bytes),
-            ..CacheCounts::default()
-        };
-        let first = counts(1_000_000, 5_000);
-        let mut second = counts(3_000_000, 9_000);
-        second.carry_over(&first);
-        assert_eq!(second.memory_bytes_per_second, Some(2_000.0));
-        let mut same = counts(3_000_000, 9_000);
-        same.carry_over(&second);
-        assert_eq!(same.memory_bytes_per_second, Some(2_000.0));
-        // The group was made anew.
-        let mut anew = counts(5_000_000, 10);
-        anew.carry_over(&same);
-        assert_eq!(anew.memory_bytes_per_second, None);
     }
 }

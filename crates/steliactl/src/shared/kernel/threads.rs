@@ -43,42 +43,34 @@ pub(crate) struct Thread {
 }
 
 /// The processes of an instance, those of its scope first, then those left in the container's own cgroup (the placeholder process, and
-/// shells that were exec'd in). Both cgroups are given relative to the cgroup root. Without root, what may not be read is an
-/// error, not an absence.
-pub(crate) fn processes(
-    roots: &Roots,
-    control_group: &str,
-    origin: &str,
-    isolation: Isolation,
-) -> Result<Vec<Process>, Failure> {
-    let places = Places {
-        tree: tree(control_group, isolation),
-        origin: cgroup(origin),
-    };
-    let inside = members(roots, control_group)?;
-    let left = pids(roots, places.origin.as_ref())?;
+/// shells that were exec'd in). Without root, what may not be read is an error, not an absence.
+pub(crate) fn processes(roots: &Roots, instance: &Instance) -> Result<Vec<Process>, Failure> {
+    let inside = members(roots, &instance.scope)?;
+    let left = pids(roots, &instance.origin)?;
     let procs = KernelProcs::new(&roots.proc);
     let mut processes = Vec::new();
     for pid in inside.iter().chain(left.difference(&inside)) {
-        processes.extend(there(process(&procs, *pid, &places))?);
+        match process(&procs, *pid, instance) {
+            Err(error) if error.is_gone() => {}
+            process => processes.push(process.map_err(|error| Failure::Other(error.to_string()))?),
+        }
     }
     Ok(processes)
 }
 
-pub(crate) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<i32>, Failure> {
+pub(crate) fn members(roots: &Roots, scope: &CgroupPath) -> Result<BTreeSet<i32>, Failure> {
     // `cgroup.procs` of a threaded domain's root lists all processes whose threads are in its float and vcpu.
-    let domain = tree(control_group, Isolation::Vcpus);
-    pids(roots, domain.as_ref().map(Tree::inner))
+    pids(roots, Tree::at(scope.clone(), Isolation::Vcpus).inner())
 }
 
-/// The cgroup of this path, with or without a slash at its beginning; `None` where it is none, or the root.
-fn cgroup(path: &str) -> Option<CgroupPath> {
-    let cgroup = CgroupPath::parse(&format!("/{}", path.trim_matches('/')))?;
-    (cgroup != CgroupPath::root()).then_some(cgroup)
-}
-
-fn tree(control_group: &str, isolation: Isolation) -> Option<Tree> {
-    Some(Tree::at(cgroup(control_group)?, isolation))
+/// The ids of a cgroup's processes; none where the cgroup is gone, or not known.
+fn pids(roots: &Roots, cgroup: &CgroupPath) -> Result<BTreeSet<i32>, Failure> {
+    if *cgroup == CgroupPath::root() {
+        return Ok(BTreeSet::new());
+    }
+    let text = optional(KernelCgroups::new(&roots.cgroup).read(cgroup, File::Procs));
+    let text = text.map_err(|error| Failure::Other(error.to_string()))?;
+    Ok(numbers(&text.unwrap_or_default()).into_iter().collect())
 }
 
 /// The cgroup of everything except the vCPU threads; `None` where the container's own cgroup is the partition.
@@ -87,34 +79,28 @@ pub(crate) fn float(instance: &Instance) -> Option<CgroupPath> {
     tree.has_float().then(|| tree.float().clone())
 }
 
-/// Where the cgroups of an instance are.
-struct Places {
-    tree: Option<Tree>,
-    origin: Option<CgroupPath>,
-}
-
-impl Places {
-    /// What a cgroup is called in the output.
-    fn name(&self, cgroup: &CgroupPath) -> String {
-        // A container whose own cgroup is the partition has no others.
-        let tree = self.tree.as_ref().filter(|tree| tree.has_float());
-        let origin = self.origin.as_ref().filter(|origin| cgroup.is_within(origin));
-        match (tree, origin) {
-            (Some(tree), _) if cgroup == tree.float() => "float".to_owned(),
-            (Some(tree), _) if cgroup == tree.vcpu() => "vcpu".to_owned(),
-            (_, Some(origin)) => cgroup.as_str().replacen(origin.as_str(), "origin", 1),
-            _ => cgroup.to_string(),
+/// What a cgroup of an instance is called in the output.
+fn cgroup_name(instance: &Instance, cgroup: &CgroupPath) -> String {
+    let tree = Tree::at(instance.scope.clone(), instance.isolation);
+    let origin = &instance.origin;
+    match cgroup {
+        // A container whose own cgroup is the partition has neither.
+        float if tree.has_float() && float == tree.float() => "float".to_owned(),
+        vcpu if tree.has_float() && vcpu == tree.vcpu() => "vcpu".to_owned(),
+        inner if *origin != CgroupPath::root() && inner.is_within(origin) => {
+            inner.as_str().replacen(origin.as_str(), "origin", 1)
         }
+        other => other.to_string(),
     }
 }
 
-fn process(procs: &KernelProcs, pid: i32, places: &Places) -> Result<Process, ProcError> {
+fn process(procs: &KernelProcs, pid: i32, instance: &Instance) -> Result<Process, ProcError> {
     let numbers = procs.numbers(pid)?;
     let mut tids = procs.thread_ids(pid)?;
     tids.sort_unstable();
     let mut threads = Vec::new();
     for tid in tids {
-        match thread(procs, tid, places) {
+        match thread(procs, tid, instance) {
             Err(error) if error.is_gone() => {}
             thread => threads.push(thread?),
         }
@@ -127,31 +113,14 @@ fn process(procs: &KernelProcs, pid: i32, places: &Places) -> Result<Process, Pr
     })
 }
 
-fn thread(procs: &KernelProcs, tid: i32, places: &Places) -> Result<Thread, ProcError> {
+fn thread(procs: &KernelProcs, tid: i32, instance: &Instance) -> Result<Thread, ProcError> {
     Ok(Thread {
         tid,
         name: procs.name(tid),
-        cgroup: places.name(&procs.cgroup(tid)?),
+        cgroup: cgroup_name(instance, &procs.cgroup(tid)?),
         allowed_cpus: procs.affinity(tid)?.to_string(),
         cpu_time_us: stat::cpu_ticks(&procs.read_thread_stat(tid)?).unwrap_or(0) * TICK_USEC,
     })
-}
-
-/// The ids of a cgroup's processes; none where the cgroup is gone.
-fn pids(roots: &Roots, cgroup: Option<&CgroupPath>) -> Result<BTreeSet<i32>, Failure> {
-    let cgroups = KernelCgroups::new(&roots.cgroup);
-    let text = cgroup.map(|cgroup| optional(cgroups.read(cgroup, File::Procs)));
-    let text = text.transpose().map_err(|error| Failure::Other(error.to_string()))?;
-    Ok(numbers(&text.flatten().unwrap_or_default()).into_iter().collect())
-}
-
-/// `None` of a process that has ended.
-fn there<T>(read: Result<T, ProcError>) -> Result<Option<T>, Failure> {
-    match read {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.is_gone() => Ok(None),
-        Err(error) => Err(Failure::Other(error.to_string())),
-    }
 }
 
 #[cfg(test)]
@@ -161,9 +130,16 @@ mod tests {
     #[test]
     fn cgroups_have_names() {
         let of = |scope: &str, origin: &str, isolation, path: &str| {
-            let (tree, origin) = (tree(scope, isolation), cgroup(origin));
-            Places { tree, origin }.name(&cgroup(path).unwrap())
+            let parsed = |path: &str| CgroupPath::parse(path).unwrap();
+            let instance = Instance {
+                scope: parsed(scope),
+                origin: parsed(origin),
+                isolation,
+                ..Instance::default()
+            };
+            cgroup_name(&instance, &parsed(path))
         };
+        let (scope, origin) = ("/stelia.slice/a.scope", "/kubepods.slice/c.scope");
         for (path, name) in [
             ("/stelia.slice/a.scope/instance/float", "float"),
             ("/stelia.slice/a.scope/instance/vcpu", "vcpu"),
@@ -172,13 +148,11 @@ mod tests {
             ("/kubepods.slice/c.scope2", "/kubepods.slice/c.scope2"),
             ("/stelia.slice/a.scope/instance", "/stelia.slice/a.scope/instance"),
         ] {
-            let (scope, origin) = ("stelia.slice/a.scope", "kubepods.slice/c.scope");
             assert_eq!(of(scope, origin, Isolation::Vcpus, path), name);
         }
-        assert_eq!(of("s", "", Isolation::Vcpus, "/x"), "/x");
+        assert_eq!(of(scope, "/", Isolation::Vcpus, "/x"), "/x");
         // A container that is a partition has no cgroups of steliad's.
-        let own = "/kubepods.slice/c.scope";
-        let below = format!("{own}/housekeeping");
-        assert_eq!(of(own, own, Isolation::Container, &below), "origin/housekeeping");
+        let below = format!("{origin}/housekeeping");
+        assert_eq!(of(origin, origin, Isolation::Container, &below), "origin/housekeeping");
     }
 }

@@ -1,25 +1,77 @@
-//! Findings as stacked lines: a label, the subject and the fact on one line, the fix below the fact.
+//! Stacked lines: a label with a text beside it, which goes on below itself where it is longer than the terminal is wide.
 
 use super::{Meaning, TextStyle, columns, printable, wrap};
 
-/// The least room for text on a narrow terminal.
-const MIN_ROOM: usize = 24;
+/// The least width of a text beside a label on a terminal.
+const MIN_WIDTH: usize = 24;
+/// A path that is longer is shortened on a terminal.
+const MAX_PATH_WIDTH: usize = 44;
 
-/// A finding. Facts of several findings begin in one column if their subjects are padded to the same width. Without a fix there is one line.
+/// A name, what it says, and what that means.
+pub(crate) type Fact = (String, String, Meaning);
+
+/// Facts, one below the other.
+pub(crate) fn facts(facts: &[Fact], style: TextStyle) -> String {
+    let widest = facts.iter().map(|(name, ..)| columns(name)).max().unwrap_or(0);
+    let lines = facts.iter();
+    lines
+        .map(|(name, text, meaning)| hanging(name, widest + 2, *meaning, text, style))
+        .collect()
+}
+
+/// A label with a text beside it, whose lines all begin in column `indent`.
+pub(crate) fn hanging(label: &str, indent: usize, meaning: Meaning, text: &str, style: TextStyle) -> String {
+    let blanks = " ".repeat(indent.saturating_sub(columns(label)));
+    meaning.paint(label, style) + &blanks + &beside(indent, text, style)
+}
+
+/// A finding: its label, subject and fact, and below the fact what to do. The facts of several findings begin in one column if their
+/// subjects are padded to the same width.
 pub(crate) fn finding(label: (&str, Meaning), subject: &str, fact: &str, fix: &str, style: TextStyle) -> String {
-    let (label, meaning) = label;
+    stacked(label, subject, &[("", fact), ("fix: ", fix)], style)
+}
+
+/// Texts below each other, each with what it begins with; empty ones are left out.
+pub(crate) fn stacked(
+    (label, meaning): (&str, Meaning),
+    subject: &str,
+    texts: &[(&str, impl AsRef<str>)],
+    style: TextStyle,
+) -> String {
     let subject = printable(subject);
     let indent = columns(label) + columns(&subject) + 4;
-    let room = style.width.map(|width| width.saturating_sub(indent).max(MIN_ROOM));
-    let fix = (!fix.is_empty()).then(|| format!("fix: {fix}"));
-    let texts = [fact.to_owned()].into_iter().chain(fix);
-    let lines = texts.flat_map(|text| match room {
-        Some(room) => wrap(&printable(&text), room),
-        None => vec![printable(&text)],
-    });
-    let lines: Vec<String> = lines.collect();
-    let beside = lines.join(&format!("\n{}", " ".repeat(indent)));
-    format!("{}  {subject}  {beside}\n", meaning.paint(label, style))
+    let texts = texts.iter().filter(|(_, text)| !text.as_ref().is_empty());
+    let texts = texts.map(|(begin, text)| beside(indent, &format!("{begin}{}", text.as_ref()), style));
+    let texts = texts.collect::<Vec<_>>().join(&" ".repeat(indent));
+    format!("{}  {subject}  {texts}", meaning.paint(label, style))
+}
+
+/// The lines of a text, of which all but the first begin in column `indent`. On a terminal long paths lose their middle.
+fn beside(indent: usize, text: &str, style: TextStyle) -> String {
+    let text = printable(text);
+    let lines = match style.width {
+        None => vec![text],
+        Some(width) => {
+            let room = width.saturating_sub(indent).max(MIN_WIDTH);
+            let words: Vec<String> = text
+                .split(' ')
+                .map(|word| without_middle(word, room.min(MAX_PATH_WIDTH)))
+                .collect();
+            wrap(&words.join(" "), room)
+        }
+    };
+    lines.join(&format!("\n{}", " ".repeat(indent))) + "\n"
+}
+
+/// A path of at most this many characters; any other word as it is.
+fn without_middle(word: &str, most: usize) -> String {
+    let characters = word.chars().count();
+    if !word.starts_with('/') || characters <= most {
+        return word.to_owned();
+    }
+    let beginning: String = word.chars().take(most / 3).collect();
+    let end: String = word.chars().skip(characters - (most - most / 3 - 1)).collect();
+    format!("{beginning}…{end}")
 }
 
 #[cfg(test)]
@@ -28,17 +80,24 @@ mod tests {
     use crate::tests::fixtures::columns;
 
     #[test]
+    fn a_fact_goes_on_below_itself() {
+        let fact = |name: &str, text: &str| (name.to_owned(), text.to_owned(), Meaning::Plain);
+        let all = [
+            fact("  Problem", "CPU 20 is offline; CPU 21 is offline"),
+            fact("", "and"),
+        ];
+        assert_eq!(
+            facts(&all, columns(40)),
+            "  Problem  CPU 20 is offline; CPU 21 is\n           offline\n           and\n"
+        );
+    }
+
+    #[test]
     fn the_fix_is_below_the_fact_and_nothing_controls_the_terminal() {
         let label = ("FAIL", Meaning::Broken);
-        let text = finding(
-            label,
-            "a\x1b",
-            "one two three four five six seven",
-            "run it",
-            columns(34),
-        );
+        let fact = "one two three four five six seven";
         assert_eq!(
-            text,
+            finding(label, "a\x1b", fact, "run it", columns(34)),
             "FAIL  a?  one two three four five\n          six seven\n          fix: run it\n"
         );
         assert_eq!(finding(label, "a", "one", "", columns(80)), "FAIL  a  one\n");

@@ -8,14 +8,15 @@ pub(crate) mod pager;
 
 use std::fmt;
 use std::io::{self, Write};
+use std::time::{Duration, UNIX_EPOCH};
 
 use askama::filters::{Escaper, Html};
 use serde_json::{Map, Value};
 use stelia_api::client::OwnedDict;
-use stelia_ledger::day::Date;
 use unicode_width::UnicodeWidthStr;
 use zbus::Variant;
 
+pub(crate) use blocks::{Fact, facts, hanging};
 pub(crate) use stelia_table::{
     Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, is_utf8, now,
     paragraph, printable, properties, shorten, table, to_ascii, width, wrap,
@@ -58,25 +59,23 @@ pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
 /// D-Bus properties under the names of this program's JSON: `FloatCPUs` is `float_cpus`, `RegisteredTimestamp`, which is in
 /// microseconds, `registered_us`.
 pub(crate) fn snake_case(properties: &Map<String, Value>) -> Map<String, Value> {
-    let snake = |name: &str| {
-        let (name, unit) = match name.strip_suffix("Timestamp") {
-            Some(name) => (name, "_us"),
-            None => (name, ""),
-        };
+    let snake = |name: &String| {
         let mut snake = String::new();
-        let mut after_small = false;
+        let mut before = ' ';
         // The plural of an acronym is one word.
-        for char in name.replace("CPUs", "Cpus").chars() {
-            if after_small && char.is_ascii_uppercase() {
+        for char in name.replace("CPUs", "Cpus").replace("Timestamp", "Us").chars() {
+            if before.is_ascii_lowercase() && char.is_ascii_uppercase() {
                 snake.push('_');
             }
-            after_small = char.is_ascii_lowercase();
+            before = char;
             snake.push(char.to_ascii_lowercase());
         }
-        snake + unit
+        snake
     };
-    let members = properties.iter();
-    members.map(|(name, value)| (snake(name), value.clone())).collect()
+    properties
+        .iter()
+        .map(|(name, value)| (snake(name), value.clone()))
+        .collect()
 }
 
 /// A string member; empty when it is absent or not a string.
@@ -88,52 +87,6 @@ pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str
 pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = &'a str> {
     let array = object.get(name).and_then(Value::as_array);
     array.into_iter().flatten().filter_map(Value::as_str)
-}
-
-/// A name, what it says, and what that means.
-pub(crate) type Fact = (String, String, Meaning);
-
-/// Facts, one below the other; a text goes on below itself where it is longer than the terminal is wide.
-pub(crate) fn facts(facts: &[Fact], style: TextStyle) -> String {
-    let widest = facts.iter().map(|(name, ..)| columns(name)).max().unwrap_or(0);
-    let lines = facts.iter();
-    lines
-        .map(|(name, text, meaning)| hanging(name, widest + 2, *meaning, text, style))
-        .collect()
-}
-
-/// The least width of a text beside a label on a terminal.
-const MIN_VALUE_WIDTH: usize = 24;
-
-/// A path that is longer is shortened on a terminal.
-const MAX_PATH_WIDTH: usize = 44;
-
-/// A label with a text beside it, whose lines all begin in column `indent`. On a terminal long paths lose their middle.
-pub(crate) fn hanging(label: &str, indent: usize, meaning: Meaning, text: &str, style: TextStyle) -> String {
-    let text = printable(text);
-    let lines = match style.width {
-        None => vec![text],
-        Some(width) => {
-            let room = width.saturating_sub(indent).max(MIN_VALUE_WIDTH);
-            let most = room.min(MAX_PATH_WIDTH);
-            let words: Vec<String> = text.split(' ').map(|word| without_middle(word, most)).collect();
-            wrap(&words.join(" "), room)
-        }
-    };
-    let blanks = " ".repeat(indent.saturating_sub(columns(label)));
-    let between = format!("\n{}", " ".repeat(indent));
-    format!("{}{blanks}{}\n", meaning.paint(label, style), lines.join(&between))
-}
-
-/// A path of at most this many characters; any other word as it is.
-fn without_middle(word: &str, most: usize) -> String {
-    let characters = word.chars().count();
-    if !word.starts_with('/') || characters <= most {
-        return word.to_owned();
-    }
-    let beginning: String = word.chars().take(most / 3).collect();
-    let end: String = word.chars().skip(characters - (most - most / 3 - 1)).collect();
-    format!("{beginning}…{end}")
 }
 
 pub(crate) fn json(value: &Variant<'_>) -> Value {
@@ -177,16 +130,10 @@ pub(crate) fn human(value: &Value) -> String {
 
 /// Microseconds since the epoch as UTC, ISO 8601; 0 is "not yet".
 pub(crate) fn time(usec: u64) -> String {
-    if usec == 0 {
-        return String::new();
+    match usec {
+        0 => String::new(),
+        usec => humantime::format_rfc3339_micros(UNIX_EPOCH + Duration::from_micros(usec)).to_string(),
     }
-    let seconds = usec / 1_000_000;
-    let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
-    format!(
-        "{}T{hour:02}:{minute:02}:{second:02}.{:06}Z",
-        Date::of(usec),
-        usec % 1_000_000
-    )
 }
 
 /// Escapes every value in a page or a picture ([`askama`], `askama.toml`), and replaces the characters that [`printable`] does.
@@ -196,24 +143,5 @@ pub(crate) struct Markup;
 impl Escaper for Markup {
     fn write_escaped_str<W: fmt::Write>(&self, dest: W, text: &str) -> fmt::Result {
         Html.write_escaped_str(dest, &printable(text))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::fixtures::columns;
-
-    #[test]
-    fn a_fact_goes_on_below_itself() {
-        let fact = |name: &str, text: &str| (name.to_owned(), text.to_owned(), Meaning::Plain);
-        let all = [
-            fact("  Problem", "CPU 20 is offline; CPU 21 is offline"),
-            fact("", "and"),
-        ];
-        assert_eq!(
-            facts(&all, columns(40)),
-            "  Problem  CPU 20 is offline; CPU 21 is\n           offline\n           and\n"
-        );
     }
 }

@@ -357,7 +357,7 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
             .cloned()
             .unwrap_or_default();
         if let Some(instance) = found {
-            locality::add_vfio_devices(&mut locality, &node.topology, roots, instance.scope.as_str());
+            locality::add_vfio_devices(&mut locality, &node.topology, roots, &instance.scope);
         }
         let devices = devices(&locality);
         let places = devices.iter().filter_map(|device| device.node);

@@ -152,9 +152,6 @@ fn columns<'a>(caches: bool, wide: bool) -> Vec<Column<Row<'a>>> {
         columns.push(number("LLC-MIB", |row| {
             row.of_vm(|vm| vm.llc_bytes.map(|bytes| bytes as f64 / MIB), 1)
         }));
-        columns.push(number("MEM-MIB/S", |row| {
-            row.of_vm(|vm| vm.memory_bytes_per_second.map(|bytes| bytes / MIB), 1)
-        }));
     }
     columns
 }
@@ -221,8 +218,7 @@ async fn batch(source: &Source<'_>, pace: Pace, output_options: OutputOptions) -
             () = end.reached() => return Ok(()),
             () = tokio::time::sleep(pace.delay) => {}
         }
-        let mut now = source.sample(began).await?;
-        now.carry_over(&before);
+        let now = source.sample(began).await?;
         let model = rates(&before, &now);
         before = now;
         printed += 1;

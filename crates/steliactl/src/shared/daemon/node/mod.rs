@@ -4,22 +4,10 @@
 pub(crate) mod testing;
 
 use serde::Serialize;
+use stelia_api::ReasonCode;
+use stelia_api::quiet::{Remaining, RemainingCause};
 use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
-
-use crate::shared::daemon::Failure;
-
-/// Parses the answer of `Describe`.
-///
-/// # Errors
-/// The text has another form: the daemon and this program are of different releases.
-pub(crate) fn parse(description: &str) -> Result<Description, Failure> {
-    serde_json::from_str(description).map_err(|cause| {
-        Failure::Other(format!(
-            "Describe answers what this program does not understand; is it as new as the daemon? {cause}"
-        ))
-    })
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
@@ -110,4 +98,13 @@ impl OnlineCpus {
         };
         cpus.insert(cpu);
     }
+}
+
+/// Whether a VM is degraded by this interrupt, which could not be moved. One that the kernel places itself is reported only while it fires
+/// again and again, every other one always (`stelia_decide::disturbances`).
+pub(crate) fn is_reported(description: &Description, interrupt: &Remaining) -> bool {
+    let begins = format!("interrupt {} ({}) ", interrupt.irq, interrupt.name);
+    let mut reasons = description.node.instances.values().flat_map(|one| &one.degraded);
+    interrupt.why != RemainingCause::Managed
+        || reasons.any(|reason| reason.code == ReasonCode::Interrupts && reason.text.starts_with(&begins))
 }

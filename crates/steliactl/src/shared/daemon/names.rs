@@ -1,0 +1,268 @@
+//! What names a VM on the command line: the namespace and name of its pod, the name alone, the name of its KubeVirt VM, its UID, or a
+//! pattern as a shell has it. The beginning of a name is no name.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap_complete::engine::CompletionCandidate;
+use stelia_cpus::text::near;
+
+use super::client::{Client, connect};
+use super::condition::Condition;
+use super::failure::Failure;
+use super::pod::Pod;
+use crate::shared::output::cut;
+
+/// The number of names that a message offers, of pods that it names, and the columns of what was asked for that it repeats.
+const MAX_OFFERED: usize = 3;
+const MAX_CANDIDATES: usize = 5;
+const MAX_REPEATED: usize = 80;
+/// Timeout of a completion: a person has pressed Tab and waits.
+const COMPLETION_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Whether a text is a pattern with `*`, `?` or `[a-z]` and no word.
+pub(crate) fn is_glob(text: &str) -> bool {
+    text.contains(['*', '?', '['])
+}
+
+/// A word or a pattern.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VmPattern {
+    text: String,
+    /// `None` for a word.
+    glob: Option<glob::Pattern>,
+}
+
+impl FromStr for VmPattern {
+    type Err = glob::PatternError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self {
+            text: text.to_owned(),
+            glob: is_glob(text).then(|| glob::Pattern::new(text)).transpose()?,
+        })
+    }
+}
+
+impl VmPattern {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn is_word(&self) -> bool {
+        self.glob.is_none()
+    }
+
+    /// Whether it is a name of the pod, or fits one. The UID fits a pattern only where there is no other name: `a*` and `db*` would fit
+    /// UIDs of VMs with other names.
+    pub(crate) fn selects(&self, pod: &Pod) -> bool {
+        match &self.glob {
+            None => pod.is_called(&self.text),
+            Some(glob) if pod.is_named() => pod.names().iter().any(|name| glob.matches(name)),
+            Some(glob) => glob.matches(&pod.pod_uid),
+        }
+    }
+}
+
+/// Those whose pod has this name.
+pub(crate) fn fitting<T>(mut all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> Vec<T> {
+    all.retain(|one| pod(one).is_called(asked));
+    all
+}
+
+/// The one pod that a word names.
+///
+/// # Errors
+/// No pod has this name, or several have it.
+pub(crate) fn one(pods: Vec<Pod>, asked: &str) -> Result<Pod, Failure> {
+    let found: Vec<&Pod> = pods.iter().filter(|pod| pod.is_called(asked)).collect();
+    match found.as_slice() {
+        [] => Err(none_among(asked, &pods)),
+        [pod] => Ok(Pod::clone(pod)),
+        several => {
+            let first: Vec<String> = several.iter().take(MAX_CANDIDATES).map(|pod| pod.in_full()).collect();
+            let more = if several.len() > MAX_CANDIDATES { ", …" } else { "" };
+            let text = format!("several VMs are called {asked}: {}{more}", first.join(", "));
+            Err(Failure::Usage(text))
+        }
+    }
+}
+
+/// For a pod that is known to have no VM.
+pub(crate) fn no_instance(asked: &str) -> Failure {
+    Failure::NoSuchInstance(format!("pod {} has no VM on this node", cut(asked, MAX_REPEATED)))
+}
+
+/// The error for a name or a pattern that none of these pods fits.
+pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> Failure {
+    let what = if is_glob(asked) { "fits" } else { "is called" };
+    let meant = perhaps_meant(asked, pods);
+    let asked = cut(asked, MAX_REPEATED);
+    Failure::NoSuchInstance(format!("no VM on this node {what} {asked}{meant}"))
+}
+
+/// "; did you mean a/web, a/web-2, …?" with the pods whose names contain, or whose UIDs begin with, what none of these pods is called, or
+/// else with the one that is called most like it; empty where none is.
+pub(crate) fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> String {
+    let word = asked.rsplit('/').next().unwrap_or_default().trim_matches(['*', '?']);
+    let pods: BTreeMap<String, &Pod> = pods.into_iter().map(|pod| (pod.to_string(), pod)).collect();
+    let is_part = |pod: &Pod| pod.pod_name.contains(word) || pod.pod_uid.starts_with(word);
+    let containing = pods.iter().filter(|(_, pod)| !word.is_empty() && is_part(pod));
+    let mut offered: Vec<&str> = containing.map(|(full, _)| full.as_str()).collect();
+    if offered.is_empty() {
+        let names = pods.values().map(|pod| pod.pod_name.as_str());
+        let nearest = near::nearest(word, names.filter(|name| !name.is_empty()));
+        let full = pods.iter().find(|(_, pod)| Some(pod.pod_name.as_str()) == nearest);
+        offered.extend(full.map(|(full, _)| full.as_str()));
+    }
+    let more = if offered.len() > MAX_OFFERED { ", …" } else { "" };
+    offered.truncate(MAX_OFFERED);
+    match offered.as_slice() {
+        [] => String::new(),
+        some => format!("; did you mean {}{more}?", some.join(", ")),
+    }
+}
+
+/// The VMs that a shell offers where a command takes one: by namespace and name, or by UID where the name is not known; none when the
+/// daemon does not answer at once.
+pub(crate) fn vms() -> Vec<CompletionCandidate> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let Ok(runtime) = runtime else { return Vec::new() };
+    let described = runtime.block_on(async {
+        let client = Client::new(connect(COMPLETION_TIMEOUT).await?, COMPLETION_TIMEOUT).await?;
+        client.describe().await
+    });
+    let Ok(described) = described else { return Vec::new() };
+    let candidates = described.node.instances.iter().map(|(uid, instance)| {
+        let help = format!("{}, CPUs {}", Condition::of(instance), instance.exclusive);
+        CompletionCandidate::new(Pod::of(uid, instance).to_string()).help(Some(help.into()))
+    });
+    candidates.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::fixtures::pod;
+
+    /// Words are `UID` or `UID=namespace/name`.
+    fn pods(words: &[&str]) -> Vec<Pod> {
+        let pods = words.iter().map(|word| {
+            let (uid, name) = word.split_once('=').unwrap_or((word, ""));
+            pod(uid, name)
+        });
+        pods.collect()
+    }
+
+    #[test]
+    fn a_vm_is_named_exactly() {
+        let names = pods(&["aaa=default/vm", "bbb=default/db", "ccc=team-a/db", "ddd"]);
+        // The owner of a VM of KubeVirt gave it its own name.
+        let of_kubevirt = pods(&[
+            "aaa=team-a/virt-launcher-vm-5-x7k2p",
+            "bbb=team-b/virt-launcher-vm-5-1-x7k2p",
+        ]);
+        for (pods, asked, expected) in [
+            (&names, "vm", "aaa"),
+            (&names, "default/vm", "aaa"),
+            (&names, "team-a/db", "ccc"),
+            (&names, "ddd", "ddd"),
+            (&of_kubevirt, "vm-5", "aaa"),
+            (&of_kubevirt, "team-a/vm-5", "aaa"),
+            (&of_kubevirt, "vm-5-1", "bbb"),
+            (&of_kubevirt, "bbb", "bbb"),
+        ] {
+            assert_eq!(one(pods.clone(), asked).unwrap().pod_uid, expected, "{asked}");
+        }
+        for (pods, asked) in [
+            (&of_kubevirt, "team-b/vm-5"),
+            (&of_kubevirt, "vm"),
+            (&of_kubevirt, "virt-launcher"),
+            (&names, "default"),
+            (&names, "default/"),
+            (&names, "v"),
+            (&names, "d"),
+            (&names, "/"),
+            (&names, "db*"),
+            (&names, ""),
+        ] {
+            assert_eq!(one(pods.clone(), asked).unwrap_err().exit_code(), 3, "{asked}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_several_vms_have_is_wrong_usage_and_their_uids_are_told() {
+        for (words, asked, expected) in [
+            (
+                &["aaa=default/vm", "bbb=default/db", "ccc=team-a/db"][..],
+                "db",
+                "default/db (bbb), team-a/db (ccc)",
+            ),
+            // A pod that was made again under its name, while the former one ends.
+            (
+                &["aaa=default/vm", "bbb=default/vm"],
+                "default/vm",
+                "default/vm (aaa), default/vm (bbb)",
+            ),
+        ] {
+            let failure = one(pods(words), asked).unwrap_err();
+            let text = failure.to_string();
+            assert!(failure.exit_code() == 2 && text.ends_with(expected), "{failure}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_those_of_a_shell_and_fit_uids_only_where_there_is_no_name() {
+        let of_kubevirt = pod("db9f1c7e", "team-a/virt-launcher-web-x7k2p");
+        let unnamed = Pod::unnamed(&of_kubevirt.pod_uid);
+        for (pattern, by_name, by_uid) in [
+            ("we*", true, false),
+            ("we[a-c]", true, false),
+            ("we?", true, false),
+            ("we[!b]", false, false),
+            ("eb*", false, false),
+            ("team-a/we*", true, false),
+            ("team-b/we*", false, false),
+            ("team-a/*", true, false),
+            ("virt-launcher-*", true, false),
+            ("db*", false, true),
+        ] {
+            let parsed: VmPattern = pattern.parse().unwrap();
+            let selected = (parsed.selects(&of_kubevirt), parsed.selects(&unnamed));
+            assert_eq!(selected, (by_name, by_uid), "{pattern}");
+        }
+        assert!("vm-[".parse::<VmPattern>().is_err());
+    }
+
+    #[test]
+    fn what_may_be_meant_is_offered() {
+        let known = [
+            "u=team-a/virt-launcher-web-1-x7k2p",
+            "u=team-a/virt-launcher-web-2-abcde",
+            "u=team-a/database",
+            "3ceda12c",
+        ];
+        for (asked, meant) in [
+            (
+                "web",
+                "; did you mean team-a/virt-launcher-web-1-x7k2p, team-a/virt-launcher-web-2-abcde?",
+            ),
+            ("databse", "; did you mean team-a/database?"),
+            // In another namespace.
+            ("team-b/database", "; did you mean team-a/database?"),
+            ("databse*", "; did you mean team-a/database?"),
+            ("3ced", "; did you mean 3ceda12c?"),
+            ("cache", ""),
+            ("", ""),
+        ] {
+            assert_eq!(perhaps_meant(asked, &pods(&known)), meant, "{asked}");
+        }
+        let many: Vec<Pod> = (0..9).map(|at| pod("u", &format!("a/vm-{at}"))).collect();
+        assert_eq!(perhaps_meant("vm", &many), "; did you mean a/vm-0, a/vm-1, a/vm-2, …?");
+        for long in ["x".repeat(5_000), "=".repeat(5_000)] {
+            let failure = none_among(&long, &many);
+            assert!(failure.exit_code() == 3 && failure.to_string().len() < 250, "{failure}");
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! Rates from two samples, and what of them disturbs a VM.
+
+use serde::{Serialize, Serializer};
+use stelia_api::{Reason, ThreadRole};
+use stelia_cpus::CpuSet;
+use stelia_settings::Isolation;
+
+use crate::shared::daemon::{Condition, Pod, is_in_trouble, note, reasons};
+use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
+
+/// Time that a vCPU waits for its CPU, in percent: above this the guest notices it.
+const HIGH_DELAY_PERCENT: f64 = 1.0;
+/// Time that the VM was throttled by a CPU limit, in percent.
+pub(crate) const HIGH_THROTTLED_PERCENT: f64 = 1.0;
+/// Time that core scheduling kept siblings of a vCPU's CPU idle, in percent of one CPU.
+pub(crate) const HIGH_FORCED_IDLE_PERCENT: f64 = 1.0;
+/// The kernel's own bound threads preempt an isolated vCPU now and then; above this many times a second it is something else.
+const HIGH_PREEMPTIONS_PER_SECOND: f64 = 10.0;
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Model {
+    /// Between the two samples.
+    #[serde(rename = "interval_us", serialize_with = "us")]
+    pub seconds: f64,
+    /// What is wrong on the node.
+    pub problems: Vec<Reason>,
+    pub instances: Vec<InstanceRates>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct InstanceRates {
+    #[serde(flatten)]
+    pub pod: Pod,
+    /// isolated, pinned, waiting, …
+    pub state: String,
+    pub isolation: Isolation,
+    /// As JSON whether it is degraded.
+    #[serde(rename = "degraded", serialize_with = "is_degraded")]
+    pub condition: Condition,
+    #[serde(skip)]
+    pub in_trouble: bool,
+    #[serde(rename = "exclusive_cpus")]
+    pub cpus: CpuSet,
+    /// CPU time of the threads in `float`, percent of one CPU.
+    #[serde(rename = "float_ratio", serialize_with = "ratio")]
+    pub float_percent: Option<f64>,
+    /// Time that the scope was throttled, percent.
+    #[serde(rename = "throttled_ratio", serialize_with = "ratio")]
+    pub throttled_percent: Option<f64>,
+    /// Device interrupts on its exclusive CPUs: 0 is guaranteed.
+    pub device_interrupts_per_second: Option<f64>,
+    /// Bytes in the last-level caches, from resctrl.
+    pub llc_bytes: Option<u64>,
+    /// Of its vCPUs together.
+    #[serde(flatten)]
+    pub rates: Rates,
+    /// For a column: what the daemon says, or what was measured; empty where nothing disturbs it.
+    pub note: String,
+    /// The same in words, all of it; `None` where nothing does.
+    pub reason: Option<String>,
+    pub vcpus: Vec<VcpuRates>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct VcpuRates {
+    /// `0` is the first vCPU, `io0` the first I/O thread that has a CPU to itself.
+    pub name: String,
+    pub tid: i32,
+    pub cpu: Option<u32>,
+    #[serde(flatten)]
+    pub rates: Rates,
+    pub note: String,
+    /// What disturbs it, in words; `None` where nothing does.
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Rates {
+    /// Time it ran, percent of one CPU.
+    #[serde(rename = "utilisation_ratio", serialize_with = "ratio")]
+    pub utilisation_percent: Option<f64>,
+    /// Time it waited for a CPU, percent: the guest sees it as steal.
+    #[serde(rename = "delay_ratio", serialize_with = "ratio")]
+    pub delay_percent: Option<f64>,
+    /// Moves to another CPU, per second.
+    pub migrations_per_second: Option<f64>,
+    /// Preemptions, per second.
+    pub involuntary_per_second: Option<f64>,
+    /// Time that core scheduling kept siblings of its CPU idle while it ran, percent. Only `reason` shows it.
+    #[serde(skip)]
+    pub forced_idle_percent: Option<f64>,
+}
+
+/// Percents are for people; JSON has ratios, rounded to a ten-thousandth.
+fn ratio<S: Serializer>(percent: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    percent
+        .map(|percent| (percent * 100.0).round() / 10_000.0)
+        .serialize(serializer)
+}
+
+fn us<S: Serializer>(seconds: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64((seconds * 1e6).round() as u64)
+}
+
+fn is_degraded<S: Serializer>(condition: &Condition, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(matches!(condition, Condition::Degraded | Condition::Evicted))
+}
+
+pub(crate) fn rates(before: &Sample, now: &Sample) -> Model {
+    let seconds = now.at.saturating_sub(before.at).as_secs_f64();
+    let instances = now.instances.iter();
+    Model {
+        seconds,
+        problems: now.problems.clone(),
+        instances: instances
+            .map(|(pod, one)| InstanceRates::of(pod, before.instances.get(pod), one, seconds))
+            .collect(),
+    }
+}
+
+/// The growth of a counter per second, in `unit`s; `None` where a value is missing, it decreased, or no time passed.
+fn rate(before: Option<u64>, now: Option<u64>, seconds: f64, unit: f64) -> Option<f64> {
+    let grown = now?.checked_sub(before?)?;
+    // Rounded to a hundredth: the rest would be noise in the JSON.
+    (seconds > 0.0).then(|| (grown as f64 / unit / seconds * 100.0).round() / 100.0)
+}
+
+impl Model {
+    /// Whether resctrl counts any of the VMs.
+    pub(crate) fn has_caches(&self) -> bool {
+        self.instances.iter().any(|one| one.llc_bytes.is_some())
+    }
+}
+
+impl InstanceRates {
+    fn of(uid: &str, before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64) -> Self {
+        let instance = &now.instance;
+        let vcpus = now.vcpus.iter();
+        let vcpus = vcpus.map(|(role, thread)| {
+            let before = before.and_then(|before| before.vcpus.get(role));
+            VcpuRates::of(ThreadRole::from(*role), before, thread, seconds)
+        });
+        let vcpus: Vec<VcpuRates> = vcpus.collect();
+        let grown = |of: fn(&InstanceCounts) -> Option<u64>, unit| rate(before.and_then(of), of(now), seconds, unit);
+        // Percent of a second, in microseconds.
+        let throttled_percent = grown(|one| one.throttled_us, 1e4);
+        let throttled = throttled_percent.filter(|percent| *percent >= HIGH_THROTTLED_PERCENT);
+        let throttled = throttled.map(|percent| format!("throttled {percent:.0} %"));
+        let worst = worst(&vcpus);
+        let of_worst = worst.and_then(|vcpu| Some(format!("vCPU {} {}", vcpu.name, vcpu.reason.as_ref()?)));
+        // What the daemon says, then what was measured.
+        let told = reasons(instance).map(|reason| reason.text.clone());
+        let all = told.chain(throttled.iter().map(|text| format!("{text} of the time")));
+        let measured = || throttled.clone().or_else(|| Some(worst?.note.clone()));
+        // On other CPUs it is a different counter.
+        let is_comparable = before.is_some_and(|before| before.instance.exclusive == instance.exclusive);
+        Self {
+            pod: Pod::new(uid, instance.pod_name.as_ref()),
+            state: instance.state.to_string(),
+            isolation: instance.isolation,
+            condition: Condition::of(instance),
+            in_trouble: is_in_trouble(instance),
+            cpus: instance.exclusive.clone(),
+            float_percent: grown(|one| one.float_us, 1e4),
+            throttled_percent,
+            device_interrupts_per_second: grown(|one| one.device_interrupts, 1.0).filter(|_| is_comparable),
+            llc_bytes: now.llc_bytes,
+            rates: vcpus.iter().fold(Rates::default(), |sum, vcpu| sum.plus(&vcpu.rates)),
+            note: match note(instance) {
+                "" => measured().unwrap_or_default(),
+                note => note.to_owned(),
+            },
+            reason: joined(all.chain(of_worst), "; "),
+            vcpus,
+        }
+    }
+}
+
+impl VcpuRates {
+    fn of(role: ThreadRole, before: Option<&ThreadCounts>, now: &ThreadCounts, seconds: f64) -> Self {
+        // Counters of another thread cannot be compared.
+        let before = before.filter(|before| before.task == now.task);
+        let grown = |of: fn(&ThreadCounts) -> Option<u64>, unit| rate(before.and_then(of), of(now), seconds, unit);
+        // Percent of a second, in nanoseconds.
+        let percent = 1e7;
+        let rates = Rates {
+            utilisation_percent: grown(|one| one.run_ns, percent),
+            delay_percent: grown(|one| one.delay_ns, percent),
+            migrations_per_second: grown(|one| one.migrations, 1.0),
+            involuntary_per_second: grown(|one| one.involuntary, 1.0),
+            forced_idle_percent: grown(|one| one.forced_idle_ns, percent),
+        };
+        let (notes, texts): (Vec<String>, Vec<String>) = rates.disturbances().unzip();
+        Self {
+            name: match role {
+                ThreadRole::Vcpu(index) => index.to_string(),
+                ThreadRole::IoThread(index) => format!("io{index}"),
+            },
+            tid: now.task.0,
+            cpu: now.cpu,
+            rates,
+            note: notes.into_iter().next().unwrap_or_default(),
+            reason: joined(texts.into_iter(), ", "),
+        }
+    }
+}
+
+impl Rates {
+    /// The sums of what is known of either.
+    fn plus(&self, other: &Self) -> Self {
+        let sum = |of: fn(&Self) -> Option<f64>| [of(self), of(other)].into_iter().flatten().reduce(|a, b| a + b);
+        Self {
+            utilisation_percent: sum(|one| one.utilisation_percent),
+            delay_percent: sum(|one| one.delay_percent),
+            migrations_per_second: sum(|one| one.migrations_per_second),
+            involuntary_per_second: sum(|one| one.involuntary_per_second),
+            forced_idle_percent: sum(|one| one.forced_idle_percent),
+        }
+    }
+
+    /// What disturbs a thread much, each for a column and in words.
+    fn disturbances(&self) -> impl Iterator<Item = (String, String)> {
+        let much = |value: Option<f64>, much: f64| value.filter(|value| *value >= much);
+        let waits = much(self.delay_percent, HIGH_DELAY_PERCENT).map(|percent| {
+            let note = format!("waits {percent:.0} %");
+            (note.clone(), note + " for a CPU")
+        });
+        let preempted = much(self.involuntary_per_second, HIGH_PREEMPTIONS_PER_SECOND).map(|times| {
+            let text = format!("preempted {times:.0}/s");
+            (text.clone(), text)
+        });
+        let idles = much(self.forced_idle_percent, HIGH_FORCED_IDLE_PERCENT).map(|percent| {
+            let text = format!("keeps siblings idle {percent:.0} % (core scheduling)");
+            (format!("core sched {percent:.0} %"), text)
+        });
+        waits.into_iter().chain(preempted).chain(idles)
+    }
+}
+
+/// The thread that is disturbed most.
+fn worst(vcpus: &[VcpuRates]) -> Option<&VcpuRates> {
+    let much = |vcpu: &VcpuRates, rate: fn(&Rates) -> Option<f64>| rate(&vcpu.rates).unwrap_or(0.0);
+    let disturbed = vcpus.iter().filter(|vcpu| vcpu.reason.is_some());
+    disturbed.max_by(|a, b| {
+        let by = |rate| much(a, rate).total_cmp(&much(b, rate));
+        by(|rates| rates.delay_percent).then(by(|rates| rates.involuntary_per_second))
+    })
+}
+
+/// `None` where there are no parts.
+fn joined(parts: impl Iterator<Item = String>, between: &str) -> Option<String> {
+    let parts: Vec<String> = parts.collect();
+    (!parts.is_empty()).then(|| parts.join(between))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use stelia_api::ReasonCode;
+    use stelia_model::Instance;
+
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn thread(task: (i32, u64)) -> ThreadCounts {
+        ThreadCounts {
+            task,
+            ..ThreadCounts::default()
+        }
+    }
+
+    /// A VM on CPU 2 of which everything grows with `count`.
+    fn counts(task: (i32, u64), count: u64) -> InstanceCounts {
+        let thread = ThreadCounts {
+            run_ns: Some(count * SECOND_NS),
+            delay_ns: Some(count * 1_000_000),
+            involuntary: Some(count * 3),
+            ..thread(task)
+        };
+        let instance = Instance {
+            exclusive: "2".parse().unwrap(),
+            ..Instance::default()
+        };
+        InstanceCounts {
+            instance: Arc::new(instance),
+            float_us: Some(count * 500_000),
+            device_interrupts: Some(count * 7),
+            vcpus: [(0, thread.clone()), (ThreadRole::IoThread(0).into(), thread)].into(),
+            ..InstanceCounts::default()
+        }
+    }
+
+    fn of(before: &InstanceCounts, now: &InstanceCounts, seconds: u64) -> InstanceRates {
+        let sample = |at, counts: &InstanceCounts| Sample {
+            at: Duration::from_secs(at),
+            instances: [("a".to_owned(), counts.clone())].into(),
+            ..Sample::default()
+        };
+        rates(&sample(10, before), &sample(10 + seconds, now))
+            .instances
+            .remove(0)
+    }
+
+    #[test]
+    fn rates_are_per_second_and_an_instance_has_its_vcpus_together() {
+        let a = of(&counts((7, 1), 4), &counts((7, 1), 5), 2);
+        let vcpu = &a.vcpus[0].rates;
+        assert_eq!((vcpu.utilisation_percent, vcpu.delay_percent), (Some(50.0), Some(0.05)));
+        assert_eq!(
+            (vcpu.involuntary_per_second, vcpu.migrations_per_second),
+            (Some(1.5), None)
+        );
+        assert_eq!(
+            (a.rates.utilisation_percent, a.rates.migrations_per_second),
+            (Some(100.0), None)
+        );
+        assert_eq!((a.float_percent, a.throttled_percent), (Some(25.0), None));
+        assert_eq!(a.device_interrupts_per_second, Some(3.5));
+        assert_eq!((a.vcpus[1].name.as_str(), a.note.as_str(), a.reason), ("io0", "", None));
+    }
+
+    #[test]
+    fn what_cannot_be_compared_has_no_rate() {
+        let now = counts((7, 1), 5);
+        // Another thread, a decreased counter, no time between.
+        for (before, seconds) in [(counts((7, 2), 4), 2), (counts((7, 1), 6), 2), (counts((7, 1), 4), 0)] {
+            assert_eq!(of(&before, &now, seconds).vcpus[0].rates, Rates::default());
+        }
+        let mut elsewhere = counts((7, 1), 4);
+        Arc::make_mut(&mut elsewhere.instance).exclusive = "3".parse().unwrap();
+        assert_eq!(of(&elsewhere, &now, 2).device_interrupts_per_second, None);
+    }
+
+    /// A VM of whose vCPUs each waited for so many milliseconds in a second, and was preempted so often.
+    fn disturbed(vcpus: &[(u64, u64)], throttled_us: u64, degraded: &[&str]) -> InstanceRates {
+        let all = |count: u64| InstanceCounts {
+            instance: Arc::new(Instance {
+                degraded: degraded
+                    .iter()
+                    .map(|text| Reason::of_node(ReasonCode::CpusetChanged, *text))
+                    .collect(),
+                ..Instance::default()
+            }),
+            throttled_us: Some(count * throttled_us),
+            vcpus: (0..)
+                .zip(vcpus)
+                .map(|(index, (delay, involuntary))| {
+                    let thread = ThreadCounts {
+                        delay_ns: Some(count * delay * 1_000_000),
+                        involuntary: Some(count * involuntary),
+                        ..thread((7, 1))
+                    };
+                    (index, thread)
+                })
+                .collect(),
+            ..InstanceCounts::default()
+        };
+        of(&all(0), &all(1), 1)
+    }
+
+    #[test]
+    fn a_thread_is_disturbed_from_a_bar_on() {
+        let reason = |delay, involuntary| disturbed(&[(delay, involuntary)], 0, &[]).vcpus[0].reason.clone();
+        assert_eq!(reason(9, 9), None);
+        assert_eq!(reason(10, 0).unwrap(), "waits 1 % for a CPU");
+        assert_eq!(reason(0, 30).unwrap(), "preempted 30/s");
+        assert_eq!(reason(123, 10).unwrap(), "waits 12 % for a CPU, preempted 10/s");
+        let idles = Rates {
+            forced_idle_percent: Some(40.0),
+            ..Rates::default()
+        };
+        let told = idles.disturbances().next().unwrap().1;
+        assert_eq!(told, "keeps siblings idle 40 % (core scheduling)");
+    }
+
+    #[test]
+    fn a_vm_has_what_the_daemon_says_first_and_its_worst_thread_last() {
+        let vcpus = [(30, 0), (120, 0), (0, 99)];
+        let told = disturbed(&vcpus, 50_000, &["the cpuset was changed"]);
+        assert_eq!(
+            told.reason.unwrap(),
+            "the cpuset was changed; throttled 5 % of the time; vCPU 1 waits 12 % for a CPU"
+        );
+        assert_eq!(told.note, "cpuset changed");
+        let preempted = disturbed(&[(5, 20), (5, 40)], 9_000, &[]);
+        assert_eq!(preempted.reason.unwrap(), "vCPU 1 preempted 40/s");
+        assert_eq!(disturbed(&vcpus, 50_000, &[]).note, "throttled 5 %");
+        assert_eq!(disturbed(&vcpus, 0, &[]).note, "waits 12 %");
+    }
+}
