@@ -12,7 +12,7 @@ use stelia_kernel::cgroup::CgroupPath;
 use stelia_kernel::proc::TaskId;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_model::record::VcpuThread;
-use stelia_model::{Instance, PinnedThread};
+use stelia_model::{Instance, PinnedThread, Unadopted};
 use stelia_settings::Isolation;
 use tokio::time::timeout;
 use zbus::names::InterfaceName;
@@ -168,7 +168,7 @@ impl Client {
 
     /// The node. A daemon that does not run is not started for it.
     pub(crate) async fn describe(&self) -> Result<Description, Failure> {
-        node::parse(&self.without_start::<String>("Describe", &()).await?)
+        node::parsed("Describe", &self.without_start::<String>("Describe", &()).await?)
     }
 
     /// What the caller may know: the node; of a pod, which may not ask for that, its own VM alone.
@@ -232,6 +232,12 @@ impl Client {
     }
 
     /// The allocator's answer to each request.
+    /// The VMs and containers that the rules of this configuration match and that are not managed.
+    pub(crate) async fn preview_adoption(&self, config: &str) -> Result<Vec<Unadopted>, Failure> {
+        let preview = self.manager.preview_adoption(config, Dict::new());
+        node::parsed("PreviewAdoption", &self.answer_in_time(preview).await?)
+    }
+
     pub(crate) async fn evaluate(&self, requests: Vec<Dict<'_>>) -> Result<Vec<OwnedDict>, Failure> {
         self.answer_in_time(self.manager.evaluate_placement(requests, Dict::new()))
             .await

@@ -4,19 +4,20 @@
 pub(crate) mod testing;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use stelia_cpus::CpuSet;
 pub(crate) use stelia_model::Description;
 
 use crate::shared::daemon::Failure;
 
-/// Parses the answer of `Describe`.
+/// Parses a method's answer in JSON.
 ///
 /// # Errors
 /// The text has another form: the daemon and this program are of different releases.
-pub(crate) fn parse(description: &str) -> Result<Description, Failure> {
-    serde_json::from_str(description).map_err(|cause| {
+pub(crate) fn parsed<T: DeserializeOwned>(method: &str, answer: &str) -> Result<T, Failure> {
+    serde_json::from_str(answer).map_err(|cause| {
         Failure::Other(format!(
-            "Describe answers what this program does not understand; is it as new as the daemon? {cause}"
+            "{method} answers what this program does not understand; is it as new as the daemon? {cause}"
         ))
     })
 }

@@ -10,7 +10,7 @@ use stelia_kernel::locality::{Locality, NodeMemory};
 use stelia_koordinator::allocator::{Allocation, CpuExclusivePolicy, Exclusivity, Qos};
 use stelia_model::{Instance, PinnedThread, Pools};
 
-use super::{Description, parse};
+use super::{Description, parsed};
 
 /// An isolated VM, a degraded one, and a pod that is not an instance.
 pub(crate) const PODS: [&str; 3] = [
@@ -62,7 +62,7 @@ pub(crate) fn described(given: &str) -> Description {
         );
         complete_each(&mut instance["vcpus"], &PinnedThread::default());
     }
-    parse(&all.to_string()).unwrap()
+    parsed("Describe", &all.to_string()).unwrap()
 }
 
 /// Likewise what is known of disturbances.

@@ -3,7 +3,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::*;
-use crate::shared::daemon::node::parse;
+use crate::shared::daemon::node::parsed;
 use crate::shared::daemon::node::testing::described;
 use crate::shared::output::TextStyle;
 use crate::tests::fixtures::{holds, says, write};
@@ -129,7 +129,7 @@ fn json_holds_the_share_and_what_it_is_of() {
 fn a_vm_that_is_not_in_the_report_has_no_locality() {
     let none = described("{}");
     assert_eq!(VmLocality::of(&none, "far", &Roots::default(), &[]), None);
-    assert!(parse("no JSON").is_err());
+    assert!(parsed::<Description>("Describe", "no JSON").is_err());
 }
 
 #[test]
