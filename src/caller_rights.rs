@@ -29,6 +29,7 @@ named! {
         Rebind = "rebind",
         /// Dry runs included.
         Resize = "resize",
+        /// Read the configuration anew, and what other rules would adopt.
         Reload = "reload",
         /// The account of one's own VM, or of any.
         Account = "account",
@@ -104,7 +105,7 @@ mod tests {
             Reconcile => "Reconcile",
             Rebind => "Rebind",
             Resize => "Resize",
-            Reload => "Reload",
+            Reload => "Reload, PreviewAdoption",
             Account => "Instance.Ledger",
             Ledger => "Manager.Ledger, VerifyLedger",
             Attribute => "Attribute",

@@ -8,6 +8,7 @@
 mod budget;
 mod kvm_event;
 mod pod_search;
+mod preview;
 mod register_and_attach;
 mod scan;
 mod starting_vm;
@@ -16,4 +17,5 @@ mod sweep;
 mod task;
 mod vm_end;
 
+pub(crate) use preview::preview;
 pub(crate) use task::run;

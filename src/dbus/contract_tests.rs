@@ -284,7 +284,7 @@ async fn an_option_that_a_call_does_not_have_is_refused_whichever_call_it_is() {
         (
             MANAGER_PATH,
             include_str!("../../dbus-interfaces/io.stelia.Isolation1.Manager.xml"),
-            9,
+            10,
         ),
         (
             "/one",

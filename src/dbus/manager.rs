@@ -23,6 +23,7 @@ use super::properties_changed;
 use super::reasons::{ReasonRow, reason_rows};
 use super::reconcile_report::{preview_dict, report_dict};
 use super::{description, evaluate, node_topology, options, registration, requests};
+use crate::adoption;
 use crate::caller_rights::Operation;
 use crate::engine::{Handle, Peer};
 use crate::journal;
@@ -284,6 +285,27 @@ impl Manager {
     ) -> Result<Vec<Options>, Error> {
         self.answer(connection, &header, Operation::Describe, |_| async move {
             evaluate::answers(&self.engine, &self.readings, &requests, &options).await
+        })
+        .await
+    }
+
+    #[zbus(out_args("json"))]
+    async fn preview_adoption(
+        &self,
+        config: &str,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, Error> {
+        self.answer(connection, &header, Operation::Reload, |_| async move {
+            options::known(&options, &[])?;
+            let rules = requests::adoption_rules(config)?;
+            let engine = self.engine.clone();
+            let preview = self
+                .readings
+                .read(move |_| Ok(adoption::preview(&engine, &rules)))
+                .await?;
+            serde_json::to_string(&preview).map_err(ErrorKind::Failed.context("write the preview"))
         })
         .await
     }

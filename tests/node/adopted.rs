@@ -128,8 +128,19 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
                 assert_eq!(thread.cgroup, pod.origin(), "{thread:?}");
             }
         }
+        // A preview of a rule says what it would do with the VMs that are there, and does nothing.
+        let later = "[[adopt]]\nuse = \"firecracker\"\n";
+        put("/run/later.toml", later);
+        let preview: serde_json::Value =
+            serde_json::from_str(&run("steliactl list --unmanaged --config /run/later.toml -o json")).unwrap();
+        assert_eq!(preview.as_array().unwrap().len(), 1, "{preview}");
+        assert_eq!(
+            (&preview[0]["pod_uid"], &preview[0]["reason"]),
+            (&serde_json::json!(ruleless.uid), &serde_json::json!("Adoptable"))
+        );
+        assert_eq!(ruleless.state(), None);
         // A rule that comes later is of the VMs that are there.
-        configure("[[adopt]]\nuse = \"firecracker\"\n");
+        configure(later);
         until_adopted(&ruleless, firecracker);
         assert_eq!(refused(&refuses), None, "no rule is of it any more");
         // The CPUs are given back while the VM runs on.

@@ -39,6 +39,7 @@ pub trait Manager {
     fn describe(&self) -> zbus::Result<String>;
     fn node_topology(&self, options: Dict<'_>) -> zbus::Result<String>;
     fn evaluate_placement(&self, requests: Vec<Dict<'_>>, options: Dict<'_>) -> zbus::Result<Vec<OwnedDict>>;
+    fn preview_adoption(&self, config: &str, options: Dict<'_>) -> zbus::Result<String>;
     fn reload(&self) -> zbus::Result<()>;
     fn ledger(&self, pod_uid: &str, since: u64, until: u64, options: Dict<'_>) -> zbus::Result<String>;
     fn verify_ledger(&self, options: Dict<'_>) -> zbus::Result<String>;

@@ -65,6 +65,7 @@ impl Cli {
             selection: Selection::default(),
             problems: false,
             unmanaged: false,
+            config: None,
         });
         self.command.as_ref().unwrap_or(&LIST)
     }
@@ -121,6 +122,10 @@ pub(crate) enum Command {
         /// List instead the VMs that an [[adopt]] rule matches and steliad does not manage, each with the reason
         #[arg(long, conflicts_with_all = ["patterns", "namespace", "states", "problems"])]
         unmanaged: bool,
+        /// With --unmanaged: preview the [[adopt]] rules of this configuration file, which need not be in force; the reason is Adoptable
+        /// where a rule would adopt the VM. - is standard input
+        #[arg(long, value_name = "FILE", requires = "unmanaged")]
+        config: Option<PathBuf>,
     },
     /// Show the node: daemon, problems, VMs, CPUs
     ///

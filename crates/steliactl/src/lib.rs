@@ -32,6 +32,7 @@ use check::{doctor, noise, report, verify, why};
 use cli::{Cli, Command, Export};
 use export::topology;
 use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Pods};
+use shared::files;
 use shared::kernel::{Roots, host_name};
 use shared::output::pager;
 use view::{list, map, monitor, show, status, top};
@@ -80,8 +81,21 @@ async fn run(
             Err(Failure::NotRunning(_)) => Err(Failure::NotRunning(3)),
             Err(failure) => Err(failure),
         },
-        Command::List { unmanaged: true, .. } => {
-            output_options.print(&list::Unmanaged::of(&client().await?.describe().await?))
+        Command::List {
+            unmanaged: true,
+            config,
+            ..
+        } => {
+            let client = client().await?;
+            let unmanaged = match config {
+                Some(path) => {
+                    client
+                        .preview_adoption(&files::text(path, list::MAX_CONFIG_BYTES)?)
+                        .await?
+                }
+                None => client.describe().await?.node.unadopted.to_vec(),
+            };
+            output_options.print(&list::Unmanaged::of(&unmanaged))
         }
         Command::List {
             selection, problems, ..

@@ -159,6 +159,9 @@ impl PodConnection {
         self.ask(MANAGER_PATH, MANAGER, "Resize", &(pod.uid.as_str(), 1u32, none()))
             .await;
         self.ask(MANAGER_PATH, MANAGER, "Reload", &()).await;
+        let rule = "[[adopt]]\nuse = \"qemu\"";
+        self.ask(MANAGER_PATH, MANAGER, "PreviewAdoption", &(rule, none()))
+            .await;
         for of in ["", theirs] {
             self.ask(MANAGER_PATH, MANAGER, "Ledger", &(of, 0u64, 0u64, none()))
                 .await;

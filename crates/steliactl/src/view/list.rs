@@ -167,13 +167,16 @@ struct UnmanagedVm {
     since_us: u64,
 }
 
+/// The longest configuration file that `--config` reads, which is what the daemon accepts.
+pub(crate) const MAX_CONFIG_BYTES: usize = 64 << 10;
+
 /// The answer of `list --unmanaged`.
 #[derive(Serialize)]
 #[serde(transparent)]
 pub(crate) struct Unmanaged(Vec<UnmanagedVm>);
 
 impl Unmanaged {
-    pub(crate) fn of(described: &Description) -> Self {
+    pub(crate) fn of(unadopted: &[Unadopted]) -> Self {
         let of = |one: &Unadopted| UnmanagedVm {
             pod: Pod::new(&one.pod, one.pod_name.as_ref()),
             container: one.container.clone(),
@@ -182,7 +185,7 @@ impl Unmanaged {
             why: one.text.clone(),
             since_us: one.since_us,
         };
-        Self(described.node.unadopted.iter().map(of).collect())
+        Self(unadopted.iter().map(of).collect())
     }
 }
 
@@ -194,7 +197,7 @@ impl Render for Unmanaged {
     /// For each VM the reason's name, and below it the reason in words.
     fn text(&self, style: TextStyle) -> String {
         if self.0.is_empty() {
-            return "Every VM that a rule matches is managed.\n".to_owned();
+            return "No rule matches a VM that is not managed.\n".to_owned();
         }
         let now = now();
         let of = |one: &UnmanagedVm| {
@@ -286,7 +289,11 @@ mod tests {
     fn without_vms_it_says_so_and_names_the_command_for_those_of_rules() {
         let mut described = Description::default();
         assert_eq!(Vms::of(&described, false).text(at(80)), "No VMs.\n");
-        assert!(Unmanaged::of(&described).text(at(80)).starts_with("Every VM"));
+        assert!(
+            Unmanaged::of(&described.node.unadopted)
+                .text(at(80))
+                .starts_with("No rule")
+        );
         described.node.unadopted = Arc::new(vec![Unadopted {
             pod: PodUid::parse(PODS[0]).unwrap(),
             pod_name: PodName::new("kubevirt", "virt-launcher-web-x7k2p"),
@@ -300,7 +307,7 @@ mod tests {
             &Vms::of(&described, false).text(at(80)),
             &["1 not managed", "--unmanaged"],
         );
-        let unmanaged = Unmanaged::of(&described);
+        let unmanaged = Unmanaged::of(&described.node.unadopted);
         assert_eq!(serde_json::to_value(&unmanaged).unwrap()[0]["reason"], "NotGuaranteed");
         insta::assert_snapshot!(unmanaged.text(at(80)), @r"
         kubevirt/virt-launcher-web-x7k2p  NotGuaranteed  (rule kubevirt, 5m)

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use stelia_api::client::{Dict, ManagerProxy, MoveRow, OwnedDict};
 use stelia_api::{BUS_NAME, MANAGER_PATH, Reason, ReasonCode, instance_path};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
+use stelia_model::Unadopted;
 use tokio::time::timeout;
 use zbus::names::InterfaceName;
 use zbus::proxy::{CacheProperties, MethodFlags};
@@ -47,6 +49,15 @@ pub(crate) struct Found {
 pub(crate) struct Client {
     manager: ManagerProxy<'static>,
     limit: Duration,
+}
+
+/// A method's answer in JSON.
+fn parse<T: DeserializeOwned>(method: &str, answer: &str) -> Result<T, Failure> {
+    serde_json::from_str(answer).map_err(|cause| {
+        Failure::Other(format!(
+            "{method} answers what this program does not understand; is it as new as the daemon? {cause}"
+        ))
+    })
 }
 
 impl Client {
@@ -124,12 +135,13 @@ impl Client {
 
     /// The node. A daemon that does not run is not started for it.
     pub(crate) async fn describe(&self) -> Result<Description, Failure> {
-        let text: String = self.without_start("Describe", &()).await?;
-        serde_json::from_str(&text).map_err(|cause| {
-            Failure::Other(format!(
-                "Describe answers what this program does not understand; is it as new as the daemon? {cause}"
-            ))
-        })
+        parse("Describe", &self.without_start::<String>("Describe", &()).await?)
+    }
+
+    /// The VMs and containers that the rules of this configuration match and that are not managed.
+    pub(crate) async fn preview_adoption(&self, config: &str) -> Result<Vec<Unadopted>, Failure> {
+        let preview = self.manager.preview_adoption(config, Dict::new());
+        parse("PreviewAdoption", &self.answer_in_time(preview).await?)
     }
 
     /// The VMs of a running daemon.
