@@ -12,7 +12,7 @@ use stelia_ledger::ring::verify::{Ring, verify};
 use stelia_ledger::verdict::Verdict;
 
 use super::account::{All, Brief, VmAccount};
-use crate::shared::daemon::{Client, Failure, VmPattern, fitting, perhaps_meant};
+use crate::shared::daemon::{Client, Failure, VmPattern, named_pod, none_among};
 use crate::shared::output::now;
 
 pub(super) enum Source<'a> {
@@ -62,11 +62,9 @@ impl Source<'_> {
         let parsed: VmPattern = pattern
             .parse()
             .map_err(|cause| Failure::Usage(format!("{pattern}: {cause}")))?;
-        let meant = perhaps_meant(pattern, accounts.iter().map(|one| &one.pod));
-        let fitting: Vec<VmAccount> = accounts.into_iter().filter(|one| parsed.selects(&one.pod)).collect();
+        let (fitting, others): (Vec<_>, Vec<_>) = accounts.into_iter().partition(|one| parsed.selects(&one.pod));
         if fitting.is_empty() {
-            let none = format!("the ledger has no VM that matches {pattern}{meant}");
-            return Err(Failure::NoSuchInstance(none));
+            return Err(none_among(parsed.as_str(), others.iter().map(|one| &one.pod)));
         }
         Ok(All(fitting))
     }
@@ -136,21 +134,9 @@ pub(crate) async fn since(
 /// # Errors
 /// Nothing fits, or more than one VM does.
 fn pick(all: Vec<VmAccount>, asked: &str) -> Result<VmAccount, Failure> {
-    let meant = perhaps_meant(asked, all.iter().map(|one| &one.pod));
-    let mut fitting = fitting(all, |one| &one.pod, asked);
-    if fitting.len() > 1 {
-        let uids: Vec<String> = fitting.iter().map(|one| one.pod.in_full()).collect();
-        return Err(Failure::Usage(format!(
-            "more than one VM of the ledger matches {asked}: {}",
-            uids.join(", ")
-        )));
-    }
-    let none = || {
-        Failure::NoSuchInstance(format!(
-            "{asked} had no CPUs of its own on this node in this period{meant}"
-        ))
-    };
-    fitting.pop().ok_or_else(none)
+    let pod = named_pod(all.iter().map(|one| one.pod.clone()).collect(), asked)?;
+    let found = all.into_iter().find(|one| one.pod == pod);
+    found.ok_or_else(|| none_among(asked, []))
 }
 
 /// The accounts of all VMs in copied ledger files.
@@ -352,9 +338,9 @@ mod tests {
             [Err(2), Err(3), Err(3), Err(3)]
         );
         let near = pick(all(), "we").unwrap_err().to_string();
-        assert!(near.ends_with("in this period; did you mean t/web?"), "{near}");
+        assert!(near.ends_with("; did you mean t/web?"), "{near}");
         let text = pick(all(), "web").unwrap_err().to_string();
-        assert!(text.ends_with("matches web: t/web (aaa1), t/web (aaa2)"), "{text}");
+        assert!(text.ends_with("web: t/web (aaa1), t/web (aaa2)"), "{text}");
     }
 
     #[test]

@@ -65,12 +65,6 @@ impl VmPattern {
     }
 }
 
-/// Those whose pod has this name.
-pub(crate) fn fitting<T>(mut all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> Vec<T> {
-    all.retain(|one| pod(one).is_called(asked));
-    all
-}
-
 /// The one pod that a word names.
 ///
 /// # Errors
@@ -104,7 +98,7 @@ pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
 
 /// "; did you mean a/web, a/web-2, …?" with the pods whose names contain, or whose UIDs begin with, what none of these pods is called, or
 /// else with the one that is called most like it; empty where none is.
-pub(crate) fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> String {
+fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> String {
     let word = asked.rsplit('/').next().unwrap_or_default().trim_matches(['*', '?']);
     let pods: BTreeMap<String, &Pod> = pods.into_iter().map(|pod| (pod.to_string(), pod)).collect();
     let is_part = |pod: &Pod| pod.pod_name.contains(word) || pod.pod_uid.starts_with(word);
