@@ -1,17 +1,17 @@
-//! An account of one VM, and what is printed of one, of several, and by other commands.
+//! What is printed of accounts, here and by other commands.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use stelia_api::attribution::Attribution;
 use stelia_api::client::Dict;
-use stelia_ledger::account::{Account, Range};
+use stelia_ledger::account::{Account, Range, total};
 use zbus::Variant;
 
 use super::rows::{self, Section};
-use super::source;
+use super::{instance, understood};
 use crate::shared::daemon::{Client, Failure, Pod};
-use crate::shared::output::{Render, TextStyle, paragraph, printable, properties, table};
+use crate::shared::output::{Render, TextStyle, counted, paragraph, printable, properties, table};
 
 /// A VM's account, with the names that every answer has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -42,19 +42,23 @@ impl Render for VmAccount {
         let account = &self.account;
         let mut parts = Vec::new();
         if style.legend {
-            let facts = [
-                (
-                    "Period",
-                    format!("{} UTC", rows::between(account.since_us, account.until_us)),
-                ),
-                ("Last entry", format!("{}, hash {}", account.seq, account.hash)),
-            ];
-            let subject = format!("{}\n{}", printable(&self.pod.in_full()), rows::headline(account));
-            parts.push(paragraph(&subject, style));
-            parts.push(properties(facts, style));
+            let mut facts = vec![("Guarantee", rows::guarantee(account).1)];
+            facts.extend(rows::facts(account));
+            facts.push((
+                "Period",
+                format!("{} UTC", rows::between(account.since_us, account.until_us)),
+            ));
+            facts.push(("Last entry", account.seq.to_string()));
+            facts.push(("Its hash", account.hash.clone()));
+            parts.push(paragraph(&printable(&self.pod.in_full()), style) + &properties(facts, style));
         }
         let sections = rows::sections(account, style.wide);
-        parts.extend(sections.iter().filter_map(|one| section(one, style)));
+        parts.extend(
+            sections
+                .iter()
+                .map(|one| one.text(style))
+                .filter(|text| !text.is_empty()),
+        );
         parts.join("\n")
     }
 
@@ -63,36 +67,40 @@ impl Render for VmAccount {
     }
 }
 
-/// `None` if there is nothing in it.
-fn section(one: &Section, style: TextStyle) -> Option<String> {
-    if one.grid.rows.is_empty() && one.missing.is_empty() {
-        return None;
+impl Section {
+    /// Empty if there is nothing in it.
+    fn text(&self, style: TextStyle) -> String {
+        if self.grid.rows.is_empty() && self.missing.is_empty() {
+            return String::new();
+        }
+        let title = format!("{}:\n", printable(&self.title));
+        let mut text = if style.legend { title } else { String::new() };
+        if !self.grid.rows.is_empty() {
+            text += &self.grid.text(style);
+        }
+        let missing = self.missing.iter().map(|one| paragraph(&printable(one), style));
+        text + &missing.collect::<String>()
     }
-    let mut text = String::new();
-    if style.legend {
-        text += &format!("{}:\n", printable(&one.title));
-    }
-    if !one.grid.rows.is_empty() {
-        text += &one.grid.text(style);
-    }
-    for missing in &one.missing {
-        text += &paragraph(&printable(missing), style);
-    }
-    Some(text)
 }
 
 /// Those of several VMs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(super) struct All(pub Vec<VmAccount>);
+pub(crate) struct All(pub Vec<VmAccount>);
 
 impl Render for All {
     fn text(&self, style: TextStyle) -> String {
-        if self.0.is_empty() {
-            "No VM had CPUs of its own in this period.\n".to_owned()
-        } else {
-            table(&rows::ALL, &self.0, style)
+        let Self(all) = self;
+        if all.is_empty() {
+            return "No VM had CPUs of its own in this period.\n".to_owned();
         }
+        let mut text = table(&rows::ALL, all, style);
+        let broken = all.iter().filter(|one| rows::is_broken(&one.account)).count();
+        if style.legend && broken > 0 {
+            let all = counted(all.len() as u64, "VM");
+            text += &format!("\n{all}, {broken} with a broken guarantee.  steliactl ledger VM\n");
+        }
+        text
     }
 
     fn names(&self) -> Vec<String> {
@@ -117,7 +125,7 @@ impl Brief {
         Self {
             pod,
             other_tasks: account.totals.other_tasks,
-            devices: rows::total(&account.totals.devices),
+            devices: total(&account.totals.devices),
             promised_us: account.promised_us,
             covered_us: account.covered_us,
         }
@@ -125,10 +133,8 @@ impl Brief {
 
     /// What is above the guaranteed 0. A lower bound of 0 proves nothing, nor does a time that no reading covers.
     pub(crate) fn above_promise(&self) -> Option<String> {
-        let tasks = (self.other_tasks.least > 0).then(|| format!("other tasks {}", rows::range(self.other_tasks)));
-        let devices = (self.devices > 0).then(|| format!("other devices' interrupts {}", rows::grouped(self.devices)));
-        let above: Vec<String> = tasks.into_iter().chain(devices).collect();
-        (self.covered_us > 0 && !above.is_empty()).then(|| above.join(", "))
+        let is_above = self.covered_us > 0 && (self.other_tasks.least > 0 || self.devices > 0);
+        is_above.then(|| rows::counts(self.other_tasks, self.devices))
     }
 }
 
@@ -147,19 +153,18 @@ pub(super) struct Watched {
 /// No such VM, or the kernel's tracing cannot be used.
 pub(super) async fn watch(client: &Client, vm: &str, time: Duration) -> Result<Watched, Failure> {
     let found = client.find(vm).await?;
-    let object = source::instance(client, &found.path).await?;
+    let object = instance(client, &found.path).await?;
     let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-    let options = Dict::from([("seconds", Variant::from(seconds))]);
-    let text = client.answer_while_alive(object.attribute(options)).await?;
+    let answer = object.attribute(Dict::from([("seconds", Variant::from(seconds))]));
     Ok(Watched {
         pod: found.pod,
-        attribution: source::understood(&text)?,
+        attribution: understood(&client.answer_while_alive(answer).await?)?,
     })
 }
 
 impl Render for Watched {
     fn text(&self, style: TextStyle) -> String {
-        let ran = section(&rows::ran(&self.attribution), style).unwrap_or_default();
+        let ran = rows::ran(&self.attribution).text(style);
         if style.legend {
             format!("{}\n{ran}", printable(&self.pod.to_string()))
         } else {

@@ -1,31 +1,32 @@
 //! `report`: the whole node in one text, to be pasted into a ticket. A section is the answer of another command, as that renders it. What cannot be
 //! read is missing, the rest is there.
 
-mod host;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
+use stelia_kernel::locality::size;
 use stelia_kubelet::config;
 use stelia_kubelet::home::Search;
 
 use crate::check::{doctor, ledger, noise, verify};
 use crate::shared::daemon::{Client, Description, Failure, Selection};
-use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
-use crate::shared::output::{Render, TextStyle, human, printable, properties};
+use crate::shared::kernel::{Roots, host_name};
+use crate::shared::output::{Render, TextStyle, counted, human, now, printable, properties, time};
 use crate::view::list::Vms;
 use crate::view::show::ShowOptions;
 use crate::view::status::Status;
 use crate::view::{map, show};
-use host::Host;
 
 const PRINT_CONFIG: [&str; 2] = ["/usr/libexec/stelia/steliad", "--print-config"];
 const PRINT_JOURNAL: [&str; 6] = [
@@ -103,7 +104,7 @@ impl Report {
 /// Reads everything, and samples the VMs' load for this long.
 pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root: &Path, time: Duration) -> Report {
     let mut report = Report::default();
-    report.add("host", "Host", Ok(Host::read(root)));
+    report.add("host", "Host", Ok(host(root)));
     let described = match client {
         Ok(client) => client.describe().await.map(|description| (client, description)),
         Err(failure) => Err(failure),
@@ -142,8 +143,10 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         "kubelet's configuration",
         kubelet(described.ok(), root),
     );
-    let ledger = ledger::summary(client, root).await;
-    report.add("ledger", "Ledger", ledger);
+    let source = ledger::Source::of_node(client, root);
+    report.add("ledger_verify", "Ledger", source.proof().await);
+    let accounts = source.all(ledger::last_day()).await;
+    report.add("ledger", "Ledger of the last 24 hours", accounts);
     report.add("settings", "Settings of steliad", printed(root, &PRINT_CONFIG));
     report.add("journal", "Journal of steliad", printed(root, &PRINT_JOURNAL));
     if !rustix::process::geteuid().is_root() {
@@ -163,37 +166,79 @@ async fn load(client: &Client, roots: &Roots, time: Duration) -> Result<Model, F
     Ok(rates(&before, &now))
 }
 
-/// The settings under kubelet's own names, one a line; those that say nothing are left out.
+/// Names and values, one a line; what is empty is left out.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-struct Settings(Value);
+struct Facts(Value);
 
-impl Render for Settings {
+impl Render for Facts {
     fn text(&self, style: TextStyle) -> String {
         let members = self.0.as_object().into_iter().flatten();
-        let said = members.filter(|(_, value)| value.as_object().is_none_or(|members| !members.is_empty()));
+        let facts = members.map(|(name, value)| (name, human(value)));
         properties(
-            said.map(|(name, value)| match value.as_object() {
-                Some(members) => {
-                    let members = members.iter().map(|(name, value)| format!("{name}={}", human(value)));
-                    (name, members.collect::<Vec<_>>().join(", "))
-                }
-                None => (name, human(value)),
-            }),
+            facts.filter(|(_, value)| !matches!(value.as_str(), "" | "{}" | "null")),
             style,
         )
     }
 }
 
-/// As the daemon has it; without one as kubelet's files and its command line have it.
-fn kubelet(description: Option<&Description>, root: &Path) -> Result<Settings, Failure> {
+/// The host by the files below `root`; what is not known is empty.
+fn host(root: &Path) -> Facts {
+    let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let os = ["etc/os-release", "usr/lib/os-release"].map(text);
+    let memory = value(&text("proc/meminfo"), "MemTotal", ':').and_then(|kib| {
+        let kib: u64 = kib.strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    });
+    Facts(json!({
+        "hostname": host_name(&root.join("proc")),
+        "time": time(now()),
+        "system": os.iter().find_map(|os| value(os, "PRETTY_NAME", '=')),
+        "kernel": text("proc/sys/kernel/osrelease").trim(),
+        "systemd": doctor::systemd(root),
+        "processor": processor(&text("proc/cpuinfo")),
+        "memory": memory.map(size),
+        "steliactl": env!("CARGO_PKG_VERSION"),
+    }))
+}
+
+/// The model's name on x86. arm64's kernel knows the numbers of each core's designer and design alone: these, with how many CPUs have them.
+fn processor(cpuinfo: &str) -> String {
+    if let Some(name) = value(cpuinfo, "model name", ':') {
+        return name;
+    }
+    let mut designs: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for cpu in cpuinfo.split("\n\n") {
+        let number = |name| value(cpu, name, ':');
+        if let Some(design) = number("CPU implementer").zip(number("CPU part")) {
+            *designs.entry(design).or_default() += 1;
+        }
+    }
+    let texts = designs.iter().map(|((implementer, part), cpus)| {
+        format!(
+            "implementer {implementer}, part {part} ({})",
+            counted(*cpus as u64, "CPU")
+        )
+    });
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+/// The value of the first line with this name, without quotes.
+fn value(text: &str, name: &str, separator: char) -> Option<String> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(separator));
+    let (_, value) = lines.find(|(found, _)| found.trim() == name)?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
+/// kubelet's settings under its own names, as the daemon has them; without one as kubelet's files and its command line have it.
+fn kubelet(description: Option<&Description>, root: &Path) -> Result<Facts, Failure> {
     if let Some(description) = description {
-        return Ok(Settings(description.kubelet_config.clone()));
+        return Ok(Facts(description.kubelet_config.clone()));
     }
     let read = config::read(&root.join("proc"), root, Search::SocketsThenNames);
     let read = read.map_err(|error| Failure::Other(error.in_full()))?;
     let json = serde_json::to_value(read).map_err(|cause| Failure::Other(cause.to_string()))?;
-    Ok(Settings(json))
+    Ok(Facts(json))
 }
 
 /// What a program printed.

@@ -184,7 +184,7 @@ pub(crate) async fn gather(
         }
     }
     if described.node.ledger.enabled {
-        match ledger::last_day(client, selected).await {
+        match ledger::briefs(client, selected).await {
             // Every user may call verify, and only some may read the ledger.
             Err(denied) if denied.is_denied() => {
                 output::note(&format!("the ledger's last 24 hours were not checked: {denied}"));

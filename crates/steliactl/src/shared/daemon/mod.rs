@@ -17,7 +17,7 @@ pub(crate) use client::{CALL_TIMEOUT, Client, connect, reason_of};
 pub(crate) use condition::{Condition, age, counts, fact, is_in_trouble, note, reasons, short_age};
 pub(crate) use failure::Failure;
 pub(crate) use fold::{fold, whose};
-pub(crate) use name::{VmPattern, fitting, is_glob, no_instance, perhaps_meant, uid_prefix_note};
+pub(crate) use name::{VmPattern, is_glob, no_instance, none_among, one as named_pod};
 pub(crate) use node::{Description, OnlineCpus, Owner, owner};
 pub(crate) use pod::{Pod, Pods, lines_by_pod};
 pub(crate) use reported::is_reported;

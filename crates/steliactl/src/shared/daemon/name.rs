@@ -95,7 +95,7 @@ const NAMES: [fn(&Pod, &str) -> bool; 4] = [
 ];
 
 /// Those whose pod this word names: exactly, or by the beginning of its UID where it names none exactly.
-pub(crate) fn fitting<T>(all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> Vec<T> {
+fn fitting<T>(all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> Vec<T> {
     let beginning: fn(&Pod, &str) -> bool = |pod, asked| !asked.is_empty() && pod.pod_uid.starts_with(asked);
     let mut matchers = NAMES.into_iter().chain([beginning]);
     match matchers.find(|matcher| all.iter().any(|one| matcher(pod(one), asked))) {
@@ -105,7 +105,7 @@ pub(crate) fn fitting<T>(all: Vec<T>, pod: impl Fn(&T) -> &Pod, asked: &str) -> 
 }
 
 /// What is told where a word is no name of the pod but the beginning of its UID; `None` where it is a name.
-pub(crate) fn uid_prefix_note(pod: &Pod, asked: &str) -> Option<String> {
+pub(super) fn uid_prefix_note(pod: &Pod, asked: &str) -> Option<String> {
     let is_name = NAMES.iter().any(|names| names(pod, asked));
     (!is_name).then(|| format!("{asked} is the beginning of the UID of {}", pod.in_full()))
 }
@@ -114,7 +114,7 @@ pub(crate) fn uid_prefix_note(pod: &Pod, asked: &str) -> Option<String> {
 ///
 /// # Errors
 /// Nothing fits, or more than one pod does.
-pub(super) fn one(pods: Vec<Pod>, asked: &str, for_change: bool) -> Result<Pod, Failure> {
+pub(crate) fn one(pods: Vec<Pod>, asked: &str, for_change: bool) -> Result<Pod, Failure> {
     if asked.is_empty() {
         return Err(Failure::Usage("the VM's name is empty".to_owned()));
     }
@@ -153,7 +153,7 @@ pub(crate) fn no_instance(asked: &str) -> Failure {
 }
 
 /// The error for a name or a pattern that none of these pods fits.
-pub(super) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> Failure {
+pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> Failure {
     let what = if is_glob(asked) { "fits" } else { "is called" };
     let meant = perhaps_meant(asked, pods);
     let asked = cut(asked, MAX_REPEATED);
@@ -162,7 +162,7 @@ pub(super) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
 
 /// "; did you mean a/web, a/web-2, …?" with the names that contain the one that none of these pods has, or else with the one that is most
 /// like it; empty where none is.
-pub(crate) fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> String {
+fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> String {
     let word = asked.rsplit('/').next().unwrap_or_default().trim_matches(['*', '?']);
     let named = pods.into_iter().filter(|pod| pod.is_named() && !word.is_empty());
     let names: BTreeMap<String, &str> = named.map(|pod| (pod.to_string(), pod.pod_name.as_str())).collect();
