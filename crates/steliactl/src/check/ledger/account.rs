@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde::Serialize;
 use stelia_api::attribution::Attribution;
 use stelia_api::client::Dict;
-use stelia_ledger::account::{Account, Range, total};
+use stelia_ledger::account::{Account, Day, total};
 use zbus::Variant;
 
 use super::rows::{self, Section};
-use super::{instance, understood};
+use super::{answered, instance};
 use crate::shared::daemon::{Client, Failure, Pod};
 use crate::shared::output::{Render, TextStyle, counted, paragraph, printable, properties, table};
 
@@ -26,13 +26,24 @@ impl VmAccount {
     /// By the name that the ledger has.
     pub(super) fn of(account: Account) -> Self {
         let (namespace, name) = account.name.split_once('/').unwrap_or_default();
-        Self {
-            pod: Pod {
-                pod_uid: account.vm.clone(),
-                pod_namespace: namespace.to_owned(),
-                pod_name: name.to_owned(),
-            },
-            account,
+        let pod = Pod {
+            pod_uid: account.vm.clone(),
+            pod_namespace: namespace.to_owned(),
+            pod_name: name.to_owned(),
+        };
+        Self { pod, account }
+    }
+
+    /// The sums of the whole time, by the pod's name.
+    pub(super) fn sums(&self) -> Day {
+        let Account { totals, .. } = &self.account;
+        Day {
+            day: self.pod.to_string(),
+            promised_us: self.account.promised_us,
+            covered_us: self.account.covered_us,
+            other_tasks: totals.other_tasks,
+            devices: total(&totals.devices),
+            delay_ns: totals.delay_ns,
         }
     }
 }
@@ -42,23 +53,18 @@ impl Render for VmAccount {
         let account = &self.account;
         let mut parts = Vec::new();
         if style.legend {
-            let mut facts = vec![("Guarantee", rows::guarantee(account).1)];
+            let mut facts = vec![("Guarantee", rows::guarantee(&self.sums()).1)];
             facts.extend(rows::facts(account));
-            facts.push((
-                "Period",
-                format!("{} UTC", rows::between(account.since_us, account.until_us)),
-            ));
+            let period = rows::between(account.since_us, account.until_us);
+            facts.push(("Period", format!("{period} UTC")));
             facts.push(("Last entry", account.seq.to_string()));
             facts.push(("Its hash", account.hash.clone()));
-            parts.push(paragraph(&printable(&self.pod.in_full()), style) + &properties(facts, style));
+            let pod = printable(&self.pod.in_full());
+            parts.push(paragraph(&pod, style) + &properties(facts, style));
         }
         let sections = rows::sections(account, style.wide);
-        parts.extend(
-            sections
-                .iter()
-                .map(|one| one.text(style))
-                .filter(|text| !text.is_empty()),
-        );
+        parts.extend(sections.iter().map(|one| one.text(style)));
+        parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
 
@@ -70,11 +76,10 @@ impl Render for VmAccount {
 impl Section {
     /// Empty if there is nothing in it.
     fn text(&self, style: TextStyle) -> String {
-        if self.grid.rows.is_empty() && self.missing.is_empty() {
-            return String::new();
+        let mut text = String::new();
+        if style.legend && !(self.grid.rows.is_empty() && self.missing.is_empty()) {
+            text += &format!("{}:\n", printable(&self.title));
         }
-        let title = format!("{}:\n", printable(&self.title));
-        let mut text = if style.legend { title } else { String::new() };
         if !self.grid.rows.is_empty() {
             text += &self.grid.text(style);
         }
@@ -90,14 +95,25 @@ pub(crate) struct All(pub Vec<VmAccount>);
 
 impl Render for All {
     fn text(&self, style: TextStyle) -> String {
-        let Self(all) = self;
-        if all.is_empty() {
+        let name = |one: &VmAccount| {
+            if style.wide {
+                one.pod.in_full()
+            } else {
+                one.pod.to_string()
+            }
+        };
+        let sums = self.0.iter().map(|one| Day {
+            day: name(one),
+            ..one.sums()
+        });
+        let sums: Vec<Day> = sums.collect();
+        if sums.is_empty() {
             return "No VM had CPUs of its own in this period.\n".to_owned();
         }
-        let mut text = table(&rows::ALL, all, style);
-        let broken = all.iter().filter(|one| rows::is_broken(&one.account)).count();
+        let mut text = table(&rows::sums("VM"), &sums, style);
+        let broken = sums.iter().filter(|one| rows::is_broken(one)).count();
         if style.legend && broken > 0 {
-            let all = counted(all.len() as u64, "VM");
+            let all = counted(sums.len() as u64, "VM");
             text += &format!("\n{all}, {broken} with a broken guarantee.  steliactl ledger VM\n");
         }
         text
@@ -113,28 +129,15 @@ impl Render for All {
 pub(crate) struct Brief {
     #[serde(flatten)]
     pub pod: Pod,
-    pub other_tasks: Range,
-    /// Interrupts of other devices.
-    pub devices: u64,
-    pub promised_us: u64,
-    pub covered_us: u64,
+    /// What is above the guaranteed 0.
+    pub above: Option<String>,
 }
 
-impl Brief {
-    pub(super) fn of(VmAccount { pod, account }: VmAccount) -> Self {
-        Self {
-            pod,
-            other_tasks: account.totals.other_tasks,
-            devices: total(&account.totals.devices),
-            promised_us: account.promised_us,
-            covered_us: account.covered_us,
-        }
-    }
-
-    /// What is above the guaranteed 0. A lower bound of 0 proves nothing, nor does a time that no reading covers.
-    pub(crate) fn above_promise(&self) -> Option<String> {
-        let is_above = self.covered_us > 0 && (self.other_tasks.least > 0 || self.devices > 0);
-        is_above.then(|| rows::counts(self.other_tasks, self.devices))
+impl From<VmAccount> for Brief {
+    fn from(one: VmAccount) -> Self {
+        let (pod, sums) = (one.pod.clone(), one.sums());
+        let above = rows::is_broken(&sums).then(|| rows::counts(&sums));
+        Self { pod, above }
     }
 }
 
@@ -155,20 +158,18 @@ pub(super) async fn watch(client: &Client, vm: &str, time: Duration) -> Result<W
     let found = client.find(vm).await?;
     let object = instance(client, &found.path).await?;
     let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-    let answer = object.attribute(Dict::from([("seconds", Variant::from(seconds))]));
+    let options = Dict::from([("seconds", Variant::from(seconds))]);
+    let attribution = answered(client, object.attribute(options)).await?;
     Ok(Watched {
         pod: found.pod,
-        attribution: understood(&client.answer_while_alive(answer).await?)?,
+        attribution,
     })
 }
 
 impl Render for Watched {
     fn text(&self, style: TextStyle) -> String {
+        let pod = printable(&self.pod.to_string()) + "\n";
         let ran = rows::ran(&self.attribution).text(style);
-        if style.legend {
-            format!("{}\n{ran}", printable(&self.pod.to_string()))
-        } else {
-            ran
-        }
+        if style.legend { pod + &ran } else { ran }
     }
 }

@@ -21,6 +21,7 @@ use stelia_ledger::day::DAY_US;
 use stelia_ledger::ring::read;
 use stelia_ledger::ring::verify::{Ring, verify};
 use stelia_ledger::verdict::Verdict;
+use zbus::proxy::CacheProperties;
 
 use crate::shared::daemon::{Client, Failure, VmPattern, is_glob, named_pod, none_among};
 use crate::shared::kernel::Roots;
@@ -30,7 +31,7 @@ use account::{All, VmAccount};
 use options::About;
 pub(crate) use options::LedgerOptions;
 pub use page::page_of;
-use proof::{Keys, Proof};
+use proof::Proof;
 
 /// The ledger files, below the root directory (systemd's `StateDirectory=` of the daemon).
 const FILES: &str = "var/lib/stelia/ledger";
@@ -61,9 +62,8 @@ pub(crate) async fn run(
             key,
             expect,
         }) => {
-            let keys = if key.is_empty() { Keys::Copy } else { Keys::Given };
             let verdict = verdict(directory, key, expect.as_ref())?;
-            return output_options.print(&Proof::of(verdict, keys));
+            return output_options.print(&Proof::of(verdict, key.is_empty()));
         }
         _ => &asked.directory,
     };
@@ -81,7 +81,7 @@ pub(crate) async fn run(
             output_options.print(&account::watch(client, vm.as_str(), time).await?)
         }
         (Some(vm), ..) if asked.html => page::html(&source, vm.as_str(), period, roots).await,
-        (Some(vm), ..) if is_glob(vm.as_str()) => output_options.print(&source.fitting(vm, period).await?),
+        (Some(vm), ..) if is_glob(vm.as_str()) => output_options.print(&source.all(period).await?.fitting(vm)?),
         (Some(vm), ..) => output_options.print(&source.one(vm.as_str(), period).await?),
     }
 }
@@ -95,20 +95,11 @@ impl Source {
     /// The accounts of every VM that had exclusive CPUs in this period: the broken guarantees first, then by name.
     pub(crate) async fn all(&self, (since, until): Period) -> Result<All, Failure> {
         let accounts: Vec<Account> = match self {
-            Self::Daemon(client) => {
-                let answer = client.manager().ledger("", since, until, Dict::new());
-                understood(&client.answer_while_alive(answer).await?)?
-            }
+            Self::Daemon(client) => answered(client, client.manager().ledger("", since, until, Dict::new())).await?,
             Self::Copy(directory) => of_copy(directory, (since, until))?,
         };
         let mut all: Vec<VmAccount> = accounts.into_iter().map(VmAccount::of).collect();
-        all.sort_by_cached_key(|one| {
-            (
-                !rows::is_broken(&one.account),
-                one.pod.to_string(),
-                one.pod.pod_uid.clone(),
-            )
-        });
+        all.sort_by_cached_key(|one| (!rows::is_broken(&one.sums()), one.pod.to_string()));
         Ok(All(all))
     }
 
@@ -118,62 +109,52 @@ impl Source {
             return self.all(period).await?.one(vm);
         };
         let found = match client.find(vm).await {
-            Ok(found) => found,
             Err(Failure::NoSuchInstance(_)) => return self.all(period).await?.one(vm),
-            Err(failure) => return Err(failure),
+            found => found?,
         };
         let object = instance(client, &found.path).await?;
         let answer = object.ledger(period.0, period.1, Dict::new());
-        let mut account = VmAccount::of(understood(&client.answer_while_alive(answer).await?)?);
+        let mut account = VmAccount::of(answered(client, answer).await?);
         if found.pod.is_named() || !account.pod.is_named() {
             account.pod = found.pod;
         }
         Ok(account)
     }
 
-    /// The accounts whose VM fits a pattern.
-    async fn fitting(&self, pattern: &VmPattern, period: Period) -> Result<All, Failure> {
-        let All(all) = self.all(period).await?;
-        let (fitting, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|one| pattern.selects(&one.pod));
-        if fitting.is_empty() {
-            return Err(none_among(pattern.as_str(), others.iter().map(|one| &one.pod)));
-        }
-        Ok(All(fitting))
-    }
-
     async fn verdict(&self) -> Result<Verdict, Failure> {
         match self {
-            Self::Daemon(client) => {
-                let answer = client.manager().verify_ledger(Dict::new());
-                understood(&client.answer_while_alive(answer).await?)
-            }
+            Self::Daemon(client) => answered(client, client.manager().verify_ledger(Dict::new())).await,
             Self::Copy(directory) => verdict(directory, &[], None),
         }
     }
 
     /// Whether the ledger files are what was written.
     pub(crate) async fn proof(&self) -> Result<Proof, Failure> {
-        let keys = match self {
-            Self::Daemon(_) => Keys::Node,
-            Self::Copy(_) => Keys::Copy,
-        };
-        Ok(Proof::of(self.verdict().await?, keys))
+        Ok(Proof::of(self.verdict().await?, matches!(self, Self::Copy(_))))
     }
 }
 
 impl All {
     /// Like [`Client::find`], among VMs that may have ended: if several have one name, only the UID is unambiguous.
     fn one(self, asked: &str) -> Result<VmAccount, Failure> {
-        let Self(all) = self;
-        let pods = all.iter().map(|one| one.pod.clone()).collect();
+        let pods = self.0.iter().map(|one| one.pod.clone()).collect();
         let pod = named_pod(pods, asked, false)?;
-        let found = all.into_iter().find(|one| one.pod == pod);
+        let found = self.0.into_iter().find(|one| one.pod == pod);
         found.ok_or_else(|| none_among(asked, []))
+    }
+
+    /// Those whose VM fits a pattern.
+    fn fitting(self, pattern: &VmPattern) -> Result<Self, Failure> {
+        let (fitting, others): (Vec<_>, Vec<_>) = self.0.into_iter().partition(|one| pattern.selects(&one.pod));
+        if fitting.is_empty() {
+            return Err(none_among(pattern.as_str(), others.iter().map(|one| &one.pod)));
+        }
+        Ok(Self(fitting))
     }
 }
 
 /// The last 24 hours.
-pub(crate) fn last_day() -> Period {
+pub(crate) fn yesterday() -> Period {
     (now().saturating_sub(DAY_US), 0)
 }
 
@@ -181,26 +162,26 @@ pub(crate) fn last_day() -> Period {
 ///
 /// # Errors
 /// The daemon cannot read the ledger, or does not answer.
-pub(crate) async fn briefs(client: &Client, selected: Option<&BTreeSet<String>>) -> Result<Vec<Brief>, Failure> {
-    let All(all) = Source::Daemon(client.clone()).all(last_day()).await?;
+pub(crate) async fn last_day(client: &Client, selected: Option<&BTreeSet<String>>) -> Result<Vec<Brief>, Failure> {
+    let All(all) = Source::Daemon(client.clone()).all(yesterday()).await?;
     let has = |one: &VmAccount| selected.is_none_or(|selected| selected.contains(&one.pod.pod_uid));
-    Ok(all.into_iter().filter(has).map(Brief::of).collect())
+    Ok(all.into_iter().filter(has).map(Brief::from).collect())
 }
 
 /// The proxy of a VM's object.
 async fn instance<'a>(client: &Client, path: &'a zbus::OwnedObjectPath) -> Result<InstanceProxy<'a>, Failure> {
-    let proxy = InstanceProxy::builder(client.connection())
-        .cache_properties(zbus::proxy::CacheProperties::No)
-        .path(path)
-        .build()
-        .await?;
-    Ok(proxy)
+    let proxy = InstanceProxy::builder(client.connection()).cache_properties(CacheProperties::No);
+    Ok(proxy.path(path).build().await?)
 }
 
-/// A JSON answer of the daemon.
-fn understood<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
-    serde_json::from_str(text)
-        .map_err(|cause| Failure::Other(format!("the daemon's answer about the ledger is not valid: {cause}")))
+/// A JSON answer of the daemon, which may take long.
+async fn answered<T: DeserializeOwned>(
+    client: &Client,
+    call: impl Future<Output = zbus::Result<String>>,
+) -> Result<T, Failure> {
+    let text = client.answer_while_alive(call).await?;
+    let invalid = |cause| Failure::Other(format!("the daemon's answer about the ledger is not valid: {cause}"));
+    serde_json::from_str(&text).map_err(invalid)
 }
 
 /// The accounts of all VMs in copied ledger files.

@@ -28,7 +28,7 @@ struct Page<'a> {
     period: String,
     /// The class of the headline, and what it says of the guarantee.
     guarantee: (&'static str, String),
-    months: Vec<Calendar<'a>>,
+    months: Vec<Calendar>,
     sections: Vec<Section>,
     /// What is wrong with the ledger; empty: nothing.
     faults: String,
@@ -72,7 +72,7 @@ fn page(one: &VmAccount, verdict: &Verdict, key: &str, host: &str, made_us: u64)
         pod,
         account,
         period: rows::between(account.since_us, account.until_us),
-        guarantee: rows::guarantee(account),
+        guarantee: rows::guarantee(&one.sums()),
         months: months(account),
         sections: rows::sections(account, false),
         faults: if verdict.is_good() {
@@ -87,57 +87,25 @@ fn page(one: &VmAccount, verdict: &Verdict, key: &str, host: &str, made_us: u64)
 }
 
 /// A month as a calendar, from a Monday on.
-struct Calendar<'a> {
+struct Calendar {
     month: Month,
-    cells: Vec<Option<Cell<'a>>>,
+    cells: Vec<Option<Cell>>,
 }
 
 /// A day, which says by text and shape what its colour says.
-struct Cell<'a> {
+struct Cell {
     number: u64,
-    name: String,
     /// The class: `zero` is covered whole and nothing ran; `part`: nothing ran in what is covered; `some`; `unknown`; `outside`: not asked
     /// for, or not over yet.
     look: &'static str,
-    /// `None`: no reading covers it.
-    day: Option<&'a Day>,
-}
-
-impl Cell<'_> {
-    fn title(&self) -> String {
-        match self.day {
-            None if self.look == "outside" => "not part of this report".to_owned(),
-            None => "no reading covers this day".to_owned(),
-            Some(day) => {
-                let counts = rows::counts(day.other_tasks, day.devices);
-                format!("{counts}, {} covered", share(day.promised_us, day.covered_us))
-            }
-        }
-    }
-
-    fn count(&self) -> String {
-        let count = |day: &Day| short(day.other_tasks.most.saturating_add(day.devices));
-        self.day.map(count).unwrap_or_default()
-    }
-
+    title: String,
+    count: String,
     /// What ran, and how much is covered.
-    fn small(&self) -> String {
-        let Some(day) = self.day else {
-            return if self.look == "unknown" { "no data" } else { "" }.to_owned();
-        };
-        let kinds = match (day.other_tasks.most > 0, day.devices > 0) {
-            (true, true) => Some("both".to_owned()),
-            (true, false) => Some("tasks".to_owned()),
-            (false, true) => Some("devices".to_owned()),
-            (false, false) => None,
-        };
-        let part = (day.covered_us < day.promised_us).then(|| share(day.promised_us, day.covered_us));
-        kinds.into_iter().chain(part).collect::<Vec<_>>().join(", ")
-    }
+    small: String,
 }
 
 /// A calendar for each month that the account touches.
-fn months(account: &Account) -> Vec<Calendar<'_>> {
+fn months(account: &Account) -> Vec<Calendar> {
     let last = Month::of(account.until_us.saturating_sub(1));
     let first_day = account.days.first().and_then(|day| Month::parse(day.day.get(..7)?));
     let first = match account.since_us {
@@ -156,35 +124,43 @@ fn months(account: &Account) -> Vec<Calendar<'_>> {
     months.collect()
 }
 
-fn cell(month: Month, number: u64, account: &Account) -> Cell<'_> {
+fn cell(month: Month, number: u64, account: &Account) -> Cell {
     let (name, begins) = (month.day(number), month.begins() + (number - 1) * DAY_US);
-    let is_asked_for = begins < account.until_us && begins + DAY_US > account.since_us;
-    let day = account.days.iter().find(|day| day.day == name);
-    let look = match day {
-        None if is_asked_for => "unknown",
-        None => "outside",
-        Some(day) if day.other_tasks.most > 0 || day.devices > 0 => "some",
-        Some(day) if day.covered_us == 0 => "unknown",
-        Some(day) if day.covered_us < day.promised_us => "part",
-        Some(_) => "zero",
-    };
-    let day = day.filter(|_| look != "unknown");
-    Cell {
+    let cell = |look, title: &str, count, small: &[&str]| Cell {
         number,
-        name,
         look,
-        day,
-    }
+        title: format!("{name}: {title}"),
+        count,
+        small: small.join(", "),
+    };
+    let ran = |day: &Day| day.other_tasks.most.saturating_add(day.devices);
+    let day = account.days.iter().find(|day| day.day == name);
+    let Some(day) = day.filter(|day| day.covered_us > 0 || ran(day) > 0) else {
+        let is_asked_for = begins < account.until_us && begins + DAY_US > account.since_us;
+        return if is_asked_for {
+            cell("unknown", "no reading covers this day", String::new(), &["no data"])
+        } else {
+            cell("outside", "not part of this report", String::new(), &[])
+        };
+    };
+    let covered = share(day.promised_us, day.covered_us);
+    let title = format!("{}, {covered} covered", rows::counts(day));
+    let is_part = day.covered_us < day.promised_us;
+    let (look, kinds) = match (day.other_tasks.most > 0, day.devices > 0) {
+        (true, true) => ("some", Some("both")),
+        (true, false) => ("some", Some("tasks")),
+        (false, true) => ("some", Some("devices")),
+        (false, false) => (if is_part { "part" } else { "zero" }, None),
+    };
+    let small: Vec<&str> = kinds.into_iter().chain(is_part.then_some(covered.as_str())).collect();
+    cell(look, &title, short(ran(day)), &small)
 }
 
 /// Fits a cell: 5,300,000 is 5.3M; rounded up.
 fn short(count: u64) -> String {
     const UNITS: [(u64, char); 3] = [(1_000_000_000, 'G'), (1_000_000, 'M'), (1_000, 'k')];
     match UNITS.iter().find(|(unit, _)| count >= *unit) {
-        Some((unit, name)) if count >= 10_000 => {
-            let tenths = count.div_ceil(unit / 10);
-            format!("{}.{}{name}", tenths / 10, tenths % 10)
-        }
+        Some((unit, name)) if count >= 10_000 => rows::tenths(count, *unit) + &name.to_string(),
         _ => grouped(count),
     }
 }
@@ -196,7 +172,7 @@ mod tests {
     #[test]
     fn a_count_fits_its_cell_and_is_not_rounded_down() {
         let counts = [0, 9_999, 10_000, 999_950, 5_300_001, 5_400_000_000];
-        assert_eq!(counts.map(short), ["0", "9,999", "10.0k", "1000.0k", "5.4M", "5.4G"]);
+        assert_eq!(counts.map(short), ["0", "9,999", "10k", "1000k", "5.4M", "5.4G"]);
     }
 
     #[test]

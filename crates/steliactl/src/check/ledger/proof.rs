@@ -33,94 +33,76 @@ impl Render for Key {
     }
 }
 
-/// What checking showed, and against what.
+/// What checking showed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Proof {
     /// No fault, and every signature is good.
     good: bool,
     #[serde(flatten)]
     verdict: Verdict,
+    /// The keys are those that a copy names, which whoever made it could have chosen.
     #[serde(skip)]
-    keys: Keys,
-}
-
-/// Whose keys the signatures were compared with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keys {
-    /// Those that the node itself has.
-    Node,
-    /// Those that the copy names, which whoever made it could have chosen.
-    Copy,
-    /// Those that were given.
-    Given,
+    is_unkeyed: bool,
 }
 
 impl Proof {
-    pub(super) fn of(verdict: Verdict, keys: Keys) -> Self {
+    pub(super) fn of(verdict: Verdict, is_unkeyed: bool) -> Self {
         let good = verdict.is_good();
-        Self { good, verdict, keys }
+        Self {
+            good,
+            verdict,
+            is_unkeyed,
+        }
     }
 
     /// By what the entries are verified, and which are not.
     fn verified(&self) -> Vec<(&'static str, String)> {
         let verdict = &self.verdict;
-        let (key, seq) = (&verdict.vouched_by, verdict.vouched_seq);
-        let by_key = (seq > 0).then(|| match self.keys {
-            Keys::Node => format!("this node's key {key}, up to entry {seq}"),
-            Keys::Copy | Keys::Given => format!("key {key}, up to entry {seq}"),
-        });
-        let compared = verdict.compared_seq;
+        let (key, seq, compared) = (&verdict.vouched_by, verdict.vouched_seq, verdict.compared_seq);
+        let by_key = (seq > 0).then(|| format!("key {key}, up to entry {seq}"));
         let by_entry = (compared > 0).then(|| format!("entry {compared} with the given hash"));
         let by: Vec<String> = by_key.into_iter().chain(by_entry).collect();
         let first = verdict.first_seq.max(seq.max(compared).saturating_add(1));
-        let mut rest = if first <= verdict.last_seq {
-            format!("entries {first} to {}", verdict.last_seq)
-        } else {
-            "none".to_owned()
+        let mut rest = match verdict.last_seq {
+            last if first <= last => format!("entries {first} to {last}"),
+            _ => "none".to_owned(),
         };
         if let [first, .., last] | [first @ last] = verdict.days_without_head.as_slice() {
             rest += &format!("; days without a signature: {first} to {last}");
         }
-        let by = match self.keys {
-            _ if !by.is_empty() => by.join("; "),
-            Keys::Copy => "nothing, the keys are those that the copy names".to_owned(),
-            Keys::Node | Keys::Given => "nothing".to_owned(),
+        let by = match by.as_slice() {
+            [] if self.is_unkeyed => "nothing, the keys are those that the copy names".to_owned(),
+            [] => "nothing".to_owned(),
+            some => some.join("; "),
         };
-        vec![("Verified by", by), ("Not verified", rest)]
+        let mut facts = vec![("Verified by", by), ("Not verified", rest)];
+        if self.is_unkeyed {
+            let fix = "run steliactl ledger key on the node and give its output as --key";
+            facts.push(("Fix", fix.to_owned()));
+        }
+        facts
     }
 }
 
 impl Render for Proof {
     fn text(&self, style: TextStyle) -> String {
         let verdict = &self.verdict;
-        let faults = verdict.faults.iter().map(|fault| format!("FAIL  {fault}"));
-        let bad = verdict.heads.iter().filter(|head| !head.good);
-        let faults = faults.chain(bad.map(|head| format!("FAIL  the signature of {} is not valid", head.day)));
-        let faults: String = faults.map(|fault| paragraph(&printable(&fault), style)).collect();
+        let faults = verdict.faults.iter();
+        let faults = faults.map(|fault| paragraph(&printable(&format!("FAIL  {fault}")), style));
         let (first, last) = (verdict.first_seq, verdict.last_seq);
+        let time = rows::between(verdict.first_us, verdict.last_us);
         let entries = match verdict.entries {
             0 => "none".to_owned(),
-            _ => format!(
-                "{first} to {last}, {} UTC",
-                rows::between(verdict.first_us, verdict.last_us)
-            ),
+            _ => format!("{first} to {last}, {time} UTC"),
         };
+        let count = verdict.heads.len();
         let signatures = match verdict.heads.last() {
             None => "none yet".to_owned(),
-            Some(last) => format!(
-                "{}, last of {}, up to entry {}",
-                verdict.heads.len(),
-                last.day,
-                last.seq
-            ),
+            Some(last) => format!("{count}, last of {}, up to entry {}", last.day, last.seq),
         };
-        let files = format!(
-            "{}, {} bytes",
-            counted(verdict.segments, "file"),
-            grouped(verdict.bytes)
-        );
+        let (files, bytes) = (counted(verdict.segments, "file"), grouped(verdict.bytes));
         let mut facts = vec![
-            ("Ledger files", files),
+            ("Ledger files", format!("{files}, {bytes} bytes")),
             ("Entries", entries),
             ("Last hash", verdict.hash.clone()),
             ("Keys", verdict.keys.join(", ")),
@@ -133,14 +115,8 @@ impl Render for Proof {
         // If the files were changed, nothing verifies them.
         if self.good {
             facts.extend(self.verified());
-            if self.keys == Keys::Copy {
-                facts.push((
-                    "Fix",
-                    "run steliactl ledger key on the node and give its output as --key".to_owned(),
-                ));
-            }
         }
-        faults + &properties(facts, style)
+        faults.collect::<String>() + &properties(facts, style)
     }
 
     fn failure(&self) -> Option<String> {

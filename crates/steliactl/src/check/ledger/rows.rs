@@ -8,7 +8,6 @@ use stelia_cpus::CpuSet;
 use stelia_ledger::account::{Account, Day, Gap, LocatedTime, Range, Totals, Window, grouped, share, total};
 use stelia_ledger::entry::{Class, Closed};
 
-use super::account::VmAccount;
 use crate::shared::located;
 use crate::shared::output::{Column, Grid, Meaning, column, counted};
 
@@ -17,42 +16,40 @@ const NAMES: usize = 6;
 /// Rows of one attribution within an account.
 const DOERS: usize = 12;
 
-pub(super) const ALL: [Column<VmAccount>; 7] = [
-    column("VM", |one: &VmAccount| one.pod.to_string()).yields(1).shortens(),
-    column("POD UID", |one: &VmAccount| one.pod.pod_uid.clone()).wide(),
-    column("COVERED", |VmAccount { account, .. }: &VmAccount| {
-        share(account.promised_us, account.covered_us)
-    })
-    .right(),
-    column("OTHER TASKS", |one: &VmAccount| {
-        one.account.totals.other_tasks.to_string()
-    })
-    .right()
-    .means(|one| zero(one.account.totals.other_tasks.most)),
-    column("OTHER DEVICES", |one: &VmAccount| {
-        grouped(total(&one.account.totals.devices))
-    })
-    .right()
-    .means(|one| zero(total(&one.account.totals.devices))),
-    column("LOST AT MOST", |one: &VmAccount| duration(one.account.totals.delay_ns)).right(),
-    column("WORST DAY", |one: &VmAccount| {
-        worst_day(&one.account.days).map_or_else(String::new, |day| day.day.clone())
-    }),
-];
+/// The sums of days, or of anything else by name.
+pub(super) const fn sums(heading: &'static str) -> [Column<Day>; 5] {
+    [
+        column(heading, |day: &Day| day.day.clone()).yields(1).shortens(),
+        column("COVERED", |day: &Day| share(day.promised_us, day.covered_us)).right(),
+        column("OTHER TASKS", |day: &Day| day.other_tasks.to_string())
+            .right()
+            .means(|day| zero(day.other_tasks.most)),
+        column("OTHER DEVICES", |day: &Day| grouped(day.devices))
+            .right()
+            .means(|day| zero(day.devices)),
+        column("LOST AT MOST", |day: &Day| duration(day.delay_ns)).right(),
+    ]
+}
 
-pub(super) const CLASSES: [Column<Row>; 4] = [
-    column("WHAT", |row: &Row| row.what.to_owned()),
-    column("COUNT", |row: &Row| {
-        row.count.map_or_else(String::new, |count| count.to_string())
+/// A class of what ran: how often and for how long, where that is counted and measured, and the most frequent names.
+type Ran = (&'static str, Option<Range>, Option<u64>, String);
+
+pub(super) const CLASSES: [Column<Ran>; 4] = [
+    column("WHAT", |(what, ..): &Ran| (*what).to_owned()),
+    column("COUNT", |(_, count, ..): &Ran| {
+        count.map_or_else(String::new, |count| count.to_string())
     })
     .right()
-    .means(|row| match row.count {
+    .means(|(what, count, ..)| match count {
         Some(Range { most: 0, .. }) => Meaning::Good,
-        Some(_) if row.is_guaranteed => Meaning::Attention,
+        // 0 is guaranteed.
+        Some(_) if what.starts_with("Other ") => Meaning::Attention,
         _ => Meaning::Plain,
     }),
-    column("TIME", |row: &Row| row.ns.map(duration).unwrap_or_default()).right(),
-    column("OF WHICH", |row: &Row| row.names.clone()).yields(1).or_nothing(),
+    column("TIME", |(.., ns, _): &Ran| ns.map(duration).unwrap_or_default()).right(),
+    column("OF WHICH", |(.., names): &Ran| names.clone())
+        .yields(1)
+        .or_nothing(),
 ];
 
 pub(super) const LOCATED: [Column<LocatedTime>; 5] = [
@@ -67,31 +64,19 @@ pub(super) const LOCATED: [Column<LocatedTime>; 5] = [
         .or_nothing(),
 ];
 
-pub(super) const DAYS: [Column<Day>; 5] = [
-    column("DAY", |day: &Day| day.day.clone()),
-    column("COVERED", |day: &Day| share(day.promised_us, day.covered_us)).right(),
-    column("OTHER TASKS", |day: &Day| day.other_tasks.to_string())
-        .right()
-        .means(|day| zero(day.other_tasks.most)),
-    column("OTHER DEVICES", |day: &Day| grouped(day.devices))
-        .right()
-        .means(|day| zero(day.devices)),
-    column("LOST AT MOST", |day: &Day| duration(day.delay_ns)).right(),
-];
-
 pub(super) const WINDOWS: [Column<Window>; 6] = [
-    column("FROM", |window: &Window| clock(window.from_us)),
-    column("FOR", |window: &Window| lasted(window.from_us, window.until_us)).right(),
-    column("CPUS", |window: &Window| window.cpus.clone()).yields(1),
-    column("WHAT", |window: &Window| match window.class {
+    column("FROM", |one: &Window| clock(one.from_us)),
+    column("FOR", |one: &Window| lasted(one.from_us, one.until_us)).right(),
+    column("CPUS", |one: &Window| one.cpus.clone()).yields(1),
+    column("WHAT", |one: &Window| match one.class {
         Class::OtherTasks => "other tasks".to_owned(),
-        Class::Devices => format!("interrupt {}", window.name),
+        Class::Devices => format!("interrupt {}", one.name),
     })
     .yields(2),
-    column("COUNT", |window: &Window| window.count.to_string())
+    column("COUNT", |one: &Window| one.count.to_string())
         .right()
-        .means(|window| zero(window.count.most)),
-    column("LOST AT MOST", |window: &Window| match window.delay_ns {
+        .means(|one| zero(one.count.most)),
+    column("LOST AT MOST", |one: &Window| match one.delay_ns {
         0 => String::new(),
         ns => duration(ns),
     })
@@ -105,12 +90,15 @@ pub(super) const GAPS: [Column<Gap>; 4] = [
     column("WHY", |gap: &Gap| why(gap.why).to_owned()).wraps(),
 ];
 
-pub(super) const RAN: [Column<RunRow>; 5] = [
-    column("WHAT", |who: &RunRow| who.what.to_owned()),
-    column("NAME", |who: &RunRow| who.name.clone()).yields(1),
-    column("CPUS", |who: &RunRow| who.cpus.to_string()).yields(2),
-    column("COUNT", |who: &RunRow| grouped(who.count)).right(),
-    column("RAN", |who: &RunRow| match (who.ns.map(duration), who.estimated) {
+/// A kind, its CPUs, and the sums over them.
+type Doer = (&'static str, CpuSet, Occupant);
+
+pub(super) const RAN: [Column<Doer>; 5] = [
+    column("WHAT", |(what, ..): &Doer| (*what).to_owned()),
+    column("NAME", |(.., who): &Doer| who.name.clone()).yields(1),
+    column("CPUS", |(_, cpus, _): &Doer| cpus.to_string()).yields(2),
+    column("COUNT", |(.., who): &Doer| grouped(who.count)).right(),
+    column("RAN", |(.., who): &Doer| match (who.ns.map(duration), who.estimated) {
         (Some(time), true) => format!("about {time}"),
         (time, _) => time.unwrap_or_default(),
     })
@@ -124,132 +112,86 @@ fn zero(count: u64) -> Meaning {
 /// A part of an account: a table with its title.
 pub(super) struct Section {
     pub title: String,
-    /// For somebody who pays for the CPUs.
-    pub about: &'static str,
     pub grid: Grid,
     /// What the table does not have.
     pub missing: Vec<String>,
 }
 
 impl Section {
-    fn of<'a, T: 'a>(
-        title: impl Into<String>,
-        about: &'static str,
-        columns: &[Column<T>],
-        rows: impl IntoIterator<Item = &'a T>,
-    ) -> Self {
-        Self {
-            title: title.into(),
-            about,
-            grid: Grid::of(columns, rows),
-            missing: Vec::new(),
-        }
+    fn of<T>(title: &str, columns: &[Column<T>], rows: &[T]) -> Self {
+        let (title, grid) = (title.to_owned(), Grid::of(columns, rows));
+        let missing = Vec::new();
+        Self { title, grid, missing }
     }
 }
 
-/// The tables of an account, first that of the classes, whose rows the page explains.
+/// The tables of an account, first that of the classes.
 pub(super) fn sections(account: &Account, has_days: bool) -> Vec<Section> {
-    let mut all = vec![Section::of(
-        "Everything that was counted",
-        "",
-        &CLASSES,
-        &classes(&account.totals),
-    )];
+    let classes = classes(&account.totals);
+    let mut all = vec![Section::of("Everything that was counted", &CLASSES, &classes)];
     if has_days {
-        all.push(Section::of("By day", "", &DAYS, &account.days));
+        all.push(Section::of("By day", &sums("DAY"), &account.days));
     }
-    let about = "A window is the time from one reading of the counters to the next.";
-    all.push(Section::of("The worst windows", about, &WINDOWS, &account.worst));
-    let about = "The guaranteed time for which there are no two readings of the same counters.";
-    let mut gaps = Section::of("Times that are not covered", about, &GAPS, &account.gaps);
+    all.push(Section::of("The worst windows", &WINDOWS, &account.worst));
+    let mut gaps = Section::of("Times that are not covered", &GAPS, &account.gaps);
     if account.gaps_left_out > 0 {
         let more = counted(account.gaps_left_out, "more gap");
         gaps.missing.push(format!("{more} not listed."));
     }
     all.push(gaps);
-    let about = "Near: on a NUMA node of these CPUs. Attached: on a node without CPUs that belongs to one of these, or to a device. Remote: on \
-                 any other node. Read once an hour, or less often on nodes with many VMs, and when the CPUs change.";
-    let title = "NUMA nodes of CPUs, memory and devices";
-    all.push(Section::of(title, about, &LOCATED, &account.located));
+    let located = "NUMA nodes of CPUs, memory and devices";
+    all.push(Section::of(located, &LOCATED, &account.located));
     all.extend(account.attributions.iter().map(ran));
     all
 }
 
 /// Who ran during one attribution, and why that may not be all.
 pub(super) fn ran(one: &Attribution) -> Section {
-    let mut rows = who(one);
-    rows.truncate(DOERS);
+    let rows = who(one);
     let title = format!("Who ran on CPUs {}, {}", one.cpus, between(one.from_us, one.until_us));
-    let mut section = Section::of(title, "", &RAN, &rows);
-    let dropped = (one.dropped > 0).then(|| {
+    let mut section = Section::of(&title, &RAN, &rows);
+    let missing = &mut section.missing;
+    if one.dropped > 0 {
         let dropped = grouped(one.dropped);
-        format!("Incomplete: the kernel had no room to count {dropped} events.")
-    });
-    let problems = one.problems.iter().map(|problem| format!("Problem: {problem}"));
-    section.missing = dropped.into_iter().chain(problems).collect();
-    // An incomplete one proves nothing.
-    match (rows.is_empty(), section.missing.is_empty()) {
-        (true, true) => section.missing.push("Nothing else ran.".to_owned()),
-        (true, false) => section.missing.insert(0, "Unknown.".to_owned()),
-        (false, _) => {}
+        missing.push(format!("Incomplete: the kernel had no room to count {dropped} events."));
+    }
+    missing.extend(one.problems.iter().map(|problem| format!("Problem: {problem}")));
+    if rows.is_empty() {
+        // An incomplete one proves nothing.
+        let nothing = if missing.is_empty() {
+            "Nothing else ran."
+        } else {
+            "Unknown."
+        };
+        missing.insert(0, nothing.to_owned());
     }
     section
 }
 
-/// A class of what ran, with its sums; what each is is explained in the page.
-#[derive(Debug, Default)]
-pub(super) struct Row {
-    what: &'static str,
-    /// `None`: not counted.
-    count: Option<Range>,
-    /// `None`: not measured.
-    ns: Option<u64>,
-    names: String,
-    /// Whether 0 is guaranteed.
-    is_guaranteed: bool,
-}
-
 /// The classes in the order in which a customer asks for them.
-fn classes(totals: &Totals) -> [Row; 9] {
+fn classes(totals: &Totals) -> [Ran; 9] {
     let exactly = |count| {
         Some(Range {
             least: count,
             most: count,
         })
     };
-    let row = |what, count, ns| Row {
-        what,
-        count,
-        ns,
-        ..Row::default()
-    };
-    let named = |what, names: &BTreeMap<String, u64>| Row {
-        names: listed(names),
-        ..row(what, exactly(total(names)), None)
-    };
-    let bound = totals.kernel_threads.iter();
-    let bound = bound.map(|(name, ran)| (name.clone(), ran.count)).collect();
-    let ran = totals.kernel_threads.values();
-    let bound_ns = ran.fold(0, |all: u64, ran| all.saturating_add(ran.ns));
+    let named = |what, names| (what, exactly(total(names)), None, listed(names));
+    let timed = |what, count, ns| (what, count, Some(ns), String::new());
+    let threads = totals.kernel_threads.iter();
+    let bound = threads.map(|(name, ran)| (name.clone(), ran.count)).collect();
+    let times = totals.kernel_threads.values().map(|ran| ran.ns);
+    let (what, count, _, names) = named("Bound kernel threads", &bound);
     [
-        Row {
-            is_guaranteed: true,
-            ..row("Other tasks", Some(totals.other_tasks), None)
-        },
-        Row {
-            is_guaranteed: true,
-            ..named("Other devices' interrupts", &totals.devices)
-        },
+        ("Other tasks", Some(totals.other_tasks), None, String::new()),
+        named("Other devices' interrupts", &totals.devices),
         named("Kernel interrupts", &totals.upkeep),
         named("Kernel soft interrupts", &totals.softirqs),
-        Row {
-            ns: Some(bound_ns),
-            ..named("Bound kernel threads", &bound)
-        },
-        row("Own threads", exactly(totals.own.count), Some(totals.own.ns)),
+        (what, count, Some(times.fold(0, u64::saturating_add)), names),
+        timed("Own threads", exactly(totals.own.count), totals.own.ns),
         named("Own interrupts", &totals.own_interrupts),
-        row("Ready, not running", None, Some(totals.delay_ns)),
-        row("Steal", None, Some(totals.steal_ns)),
+        timed("Ready, not running", None, totals.delay_ns),
+        timed("Steal", None, totals.steal_ns),
     ]
 }
 
@@ -264,54 +206,57 @@ fn listed(names: &BTreeMap<String, u64>) -> String {
     shown.chain(more).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether something ran that is guaranteed not to. A lower bound of 0 proves nothing.
-pub(super) fn is_broken(account: &Account) -> bool {
-    account.totals.other_tasks.least > 0 || total(&account.totals.devices) > 0
+/// Whether something ran that is guaranteed not to. A lower bound of 0 proves nothing, nor does a time that no reading covers.
+pub(super) fn is_broken(sums: &Day) -> bool {
+    sums.covered_us > 0 && (sums.other_tasks.least > 0 || sums.devices > 0)
 }
 
 /// Whether the guarantee was kept, as the class of the page's headline and in words.
-pub(super) fn guarantee(account: &Account) -> (&'static str, String) {
-    let (tasks, devices) = (account.totals.other_tasks, total(&account.totals.devices));
-    let (look, word) = match (account.promised_us, account.covered_us) {
-        (0, _) => return ("unknown", "none, it had no CPUs of its own in this period".to_owned()),
-        (_, 0) => return ("unknown", "not known, no reading covers this period".to_owned()),
-        _ if is_broken(account) => ("some", "broken"),
-        _ if tasks.most > 0 => ("some", "perhaps broken"),
+pub(super) fn guarantee(sums: &Day) -> (&'static str, String) {
+    let (look, word) = match sums {
+        Day { promised_us: 0, .. } => return ("unknown", "none, it had no CPUs of its own in this period".to_owned()),
+        Day { covered_us: 0, .. } => return ("unknown", "not known, no reading covers this period".to_owned()),
+        sums if is_broken(sums) => ("some", "broken"),
+        sums if sums.other_tasks.most > 0 => ("some", "perhaps broken"),
         _ => ("zero", "kept"),
     };
-    (look, format!("{word}, {}", counts(tasks, devices)))
+    (look, format!("{word}, {}", counts(sums)))
 }
 
 /// What else matters of an account.
 pub(super) fn facts(account: &Account) -> Vec<(&'static str, String)> {
-    let mut facts = Vec::new();
-    if account.promised_us > 0 {
-        let rest = if account.covered_us < account.promised_us {
-            ", nothing is known of the rest"
-        } else {
-            ""
-        };
-        let covered = share(account.promised_us, account.covered_us);
-        facts.push(("Covered", format!("{covered} of the guaranteed time{rest}")));
-    }
-    if let Some(day) = worst_day(&account.days) {
-        facts.push((
-            "Worst day",
-            format!("{}, {}", day.day, counts(day.other_tasks, day.devices)),
-        ));
-    }
-    facts
+    let covered = share(account.promised_us, account.covered_us);
+    let rest = if account.covered_us < account.promised_us {
+        ", nothing is known of the rest"
+    } else {
+        ""
+    };
+    let covered = (account.promised_us > 0).then(|| ("Covered", format!("{covered} of the guaranteed time{rest}")));
+    let sum = |day: &&Day| day.other_tasks.most.saturating_add(day.devices);
+    // The first of equals.
+    let worst = account.days.iter().rev().filter(|day| sum(day) > 0).max_by_key(sum);
+    let worst = worst.map(|day| ("Worst day", format!("{}, {}", day.day, counts(day))));
+    covered.into_iter().chain(worst).collect()
 }
 
-/// "other tasks 3–7, other devices' interrupts 12".
-pub(super) fn counts(other_tasks: Range, devices: u64) -> String {
+/// "3–7 other tasks, 12 device interrupts".
+pub(super) fn counts(day: &Day) -> String {
     format!(
-        "other tasks {other_tasks}, other devices' interrupts {}",
-        grouped(devices)
+        "{} other tasks, {} device interrupts",
+        day.other_tasks,
+        grouped(day.devices)
     )
 }
 
-/// Rounded up, so that what is a bound remains one.
+/// So many units, rounded up to a tenth: what is a bound remains one.
+pub(super) fn tenths(number: u64, unit: u64) -> String {
+    let tenths = number.div_ceil(unit / 10);
+    match tenths % 10 {
+        0 => (tenths / 10).to_string(),
+        rest => format!("{}.{rest}", tenths / 10),
+    }
+}
+
 pub(super) fn duration(ns: u64) -> String {
     const UNITS: [(u64, &str); 6] = [
         (86_400_000_000_000, "d"),
@@ -322,10 +267,7 @@ pub(super) fn duration(ns: u64) -> String {
         (1_000, "µs"),
     ];
     match UNITS.iter().find(|(unit, _)| ns >= *unit) {
-        Some((unit, name)) => {
-            let tenths = ns.div_ceil(unit / 10);
-            format!("{}.{} {name}", tenths / 10, tenths % 10)
-        }
+        Some((unit, name)) => format!("{} {name}", tenths(ns, *unit)),
         None if ns > 0 => format!("{ns} ns"),
         None => "0".to_owned(),
     }
@@ -342,9 +284,10 @@ pub(super) fn clock(us: u64) -> String {
 
 /// From when until when; the beginning may be that of the ledger files, which is not known.
 pub(super) fn between(from_us: u64, until_us: u64) -> String {
-    let until = match until_us {
-        0 => "now".to_owned(),
-        us => clock(us),
+    let until = if until_us == 0 {
+        "now".to_owned()
+    } else {
+        clock(until_us)
     };
     match from_us {
         0 => format!("until {until}"),
@@ -367,26 +310,8 @@ fn why(why: Closed) -> &'static str {
     }
 }
 
-/// The day with most of other tasks and devices; `None` where each had none.
-pub(super) fn worst_day(days: &[Day]) -> Option<&Day> {
-    let sum = |day: &&Day| day.other_tasks.most.saturating_add(day.devices);
-    // The first of equals.
-    days.iter().rev().filter(|day| sum(day) > 0).max_by_key(sum)
-}
-
-/// Who ran, over all CPUs.
-#[derive(Debug, Default)]
-pub(super) struct RunRow {
-    what: &'static str,
-    name: String,
-    cpus: CpuSet,
-    count: u64,
-    ns: Option<u64>,
-    estimated: bool,
-}
-
-/// By kind; within a kind those first that ran longest, then those that ran most often.
-fn who(attribution: &Attribution) -> Vec<RunRow> {
+/// Over all CPUs, the first few by kind; within a kind those first that ran longest, then those that ran most often.
+fn who(attribution: &Attribution) -> Vec<Doer> {
     let kinds = [
         ("task", &attribution.tasks),
         ("interrupt", &attribution.interrupts),
@@ -394,29 +319,21 @@ fn who(attribution: &Attribution) -> Vec<RunRow> {
         ("kernel interrupt", &attribution.vectors),
     ];
     let each = kinds.into_iter().flat_map(|(what, occupants)| {
-        let mut by_name: BTreeMap<&str, RunRow> = BTreeMap::new();
-        for occupant in occupants {
-            by_name.entry(&occupant.name).or_default().add(what, occupant);
+        let mut by_name: BTreeMap<&str, (CpuSet, Occupant)> = BTreeMap::new();
+        for one in occupants {
+            let (cpus, sum) = by_name.entry(&one.name).or_default();
+            // No kernel has more; a list of CPUs is as long as its last one.
+            if one.cpu < 1 << 16 {
+                cpus.insert(one.cpu);
+            }
+            sum.name.clone_from(&one.name);
+            sum.count = sum.count.saturating_add(one.count);
+            sum.ns = one.ns.map(|ns| ns.saturating_add(sum.ns.unwrap_or(0))).or(sum.ns);
+            sum.estimated |= one.estimated;
         }
-        let mut all: Vec<RunRow> = by_name.into_values().collect();
-        all.sort_by_key(|row| Reverse((row.ns, row.count)));
-        all
+        let mut all: Vec<(CpuSet, Occupant)> = by_name.into_values().collect();
+        all.sort_by_key(|(_, sum)| Reverse((sum.ns, sum.count)));
+        all.into_iter().map(move |(cpus, sum)| (what, cpus, sum))
     });
-    each.collect()
-}
-
-impl RunRow {
-    fn add(&mut self, what: &'static str, occupant: &Occupant) {
-        self.what = what;
-        self.name.clone_from(&occupant.name);
-        // No kernel has more; a list of CPUs is as long as its last one.
-        if occupant.cpu < 1 << 16 {
-            self.cpus.insert(occupant.cpu);
-        }
-        self.count = self.count.saturating_add(occupant.count);
-        if let Some(ns) = occupant.ns {
-            self.ns = Some(ns.saturating_add(self.ns.unwrap_or(0)));
-        }
-        self.estimated |= occupant.estimated;
-    }
+    each.take(DOERS).collect()
 }

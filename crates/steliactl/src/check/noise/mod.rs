@@ -30,9 +30,6 @@ pub(crate) const NOT_REPORTED: &str = "No interrupt data yet from steliad-quiet"
 /// Between the two readings of `/proc/interrupts`.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
-const INTERRUPT: &str = "interrupt";
-const THREAD: &str = "thread";
-
 /// What disturbs the VMs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Noise {
@@ -57,15 +54,13 @@ struct Vm {
     interrupts_per_second: Option<u64>,
     /// The same since steliad started. `None` where no ledger is kept, or it has not read them yet.
     interrupts_by_ledger: Option<u64>,
-    /// How many sources disturb it; `None` where `steliad-quiet` has not reported.
-    sources: Option<u64>,
 }
 
 /// A device interrupt that reaches CPUs of VMs, or a kernel thread that may run there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 struct Source {
-    kind: &'static str,
-    number: i64,
+    /// `irq` and its number, or `thread` and its ID.
+    source: String,
     name: String,
     /// Those that it disturbs, or that it reaches if it disturbs none.
     vms: Vec<Pod>,
@@ -126,14 +121,9 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
     let interrupts = quiet.report.remaining.iter().map(|one| {
         // What the kernel says of a mask that it does not take is the same of each.
         let is_plain = one.text.is_empty() || one.why == RemainingCause::Managed;
-        let error = if is_plain {
-            String::new()
-        } else {
-            format!(": {}", one.text)
-        };
+        let error = if is_plain { "" } else { &format!(": {}", one.text) };
         let source = Source {
-            kind: INTERRUPT,
-            number: one.irq.into(),
+            source: format!("irq {}", one.irq),
             name: one.name.clone(),
             reason: one.why.name(),
             text: format!("{}{error}", one.why.text()),
@@ -146,8 +136,7 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
     });
     let threads = quiet.report.threads_remaining.iter().map(|one| {
         let source = Source {
-            kind: THREAD,
-            number: one.id.into(),
+            source: format!("thread {}", one.id),
             name: one.name.clone(),
             reason: "bound",
             text: format!("the thread's CPUs cannot be set: {}", one.text),
@@ -165,32 +154,24 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
         _ => !own.is_empty() && sources.is_empty() && (quiet.answered_us == 0 || quiet.report.interrupts == 0),
     };
     let problem = quiet.problem.clone().or(is_silent.then(|| NOT_REPORTED.to_owned()));
-    let is_known = problem.is_none() && quiet.answered_us > 0;
-    let vms = own.iter().map(|(pod, cpus)| {
-        let disturbing = sources.iter().filter(|one| one.disturbs && one.vms.contains(pod));
-        let disturbing = disturbing.count() as u64;
-        Vm {
-            pod: pod.clone(),
-            exclusive_cpus: (*cpus).clone(),
-            interrupts_per_second: per_second.get(&pod.pod_uid).copied(),
-            interrupts_by_ledger: by_ledger(pod),
-            sources: (is_known || disturbing > 0).then_some(disturbing),
-        }
+    let vms = own.iter().map(|(pod, cpus)| Vm {
+        pod: pod.clone(),
+        exclusive_cpus: (*cpus).clone(),
+        interrupts_per_second: per_second.get(&pod.pod_uid).copied(),
+        interrupts_by_ledger: by_ledger(pod),
     });
     let mut vms: Vec<Vm> = vms.collect();
     vms.sort_by_cached_key(|vm| {
-        let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger, vm.sources);
+        let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger);
         (Reverse(counted), vm.pod.to_string())
     });
     let problems = quiet.report.problems.iter();
+    let problems = problems.filter(|one| one.pod.is_empty() || has(&one.pod));
     Noise {
         problem,
         vms,
         sources,
-        problems: problems
-            .filter(|one| one.pod.is_empty() || has(&one.pod))
-            .cloned()
-            .collect(),
+        problems: problems.cloned().collect(),
         quiet: quiet.clone(),
     }
 }
@@ -212,7 +193,7 @@ impl Source {
     }
 }
 
-const VMS: [Column<Vm>; 5] = [
+const VMS: [Column<Vm>; 4] = [
     column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
     column("CPUS", |vm: &Vm| vm.exclusive_cpus.to_string()).yields(1),
     column("IRQ/S", |vm: &Vm| number(vm.interrupts_per_second))
@@ -221,9 +202,6 @@ const VMS: [Column<Vm>; 5] = [
     column("BY LEDGER", |vm: &Vm| number(vm.interrupts_by_ledger))
         .right()
         .means(|vm| meaning(vm.interrupts_by_ledger)),
-    column("SOURCES", |vm: &Vm| number(vm.sources))
-        .right()
-        .means(|vm| meaning(vm.sources)),
 ];
 
 fn number(number: Option<u64>) -> String {
@@ -238,10 +216,7 @@ const fn meaning(number: Option<u64>) -> Meaning {
 }
 
 const SOURCES: [Column<Source>; 6] = [
-    column("SOURCE", |one: &Source| match one.kind {
-        INTERRUPT => format!("irq {}", one.number),
-        kind => format!("{kind} {}", one.number),
-    }),
+    column("SOURCE", |one: &Source| one.source.clone()),
     column("NAME", |one: &Source| one.name.clone()).yields(1).shortens(),
     column("VM", |one: &Source| whose(&one.vms.iter().collect::<Vec<_>>()))
         .yields(2)
@@ -262,14 +237,9 @@ impl Noise {
         self.sources.iter().filter(|one| one.disturbs)
     }
 
-    /// "2 device interrupts, 1 kernel thread"; empty where nothing disturbs VMs.
+    /// "3 sources, 1 problem"; empty where nothing disturbs VMs.
     fn left(&self) -> String {
-        let of = |kind| self.disturbing().filter(|one| one.kind == kind).count();
-        let kinds = [
-            (of(INTERRUPT), "device interrupt"),
-            (of(THREAD), "kernel thread"),
-            (self.problems.len(), "problem"),
-        ];
+        let kinds = [(self.disturbing().count(), "source"), (self.problems.len(), "problem")];
         let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
         let kinds: Vec<String> = kinds.map(|(count, what)| counted(count as u64, what)).collect();
         kinds.join(", ")
@@ -291,16 +261,9 @@ impl Noise {
         });
         let sources = self.disturbing().map(|one| (one.reason, one.text.clone(), one.fix));
         let problems = self.problems.iter().map(|one| {
-            let is_refused = one.text.contains("Permission denied");
-            let fix = if is_refused {
-                "run steliad-quiet as root: systemctl cat steliad-quiet"
-            } else {
-                ""
-            };
-            match self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod) {
-                None => ("node", one.text.clone(), fix),
-                Some(vm) => ("vm", format!("{}: {}", vm.pod, one.text), fix),
-            }
+            let vm = self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod);
+            let whose = vm.map(|vm| format!("{}: ", vm.pod)).unwrap_or_default();
+            ("problem", whose + &one.text, "journalctl -u steliad-quiet")
         });
         silent.chain(off).chain(sources).chain(problems).collect()
     }
@@ -322,15 +285,16 @@ impl Noise {
 
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
-        let none = self.vms.is_empty().then(|| "No VM has CPUs of its own.\n".to_owned());
-        let mut parts: Vec<String> = none.into_iter().collect();
+        let mut parts = Vec::new();
+        if self.vms.is_empty() {
+            parts.push("No VM has CPUs of its own.\n".to_owned());
+        }
         let findings = self.findings();
         let width = findings.iter().map(|(reason, ..)| columns(reason)).max().unwrap_or(0);
         let findings = findings.iter().map(|(reason, fact, fix)| {
-            let label = if *reason == "irq-steering" {
-                ("NOTE", Meaning::Attention)
-            } else {
-                ("FAIL", Meaning::Broken)
+            let label = match *reason {
+                "irq-steering" => ("NOTE", Meaning::Attention),
+                _ => ("FAIL", Meaning::Broken),
             };
             finding(label, &format!("{reason:width$}"), fact, fix, style)
         });

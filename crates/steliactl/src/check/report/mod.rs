@@ -10,9 +10,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use stelia_kernel::locality::size;
 use stelia_kubelet::config;
 use stelia_kubelet::home::Search;
@@ -38,64 +37,36 @@ const PRINT_JOURNAL: [&str; 6] = [
     "--quiet",
 ];
 
-/// Nothing in it is secret: of the guests' processes only the names.
-#[derive(Debug, Default)]
+/// As JSON a member for each section. Nothing in it is secret: of the guests' processes only the names.
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
-    sections: Vec<Section>,
+    #[serde(flatten)]
+    json: Map<String, Value>,
+    #[serde(skip)]
+    text: String,
     /// Parts that are missing, each with the reason.
     missing: Vec<String>,
 }
 
-#[derive(Debug)]
-struct Section {
-    /// Its member of the JSON object.
-    name: &'static str,
-    heading: &'static str,
-    text: String,
-    json: Value,
-}
-
-/// An object with a member for each section, and what is missing.
-impl Serialize for Report {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_map(None)?;
-        for section in &self.sections {
-            object.serialize_entry(section.name, &section.json)?;
-        }
-        object.serialize_entry("missing", &self.missing)?;
-        object.end()
-    }
-}
-
 impl Render for Report {
     fn text(&self, _: TextStyle) -> String {
-        let mut text = String::new();
-        for section in &self.sections {
-            text += &format!("== {} ==\n{}\n", section.heading, section.text);
+        let missing = self.missing.iter().map(|part| printable(part) + "\n");
+        match missing.collect::<String>() {
+            missing if missing.is_empty() => self.text.clone(),
+            missing => format!("{}== Not in this report ==\n{missing}", self.text),
         }
-        if !self.missing.is_empty() {
-            let lines = self.missing.iter().map(|part| printable(part) + "\n");
-            text += &format!("== Not in this report ==\n{}", lines.collect::<String>());
-        }
-        text
     }
 }
 
 impl Report {
     /// Adds an answer, or why there is none. Nothing is cut: it is for a ticket.
-    fn add<T: Render>(&mut self, name: &'static str, heading: &'static str, answer: Result<T, Failure>) {
-        let section = answer.and_then(|answer| {
-            let json = serde_json::to_value(&answer).map_err(|cause| Failure::Other(cause.to_string()))?;
-            let text = answer.text(TextStyle::from(true));
-            Ok(Section {
-                name,
-                heading,
-                text,
-                json,
-            })
-        });
-        match section {
-            Ok(section) => self.sections.push(section),
+    fn add<T: Render>(&mut self, name: &str, heading: &str, answer: Result<T, Failure>) {
+        let json = |answer: &T| serde_json::to_value(answer).map_err(|cause| Failure::Other(cause.to_string()));
+        match answer.and_then(|answer| Ok((json(&answer)?, answer))) {
+            Ok((json, answer)) => {
+                self.json.insert(name.to_owned(), json);
+                self.text += &format!("== {heading} ==\n{}\n", answer.text(TextStyle::from(true)));
+            }
             Err(failure) => self.missing.push(format!("{heading}: {failure}")),
         }
     }
@@ -145,7 +116,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     );
     let source = ledger::Source::of_node(client, root);
     report.add("ledger_verify", "Ledger", source.proof().await);
-    let accounts = source.all(ledger::last_day()).await;
+    let accounts = source.all(ledger::yesterday()).await;
     report.add("ledger", "Ledger of the last 24 hours", accounts);
     report.add("settings", "Settings of steliad", printed(root, &PRINT_CONFIG));
     report.add("journal", "Journal of steliad", printed(root, &PRINT_JOURNAL));

@@ -184,7 +184,7 @@ pub(crate) async fn gather(
         }
     }
     if described.node.ledger.enabled {
-        match ledger::briefs(client, selected).await {
+        match ledger::last_day(client, selected).await {
             // Every user may call verify, and only some may read the ledger.
             Err(denied) if denied.is_denied() => {
                 output::note(&format!("the ledger's last 24 hours were not checked: {denied}"));
@@ -404,7 +404,7 @@ impl Verified {
         match accounts {
             Ok(accounts) => {
                 for account in &accounts {
-                    if let Some(above) = account.above_promise() {
+                    if let Some(above) = &account.above {
                         let text = format!("{above} in the last 24 hours, 0 is guaranteed");
                         add(account.pod.clone(), text, "steliactl ledger VM; steliactl noise VM");
                     }

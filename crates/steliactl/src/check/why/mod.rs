@@ -129,7 +129,7 @@ async fn names(client: &Client, description: &Description, root: &Path) -> Pods 
     let mut assigned = node.entries.keys();
     if node.ledger.enabled && assigned.any(|uid| !pods.get(uid.as_str()).is_named()) {
         // Whoever may not read the ledger sees UIDs.
-        let accounts = ledger::briefs(client, None).await.unwrap_or_default();
+        let accounts = ledger::last_day(client, None).await.unwrap_or_default();
         let mut ended: Vec<Pod> = accounts.into_iter().map(|account| account.pod).collect();
         ended.retain(|pod| !pods.get(&pod.pod_uid).is_named());
         pods.add(ended.into_iter().collect());
