@@ -95,18 +95,7 @@ pub(crate) struct All(pub Vec<VmAccount>);
 
 impl Render for All {
     fn text(&self, style: TextStyle) -> String {
-        let name = |one: &VmAccount| {
-            if style.wide {
-                one.pod.in_full()
-            } else {
-                one.pod.to_string()
-            }
-        };
-        let sums = self.0.iter().map(|one| Day {
-            day: name(one),
-            ..one.sums()
-        });
-        let sums: Vec<Day> = sums.collect();
+        let sums: Vec<Day> = self.0.iter().map(VmAccount::sums).collect();
         if sums.is_empty() {
             return "No VM had CPUs of its own in this period.\n".to_owned();
         }

@@ -57,12 +57,12 @@ struct Vm {
 }
 
 /// A device interrupt that reaches CPUs of VMs, or a kernel thread that may run there.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Source {
     /// `irq` and its number, or `thread` and its ID.
     source: String,
     name: String,
-    /// Those that it disturbs, or that it reaches if it disturbs none.
+    /// Those that it reaches.
     vms: Vec<Pod>,
     cpus: CpuSet,
     reason: &'static str,
@@ -118,32 +118,42 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
         let read = ledger.vms.get(&pod.pod_uid).filter(|one| one.covered_us > 0);
         read.map(|one| one.devices)
     };
+    let reached = |cpus: &CpuSet| -> (Vec<Pod>, CpuSet) {
+        let reached = own.iter().filter(|(_, own)| !own.is_disjoint(cpus));
+        let all = reached.clone().fold(CpuSet::new(), |all, (_, own)| all.union(own));
+        (reached.map(|(pod, _)| pod.clone()).collect(), all.intersection(cpus))
+    };
     let interrupts = quiet.report.remaining.iter().map(|one| {
+        let (vms, cpus) = reached(&one.cpus);
+        let fires = one.count > 0 && vms.iter().any(|pod| by_ledger(pod) != Some(0));
         // What the kernel says of a mask that it does not take is the same of each.
         let is_plain = one.text.is_empty() || one.why == RemainingCause::Managed;
         let error = if is_plain { "" } else { &format!(": {}", one.text) };
-        let source = Source {
+        Source {
             source: format!("irq {}", one.irq),
             name: one.name.clone(),
+            vms,
+            cpus,
             reason: one.why.name(),
             text: format!("{}{error}", one.why.text()),
             fix: one.why.fix(),
             count: Some(one.count),
-            ..Source::default()
-        };
-        let fires = |pod: &Pod| one.count > 0 && by_ledger(pod) != Some(0);
-        source.reaching(&own, &one.cpus, |pod| is_reported(described, one) || fires(pod))
+            disturbs: fires || is_reported(described, one),
+        }
     });
     let threads = quiet.report.threads_remaining.iter().map(|one| {
-        let source = Source {
+        let (vms, cpus) = reached(&one.cpus);
+        Source {
             source: format!("thread {}", one.id),
             name: one.name.clone(),
+            vms,
+            cpus,
             reason: "bound",
             text: format!("the thread's CPUs cannot be set: {}", one.text),
             fix: "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)",
-            ..Source::default()
-        };
-        source.reaching(&own, &one.cpus, |_| !one.name.starts_with(RESCUER))
+            count: None,
+            disturbs: !one.name.starts_with(RESCUER),
+        }
     });
     let mut sources: Vec<Source> = interrupts.chain(threads).filter(|one| !one.vms.is_empty()).collect();
     sources.sort_by_key(|one| Reverse((one.disturbs, one.count)));
@@ -173,23 +183,6 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
         sources,
         problems: problems.cloned().collect(),
         quiet: quiet.clone(),
-    }
-}
-
-impl Source {
-    /// Of these VMs with their CPUs, those that it disturbs, or if it disturbs none those that it reaches.
-    fn reaching(self, own: &[(Pod, &CpuSet)], cpus: &CpuSet, disturbs: impl Fn(&Pod) -> bool) -> Self {
-        let reached = own.iter().filter(|(_, own)| !own.is_disjoint(cpus));
-        let (disturbed, others): (Vec<_>, Vec<_>) = reached.partition(|(pod, _)| disturbs(pod));
-        let disturbs = !disturbed.is_empty();
-        let vms = if disturbs { disturbed } else { others };
-        let all = vms.iter().fold(CpuSet::new(), |all, (_, own)| all.union(own));
-        Self {
-            vms: vms.into_iter().map(|(pod, _)| pod.clone()).collect(),
-            cpus: all.intersection(cpus),
-            disturbs,
-            ..self
-        }
     }
 }
 

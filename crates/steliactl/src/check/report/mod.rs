@@ -80,44 +80,38 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         Ok(client) => client.describe().await.map(|description| (client, description)),
         Err(failure) => Err(failure),
     };
-    let all = Selection::default();
+    let client = described.as_ref().ok().map(|(client, _)| client);
+    let doctor = doctor::gather(root, client, true).await;
+    report.add("doctor", "Readiness of the node", Ok(doctor));
     match &described {
         Ok((client, description)) => {
+            let all = Selection::default();
             report.add("status", "Node", Ok(Status::of(description)));
-            report.add("list", "VMs", Ok(Vms::of(description, false)));
-            // What is wrong comes before what is long.
             let verified = verify::gather(client, roots, &all, Default::default()).await;
             report.add("verify", "Verification", verified);
+            report.add("list", "VMs", Ok(Vms::of(description, false)));
+            let noise = noise::gather(client, roots, &all).await;
+            report.add("noise", "Interrupts and kernel threads", noise);
+            report.add("top", "Load", load(client, roots, time).await);
+            report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
+            if !description.node.instances.is_empty() {
+                let options = ShowOptions::default();
+                let shown = show::gather(client, roots, &Selection::every(), &options, false).await;
+                report.add("show", "VMs in detail", shown);
+            }
         }
         Err(failure) => report.missing.push(format!("what the daemon knows: {failure}")),
     }
-    let client = described.as_ref().ok().map(|(client, _)| client);
-    report.add(
-        "doctor",
-        "Readiness of the node",
-        Ok(doctor::gather(root, client, true).await),
-    );
-    if let Ok((client, description)) = &described {
-        let noise = noise::gather(client, roots, &all).await;
-        report.add("noise", "Interrupts and kernel threads", noise);
-        report.add("top", "Load", load(client, roots, time).await);
-        report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
-        if !description.node.instances.is_empty() {
-            let options = ShowOptions::default();
-            let shown = show::gather(client, roots, &Selection::every(), &options, false).await;
-            report.add("show", "VMs in detail", shown);
-        }
-    }
-    let described = described.as_ref().map(|(_, description)| description);
-    report.add(
-        "kubelet_config",
-        "kubelet's configuration",
-        kubelet(described.ok(), root),
-    );
+    let description = described.as_ref().ok().map(|(_, description)| description);
+    let kubelet = kubelet(description, root);
+    report.add("kubelet_config", "kubelet's configuration", kubelet);
     let source = ledger::Source::of_node(client, root);
-    report.add("ledger_verify", "Ledger", source.proof().await);
-    let accounts = source.all(ledger::yesterday()).await;
-    report.add("ledger", "Ledger of the last 24 hours", accounts);
+    let proof = source.proof().await;
+    if proof.is_ok() {
+        let accounts = source.all(ledger::yesterday()).await;
+        report.add("ledger", "Ledger of the last 24 hours", accounts);
+    }
+    report.add("ledger_verify", "Ledger files", proof);
     report.add("settings", "Settings of steliad", printed(root, &PRINT_CONFIG));
     report.add("journal", "Journal of steliad", printed(root, &PRINT_JOURNAL));
     if !rustix::process::geteuid().is_root() {
@@ -137,13 +131,16 @@ async fn load(client: &Client, roots: &Roots, time: Duration) -> Result<Model, F
     Ok(rates(&before, &now))
 }
 
-/// Names and values, one a line; what is empty is left out.
+/// Names and values, one a line; what is empty is left out. Or text as it is.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 struct Facts(Value);
 
 impl Render for Facts {
     fn text(&self, style: TextStyle) -> String {
+        if let Value::String(text) = &self.0 {
+            return text.lines().map(|line| printable(line) + "\n").collect();
+        }
         let members = self.0.as_object().into_iter().flatten();
         let facts = members.map(|(name, value)| (name, human(value)));
         properties(
@@ -212,19 +209,8 @@ fn kubelet(description: Option<&Description>, root: &Path) -> Result<Facts, Fail
     Ok(Facts(json))
 }
 
-/// What a program printed.
-#[derive(Debug, Serialize)]
-#[serde(transparent)]
-struct Printed(String);
-
-impl Render for Printed {
-    fn text(&self, _: TextStyle) -> String {
-        self.0.lines().map(|line| printable(line) + "\n").collect()
-    }
-}
-
 /// What a command prints on this host; of a node in a folder nothing can.
-fn printed(root: &Path, command: &[&str]) -> Result<Printed, Failure> {
+fn printed(root: &Path, command: &[&str]) -> Result<Facts, Failure> {
     let (Some((program, arguments)), true) = (command.split_first(), root == Path::new("/")) else {
         return Err(Failure::Other("not of this host".to_owned()));
     };
@@ -238,5 +224,5 @@ fn printed(root: &Path, command: &[&str]) -> Result<Printed, Failure> {
     if text.trim().is_empty() {
         return Err(Failure::Other(format!("{program} prints nothing")));
     }
-    Ok(Printed(text))
+    Ok(Facts(Value::String(text)))
 }

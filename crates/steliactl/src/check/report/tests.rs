@@ -14,8 +14,8 @@ fn the_text_has_every_section_and_no_control_characters_and_json_a_member_for_ea
     });
     report.add("status", "Node", Ok(Status::of(&node())));
     report.add("kubelet_config", "kubelet's configuration", Ok(Facts(kubelet)));
-    report.add("journal", "Journal", Ok(Printed("a\x1b[2J\nb\n".to_owned())));
-    report.add::<Printed>("ledger", "Ledger", Err(Failure::Other("it is off\x1b".to_owned())));
+    report.add("journal", "Journal", Ok(Facts(json!("a\x1b[2J\nb\n"))));
+    report.add::<Facts>("ledger", "Ledger", Err(Failure::Other("it is off\x1b".to_owned())));
     let text = text(&report);
     let parts = [
         "== Node ==\n",
@@ -46,7 +46,7 @@ fn without_the_daemon_it_has_what_can_be_read() {
     let roots = Roots::below(root.path());
     let report = block_on(gather(client, &roots, root.path(), Duration::from_millis(1)));
     let text = text(&report);
-    says(&text, &["== Host ==\n", "== Ledger ==\n", "FAIL  cgroup "]);
+    says(&text, &["== Host ==\n", "== Ledger files ==\n", "FAIL  cgroup "]);
     says(&text, &["\nwhat the daemon knows: steliad does not run\n"]);
     // No kubelet runs below this directory, and a program's words are of another host.
     says(&text, &["\nkubelet's configuration: ", "\nJournal of steliad: "]);
@@ -56,7 +56,7 @@ fn without_the_daemon_it_has_what_can_be_read() {
 #[test]
 fn a_program_that_is_missing_or_fails_is_told() {
     let root = Path::new("/");
-    assert_eq!(printed(root, &["echo", "a"]).unwrap().0, "a\n");
+    assert_eq!(printed(root, &["echo", "a"]).unwrap().0, json!("a\n"));
     for command in [&["/nonexistent/program"][..], &["false"], &["true"]] {
         let failure = printed(root, command).unwrap_err().to_string();
         says(&failure, &[command[0]]);
