@@ -2,6 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::json;
+use stelia_ledger::day::Month;
 use stelia_ledger::entry::Entry;
 use stelia_ledger::ring::{Limits, Ring as Writer};
 

@@ -111,21 +111,28 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
     // A VM without CPUs of its own has none that could be disturbed.
     let instances = described.node.instances.iter();
     let instances = instances.filter(|(uid, one)| !one.exclusive.is_empty() && has(uid.as_str()));
-    let own: Vec<(Pod, &CpuSet)> = instances
-        .map(|(uid, one)| (Pod::of(uid, one), &one.exclusive))
-        .collect();
-    let by_ledger = |pod: &Pod| {
-        let read = ledger.vms.get(&pod.pod_uid).filter(|one| one.covered_us > 0);
-        read.map(|one| one.devices)
-    };
-    let reached = |cpus: &CpuSet| -> (Vec<Pod>, CpuSet) {
-        let reached = own.iter().filter(|(_, own)| !own.is_disjoint(cpus));
-        let all = reached.clone().fold(CpuSet::new(), |all, (_, own)| all.union(own));
-        (reached.map(|(pod, _)| pod.clone()).collect(), all.intersection(cpus))
+    let vms = instances.map(|(uid, one)| Vm {
+        pod: Pod::of(uid, one),
+        exclusive_cpus: one.exclusive.clone(),
+        interrupts_per_second: per_second.get(uid.as_str()).copied(),
+        interrupts_by_ledger: (ledger.vms.get(uid.as_str()).filter(|one| one.covered_us > 0)).map(|one| one.devices),
+    });
+    let mut vms: Vec<Vm> = vms.collect();
+    vms.sort_by_cached_key(|vm| {
+        let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger);
+        (Reverse(counted), vm.pod.to_string())
+    });
+    let reached = |cpus: &CpuSet| -> (Vec<Pod>, CpuSet, bool) {
+        let reached = vms.iter().filter(|vm| !vm.exclusive_cpus.is_disjoint(cpus));
+        let all = reached
+            .clone()
+            .fold(CpuSet::new(), |all, vm| all.union(&vm.exclusive_cpus));
+        let may_fire = reached.clone().any(|vm| vm.interrupts_by_ledger != Some(0));
+        let pods = reached.map(|vm| vm.pod.clone()).collect();
+        (pods, all.intersection(cpus), may_fire)
     };
     let interrupts = quiet.report.remaining.iter().map(|one| {
-        let (vms, cpus) = reached(&one.cpus);
-        let fires = one.count > 0 && vms.iter().any(|pod| by_ledger(pod) != Some(0));
+        let (vms, cpus, may_fire) = reached(&one.cpus);
         // What the kernel says of a mask that it does not take is the same of each.
         let is_plain = one.text.is_empty() || one.why == RemainingCause::Managed;
         let error = if is_plain { "" } else { &format!(": {}", one.text) };
@@ -138,11 +145,11 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
             text: format!("{}{error}", one.why.text()),
             fix: one.why.fix(),
             count: Some(one.count),
-            disturbs: fires || is_reported(described, one),
+            disturbs: one.count > 0 && may_fire || is_reported(described, one),
         }
     });
     let threads = quiet.report.threads_remaining.iter().map(|one| {
-        let (vms, cpus) = reached(&one.cpus);
+        let (vms, cpus, _) = reached(&one.cpus);
         Source {
             source: format!("thread {}", one.id),
             name: one.name.clone(),
@@ -157,24 +164,10 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
     });
     let mut sources: Vec<Source> = interrupts.chain(threads).filter(|one| !one.vms.is_empty()).collect();
     sources.sort_by_key(|one| Reverse((one.disturbs, one.count)));
-    let is_silent = match quiet.steering.as_str() {
-        "" => true,
-        "off" => false,
-        // Without VMs that have CPUs nothing is asked of it.
-        _ => !own.is_empty() && sources.is_empty() && (quiet.answered_us == 0 || quiet.report.interrupts == 0),
-    };
+    let is_unanswered = quiet.steering.is_empty() || quiet.answered_us == 0 || quiet.report.interrupts == 0;
+    // Without VMs that have CPUs nothing is asked of steliad-quiet.
+    let is_silent = is_unanswered && quiet.steering != "off" && !vms.is_empty() && sources.is_empty();
     let problem = quiet.problem.clone().or(is_silent.then(|| NOT_REPORTED.to_owned()));
-    let vms = own.iter().map(|(pod, cpus)| Vm {
-        pod: pod.clone(),
-        exclusive_cpus: (*cpus).clone(),
-        interrupts_per_second: per_second.get(&pod.pod_uid).copied(),
-        interrupts_by_ledger: by_ledger(pod),
-    });
-    let mut vms: Vec<Vm> = vms.collect();
-    vms.sort_by_cached_key(|vm| {
-        let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger);
-        (Reverse(counted), vm.pod.to_string())
-    });
     let problems = quiet.report.problems.iter();
     let problems = problems.filter(|one| one.pod.is_empty() || has(&one.pod));
     Noise {
