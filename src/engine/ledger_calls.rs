@@ -40,7 +40,7 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         let nobody = || {
             ErrorKind::Busy.because(
-                "the ledger is not kept: set ledger = true in /etc/stelia/steliad.toml, then systemctl reload steliad",
+                "the ledger is off: set ledger = true in /etc/stelia/steliad.toml, then systemctl reload steliad",
             )
         };
         let sent = self.ledger.borrow().as_ref().map(|ledger| ledger.send(call(reply)));

@@ -62,7 +62,7 @@ named! {
     /// Why a device interrupt remains.
     #[derive(Default, PartialOrd, Ord)]
     pub enum RemainingCause {
-        /// The kernel places it and lets nobody else (`managed_irq`).
+        /// The kernel places it itself (`managed_irq`).
         Managed = "managed",
         /// No other CPU has an interrupt vector left.
         NoVector = "no-vector",
@@ -73,6 +73,30 @@ named! {
         StillFires = "still-fires",
         /// Another program writes the mask again and again.
         Overwritten = "overwritten",
+    }
+}
+
+impl RemainingCause {
+    /// Why the interrupt remains, in words.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Managed => "the kernel places it itself",
+            Self::NoVector => "no other CPU has a free interrupt vector",
+            Self::Refused => "its mask cannot be written",
+            Self::StillFires => "its mask is right, but it still fires there",
+            Self::Overwritten => "another program writes its mask again and again",
+        }
+    }
+
+    /// What to do about it.
+    pub const fn fix(self) -> &'static str {
+        match self {
+            Self::Managed => "boot with isolcpus=managed_irq (steliactl doctor), or use fewer queues of the device",
+            Self::NoVector => "reserve more shared CPUs, or use fewer queues of the devices (ethtool -L)",
+            Self::Refused => "see the kernel's error and /usr/share/doc/steliad/quiet-cpus.md",
+            Self::StillFires => "look for the driver's own queue affinity",
+            Self::Overwritten => "find the program (irqbalance, tuned, a vendor's affinity script) and stop it",
+        }
     }
 }
 

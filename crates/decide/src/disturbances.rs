@@ -66,16 +66,12 @@ impl Disturbances {
 }
 
 fn in_words(one: &Remaining) -> String {
-    let why = match one.why {
-        RemainingCause::Managed => "the kernel places it and lets nobody else",
-        RemainingCause::NoVector => "no other CPU has an interrupt vector left",
-        RemainingCause::Refused => "its mask cannot be written",
-        RemainingCause::StillFires => "its mask leaves them out, and it fires there nevertheless",
-        RemainingCause::Overwritten => "another program writes its mask again and again",
-    };
     format!(
-        "interrupt {} ({}) reaches the CPUs {}: {why}",
-        one.irq, one.name, one.cpus
+        "interrupt {} ({}) reaches the CPUs {}: {}",
+        one.irq,
+        one.name,
+        one.cpus,
+        one.why.text()
     )
 }
 
@@ -179,7 +175,7 @@ mod tests {
         let reason = &found.of(&pod(1), &"2-3".parse().unwrap())[0];
         assert_eq!(
             reason.text,
-            "interrupt 30 (nvme0q3) reaches the CPUs 3: no other CPU has an interrupt vector left"
+            "interrupt 30 (nvme0q3) reaches the CPUs 3: no other CPU has a free interrupt vector"
         );
         assert_eq!(reason.pod, None, "a pod reads the name of no device of the node's");
     }

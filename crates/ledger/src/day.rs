@@ -1,6 +1,7 @@
 //! Converts times to dates and months of UTC.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// A day, microseconds.
 pub const DAY_US: u64 = 86_400 * 1_000_000;
@@ -151,6 +152,14 @@ impl Month {
     /// `2026-10-05`.
     pub fn day(self, day: u64) -> String {
         format!("{self}-{day:02}")
+    }
+}
+
+impl FromStr for Month {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text).ok_or("expected a month, such as 2026-10")
     }
 }
 

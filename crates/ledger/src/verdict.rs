@@ -1,5 +1,7 @@
 //! The result of checking a ring for changes.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// The result of checking every line of a ring.
@@ -37,8 +39,9 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// No fault, and every signature is good.
     pub fn is_good(&self) -> bool {
-        self.faults.is_empty()
+        self.faults.is_empty() && self.heads.iter().all(|head| head.good)
     }
 }
 
@@ -62,6 +65,17 @@ pub struct Fault {
     /// From 1; 0: the fault is of the whole file.
     pub line: u64,
     pub text: String,
+}
+
+/// `FILE, line 7: TEXT`.
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.segment.as_str(), self.line) {
+            ("", _) => f.write_str(&self.text),
+            (file, 0) => write!(f, "{file}: {}", self.text),
+            (file, line) => write!(f, "{file}, line {line}: {}", self.text),
+        }
+    }
 }
 
 /// A fault of the ring that is not in one file.

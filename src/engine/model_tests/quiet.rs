@@ -177,7 +177,7 @@ async fn an_interrupt_that_remains_degrades_the_vm_whose_cpus_it_reaches_and_no_
     node.reconcile().await;
     node.until("it is a reason", |node| !node.reasons(&one).is_empty())
         .await;
-    let text = "interrupt 30 (eth0-rx-1) reaches the CPUs 3: no other CPU has an interrupt vector left";
+    let text = "interrupt 30 (eth0-rx-1) reaches the CPUs 3: no other CPU has a free interrupt vector";
     assert_eq!(node.reasons(&one), [(ReasonCode::Interrupts, text.to_owned())]);
     assert_eq!(node.reasons(&other), []);
     let own = node.handle.on_behalf_of(&one.uid).view();

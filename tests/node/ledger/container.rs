@@ -60,7 +60,7 @@ fn a_steady_service_is_alone_and_a_task_that_is_moved_into_it_hides_nobody() {
         assert!(!told(&pod), "an interval with 0 in it is no intrusion");
         // It is shown as a container's, and none of its tasks is named as another's.
         let text = run(&["steliactl", "ledger", &pod.uid]);
-        assert!(text.contains("its CPUs") && !text.contains("VM's"), "{text}");
+        assert!(text.contains("Guarantee:") && !text.contains("VM's"), "{text}");
         let watched = json(&run(&["steliactl", "-o", "json", "ledger", &pod.uid, "--watch", "3s"]));
         let tasks = watched["tasks"].as_array().expect("tasks").iter();
         let mut names = tasks.filter_map(|task| task["name"].as_str());

@@ -228,7 +228,11 @@ fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
     // What is left makes the command fail, so that a script sees it.
     let (said, _) = printed("steliactl --json noise");
     let left = said["sources"].as_array().expect("a list");
-    let left = left.iter().find(|one| one["number"] == queue.irq).expect("nvme0q1");
+    let source = format!("irq {}", queue.irq);
+    let left = left
+        .iter()
+        .find(|one| one["source"] == source.as_str())
+        .expect("nvme0q1");
     assert_eq!(left["reason"], "managed");
 }
 

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 use kube::core::Selector;
 use stelia_koordinator::allocator::AllocationRequest;
 use stelia_ledger::day::Month;
+use stelia_ledger::ring::key::is_public;
 use stelia_table::{Form, OutputOptions, TextStyle, with_examples};
 
 use crate::{health, ledger, nodes, selector, vms};
@@ -194,7 +195,7 @@ pub enum Command {
         #[arg(long = "vm", value_name = "VM", required = true, value_parser = vms::Pattern::parse)]
         vms: Vec<vms::Pattern>,
         /// Only this month (UTC), such as 2026-10. Default: everything
-        #[arg(long, value_name = "MONTH", value_parser = ledger::parse_month)]
+        #[arg(long, value_name = "MONTH")]
         month: Option<Month>,
         /// A node's public key, as steliactl ledger key prints it. May be repeated. With it, each ring must be signed with one of the keys; with NODE=, the key counts for that node's ring only
         #[arg(long = "key", value_name = "[NODE=]KEY", value_parser = public_key)]
@@ -217,23 +218,23 @@ fn words<T: Clone + Send + Sync + 'static, const N: usize>(
     PossibleValuesParser::new(names).try_map(move |name| parse(&name).ok_or("it is not one of them"))
 }
 
-/// A public key: 32 bytes in base64, as `steliactl ledger key` prints it, which end with `=`; after `NODE=`, if it is of one node alone.
+/// A public key as `steliactl ledger key` prints it; after `NODE=`, if it is of one node alone.
 fn public_key(text: &str) -> Result<ledger::NodeKey, String> {
-    let digits = text.strip_suffix('=').unwrap_or_default();
-    let (node, digits) = digits
-        .split_once('=')
-        .map_or((None, digits), |(node, digits)| (Some(node), digits));
-    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
-    if digits.len() == 43 && digits.bytes().all(is_digit) && node != Some("") {
-        Ok(ledger::NodeKey {
-            node: node.map(str::to_owned),
-            key: format!("{digits}="),
+    /// 32 bytes in base64.
+    const LENGTH: usize = 44;
+    let parse = |(node, key): (&str, &str)| {
+        let node = match node {
+            "" => None,
+            node => Some(node.strip_suffix('=').filter(|node| !node.is_empty())?.to_owned()),
+        };
+        is_public(key).then(|| ledger::NodeKey {
+            node,
+            key: key.to_owned(),
         })
-    } else {
-        Err(format!(
-            "{text} is not a key: expected what steliactl ledger key prints"
-        ))
-    }
+    };
+    let parts = text.split_at_checked(text.len().saturating_sub(LENGTH));
+    let wrong = || format!("{text} is not a key: expected what steliactl ledger key prints");
+    parts.and_then(parse).ok_or_else(wrong)
 }
 
 fn known_state(name: &str) -> Option<&'static str> {

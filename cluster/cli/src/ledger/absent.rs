@@ -96,9 +96,10 @@ fn not_counted(rings: &[ReadRing]) -> String {
 #[cfg(test)]
 mod tests {
     use stelia_ledger::account::Account;
+    use stelia_ledger::day::Month;
 
     use super::*;
-    use crate::ledger::{DAY_US, Month};
+    use crate::ledger::DAY_US;
 
     /// 2026-10-01.
     const OCTOBER: u64 = 1_790_812_800_000_000;

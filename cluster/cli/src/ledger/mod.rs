@@ -11,22 +11,16 @@ mod tests;
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use stelia_ledger::account::{Account, Day, MergedAccount, NodeAccount, Range, Repeated, Totals};
-use stelia_ledger::day::{DAY_US, Month, day};
+use stelia_ledger::account::{
+    Account, Day, MergedAccount, NodeAccount, Range, Repeated, Totals, grouped, share, total,
+};
+use stelia_ledger::day::{DAY_US, day};
 use stelia_table::{Column, Meaning, Render, TextStyle, column, counted, printable, properties, table};
 
 use crate::prose;
 use crate::vms::Pattern;
 pub use absent::absent;
 pub use rings::{NodeKey, ReadRing, RingCopy, of_argument, read};
-
-/// Parses `--month`.
-///
-/// # Errors
-/// It is not a month from 1970 to 9998.
-pub fn parse_month(text: &str) -> Result<Month, String> {
-    Month::parse(text).ok_or_else(|| "expected a month, such as 2026-10".to_owned())
-}
 
 /// The account of a VM, merged.
 #[derive(Debug, Clone, Serialize)]
@@ -98,10 +92,10 @@ pub const COLUMNS: [Column<Part>; 9] = [
     column("LAST DAY", |part: &Part| part.last_day.clone().unwrap_or_default()),
     column("CPU HOURS", |part: &Part| hours(part.promised_us)).right(),
     column("COVERED", |part: &Part| share(part.promised_us, part.covered_us)).right(),
-    column("OTHER TASKS", |part: &Part| range(part.other_tasks))
+    column("OTHER TASKS", |part: &Part| part.other_tasks.to_string())
         .right()
         .means(|part| zero(part.other_tasks.most)),
-    column("OTHER DEVICES", |part: &Part| part.devices.to_string())
+    column("OTHER DEVICES", |part: &Part| grouped(part.devices))
         .right()
         .means(|part| zero(part.devices)),
 ];
@@ -110,8 +104,8 @@ const DAYS: [Column<Day>; 5] = [
     column("DAY", |day: &Day| day.day.clone()),
     column("CPU HOURS", |day: &Day| hours(day.promised_us)).right(),
     column("COVERED", |day: &Day| share(day.promised_us, day.covered_us)).right(),
-    column("OTHER TASKS", |day: &Day| range(day.other_tasks)).right(),
-    column("OTHER DEVICES", |day: &Day| day.devices.to_string()).right(),
+    column("OTHER TASKS", |day: &Day| day.other_tasks.to_string()).right(),
+    column("OTHER DEVICES", |day: &Day| grouped(day.devices)).right(),
 ];
 
 fn zero(count: u64) -> Meaning {
@@ -127,31 +121,10 @@ fn hours(us: u64) -> String {
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
-/// Per cent with two digits; never 100 of what is not whole.
-fn share(all: u64, part: u64) -> String {
-    if all == 0 {
-        return String::new();
-    }
-    let hundredths = u128::from(part.min(all)) * 10_000 / u128::from(all);
-    format!("{}.{:02} %", hundredths / 100, hundredths % 100)
-}
-
-fn range(range: Range) -> String {
-    if range.least == range.most {
-        range.most.to_string()
-    } else {
-        format!("{} to {}", range.least, range.most)
-    }
-}
-
 /// `2026-10-31 12:05`.
 fn clock(us: u64) -> String {
     let minutes = us % DAY_US / 60_000_000;
     format!("{} {:02}:{:02}", day(us), minutes / 60, minutes % 60)
-}
-
-fn total(counts: &std::collections::BTreeMap<String, u64>) -> u64 {
-    counts.values().fold(0, |sum, count| sum.saturating_add(*count))
 }
 
 impl From<&NodeAccount> for Part {
@@ -294,8 +267,8 @@ impl Render for Ledger {
                     }
                 ),
             ),
-            ("Other tasks", range(self.totals.other_tasks)),
-            ("Other devices", total(&self.totals.devices).to_string()),
+            ("Other tasks", self.totals.other_tasks.to_string()),
+            ("Other devices", grouped(total(&self.totals.devices))),
             ("Lost at most", format!("{}.{:03} s", delay_ms / 1000, delay_ms % 1000)),
         ];
         let (table_of_parts, left_out) = narrow::parts_table(&self.parts, style);

@@ -20,7 +20,7 @@ const REPEATED: [Omissible; 3] = [
     (
         "COVERED",
         |part| part.promised_us > 0 && part.covered_us == part.promised_us,
-        "100.00 %",
+        "100%",
     ),
     ("OTHER TASKS", |part| part.other_tasks.most == 0, "0"),
 ];
@@ -168,14 +168,14 @@ mod tests {
             notes,
             [
                 "Names are shown without virt-launcher- and .fra1.compute.example.internal; --full shows them whole.",
-                "In every row OTHER DEVICES is 0 and COVERED is 100.00 %; -o wide shows these columns."
+                "In every row OTHER DEVICES is 0 and COVERED is 100%; -o wide shows these columns."
             ]
         );
         // A column with counts is never left out; the pod's name gives way then.
         let mut some = parts(7);
         some[1].covered_us -= HOUR;
         let (text, notes) = narrow(&some);
-        for expected in ["DEVICES", "99.58 %", "worker-001  ", "…", "cde  "] {
+        for expected in ["DEVICES", "99.58%", "worker-001  ", "…", "cde  "] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
         assert_eq!(notes.len(), 1, "{notes:?}");

@@ -252,14 +252,9 @@ impl RingCopy {
 }
 
 pub(super) fn in_words(fault: &Fault, count: usize) -> String {
-    let place = match (fault.segment.is_empty(), fault.line) {
-        (true, _) => String::new(),
-        (false, 0) => format!("{}: ", fault.segment),
-        (false, line) => format!("{}, line {line}: ", fault.segment),
-    };
     let more = match count {
         0 | 1 => String::new(),
         count => format!(" (and {} more)", count - 1),
     };
-    format!("{place}{}{more}", fault.text)
+    format!("{fault}{more}")
 }

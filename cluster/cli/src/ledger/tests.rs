@@ -2,6 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::json;
+use stelia_ledger::day::Month;
 use stelia_ledger::entry::Entry;
 use stelia_ledger::ring::{Limits, Ring as Writer};
 
@@ -414,11 +415,9 @@ fn an_argument_names_the_node_or_its_folder_does() {
 
 #[test]
 fn numbers_are_never_better_than_they_are() {
-    assert_eq!(share(100_000, 99_999), "99.99 %");
-    assert_eq!(share(7, 7), "100.00 %");
     assert_eq!(
-        (share(0, 0), hours(5_400_000_000), clock(OCTOBER)),
-        (String::new(), "1.5".to_owned(), "2026-10-01 00:00".to_owned())
+        (hours(5_400_000_000), clock(OCTOBER)),
+        ("1.5".to_owned(), "2026-10-01 00:00".to_owned())
     );
 }
 

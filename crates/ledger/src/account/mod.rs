@@ -7,6 +7,7 @@ mod merge;
 mod sum;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,7 @@ use crate::entry::{Class, Closed};
 pub(crate) use coverage::Coverage;
 pub use fold::{AccountBuilder, accounts};
 pub use merge::{MergedAccount, NodeAccount, Repeated};
+pub use words::{grouped, share, total};
 
 /// The account of one VM for a period. Counts are those of whole windows, from one reading to the next; a window belongs to the period
 /// and the day in which it ends. Times are those within the period; those of a window that ends after it belong to its last day.

@@ -136,6 +136,11 @@ pub(super) fn is_signed(day: &str, seq: u64, hash: &str, key: &str, signature: &
         .is_ok()
 }
 
+/// Whether a text is a public key as [`Key::public`] has it.
+pub fn is_public(text: &str) -> bool {
+    from_base64::<32>(text).is_some()
+}
+
 fn from_base64<const N: usize>(text: &str) -> Option<[u8; N]> {
     STANDARD.decode(text).ok()?.try_into().ok()
 }

@@ -61,7 +61,7 @@ fn a_report_is_a_page_and_nothing_else() {
     for line in [
         &["ledger", "--html"][..],
         &["ledger", "--watch", "60s"],
-        &["ledger", "web", "--watch", "2h"],
+        &["ledger", "web", "--watch", "2"],
         &["ledger", "web", "--since", "noon"],
         &["ledger", "web", "--month", "2024-10", "--since", "-7d"],
         &["ledger", "verify", "--key", "x"],

@@ -41,7 +41,7 @@ fn the_report_has_what_the_other_commands_say_of_the_node_and_its_vms() {
     let root = format!("--root={}", root.display());
     let text = simulation.ctl(&[&root, "report", "--seconds", "0.1"]);
     for part in [
-        "== Host ==\nHost:       worker-1\n",
+        "== Host ==\nhostname:   worker-1\n",
         "== Node ==\n",
         "== VMs ==\n",
         "== Verification ==\n",

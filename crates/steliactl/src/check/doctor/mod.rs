@@ -26,7 +26,6 @@ use crate::shared::output::{Meaning, Render, TextStyle, paragraph};
 use facts::Facts;
 pub(super) use facts::systemd;
 use noise::Noise;
-pub(super) use noise::managed_irq_cpus;
 use state_file::StateFile;
 pub(super) use vms::{is_large, numa_balances};
 

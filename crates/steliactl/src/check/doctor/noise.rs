@@ -218,7 +218,7 @@ fn parameter<'a>(cmdline: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// The CPUs of `isolcpus=` with the flag managed_irq.
-pub(in crate::check) fn managed_irq_cpus(cmdline: &str) -> CpuSet {
+fn managed_irq_cpus(cmdline: &str) -> CpuSet {
     let value = parameter(cmdline, "isolcpus").unwrap_or_default();
     if value.split(',').any(|part| part == "managed_irq") {
         isolcpus_list(value)

@@ -1,17 +1,17 @@
-//! An account of one VM, and what is printed of one, of several, and by other commands.
+//! What is printed of accounts, here and by other commands.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use stelia_api::attribution::Attribution;
 use stelia_api::client::Dict;
-use stelia_ledger::account::{Account, Range};
+use stelia_ledger::account::{Account, Day, total};
 use zbus::Variant;
 
 use super::rows::{self, Section};
-use super::source;
+use super::{answered, instance};
 use crate::shared::daemon::{Client, Failure, Pod};
-use crate::shared::output::{Render, TextStyle, paragraph, printable, properties, table};
+use crate::shared::output::{Render, TextStyle, counted, paragraph, printable, properties, table};
 
 /// A VM's account, with the names that every answer has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -26,13 +26,24 @@ impl VmAccount {
     /// By the name that the ledger has.
     pub(super) fn of(account: Account) -> Self {
         let (namespace, name) = account.name.split_once('/').unwrap_or_default();
-        Self {
-            pod: Pod {
-                pod_uid: account.vm.clone(),
-                pod_namespace: namespace.to_owned(),
-                pod_name: name.to_owned(),
-            },
-            account,
+        let pod = Pod {
+            pod_uid: account.vm.clone(),
+            pod_namespace: namespace.to_owned(),
+            pod_name: name.to_owned(),
+        };
+        Self { pod, account }
+    }
+
+    /// The sums of the whole time, by the pod's name.
+    pub(super) fn sums(&self) -> Day {
+        let Account { totals, .. } = &self.account;
+        Day {
+            day: self.pod.to_string(),
+            promised_us: self.account.promised_us,
+            covered_us: self.account.covered_us,
+            other_tasks: totals.other_tasks,
+            devices: total(&totals.devices),
+            delay_ns: totals.delay_ns,
         }
     }
 }
@@ -42,19 +53,18 @@ impl Render for VmAccount {
         let account = &self.account;
         let mut parts = Vec::new();
         if style.legend {
-            let facts = [
-                (
-                    "Period",
-                    format!("{} UTC", rows::between(account.since_us, account.until_us)),
-                ),
-                ("Last entry", format!("{}, hash {}", account.seq, account.hash)),
-            ];
-            let subject = format!("{}\n{}", printable(&self.pod.in_full()), rows::headline(account));
-            parts.push(paragraph(&subject, style));
-            parts.push(properties(facts, style));
+            let mut facts = vec![("Guarantee", rows::guarantee(&self.sums()).1)];
+            facts.extend(rows::facts(account));
+            let period = rows::between(account.since_us, account.until_us);
+            facts.push(("Period", format!("{period} UTC")));
+            facts.push(("Last entry", account.seq.to_string()));
+            facts.push(("Its hash", account.hash.clone()));
+            let pod = printable(&self.pod.in_full());
+            parts.push(paragraph(&pod, style) + &properties(facts, style));
         }
         let sections = rows::sections(account, style.wide);
-        parts.extend(sections.iter().filter_map(|one| section(one, style)));
+        parts.extend(sections.iter().map(|one| one.text(style)));
+        parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
 
@@ -63,36 +73,39 @@ impl Render for VmAccount {
     }
 }
 
-/// `None` if there is nothing in it.
-fn section(one: &Section, style: TextStyle) -> Option<String> {
-    if one.grid.rows.is_empty() && one.missing.is_empty() {
-        return None;
+impl Section {
+    /// Empty if there is nothing in it.
+    fn text(&self, style: TextStyle) -> String {
+        let mut text = String::new();
+        if style.legend && !(self.grid.rows.is_empty() && self.missing.is_empty()) {
+            text += &format!("{}:\n", printable(&self.title));
+        }
+        if !self.grid.rows.is_empty() {
+            text += &self.grid.text(style);
+        }
+        let missing = self.missing.iter().map(|one| paragraph(&printable(one), style));
+        text + &missing.collect::<String>()
     }
-    let mut text = String::new();
-    if style.legend {
-        text += &format!("{}:\n", printable(&one.title));
-    }
-    if !one.grid.rows.is_empty() {
-        text += &one.grid.text(style);
-    }
-    for missing in &one.missing {
-        text += &paragraph(&printable(missing), style);
-    }
-    Some(text)
 }
 
 /// Those of several VMs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(super) struct All(pub Vec<VmAccount>);
+pub(crate) struct All(pub Vec<VmAccount>);
 
 impl Render for All {
     fn text(&self, style: TextStyle) -> String {
-        if self.0.is_empty() {
-            "No VM had CPUs of its own in this period.\n".to_owned()
-        } else {
-            table(&rows::ALL, &self.0, style)
+        let sums: Vec<Day> = self.0.iter().map(VmAccount::sums).collect();
+        if sums.is_empty() {
+            return "No VM had CPUs of its own in this period.\n".to_owned();
         }
+        let mut text = table(&rows::sums("VM"), &sums, style);
+        let broken = sums.iter().filter(|one| rows::is_broken(one)).count();
+        if style.legend && broken > 0 {
+            let all = counted(sums.len() as u64, "VM");
+            text += &format!("\n{all}, {broken} with a broken guarantee.  steliactl ledger VM\n");
+        }
+        text
     }
 
     fn names(&self) -> Vec<String> {
@@ -105,30 +118,15 @@ impl Render for All {
 pub(crate) struct Brief {
     #[serde(flatten)]
     pub pod: Pod,
-    pub other_tasks: Range,
-    /// Interrupts of other devices.
-    pub devices: u64,
-    pub promised_us: u64,
-    pub covered_us: u64,
+    /// What is above the guaranteed 0.
+    pub above: Option<String>,
 }
 
-impl Brief {
-    pub(super) fn of(VmAccount { pod, account }: VmAccount) -> Self {
-        Self {
-            pod,
-            other_tasks: account.totals.other_tasks,
-            devices: rows::total(&account.totals.devices),
-            promised_us: account.promised_us,
-            covered_us: account.covered_us,
-        }
-    }
-
-    /// What is above the guaranteed 0. A lower bound of 0 proves nothing, nor does a time that no reading covers.
-    pub(crate) fn above_promise(&self) -> Option<String> {
-        let tasks = (self.other_tasks.least > 0).then(|| format!("other tasks {}", rows::range(self.other_tasks)));
-        let devices = (self.devices > 0).then(|| format!("other devices' interrupts {}", rows::grouped(self.devices)));
-        let above: Vec<String> = tasks.into_iter().chain(devices).collect();
-        (self.covered_us > 0 && !above.is_empty()).then(|| above.join(", "))
+impl From<VmAccount> for Brief {
+    fn from(one: VmAccount) -> Self {
+        let (pod, sums) = (one.pod.clone(), one.sums());
+        let above = rows::is_broken(&sums).then(|| rows::counts(&sums));
+        Self { pod, above }
     }
 }
 
@@ -147,23 +145,20 @@ pub(super) struct Watched {
 /// No such VM, or the kernel's tracing cannot be used.
 pub(super) async fn watch(client: &Client, vm: &str, time: Duration) -> Result<Watched, Failure> {
     let found = client.find(vm).await?;
-    let object = source::instance(client, &found.path).await?;
+    let object = instance(client, &found.path).await?;
     let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let options = Dict::from([("seconds", Variant::from(seconds))]);
-    let text = client.answer_while_alive(object.attribute(options)).await?;
+    let attribution = answered(client, object.attribute(options)).await?;
     Ok(Watched {
         pod: found.pod,
-        attribution: source::understood(&text)?,
+        attribution,
     })
 }
 
 impl Render for Watched {
     fn text(&self, style: TextStyle) -> String {
-        let ran = section(&rows::ran(&self.attribution), style).unwrap_or_default();
-        if style.legend {
-            format!("{}\n{ran}", printable(&self.pod.to_string()))
-        } else {
-            ran
-        }
+        let pod = printable(&self.pod.to_string()) + "\n";
+        let ran = rows::ran(&self.attribution).text(style);
+        if style.legend { pod + &ran } else { ran }
     }
 }

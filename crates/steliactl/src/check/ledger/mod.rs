@@ -1,143 +1,48 @@
 //! `ledger`: who ran on the VMs' CPUs, when and for how long, and whether the record of it is what was written.
 
 mod account;
+mod options;
 mod page;
 mod proof;
 mod rows;
-mod source;
-mod when;
 
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
-use clap_complete::engine::ArgValueCandidates;
-use stelia_ledger::day::Month;
+use serde::de::DeserializeOwned;
+use stelia_api::client::{Dict, InstanceProxy};
+use stelia_ledger::account::{Account, accounts};
+use stelia_ledger::day::DAY_US;
+use stelia_ledger::ring::read;
+use stelia_ledger::ring::verify::{Ring, verify};
+use stelia_ledger::verdict::Verdict;
+use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::{Client, Failure, is_glob, vms};
+use crate::shared::daemon::{Client, Failure, VmPattern, is_glob, named_pod, none_among};
 use crate::shared::kernel::Roots;
-use crate::shared::output::{self, OutputOptions};
+use crate::shared::output::{OutputOptions, now};
 pub(super) use account::Brief;
+use account::{All, VmAccount};
+use options::About;
+pub(crate) use options::LedgerOptions;
 pub use page::page_of;
-use proof::Keys;
-pub(super) use proof::summary;
-use source::Source;
-pub(super) use source::{last_day, since};
-use when::When;
+use proof::Proof;
 
-/// The account of one VM or of all; or `verify`, `key`.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
-#[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct LedgerOptions {
-    /// Show only this VM, which may have ended, given as namespace/name, name or UID; with a pattern with *, ?
-    /// or [a-z], show one line for each VM that matches. Default: all
-    #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
-    vm: Option<String>,
-    /// Start of the period (UTC): 2026-10-01, "2026-10-01 12:30", 2026-10, today, yesterday, month (the first day of this month) or
-    /// -7d. Default: the beginning of the ledger files
-    #[arg(long, value_name = "WHEN", allow_hyphen_values = true, value_parser = parse_when)]
-    since: Option<When>,
-    /// End of the period (UTC), in the forms of --since. A day or a month means its first instant. Default: now
-    #[arg(long, value_name = "WHEN", allow_hyphen_values = true, value_parser = parse_when)]
-    until: Option<When>,
-    /// Show this month (UTC), such as 2026-10
-    #[arg(long, value_name = "MONTH", value_parser = parse_month, conflicts_with_all = ["since", "until"])]
-    month: Option<Month>,
-    /// Write a report on one VM to standard output: a self-contained HTML page that prints well. Without --since, --until or --month, it
-    /// covers this month
-    #[arg(long, requires = "vm")]
-    html: bool,
-    /// Count for this long, such as 60s, which tasks and interrupts run on the VM's CPUs, and print them
-    #[arg(long, value_name = "TIME", requires = "vm", value_parser = parse_span,
-          conflicts_with_all = ["since", "until", "month", "html", "directory"])]
-    watch: Option<Duration>,
-    /// Read copied ledger files in this directory. Does not need the daemon
-    #[arg(long, value_name = "DIR")]
-    directory: Option<PathBuf>,
-    #[command(subcommand)]
-    about: Option<About>,
-}
+/// The ledger files, below the root directory (systemd's `StateDirectory=` of the daemon).
+const FILES: &str = "var/lib/stelia/ledger";
 
-/// What is asked of the ledger itself.
-#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
-enum About {
-    /// Verify that no line of the ledger was modified after it was written
-    ///
-    /// Checks the chain of hashes over all lines and the signature of each day, and prints up to which entry a key or an expected entry
-    /// verifies the ledger. The exit code is 1 if there is a fault, and with --key or --expect also if these verify no entry or not every
-    /// day that has ended. Cannot show what root changed before it was written.
-    Verify {
-        /// Verify copied ledger files in this directory. Does not need the daemon
-        #[arg(long, value_name = "DIR")]
-        directory: Option<PathBuf>,
-        /// The public key that must have signed, as `ledger key` printed it on the node. May be repeated. Without it, the keys named in
-        /// the copy are used, which prove nothing
-        #[arg(long, value_name = "KEY", requires = "directory", value_parser = source::key)]
-        key: Vec<String>,
-        /// An entry that is known from a report, a metric or a signal. It must exist and have this hash. Without it, missing entries at the
-        /// end go unnoticed
-        #[arg(long, value_name = "NUMBER:HASH", requires = "directory", value_parser = source::expected)]
-        expect: Option<source::Expected>,
-    },
-    /// Print the public key with which this node signs, in base64
-    Key,
-}
+/// Since when and until when, microseconds since the epoch; 0: the beginning of the ledger files, now.
+type Period = (u64, u64);
 
-fn parse_when(text: &str) -> Result<When, String> {
-    when::when(text, output::now())
-}
-
-fn parse_month(text: &str) -> Result<Month, String> {
-    match text {
-        "month" | "this" => Some(Month::of(output::now())),
-        text => Month::parse(text),
-    }
-    .ok_or_else(|| "expected a month, such as 2026-10".to_owned())
-}
-
-/// 1 s to 10 min, as the daemon takes it.
-fn parse_span(text: &str) -> Result<Duration, String> {
-    let span = humantime::parse_duration(text).ok();
-    let fits = |span: &Duration| (1..=600).contains(&span.as_secs());
-    span.filter(fits)
-        .ok_or_else(|| "expected 1s to 10min, such as 60s".to_owned())
-}
-
-impl LedgerOptions {
-    /// Whether what is printed is a document and no answer to read on a terminal.
-    pub(crate) fn is_document(&self) -> bool {
-        self.html
-    }
-
-    /// Whether `-o name` makes sense.
-    pub(crate) fn is_about_vms(&self) -> bool {
-        self.about.is_none() && !self.html && self.watch.is_none()
-    }
-
-    /// From when and until when; 0: everything there is, now.
-    ///
-    /// # Errors
-    /// It begins in the future, or ends before it begins.
-    fn times(&self, now: u64) -> Result<(u64, u64), Failure> {
-        let month = match (self.month, self.since, self.until) {
-            (None, None, None) if self.html => Some(Month::of(now)),
-            (month, ..) => month,
-        };
-        let since = month.map(Month::begins).or(self.since.map(|at| at.0)).unwrap_or(0);
-        let until = month.map(Month::ends).or(self.until.map(|at| at.0)).unwrap_or(now);
-        if since > now {
-            return Err(Failure::Usage("--since is in the future".to_owned()));
-        }
-        if since >= until {
-            return Err(Failure::Usage("--since is not before --until".to_owned()));
-        }
-        Ok((since, if until >= now { 0 } else { until }))
-    }
+/// Where accounts come from: the daemon, which looks at the counters for it, or copied ledger files, which are read here without one.
+pub(crate) enum Source {
+    Daemon(Client),
+    Copy(PathBuf),
 }
 
 /// Returns what is to be printed.
@@ -150,32 +55,167 @@ pub(crate) async fn run(
     roots: &Roots,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    match &asked.about {
+    let directory = match &asked.about {
         Some(About::Key) => return output_options.print(&proof::key(&client().await?).await?),
-        Some(About::Verify { directory, key, expect }) => {
-            let proof = match directory {
-                Some(directory) => {
-                    let keys = if key.is_empty() { Keys::Copy } else { Keys::Given };
-                    proof::Proof::of(source::verdict(directory, key, expect.as_ref())?, keys)
-                }
-                None => proof::Proof::of(Source::Daemon(client().await?).verdict().await?, Keys::Node),
-            };
-            return output_options.print(&proof);
+        Some(About::Verify {
+            directory: Some(directory),
+            key,
+            expect,
+        }) => {
+            let verdict = verdict(directory, key, expect.as_ref())?;
+            return output_options.print(&Proof::of(verdict, key.is_empty()));
         }
-        None => {}
-    }
-    if let (Some(vm), Some(time)) = (&asked.vm, asked.watch) {
-        return output_options.print(&account::watch(&client().await?, vm, time).await?);
-    }
-    let (since, until) = asked.times(output::now())?;
-    let source = match &asked.directory {
-        Some(directory) => Source::Copy(directory),
+        _ => &asked.directory,
+    };
+    let source = match directory {
+        Some(directory) => Source::Copy(directory.clone()),
         None => Source::Daemon(client().await?),
     };
-    match &asked.vm {
-        None => output_options.print(&account::All(source.all(since, until).await?)),
-        Some(vm) if asked.html => page::html(&source, vm, (since, until), roots).await,
-        Some(pattern) if is_glob(pattern) => output_options.print(&source.fitting(pattern, since, until).await?),
-        Some(vm) => output_options.print(&source.one(vm, since, until).await?),
+    if asked.about.is_some() {
+        return output_options.print(&source.proof().await?);
     }
+    let period = asked.period(now())?;
+    match (&asked.vm, &source, asked.watch) {
+        (None, ..) => output_options.print(&source.all(period).await?),
+        (Some(vm), Source::Daemon(client), Some(time)) => {
+            output_options.print(&account::watch(client, vm.as_str(), time).await?)
+        }
+        (Some(vm), ..) if asked.html => page::html(&source, vm.as_str(), period, roots).await,
+        (Some(vm), ..) if is_glob(vm.as_str()) => output_options.print(&source.all(period).await?.fitting(vm)?),
+        (Some(vm), ..) => output_options.print(&source.one(vm.as_str(), period).await?),
+    }
+}
+
+impl Source {
+    /// The daemon; without one the files below `root`, which only root may read.
+    pub(crate) fn of_node(client: Option<&Client>, root: &Path) -> Self {
+        client.map_or_else(|| Self::Copy(root.join(FILES)), |client| Self::Daemon(client.clone()))
+    }
+
+    /// The accounts of every VM that had exclusive CPUs in this period: the broken guarantees first, then by name.
+    pub(crate) async fn all(&self, (since, until): Period) -> Result<All, Failure> {
+        let accounts: Vec<Account> = match self {
+            Self::Daemon(client) => answered(client, client.manager().ledger("", since, until, Dict::new())).await?,
+            Self::Copy(directory) => of_copy(directory, (since, until))?,
+        };
+        let mut all: Vec<VmAccount> = accounts.into_iter().map(VmAccount::of).collect();
+        all.sort_by_cached_key(|one| (!rows::is_broken(&one.sums()), one.pod.to_string()));
+        Ok(All(all))
+    }
+
+    /// The account of one VM: from its own object, which a pod may also call, or from the ledger files if the VM ended.
+    async fn one(&self, vm: &str, period: Period) -> Result<VmAccount, Failure> {
+        let Self::Daemon(client) = self else {
+            return self.all(period).await?.one(vm);
+        };
+        let found = match client.find(vm).await {
+            Err(Failure::NoSuchInstance(_)) => return self.all(period).await?.one(vm),
+            found => found?,
+        };
+        let object = instance(client, &found.path).await?;
+        let answer = object.ledger(period.0, period.1, Dict::new());
+        let mut account = VmAccount::of(answered(client, answer).await?);
+        if found.pod.is_named() || !account.pod.is_named() {
+            account.pod = found.pod;
+        }
+        Ok(account)
+    }
+
+    async fn verdict(&self) -> Result<Verdict, Failure> {
+        match self {
+            Self::Daemon(client) => answered(client, client.manager().verify_ledger(Dict::new())).await,
+            Self::Copy(directory) => verdict(directory, &[], None),
+        }
+    }
+
+    /// Whether the ledger files are what was written.
+    pub(crate) async fn proof(&self) -> Result<Proof, Failure> {
+        Ok(Proof::of(self.verdict().await?, matches!(self, Self::Copy(_))))
+    }
+}
+
+impl All {
+    /// Like [`Client::find`], among VMs that may have ended: if several have one name, only the UID is unambiguous.
+    fn one(self, asked: &str) -> Result<VmAccount, Failure> {
+        let pods = self.0.iter().map(|one| one.pod.clone()).collect();
+        let pod = named_pod(pods, asked, false)?;
+        let found = self.0.into_iter().find(|one| one.pod == pod);
+        found.ok_or_else(|| none_among(asked, []))
+    }
+
+    /// Those whose VM fits a pattern.
+    fn fitting(self, pattern: &VmPattern) -> Result<Self, Failure> {
+        let (fitting, others): (Vec<_>, Vec<_>) = self.0.into_iter().partition(|one| pattern.selects(&one.pod));
+        if fitting.is_empty() {
+            return Err(none_among(pattern.as_str(), others.iter().map(|one| &one.pod)));
+        }
+        Ok(Self(fitting))
+    }
+}
+
+/// The last 24 hours.
+pub(crate) fn yesterday() -> Period {
+    (now().saturating_sub(DAY_US), 0)
+}
+
+/// Accounts of the last 24 hours, of these VMs or all.
+///
+/// # Errors
+/// The daemon cannot read the ledger, or does not answer.
+pub(crate) async fn last_day(client: &Client, selected: Option<&BTreeSet<String>>) -> Result<Vec<Brief>, Failure> {
+    let All(all) = Source::Daemon(client.clone()).all(yesterday()).await?;
+    let has = |one: &VmAccount| selected.is_none_or(|selected| selected.contains(&one.pod.pod_uid));
+    Ok(all.into_iter().filter(has).map(Brief::from).collect())
+}
+
+/// The proxy of a VM's object.
+async fn instance<'a>(client: &Client, path: &'a zbus::OwnedObjectPath) -> Result<InstanceProxy<'a>, Failure> {
+    let proxy = InstanceProxy::builder(client.connection()).cache_properties(CacheProperties::No);
+    Ok(proxy.path(path).build().await?)
+}
+
+/// A JSON answer of the daemon, which may take long.
+async fn answered<T: DeserializeOwned>(
+    client: &Client,
+    call: impl Future<Output = zbus::Result<String>>,
+) -> Result<T, Failure> {
+    let text = client.answer_while_alive(call).await?;
+    let invalid = |cause| Failure::Other(format!("the daemon's answer about the ledger is not valid: {cause}"));
+    serde_json::from_str(&text).map_err(invalid)
+}
+
+/// The accounts of all VMs in copied ledger files.
+///
+/// # Errors
+/// The folder cannot be read, has no ledger files, or a line or a signature is not what was written: of a part no account is made.
+fn of_copy(directory: &Path, (since, until): Period) -> Result<Vec<Account>, Failure> {
+    let mut fault = verdict(directory, &[], None)?.faults.into_iter().next();
+    let entries = read::entries(directory, Some(since)).map_err(|cause| Failure::Other(cause.to_string()))?;
+    let good = entries.map_while(|next| next.map_err(|found| fault = Some(found)).ok());
+    let made = accounts(good, since, if until == 0 { now() } else { until }, None);
+    match fault {
+        None => Ok(made.into_values().collect()),
+        Some(fault) => {
+            let fix = "list all faults: steliactl ledger verify --directory";
+            Err(Failure::about(
+                directory,
+                &format!("{fault}: no account is made of it ({fix})"),
+            ))
+        }
+    }
+}
+
+/// `keys` are those that signatures must be of; without any, those that the copy names. `expected` is an entry's number and hash that are
+/// known from elsewhere.
+///
+/// # Errors
+/// The folder cannot be read, or has no ledger files.
+fn verdict(directory: &Path, keys: &[String], expected: Option<&(u64, String)>) -> Result<Verdict, Failure> {
+    let expected = expected.map(|(seq, hash)| (*seq, hash.as_str()));
+    let verdict = verify(Ring::Directory(directory), keys, expected);
+    let verdict = verdict.map_err(|cause| Failure::Other(cause.to_string()))?;
+    if verdict.segments == 0 {
+        return Err(Failure::about(directory, &"no ledger files here (NUMBER.ledger)"));
+    }
+    Ok(verdict)
 }

@@ -1,19 +1,12 @@
 //! Whether the ledger files are what was written, and who signed them.
 
-use std::path::Path;
-
 use serde::Serialize;
-use stelia_ledger::day::DAY_US;
-use stelia_ledger::verdict::{Fault, Verdict};
+use stelia_ledger::account::grouped;
+use stelia_ledger::verdict::Verdict;
 
-use super::account::{All, VmAccount};
-use super::rows;
-use super::source::Source;
+use super::{Source, rows};
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::output::{Render, TextStyle, counted, now, paragraph, printable, properties};
-
-/// The ledger files, below the root directory (systemd's `StateDirectory=` of the daemon).
-const FILES: &str = "var/lib/stelia/ledger";
 
 /// The public key with which a node signs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -27,9 +20,9 @@ pub(super) struct Key {
 pub(super) async fn key(client: &Client) -> Result<Key, Failure> {
     let key = client.answer_in_time(client.manager().ledger_key()).await?;
     if key.is_empty() {
-        return Err(Failure::Other(
-            "this node has no key: its ledger is off or could not be opened (steliactl doctor)".to_owned(),
-        ));
+        // The daemon says why there is no ledger.
+        Source::Daemon(client.clone()).all((now(), 0)).await?;
+        return Err(Failure::Other("the ledger is not signed: steliactl doctor".to_owned()));
     }
     Ok(Key { key })
 }
@@ -40,96 +33,80 @@ impl Render for Key {
     }
 }
 
-/// What checking showed, and against what.
+/// What checking showed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Proof {
+pub(crate) struct Proof {
     /// No fault, and every signature is good.
     good: bool,
     #[serde(flatten)]
     verdict: Verdict,
+    /// The keys are those that a copy names, which whoever made it could have chosen.
     #[serde(skip)]
-    keys: Keys,
-}
-
-/// Whose keys the signatures were compared with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keys {
-    /// Those that the node itself has.
-    Node,
-    /// Those that the copy names, which whoever made it could have chosen.
-    Copy,
-    /// Those that were given.
-    Given,
-}
-
-/// Whether nothing is wrong with any line or signature.
-pub(super) fn is_good(verdict: &Verdict) -> bool {
-    verdict.is_good() && verdict.heads.iter().all(|head| head.good)
+    is_unkeyed: bool,
 }
 
 impl Proof {
-    pub(super) fn of(verdict: Verdict, keys: Keys) -> Self {
+    pub(super) fn of(verdict: Verdict, is_unkeyed: bool) -> Self {
+        let good = verdict.is_good();
         Self {
-            good: is_good(&verdict),
+            good,
             verdict,
-            keys,
+            is_unkeyed,
         }
     }
 
-    /// What verifies which entries, and which entries nothing verifies yet.
-    fn verified(&self) -> [(&'static str, String); 2] {
+    /// By what the entries are verified, and which are not.
+    fn verified(&self) -> Vec<(&'static str, String)> {
         let verdict = &self.verdict;
-        let own = if self.keys == Keys::Node { "this node's " } else { "" };
-        let by_key = (verdict.vouched_seq, format!("{own}key {}", verdict.vouched_by));
-        let by = [by_key, (verdict.compared_seq, "the expected entry".to_owned())];
-        let by = by.iter().filter(|(seq, _)| *seq > 0);
-        let by: Vec<String> = by.map(|(seq, by)| format!("{by}, up to entry {seq}")).collect();
-        let (by, mut rest) = match verdict.vouched_seq.max(verdict.compared_seq) {
-            0 => ("nothing".to_owned(), "all entries".to_owned()),
-            seq if seq < verdict.last_seq => (by.join("; "), format!("entries {} to {}", seq + 1, verdict.last_seq)),
-            _ => (by.join("; "), "none".to_owned()),
+        let (key, seq, compared) = (&verdict.vouched_by, verdict.vouched_seq, verdict.compared_seq);
+        let by_key = (seq > 0).then(|| format!("key {key}, up to entry {seq}"));
+        let by_entry = (compared > 0).then(|| format!("entry {compared} with the given hash"));
+        let by: Vec<String> = by_key.into_iter().chain(by_entry).collect();
+        let first = verdict.first_seq.max(seq.max(compared).saturating_add(1));
+        let mut rest = match verdict.last_seq {
+            last if first <= last => format!("entries {first} to {last}"),
+            _ => "none".to_owned(),
         };
-        let days = verdict.days_without_head.as_slice();
-        if let (Some(first), Some(last)) = (days.first(), days.last()) {
+        if let [first, .., last] | [first @ last] = verdict.days_without_head.as_slice() {
             rest += &format!("; days without a signature: {first} to {last}");
         }
-        [("Verified by", by), ("Not verified", rest)]
-    }
-
-    /// Each fault of a line or a signature, with its place.
-    fn faults(&self) -> Vec<String> {
-        let place = |fault: &Fault| match (fault.segment.as_str(), fault.line) {
-            ("", _) => String::new(),
-            (file, 0) => format!("{file}: "),
-            (file, line) => format!("{file}, line {line}: "),
+        let by = match by.as_slice() {
+            [] if self.is_unkeyed => "nothing, the keys are those that the copy names".to_owned(),
+            [] => "nothing".to_owned(),
+            some => some.join("; "),
         };
-        let faults = self.verdict.faults.iter().map(|fault| place(fault) + &fault.text);
-        let bad = self.verdict.heads.iter().filter(|head| !head.good);
-        let bad = bad.map(|head| format!("the signature of {} is not valid", head.day));
-        faults.chain(bad).collect()
+        let mut facts = vec![("Verified by", by), ("Not verified", rest)];
+        if self.is_unkeyed {
+            let fix = "run steliactl ledger key on the node and give its output as --key";
+            facts.push(("Fix", fix.to_owned()));
+        }
+        facts
     }
 }
 
 impl Render for Proof {
     fn text(&self, style: TextStyle) -> String {
         let verdict = &self.verdict;
+        let faults = verdict.faults.iter();
+        let faults = faults.map(|fault| paragraph(&printable(&format!("FAIL  {fault}")), style));
         let (first, last) = (verdict.first_seq, verdict.last_seq);
+        let time = rows::between(verdict.first_us, verdict.last_us);
         let entries = match verdict.entries {
             0 => "none".to_owned(),
-            _ => format!(
-                "{first} to {last}, {} UTC",
-                rows::between(verdict.first_us, verdict.last_us)
-            ),
+            _ => format!("{first} to {last}, {time} UTC"),
         };
-        let (count, last) = (verdict.heads.len(), verdict.heads.last());
-        let signatures = last.map(|last| format!("{count}, last of {}, up to entry {}", last.day, last.seq));
-        let (files, bytes) = (counted(verdict.segments, "file"), rows::grouped(verdict.bytes));
+        let count = verdict.heads.len();
+        let signatures = match verdict.heads.last() {
+            None => "none yet".to_owned(),
+            Some(last) => format!("{count}, last of {}, up to entry {}", last.day, last.seq),
+        };
+        let (files, bytes) = (counted(verdict.segments, "file"), grouped(verdict.bytes));
         let mut facts = vec![
             ("Ledger files", format!("{files}, {bytes} bytes")),
             ("Entries", entries),
             ("Last hash", verdict.hash.clone()),
             ("Keys", verdict.keys.join(", ")),
-            ("Signatures", signatures.unwrap_or_else(|| "none yet".to_owned())),
+            ("Signatures", signatures),
         ];
         if verdict.newer_events > 0 {
             let newer = counted(verdict.newer_events, "event");
@@ -139,74 +116,19 @@ impl Render for Proof {
         if self.good {
             facts.extend(self.verified());
         }
-        let mut text = properties(facts, style);
-        if style.legend && !self.good {
-            text += "\n";
-        }
-        for fault in self.faults() {
-            text += &paragraph(&format!("FAIL  {}", printable(&fault)), style);
-        }
-        if style.legend && self.good {
-            text += match self.keys {
-                Keys::Given => "",
-                Keys::Node => {
-                    "\nTo verify against a key kept elsewhere, copy the files and give --directory and --key.\n"
-                }
-                Keys::Copy => {
-                    "\nNo key was given: the keys are those in the copy, which prove nothing.\n\
-                     Fix: run 'steliactl ledger key' on the node and give its output as --key.\n"
-                }
-            };
-        }
-        text
+        faults.collect::<String>() + &properties(facts, style)
     }
 
     fn failure(&self) -> Option<String> {
-        let is_modified = self.verdict.heads.iter().any(|head| !head.good)
-            || self.verdict.faults.iter().any(|fault| !fault.segment.is_empty());
-        match (self.faults().len() as u64, is_modified) {
-            (0, _) => None,
-            (faults, true) => Some(format!("the ledger was modified: {}", counted(faults, "fault"))),
+        let is_in_a_file = self.verdict.faults.iter().any(|fault| !fault.segment.is_empty());
+        if self.good {
+            None
+        } else if is_in_a_file || self.verdict.heads.iter().any(|head| !head.good) {
+            let faults = counted(self.verdict.faults.len().max(1) as u64, "fault");
+            Some(format!("the ledger was modified: {faults}"))
+        } else {
             // What is missing is in no file.
-            (_, false) => Some("no given key or entry verifies the ledger".to_owned()),
+            Some("no given key or entry verifies the ledger".to_owned())
         }
-    }
-}
-
-/// The ledger in a report on the node: whether it is what was written, and the accounts of the last 24 hours.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Summary {
-    proof: Proof,
-    /// Empty if a copy has faults.
-    vms: Vec<VmAccount>,
-}
-
-/// Asks the daemon; without one the files below `root` are read, which only root may do.
-///
-/// # Errors
-/// The daemon keeps no ledger or does not answer, or the files cannot be read.
-pub(crate) async fn summary(client: Option<&Client>, root: &Path) -> Result<Summary, Failure> {
-    let directory = root.join(FILES);
-    let (source, keys) = match client {
-        Some(client) => (Source::Daemon(client.clone()), Keys::Node),
-        None => (Source::Copy(&directory), Keys::Copy),
-    };
-    let verdict = source.verdict().await?;
-    let vms = if client.is_some() || is_good(&verdict) {
-        source.all(now().saturating_sub(DAY_US), 0).await?
-    } else {
-        Vec::new()
-    };
-    let proof = Proof::of(verdict, keys);
-    Ok(Summary { proof, vms })
-}
-
-impl Render for Summary {
-    fn text(&self, style: TextStyle) -> String {
-        let proof = self.proof.text(style);
-        if self.vms.is_empty() {
-            return proof;
-        }
-        format!("{proof}\nThe last 24 hours:\n{}", All(self.vms.clone()).text(style))
     }
 }

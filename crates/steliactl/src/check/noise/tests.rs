@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
+use stelia_api::ledger::LedgerVm;
 use stelia_api::{Reason, ReasonCode};
 
 use super::*;
@@ -45,43 +46,37 @@ fn off() -> Description {
     off
 }
 
-/// With this many device interrupts a second, and since the VMs are isolated.
-fn read(described: &Description, pod: Option<&str>, rate: Option<u64>, since_isolated: Option<u64>) -> Noise {
-    let of = |count: Option<u64>| -> Counts {
-        let counts = PODS.iter().filter_map(|pod| Some(((*pod).to_owned(), count?)));
-        counts.collect()
-    };
-    let measured = Measured {
-        per_second: of(rate),
-        since_isolated: of(since_isolated),
-        booted: CpuSet::new(),
-    };
+/// With this many device interrupts a second, and by the ledger.
+fn read(described: &Description, pod: Option<&str>, rate: Option<u64>, by_ledger: Option<u64>) -> Noise {
+    let rates = PODS.iter().filter_map(|pod| Some(((*pod).to_owned(), rate?)));
+    let mut described = described.clone();
+    let sums = PODS.iter().filter_map(|pod| {
+        let sums = LedgerVm {
+            devices: by_ledger?,
+            covered_us: 1,
+            ..LedgerVm::default()
+        };
+        Some(((*pod).to_owned(), sums))
+    });
+    Arc::make_mut(&mut described.node.ledger).vms = sums.collect();
     let selected = pod.map(|pod| BTreeSet::from([pod.to_owned()]));
-    noise(described, selected.as_ref(), &measured)
+    noise(&described, selected.as_ref(), &rates.collect())
 }
 
 fn of(described: &Description) -> Noise {
-    let measured = Measured {
-        per_second: [(PODS[0].to_owned(), 12)].into(),
-        ..Measured::default()
-    };
-    noise(described, None, &measured)
+    noise(described, None, &[(PODS[0].to_owned(), 12)].into())
 }
 
 #[test]
 fn what_disturbs_vms_is_a_row_and_its_reason_and_fix_are_told_once() {
     let told = of(&noisy());
     insta::assert_snapshot!(told.text(columns(80)));
-    assert_eq!(
-        told.failure().unwrap(),
-        "on VMs' CPUs: 2 device interrupts, 1 kernel thread, 2 problems"
-    );
+    assert_eq!(told.failure().unwrap(), "3 sources, 2 problems on VMs' CPUs");
     holds(
         &json!(told),
         json!({
             "/vms/0/pod_uid": PODS[0], "/vms/0/interrupts_per_second": 12, "/vms/1/interrupts_per_second": null,
-            "/irqbalance": "told", "/sources/0/reason": "no-vector", "/sources/2/kind": "thread", "/sources/2/error": "Invalid argument",
-            "/problems/0/pod": "",
+            "/sources/0/reason": "no-vector", "/sources/2/source": "thread 99", "/sources/2/count": null, "/problems/0/pod": "",
         }),
     );
 }
@@ -90,11 +85,15 @@ fn what_disturbs_vms_is_a_row_and_its_reason_and_fix_are_told_once() {
 fn where_device_interrupts_cannot_be_counted_it_is_unknown_whether_they_fire() {
     let told = read(&calm(), None, None, None);
     assert!(told.failure().is_some());
-    never_says(&text(&told), &["Nothing disturbs"]);
+    never_says(&text(&told), &["nothing that disturbs"]);
     // The ledger has counted them, or nothing is promised.
     assert_eq!(read(&calm(), None, None, Some(0)).failure(), None);
     assert_eq!(read(&off(), None, None, None).failure(), None);
-    never_says(&text(&of(&off())), &["Nothing disturbs"]);
+    never_says(&text(&of(&off())), &["nothing that disturbs"]);
+    says(
+        &text(&of(&off())),
+        &["NOTE  irq-steering  off", "systemctl reload steliad"],
+    );
 }
 
 #[test]
@@ -103,10 +102,10 @@ fn of_one_vm_only_what_reaches_its_cpus_is_told() {
     let ([vm], [interrupt, _]) = (told.vms.as_slice(), told.sources.as_slice()) else {
         panic!("{told:?}")
     };
-    assert_eq!((vm.pod.pod_uid.as_str(), vm.sources), (PODS[1], Some(2)));
+    assert_eq!(vm.pod.pod_uid.as_str(), PODS[1]);
     assert_eq!(interrupt.cpus.to_string(), "2");
     // Of the node's problems and of its own, not of another VM's.
-    assert_eq!(told.left(), "1 device interrupt, 1 kernel thread, 1 problem");
+    assert_eq!(told.left(), "2 sources, 1 problem");
 }
 
 #[test]
@@ -119,44 +118,29 @@ fn what_the_kernel_keeps_there_and_never_ran_disturbs_nobody_and_is_shown_only_o
     (report.remaining, report.threads_remaining) = (quiet.report.remaining, quiet.report.threads_remaining);
     let told = of(&described);
     assert_eq!(told.failure(), None);
-    says(&text(&told), &["Nothing disturbs VMs' CPUs. 2 harmless"]);
+    says(&text(&told), &["nothing that disturbs VMs\n", "2 more sources"]);
     let wide = told.text(wide());
     says(&wide, &["virtio2-req.4", "kworker/R-xfs", "harmless"]);
-    never_says(&wide, &["FAIL", "2 harmless"]);
+    never_says(&wide, &["FAIL", "2 more"]);
 }
 
 #[test]
-fn what_fired_before_the_vm_was_isolated_disturbs_nobody() {
-    let disturbs = |described: &Description, since_isolated| {
-        let told = read(described, None, Some(0), since_isolated);
-        let interrupts = told.disturbing().filter(|one| one.kind == SourceKind::Interrupt);
-        interrupts.map(|one| one.number).collect::<BTreeSet<i64>>()
+fn what_the_ledger_has_not_seen_disturbs_nobody() {
+    let disturbs = |described: &Description, by_ledger| {
+        let told = read(described, None, Some(0), by_ledger);
+        let sources = told.disturbing().map(|one| one.source.clone());
+        sources.filter(|one| one.starts_with("irq")).collect::<Vec<_>>()
     };
     // The daemon reports the second one, whose mask should have been written.
-    assert_eq!(disturbs(&noisy(), Some(0)), [31].into());
-    for since_isolated in [Some(1), None] {
-        assert_eq!(
-            disturbs(&noisy(), since_isolated),
-            [31, 130].into(),
-            "{since_isolated:?}"
-        );
+    assert_eq!(disturbs(&noisy(), Some(0)), ["irq 31"]);
+    for by_ledger in [Some(1), None] {
+        assert_eq!(disturbs(&noisy(), by_ledger), ["irq 31", "irq 130"], "{by_ledger:?}");
     }
     // It fires again and again: the daemon reports it.
     let mut described = noisy();
-    let text = "interrupt 130 (nvme0q3) reaches the CPUs 2,4: the kernel places it and lets nobody else";
+    let text = "interrupt 130 (nvme0q3) reaches the CPUs 2,4: the kernel places it itself";
     instance_mut(&mut described, PODS[0]).degraded = vec![Reason::of_node(ReasonCode::Interrupts, text)];
-    assert_eq!(disturbs(&described, Some(0)), [31, 130].into());
-}
-
-#[test]
-fn nothing_is_advised_that_is_done_already() {
-    let measured = Measured {
-        booted: "2-7".parse().unwrap(),
-        ..Measured::default()
-    };
-    let told = noise(&noisy(), None, &measured);
-    let managed = told.sources.iter().find(|one| one.reason == "managed");
-    never_says(managed.unwrap().fix, &["boot"]);
+    assert_eq!(disturbs(&described, Some(0)), ["irq 31", "irq 130"]);
 }
 
 #[test]
@@ -166,12 +150,11 @@ fn a_calm_node_says_so_and_succeeds() {
     says(
         &text(&told),
         &[
-            "12 of 40 device interrupts",
-            "irqbalance",
-            "Nothing disturbs VMs' CPUs.\n",
+            "12 of 40 device interrupts, 2 kernel threads\n",
+            "nothing that disturbs VMs\n",
         ],
     );
-    never_says(&told.text(TextStyle::from(false)), &["Nothing"]);
+    never_says(&told.text(TextStyle::from(false)), &["nothing"]);
     let mut empty = calm();
     empty.node.instances.clear();
     assert!(text(&of(&empty)).starts_with("No VM has CPUs of its own.\n"));
@@ -183,13 +166,15 @@ fn what_is_not_known_is_not_called_calm() {
     Arc::make_mut(&mut described.node.quiet).problem = Some("steliad-quiet does not answer\x1b[2J".to_owned());
     let told = of(&described);
     says(&told.failure().unwrap(), &["does not answer"]);
-    assert!(text(&told).ends_with("\nsteliad-quiet does not answer?[2J.\n"));
+    says(
+        &text(&told),
+        &["FAIL  noise  steliad-quiet does not answer?[2J\n", "fix: systemctl "],
+    );
 
     // It answered before it had read the kernel's interrupts.
     let mut described = calm();
     Arc::make_mut(&mut described.node.quiet).report.interrupts = 0;
-    let told = read(&described, None, Some(0), Some(0));
-    assert!(text(&told).ends_with("\nNo interrupt data yet from steliad-quiet.\n"));
+    assert!(read(&described, None, Some(0), Some(0)).failure().is_some());
 
     // No daemon says when the answer comes: that it is missing is all that is known.
     let mut waiting = calm();
@@ -198,22 +183,19 @@ fn what_is_not_known_is_not_called_calm() {
     for described in [node(), waiting] {
         let silent = of(&described);
         assert_eq!(silent.failure().unwrap(), "No interrupt data yet from steliad-quiet");
-        // Where nothing is known no zero is printed.
+        // Without any data no table is printed, and where some is unknown no zero.
+        let nothing = read(&described, None, None, None);
+        assert_eq!(text(&nothing).lines().count(), 2, "{}", text(&nothing));
         let text = text(&silent);
         let row = text.lines().find(|line| line.starts_with(PODS[1])).unwrap();
-        assert_eq!(row.split_whitespace().skip(2).collect::<Vec<_>>(), ["-"; 3], "{text}");
-        assert_eq!(json!(silent)["vms"][0]["sources"], Value::Null);
+        assert_eq!(row.split_whitespace().skip(2).collect::<Vec<_>>(), ["-"; 2], "{text}");
     }
 }
 
 #[test]
 fn the_vm_that_is_disturbed_most_is_the_first() {
-    let measured = Measured {
-        per_second: [(PODS[0].to_owned(), 0), (PODS[1].to_owned(), 3)].into(),
-        ..Measured::default()
-    };
-    let first =
-        |described: &Description, measured: &Measured| noise(described, None, measured).vms[0].pod.pod_uid.clone();
-    assert_eq!(first(&noisy(), &measured), PODS[1]);
-    assert_eq!(first(&noisy(), &Measured::default()), PODS[0]);
+    let rates = [(PODS[0].to_owned(), 0), (PODS[1].to_owned(), 3)].into();
+    let first = |rates: &Counts| noise(&noisy(), None, rates).vms[0].pod.pod_uid.clone();
+    assert_eq!(first(&rates), PODS[1]);
+    assert_eq!(first(&Counts::new()), PODS[0]);
 }

@@ -1,31 +1,31 @@
 //! `report`: the whole node in one text, to be pasted into a ticket. A section is the answer of another command, as that renders it. What cannot be
 //! read is missing, the rest is there.
 
-mod host;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde::ser::SerializeMap;
-use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use stelia_kernel::locality::size;
 use stelia_kubelet::config;
 use stelia_kubelet::home::Search;
 
 use crate::check::{doctor, ledger, noise, verify};
 use crate::shared::daemon::{Client, Description, Failure, Selection};
-use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{Model, rates};
 use crate::shared::kernel::sample::Sample;
-use crate::shared::output::{Render, TextStyle, human, printable, properties};
+use crate::shared::kernel::{Roots, host_name};
+use crate::shared::output::{Render, TextStyle, counted, human, now, printable, properties, time};
 use crate::view::list::Vms;
 use crate::view::show::ShowOptions;
 use crate::view::status::Status;
 use crate::view::{map, show};
-use host::Host;
 
 const PRINT_CONFIG: [&str; 2] = ["/usr/libexec/stelia/steliad", "--print-config"];
 const PRINT_JOURNAL: [&str; 6] = [
@@ -37,64 +37,36 @@ const PRINT_JOURNAL: [&str; 6] = [
     "--quiet",
 ];
 
-/// Nothing in it is secret: of the guests' processes only the names.
-#[derive(Debug, Default)]
+/// As JSON a member for each section. Nothing in it is secret: of the guests' processes only the names.
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
-    sections: Vec<Section>,
+    #[serde(flatten)]
+    json: Map<String, Value>,
+    #[serde(skip)]
+    text: String,
     /// Parts that are missing, each with the reason.
     missing: Vec<String>,
 }
 
-#[derive(Debug)]
-struct Section {
-    /// Its member of the JSON object.
-    name: &'static str,
-    heading: &'static str,
-    text: String,
-    json: Value,
-}
-
-/// An object with a member for each section, and what is missing.
-impl Serialize for Report {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_map(None)?;
-        for section in &self.sections {
-            object.serialize_entry(section.name, &section.json)?;
-        }
-        object.serialize_entry("missing", &self.missing)?;
-        object.end()
-    }
-}
-
 impl Render for Report {
     fn text(&self, _: TextStyle) -> String {
-        let mut text = String::new();
-        for section in &self.sections {
-            text += &format!("== {} ==\n{}\n", section.heading, section.text);
+        let missing = self.missing.iter().map(|part| printable(part) + "\n");
+        match missing.collect::<String>() {
+            missing if missing.is_empty() => self.text.clone(),
+            missing => format!("{}== Not in this report ==\n{missing}", self.text),
         }
-        if !self.missing.is_empty() {
-            let lines = self.missing.iter().map(|part| printable(part) + "\n");
-            text += &format!("== Not in this report ==\n{}", lines.collect::<String>());
-        }
-        text
     }
 }
 
 impl Report {
     /// Adds an answer, or why there is none. Nothing is cut: it is for a ticket.
-    fn add<T: Render>(&mut self, name: &'static str, heading: &'static str, answer: Result<T, Failure>) {
-        let section = answer.and_then(|answer| {
-            let json = serde_json::to_value(&answer).map_err(|cause| Failure::Other(cause.to_string()))?;
-            let text = answer.text(TextStyle::from(true));
-            Ok(Section {
-                name,
-                heading,
-                text,
-                json,
-            })
-        });
-        match section {
-            Ok(section) => self.sections.push(section),
+    fn add<T: Render>(&mut self, name: &str, heading: &str, answer: Result<T, Failure>) {
+        let json = |answer: &T| serde_json::to_value(answer).map_err(|cause| Failure::Other(cause.to_string()));
+        match answer.and_then(|answer| Ok((json(&answer)?, answer))) {
+            Ok((json, answer)) => {
+                self.json.insert(name.to_owned(), json);
+                self.text += &format!("== {heading} ==\n{}\n", answer.text(TextStyle::from(true)));
+            }
             Err(failure) => self.missing.push(format!("{heading}: {failure}")),
         }
     }
@@ -103,47 +75,43 @@ impl Report {
 /// Reads everything, and samples the VMs' load for this long.
 pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root: &Path, time: Duration) -> Report {
     let mut report = Report::default();
-    report.add("host", "Host", Ok(Host::read(root)));
+    report.add("host", "Host", Ok(host(root)));
     let described = match client {
         Ok(client) => client.describe().await.map(|description| (client, description)),
         Err(failure) => Err(failure),
     };
-    let all = Selection::default();
+    let client = described.as_ref().ok().map(|(client, _)| client);
+    let doctor = doctor::gather(root, client, true).await;
+    report.add("doctor", "Readiness of the node", Ok(doctor));
     match &described {
         Ok((client, description)) => {
+            let all = Selection::default();
             report.add("status", "Node", Ok(Status::of(description)));
-            report.add("list", "VMs", Ok(Vms::of(description, false)));
-            // What is wrong comes before what is long.
             let verified = verify::gather(client, roots, &all, Default::default()).await;
             report.add("verify", "Verification", verified);
+            report.add("list", "VMs", Ok(Vms::of(description, false)));
+            let noise = noise::gather(client, roots, &all).await;
+            report.add("noise", "Interrupts and kernel threads", noise);
+            report.add("top", "Load", load(client, roots, time).await);
+            report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
+            if !description.node.instances.is_empty() {
+                let options = ShowOptions::default();
+                let shown = show::gather(client, roots, &Selection::every(), &options, false).await;
+                report.add("show", "VMs in detail", shown);
+            }
         }
         Err(failure) => report.missing.push(format!("what the daemon knows: {failure}")),
     }
-    let client = described.as_ref().ok().map(|(client, _)| client);
-    report.add(
-        "doctor",
-        "Readiness of the node",
-        Ok(doctor::gather(root, client, true).await),
-    );
-    if let Ok((client, description)) = &described {
-        let noise = noise::gather(client, roots, &all).await;
-        report.add("noise", "Interrupts and kernel threads", noise);
-        report.add("top", "Load", load(client, roots, time).await);
-        report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
-        if !description.node.instances.is_empty() {
-            let options = ShowOptions::default();
-            let shown = show::gather(client, roots, &Selection::every(), &options, false).await;
-            report.add("show", "VMs in detail", shown);
-        }
+    let description = described.as_ref().ok().map(|(_, description)| description);
+    let kubelet = kubelet(description, root);
+    report.add("kubelet_config", "kubelet's configuration", kubelet);
+    let source = ledger::Source::of_node(client, root);
+    let proof = source.proof().await;
+    if proof.is_ok() {
+        let accounts = source.all(ledger::yesterday()).await;
+        report.add("ledger", "Ledger of the last 24 hours", accounts);
     }
-    let described = described.as_ref().map(|(_, description)| description);
-    report.add(
-        "kubelet_config",
-        "kubelet's configuration",
-        kubelet(described.ok(), root),
-    );
-    let ledger = ledger::summary(client, root).await;
-    report.add("ledger", "Ledger", ledger);
+    report.add("ledger_verify", "Ledger files", proof);
     report.add("settings", "Settings of steliad", printed(root, &PRINT_CONFIG));
     report.add("journal", "Journal of steliad", printed(root, &PRINT_JOURNAL));
     if !rustix::process::geteuid().is_root() {
@@ -162,52 +130,86 @@ async fn load(client: &Client, roots: &Roots, time: Duration) -> Result<Model, F
     Ok(rates(&before, &now))
 }
 
-/// The settings under kubelet's own names, one a line; those that say nothing are left out.
+/// Names and values, one a line; what is empty is left out. Or text as it is.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-struct Settings(Value);
+struct Facts(Value);
 
-impl Render for Settings {
+impl Render for Facts {
     fn text(&self, style: TextStyle) -> String {
+        if let Value::String(text) = &self.0 {
+            return text.lines().map(|line| printable(line) + "\n").collect();
+        }
         let members = self.0.as_object().into_iter().flatten();
-        let said = members.filter(|(_, value)| value.as_object().is_none_or(|members| !members.is_empty()));
+        let facts = members.map(|(name, value)| (name, human(value)));
         properties(
-            said.map(|(name, value)| match value.as_object() {
-                Some(members) => {
-                    let members = members.iter().map(|(name, value)| format!("{name}={}", human(value)));
-                    (name, members.collect::<Vec<_>>().join(", "))
-                }
-                None => (name, human(value)),
-            }),
+            facts.filter(|(_, value)| !matches!(value.as_str(), "" | "{}" | "null")),
             style,
         )
     }
 }
 
-/// As the daemon has it; without one as kubelet's files and its command line have it.
-fn kubelet(description: Option<&Description>, root: &Path) -> Result<Settings, Failure> {
+/// The host by the files below `root`; what is not known is empty.
+fn host(root: &Path) -> Facts {
+    let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let os = ["etc/os-release", "usr/lib/os-release"].map(text);
+    let memory = value(&text("proc/meminfo"), "MemTotal", ':').and_then(|kib| {
+        let kib: u64 = kib.strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    });
+    Facts(json!({
+        "hostname": host_name(&root.join("proc")),
+        "time": time(now()),
+        "system": os.iter().find_map(|os| value(os, "PRETTY_NAME", '=')),
+        "kernel": text("proc/sys/kernel/osrelease").trim(),
+        "systemd": doctor::systemd(root),
+        "processor": processor(&text("proc/cpuinfo")),
+        "memory": memory.map(size),
+        "steliactl": env!("CARGO_PKG_VERSION"),
+    }))
+}
+
+/// The model's name on x86. arm64's kernel knows the numbers of each core's designer and design alone: these, with how many CPUs have them.
+fn processor(cpuinfo: &str) -> String {
+    if let Some(name) = value(cpuinfo, "model name", ':') {
+        return name;
+    }
+    let mut designs: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for cpu in cpuinfo.split("\n\n") {
+        let number = |name| value(cpu, name, ':');
+        if let Some(design) = number("CPU implementer").zip(number("CPU part")) {
+            *designs.entry(design).or_default() += 1;
+        }
+    }
+    let texts = designs.iter().map(|((implementer, part), cpus)| {
+        format!(
+            "implementer {implementer}, part {part} ({})",
+            counted(*cpus as u64, "CPU")
+        )
+    });
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+/// The value of the first line with this name, without quotes.
+fn value(text: &str, name: &str, separator: char) -> Option<String> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(separator));
+    let (_, value) = lines.find(|(found, _)| found.trim() == name)?;
+    Some(value.trim().trim_matches('"').to_owned())
+}
+
+/// kubelet's settings under its own names, as the daemon has them; without one as kubelet's files and its command line have it.
+fn kubelet(description: Option<&Description>, root: &Path) -> Result<Facts, Failure> {
     if let Some(description) = description {
-        return Ok(Settings(description.kubelet_config.clone()));
+        return Ok(Facts(description.kubelet_config.clone()));
     }
     let read = config::read(&root.join("proc"), root, Search::SocketsThenNames);
     let read = read.map_err(|error| Failure::Other(error.in_full()))?;
     let json = serde_json::to_value(read).map_err(|cause| Failure::Other(cause.to_string()))?;
-    Ok(Settings(json))
-}
-
-/// What a program printed.
-#[derive(Debug, Serialize)]
-#[serde(transparent)]
-struct Printed(String);
-
-impl Render for Printed {
-    fn text(&self, _: TextStyle) -> String {
-        self.0.lines().map(|line| printable(line) + "\n").collect()
-    }
+    Ok(Facts(json))
 }
 
 /// What a command prints on this host; of a node in a folder nothing can.
-fn printed(root: &Path, command: &[&str]) -> Result<Printed, Failure> {
+fn printed(root: &Path, command: &[&str]) -> Result<Facts, Failure> {
     let (Some((program, arguments)), true) = (command.split_first(), root == Path::new("/")) else {
         return Err(Failure::Other("not of this host".to_owned()));
     };
@@ -221,5 +223,5 @@ fn printed(root: &Path, command: &[&str]) -> Result<Printed, Failure> {
     if text.trim().is_empty() {
         return Err(Failure::Other(format!("{program} prints nothing")));
     }
-    Ok(Printed(text))
+    Ok(Facts(Value::String(text)))
 }

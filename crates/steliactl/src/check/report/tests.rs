@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::shared::daemon::node::testing::node;
-use crate::tests::fixtures::{block_on, holds, never_says, says, text};
+use crate::tests::fixtures::{block_on, folder, holds, never_says, says, text};
 
 #[test]
 fn the_text_has_every_section_and_no_control_characters_and_json_a_member_for_each() {
@@ -13,14 +13,14 @@ fn the_text_has_every_section_and_no_control_characters_and_json_a_member_for_ea
         "cpuManagerPolicy": "static", "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}, "featureGates": {},
     });
     report.add("status", "Node", Ok(Status::of(&node())));
-    report.add("kubelet_config", "kubelet's configuration", Ok(Settings(kubelet)));
-    report.add("journal", "Journal", Ok(Printed("a\x1b[2J\nb\n".to_owned())));
-    report.add::<Printed>("ledger", "Ledger", Err(Failure::Other("it is off\x1b".to_owned())));
+    report.add("kubelet_config", "kubelet's configuration", Ok(Facts(kubelet)));
+    report.add("journal", "Journal", Ok(Facts(json!("a\x1b[2J\nb\n"))));
+    report.add::<Facts>("ledger", "Ledger", Err(Failure::Other("it is off\x1b".to_owned())));
     let text = text(&report);
     let parts = [
         "== Node ==\n",
         "== kubelet's configuration ==\ncpuManagerPolicy:         static\n\
-         cpuManagerPolicyOptions:  full-pcpus-only=true\n",
+         cpuManagerPolicyOptions:  {\"full-pcpus-only\":\"true\"}\n",
         "== Journal ==\na?[2J\nb\n",
         "== Not in this report ==\nLedger: it is off?\n",
     ];
@@ -46,7 +46,7 @@ fn without_the_daemon_it_has_what_can_be_read() {
     let roots = Roots::below(root.path());
     let report = block_on(gather(client, &roots, root.path(), Duration::from_millis(1)));
     let text = text(&report);
-    says(&text, &["== Host ==\n", "== Ledger ==\n", "FAIL  cgroup "]);
+    says(&text, &["== Host ==\n", "== Ledger files ==\n", "FAIL  cgroup "]);
     says(&text, &["\nwhat the daemon knows: steliad does not run\n"]);
     // No kubelet runs below this directory, and a program's words are of another host.
     says(&text, &["\nkubelet's configuration: ", "\nJournal of steliad: "]);
@@ -56,9 +56,43 @@ fn without_the_daemon_it_has_what_can_be_read() {
 #[test]
 fn a_program_that_is_missing_or_fails_is_told() {
     let root = Path::new("/");
-    assert_eq!(printed(root, &["echo", "a"]).unwrap().0, "a\n");
+    assert_eq!(printed(root, &["echo", "a"]).unwrap().0, json!("a\n"));
     for command in [&["/nonexistent/program"][..], &["false"], &["true"]] {
         let failure = printed(root, command).unwrap_err().to_string();
         says(&failure, &[command[0]]);
     }
+}
+
+#[test]
+fn a_host_is_read_and_what_is_missing_is_empty() {
+    assert_eq!(host(Path::new("/nonexistent")).0["hostname"], "");
+    let root = folder(&[
+        ("proc/sys/kernel/hostname", "gpu3\n"),
+        ("etc/os-release", "NAME=x\nPRETTY_NAME=\"Debian GNU/Linux 13\"\n"),
+        ("proc/cpuinfo", "processor\t: 0\nmodel name\t: AMD EPYC 7763\n"),
+        ("proc/meminfo", "MemTotal:       1024 kB\nMemFree: 1 kB\n"),
+    ]);
+    holds(
+        &host(root.path()).0,
+        json!({
+            "/hostname": "gpu3", "/system": "Debian GNU/Linux 13", "/processor": "AMD EPYC 7763", "/memory": "1.0 MiB", "/kernel": "",
+            "/systemd": null,
+        }),
+    );
+}
+
+/// The lines of a DGX Spark, of two CPUs of one design and one of another (hwloc, nvidia-dgx-gb10).
+#[test]
+fn a_processor_without_a_name_is_the_designs_of_its_cpus() {
+    let cpu = |number: u32, part: &str| {
+        format!(
+            "processor\t: {number}\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: {part}\n\n"
+        )
+    };
+    let text = [cpu(0, "0xd87"), cpu(5, "0xd85"), cpu(6, "0xd85")].concat();
+    assert_eq!(
+        processor(&text),
+        "implementer 0x41, part 0xd85 (2 CPUs); implementer 0x41, part 0xd87 (1 CPU)"
+    );
+    assert_eq!(processor("processor\t: 0\n"), "");
 }

@@ -404,7 +404,7 @@ impl Verified {
         match accounts {
             Ok(accounts) => {
                 for account in &accounts {
-                    if let Some(above) = account.above_promise() {
+                    if let Some(above) = &account.above {
                         let text = format!("{above} in the last 24 hours, 0 is guaranteed");
                         add(account.pod.clone(), text, "steliactl ledger VM; steliactl noise VM");
                     }
