@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use serde::Serialize;
 use stelia_api::attribution::Attribution;
 use stelia_api::quiet::Report;
 use stelia_cpus::text::excerpt::excerpt;
 
 use crate::order::{MAX_LINE, Order, OrderAnswer, Target};
-use crate::request::{Attribute, Request};
+use crate::request::Request;
 use crate::socket_line::{self, LineError};
 
 /// Timeout of an answer: an order on a large node takes milliseconds, plus a second or two to wait for irqbalance.
@@ -50,7 +49,7 @@ pub enum OrderError {
 /// # Errors
 /// [`OrderError`].
 pub fn order(socket: &Path, order: &Order, timeout: Duration) -> Result<Report, OrderError> {
-    match ask(socket, order, timeout)? {
+    match ask(socket, &Request::Order(order.clone()), timeout)? {
         OrderAnswer::Done(report) => Ok(report),
         other => Err(unexpected(&other)),
     }
@@ -63,8 +62,7 @@ pub fn order(socket: &Path, order: &Order, timeout: Duration) -> Result<Report, 
 /// [`OrderError`]; then nothing is counted. If no answer came, a count may have begun: it is ended, which may take as long
 /// again.
 pub fn begin(socket: &Path, target: &Target, timeout: Duration) -> Result<(), OrderError> {
-    let attribute = Attribute::Begin(target.clone());
-    match ask(socket, &Request::Attribute { attribute }, timeout) {
+    match ask(socket, &Request::Begin(target.clone()), timeout) {
         Ok(OrderAnswer::Begun) => Ok(()),
         Ok(other) => Err(unexpected(&other)),
         Err(error @ OrderError::NoAnswer(_)) => {
@@ -81,8 +79,7 @@ pub fn begin(socket: &Path, target: &Target, timeout: Duration) -> Result<(), Or
 /// # Errors
 /// [`OrderError`]; refused if no count was begun, or if that was too long ago.
 pub fn finish(socket: &Path, own: &BTreeSet<i32>, timeout: Duration) -> Result<Attribution, OrderError> {
-    let attribute = Attribute::Finish { own: own.clone() };
-    match ask(socket, &Request::Attribute { attribute }, timeout)? {
+    match ask(socket, &Request::Finish { own: own.clone() }, timeout)? {
         OrderAnswer::Attributed(attribution) => Ok(attribution),
         other => Err(unexpected(&other)),
     }
@@ -96,7 +93,7 @@ fn unexpected(answer: &OrderAnswer) -> OrderError {
 }
 
 /// Send one line and read one.
-fn ask(socket: &Path, request: &impl Serialize, timeout: Duration) -> Result<OrderAnswer, OrderError> {
+fn ask(socket: &Path, request: &Request, timeout: Duration) -> Result<OrderAnswer, OrderError> {
     // It consists of sets and texts, which can always be written as JSON.
     let text = serde_json::to_string(request).unwrap_or_default();
     if text.len() > MAX_LINE {

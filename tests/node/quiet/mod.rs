@@ -398,7 +398,8 @@ fn from_the_daemons_cgroup(order: &str) -> String {
 /// right again.
 fn a_wrong_vm_is_left_out(pod: &Pod) {
     for uid in [pod.uid.as_str(), "00000000-0000-0000-0000-000000000000"] {
-        let wrong = format!(r#"{{"steer": true, "shared": "0-3", "vms": {{"{uid}": {{"cpus": "4-7"}}}}}}"#);
+        let wrong =
+            format!(r#"{{"order": {{"steer": true, "shared": "0-3", "vms": {{"{uid}": {{"cpus": "4-7"}}}}}}}}"#);
         let answer = from_the_daemons_cgroup(&wrong);
         assert_says(&answer, &[r#""left_out":{""#, uid]);
     }
@@ -413,7 +414,7 @@ fn nobody_else_orders(pod: &Pod) {
     let refused = output(&[&user[..], &["socat", "-u", "OPEN:/dev/null", &connect]].concat());
     assert_fails(&refused, "Permission denied");
 
-    let undo = r#"{"steer": true, "shared": "0-7", "vms": {}}"#;
+    let undo = r#"{"order": {"steer": true, "shared": "0-7", "vms": {}}}"#;
     assert_eq!(order(undo), "", "root's shell was answered");
     let send = format!("echo '{undo}' | socat -t 600 - {connect}");
     let answer = pod.try_exec(&["sh", "-c", &send]);
@@ -426,7 +427,7 @@ fn nobody_else_orders(pod: &Pod) {
         r#"{"steer": true, "shared": "0-3", "vms": {"../x": {"cpus": "4-7"}}}"#.to_owned(),
         r#"{"steer": true, "shared": "0-3", "write": "/proc/irq/1/smp_affinity"}"#.to_owned(),
     ] {
-        let answer = from_the_daemons_cgroup(&wrong);
+        let answer = from_the_daemons_cgroup(&format!(r#"{{"order": {wrong}}}"#));
         assert!(answer.contains("refused"), "{answer}");
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use stelia_api::attribution::Attribution;
 use stelia_cpus::CpuSet;
 use steliad_quiet::order::{OrderAnswer, Target};
-use steliad_quiet::request::{Attribute, Request};
+use steliad_quiet::request::Request;
 
 use super::interrupts::{Interrupt, Watch};
 use super::load::{core, read_blocks_on};
@@ -31,26 +31,25 @@ pub fn remains() -> Vec<String> {
         .collect()
 }
 
-fn asked(attribute: Attribute) -> OrderAnswer {
-    let request = serde_json::to_string(&Request::Attribute { attribute }).expect("JSON");
-    let answer = from_the_daemons_cgroup(&request);
+fn asked(request: &Request) -> OrderAnswer {
+    let answer = from_the_daemons_cgroup(&serde_json::to_string(request).expect("JSON"));
     parse(&answer)
 }
 
 fn begin(target: &Target) {
-    let answer = asked(Attribute::Begin(target.clone()));
+    let answer = asked(&Request::Begin(target.clone()));
     assert!(matches!(answer, OrderAnswer::Begun), "{answer:?}");
 }
 
 fn finish() -> Attribution {
-    match asked(Attribute::Finish { own: BTreeSet::new() }) {
+    match asked(&Request::Finish { own: BTreeSet::new() }) {
         OrderAnswer::Attributed(attribution) => attribution,
         other => panic!("{other:?}"),
     }
 }
 
-fn refused(attribute: Attribute) -> String {
-    match asked(attribute) {
+fn refused(request: &Request) -> String {
+    match asked(request) {
         OrderAnswer::Refused(reason) => reason,
         other => panic!("{other:?}"),
     }
@@ -190,10 +189,10 @@ fn only_vms_cpus_are_looked_at_and_what_is_begun_is_removed() {
             cpus: cpus("0-7"),
             ..target.clone()
         };
-        let reason = refused(Attribute::Begin(others));
+        let reason = refused(&Request::Begin(others));
         assert!(reason.ends_with("are no VM's"), "{reason}");
         assert_eq!(remains(), Vec::<String>::new());
-        let reason = refused(Attribute::Finish { own: BTreeSet::new() });
+        let reason = refused(&Request::Finish { own: BTreeSet::new() });
         assert!(reason.starts_with("nothing is counted"), "{reason}");
 
         // Twice: the second replaces the first. Somebody else's instance is left alone by all of this.
@@ -207,7 +206,7 @@ fn only_vms_cpus_are_looked_at_and_what_is_begun_is_removed() {
         assert!(Path::new(WITNESS).exists());
         drop(witness);
         come_back();
-        let reason = refused(Attribute::Finish { own: BTreeSet::new() });
+        let reason = refused(&Request::Finish { own: BTreeSet::new() });
         assert!(reason.starts_with("nothing is counted"), "{reason}");
     });
 }

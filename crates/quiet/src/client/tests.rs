@@ -49,7 +49,10 @@ fn an_order_is_one_line_and_the_report_comes_back() {
     let answer = serde_json::to_string(&OrderAnswer::Done(report.clone())).unwrap();
     let peer = move |mut stream: UnixStream| {
         let text = socket_line::read(&mut stream, MAX_LINE, ANSWER_TIMEOUT).unwrap();
-        assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), expected);
+        assert_eq!(
+            serde_json::from_str::<Request>(&text).unwrap(),
+            Request::Order(expected)
+        );
         socket_line::write(&mut stream, &answer, ANSWER_TIMEOUT).unwrap();
     };
     assert_eq!(with(peer, &wanted, ANSWER_TIMEOUT).unwrap(), report);
@@ -168,10 +171,10 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
     };
     let (line, result) = asked("\"begun\"", |path| begin(path, &target, ANSWER_TIMEOUT));
     result.unwrap();
-    let begun = Request::Attribute {
-        attribute: Attribute::Begin(target),
-    };
-    assert_eq!(Request::parse(&line).unwrap(), begun);
+    assert_eq!(
+        serde_json::from_str::<Request>(&line).unwrap(),
+        Request::Begin(target)
+    );
     let counted = Attribution {
         cpus: "2-3".into(),
         dropped: 1,
@@ -181,7 +184,7 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
     let (line, result) = asked(&answer, |path| finish(path, &BTreeSet::new(), ANSWER_TIMEOUT));
     assert_eq!(
         (line.as_str(), result.unwrap()),
-        ("{\"attribute\":{\"finish\":{}}}", counted)
+        ("{\"finish\":{}}", counted)
     );
 }
 

@@ -10,14 +10,15 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
+use crate::failure::problem;
 use crate::files::System;
 use crate::order::{MAX_LINE, Order, OrderAnswer, Target};
-use crate::request::{Attribute, Request};
+use crate::request::Request;
 use crate::socket_line::{self, LineError};
 use crate::trace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use stelia_api::attribution::Attribution;
-use stelia_api::quiet::{Problem, Report};
+use stelia_api::quiet::Report;
 use stelia_cpus::text::excerpt;
 use stelia_kernel::cgroup::Cgroups;
 
@@ -135,45 +136,30 @@ impl Server<'_> {
     }
 
     fn answer(&mut self, text: &str) -> OrderAnswer {
-        match Request::parse(text) {
-            Ok(Request::Order(order)) => self.carry_out(order),
-            Ok(Request::Attribute { attribute }) => {
-                let answer = match attribute {
-                    Attribute::Begin(target) => self.begin(&target).map(|()| OrderAnswer::Begun),
-                    Attribute::Finish { own } => self.finish(&own).map(OrderAnswer::Attributed),
-                };
-                answer.unwrap_or_else(OrderAnswer::Refused)
-            }
-            Err(cause) => {
-                let cause = excerpt::cause(&cause);
-                OrderAnswer::Refused(format!("it is not JSON that is understood: {cause}"))
-            }
-        }
+        let request: Result<Request, String> = serde_json::from_str(text)
+            .map_err(|cause| format!("it is not JSON that is understood: {}", excerpt::cause(&cause)));
+        let answer = request.and_then(|request| match request {
+            Request::Order(order) => self.carry_out(order).map(OrderAnswer::Done),
+            Request::Begin(target) => self.begin(&target).map(|()| OrderAnswer::Begun),
+            Request::Finish { own } => self.finish(&own).map(OrderAnswer::Attributed),
+        });
+        answer.unwrap_or_else(OrderAnswer::Refused)
     }
 
-    fn carry_out(&mut self, order: Order) -> OrderAnswer {
-        let facts = OrderFacts::read(&order, self.cgroups, self.system.files);
-        let checked = facts.and_then(|facts| {
-            let mut checked = check(order, &facts).map_err(|refusal| refusal.to_string())?;
-            let before = InForce::load(self.system.store);
-            before.retain(&mut checked, &facts);
-            Ok((checked, before))
-        });
-        match checked {
-            Ok((checked, before)) => {
-                let Checked { order, left_out } = checked;
-                let mut report = carry_out(self.system, self.sockets, &order, &mut self.state.memories);
-                let now = InForce::of(&order);
-                if now != before
-                    && let Err(text) = now.save(self.system.store)
-                {
-                    let pod = String::new();
-                    report.problems.push(Problem { pod, text });
-                }
-                OrderAnswer::Done(Report { left_out, ..report })
-            }
-            Err(reason) => OrderAnswer::Refused(reason),
+    fn carry_out(&mut self, order: Order) -> Result<Report, String> {
+        let facts = OrderFacts::read(&order, self.cgroups, self.system.files)?;
+        let mut checked = check(order, &facts).map_err(|refusal| refusal.to_string())?;
+        let before = InForce::load(self.system.store);
+        before.retain(&mut checked, &facts);
+        let Checked { order, left_out } = checked;
+        let mut report = carry_out(self.system, self.sockets, &order, &mut self.state.memories);
+        let now = InForce::of(&order);
+        if now != before
+            && let Err(text) = now.save(self.system.store)
+        {
+            problem(&mut report, "", text);
         }
+        Ok(Report { left_out, ..report })
     }
 
     fn begin(&self, target: &Target) -> Result<(), String> {
@@ -195,8 +181,8 @@ impl Server<'_> {
     /// Log a refusal once, because the daemon repeats its order.
     fn log_refusal(&mut self, answer: &OrderAnswer) {
         let reason = match answer {
-            OrderAnswer::Done(_) | OrderAnswer::Begun | OrderAnswer::Attributed(_) => None,
             OrderAnswer::Refused(reason) => Some(reason.clone()),
+            _ => None,
         };
         if let Some(reason) = reason.as_ref().filter(|_| reason != self.state.refusal) {
             log(

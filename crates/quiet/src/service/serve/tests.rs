@@ -176,8 +176,7 @@ impl Node {
     }
 
     fn answer(&self, order: &Order) -> OrderAnswer {
-        let text = serde_json::to_string(order).unwrap() + "\n";
-        serde_json::from_str(&self.said(text.as_bytes())).unwrap()
+        serde_json::from_str(&self.said(&line(order))).unwrap()
     }
 
     /// The reason why this is refused, after which nothing is changed.
@@ -203,6 +202,12 @@ impl Node {
         let tree = self.kernel.tree();
         assert_eq!((tree.writes.len(), tree.saves), (0, 0), "{:?}", tree.writes);
     }
+}
+
+/// The line of an order.
+fn line(order: &Order) -> Vec<u8> {
+    let text = serde_json::to_string(&Request::Order(order.clone())).unwrap();
+    (text + "\n").into_bytes()
 }
 
 fn set(list: &str) -> CpuSet {

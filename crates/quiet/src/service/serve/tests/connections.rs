@@ -7,9 +7,7 @@ fn whoever_is_not_the_daemon_is_not_answered_nor_read() {
     let node = Node::new();
     let asked = Cell::new(0);
     let (mut client, server) = UnixStream::pair().unwrap();
-    client
-        .write_all((serde_json::to_string(&order()).unwrap() + "\n").as_bytes())
-        .unwrap();
+    client.write_all(&line(&order())).unwrap();
     let admit = |_: &UnixStream| {
         asked.set(asked.get() + 1);
         Err(ForeignPeer("a process of /x".into()))

@@ -15,12 +15,12 @@ fn who_runs_on_a_vms_cpus_is_counted_between_two_lines() {
         let mut tree = node.kernel.tree();
         tree.tracefs.as_mut().unwrap().instances().len()
     };
-    let finish = r#"{"attribute":{"finish":{}}}"#;
+    let finish = r#"{"finish":{}}"#;
     let OrderAnswer::Refused(reason) = asked(&node, finish) else {
         panic!("answered")
     };
     assert!(reason.starts_with("nothing is counted"), "{reason}");
-    let begun = asked(&node, r#"{"attribute":{"begin":{"cpus":"3","own":[7]}}}"#);
+    let begun = asked(&node, r#"{"begin":{"cpus":"3","own":[7]}}"#);
     assert_eq!((begun, instances()), (OrderAnswer::Begun, 1));
     let keys = "next_comm,common_cpu";
     node.kernel.tree().tracefs.as_mut().unwrap().count(
@@ -43,7 +43,7 @@ fn a_count_that_nobody_waits_for_any_more_is_not_left_behind() {
     let node = Node::new();
     node.kernel.tree().tracefs = Some(Tracefs::with(&["sched/sched_switch"]));
     let instances = || node.kernel.tree().tracefs.as_mut().unwrap().instances().len();
-    let begin = "{\"attribute\":{\"begin\":{\"cpus\":\"3\",\"own\":[7]}}}\n";
+    let begin = "{\"begin\":{\"cpus\":\"3\",\"own\":[7]}}\n";
     node.said(begin.as_bytes());
     assert_eq!(instances(), 1);
     let (mut client, server) = UnixStream::pair().unwrap();
@@ -57,14 +57,14 @@ fn a_count_that_nobody_waits_for_any_more_is_not_left_behind() {
 fn only_cpus_of_live_instances_are_looked_at() {
     let mut node = Node::new();
     node.kernel.tree().tracefs = Some(Tracefs::with(&["sched/sched_switch"]));
-    let line = |cpus: &str| format!(r#"{{"attribute":{{"begin":{{"cpus":"{cpus}","own":[7]}}}}}}"#);
+    let line = |cpus: &str| format!(r#"{{"begin":{{"cpus":"{cpus}","own":[7]}}}}"#);
     let reason = |node: &Node, cpus: &str| match asked(node, &line(cpus)) {
         OrderAnswer::Refused(reason) => reason,
         other => panic!("{other:?}"),
     };
     assert_eq!(reason(&node, "2-4"), "the CPUs 4 are no VM's");
     assert_eq!(reason(&node, ""), "no CPUs are named");
-    let own = r#"{"attribute":{"begin":{"cpus":"2","own":[0]}}}"#;
+    let own = r#"{"begin":{"cpus":"2","own":[0]}}"#;
     assert_eq!(
         asked(&node, own),
         OrderAnswer::Refused("0 is no thread's number".into())

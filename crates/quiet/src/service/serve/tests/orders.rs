@@ -29,13 +29,12 @@ fn an_order_is_carried_out_answered_and_undone_by_one_without_vms() {
 #[test]
 fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
     let node = Node::new();
-    let good = serde_json::to_string(&order()).unwrap();
     let cases: [(&[u8], &str); 5] = [
         (b"\n", "it is not JSON that is understood"),
-        (b"{\"steer\":tru\n", "it is not JSON that is understood"),
-        (b"{\"steer\":true,\"restart\":true}\n", "unknown field `restart`"),
+        (b"{\"order\":{\"steer\":tru\n", "it is not JSON that is understood"),
+        (b"{\"order\":{\"steer\":true,\"restart\":true}}\n", "unknown field `restart`"),
         (
-            b"{\"vms\":{\"x\":{\"cpus\":\"9999999\"}}}\n",
+            b"{\"order\":{\"vms\":{\"x\":{\"cpus\":\"9999999\"}}}}\n",
             "it is not JSON that is understood",
         ),
         (b"\xff\xfe\n", "no order was received: the line is not UTF-8"),
@@ -48,7 +47,7 @@ fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
         peer_timeout: SHORT,
         ..node
     };
-    let reason = impatient.refused(&good.as_bytes()[..20]);
+    let reason = impatient.refused(&line(&order())[..20]);
     assert_eq!(reason, "no order was received: it took longer than 0 s");
 }
 
@@ -96,7 +95,7 @@ fn a_vm_of_other_cpus_than_the_recorded_ones_is_left_out() {
     node.unchanged();
     let mut order = order();
     order.shared = set("1-2");
-    let reason = node.refused((serde_json::to_string(&order).unwrap() + "\n").as_bytes());
+    let reason = node.refused(&line(&order));
     assert_eq!(reason, "the shared CPUs 2 are VMs'");
 }
 
