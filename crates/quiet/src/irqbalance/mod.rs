@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use stelia_api::quiet::{Irqbalance, Report};
 use stelia_cpus::CpuSet;
+use stelia_kernel::clock::since_boot;
 use stelia_kernel::proc::start_time;
 
 use crate::failure::{QuietFailure, problem};
@@ -128,7 +129,7 @@ fn send_ban(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &
     };
     let shown = socket.display().to_string();
     let setup = protocol::setup(socket).map_err(QuietFailure::of("ask \"setup\" of", &shown))?;
-    let now = seconds_since_boot();
+    let now = since_boot().as_secs();
     let (sent, in_force) = last_ban(record.get(&process.pid), &setup, process.start, now);
     let want = sent.base.union(exclusive);
     let mut save = |sent: SentBan| {
@@ -225,8 +226,4 @@ fn running(files: &dyn Files, sockets: &Path) -> Result<Vec<Process>, QuietFailu
         Some(Process { pid, start, socket })
     });
     Ok(running.collect())
-}
-
-fn seconds_since_boot() -> u64 {
-    stelia_kernel::clock::since_boot().as_secs()
 }

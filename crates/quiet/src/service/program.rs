@@ -20,6 +20,7 @@ use sd_notify::NotifyState;
 use stelia_api::quiet::Report;
 use stelia_kernel::activation;
 use stelia_kernel::cgroup::KernelCgroups;
+use stelia_kernel::clock::now_us;
 
 use crate::service::carry_out::{Memories, carry_out};
 use crate::service::in_force::InForce;
@@ -91,7 +92,7 @@ fn serve() -> Result<(), QuietFailure> {
         files: &kernel,
         store: &store,
     };
-    if let Err(error) = trace::expire(system, trace::now_us()) {
+    if let Err(error) = trace::expire(system, now_us()) {
         log(
             Priority::Warning,
             &format!("a count that nobody waits for is not removed: {error}"),
@@ -103,7 +104,7 @@ fn serve() -> Result<(), QuietFailure> {
         sockets: Path::new(SOCKETS),
         admit: &peer::is_daemon,
         peer_timeout: PEER_TIMEOUT,
-        clock: &trace::now_us,
+        clock: &now_us,
         state: ConnectionState::default(),
     };
     // An error of a notification cannot be handled.

@@ -53,7 +53,7 @@ pub struct Server<'a> {
     pub admit: &'a dyn Fn(&UnixStream) -> Result<(), ForeignPeer>,
     /// [`PEER_TIMEOUT`].
     pub peer_timeout: Duration,
-    /// [`crate::trace::now_us`].
+    /// [`stelia_kernel::clock::now_us`].
     pub clock: &'a dyn Fn() -> u64,
     pub state: ConnectionState,
 }

@@ -17,7 +17,6 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use stelia_api::attribution::Attribution;
@@ -64,13 +63,7 @@ struct SavedTrace {
     before: TraceCounts,
 }
 
-/// Microseconds since the epoch.
-pub fn now_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Begin to count what runs on these CPUs besides the target's own threads. `clock` is [`now_us`]. A count that was begun before
+/// Begin to count what runs on these CPUs besides the target's own threads. `clock` is [`stelia_kernel::clock::now_us`]. A count that was begun before
 /// is dropped.
 ///
 /// # Errors
