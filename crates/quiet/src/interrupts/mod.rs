@@ -5,7 +5,6 @@
 //! round compares all masks. An interrupt whose mask is as wanted still counts as disturbing until its counts in
 //! `/proc/interrupts` stop rising.
 
-mod exempt;
 pub(crate) mod read;
 mod remaining_cause;
 mod round_history;

@@ -9,9 +9,8 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
 use stelia_cpus::text::excerpt::cause;
-use stelia_kernel::counters::interrupts::{Table, vfio_device};
+use stelia_kernel::counters::interrupts::{Table, is_legacy_timer, vfio_device};
 
-use super::exempt::{is_exempt_number, is_inter_processor};
 use crate::files::Files;
 
 /// The mask of new interrupts.
@@ -121,11 +120,13 @@ pub fn read(files: &dyn Files, table: &Table) -> Result<InterruptScan, String> {
     let mut scan = InterruptScan::default();
     let mut nodes = BTreeMap::new();
     for irq in numbers {
-        if is_exempt_number(table, irq) {
+        // The CPUs' own ones are no device's.
+        if is_legacy_timer(irq) || table.lines.get(&irq).is_some_and(|line| !line.is_device()) {
             continue;
         }
         match read_one(files, irq, &mut nodes) {
-            Ok(interrupt) if is_inter_processor(&interrupt.identity) => {}
+            // Those between arm64's CPUs: `/proc/interrupts` hides their numbers (`IRQ_HIDDEN`, arch/arm64/kernel/smp.c).
+            Ok(interrupt) if interrupt.identity.actions == "IPI" => {}
             Ok(interrupt) => scan.interrupts.push(interrupt),
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err((path, error)) => {
