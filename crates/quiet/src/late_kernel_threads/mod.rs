@@ -50,9 +50,9 @@ pub struct ThreadHistory {
 struct Change {
     /// Ticks since boot, field 22 of its `stat`.
     start: u64,
-    base: String,
+    base: CpuSet,
     /// The mask as the kernel showed it after it was set: the thread's cpuset may remove CPUs.
-    ours: String,
+    ours: CpuSet,
 }
 
 /// By thread ID.
@@ -173,8 +173,8 @@ fn move_threads(
 fn change(thread: &KernelThread, base: &CpuSet, ours: &CpuSet) -> Change {
     Change {
         start: thread.stat.start,
-        base: base.to_string(),
-        ours: ours.to_string(),
+        base: base.clone(),
+        ours: ours.clone(),
     }
 }
 
@@ -190,9 +190,8 @@ fn remaining(thread: &KernelThread, exclusive: &CpuSet, text: &str) -> Thread {
 /// A mask that we wrote is computed again from its base and the present VMs. Any other mask is changed only if it has CPUs of
 /// a VM.
 fn decide(thread: &KernelThread, change: Option<&Change>, exclusive: &CpuSet, shared: &CpuSet) -> Decision {
-    let ours = change.filter(|change| change.ours == thread.mask.to_string());
-    let base = match ours.map(|change| change.base.parse::<CpuSet>()) {
-        Some(Ok(base)) => base,
+    let base = match change.filter(|change| change.ours == thread.mask) {
+        Some(change) => change.base.clone(),
         _ if thread.mask.is_disjoint(exclusive) || thread.mask.len() == 1 => return Decision::Forget,
         _ if thread.stat.refuses() => return Decision::Remains,
         _ => thread.mask.clone(),
