@@ -1,10 +1,9 @@
 //! One attempt to read a consistent sample: the bound threads and the seats' threads, the CPUs, and the same threads again.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use stelia_cpus::CpuSet;
+use stelia_kernel::clock::{now_us, up_us};
 use stelia_kernel::counters::schedstat;
 use stelia_kernel::counters::task::{self, Task};
 
@@ -31,9 +30,9 @@ pub(super) fn take(
     let needed = cpus_of(candidates.iter().filter(|candidate| candidate.needs_bound()));
     // The seats' threads are read closest to the CPUs, because they are switched in more often than the kernel's.
     let bound_before = bound_tasks(files, threads, &needed, buffer)?;
-    let started_us = micros(ClockId::Boottime);
+    let started_us = up_us();
     let before = own_before(files, candidates, buffer)?;
-    let clocks = (micros(ClockId::Realtime), micros(ClockId::Boottime));
+    let clocks = (now_us(), up_us());
     files.read(SCHEDSTAT, buffer).map_err(SampleError::read(SCHEDSTAT))?;
     let cpus = schedstat::parse(buffer, &wanted).map_err(SampleError::form(SCHEDSTAT))?;
     let mut read = Vec::with_capacity(candidates.len());
@@ -188,10 +187,4 @@ fn task_counters(files: &dyn Files, id: i32, buffer: &mut Vec<u8>) -> Result<Opt
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(SampleError::read(&path)(error)),
     }
-}
-
-fn micros(clock: ClockId) -> u64 {
-    // A clock before 1970 is 0.
-    let time: Duration = clock_gettime(clock).try_into().unwrap_or_default();
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
