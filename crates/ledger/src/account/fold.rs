@@ -300,7 +300,7 @@ impl Vm {
         delta: &ReadingDelta,
         today: String,
     ) {
-        self.account.totals.add(delta);
+        self.account.totals.add(&delta.totals);
         let is_continued = |sum: &WindowSum| sum.is_continued_by(before);
         if !self.sums.get(&number).is_some_and(is_continued) {
             self.end_sum(number);
@@ -318,12 +318,9 @@ impl Vm {
         let (_, sum) = sum.or_insert_with(|| (today.clone(), WindowSum::starting_at(before)));
         sum.add(delta, now);
         let sums_of_day = self.days.entry(today).or_default();
-        let devices = delta
-            .devices
-            .values()
-            .fold(0, |sum: u64, count| sum.saturating_add(*count));
-        sums_of_day.devices = sums_of_day.devices.saturating_add(devices);
-        sums_of_day.delay_ns = sums_of_day.delay_ns.saturating_add(delta.delay_ns);
+        let devices = delta.totals.devices.values();
+        sums_of_day.devices = devices.fold(sums_of_day.devices, |sum, count| sum.saturating_add(*count));
+        sums_of_day.delay_ns = sums_of_day.delay_ns.saturating_add(delta.totals.delay_ns);
         self.add_worst(open, before, now, delta);
     }
 
@@ -336,13 +333,13 @@ impl Vm {
             class,
             name: name.to_owned(),
             count,
-            delay_ns: delta.delay_ns,
+            delay_ns: delta.totals.delay_ns,
         };
         let worst = &mut self.account.worst;
         if delta.other.most > 0 {
             worst.push(window(Class::OtherTasks, "", delta.other));
         }
-        for (name, count) in &delta.devices {
+        for (name, count) in &delta.totals.devices {
             let count = Range {
                 least: *count,
                 most: *count,

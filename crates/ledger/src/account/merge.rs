@@ -82,7 +82,7 @@ impl MergedAccount {
             let account = &part.account;
             merged.promised_us = merged.promised_us.saturating_add(account.promised_us);
             merged.covered_us = merged.covered_us.saturating_add(account.covered_us);
-            merged.totals.merge(&account.totals);
+            merged.totals.add(&account.totals);
             for one in &account.days {
                 days.entry(one.day.clone()).or_default().merge(one);
             }
@@ -144,8 +144,7 @@ impl MergedAccount {
 }
 
 impl Totals {
-    /// Adds the totals of another account.
-    pub(super) fn merge(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.other_tasks.add(other.other_tasks);
         for (sums, counts) in [
             (&mut self.devices, &other.devices),
@@ -159,16 +158,16 @@ impl Totals {
             }
         }
         for (name, ran) in &other.kernel_threads {
-            self.kernel_threads.entry(name.clone()).or_default().merge(*ran);
+            self.kernel_threads.entry(name.clone()).or_default().add(*ran);
         }
-        self.own.merge(other.own);
+        self.own.add(other.own);
         self.delay_ns = self.delay_ns.saturating_add(other.delay_ns);
         self.steal_ns = self.steal_ns.saturating_add(other.steal_ns);
     }
 }
 
 impl Ran {
-    fn merge(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.count = self.count.saturating_add(other.count);
         self.ns = self.ns.saturating_add(other.ns);
     }

@@ -1,6 +1,6 @@
 //! Sums over consecutive windows of one seat.
 
-use super::{Range, Totals};
+use super::Range;
 use crate::replay::{FullReading, ReadingDelta};
 
 /// Switch-ins summed over consecutive windows of a seat. Only the uncertainty of the first and the last reading counts: each reading in
@@ -86,33 +86,8 @@ impl WindowSum {
 }
 
 impl Range {
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.least = self.least.saturating_add(other.least);
         self.most = self.most.saturating_add(other.most);
-    }
-}
-
-impl Totals {
-    /// Adds everything except switch-ins, which a [`WindowSum`] sums.
-    pub(super) fn add(&mut self, delta: &ReadingDelta) {
-        for (sums, counts) in [
-            (&mut self.devices, &delta.devices),
-            (&mut self.upkeep, &delta.upkeep),
-            (&mut self.softirqs, &delta.softirqs),
-            (&mut self.own_interrupts, &delta.own_interrupts),
-        ] {
-            for (name, count) in counts {
-                let sum = sums.entry(name.clone()).or_default();
-                *sum = sum.saturating_add(*count);
-            }
-        }
-        for (name, ran) in &delta.kernel_threads {
-            let sum = self.kernel_threads.entry(name.clone()).or_default();
-            sum.count = sum.count.saturating_add(ran.count);
-            sum.ns = sum.ns.saturating_add(ran.ns);
-        }
-        self.own.ns = self.own.ns.saturating_add(delta.run_ns);
-        self.delay_ns = self.delay_ns.saturating_add(delta.delay_ns);
-        self.steal_ns = self.steal_ns.saturating_add(delta.steal_ns);
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn add_intrusions(events: &mut Vec<Event>, uid: &str, seat: &Seat, de
     if delta.other.least > 0 {
         add(Class::OtherTasks, "", (delta.other.least, delta.other.most));
     }
-    for (name, count) in &delta.devices {
+    for (name, count) in &delta.totals.devices {
         add(Class::Devices, name, (*count, *count));
     }
 }

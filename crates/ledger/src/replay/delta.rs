@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stelia_kernel::counters::interrupts::{rise, vfio_device};
 
 use super::{FullReading, OpenSeat, UNOBSERVED_THREAD};
-use crate::account::{Ran, Range};
+use crate::account::{Ran, Range, Totals};
 use crate::sample::{Bound, Counters, START_TIME_UNIT_US};
 
 /// Limit of the runs of a bound kernel thread on other CPUs: it starts, waits, and is bound then
@@ -35,15 +35,8 @@ pub struct ReadingDelta {
     /// are not known.
     pub other: Range,
     pub(crate) telescoped: Telescoped,
-    pub kernel_threads: BTreeMap<String, Ran>,
-    /// By name.
-    pub devices: BTreeMap<String, u64>,
-    pub own_interrupts: BTreeMap<String, u64>,
-    pub upkeep: BTreeMap<String, u64>,
-    pub softirqs: BTreeMap<String, u64>,
-    pub run_ns: u64,
-    pub delay_ns: u64,
-    pub steal_ns: u64,
+    /// All but switch-ins of tasks.
+    pub totals: Totals,
 }
 
 /// Bounds of a window's switch-ins of bound threads that can be summed over consecutive windows. They are not limited by 0, so that errors
@@ -96,33 +89,37 @@ impl ReadingDelta {
             (least, bound)
         };
         let (devices, own_interrupts) = devices(open, from, to);
-        let mut delta = Self {
+        let ns = risen(from.run_ns, to.run_ns)?;
+        let mut totals = Totals {
+            other_tasks: Range::default(),
+            devices,
+            kernel_threads,
+            upkeep: rises_by_name(&from.upkeep, &to.upkeep),
+            softirqs: rises_by_name(&from.softirqs, &to.softirqs),
+            own_interrupts,
+            own: Ran { count: 0, ns },
+            delay_ns: risen(from.delay_ns, to.delay_ns)?,
+            steal_ns: risen(from.steal, to.steal)?.saturating_mul(TICK_NS),
+        };
+        for name in POSTED_INTERRUPTS {
+            if let Some(count) = totals.upkeep.remove(name) {
+                totals.own_interrupts.insert(name.to_owned(), count);
+            }
+        }
+        Ok(Self {
             us: risen(before.up, now.up)?,
             switches,
             own,
             bound,
             other: Range { least, most },
             telescoped,
-            kernel_threads,
-            devices,
-            own_interrupts,
-            upkeep: rises_by_name(&from.upkeep, &to.upkeep),
-            softirqs: rises_by_name(&from.softirqs, &to.softirqs),
-            run_ns: risen(from.run_ns, to.run_ns)?,
-            delay_ns: risen(from.delay_ns, to.delay_ns)?,
-            steal_ns: risen(from.steal, to.steal)?.saturating_mul(TICK_NS),
-        };
-        for name in POSTED_INTERRUPTS {
-            if let Some(count) = delta.upkeep.remove(name) {
-                delta.own_interrupts.insert(name.to_owned(), count);
-            }
-        }
-        Ok(delta)
+            totals,
+        })
     }
 
     /// Whether other tasks or other devices' interrupts ran: the two classes that are promised to be 0.
     pub fn is_disturbed(&self) -> bool {
-        self.other.most > 0 || self.devices.values().any(|count| *count > 0)
+        self.other.most > 0 || self.totals.devices.values().any(|count| *count > 0)
     }
 }
 
@@ -158,13 +155,11 @@ fn bound_threads(
         };
         let known_first = before.counters.bound.get(thread).map_or(0, |known| known.switches.0);
         telescoped.most += i128::from(last) - i128::from(known_first);
-        sum.least = sum.least.saturating_add(range.least);
-        sum.most = sum.most.saturating_add(range.most);
+        sum.add(range);
         if range.most > 0 {
             let name = bound.name.split('/').next().unwrap_or_default();
-            let ran = by_name.entry(name.to_owned()).or_default();
-            ran.count = ran.count.saturating_add(range.most);
-            ran.ns = ran.ns.saturating_add(ns);
+            let ran: &mut Ran = by_name.entry(name.to_owned()).or_default();
+            ran.add(Ran { count: range.most, ns });
         }
     }
     Ok((sum, telescoped, by_name))
