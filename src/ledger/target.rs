@@ -12,7 +12,7 @@ use stelia_kernel::containers::container_scope;
 use stelia_kernel::vfio::without_shared;
 use stelia_kubelet::{PodName, PodUid};
 use stelia_ledger::recorder;
-use stelia_ledger::sample::{Seat, Thread};
+use stelia_ledger::sample::{Seat, TaskId};
 use stelia_model as model;
 use stelia_settings::Isolation;
 
@@ -165,14 +165,8 @@ impl VmTarget {
 /// CPU do not distinguish it from another task. `exclusive` lacks the spare CPUs of an adopted VM, on which its other threads run.
 fn seats(exclusive: &CpuSet, pinned: &[model::PinnedThread]) -> BTreeSet<Seat> {
     let threads = |includes: &dyn Fn(Option<u32>) -> bool| {
-        let threads = pinned
-            .iter()
-            .filter(|pinned| includes(pinned.thread.cpu))
-            .map(|pinned| Thread {
-                id: pinned.thread.task.id,
-                start: pinned.thread.task.start,
-            });
-        let sorted: BTreeSet<Thread> = threads.collect();
+        let threads = pinned.iter().filter(|pinned| includes(pinned.thread.cpu));
+        let sorted: BTreeSet<TaskId> = threads.map(|pinned| pinned.thread.task).collect();
         sorted.into_iter().collect::<Vec<_>>()
     };
     if exclusive.is_empty() {

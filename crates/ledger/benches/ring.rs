@@ -11,7 +11,7 @@ use stelia_ledger::entry::{Device, Entry, Event, Reading};
 use stelia_ledger::recorder::heartbeat_hours;
 use stelia_ledger::ring::verify::{self, verify};
 use stelia_ledger::ring::{Limits, Ring, read};
-use stelia_ledger::sample::{Bound, Thread};
+use stelia_ledger::sample::{Bound, TaskId};
 
 use cpu_time::{is_within, shortest};
 
@@ -27,8 +27,8 @@ fn names(of: &[&str]) -> Vec<String> {
     of.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn thread(seat: u64, number: u64) -> Thread {
-    Thread {
+fn thread(seat: u64, number: u64) -> TaskId {
+    TaskId {
         id: (100_000 + seat * 16 + number) as i32,
         start: 4_000_000 + seat,
     }

@@ -9,7 +9,7 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::located::Located;
 use stelia_cpus::text::named;
 
-use crate::sample::{Bound, Thread};
+use crate::sample::{Bound, TaskId};
 
 /// An entry; in the ring it follows its hash in the line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub struct Reading {
     /// Bound kernel threads, likewise. A thread that ended is `null` once. Tasks of a container that ended, or may have, are `null` with the
     /// number 0 and the start time 1.
     #[serde(rename = "b", default, skip_serializing_if = "Vec::is_empty")]
-    pub bound: Vec<(Thread, Option<Bound>)>,
+    pub bound: Vec<(TaskId, Option<Bound>)>,
     /// When it was taken, as [`Entry::at`] and [`Entry::up`], if that is not the entry's time.
     #[serde(rename = "t", default, skip_serializing_if = "Option::is_none")]
     pub time: Option<(u64, u64)>,
@@ -121,7 +121,7 @@ pub enum Event {
         name: String,
         cpus: CpuSet,
         /// As in [`Seat`](crate::sample::Seat).
-        threads: Vec<Thread>,
+        threads: Vec<TaskId>,
         /// Likewise.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cgroup: Option<String>,
@@ -235,8 +235,8 @@ mod tests {
         let last = Reading {
             devices: BTreeMap::from([(30, Device("nvme0q1".into(), 5))]),
             bound: vec![
-                (Thread { id: 7, start: 8 }, Some(Bound::default())),
-                (Thread { id: 9, start: 8 }, None),
+                (TaskId { id: 7, start: 8 }, Some(Bound::default())),
+                (TaskId { id: 9, start: 8 }, None),
             ],
             time: Some((1, 2)),
             ..Reading::default()

@@ -9,10 +9,10 @@ use sha2::{Digest, Sha256};
 use stelia_ledger::entry::{Closed, Entry, Event, Reading};
 use stelia_ledger::ring::key::Key;
 use stelia_ledger::ring::{Limits, Ring};
-use stelia_ledger::sample::{Bound, Thread};
+use stelia_ledger::sample::{Bound, TaskId};
 
-const WORKER: Thread = Thread { id: 30, start: 5 };
-const LATER: Thread = Thread { id: 40, start: 900 };
+const WORKER: TaskId = TaskId { id: 30, start: 5 };
+const LATER: TaskId = TaskId { id: 40, start: 900 };
 
 fn opened(seat: u64, cpu: u32) -> Event {
     Event::Opened {
@@ -20,7 +20,7 @@ fn opened(seat: u64, cpu: u32) -> Event {
         vm: format!("vm-{cpu}"),
         name: String::new(),
         cpus: cpu.to_string().parse().unwrap(),
-        threads: vec![Thread {
+        threads: vec![TaskId {
             id: 7,
             start: u64::from(cpu),
         }],
@@ -33,7 +33,7 @@ fn boot(id: &str) -> Event {
     Event::Boot { id: id.to_owned() }
 }
 
-fn reading(seat: u64, switches: u64, own: u64, more: u64, bound: &[(Thread, (u64, u64))]) -> Reading {
+fn reading(seat: u64, switches: u64, own: u64, more: u64, bound: &[(TaskId, (u64, u64))]) -> Reading {
     let bound = bound.iter().map(|(thread, switches)| {
         let bound = Bound {
             name: "kworker/2:1".to_owned(),
@@ -165,7 +165,7 @@ fn the_script_claims_no_least_number_of_a_container_whose_tasks_ended() {
         own_devices: Vec::new(),
     };
     let mut ended = reading(2, 150, 120, 0, &[]);
-    ended.bound.push((Thread { id: 0, start: 1 }, None));
+    ended.bound.push((TaskId { id: 0, start: 1 }, None));
     for (events, readings) in [
         (
             vec![boot("one"), opened(1), opened(2)],

@@ -12,7 +12,7 @@ use stelia_cpus::CpuSet;
 use stelia_kernel::counters::interrupts::{self, Kind, Table};
 use stelia_kernel::counters::{cpu_time, schedstat, softirqs, task};
 use stelia_kernel::proc::start_time;
-use stelia_ledger::sample::{Reader, SampleError, Seat, Thread};
+use stelia_ledger::sample::{Reader, SampleError, Seat, TaskId};
 
 const TIMES: u64 = 1000;
 
@@ -22,7 +22,7 @@ fn online() -> CpuSet {
 }
 
 /// This thread, as a seat's.
-fn this_thread() -> Thread {
+fn this_thread() -> TaskId {
     let link = fs::read_link("/proc/thread-self").expect("this thread");
     let id = link
         .file_name()
@@ -30,7 +30,7 @@ fn this_thread() -> Thread {
         .expect("its number");
     let text = fs::read_to_string(format!("/proc/{id}/task/{id}/stat")).expect("its stat");
     let start = start_time(&text).expect("a stat");
-    Thread { id, start }
+    TaskId { id, start }
 }
 
 fn own() -> task::Task {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
-use stelia_ledger::sample::{Seat, Thread};
+use stelia_ledger::sample::{Seat, TaskId};
 
 pub const CPUS: u32 = 512;
 /// Queues of NVMe disks and network cards.
@@ -142,7 +142,7 @@ pub fn write(root: &Path) -> anyhow::Result<BTreeSet<Seat>> {
         thread(next, &format!("CPU {cpu}/KVM"), 0x0040_0040, cpu, 1000)?;
         seats.insert(Seat {
             cpus: [cpu].into_iter().collect(),
-            threads: vec![Thread {
+            threads: vec![TaskId {
                 id: next.try_into()?,
                 start: next.into(),
             }],

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::replay::{ENDED_TASKS, FullReading, OpenSeat, UNOBSERVED_THREAD};
-use crate::sample::{Bound, CounterSample, Counters, Seat, Thread};
+use crate::sample::{Bound, CounterSample, Counters, Seat, TaskId};
 
 /// Longest time between two samples, in microseconds, in which no bound thread can start and end unobserved: the kernel lets a worker be
 /// idle for 5 minutes before it ends (IDLE_WORKER_TIMEOUT in kernel/workqueue.c). One minute is left for the sample itself.
@@ -21,10 +21,10 @@ pub(super) struct BoundThreads {
 #[derive(Debug, Clone, Default)]
 struct BoundHistory {
     /// The threads of the last sample that read them.
-    now: BTreeMap<Thread, Bound>,
+    now: BTreeMap<TaskId, Bound>,
     /// All threads of the samples since the seat was written; [`UNOBSERVED_THREAD`] if there may have been others, [`ENDED_TASKS`] if
     /// tasks of the container ended or came.
-    since_written: BTreeSet<Thread>,
+    since_written: BTreeSet<TaskId>,
 }
 
 impl BoundThreads {

@@ -10,7 +10,7 @@ pub use delta::{Contradiction, ReadingDelta};
 use stelia_cpus::located::Located;
 
 use crate::entry::{Closed, Device, Entry, Event, Reading};
-use crate::sample::{Bound, Counters, Fired, Seat, Thread};
+use crate::sample::{Bound, Counters, Fired, Seat, TaskId};
 
 /// The state of the ledger after an entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct FullReading {
     pub counters: Counters,
     /// Bound kernel threads that ended since the previous reading, including those that started after it, and `ENDED_TASKS`. One may have
     /// run once more after the CPU was read; that run is in the next window.
-    pub gone: BTreeSet<Thread>,
+    pub gone: BTreeSet<TaskId>,
 }
 
 /// Why an entry does not follow from those before it.
@@ -227,11 +227,11 @@ impl LedgerState {
 
 /// Represents bound kernel threads that may have started and ended during a long pause between samples. It is written as a thread that
 /// ended.
-pub(crate) const UNOBSERVED_THREAD: Thread = Thread { id: 0, start: 0 };
+pub(crate) const UNOBSERVED_THREAD: TaskId = TaskId { id: 0, start: 0 };
 
 /// Represents tasks of a container that ended or came from elsewhere, or may have done so unobserved. It is written as a thread that ended:
 /// the same holds for it.
-pub(crate) const ENDED_TASKS: Thread = Thread { id: 0, start: 1 };
+pub(crate) const ENDED_TASKS: TaskId = TaskId { id: 0, start: 1 };
 
 /// The state of a VM that ended.
 pub const ENDED_STATE: &str = "gone";
@@ -292,7 +292,7 @@ impl FullReading {
             .iter()
             .filter(|(irq, now)| before.is_none_or(|before| before.devices.get(irq) != Some(now)));
         let devices = devices.map(|(irq, now)| (*irq, Device(now.name.clone(), now.count)));
-        let mut bound: Vec<(Thread, Option<Bound>)> = counters
+        let mut bound: Vec<(TaskId, Option<Bound>)> = counters
             .bound
             .iter()
             .filter(|(thread, now)| before.is_none_or(|before| before.bound.get(thread) != Some(now)))

@@ -3,7 +3,7 @@ use crate::account::{Range, accounts};
 
 const VM: &str = "vm";
 
-fn opened(seat: u64, threads: Vec<Thread>) -> Event {
+fn opened(seat: u64, threads: Vec<TaskId>) -> Event {
     Event::Opened {
         seat,
         vm: VM.into(),
@@ -72,7 +72,7 @@ fn nothing_is_counted_from_a_seat_that_is_not_open_or_whose_columns_differ() {
 fn a_seat_that_is_opened_again_for_another_thread_begins_anew() {
     let changed = entry(
         2,
-        vec![opened(0, vec![Thread { id: 8, start: 8 }])],
+        vec![opened(0, vec![TaskId { id: 8, start: 8 }])],
         &[[50, 0, 0, 0, 0, 0]],
     );
     let after = entry(3, Vec::new(), &[[51, 0, 0, 0, 0, 0]]);
@@ -122,7 +122,7 @@ fn numbers_of_any_size_make_an_account() {
         early.readings[0].numbers = from;
         (late.at, late.up) = (u64::MAX, u64::MAX);
         late.readings[0].bound.push((
-            Thread::default(),
+            TaskId::default(),
             Some(Bound {
                 name: String::new(),
                 switches: (u64::MAX, 0),
@@ -130,7 +130,7 @@ fn numbers_of_any_size_make_an_account() {
             }),
         ));
         late.readings[0].bound.push((
-            Thread { id: 1, start: u64::MAX },
+            TaskId { id: 1, start: u64::MAX },
             Some(Bound {
                 name: "a".into(),
                 switches: (0, u64::MAX),

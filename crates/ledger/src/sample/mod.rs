@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
+pub use stelia_kernel::proc::TaskId;
 
 pub use reader::{MAX_CGROUPS, MAX_TASKS, Reader, SampleError, tasks_of_container};
 
@@ -19,19 +20,11 @@ pub use reader::{MAX_CGROUPS, MAX_TASKS, Reader, SampleError, tasks_of_container
 pub struct Seat {
     pub cpus: CpuSet,
     /// By thread number and start time, ascending.
-    pub threads: Vec<Thread>,
+    pub threads: Vec<TaskId>,
     /// The cgroup of a container that has the CPUs, `/kubepods.slice/…`; such a seat has no threads. The tasks of the cgroups below are
     /// the container's too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-}
-
-/// A thread of a seat.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Thread {
-    pub id: i32,
-    /// Field 22 of `/proc/<pid>/stat`: thread numbers are reused.
-    pub start: u64,
 }
 
 /// Unit of a thread's start time, in microseconds (USER_HZ, field 22 of `/proc/<pid>/stat`).
@@ -68,7 +61,7 @@ pub struct Counters {
     pub delay_ns: u64,
     /// The kernel's own threads that are bound to these CPUs. They are only read if something other than the seat's threads ran since the
     /// last reading; if not, they are those of that reading.
-    pub bound: BTreeMap<Thread, Bound>,
+    pub bound: BTreeMap<TaskId, Bound>,
     /// Whether [`bound`](Self::bound) was read for this sample.
     pub bound_read: bool,
     /// Interrupts of devices by number, without those that never fired on these CPUs. The kernel's counters have 32 bits and wrap.

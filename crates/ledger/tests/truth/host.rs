@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_ledger::recorder::RecordedVm;
-use stelia_ledger::sample::{Bound, CounterSample, Counters, Fired, Seat, Thread};
+use stelia_ledger::sample::{Bound, CounterSample, Counters, Fired, Seat, TaskId};
 
 /// The first VM has the CPUs 2 and 3, the second has 4.
 pub const VMS: [&str; 2] = [
@@ -38,9 +38,9 @@ pub struct Cpu {
     /// How often devices' interrupts fired; the counters have 32 bits.
     interrupts: u64,
     /// When each worker ran last.
-    last_run: BTreeMap<Thread, u64>,
+    last_run: BTreeMap<TaskId, u64>,
     /// What the reader holds: the bound threads, and switches minus theirs and the own ones, if that is exact.
-    last_read: Option<(BTreeMap<Thread, Bound>, Option<u64>)>,
+    last_read: Option<(BTreeMap<TaskId, Bound>, Option<u64>)>,
     /// Offline at the next sample.
     pub hidden: bool,
 }
@@ -115,7 +115,7 @@ impl Host {
                 }
             }
             Run::Created(elsewhere) => {
-                let thread = Thread {
+                let thread = TaskId {
                     id: self.next_worker,
                     start: self.up / 10_000,
                 };
@@ -240,7 +240,7 @@ impl Cpu {
         for (thread, bound) in &mut read.bound {
             bound.switches.0 = first.bound.get(thread).map_or(0, |before| before.switches.0);
         }
-        let sum = |of: &BTreeMap<Thread, Bound>| of.values().map(|bound| bound.switches.1).sum::<u64>();
+        let sum = |of: &BTreeMap<TaskId, Bound>| of.values().map(|bound| bound.switches.1).sum::<u64>();
         let is_sure = |read: &Counters| {
             read.own.0 == read.own.1 && read.bound.values().all(|bound| bound.switches.0 == bound.switches.1)
         };
@@ -269,7 +269,7 @@ fn cpu(number: i32) -> Cpu {
         switches: 5_000,
         own: (3_000, 3_000),
         bound: BTreeMap::from([(
-            Thread {
+            TaskId {
                 id: 20 + number,
                 start: 1,
             },
@@ -288,7 +288,7 @@ fn cpu(number: i32) -> Cpu {
     };
     let seat = Seat {
         cpus: (number + 2).to_string().parse().unwrap(),
-        threads: vec![Thread {
+        threads: vec![TaskId {
             id: 100 + number,
             start: 7_000,
         }],

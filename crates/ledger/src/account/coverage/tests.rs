@@ -6,7 +6,7 @@ use super::*;
 use crate::account::{Account, Gap, accounts};
 use crate::entry::{Entry, Event};
 use crate::recorder::{EntryRecorder, RecordedVm};
-use crate::sample::{CounterSample, Counters, Seat, Thread};
+use crate::sample::{CounterSample, Counters, Seat, TaskId};
 
 const VM: &str = "vm";
 const SECOND: u64 = 1_000_000;
@@ -25,7 +25,7 @@ struct Daemon {
 fn seats(cpus: &[u32]) -> BTreeSet<Seat> {
     let seat = |cpu: &u32| Seat {
         cpus: [*cpu].into_iter().collect(),
-        threads: vec![Thread {
+        threads: vec![TaskId {
             id: i32::try_from(*cpu).unwrap(),
             start: 1,
         }],

@@ -14,7 +14,7 @@ use stelia_cpus::CpuSet;
 use stelia_kernel::proc::allowed;
 use stelia_kernel::proc::stat::{self, Stat};
 
-use super::Thread;
+use super::TaskId;
 use super::files::{Files, is_gone};
 use super::reader::SampleError;
 
@@ -36,7 +36,7 @@ pub(super) struct KernelThreads {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BoundThread {
-    pub(super) thread: Thread,
+    pub(super) thread: TaskId,
     pub(super) name: String,
     pub(super) cpu: u32,
 }
@@ -71,7 +71,7 @@ impl KernelThreads {
             let is_new = stat.is_kernel_thread() && (self.new.insert(id) || stat.name == KTHREADD && id != 2);
             match bound_cpu(files, id, &stat, buffer)? {
                 Some(cpu) => {
-                    let thread = Thread { id, start: stat.start };
+                    let thread = TaskId { id, start: stat.start };
                     let name = without_work(&stat.name).to_owned();
                     self.bound.insert(id, BoundThread { thread, name, cpu });
                     self.new.remove(&id);

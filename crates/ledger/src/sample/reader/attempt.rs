@@ -9,7 +9,7 @@ use stelia_kernel::counters::task::{self, Task};
 
 use super::super::files::{Files, is_gone};
 use super::super::kernel_threads::KernelThreads;
-use super::super::{Bound, Thread};
+use super::super::{Bound, TaskId};
 use super::SampleError;
 use super::candidate::{Attempt, BoundAttempt, Candidate};
 use super::container::{self, ContainerAttempt, NotRead, TasksBefore};
@@ -17,7 +17,7 @@ use super::container::{self, ContainerAttempt, NotRead, TasksBefore};
 pub(super) const SCHEDSTAT: &str = "/proc/schedstat";
 
 /// Name and counters of the bound threads of each CPU.
-type BoundTasks = BTreeMap<u32, BTreeMap<Thread, (String, Task)>>;
+type BoundTasks = BTreeMap<u32, BTreeMap<TaskId, (String, Task)>>;
 
 /// Reads the counters of the open candidates. Returns CLOCK_REALTIME and CLOCK_BOOTTIME, in microseconds, at the time when the CPUs were read.
 pub(super) fn take(
@@ -125,7 +125,7 @@ fn own_after(
 }
 
 /// The summed counters of these threads; `None` if one ended.
-fn own_threads(files: &dyn Files, threads: &[Thread], buffer: &mut Vec<u8>) -> Result<Option<Task>, SampleError> {
+fn own_threads(files: &dyn Files, threads: &[TaskId], buffer: &mut Vec<u8>) -> Result<Option<Task>, SampleError> {
     let mut sum = Task::default();
     for thread in threads {
         let Some(task) = task_counters(files, thread.id, buffer)? else {

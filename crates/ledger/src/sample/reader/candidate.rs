@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use stelia_kernel::counters::task::Task;
 
-use super::super::{Bound, Counters, Seat, Thread};
+use super::super::{Bound, Counters, Seat, TaskId};
 use super::container::{ContainerAttempt, ContainerState, MAX_TASK_FILES, NotRead};
 
 /// A seat in the last sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PreviousSample {
-    pub(super) bound: BTreeMap<Thread, Bound>,
+    pub(super) bound: BTreeMap<TaskId, Bound>,
     /// Switches minus those of the seat's threads and of the bound threads, when the latter were last read. While it is unchanged, no
     /// bound thread has run since. `None` if it was not exact.
     pub(super) rest: Option<i128>,
@@ -21,7 +21,7 @@ pub(super) struct PreviousSample {
 /// The bound threads, as one attempt read them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct BoundAttempt {
-    pub(super) threads: BTreeMap<Thread, Bound>,
+    pub(super) threads: BTreeMap<TaskId, Bound>,
     /// Whether a thread ended during the attempt, so that its switch-ins are not known.
     pub(super) ended: bool,
 }

@@ -20,7 +20,7 @@ use stelia_kernel::counters::task::{self, Task};
 use stelia_kernel::proc::{field, start_time, thread_group};
 
 use super::super::files::{Files, RootedFiles, is_gone};
-use super::super::{START_TIME_UNIT_US, Thread};
+use super::super::{START_TIME_UNIT_US, TaskId};
 use super::SampleError;
 
 /// Limits of the tasks and of the cgroups of a container that are read. They limit how long its sample takes.
@@ -72,7 +72,7 @@ pub(super) struct ContainerAttempt {
 pub(super) struct ContainerState {
     /// `CLOCK_BOOTTIME` before they were read.
     up_us: u64,
-    tasks: BTreeMap<Thread, PreviousTask>,
+    tasks: BTreeMap<TaskId, PreviousTask>,
     /// What was last read of the tasks that ended, summed.
     ended: Task,
     /// The cgroup's time, microseconds, and the sum of its tasks', nanoseconds, when none ran while they were last read. `None` if a task
@@ -130,7 +130,7 @@ pub(super) fn read_after(
         };
         // Read after the counters: a known task that still exists is the one whose counters were read, before too.
         if let Some(start) = start_of(files, *id, buffer)? {
-            tasks.insert(Thread { id: *id, start }, last);
+            tasks.insert(TaskId { id: *id, start }, last);
         }
     }
     let began = match known {
@@ -149,8 +149,8 @@ pub(super) fn read_after(
 fn attempt(
     known: Option<&ContainerState>,
     before: &TasksBefore,
-    now: &BTreeMap<Thread, Task>,
-    began: &BTreeSet<Thread>,
+    now: &BTreeMap<TaskId, Task>,
+    began: &BTreeSet<TaskId>,
     (usage_us, up_us): ((u64, u64), u64),
 ) -> ContainerAttempt {
     let none = BTreeMap::new();
@@ -327,10 +327,10 @@ fn start_of(files: &dyn Files, id: i32, buffer: &mut Vec<u8>) -> Result<Option<u
 fn began_in_container(
     files: &dyn Files,
     known: &ContainerState,
-    tasks: &BTreeMap<Thread, Task>,
+    tasks: &BTreeMap<TaskId, Task>,
     buffer: &mut Vec<u8>,
-) -> Result<BTreeSet<Thread>, SampleError> {
-    let (there, new): (Vec<&Thread>, Vec<&Thread>) = tasks.keys().partition(|thread| known.tasks.contains_key(thread));
+) -> Result<BTreeSet<TaskId>, SampleError> {
+    let (there, new): (Vec<&TaskId>, Vec<&TaskId>) = tasks.keys().partition(|thread| known.tasks.contains_key(thread));
     let mut own: BTreeSet<i32> = there.iter().map(|thread| thread.id).collect();
     let mut waiting = Vec::new();
     for thread in new {

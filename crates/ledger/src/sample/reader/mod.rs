@@ -15,7 +15,7 @@ use stelia_kernel::counters::ParseError;
 
 use super::files::{Files, RootedFiles};
 use super::kernel_threads::{KernelThreads, read_stat};
-use super::{CounterSample, Seat, Thread};
+use super::{CounterSample, Seat, TaskId};
 use candidate::{Candidate, PreviousSample};
 pub use container::{MAX_CGROUPS, MAX_TASKS, tasks_of_container};
 
@@ -163,9 +163,9 @@ fn read(
 /// The threads that ended: their number is unused or belongs to another thread.
 fn ended<'a>(
     files: &dyn Files,
-    threads: impl Iterator<Item = &'a Thread>,
+    threads: impl Iterator<Item = &'a TaskId>,
     buffer: &mut Vec<u8>,
-) -> Result<Vec<Thread>, SampleError> {
+) -> Result<Vec<TaskId>, SampleError> {
     let mut ended = Vec::new();
     for thread in threads {
         let stat = read_stat(files, thread.id, buffer)?;

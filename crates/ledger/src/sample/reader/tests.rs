@@ -114,7 +114,7 @@ fn host() -> (Scripted, Reader) {
 fn seat() -> Seat {
     Seat {
         cpus: [2].into_iter().collect(),
-        threads: vec![Thread { id: 7, start: 700 }],
+        threads: vec![TaskId { id: 7, start: 700 }],
         cgroup: None,
     }
 }
@@ -152,8 +152,8 @@ fn a_seat_has_all_its_counters_and_the_node_is_read_once() {
         run_ns: 100_000,
         delay_ns: 10_000,
         bound: [
-            (Thread { id: 20, start: 3 }, softirqd),
-            (Thread { id: 21, start: 4 }, worker),
+            (TaskId { id: 20, start: 3 }, softirqd),
+            (TaskId { id: 21, start: 4 }, worker),
         ]
         .into(),
         bound_read: true,
@@ -356,7 +356,7 @@ fn a_seat_has_the_sums_of_its_cpus_and_threads() {
     );
     let mut both = seat();
     both.cpus = [0, 2].into_iter().collect();
-    both.threads.push(Thread { id: 8, start: 800 });
+    both.threads.push(TaskId { id: 8, start: 800 });
     let spare = Seat {
         cpus: [0].into_iter().collect(),
         threads: Vec::new(),
