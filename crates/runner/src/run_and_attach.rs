@@ -58,7 +58,7 @@ impl Runner {
     pub(crate) async fn register(&mut self, options: &CommonOptions) -> Result<Option<OwnedObjectPath>, u8> {
         let pidfd = self.anchor.pidfd.as_fd();
         let registered = tokio::select! {
-            registered = self.daemon.register(options.claims(), pidfd, options.register_timeout) => registered,
+            registered = self.daemon.register(options, pidfd) => registered,
             number = self.stop.recv() => {
                 tracing::info!("signal {number} during the registration: exiting");
                 // If the daemon has registered the container already, it deregisters it when the container ends.

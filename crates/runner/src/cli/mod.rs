@@ -11,7 +11,6 @@ use stelia_api::RUNNER_SOCKET;
 use stelia_koordinator::allocator::AllocationRequest;
 
 use super::annotations;
-use super::daemon::Claims;
 use super::descriptors::{self, DescriptorSpec};
 use super::error::Error;
 use super::helpers::spec::{HelperSpec, parse_argument};
@@ -225,17 +224,6 @@ impl CommonOptions {
     pub(crate) fn announced_memory_limit(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.memory_limit.as_deref()?).ok()?;
         text.trim().parse().ok()
-    }
-
-    /// The arguments of RegisterInstance.
-    pub(crate) fn claims(&self) -> Claims<'_> {
-        Claims {
-            pod_uid: &self.pod_uid,
-            cpuset: &self.cpuset,
-            allocation: &self.allocation,
-            latency: self.latency.as_deref(),
-            cache_class: self.cache_class.as_deref(),
-        }
     }
 }
 

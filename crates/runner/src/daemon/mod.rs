@@ -12,12 +12,12 @@ use stelia_api::NOT_PINNED;
 use stelia_api::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
 use stelia_api::dict::{borrowed, to_dict};
 use stelia_kernel::cgroup::hierarchy;
-use stelia_koordinator::allocator::AllocationRequest;
 use stelia_koordinator::allocator::Qos;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};
 
+use super::cli::CommonOptions;
 use super::error::Error;
 use super::qmp::Vcpu;
 use super::resize::CpuLoss;
@@ -44,16 +44,6 @@ pub(crate) enum DaemonEvent {
     Signal,
     Lost,
     Reconnected,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Claims<'a> {
-    pub(crate) pod_uid: &'a str,
-    pub(crate) cpuset: &'a str,
-    pub(crate) allocation: &'a AllocationRequest,
-    /// A level's name and a cache class's, for the CPUs.
-    pub(crate) latency: Option<&'a str>,
-    pub(crate) cache_class: Option<&'a str>,
 }
 
 /// The result of AttachVcpus.
@@ -160,13 +150,13 @@ impl Daemon {
         Ok(reasons.into_iter().map(|(_, text, _)| text).collect())
     }
 
-    /// Registers this container; tries again for `limit` while the daemon is absent, restarting or busy.
+    /// Registers this container; tries again for `--register-timeout` while the daemon is absent, restarting or busy.
     pub(crate) async fn register(
         &mut self,
-        claims: Claims<'_>,
+        claims: &CommonOptions,
         anchor: BorrowedFd<'_>,
-        limit: Duration,
     ) -> Result<OwnedObjectPath, Error> {
+        let limit = claims.register_timeout;
         let deadline = Instant::now() + limit;
         let mut warned = false;
         loop {
@@ -187,23 +177,23 @@ impl Daemon {
 
     pub(crate) async fn try_register(
         &mut self,
-        claims: Claims<'_>,
+        claims: &CommonOptions,
         anchor: BorrowedFd<'_>,
     ) -> Result<OwnedObjectPath, Error> {
         let manager = self.manager().await?;
         let failed = |cause: stelia_api::Error| {
             Error::system("write the options of RegisterInstance")(io::Error::other(cause.text))
         };
-        let mut requested = to_dict(claims.allocation).map_err(failed)?;
+        let mut requested = to_dict(&claims.allocation).map_err(failed)?;
         requested.extend(to_dict(&claims.allocation.schedule).map_err(failed)?);
         let mut options = borrowed(&requested);
         options.insert("anchor", Variant::from(Fd::from(anchor)));
-        let quiet_options = [("latency", claims.latency), ("cache-class", claims.cache_class)];
+        let quiet_options = [("latency", &claims.latency), ("cache-class", &claims.cache_class)];
         let quiet_options = quiet_options
             .into_iter()
-            .filter_map(|(name, value)| Some((name, Variant::from(value?))));
+            .filter_map(|(name, value)| Some((name, Variant::from(value.as_deref()?))));
         options.extend(quiet_options);
-        let answer = manager.register_instance(claims.pod_uid, claims.cpuset, options).await;
+        let answer = manager.register_instance(&claims.pod_uid, &claims.cpuset, options).await;
         let (instance, cgroup) = answer.map_err(|e| self.failed("RegisterInstance", &e))?;
         tracing::info!("registered as {instance} in {cgroup}");
         Ok(instance)
@@ -376,7 +366,10 @@ fn error_reply(error: &zbus::Error) -> Option<(String, String)> {
 mod tests {
     use std::os::fd::AsFd;
 
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, Command};
 
     #[test]
     fn a_host_whose_cgroups_are_of_version_1_is_named_where_the_daemon_is_missing() {
@@ -406,17 +399,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let null = std::fs::File::open("/dev/null").unwrap();
-        let claims = Claims {
-            pod_uid: "",
-            cpuset: "",
-            allocation: &AllocationRequest::default(),
-            latency: None,
-            cache_class: None,
+        let words = ["stelia-runner", "attach", "--register-timeout", "1"];
+        let Command::Attach(options) = Cli::try_parse_from(words).unwrap().command else {
+            panic!("{words:?}")
         };
         // When registering with a second's patience
         let started = Instant::now();
         let error = Daemon::new(&path)
-            .register(claims, null.as_fd(), Duration::from_secs(1))
+            .register(&options.common, null.as_fd())
             .await
             .unwrap_err();
         // Then it tried more than once, and the error says where

@@ -234,7 +234,7 @@ impl<'a, V: Vmm> Isolator<'a, V> {
         let instance = match &self.instance {
             Some(instance) => instance.clone(),
             None => {
-                let claims = self.options.common.claims();
+                let claims = self.options.common;
                 let instance = self.daemon.try_register(claims, self.options.anchor).await?;
                 self.instance.insert(instance).clone()
             }
