@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::time::{sleep, timeout};
+use stelia_kernel::proc;
+use tokio::time::timeout;
 use zbus::OwnedObjectPath;
 
 use super::children::{Child, Exit};
@@ -20,8 +20,6 @@ use super::vmm::{Release, Vmm};
 
 /// A helper that ends with the VMM (virtiofsd) may be seen to end this much before it.
 const JOINT_END_WINDOW: Duration = Duration::from_millis(500);
-/// How often a process that is not a child is polled.
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
 pub(crate) struct SupervisedVm<'a> {
@@ -41,23 +39,11 @@ async fn ended(child: &mut Option<Child>, pidfd: BorrowedFd<'_>) -> Exit {
     match child {
         Some(child) => child.wait().await,
         None => {
-            while !has_ended(pidfd) {
-                sleep(POLL_INTERVAL).await;
+            let end = async { proc::ended(pidfd.try_clone_to_owned()?)?.await };
+            if let Err(error) = end.await {
+                tracing::error!("wait for the VMM's end: {error}");
             }
             Exit::Code(0)
-        }
-    }
-}
-
-/// A pidfd is readable when its process has ended.
-fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&now)) {
-        Ok(ready) => ready > 0,
-        Err(rustix::io::Errno::INTR) => false,
-        Err(error) => {
-            tracing::error!("wait for the VMM's end: {error}");
-            true
         }
     }
 }
