@@ -203,7 +203,7 @@ impl Qmp {
 }
 
 /// A query that QEMU refuses has no answer.
-fn or_none_if_refused<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+pub(crate) fn or_none_if_refused<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Err(error @ Error::QmpRefused { .. }) => {
             tracing::debug!("{error}");

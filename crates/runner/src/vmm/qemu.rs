@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Change, Memory, PowerDown, Quit, Release, ResizeStart, Threads, Vmm};
 use crate::error::Error;
-use crate::qmp::{Qmp, Reaction, reaction, set_vcpus};
+use crate::qmp::{Qmp, Reaction, or_none_if_refused, reaction, set_vcpus};
 
 /// QEMU by its QMP socket. It connects when needed, and again after a failure.
 #[derive(Debug)]
@@ -51,8 +51,8 @@ impl Qemu {
         let mut vcpus = qmp.vcpus().await?;
         vcpus.sort_by_key(|vcpu| vcpu.cpu_index);
         // Not every machine type answers these, and the guest must start all the same.
-        let iothreads = or_default_if_refused(qmp.iothreads().await)?;
-        let may_grow = or_default_if_refused(qmp.has_free_cpu_slot().await)?;
+        let iothreads = or_none_if_refused(qmp.iothreads().await)?.unwrap_or_default();
+        let may_grow = or_none_if_refused(qmp.has_free_cpu_slot().await)?.unwrap_or_default();
         Ok(Threads {
             vcpus,
             iothreads,
@@ -98,17 +98,6 @@ impl Qemu {
                 Reaction::Nothing => tracing::debug!("QEMU: {} {}", event.name, event.data),
             }
         }
-    }
-}
-
-/// A query that QEMU refuses counts as an empty answer.
-fn or_default_if_refused<T: Default>(answer: Result<T, Error>) -> Result<T, Error> {
-    match answer {
-        Err(error @ Error::QmpRefused { .. }) => {
-            tracing::debug!("{error}");
-            Ok(T::default())
-        }
-        other => other,
     }
 }
 
@@ -188,8 +177,8 @@ impl Vmm for Qemu {
     }
 
     async fn is_migrating(&mut self) -> Result<bool, Error> {
-        let found = async { or_default_if_refused(self.qmp().await?.is_migrating().await) }.await;
-        self.checked(found)
+        let found = async { or_none_if_refused(self.qmp().await?.is_migrating().await) }.await;
+        Ok(self.checked(found)?.unwrap_or_default())
     }
 
     async fn resize(&mut self, from: usize, to: usize, deadline: Instant) -> Result<ResizeStart, Error> {
