@@ -2,7 +2,6 @@
 
 mod agent;
 mod commands;
-mod events;
 mod lines;
 mod memory;
 mod slots;
@@ -20,7 +19,6 @@ use stelia_api::client::VcpuArg;
 use crate::error::Error;
 pub(crate) use agent::set_vcpus;
 pub use commands::{Iothread, StatusInfo, Vcpu};
-pub use events::{Reaction, reaction};
 pub use wire::Event;
 use wire::Wire;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Change, Memory, PowerDown, Quit, Release, ResizeStart, Threads, Vmm};
 use crate::error::Error;
-use crate::qmp::{Qmp, Reaction, or_none_if_refused, reaction, set_vcpus};
+use crate::qmp::{Qmp, or_none_if_refused, set_vcpus};
 
 /// QEMU by its QMP socket. It connects when needed, and again after a failure.
 #[derive(Debug)]
@@ -84,20 +84,33 @@ impl Qemu {
         let qmp = self.qmp().await?;
         loop {
             let event = qmp.event().await?;
-            match reaction(&event) {
-                Reaction::Threads => {
-                    tracing::info!("QEMU: {} {}", event.name, event.data);
-                    return Ok(Change::Threads);
-                }
-                Reaction::RunState => return Ok(Change::RunState),
-                Reaction::Memory => {
-                    tracing::debug!("QEMU: {} {}", event.name, event.data);
-                    return Ok(Change::Memory);
-                }
-                Reaction::Log => tracing::info!("QEMU: {} {}", event.name, event.data),
-                Reaction::Nothing => tracing::debug!("QEMU: {} {}", event.name, event.data),
+            let change = change(&event.name);
+            if change == Some(Change::Threads) || LOGGED.contains(&event.name.as_str()) {
+                tracing::info!("QEMU: {} {}", event.name, event.data);
+            } else {
+                tracing::debug!("QEMU: {} {}", event.name, event.data);
+            }
+            if let Some(change) = change {
+                return Ok(change);
             }
         }
+    }
+}
+
+/// Events after which nothing is asked, and which are logged all the same.
+const LOGGED: [&str; 5] = ["SHUTDOWN", "POWERDOWN", "GUEST_CRASHLOADED", "WATCHDOG", "MEMORY_FAILURE"];
+
+/// What is to be asked after an event of QEMU's. None reports a thread: those of a plug and an unplug are hints to ask.
+///
+/// - A plugged vCPU is reported by the guest alone, and only by one with ACPI (`ACPI_DEVICE_OST`).
+/// - `DEVICE_DELETED` comes after the unplugged vCPU's thread has ended.
+/// - A reset keeps the threads, but completes a plug that the guest has not noticed.
+fn change(event: &str) -> Option<Change> {
+    match event {
+        "ACPI_DEVICE_OST" | "DEVICE_DELETED" | "DEVICE_UNPLUG_GUEST_ERROR" | "RESET" => Some(Change::Threads),
+        "STOP" | "RESUME" | "SUSPEND" | "WAKEUP" | "GUEST_PANICKED" => Some(Change::RunState),
+        "MEMORY_DEVICE_SIZE_CHANGE" | "BALLOON_CHANGE" => Some(Change::Memory),
+        _ => None,
     }
 }
 
@@ -236,5 +249,26 @@ impl Vmm for Qemu {
 
     fn disconnect(&mut self) {
         self.qmp = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("ACPI_DEVICE_OST", Some(Change::Threads))]
+    #[case("DEVICE_DELETED", Some(Change::Threads))]
+    #[case("RESET", Some(Change::Threads))]
+    #[case("STOP", Some(Change::RunState))]
+    #[case("RESUME", Some(Change::RunState))]
+    #[case("MEMORY_DEVICE_SIZE_CHANGE", Some(Change::Memory))]
+    #[case("BALLOON_CHANGE", Some(Change::Memory))]
+    #[case("SHUTDOWN", None)]
+    #[case("NEW_IN_QEMU_99", None)]
+    #[case("", None)]
+    fn events_are_sorted(#[case] name: &str, #[case] expected: Option<Change>) {
+        assert_eq!(change(name), expected);
     }
 }
