@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::json;
-use thiserror::Error;
 
 use crate::RESOURCE;
 use crate::allocate::CDI_NAME;
+use crate::file_error::FileError;
 
 /// Where runtimes look for files that are made at run time.
 pub(crate) const FOLDER: &str = "/run/cdi";
@@ -19,22 +19,6 @@ pub(crate) const FOLDER: &str = "/run/cdi";
 const NAME: &str = "stelia.io-vm.json";
 /// Runtimes read only names that end with `.json` or `.yaml`.
 const NEW_NAME: &str = ".stelia.io-vm.new";
-
-/// Why the file is not written.
-#[derive(Debug, Error)]
-#[error("{operation} {}: {cause}", path.display())]
-pub(crate) struct CdiError {
-    operation: &'static str,
-    path: PathBuf,
-    cause: io::Error,
-}
-
-impl CdiError {
-    /// The folder is read-only for this process: it was made after the unit's file system was set up, so only a new process can write there.
-    pub(crate) fn needs_new_process(&self) -> bool {
-        self.cause.kind() == io::ErrorKind::ReadOnlyFilesystem
-    }
-}
 
 /// The file, and why it could not be written last.
 pub(crate) struct CdiFile {
@@ -60,7 +44,7 @@ impl CdiFile {
     /// # Errors
     ///
     /// Only what another attempt of this process would meet again, and only if containers get the name.
-    pub(crate) fn write(&self, devices: &[String]) -> Result<bool, CdiError> {
+    pub(crate) fn write(&self, devices: &[String]) -> Result<bool, FileError> {
         let (named, problem) = match write(&self.folder, devices) {
             Ok(named) => (named, None),
             Err(error) if self.is_used && error.needs_new_process() => return Err(error),
@@ -96,27 +80,23 @@ fn text(devices: &[String]) -> Option<String> {
 /// # Errors
 ///
 /// What could not be done with which file.
-fn write(folder: &Path, devices: &[String]) -> Result<bool, CdiError> {
+fn write(folder: &Path, devices: &[String]) -> Result<bool, FileError> {
     let Some(text) = text(devices) else { return Ok(false) };
     let (path, new) = (folder.join(NAME), folder.join(NEW_NAME));
     if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(true);
     }
-    let failed = |operation, path: &Path| {
-        let path = path.to_owned();
-        move |cause| CdiError { operation, path, cause }
-    };
     match fs::remove_file(&new) {
-        Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &new)(cause)),
+        Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(FileError::of("remove", &new)(cause)),
         _ => {}
     }
     let file = File::options().write(true).create_new(true).mode(0o644).open(&new);
-    let mut file = file.map_err(failed("make", &new))?;
+    let mut file = file.map_err(FileError::of("make", &new))?;
     // Whatever the umask is: runtimes need not be root.
     file.set_permissions(Permissions::from_mode(0o644))
-        .map_err(failed("set the mode of", &new))?;
-    file.write_all(text.as_bytes()).map_err(failed("write", &new))?;
-    fs::rename(&new, &path).map_err(failed("rename to", &path))?;
+        .map_err(FileError::of("set the mode of", &new))?;
+    file.write_all(text.as_bytes()).map_err(FileError::of("write", &new))?;
+    fs::rename(&new, &path).map_err(FileError::of("rename to", &path))?;
     Ok(true)
 }
 
@@ -164,12 +144,6 @@ mod tests {
     fn a_failure_is_no_reason_to_end_unless_the_folder_is_read_only() {
         let file = CdiFile::new("/no/such/folder".into(), true);
         assert!(!file.write(&["/dev/kvm".into()]).unwrap());
-        let read_only = CdiError {
-            operation: "make",
-            path: "/a".into(),
-            cause: rustix::io::Errno::ROFS.into(),
-        };
-        assert!(read_only.needs_new_process());
     }
 
     #[test]

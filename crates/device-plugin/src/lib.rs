@@ -6,6 +6,7 @@ pub mod api;
 mod cdi;
 mod connections;
 mod daemon;
+mod file_error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod offer;

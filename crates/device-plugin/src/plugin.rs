@@ -14,8 +14,9 @@ use tokio::time::Instant;
 use crate::allocated_devices::AllocatedDevices;
 use crate::cdi::CdiFile;
 use crate::daemon::Follower;
+use crate::file_error::FileError;
 use crate::offer::{Admission, Offer, OfferFacts};
-use crate::registration::{Fatal, KubeletRegistration, Registrar};
+use crate::registration::{KubeletRegistration, Registrar};
 use crate::required_files::{Paths, RequiredFiles};
 use crate::service::Shared;
 use crate::status;
@@ -43,7 +44,7 @@ pub(crate) struct Configuration {
 }
 
 /// Runs until the program has to end. Dropping it removes the socket.
-pub(crate) async fn run(configuration: Configuration) -> Result<Infallible, Fatal> {
+pub(crate) async fn run(configuration: Configuration) -> Result<Infallible, FileError> {
     let Configuration {
         folder,
         settings,
@@ -71,7 +72,7 @@ pub(crate) async fn run(configuration: Configuration) -> Result<Infallible, Fata
     let (files, first) = offerer.look();
     let offers = watch::Sender::new(first);
     let shared = Shared::new(offers.subscribe(), paths, CdiFile::new(cdi_folder, settings.cdi));
-    shared.cdi.write(&files.devices).map_err(Fatal::Cdi)?;
+    shared.cdi.write(&files.devices)?;
     let follower = Follower {
         bus,
         admission: admission.clone(),
@@ -126,10 +127,10 @@ impl Offerer {
     /// # Errors
     ///
     /// The folder of CDI files is read-only for this process, and containers get the name of its device.
-    async fn run(mut self, offers: &watch::Sender<Offer>, shared: &Arc<Shared>) -> Result<Infallible, Fatal> {
+    async fn run(mut self, offers: &watch::Sender<Offer>, shared: &Arc<Shared>) -> Result<Infallible, FileError> {
         loop {
             let (files, offer) = self.look();
-            shared.cdi.write(&files.devices).map_err(Fatal::Cdi)?;
+            shared.cdi.write(&files.devices)?;
             offers.send_if_modified(|before| {
                 let is_new = *before != offer;
                 *before = offer;

@@ -15,8 +15,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cdi;
+use crate::file_error::FileError;
 use crate::plugin::{Configuration, run};
-use crate::registration::Fatal;
 use crate::status::notify;
 
 /// The program that kubelet mounts into containers.
@@ -46,8 +46,8 @@ enum Failure {
     Settings(#[from] stelia_settings::SettingsError),
     #[error("--plugin-dir {}: not an absolute path", .0.display())]
     NotAbsolute(PathBuf),
-    #[error("{0}")]
-    Fatal(#[from] Fatal),
+    #[error("{0}: the folder was made after this process started, and only a new process can write there")]
+    ReadOnly(#[from] FileError),
 }
 
 fn failed(what: &'static str) -> impl FnOnce(std::io::Error) -> Failure {

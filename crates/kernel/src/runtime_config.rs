@@ -73,7 +73,10 @@ const REFUSED: &str = "no";
 /// The last `STELIA_ADOPT=` of the environment, as a program would read it.
 fn adopt<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     let words = Option::<Vec<String>>::deserialize(from)?.unwrap_or_default();
-    let mut values = words.iter().rev().filter_map(|word| word.strip_prefix(ADOPT)?.strip_prefix('='));
+    let mut values = words
+        .iter()
+        .rev()
+        .filter_map(|word| word.strip_prefix(ADOPT)?.strip_prefix('='));
     Ok(values.next().map(str::to_owned))
 }
 

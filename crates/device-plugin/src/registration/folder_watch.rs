@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use futures_util::{FutureExt, StreamExt};
 use inotify::{EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
-use thiserror::Error;
+
+use crate::file_error::FileError;
 
 /// The longest wait for an event: events may be lost.
 const MAX_WAIT: Duration = Duration::from_secs(30);
@@ -17,20 +18,12 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// How often a directory may come or go while it is looked for, before its event is awaited.
 const MAX_ATTEMPTS: usize = 16;
 
-/// Why the folder cannot be watched.
-#[derive(Debug, Error)]
-#[error("watch {}: {cause}", path.display())]
-pub(crate) struct WatchError {
-    path: PathBuf,
-    cause: io::Error,
-}
-
 /// The closest directory to the folder that exists, which is watched.
 struct Closest {
     path: PathBuf,
     watched: WatchDescriptor,
     /// Why no closer one can be watched, if it is not that there is none.
-    in_the_way: Option<WatchError>,
+    in_the_way: Option<FileError>,
 }
 
 /// What the kernel gives of inotify.
@@ -108,7 +101,7 @@ impl FolderWatch {
     /// # Errors
     ///
     /// Another file is in the folder's place, or a directory on the way to it cannot be watched.
-    pub(super) fn renew(&mut self) -> Result<bool, WatchError> {
+    pub(super) fn renew(&mut self) -> Result<bool, FileError> {
         if self.events.is_none() {
             self.start();
         }
@@ -128,7 +121,7 @@ impl FolderWatch {
         }
     }
 
-    fn renew_watch(&mut self) -> Result<bool, WatchError> {
+    fn renew_watch(&mut self) -> Result<bool, FileError> {
         for _ in 0..MAX_ATTEMPTS {
             let closest = self.closest()?;
             if let Some(before) = self.current.replace(closest.watched.clone())
@@ -155,7 +148,7 @@ impl FolderWatch {
         Ok(false)
     }
 
-    fn closest(&mut self) -> Result<Closest, WatchError> {
+    fn closest(&mut self) -> Result<Closest, FileError> {
         let mask = WatchMask::CREATE
             | WatchMask::DELETE
             | WatchMask::MOVE
@@ -164,8 +157,7 @@ impl FolderWatch {
             | WatchMask::ONLYDIR;
         let mut in_the_way = None;
         let Some(events) = &mut self.events else {
-            let (path, cause) = (self.folder.clone(), io::ErrorKind::Unsupported.into());
-            return Err(WatchError { path, cause });
+            return Err(FileError::of("watch", &self.folder)(io::ErrorKind::Unsupported.into()));
         };
         for path in self.folder.ancestors() {
             // The folder itself has to be one; above it, an administrator may have put links.
@@ -184,17 +176,11 @@ impl FolderWatch {
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
                 Err(cause) => {
-                    in_the_way.get_or_insert(WatchError {
-                        path: path.to_owned(),
-                        cause,
-                    });
+                    in_the_way.get_or_insert(FileError::of("watch", path)(cause));
                 }
             }
         }
-        let none = || WatchError {
-            path: self.folder.clone(),
-            cause: io::ErrorKind::NotFound.into(),
-        };
+        let none = || FileError::of("watch", &self.folder)(io::ErrorKind::NotFound.into());
         Err(in_the_way.unwrap_or_else(none))
     }
 

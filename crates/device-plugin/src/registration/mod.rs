@@ -12,18 +12,17 @@ use std::time::Duration;
 use crate::api::transport::Channel;
 use crate::api::v1beta1::{DevicePluginOptions, RegisterRequest};
 use crate::api::{KUBELET_SOCKET, VERSION};
-use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::cdi::CdiError;
+use crate::file_error::FileError;
 use crate::required_files::RequiredFiles;
 use crate::service::Shared;
 use crate::{RESOURCE, connections};
 use decide::{History, Next, Situation, next};
 use folder_watch::FolderWatch;
-use socket::{PluginSocket, SocketError, SocketNames, remove_dead, socket_at};
+use socket::{PluginSocket, SocketNames, remove_dead, socket_at};
 
 /// How long kubelet may take to answer: it connects to the plugin first, for which it takes up to 10 s.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -41,15 +40,6 @@ pub(crate) enum KubeletRegistration {
     NoKubelet(String),
     /// Why the plugin is not registered with a kubelet that runs.
     Failed(String),
-}
-
-/// Why the program has to end.
-#[derive(Debug, Error)]
-pub(crate) enum Fatal {
-    #[error("{0}: the folder was made after this process started, and only a new process can write there")]
-    Socket(#[source] SocketError),
-    #[error("{0}: the folder was made after this process started, and only a new process can write there")]
-    Cdi(#[source] CdiError),
 }
 
 /// What keeps the plugin registered.
@@ -83,7 +73,7 @@ impl Registrar {
     /// # Errors
     ///
     /// Only what another attempt of this process would meet again.
-    pub(crate) async fn run(&self) -> Result<Infallible, Fatal> {
+    pub(crate) async fn run(&self) -> Result<Infallible, FileError> {
         let mut watch = FolderWatch::new(&self.folder);
         let mut streams = self.shared.streams.subscribe();
         let (start, mut history, mut names) = (Instant::now(), History::default(), SocketNames::new());
@@ -165,20 +155,20 @@ impl Registrar {
         &self,
         names: &mut SocketNames,
         served: &mut Option<ServedSocket>,
-    ) -> Result<Result<(), String>, Fatal> {
+    ) -> Result<Result<(), String>, FileError> {
         let files = RequiredFiles::read(&self.shared.paths);
         // kubelet may start containers again with the name that it got before.
-        self.shared.cdi.write(&files.devices).map_err(Fatal::Cdi)?;
+        self.shared.cdi.write(&files.devices)?;
         let name = names.next();
         match self.make_socket(&name) {
             Ok(made) => *served = Some(made),
-            Err(error) if error.needs_new_process() => return Err(Fatal::Socket(error)),
+            Err(error) if error.needs_new_process() => return Err(error),
             Err(error) => return Ok(Err(error.to_string())),
         }
         Ok(self.register(&name).await)
     }
 
-    fn make_socket(&self, name: &str) -> Result<ServedSocket, SocketError> {
+    fn make_socket(&self, name: &str) -> Result<ServedSocket, FileError> {
         remove_dead(&self.folder)?;
         let (listener, socket) = PluginSocket::make(&self.folder.join(name))?;
         let task = tokio::spawn(connections::serve(listener, self.shared.clone()));

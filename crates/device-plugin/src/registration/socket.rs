@@ -8,30 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use thiserror::Error;
 use tokio::net::UnixListener;
 
 use super::decide::FileId;
-
-/// Why there is no socket.
-#[derive(Debug, Error)]
-pub(crate) enum SocketError {
-    #[error("another program listens on {}", path.display())]
-    InUse { path: PathBuf },
-    #[error("{operation} {}: {cause}", path.display())]
-    System {
-        operation: &'static str,
-        path: PathBuf,
-        cause: io::Error,
-    },
-}
-
-impl SocketError {
-    /// The folder is read-only for this process: it was made after the unit's file system was set up, so only a new process can write there.
-    pub(super) fn needs_new_process(&self) -> bool {
-        matches!(self, Self::System { cause, .. } if cause.kind() == io::ErrorKind::ReadOnlyFilesystem)
-    }
-}
+use crate::file_error::FileError;
 
 /// The socket. It is removed when this is dropped, unless another file is in its place.
 #[derive(Debug)]
@@ -43,14 +23,8 @@ pub(super) struct PluginSocket {
 
 impl PluginSocket {
     /// Makes the socket, with mode 0600.
-    pub(super) fn make(path: &Path) -> Result<(UnixListener, Self), SocketError> {
-        let failed = |operation| {
-            move |cause| SocketError::System {
-                operation,
-                path: path.to_owned(),
-                cause,
-            }
-        };
+    pub(super) fn make(path: &Path) -> Result<(UnixListener, Self), FileError> {
+        let failed = |operation| FileError::of(operation, path);
         let listener = UnixListener::bind(path).map_err(failed("listen on"))?;
         let metadata = fs::symlink_metadata(path).map_err(failed("look at"))?;
         let socket = Self {
@@ -116,13 +90,9 @@ fn is_own(name: &str) -> bool {
 /// # Errors
 ///
 /// What could not be done, or that another process listens on one: two plugins would take the resource from each other without end.
-pub(super) fn remove_dead(folder: &Path) -> Result<(), SocketError> {
-    let failed = |operation, path: &Path| {
-        let path = path.to_owned();
-        move |cause| SocketError::System { operation, path, cause }
-    };
-    for entry in fs::read_dir(folder).map_err(failed("read", folder))? {
-        let entry = entry.map_err(failed("read", folder))?;
+pub(super) fn remove_dead(folder: &Path) -> Result<(), FileError> {
+    for entry in fs::read_dir(folder).map_err(FileError::of("read", folder))? {
+        let entry = entry.map_err(FileError::of("read", folder))?;
         if !entry.file_name().to_str().is_some_and(is_own) {
             continue;
         }
@@ -132,14 +102,19 @@ pub(super) fn remove_dead(folder: &Path) -> Result<(), SocketError> {
         }
         match connect(&path) {
             Err(Errno::CONNREFUSED) => match fs::remove_file(&path) {
-                Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(cause)),
+                Err(cause) if cause.kind() != io::ErrorKind::NotFound => {
+                    return Err(FileError::of("remove", &path)(cause));
+                }
                 _ => {}
             },
             // It is gone meanwhile.
             Err(Errno::NOENT) => {}
             // Its queue is full.
-            Ok(()) | Err(Errno::AGAIN) => return Err(SocketError::InUse { path }),
-            Err(cause) => return Err(failed("connect to", &path)(cause.into())),
+            Ok(()) | Err(Errno::AGAIN) => {
+                let in_use = io::Error::new(io::ErrorKind::AddrInUse, "another program listens on it");
+                return Err(FileError::of("remove", &path)(in_use));
+            }
+            Err(cause) => return Err(FileError::of("connect to", &path)(cause.into())),
         }
     }
     Ok(())
@@ -214,7 +189,7 @@ mod tests {
         assert!(!at("stelia.io_vm-1.sock").exists() && at("other-1.sock").exists());
         let listener = bind("stelia.io_vm-2.sock");
         let error = remove_dead(folder.path()).unwrap_err();
-        assert!(matches!(error, SocketError::InUse { .. }), "{error}");
+        assert_eq!(error.cause.kind(), io::ErrorKind::AddrInUse, "{error}");
         drop(listener);
         remove_dead(folder.path()).unwrap();
         assert!(!at("stelia.io_vm-2.sock").exists());
@@ -228,10 +203,8 @@ mod tests {
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&socket, 0).unwrap();
         for _ in 0..4 {
-            assert!(matches!(
-                remove_dead(folder.path()).unwrap_err(),
-                SocketError::InUse { .. }
-            ));
+            let error = remove_dead(folder.path()).unwrap_err();
+            assert_eq!(error.cause.kind(), io::ErrorKind::AddrInUse, "{error}");
         }
     }
 
@@ -278,11 +251,5 @@ mod tests {
             "{error}"
         );
         assert!(!error.needs_new_process());
-        let read_only = SocketError::System {
-            operation: "listen on",
-            path: "/a".into(),
-            cause: Errno::ROFS.into(),
-        };
-        assert!(read_only.needs_new_process());
     }
 }

@@ -181,7 +181,9 @@ fn interrupts_are_ones_own_by_the_whole_address_of_the_device_and_on_a_line_of_o
         ("eth0 vfio-msix[0](0000:03:00.0)", false),
         ("vfio-0000:03:00.0", false),
     ] {
-        let between = ReadingDelta::new(&seat, &known(5, name), &known(1005, name)).unwrap().totals;
+        let between = ReadingDelta::new(&seat, &known(5, name), &known(1005, name))
+            .unwrap()
+            .totals;
         let (own, others) = (between.own_interrupts.get(name), between.devices.get(name));
         let expected = if is_own {
             (Some(&1000), None)
@@ -200,7 +202,11 @@ fn the_end_of_another_vm_is_no_doorbell() {
         reading.counters.upkeep = [("vcpu".to_owned(), count)].into();
         reading
     };
-    let rise = |from, to| ReadingDelta::new(&OpenSeat::default(), &reading(from), &reading(to)).unwrap().totals;
+    let rise = |from, to| {
+        ReadingDelta::new(&OpenSeat::default(), &reading(from), &reading(to))
+            .unwrap()
+            .totals
+    };
     assert_eq!(rise(900, 1000).own_interrupts, [("vcpu".to_owned(), 100)].into());
     assert!(rise(1000, 900).own_interrupts.values().all(|count| *count == 0));
 }
@@ -213,7 +219,9 @@ fn what_the_processor_delivers_to_the_vm_is_the_vms_own_and_the_tick_is_upkeep()
         reading.counters.upkeep = names.map(|name| (name.to_owned(), count)).into();
         reading
     };
-    let between = ReadingDelta::new(&OpenSeat::default(), &reading(5), &reading(12)).unwrap().totals;
+    let between = ReadingDelta::new(&OpenSeat::default(), &reading(5), &reading(12))
+        .unwrap()
+        .totals;
     let names = |counts: &BTreeMap<String, u64>| counts.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&between.own_interrupts), ["PIN", "vcpu"]);
     assert_eq!(names(&between.upkeep), ["LOC", "arch_timer"]);

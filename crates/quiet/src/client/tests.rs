@@ -171,10 +171,7 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
     };
     let (line, result) = asked("\"begun\"", |path| begin(path, &target, ANSWER_TIMEOUT));
     result.unwrap();
-    assert_eq!(
-        serde_json::from_str::<Request>(&line).unwrap(),
-        Request::Begin(target)
-    );
+    assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), Request::Begin(target));
     let counted = Attribution {
         cpus: "2-3".into(),
         dropped: 1,
@@ -182,10 +179,7 @@ fn an_attribution_is_begun_and_finished_in_a_line_each() {
     };
     let answer = serde_json::to_string(&OrderAnswer::Attributed(counted.clone())).unwrap();
     let (line, result) = asked(&answer, |path| finish(path, &BTreeSet::new(), ANSWER_TIMEOUT));
-    assert_eq!(
-        (line.as_str(), result.unwrap()),
-        ("{\"finish\":{}}", counted)
-    );
+    assert_eq!((line.as_str(), result.unwrap()), ("{\"finish\":{}}", counted));
 }
 
 #[test]

@@ -193,7 +193,9 @@ impl Daemon {
             .into_iter()
             .filter_map(|(name, value)| Some((name, Variant::from(value.as_deref()?))));
         options.extend(quiet_options);
-        let answer = manager.register_instance(&claims.pod_uid, &claims.cpuset, options).await;
+        let answer = manager
+            .register_instance(&claims.pod_uid, &claims.cpuset, options)
+            .await;
         let (instance, cgroup) = answer.map_err(|e| self.failed("RegisterInstance", &e))?;
         tracing::info!("registered as {instance} in {cgroup}");
         Ok(instance)

@@ -98,7 +98,13 @@ impl Qemu {
 }
 
 /// Events after which nothing is asked, and which are logged all the same.
-const LOGGED: [&str; 5] = ["SHUTDOWN", "POWERDOWN", "GUEST_CRASHLOADED", "WATCHDOG", "MEMORY_FAILURE"];
+const LOGGED: [&str; 5] = [
+    "SHUTDOWN",
+    "POWERDOWN",
+    "GUEST_CRASHLOADED",
+    "WATCHDOG",
+    "MEMORY_FAILURE",
+];
 
 /// What is to be asked after an event of QEMU's. None reports a thread: those of a plug and an unplug are hints to ask.
 ///

@@ -32,7 +32,10 @@ fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
     let cases: [(&[u8], &str); 5] = [
         (b"\n", "it is not JSON that is understood"),
         (b"{\"order\":{\"steer\":tru\n", "it is not JSON that is understood"),
-        (b"{\"order\":{\"steer\":true,\"restart\":true}}\n", "unknown field `restart`"),
+        (
+            b"{\"order\":{\"steer\":true,\"restart\":true}}\n",
+            "unknown field `restart`",
+        ),
         (
             b"{\"order\":{\"vms\":{\"x\":{\"cpus\":\"9999999\"}}}}\n",
             "it is not JSON that is understood",
