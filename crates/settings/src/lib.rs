@@ -8,18 +8,13 @@ mod adopt;
 mod classes;
 mod device_plugin;
 mod file;
-mod float;
 mod key;
-mod latency;
 mod ledger;
-mod partition;
-mod publish;
+mod names;
 mod quiet;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod tree;
-mod vcpu_placement;
 
 pub use adopt::{
     AdoptKind, AdoptPartition, AdoptPlacement, AdoptRule, MAX_THREAD_NAME_BYTES, Pattern, ReadyMade, ThreadName,
@@ -28,12 +23,7 @@ pub use adopt::{
 pub use classes::CacheLimits;
 pub use device_plugin::DevicePluginSettings;
 pub use file::{Files, Fragment, Loaded, SettingsError, files, load};
-pub use float::FloatPolicy;
-pub use latency::LatencyLevel;
 pub use ledger::{Every, LedgerSettings, Sample};
-pub use partition::Partition;
-pub use publish::Publish;
+pub use names::{FloatPolicy, Isolation, LatencyLevel, Partition, PlacementPolicy, Publish, TreeChoice, TreeHome};
 pub use quiet::{IrqSteering, QuietRequest, QuietSettings, VfioIrqs};
 pub use settings::{Policies, Settings};
-pub use tree::{Isolation, TreeChoice, TreeHome};
-pub use vcpu_placement::PlacementPolicy;
