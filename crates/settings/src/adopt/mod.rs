@@ -19,8 +19,7 @@ pub(crate) use raw::{Raw, USE, merged, tables};
 pub use ready_made::ReadyMade;
 
 /// VMs, or containers, that are adopted. Nothing is without a rule. The default is an empty rule, which matches nothing.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-#[serde(into = "RuleJson")]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AdoptRule {
     /// What it is called where a VM or a refusal is shown.
     pub name: String,
@@ -105,15 +104,10 @@ named! {
     }
 }
 
-/// As JSON: the keys and values of a file.
-#[derive(serde::Serialize)]
-#[serde(transparent)]
-struct RuleJson(toml::Table);
-
-impl From<AdoptRule> for RuleJson {
-    fn from(rule: AdoptRule) -> Self {
-        let pairs = keys::keys_of(rule.kind).map(|key| (key.name.to_owned(), (key.get)(&rule)));
-        Self(pairs.collect())
+/// The keys and values of a file.
+impl serde::Serialize for AdoptRule {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(keys::keys_of(self.kind).map(|key| (key.name, (key.get)(self))))
     }
 }
 
