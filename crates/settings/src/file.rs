@@ -102,11 +102,11 @@ impl Fragment {
         })?;
         let (mut entries, mut rules, mut classes) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         for (name, value) in table {
+            let line = line_of(text, name.span().start);
             if name.get_ref() == ADOPT {
-                rules = adopt::tables(text, path)?;
+                rules = adopt::tables(text, path, line)?;
                 continue;
             }
-            let line = line_of(text, name.span().start);
             if name.get_ref() == CLASSES {
                 classes = classes::tables(text, path, line)?;
                 continue;

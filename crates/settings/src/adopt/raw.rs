@@ -33,22 +33,18 @@ struct Tables {
     adopt: Vec<Spanned<BTreeMap<Spanned<String>, Value>>>,
 }
 
-/// The rules in a file's text, whose key `adopt` is known to be there.
+/// The rules in a file's text, whose key `adopt` is known to be there, in this line.
 ///
 /// # Errors
 /// They are not tables, a key is unknown, or a name is missing, not one or there twice.
-pub(crate) fn tables(text: &str, path: &Path) -> Result<Vec<Raw>, SettingsError> {
+pub(crate) fn tables(text: &str, path: &Path, line: usize) -> Result<Vec<Raw>, SettingsError> {
     let refused = |line, why: String| SettingsError::Rule {
         path: path.to_owned(),
         line,
         why,
     };
-    let Tables { adopt } = toml::from_str(text).map_err(|_| {
-        refused(
-            key_line(text),
-            "adopt: expected tables, each of which begins with [[adopt]]".into(),
-        )
-    })?;
+    let expected = "adopt: expected tables, each of which begins with [[adopt]]";
+    let Tables { adopt } = toml::from_str(text).map_err(|_| refused(line, expected.into()))?;
     let mut rules: Vec<Raw> = Vec::new();
     for table in adopt {
         let line = line_of(text, table.span().start);
@@ -66,14 +62,6 @@ pub(crate) fn tables(text: &str, path: &Path) -> Result<Vec<Raw>, SettingsError>
         rules.push(rule);
     }
     Ok(rules)
-}
-
-/// Where a key `adopt` that is no list of tables is.
-fn key_line(text: &str) -> usize {
-    let found = text
-        .lines()
-        .position(|line| line.trim_start().trim_start_matches('[').starts_with("adopt"));
-    found.map_or(1, |index| index + 1)
 }
 
 fn one(text: &str, path: &Path, table: BTreeMap<Spanned<String>, Value>, line: usize) -> Result<Raw, SettingsError> {
