@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::error::Error;
 
@@ -28,49 +29,46 @@ pub(crate) enum OnExit {
     Ignore,
 }
 
-/// A helper as declared, checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A helper as declared.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct HelperSpec {
     pub(crate) name: String,
+    #[serde(default)]
     pub(crate) start: Start,
+    #[serde(default)]
     pub(crate) on_exit: OnExit,
     /// QEMU starts when this path exists.
     pub(crate) wait_for: Option<PathBuf>,
     /// Program and arguments; never empty.
+    #[serde(deserialize_with = "command")]
     pub(crate) command: Vec<String>,
 }
 
-/// A helper as in the file, not checked yet.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct RawHelper {
-    name: String,
-    #[serde(default)]
-    start: Start,
-    #[serde(default)]
-    on_exit: OnExit,
-    wait_for: Option<PathBuf>,
-    command: CommandText,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum CommandText {
-    Line(String),
-    Words(Vec<String>),
-}
-
-impl Default for CommandText {
-    fn default() -> CommandText {
-        CommandText::Words(Vec::new())
+/// A line, or its words.
+fn command<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Command {
+        Line(String),
+        Words(Vec<String>),
     }
+    match Command::deserialize(from)? {
+        Command::Line(line) => words(&line).map_err(D::Error::custom),
+        Command::Words(words) => Ok(words),
+    }
+}
+
+/// As a shell splits a line without expanding anything; what begins with # is a comment.
+fn words(line: &str) -> Result<Vec<String>, &'static str> {
+    shlex::split(line).ok_or("command: a quote is not closed, or nothing follows the last backslash")
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    helper: Vec<RawHelper>,
+    helper: Vec<HelperSpec>,
 }
 
 /// Parses a file of `[[helper]]` tables.
@@ -81,14 +79,11 @@ pub(crate) fn parse_file(text: &str) -> Result<Vec<HelperSpec>, String> {
 
 /// `name=NAME[,start=…][,on-exit=…][,wait-for=PATH],command=COMMAND LINE`; the command is all that follows its key.
 pub(crate) fn parse_argument(text: &str) -> Result<HelperSpec, String> {
-    let (keys, command) = match text.strip_prefix("command=") {
+    let (keys, line) = match text.strip_prefix("command=") {
         Some(command) => ("", command),
         None => text.split_once(",command=").ok_or("command= is missing")?,
     };
-    let mut written = RawHelper {
-        command: CommandText::Line(command.to_owned()),
-        ..RawHelper::default()
-    };
+    let mut written = HelperSpec::default();
     let mut seen = BTreeSet::new();
     for pair in keys.split(',').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').ok_or(format!("{pair:?} is not KEY=VALUE"))?;
@@ -103,6 +98,7 @@ pub(crate) fn parse_argument(text: &str) -> Result<HelperSpec, String> {
             _ => return Err(format!("{key:?} is not known")),
         }
     }
+    written.command = words(line).map_err(|text| format!("{}: {text}", written.name))?;
     checked(written)
 }
 
@@ -114,32 +110,19 @@ fn word<'a, T: Deserialize<'a>>(key: &str, value: &'a str) -> Result<T, String> 
     T::deserialize(deserializer).map_err(|error| format!("{key}: {error}"))
 }
 
-fn checked(written: RawHelper) -> Result<HelperSpec, String> {
-    let name = written.name;
+fn checked(written: HelperSpec) -> Result<HelperSpec, String> {
+    let name = &written.name;
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 32 || !name.bytes().all(good) {
         return Err(format!("name {name:?}: give 1 to 32 letters, digits, '.', '_' or '-'"));
     }
-    let command = match written.command {
-        // As a shell splits a line without expanding anything; what begins with # is a comment.
-        CommandText::Line(line) => shlex::split(&line).ok_or(format!(
-            "{name}: command: a quote is not closed, or nothing follows the last backslash"
-        ))?,
-        CommandText::Words(words) => words,
-    };
-    if command.first().is_none_or(String::is_empty) {
+    if written.command.first().is_none_or(String::is_empty) {
         return Err(format!("{name}: command is empty"));
     }
     if written.start == Start::After && written.wait_for.is_some() {
         return Err(format!("{name}: wait-for needs start = before"));
     }
-    Ok(HelperSpec {
-        name,
-        start: written.start,
-        on_exit: written.on_exit,
-        wait_for: written.wait_for,
-        command,
-    })
+    Ok(written)
 }
 
 /// The helpers of the file, then those of the command line; each name once.

@@ -1,7 +1,6 @@
 //! One request over a UNIX socket, on a connection of its own, so that an abandoned request or an incomplete answer does not affect
 //! the next request.
 
-use std::error::Error as _;
 use std::path::Path;
 use std::pin::{Pin, pin};
 
@@ -10,6 +9,7 @@ use hyper::client::conn::http1::Builder;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HOST};
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioIo;
+use stelia_cpus::text::excerpt::with_causes;
 use tokio::net::UnixStream;
 
 /// Limit of an answer's body, in bytes. Cloud Hypervisor's `vm.info` has some thousand, and some hundred for each device.
@@ -86,13 +86,7 @@ async fn read(mut body: Incoming) -> Result<Vec<u8>, String> {
 
 /// The error with its causes, which are not in hyper's own text.
 fn text(error: hyper::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+    with_causes(&error)
 }
 
 #[cfg(test)]
