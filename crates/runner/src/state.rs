@@ -1,6 +1,7 @@
 //! The runner's state. `readiness` says what it means to a probe.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stelia_koordinator::allocator::Qos;
@@ -65,14 +66,18 @@ impl Isolation {
     }
 }
 
-/// How long the vCPUs of a guest that was booted before they were attached ran on shared CPUs, in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// What the vCPUs of a VMM that cannot start paused did before the guest was paused: they ran on shared CPUs. In microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) struct UnpinnedWindow {
-    /// At most this long, by the clock.
+pub(crate) struct Window {
+    /// From the last moment at which the guest had not run to its pause. The guest ran at most this long.
     pub(crate) wall_us: u64,
-    /// The run time of all of them together; `None` if the kernel does not count it.
+    /// The run time of all vCPU threads together, with their start; `None` if the kernel does not count it.
     pub(crate) run_us: Option<u64>,
+}
+
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The JSON that the probe's socket answers.
@@ -94,7 +99,7 @@ pub(crate) struct RunnerState {
     /// The guest executed nothing before its vCPUs were attached.
     pub(crate) paused_start: bool,
     /// How long the vCPUs ran before they were attached, if the VMM cannot start paused.
-    pub(crate) window: Option<UnpinnedWindow>,
+    pub(crate) window: Option<Window>,
     /// The last change of the number of vCPUs that followed the CPUs.
     pub(crate) resize: Option<Resize>,
     /// The last change of the guest's memory that followed the memory limit.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{Isolator, VMM_WARNING_DELAY};
-use crate::state::UnpinnedWindow;
-use crate::vmm::{Hold, Vmm, Window};
+use crate::state::{Window, micros};
+use crate::vmm::{Hold, Vmm};
 
 /// The interval of attempts. The shorter it is, the shorter the guest runs unpinned. While there is no vCPU thread, an attempt only reads
 /// names and queries the VMM seldom. For a VM that is booted later the interval is a thousandth of the time that has passed, at most
@@ -69,16 +69,14 @@ impl<V: Vmm> Isolator<'_, V> {
     /// Reports how long a paused guest ran before, once all its threads are known and have stopped.
     pub(super) fn report_paused(&mut self) {
         if let Some(wall) = self.ran.take() {
-            self.report_window(Window {
-                wall,
-                ..self.vmm.window()
-            });
+            let window = self.vmm.window();
+            let wall_us = micros(wall);
+            self.report_window(Window { wall_us, ..window });
         }
     }
 
     pub(super) fn report_window(&self, window: Window) {
-        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let (wall, run) = (micros(window.wall), window.run.map(micros));
+        let (wall, run) = (window.wall_us, window.run_us);
         let ran = run.map_or_else(|| "an unknown time".into(), |run| format!("{run} µs"));
         let name = self.vmm.name();
         tracing::warn!(
@@ -88,10 +86,7 @@ impl<V: Vmm> Isolator<'_, V> {
         );
         self.status.update(|state| {
             state.paused_start = false;
-            state.window = Some(UnpinnedWindow {
-                wall_us: wall,
-                run_us: run,
-            });
+            state.window = Some(window);
         });
     }
 }

@@ -73,10 +73,7 @@ struct LogicalProcessor {
 
 /// Has the guest take vCPUs offline or online, as far as it can and for at most `limit`, and returns those of which it says that it did.
 pub(crate) async fn set_vcpus(socket: &Path, vcpus: &[u32], online: bool, limit: Duration) -> Result<Vec<u32>, Error> {
-    set_vcpus_within(limit.min(CONVERSATION_TIMEOUT), socket, vcpus, online).await
-}
-
-async fn set_vcpus_within(limit: Duration, socket: &Path, vcpus: &[u32], online: bool) -> Result<Vec<u32>, Error> {
+    let limit = limit.min(CONVERSATION_TIMEOUT);
     let text = match timeout(limit, converse(socket, vcpus, online)).await {
         Ok(Ok(set)) => return Ok(set),
         Ok(Err(error)) => error.to_string(),

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::error::Error;
 use super::memory::GuestMemory;
 use super::qmp::{Iothread, Vcpu};
+use super::state::Window;
 
 /// The run state of a guest that was shut down while its VMM stays: its QMP name.
 pub(crate) const SHUT_DOWN: &str = "shutdown";
@@ -55,21 +56,12 @@ pub(crate) enum Release {
     AlreadyRunning,
 }
 
-/// What the vCPUs of a VMM that cannot start paused did before the guest was paused: they ran on shared CPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
-    /// From the last moment at which the guest had not run to its pause. The guest ran at most this long.
-    pub(crate) wall: Duration,
-    /// The run time of all vCPU threads together, with their start; `None` if the kernel does not count it.
-    pub(crate) run: Option<Duration>,
-}
-
 /// Whether the guest executes nothing, so that its vCPUs can be attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Hold {
     /// Not needed: the guest was started paused, or ran before the runner started.
     Unneeded,
-    /// It does not run. The time is how long it may have run before ([`Window::wall`]); `None` if it did not run.
+    /// It does not run. The time is how long it may have run before ([`Window::wall_us`]); `None` if it did not run.
     Paused(Option<Duration>),
     /// It is not booted, or was not paused yet. The text is its run state.
     NotYet(String),
@@ -126,10 +118,7 @@ pub(crate) trait Vmm {
     }
     /// The window until now.
     fn window(&self) -> Window {
-        Window {
-            wall: Duration::ZERO,
-            run: None,
-        }
+        Window::default()
     }
     fn threads(&mut self) -> impl Future<Output = Result<Threads, Error>>;
     /// Whether [`Vmm::change`] reports every change of the threads and of the run state, so that they need not be queried.

@@ -50,7 +50,7 @@ impl Fake {
 
     async fn set(&self, vcpus: &[u32], online: bool) -> Result<Vec<u32>, String> {
         let limit = Duration::from_millis(500);
-        let set = set_vcpus_within(limit, &self.socket(), vcpus, online).await;
+        let set = set_vcpus(&self.socket(), vcpus, online, limit).await;
         set.map_err(|error| error.to_string())
     }
 }

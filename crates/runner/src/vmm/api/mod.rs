@@ -17,11 +17,12 @@ use tokio::time::{Instant, sleep, timeout};
 pub(crate) use dialect::Dialect;
 
 use super::{
-    Change, Hold, Memory, PowerDown, Quit, Release, ResizeStart, SHUT_DOWN, Threads, Vmm, Window, cannot_resize,
-    is_in_guest, run_time, thread_names,
+    Change, Hold, Memory, PowerDown, Quit, Release, ResizeStart, SHUT_DOWN, Threads, Vmm, cannot_resize, is_in_guest,
+    run_time, thread_names,
 };
 use crate::error::Error;
 use crate::qmp::Vcpu;
+use crate::state::{Window, micros};
 use dialect::{Request, Shape};
 use http::HttpFailure;
 use poll_interval::QuerySchedule;
@@ -240,8 +241,8 @@ impl Vmm for ApiVmm {
     fn window(&self) -> Window {
         let vcpus = thread_names::vcpus(&self.proc, self.pid).unwrap_or_default();
         Window {
-            wall: self.since.elapsed(),
-            run: self.run_time(&vcpus),
+            wall_us: micros(self.since.elapsed()),
+            run_us: self.run_time(&vcpus).map(micros),
         }
     }
 

@@ -110,7 +110,7 @@ async fn a_guest_that_runs_is_paused_first_and_its_window_is_what_its_vcpus_ran(
         matches!(held, Hold::Paused(Some(wall)) if wall > Duration::ZERO),
         "{held:?}"
     );
-    assert_eq!(fake.vmm.window().run, Some(Duration::from_nanos(2_003_000)));
+    assert_eq!(fake.vmm.window().run_us, Some(2_003));
     assert_eq!(fake.asked(), ["PUT /api/v1/vm.pause"]);
     // Nothing more is to be done.
     assert_eq!(fake.vmm.hold().await.unwrap(), Hold::Paused(None));
@@ -122,7 +122,7 @@ async fn where_the_kernel_does_not_count_the_run_time_is_unknown() {
     let mut fake = Fake::new(Firecracker, &[(42, "fc_vcpu 0", "")], &[NO_CONTENT.into()]);
     let held = fake.vmm.hold().await.unwrap();
     assert!(matches!(held, Hold::Paused(Some(_))), "{held:?}");
-    assert_eq!(fake.vmm.window().run, None);
+    assert_eq!(fake.vmm.window().run_us, None);
     assert_eq!(fake.asked(), [r#"PATCH /vm {"state":"Paused"}"#]);
 }
 
