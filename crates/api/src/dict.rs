@@ -72,9 +72,6 @@ pub fn from_dict<T: DeserializeOwned>(options: &OwnedDict, others: &[&str]) -> R
 }
 
 /// Refuses options that a call does not have.
-///
-/// # Errors
-/// An option is not known.
 pub fn only_known(options: &OwnedDict, is_known: impl Fn(&str) -> bool) -> Result<(), Error> {
     match options.keys().find(|name| !is_known(name)) {
         Some(unknown) => {

@@ -12,9 +12,6 @@ pub(crate) const PAGE: usize = 4096;
 const LINE: usize = 64;
 
 /// The whole file.
-///
-/// # Errors
-/// The kernel's.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_open(&rustix::fs::open(
         path,
@@ -25,9 +22,6 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// The whole file, which is open and was not read. The kernel fills each page up to the first line that does not fit, or whole where the file has no
 /// lines (`cmdline`). A read that leaves more than a line's room is therefore the last one, and no further read has to confirm the end.
-///
-/// # Errors
-/// The kernel's.
 pub fn read_open(file: impl AsFd) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(PAGE);
     loop {

@@ -97,17 +97,11 @@ pub mod as_array {
     use super::NodeSet;
 
     /// Write the array.
-    ///
-    /// # Errors
-    /// The serializer's.
     pub fn serialize<S: Serializer>(nodes: &NodeSet, serializer: S) -> Result<S::Ok, S::Error> {
         nodes.0.serialize(serializer)
     }
 
     /// Read the array.
-    ///
-    /// # Errors
-    /// It is no array of numbers.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<NodeSet, D::Error> {
         BTreeSet::deserialize(deserializer).map(NodeSet)
     }

@@ -44,26 +44,17 @@ impl Topology {
 
     /// Read it below `sys` (`/sys`) as kubelet's library cadvisor does, whatever the kernel says of siblings: CPUs of the same
     /// NUMA node, socket and `core_id` are one core (on s390 of the same book and drawer), and without NUMA each socket is a node.
-    ///
-    /// # Errors
-    /// As for [`Self::read`].
     pub fn read_as_kubelet(sys: &Path) -> io::Result<Self> {
         sys::read(sys, sys::Cores::Cadvisor)
     }
 
     /// The CPUs that are there, offline ones included, below `sys` (`/sys`); the online ones where the kernel says no more.
-    ///
-    /// # Errors
-    /// The lists cannot be read.
     pub fn present(sys: &Path) -> io::Result<CpuSet> {
         let cpus = sys.join("devices/system/cpu");
         list(&cpus.join("present")).or_else(|_| list(&cpus.join("online")))
     }
 
     /// The CPUs that are online, as text, below `sys` (`/sys`): it changes when one goes or comes.
-    ///
-    /// # Errors
-    /// The list cannot be read.
     pub fn online_text(sys: &Path) -> io::Result<Vec<u8>> {
         crate::files::read(&sys.join("devices/system/cpu/online"))
     }

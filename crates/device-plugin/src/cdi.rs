@@ -76,10 +76,6 @@ fn text(devices: &[String]) -> Option<String> {
 
 /// Writes the file unless it says the same. Returns whether it names devices. It stays when the program ends, because kubelet starts
 /// containers again with what it got before.
-///
-/// # Errors
-///
-/// What could not be done with which file.
 fn write(folder: &Path, devices: &[String]) -> Result<bool, FileError> {
     let Some(text) = text(devices) else { return Ok(false) };
     let (path, new) = (folder.join(NAME), folder.join(NEW_NAME));

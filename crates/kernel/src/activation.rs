@@ -8,9 +8,6 @@ use libsystemd::activation::{IsType, receive_descriptors_with_names};
 
 /// The Unix socket that systemd passed under this name (`FileDescriptorName=`), for which nobody waits; `None` where it passed none.
 /// The environment says so once: a second call finds nothing.
-///
-/// # Errors
-/// The descriptor cannot be used.
 pub fn listener(name: &str) -> io::Result<Option<UnixListener>> {
     let Ok(descriptors) = receive_descriptors_with_names(true) else {
         return Ok(None);

@@ -28,9 +28,6 @@ pub struct LiveContainer {
 }
 
 /// The containers of a pod that have processes, except for the one with the id `own`. `run` is `/run`.
-///
-/// # Errors
-/// A cgroup that is there cannot be read.
 pub fn live_containers(
     cgroups: &dyn Cgroups,
     run: &Path,
@@ -41,9 +38,6 @@ pub fn live_containers(
 }
 
 /// The containers of `found` that have processes, except for the one with the id `own`.
-///
-/// # Errors
-/// A cgroup that is there cannot be read.
 pub fn live_containers_among(
     cgroups: &dyn Cgroups,
     run: &Path,
@@ -69,9 +63,6 @@ pub fn live_containers_among(
 }
 
 /// What a container requests, by its cgroup and the `cpu.shares` in the runtime's configuration.
-///
-/// # Errors
-/// The cgroup cannot be read.
 pub fn container_request(
     cgroups: &dyn Cgroups,
     container: &CgroupPath,
@@ -103,9 +94,6 @@ pub fn container_levels(origin: &CgroupPath) -> Vec<CgroupPath> {
 /// tells where they are, because with crun the container may own it: what the container is given is read from the scope. If the scope
 /// itself has processes, or the runtime is not crun (`node` is `/`), the container may have made a subgroup of that name, and the scope
 /// is the answer. `None` where the path is no container's.
-///
-/// # Errors
-/// A cgroup that is there cannot be read.
 pub fn process_cgroup(
     cgroups: &dyn Cgroups,
     node: &Path,
@@ -131,9 +119,6 @@ pub fn process_cgroup(
 /// Why a container may make and write cgroups below its own, by its configuration and the owners of its cgroups; `None` where it may not. Its
 /// root, where that is the host's, may all the same if nothing (seccomp, a security module) keeps it from mounting cgroups in a user
 /// namespace that it makes.
-///
-/// # Errors
-/// A cgroup cannot be looked at.
 pub fn writes_cgroups(
     cgroups: &dyn Cgroups,
     origin: &CgroupPath,
@@ -194,9 +179,6 @@ pub fn all_containers(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, Containe
 }
 
 /// The cgroups of pods, in whichever class.
-///
-/// # Errors
-/// A cgroup that is there cannot be listed.
 pub fn pod_cgroups(cgroups: &dyn Cgroups) -> Result<Vec<CgroupPath>, CgroupError> {
     let mut pods = Vec::new();
     let roots = ["/kubepods.slice", "/kubepods"]
@@ -236,9 +218,6 @@ pub fn sibling_containers(
 }
 
 /// The containers in a pod's cgroup, each by its whole cgroup.
-///
-/// # Errors
-/// A cgroup that is there cannot be listed.
 pub fn containers_in(
     cgroups: &dyn Cgroups,
     pod: &CgroupPath,
@@ -283,9 +262,6 @@ pub fn populated_elsewhere(
 }
 
 /// The kind of partition that a container's cgroup is already; `None` if it is none.
-///
-/// # Errors
-/// A cgroup that is there cannot be read.
 pub fn partition_kind(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<String>, CgroupError> {
     for level in container_levels(origin) {
         let kind = optional(cgroups.read(&level, File::Partition))?.unwrap_or_default();
@@ -297,18 +273,12 @@ pub fn partition_kind(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Opti
 }
 
 /// The least `cpu.max` of a container and its pod, thousandths of a CPU; `None` without a limit.
-///
-/// # Errors
-/// A cgroup that is there cannot be read.
 pub fn limit_milli(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<u64>, CgroupError> {
     let pod = container_scope(origin).parent();
     least_limit_milli(cgroups, container_levels(origin).into_iter().chain(pod))
 }
 
 /// The least `cpu.max` of these cgroups, thousandths of a CPU; `None` without a limit.
-///
-/// # Errors
-/// A cgroup that is there cannot be read.
 pub fn least_limit_milli(
     cgroups: &dyn Cgroups,
     levels: impl IntoIterator<Item = CgroupPath>,

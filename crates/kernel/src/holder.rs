@@ -13,8 +13,6 @@ const ARGUMENT: &str = "--hold-scope";
 
 /// Starts holders.
 pub trait Holders: Send + Sync {
-    /// # Errors
-    /// The process cannot be started.
     fn start(&self) -> io::Result<Box<dyn Hold>>;
 }
 

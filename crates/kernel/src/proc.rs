@@ -132,9 +132,6 @@ impl KernelProcs {
 }
 
 /// What returns once all threads of a pidfd's process have ended. Belongs to the runtime it is called in.
-///
-/// # Errors
-/// The descriptor cannot be waited for.
 pub fn ended(pidfd: OwnedFd) -> io::Result<impl Future<Output = io::Result<()>> + Send + 'static> {
     let pidfd = async_fd::register(pidfd)?;
     Ok(async move { pidfd.readable().await.map(drop) })

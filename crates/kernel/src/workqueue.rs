@@ -24,17 +24,11 @@ pub struct WorkqueueError {
 }
 
 /// Where the workers may run now, below `sys` (`/sys`); `None` where the kernel has no such file.
-///
-/// # Errors
-/// The file cannot be read, or holds no mask.
 pub fn in_force(sys: &Path) -> Result<Option<CpuSet>, WorkqueueError> {
     mask(&file(sys, "cpumask"))
 }
 
 /// What was requested, and what the kernel subtracts from it.
-///
-/// # Errors
-/// A file cannot be read, or holds no mask.
 pub fn masks(sys: &Path) -> Result<Option<Masks>, WorkqueueError> {
     let requested = match mask(&file(sys, "cpumask_requested"))? {
         Some(requested) => Some(requested),
@@ -48,17 +42,11 @@ pub fn masks(sys: &Path) -> Result<Option<Masks>, WorkqueueError> {
 }
 
 /// What the kernel subtracts by itself; nothing before Linux 6.9.
-///
-/// # Errors
-/// The file cannot be read, or holds no mask.
 pub fn isolated(sys: &Path) -> Result<CpuSet, WorkqueueError> {
     Ok(mask(&file(sys, "cpumask_isolated"))?.unwrap_or_default())
 }
 
 /// Let the workers run on these CPUs. The kernel accepts isolated ones too, if they are requested, and refuses an empty set.
-///
-/// # Errors
-/// The kernel's answer.
 pub fn allow(sys: &Path, cpus: &CpuSet) -> Result<(), WorkqueueError> {
     let path = file(sys, "cpumask");
     let text = cpus.to_mask();

@@ -45,9 +45,6 @@ pub enum OrderError {
 }
 
 /// Send the order and wait for the answer.
-///
-/// # Errors
-/// [`OrderError`].
 pub fn order(socket: &Path, order: &Order, timeout: Duration) -> Result<Report, OrderError> {
     match ask(socket, &Request::Order(order.clone()), timeout)? {
         OrderAnswer::Done(report) => Ok(report),

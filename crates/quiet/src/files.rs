@@ -7,33 +7,18 @@ use stelia_cpus::CpuSet;
 /// The kernel's files, by absolute path.
 pub trait Files {
     /// The whole file.
-    ///
-    /// # Errors
-    /// The system's.
     fn read(&self, path: &str) -> io::Result<String>;
 
     /// In one `write`, with a newline appended: the kernel's files take a value at a time.
-    ///
-    /// # Errors
-    /// The system's, with its number.
     fn write(&self, path: &str, value: &str) -> io::Result<()>;
 
     /// The names in a directory, sorted.
-    ///
-    /// # Errors
-    /// The system's.
     fn list(&self, path: &str) -> io::Result<Vec<String>>;
 
     /// The last part of what a symbolic link points at.
-    ///
-    /// # Errors
-    /// The system's.
     fn link(&self, path: &str) -> io::Result<String>;
 
     /// The permission bits.
-    ///
-    /// # Errors
-    /// The system's.
     fn mode(&self, path: &str) -> io::Result<u32>;
 
     /// Set the permission bits, which the owner may without a capability.
@@ -61,9 +46,6 @@ pub trait Files {
     }
 
     /// The CPUs on which a thread may run.
-    ///
-    /// # Errors
-    /// The system's.
     fn affinity(&self, thread: i32) -> io::Result<CpuSet> {
         let status = self.read(&format!("/proc/{thread}/status"))?;
         stelia_kernel::proc::allowed(&status).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -81,9 +63,6 @@ pub trait Files {
 /// Holds the records from which changes are undone. It is lost at a reboot, as the kernel's values are.
 pub trait Store {
     /// `None` if nothing was saved under this name.
-    ///
-    /// # Errors
-    /// The system's.
     fn load(&self, name: &str) -> io::Result<Option<String>>;
 
     /// Replaces the whole value at once, or not at all.

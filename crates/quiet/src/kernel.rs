@@ -100,9 +100,6 @@ pub struct Directory {
 
 impl Directory {
     /// Make the directory if it is not there. Everyone may read the records.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
         // The daemon opens it for each order.

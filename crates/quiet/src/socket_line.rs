@@ -38,9 +38,6 @@ fn failed(cause: io::Error, timeout: Duration) -> LineError {
 
 /// A line of at most `max_bytes` without its newline. Bytes after the newline are dropped. `timeout` is that of the whole line,
 /// so a peer that sends a byte now and then does not lengthen it.
-///
-/// # Errors
-/// [`LineError`].
 pub fn read(stream: &mut UnixStream, max_bytes: usize, timeout: Duration) -> Result<String, LineError> {
     let end = Instant::now() + timeout;
     let mut line = Vec::new();
@@ -67,9 +64,6 @@ pub fn read(stream: &mut UnixStream, max_bytes: usize, timeout: Duration) -> Res
 }
 
 /// `text` and a newline, in at most `timeout`.
-///
-/// # Errors
-/// [`LineError`].
 pub fn write(stream: &mut UnixStream, text: &str, timeout: Duration) -> Result<(), LineError> {
     let end = Instant::now() + timeout;
     for mut rest in [text.as_bytes(), b"\n"] {

@@ -18,8 +18,6 @@ pub(crate) fn load<T: Default + DeserializeOwned>(store: &dyn Store, name: &str)
     }
 }
 
-/// # Errors
-/// The store's.
 pub(crate) fn save<T: Serialize>(store: &dyn Store, name: &str, value: &T) -> Result<(), QuietFailure> {
     let text = serde_json::to_string(value).map_err(QuietFailure::record(name))?;
     store

@@ -302,9 +302,6 @@ fn dangling(path: &Path) -> Option<String> {
 }
 
 /// Read and check the configuration below `root` (`/`). Files that do not exist are left out.
-///
-/// # Errors
-/// The first file or value that is wrong.
 pub fn load(root: &Path) -> Result<Loaded, SettingsError> {
     let mut merged = Fragment::default();
     for path in files(root).read {

@@ -71,10 +71,6 @@ pub async fn serve_plugin(stream: UnixStream, plugin: Arc<impl DevicePlugin>) ->
 }
 
 /// Serves one connection to kubelet, as [`serve_plugin`] does.
-///
-/// # Errors
-///
-/// Those of [`serve_plugin`].
 pub async fn serve_kubelet(stream: UnixStream, kubelet: Arc<impl Registration>) -> Result<(), hyper::Error> {
     let server = RegistrationServer::from_arc(kubelet);
     serve_connection(stream, server.max_decoding_message_size(MAX_REQUEST_BYTES)).await
@@ -160,10 +156,6 @@ pub struct Channel {
 
 impl Channel {
     /// Connects to the socket at `path`. Calls have no time limit of their own.
-    ///
-    /// # Errors
-    ///
-    /// See [`ConnectError`].
     pub async fn connect(path: &Path) -> Result<Self, ConnectError> {
         match tokio::time::timeout(CONNECT_TIMEOUT, connect(path)).await {
             Ok(connected) => connected,

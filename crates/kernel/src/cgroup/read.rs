@@ -27,17 +27,11 @@ pub fn optional<T>(result: Result<T, CgroupError>) -> Result<Option<T>, CgroupEr
 }
 
 /// A CPU list of a cgroup; empty where the file is absent or empty.
-///
-/// # Errors
-/// It cannot be read, or is not a CPU list.
 pub fn read_cpus(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<CpuSet, CgroupError> {
     Ok(read_optional_cpus(cgroups, cgroup, file)?.unwrap_or_default())
 }
 
 /// A CPU list of a cgroup; `None` where the file is absent.
-///
-/// # Errors
-/// As [`read_cpus`].
 pub fn read_optional_cpus(
     cgroups: &dyn Cgroups,
     cgroup: &CgroupPath,
@@ -63,9 +57,6 @@ pub fn value(text: &str, name: &str) -> Option<u64> {
 }
 
 /// The memory nodes of a cgroup; none where the file is absent, or its text is no list.
-///
-/// # Errors
-/// It cannot be read.
 pub fn read_mems(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<NodeSet, CgroupError> {
     let text = optional(cgroups.read(cgroup, File::Mems))?.unwrap_or_default();
     Ok(text.trim().parse().unwrap_or_default())

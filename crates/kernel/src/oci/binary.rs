@@ -55,9 +55,6 @@ pub struct Identity {
 
 impl Identity {
     /// The identity of the program at `path`; symbolic links are followed.
-    ///
-    /// # Errors
-    /// The file's status cannot be read.
     pub fn of(path: &Path) -> io::Result<Self> {
         Ok(Self::from(&path.metadata()?))
     }

@@ -82,9 +82,6 @@ impl Program {
     }
 
     /// A command that executes it under this name.
-    ///
-    /// # Errors
-    /// The descriptor cannot be passed on.
     pub fn command(&self, name: &Path) -> io::Result<Command> {
         // A script's interpreter opens it after the program is replaced by the interpreter.
         fcntl_setfd(&self.file, FdFlags::empty())?;

@@ -37,9 +37,6 @@ impl RuntimeVerdict {
     }
 
     /// Write it, so that a reader finds the former one or this one. Its folder is made where it is missing.
-    ///
-    /// # Errors
-    /// The folder or the file cannot be written.
     pub fn write(&self, file: &Path) -> io::Result<()> {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder)?;

@@ -61,9 +61,6 @@ const DOORBELL: &str = "vcpu";
 
 impl ReadingDelta {
     /// Compares two readings of an open seat.
-    ///
-    /// # Errors
-    /// The counters contradict each other.
     pub fn new(open: &OpenSeat, before: &FullReading, now: &FullReading) -> Result<Self, Contradiction> {
         let (from, to) = (&before.counters, &now.counters);
         let risen = |from: u64, to: u64| to.checked_sub(from).ok_or(Contradiction);

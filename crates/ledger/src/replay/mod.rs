@@ -93,9 +93,6 @@ impl LedgerState {
     }
 
     /// Like [`apply`](Self::apply), and reports each change to `visitor`.
-    ///
-    /// # Errors
-    /// As [`apply`](Self::apply).
     pub fn follow(&mut self, entry: &Entry, visitor: &mut impl ReplayVisitor) -> Result<(), ReplayError> {
         let mut error = None;
         if self.seq > 0 && entry.seq <= self.seq {

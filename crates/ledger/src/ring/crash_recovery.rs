@@ -47,8 +47,6 @@ struct Tail {
 }
 
 impl Tail {
-    /// # Errors
-    /// The system's.
     fn read(file: File, name: &str, first: u64) -> io::Result<Self> {
         let mut tail = Self {
             complete_bytes: 0,

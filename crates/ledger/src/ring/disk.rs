@@ -11,22 +11,15 @@ use super::folder::Folder;
 
 /// What a ring asks of its disk.
 pub trait Disk: Send {
-    /// # Errors
-    /// The system's.
     fn create(&mut self, folder: &Folder, name: &str) -> Result<File, RingError> {
         folder.create(name)
     }
 
     /// Writes all bytes; on an error a part of them may be written.
-    ///
-    /// # Errors
-    /// The system's.
     fn write(&mut self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
         file.write_all_at(bytes, at)
     }
 
-    /// # Errors
-    /// The system's.
     fn sync(&mut self, file: &File) -> io::Result<()> {
         file.sync_data()
     }
@@ -36,8 +29,6 @@ pub trait Disk: Send {
         reserve(file, bytes);
     }
 
-    /// # Errors
-    /// The system's.
     fn cut(&mut self, file: &File, length: u64) -> io::Result<()> {
         file.set_len(length)
     }

@@ -45,9 +45,6 @@ pub struct Folder {
 
 impl Folder {
     /// Makes the directory with access for root alone, unless it exists.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn make(path: &Path) -> Result<Self, RingError> {
         match rustix::fs::mkdir(path, Mode::RWXU) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => Self::open(path),
@@ -55,8 +52,6 @@ impl Folder {
         }
     }
 
-    /// # Errors
-    /// The system's.
     pub fn open(path: &Path) -> Result<Self, RingError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(RingError::system("open", path))?;
@@ -71,9 +66,6 @@ impl Folder {
     }
 
     /// The numbers that segments begin with, ascending.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn segments(&self) -> Result<Vec<u64>, RingError> {
         let failed = || RingError::system("list", &self.path);
         let mut numbers = Vec::new();
@@ -131,9 +123,6 @@ impl Folder {
     }
 
     /// Removes a file, if it exists.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn remove(&self, name: &str) -> Result<(), RingError> {
         match rustix::fs::unlinkat(&self.directory, name, AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -142,9 +131,6 @@ impl Folder {
     }
 
     /// Replaces a small file atomically.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn replace(&self, name: &str, text: &[u8]) -> Result<(), RingError> {
         let new = format!("{name}.new");
         self.remove(&new)?;
@@ -165,9 +151,6 @@ impl Folder {
     }
 
     /// Makes new names in the directory survive a power loss.
-    ///
-    /// # Errors
-    /// The system's.
     pub fn sync(&self) -> Result<(), RingError> {
         rustix::fs::fsync(self.directory.as_fd()).map_err(RingError::system("sync", &self.path))
     }

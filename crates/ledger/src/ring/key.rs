@@ -115,9 +115,6 @@ impl Key {
 }
 
 /// The public keys that are no longer in use, base64, the oldest first.
-///
-/// # Errors
-/// The system's.
 pub fn retired(directory: &Path) -> Result<Vec<String>, RingError> {
     let text = read_text(&Folder::open(directory)?, RETIRED_KEYS_FILE)?.unwrap_or_default();
     Ok(text.lines().map(str::to_owned).collect())

@@ -44,8 +44,6 @@ impl Lines {
         &self.line
     }
 
-    /// # Errors
-    /// The system's.
     pub fn advance(&mut self) -> io::Result<Next> {
         self.line.clear();
         let mut length: u64 = 0;

@@ -113,9 +113,6 @@ impl Tree {
 
     /// What is in the way of these cgroups, before the container is an instance in place: one of them, or what is below its `housekeeping`
     /// where that is KubeVirt's.
-    ///
-    /// # Errors
-    /// A cgroup that is there cannot be listed.
     pub fn conflicting_cgroup(
         &self,
         cgroups: &dyn Cgroups,

@@ -57,9 +57,6 @@ fn is_l3(resource: &str) -> bool {
 
 /// The lines to write to a class's `schemata` so that it is as the settings say: only the domains that differ. `None`: there
 /// are none. Resources that the class does not limit get the value of the default group, whose `schemata` is `default`.
-///
-/// # Errors
-/// Why this hardware cannot have the class.
 pub(super) fn change(
     name: &str,
     classes: &BTreeMap<String, CacheClass>,

@@ -51,9 +51,6 @@ pub enum TargetRefusal {
 }
 
 /// Checks a request to count what runs on CPUs. It is allowed only on VMs' CPUs, `exclusive`.
-///
-/// # Errors
-/// [`TargetRefusal`].
 pub fn check_target(target: &Target, exclusive: &CpuSet) -> Result<(), TargetRefusal> {
     if target.cpus.is_empty() {
         return Err(TargetRefusal::NoCpus);

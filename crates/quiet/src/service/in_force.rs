@@ -39,8 +39,6 @@ impl InForce {
         )
     }
 
-    /// # Errors
-    /// With the name and the cause.
     pub fn save(&self, store: &dyn Store) -> Result<(), String> {
         // It consists of names and numbers, which can always be written as JSON.
         let text = serde_json::to_string(&self.0).unwrap_or_default();

@@ -71,9 +71,6 @@ pub struct ConnectionState {
 impl Server<'_> {
     /// Serve until no peer has connected for `idle`, or `stop` can be read. Requests are completed first; a connection that was not
     /// accepted waits for the next start.
-    ///
-    /// # Errors
-    /// The listener's.
     pub fn serve(&mut self, listener: &UnixListener, stop: BorrowedFd<'_>, idle: Duration) -> io::Result<End> {
         let timeout = Timespec {
             tv_sec: i64::try_from(idle.as_secs()).unwrap_or(i64::MAX),

@@ -152,9 +152,6 @@ pub fn remove(system: System<'_>) -> Result<(), TraceError> {
 }
 
 /// Remove an instance that a killed program left half set up, or that was begun [`MAX_TRACE_AGE_US`] ago.
-///
-/// # Errors
-/// As [`remove`].
 pub fn expire(system: System<'_>, now_us: u64) -> Result<(), TraceError> {
     let saved = load(system).unwrap_or_default();
     // If the clock was set back, the count began in the future and its age is not known.

@@ -105,9 +105,6 @@ impl<'a> Row<'a> {
     }
 
     /// The number of the interrupt; `None` where the label is a mnemonic.
-    ///
-    /// # Errors
-    /// It is too large.
     #[inline]
     fn irq(&self) -> Result<Option<u32>, ParseError> {
         if !self.label.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -69,9 +69,6 @@ pub struct Table {
 
 impl Table {
     /// The text of [`PATH`](super::PATH). Lines with letters are not read.
-    ///
-    /// # Errors
-    /// As [`parse`](super::parse).
     pub fn parse(text: &[u8]) -> Result<Self, ParseError> {
         let mut all = words::lines(text)?;
         let columns = Columns::parse(all.next().unwrap_or_default(), &CpuSet::below(MAX_CPUS))?;

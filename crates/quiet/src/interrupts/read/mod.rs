@@ -83,17 +83,11 @@ pub struct InterruptScan {
 }
 
 /// The online CPUs.
-///
-/// # Errors
-/// With the path and the cause.
 pub fn online(files: &dyn Files) -> Result<CpuSet, String> {
     cpus(files, ONLINE).map_err(|error| failed(ONLINE, &error))
 }
 
 /// The mask of new interrupts.
-///
-/// # Errors
-/// With the path and the cause.
 pub fn default_mask(files: &dyn Files) -> Result<CpuSet, String> {
     let text = files.read(DEFAULT).map_err(|error| failed(DEFAULT, &error))?;
     CpuSet::from_mask(text.trim()).ok_or_else(|| format!("read {DEFAULT}: {text:?} is not a mask"))

@@ -58,9 +58,6 @@ impl Record {
     }
 
     /// Replace the saved record.
-    ///
-    /// # Errors
-    /// With the name and the cause.
     pub fn save(&self, store: &dyn Store) -> Result<(), String> {
         let text = serde_json::to_string(&File::of(self)).map_err(|error| format!("save {NAME}: {}", cause(&error)))?;
         store

@@ -42,9 +42,6 @@ impl OrderFacts {
 
 /// The exclusive CPUs of all live instances. Records that cannot be used are left out: one of them must not stop a request about
 /// the others.
-///
-/// # Errors
-/// The cgroups cannot be listed.
 pub fn exclusive(cgroups: &dyn Cgroups) -> Result<CpuSet, String> {
     let mut exclusive = CpuSet::new();
     let slice = CgroupPath::slice();
