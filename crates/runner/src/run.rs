@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use zbus::OwnedObjectPath;
@@ -25,7 +25,7 @@ use super::{exit_codes, logged};
 
 /// Runs the command to its end. Returns the exit code in either case.
 pub(crate) async fn run(mut options: RunOptions) -> Result<u8, u8> {
-    let plan = Plan::of(&options).map_err(logged(exit_codes::USAGE))?;
+    let plan = command(&options).map_err(logged(exit_codes::USAGE))?;
     options.common.read_annotations().map_err(logged(exit_codes::RUNNER))?;
     let helpers = declared_helpers(&options).map_err(logged(exit_codes::RUNNER))?;
     let paused_start = plan.kind == VmmKind::Qemu;
@@ -40,25 +40,11 @@ pub(crate) async fn run(mut options: RunOptions) -> Result<u8, u8> {
 }
 
 /// The VMM to run, from the command line.
-#[derive(Debug)]
-struct Plan {
-    kind: VmmKind,
-    /// The socket of QMP or of the HTTP API.
-    control: PathBuf,
-    command: VmmCommand,
-}
-
-impl Plan {
-    fn of(options: &RunOptions) -> Result<Plan, Error> {
-        let (kind, control) = options.vmm()?;
-        let command = complete(kind, &options.program, control)?;
-        descriptors::check(&options.descriptors, &command.args)?;
-        Ok(Plan {
-            kind,
-            control: control.to_owned(),
-            command,
-        })
-    }
+fn command(options: &RunOptions) -> Result<VmmCommand, Error> {
+    let (kind, control) = options.vmm()?;
+    let command = complete(kind, &options.program, control)?;
+    descriptors::check(&options.descriptors, &command.args)?;
+    Ok(command)
 }
 
 /// The helpers of the file and of the command line.
@@ -76,7 +62,7 @@ fn declared_helpers(options: &RunOptions) -> Result<Vec<HelperSpec>, Error> {
 
 async fn run_vmm(
     options: &RunOptions,
-    plan: Plan,
+    plan: VmmCommand,
     runner: &mut Runner,
     instance: Option<OwnedObjectPath>,
     helpers: &mut Helpers,
@@ -102,7 +88,7 @@ async fn run_vmm(
         pid: pid.as_raw_nonzero().get(),
         pidfd: pidfd.as_fd(),
         child: Some(child),
-        release: plan.command.release,
+        release: plan.release,
         instance,
         ends_vmm: true,
     };
@@ -129,11 +115,11 @@ async fn run_vmm(
 
 /// Starts the VMM. Its descriptors are opened only now, because helpers may have created the files and sockets. When this returns, only
 /// the VMM has them.
-async fn start(options: &RunOptions, plan: &Plan, children: &Children) -> Result<Child, Error> {
+async fn start(options: &RunOptions, plan: &VmmCommand, children: &Children) -> Result<Child, Error> {
     remove_stale_socket(&plan.control)?;
     let descriptors = Descriptors::open(&options.descriptors).await?;
-    let VmmCommand { program, args, .. } = &plan.command;
-    let args = descriptors.numbered(args)?;
+    let program = &plan.program;
+    let args = descriptors.numbered(&plan.args)?;
     descriptors.inherited(|| {
         // In the foreground, with the container's own standard streams; std clears the signal mask for it.
         let child = children.spawn(Command::new(program).args(&args));

@@ -3,12 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use super::VmmCommand;
 use crate::vmm::Release;
 
-/// The command with `-S` and `-qmp` added if they were absent. `None` if it is empty.
-pub(super) fn qemu_command(command: &[OsString], qmp: &Path) -> Option<VmmCommand> {
-    let (program, given) = command.split_first()?;
+/// The arguments with `-S` and `-qmp` added if they were absent.
+pub(super) fn paused(given: &[OsString], qmp: &Path) -> (Vec<OsString>, Release) {
     let mut args = given.to_vec();
     let release = defer_migration(&mut args);
     // A guest that arrives by migration executes nothing before the migration has ended, and then has to start by itself.
@@ -19,11 +17,7 @@ pub(super) fn qemu_command(command: &[OsString], qmp: &Path) -> Option<VmmComman
         args.push("-qmp".into());
         args.push(format!("unix:{},server=on,wait=off", escaped(qmp)).into());
     }
-    Some(VmmCommand {
-        program: program.clone(),
-        args,
-        release,
-    })
+    (args, release)
 }
 
 /// A migration that begins with QEMU could end before the vCPUs have their CPUs. Therefore a single address is replaced by
@@ -82,11 +76,13 @@ fn escaped(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::VmmCommand;
+    use crate::vmm::VmmKind;
     use rstest::rstest;
 
     fn complete(args: &[&str], qmp: &str) -> VmmCommand {
         let args: Vec<OsString> = args.iter().map(OsString::from).collect();
-        qemu_command(&args, Path::new(qmp)).unwrap()
+        crate::command::complete(VmmKind::Qemu, &args, Path::new(qmp)).unwrap()
     }
 
     #[test]
@@ -154,6 +150,7 @@ mod tests {
 
     #[test]
     fn nothing_is_no_command() {
-        assert_eq!(qemu_command(&[], Path::new("/q")), None);
+        let error = crate::command::complete(VmmKind::Qemu, &[], Path::new("/q")).unwrap_err();
+        assert_eq!(error.to_string(), "no QEMU is given");
     }
 }
