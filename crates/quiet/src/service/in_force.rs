@@ -4,8 +4,10 @@
 #[cfg(test)]
 mod tests;
 
+use crate::failure::QuietFailure;
 use crate::files::Store;
 use crate::order::{Order, OrderedVm};
+use crate::store_json;
 use stelia_cpus::CpuSet;
 
 use crate::service::check_order::{Checked, OrderFacts};
@@ -32,17 +34,11 @@ impl InForce {
 
     /// The saved state. If it cannot be read it is empty, and the changes for VMs that are left out are undone.
     pub fn load(store: &dyn Store) -> Self {
-        let text = store.load(NAME).ok().flatten();
-        Self(
-            text.and_then(|text| serde_json::from_str(&text).ok())
-                .unwrap_or_default(),
-        )
+        Self(store_json::load(store, NAME).unwrap_or_default())
     }
 
-    pub fn save(&self, store: &dyn Store) -> Result<(), String> {
-        // It consists of names and numbers, which can always be written as JSON.
-        let text = serde_json::to_string(&self.0).unwrap_or_default();
-        store.save(NAME, &text).map_err(|cause| format!("save {NAME}: {cause}"))
+    pub(crate) fn save(&self, store: &dyn Store) -> Result<(), QuietFailure> {
+        store_json::save(store, NAME, &self.0)
     }
 
     /// Put each live VM that was left out back into the order, with the changes in force for it. They stay on those CPUs that no other VM

@@ -153,7 +153,8 @@ fn restore() -> Result<ExitCode, QuietFailure> {
         &mut report,
     );
     let mut not_restored = not_restored(&report);
-    not_restored.extend(InForce::default().save(&store).err());
+    let failure = InForce::default().save(&store).err();
+    not_restored.extend(failure.map(|failure| failure.to_string()));
     not_restored.extend(trace::remove(system).err().map(|error| error.to_string()));
     for line in &not_restored {
         eprintln!("steliad-quiet: not restored: {line}");

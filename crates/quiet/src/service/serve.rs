@@ -152,9 +152,9 @@ impl Server<'_> {
         let mut report = carry_out(self.system, self.sockets, &order, &mut self.state.memories);
         let now = InForce::of(&order);
         if now != before
-            && let Err(text) = now.save(self.system.store)
+            && let Err(failure) = now.save(self.system.store)
         {
-            problem(&mut report, "", text);
+            problem(&mut report, "", failure);
         }
         Ok(Report { left_out, ..report })
     }

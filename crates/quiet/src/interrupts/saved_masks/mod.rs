@@ -6,15 +6,13 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
-use stelia_cpus::text::excerpt::cause;
 
 use super::read::Identity;
 use crate::files::Store;
+use crate::store_json;
 
 /// The record's name in the [`Store`].
 pub const NAME: &str = "interrupts.json";
-
-const VERSION: u32 = 1;
 
 /// The mask that an interrupt had before steliad changed it, and the masks that steliad wrote.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,31 +44,21 @@ impl Record {
     /// # Errors
     /// With the name and the cause. Nothing may be written then: masks that steliad wrote could not be told from a base.
     pub fn load(store: &dyn Store) -> Result<Self, String> {
-        let text = store
-            .load(NAME)
-            .map_err(|error| format!("read {NAME}: {}", cause(&error)))?;
-        let Some(text) = text else {
-            return Ok(Self::default());
-        };
-        let file: File = serde_json::from_str(&text).map_err(|error| format!("read {NAME}: {}", cause(&error)))?;
+        let file: File = store_json::load(store, NAME).map_err(|failure| failure.to_string())?;
         file.record()
-            .ok_or_else(|| format!("read {NAME}: it is not of version {VERSION}, or names a mask it does not have"))
+            .ok_or_else(|| format!("read the record {NAME}: it names a mask it does not have"))
     }
 
     /// Replace the saved record.
     pub fn save(&self, store: &dyn Store) -> Result<(), String> {
-        let text = serde_json::to_string(&File::of(self)).map_err(|error| format!("save {NAME}: {}", cause(&error)))?;
-        store
-            .save(NAME, &text)
-            .map_err(|error| format!("save {NAME}: {}", cause(&error)))
+        store_json::save(store, NAME, &File::of(self)).map_err(|failure| failure.to_string())
     }
 }
 
 /// The record in JSON. Many interrupts have the same mask, and a mask is long on a node with many VMs: each is written once.
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    version: u32,
     masks: Vec<CpuSet>,
     default: Option<MaskIndexes>,
     interrupts: Vec<(Identity, MaskIndexes)>,
@@ -93,7 +81,6 @@ impl File {
             .map(|(identity, saved)| (identity.clone(), masks.indexes(saved)))
             .collect();
         Self {
-            version: VERSION,
             masks: masks.list,
             default,
             interrupts,
@@ -115,11 +102,10 @@ impl File {
         };
         let interrupts = self.interrupts.into_iter();
         let interrupts = interrupts.map(|(identity, indexes)| Some((identity, saved(indexes)?)));
-        let record = Record {
+        Some(Record {
             default,
             interrupts: interrupts.collect::<Option<_>>()?,
-        };
-        (self.version == VERSION).then_some(record)
+        })
     }
 }
 

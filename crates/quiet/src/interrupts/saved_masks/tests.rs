@@ -46,22 +46,20 @@ fn nothing_kept_is_an_empty_record() {
 
 #[test]
 fn what_is_not_understood_is_an_error_with_the_name() {
-    let places = r#"{"version":1,"masks":[],"default":{"base":0,"ours":[]},"interrupts":[]}"#;
-    let version = r#"{"version":2,"masks":[],"default":null,"interrupts":[]}"#;
-    let more = r#"{"version":1,"masks":[],"default":null,"interrupts":[],"more":1}"#;
+    let places = r#"{"masks":[],"default":{"base":0,"ours":[]},"interrupts":[]}"#;
+    let more = r#"{"masks":[],"default":null,"interrupts":[],"more":1}"#;
     for text in [
         "",
         "{",
         "[]",
         places,
-        version,
         more,
-        r#"{"version":1,"masks":["x"],"default":null,"interrupts":[]}"#,
+        r#"{"masks":["x"],"default":null,"interrupts":[]}"#,
     ] {
         let kernel = FakeKernel::default();
         kernel.tree().saved = BTreeMap::from([(NAME.into(), text.into())]);
         let error = Record::load(&kernel).expect_err(text);
-        assert!(error.starts_with("read interrupts.json: "), "{error}");
+        assert!(error.starts_with("read the record interrupts.json: "), "{error}");
     }
 }
 
@@ -70,5 +68,8 @@ fn the_stores_errors_are_named() {
     let kernel = FakeKernel::default();
     kernel.tree().fail(Call::Save, NAME, Errno::NOSPC, None);
     let error = record().save(&kernel).expect_err("no space");
-    assert_eq!(error, "save interrupts.json: No space left on device (os error 28)");
+    assert_eq!(
+        error,
+        "write the record interrupts.json: No space left on device (os error 28)"
+    );
 }

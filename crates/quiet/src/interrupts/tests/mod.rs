@@ -129,13 +129,13 @@ fn nothing_is_read_or_kept_where_nothing_is_steered() {
 
 #[test]
 fn without_a_record_that_can_be_read_or_kept_no_mask_is_touched() {
-    for (call, text) in [(Call::Load, "read"), (Call::Save, "save")] {
+    for (call, text) in [(Call::Load, "read"), (Call::Save, "write")] {
         let kernel = kernel();
         kernel.tree().fail(call, NAME, Errno::IO, None);
         let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
         assert_eq!(
             report.problems[0].text,
-            format!("{text} {NAME}: Input/output error (os error 5)")
+            format!("{text} the record {NAME}: Input/output error (os error 5)")
         );
         assert!(kernel.tree().writes.is_empty());
     }
@@ -143,7 +143,7 @@ fn without_a_record_that_can_be_read_or_kept_no_mask_is_touched() {
     kernel.tree().saved.insert(NAME.into(), "{".into());
     let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
     assert!(
-        report.problems[0].text.starts_with("read interrupts.json: "),
+        report.problems[0].text.starts_with("read the record interrupts.json: "),
         "{report:?}"
     );
     assert!(kernel.tree().writes.is_empty());
