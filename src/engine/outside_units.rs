@@ -7,7 +7,6 @@ use stelia_cpus::CpuSet;
 use stelia_decide::workers::Workers;
 use stelia_decide::{OUTSIDE, Outside, Snapshot, is_restricted};
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, read_optional_cpus, recorded_cpus};
-use stelia_kernel::workqueue::WorkqueueError;
 use stelia_kernel::{System, workqueue};
 use stelia_koordinator::allocator::CpuSource;
 
@@ -17,11 +16,7 @@ pub(super) const TAKEN: &str = "worker-cpus";
 /// The kernel's unbound workers, which are to be kept off the CPUs `closed`. `known`: what is recorded as taken from them, where
 /// that need not be read.
 pub(super) fn workers(system: &System, closed: &CpuSet, known: Option<CpuSet>) -> Result<Option<Workers>, CgroupError> {
-    let error = |error: WorkqueueError| CgroupError {
-        operation: error.operation,
-        cause: error.cause,
-    };
-    let Some(now) = workqueue::in_force(&system.sys).map_err(error)? else {
+    let Some(now) = workqueue::in_force(&system.sys)? else {
         return Ok(None);
     };
     let taken = match known {
@@ -32,7 +27,7 @@ pub(super) fn workers(system: &System, closed: &CpuSet, known: Option<CpuSet>) -
     let isolated = if taken.is_subset(closed) {
         CpuSet::new()
     } else {
-        workqueue::isolated(&system.sys).map_err(error)?
+        workqueue::isolated(&system.sys)?
     };
     Ok(Some(Workers {
         cpus: now,

@@ -6,6 +6,8 @@ use std::{fs, io};
 
 use stelia_cpus::{CpuSet, files};
 
+use crate::cgroup::CgroupError;
+
 /// The two masks from which the kernel computes where its unbound workers may run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Masks {
@@ -15,21 +17,13 @@ pub struct Masks {
     pub isolated: CpuSet,
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("{operation}: {cause}")]
-pub struct WorkqueueError {
-    /// With the path.
-    pub operation: String,
-    pub cause: io::Error,
-}
-
 /// Where the workers may run now, below `sys` (`/sys`); `None` where the kernel has no such file.
-pub fn in_force(sys: &Path) -> Result<Option<CpuSet>, WorkqueueError> {
+pub fn in_force(sys: &Path) -> Result<Option<CpuSet>, CgroupError> {
     mask(&file(sys, "cpumask"))
 }
 
 /// What was requested, and what the kernel subtracts from it.
-pub fn masks(sys: &Path) -> Result<Option<Masks>, WorkqueueError> {
+pub fn masks(sys: &Path) -> Result<Option<Masks>, CgroupError> {
     let requested = match mask(&file(sys, "cpumask_requested"))? {
         Some(requested) => Some(requested),
         None => in_force(sys)?,
@@ -42,15 +36,15 @@ pub fn masks(sys: &Path) -> Result<Option<Masks>, WorkqueueError> {
 }
 
 /// What the kernel subtracts by itself; nothing before Linux 6.9.
-pub fn isolated(sys: &Path) -> Result<CpuSet, WorkqueueError> {
+pub fn isolated(sys: &Path) -> Result<CpuSet, CgroupError> {
     Ok(mask(&file(sys, "cpumask_isolated"))?.unwrap_or_default())
 }
 
 /// Let the workers run on these CPUs. The kernel accepts isolated ones too, if they are requested, and refuses an empty set.
-pub fn allow(sys: &Path, cpus: &CpuSet) -> Result<(), WorkqueueError> {
+pub fn allow(sys: &Path, cpus: &CpuSet) -> Result<(), CgroupError> {
     let path = file(sys, "cpumask");
     let text = cpus.to_mask();
-    fs::write(&path, &text).map_err(|cause| WorkqueueError {
+    fs::write(&path, &text).map_err(|cause| CgroupError {
         operation: format!("write {text:?} to {}", path.display()),
         cause,
     })
@@ -60,8 +54,8 @@ fn file(sys: &Path, name: &str) -> PathBuf {
     sys.join("devices/virtual/workqueue").join(name)
 }
 
-fn mask(path: &Path) -> Result<Option<CpuSet>, WorkqueueError> {
-    let failed = |cause| WorkqueueError {
+fn mask(path: &Path) -> Result<Option<CpuSet>, CgroupError> {
+    let failed = |cause| CgroupError {
         operation: format!("read {}", path.display()),
         cause,
     };

@@ -95,7 +95,7 @@ json_string!(CgroupPath, |text: &str| {
     CgroupPath::parse(text).ok_or_else(|| format!("{text:?} is not a cgroup's path"))
 });
 
-/// An operation on a cgroup that failed: what was done, where, and the kernel's answer.
+/// An operation on a cgroup, or on the kernel's workqueues, that failed: what was done, where, and the kernel's answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}: {cause}")]
 pub struct CgroupError {
