@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
-use crate::resize::ResizeOutcome;
+use crate::resize::{Resize, ResizeOutcome};
 
 /// How long a guest may take to plug or give up memory, before that counts as a refusal. It may still do so later.
 pub(crate) const MEMORY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -41,25 +39,6 @@ impl GuestMemory {
     }
 }
 
-/// A change of the guest's memory, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) struct MemoryResize {
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pub(crate) outcome: ResizeOutcome,
-}
-
-impl MemoryResize {
-    fn is_done(&self, now: u64) -> bool {
-        if self.to > self.from {
-            now >= self.to
-        } else {
-            now <= self.to
-        }
-    }
-}
-
 /// What follows from a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryStep {
@@ -84,9 +63,9 @@ pub(crate) struct MemoryResizer {
     /// The first limit, and the guest's memory then. What the VMM needs besides is part of the limit and does not change with it.
     first: Option<(u64, u64)>,
     /// A request, and when it counts as refused.
-    pending: Option<(MemoryResize, Instant)>,
+    pending: Option<(Resize<u64>, Instant)>,
     /// A request that the guest did not answer in time. The device upholds it.
-    unanswered: Option<MemoryResize>,
+    unanswered: Option<Resize<u64>>,
 }
 
 impl MemoryResizer {
@@ -129,8 +108,8 @@ impl MemoryResizer {
     }
 
     /// The VMM took the request. After `deadline` it counts as refused.
-    pub(crate) fn requested(&mut self, memory: &GuestMemory, to: u64, deadline: Instant) -> MemoryResize {
-        let resize = MemoryResize {
+    pub(crate) fn requested(&mut self, memory: &GuestMemory, to: u64, deadline: Instant) -> Resize<u64> {
+        let resize = Resize {
             from: memory.now,
             to,
             outcome: ResizeOutcome::Requested,
@@ -142,9 +121,9 @@ impl MemoryResizer {
     }
 
     /// The VMM refused the request.
-    pub(crate) fn refused(&mut self, memory: &GuestMemory, to: u64) -> MemoryResize {
+    pub(crate) fn refused(&mut self, memory: &GuestMemory, to: u64) -> Resize<u64> {
         self.settled = self.limit;
-        MemoryResize {
+        Resize {
             from: memory.now,
             to,
             outcome: ResizeOutcome::Impossible,
@@ -152,11 +131,11 @@ impl MemoryResizer {
     }
 
     /// The guest has so much memory. Returns the request that ended by this, or by the time.
-    pub(crate) fn memory_is(&mut self, now: u64, at: Instant) -> Option<MemoryResize> {
+    pub(crate) fn memory_is(&mut self, now: u64, at: Instant) -> Option<Resize<u64>> {
         if let Some(late) = self.unanswered.filter(|late| late.is_done(now)) {
             self.unanswered = None;
             let outcome = ResizeOutcome::Done;
-            return Some(MemoryResize { outcome, ..late });
+            return Some(Resize { outcome, ..late });
         }
         let (resize, deadline) = self.pending?;
         let outcome = match (resize.is_done(now), at >= deadline) {
@@ -165,7 +144,7 @@ impl MemoryResizer {
             (false, false) => return None,
         };
         self.pending = None;
-        let ended = MemoryResize { outcome, ..resize };
+        let ended = Resize { outcome, ..resize };
         self.unanswered = Some(ended).filter(|ended| ended.outcome == ResizeOutcome::Refused);
         Some(ended)
     }
@@ -241,7 +220,7 @@ mod tests {
         );
         assert_eq!((vm.is_due(), vm.memory_is(5 * GIB + 4, now)), (false, None));
         let done = |from, to| {
-            Some(MemoryResize {
+            Some(Resize {
                 from,
                 to,
                 outcome: ResizeOutcome::Done,

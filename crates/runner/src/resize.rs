@@ -57,13 +57,23 @@ pub(crate) enum ResizeOutcome {
     Impossible,
 }
 
-/// A change of the number of vCPUs.
+/// A change of the number of vCPUs, or of the bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) struct Resize {
-    pub(crate) from: usize,
-    pub(crate) to: usize,
+pub(crate) struct Resize<T = usize> {
+    pub(crate) from: T,
+    pub(crate) to: T,
     pub(crate) outcome: ResizeOutcome,
+}
+
+impl<T: PartialOrd> Resize<T> {
+    pub(crate) fn is_done(&self, now: T) -> bool {
+        if self.to > self.from {
+            now >= self.to
+        } else {
+            now <= self.to
+        }
+    }
 }
 
 /// Follows the number of CPUs and of vCPUs, and says what to request.
@@ -113,12 +123,7 @@ impl Resizer {
                 self.changed_unasked(before)
             };
         };
-        let is_done = if resize.to > resize.from {
-            vcpus >= resize.to
-        } else {
-            vcpus <= resize.to
-        };
-        let outcome = match (is_done, now >= deadline) {
+        let outcome = match (resize.is_done(vcpus), now >= deadline) {
             (true, _) => ResizeOutcome::Done,
             (false, true) => ResizeOutcome::Refused,
             (false, false) => return None,

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stelia_koordinator::allocator::Qos;
 
-use super::memory::MemoryResize;
 use super::resize::Resize;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +102,7 @@ pub(crate) struct RunnerState {
     /// The last change of the number of vCPUs that followed the CPUs.
     pub(crate) resize: Option<Resize>,
     /// The last change of the guest's memory that followed the memory limit.
-    pub(crate) memory_resize: Option<MemoryResize>,
+    pub(crate) memory_resize: Option<Resize<u64>>,
     /// (vCPU, thread id on the host, CPU) as attached; the CPU is `None` if the vCPU is not pinned.
     pub(crate) vcpus: Vec<(u32, u32, Option<u32>)>,
     /// QEMU's I/O threads by id, each with its thread id in the container.

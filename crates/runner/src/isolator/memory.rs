@@ -5,8 +5,8 @@ use std::time::Instant;
 use zbus::OwnedObjectPath;
 
 use super::Isolator;
-use crate::memory::{GuestMemory, MEMORY_TIMEOUT, MemoryResize, MemoryStep};
-use crate::resize::ResizeOutcome;
+use crate::memory::{GuestMemory, MEMORY_TIMEOUT, MemoryStep};
+use crate::resize::{Resize, ResizeOutcome};
 use crate::vmm::{Memory, Vmm};
 
 impl<V: Vmm> Isolator<'_, V> {
@@ -134,7 +134,7 @@ impl<V: Vmm> Isolator<'_, V> {
             tracing::warn!("the memory limit changed, and the guest's memory stays as it is: {text}");
             let outcome = ResizeOutcome::Impossible;
             self.status.update(|state| {
-                state.memory_resize = Some(MemoryResize {
+                state.memory_resize = Some(Resize {
                     from: 0,
                     to: 0,
                     outcome,
