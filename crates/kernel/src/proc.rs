@@ -51,9 +51,13 @@ pub struct ProcError {
 impl ProcError {
     /// The process or thread ended.
     pub fn is_gone(&self) -> bool {
-        let code = self.cause.raw_os_error();
-        code == Some(nix::libc::ENOENT) || code == Some(nix::libc::ESRCH)
+        is_gone(&self.cause)
     }
+}
+
+/// Whether the process or thread ended: ESRCH of calls and open files, ENOENT of its files.
+pub fn is_gone(cause: &io::Error) -> bool {
+    cause.kind() == io::ErrorKind::NotFound || cause.raw_os_error() == Some(nix::libc::ESRCH)
 }
 
 /// What is read of and done to processes and threads. A call fails where the process or thread has ended

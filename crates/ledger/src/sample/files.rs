@@ -142,14 +142,10 @@ impl RootedFiles {
     }
 }
 
-/// Whether the thread whose file this is has ended.
-pub(super) fn is_gone(error: &io::Error) -> bool {
-    let code = error.raw_os_error();
-    code == Some(Errno::NOENT.raw_os_error()) || code == Some(Errno::SRCH.raw_os_error())
-}
-
 #[cfg(test)]
 mod tests {
+    use stelia_kernel::proc::is_gone;
+
     use super::*;
 
     #[test]

@@ -15,11 +15,11 @@
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
 use serde::{Deserialize, Serialize};
 use stelia_api::quiet::{Report, Thread};
 use stelia_cpus::CpuSet;
+use stelia_kernel::proc::is_gone;
 use stelia_kernel::proc::stat::{self, Stat};
 
 use crate::failure::{QuietFailure, problem};
@@ -224,7 +224,7 @@ fn scan(
         let mask = match files.affinity(id) {
             Ok(mask) => mask,
             Err(cause) => {
-                unread.extend(Some(id).filter(|id| record.contains_key(id) && !has_ended(&cause)));
+                unread.extend(Some(id).filter(|id| record.contains_key(id) && !is_gone(&cause)));
                 continue;
             }
         };
@@ -244,7 +244,7 @@ fn scan(
         let text = match files.read(&path) {
             Ok(text) => text,
             Err(cause) => {
-                unread.extend(Some(id).filter(|id| record.contains_key(id) && !has_ended(&cause)));
+                unread.extend(Some(id).filter(|id| record.contains_key(id) && !is_gone(&cause)));
                 continue;
             }
         };
@@ -259,11 +259,6 @@ fn scan(
         threads.push(KernelThread { id, stat, mask });
     }
     Ok((threads, unread))
-}
-
-/// Whether the error means that the thread has ended: ESRCH of calls, ENOENT of its files.
-fn has_ended(cause: &io::Error) -> bool {
-    cause.kind() == io::ErrorKind::NotFound || cause.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
 /// Set the thread's mask, and return it as the kernel shows it afterwards.

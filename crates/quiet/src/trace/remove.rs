@@ -1,7 +1,5 @@
 //! Removes our instance of tracefs. It removes what the kernel shows, because another version may have set it up.
 
-use std::io;
-
 use rustix::io::Errno;
 
 use super::TraceError;
@@ -20,7 +18,7 @@ pub(super) fn remove(files: &dyn Files) -> Result<(), TraceError> {
     if files.list(INSTANCE).is_ok() {
         remove_triggers(files, &GROUPS.map(str::to_owned));
         match files.remove_directory(INSTANCE) {
-            Err(cause) if has_errno(&cause, Errno::BUSY) => {
+            Err(cause) if Errno::from_io_error(&cause) == Some(Errno::BUSY) => {
                 let events = format!("{INSTANCE}/events");
                 let groups = files.list(&events).map_err(QuietFailure::of("list", &events))?;
                 remove_triggers(files, &groups);
@@ -77,8 +75,4 @@ fn without_state(line: &str) -> &str {
         Some((text, "active]" | "paused]")) => text,
         _ => line,
     }
-}
-
-fn has_errno(cause: &io::Error, errno: Errno) -> bool {
-    cause.raw_os_error() == Some(errno.raw_os_error())
 }

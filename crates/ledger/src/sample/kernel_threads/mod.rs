@@ -11,11 +11,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
-use stelia_kernel::proc::allowed;
 use stelia_kernel::proc::stat::{self, Stat};
+use stelia_kernel::proc::{allowed, is_gone};
 
 use super::TaskId;
-use super::files::{Files, is_gone};
+use super::files::Files;
 use super::reader::SampleError;
 
 /// The list that has the kernel threads on every host with cgroup v2.

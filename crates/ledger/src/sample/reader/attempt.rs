@@ -6,8 +6,9 @@ use stelia_cpus::CpuSet;
 use stelia_kernel::clock::{now_us, up_us};
 use stelia_kernel::counters::schedstat;
 use stelia_kernel::counters::task::{self, Task};
+use stelia_kernel::proc::is_gone;
 
-use super::super::files::{Files, is_gone};
+use super::super::files::Files;
 use super::super::kernel_threads::KernelThreads;
 use super::super::{Bound, TaskId};
 use super::SampleError;

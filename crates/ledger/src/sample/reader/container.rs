@@ -17,9 +17,9 @@ use std::path::Path;
 use rustix::io::Errno;
 use stelia_kernel::cgroup::value;
 use stelia_kernel::counters::task::{self, Task};
-use stelia_kernel::proc::{field, start_time, thread_group};
+use stelia_kernel::proc::{field, is_gone, start_time, thread_group};
 
-use super::super::files::{Files, RootedFiles, is_gone};
+use super::super::files::{Files, RootedFiles};
 use super::super::{START_TIME_UNIT_US, TaskId};
 use super::SampleError;
 
