@@ -129,13 +129,13 @@ fn nothing_is_read_or_kept_where_nothing_is_steered() {
 
 #[test]
 fn without_a_record_that_can_be_read_or_kept_no_mask_is_touched() {
-    for (call, text) in [(Call::Load, "read"), (Call::Save, "save")] {
+    for (call, text) in [(Call::Load, "read"), (Call::Save, "write")] {
         let kernel = kernel();
         kernel.tree().fail(call, NAME, Errno::IO, None);
         let report = round(&kernel, &order(&[("a", "2-3")]), &mut RoundHistory::default());
         assert_eq!(
             report.problems[0].text,
-            format!("{text} {NAME}: Input/output error (os error 5)")
+            format!("{text} the record {NAME}: Input/output error (os error 5)")
         );
         assert!(kernel.tree().writes.is_empty());
     }
