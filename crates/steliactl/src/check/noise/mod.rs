@@ -264,7 +264,7 @@ fn meaning_of(reason: &str) -> &'static str {
 const fn fix(remains: RemainingCause, booted: bool) -> &'static str {
     match remains {
         RemainingCause::Managed if booted => "use fewer queues of the device: its queue has no other CPUs",
-        RemainingCause::Managed => "boot with isolcpus=managed_irq and the CPUs that steliactl doctor names",
+        RemainingCause::Managed => "boot with isolcpus=managed_irq, and all CPUs that VMs may get",
         RemainingCause::NoVector => "reserve more shared CPUs, or use fewer queues of the devices (ethtool -L)",
         RemainingCause::Refused => "see the kernel's error and /usr/share/doc/steliad/quiet-cpus.md",
         RemainingCause::StillFires => "look for the driver's own queue affinity",

@@ -120,11 +120,9 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         Err(failure) => report.missing.push(format!("what the daemon knows: {failure}")),
     }
     let client = described.as_ref().ok().map(|(client, _)| client);
-    report.add(
-        "doctor",
-        "Readiness of the node",
-        Ok(doctor::gather(root, client, true).await),
-    );
+    let told = described.as_ref().map(|(_, told)| told.clone()).map_err(Failure::clone);
+    let doctor = doctor::gather(root, told, true).await;
+    report.add("doctor", "Readiness of the node", Ok(doctor));
     if let Ok((client, description)) = &described {
         let noise = noise::gather(client, roots, &all).await;
         report.add("noise", "Interrupts and kernel threads", noise);

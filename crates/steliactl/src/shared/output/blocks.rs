@@ -7,15 +7,25 @@ const MIN_ROOM: usize = 24;
 
 /// A finding. Facts of several findings begin in one column if their subjects are padded to the same width. Without a fix there is one line.
 pub(crate) fn finding(label: (&str, Meaning), subject: &str, fact: &str, fix: &str, style: TextStyle) -> String {
+    stacked(label, subject, &[("", fact), ("fix: ", fix)], style)
+}
+
+/// Texts below each other, each with what it begins with; empty ones are left out.
+pub(crate) fn stacked(
+    label: (&str, Meaning),
+    subject: &str,
+    texts: &[(&str, impl AsRef<str>)],
+    style: TextStyle,
+) -> String {
     let (label, meaning) = label;
     let subject = printable(subject);
     let indent = columns(label) + columns(&subject) + 4;
     let room = style.width.map(|width| width.saturating_sub(indent).max(MIN_ROOM));
-    let fix = (!fix.is_empty()).then(|| format!("fix: {fix}"));
-    let texts = [fact.to_owned()].into_iter().chain(fix);
+    let texts = texts.iter().filter(|(_, text)| !text.as_ref().is_empty());
+    let texts = texts.map(|(begin, text)| printable(&format!("{begin}{}", text.as_ref())));
     let lines = texts.flat_map(|text| match room {
-        Some(room) => wrap(&printable(&text), room),
-        None => vec![printable(&text)],
+        Some(room) => wrap(&text, room),
+        None => vec![text],
     });
     let lines: Vec<String> = lines.collect();
     let beside = lines.join(&format!("\n{}", " ".repeat(indent)));
