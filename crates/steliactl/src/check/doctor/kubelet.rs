@@ -158,7 +158,7 @@ pub(super) fn dra(facts: &Facts) -> Found {
         _ if found.is_empty() => pass("none that assigns CPUs"),
         CpuSource::Steliad => fail(
             format!("{found} and steliad both assign CPUs"),
-            "no new VMs; running VMs keep their CPUs",
+            NO_VMS,
             "remove the driver from this node and drain it, or set cpu-source = \"kubelet\"",
         ),
         CpuSource::Kubelet => warn(

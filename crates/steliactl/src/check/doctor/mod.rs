@@ -109,7 +109,7 @@ fn some(all: &[String]) -> String {
 }
 
 /// An effect that several checks name.
-const NO_VMS: &str = "no VM is admitted";
+const NO_VMS: &str = "no new VMs; running VMs keep their CPUs";
 
 const KUBELET: &str = "kubelet";
 const STATE: &str = "kubelet-state";
