@@ -32,37 +32,27 @@ pub(super) fn cgroup(facts: &Facts) -> Found {
 /// Remote partitions came with Linux 6.7; a distribution may have backported them.
 pub(super) fn kernel(facts: &Facts) -> Found {
     let kernel = &facts.kernel;
-    let kind = if isolated_is_safe(kernel) {
-        "isolated"
-    } else {
-        "root (isolated can hang this kernel)"
-    };
     match facts.exclusive {
         None => note(format!("{kernel}: no cgroup has the cpuset controller yet"), "", ""),
-        Some(true) => pass(format!("{kernel}; partition type: {kind}")),
-        Some(false) => warn(
-            format!("{kernel} has no cpuset.cpus.exclusive"),
-            "VMs are pinned, not isolated",
-            "install Linux 6.7 or newer",
-        ),
+        Some(true) if isolated_is_safe(kernel) => pass(format!("{kernel}; partition type: isolated")),
+        Some(true) => pass(format!(
+            "{kernel}; partition type: root (isolated can hang this kernel)"
+        )),
+        Some(false) => {
+            let fact = format!("{kernel} has no cpuset.cpus.exclusive");
+            warn(fact, "VMs are pinned, not isolated", "install Linux 6.7 or newer")
+        }
     }
 }
 
 pub(super) fn systemd(facts: &Facts) -> Found {
-    let version = facts.systemd.unwrap_or_default();
-    if version >= MIN_SYSTEMD_VERSION {
-        return pass(version.to_string());
+    let found = facts.systemd.map(|version| version.to_string());
+    let found = found.unwrap_or_else(|| "not found".to_owned());
+    if facts.systemd.is_some_and(|version| version >= MIN_SYSTEMD_VERSION) {
+        return pass(found);
     }
-    let found = if version == 0 {
-        "not found".to_owned()
-    } else {
-        version.to_string()
-    };
-    fail(
-        found,
-        NO_VMS,
-        format!("boot with systemd {MIN_SYSTEMD_VERSION} or newer"),
-    )
+    let fix = format!("boot with systemd {MIN_SYSTEMD_VERSION} or newer");
+    fail(found, NO_VMS, fix)
 }
 
 /// Only a warning: QEMU emulates without it, far too slowly for use.
@@ -84,14 +74,14 @@ pub(super) fn cpus(facts: &Facts) -> Found {
         Ok(topology) => topology,
         Err(error) => return fail(error, "", "make /sys/devices/system/cpu readable"),
     };
-    let cores: BTreeSet<(u32, u32)> = topology.cpus.values().map(|cpu| (cpu.package, cpu.core)).collect();
-    let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
-    let found = [
-        counted(topology.cpus.len() as u64, "CPU"),
-        counted(cores.len() as u64, "core"),
+    let all = topology.cpus.values();
+    let cores: BTreeSet<(u32, u32)> = all.clone().map(|cpu| (cpu.package, cpu.core)).collect();
+    let nodes = all.clone().map(|cpu| cpu.node).collect::<BTreeSet<u32>>();
+    let (cpus, nodes) = (
+        counted(all.len() as u64, "CPU"),
         counted(nodes.len() as u64, "NUMA node"),
-    ];
-    let found = found.join(", ");
+    );
+    let found = format!("{cpus}, {}, {nodes}", counted(cores.len() as u64, "core"));
     let splits =
         |kubelet: &KubeletConfig| kubelet.cpu_manager_policy == "static" && !kubelet.cpu_option("full-pcpus-only");
     if cores.len() < topology.cpus.len() && facts.kubelet.as_ref().is_ok_and(splits) {
@@ -118,11 +108,8 @@ fn isolcpus_of(cmdline: &str) -> (CpuSet, Vec<&str>) {
 /// The CPUs of `isolcpus=` with the flag managed_irq.
 pub(in crate::check) fn managed_irq_cpus(cmdline: &str) -> CpuSet {
     let (cpus, flags) = isolcpus_of(cmdline);
-    if flags.contains(&"managed_irq") {
-        cpus
-    } else {
-        CpuSet::new()
-    }
+    let is_managed = flags.contains(&"managed_irq");
+    Some(cpus).filter(|_| is_managed).unwrap_or_default()
 }
 
 /// Whether `isolcpus=` takes CPUs out of the scheduler's balancing: it has the flag domain, or no flag. The list in /sys includes those of
@@ -133,20 +120,19 @@ pub(super) fn isolcpus(facts: &Facts) -> Found {
     if given.is_empty() || !flags.is_empty() && !flags.contains(&"domain") {
         return pass("not set");
     }
-    let shared = match (facts.state(), facts.allocator.source, &facts.topology) {
-        (state, CpuSource::Steliad, Ok(topology)) => topology
-            .online()
-            .difference(&state.map(CpuManagerState::assigned).unwrap_or_default()),
-        (state, ..) => state.map(CpuManagerState::shared_pool).unwrap_or_default(),
+    let state = facts.state();
+    let shared = match &facts.topology {
+        Ok(topology) if facts.allocator.source == CpuSource::Steliad => {
+            let assigned = state.map(CpuManagerState::assigned);
+            topology.online().difference(&assigned.unwrap_or_default())
+        }
+        _ => state.map(CpuManagerState::shared_pool).unwrap_or_default(),
     };
     let unbalanced = given.intersection(&shared);
     if unbalanced.is_empty() {
         return warn(format!("isolcpus={given} is not needed"), "", FIX);
     }
     let fact = format!("isolcpus={given} has the shared CPUs {unbalanced}");
-    fail(
-        fact,
-        "the kernel does not balance load there: threads gather on one of them",
-        FIX,
-    )
+    let effect = "the kernel does not balance load there: threads gather on one of them";
+    fail(fact, effect, FIX)
 }

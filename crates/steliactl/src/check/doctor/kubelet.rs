@@ -39,11 +39,10 @@ pub(super) fn configuration(facts: &Facts) -> Found {
     let ignored: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
     match some(&ignored) {
         none if none.is_empty() => pass("running"),
-        ignored => warn(
-            ignored,
-            "kubelet ignores these keys",
-            "correct or remove them, unless another version of kubelet knows them",
-        ),
+        ignored => {
+            let fix = "correct or remove them, unless another version of kubelet knows them";
+            warn(ignored, "kubelet ignores these keys", fix)
+        }
     }
 }
 
@@ -115,11 +114,8 @@ pub(super) fn policy(facts: &Facts) -> Found {
     let source = facts.allocator.source;
     let (reserved, setting) = match (source, &facts.kubelet) {
         (CpuSource::Steliad, Ok(kubelet)) if kubelet.cpu_manager_policy == "static" => {
-            return warn(
-                "CPUs are assigned by steliad and by kubelet",
-                "kubelet may give VMs' CPUs to new pods",
-                NONE,
-            );
+            let fact = "CPUs are assigned by steliad and by kubelet";
+            return warn(fact, "kubelet may give VMs' CPUs to new pods", NONE);
         }
         (CpuSource::Steliad, _) => (&facts.allocator.reserved, "reserved-cpus"),
         (CpuSource::Kubelet, _) => {
@@ -131,11 +127,8 @@ pub(super) fn policy(facts: &Facts) -> Found {
                 return warn(fact, "its policy and its reserved CPUs are not known", UNHIDE);
             }
             if kubelet.cpu_manager_policy != "static" {
-                return fail(
-                    format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy),
-                    NO_VMS,
-                    STATIC,
-                );
+                let fact = format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy);
+                return fail(fact, NO_VMS, STATIC);
             }
             (&kubelet.reserved_system_cpus, "reservedSystemCPUs")
         }
@@ -149,10 +142,8 @@ pub(super) fn policy(facts: &Facts) -> Found {
 
 /// Two programs that give exclusive CPUs of one node give the same CPU twice.
 pub(super) fn dra(facts: &Facts) -> Found {
-    let drivers = facts
-        .dra
-        .iter()
-        .map(|(name, file)| format!("{name} ({})", file.display()));
+    let drivers = facts.dra.iter();
+    let drivers = drivers.map(|(name, file)| format!("{name} ({})", file.display()));
     let found = some(&drivers.collect::<Vec<_>>());
     match facts.allocator.source {
         _ if found.is_empty() => pass("none that assigns CPUs"),

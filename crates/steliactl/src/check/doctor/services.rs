@@ -55,11 +55,8 @@ pub(super) fn socket(facts: &Facts) -> Found {
     if facts.socket {
         return pass("/run/stelia/runner/socket");
     }
-    fail(
-        "/run/stelia/runner/socket is missing",
-        "",
-        "systemctl enable --now steliad-runner.socket",
-    )
+    let fix = "systemctl enable --now steliad-runner.socket";
+    fail("/run/stelia/runner/socket is missing", "no VM can register", fix)
 }
 
 /// Whether the plugin runs and kubelet knows of it, by its status (`status.rs` in `crates/device-plugin`). Running VMs are not affected.
@@ -82,12 +79,8 @@ pub(super) fn device_plugin(facts: &Facts) -> Found {
 pub(super) fn steering(facts: &Facts) -> Found {
     let told = facts.told()?;
     let quiet = &told.node.quiet;
-    let left = quiet
-        .report
-        .remaining
-        .iter()
-        .filter(|one| is_reported(told, one))
-        .count() as u64;
+    let remaining = quiet.report.remaining.iter();
+    let left = remaining.filter(|one| is_reported(told, one)).count() as u64;
     match quiet.steering.as_str() {
         "off" => note(
             "off",
@@ -95,14 +88,13 @@ pub(super) fn steering(facts: &Facts) -> Found {
             "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, systemctl reload steliad",
         ),
         "" => note(NOT_REPORTED, "", ""),
-        _ if quiet.report.irqbalance == Irqbalance::NotInformed => warn(
-            "irqbalance could not be sent the list of the VMs' CPUs",
-            "",
-            "steliactl noise",
-        ),
+        _ if quiet.report.irqbalance == Irqbalance::NotInformed => {
+            let fact = "irqbalance could not be sent the list of the VMs' CPUs";
+            warn(fact, "it may put interrupts there", "steliactl noise")
+        }
         _ if left > 0 => {
-            let left = counted(left, "device interrupt");
-            warn(format!("{left} can still reach VMs' CPUs"), "", "steliactl noise")
+            let fact = format!("{} can still reach VMs' CPUs", counted(left, "device interrupt"));
+            warn(fact, "each delays a vCPU", "steliactl noise")
         }
         steering => pass(steering),
     }
@@ -112,11 +104,8 @@ pub(super) fn steering(facts: &Facts) -> Found {
 pub(super) fn ledger(facts: &Facts) -> Found {
     let ledger = &facts.told()?.node.ledger;
     if !ledger.enabled {
-        return note(
-            "off",
-            "",
-            "set ledger = true in /etc/stelia/steliad.toml, systemctl reload steliad",
-        );
+        let fix = "set ledger = true in /etc/stelia/steliad.toml, systemctl reload steliad";
+        return note("off", "", fix);
     }
     if !facts.tracing {
         let fix = "run steliactl doctor as root; then see /sys/kernel/security/lockdown";

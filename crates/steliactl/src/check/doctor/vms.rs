@@ -55,25 +55,15 @@ pub(super) fn quotas(facts: &Facts) -> Found {
 /// How much memory of VMs is in `stelia.slice`, outside their pods' cgroups, where kubelet does not count it.
 pub(super) fn memory(facts: &Facts) -> Found {
     let told = facts.told()?;
-    let slice = CgroupPath::slice();
-    let outside = told
-        .node
-        .instances
-        .iter()
-        .filter(|(_, one)| one.scope.is_within(&slice));
-    let usage: Vec<u64> = outside
-        .filter_map(|(pod, _)| Some(told.usage.get(pod)?.memory_bytes))
-        .collect();
-    let bytes = usage.iter().sum();
+    let (slice, vms) = (CgroupPath::slice(), told.node.instances.iter());
+    let outside = vms.filter(|(_, one)| one.scope.is_within(&slice));
+    let usage = outside.filter_map(|(pod, _)| told.usage.get(pod));
+    let bytes = usage.map(|usage| usage.memory_bytes).sum();
     if bytes == 0 {
         return pass("no VM's memory is outside its pod's cgroup");
     }
     note(
-        format!(
-            "{} of {} is in stelia.slice",
-            size(bytes),
-            counted(usage.len() as u64, "VM")
-        ),
+        format!("{} of VMs are in stelia.slice", size(bytes)),
         "kubectl top, the limit of kubepods and kubelet's evictions do not count it",
         "set tree = \"auto\" in /etc/stelia/steliad.toml for new VMs (in-place.md), or reserve the memory in systemReserved",
     )
@@ -89,10 +79,8 @@ pub(super) fn locality(facts: &Facts) -> Found {
     });
     let remote: Vec<String> = remote.collect();
     if remote.is_empty() {
-        return pass(format!(
-            "{}, none with remote memory or devices",
-            counted(vms.len() as u64, "VM")
-        ));
+        let count = counted(vms.len() as u64, "VM");
+        return pass(format!("{count}, none with remote memory or devices"));
     }
     warn(some(&remote), "its vCPUs wait longer for them", "steliactl why VM")
 }

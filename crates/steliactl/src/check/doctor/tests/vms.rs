@@ -103,7 +103,7 @@ fn the_memory_of_scopes_is_summed_and_that_in_place_is_the_pods_own() {
     }
     let (outcome, fact) = said(&facts, "vm-memory");
     assert_eq!(outcome, Outcome::Note);
-    says(&fact, &["3.0 GiB of 2 VMs"]);
+    says(&fact, &["3.0 GiB"]);
 }
 
 #[test]
