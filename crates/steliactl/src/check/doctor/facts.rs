@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use kubelet_planner::Machine;
 use stelia_cpus::Topology;
-use stelia_kernel::cgroup::hierarchy;
 use stelia_koordinator::allocator::AllocatorPolicies;
 use stelia_koordinator::report::numa;
 use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
@@ -42,8 +41,6 @@ pub(super) struct Facts {
     pub(super) systemd: Option<u32>,
     /// `cgroup.controllers` of the root cgroup; empty where cgroup v2 is not mounted at /sys/fs/cgroup.
     pub(super) controllers: String,
-    /// Why the host's cgroups are not cgroup v2 alone; `None` where they are.
-    pub(super) unfit: Option<String>,
     /// Whether cgroups have `cpuset.cpus.exclusive`; `None` where no cgroup has the cpuset controller.
     pub(super) exclusive: Option<bool>,
     pub(super) topology: Result<Topology, String>,
@@ -59,10 +56,9 @@ pub(super) struct Facts {
     pub(super) kubelet: Result<KubeletConfig, ConfigError>,
     /// kubeadm's file, where no kubelet runs: one that cannot start runs only for moments.
     pub(super) stopped: Option<Result<KubeletConfig, ConfigError>>,
-    /// kubelet's root directory as the daemon reads it by its setting, or why it cannot be determined.
+    /// kubelet's root directory as the daemon reads it by its setting, or why it cannot be determined or is not the one that kubelet
+    /// writes to.
     pub(super) home: Result<PathBuf, String>,
-    /// Whether kubelet writes to that directory, possibly through a link.
-    pub(super) is_kubelets_home: bool,
     /// Who chooses exclusive CPUs, and how: from steliad's configuration, or its defaults where it cannot be read.
     pub(super) allocator: AllocatorPolicies,
     /// kubelet's state files; `None`: one does not exist.
@@ -104,10 +100,6 @@ impl Facts {
             let path = below(root, path);
             fs::canonicalize(&path).unwrap_or(path)
         };
-        let is_kubelets_home = match (&home, &kubelet) {
-            (Ok(read), Ok(kubelet)) => real(read) == real(&kubelet.root_dir),
-            _ => true,
-        };
         let folder = match (&kubelet, &home) {
             (Ok(kubelet), _) => kubelet.root_dir.clone(),
             (Err(_), Ok(read)) => read.clone(),
@@ -133,7 +125,6 @@ impl Facts {
             kernel: text("proc/sys/kernel/osrelease").unwrap_or_default(),
             systemd: systemd(root),
             controllers: text("sys/fs/cgroup/cgroup.controllers").unwrap_or_default(),
-            unfit: text("proc/self/cgroup").and_then(|text| hierarchy::unfit(&text)),
             exclusive: has_exclusive(&sys.join("fs/cgroup")),
             cmdline: text("proc/cmdline").unwrap_or_default(),
             kvm: root.join("dev/kvm").exists(),
@@ -141,8 +132,13 @@ impl Facts {
             socket: root.join("run/stelia/runner/socket").exists(),
 
             stopped: stopped.then(|| config::kubeadm(root)).flatten().map(|(_, read)| read),
-            home: home.map(|path| without_root(root, &path)),
-            is_kubelets_home,
+            home: match (home.map(|path| without_root(root, &path)), &kubelet) {
+                (Ok(read), Ok(kubelet)) if real(&read) != real(&kubelet.root_dir) => {
+                    let written = kubelet.root_dir.display();
+                    Err(format!("{} is read, but kubelet writes to {written}", read.display()))
+                }
+                (home, _) => home,
+            },
             allocator: settings.policies.allocator,
             low_quotas: vms::low_quotas(root, cpus.as_ref().ok().and_then(Option::as_ref)),
             devices: kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse).err(),

@@ -17,16 +17,14 @@ const MIN_SYSTEMD_VERSION: u32 = 252;
 pub(super) fn cgroup(facts: &Facts) -> Found {
     let has: BTreeSet<&str> = facts.controllers.split_whitespace().collect();
     let missing: Vec<&str> = CONTROLLERS.into_iter().filter(|name| !has.contains(name)).collect();
-    let lacks = || format!("/sys/fs/cgroup has no cgroup v2 controllers {}", missing.join(", "));
-    match facts.unfit.clone().or_else(|| (!missing.is_empty()).then(lacks)) {
-        None => pass(format!("cgroup v2 with {}", CONTROLLERS.join(", "))),
-        Some(wrong) => fail(
-            wrong,
-            NO_VMS,
-            "boot with systemd.unified_cgroup_hierarchy=1 and without cgroup_disable= and cgroup_no_v1=; use cgroup v2 in kubelet and \
-             the runtime",
-        ),
+    if missing.is_empty() {
+        return pass(format!("cgroup v2 with {}", CONTROLLERS.join(", ")));
     }
+    fail(
+        format!("/sys/fs/cgroup has no cgroup v2 controllers {}", missing.join(", ")),
+        NO_VMS,
+        "boot with systemd.unified_cgroup_hierarchy=1 and without cgroup_disable= and cgroup_no_v1=; use cgroup v2 in kubelet and the runtime",
+    )
 }
 
 /// Remote partitions came with Linux 6.7; a distribution may have backported them.

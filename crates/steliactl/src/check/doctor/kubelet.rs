@@ -48,20 +48,15 @@ pub(super) fn configuration(facts: &Facts) -> Found {
 
 /// Whether the daemon reads the directory that kubelet writes to.
 pub(super) fn home(facts: &Facts) -> Found {
-    let wrong = match (&facts.home, &facts.kubelet) {
-        (Err(unclear), _) => unclear.clone(),
-        (Ok(read), Ok(kubelet)) if !facts.is_kubelets_home => {
-            format!(
-                "{} is read, but kubelet writes to {}",
-                read.display(),
-                kubelet.root_dir.display()
-            )
-        }
-        (Ok(read), _) => return pass(read.display().to_string()),
-    };
-    let fix = "remove the files of an earlier kubelet; or set kubelet-root in /etc/stelia/steliad.toml, give steliad-kubelet.path a drop-in \
-               (install.md), systemctl reload steliad";
-    fail(wrong, NO_VMS, fix)
+    match &facts.home {
+        Ok(read) => pass(read.display().to_string()),
+        Err(wrong) => fail(
+            wrong,
+            NO_VMS,
+            "remove the files of an earlier kubelet; or set kubelet-root in /etc/stelia/steliad.toml, give steliad-kubelet.path a drop-in \
+             (install.md), systemctl reload steliad",
+        ),
+    }
 }
 
 /// The first process of a pod that is in a cgroup where steliad does not look for pods. `proc` is `/proc`.

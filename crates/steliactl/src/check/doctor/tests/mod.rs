@@ -62,7 +62,6 @@ fn fit() -> Facts {
         kernel: "6.12.9".to_owned(),
         systemd: Some(257),
         controllers: "cpuset cpu io memory pids".to_owned(),
-        unfit: None,
         exclusive: Some(true),
         machine: Some(machine(&topology, &[].into(), &numa_nodes(2))),
         topology: Ok(topology),
@@ -73,7 +72,6 @@ fn fit() -> Facts {
         kubelet: Ok(kubelet),
         stopped: None,
         home: Ok("/var/lib/kubelet".into()),
-        is_kubelets_home: true,
         allocator: AllocatorPolicies::default(),
         cpus: Ok(Some(state)),
         memory: None,
@@ -202,14 +200,12 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
 
 #[rstest]
 #[case::no_cgroup2("cgroup", Outcome::Fail, |f: &mut Facts| f.controllers.clear())]
-#[case::hybrid("cgroup", Outcome::Fail, |f: &mut Facts| f.unfit = Some("a hybrid".into()))]
 #[case::two_homes("kubelet-home", Outcome::Fail, |f: &mut Facts| f.home = Err("which is not clear".into()))]
 #[case::cgroup_root("kubelet-cgroups", Outcome::Fail, |f: &mut Facts| told(f).cgroup_root = "/k8s-infra".into())]
 #[case::no_pods_cgroups("kubelet-cgroups", Outcome::Fail, |f: &mut Facts| {
     told(f).cgroups_per_qos = false;
     told(f).enforce_node_allocatable = Vec::new();
 })]
-#[case::another_home("kubelet-home", Outcome::Fail, |f: &mut Facts| f.is_kubelets_home = false)]
 #[case::no_cpuset("cgroup", Outcome::Fail, |f: &mut Facts| f.controllers = "cpu".into())]
 #[case::old_kernel("kernel", Outcome::Warn, |f: &mut Facts| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
 #[case::old_systemd("systemd", Outcome::Fail, |f: &mut Facts| f.systemd = Some(249))]
@@ -388,22 +384,18 @@ fn a_kubelet_with_another_root_directory_than_the_one_that_is_read_is_seen() {
         ("proc/70/status", "Uid:\t0\t0\t0\t0\n"),
         ("proc/70/cgroup", "0::/system.slice/kubelet.service\n"),
         ("proc/70/cmdline", "kubelet\0--root-dir=/data/kubelet\0"),
-        ("proc/self/cgroup", "4:cpuset:/\n0::/\n"),
         ("data/kubelet/cpu_manager_state", "{}"),
     ]);
     let root = root.path();
     let facts = read(root);
-    says(&facts.unfit.unwrap(), &["hybrid"]);
-    assert_eq!(facts.home, Ok("/var/lib/kubelet".into()));
-    assert!(!facts.is_kubelets_home);
+    says(&facts.home.unwrap_err(), &["/var/lib/kubelet is read", "/data/kubelet"]);
     write(root, "etc/stelia/steliad.toml", "kubelet-root = \"/data/kubelet\"");
-    let facts = read(root);
-    assert_eq!((facts.home, facts.is_kubelets_home), (Ok("/data/kubelet".into()), true));
+    assert_eq!(read(root).home, Ok("/data/kubelet".into()));
     // A link is accepted like the directory itself.
     write(root, "etc/stelia/steliad.toml", "");
     fs::create_dir_all(root.join("var/lib")).unwrap();
     std::os::unix::fs::symlink(root.join("data/kubelet"), root.join("var/lib/kubelet")).unwrap();
-    assert!(read(root).is_kubelets_home);
+    assert_eq!(read(root).home, Ok("/var/lib/kubelet".into()));
 }
 
 #[test]
