@@ -47,6 +47,7 @@ pub(super) struct Facts {
     /// `/proc/cmdline`.
     pub(super) cmdline: String,
     pub(super) kvm: bool,
+    pub(super) numa_balancing: bool,
     /// Whether tracefs may be used: `/sys/kernel/tracing/events`.
     pub(super) tracing: bool,
     /// Whether the runner socket exists.
@@ -128,6 +129,7 @@ impl Facts {
             exclusive: has_exclusive(&sys.join("fs/cgroup")),
             cmdline: text("proc/cmdline").unwrap_or_default(),
             kvm: root.join("dev/kvm").exists(),
+            numa_balancing: vms::numa_balances(&proc),
             tracing: sys.join("kernel/tracing/events").is_dir(),
             socket: root.join("run/stelia/runner/socket").exists(),
 

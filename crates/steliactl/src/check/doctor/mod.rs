@@ -24,6 +24,7 @@ use facts::Facts;
 pub(super) use facts::systemd;
 pub(super) use host::managed_irq_cpus;
 use state_file::StateFile;
+pub(super) use vms::{is_large, numa_balances};
 
 /// In the order in which findings are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -116,7 +117,7 @@ const STATE: &str = "kubelet-state";
 const DAEMON: &str = "daemon";
 
 /// The most basic first.
-const CHECKS: [(&str, Check); 21] = [
+const CHECKS: [(&str, Check); 22] = [
     ("cgroup", host::cgroup),
     ("kernel", host::kernel),
     ("systemd", host::systemd),
@@ -131,6 +132,7 @@ const CHECKS: [(&str, Check); 21] = [
     ("crun", vms::quotas),
     ("cpus", host::cpus),
     ("isolcpus", host::isolcpus),
+    ("numa-balancing", vms::numa_balancing),
     (DAEMON, services::daemon),
     ("runner-socket", services::socket),
     ("device-plugin", services::device_plugin),

@@ -1,15 +1,44 @@
 //! Checks of containers with exclusive CPUs: quotas, and where their memory and devices are.
 
+use std::fs;
 use std::path::Path;
 
 use stelia_kernel::cgroup::{CgroupError, CgroupPath, Cgroups, File, KernelCgroups, read_cpus};
 use stelia_kernel::containers::{container_levels, least_limit_milli, pod_containers};
-use stelia_kernel::locality::size;
+use stelia_kernel::locality::{Locality, NodeMemory, size};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 
 use super::{Facts, Found, note, pass, some, warn};
 use crate::shared::daemon::Pods;
 use crate::shared::output::counted;
+
+/// From this much memory on a VM counts as large, in bytes.
+const LARGE_VM_BYTES: u64 = 32 << 30;
+
+/// Whether the kernel balances tasks and memory between NUMA nodes; `proc` is `/proc`.
+pub(crate) fn numa_balances(proc: &Path) -> bool {
+    let setting = fs::read_to_string(proc.join("sys/kernel/numa_balancing")).unwrap_or_default();
+    !matches!(setting.trim(), "" | "0")
+}
+
+/// Whether the kernel's balancing between NUMA nodes has something to do with a VM: it has CPUs of several, or so much memory
+/// that looking through it is felt.
+pub(crate) fn is_large(locality: &Locality) -> bool {
+    let memory = locality.memory.values().map(NodeMemory::counted).sum::<u64>();
+    locality.nodes.len() > 1 || memory >= LARGE_VM_BYTES
+}
+
+/// Automatic NUMA balancing unmaps pages to see who uses them, which KVM has to follow for each range of a guest's memory.
+pub(super) fn numa_balancing(facts: &Facts) -> Found {
+    let vms = facts.told.iter().flat_map(|told| told.locality.instances.values());
+    let large = vms.filter(|vm| is_large(vm)).count() as u64;
+    if !facts.numa_balancing || large == 0 {
+        return pass("off, or no VM is large");
+    }
+    let fact = format!("on, with {} of many NUMA nodes or much memory", counted(large, "VM"));
+    let fix = "sysctl -w kernel.numa_balancing=0, and set it in /etc/sysctl.d";
+    warn(fact, "each scan stops their guests", fix)
+}
 
 /// The containers that kubelet gave exclusive CPUs and whose CPU quota is below these; `root` is `/`. A container is found by the
 /// `cpuset.cpus` of its cgroup: an entry has the container's name, which only root reads.

@@ -11,10 +11,11 @@ use stelia_cpus::{CpuSet, MAX_CPUS};
 use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups, value};
 use stelia_kernel::counters::cpu_time::{self, CpuTime};
 use stelia_kernel::counters::{self, task};
-use stelia_kernel::locality::{Locality, NodeMemory, list, nodes};
+use stelia_kernel::locality::{list, nodes};
 use stelia_kernel::proc::stat;
 use stelia_model::Instance;
 
+use crate::check::doctor::{is_large, numa_balances};
 use crate::shared::daemon::Description;
 use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;
@@ -30,9 +31,6 @@ const HIGH_STOLEN_PERCENT: f64 = 1.0;
 const HIGH_LOAD_PERCENT: f64 = 80.0;
 /// Limit of the other tasks that are named.
 const MAX_NAMED_TASKS: usize = 3;
-
-/// From this much memory on a VM counts as large, in bytes.
-const LARGE_VM_BYTES: u64 = 32 << 30;
 
 /// Something that slows the VM down, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -75,19 +73,11 @@ impl Reading {
         Self {
             cpus: counters::read(&roots.proc.join("stat"), |text| cpu_time::parse(text, &all)).unwrap_or_default(),
             throttled_us: throttled_us.unwrap_or_default(),
-            numa_balancing: fs::read_to_string(roots.proc.join("sys/kernel/numa_balancing"))
-                .is_ok_and(|setting| !matches!(setting.trim(), "" | "0")),
+            numa_balancing: numa_balances(&roots.proc),
             tasks: tasks(&roots.proc),
             sample: Sample::read(&one, roots, at),
         }
     }
-}
-
-/// Whether the kernel's balancing between NUMA nodes has something to do with a VM: it has CPUs of several, or so much memory
-/// that looking through it is felt.
-fn is_large(locality: &Locality) -> bool {
-    let memory = locality.memory.values().map(NodeMemory::counted).sum::<u64>();
-    locality.nodes.len() > 1 || memory >= LARGE_VM_BYTES
 }
 
 /// Every thread of the host; one that ends meanwhile is left out.

@@ -67,6 +67,7 @@ fn fit() -> Facts {
         topology: Ok(topology),
         cmdline: String::new(),
         kvm: true,
+        numa_balancing: false,
         tracing: true,
         socket: true,
         kubelet: Ok(kubelet),

@@ -150,6 +150,31 @@ fn vms_with_remote_memory_or_devices_are_named_and_the_others_are_not() {
 }
 
 #[test]
+fn numa_balancing_matters_for_large_vms_alone() {
+    for (nodes, anon, outcome) in [
+        (&[0][..], 4 * GIB, Outcome::Pass),
+        (&[0, 1], 4 * GIB, Outcome::Warn),
+        (&[1], 32 * GIB, Outcome::Warn),
+    ] {
+        let mut facts = fit();
+        let memory = NodeMemory {
+            anon,
+            ..NodeMemory::default()
+        };
+        let vm = Locality {
+            nodes: nodes.iter().copied().collect(),
+            memory: [(nodes[0], memory)].into(),
+            ..Locality::default()
+        };
+        let told = facts.told.as_mut().unwrap();
+        told.locality.instances.insert(POD.to_owned(), vm);
+        assert_eq!(wrong(&facts), []);
+        facts.numa_balancing = true;
+        assert_eq!(named(&facts, "numa-balancing").outcome, outcome);
+    }
+}
+
+#[test]
 fn of_many_the_first_are_named() {
     let all: Vec<String> = (0..5).map(|number| number.to_string()).collect();
     assert_eq!(some(&all), "0; 1; 2; and 2 more");
