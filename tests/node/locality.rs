@@ -77,8 +77,9 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
 
         let found = doctor_of_places();
         println!("  doctor: {found:#?}");
-        let is_away = |line: &&String| line.contains(" % of memory away");
-        let tells = |pod: &Pod| found.iter().filter(is_away).any(|line| line.starts_with(&pod.uid));
+        let is_away = |line: &&String| line.contains(" of its memory is remote");
+        let is_of = |line: &str, pod: &Pod| line.starts_with(&format!("default/{}: ", pod.name));
+        let tells = |pod: &Pod| found.iter().filter(is_away).any(|line| is_of(line, pod));
         assert!(tells(&half) && tells(&huge) && found.len() == 2, "{found:?}");
         assert!(
             found.iter().any(|line| line.contains("vendor.com/nic on 1")),

@@ -94,7 +94,7 @@ fn the_cluster_is_told_of_a_vms_life_and_no_vm_is_hurt_where_it_cannot_be() {
         assert!(said.contains("No space left"), "{said}");
         let doctor = utf8(&output("steliactl doctor").stdout);
         let mut lines = doctor.lines();
-        assert!(lines.any(|line| line.starts_with("WARN  publish")), "{doctor}");
+        assert!(lines.any(|line| line.starts_with("WARN  not-published")), "{doctor}");
         assert_eq!(assert_isolated(&pod, 2), before);
         run(&["umount", DIRECTORY]);
         reconcile();

@@ -89,7 +89,7 @@ pub fn slow(subject: &Subject, pod: &Pod, merges: &[Merge]) -> Vec<String> {
     let seconds = duration::seconds(permutations);
     let of_merges = (seconds >= duration::SLOW_SECONDS).then(|| {
         format!(
-            "kubelet compares {} combinations of hints for this pod, which takes {}, and admits no other pod meanwhile (hint-merge of steliactl doctor)",
+            "kubelet compares {} combinations of hints for this pod, which takes {}, and admits no other pod meanwhile",
             duration::count_words(permutations),
             duration::in_words(seconds)
         )

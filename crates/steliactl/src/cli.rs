@@ -212,13 +212,12 @@ pub(crate) enum Command {
     /// Check whether this node is ready for VMs
     ///
     /// Prints what does not pass, each with a fix: failures, warnings, then notes. Does not need the daemon; a running one is also asked
-    /// about interrupts, memory and the ledger, and what disturbs the VMs' CPUs is measured for one second.
+    /// what is wrong on the node, and about interrupts, memory and the ledger.
     Doctor {
         /// Also print the checks that passed or were skipped
         #[arg(short, long)]
         verbose: bool,
-        /// Only print what steliad reads from this file, or why it refuses it: cpu_manager_state or memory_manager_state of kubelet, or a
-        /// copy
+        /// Only print what steliad reads from this file, or why it refuses it: kubelet's cpu_manager_state, or a copy
         #[arg(long, value_name = "FILE")]
         kubelet_state: Option<PathBuf>,
     },

@@ -71,8 +71,8 @@ async fn run(
         } => output_options.print(&doctor::state_file(file, root)),
         Command::Doctor { verbose, .. } => {
             // Not started for it: it may be what is unfit.
-            let client = client().await.ok();
-            output_options.print(&doctor::gather(root, client.as_ref(), *verbose).await)
+            let told = async { client().await?.describe().await }.await;
+            output_options.print(&doctor::gather(root, told, *verbose).await)
         }
         Command::Plan(asked) => plan::run(asked, client, root, output_options).await,
         Command::Status => match async { client().await?.describe().await }.await {

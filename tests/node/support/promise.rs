@@ -129,9 +129,8 @@ pub fn doctor_of_places() -> Vec<String> {
     let (checks, _) = printed("steliactl --json doctor");
     let checks = checks.as_array().expect("a list").iter();
     let found = checks.filter(|check| check["check"] == "locality");
-    found
-        .filter_map(|check| check["found"].as_str().map(str::to_owned))
-        .collect()
+    let facts = found.filter_map(|check| check["fact"].as_str());
+    facts.flat_map(|fact| fact.split("; ")).map(str::to_owned).collect()
 }
 
 /// Each vCPU is alone on one CPU of these, in its own cgroup; the CPUs that they have.

@@ -144,7 +144,9 @@ fn memory_and_devices_on_another_node_are_told_with_the_share() {
         let found = doctor_of_places();
         println!("  doctor: {found:#?}");
         let of = |pod: &Pod| {
-            let mut of_pod = found.iter().filter(|line| line.starts_with(&pod.uid));
+            let mut of_pod = found
+                .iter()
+                .filter(|line| line.starts_with(&format!("default/{}: ", pod.name)));
             of_pod
                 .next()
                 .unwrap_or_else(|| panic!("nothing of {}: {found:#?}", pod.name))

@@ -1,4 +1,4 @@
-//! Which version of cgroups a host uses, in words for `steliactl doctor` and the runner.
+//! Which version of cgroups a host uses, in words for the runner.
 
 /// What every instance needs of cgroup v2.
 pub const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "pids"];

@@ -30,7 +30,7 @@ pub fn guaranteed(kubelet: &CpuManagerState, leftover: &CpuSet) -> Guaranteed {
 }
 
 impl Guaranteed {
-    /// In words, for the journal and for `steliactl doctor`.
+    /// In words, for the journal.
     pub fn in_words(&self) -> String {
         match self {
             Self::Kubelet(cpus) => format!(

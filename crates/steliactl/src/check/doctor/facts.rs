@@ -1,31 +1,36 @@
-//! The node's facts, read from its files.
+//! The node's facts: what its files, systemd and the daemon say.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use stelia_cpus::{CpuSet, Topology};
-use stelia_kernel::cgroup::hierarchy;
-use stelia_koordinator::allocator::{AllocatorPolicies, CpuSource};
+use kubelet_planner::Machine;
+use stelia_cpus::Topology;
+use stelia_koordinator::allocator::AllocatorPolicies;
 use stelia_koordinator::report::numa;
 use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
 use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
 use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
-use stelia_kubelet::devices::device_manager_state;
+use stelia_kubelet::devices::{device_manager_state, plugin_folder};
 use stelia_kubelet::dra_manager_state::{self, DRA_MANAGER_STATE};
 use stelia_kubelet::home::{self, Search};
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::process_place::ProcessPlace;
 use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, MemoryManagerState};
+use stelia_node_plan::machine as machine_of;
 use stelia_settings::Settings;
+use tokio::process::Command;
+use tokio::time::timeout;
 
-use super::daemon::{self, Published};
-use super::kubelet::misplaced;
-use super::noise::Noise;
-use super::vms::{self, CloudHypervisors, Quota};
-use crate::shared::daemon::Description;
+use super::{DAEMON, KUBELET, kubelet, vms};
+use crate::shared::daemon::{Description, Failure};
 use crate::shared::files::{UnusableState, below, kubelet_state, without_root};
-use crate::shared::kernel::numbered;
+
+/// How long systemd may take to answer.
+const SYSTEMD_TIMEOUT: Duration = Duration::from_secs(3);
+
+const UNITS: [&str; 2] = ["steliad", "steliad-device-plugin"];
 
 /// Plain values; an error says why one could not be read.
 #[derive(Debug)]
@@ -34,116 +39,59 @@ pub(super) struct Facts {
     pub(super) kernel: String,
     /// systemd's version, from the library that PID 1 is linked to.
     pub(super) systemd: Option<u32>,
-    /// `cgroup.controllers` of the root cgroup; `None` where cgroup v2 is not mounted at /sys/fs/cgroup.
-    pub(super) controllers: Option<Vec<String>>,
-    /// Why the host's cgroups are not cgroup v2 alone; `None` where they are.
-    pub(super) unfit: Option<String>,
+    /// `cgroup.controllers` of the root cgroup; empty where cgroup v2 is not mounted at /sys/fs/cgroup.
+    pub(super) controllers: String,
     /// Whether cgroups have `cpuset.cpus.exclusive`; `None` where no cgroup has the cpuset controller.
     pub(super) exclusive: Option<bool>,
     pub(super) topology: Result<Topology, String>,
-    /// CPUs that are present and offline.
-    pub(super) offline: CpuSet,
-    /// CPUs of `nohz_full=`, as /sys has them.
-    pub(super) nohz_full: CpuSet,
     /// `/proc/cmdline`.
     pub(super) cmdline: String,
     pub(super) kvm: bool,
-    /// Whether the flags of an x86 CPU include `vmx` or `svm`; `None`: it has no such flags, as on arm64.
-    pub(super) virtualization: Option<bool>,
+    pub(super) numa_balancing: bool,
     /// Whether tracefs may be used: `/sys/kernel/tracing/events`.
     pub(super) tracing: bool,
-    /// The scheduler of sched_ext that is loaded, by its name.
-    pub(super) sched_ext: Option<String>,
-    pub(super) numa_balancing: bool,
-    pub(super) hypervisors: CloudHypervisors,
+    /// Whether the runner socket exists.
+    pub(super) socket: bool,
 
     /// The running kubelet's configuration.
     pub(super) kubelet: Result<KubeletConfig, ConfigError>,
-    /// The kubelet process, or why it was not identified.
-    pub(super) process: Result<home::Process, String>,
-    /// kubelet's root directory as the daemon reads it by its setting, or why it cannot be determined.
+    /// kubeadm's file, where no kubelet runs: one that cannot start runs only for moments.
+    pub(super) stopped: Option<Result<KubeletConfig, ConfigError>>,
+    /// kubelet's root directory as the daemon reads it by its setting, or why it cannot be determined or is not the one that kubelet
+    /// writes to.
     pub(super) home: Result<PathBuf, String>,
-    /// Whether kubelet writes to that directory, possibly through a link.
-    pub(super) is_kubelets_home: bool,
-    pub(super) files: KubeletFiles,
-    /// `cpu_manager_state`; where steliad chooses the CPUs an absent file is read as one without entries.
-    pub(super) state: Result<CpuManagerState, String>,
     /// Who chooses exclusive CPUs, and how: from steliad's configuration, or its defaults where it cannot be read.
     pub(super) allocator: AllocatorPolicies,
+    /// kubelet's state files; `None`: one does not exist.
+    pub(super) cpus: Result<Option<CpuManagerState>, UnusableState>,
+    pub(super) memory: Option<MemoryManagerState>,
+    /// Why kubelet's record of devices cannot be used, without which it starts; `None`: it can.
+    pub(super) devices: Option<UnusableState>,
+    /// Those of its other state files that cannot be used, by name.
+    pub(super) unusable: Vec<(&'static str, UnusableState)>,
+    /// The machine as kubelet sees it; `None` where it cannot be read.
+    pub(super) machine: Option<Machine>,
     /// The DRA drivers that give CPUs to containers by name, each with the file that shows it.
     pub(super) dra: BTreeMap<String, PathBuf>,
     /// A process of a pod in a cgroup that steliad does not read.
     pub(super) misplaced: Option<(i32, ProcessPlace)>,
+    /// The containers whose CPU quota is below their exclusive CPUs, in words.
+    pub(super) low_quotas: Result<Vec<String>, String>,
+    /// Whether kubelet's plugin directory exists.
+    pub(super) has_plugin_folder: bool,
 
-    /// The CPU quotas of the containers with exclusive CPUs.
-    pub(super) quotas: Result<Vec<Quota>, String>,
-
-    /// Whether a process named `steliad` runs.
-    pub(super) daemon: bool,
-    pub(super) irqbalance: bool,
-    /// Whether the runner socket exists.
-    pub(super) socket: bool,
-    /// Whether kubelet's plugin directory exists, or why that is not known.
-    pub(super) has_plugin_folder: Result<bool, String>,
-    /// Whether the device plugin runs.
-    pub(super) plugin: bool,
-    /// What it told systemd of itself, as `systemctl status` shows it. `None`: systemd does not say.
-    pub(super) plugin_status: Option<String>,
-    /// The file for the cluster's publisher, as a publisher reads it.
-    pub(super) published: Published,
-    /// What the daemon says; `None`: it does not answer, or was not asked.
-    pub(super) described: Option<Description>,
-    /// What was counted on the CPUs of VMs; `None` where there are none, or the daemon does not say which.
-    pub(super) noise: Option<Noise>,
-}
-
-/// What kubelet's next start and its admissions depend on. `None`: the state file does not exist.
-#[derive(Debug)]
-pub(super) struct KubeletFiles {
-    /// kubeadm's file with its path, where no kubelet runs: one that cannot start runs only for moments.
-    pub(super) stopped: Option<(&'static str, Result<KubeletConfig, ConfigError>)>,
-    pub(super) cpus: Result<Option<CpuManagerState>, UnusableState>,
-    pub(super) memory: Result<Option<MemoryManagerState>, UnusableState>,
-    /// What is wrong with `allocated_pods_state`, `actuated_pods_state` and `dra_manager_state`, each by its name.
-    pub(super) pods: Vec<(&'static str, UnusableState)>,
-    pub(super) devices: Result<Option<DeviceManagerState>, UnusableState>,
-    /// The machine as kubelet sees it.
-    pub(super) numa: Result<BTreeMap<u32, numa::KernelNumaNode>, String>,
-    pub(super) caches: BTreeMap<u32, u32>,
-}
-
-impl KubeletFiles {
-    /// `folder` is kubelet's root directory below `root`. `stopped`: no kubelet runs.
-    fn read(root: &Path, folder: &Path, stopped: bool, topology: Option<&Topology>) -> Self {
-        let sys = root.join("sys");
-        let pods = [ALLOCATED_PODS_STATE, ACTUATED_PODS_STATE].into_iter();
-        let pods = pods.filter_map(|name| Some((name, kubelet_state(&folder.join(name), AllocatedPods::parse).err()?)));
-        let claims = kubelet_state(&folder.join(DRA_MANAGER_STATE), dra_manager_state::check).err();
-        let claims = claims.map(|unusable| (DRA_MANAGER_STATE, unusable));
-        Self {
-            pods: pods.chain(claims).collect(),
-            stopped: stopped.then(|| config::kubeadm(root)).flatten(),
-            cpus: kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse),
-            memory: kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse),
-            devices: kubelet_state(&device_manager_state(root, folder), DeviceManagerState::parse),
-            numa: numa::read(&sys).map_err(|error| error.to_string()),
-            caches: topology.map(|topology| topology.caches(&sys)).unwrap_or_default(),
-        }
-    }
+    /// What systemd says of steliad's services, by unit: its state, and its status as `systemctl status` shows it. Empty: no answer.
+    pub(super) units: BTreeMap<String, (String, String)>,
+    pub(super) told: Result<Description, Failure>,
 }
 
 impl Facts {
-    /// Reads the facts that need no daemon; `root` is `/`.
-    pub(super) fn read(root: &Path) -> Self {
+    /// Reads the facts that are in files; `root` is `/`.
+    pub(super) fn read(root: &Path, told: Result<Description, Failure>) -> Self {
         let (proc, sys) = (root.join("proc"), root.join("sys"));
         let text = |path: &str| {
             let text = fs::read_to_string(root.join(path)).ok();
             text.map(|text| text.trim().to_owned())
-        };
-        let list = |name: &str| -> CpuSet {
-            let text = text(&format!("sys/devices/system/cpu/{name}"));
-            // The kernel prints "(null)" where nohz_full= was not given.
-            text.and_then(|text| text.parse().ok()).unwrap_or_default()
         };
         let kubelet = config::read(&proc, root, Search::SocketsThenNames);
         let stopped = matches!(kubelet, Err(ConfigError::NotRunning));
@@ -153,79 +101,101 @@ impl Facts {
             let path = below(root, path);
             fs::canonicalize(&path).unwrap_or(path)
         };
-        let is_kubelets_home = match (&home, &kubelet) {
-            (Ok(read), Ok(kubelet)) => real(read) == real(&kubelet.root_dir),
-            _ => true,
-        };
-        let kubelet_root = match (&kubelet, &home) {
+        let folder = match (&kubelet, &home) {
             (Ok(kubelet), _) => kubelet.root_dir.clone(),
             (Err(_), Ok(read)) => read.clone(),
             (Err(_), Err(_)) => KubeletConfig::default().root_dir,
         };
-        let folder = below(root, &kubelet_root);
+        let folder = below(root, &folder);
         let topology = Topology::read(&sys).map_err(|error| error.to_string());
-        let files = KubeletFiles::read(root, &folder, stopped, topology.as_ref().ok());
-        let allocator = settings.policies.allocator;
-        let state = match &files.cpus {
-            Ok(Some(state)) => Ok(state.clone()),
-            Ok(None) if allocator.source == CpuSource::Steliad => Ok(CpuManagerState::absent()),
-            Ok(None) => Err(format!("{}: No such file", folder.join(CPU_MANAGER_STATE).display())),
-            Err(unusable) => Err(unusable.to_string()),
-        };
+        let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse);
+        let memory = kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse);
+        let pods = |name| (name, kubelet_state(&folder.join(name), AllocatedPods::parse).err());
+        let claims = kubelet_state(&folder.join(DRA_MANAGER_STATE), dra_manager_state::check);
+        let unusable = [
+            (MEMORY_MANAGER_STATE, memory.as_ref().err().cloned()),
+            pods(ALLOCATED_PODS_STATE),
+            pods(ACTUATED_PODS_STATE),
+            (DRA_MANAGER_STATE, claims.err()),
+        ];
+        let unusable = unusable.into_iter().filter_map(|(file, why)| Some((file, why?)));
+        let machine = topology.as_ref().ok().zip(numa::read(&sys).ok());
+        let machine = machine.map(|(topology, numa)| machine_of(topology, &topology.caches(&sys), &numa));
         let drivers = stelia_kernel::dra::cpu_drivers(root, &folder).into_iter();
-        let kernel = text("proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
-            quotas: state.clone().and_then(|state| vms::read_quotas(root, &state)),
-            dra: drivers.map(|(name, path)| (name, without_root(root, &path))).collect(),
-            hypervisors: CloudHypervisors::read(root, &kernel),
+            kernel: text("proc/sys/kernel/osrelease").unwrap_or_default(),
             systemd: systemd(root),
-            controllers: text("sys/fs/cgroup/cgroup.controllers")
-                .map(|text| text.split_whitespace().map(str::to_owned).collect()),
-            unfit: text("proc/self/cgroup").and_then(|text| hierarchy::unfit(&text)),
+            controllers: text("sys/fs/cgroup/cgroup.controllers").unwrap_or_default(),
             exclusive: has_exclusive(&sys.join("fs/cgroup")),
             cmdline: text("proc/cmdline").unwrap_or_default(),
-            nohz_full: list("nohz_full"),
-            offline: list("offline"),
-            irqbalance: runs(&proc, "irqbalance"),
-            socket: root.join("run/stelia/runner/socket").exists(),
-            daemon: runs(&proc, "steliad"),
-            misplaced: misplaced(&proc),
             kvm: root.join("dev/kvm").exists(),
-            virtualization: virtualizes(&text("proc/cpuinfo").unwrap_or_default()),
             numa_balancing: vms::numa_balances(&proc),
-            sched_ext: text("sys/kernel/sched_ext/state")
-                .filter(|state| !matches!(state.as_str(), "" | "disabled"))
-                .map(|_| text("sys/kernel/sched_ext/root/ops").unwrap_or_else(|| "sched_ext".to_owned())),
-            published: Published::read(root),
-            has_plugin_folder: daemon::has_plugin_folder(root, &folder),
-            plugin: runs(&proc, daemon::PLUGIN_PROCESS),
-            plugin_status: None,
             tracing: sys.join("kernel/tracing/events").is_dir(),
-            described: None,
-            noise: None,
-            kernel,
-            process: home::find(&proc, root, Search::SocketsThenNames).map_err(|error| error.to_string()),
-            home: home.map(|path| without_root(root, &path)),
-            is_kubelets_home,
+            socket: root.join("run/stelia/runner/socket").exists(),
+
+            stopped: stopped.then(|| config::kubeadm(root)).flatten().map(|(_, read)| read),
+            home: match (home.map(|path| without_root(root, &path)), &kubelet) {
+                (Ok(read), Ok(kubelet)) if real(&read) != real(&kubelet.root_dir) => {
+                    let written = kubelet.root_dir.display();
+                    Err(format!("{} is read, but kubelet writes to {written}", read.display()))
+                }
+                (home, _) => home,
+            },
+            allocator: settings.policies.allocator,
+            low_quotas: vms::low_quotas(root, cpus.as_ref().ok().and_then(Option::as_ref)),
+            devices: kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse).err(),
+            unusable: unusable.collect(),
+            memory: memory.ok().flatten(),
+            machine,
+            dra: drivers.map(|(name, path)| (name, without_root(root, &path))).collect(),
+            misplaced: kubelet::misplaced(&proc),
+            has_plugin_folder: plugin_folder(root, &folder).is_dir(),
             topology,
             kubelet,
-            files,
-            state,
-            allocator,
+            cpus,
+
+            units: BTreeMap::new(),
+            told,
         }
     }
 
-    /// Whether `cpu_manager_state` is absent because kubelet does not run.
-    pub(super) fn has_no_state_yet(&self) -> bool {
-        self.kubelet.is_err() && matches!(self.files.cpus, Ok(None)) && self.state.is_err()
+    /// What systemd says of this host's services; nothing where it does not answer.
+    pub(super) async fn read_units(&mut self) {
+        let mut command = Command::new("systemctl");
+        command
+            .args(["show", "--property=Id,ActiveState,StatusText"])
+            .args(UNITS);
+        let answer = timeout(SYSTEMD_TIMEOUT, command.kill_on_drop(true).output()).await;
+        if let Ok(Ok(answer)) = answer {
+            self.units = parse_units(&String::from_utf8_lossy(&answer.stdout));
+        }
+    }
+
+    pub(super) fn kubelet(&self) -> Result<&KubeletConfig, &'static str> {
+        self.kubelet.as_ref().map_err(|_| KUBELET)
+    }
+
+    pub(super) fn told(&self) -> Result<&Description, &'static str> {
+        self.told.as_ref().map_err(|_| DAEMON)
+    }
+
+    /// `cpu_manager_state`, where it is there and can be used.
+    pub(super) fn state(&self) -> Option<&CpuManagerState> {
+        self.cpus.as_ref().ok().and_then(Option::as_ref)
     }
 }
 
-/// The flags of any CPU; arm64 has `Features` instead, without one for its exception level 2.
-fn virtualizes(cpuinfo: &str) -> Option<bool> {
-    let mut flags = cpuinfo.lines().filter(|line| line.starts_with("flags")).peekable();
-    flags.peek()?;
-    Some(flags.any(|line| line.split_whitespace().any(|flag| flag == "vmx" || flag == "svm")))
+/// Lines `NAME=VALUE`, and an empty one between two units.
+pub(super) fn parse_units(text: &str) -> BTreeMap<String, (String, String)> {
+    let units = text.split("\n\n").filter_map(|unit| {
+        let values: BTreeMap<&str, &str> = unit.lines().filter_map(|line| line.split_once('=')).collect();
+        let value = |name| values.get(name).map(|value| (*value).to_owned());
+        Some((
+            value("Id")?,
+            (value("ActiveState")?, value("StatusText").unwrap_or_default()),
+        ))
+    });
+    units.collect()
 }
 
 /// PID 1 maps `libsystemd-shared-<version>[.suffix].so`.
@@ -247,14 +217,7 @@ pub(crate) fn systemd(root: &Path) -> Option<u32> {
 
 /// The root cgroup does not have the file, so it is looked for in any child with a cpuset.
 fn has_exclusive(cgroup: &Path) -> Option<bool> {
-    let children = fs::read_dir(cgroup).ok()?.flatten().map(|entry| entry.path());
-    let mut with_cpuset = children
-        .filter(|path| path.join("cpuset.cpus.partition").exists())
-        .peekable();
-    with_cpuset.peek()?;
-    Some(with_cpuset.any(|path| path.join("cpuset.cpus.exclusive").exists()))
-}
-
-fn runs(proc: &Path, program: &str) -> bool {
-    numbered(proc).any(|(_, folder)| fs::read_to_string(folder.join("comm")).is_ok_and(|comm| comm.trim() == program))
+    let mut children = fs::read_dir(cgroup).ok()?.flatten().map(|entry| entry.path());
+    let child = children.find(|path| path.join("cpuset.cpus.partition").exists())?;
+    Some(child.join("cpuset.cpus.exclusive").exists())
 }

@@ -1,80 +1,62 @@
 //! Checks of kubelet: its configuration, its files, and whether it would start again with them. Where it would not, systemd restarts it again
 //! and again, and the node is lost to the cluster until an operator finds the reason.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use kubelet_planner::merge::{Policy, duration};
-use kubelet_planner::start_errors::{self, StartProblem, unknown_gates};
-use stelia_api::VM_RESOURCE;
-use stelia_cpus::CpuSet;
+use kubelet_planner::start_errors::{StartProblem, unknown_gates};
+use stelia_api::{Reason, ReasonCode};
 use stelia_kernel::proc::unified_cgroup;
-use stelia_koordinator::allocator::{CpuSource, guaranteed};
-use stelia_kubelet::DeviceManagerState;
-use stelia_kubelet::config::{HIDDEN, KubeletConfig};
-use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
-use stelia_kubelet::home::Host;
+use stelia_koordinator::allocator::CpuSource;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::process_place::ProcessPlace;
-use stelia_node_plan::machine;
 use stelia_node_plan::start::{StateFiles, problems, reads};
 
-use super::{CPUS, Facts, Finding, KUBELET, STATE, fail, note, pass, skip, warn, warn_of};
+use super::services::reported;
+use super::state_file::unusable;
+use super::{Check, Facts, Found, KUBELET, NO_VMS, Outcome, STATE, fail, note, pass, some, warn};
 use crate::plan::forgotten;
-use crate::shared::files::UnusableState;
 use crate::shared::kernel::numbered;
 
 /// A running kubelet keeps the settings that it read when it started.
 const CORRECT: &str = "correct it before you restart kubelet";
 /// What to do where k3s hides flags.
 const UNHIDE: &str = "move --kubelet-arg to kubelet-arg in /etc/rancher/k3s/config.yaml, restart k3s";
+const NO_START: &str = "kubelet would not start";
 
-/// Whether it runs, and its configuration can be read.
-pub(super) fn process(facts: &Facts) -> Finding {
-    match (&facts.kubelet, &facts.process) {
-        (Err(unread), _) if unread.keeps_kubelet_from_starting() => fail(unread.in_full()).fix(CORRECT),
-        (Err(unread), _) if facts.allocator.source == CpuSource::Steliad => {
-            pass(format!("{}; CPUs are assigned by steliad", unread.in_full()))
+/// Whether it runs, its configuration can be read, and it ignores nothing there.
+pub(super) fn configuration(facts: &Facts) -> Found {
+    let kubelet = match &facts.kubelet {
+        Ok(kubelet) => kubelet,
+        Err(unread) if unread.keeps_kubelet_from_starting() => return fail(unread.to_string(), NO_START, CORRECT),
+        Err(unread) if facts.allocator.source == CpuSource::Steliad => return pass(unread.to_string()),
+        Err(unread) => {
+            let fix = "start kubelet with cpuManagerPolicy: static (/usr/share/doc/steliad/kubelet.md)";
+            return fail(unread.to_string(), NO_VMS, fix);
         }
-        (Err(unread), _) => fail(unread.in_full())
-            .fix("start kubelet with cpuManagerPolicy: static (/usr/share/doc/steliad/kubelet.md)"),
-        (Ok(_), Err(unknown)) => pass(unknown),
-        (Ok(_), Ok(process)) => {
-            let how = match (process.host, &process.root) {
-                (Host::K3s, _) => "its flags are read from /etc/rancher/k3s, its command line is hidden",
-                (_, Some(_)) => "by its socket",
-                (_, None) => "by its name",
-            };
-            pass(format!("process {} ({}), found {how}", process.pid, process.name))
+    };
+    let warnings = kubelet.warnings.iter().map(ToString::to_string);
+    let ignored: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
+    match some(&ignored) {
+        none if none.is_empty() => pass("running"),
+        ignored => {
+            let fix = "correct or remove them, unless another version of kubelet knows them";
+            warn(ignored, "kubelet ignores these keys", fix)
         }
     }
 }
 
 /// Whether the daemon reads the directory that kubelet writes to.
-pub(super) fn home(facts: &Facts) -> Finding {
-    let read = match &facts.home {
-        Ok(read) => read.display(),
-        Err(unclear) => {
-            return fail(format!("{unclear}; no VM is admitted"))
-                .fix("set kubelet-root in /etc/stelia/steliad.toml, or remove the files of an earlier kubelet");
-        }
-    };
-    match &facts.kubelet {
-        Ok(kubelet) if !facts.is_kubelets_home => fail(format!("{read} is read, but kubelet writes to {}", kubelet.root_dir.display())).fix("set kubelet-root in /etc/stelia/steliad.toml, give steliad-kubelet.path a drop-in (install.md), systemctl reload steliad"),
-        _ => pass(read.to_string()),
+pub(super) fn home(facts: &Facts) -> Found {
+    match &facts.home {
+        Ok(read) => pass(read.display().to_string()),
+        Err(wrong) => fail(
+            wrong,
+            NO_VMS,
+            "remove the files of an earlier kubelet; or set kubelet-root in /etc/stelia/steliad.toml, give steliad-kubelet.path a drop-in \
+             (install.md), systemctl reload steliad",
+        ),
     }
-}
-
-/// What kubelet ignores in its configuration.
-pub(super) fn config(_: &Facts, kubelet: &KubeletConfig) -> Finding {
-    let warnings = kubelet.warnings.iter().map(ToString::to_string);
-    let fix = "correct or remove these keys, unless another version of kubelet knows them";
-    warn_of(
-        warnings.chain(unknown_gates(kubelet)),
-        fix,
-        "kubelet ignores none of it",
-    )
 }
 
 /// The first process of a pod that is in a cgroup where steliad does not look for pods. `proc` is `/proc`.
@@ -89,151 +71,152 @@ pub(super) fn misplaced(proc: &Path) -> Option<(i32, ProcessPlace)> {
 }
 
 /// The first thing that keeps pods' cgroups from where VMs are looked for: below kubepods.
-pub(super) fn cgroups(facts: &Facts) -> Finding {
-    let stopped = facts.files.stopped.as_ref().and_then(|(_, read)| read.as_ref().ok());
-    let kubelet = facts.kubelet.as_ref().ok().or(stopped);
-    if let Some(kubelet) = kubelet.filter(|kubelet| !kubelet.cgroup_root.trim_matches('/').is_empty()) {
-        return fail(format!(
-            "kubelet has cgroupRoot {}: no VM is admitted",
-            kubelet.cgroup_root
-        ))
-        .fix("drain the node, remove cgroupRoot and --cgroup-root from kubelet's configuration, restart kubelet");
+pub(super) fn cgroups(facts: &Facts) -> Found {
+    let stopped = facts.stopped.as_ref().and_then(|read| read.as_ref().ok());
+    let set = facts.kubelet.as_ref().ok().or(stopped).and_then(|kubelet| {
+        let has_root = !kubelet.cgroup_root.trim_matches('/').is_empty();
+        let set = has_root.then(|| format!("cgroupRoot: {}", kubelet.cgroup_root));
+        set.or_else(|| (!kubelet.cgroups_per_qos).then(|| "cgroupsPerQOS: false".to_owned()))
+    });
+    if let Some(set) = set {
+        let fix = "drain the node, remove it and the flag of that name from kubelet's configuration, restart kubelet";
+        return fail(format!("kubelet has {set}"), NO_VMS, fix);
     }
-    if kubelet.is_some_and(|kubelet| !kubelet.cgroups_per_qos) {
-        return fail("kubelet has cgroupsPerQOS: false: no VM is admitted").fix(
-            "drain the node, remove cgroupsPerQOS and --cgroups-per-qos from kubelet's configuration, restart kubelet",
-        );
-    }
-    match &facts.misplaced {
-        Some((pid, ProcessPlace::OutsideOfPods(name))) => fail(format!("process {pid} is in {name}, a container outside its pod's cgroup: no such VM is admitted")).fix("set the runtime's cgroup driver to kubelet's (containerd: SystemdCgroup, CRI-O: cgroup_manager), drain the node, restart both"),
-        Some((pid, ProcessPlace::Docker(name))) => fail(format!("process {pid} is in {name}, a container of cri-dockerd: no such VM is admitted")).fix("run pods with containerd or CRI-O"),
-        Some((pid, ProcessPlace::OtherRoot(root))) => fail(format!("process {pid} is in a pod below {root}: no such VM is admitted")).fix("remove cgroupRoot from the configuration of that pod's kubelet"),
-        _ => pass("pods are below /kubepods.slice or /kubepods"),
-    }
-}
-
-pub(super) fn policy(facts: &Facts) -> Finding {
-    if facts.allocator.source == CpuSource::Steliad {
-        return own_policy(facts);
-    }
-    let Ok(kubelet) = &facts.kubelet else {
-        return skip(KUBELET);
+    let (found, fix) = match &facts.misplaced {
+        Some((pid, ProcessPlace::OutsideOfPods(name))) => (
+            format!("process {pid} is in {name}, a container outside its pod's cgroup"),
+            "set the runtime's cgroup driver to kubelet's (containerd: SystemdCgroup, CRI-O: cgroup_manager), drain the node, restart both",
+        ),
+        Some((pid, ProcessPlace::Docker(name))) => (
+            format!("process {pid} is in {name}, a container of cri-dockerd"),
+            "run pods with containerd or CRI-O",
+        ),
+        Some((pid, ProcessPlace::OtherRoot(root))) => (
+            format!("process {pid} is in a pod below {root}"),
+            "remove cgroupRoot from the configuration of that pod's kubelet",
+        ),
+        _ => return pass("pods are below /kubepods.slice or /kubepods"),
     };
-    if let Some(policy) = hidden_policy(facts, kubelet) {
-        return warn(format!("unknown: {HIDDEN}; {policy}")).fix(UNHIDE);
-    }
-    if kubelet.cpu_manager_policy != "static" {
-        return fail(format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy)).fix("set cpuManagerPolicy: static (examples/kubelet-config.yaml), drain the node, remove cpu_manager_state, restart kubelet");
-    }
-    if kubelet.reserved_system_cpus.is_empty() {
-        return warn("cpuManagerPolicy: static, no reservedSystemCPUs: the shared CPUs change")
-            .fix("set reservedSystemCPUs to whole cores");
-    }
-    pass(format!("static, reserved {}", kubelet.reserved_system_cpus))
+    fail(found, "no such VM is admitted", fix)
 }
 
-/// Where steliad chooses the CPUs kubelet may have the policy none, or be absent.
-fn own_policy(facts: &Facts) -> Finding {
-    let kubelet = facts.kubelet.as_ref().ok();
-    let policy = kubelet.map(|kubelet| kubelet.cpu_manager_policy.as_str());
-    let state = facts.state.as_ref().ok();
-    let others = state.map(|state| format!("; {}", guaranteed(state, &CpuSet::new()).in_words()));
-    let others = others.unwrap_or_default();
-    if policy == Some("static") {
-        return warn(format!(
-                "CPUs are assigned by steliad, and by kubelet (static) too, which may give VMs' CPUs to new pods{others}"
-            )).fix("set cpuManagerPolicy: none, remove cpu_manager_state, restart kubelet (allocator.md), unless Guaranteed pods that are not VMs need \
-             exclusive CPUs");
-    }
-    let reserved = &facts.allocator.reserved;
+/// Who assigns CPUs, and whether some are reserved, so that the shared CPUs stay the same.
+pub(super) fn policy(facts: &Facts) -> Found {
+    const NONE: &str = "set cpuManagerPolicy: none, remove cpu_manager_state, restart kubelet (allocator.md), unless Guaranteed pods that \
+                        are not VMs need exclusive CPUs";
+    const STATIC: &str = "set cpuManagerPolicy: static (examples/kubelet-config.yaml), drain the node, remove cpu_manager_state, \
+                          restart kubelet";
+    let source = facts.allocator.source;
+    let (reserved, setting) = match (source, &facts.kubelet) {
+        (CpuSource::Steliad, Ok(kubelet)) if kubelet.cpu_manager_policy == "static" => {
+            let fact = "CPUs are assigned by steliad and by kubelet";
+            return warn(fact, "kubelet may give VMs' CPUs to new pods", NONE);
+        }
+        (CpuSource::Steliad, _) => (&facts.allocator.reserved, "reserved-cpus"),
+        (CpuSource::Kubelet, _) => {
+            let kubelet = facts.kubelet()?;
+            let stored = facts.state().map(|state| state.policy.as_str());
+            if kubelet.is_overridden(stored) || kubelet.hidden && !kubelet.has_cpu_policy && stored.is_none() {
+                let known = stored.map(|stored| format!("; its state file has cpuManagerPolicy: {stored}"));
+                let fact = format!("k3s hides its command line{}", known.unwrap_or_default());
+                return warn(fact, "its policy and its reserved CPUs are not known", UNHIDE);
+            }
+            if kubelet.cpu_manager_policy != "static" {
+                let fact = format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy);
+                return fail(fact, NO_VMS, STATIC);
+            }
+            (&kubelet.reserved_system_cpus, "reservedSystemCPUs")
+        }
+    };
     if reserved.is_empty() {
-        return warn("CPUs are assigned by steliad, no reserved-cpus: the shared CPUs change")
-            .fix("set reserved-cpus to whole cores");
+        let fix = format!("set {setting} to whole cores");
+        return warn(format!("{setting} is not set"), "the shared CPUs change", fix);
     }
-    pass(format!("CPUs are assigned by steliad, reserved {reserved}{others}"))
-}
-
-/// The CPU manager's policy as far as it is known where flags are hidden; `None`: nothing shows that it is another than that of the files.
-fn hidden_policy(facts: &Facts, kubelet: &KubeletConfig) -> Option<String> {
-    let stored = facts.files.cpus.as_ref().ok().and_then(Option::as_ref);
-    match stored.map(|state| state.policy.as_str()) {
-        None if kubelet.hidden && !kubelet.has_cpu_policy => Some("its policy is not known".to_owned()),
-        Some(stored) if kubelet.is_overridden(Some(stored)) => Some(format!(
-            "cpuManagerPolicy: {stored} by its state file; its reserved CPUs are not known"
-        )),
-        _ => None,
-    }
+    pass(format!("CPUs are assigned by {}, reserved {reserved}", source.name()))
 }
 
 /// Two programs that give exclusive CPUs of one node give the same CPU twice.
-pub(super) fn dra(facts: &Facts) -> Finding {
-    let named = facts
-        .dra
-        .iter()
-        .map(|(name, file)| format!("{name} ({})", file.display()));
-    let found = named.collect::<Vec<_>>().join(", ");
-    if found.is_empty() {
-        return pass("none that assigns CPUs");
+pub(super) fn dra(facts: &Facts) -> Found {
+    let drivers = facts.dra.iter();
+    let drivers = drivers.map(|(name, file)| format!("{name} ({})", file.display()));
+    let found = some(&drivers.collect::<Vec<_>>());
+    match facts.allocator.source {
+        _ if found.is_empty() => pass("none that assigns CPUs"),
+        CpuSource::Steliad => fail(
+            format!("{found} and steliad both assign CPUs"),
+            NO_VMS,
+            "remove the driver from this node and drain it, or set cpu-source = \"kubelet\"",
+        ),
+        CpuSource::Kubelet => warn(
+            format!("{found} assigns CPUs that kubelet's CPU manager does not know"),
+            "VMs with these are not isolated",
+            "keep VMs on nodes without it (allocator.md, \"Beside a DRA driver\")",
+        ),
     }
-    if facts.allocator.source == CpuSource::Steliad {
-        return fail(format!(
-            "{found} and steliad both assign CPUs: no VM is admitted, running VMs keep their CPUs"
-        ))
-        .fix("remove the driver from this node and drain it, or set cpu-source = \"kubelet\"");
-    }
-    warn(format!(
-        "{found} assigns CPUs that kubelet's CPU manager does not know: VMs with these are not isolated"
-    ))
-    .fix("keep VMs on nodes without it (allocator.md, \"Beside a DRA driver\")")
 }
 
-pub(super) fn state(facts: &Facts) -> Finding {
-    let state = match &facts.state {
-        Ok(state) => state,
-        Err(_) if facts.has_no_state_yet() => return skip(KUBELET),
-        Err(error) => {
-            return fail(format!("{error}; CPU assignments are frozen"))
-                .fix("see /usr/share/doc/steliad/troubleshooting.md");
-        }
-    };
-    if let Some((pod, container, cpus)) = state.overlap() {
-        return fail(format!(
-            "CPUs {cpus} of {pod}/{container} are in the default set too: kubelet does not start with this file"
-        ))
-        .fix("drain the node, stop kubelet, remove cpu_manager_state, start kubelet");
+/// What the daemon says of kubelet's file, which one finding shows.
+pub(super) const OF_FILE: [ReasonCode; 3] = [
+    ReasonCode::KubeletUnusable,
+    ReasonCode::NoSharedCpus,
+    ReasonCode::KubeletUnknownKeys,
+];
+
+/// What is wrong with `cpu_manager_state`: as the daemon says, or without one as the daemon would say.
+pub(super) fn state(facts: &Facts) -> Found {
+    // With what these find the file cannot be used either.
+    let causes: [(&str, Check); 3] = [("kubelet-home", home), ("kubelet-policy", policy), ("dra-driver", dra)];
+    let is_failed = |check: Check| check(facts).is_ok_and(|found| found.outcome == Outcome::Fail);
+    if let Some((cause, _)) = causes.into_iter().find(|(_, check)| is_failed(*check)) {
+        return Err(cause);
     }
-    let unknown = state
-        .unknown_keys
-        .iter()
-        .map(|key| format!("unknown key {key} is ignored"));
-    let found = format!("shared pool {}, exclusive {}", state.shared_pool(), state.assigned());
-    warn_of(unknown, "upgrade steliad", found)
+    let is_kubelets = facts.allocator.source == CpuSource::Kubelet;
+    let why = match &facts.cpus {
+        Err(unusable) => Some(unusable.text.clone()),
+        Ok(Some(state)) => unusable(state).filter(|_| is_kubelets),
+        Ok(None) if is_kubelets && facts.told.is_err() => {
+            facts.kubelet()?;
+            Some("cpu_manager_state: No such file".to_owned())
+        }
+        Ok(None) => None,
+    };
+    let read = why.map(|why| Reason::of_node(ReasonCode::KubeletUnusable, why));
+    let reason = match &facts.told {
+        Ok(told) => told.problems.iter().find(|reason| OF_FILE.contains(&reason.code)),
+        Err(_) => read.as_ref(),
+    };
+    reason.map_or_else(|| pass("can be used"), |reason| Ok(reported(reason)))
 }
 
-pub(super) fn start(facts: &Facts) -> Finding {
-    let (kubelet, place) = match (&facts.kubelet, &facts.files.stopped) {
-        (Ok(kubelet), _) => (kubelet, String::new()),
-        (Err(_), Some((file, Ok(kubelet)))) => (kubelet, format!(" (by {file})")),
-        (Err(_), Some((_, Err(unread)))) => return fail(unread.in_full()).fix(CORRECT),
-        (Err(_), None) => return skip(KUBELET),
+/// Whether kubelet starts with its configuration and its state files.
+pub(super) fn start(facts: &Facts) -> Found {
+    let kubelet = match (&facts.kubelet, &facts.stopped) {
+        (Ok(kubelet), _) | (Err(_), Some(Ok(kubelet))) => kubelet,
+        (Err(_), Some(Err(unread))) => return fail(unread.to_string(), NO_START, CORRECT),
+        (Err(_), None) => return Err(KUBELET),
     };
-    let found = start_problems(facts, kubelet);
+    // One that cannot be used has a finding of its own.
+    let cpus = facts.cpus.as_ref().map_err(|_| STATE)?.as_ref();
+    let memory = facts.memory.as_ref();
+    let mut found = problems(kubelet, facts.machine.as_ref(), StateFiles { cpus, memory });
+    let is_read = |file: &str| file == MEMORY_MANAGER_STATE || reads(file, kubelet, None);
+    let unusable = facts.unusable.iter().filter(|(file, _)| is_read(file));
+    let (damaged, unknown): (Vec<_>, Vec<_>) = unusable.partition(|(_, unusable)| unusable.is_damaged);
+    found.extend(damaged.into_iter().map(|(file, unusable)| StartProblem::State {
+        file,
+        why: unusable.to_string(),
+        instead: String::new(),
+    }));
     if found.is_empty() {
-        match unusable_files(facts, kubelet).next() {
-            Some((CPU_MANAGER_STATE, _)) => return skip(STATE),
-            Some((_, unusable)) => return note(format!("{unusable}; cannot tell whether kubelet starts with it")),
-            None => {}
-        }
-        let fits = format!("its state files match its settings{place}");
-        return match &facts.files.devices {
-            Ok(_) => pass(fits),
-            Err(unusable) if unusable.is_damaged => {
-                warn(format!("{}; it gives them to other pods", forgotten(unusable)))
-                    .fix("drain the node of pods with devices before you restart kubelet")
-            }
-            Err(unusable) => {
-                warn(forgotten(unusable)).fix("upgrade steliad if kubelet is newer; otherwise find who wrote the file")
-            }
+        return match (unknown.first(), &facts.devices) {
+            (Some((_, unusable)), _) => note(&unusable.text, "whether kubelet starts with it is unknown", ""),
+            (None, None) => pass("its state files match its settings"),
+            (None, Some(unusable)) if unusable.is_damaged => warn(
+                forgotten(unusable),
+                "it gives them to other pods",
+                "drain the node of pods with devices before you restart kubelet",
+            ),
+            (None, Some(unusable)) => warn(forgotten(unusable), "", "upgrade steliad if kubelet is newer"),
         };
     }
     let words = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -242,138 +225,11 @@ pub(super) fn start(facts: &Facts) -> Finding {
     let fixes = fixes.join("; ");
     // Flags that are only on its command line are not known, so a setting that is missing may be there.
     if kubelet.hidden {
-        return warn(format!(
-            "unknown: {HIDDEN}; by its files alone kubelet would not start: {words}{place}"
-        ))
-        .fix(format!("{UNHIDE}; if that changes nothing: {fixes}"));
+        let effect = "by its files alone kubelet would not start, but k3s hides its command line";
+        return warn(words, effect, format!("{UNHIDE}; if that changes nothing: {fixes}"));
     }
-    let words = format!("kubelet would not start: {words}{place}");
-    if found.iter().all(StartProblem::is_of_this_version) {
-        warn(words).fix(fixes)
-    } else {
-        fail(words).fix(fixes)
+    match found.iter().all(StartProblem::is_of_this_version) {
+        true => warn(words, NO_START, fixes),
+        false => fail(words, NO_START, fixes),
     }
-}
-
-/// The state files that kubelet reads and that cannot be used, each with its name; devices' are left out, because kubelet starts without them.
-fn unusable_files<'a>(
-    facts: &'a Facts,
-    kubelet: &'a KubeletConfig,
-) -> impl Iterator<Item = (&'static str, &'a UnusableState)> {
-    let files = &facts.files;
-    let managers = [
-        files.cpus.as_ref().err().map(|unusable| (CPU_MANAGER_STATE, unusable)),
-        files
-            .memory
-            .as_ref()
-            .err()
-            .map(|unusable| (MEMORY_MANAGER_STATE, unusable)),
-    ];
-    let others = files.pods.iter().map(|(file, unusable)| (*file, unusable));
-    let others = others.filter(|(file, _)| reads(file, kubelet, None));
-    managers.into_iter().flatten().chain(others)
-}
-
-fn start_problems(facts: &Facts, kubelet: &KubeletConfig) -> Vec<StartProblem> {
-    let files = &facts.files;
-    let machine = match (&facts.topology, &files.numa) {
-        (Ok(topology), Ok(numa)) => Some(machine(topology, &files.caches, numa)),
-        _ => None,
-    };
-    let mut found = match &files.cpus {
-        Ok(cpus) => {
-            let (cpus, memory) = (cpus.as_ref(), files.memory.as_ref().ok().and_then(Option::as_ref));
-            problems(kubelet, machine.as_ref(), StateFiles { cpus, memory })
-        }
-        Err(_) => start_errors::problems(kubelet, machine.as_ref()),
-    };
-    let damaged = unusable_files(facts, kubelet).filter(|(_, unusable)| unusable.is_damaged);
-    found.extend(damaged.map(|(file, unusable)| StartProblem::State {
-        file,
-        why: unusable.to_string(),
-        instead: String::new(),
-    }));
-    found
-}
-
-/// How long kubelet takes to align a pod. Its Topology Manager compares every combination of hints: up to 2^(NUMA nodes) hints for each kind
-/// of resource, multiplied over the kinds. Its memory manager looks at each set of NUMA nodes, whatever that policy is.
-pub(super) fn merge(facts: &Facts, kubelet: &KubeletConfig) -> Finding {
-    let Ok(topology) = &facts.topology else {
-        return skip(CPUS);
-    };
-    let with_cpus: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
-    let known = facts.files.numa.iter().flat_map(|nodes| nodes.keys().copied());
-    let all = with_cpus.iter().copied().chain(known).collect::<BTreeSet<u32>>().len();
-    let without_cpus = all - with_cpus.len();
-    let sets = duration::sets(all);
-    if kubelet.memory_manager_policy == "Static" && duration::seconds(sets) >= duration::SLOW_SECONDS {
-        let firmware = match without_cpus {
-            0 => "or have fewer NUMA nodes by the firmware (NPS, SNC)".to_owned(),
-            _ => format!("the firmware removes none of the {without_cpus} NUMA nodes without CPUs"),
-        };
-        return warn(format!(
-                "for each Guaranteed pod the memory manager looks at {} sets of {all} NUMA nodes, {} and more, and may run out of memory",
-                duration::count_words(sets),
-                duration::in_words(duration::seconds(sets))
-            )).fix(format!("set memoryManagerPolicy: None; {firmware}"));
-    }
-    let policy = match Policy::parse(&kubelet.topology_manager_policy) {
-        None | Some(Policy::None) => return pass(format!("topology manager {}", kubelet.topology_manager_policy)),
-        Some(policy) => policy,
-    };
-    let (names, sizes): (Vec<&str>, Vec<usize>) = hints(facts, kubelet, all, with_cpus.len()).into_iter().unzip();
-    let permutations = duration::permutations(policy, &sizes);
-    let seconds = duration::seconds(permutations);
-    let found = format!(
-        "{all} NUMA nodes, {}: up to {} combinations for a pod with {}, {}",
-        policy.name(),
-        duration::count_words(permutations),
-        names.join(", "),
-        duration::in_words(seconds)
-    );
-    if seconds < duration::SLOW_SECONDS {
-        return pass(found);
-    }
-    warn(format!("{found}, in which no other pod is admitted")).fix(format!(
-            "set topologyManagerPolicy: single-numa-node ({} combinations){}, or let steliad assign the CPUs (allocator.md)",
-            duration::count_words(duration::permutations(Policy::SingleNumaNode, &sizes)),
-            if without_cpus == 0 {
-                ", have fewer NUMA nodes by the firmware (NPS, SNC)"
-            } else {
-                ""
-            }
-        ))
-}
-
-/// For each resource that a pod may have hints for the number of NUMA nodes that these hints range over.
-fn hints<'a>(facts: &'a Facts, kubelet: &KubeletConfig, all: usize, with_cpus: usize) -> Vec<(&'a str, usize)> {
-    let mut hints = Vec::new();
-    if kubelet.cpu_manager_policy == "static" {
-        hints.push(("cpu", with_cpus));
-    }
-    if kubelet.memory_manager_policy == "Static" {
-        hints.push(("memory", all));
-        // Counted once: a VM's huge pages are of one size.
-        let mut nodes = facts.files.numa.iter().flat_map(|nodes| nodes.values());
-        if nodes.any(|node| node.huge_pages.values().any(|pages| pages.total > 0)) {
-            hints.push(("huge pages", all));
-        }
-    }
-    if let Ok(Some(devices)) = &facts.files.devices {
-        // Since 1.36 the nodes that have devices of the resource: those with CPUs, where PCI devices are.
-        hints.extend(aligned(devices).map(|resource| (resource, with_cpus)));
-    }
-    hints
-}
-
-/// The resources whose devices may be bound to NUMA nodes: all but steliad's own, and those of which pods have devices and none of these
-/// has a node.
-fn aligned(devices: &DeviceManagerState) -> impl Iterator<Item = &str> {
-    let others = devices.registered.keys().map(String::as_str);
-    others.filter(|name| *name != VM_RESOURCE).filter(|resource| {
-        let given = devices.entries.iter().filter(|entry| entry.resource == *resource);
-        let mut given = given.peekable();
-        given.peek().is_none() || given.any(|entry| entry.devices.keys().any(Option::is_some))
-    })
 }

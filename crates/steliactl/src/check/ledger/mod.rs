@@ -138,7 +138,7 @@ impl All {
     /// Like [`Client::find`], among VMs that may have ended: if several have one name, only the UID is unambiguous.
     fn one(self, asked: &str) -> Result<VmAccount, Failure> {
         let pods = self.0.iter().map(|one| one.pod.clone()).collect();
-        let pod = named_pod(pods, asked, false)?;
+        let pod = named_pod(pods, asked)?;
         let found = self.0.into_iter().find(|one| one.pod == pod);
         found.ok_or_else(|| none_among(asked, []))
     }

@@ -81,7 +81,8 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         Err(failure) => Err(failure),
     };
     let client = described.as_ref().ok().map(|(client, _)| client);
-    let doctor = doctor::gather(root, client, true).await;
+    let told = described.as_ref().map(|(_, told)| told.clone()).map_err(Failure::clone);
+    let doctor = doctor::gather(root, told, true).await;
     report.add("doctor", "Readiness of the node", Ok(doctor));
     match &described {
         Ok((client, description)) => {

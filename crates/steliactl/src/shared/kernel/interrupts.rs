@@ -1,12 +1,10 @@
-//! How often devices interrupted CPUs since boot, and how often a CPU's own interrupts and softirqs ran there. What cannot be read is
-//! `None`.
+//! How often devices interrupted CPUs since boot. What cannot be read is `None`.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
-use stelia_kernel::counters::interrupts::{self, Kind, Table};
-use stelia_kernel::counters::{read, softirqs};
+use stelia_kernel::counters::interrupts::Table;
+use stelia_kernel::counters::read;
 
 /// The interrupts of the host whose `/proc` this is.
 pub(crate) fn read_table(proc: &Path) -> Option<Table> {
@@ -17,31 +15,6 @@ pub(crate) fn read_table(proc: &Path) -> Option<Table> {
 pub(crate) fn device_interrupts(table: &Table, cpus: &CpuSet) -> Option<u64> {
     let counts = table.by_cpu(cpus);
     (!counts.is_empty()).then(|| counts.values().fold(0, |sum: u64, count| sum.saturating_add(*count)))
-}
-
-/// Interrupts that these CPUs have for themselves, all CPUs together, by the kernel's mnemonic, on arm64 also by the driver's name.
-pub(crate) fn per_cpu(proc: &Path, cpus: &CpuSet) -> Option<BTreeMap<String, u64>> {
-    read(&proc.join("interrupts"), |text| {
-        let mut own = BTreeMap::new();
-        for line in interrupts::parse(text, cpus)?.lines {
-            if let Kind::PerCpu(name) = line.kind {
-                *own.entry(name.into_owned()).or_default() += sum(&line.counts);
-            }
-        }
-        Ok(own)
-    })
-}
-
-/// Softirqs of these CPUs, all CPUs together, by name.
-pub(crate) fn softirqs(proc: &Path, cpus: &CpuSet) -> Option<BTreeMap<String, u64>> {
-    read(&proc.join("softirqs"), |text| {
-        let lines = softirqs::parse(text, cpus)?.into_iter();
-        Ok(lines.map(|line| (line.name.to_owned(), sum(&line.counts))).collect())
-    })
-}
-
-fn sum(counts: &[(u32, u32)]) -> u64 {
-    counts.iter().map(|(_, count)| u64::from(*count)).sum()
 }
 
 #[cfg(test)]
@@ -81,17 +54,6 @@ mod tests {
         assert_eq!(on("0-3,10"), Some(15));
         assert_eq!(on("2-3,10"), Some(7));
         assert_eq!(on("2"), None);
-    }
-
-    #[test]
-    fn a_cpus_own_interrupts_and_softirqs_by_name() {
-        let interrupts = proc("interrupts", TEXT);
-        let own = per_cpu(interrupts.path(), &cpus("1-3")).unwrap();
-        let expected = [("arch_timer", 18), ("NMI", 18), ("LOC", 500)];
-        assert_eq!(own, expected.map(|(name, count)| (name.to_owned(), count)).into());
-        let text = "                    CPU0       CPU1\n          HI:          0          0\n      NET_RX:          3          4\n";
-        let softirqs = softirqs(proc("softirqs", text).path(), &cpus("0-1")).unwrap();
-        assert_eq!(softirqs, [("NET_RX".to_owned(), 7)].into());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use stelia_cpus::located::{Located, Part};
 use stelia_cpus::{NodeSet, Topology};
 use stelia_kernel::cgroup::CgroupPath;
-use stelia_kernel::locality::{Distance, Locality, PartRow, VfioDevices, certificate, list, pairs, size};
+use stelia_kernel::locality::{Distance, Locality, PartRow, VfioDevices, certificate, pairs, size};
 use stelia_kernel::vfio::behind;
 
 use crate::shared::daemon::Description;

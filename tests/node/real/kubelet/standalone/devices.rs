@@ -62,7 +62,7 @@ fn the_plugin_registers_with_kubelet_and_a_vm_is_admitted_with_its_device() {
             .lines()
             .filter(|line| line.contains("device-plugin") || line.contains("kubelet"));
         lines.for_each(|line| println!("  {line}"));
-        let said = format!("{} {RESOURCE} registered with kubelet", offered.len());
+        let said = format!("registered; {} device", offered.len());
         assert_says(&report, &[&said]);
         verify();
 

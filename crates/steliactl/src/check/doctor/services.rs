@@ -1,0 +1,115 @@
+//! Checks of steliad's own services: what the daemon says of the node, interrupts and the ledger, and whether kubelet has the node's VMs
+//! as devices (`stelia-device-plugin`).
+
+use stelia_api::quiet::Irqbalance;
+use stelia_api::{Reason, ReasonCode};
+
+use super::kubelet::OF_FILE;
+use super::{Facts, Finding, Found, Outcome, fail, found, note, pass, warn};
+use crate::check::noise::NOT_REPORTED;
+use crate::shared::daemon::{Failure, is_reported};
+use crate::shared::output::counted;
+
+/// The daemon's words.
+pub(super) fn reported(reason: &Reason) -> Finding {
+    let outcome = match reason.code {
+        ReasonCode::KubeletUnusable | ReasonCode::NoSharedCpus | ReasonCode::SystemdSilent => Outcome::Fail,
+        _ => Outcome::Warn,
+    };
+    let fix = match reason.fix.as_str() {
+        "run steliactl doctor" => "see /usr/share/doc/steliad/troubleshooting.md",
+        fix => fix,
+    };
+    found(outcome, &reason.text, reason.code.effect(), fix)
+}
+
+/// What the daemon says is wrong on the node, but for kubelet's file.
+pub(super) fn problems(facts: &Facts) -> impl Iterator<Item = Finding> {
+    let problems = facts.told.iter().flat_map(|told| &told.problems);
+    problems
+        .filter(|reason| !OF_FILE.contains(&reason.code))
+        .map(|reason| Finding {
+            check: reason.code.name(),
+            ..reported(reason)
+        })
+}
+
+/// It needs no daemon to be ready: the socket, kubelet's next change and every call start it.
+pub(super) fn daemon(facts: &Facts) -> Found {
+    const EFFECT: &str = "nothing is repaired; running VMs stay isolated";
+    const JOURNAL: &str = "journalctl -u steliad";
+    let state = facts.units.get("steliad.service").map(|(state, _)| state.as_str());
+    match (&facts.told, state) {
+        (Ok(told), _) => pass(format!("running, version {}", told.version)),
+        (Err(Failure::NotRunning(_)), None | Some("inactive")) => {
+            warn("not running", EFFECT, "systemctl start steliad")
+        }
+        (Err(Failure::NotRunning(_)), Some("failed")) => warn("failed", EFFECT, JOURNAL),
+        (Err(Failure::NotRunning(_)), Some(state)) => warn(format!("does not answer ({state})"), EFFECT, JOURNAL),
+        (Err(denied), _) if denied.is_denied() => note(denied.to_string(), "", "run steliactl doctor as root"),
+        (Err(failure), _) => warn(format!("does not answer: {failure}"), EFFECT, JOURNAL),
+    }
+}
+
+pub(super) fn socket(facts: &Facts) -> Found {
+    if facts.socket {
+        return pass("/run/stelia/runner/socket");
+    }
+    let fix = "systemctl enable --now steliad-runner.socket";
+    fail("/run/stelia/runner/socket is missing", "no VM can register", fix)
+}
+
+/// Whether the plugin runs and kubelet knows of it, by its status (`status.rs` in `crates/device-plugin`). Running VMs are not affected.
+pub(super) fn device_plugin(facts: &Facts) -> Found {
+    const JOURNAL: &str = "journalctl -u steliad-device-plugin";
+    match facts.units.get("steliad-device-plugin.service") {
+        _ if !facts.has_plugin_folder => pass("off: kubelet has no plugin directory"),
+        None => note("systemd does not say whether it runs", "", ""),
+        Some((state, _)) if state != "active" => warn(
+            format!("not running ({state})"),
+            "this node offers no stelia.io/vm",
+            format!("systemctl enable --now steliad-device-plugin.path; {JOURNAL}"),
+        ),
+        Some((_, status)) if status.starts_with("registered") && !status.contains("unhealthy") => pass(status),
+        Some((_, status)) => warn(status, "", JOURNAL),
+    }
+}
+
+/// Whether interrupts are steered, and with what success. Without VMs nothing is asked of steliad-quiet.
+pub(super) fn steering(facts: &Facts) -> Found {
+    let told = facts.told()?;
+    let quiet = &told.node.quiet;
+    let remaining = quiet.report.remaining.iter();
+    let left = remaining.filter(|one| is_reported(told, one)).count() as u64;
+    match quiet.steering.as_str() {
+        "off" => note(
+            "off",
+            "devices, and irqbalance where it runs, may interrupt the VMs' CPUs",
+            "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, systemctl reload steliad",
+        ),
+        "" => note(NOT_REPORTED, "", ""),
+        _ if quiet.report.irqbalance == Irqbalance::NotInformed => {
+            let fact = "irqbalance could not be sent the list of the VMs' CPUs";
+            warn(fact, "it may put interrupts there", "steliactl noise")
+        }
+        _ if left > 0 => {
+            let fact = format!("{} can still reach VMs' CPUs", counted(left, "device interrupt"));
+            warn(fact, "each delays a vCPU", "steliactl noise")
+        }
+        steering => pass(steering),
+    }
+}
+
+/// Whether the ledger is on, and can name tasks.
+pub(super) fn ledger(facts: &Facts) -> Found {
+    let ledger = &facts.told()?.node.ledger;
+    if !ledger.enabled {
+        let fix = "set ledger = true in /etc/stelia/steliad.toml, systemctl reload steliad";
+        return note("off", "", fix);
+    }
+    if !facts.tracing {
+        let fix = "run steliactl doctor as root; then see /sys/kernel/security/lockdown";
+        return note("tracefs is not mounted or not readable", "it cannot name tasks", fix);
+    }
+    pass("on")
+}
