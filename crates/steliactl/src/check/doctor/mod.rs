@@ -28,7 +28,6 @@ pub(super) use facts::systemd;
 use noise::Noise;
 pub(super) use noise::managed_irq_cpus;
 use state_file::StateFile;
-pub(super) use vms::{is_large, numa_balances};
 
 /// In the order in which findings are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

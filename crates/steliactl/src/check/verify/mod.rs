@@ -102,6 +102,11 @@ impl Finding {
         }
     }
 
+    /// Failures come first, then VMs that wait, then the rest.
+    fn order(&self) -> (bool, bool, Kind) {
+        (!self.fails, self.kind != Kind::Waiting, self.kind)
+    }
+
     /// Whether it may go away by itself, so that it is read again.
     fn may_be_transient(&self) -> bool {
         match self.kind {
@@ -145,10 +150,7 @@ struct CheckedVm {
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Verified {
     instances: Vec<CheckedVm>,
-    required: Option<State>,
     findings: Vec<Finding>,
-    /// Accounts of the last 24 hours; `None` if no ledger is kept.
-    ledger: Option<Vec<Brief>>,
     #[serde(skip)]
     allow_waiting: bool,
     #[serde(skip)]
@@ -177,11 +179,14 @@ pub(crate) async fn gather(
             tokio::time::sleep(PAUSE).await;
             described = client.describe().await?;
         }
+        described
+            .node
+            .instances
+            .retain(|uid, _| selected.is_none_or(|selected| selected.contains(uid.as_str())));
         // The kernel comes first: a dry run may be what makes the daemon look.
         let checked = kernel::check(&described, roots);
         let preview = client.reconcile(true).await?;
-        let mut now = verified(&described, checked, &preview, demands, output::now());
-        now.select(selected);
+        let now = verified(&described, checked, &preview, demands, output::now());
         let is_enough = now.is_enough(&all, reading);
         all = now;
         if is_enough {
@@ -272,9 +277,7 @@ fn verified(
     });
     Verified {
         instances: instances.collect(),
-        required: demands.require,
         findings,
-        ledger: None,
         allow_waiting: demands.allow_waiting,
         now,
     }
@@ -337,13 +340,6 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
 }
 
 impl Verified {
-    /// Keeps what is of these VMs and of the node.
-    fn select(&mut self, selected: Option<&BTreeSet<String>>) {
-        let has = |pod: &Pod| selected.is_none_or(|selected| selected.contains(&pod.pod_uid));
-        self.instances.retain(|one| has(&one.pod));
-        self.findings.retain(|one| one.pod.pod_uid == NODE || has(&one.pod));
-    }
-
     /// What may pass by itself.
     fn transient(&self) -> BTreeSet<(Kind, &str, &str)> {
         let findings = self.findings.iter().filter(|one| one.may_be_transient());
@@ -358,35 +354,30 @@ impl Verified {
         transient.is_empty() || (reading >= LEAST_READINGS && transient.is_subset(&before.transient()))
     }
 
-    /// Adds the accounts, and a finding for each above its guarantee, or one that they cannot be read.
+    /// Adds a finding for each account above its guarantee, or one that they cannot be read.
     fn add_ledger(&mut self, accounts: Result<Vec<Brief>, Failure>, demands: Demands) {
-        let mut add = |pod: Pod, text: String, fix: &str| {
-            let finding = Finding::new(NODE, Kind::Ledger, "ledger", text, fix);
-            let fails = !demands.now;
-            self.findings.push(Finding { pod, fails, ..finding });
+        let above = |one: Brief| {
+            let text = format!("{} in the last 24 hours, 0 is guaranteed", one.above_promise()?);
+            Some((one.pod, text, "steliactl ledger VM; steliactl noise VM"))
         };
-        match accounts {
-            Ok(accounts) => {
-                for account in &accounts {
-                    if let Some(above) = account.above_promise() {
-                        let text = format!("{above} in the last 24 hours, 0 is guaranteed");
-                        add(account.pod.clone(), text, "steliactl ledger VM; steliactl noise VM");
-                    }
-                }
-                self.ledger = Some(accounts);
-            }
+        let found = match accounts {
+            Ok(accounts) => accounts.into_iter().filter_map(above).collect(),
             Err(cause) => {
                 let text = format!("the ledger's last 24 hours cannot be read: {cause}");
-                add(Pod::unnamed(NODE), text, "journalctl -u steliad");
+                vec![(Pod::unnamed(NODE), text, "journalctl -u steliad")]
             }
-        }
+        };
+        self.findings.extend(found.into_iter().map(|(pod, text, fix)| Finding {
+            pod,
+            fails: !demands.now,
+            ..Finding::new(NODE, Kind::Ledger, "ledger", text, fix)
+        }));
     }
 
     /// Orders the findings, and says which VMs are verified: the ledger is about the past.
     fn settle(&mut self) {
-        let is_note = |one: &Finding| !one.fails && one.kind != Kind::Waiting;
         self.findings
-            .sort_by_cached_key(|one| (!one.fails, is_note(one), one.kind, one.pod.to_string()));
+            .sort_by_cached_key(|one| (one.order(), one.pod.to_string()));
         for vm in &mut self.instances {
             let is_own = |one: &Finding| one.pod == vm.pod && one.kind != Kind::Ledger;
             // Then it is not known who else may run on the CPUs of partitions.

@@ -317,7 +317,7 @@ fn a_difference_is_told_once_whoever_found_it() {
     let shown = Reason::of_node(ReasonCode::PartitionChanged, "reads member");
     instance_mut(&mut described, a).degraded.push(shown);
     let seen = found(&described, vec![(a, difference("affinity"))], &same, Demands::default());
-    assert_eq!(seen.findings[0].fix, "find what claims it");
+    assert!(seen.findings[0].fix.starts_with("find what else claims"));
     assert_eq!(
         (seen.findings[1].code.as_str(), seen.findings[1].fix.as_str()),
         ("affinity", REPAIR)
@@ -491,8 +491,8 @@ fn what_only_the_daemon_shows_of_a_vm_is_a_finding_once() {
     let rows = preview(&[], &[[PODS[0], "cpus-offline", "CPU 5 is offline", "online it"]]);
     let all = found(&node, Vec::new(), &rows, Demands::default());
     let expected = [
-        (Kind::Daemon, "cpus-offline", true),
         (Kind::Daemon, "not-quiet", true),
+        (Kind::Daemon, "cpus-offline", true),
         WAITS,
     ];
     assert_eq!(

@@ -6,7 +6,7 @@ use super::{Finding, Kind, NODE, Verified};
 use crate::shared::daemon::{Pod, age, whose};
 use crate::shared::output::{Meaning, Render, TextStyle, counted, hanging};
 
-/// So many different texts with one code are told one by one; more are told by one of them.
+/// So many different texts with one code are told one by one; more are told by one of them. With `-o wide`, and of the node, each is alone.
 const MAX_TEXTS: usize = 3;
 
 /// Stacked lines: what is wrong with whom, and below it what follows and what to do.
@@ -44,8 +44,23 @@ impl Render for Verified {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let groups = grouped(&self.findings, style);
-        let mut text: String = groups.iter().map(|same| self.lines(same, style)).collect();
+        let mut groups: BTreeMap<_, Vec<&Finding>> = BTreeMap::new();
+        for (at, one) in self.findings.iter().enumerate() {
+            let alone = (style.wide || one.pod.pod_uid == NODE).then_some(at);
+            groups.entry((one.order(), alone, &one.code)).or_default().push(one);
+        }
+        let mut text = String::new();
+        for group in groups.values() {
+            let texts: BTreeSet<&str> = group.iter().map(|one| one.text.as_str()).collect();
+            if texts.len() > MAX_TEXTS {
+                text += &self.lines(group, style);
+                continue;
+            }
+            for text_of_some in texts {
+                let some = group.iter().filter(|one| one.text == text_of_some);
+                text += &self.lines(&some.copied().collect::<Vec<_>>(), style);
+            }
+        }
         if !text.is_empty() {
             text.push('\n');
         }
@@ -55,34 +70,6 @@ impl Render for Verified {
     fn failure(&self) -> Option<String> {
         let failures = self.findings.iter().filter(|one| one.fails).count() as u64;
         (failures > 0).then(|| counted(failures, "failure"))
-    }
-}
-
-/// Findings of one kind and code with the same words, or with too many to be told one by one. With `-o wide`, and of the node, each is alone.
-fn grouped(findings: &[Finding], style: TextStyle) -> Vec<Vec<&Finding>> {
-    let mut groups: Vec<Vec<&Finding>> = Vec::new();
-    for one in findings {
-        let is_alone = |one: &Finding| style.wide || one.pod.pod_uid == NODE;
-        let is_like = |other: &Finding| (other.kind, &other.code, other.fails) == (one.kind, &one.code, one.fails);
-        let with = |group: &&mut Vec<&Finding>| group.iter().all(|other| is_like(other) && !is_alone(other));
-        match groups.iter_mut().find(with) {
-            Some(group) if !is_alone(one) => group.push(one),
-            _ => groups.push(vec![one]),
-        }
-    }
-    groups.into_iter().flat_map(by_text).collect()
-}
-
-/// By their words, if these are not too many.
-fn by_text(group: Vec<&Finding>) -> Vec<Vec<&Finding>> {
-    let mut by_text: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
-    for one in &group {
-        by_text.entry(&one.text).or_default().push(one);
-    }
-    if by_text.len() <= MAX_TEXTS {
-        by_text.into_values().collect()
-    } else {
-        vec![group]
     }
 }
 

@@ -71,6 +71,12 @@ impl Answer {
         self.fix(&reason.fix);
     }
 
+    /// What slows a VM down.
+    fn slow(&mut self, text: String, fix: &str) {
+        self.say("Slow", text);
+        self.fix(fix);
+    }
+
     /// What is wrong on the node, where it is about a VM or a CPU.
     fn node_problems(&mut self, description: &Description) {
         for problem in &description.problems {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use stelia_api::{ReasonCode, State, ThreadRole};
+use stelia_api::{State, ThreadRole};
 use stelia_cpus::CpuSet;
 use stelia_kernel::locality::{list, nodes};
 use stelia_koordinator::allocator::Allocation;
@@ -12,7 +12,7 @@ use stelia_settings::Isolation;
 
 use super::Answer;
 use super::slow::{Reading, share, slowdowns};
-use crate::shared::daemon::{Description, Failure, Pod, age, no_instance, reasons};
+use crate::shared::daemon::{Description, Failure, Pod, age, no_instance};
 use crate::shared::output::counted;
 
 /// The facts at `now`, with what two readings say.
@@ -34,67 +34,43 @@ pub(super) fn answer(
         State::Pinned => "is pinned, not isolated",
         _ => "is NOT isolated",
     };
-    let guest = guest_nodes(instance);
-    let spread = guest.values().any(|cpus| nodes(&node.topology, cpus).len() > 1);
-    let slow = slowdowns(description, pod, instance, spread, readings);
-    let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
-    let details = json!({
-        "state": instance.state, "degraded": instance.degraded, "not_isolated": instance.not_isolated, "slow": slow
-    });
+    let details =
+        json!({ "state": instance.state, "degraded": instance.degraded, "not_isolated": instance.not_isolated });
     let mut answer = Answer::new(format!("{name} {is}"), &details);
     answer.details.extend(name.members());
-    state(&mut answer, instance, now);
-    cpus(&mut answer, description, pod, instance);
-    float(&mut answer, instance, busy);
-    for (guest, cpus) in guest.iter().filter_map(|(guest, cpus)| Some(((*guest)?, cpus))) {
-        let host = list(&nodes(&node.topology, cpus));
-        answer.say(
-            "Guest",
-            format!("NUMA node {guest} has vCPUs on CPUs {cpus} (NUMA {host})"),
-        );
-    }
-    if instance.vcpus.is_empty() {
-        let why = match reasons(instance).next() {
-            _ if instance.isolation == Isolation::Container => "its whole container has the CPUs",
-            Some(reason) => &reason.text,
-            None => "it is being released",
-        };
-        answer.say("vCPUs", format!("none attached, and none measured: {why}"));
-    } else if slow.is_empty() {
-        answer.say("Measured", "nothing slows it down");
-    }
-    for one in &slow {
-        answer.say("Slow", &one.text);
-        answer.fix(&one.fix);
-    }
-    answer.node_problems(description);
-    Ok(answer)
-}
-
-fn state(answer: &mut Answer, instance: &Instance, now: u64) {
     for reason in &instance.degraded {
         answer.reason("Problem", reason);
     }
-    match &instance.not_isolated {
-        Some(reason) if reason.code == ReasonCode::NoVcpus => {
-            let waits = age(instance.state_since_us, now);
-            answer.say("Because", format!("{} (for {waits})", reason.text));
-            answer.fix(&reason.fix);
+    if let Some(reason) = &instance.not_isolated {
+        answer.reason("Because", reason);
+    }
+    let [state, registered] = [instance.state_since_us, instance.registered_us].map(|us| age(us, now));
+    answer.say(
+        "Since",
+        format!("{} for {state}, registered {registered} ago", instance.state),
+    );
+    cpus(&mut answer, description, pod, instance);
+    let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
+    float(&mut answer, instance, busy);
+    let guest = guest_nodes(instance);
+    for (guest, cpus) in guest.iter().filter_map(|(guest, cpus)| Some(((*guest)?, cpus))) {
+        let host = list(&nodes(&node.topology, cpus));
+        let text = format!("NUMA node {guest} has vCPUs on CPUs {cpus} (NUMA {host})");
+        answer.say("Guest", text);
+    }
+    let told = answer.facts.len();
+    let spread = guest.values().any(|cpus| nodes(&node.topology, cpus).len() > 1);
+    slowdowns(&mut answer, description, (pod, instance), spread, readings);
+    match answer.facts.len() == told {
+        _ if instance.isolation == Isolation::Container => {
+            answer.say("vCPUs", "not told apart: its container has the CPUs")
         }
-        Some(reason) => answer.reason("Because", reason),
-        None => {}
+        _ if instance.vcpus.is_empty() => answer.say("vCPUs", "none are attached: there is nothing to measure"),
+        true => answer.say("Measured", "nothing slows it down"),
+        false => {}
     }
-    let isolated = if instance.state == State::Isolated {
-        instance.isolated_us
-    } else {
-        0
-    };
-    let events = [("isolated", isolated), ("registered", instance.registered_us)];
-    let known = events.into_iter().filter(|(_, us)| *us > 0);
-    let ages: Vec<String> = known.map(|(what, us)| format!("{what} {} ago", age(us, now))).collect();
-    if !ages.is_empty() {
-        answer.say("Since", ages.join(", "));
-    }
+    answer.node_problems(description);
+    Ok(answer)
 }
 
 fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &Instance) {
