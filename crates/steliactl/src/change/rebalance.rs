@@ -1,23 +1,21 @@
 //! `rebalance`: moves VMs to better CPUs, and waits until that is done.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use stelia_api::client::{JobProxy, MoveRow};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::JobPhase;
-use zbus::fdo;
+use tokio::time::{Instant, sleep};
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::signals::Signals;
 use crate::shared::daemon::{Client, Description, Failure, Pod};
 use crate::shared::output::{Meaning, Render, TextStyle, hanging, paragraph, printable};
 
-/// The bus's errors for a daemon that is not running.
-const DAEMON_GONE_ERRORS: [&str; 3] = [
-    "org.freedesktop.DBus.Error.NoReply",
-    "org.freedesktop.DBus.Error.ServiceUnknown",
-    "org.freedesktop.DBus.Error.NameHasNoOwner",
-];
-
+/// How often the job is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// How long the daemon may be away: one that is started again goes on with the job.
+const MAX_AWAY: Duration = Duration::from_secs(30);
 /// Why nothing is moved where kubelet chooses.
 const UP_TO_KUBELET: &str =
     "Nothing to move: kubelet assigned the CPUs of the VMs, and only a restart gives a VM other CPUs";
@@ -114,40 +112,27 @@ pub(crate) async fn gather(
             ..Rebalanced::default()
         });
     }
-    // Subscribed before the first look, so that neither the job's end nor the daemon's is missed.
-    let mut signals = Signals::subscribe(client.connection()).await?;
     let job = JobProxy::builder(client.connection())
         .cache_properties(CacheProperties::No)
         .path(&path)
         .build()
         .await?;
-    while !signals.runs() || !client.answer_in_time(has_ended(&job)).await? {
-        if signals.next().await.is_none() {
-            return Err(Failure::Other("the connection ended; the job goes on".to_owned()));
+    let mut away: Option<Instant> = None;
+    let phase = loop {
+        match client.answer_in_time(job.phase()).await {
+            Ok(phase) if phase == JobPhase::Pending.name() => away = None,
+            Ok(phase) => break phase,
+            Err(cause) if away.get_or_insert_with(Instant::now).elapsed() > MAX_AWAY => return Err(cause),
+            Err(_) => {}
         }
-    }
+        sleep(POLL_INTERVAL).await;
+    };
     Ok(Rebalanced {
-        phase: client.answer_in_time(job.phase()).await?,
+        phase,
         reason: client.answer_in_time(job.reason()).await?,
         moves: moves(client.answer_in_time(job.moves()).await?),
         job: Some(path.to_string()),
     })
-}
-
-/// Whether a job has ended. If the daemon is gone the answer is no: the next daemon reports the job's phase.
-async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
-    let gone = |error: &zbus::Error| match error {
-        zbus::Error::MethodError(name, _, _) => DAEMON_GONE_ERRORS.contains(&name.as_str()),
-        zbus::Error::FDO(error) => matches!(
-            **error,
-            fdo::Error::NoReply(_) | fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_)
-        ),
-        _ => false,
-    };
-    match job.phase().await {
-        Err(error) if gone(&error) => Ok(false),
-        phase => Ok(phase? != JobPhase::Pending.name()),
-    }
 }
 
 #[cfg(test)]

@@ -103,8 +103,13 @@ impl Finding {
     }
 
     /// Failures come first, then VMs that wait, then the rest.
-    fn order(&self) -> (bool, bool, Kind) {
-        (!self.fails, self.kind != Kind::Waiting, self.kind)
+    fn order(&self) -> (u8, Kind) {
+        let rank = match self.kind {
+            _ if self.fails => 0,
+            Kind::Waiting => 1,
+            _ => 2,
+        };
+        (rank, self.kind)
     }
 
     /// Whether it may go away by itself, so that it is read again.

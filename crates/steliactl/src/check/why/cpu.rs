@@ -58,7 +58,7 @@ fn short(owner: &Owner, pods: &Pods) -> String {
     match owner {
         Owner::Instance { pod, .. } | Owner::Pod { pod } => pods.get(pod).to_string(),
         Owner::Shared => "shared".to_owned(),
-        Owner::Reserved => "reserved".to_owned(),
+        Owner::Reserved => "reserved for the system".to_owned(),
         Owner::Kubelet => "still held by kubelet".to_owned(),
         Owner::Unknown => "unassigned".to_owned(),
     }
@@ -95,10 +95,6 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
     let node = &description.node;
     let former = node.former.iter().find(|one| one.cpus.contains(cpu));
     let text = match own {
-        Owner::Reserved if description.kubelet_reserved().contains(cpu) => {
-            "nobody: reserved for the system (reservedSystemCPUs)".to_owned()
-        }
-        Owner::Reserved => "nobody: reserved-cpus".to_owned(),
         Owner::Pod { pod } => {
             let containers = node.entries.get(pod.as_str()).into_iter().flatten();
             let here = containers.filter(|(_, cpus)| cpus.contains(cpu));

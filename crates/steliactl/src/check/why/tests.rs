@@ -254,7 +254,7 @@ fn a_cpu_names_its_owner_its_pools_and_who_else_runs_there() {
             told(),
             0,
             &[
-                "reservedSystemCPUs",
+                "nobody: reserved",
                 "non-vCPU threads of team-a/vm",
                 "all threads of team-a/new",
             ],
