@@ -198,7 +198,7 @@ pub(crate) enum Command {
     /// Check in the kernel that VMs are isolated
     ///
     /// Reads CPU lists, partitions, threads and their affinity of each VM from the kernel, does not take the daemon's word for them,
-    /// and changes nothing. What may pass by itself is read three times within about 2 s, and counts only if it stays. The exit code is 1
+    /// and changes nothing. What may pass by itself is read up to four times within about 4 s, and counts only if it stays. The exit code is 1
     /// if a VM differs, waits for its CPUs for more than 60 s, or could not be checked; if more than a tenth of its memory,
     /// and more than 64 MiB, is remote; for a problem of the node; and for an account of the ledger's last 24 hours above its
     /// guarantee. A pinned VM fails only with --require=isolated, or if the kernel refused it a partition.

@@ -7,7 +7,7 @@ mod kernel;
 mod tests;
 mod text;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
@@ -35,11 +35,9 @@ const REPAIR: &str = "steliactl reconcile (steliad has not repaired this yet)";
 const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
 const MAX_WAIT_US: u64 = 60_000_000;
-/// So often everything is read, at least, before a finding that may pass by itself counts. Daemon and guest change what is read meanwhile:
+/// So often everything is read while something is found that may pass by itself; then it counts. Daemon and guest change what is read meanwhile:
 /// the thread of a vCPU that was unplugged ends before the runner attaches the others.
-const LEAST_READINGS: usize = 3;
-/// So often it is read while there is something new each time, which counts then.
-const MOST_READINGS: usize = 6;
+const READINGS: usize = 4;
 /// Between two readings. Callers that are not root get a former answer of the daemon for up to a second.
 const PAUSE: Duration = Duration::from_millis(1_100);
 
@@ -178,26 +176,21 @@ pub(crate) async fn gather(
     if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
         output::note(&format!("no VM in namespace {namespace}"));
     }
-    let mut all = Verified::default();
-    for reading in 1..=MOST_READINGS {
-        if reading > 1 {
-            tokio::time::sleep(PAUSE).await;
-            described = client.describe().await?;
-        }
-        described
-            .node
-            .instances
-            .retain(|uid, _| selected.is_none_or(|selected| selected.contains(uid.as_str())));
+    let mut reading = 0;
+    let mut all = loop {
+        let of_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
+        described.node.instances.retain(|uid, _| of_selected(uid));
         // The kernel comes first: a dry run may be what makes the daemon look.
         let checked = kernel::check(&described, roots);
         let preview = client.reconcile(true).await?;
-        let now = verified(&described, checked, &preview, demands, output::now());
-        let is_enough = now.is_enough(&all, reading);
-        all = now;
-        if is_enough {
-            break;
+        let all = verified(&described, checked, &preview, demands, output::now());
+        reading += 1;
+        if reading == READINGS || !all.findings.iter().any(Finding::may_be_transient) {
+            break all;
         }
-    }
+        tokio::time::sleep(PAUSE).await;
+        described = client.describe().await?;
+    };
     if described.node.ledger.enabled {
         match ledger::last_day(client, selected).await {
             // Every user may call verify, and only some may read the ledger.
@@ -317,11 +310,10 @@ fn remote_memory(described: &Description, uid: &PodUid, instance: &Instance) -> 
 /// What the VM has less than isolation. One that lost its CPUs has a reason of its own.
 fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Option<Finding> {
     let waits = matches!(instance.state, State::Waiting | State::Releasing);
-    let has = |least: &State| match instance.state {
-        State::Isolated => true,
-        state => state == State::Pinned && *least == State::Pinned,
-    };
-    let below = demands.require.filter(|least| !waits && !has(least));
+    let state = instance.state;
+    let below = demands
+        .require
+        .filter(|least| !waits && state != State::Isolated && state != *least);
     let is_refused = instance.pinned_reason == Some(PinnedReason::Refused);
     if !waits && below.is_none() && !is_refused {
         return None;
@@ -330,8 +322,8 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
     let mut finding = match &instance.not_isolated {
         Some(reason) => Finding::of(uid.as_str(), kind, reason),
         None => {
-            let (state, text) = (instance.state.name(), format!("its state is {}", instance.state));
-            Finding::new(uid.as_str(), kind, state, text, "steliactl why VM")
+            let text = format!("its state is {state}");
+            Finding::new(uid.as_str(), kind, state.name(), text, "steliactl why VM")
         }
     };
     if let Some(least) = below {
@@ -345,20 +337,6 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
 }
 
 impl Verified {
-    /// What may pass by itself.
-    fn transient(&self) -> BTreeSet<(Kind, &str, &str)> {
-        let findings = self.findings.iter().filter(|one| one.may_be_transient());
-        findings
-            .map(|one| (one.kind, one.code.as_str(), one.pod.pod_uid.as_str()))
-            .collect()
-    }
-
-    /// Whether this reading, the first, second or so on, can be the last: nothing may pass, or it was there at the reading before too.
-    fn is_enough(&self, before: &Self, reading: usize) -> bool {
-        let transient = self.transient();
-        transient.is_empty() || (reading >= LEAST_READINGS && transient.is_subset(&before.transient()))
-    }
-
     /// Adds a finding for each account above its guarantee, or one that they cannot be read.
     fn add_ledger(&mut self, accounts: Result<Vec<Brief>, Failure>, demands: Demands) {
         let above = |one: Brief| {

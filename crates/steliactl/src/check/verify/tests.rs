@@ -448,30 +448,6 @@ fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
 }
 
 #[test]
-fn a_reading_with_something_new_is_not_the_last_one() {
-    let [a, b, gone] = PODS;
-    let read = |codes: &[(&'static str, &'static str)]| {
-        let checked = codes.iter().map(|(pod, code)| (*pod, difference(code))).collect();
-        let allowing = Demands {
-            allow_waiting: true,
-            ..Demands::default()
-        };
-        found(&described(), checked, &preview(&[], &[]), allowing)
-    };
-    let nothing = read(&[]);
-    let first = read(&[(a, "affinity"), (b, "float-cpuset")]);
-    // Another code is another finding; a VM that was released has none.
-    let second = read(&[(a, "cpuset"), (b, "float-cpuset"), (gone, "cpuset")]);
-    assert_eq!(told(&second).len(), 3);
-    assert!(nothing.is_enough(&Verified::default(), 1) && nothing.is_enough(&first, 2));
-    assert!(!first.is_enough(&nothing, 1) && !first.is_enough(&first, 2));
-    assert!(first.is_enough(&first, 3));
-    assert!(!second.is_enough(&first, 3) && !second.is_enough(&first, 4));
-    // What was new at the reading before and is still there counts.
-    assert!(second.is_enough(&second, 4) && read(&[(a, "cpuset")]).is_enough(&second, 4));
-}
-
-#[test]
 fn what_the_daemon_would_do_for_all_vms_is_told_whatever_is_found_of_one() {
     let plan = ["-: set AllowedCPUs=0-3 of system.slice".to_owned()];
     let checked = vec![(PODS[0], difference("affinity"))];

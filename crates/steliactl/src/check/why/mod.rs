@@ -108,14 +108,11 @@ fn cpu_number(what: &str) -> Option<u32> {
     what.strip_prefix("cpu").unwrap_or(what).parse().ok()
 }
 
-/// The names of pods that are no VMs, or were: by kubelet's logs, by the rules of adoption, and as the daemon remembers them.
+/// The names of pods that are no VMs, by kubelet's logs, of former VMs, and of VMs.
 fn names(description: &Description, root: &Path) -> Pods {
-    let node = &description.node;
     let mut pods = Pods::by_logs(root);
-    let unadopted = node.unadopted.iter().map(|one| (&one.pod, one.pod_name.as_ref()));
-    let former = node.former.iter().map(|one| (&one.pod, one.pod_name.as_ref()));
-    let named = unadopted.chain(former).filter(|(_, name)| name.is_some());
-    pods.add(named.map(|(uid, name)| Pod::new(uid, name)).collect());
+    let former = description.node.former.iter().filter(|one| one.pod_name.is_some());
+    pods.add(former.map(|one| Pod::new(&one.pod, one.pod_name.as_ref())).collect());
     pods.add(Pods::of(description));
     pods
 }

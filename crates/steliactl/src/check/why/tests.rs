@@ -186,7 +186,7 @@ fn what_slows_a_vm_down_is_told_once_with_its_fix() {
     let little = text(&measured(&told(), 0, |root| files(root, [101, 11, 0, 0])));
     says(&little, &["nothing slows it down"]);
     let waits = text(&quiet(&told(), 1));
-    says(&waits, &["waiting for the runner", "vCPUs", "none are attached"]);
+    says(&waits, &["waiting for the runner", "vCPUs", "none are attached, so"]);
     never_says(&waits, &["nothing slows"]);
 }
 

@@ -58,16 +58,17 @@ pub(super) fn answer(
         let text = format!("NUMA node {guest} has vCPUs on CPUs {cpus} (NUMA {host})");
         answer.say("Guest", text);
     }
+    let is_container = instance.isolation == Isolation::Container;
+    if is_container {
+        answer.say("vCPUs", "not told apart: its whole container has the CPUs");
+    } else if instance.vcpus.is_empty() {
+        answer.say("vCPUs", "none are attached, so that none was measured");
+    }
     let told = answer.facts.len();
     let spread = guest.values().any(|cpus| nodes(&node.topology, cpus).len() > 1);
     slowdowns(&mut answer, description, (pod, instance), spread, readings);
-    match answer.facts.len() == told {
-        _ if instance.isolation == Isolation::Container => {
-            answer.say("vCPUs", "not told apart: its container has the CPUs")
-        }
-        _ if instance.vcpus.is_empty() => answer.say("vCPUs", "none are attached: there is nothing to measure"),
-        true => answer.say("Measured", "nothing slows it down"),
-        false => {}
+    if answer.facts.len() == told && !instance.vcpus.is_empty() {
+        answer.say("Measured", "nothing slows it down");
     }
     answer.node_problems(description);
     Ok(answer)
