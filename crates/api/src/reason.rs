@@ -167,7 +167,7 @@ impl ReasonCode {
             ),
             Self::OldKernel => of(
                 "old kernel",
-                "VMs are pinned, not isolated: other tasks are kept off their CPUs only by systemd's AllowedCPUs=",
+                "VMs are pinned, not isolated",
                 "install Linux 6.7 or later; to accept pinned VMs, set partition = \"member\" and run systemctl reload steliad",
             ),
             Self::SystemdSilent => of(

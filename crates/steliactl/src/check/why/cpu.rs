@@ -102,10 +102,10 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
                 .map(|(name, cpus)| format!(", container {name} (CPUs {cpus})"))
                 .collect();
             let is = match former {
-                Some(former) if former.pod.as_str() == pod && former.released => "runs on, without isolation",
+                Some(former) if former.pod.as_str() == pod && former.released => "released, and runs on unisolated",
                 _ => "not a VM of steliad's",
             };
-            format!("{}{here}, {is}, assigned by kubelet", pods.get(pod))
+            format!("{}{here}, assigned by kubelet; {is}", pods.get(pod))
         }
         other => format!("nobody: {}", short(other, pods)),
     };

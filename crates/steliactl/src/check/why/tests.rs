@@ -238,13 +238,17 @@ fn a_cpu_names_its_owner_its_pools_and_who_else_runs_there() {
             2,
             &["team-a/new (waiting)", "sibling CPU 3 (shared)", "kubectl logs"],
         ),
-        (told(), 6, &["team-a/db-0, container db (CPUs 6), not a VM"]),
+        (
+            told(),
+            6,
+            &["team-a/db-0, container db (CPUs 6), assigned by kubelet; not a VM"],
+        ),
         // It is no VM any more.
         (
             was(true),
             6,
             &[
-                "team-a/db-0, container db (CPUs 6), runs on",
+                "team-a/db-0, container db (CPUs 6), assigned by kubelet; released",
                 "Before",
                 "was released 2 min ago",
             ],

@@ -62,7 +62,7 @@ pub(super) fn answer(
     if is_container {
         answer.say("vCPUs", "not told apart: its whole container has the CPUs");
     } else if instance.vcpus.is_empty() {
-        answer.say("vCPUs", "none are attached, so that none was measured");
+        answer.say("vCPUs", "none are attached, so none was measured");
     }
     let told = answer.facts.len();
     let spread = guest.values().any(|cpus| nodes(&node.topology, cpus).len() > 1);
