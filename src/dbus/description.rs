@@ -77,6 +77,7 @@ mod tests {
             float: cpus("0-1"),
             mems: [0].into(),
             partition: "isolated".to_owned(),
+            state_since_us: 10,
             registered_us: 7,
             isolated_us: 8,
             pinned_reason: Some(model::PinnedReason::Refused),
@@ -145,6 +146,13 @@ mod tests {
                 failures: 8,
             }),
             instances: [(pod.clone(), Arc::new(instance))].into(),
+            former: Arc::new(vec![model::FormerVm {
+                pod: pod.clone(),
+                pod_name: PodName::new("team-a", "vm"),
+                cpus: cpus("4"),
+                released: true,
+                ended_us: 11,
+            }]),
             jobs: vec![serde_json::from_str(job).unwrap()],
             unreadable: vec![("a.scope".to_owned(), "schema 9".to_owned())],
             unadopted: Arc::new(vec![model::Unadopted {

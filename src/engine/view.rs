@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stelia_api::Error;
+use stelia_api::{Error, State};
 use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{Assessment, Derived, Instance, Snapshot, allocator, not_isolated, placement_of, shown_state};
 use stelia_kernel::cgroup::{self, CgroupPath, Cgroups, File};
+use stelia_kernel::clock::now_us;
 use stelia_koordinator::allocator::{AllocatorNode, CpuSource};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_model as model;
@@ -82,14 +83,22 @@ pub(crate) fn registered(pod: PodUid) -> model::Instance {
 }
 
 /// One instance, as its D-Bus object shows it. `unplug_deadline_us`: until when it waits for its vCPUs to be unplugged, if it does.
-/// `former`: what was shown of that before.
+/// `before`: what was shown of it.
 pub(super) fn instance(
     instance: &Instance,
     assessment: &Assessment,
     unplug_deadline_us: Option<u64>,
-    former: Option<model::PendingResize>,
+    before: Option<&model::Instance>,
 ) -> model::Instance {
     let record = &instance.record;
+    let state = shown_state(record, assessment);
+    let state_since_us = match before {
+        Some(before) if before.state == state => before.state_since_us,
+        None if record.isolated_us == 0 => record.registered_us,
+        None if matches!(state, State::Isolated | State::Pinned) => record.isolated_us,
+        _ => now_us(),
+    };
+    let former = before.and_then(|before| before.pending_resize);
     let is_off_its_cpus = assessment.must_float || assessment.blocked.is_some();
     let pinned = assessment.pinned.filter(|_| !is_off_its_cpus);
     model::Instance {
@@ -97,7 +106,8 @@ pub(super) fn instance(
         pod_name: instance.pod_name.clone(),
         container: record.container.clone(),
         adopted_by: record.adopted.as_ref().map(|adopted| adopted.rule.clone()),
-        state: shown_state(record, assessment),
+        state,
+        state_since_us,
         not_isolated: not_isolated(instance, assessment),
         degraded: assessment.degraded.clone(),
         exclusive: record.exclusive.clone(),

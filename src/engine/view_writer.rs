@@ -46,11 +46,11 @@ impl ViewWriter {
         for (pod, assessment) in assessed {
             let deadline = picture.unplug_deadline_us(pod);
             let before = view.instances.get(pod);
-            let former = before.and_then(|before| before.pending_resize);
+            let before = before.map(|before| &**before);
             let now = picture
                 .find(pod)
-                .map(|instance| view::instance(instance, assessment, deadline, former));
-            if before.map(|before| &**before) != now.as_ref() {
+                .map(|instance| view::instance(instance, assessment, deadline, before));
+            if before != now.as_ref() {
                 changed.insert(pod.clone(), now.map(Arc::new));
             }
         }
@@ -75,7 +75,11 @@ impl ViewWriter {
                 for (pod, now) in &changed {
                     match now {
                         Some(now) => drop(view.instances.insert(pod.clone(), now.clone())),
-                        None => drop(view.instances.remove(pod)),
+                        None => {
+                            if let Some(was) = view.instances.remove(pod) {
+                                view.remember(&was, clock::now_us());
+                            }
+                        }
                     }
                 }
                 show_shared(view, &picture.snapshot);

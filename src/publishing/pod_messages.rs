@@ -134,9 +134,9 @@ fn state(instance: &model::Instance, now_us: u64) -> PodState {
         }
         State::Shared => of("Shared", why, None),
         _ if is_container => of("Waiting", WITHOUT_PARTITION, None),
-        _ if now_us.saturating_sub(instance.registered_us) > MAX_WAIT_US => of(
+        _ if now_us.saturating_sub(instance.state_since_us) > MAX_WAIT_US => of(
             WAITING_TOO_LONG,
-            "more than 120 s after its registration its vCPUs have no CPUs of their own: it runs on shared CPUs",
+            "its vCPUs have had no CPUs of their own for more than 120 s: it runs on shared CPUs",
             Some(EventKind::Warning),
         ),
         _ => of("Waiting", why, None),

@@ -64,6 +64,8 @@ named! {
         KubeletUnknownKeys = "kubelet-unknown-keys",
         /// No CPU is shared.
         NoSharedCpus = "no-shared-cpus",
+        /// This kernel has no cpuset partitions, so that VMs are pinned although no setting says so.
+        OldKernel = "old-kernel",
         SystemdSilent = "systemd-silent",
         /// inotify does not watch everything: everything is read every 2 s.
         NotWatched = "not-watched",
@@ -162,6 +164,11 @@ impl ReasonCode {
                 "no shared CPUs",
                 "no new VMs; running VMs keep their CPUs",
                 "end a pod with exclusive CPUs; set kubelet's reservedSystemCPUs, or with strict-cpu-reservation leave CPUs unassigned",
+            ),
+            Self::OldKernel => of(
+                "old kernel",
+                "VMs are pinned, not isolated",
+                "install Linux 6.7 or later; to accept pinned VMs, set partition = \"member\" and run systemctl reload steliad",
             ),
             Self::SystemdSilent => of(
                 "systemd silent",

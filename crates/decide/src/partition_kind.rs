@@ -13,8 +13,8 @@ pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Recor
     match policies.partition {
         _ if record.qos() == Some(Qos::Lsr) => Some(PinnedReason::Class),
         _ if record.adopted.as_ref().is_some_and(|adopted| adopted.pinned) => Some(PinnedReason::Rule),
-        _ if !snapshot.has_partitions() => Some(PinnedReason::NoPartitions),
         Some(Partition::Member) => Some(PinnedReason::Setting),
+        _ if !snapshot.has_partitions() => Some(PinnedReason::NoPartitions),
         _ => None,
     }
 }
@@ -107,8 +107,10 @@ mod tests {
         assert_eq!(why(&snapshot, &policies), Some(PinnedReason::Rule));
         snapshot.first_mut().record.adopted = None;
         policies.partition = Some(Partition::Member);
-        assert_eq!(why(&snapshot, &policies), Some(PinnedReason::Setting));
+        // Who chose this is told so on every kernel.
         snapshot.slice.exclusive = None;
+        assert_eq!(why(&snapshot, &policies), Some(PinnedReason::Setting));
+        policies.partition = None;
         assert_eq!(why(&snapshot, &policies), Some(PinnedReason::NoPartitions));
     }
 }

@@ -23,6 +23,8 @@ pub struct Instance {
     #[serde(with = "members::or_empty")]
     pub adopted_by: Option<String>,
     pub state: State,
+    /// Since when it has this state, as far as the daemon knows: one that was started again in between knows the time of the last isolation.
+    pub state_since_us: u64,
     /// Who has its exclusive CPUs.
     pub isolation: Isolation,
     /// What is wrong with it; empty where nothing is. What is wrong on the node is in [`crate::Node::problems`].

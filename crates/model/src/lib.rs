@@ -17,5 +17,5 @@ pub use admission::AdmissionProblem;
 pub use description::{Description, Usage};
 pub use instance::{Instance, PendingResize, PinnedThread};
 pub use job::{Job, JobMove, JobPhase};
-pub use node::{Counters, LastPass, Node, Pools, Trigger, Unadopted};
+pub use node::{Counters, FormerVm, LastPass, Node, Pools, Trigger, Unadopted};
 pub use reasons::{FloatReason, PinnedReason};

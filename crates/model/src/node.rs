@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use stelia_api::State;
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
@@ -61,6 +62,8 @@ pub struct Node {
     pub last_pass: Option<LastPass>,
     /// By pod UID.
     pub instances: BTreeMap<PodUid, Arc<Instance>>,
+    /// The VMs that were released or ended last, the newest first.
+    pub former: Arc<Vec<FormerVm>>,
     /// The last rebind jobs.
     pub jobs: Vec<Job>,
     /// Scopes whose record cannot be used, with the reason; the daemon does not touch them.
@@ -78,7 +81,24 @@ pub struct Node {
     pub vm_capacity: u32,
 }
 
+/// How many former VMs are remembered.
+const MAX_FORMER: usize = 64;
+
 impl Node {
+    /// Remembers a VM that is none any more.
+    pub fn remember(&mut self, was: &Instance, ended_us: u64) {
+        let former = FormerVm {
+            pod: was.pod.clone(),
+            pod_name: was.pod_name.clone(),
+            cpus: was.exclusive.clone(),
+            released: was.state == State::Releasing,
+            ended_us,
+        };
+        let all = Arc::make_mut(&mut self.former);
+        all.insert(0, former);
+        all.truncate(MAX_FORMER);
+    }
+
     /// The unassigned CPUs; empty while kubelet's file cannot be used.
     pub fn shared_cpus(&self) -> CpuSet {
         let instances = self.instances.values();
@@ -139,6 +159,20 @@ named! {
         Call = "call",
         Reload = "reload",
     }
+}
+
+/// A VM that was released or ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FormerVm {
+    pub pod: PodUid,
+    /// `None` where the runtime did not tell it.
+    #[serde(flatten, with = "members::pod_name")]
+    pub pod_name: Option<PodName>,
+    /// Its exclusive CPUs.
+    pub cpus: CpuSet,
+    /// It runs on, without isolation.
+    pub released: bool,
+    pub ended_us: u64,
 }
 
 /// A VM or container to which a rule applies and that is not adopted (`docs/adopt.md`).

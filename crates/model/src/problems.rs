@@ -3,13 +3,16 @@
 use stelia_api::{Reason, ReasonCode};
 use stelia_koordinator::allocator::CpuSource;
 
-use crate::Node;
+use crate::{Instance, Node, PinnedReason};
 
 impl Node {
     /// What is wrong on the node: each with its code, a fact and a fix, the worst first. A VM is not degraded by it.
     pub fn problems(&self) -> Vec<Reason> {
         let steliad_chooses = self.cpu_source == CpuSource::Steliad;
         let has_no_shared_cpu = self.pool.as_ref().is_some_and(stelia_cpus::CpuSet::is_empty) && !steliad_chooses;
+        // Those that a setting, a rule or their class pins are as somebody wants them.
+        let lacks_partitions = |vm: &Instance| vm.pinned_reason == Some(PinnedReason::NoPartitions);
+        let lacks_partitions = self.instances.values().any(|vm| lacks_partitions(vm));
         let all = [
             (ReasonCode::KubeletUnusable, self.kubelet_problem.clone()),
             (
@@ -17,6 +20,10 @@ impl Node {
                 has_no_shared_cpu.then(|| "kubelet's shared pool is empty".to_owned()),
             ),
             (ReasonCode::SystemdSilent, self.systemd_problem.clone()),
+            (
+                ReasonCode::OldKernel,
+                lacks_partitions.then(|| "this kernel has no cpuset partitions (cpuset.cpus.exclusive)".to_owned()),
+            ),
             (ReasonCode::NotSteered, self.quiet.problem.clone()),
             (
                 ReasonCode::LedgerNotKept,
@@ -81,6 +88,23 @@ mod tests {
         };
         assert_eq!(full(CpuSource::Kubelet).problems()[0].code, ReasonCode::NoSharedCpus);
         assert_eq!(full(CpuSource::Steliad).problems(), []);
+    }
+
+    #[test]
+    fn a_kernel_without_partitions_is_a_problem_unless_somebody_wants_its_vms_pinned() {
+        for why in PinnedReason::ALL {
+            let vm = Instance {
+                pinned_reason: Some(why),
+                ..Instance::default()
+            };
+            let node = Node {
+                instances: [(vm.pod.clone(), vm.into())].into(),
+                ..Node::default()
+            };
+            let codes: Vec<ReasonCode> = node.problems().iter().map(|reason| reason.code).collect();
+            let is_found = codes == [ReasonCode::OldKernel];
+            assert_eq!(is_found, why == PinnedReason::NoPartitions, "{codes:?}");
+        }
     }
 
     #[test]

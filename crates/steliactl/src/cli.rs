@@ -180,15 +180,12 @@ pub(crate) enum Command {
         /// A number is a CPU, node is this node. Anything else is a VM, given as namespace/name, name or UID
         #[arg(value_name = "VM|CPU|node", add = ArgValueCandidates::new(vms))]
         what: String,
-        /// Also print where each fact was read
-        #[arg(long)]
-        sources: bool,
     },
     /// Check in the kernel that VMs are isolated
     ///
     /// Reads CPU lists, partitions, threads and their affinity of each VM from the kernel, does not take the daemon's word for them,
-    /// and changes nothing. What may pass by itself is read three times within about 2 s, and counts only if it stays. The exit code is 1
-    /// if a VM differs, is not isolated 60 s after its registration, or could not be checked; if more than a tenth of its memory,
+    /// and changes nothing. What may pass by itself is read up to four times within about 4 s, and counts only if it stays. The exit code is 1
+    /// if a VM differs, waits for its CPUs for more than 60 s, or could not be checked; if more than a tenth of its memory,
     /// and more than 64 MiB, is remote; for a problem of the node; and for an account of the ledger's last 24 hours above its
     /// guarantee. A pinned VM fails only with --require=isolated, or if the kernel refused it a partition.
     Verify {
@@ -263,7 +260,7 @@ pub(crate) enum Command {
     ///
     /// Works where steliad assigned the CPUs, and waits until the VM has them. When shrinking, the guest has unplug-timeout-s to unplug
     /// vCPUs, or nothing changes. The pod's requests and limits do not change. Where kubelet assigned the CPUs, nothing changes: the command
-    /// prints what kubelet would do, which only root can find out, and the command that resizes the pod.
+    /// prints what to do instead.
     Resize {
         /// The VM, given as namespace/name, name or UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]

@@ -118,9 +118,7 @@ async fn run(
                 None => output_options.print(&map),
             }
         }
-        Command::Why { what, sources } => {
-            why::run(&client().await?, roots, root, (what, *sources), output_options).await
-        }
+        Command::Why { what } => why::run(&client().await?, roots, root, what, output_options).await,
         Command::Export(Export::Metrics { textfile }) => {
             metrics::run(&client().await?, roots, textfile.as_deref()).await
         }
@@ -138,7 +136,7 @@ async fn run(
             output_options.print(&rebalance::gather(&client().await?, vm.as_deref(), *deadline, *dry_run).await?)
         }
         Command::Resize { vm, cpus, dry_run } => {
-            output_options.print(&resize::gather(&client().await?, root, vm, *cpus, *dry_run).await?)
+            output_options.print(&resize::gather(&client().await?, vm, *cpus, *dry_run).await?)
         }
         Command::Release { vm } => output_options.print(&release::gather(&client().await?, vm).await?),
         Command::Top {

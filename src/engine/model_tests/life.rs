@@ -160,6 +160,8 @@ async fn an_older_kernel_contains_instead_and_gives_the_hosts_units_back() {
     let (pod, qemu) = node.isolated(1, "2-3").await;
     assert_eq!(node.phase(&pod), Some("pinned"));
     assert_eq!(node.model.affinity(qemu.vcpus[1]).unwrap(), cpus("3"));
+    let problems = node.handle.view().problems();
+    assert!(problems.iter().any(|one| one.code == ReasonCode::OldKernel));
     for unit in ["system.slice", "init.scope"] {
         let unit = CgroupPath::root().child(unit);
         assert_eq!(node.read(&unit, File::Cpus), "0-1,4-7", "{unit}");

@@ -17,6 +17,7 @@ fn floating(number: u32) -> model::Instance {
         container: "vm".to_owned(),
         exclusive: "2-3".parse().unwrap(),
         registered_us: THEN,
+        state_since_us: THEN,
         ..crate::engine::registered(uid(number))
     }
 }
@@ -140,7 +141,7 @@ fn the_instances_that_float_too_long_are_counted_whether_their_names_are_known_o
         ..floating(3)
     };
     let young = model::Instance {
-        registered_us: THEN + 100 * SECOND,
+        state_since_us: THEN + 100 * SECOND,
         ..floating(4)
     };
     let all = instances([isolated(1), floating(2), nameless, young]);

@@ -1,31 +1,31 @@
 //! `rebalance`: moves VMs to better CPUs, and waits until that is done.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use stelia_api::client::{JobProxy, MoveRow};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::JobPhase;
-use zbus::fdo;
+use tokio::time::{Instant, sleep};
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::signals::Signals;
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
-use crate::shared::output::{Render, TextStyle, printable};
+use crate::shared::daemon::{Client, Description, Failure, Pod};
+use crate::shared::output::{Meaning, Render, TextStyle, hanging, paragraph, printable};
 
-/// The bus's errors for a daemon that is not running.
-const DAEMON_GONE_ERRORS: [&str; 3] = [
-    "org.freedesktop.DBus.Error.NoReply",
-    "org.freedesktop.DBus.Error.ServiceUnknown",
-    "org.freedesktop.DBus.Error.NameHasNoOwner",
-];
-
+/// How often the job is looked at.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// How long the daemon may be away: one that is started again goes on with the job.
+const MAX_AWAY: Duration = Duration::from_secs(30);
 /// Why nothing is moved where kubelet chooses.
-const UP_TO_KUBELET: &str = "kubelet assigned the CPUs of these VMs: only a restart gives a VM others";
+const UP_TO_KUBELET: &str =
+    "Nothing to move: kubelet assigned the CPUs of the VMs, and only a restart gives a VM other CPUs";
 
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Rebalanced {
     /// `None` for a dry run.
     job: Option<String>,
     phase: String,
+    /// How the job ended, or why nothing can be moved.
     reason: String,
     moves: Vec<Move>,
 }
@@ -37,16 +37,6 @@ struct Move {
     from: String,
     to: String,
     gain: String,
-}
-
-fn moves(rows: Vec<MoveRow>, pods: &Pods) -> Vec<Move> {
-    let row = |(pod_uid, from, to, gain): MoveRow| Move {
-        pod: pods.get(&pod_uid),
-        from,
-        to,
-        gain,
-    };
-    rows.into_iter().map(row).collect()
 }
 
 /// Whether kubelet chose the CPUs of all VMs, so that no job can move one.
@@ -61,18 +51,18 @@ impl Render for Rebalanced {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let line = |row: &Move| {
-            let Move { pod, from, to, gain } = row;
-            format!("{pod}: CPUs {from} to {to}\n      gain: {gain}\n")
-        };
-        let mut text: String = match self.moves.as_slice() {
-            [] => "Nothing to move.\n".to_owned(),
-            moves => moves.iter().map(line).collect(),
-        };
-        if self.job.is_some() && style.legend {
-            text += &format!("{}: {}\n", self.phase, self.reason);
+        let mut text = String::new();
+        for Move { pod, from, to, gain } in &self.moves {
+            text += &paragraph(&printable(&format!("{pod}: CPUs {from} to {to}")), style);
+            text += &hanging("      gain", 14, Meaning::Plain, gain, style);
         }
-        text.lines().map(|line| printable(line) + "\n").collect()
+        let end = match (&self.job, self.moves.is_empty()) {
+            (Some(_), _) if style.legend => format!("{}: {}", self.phase, self.reason),
+            (None, true) if !self.reason.is_empty() => self.reason.clone(),
+            (_, true) => "Nothing to move".to_owned(),
+            (_, false) => return text,
+        };
+        text + &paragraph(&printable(&format!("{end}.")), style)
     }
 
     fn failure(&self) -> Option<String> {
@@ -96,12 +86,25 @@ pub(crate) async fn gather(
         None => None,
     };
     let description = client.describe().await;
-    if description.is_ok_and(|description| is_up_to_kubelet(&description)) {
-        return Err(Failure::Other(UP_TO_KUBELET.to_owned()));
+    match description.is_ok_and(|description| is_up_to_kubelet(&description)) {
+        true if dry_run => {
+            return Ok(Rebalanced {
+                reason: UP_TO_KUBELET.to_owned(),
+                ..Rebalanced::default()
+            });
+        }
+        true => return Err(Failure::Other(UP_TO_KUBELET.to_owned())),
+        false => {}
     }
     let scope = pod.unwrap_or_else(|| "node".to_owned());
     let pods = client.pods_running().await;
-    let moves = |rows| moves(rows, &pods);
+    let moved = |(uid, from, to, gain): MoveRow| Move {
+        pod: pods.get(&uid),
+        from,
+        to,
+        gain,
+    };
+    let moves = |rows: Vec<MoveRow>| rows.into_iter().map(moved).collect();
     let (path, planned) = client.rebind(&scope, deadline_s, dry_run).await?;
     if dry_run {
         return Ok(Rebalanced {
@@ -109,40 +112,27 @@ pub(crate) async fn gather(
             ..Rebalanced::default()
         });
     }
-    // Subscribed before the first look, so that neither the job's end nor the daemon's is missed.
-    let mut signals = Signals::subscribe(client.connection()).await?;
     let job = JobProxy::builder(client.connection())
         .cache_properties(CacheProperties::No)
         .path(&path)
         .build()
         .await?;
-    while !signals.runs() || !client.answer_in_time(has_ended(&job)).await? {
-        if signals.next().await.is_none() {
-            return Err(Failure::Other("the connection ended; the job goes on".to_owned()));
+    let mut away: Option<Instant> = None;
+    let phase = loop {
+        match client.answer_in_time(job.phase()).await {
+            Ok(phase) if phase == JobPhase::Pending.name() => away = None,
+            Ok(phase) => break phase,
+            Err(cause) if away.get_or_insert_with(Instant::now).elapsed() > MAX_AWAY => return Err(cause),
+            Err(_) => {}
         }
-    }
+        sleep(POLL_INTERVAL).await;
+    };
     Ok(Rebalanced {
-        phase: client.answer_in_time(job.phase()).await?,
+        phase,
         reason: client.answer_in_time(job.reason()).await?,
         moves: moves(client.answer_in_time(job.moves()).await?),
         job: Some(path.to_string()),
     })
-}
-
-/// Whether a job has ended. If the daemon is gone the answer is no: the next daemon reports the job's phase.
-async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
-    let gone = |error: &zbus::Error| match error {
-        zbus::Error::MethodError(name, _, _) => DAEMON_GONE_ERRORS.contains(&name.as_str()),
-        zbus::Error::FDO(error) => matches!(
-            **error,
-            fdo::Error::NoReply(_) | fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_)
-        ),
-        _ => false,
-    };
-    match job.phase().await {
-        Err(error) if gone(&error) => Ok(false),
-        phase => Ok(phase? != JobPhase::Pending.name()),
-    }
 }
 
 #[cfg(test)]
@@ -169,13 +159,16 @@ mod tests {
         };
         insta::assert_snapshot!(text(&done), @"
         team-a/web: CPUs 1-2,4,9-10 to 1-5
-              gain: 1 NUMA node instead of 2
-        Succeed: all moves are made
+              gain    1 NUMA node instead of 2
+        Succeed: all moves are made.
         ");
         assert_eq!(done.failure(), None);
         done.phase = JobPhase::Failed.name().to_owned();
         assert!(done.failure().is_some());
-        assert_eq!(text(&Rebalanced::default()), "Nothing to move.\n");
+        let mut none = Rebalanced::default();
+        assert_eq!(text(&none), "Nothing to move.\n");
+        none.reason = UP_TO_KUBELET.to_owned();
+        assert_eq!((text(&none), none.failure()), (format!("{UP_TO_KUBELET}.\n"), None));
     }
 
     #[test]

@@ -1,23 +1,23 @@
 //! `reconcile`: repairs what differs, or with a dry run says what would change.
 
-use std::collections::BTreeSet;
-
 use serde::Serialize;
 use serde_json::{Map, Value};
+use stelia_api::Reason;
 
-use crate::shared::daemon::{Client, Failure, Pod, Pods, fold, lines_by_pod, whose};
-use crate::shared::output::{Render, TextStyle, counted, printable};
-
-/// The UID of what is of the whole node.
-const NODE: &str = "-";
+use crate::check::verify::{stacked, subject};
+use crate::shared::daemon::{
+    Client, Condition, Description, Failure, Pod, Pods, counts, fold, lines_by_pod, reason_of,
+};
+use crate::shared::output::{Meaning, Render, TextStyle, counted, paragraph, printable};
 
 /// The daemon's answer.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Reconciled {
     report: Map<String, Value>,
+    /// The node afterwards; `None` if that was not answered.
     #[serde(skip)]
-    pods: Pods,
+    described: Option<Description>,
     #[serde(skip)]
     dry_run: bool,
 }
@@ -27,100 +27,74 @@ pub(crate) struct Reconciled {
 /// # Errors
 /// The daemon refuses or does not answer.
 pub(crate) async fn gather(client: &Client, dry_run: bool) -> Result<Reconciled, Failure> {
-    let report = client.reconcile(dry_run).await?;
-    // It is done whether or not the names are known.
-    let described = client.describe().await.ok();
     Ok(Reconciled {
-        report,
-        pods: described.as_ref().map(Pods::of).unwrap_or_default(),
+        report: client.reconcile(dry_run).await?,
+        described: client.describe().await.ok(),
         dry_run,
     })
 }
 
-impl Reconciled {
-    fn count(&self, member: &str) -> u64 {
-        self.report.get(member).and_then(Value::as_u64).unwrap_or(0)
-    }
-
-    /// The steps of a dry run, each with its pod's UID.
-    fn steps(&self) -> Vec<(&str, &str)> {
-        lines_by_pod(&self.report, "plan").collect()
-    }
-
-    fn headline(&self, degraded: usize) -> String {
-        let is_move = |(_, step): &&(&str, &str)| step.starts_with("move ");
-        let to_float = |(_, step): &&(&str, &str)| step.ends_with("/float");
-        let steps = self.steps();
-        let changes = if self.dry_run {
-            steps.len() as u64
-        } else {
-            self.count("steps")
-        };
-        let floats = steps.iter().filter(is_move).filter(to_float).count();
-        let done = match (changes, self.dry_run) {
-            (0, _) => "Nothing to repair".to_owned(),
-            (changes, true) => format!(
-                "{} ({} moved to float)",
-                counted(changes, "change"),
-                counted(floats as u64, "thread")
-            ),
-            (changes, false) => format!(
-                "Made {} ({} moved, {} repaired)",
-                counted(changes, "change"),
-                counted(self.count("moves"), "thread"),
-                counted(self.count("repaired"), "difference")
-            ),
-        };
-        match degraded {
-            0 => done,
-            vms => format!(
-                "{done}; {} degraded",
-                counted(vms as u64, "VM") + if vms == 1 { " remains" } else { " remain" }
-            ),
-        }
-    }
+/// The reasons of an answer of the daemon's, each with the UID of its pod or of the node.
+pub(crate) fn reasons(report: &Map<String, Value>) -> impl Iterator<Item = (&str, Reason)> {
+    let rows = report.get("reasons").and_then(Value::as_array);
+    rows.into_iter().flatten().filter_map(|row| {
+        let (uid, reason) = row.as_array()?.split_first()?;
+        Some((uid.as_str()?, reason_of(&Value::from(reason))?))
+    })
 }
 
-/// Why a VM or the node is not as it should be: the pod, the text, the fix.
-type Reason<'a> = (Pod, (&'a str, &'a str));
-
 impl Reconciled {
-    fn reasons(&self) -> Vec<Reason<'_>> {
-        let rows = self.report.get("reasons").and_then(Value::as_array);
-        // The UID, the code, the text, the fix.
-        fn text(row: &Value, at: usize) -> Option<&str> {
-            row.get(at)?.as_str()
-        }
-        let rows = rows.into_iter().flatten();
-        rows.filter_map(|row| Some((self.pods.get(text(row, 0)?), (text(row, 2)?, text(row, 3)?))))
-            .collect()
+    /// What was done or would be, and how the VMs are.
+    fn summary(&self) -> String {
+        let count = |member: &str| self.report.get(member).and_then(Value::as_u64).unwrap_or(0);
+        let planned = lines_by_pod(&self.report, "plan").count() as u64;
+        let done = match (self.dry_run, count("steps")) {
+            (true, _) if planned > 0 => format!("Would make {}", counted(planned, "change")),
+            (true, _) | (false, 0) => "Nothing to repair".to_owned(),
+            (false, changes) => format!(
+                "Made {} ({} moved, {} repaired)",
+                counted(changes, "change"),
+                counted(count("moves"), "thread"),
+                counted(count("repaired"), "difference")
+            ),
+        };
+        let vms = self.described.as_ref().map(|described| {
+            let vms = described.node.instances.values();
+            format!(" {}.", counts(vms.map(|one| Condition::of(one))))
+        });
+        format!("{done}.{}", vms.unwrap_or_default())
     }
 }
 
 impl Render for Reconciled {
-    /// What was done or would be, what remains wrong (each reason once) with its fix, the changes of a dry run.
-    fn text(&self, _: TextStyle) -> String {
-        let reasons = self.reasons();
-        let vms: BTreeSet<&Pod> = reasons
-            .iter()
-            .map(|(pod, _)| pod)
-            .filter(|pod| pod.pod_uid != NODE)
+    /// What remains wrong, each reason once, the changes of a dry run, and the summary.
+    fn text(&self, style: TextStyle) -> String {
+        let pods = self.described.as_ref().map(Pods::of).unwrap_or_default();
+        let reasons: Vec<(Pod, Reason)> = reasons(&self.report)
+            .map(|(uid, reason)| (pods.get(uid), reason))
             .collect();
-        let mut lines = vec![self.headline(vms.len())];
-        for (pods, (text, fix)) in fold(reasons.iter().map(|(pod, reason)| (pod, *reason))) {
-            let whose = match pods.as_slice() {
-                [pod] if pod.pod_uid == NODE => "node".to_owned(),
-                pods => whose(pods),
-            };
-            lines.push(format!("WARN  {whose}: {text}"));
-            lines.extend((!fix.is_empty()).then(|| format!("      fix: {fix}")));
+        let folded = fold(reasons.iter().map(|(pod, reason)| (pod, reason)));
+        let mut text: String = folded
+            .iter()
+            .map(|(pods, reason)| {
+                let label = ("WARN", Meaning::Attention);
+                stacked(
+                    label,
+                    &subject(pods),
+                    &reason.text,
+                    reason.code.effect(),
+                    &reason.fix,
+                    style,
+                )
+            })
+            .collect();
+        for (uid, step) in lines_by_pod(&self.report, "plan") {
+            text += &paragraph(&printable(&format!("{}: {step}", subject(&[&pods.get(uid)]))), style);
         }
-        let steps = self.steps().into_iter();
-        lines.extend(steps.map(|(uid, step)| match uid {
-            NODE => format!("node: {step}"),
-            uid => format!("{}: {step}", self.pods.get(uid)),
-        }));
-        lines.iter().map(|line| printable(line) + "\n").collect()
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text + &paragraph(&self.summary(), style)
     }
 }
 
@@ -129,52 +103,47 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tests::fixtures::{pod, text};
+    use crate::shared::daemon::node::testing::{PODS, node};
+    use crate::tests::fixtures::{columns, text};
 
     fn answer(report: Value, dry_run: bool) -> Reconciled {
-        let pods = ["u1", "u2"].map(|uid| pod(uid, &format!("team-a/{uid}")));
         Reconciled {
             report: report.as_object().cloned().unwrap(),
-            pods: pods.into_iter().collect(),
+            described: Some(node()),
             dry_run,
         }
     }
 
     #[test]
-    fn what_was_done_comes_first_and_a_reason_that_many_vms_have_is_one_line() {
-        let reason = |uid: &str, text: &str, fix: &str| json!([uid, "code", text, fix]);
+    fn a_reason_that_many_vms_have_is_told_once_and_then_what_was_done() {
+        let reason = |uid: &str, code: &str, text: &str, fix: &str| json!([uid, code, text, fix]);
+        let fix = "if this persists, find the program that writes the container cgroup's cpuset.cpus";
         let reasons = [
-            reason("u1", "no file: x", "restart kubelet"),
-            reason("u2", "no file: x", "restart kubelet"),
-            reason("-", "a file", ""),
+            reason("-", "of-a-newer-daemon", "a file", ""),
+            reason(PODS[0], "cpus-offline", "CPUs 4 are offline", "set it online"),
+            reason(PODS[1], "cpuset-changed", "container cpuset is empty", fix),
+            reason(PODS[2], "cpuset-changed", "container cpuset is empty", fix),
         ];
         let report = json!({"reasons": reasons, "steps": 9, "moves": 1, "repaired": 2, "pass": 7});
-        insta::assert_snapshot!(text(&answer(report, false)), @"
-        Made 9 changes (1 thread moved, 2 differences repaired); 2 VMs remain degraded
-        WARN  2 VMs (team-a/u1, team-a/u2): no file: x
-              fix: restart kubelet
-        WARN  node: a file
-        ");
-        assert_eq!(
-            text(&answer(json!({"reasons": [], "steps": 0}), false)),
-            "Nothing to repair\n"
-        );
+        insta::assert_snapshot!(answer(report, false).text(columns(80)));
+        let nothing = answer(json!({"reasons": [], "steps": 0}), false);
+        assert!(text(&nothing).starts_with("Nothing to repair. 2 VMs: "));
     }
 
     #[test]
-    fn a_dry_run_lists_the_changes_and_counts_those_to_float() {
-        let plan = [
-            "u1: move thread 7 to /x/float",
-            "u1: pin thread 70 to CPU 4",
-            "-: set CPUWeight=200 of stelia.slice",
-        ];
-        insta::assert_snapshot!(text(&answer(json!({"plan": plan}), true)), @"
-        3 changes (1 thread moved to float)
-        team-a/u1: move thread 7 to /x/float
-        team-a/u1: pin thread 70 to CPU 4
-        node: set CPUWeight=200 of stelia.slice
-        ");
-        let nothing = answer(json!({"plan": [], "reasons": [["u1", "code", "no file", ""]]}), true);
-        assert!(text(&nothing).starts_with("Nothing to repair; 1 VM remains degraded"));
+    fn a_dry_run_lists_the_changes() {
+        let of_vm = format!("{}: move thread 7 to /x/float", PODS[0]);
+        let plan = [of_vm.as_str(), "-: set CPUWeight=200 of stelia.slice"];
+        let told = text(&answer(json!({"plan": plan}), true));
+        assert!(
+            told.contains(&of_vm) && told.contains("node: set CPUWeight=200 of stelia.slice\n\nWould make 2 changes."),
+            "{told}"
+        );
+        // It is done whether or not the VMs are known.
+        let alone = Reconciled {
+            described: None,
+            ..answer(json!({"plan": []}), true)
+        };
+        assert_eq!(text(&alone), "Nothing to repair.\n");
     }
 }

@@ -5,27 +5,25 @@ use serde::Serialize;
 use crate::shared::daemon::{Client, Failure, Pod};
 use crate::shared::output::{Render, TextStyle, paragraph, printable};
 
-/// As JSON the pod alone.
+/// The VM and the CPUs that it had. As JSON the pod alone.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(crate) struct Released {
-    pod: Pod,
-    #[serde(skip)]
-    cpus: String,
-}
+pub(crate) struct Released(Pod, #[serde(skip)] String);
 
 impl Render for Released {
     fn text(&self, style: TextStyle) -> String {
-        let pod = self.pod.in_full();
-        let done = match self.cpus.as_str() {
-            "" => format!("{pod}: released; the VM keeps running, unisolated"),
-            cpus => format!("{pod}: released CPUs {cpus}; the VM keeps running, unisolated"),
+        let (pod, cpus) = (self.0.in_full(), &self.1);
+        let cpus = if cpus.is_empty() {
+            String::new()
+        } else {
+            format!(" CPUs {cpus}")
         };
+        let done = format!("{pod}: released{cpus}; the VM keeps running, unisolated");
         paragraph(&printable(&done), style)
     }
 
     fn names(&self) -> Vec<String> {
-        vec![self.pod.to_string()]
+        vec![self.0.to_string()]
     }
 }
 
@@ -33,5 +31,5 @@ impl Render for Released {
 /// No such VM, or the daemon refuses.
 pub(crate) async fn gather(client: &Client, vm: &str) -> Result<Released, Failure> {
     let (pod, cpus) = client.deregister(vm).await?;
-    Ok(Released { pod, cpus })
+    Ok(Released(pod, cpus))
 }

@@ -116,14 +116,6 @@ pub(crate) async fn run(
     output_options.print(&answer)
 }
 
-/// The node below `root` as kubelet's planner takes it.
-///
-/// # Errors
-/// The node's files or kubelet's cannot be read, or kubelet would not start on them.
-pub(crate) fn subject(root: &Path) -> Result<Subject, Failure> {
-    subject::here(root, None).map_err(Failure::Other)
-}
-
 fn facts(path: &Path) -> Result<Facts, Failure> {
     let text = files::text(path, described::MAX_BYTES)?;
     described::read(&text).map_err(|cause| Failure::about(path, &cause))

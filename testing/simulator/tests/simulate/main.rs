@@ -285,7 +285,8 @@ fn what_was_changed_behind_the_daemons_back_is_no_verified_vm() {
             "{file}: {told}"
         );
         let fix = first["fix"].as_str().expect("a fix");
-        assert!(fix.contains("steliactl reconcile"), "{told}");
+        // Its dry run, on the model in memory, would change nothing.
+        assert!(!fix.is_empty() && !fix.contains("steliactl reconcile"), "{told}");
         assert!(
             answer["instances"]
                 .as_array()

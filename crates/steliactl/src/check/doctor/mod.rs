@@ -23,7 +23,6 @@ use crate::shared::output::{Meaning, Render, TextStyle, paragraph};
 use facts::Facts;
 pub(super) use facts::systemd;
 use state_file::StateFile;
-pub(super) use vms::{is_large, numa_balances};
 
 /// In the order in which findings are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

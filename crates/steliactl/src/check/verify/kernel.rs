@@ -17,6 +17,7 @@ use stelia_model::record::Tree;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::{AdoptPlacement, Isolation};
 
+use super::NODE;
 use crate::shared::daemon::Description;
 use crate::shared::kernel::Roots;
 
@@ -72,7 +73,7 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
     };
     let unread = looked.err().map(|cause| {
         let text = format!("who else may run on the CPUs of VMs: {cause}");
-        ("-".to_owned(), Err(text))
+        (NODE.to_owned(), Err(text))
     });
     let each = instances.iter();
     each.map(|(uid, one)| (uid.to_string(), check(one).map_err(|cause| cause.to_string())))

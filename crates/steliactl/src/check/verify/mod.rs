@@ -7,8 +7,7 @@ mod kernel;
 mod tests;
 mod text;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
@@ -20,23 +19,25 @@ use stelia_kernel::locality::nodes;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedReason};
 
+pub(crate) use text::{stacked, subject};
+
+use crate::change::reconcile::reasons;
 use crate::check::ledger::{self, Brief};
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, lines_by_pod};
 use crate::shared::kernel::Roots;
 use crate::shared::output;
 
-/// The fix of what the daemon repairs by itself as soon as it looks.
-const NOT_SEEN: &str = "steliad has not seen this yet: steliactl reconcile";
-const RECONCILE: &str = "steliactl reconcile";
+/// The UID of what is of the whole node.
+pub(crate) const NODE: &str = "-";
+/// The fix of what the dry run would change.
+const REPAIR: &str = "steliactl reconcile (steliad has not repaired this yet)";
 /// How the kernel answers whoever is not root: it refuses, or hides what is there.
 const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
 const MAX_WAIT_US: u64 = 60_000_000;
-/// So often everything is read, at least, before a finding that may pass by itself counts. Daemon and guest change what is read meanwhile:
+/// So often everything is read while something is found that may pass by itself; then it counts. Daemon and guest change what is read meanwhile:
 /// the thread of a vCPU that was unplugged ends before the runner attaches the others.
-const LEAST_READINGS: usize = 3;
-/// So often it is read while there is something new each time, which counts then.
-const MOST_READINGS: usize = 6;
+const READINGS: usize = 4;
 /// Between two readings. Callers that are not root get a former answer of the daemon for up to a second.
 const PAUSE: Duration = Duration::from_millis(1_100);
 
@@ -99,6 +100,16 @@ impl Finding {
         }
     }
 
+    /// Failures come first, then VMs that wait, then the rest.
+    fn order(&self) -> (u8, Kind) {
+        let rank = match self.kind {
+            _ if self.fails => 0,
+            Kind::Waiting => 1,
+            _ => 2,
+        };
+        (rank, self.kind)
+    }
+
     /// Whether it may go away by itself, so that it is read again.
     fn may_be_transient(&self) -> bool {
         match self.kind {
@@ -142,10 +153,9 @@ struct CheckedVm {
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Verified {
     instances: Vec<CheckedVm>,
-    required: Option<State>,
     findings: Vec<Finding>,
-    /// Accounts of the last 24 hours; `None` if no ledger is kept.
-    ledger: Option<Vec<Brief>>,
+    #[serde(skip)]
+    allow_waiting: bool,
     #[serde(skip)]
     now: u64,
 }
@@ -166,23 +176,21 @@ pub(crate) async fn gather(
     if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
         output::note(&format!("no VM in namespace {namespace}"));
     }
-    let mut all = Verified::default();
-    for reading in 1..=MOST_READINGS {
-        if reading > 1 {
-            tokio::time::sleep(PAUSE).await;
-            described = client.describe().await?;
-        }
+    let mut reading = 0;
+    let mut all = loop {
+        let of_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
+        described.node.instances.retain(|uid, _| of_selected(uid));
         // The kernel comes first: a dry run may be what makes the daemon look.
         let checked = kernel::check(&described, roots);
         let preview = client.reconcile(true).await?;
-        let mut now = verified(&described, checked, &preview, demands, output::now());
-        now.select(selected);
-        let is_enough = now.is_enough(&all, reading);
-        all = now;
-        if is_enough {
-            break;
+        let all = verified(&described, checked, &preview, demands, output::now());
+        reading += 1;
+        if reading == READINGS || !all.findings.iter().any(Finding::may_be_transient) {
+            break all;
         }
-    }
+        tokio::time::sleep(PAUSE).await;
+        described = client.describe().await?;
+    };
     if described.node.ledger.enabled {
         match ledger::last_day(client, selected).await {
             // Every user may call verify, and only some may read the ledger.
@@ -205,21 +213,58 @@ fn verified(
     now: u64,
 ) -> Verified {
     let instances = &described.node.instances;
-    let problems = described.problems.iter();
-    let mut findings: Vec<Finding> = problems.map(|one| Finding::of("-", Kind::Node, one)).collect();
-    findings.extend(reported(described, preview));
-    for (pod, checked) in checked {
-        let of_kernel = of_kernel(&pod, checked, instances.get(pod.as_str()), &findings);
-        findings.extend(of_kernel);
+    let of_vms = instances.iter().flat_map(|(uid, one)| {
+        let reasons = one.degraded.iter();
+        reasons.map(|reason| Finding::of(uid.as_str(), Kind::Daemon, reason))
+    });
+    let of_node = described.problems.iter().map(|one| Finding::of(NODE, Kind::Node, one));
+    let mut findings: Vec<Finding> = of_node.chain(of_vms).collect();
+    let mut steps: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (uid, step) in lines_by_pod(preview, "plan") {
+        steps.entry(uid).or_default().push(step);
     }
-    findings.extend(steps(preview, &findings));
+    // Each is told once: as the daemon shows it, as its dry run found it, which reads the kernel too, or as it is in the kernel.
+    let unread = checked
+        .iter()
+        .filter_map(|(uid, one)| Some(not_checked(uid, one.as_ref().err()?)));
+    let of_dry_run = reasons(preview).map(|(uid, reason)| Finding::of(uid, Kind::Daemon, &reason));
+    let of_kernel = checked.iter().flat_map(|(uid, one)| {
+        let differences = one.iter().flatten();
+        differences.map(|(code, text)| {
+            let known = ReasonCode::parse(code).unwrap_or(ReasonCode::Detail);
+            Finding::new(uid, Kind::Kernel, code, text, Reason::of_node(known, "").fix)
+        })
+    });
+    for new in [of_dry_run.collect::<Vec<_>>(), of_kernel.collect()] {
+        let is_told = |new: &Finding| {
+            findings
+                .iter()
+                .any(|one| (&one.pod, &one.code) == (&new.pod, &new.code))
+        };
+        let mut new: Vec<Finding> = new.into_iter().filter(|new| !is_told(new)).collect();
+        for one in &mut new {
+            if [NODE, &one.pod.pod_uid].iter().any(|uid| steps.contains_key(uid)) {
+                REPAIR.clone_into(&mut one.fix);
+            }
+        }
+        findings.append(&mut new);
+    }
+    // The threads of unplugged vCPUs end one by one until the runner attaches those that remain.
+    let resized = |uid: &str| instances.get(uid).is_some_and(|one| one.pending_resize.is_some());
+    findings.retain(|one| one.code != ReasonCode::ThreadEnded.name() || !resized(&one.pod.pod_uid));
+    for (uid, steps) in steps {
+        if uid == NODE || !findings.iter().any(|one| one.pod.pod_uid == uid) {
+            findings.push(differs(uid, &steps));
+        }
+    }
+    findings.extend(unread);
     for (uid, instance) in instances {
         findings.extend(remote_memory(described, uid, instance));
         findings.extend(of_state(uid, instance, demands, now));
     }
     let pods = Pods::of(described);
     // A VM that was released meanwhile has none.
-    findings.retain(|one| one.pod.pod_uid == "-" || pods.has(&one.pod.pod_uid));
+    findings.retain(|one| one.pod.pod_uid == NODE || pods.has(&one.pod.pod_uid));
     for finding in &mut findings {
         finding.pod = pods.get(&finding.pod.pod_uid);
     }
@@ -230,105 +275,26 @@ fn verified(
     });
     Verified {
         instances: instances.collect(),
-        required: demands.require,
         findings,
-        ledger: None,
+        allow_waiting: demands.allow_waiting,
         now,
     }
 }
 
-/// The reasons of the dry run, which looks at the kernel too: what the daemon shows already, and what it has not seen yet. Then what only the
-/// daemon shows, such as interrupts: a dry run does not look for those.
-fn reported(described: &Description, preview: &Map<String, Value>) -> Vec<Finding> {
-    let rows = preview.get("reasons").and_then(Value::as_array);
-    let mut findings: Vec<Finding> = Vec::new();
-    for row in rows.into_iter().flatten() {
-        let field = |at: usize| row.get(at).and_then(Value::as_str).unwrap_or_default();
-        let (pod, code, text, fix) = (field(0), field(1), field(2), field(3));
-        let instance = described.node.instances.get(pod);
-        let is_shown = match instance {
-            Some(instance) => instance.degraded.iter().any(|reason| reason.code.name() == code),
-            None => described.problems.iter().any(|reason| reason.code.name() == code),
-        };
-        if (pod == "-" && is_shown) || is_of_resize(instance, code) {
-            continue;
-        }
-        let fix = if pod == "-" || is_shown {
-            fix.to_owned()
-        } else {
-            format!("{NOT_SEEN}; then: {fix}")
-        };
-        let finding = Finding {
-            effect: ReasonCode::parse(code).map_or("", ReasonCode::effect),
-            ..Finding::new(pod, Kind::Daemon, code, text, fix)
-        };
-        if !findings.contains(&finding) {
-            findings.push(finding);
-        }
-    }
-    for (uid, instance) in &described.node.instances {
-        for reason in &instance.degraded {
-            let code = reason.code.name();
-            let is_told = |one: &Finding| one.pod.pod_uid == uid.as_str() && one.code == code;
-            if !findings.iter().any(is_told) && !is_of_resize(Some(instance), code) {
-                findings.push(Finding::of(uid.as_str(), Kind::Daemon, reason));
-            }
-        }
-    }
-    findings
+fn not_checked(uid: &str, cause: &str) -> Finding {
+    let is_denied = DENIED.iter().any(|words| cause.contains(words));
+    let fix = if is_denied { "run as root" } else { "" };
+    Finding::new(uid, Kind::Unread, "not-checked", format!("not checked: {cause}"), fix)
 }
 
-/// What the kernel has otherwise, without what the daemon's dry run found too.
-fn of_kernel(pod: &str, checked: kernel::Checked, instance: Option<&Arc<Instance>>, known: &[Finding]) -> Vec<Finding> {
-    let differences = match checked {
-        Ok(differences) => differences,
-        Err(cause) => {
-            let is_denied = DENIED.iter().any(|words| cause.contains(words));
-            let fix = if is_denied { "run as root" } else { "" };
-            let text = format!("not checked: {cause}");
-            return vec![Finding::new(pod, Kind::Unread, "not-checked", text, fix)];
-        }
+/// What the daemon would do where nothing was found.
+fn differs(uid: &str, steps: &[&str]) -> Finding {
+    let more = match steps.len() {
+        0 | 1 => String::new(),
+        count => format!(" and {} more", count - 1),
     };
-    let is_degraded = instance.is_some_and(|one| !one.degraded.is_empty());
-    let fix = if is_degraded { RECONCILE } else { NOT_SEEN };
-    let is_known = |code: &str| known.iter().any(|one| one.pod.pod_uid == pod && one.code == code);
-    let new = differences
-        .into_iter()
-        .filter(|(code, _)| !is_known(code) && !is_of_resize(instance, code));
-    new.map(|(code, text)| Finding::new(pod, Kind::Kernel, code, text, fix))
-        .collect()
-}
-
-/// Whether it belongs to a resize under way: the threads of unplugged vCPUs end one by one until the runner attaches those that remain.
-fn is_of_resize(instance: Option<&Arc<Instance>>, code: &str) -> bool {
-    instance.is_some_and(|one| one.pending_resize.is_some()) && code == ReasonCode::ThreadEnded.name()
-}
-
-/// What the daemon would do for VMs of which nothing was found so far, each VM's steps together, and for all VMs together.
-fn steps(preview: &Map<String, Value>, findings: &[Finding]) -> Vec<Finding> {
-    let mut steps: Vec<(&str, Vec<&str>)> = Vec::new();
-    for (pod, step) in lines_by_pod(preview, "plan") {
-        match steps.iter_mut().find(|(other, _)| *other == pod) {
-            Some((_, of_pod)) => of_pod.push(step),
-            None => steps.push((pod, vec![step])),
-        }
-    }
-    let is_found = |one: &&Finding| matches!(one.kind, Kind::Daemon | Kind::Kernel);
-    let found: BTreeSet<&str> = findings
-        .iter()
-        .filter(is_found)
-        .map(|one| one.pod.pod_uid.as_str())
-        .collect();
-    let new = steps.into_iter().filter(|(pod, _)| *pod == "-" || !found.contains(pod));
-    let finding = |(pod, steps): (&str, Vec<&str>)| {
-        let more = match steps.len() {
-            0 | 1 => String::new(),
-            count => format!(" and {} more", count - 1),
-        };
-        let text = format!("steliad would {}{more}", steps.first().unwrap_or(&""));
-        Finding::new(pod, Kind::Daemon, "differs", text, NOT_SEEN)
-    };
-    new.map(finding).collect()
+    let text = format!("steliad would {}{more}", steps.first().unwrap_or(&""));
+    Finding::new(uid, Kind::Daemon, "differs", text, REPAIR)
 }
 
 /// Remote memory, except where the VM has had CPUs of other NUMA nodes since that was read. A remote device is no finding: kubelet chose it at
@@ -344,11 +310,10 @@ fn remote_memory(described: &Description, uid: &PodUid, instance: &Instance) -> 
 /// What the VM has less than isolation. One that lost its CPUs has a reason of its own.
 fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Option<Finding> {
     let waits = matches!(instance.state, State::Waiting | State::Releasing);
-    let has = |least: &State| match instance.state {
-        State::Isolated => true,
-        state => state == State::Pinned && *least == State::Pinned,
-    };
-    let below = demands.require.filter(|least| !waits && !has(least));
+    let state = instance.state;
+    let below = demands
+        .require
+        .filter(|least| !waits && state != State::Isolated && state != *least);
     let is_refused = instance.pinned_reason == Some(PinnedReason::Refused);
     if !waits && below.is_none() && !is_refused {
         return None;
@@ -357,76 +322,49 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
     let mut finding = match &instance.not_isolated {
         Some(reason) => Finding::of(uid.as_str(), kind, reason),
         None => {
-            let (state, text) = (instance.state.name(), format!("its state is {}", instance.state));
-            Finding::new(uid.as_str(), kind, state, text, "steliactl why VM")
+            let text = format!("its state is {state}");
+            Finding::new(uid.as_str(), kind, state.name(), text, "steliactl why VM")
         }
     };
     if let Some(least) = below {
         finding.text = format!("{least} is required: {}", finding.text);
     }
     if waits {
-        let since = instance.registered_us.max(instance.isolated_us);
-        finding.fails = now.saturating_sub(since) > MAX_WAIT_US && !demands.allow_waiting;
-        finding.since_us = Some(since);
+        finding.fails = now.saturating_sub(instance.state_since_us) > MAX_WAIT_US && !demands.allow_waiting;
+        finding.since_us = Some(instance.state_since_us);
     }
     Some(finding)
 }
 
 impl Verified {
-    /// Keeps what is of these VMs and of the node.
-    fn select(&mut self, selected: Option<&BTreeSet<String>>) {
-        let has = |pod: &Pod| selected.is_none_or(|selected| selected.contains(&pod.pod_uid));
-        self.instances.retain(|one| has(&one.pod));
-        self.findings.retain(|one| one.pod.pod_uid == "-" || has(&one.pod));
-    }
-
-    /// What may pass by itself.
-    fn transient(&self) -> BTreeSet<(Kind, &str, &str)> {
-        let findings = self.findings.iter().filter(|one| one.may_be_transient());
-        findings
-            .map(|one| (one.kind, one.code.as_str(), one.pod.pod_uid.as_str()))
-            .collect()
-    }
-
-    /// Whether this reading, the first, second or so on, can be the last: nothing may pass, or it was there at the reading before too.
-    fn is_enough(&self, before: &Self, reading: usize) -> bool {
-        let transient = self.transient();
-        transient.is_empty() || (reading >= LEAST_READINGS && transient.is_subset(&before.transient()))
-    }
-
-    /// Adds the accounts, and a finding for each above its guarantee, or one that they cannot be read.
+    /// Adds a finding for each account above its guarantee, or one that they cannot be read.
     fn add_ledger(&mut self, accounts: Result<Vec<Brief>, Failure>, demands: Demands) {
-        let mut add = |pod: Pod, text: String, fix: &str| {
-            let finding = Finding::new("-", Kind::Ledger, "ledger", text, fix);
-            let fails = !demands.now;
-            self.findings.push(Finding { pod, fails, ..finding });
+        let above = |one: Brief| {
+            let text = format!("{} in the last 24 hours, 0 is guaranteed", one.above?);
+            Some((one.pod, text, "steliactl ledger VM; steliactl noise VM"))
         };
-        match accounts {
-            Ok(accounts) => {
-                for account in &accounts {
-                    if let Some(above) = &account.above {
-                        let text = format!("{above} in the last 24 hours, 0 is guaranteed");
-                        add(account.pod.clone(), text, "steliactl ledger VM; steliactl noise VM");
-                    }
-                }
-                self.ledger = Some(accounts);
-            }
+        let found = match accounts {
+            Ok(accounts) => accounts.into_iter().filter_map(above).collect(),
             Err(cause) => {
                 let text = format!("the ledger's last 24 hours cannot be read: {cause}");
-                add(Pod::unnamed("-"), text, "journalctl -u steliad");
+                vec![(Pod::unnamed(NODE), text, "journalctl -u steliad")]
             }
-        }
+        };
+        self.findings.extend(found.into_iter().map(|(pod, text, fix)| Finding {
+            pod,
+            fails: !demands.now,
+            ..Finding::new(NODE, Kind::Ledger, "ledger", text, fix)
+        }));
     }
 
     /// Orders the findings, and says which VMs are verified: the ledger is about the past.
     fn settle(&mut self) {
-        let is_note = |one: &Finding| !one.fails && one.kind != Kind::Waiting;
         self.findings
-            .sort_by_cached_key(|one| (is_note(one), one.kind, one.pod.to_string()));
+            .sort_by_cached_key(|one| (one.order(), one.pod.to_string()));
         for vm in &mut self.instances {
             let is_own = |one: &Finding| one.pod == vm.pod && one.kind != Kind::Ledger;
             // Then it is not known who else may run on the CPUs of partitions.
-            let is_unread = |one: &Finding| one.pod.pod_uid == "-" && one.kind == Kind::Unread;
+            let is_unread = |one: &Finding| one.pod.pod_uid == NODE && one.kind == Kind::Unread;
             let counts = |one: &Finding| is_own(one) || (vm.state == State::Isolated && is_unread(one));
             vm.verified = vm.state != State::Evicted && !self.findings.iter().any(counts);
         }

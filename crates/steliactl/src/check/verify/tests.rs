@@ -5,6 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_koordinator::allocator::Qos;
+use stelia_ledger::account::Range;
 use stelia_model::PendingResize;
 use tempfile::TempDir;
 
@@ -27,7 +28,7 @@ fn described() -> Description {
     let second = instance_mut(&mut node, PODS[1]);
     second.degraded.clear();
     second.scope = CgroupPath::slice().child("b.scope");
-    second.registered_us = 1;
+    second.state_since_us = 1;
     second.not_isolated = Some(Reason::of_node(ReasonCode::NoVcpus, "waiting for vCPU threads"));
     node
 }
@@ -262,13 +263,13 @@ fn a_vm_that_waits_fails_after_a_minute_unless_that_is_allowed() {
     let none = preview(&[], &[]);
     let plain = found(&described(), Vec::new(), &none, Demands::default());
     insta::assert_snapshot!(text(&plain), @"
-    WAIT  bbbbbbbb-0000-4000-8000-000000000000: waiting for vCPU threads (2m)
+    FAIL  bbbbbbbb-0000-4000-8000-000000000000: waiting for vCPU threads (2 min)
           effect  all its threads run on shared CPUs
           fix     read the container's log: has the VMM's socket answered? The runner tries every 5 s
 
-    1 of 2 VMs verified in the kernel. 1 waiting.
+    1 of 2 VMs verified in the kernel. 1 failure.
     ");
-    assert_eq!(plain.failure().as_deref(), Some("1 waiting"));
+    assert_eq!(plain.failure().as_deref(), Some("1 failure"));
     holds(
         &serde_json::to_value(&plain).unwrap(),
         json!({"/findings/0/kind": "waiting", "/findings/0/since_us": 1, "/instances/0/verified": true, "/instances/1/verified": false}),
@@ -280,9 +281,14 @@ fn a_vm_that_waits_fails_after_a_minute_unless_that_is_allowed() {
     };
     let allowed = found(&described(), Vec::new(), &none, allowing);
     assert_eq!((allowed.failure(), allowed.names().len()), (None, 0));
+    says(&text(&allowed), &["WAIT  bbbb", "(2 min)", ". 1 waiting."]);
+    // It may have been registered long ago: a VM waits in a resize too.
     let mut young = described();
-    instance_mut(&mut young, PODS[1]).registered_us = NOW - 59_000_000;
-    assert_eq!(found(&young, Vec::new(), &none, Demands::default()).failure(), None);
+    instance_mut(&mut young, PODS[1]).state_since_us = NOW - 59_000_000;
+    let young = found(&young, Vec::new(), &none, Demands::default());
+    assert_eq!(young.failure(), None);
+    assert!(plain.findings[0].may_be_transient() && !young.findings[0].may_be_transient());
+    says(&text(&young), &["WAIT  bbbb", "(59 s; fails after 60 s)"]);
 }
 
 #[test]
@@ -306,15 +312,15 @@ fn a_difference_is_told_once_whoever_found_it() {
         Demands::default(),
     );
     assert_eq!(told(&one), [(Kind::Daemon, "partition-changed", true), WAITS]);
-    says(&one.findings[0].fix, &[NOT_SEEN, "find what claims it"]);
+    assert_eq!(one.findings[0].fix, REPAIR);
     // The daemon shows it already.
     let shown = Reason::of_node(ReasonCode::PartitionChanged, "reads member");
     instance_mut(&mut described, a).degraded.push(shown);
     let seen = found(&described, vec![(a, difference("affinity"))], &same, Demands::default());
-    assert_eq!(seen.findings[0].fix, "find what claims it");
+    assert!(seen.findings[0].fix.starts_with("find what else claims"));
     assert_eq!(
         (seen.findings[1].code.as_str(), seen.findings[1].fix.as_str()),
-        ("affinity", RECONCILE)
+        ("affinity", REPAIR)
     );
     // Only the kernel has it, or only the dry run.
     let untouched = tests::described();
@@ -323,7 +329,17 @@ fn a_difference_is_told_once_whoever_found_it() {
     let expected = [(Kind::Daemon, "differs", true), (Kind::Kernel, "affinity", true), WAITS];
     assert_eq!(told(&both), expected);
     says(&both.findings[0].text, &["pin thread 7 to CPU 4 and 1 more"]);
-    assert!(both.findings[..2].iter().all(|one| one.fix == NOT_SEEN));
+    // Only what the dry run would change is repaired.
+    let fixes = both.findings[..2].iter().map(|one| one.fix == REPAIR);
+    assert_eq!(fixes.collect::<Vec<_>>(), [true, false]);
+    let unrepaired = found(
+        &untouched,
+        vec![(a, difference("thread-moved"))],
+        &preview(&[], &[[a, "evicted", "taken", "restart"]]),
+        Demands::default(),
+    );
+    assert_eq!(unrepaired.findings[0].fix, "restart");
+    assert!(unrepaired.findings[1].fix.starts_with("move the process back"));
 }
 
 #[test]
@@ -399,9 +415,12 @@ fn what_was_not_read_fails_and_counts_as_no_verified_vm() {
 
 #[test]
 fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
-    let brief = |above: Option<&str>| Brief {
+    let brief = |devices: u64| Brief {
         pod: pod(PODS[0], ""),
-        above: above.map(str::to_owned),
+        other_tasks: Range { least: 0, most: 9 },
+        devices,
+        promised_us: 8,
+        covered_us: 6,
     };
     let with = |accounts: Result<Vec<Brief>, Failure>, now: bool| {
         let demands = Demands {
@@ -414,41 +433,18 @@ fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
         verified.settle();
         verified
     };
-    assert_eq!(with(Ok(vec![brief(None)]), false).failure(), None);
-    let above = with(Ok(vec![brief(Some("3 device interrupts"))]), false);
+    // It may have been none.
+    assert_eq!(with(Ok(vec![brief(0)]), false).failure(), None);
+    let above = with(Ok(vec![brief(3)]), false);
     assert_eq!(
         (above.failure().as_deref(), above.instances[0].verified),
         (Some("1 failure"), true)
     );
-    let past = with(Ok(vec![brief(Some("3 device interrupts"))]), true);
+    let past = with(Ok(vec![brief(3)]), true);
     assert_eq!(past.failure(), None);
     says(&text(&past), &["NOTE  aaaaaaaa"]);
     let unread = with(Err(Failure::Other("damaged".to_owned())), false);
     assert_eq!(told(&unread)[0], (Kind::Ledger, "ledger", true));
-}
-
-#[test]
-fn a_reading_with_something_new_is_not_the_last_one() {
-    let [a, b, gone] = PODS;
-    let read = |codes: &[(&'static str, &'static str)]| {
-        let checked = codes.iter().map(|(pod, code)| (*pod, difference(code))).collect();
-        let allowing = Demands {
-            allow_waiting: true,
-            ..Demands::default()
-        };
-        found(&described(), checked, &preview(&[], &[]), allowing)
-    };
-    let nothing = read(&[]);
-    let first = read(&[(a, "affinity"), (b, "float-cpuset")]);
-    // Another code is another finding; a VM that was released has none.
-    let second = read(&[(a, "cpuset"), (b, "float-cpuset"), (gone, "cpuset")]);
-    assert_eq!(told(&second).len(), 3);
-    assert!(nothing.is_enough(&Verified::default(), 1) && nothing.is_enough(&first, 2));
-    assert!(!first.is_enough(&nothing, 1) && !first.is_enough(&first, 2));
-    assert!(first.is_enough(&first, 3));
-    assert!(!second.is_enough(&first, 3) && !second.is_enough(&first, 4));
-    // What was new at the reading before and is still there counts.
-    assert!(second.is_enough(&second, 4) && read(&[(a, "cpuset")]).is_enough(&second, 4));
 }
 
 #[test]
@@ -471,26 +467,13 @@ fn what_only_the_daemon_shows_of_a_vm_is_a_finding_once() {
     let rows = preview(&[], &[[PODS[0], "cpus-offline", "CPU 5 is offline", "online it"]]);
     let all = found(&node, Vec::new(), &rows, Demands::default());
     let expected = [
-        (Kind::Daemon, "cpus-offline", true),
         (Kind::Daemon, "not-quiet", true),
+        (Kind::Daemon, "cpus-offline", true),
         WAITS,
     ];
     assert_eq!(
         (told(&all).as_slice(), all.instances[0].verified),
         (&expected[..], false)
-    );
-}
-
-#[test]
-fn a_vm_that_waits_in_a_resize_is_read_again_and_its_age_is_that_of_its_isolation() {
-    let mut node = described();
-    let read = |node: &Description| found(node, Vec::new(), &preview(&[], &[]), Demands::default());
-    assert!(read(&node).findings[0].may_be_transient());
-    instance_mut(&mut node, PODS[1]).isolated_us = NOW - 59_000_000;
-    let young = read(&node);
-    assert_eq!(
-        (young.failure(), young.findings[0].since_us),
-        (None, Some(NOW - 59_000_000))
     );
 }
 
@@ -538,29 +521,33 @@ fn many_vms_with_the_same_are_one_line_and_with_o_wide_one_each() {
     let waits = node.node.instances[PODS[1]].clone();
     for number in 0..40 {
         let mut vm = waits.clone();
-        Arc::make_mut(&mut vm).registered_us = 2;
+        Arc::make_mut(&mut vm).state_since_us = 2;
         let uid = PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
         node.node.instances.insert(uid, vm);
     }
     let all = found(&node, Vec::new(), &preview(&[], &[]), Demands::default());
     let folded = text(&all);
-    assert_eq!(folded.matches("WAIT").count(), 1, "{folded}");
+    assert_eq!(folded.matches("FAIL").count(), 1, "{folded}");
     says(
         &folded,
-        &["WAIT  41 VMs (", "1 of 42 VMs verified in the kernel. 41 waiting."],
+        &[
+            "FAIL  41 VMs (",
+            ", …): waiting",
+            "1 of 42 VMs verified in the kernel. 41 failures.",
+        ],
     );
     let wide = TextStyle {
         wide: true,
         ..TextStyle::from(true)
     };
-    assert_eq!(all.text(wide).matches("WAIT").count(), 41);
+    assert_eq!(all.text(wide).matches("FAIL").count(), 41);
     assert_eq!(all.names().len(), 41);
     // Each has its own words: too many to be told one by one.
     let mut own = all;
     for (number, finding) in own.findings.iter_mut().enumerate() {
         finding.text = format!("thread {number}");
     }
-    says(&text(&own), &["WAIT  41 VMs, such as "]);
+    says(&text(&own), &["FAIL  41 VMs, such as "]);
     // Of one VM they are several of a kind.
     let one = own.findings[0].pod.clone();
     for finding in &mut own.findings {

@@ -2,28 +2,65 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Finding, Kind, Verified};
+use super::{Finding, Kind, NODE, Verified};
 use crate::shared::daemon::{Pod, age, whose};
 use crate::shared::output::{Meaning, Render, TextStyle, counted, hanging};
 
-/// So many VMs with a finding of one code have a line each; more are told by one of them.
-const MAX_ALONE: usize = 3;
+/// So many different texts with one code are told one by one; more are told by one of them. With `-o wide`, and of the node, each is alone.
+const MAX_TEXTS: usize = 3;
+
+/// Stacked lines: what is wrong with whom, and below it what follows and what to do.
+pub(crate) fn stacked(
+    (label, meaning): (&str, Meaning),
+    subject: &str,
+    text: &str,
+    effect: &str,
+    fix: &str,
+    style: TextStyle,
+) -> String {
+    let mut lines = hanging(label, 6, meaning, &format!("{subject}: {text}"), style);
+    for (name, line) in [("      effect", effect), ("      fix", fix)] {
+        if !line.is_empty() {
+            lines += &hanging(name, 14, Meaning::Plain, line, style);
+        }
+    }
+    lines
+}
+
+/// Whom it is about.
+pub(crate) fn subject(pods: &[&Pod]) -> String {
+    match pods {
+        [pod] if pod.pod_uid == NODE => "node".to_owned(),
+        pods => whose(pods),
+    }
+}
 
 impl Render for Verified {
     /// The VMs because of which the command fails.
     fn names(&self) -> Vec<String> {
-        let failing = self.findings.iter().filter(|one| one.fails && one.pod.pod_uid != "-");
-        let mut names: Vec<String> = failing.map(|one| one.pod.to_string()).collect();
-        names.sort();
-        names.dedup();
-        names
+        let failing = self.findings.iter().filter(|one| one.fails && one.pod.pod_uid != NODE);
+        let names: BTreeSet<String> = failing.map(|one| one.pod.to_string()).collect();
+        names.into_iter().collect()
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let mut text: String = folded(&self.findings, style)
-            .iter()
-            .map(|same| self.lines(same, style))
-            .collect();
+        let mut groups: BTreeMap<_, Vec<&Finding>> = BTreeMap::new();
+        for (at, one) in self.findings.iter().enumerate() {
+            let alone = (style.wide || one.pod.pod_uid == NODE).then_some(at);
+            groups.entry((one.order(), alone, &one.code)).or_default().push(one);
+        }
+        let mut text = String::new();
+        for group in groups.values() {
+            let texts: BTreeSet<&str> = group.iter().map(|one| one.text.as_str()).collect();
+            if texts.len() > MAX_TEXTS {
+                text += &self.lines(group, style);
+                continue;
+            }
+            for text_of_some in texts {
+                let some = group.iter().filter(|one| one.text == text_of_some);
+                text += &self.lines(&some.copied().collect::<Vec<_>>(), style);
+            }
+        }
         if !text.is_empty() {
             text.push('\n');
         }
@@ -31,57 +68,9 @@ impl Render for Verified {
     }
 
     fn failure(&self) -> Option<String> {
-        let failing = counts(self.findings.iter().filter(|one| one.fails));
-        (!failing.is_empty()).then_some(failing)
+        let failures = self.findings.iter().filter(|one| one.fails).count() as u64;
+        (failures > 0).then(|| counted(failures, "failure"))
     }
-}
-
-/// `2 failures, 10 waiting`; empty where there are none.
-fn counts<'a>(findings: impl Iterator<Item = &'a Finding>) -> String {
-    let (waiting, others): (Vec<&Finding>, Vec<&Finding>) = findings.partition(|one| one.kind == Kind::Waiting);
-    let failures = others.iter().filter(|one| one.fails).count() as u64;
-    let mut parts = Vec::new();
-    if failures > 0 {
-        parts.push(counted(failures, "failure"));
-    }
-    if !waiting.is_empty() {
-        parts.push(format!("{} waiting", waiting.len()));
-    }
-    parts.join(", ")
-}
-
-/// Findings of one kind and code with the same words, or too many to be told one by one. With `-o wide` each is alone.
-fn folded(findings: &[Finding], style: TextStyle) -> Vec<Vec<&Finding>> {
-    let mut groups: Vec<(_, Vec<&Finding>)> = Vec::new();
-    for one in findings {
-        let is_failure = one.fails && one.kind != Kind::Waiting;
-        let key = (one.kind, &one.code, is_failure, one.pod.pod_uid == "-");
-        let same = groups
-            .iter_mut()
-            .find(|(other, _)| *other == key && !style.wide && !key.3);
-        match same {
-            Some((_, group)) => group.push(one),
-            None => groups.push((key, vec![one])),
-        }
-    }
-    groups.into_iter().flat_map(|(_, group)| by_text(group)).collect()
-}
-
-/// By their words, if these are not too many.
-fn by_text(group: Vec<&Finding>) -> Vec<Vec<&Finding>> {
-    let mut by_text: BTreeMap<&str, Vec<&Finding>> = BTreeMap::new();
-    for one in &group {
-        by_text.entry(&one.text).or_default().push(one);
-    }
-    match by_text.len() {
-        0..=MAX_ALONE => by_text.into_values().collect(),
-        _ => vec![group],
-    }
-}
-
-fn all(pods: &[&Pod]) -> String {
-    let names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
-    names.join(", ")
 }
 
 impl Verified {
@@ -89,46 +78,34 @@ impl Verified {
         let Some(first) = same.iter().min_by_key(|one| one.since_us) else {
             return String::new();
         };
-        let (label, meaning) = match first.kind {
-            Kind::Waiting => ("WAIT", Meaning::Attention),
+        let label = match first.kind {
             _ if first.fails => ("FAIL", Meaning::Broken),
+            Kind::Waiting => ("WAIT", Meaning::Attention),
             _ => ("NOTE", Meaning::Attention),
         };
         // A VM may have several findings of one kind, as of several threads.
-        let mut named = BTreeSet::new();
-        let mut pods: Vec<&Pod> = same.iter().map(|one| &one.pod).collect();
-        pods.retain(|pod| named.insert(&pod.pod_uid));
-        let more = match (pods.len(), same.len()) {
-            (1, findings @ 2..) => format!(" (and {} more of the kind)", findings - 1),
-            _ => String::new(),
-        };
-        let whose = match pods.as_slice() {
-            [pod] if pod.pod_uid == "-" => "node".to_owned(),
-            [pod] if style.wide => pod.in_full(),
-            [pod] => pod.to_string(),
-            _ if same.iter().all(|one| one.text == first.text) => match style.width {
-                Some(_) => whose(&pods),
-                None => format!("{} VMs ({})", pods.len(), all(&pods)),
-            },
-            _ => format!("{} VMs, such as {}", pods.len(), first.pod),
-        };
-        let waits = first.since_us.filter(|since| *since > 0);
-        let waits = waits
-            .map(|since| format!(" ({})", age(since, self.now)))
-            .unwrap_or_default();
-        let mut text = hanging(
-            label,
-            6,
-            meaning,
-            &format!("{whose}: {}{more}{waits}", first.text),
-            style,
-        );
-        for (name, line) in [("effect", first.effect), ("fix", &first.fix)] {
-            if !line.is_empty() {
-                text += &hanging(&format!("      {name}"), 14, Meaning::Plain, line, style);
+        let pods: BTreeSet<&Pod> = same.iter().map(|one| &one.pod).collect();
+        let pods: Vec<&Pod> = pods.into_iter().collect();
+        let subject = match pods.as_slice() {
+            [pod] if style.wide && pod.pod_uid != NODE => pod.in_full(),
+            [one, _, ..] if same.iter().any(|other| other.text != first.text) => {
+                format!("{} VMs, such as {one}", pods.len())
             }
+            pods => subject(pods),
+        };
+        let mut text = first.text.clone();
+        if let ([_], more @ 1..) = (pods.as_slice(), same.len() - 1) {
+            text += &format!(" (and {more} more of the kind)");
         }
-        text
+        if let Some(since) = first.since_us {
+            let until = if self.allow_waiting || first.fails {
+                ""
+            } else {
+                "; fails after 60 s"
+            };
+            text += &format!(" ({}{until})", age(since, self.now));
+        }
+        stacked(label, &subject, &text, first.effect, &first.fix, style)
     }
 
     /// `189 of 200 VMs verified in the kernel. 2 failures, 10 waiting.`
@@ -146,9 +123,16 @@ impl Verified {
             let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
             text += &format!(" ({})", states.join(", "));
         }
-        match counts(self.findings.iter()) {
-            counts if counts.is_empty() => text + ".",
-            counts => format!("{text}. {counts}."),
+        let waiting = self
+            .findings
+            .iter()
+            .filter(|one| one.kind == Kind::Waiting && !one.fails);
+        let waiting = waiting.count();
+        let waiting = (waiting > 0).then(|| format!("{waiting} waiting"));
+        let counts: Vec<String> = self.failure().into_iter().chain(waiting).collect();
+        if !counts.is_empty() {
+            text += &format!(". {}", counts.join(", "));
         }
+        text + "."
     }
 }

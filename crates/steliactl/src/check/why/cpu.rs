@@ -1,17 +1,17 @@
-//! A CPU: where it is, who owns it, and who else may run there.
+//! A CPU: where it is, who owns it or did, and who else may run there.
 
 use serde_json::json;
 use stelia_api::{Reason, ReasonCode, State};
 use stelia_model::{Instance, Pools};
 
-use super::{ASSIGNMENT, Answer, CGROUPS, KUBELET, RECORD, SETTINGS, STELIAD, SYSTEM};
-use crate::shared::daemon::{Description, Failure, Owner, Pod, Pods, owner, whose};
+use super::Answer;
+use crate::shared::daemon::{Description, Failure, Owner, Pod, Pods, age, owner, whose};
 
-/// The facts about a CPU. `pods` has the names of pods, VMs or not.
+/// The facts about a CPU at `now`. `pods` has the names of pods, VMs or not.
 ///
 /// # Errors
 /// There is no such CPU.
-pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32) -> Result<Answer, Failure> {
+pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32, now: u64) -> Result<Answer, Failure> {
     let node = &description.node;
     let own = owner(description, cpu);
     let place = node.topology.cpus.get(&cpu);
@@ -21,7 +21,13 @@ pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32) -> Result
             place.core, place.package, place.node
         ),
         None if node.offline.contains(cpu) => format!("CPU {cpu} is offline: nothing runs on it"),
-        None => return Err(Failure::Usage(no_such_cpu(description, cpu))),
+        None => {
+            let mut text = format!("there is no CPU {cpu}; online are {}", node.topology.online());
+            if !node.offline.is_empty() {
+                text += &format!("; offline are {}", node.offline);
+            }
+            return Err(Failure::Usage(text));
+        }
     };
     let has_pod = matches!(own, Owner::Instance { .. } | Owner::Pod { .. });
     for other in node.topology.siblings(cpu).iter().filter(|other| *other != cpu) {
@@ -32,19 +38,14 @@ pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32) -> Result
         title += &format!("; sibling CPU {other} ({whose})");
     }
     let details = json!({ "cpu": cpu, "online": place.is_some(), "owner": own });
-    let mut answer = Answer {
-        title,
-        details: details.as_object().cloned().unwrap_or_default(),
-        ..Answer::default()
-    };
-    let vm = node.instances.iter().find(|(_, one)| one.exclusive.contains(cpu));
-    match vm {
+    let mut answer = Answer::new(title, &details);
+    match node.instances.iter().find(|(_, one)| one.exclusive.contains(cpu)) {
         Some((uid, vm)) => of_vm(&mut answer, &pods.get(uid.as_str()), vm, node.cpu_source.name(), cpu),
-        None => of_no_vm(&mut answer, description, &own, pods, cpu),
+        None => of_no_vm(&mut answer, description, &own, pods, cpu, now),
     }
     if place.is_none() {
         let fix = Reason::of_node(ReasonCode::CpusOffline, "").fix;
-        answer.fix(&fix.replace("cpuN", &format!("cpu{cpu}")), SYSTEM);
+        answer.fix(&fix.replace("cpuN", &format!("cpu{cpu}")));
     }
     if let Some(pools) = &node.pools {
         in_pools(&mut answer, pools, cpu);
@@ -53,21 +54,11 @@ pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32) -> Result
     Ok(answer)
 }
 
-/// Which CPUs there are.
-fn no_such_cpu(description: &Description, cpu: u32) -> String {
-    let (online, offline) = (description.node.topology.online(), &description.node.offline);
-    if offline.is_empty() {
-        format!("there is no CPU {cpu}; online are {online}")
-    } else {
-        format!("there is no CPU {cpu}; online are {online}; offline are {offline}")
-    }
-}
-
 fn short(owner: &Owner, pods: &Pods) -> String {
     match owner {
         Owner::Instance { pod, .. } | Owner::Pod { pod } => pods.get(pod).to_string(),
         Owner::Shared => "shared".to_owned(),
-        Owner::Reserved => "reserved".to_owned(),
+        Owner::Reserved => "reserved for the system".to_owned(),
         Owner::Kubelet => "still held by kubelet".to_owned(),
         Owner::Unknown => "unassigned".to_owned(),
     }
@@ -85,42 +76,48 @@ fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
     answer.say(
         "Owner",
         format!("{name} ({}{class}), {runs}, assigned by {by}", vm.state),
-        RECORD,
     );
     let others = match vm.state {
         State::Isolated => format!("none: partition type {}", vm.partition),
         State::Pinned => "kept off only by AllowedCPUs= of other units".to_owned(),
         _ => "not kept off".to_owned(),
     };
-    answer.say("Others", others, CGROUPS);
-    vm.not_isolated
-        .iter()
-        .for_each(|reason| answer.reason("Because", reason));
-    vm.degraded.iter().for_each(|reason| answer.reason("Problem", reason));
+    answer.say("Others", others);
+    if let Some(reason) = &vm.not_isolated {
+        answer.reason("Because", reason);
+    }
+    for reason in &vm.degraded {
+        answer.reason("Problem", reason);
+    }
 }
 
-fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &Pods, cpu: u32) {
+fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &Pods, cpu: u32, now: u64) {
     let node = &description.node;
-    let (text, source) = match own {
-        Owner::Reserved if description.kubelet_reserved().contains(cpu) => (
-            "nobody: reserved for the system (reservedSystemCPUs)".to_owned(),
-            KUBELET,
-        ),
-        Owner::Reserved => ("nobody: reserved-cpus".to_owned(), SETTINGS),
+    let former = node.former.iter().find(|one| one.cpus.contains(cpu));
+    let text = match own {
         Owner::Pod { pod } => {
             let containers = node.entries.get(pod.as_str()).into_iter().flatten();
             let here = containers.filter(|(_, cpus)| cpus.contains(cpu));
             let here: String = here
                 .map(|(name, cpus)| format!(", container {name} (CPUs {cpus})"))
                 .collect();
-            (
-                format!("{}{here}, not a VM of steliad's, assigned by kubelet", pods.get(pod)),
-                ASSIGNMENT,
-            )
+            let is = match former {
+                Some(former) if former.pod.as_str() == pod && former.released => "released, and runs on unisolated",
+                _ => "not a VM of steliad's",
+            };
+            format!("{}{here}, assigned by kubelet; {is}", pods.get(pod))
         }
-        other => (format!("nobody: {}", short(other, pods)), ASSIGNMENT),
+        other => format!("nobody: {}", short(other, pods)),
     };
-    answer.say("Owner", text, source);
+    answer.say("Owner", text);
+    if let Some(former) = former {
+        let (pod, ago) = (pods.get(former.pod.as_str()), age(former.ended_us, now));
+        let how = if former.released { "was released" } else { "ended" };
+        answer.say(
+            "Before",
+            format!("{pod} (CPUs {}), a VM that {how} {ago} ago", former.cpus),
+        );
+    }
     let (mut whole, mut around): (Vec<Pod>, Vec<Pod>) = Default::default();
     for (uid, instance) in node.instances.iter().filter(|(_, one)| one.float.contains(cpu)) {
         let list = match instance.state {
@@ -132,7 +129,7 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
     for (list, what) in [(whole, "all threads"), (around, "non-vCPU threads")] {
         if !list.is_empty() {
             let whose = whose(&list.iter().collect::<Vec<_>>());
-            answer.say("Others", format!("{what} of {whose} may run here"), CGROUPS);
+            answer.say("Others", format!("{what} of {whose} may run here"));
         }
     }
 }
@@ -142,22 +139,14 @@ fn in_pools(answer: &mut Answer, pools: &Pools, cpu: u32) {
     let own = &pools.pools;
     let node = own.shared_by_node.iter().find(|(_, pool)| pool.cpus.contains(cpu));
     let node = node.map_or(String::new(), |(node, _)| format!(" of NUMA {node}"));
-    for (is_in, text) in [
-        (
-            own.allocatable.contains(cpu),
-            "free for the next LSE or LSR VM".to_owned(),
-        ),
-        (
-            own.shared.contains(cpu),
-            format!("shared pool{node}: LS and Burstable run here"),
-        ),
-        (
-            own.be_shared.contains(cpu),
-            "BE pool: BE and BestEffort run here".to_owned(),
-        ),
+    let shared = format!("shared pool{node}: LS and Burstable run here");
+    for (cpus, text) in [
+        (&own.allocatable, "free for the next LSE or LSR VM"),
+        (&own.shared, &shared),
+        (&own.be_shared, "BE pool: BE and BestEffort run here"),
     ] {
-        if is_in {
-            answer.say("Pool", text, STELIAD);
+        if cpus.contains(cpu) {
+            answer.say("Pool", text);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `why`: why a VM, a CPU or the node is as it is. An answer is a list of facts, each with a label and with the source where it was read.
+//! `why`: why a VM, a CPU or the node is as it is. An answer is a list of facts, each with a label.
 
 mod cpu;
 mod node;
@@ -14,29 +14,14 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::Reason;
 
-use crate::check::ledger;
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
 use crate::shared::kernel::Roots;
-use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, columns, hanging, now, paragraph, printable};
-
-// Where facts are read.
-const STELIAD: &str = "steliad";
-const RECORD: &str = "steliad's record";
-const SETTINGS: &str = "steliad's settings";
-const ASSIGNMENT: &str = "cpu_manager_state";
-const CGROUPS: &str = "/sys/fs/cgroup";
-const SYSTEM: &str = "/sys/devices/system";
-const KUBELET: &str = "kubelet's configuration";
-const MEASURED: &str = "measured for 1 s";
-
-/// The least column in which texts begin.
-const MIN_INDENT: usize = 9;
+use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, facts, now, paragraph, printable};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Fact {
     label: &'static str,
     text: String,
-    source: &'static str,
 }
 
 /// The facts about something.
@@ -52,50 +37,58 @@ pub(crate) struct Answer {
     /// What is printed below the facts.
     #[serde(skip)]
     below: String,
-    /// Whether the text has the sources.
-    #[serde(skip)]
-    has_sources: bool,
 }
 
 impl Answer {
-    fn say(&mut self, label: &'static str, text: impl Into<String>, source: &'static str) {
+    /// `details` is an object.
+    fn new(title: String, details: &Value) -> Self {
+        Self {
+            title,
+            details: details.as_object().cloned().unwrap_or_default(),
+            ..Self::default()
+        }
+    }
+
+    fn say(&mut self, label: &'static str, text: impl Into<String>) {
         let text = text.into();
-        self.facts.push(Fact { label, text, source });
+        self.facts.push(Fact { label, text });
     }
 
     /// What to do; once, whatever it is good for.
-    fn fix(&mut self, fix: &str, source: &'static str) {
+    fn fix(&mut self, fix: &str) {
         let is_said = self.facts.iter().any(|fact| fact.label == "Fix" && fact.text == fix);
         if !fix.is_empty() && !is_said {
-            self.say("Fix", fix, source);
+            self.say("Fix", fix);
         }
     }
 
     /// A reason with its effect and fix.
     fn reason(&mut self, label: &'static str, reason: &Reason) {
-        self.say(label, &reason.text, STELIAD);
-        let effect = reason.code.effect();
-        if !effect.is_empty() {
-            self.say("Effect", effect, STELIAD);
+        self.say(label, &reason.text);
+        if !reason.code.effect().is_empty() {
+            self.say("Effect", reason.code.effect());
         }
-        self.fix(&reason.fix, STELIAD);
+        self.fix(&reason.fix);
+    }
+
+    /// What slows a VM down.
+    fn slow(&mut self, text: String, fix: &str) {
+        self.say("Slow", text);
+        self.fix(fix);
     }
 
     /// What is wrong on the node, where it is about a VM or a CPU.
     fn node_problems(&mut self, description: &Description) {
         for problem in &description.problems {
-            self.say("Node", format!("{}: steliactl why node", problem.text), STELIAD);
+            self.say("Node", format!("{}: steliactl why node", problem.text));
         }
     }
 }
 
 impl Render for Answer {
     fn text(&self, style: TextStyle) -> String {
-        let mut text = paragraph(&printable(&self.title), style);
-        let labels = self.facts.iter().map(|fact| columns(fact.label) + 2);
-        let indent = labels.max().unwrap_or_default().max(MIN_INDENT);
         let mut before = "";
-        for fact in &self.facts {
+        let labelled = |fact: &Fact| {
             let meaning = match fact.label {
                 "Problem" | "Slow" => Meaning::Broken,
                 "Because" | "Node" => Meaning::Attention,
@@ -103,14 +96,10 @@ impl Render for Answer {
             };
             let label = if fact.label == before { "" } else { fact.label };
             before = fact.label;
-            let said = if self.has_sources {
-                format!("{} [{}]", fact.text, fact.source)
-            } else {
-                fact.text.clone()
-            };
-            text += &hanging(label, indent, meaning, &said, style);
-        }
-        text + &self.below
+            (label.to_owned(), fact.text.clone(), meaning)
+        };
+        let rows: Vec<_> = self.facts.iter().map(labelled).collect();
+        paragraph(&printable(&self.title), style) + &facts(&rows, style) + &self.below
     }
 }
 
@@ -119,21 +108,12 @@ fn cpu_number(what: &str) -> Option<u32> {
     what.strip_prefix("cpu").unwrap_or(what).parse().ok()
 }
 
-/// The names of pods that are no VMs, or were: by kubelet's logs, by the rules of adoption, and by the ledger.
-async fn names(client: &Client, description: &Description, root: &Path) -> Pods {
-    let node = &description.node;
+/// The names of pods that are no VMs, by kubelet's logs, of former VMs, and of VMs.
+fn names(description: &Description, root: &Path) -> Pods {
     let mut pods = Pods::by_logs(root);
-    let unadopted = node.unadopted.iter();
-    pods.add(unadopted.map(|one| Pod::new(&one.pod, one.pod_name.as_ref())).collect());
+    let former = description.node.former.iter().filter(|one| one.pod_name.is_some());
+    pods.add(former.map(|one| Pod::new(&one.pod, one.pod_name.as_ref())).collect());
     pods.add(Pods::of(description));
-    let mut assigned = node.entries.keys();
-    if node.ledger.enabled && assigned.any(|uid| !pods.get(uid.as_str()).is_named()) {
-        // Whoever may not read the ledger sees UIDs.
-        let accounts = ledger::last_day(client, None).await.unwrap_or_default();
-        let mut ended: Vec<Pod> = accounts.into_iter().map(|account| account.pod).collect();
-        ended.retain(|pod| !pods.get(&pod.pod_uid).is_named());
-        pods.add(ended.into_iter().collect());
-    }
     pods
 }
 
@@ -145,15 +125,14 @@ pub(crate) async fn run(
     client: &Client,
     roots: &Roots,
     root: &Path,
-    (what, has_sources): (&str, bool),
+    what: &str,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
     let answer = match (what, cpu_number(what)) {
         ("node", _) => node::answer(&client.describe().await?, roots, root, output_options.style),
         (_, Some(cpu)) => {
             let description = client.describe().await?;
-            let names = names(client, &description, root).await;
-            cpu::answer(&description, &names, cpu)?
+            cpu::answer(&description, &names(&description, root), cpu, now())?
         }
         (_, None) => {
             let uid = client.find(what).await?.pod.pod_uid;
@@ -165,5 +144,5 @@ pub(crate) async fn run(
             vm::answer(&description, &uid, now(), (&before, &after))?
         }
     };
-    output_options.print(&Answer { has_sources, ..answer })
+    output_options.print(&answer)
 }

@@ -1,6 +1,5 @@
 //! The node: what is wrong on it, who assigns CPUs, the pools, and kubelet's file.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::json;
@@ -8,67 +7,50 @@ use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
 use stelia_kubelet::home;
 use stelia_settings::load;
 
-use super::{ASSIGNMENT, Answer, SETTINGS, STELIAD};
+use super::Answer;
 use crate::check::doctor;
-use crate::shared::daemon::{Description, OnlineCpus};
+use crate::shared::daemon::{Condition, Description, OnlineCpus, counts};
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::output::{Render, TextStyle, counted};
 
 /// The facts about the node; below them what steliad reads from kubelet's file.
 pub(super) fn answer(description: &Description, roots: &Roots, root: &Path, style: TextStyle) -> Answer {
-    let node = &description.node;
-    let problems = description.problems.len() as u64;
-    let mut answer = Answer {
-        title: match problems {
-            0 => format!("{} has no problems", host_name(&roots.proc)),
-            count => format!("{} has {}", host_name(&roots.proc), counted(count, "problem")),
-        },
-        ..Answer::default()
+    let (node, problems) = (&description.node, &description.problems);
+    let settings = load(root).map(|loaded| loaded.settings).unwrap_or_default();
+    let file = home::by_setting(&settings.kubelet_root, root, None);
+    let file = file
+        .map(|home| doctor::state_file(&home.join(CPU_MANAGER_STATE), root))
+        .ok();
+    let cpus = OnlineCpus::of(description);
+    let has = match problems.len() as u64 {
+        0 => "no problems".to_owned(),
+        count => counted(count, "problem"),
     };
+    let details = json!({ "problems": problems, "cpu_source": node.cpu_source, "cpus": cpus, "kubelet_file": file });
+    let mut answer = Answer::new(format!("{} has {has}", host_name(&roots.proc)), &details);
+    if let Some(file) = &file {
+        answer.below = format!("\n{}", file.text(style));
+    }
     for problem in &description.problems {
         answer.reason("Problem", problem);
     }
-    let policy = node
-        .kubelet_policy
-        .iter()
-        .map(|policy| format!(" (CPU manager policy {policy})"));
-    let policy: String = policy.collect();
-    answer.say("Assigned", format!("by {}{policy}", node.cpu_source.name()), SETTINGS);
-    let cpus = OnlineCpus::of(description);
-    for (label, cpus, source) in [
-        ("VMs", &cpus.exclusive, STELIAD),
-        ("Pods", &cpus.pods, ASSIGNMENT),
-        ("Shared", &cpus.shared, ASSIGNMENT),
-        ("Reserved", &cpus.reserved, SETTINGS),
-        ("Unknown", &cpus.unknown, ASSIGNMENT),
-        ("Offline", &node.offline, super::SYSTEM),
+    let policy = node.kubelet_policy.as_ref();
+    let policy = policy.map_or(String::new(), |policy| format!(" (CPU manager policy {policy})"));
+    answer.say("Assigned", format!("by {}{policy}", node.cpu_source.name()));
+    for (label, cpus) in [
+        ("VMs", &cpus.exclusive),
+        ("Pods", &cpus.pods),
+        ("Shared", &cpus.shared),
+        ("Reserved", &cpus.reserved),
+        ("Unknown", &cpus.unknown),
+        ("Offline", &node.offline),
     ] {
         if !cpus.is_empty() {
-            let count = counted(cpus.len() as u64, "CPU");
-            answer.say(label, format!("{count}: {cpus}"), source);
+            answer.say(label, format!("{}: {cpus}", counted(cpus.len() as u64, "CPU")));
         }
     }
-    let mut states: BTreeMap<&str, u64> = BTreeMap::new();
-    for instance in node.instances.values() {
-        *states.entry(instance.state.name()).or_default() += 1;
+    if !node.instances.is_empty() {
+        answer.say("States", counts(node.instances.values().map(|one| Condition::of(one))));
     }
-    let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
-    if !states.is_empty() {
-        answer.say("States", states.join(", "), STELIAD);
-    }
-    let settings = load(root).map(|loaded| loaded.settings).unwrap_or_default();
-    let file = home::by_setting(&settings.kubelet_root, root, None);
-    let file = file.map(|home| doctor::state_file(&home.join(CPU_MANAGER_STATE), root));
-    answer.below = match &file {
-        Ok(file) => format!("\n{}", file.text(style)),
-        Err(_) => String::new(),
-    };
-    answer.details = json!({
-        "problems": description.problems, "cpu_source": node.cpu_source, "cpus": cpus,
-        "kubelet_file": file.ok(),
-    })
-    .as_object()
-    .cloned()
-    .unwrap_or_default();
     answer
 }

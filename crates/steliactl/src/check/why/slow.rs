@@ -6,7 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
 use stelia_cpus::{CpuSet, MAX_CPUS};
 use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups, value};
 use stelia_kernel::counters::cpu_time::{self, CpuTime};
@@ -15,7 +14,7 @@ use stelia_kernel::locality::nodes;
 use stelia_kernel::proc::stat;
 use stelia_model::Instance;
 
-use crate::check::doctor::{is_large, numa_balances};
+use super::Answer;
 use crate::shared::daemon::Description;
 use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;
@@ -29,15 +28,9 @@ const HIGH_OTHER_TASKS_PERCENT: f64 = 1.0;
 const HIGH_STOLEN_PERCENT: f64 = 1.0;
 /// Load of the shared CPUs, in percent: above this the VMM's threads other than vCPUs wait for a CPU.
 const HIGH_LOAD_PERCENT: f64 = 80.0;
+const RAISE: &str = "raise the container's CPU limit";
 /// Limit of the other tasks that are named.
 const MAX_NAMED_TASKS: usize = 3;
-
-/// Something that slows the VM down, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Slowdown {
-    pub text: String,
-    pub fix: String,
-}
 
 /// The kernel's counters at one moment.
 #[derive(Debug, Clone, Default)]
@@ -47,7 +40,6 @@ pub(super) struct Reading {
     cpus: BTreeMap<u32, CpuTime>,
     /// How long everything but the vCPUs was throttled, microseconds.
     throttled_us: u64,
-    numa_balancing: bool,
 }
 
 /// A thread of the host.
@@ -73,7 +65,6 @@ impl Reading {
         Self {
             cpus: counters::read(&roots.proc.join("stat"), |text| cpu_time::parse(text, &all)).unwrap_or_default(),
             throttled_us: throttled_us.unwrap_or_default(),
-            numa_balancing: numa_balances(&roots.proc),
             tasks: tasks(&roots.proc),
             sample: Sample::read(&one, roots, at),
         }
@@ -109,138 +100,127 @@ pub(super) fn share(before: &Reading, now: &Reading, cpus: &CpuSet, of: fn(&CpuT
     (whole > 0).then(|| part as f64 / whole as f64 * 100.0)
 }
 
-/// What two readings, a second apart, and the daemon's view say of a VM. `spread`: a NUMA node of its guest is on several of the host.
+/// Tells what two readings, a second apart, and the daemon's view say of a VM. `spread`: a NUMA node of its guest is on several of the host.
 pub(super) fn slowdowns(
+    answer: &mut Answer,
     description: &Description,
-    pod: &str,
-    instance: &Instance,
+    (pod, instance): (&str, &Instance),
     spread: bool,
     (before, now): (&Reading, &Reading),
-) -> Vec<Slowdown> {
-    let mut found = Vec::new();
-    let mut say = |text: String, fix: &str| {
-        let fix = fix.to_owned();
-        found.push(Slowdown { text, fix });
-    };
+) {
     let sampled = rates(&before.sample, &now.sample);
     let seconds = sampled.seconds.max(0.001);
-    let own = sampled.instances.iter().find(|one| one.pod.pod_uid == pod);
-    if let Some(own) = own {
-        of_vcpus(own, &mut say);
+    let above = |percent: Option<f64>, least: f64| percent.filter(|percent| *percent >= least);
+    if let Some(own) = sampled.instances.iter().find(|one| one.pod.pod_uid == pod) {
+        worst_vcpu(answer, own);
+        if let Some(percent) = above(own.throttled_percent, HIGH_THROTTLED_PERCENT) {
+            answer.slow(
+                format!("its CPU limit throttled the whole VM {percent:.0} % of the time"),
+                RAISE,
+            );
+        }
+        if let Some(rate) = own.device_interrupts_per_second.filter(|rate| *rate > 0.0) {
+            answer.slow(
+                format!("devices interrupt its CPUs {rate:.0} times/s"),
+                "steliactl noise VM",
+            );
+        }
     }
-    others(before, now, instance, seconds, &mut say);
+    others(answer, before, now, instance, seconds);
     let throttled = now.throttled_us.saturating_sub(before.throttled_us) as f64 / 1e4 / seconds;
-    if throttled >= HIGH_THROTTLED_PERCENT {
-        let text = format!("its CPU limit throttled its other threads {throttled:.0} % of the time");
-        say(text, "raise the container's CPU limit");
+    if let Some(percent) = above(Some(throttled), HIGH_THROTTLED_PERCENT) {
+        answer.slow(
+            format!("its CPU limit throttled its other threads {percent:.0} % of the time"),
+            RAISE,
+        );
     }
-    let float = share(before, now, &instance.float, |time| time.busy);
-    if let Some(load) = float.filter(|load| *load >= HIGH_LOAD_PERCENT) {
-        let text = format!("shared CPUs {} are {load:.0} % busy", instance.float);
+    if let Some(load) = above(share(before, now, &instance.float, |time| time.busy), HIGH_LOAD_PERCENT) {
         let fix = "add shared CPUs (float-policy), take load off them, or set --iothread-cpus of the runner";
-        say(text, fix);
+        answer.slow(format!("shared CPUs {} are {load:.0} % busy", instance.float), fix);
     }
-    let stolen = share(before, now, &instance.exclusive, |time| time.stolen);
-    if let Some(stolen) = stolen.filter(|stolen| *stolen >= HIGH_STOLEN_PERCENT) {
+    if let Some(stolen) = above(
+        share(before, now, &instance.exclusive, |time| time.stolen),
+        HIGH_STOLEN_PERCENT,
+    ) {
         let text = format!("a hypervisor below this host took {stolen:.1} % of its CPUs' time");
-        say(text, "check the host of this host");
+        answer.slow(text, "check the host of this host");
     }
     let topology = &description.node.topology;
     if spread {
         let host = nodes(topology, &instance.exclusive).to_string();
         let fix = "give the guest NUMA nodes (QEMU's -numa, Cloud Hypervisor's --numa), or set topologyManagerPolicy: single-numa-node";
-        say(
+        answer.slow(
             format!("a NUMA node of the guest is spread over NUMA nodes {host}"),
             fix,
         );
     }
-    let mut cores = CpuSet::new();
-    for cpu in instance.exclusive.iter() {
-        cores.union_with(&topology.siblings(cpu));
-    }
+    let cores: CpuSet = instance
+        .exclusive
+        .iter()
+        .flat_map(|cpu| topology.siblings(cpu).iter().collect::<Vec<_>>())
+        .collect();
     let foreign = cores.difference(&instance.exclusive);
     if !foreign.is_empty() {
         let fix = "set kubelet's full-pcpus-only, or steliad's bind policy FullPCPUs";
-        say(
+        answer.slow(
             format!("CPUs {foreign}, which are not its own, share cores with its CPUs"),
             fix,
         );
     }
     if let Some(locality) = description.locality.instances.get(pod) {
-        if now.numa_balancing && is_large(locality) {
-            let text = "the kernel's NUMA balancing stops this large VM to look for pages to move";
-            say(text.to_owned(), "sysctl kernel.numa_balancing=0");
-        }
         if let Some(problem) = locality.memory_problem() {
-            say(problem, &locality.memory_cure());
+            answer.slow(problem, &locality.memory_cure());
         }
         if let Some(problem) = locality.devices_problem() {
             let fix = "set a topologyManagerPolicy other than none, then restart the container";
-            say(problem, fix);
+            answer.slow(problem, fix);
         }
     }
-    found
 }
 
-/// The vCPU that is disturbed most, and what interrupts the VM.
-fn of_vcpus(own: &InstanceRates, say: &mut impl FnMut(String, &str)) {
+/// The vCPU that is disturbed most.
+fn worst_vcpu(answer: &mut Answer, own: &InstanceRates) {
     let delay = |one: &VcpuRates| one.rates.delay_percent.unwrap_or_default();
     let disturbed = own.vcpus.iter().filter_map(|one| Some((one, one.reason.as_ref()?)));
     if let Some((worst, reason)) = disturbed.max_by(|(a, _), (b, _)| delay(a).total_cmp(&delay(b))) {
-        let idles = worst.rates.forced_idle_percent >= Some(HIGH_FORCED_IDLE_PERCENT);
-        let fix = if idles {
+        let fix = if worst.rates.forced_idle_percent >= Some(HIGH_FORCED_IDLE_PERCENT) {
             "assign whole cores (kubelet's full-pcpus-only, steliad's FullPCPUs), or set Cloud Hypervisor's --cpus core_scheduling=off"
         } else {
             "run steliactl top to see whether this lasts"
         };
-        say(format!("vCPU {} {reason}", worst.name), fix);
-    }
-    let throttled = own
-        .throttled_percent
-        .filter(|percent| *percent >= HIGH_THROTTLED_PERCENT);
-    if let Some(percent) = throttled {
-        let text = format!("its CPU limit throttled the whole VM {percent:.0} % of the time");
-        say(text, "raise the container's CPU limit");
-    }
-    if let Some(rate) = own.device_interrupts_per_second.filter(|rate| *rate > 0.0) {
-        say(
-            format!("devices interrupt its CPUs {rate:.0} times/s"),
-            "steliactl noise VM",
-        );
+        answer.slow(format!("vCPU {} {reason}", worst.name), fix);
     }
 }
 
 /// The other tasks on its CPUs. A task ran on a CPU if its run time grew and that CPU is where it ran last: one that ran there and elsewhere
 /// counts in full, one that moved away again does not count.
-fn others(before: &Reading, now: &Reading, instance: &Instance, seconds: f64, say: &mut impl FnMut(String, &str)) {
+fn others(answer: &mut Answer, before: &Reading, now: &Reading, instance: &Instance, seconds: f64) {
     let own: BTreeSet<i32> = instance.vcpus.iter().map(|vcpu| vcpu.thread.task.id).collect();
-    let mut ran: Vec<(Reverse<u64>, i32, &Task)> = Vec::new();
-    for (tid, task) in &now.tasks {
-        // A number that is new, or was reused, is a task that began meanwhile.
-        let former = before.tasks.get(tid).map_or(0, |before| before.run_ns);
-        let ns = task.run_ns.checked_sub(former).unwrap_or(task.run_ns);
-        if ns > 0 && instance.exclusive.contains(task.cpu) && !own.contains(tid) {
-            ran.push((Reverse(ns), *tid, task));
-        }
-    }
-    ran.sort_by_key(|(ns, tid, _)| (*ns, *tid));
     let of_kernel = "keep interrupts off these CPUs: steliactl noise, steliactl doctor";
     for (bound, who, fix) in [
         (false, "other tasks", "run steliactl verify"),
         (true, "the kernel's bound threads", of_kernel),
     ] {
-        let these = || ran.iter().filter(|(.., task)| task.bound == bound);
-        let percent = these().map(|(ns, ..)| ns.0).sum::<u64>() as f64 / 1e7 / seconds;
-        let named = these().take(MAX_NAMED_TASKS);
-        let mut named: Vec<String> = named
-            .map(|(_, tid, task)| format!("{} ({tid}) on {}", task.name, task.cpu))
-            .collect();
-        if these().count() > MAX_NAMED_TASKS {
-            named.push("…".to_owned());
+        let here =
+            |tid: &i32, task: &Task| task.bound == bound && instance.exclusive.contains(task.cpu) && !own.contains(tid);
+        let mut ran: Vec<(Reverse<u64>, i32, &Task)> = Vec::new();
+        for (tid, task) in now.tasks.iter().filter(|(tid, task)| here(tid, task)) {
+            // A number that is new, or was reused, is a task that began meanwhile.
+            let former = before.tasks.get(tid).map_or(0, |before| before.run_ns);
+            ran.push((
+                Reverse(task.run_ns.checked_sub(former).unwrap_or(task.run_ns)),
+                *tid,
+                task,
+            ));
         }
+        ran.sort_by_key(|(ns, tid, _)| (*ns, *tid));
+        let percent = ran.iter().map(|(ns, ..)| ns.0).sum::<u64>() as f64 / 1e7 / seconds;
+        let named = ran.iter().filter(|(ns, ..)| ns.0 > 0).take(MAX_NAMED_TASKS);
+        let named = named.map(|(_, tid, task)| format!("{} ({tid}) on {}", task.name, task.cpu));
+        let named = named.collect::<Vec<_>>().join(", ");
         if percent >= HIGH_OTHER_TASKS_PERCENT {
-            say(
-                format!("{who} took {percent:.1} % of one of its CPUs: {}", named.join(", ")),
+            answer.slow(
+                format!("{who} took {percent:.1} % of one of its CPUs, most of all {named}"),
                 fix,
             );
         }

@@ -19,6 +19,7 @@ fn told() -> Description {
     for instance in node.node.instances.values_mut() {
         let instance = Arc::make_mut(instance);
         instance.registered_us = NOW - 120_000_000;
+        instance.state_since_us = NOW - 60_000_000;
         instance.float_reason = FloatReason::Near;
     }
     let first = instance_mut(&mut node, PODS[0]);
@@ -116,8 +117,8 @@ fn each_screen_fits_a_terminal() {
         ("waiting", quiet(&told(), 1)),
         ("disturbed", measured(&trouble, 0, disturbed)),
         ("chosen_by_steliad", quiet(&allocated(), 0)),
-        ("cpu", cpu::answer(&told(), &Pods::of(&told()), 4).unwrap()),
-        ("cpu_shared", cpu::answer(&trouble, &pods, 3).unwrap()),
+        ("cpu", cpu::answer(&told(), &Pods::of(&told()), 4, NOW).unwrap()),
+        ("cpu_shared", cpu::answer(&trouble, &pods, 3, NOW).unwrap()),
         ("node", node),
     ] {
         let screen = answer.text(terminal(80));
@@ -128,21 +129,15 @@ fn each_screen_fits_a_terminal() {
 }
 
 #[test]
-fn sources_are_told_on_request_and_programs_get_the_facts() {
-    let mut answer = quiet(&told(), 0);
-    let json = serde_json::to_value(&answer).unwrap();
+fn programs_get_the_facts() {
+    let json = serde_json::to_value(quiet(&told(), 0)).unwrap();
     holds(
         &json,
         serde_json::json!({
-            "/pod_name": "vm", "/state": "isolated", "/exclusive_cpus": "4-5", "/guest_nodes/0/host_nodes": "1",
-            "/facts/1": {"label": "CPUs", "text": "4-5 on NUMA 1, assigned by kubelet; partition type isolated", "source": RECORD},
+            "/pod_name": "vm", "/state": "isolated",
+            "/facts/1": {"label": "CPUs", "text": "4-5 on NUMA 1, assigned by kubelet; partition type isolated"},
         }),
     );
-    never_says(&text(&answer), &[RECORD]);
-    answer.has_sources = true;
-    says(&text(&answer), &[RECORD]);
-    let json = serde_json::to_value(quiet(&allocated(), 0)).unwrap();
-    assert_eq!(json["allocation"]["explanation"][0], "2 CPUs wanted, FullPCPUs");
     // Others' texts steer no terminal.
     says(&text(&quiet(&allocated(), 2)), &["NUMA node 1?[2J", "CPU limit 2.5"]);
 }
@@ -179,18 +174,20 @@ fn what_slows_a_vm_down_is_told_once_with_its_fix() {
         assert_eq!(all.matches(once).count(), 1, "{once}: {all}");
     }
     let idle = |root: &Path| {
-        write(root, "proc/sys/kernel/numa_balancing", "1\n");
         write(root, "proc/70/task/70/sched", "core_forceidle_sum : 45.000000\n");
     };
     let mut across = told();
     across.locality.instances.get_mut(PODS[0]).unwrap().nodes = [0, 1].into();
     says(
         &text(&measured(&across, 0, idle)),
-        &["siblings idle 4 %", "core_scheduling=off", "numa_balancing=0"],
+        &["siblings idle 4 %", "core_scheduling=off"],
     );
     // What is little is not said.
     let little = text(&measured(&told(), 0, |root| files(root, [101, 11, 0, 0])));
     says(&little, &["nothing slows it down"]);
+    let waits = text(&quiet(&told(), 1));
+    says(&waits, &["waiting for the runner", "vCPUs", "none are attached, so"]);
+    never_says(&waits, &["nothing slows"]);
 }
 
 #[test]
@@ -209,7 +206,7 @@ fn kubelets_file_may_say_something_else_or_nothing() {
 fn what_is_no_vm_or_no_cpu_has_its_exit_code() {
     let none = (&slow::Reading::default(), &slow::Reading::default());
     assert_eq!(vm::answer(&told(), PODS[2], NOW, none).unwrap_err().exit_code(), 3);
-    let failure = cpu::answer(&told(), &Pods::default(), 8).unwrap_err();
+    let failure = cpu::answer(&told(), &Pods::default(), 8, NOW).unwrap_err();
     assert_eq!(failure.exit_code(), 2);
     says(&failure.to_string(), &["online are 0-7"]);
 }
@@ -220,7 +217,19 @@ fn a_cpu_names_its_owner_its_pools_and_who_else_runs_there() {
     let of = |description: &Description, cpu: u32| {
         let mut pods = Pods::of(description);
         pods.add(others.clone());
-        text(&cpu::answer(description, &pods, cpu).unwrap())
+        text(&cpu::answer(description, &pods, cpu, NOW).unwrap())
+    };
+    let was = |released| {
+        let mut node = told();
+        let former = stelia_model::FormerVm {
+            pod: stelia_kubelet::PodUid::parse(PODS[2]).unwrap(),
+            cpus: "6".parse().unwrap(),
+            released,
+            ended_us: NOW - 120_000_000,
+            ..Default::default()
+        };
+        node.node.former = vec![former].into();
+        node
     };
     for (node, cpu, expected) in [
         (told(), 4, &["vCPU 0 (tid 70)", "sibling CPU 5 (same owner)"][..]),
@@ -229,13 +238,27 @@ fn a_cpu_names_its_owner_its_pools_and_who_else_runs_there() {
             2,
             &["team-a/new (waiting)", "sibling CPU 3 (shared)", "kubectl logs"],
         ),
-        // It is no VM any more, and its name is known.
-        (told(), 6, &["team-a/db-0, container db (CPUs 6)"]),
+        (
+            told(),
+            6,
+            &["team-a/db-0, container db (CPUs 6), assigned by kubelet; not a VM"],
+        ),
+        // It is no VM any more.
+        (
+            was(true),
+            6,
+            &[
+                "team-a/db-0, container db (CPUs 6), assigned by kubelet; released",
+                "Before",
+                "was released 2 min ago",
+            ],
+        ),
+        (was(false), 6, &["not a VM", "a VM that ended 2 min ago"]),
         (
             told(),
             0,
             &[
-                "reservedSystemCPUs",
+                "nobody: reserved",
                 "non-vCPU threads of team-a/vm",
                 "all threads of team-a/new",
             ],

@@ -1,24 +1,19 @@
-//! A VM: whether it is isolated and why not, its CPUs, threads, memory and devices, and what slows it down.
+//! A VM: whether it is isolated and why not, its CPUs, where its threads run, and what slows it down.
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
-use stelia_api::{ReasonCode, State, ThreadRole};
-use stelia_cpus::located::Part;
-use stelia_cpus::{CpuSet, Topology};
-use stelia_kernel::locality::{Locality, certificate, nodes, size};
+use serde_json::json;
+use stelia_api::{State, ThreadRole};
+use stelia_cpus::CpuSet;
+use stelia_kernel::locality::nodes;
 use stelia_koordinator::allocator::Allocation;
 use stelia_model::{FloatReason, Instance};
 use stelia_settings::Isolation;
 
+use super::Answer;
 use super::slow::{Reading, share, slowdowns};
-use super::{ASSIGNMENT, Answer, CGROUPS, MEASURED, RECORD, SETTINGS, STELIAD};
 use crate::shared::daemon::{Description, Failure, Pod, age, no_instance};
-use crate::shared::located;
 use crate::shared::output::counted;
-
-/// Devices that are named; `show` has all of them.
-const MAX_DEVICES: usize = 4;
 
 /// The facts at `now`, with what two readings say.
 ///
@@ -39,73 +34,44 @@ pub(super) fn answer(
         State::Pinned => "is pinned, not isolated",
         _ => "is NOT isolated",
     };
-    let guest = guest_nodes(instance);
-    let spread = guest.values().any(|cpus| nodes(&node.topology, cpus).len() > 1);
-    let slow = slowdowns(description, pod, instance, spread, readings);
-    let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
-    let more = json!({
-        "container": instance.container, "state": instance.state, "isolation": instance.isolation,
-        "degraded": instance.degraded, "not_isolated": instance.not_isolated,
-        "exclusive_cpus": instance.exclusive, "float_cpus": instance.float, "float_reason": instance.float_reason,
-        "cpu_source": node.cpu_source, "allocation": instance.allocation, "registered_us": instance.registered_us,
-        "isolated_us": Some(instance.isolated_us).filter(|us| *us > 0), "slow": slow,
-        "guest_nodes": guest.iter().map(|(guest, cpus)| guest_json(*guest, cpus, &node.topology)).collect::<Vec<_>>(),
-    });
-    let mut answer = Answer {
-        title: format!("{name} {is}"),
-        details: name.members(),
-        ..Answer::default()
-    };
-    answer.details.extend(more.as_object().cloned().unwrap_or_default());
-    state(&mut answer, instance, now);
-    cpus(&mut answer, description, pod, instance);
-    float(&mut answer, instance, busy);
-    for (guest, cpus) in guest.iter().filter_map(|(guest, cpus)| Some(((*guest)?, cpus))) {
-        let host = nodes(&node.topology, cpus).to_string();
-        answer.say(
-            "Guest",
-            format!("NUMA node {guest} has vCPUs on CPUs {cpus} (NUMA {host})"),
-            RECORD,
-        );
-    }
-    if let Some(locality) = description.locality.instances.get(pod) {
-        parts(&mut answer, locality);
-    }
-    if slow.is_empty() {
-        answer.say("Measured", "nothing slows it down", MEASURED);
-    }
-    for one in &slow {
-        answer.say("Slow", &one.text, MEASURED);
-        answer.fix(&one.fix, MEASURED);
-    }
-    answer.node_problems(description);
-    Ok(answer)
-}
-
-fn state(answer: &mut Answer, instance: &Instance, now: u64) {
+    let details =
+        json!({ "state": instance.state, "degraded": instance.degraded, "not_isolated": instance.not_isolated });
+    let mut answer = Answer::new(format!("{name} {is}"), &details);
+    answer.details.extend(name.members());
     for reason in &instance.degraded {
         answer.reason("Problem", reason);
     }
-    match &instance.not_isolated {
-        Some(reason) if reason.code == ReasonCode::NoVcpus => {
-            let waits = age(instance.registered_us, now);
-            answer.say("Because", format!("{} (for {waits})", reason.text), STELIAD);
-            answer.fix(&reason.fix, STELIAD);
-        }
-        Some(reason) => answer.reason("Because", reason),
-        None => {}
+    if let Some(reason) = &instance.not_isolated {
+        answer.reason("Because", reason);
     }
-    let isolated = if instance.state == State::Isolated {
-        instance.isolated_us
-    } else {
-        0
-    };
-    let events = [("isolated", isolated), ("registered", instance.registered_us)];
-    let known = events.into_iter().filter(|(_, us)| *us > 0);
-    let ages: Vec<String> = known.map(|(what, us)| format!("{what} {} ago", age(us, now))).collect();
-    if !ages.is_empty() {
-        answer.say("Since", ages.join(", "), RECORD);
+    let [state, registered] = [instance.state_since_us, instance.registered_us].map(|us| age(us, now));
+    answer.say(
+        "Since",
+        format!("{} for {state}, registered {registered} ago", instance.state),
+    );
+    cpus(&mut answer, description, pod, instance);
+    let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
+    float(&mut answer, instance, busy);
+    let guest = guest_nodes(instance);
+    for (guest, cpus) in guest.iter().filter_map(|(guest, cpus)| Some(((*guest)?, cpus))) {
+        let host = nodes(&node.topology, cpus).to_string();
+        let text = format!("NUMA node {guest} has vCPUs on CPUs {cpus} (NUMA {host})");
+        answer.say("Guest", text);
     }
+    let is_container = instance.isolation == Isolation::Container;
+    if is_container {
+        answer.say("vCPUs", "not told apart: its whole container has the CPUs");
+    } else if instance.vcpus.is_empty() {
+        answer.say("vCPUs", "none are attached, so none was measured");
+    }
+    let told = answer.facts.len();
+    let spread = guest.values().any(|cpus| nodes(&node.topology, cpus).len() > 1);
+    slowdowns(&mut answer, description, (pod, instance), spread, readings);
+    if answer.facts.len() == told && !instance.vcpus.is_empty() {
+        answer.say("Measured", "nothing slows it down");
+    }
+    answer.node_problems(description);
+    Ok(answer)
 }
 
 fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &Instance) {
@@ -122,7 +88,7 @@ fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &In
     if instance.isolation == Isolation::Container {
         text += "; scope: container";
     }
-    answer.say("CPUs", text, RECORD);
+    answer.say("CPUs", text);
     if let Some(allocation) = &instance.allocation {
         return allocated(answer, allocation);
     }
@@ -134,7 +100,7 @@ fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &In
         (None, Some(entry)) => format!("kubelet assigns {entry} to the whole pod (pod-level resources)"),
         (None, None) => format!("kubelet has no assignment for container {container}"),
     };
-    answer.say("Assigned", assigned, ASSIGNMENT);
+    answer.say("Assigned", assigned);
 }
 
 fn allocated(answer: &mut Answer, allocation: &Allocation) {
@@ -149,9 +115,9 @@ fn allocated(answer: &mut Answer, allocation: &Allocation) {
     if allocation.limit_milli > 0 {
         text += &format!(", CPU limit {}", allocation.limit_milli as f64 / 1000.0);
     }
-    answer.say("Asked", text, RECORD);
+    answer.say("Asked", text);
     if !allocation.explanation.is_empty() {
-        answer.say("Chosen", allocation.explanation.join("; "), "steliad's allocator");
+        answer.say("Chosen", allocation.explanation.join("; "));
     }
 }
 
@@ -166,7 +132,7 @@ fn float(answer: &mut Answer, instance: &Instance, busy: Option<f64>) {
         FloatReason::BePool => "shared CPUs of class BE",
         FloatReason::Spare => "the container's CPUs that no vCPU is pinned to",
         FloatReason::UntilAttached => "shared CPUs of its NUMA nodes and its own CPUs, until vCPUs are attached",
-        FloatReason::NoFloat => return answer.say("Others", "all its threads run on its own CPUs", SETTINGS),
+        FloatReason::NoFloat => return answer.say("Others", "all its threads run on its own CPUs"),
         FloatReason::Unchanged => "unchanged: no CPUs can be chosen now",
     };
     let busy = busy.map_or(String::new(), |busy| format!("{busy:.0} % busy; "));
@@ -174,34 +140,7 @@ fn float(answer: &mut Answer, instance: &Instance, busy: Option<f64>) {
         State::Isolated | State::Pinned => ("Others", "its other threads run"),
         _ => ("Now", "all its threads run"),
     };
-    answer.say(label, format!("{who} on {} ({busy}{why})", instance.float), CGROUPS);
-}
-
-/// Memory and devices by NUMA node, a line each.
-fn parts(answer: &mut Answer, locality: &Locality) {
-    let (mut memory, mut devices) = (Vec::new(), Vec::new());
-    for row in certificate(locality) {
-        let at = row.located();
-        let place = match located::place(&at) {
-            place if place.is_empty() => "NUMA node unknown".to_owned(),
-            place => format!("{place} on NUMA {}", located::nodes(&at)),
-        };
-        match row.part {
-            Part::Memory => memory.push(format!("{}, {place}", size(row.amount))),
-            Part::HugePages => memory.push(format!("{} huge pages, {place}", size(row.amount))),
-            Part::Device => devices.push(format!("{}, {place}", row.name)),
-            Part::Cpus | Part::Interrupts => {}
-        }
-    }
-    if devices.len() > MAX_DEVICES {
-        devices.truncate(MAX_DEVICES);
-        devices.push("more: steliactl show".to_owned());
-    }
-    for (label, parts) in [("Memory", memory), ("Devices", devices)] {
-        if !parts.is_empty() {
-            answer.say(label, parts.join("; "), STELIAD);
-        }
-    }
+    answer.say(label, format!("{who} on {} ({busy}{why})", instance.float));
 }
 
 /// The CPUs of the vCPUs by the NUMA node that the guest sees; `None`: it is shown none, so that all vCPUs are alike to it.
@@ -214,8 +153,4 @@ fn guest_nodes(instance: &Instance) -> BTreeMap<Option<u32>, CpuSet> {
         node.union_with(cpus.as_ref().unwrap_or(&instance.exclusive));
     }
     found
-}
-
-fn guest_json(guest: Option<u32>, cpus: &CpuSet, topology: &Topology) -> Value {
-    json!({ "guest_node": guest, "cpus": cpus, "host_nodes": nodes(topology, cpus).to_string() })
 }

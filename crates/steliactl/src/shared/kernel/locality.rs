@@ -113,7 +113,7 @@ impl VmLocality {
         let (heading, mut body) = match rows.as_slice() {
             [] => ("Locality: the VM has no exclusive CPUs".to_owned(), String::new()),
             rows => (
-                format!("Locality: the VM's CPUs are on NUMA {}", list(&locality.nodes)),
+                format!("Locality: the VM's CPUs are on NUMA {}", &locality.nodes),
                 table(&CERTIFICATE, rows, style),
             ),
         };
@@ -142,7 +142,7 @@ impl VmLocality {
             .into_iter()
             .map(|pair| json!({ "gpu": pair.gpu.address, "nic": pair.nic.address, "distance": pair.distance }));
         json!({
-            "cpu_nodes": list(&locality.nodes),
+            "cpu_nodes": locality.nodes.to_string(),
             "away_bytes": away.map(|away| away.bytes),
             "counted_bytes": away.map(|away| away.of),
             "away_ratio": away.map(|away| away.ratio()),
