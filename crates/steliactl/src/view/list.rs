@@ -9,13 +9,15 @@ use stelia_kernel::locality::size;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, Unadopted};
 
-use crate::shared::daemon::{Condition, Description, Pod, counts, fact, is_in_trouble, note, short_age};
+use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, is_in_trouble, note};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, facts, now, printable, table};
 
-/// What is wrong on the node, each with its effect.
-pub(super) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
+/// What is wrong on the node, one short line each.
+pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
     let of = |problem: &Reason| ("NODE".to_owned(), fact(problem), Meaning::Broken);
-    facts(&problems.iter().map(of).collect::<Vec<_>>(), style)
+    let mut lines: Vec<_> = problems.iter().map(of).collect();
+    lines.dedup();
+    facts(&lines, style)
 }
 
 struct Vm {
@@ -44,13 +46,12 @@ fn columns(wide: bool) -> Vec<Column<Vm>> {
         columns.push(notes.or_nothing());
         return columns;
     }
-    let limit = |vm: &Vm| {
-        let limit = vm.instance.memory_limit.map(size);
-        limit.unwrap_or_default().replace(' ', "")
-    };
     columns.extend([
         notes,
-        column("MEMORY", limit),
+        column("MEMORY", |vm: &Vm| {
+            let limit = vm.instance.memory_limit.map(size);
+            limit.unwrap_or_default().replace(' ', "")
+        }),
         column("FLOAT", |vm: &Vm| vm.instance.float.to_string()),
         column("CLASS", |vm: &Vm| vm.instance.class().to_owned()),
         column("CONTAINER", |vm: &Vm| vm.instance.container.clone()),
@@ -104,7 +105,7 @@ impl Vms {
         let now = now();
         let vms = described.node.instances.iter().map(|(uid, instance)| Vm {
             pod: Pod::of(uid, instance),
-            age: short_age(instance.registered_us, now),
+            age: age(instance.registered_us, now),
             instance: Arc::clone(instance),
         });
         let mut vms: Vec<Vm> = vms.filter(|vm| !only_problems || is_in_trouble(&vm.instance)).collect();
@@ -119,18 +120,19 @@ impl Vms {
 
     /// Counts, and what tells more; for people.
     fn footer(&self) -> String {
-        let counted = counts(self.vms.iter().map(Vm::condition));
         let in_trouble = self.vms.iter().any(|vm| is_in_trouble(&vm.instance));
-        let hint = match (in_trouble, self.only_problems) {
-            (false, _) => "",
-            (true, true) => "  steliactl why VM",
-            (true, false) => "  steliactl why VM; --problems",
-        };
-        let unmanaged = match self.unmanaged {
-            0 => String::new(),
-            count => format!("{count} not managed: steliactl list --unmanaged\n"),
-        };
-        format!("{counted}.{hint}\n{unmanaged}")
+        let hints = [
+            (!self.problems.is_empty(), "steliactl why node"),
+            (in_trouble, "steliactl why VM"),
+            (in_trouble && !self.only_problems, "--problems"),
+        ];
+        let hints: Vec<&str> = hints.iter().filter(|(is_given, _)| *is_given).map(|(_, hint)| *hint).collect();
+        let counted = counts(self.vms.iter().map(Vm::condition));
+        let footer = format!("{counted}.  {}", hints.join("; "));
+        match self.unmanaged {
+            0 => format!("{}\n", footer.trim_end()),
+            count => format!("{}\n{count} not managed: steliactl list --unmanaged\n", footer.trim_end()),
+        }
     }
 }
 
@@ -140,8 +142,10 @@ impl Render for Vms {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let problems: &[Reason] = if style.legend { &self.problems } else { &[] };
-        let mut text = node_lines(problems, style);
+        let mut text = String::new();
+        if style.legend {
+            text += &node_lines(&self.problems, style);
+        }
         if self.vms.is_empty() && style.legend {
             text += "No VMs.\n";
         } else {
@@ -196,13 +200,11 @@ impl Render for Unmanaged {
         if self.0.is_empty() {
             return "Every VM that a rule matches is managed.\n".to_owned();
         }
-        let now = now();
         let of = |one: &UnmanagedVm| {
-            let (pod, reason, rule) = (&one.pod, &one.reason, &one.rule);
-            let age = short_age(one.since_us, now);
+            let (pod, reason, rule, age) = (&one.pod, &one.reason, &one.rule, age(one.since_us, now()));
             let heading = printable(&format!("{pod}  {reason}  (rule {rule}, {age})"));
             let why = ("     ".to_owned(), one.why.clone(), Meaning::Plain);
-            format!("{}\n{}", heading.replace(", )", ")"), facts(&[why], style))
+            format!("{heading}\n{}", facts(&[why], style))
         };
         self.0.iter().map(of).collect()
     }

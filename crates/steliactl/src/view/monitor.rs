@@ -1,7 +1,7 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
 use serde_json::{Map, Value, json};
-use stelia_api::{MANAGER_PATH, instance_uid};
+use stelia_api::{MANAGER_PATH, ReasonCode, instance_uid};
 use zbus::fdo;
 use zbus::message::Message;
 
@@ -11,14 +11,28 @@ use crate::shared::output::{self, Form, text_of};
 
 const APPEARED: &str = "DaemonAppeared";
 const VANISHED: &str = "DaemonVanished";
+/// Properties that have words, or whose change another event tells.
+const TOLD: [&str; 8] = [
+    "State",
+    "Degraded",
+    "NotIsolated",
+    "ExclusiveCPUs",
+    "NodeProblems",
+    "AdmissionProblem",
+    "IsolatedTimestamp",
+    "VCPUs",
+];
 
+/// What happened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Event {
     name: &'static str,
     /// The pod whose event it is.
     pod: Option<String>,
-    /// What happened, in words; empty where other events say it.
+    /// In words; empty where another event says it.
     what: String,
+    /// Changed properties without words, for `-o wide`.
+    others: String,
     /// More members of its JSON object.
     members: Map<String, Value>,
 }
@@ -41,10 +55,6 @@ impl Event {
         }
     }
 
-    fn of_pod(self, pod: String) -> Self {
-        Self { pod: Some(pod), ..self }
-    }
-
     fn with(mut self, name: &str, value: Value) -> Self {
         self.members.insert(name.to_owned(), value);
         self
@@ -54,82 +64,93 @@ impl Event {
     fn of(message: &Message) -> Option<Self> {
         let header = message.header();
         let body = message.body();
-        Some(match (header.interface()?.as_str(), header.member()?.as_str()) {
-            ("io.stelia.Isolation1.Manager", member @ ("InstanceNew" | "InstanceRemoved")) => {
-                let (pod, _): (String, zbus::OwnedObjectPath) = body.deserialize().ok()?;
-                let event = match member {
-                    "InstanceNew" => Self::new("InstanceNew", "registered"),
-                    _ => Self::new("InstanceRemoved", "released, or ended"),
-                };
-                event.of_pod(pod)
-            }
-            ("io.stelia.Isolation1.Manager", "NodeProblemFound") => {
+        if header.interface()?.as_str() == "org.freedesktop.DBus.Properties" {
+            let pod = instance_uid(header.path()?.as_str());
+            let is_known = pod.is_some() || header.path()?.as_str() == MANAGER_PATH;
+            let signal = fdo::PropertiesChanged::from_message(message.clone())?;
+            let arguments = signal.args().ok()?;
+            let changed = arguments.changed_properties().iter();
+            let changed = changed.map(|(name, value)| (name.to_string(), output::json(value)));
+            return is_known.then(|| Self {
+                pod,
+                ..Self::changed(&changed.collect())
+            });
+        }
+        if header.interface()?.as_str() != "io.stelia.Isolation1.Manager" {
+            return None;
+        }
+        let of_pod = |name, what| {
+            let (pod, _): (String, zbus::OwnedObjectPath) = body.deserialize().ok()?;
+            let pod = Some(pod);
+            Some(Self {
+                pod,
+                ..Self::new(name, what)
+            })
+        };
+        match header.member()?.as_str() {
+            "InstanceNew" => of_pod("InstanceNew", "registered"),
+            "InstanceRemoved" => of_pod("InstanceRemoved", "released or ended"),
+            "NodeProblemFound" => {
                 let row: (String, String, String) = body.deserialize().ok()?;
                 let problem = reason_of(&json!(row))?;
-                Self::new("NodeProblemFound", fact(&problem)).with("problem", json!(problem))
+                let event = Self::new("NodeProblemFound", format!("problem: {}", fact(&problem)));
+                Some(event.with("problem", json!(problem)))
             }
-            ("io.stelia.Isolation1.Manager", "NodeProblemOver") => {
+            "NodeProblemOver" => {
                 let code: String = body.deserialize().ok()?;
-                Self::new("NodeProblemOver", format!("over: {code}")).with("code", code.into())
+                let words = ReasonCode::parse(&code).map(ReasonCode::fact);
+                let event = Self::new("NodeProblemOver", format!("problem over: {}", words.unwrap_or(&code)));
+                Some(event.with("code", code.into()))
             }
-            ("org.freedesktop.DBus.Properties", "PropertiesChanged") => {
-                let path = header.path()?.as_str();
-                let signal = fdo::PropertiesChanged::from_message(message.clone())?;
-                let arguments = signal.args().ok()?;
-                let properties = arguments.changed_properties().iter();
-                let properties = properties.map(|(name, value)| (name.to_string(), output::json(value)));
-                let properties: Map<String, Value> = properties.collect();
-                let words: Vec<String> = properties
-                    .iter()
-                    .filter_map(|(name, value)| changed(name, value))
-                    .collect();
-                let event = Self::new("PropertiesChanged", words.join(", "));
-                let event = event.with("properties", output::snake_case(&properties).into());
-                match instance_uid(path) {
-                    Some(pod) => event.of_pod(pod),
-                    None => Some(event).filter(|_| path == MANAGER_PATH)?,
-                }
-            }
-            _ => return None,
-        })
+            _ => None,
+        }
+    }
+
+    /// Properties changed: of a VM the new state and why, what is wrong with it, and its CPUs.
+    fn changed(properties: &Map<String, Value>) -> Self {
+        let reasons = |name| {
+            let rows = properties.get(name).and_then(Value::as_array)?;
+            let texts: Vec<String> = rows.iter().filter_map(reason_of).map(|reason| reason.text).collect();
+            Some(texts.join("; "))
+        };
+        let state = text_of(properties, "State");
+        let because = reasons("NotIsolated").filter(|texts| !texts.is_empty());
+        let state = [Some(state.to_owned()).filter(|state| !state.is_empty()), because];
+        let degraded = reasons("Degraded").map(|texts| match texts.as_str() {
+            "" => "no longer degraded".to_owned(),
+            texts => format!("degraded: {texts}"),
+        });
+        let state = state.into_iter().flatten().collect::<Vec<_>>().join(": ");
+        let cpus = text_of(properties, "ExclusiveCPUs");
+        let cpus = (!cpus.is_empty()).then(|| format!("CPUs {cpus}"));
+        let words = [Some(state).filter(|state| !state.is_empty()), degraded, cpus];
+        let others = properties.iter().filter(|(name, _)| !TOLD.contains(&name.as_str()));
+        let others = others.map(|(name, value)| format!("{name} {}", output::or_dash(&output::human(value))));
+        let event = Self {
+            others: others.collect::<Vec<_>>().join(", "),
+            ..Self::new("PropertiesChanged", words.into_iter().flatten().collect::<Vec<_>>().join(", "))
+        };
+        event.with("properties", output::snake_case(properties).into())
     }
 
     /// One line, or a document of YAML, with its end; `time` is microseconds since the epoch. `None`: it is no line of text.
     fn written(&self, time: u64, form: Form, pods: &Pods) -> Result<Option<String>, Failure> {
         let pod = self.pod.as_ref().map(|uid| pods.get(uid));
         if !form.is_data() {
+            let others = Some(&self.others).filter(|_| form == Form::Wide);
+            let said = [Some(&self.what), others].into_iter().flatten().filter(|text| !text.is_empty());
+            let said: Vec<&str> = said.map(String::as_str).collect();
             let clock = output::time(time).get(11..19).unwrap_or_default().to_owned();
             let whose = pod.as_ref().map_or_else(|| "node".to_owned(), Pod::to_string);
-            let line = output::printable(&format!("{clock}  {whose}  {}", self.what)) + "\n";
-            return Ok(Some(line).filter(|_| !self.what.is_empty()));
+            let line = output::printable(&format!("{clock}  {whose}  {}", said.join(", "))) + "\n";
+            return Ok(Some(line).filter(|_| !said.is_empty()));
         }
-        let mut object = self
-            .clone()
-            .with("time_us", time.into())
-            .with("event", self.name.into())
-            .members;
+        let event = self.clone().with("time_us", time.into()).with("event", self.name.into());
+        let mut object = event.members;
         object.extend(pod.iter().flat_map(Pod::members));
         let form = if form == Form::Yaml { form } else { Form::JsonLine };
         Ok(Some(form.divider().to_owned() + &form.write(&object)?))
     }
-}
-
-/// A changed property in words; `None` where another event or property says the same.
-fn changed(name: &str, value: &Value) -> Option<String> {
-    let reasons = value.as_array().into_iter().flatten().filter_map(reason_of);
-    let texts = || reasons.map(|reason| reason.text).collect::<Vec<_>>().join("; ");
-    let human = || output::or_dash(&output::human(value));
-    Some(match name {
-        "State" => human(),
-        "Degraded" => match texts() {
-            none if none.is_empty() => "no longer degraded".to_owned(),
-            texts => format!("degraded: {texts}"),
-        },
-        "NotIsolated" => Some(texts()).filter(|texts| !texts.is_empty())?,
-        "ExclusiveCPUs" => format!("CPUs {}", human()),
-        "NodeProblems" | "AdmissionProblem" | "IsolatedTimestamp" | "VCPUs" => return None,
-        _ => format!("{name} {}", human()),
-    })
 }
 
 /// Prints events as they come.

@@ -97,37 +97,23 @@ pub(crate) fn note(instance: &Instance) -> &'static str {
     reasons(instance).next().map_or("", |reason| reason.code.note())
 }
 
-/// A fact with what follows from it, on one line.
-pub(crate) fn fact(reason: &Reason) -> String {
-    match reason.code.effect() {
-        "" => reason.text.clone(),
-        effect => format!("{}: {effect}", reason.text),
+/// What is wrong on the node with what follows from it, on one short line; `why node` has the details.
+pub(crate) fn fact(problem: &Reason) -> String {
+    match (problem.code.fact(), problem.code.effect()) {
+        // A newer daemon's code.
+        ("", _) => problem.text.clone(),
+        (fact, effect) => format!("{fact}: {effect}"),
     }
 }
 
-/// A number of one unit: how long ago it was, both in microseconds since the epoch.
-fn elapsed(since: u64, now: u64) -> (u64, [&'static str; 2]) {
-    match now.saturating_sub(since) / 1_000_000 {
-        seconds @ 0..120 => (seconds, ["s", "s"]),
-        seconds @ 120..7_200 => (seconds / 60, ["min", "m"]),
-        seconds @ 7_200..172_800 => (seconds / 3_600, ["h", "h"]),
-        seconds => (seconds / 86_400, ["days", "d"]),
-    }
-}
-
-/// "46 s", "6 min", "2 h", "9 days".
+/// How long ago something was, both in microseconds since the epoch: "46s", "6m", "2h", "9d"; empty where it is not known.
 pub(crate) fn age(since: u64, now: u64) -> String {
-    let (count, [unit, _]) = elapsed(since, now);
-    format!("{count} {unit}")
-}
-
-/// "46s", "6m", "2h", "9d" for a column; empty where the time is not known.
-pub(crate) fn short_age(since: u64, now: u64) -> String {
-    let (count, [_, unit]) = elapsed(since, now);
-    if since == 0 {
-        String::new()
-    } else {
-        format!("{count}{unit}")
+    match now.saturating_sub(since) / 1_000_000 {
+        _ if since == 0 => String::new(),
+        seconds @ 0..120 => format!("{seconds}s"),
+        seconds @ 120..7_200 => format!("{}m", seconds / 60),
+        seconds @ 7_200..172_800 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
     }
 }
 
@@ -185,14 +171,9 @@ mod tests {
 
     #[test]
     fn ages_have_one_unit() {
-        let of = |seconds: u64| (age(1, 1 + seconds * 1_000_000), short_age(1, 1 + seconds * 1_000_000));
-        let found = [5, 125, 7_200, 900_000].map(of);
-        let short: Vec<&str> = found.iter().map(|(_, short)| short.as_str()).collect();
-        assert_eq!((found[1].0.as_str(), short), ("2 min", vec!["5s", "2m", "2h", "10d"]));
+        let of = |seconds: u64| age(1, 1 + seconds * 1_000_000);
+        assert_eq!([5, 125, 7_200, 900_000].map(of), ["5s", "2m", "2h", "10d"]);
         // The clock was set back; the time is not known.
-        assert_eq!(
-            (short_age(2_000_000, 0), short_age(0, 5)),
-            ("0s".to_owned(), String::new())
-        );
+        assert_eq!([age(2_000_000, 0), age(0, 5)], ["0s", ""]);
     }
 }

@@ -14,7 +14,7 @@ pub(crate) mod signals;
 
 pub(crate) use candidates::vms;
 pub(crate) use client::{CALL_TIMEOUT, Client, connect, reason_of};
-pub(crate) use condition::{Condition, age, counts, fact, is_in_trouble, note, reasons, short_age};
+pub(crate) use condition::{Condition, age, counts, fact, is_in_trouble, note, reasons};
 pub(crate) use failure::Failure;
 pub(crate) use fold::{fold, whose};
 pub(crate) use name::{VmPattern, fitting, is_glob, no_instance, perhaps_meant, uid_prefix_note};

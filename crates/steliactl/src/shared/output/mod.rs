@@ -18,7 +18,7 @@ use zbus::Variant;
 
 pub(crate) use stelia_table::{
     Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, is_utf8, now,
-    paragraph, printable, properties, shorten, table, to_ascii, width, wrap,
+    paragraph, printable, properties, table, to_ascii, width, wrap,
 };
 
 /// How many columns a text takes.

@@ -3,16 +3,19 @@
 use std::fs;
 use std::path::Path;
 
+use serde::Serialize;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kernel::locality::{nodes, size};
 
 /// An L3 cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Cache {
     /// The CPUs that share it.
     pub cpus: CpuSet,
-    pub bytes: Option<u64>,
+    #[serde(rename = "size_bytes")]
+    bytes: Option<u64>,
     /// Whether these are CPUs of more than one NUMA node, as with Intel's sub-NUMA clusters.
+    #[serde(skip)]
     spans: bool,
 }
 

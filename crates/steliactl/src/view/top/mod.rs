@@ -79,21 +79,22 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn name(&self) -> String {
-        match self.vcpu {
-            None => self.vm.pod.to_string(),
-            Some(vcpu) => format!("  vcpu {}", vcpu.name),
-        }
+        self.vcpu.map_or_else(|| self.vm.pod.to_string(), |vcpu| format!("  vcpu {}", vcpu.name))
     }
 
     fn cpus(&self) -> String {
-        match self.vcpu {
-            None => self.vm.cpus.to_string(),
-            Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
-        }
+        let of_vcpu = |vcpu: &VcpuRates| vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
+        self.vcpu.map_or_else(|| self.vm.cpus.to_string(), of_vcpu)
     }
 
     fn note(&self) -> String {
         self.vcpu.map_or(&self.vm.note, |vcpu| &vcpu.note).clone()
+    }
+
+    /// What disturbs it, in words; empty where nothing does.
+    fn reason(&self) -> &str {
+        let reason = self.vcpu.map_or(&self.vm.reason, |vcpu| &vcpu.reason);
+        reason.as_deref().unwrap_or_default()
     }
 
     /// A rate of the VM or the vCPU.
@@ -119,19 +120,17 @@ fn number(value: Option<f64>, digits: usize) -> String {
     value.map(|value| format!("{value:.digits$}")).unwrap_or_default()
 }
 
-const MIB: f64 = 1024.0 * 1024.0;
-
-/// The columns; those of caches only where resctrl counts any of the VMs. The last one has nothing where it is empty.
+/// The columns; that of caches only where resctrl counts any of the VMs. The last one has nothing where it is empty.
 fn columns<'a>(caches: bool, wide: bool) -> Vec<Column<Row<'a>>> {
     let number = |heading, cell: fn(&Row<'a>) -> String| column(heading, cell).right();
-    let state = |row: &Row<'_>| match row.vcpu {
-        None => row.vm.condition.to_string(),
-        Some(_) => String::new(),
-    };
     let notes = column("NOTE", |row: &Row<'a>| row.note());
     let mut columns = vec![
         column("VM", |row: &Row<'a>| row.name()).yields(2).shortens(),
-        column("STATE", state).means(|row| row.vm.condition.meaning()),
+        column("STATE", |row: &Row<'a>| match row.vcpu {
+            None => row.vm.condition.to_string(),
+            Some(_) => String::new(),
+        })
+        .means(|row| row.vm.condition.meaning()),
         column("CPUS", |row: &Row<'a>| row.cpus()).yields(1),
         number("UTIL%", |row| row.rate(|rates| rates.utilisation_percent, 0)),
         number("WAIT%", |row| row.rate(|rates| rates.delay_percent, 1)),
@@ -150,10 +149,7 @@ fn columns<'a>(caches: bool, wide: bool) -> Vec<Column<Row<'a>>> {
     ]);
     if caches {
         columns.push(number("LLC-MIB", |row| {
-            row.of_vm(|vm| vm.llc_bytes.map(|bytes| bytes as f64 / MIB), 1)
-        }));
-        columns.push(number("MEM-MIB/S", |row| {
-            row.of_vm(|vm| vm.memory_bytes_per_second.map(|bytes| bytes / MIB), 1)
+            row.of_vm(|vm| vm.llc_bytes.map(|bytes| bytes as f64 / (1024.0 * 1024.0)), 1)
         }));
     }
     columns
@@ -183,12 +179,13 @@ fn order(a: &InstanceRates, b: &InstanceRates, sort: &str) -> Ordering {
 fn rows<'a>(model: &'a Model, sort: &str, is_open: impl Fn(&InstanceRates) -> bool) -> Vec<Row<'a>> {
     let mut vms: Vec<&InstanceRates> = model.instances.iter().collect();
     vms.sort_by(|a, b| order(a, b, sort));
-    let rows = vms.into_iter().flat_map(|vm| {
+    let mut rows = Vec::new();
+    for vm in vms {
+        rows.push(Row { vm, vcpu: None });
         let vcpus = vm.vcpus.iter().filter(|_| is_open(vm));
-        let vcpus: Vec<Row<'a>> = vcpus.map(|vcpu| Row { vm, vcpu: Some(vcpu) }).collect();
-        std::iter::once(Row { vm, vcpu: None }).chain(vcpus)
-    });
-    rows.collect()
+        rows.extend(vcpus.map(|vcpu| Row { vm, vcpu: Some(vcpu) }));
+    }
+    rows
 }
 
 /// A table of the VMs, with `-o wide` of their vCPUs too.
@@ -221,8 +218,7 @@ async fn batch(source: &Source<'_>, pace: Pace, output_options: OutputOptions) -
             () = end.reached() => return Ok(()),
             () = tokio::time::sleep(pace.delay) => {}
         }
-        let mut now = source.sample(began).await?;
-        now.carry_over(&before);
+        let now = source.sample(began).await?;
         let model = rates(&before, &now);
         before = now;
         printed += 1;

@@ -4,25 +4,26 @@ use std::collections::BTreeSet;
 
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::layout::Rect;
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use stelia_api::Reason;
+use ratatui::text::Line;
+use ratatui::widgets::{List, ListItem, ListState, Paragraph, StatefulWidget, Widget};
 
 use super::{Row, SORTS, columns, rows};
 use crate::shared::daemon::{counts, fact};
 use crate::shared::kernel::rates::Model;
-use crate::shared::output::{self, Meaning, TextStyle, table};
+use crate::shared::output::{self, Meaning, TextStyle, cut, printable, table};
 
 const HELP: [&str; 16] = [
     "UTIL%      time that the vCPUs ran, of one CPU",
     "WAIT%      time that they waited for a CPU: the guest's steal",
     "IRQ/S      device interrupts on the VM's CPUs: should be 0",
-    "NOTE       what is wrong; steliactl why VM has all of it",
+    "NOTE       what is wrong; the selected row's is below the table in words",
     "FLOAT%     CPU time of its other threads      (wide terminals)",
     "THROT%     time that a CPU limit throttled it",
     "MIGR/S     moves of vCPUs to another CPU",
     "PREEMPT/S  involuntary context switches of vCPUs",
-    "LLC, MEM   cache used, memory traffic, where resctrl counts",
+    "LLC-MIB    cache used, where resctrl counts",
     "",
     "Up Down    select; also j k, Page Up, Page Down",
     "Enter      show or hide the vCPUs of the selected VM",
@@ -31,7 +32,11 @@ const HELP: [&str; 16] = [
     "s          sort by trouble, UTIL%, WAIT%, IRQ/S or VM",
     "h q        this help, quit",
 ];
-const KEYS: &str = "Enter vCPUs  p problems  / filter  s sort  h help  q quit";
+/// The keys, or on a line that has no room for all of them those that lead to the others.
+const KEYS: [&str; 2] = [
+    "Enter vCPUs  p problems  / filter  s sort  h help  q quit",
+    "h help  q quit",
+];
 
 /// The node's problems that are shown above the table.
 const MAX_PROBLEMS: usize = 3;
@@ -51,9 +56,10 @@ pub(super) struct Screen {
     /// The VMs whose vCPUs are shown, by UID.
     open: BTreeSet<String>,
     help: bool,
-    selected: usize,
+    /// The selected row, and the first that is seen.
+    list: ListState,
     /// The rows that fit.
-    page: usize,
+    page: u16,
     coloured: bool,
     /// Whether the locale has no characters but ASCII.
     ascii: bool,
@@ -68,6 +74,7 @@ impl Screen {
             host,
             coloured: output::coloured(),
             ascii: !output::is_utf8(),
+            list: ListState::default().with_selected(Some(0)),
             ..Self::default()
         }
     }
@@ -75,17 +82,11 @@ impl Screen {
     /// Handles a key; returns whether it ends the program.
     pub(super) fn key(&mut self, key: KeyEvent, model: &Model) -> bool {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-        if self.editing && !is_control {
-            self.edit(key.code);
-            return false;
-        }
-        let rows = self.rows(model);
-        let last = rows.len().saturating_sub(1);
-        self.selected = self.selected.min(last);
         match key.code {
-            KeyCode::Char('q') => return true,
             // In raw mode Ctrl-C is a key and not a signal.
             KeyCode::Char('c') if is_control => return true,
+            code if self.editing => self.edit(code),
+            KeyCode::Char('q') => return true,
             KeyCode::Esc if self.help => self.help = false,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('/') => {
@@ -95,12 +96,12 @@ impl Screen {
             KeyCode::Char('h' | '?') => self.help = !self.help,
             KeyCode::Char('p') => self.only_problems = !self.only_problems,
             KeyCode::Char('s') => self.sort = (self.sort + 1) % SORTS.len(),
-            KeyCode::Char('j') | KeyCode::Down => self.selected = (self.selected + 1).min(last),
-            KeyCode::Char('k') | KeyCode::Up => self.selected = self.selected.saturating_sub(1),
-            KeyCode::PageDown => self.selected = (self.selected + self.page.max(1)).min(last),
-            KeyCode::PageUp => self.selected = self.selected.saturating_sub(self.page.max(1)),
+            KeyCode::Char('j') | KeyCode::Down => self.list.select_next(),
+            KeyCode::Char('k') | KeyCode::Up => self.list.select_previous(),
+            KeyCode::PageDown => self.list.scroll_down_by(self.page),
+            KeyCode::PageUp => self.list.scroll_up_by(self.page),
             KeyCode::Enter => {
-                let uid = rows.get(self.selected).map(|row| row.vm.pod.pod_uid.clone());
+                let uid = self.selected(&self.rows(model)).map(|row| row.vm.pod.pod_uid.clone());
                 if let Some(uid) = uid
                     && !self.open.remove(&uid)
                 {
@@ -126,19 +127,22 @@ impl Screen {
             KeyCode::Char(char) => self.filter.push(char),
             _ => {}
         }
-        self.selected = 0;
+        self.list.select_first();
     }
 
     fn rows<'a>(&self, model: &'a Model) -> Vec<Row<'a>> {
         let mut rows = rows(model, SORTS[self.sort], |vm| self.open.contains(&vm.pod.pod_uid));
         rows.retain(|row| {
             let (name, state) = (row.vm.pod.to_string(), row.vm.condition.name());
-            let fits = [name.as_str(), state, &row.vm.state]
-                .iter()
-                .any(|text| text.contains(&self.filter));
-            fits && (row.vm.in_trouble || !self.only_problems)
+            let mut texts = [name.as_str(), state, &row.vm.state].into_iter();
+            texts.any(|text| text.contains(&self.filter)) && (row.vm.in_trouble || !self.only_problems)
         });
         rows
+    }
+
+    /// The last one where there are fewer rows than before.
+    fn selected<'r, 'a>(&self, rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
+        rows.get(self.list.selected()?).or_else(|| rows.last())
     }
 
     /// The table's lines, the heading first. A wide terminal has more columns, if the names leave room for them.
@@ -157,12 +161,10 @@ impl Screen {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Which rows are seen, of how many, and what was chosen; then the keys.
-    fn footer(&self, first: usize, shown: usize, rows: usize) -> String {
-        let mut text = match rows {
-            0 => "0/0".to_owned(),
-            _ => format!("{}-{}/{rows}", first + 1, first + shown),
-        };
+    /// Which row is selected, of how many, and what was chosen; then the keys.
+    fn footer(&self, rows: usize, width: usize) -> String {
+        let selected = self.list.selected().map_or(0, |selected| (selected + 1).min(rows));
+        let mut text = format!("{selected}/{rows}");
         if self.editing || !self.filter.is_empty() {
             text += &format!("  filter: {}{}", self.filter, if self.editing { "_" } else { "" });
         }
@@ -172,75 +174,64 @@ impl Screen {
         if self.sort > 0 {
             text += &format!("  by {}", SORTS[self.sort]);
         }
-        format!("{text}  {KEYS}")
+        let lines = KEYS.map(|keys| format!("{text}  {keys}"));
+        let fits = lines.iter().find(|line| output::columns(line) <= width);
+        fits.cloned().unwrap_or(text)
+    }
+
+    /// A line of text that others wrote parts of.
+    fn line<'a>(&self, text: &str, style: Style) -> Line<'a> {
+        let text = printable(text);
+        // A cell has no room for more dots.
+        let plain = self.ascii.then(|| output::to_ascii(&text.replace('…', "~")));
+        Line::styled(plain.unwrap_or(text), style)
     }
 
     /// Draws it; `clock` is the time of day.
     pub(super) fn draw(&mut self, model: &Model, clock: &str, area: Rect, buffer: &mut Buffer) {
-        let width = usize::from(area.width);
-        let ascii = self.ascii;
-        let mut next = 0;
-        let mut line = |text: &str, style: Style| {
-            if next < area.height {
-                let text = output::printable(text);
-                // A cell has no room for more dots.
-                let plain = ascii.then(|| output::to_ascii(&text.replace('…', "~")));
-                let text = plain.unwrap_or(text);
-                buffer.set_stringn(area.x, area.y + next, format!("{text:width$}"), width, style);
-            }
-            next += 1;
-        };
-        let plain = Style::new();
+        let (width, plain) = (usize::from(area.width), Style::new());
         let counted = counts(model.instances.iter().map(|vm| vm.condition));
-        let host = Some(&self.host).filter(|host| !host.is_empty());
-        let host = host.map(|host| format!("{host}  ")).unwrap_or_default();
-        line(&format!("{host}{clock}  {counted}"), plain.add_modifier(Modifier::BOLD));
+        let host = if self.host.is_empty() { "" } else { "  " };
+        let title = format!("{}{host}{clock}  {counted}", self.host);
+        let mut above = vec![self.line(&title, plain.add_modifier(Modifier::BOLD))];
+        let mut problems: Vec<String> = model.problems.iter().map(|problem| format!("NODE  {}", fact(problem))).collect();
+        problems.dedup();
         let failure = Some(self.failure.clone()).filter(|text| !text.is_empty());
-        let problems = model
-            .problems
-            .iter()
-            .take(MAX_PROBLEMS)
-            .map(|problem| in_line(problem, width));
-        let above: Vec<String> = failure.into_iter().chain(problems).collect();
-        for text in &above {
-            line(text, self.style(Meaning::Broken));
-        }
+        let broken = failure.into_iter().chain(problems.into_iter().take(MAX_PROBLEMS));
+        above.extend(broken.map(|text| self.line(&cut(&text, width), self.style(Meaning::Broken))));
         if self.help {
-            line("", plain);
-            HELP.iter().for_each(|text| line(text, plain));
-            return;
+            above.push(Line::default());
+            above.extend(HELP.map(Line::raw));
+            return Paragraph::new(above).render(area, buffer);
         }
         let rows = self.rows(model);
-        // Beside the title, the heading and the keys.
-        let body = usize::from(area.height).saturating_sub(above.len() + 3).max(1);
-        self.page = body;
-        let selected = self.selected.min(rows.len().saturating_sub(1));
-        // Scrolled so that the selected row is visible.
-        let first = (selected + 1).saturating_sub(body);
-        let lines = Self::lines(model, &rows, width);
-        let is_old = !self.failure.is_empty();
-        line(
-            lines.first().map_or("", String::as_str),
-            plain.add_modifier(Modifier::BOLD),
-        );
-        let mut shown = 0;
-        for (at, (row, text)) in rows.iter().zip(lines.iter().skip(1)).enumerate().skip(first).take(body) {
-            let mut style = if is_old {
-                plain.add_modifier(Modifier::DIM)
-            } else {
+        let mut lines = Self::lines(model, &rows, width).into_iter();
+        let heading = lines.next().unwrap_or_default();
+        above.push(self.line(&heading, plain.add_modifier(Modifier::BOLD)));
+        let items = rows.iter().zip(lines).map(|(row, text)| {
+            let style = if self.failure.is_empty() {
                 self.style(row.meaning())
+            } else {
+                plain.add_modifier(Modifier::DIM)
             };
-            if at == selected {
-                style = style.add_modifier(Modifier::REVERSED);
-            }
-            line(text, style);
-            shown += 1;
-        }
-        (shown..body).for_each(|_| line("", plain));
-        line(
-            &self.footer(first, shown, rows.len()),
-            plain.add_modifier(Modifier::DIM),
-        );
+            ListItem::new(self.line(&text, style)).style(style)
+        });
+        let list = List::new(items).highlight_style(plain.add_modifier(Modifier::REVERSED));
+        // The table keeps a row on the smallest terminal.
+        let above_height = u16::try_from(above.len()).unwrap_or(u16::MAX);
+        let heights = [Constraint::Max(above_height), Constraint::Min(1), Constraint::Max(2)];
+        let [top, middle, bottom] = Layout::vertical(heights).areas(area);
+        self.page = middle.height;
+        Paragraph::new(above).render(top, buffer);
+        StatefulWidget::render(list, middle, buffer, &mut self.list);
+        let reason = self.selected(&rows).map(|row| (row.name(), row.reason()));
+        let reason = reason.filter(|(_, reason)| !reason.is_empty());
+        let reason = reason.map(|(name, reason)| format!("{}: {reason}", name.trim_start()));
+        let below = [
+            self.line(&cut(&reason.unwrap_or_default(), width), plain),
+            self.line(&self.footer(rows.len(), width), plain.add_modifier(Modifier::DIM)),
+        ];
+        Paragraph::new(below.to_vec()).render(bottom, buffer);
     }
 
     fn style(&self, meaning: Meaning) -> Style {
@@ -249,16 +240,6 @@ impl Screen {
             Meaning::Attention if self.coloured => Style::new().fg(Color::Yellow),
             _ => Style::new(),
         }
-    }
-}
-
-/// What is wrong on the node with its effect, or the note instead of a text for which the line is too short.
-fn in_line(problem: &Reason, width: usize) -> String {
-    let whole = format!("NODE  {}", fact(problem));
-    if output::columns(&whole) <= width {
-        whole
-    } else {
-        format!("NODE  {}: {}", problem.code.note(), problem.code.effect())
     }
 }
 

@@ -85,8 +85,7 @@ pub(super) async fn run(source: &Source<'_>, delay: Duration) -> Result<(), Fail
             },
             sampled = &mut next => {
                 match sampled {
-                    Ok(mut now) => {
-                        now.carry_over(&before);
+                    Ok(now) => {
                         model = rates(&before, &now);
                         before = now;
                         screen.failure.clear();
