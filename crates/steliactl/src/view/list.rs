@@ -126,12 +126,19 @@ impl Vms {
             (in_trouble, "steliactl why VM"),
             (in_trouble && !self.only_problems, "--problems"),
         ];
-        let hints: Vec<&str> = hints.iter().filter(|(is_given, _)| *is_given).map(|(_, hint)| *hint).collect();
+        let hints: Vec<&str> = hints
+            .iter()
+            .filter(|(is_given, _)| *is_given)
+            .map(|(_, hint)| *hint)
+            .collect();
         let counted = counts(self.vms.iter().map(Vm::condition));
         let footer = format!("{counted}.  {}", hints.join("; "));
         match self.unmanaged {
             0 => format!("{}\n", footer.trim_end()),
-            count => format!("{}\n{count} not managed: steliactl list --unmanaged\n", footer.trim_end()),
+            count => format!(
+                "{}\n{count} not managed: steliactl list --unmanaged\n",
+                footer.trim_end()
+            ),
         }
     }
 }
@@ -254,13 +261,12 @@ mod tests {
     fn a_terminal_and_a_pipe_have_the_same_columns_with_trouble_first() {
         let vms = Vms::of(&troubled(), false);
         insta::assert_snapshot!(vms.text(at(80)), @r"
-        NODE  /var/lib/kubelet/cpu_manager_state: checksum mismatch (stored 1, computed
-              14413152): no new VMs; running VMs keep their CPUs
+        NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
         VM                                     STATE     CPUS  VCPUS  AGE  NOTE
         payments-production/web                degraded  2         0  9d   no assignment
         payments-production/web                waiting   2         0  9d   no vCPUs yet
         payments-productio…r-database-0-x7k2p  isolated  4-5       2  9d
-        3 VMs: 1 isolated, 1 degraded, 1 waiting.  steliactl why VM; --problems
+        3 VMs: 1 isolated, 1 degraded, 1 waiting.  steliactl why node; steliactl why VM; --problems
         ");
         let piped = vms.text(TextStyle::from(true));
         says(&piped, &["VM  ", "STATE     CPUS  VCPUS  AGE  NOTE\n"]);

@@ -11,17 +11,6 @@ use crate::shared::output::{self, Form, text_of};
 
 const APPEARED: &str = "DaemonAppeared";
 const VANISHED: &str = "DaemonVanished";
-/// Properties that have words, or whose change another event tells.
-const TOLD: [&str; 8] = [
-    "State",
-    "Degraded",
-    "NotIsolated",
-    "ExclusiveCPUs",
-    "NodeProblems",
-    "AdmissionProblem",
-    "IsolatedTimestamp",
-    "VCPUs",
-];
 
 /// What happened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,8 +20,6 @@ struct Event {
     pod: Option<String>,
     /// In words; empty where another event says it.
     what: String,
-    /// Changed properties without words, for `-o wide`.
-    others: String,
     /// More members of its JSON object.
     members: Map<String, Value>,
 }
@@ -124,12 +111,8 @@ impl Event {
         let cpus = text_of(properties, "ExclusiveCPUs");
         let cpus = (!cpus.is_empty()).then(|| format!("CPUs {cpus}"));
         let words = [Some(state).filter(|state| !state.is_empty()), degraded, cpus];
-        let others = properties.iter().filter(|(name, _)| !TOLD.contains(&name.as_str()));
-        let others = others.map(|(name, value)| format!("{name} {}", output::or_dash(&output::human(value))));
-        let event = Self {
-            others: others.collect::<Vec<_>>().join(", "),
-            ..Self::new("PropertiesChanged", words.into_iter().flatten().collect::<Vec<_>>().join(", "))
-        };
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        let event = Self::new("PropertiesChanged", words.join(", "));
         event.with("properties", output::snake_case(properties).into())
     }
 
@@ -137,15 +120,15 @@ impl Event {
     fn written(&self, time: u64, form: Form, pods: &Pods) -> Result<Option<String>, Failure> {
         let pod = self.pod.as_ref().map(|uid| pods.get(uid));
         if !form.is_data() {
-            let others = Some(&self.others).filter(|_| form == Form::Wide);
-            let said = [Some(&self.what), others].into_iter().flatten().filter(|text| !text.is_empty());
-            let said: Vec<&str> = said.map(String::as_str).collect();
             let clock = output::time(time).get(11..19).unwrap_or_default().to_owned();
             let whose = pod.as_ref().map_or_else(|| "node".to_owned(), Pod::to_string);
-            let line = output::printable(&format!("{clock}  {whose}  {}", said.join(", "))) + "\n";
-            return Ok(Some(line).filter(|_| !said.is_empty()));
+            let line = output::printable(&format!("{clock}  {whose}  {}", self.what)) + "\n";
+            return Ok(Some(line).filter(|_| !self.what.is_empty()));
         }
-        let event = self.clone().with("time_us", time.into()).with("event", self.name.into());
+        let event = self
+            .clone()
+            .with("time_us", time.into())
+            .with("event", self.name.into());
         let mut object = event.members;
         object.extend(pod.iter().flat_map(Pod::members));
         let form = if form == Form::Yaml { form } else { Form::JsonLine };
@@ -270,6 +253,7 @@ mod tests {
     fn an_event_is_one_line_in_words() {
         let degraded = vec![("cpus-offline", "CPU 2 is offline\x1b[2J", "fix")];
         let gone: Vec<(&str, &str, &str)> = Vec::new();
+        let waits = vec![("no-vcpus", "vCPUs not attached", "fix")];
         let lines = [
             changed(OBJECT, &[("State", Variant::from("isolated"))]),
             changed(
@@ -280,6 +264,14 @@ mod tests {
                 ],
             ),
             changed(OBJECT, &[("Degraded", Variant::from(gone))]),
+            changed(
+                OBJECT,
+                &[
+                    ("State", Variant::from("waiting")),
+                    ("NotIsolated", Variant::from(waits)),
+                ],
+            ),
+            changed(OBJECT, &[("FloatCPUs", Variant::from("0-1"))]),
             of_manager("NodeProblemFound", &("kubelet-unusable", "the file is empty", "fix")),
             of_manager("NodeProblemOver", &("kubelet-unusable",)),
             Some(Event::daemon(false)),
@@ -287,10 +279,11 @@ mod tests {
         let lines: Vec<String> = lines.into_iter().filter_map(text).collect();
         insta::assert_snapshot!(lines.concat(), @r"
         12:34:56  team-a/web  isolated
-        12:34:56  team-a/web  degraded: CPU 2 is offline?[2J, FloatCPUs 0-1
+        12:34:56  team-a/web  degraded: CPU 2 is offline?[2J
         12:34:56  team-a/web  no longer degraded
-        12:34:56  node  the file is empty: no new VMs; running VMs keep their CPUs
-        12:34:56  node  over: kubelet-unusable
+        12:34:56  team-a/web  waiting: vCPUs not attached
+        12:34:56  node  problem: cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
+        12:34:56  node  problem over: cpu_manager_state is unusable
         12:34:56  node  steliad is not running: running VMs stay isolated
         ");
         // A problem of the node is an event of its own.
@@ -350,7 +343,7 @@ mod tests {
         assert!(
             text(of_manager("NodeProblemFound", &("no-such-code", "x", "y")))
                 .unwrap()
-                .ends_with("node  x\n")
+                .ends_with("node  problem: x\n")
         );
     }
 }

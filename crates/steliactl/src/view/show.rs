@@ -256,9 +256,14 @@ impl Vm {
             say("Remote", &part, Meaning::Attention);
         }
         let isolated = Some(instance.isolated_us).filter(|_| instance.state == State::Isolated);
-        let events = [("isolated", isolated.unwrap_or(0)), ("registered", instance.registered_us)];
+        let events = [
+            ("isolated", isolated.unwrap_or(0)),
+            ("registered", instance.registered_us),
+        ];
         let events = events.iter().filter(|(_, us)| *us > 0);
-        let since: Vec<String> = events.map(|(what, us)| format!("{what} {} ago", age(*us, now()))).collect();
+        let since: Vec<String> = events
+            .map(|(what, us)| format!("{what} {} ago", age(*us, now())))
+            .collect();
         say("Since", &since.join(", "), Meaning::Plain);
         let rule = instance.adopted_by.as_ref();
         let rule = rule.map(|rule| format!(", adopted by rule {rule}")).unwrap_or_default();
@@ -300,7 +305,9 @@ impl Vm {
         let most = if full { all.len() } else { MAX_VCPUS };
         let one = |vcpu: &PinnedThread| {
             let thread = &vcpu.thread;
-            let cpu = thread.cpu.map_or_else(|| "not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
+            let cpu = thread
+                .cpu
+                .map_or_else(|| "not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
             let name = thread.role.to_string();
             format!("{} {cpu} (tid {})", name.trim_start_matches("vCPU "), thread.task.id)
         };
@@ -314,14 +321,21 @@ impl Vm {
     fn others(&self) -> String {
         let threads = || self.processes.iter().flat_map(|process| &process.threads);
         let count = |is_counted: fn(&str) -> bool| threads().filter(|thread| is_counted(&thread.cgroup)).count() as u64;
-        let (shared, rest) = (count(|name| name == "float"), count(|name| !["float", "vcpu"].contains(&name)));
+        let (shared, rest) = (
+            count(|name| name == "float"),
+            count(|name| !["float", "vcpu"].contains(&name)),
+        );
         let rest_is = match self.instance.isolation {
             Isolation::Vcpus => "in the container cgroup",
             Isolation::Container => "on its CPUs",
         };
         let shared_is = format!("on shared CPUs {}", self.instance.float);
-        let parts = [(shared, shared_is.as_str()), (rest, rest_is)].into_iter().filter(|(count, _)| *count > 0);
-        let parts: Vec<String> = parts.map(|(count, place)| format!("{} {place}", counted(count, "thread"))).collect();
+        let parts = [(shared, shared_is.as_str()), (rest, rest_is)]
+            .into_iter()
+            .filter(|(count, _)| *count > 0);
+        let parts: Vec<String> = parts
+            .map(|(count, place)| format!("{} {place}", counted(count, "thread")))
+            .collect();
         match parts.as_slice() {
             [] => String::new(),
             parts => format!("{}  (--threads lists them)", parts.join(", ")),

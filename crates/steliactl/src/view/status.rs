@@ -5,7 +5,8 @@ use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Node;
 
-use crate::shared::daemon::{Condition, Description, OnlineCpus, age, counts, fact};
+use super::list::node_lines;
+use crate::shared::daemon::{Condition, Description, OnlineCpus, age, counts};
 use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
 /// As JSON the answer of `Describe`.
@@ -40,14 +41,10 @@ impl Status {
         } = &self.description;
         let plain = |name: &str, text: String| (format!("  {name}"), text, Meaning::Plain);
         let mut lines: Vec<Fact> = Vec::new();
-        for problem in problems {
-            lines.push(("  NODE".to_owned(), fact(problem), Meaning::Broken));
-            lines.push(plain("  fix", problem.fix.clone()));
-        }
         let conditions = || node.instances.values().map(|instance| Condition::of(instance));
         let worst = conditions().min().map(Condition::meaning);
         let meaning = worst.filter(|meaning| *meaning != Meaning::Good).unwrap_or_default();
-        lines.push(("  VMs".to_owned(), counts(conditions()), meaning));
+        lines.push(("  State".to_owned(), counts(conditions()), meaning));
         lines.push(plain("CPUs", self.cpus()));
         let written = node.kubelet_modified_us;
         let written = written.map(|us| format!(", cpu_manager_state written {} ago", age(us, now)));
@@ -89,7 +86,8 @@ impl Status {
         };
         let host = if self.host.is_empty() { "" } else { ": " };
         let host = format!("{}{host}steliad {version}", self.host);
-        format!("{} is {state}\n{}", printable(&host), facts(&lines, style))
+        let above = node_lines(problems, style);
+        format!("{above}{} is {state}\n{}", printable(&host), facts(&lines, style))
     }
 
     fn cpus(&self) -> String {
@@ -130,7 +128,10 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
     };
     let (found, repaired) = (node.counters.drift_found, node.counters.drift_repaired);
     if found > 0 {
-        text += &format!("; so far {} by other programs, {repaired} repaired", counted(found, "change"));
+        text += &format!(
+            "; so far {} by other programs, {repaired} repaired",
+            counted(found, "change")
+        );
     }
     (text, Meaning::Plain)
 }
@@ -143,7 +144,9 @@ fn noise(node: &Node) -> (String, Meaning) {
     let text = match node.quiet.steering.as_str() {
         "off" => "interrupts are not steered (irq-steering = off)".to_owned(),
         _ if node.quiet.answered_us == 0 => "not counted yet".to_owned(),
-        _ if interrupts + threads == 0 => format!("{} moved away, none remains", counted(report.moved.into(), "interrupt")),
+        _ if interrupts + threads == 0 => {
+            format!("{} moved away, none remains", counted(report.moved.into(), "interrupt"))
+        }
         _ => {
             let both = [count(interrupts, "interrupt"), count(threads, "kernel thread")].join(" and ");
             let text = format!("{both} remain on the VMs' CPUs: steliactl noise");

@@ -7,13 +7,21 @@ use stelia_model::Instance;
 const COLOURS: usize = 10;
 
 /// How a CPU without a pod, or a pod in a state, looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
     /// A CPU's mark, or what follows the mark of its pod.
     pub sign: &'static str,
     pub meaning: &'static str,
     /// Of the picture's style.
     pub class: &'static str,
+}
+
+impl Look {
+    /// Its line of the legend as a sign of a pod's: the mark, what it means, and the classes of its sample on the picture.
+    pub(super) fn of_pods(self) -> [String; 3] {
+        let mark = format!("A{}", self.sign);
+        [mark, self.meaning.to_owned(), format!("{} {}", colour(0), self.class)]
+    }
 }
 
 const fn look(sign: &'static str, meaning: &'static str, class: &'static str) -> Look {

@@ -19,7 +19,6 @@ use stelia_api::{Reason, ReasonCode};
 use stelia_cpus::CpuSet;
 use stelia_kernel::locality::{Locality, MemoryPlace};
 use stelia_kubelet::PodUid;
-use stelia_model::Instance;
 
 use self::marks::Look;
 use self::sys::Cache;
@@ -50,7 +49,7 @@ pub(crate) struct Map {
     devices_unknown: Option<String>,
     /// All marks that are on this map, and no others: the mark, what it means, and the classes of its sample on the picture.
     #[serde(skip)]
-    keys: Vec<[String; 3]>,
+    keys: BTreeSet<[String; 3]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -107,27 +106,6 @@ struct PodDevice {
 }
 
 impl Pod {
-    fn new(n: usize, pod: daemon::Pod, instance: Option<&Instance>, cpus: CpuSet, devices: Vec<PodDevice>) -> Self {
-        let look = marks::of_pod(instance);
-        let degraded = instance.iter().flat_map(|instance| &instance.degraded);
-        let words = |one: &Instance| {
-            let degraded = if one.degraded.is_empty() { "" } else { "degraded" };
-            let words = [one.state.name(), one.class(), degraded].into_iter();
-            words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
-        };
-        Self {
-            mark: marks::mark(n),
-            pod,
-            cpus,
-            state: instance.map_or_else(|| "no VM".to_owned(), words),
-            degraded: degraded.map(Reason::to_string).collect(),
-            devices,
-            class: format!("{} {}", marks::colour(n), look.class),
-            look,
-            meaning: instance.map_or(Meaning::Plain, |one| Condition::of(one).meaning()),
-        }
-    }
-
     /// The pod, its state and what is wrong, in one line.
     fn in_words(&self) -> String {
         let first = format!("{}, {}", self.pod, self.state);
@@ -200,7 +178,7 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
     let remaining = node.quiet.report.remaining.iter();
     let reported = remaining.filter(|one| is_reported(description, one));
     let interrupted = reported.fold(CpuSet::new(), |all, one| all.union(&one.cpus));
-    let mut looks = BTreeSet::new();
+    let mut keys = BTreeSet::new();
     let mut drawn = |cpu: u32| {
         let (pod, pool) = match owner(description, cpu) {
             Owner::Shared => (None, marks::SHARED),
@@ -212,18 +190,29 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
             }
         };
         let Some(pod) = pod else {
-            looks.insert(pool);
+            let why = if pool == marks::UNKNOWN {
+                unknown(description)
+            } else {
+                String::new()
+            };
+            let [mark, owner, class] = [
+                pool.sign.to_owned(),
+                format!("{}{why}", pool.meaning),
+                pool.class.to_owned(),
+            ];
+            keys.insert([mark.clone(), owner.clone(), class.clone()]);
+            let meaning = Meaning::Absent;
             return Cpu {
                 cpu,
-                mark: pool.sign.to_owned(),
-                owner: pool.meaning.to_owned(),
-                class: pool.class.to_owned(),
-                meaning: Meaning::Absent,
+                mark,
+                owner,
+                class,
+                meaning,
             };
         };
-        looks.insert(pod.look);
+        keys.insert(pod.look.of_pods());
         let (sign, words) = if interrupted.contains(cpu) {
-            looks.insert(marks::INTERRUPTED);
+            keys.insert(marks::INTERRUPTED.of_pods());
             (marks::INTERRUPTED.sign, "; device interrupts reach it")
         } else {
             ("", "")
@@ -254,38 +243,33 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
         (core.socket, core.node, cache, core.cpus.first().map(|cpu| cpu.cpu))
     });
     if pods.iter().any(|pod| pod.devices.iter().any(|device| device.remote)) {
-        looks.insert(marks::REMOTE);
+        keys.insert(marks::REMOTE.of_pods());
     }
     let nodes: BTreeSet<u32> = cores.iter().map(|core| core.node).collect();
     Map {
         host: host_name(&roots.proc),
         time_us: output::now(),
-        memory_bytes: nodes.into_iter().map(|node| (node, sys::memory(&roots.sys, node))).collect(),
+        memory_bytes: nodes
+            .into_iter()
+            .map(|node| (node, sys::memory(&roots.sys, node)))
+            .collect(),
         cores,
         pods,
         offline: node.offline.clone(),
         devices_unknown: description.locality.devices_unknown.clone(),
-        keys: looks.into_iter().map(|look| key(look, description)).collect(),
+        keys,
         problems: description.problems.clone(),
     }
 }
 
-/// What a look means. CPUs without a known owner have the reason.
-fn key(look: Look, description: &Description) -> [String; 3] {
-    if look == marks::UNKNOWN {
-        let mut codes = description.problems.iter().map(|problem| problem.code);
-        let why = match codes.find(|code| *code == ReasonCode::KubeletUnusable) {
-            Some(code) => code.fact(),
-            None => "neither in cpu_manager_state nor in a pool",
-        };
-        return [look.sign.to_owned(), format!("{}: {why}", look.meaning), look.class.to_owned()];
-    }
-    let is_pool = [marks::SHARED, marks::RESERVED, marks::KUBELET, marks::OTHER].contains(&look);
-    let [mark, class] = match is_pool {
-        true => [look.sign.to_owned(), look.class.to_owned()],
-        false => [format!("A{}", look.sign), format!("{} {}", marks::colour(0), look.class)],
-    };
-    [mark, look.meaning.to_owned(), class]
+/// Why the owner of a CPU is not known.
+fn unknown(description: &Description) -> String {
+    let mut codes = description.problems.iter().map(|problem| problem.code);
+    let unusable = codes.find(|code| *code == ReasonCode::KubeletUnusable);
+    format!(
+        ": {}",
+        unusable.map_or("in no list of kubelet's or steliad's", ReasonCode::fact)
+    )
 }
 
 /// The VMs, and other pods to which kubelet gave CPUs, by their first CPUs, so that the marks ascend along the map.
@@ -313,8 +297,22 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         if let Some(instance) = instance {
             locality::add_vfio_devices(&mut locality, &node.topology, roots, instance.scope.as_str());
         }
-        let pod = daemon::Pod::new(uid, instance.and_then(|instance| instance.pod_name.as_ref()));
-        Pod::new(n, pod, instance, cpus, devices(&locality))
+        let degraded = instance.map_or(&[][..], |instance| &instance.degraded);
+        let is_degraded = if degraded.is_empty() { "" } else { "degraded" };
+        let words = instance.map_or(["no VM", "", ""], |one| [one.state.name(), one.class(), is_degraded]);
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let look = marks::of_pod(instance);
+        Pod {
+            mark: marks::mark(n),
+            pod: daemon::Pod::new(uid, instance.and_then(|instance| instance.pod_name.as_ref())),
+            cpus,
+            state: words.join(", "),
+            degraded: degraded.iter().map(Reason::to_string).collect(),
+            devices: devices(&locality),
+            class: format!("{} {}", marks::colour(n), look.class),
+            look,
+            meaning: instance.map_or(Meaning::Plain, |one| Condition::of(one).meaning()),
+        }
     });
     pods.collect()
 }

@@ -63,14 +63,13 @@ pub(super) fn text_width(text: &str) -> usize {
 impl Shape {
     /// A small box round one text.
     fn cell(class: String, title: String, width: usize, text: String) -> Self {
-        let (height, text_x) = (CELL_HEIGHT, width / 2);
         Self {
             class,
             title,
             width,
-            height,
+            height: CELL_HEIGHT,
             text,
-            text_x,
+            text_x: width / 2,
             ..Self::default()
         }
     }
@@ -194,27 +193,18 @@ fn machine(map: &Map) -> Shape {
     add_devices(&mut inside, map, |node| !map.memory_bytes.contains_key(&node));
     let memory: Option<u64> = map.memory_bytes.values().copied().sum();
     let memory = memory.filter(|memory| *memory > 0);
-    let memory = memory.map(|bytes| format!(" {}", size(bytes))).unwrap_or_default();
-    Shape::around("machine", format!("Machine{memory}"), inside)
+    Shape::around("machine", with_memory("Machine".to_owned(), memory), inside)
 }
 
-/// The cores of a NUMA node in one socket. Its devices are beside the first of these, in the order of `seen`.
+/// The cores of a NUMA node in one socket. Its devices are beside the first of these.
 fn node(map: &Map, cores: &[Core], cell_width: usize, seen: &mut BTreeSet<u32>) -> Shape {
     let node = cores.first().map_or(0, |core| core.node);
     let mut inside = Vec::new();
     for cores in cores.chunk_by(|a, b| a.l3 == b.l3) {
-        let boxes = cores.iter().map(|core| {
-            let mut cpus: Vec<Shape> = core.cpus.iter().map(|one| cpu(one, cell_width)).collect();
-            // Siblings are beside each other, up to four.
-            grid(&mut cpus, 4);
-            Shape::around("core", format!("Core {}", core.core), cpus)
-        });
-        let mut boxes: Vec<Shape> = boxes.collect();
+        let mut boxes: Vec<Shape> = cores.iter().map(|one| core(one, cell_width)).collect();
+        balance(&mut boxes);
         match cores.first().and_then(|core| core.l3.as_ref()) {
-            Some(cache) => {
-                balance(&mut boxes);
-                inside.push(Shape::around("cache", cache.title(), boxes));
-            }
+            Some(cache) => inside.push(Shape::around("cache", cache.title(), boxes)),
             None => inside.append(&mut boxes),
         }
     }
@@ -223,8 +213,25 @@ fn node(map: &Map, cores: &[Core], cell_width: usize, seen: &mut BTreeSet<u32>) 
         add_devices(&mut inside, map, |other| other == node);
     }
     let memory = map.memory_bytes.get(&node).copied().flatten();
-    let memory = memory.map(|bytes| format!(" {}", size(bytes))).unwrap_or_default();
-    Shape::around("node", format!("NUMA {node}{memory}"), inside)
+    Shape::around("node", with_memory(format!("NUMA {node}"), memory), inside)
+}
+
+fn with_memory(name: String, bytes: Option<u64>) -> String {
+    match bytes {
+        Some(bytes) => format!("{name} {}", size(bytes)),
+        None => name,
+    }
+}
+
+fn core(core: &Core, cell_width: usize) -> Shape {
+    let cpu = |one: &Cpu| {
+        let title = format!("CPU {}: {}", one.cpu, one.owner);
+        Shape::cell(format!("cpu {}", one.class), title, cell_width, cpu_text(one))
+    };
+    let mut cpus: Vec<Shape> = core.cpus.iter().map(cpu).collect();
+    // Siblings are beside each other, up to four.
+    grid(&mut cpus, 4);
+    Shape::around("core", format!("Core {}", core.core), cpus)
 }
 
 /// What is written into a CPU's box. Shared CPUs are known by their colour.
@@ -234,11 +241,6 @@ fn cpu_text(cpu: &Cpu) -> String {
     } else {
         format!("{}{}", cpu.cpu, cpu.mark)
     }
-}
-
-fn cpu(cpu: &Cpu, width: usize) -> Shape {
-    let title = format!("CPU {}: {}", cpu.cpu, cpu.owner);
-    Shape::cell(format!("cpu {}", cpu.class), title, width, cpu_text(cpu))
 }
 
 /// Adds the devices on these NUMA nodes, in columns to the right of what is there and about as high.
@@ -278,15 +280,28 @@ fn legend(map: &Map, width: usize) -> Shape {
 
 /// The pods: the mark in its colour, the name, the CPUs and the state.
 fn list(map: &Map, width: usize) -> Shape {
-    let name = |pod: &Pod| cut(&printable(&pod.pod.to_string()), NAME_COLUMNS);
-    let cpus = |pod: &Pod| cut(&pod.cpus.to_string(), DEVICE_COLUMNS);
-    let widest = |of: &dyn Fn(&Pod) -> usize| map.pods.iter().map(of).max().unwrap_or(0);
-    let (names, lists) = (widest(&|pod| columns(&name(pod))), widest(&|pod| columns(&cpus(pod))));
-    let marks = widest(&|pod| text_width(&pod.mark)) + PAD;
+    let cells = |pod: &Pod| {
+        [
+            cut(&printable(&pod.pod.to_string()), NAME_COLUMNS),
+            cut(&pod.cpus.to_string(), DEVICE_COLUMNS),
+        ]
+    };
+    let widest = |at: usize| map.pods.iter().map(|pod| columns(&cells(pod)[at])).max().unwrap_or(0);
+    let (names, lists) = (widest(0), widest(1));
+    let marks = map
+        .pods
+        .iter()
+        .map(|pod| text_width(&pod.mark) + PAD)
+        .max()
+        .unwrap_or(0);
     let lines = map.pods.iter().map(|pod| {
-        let text = format!("{:names$}  {:lists$}  {}", name(pod), cpus(pod), pod.state);
+        let [name, cpus] = cells(pod);
         let sample = Shape::cell(format!("cpu {}", pod.class), String::new(), marks, pod.mark.clone());
-        Shape::line(sample, pod.in_words(), text)
+        Shape::line(
+            sample,
+            pod.in_words(),
+            format!("{name:names$}  {cpus:lists$}  {}", pod.state),
+        )
     });
     Shape::lines(lines.collect(), width)
 }

@@ -42,28 +42,23 @@ pub(super) fn caches(sys: &Path, topology: &Topology) -> Vec<Cache> {
     for cpu in topology.cpus.keys() {
         // The others that share a cache need not be asked.
         if !caches.iter().any(|cache| cache.cpus.contains(*cpu)) {
-            let found = cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache")));
-            caches.extend(found.map(|cache| Cache {
-                spans: nodes(topology, &cache.cpus).len() > 1,
-                ..cache
-            }));
+            caches.extend(cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache")), topology));
         }
     }
     caches
 }
 
 /// The L3 cache among the caches of a CPU. Their numbers are not their levels: a level may have two, or be missing.
-fn cache(folder: &Path) -> Option<Cache> {
-    let entries = fs::read_dir(folder).ok()?.flatten();
-    let mut caches = entries.filter_map(|entry| {
+fn cache(folder: &Path, topology: &Topology) -> Option<Cache> {
+    let mut entries = fs::read_dir(folder).ok()?.flatten();
+    entries.find_map(|entry| {
         let read = |file: &str| fs::read_to_string(entry.path().join(file)).ok();
         let is_third = read("level")?.trim() == "3";
         let cpus: CpuSet = read("shared_cpu_list")?.trim().parse().ok()?;
         let bytes = read("size").and_then(|size| bytes(size.trim()));
-        let spans = false;
+        let spans = nodes(topology, &cpus).len() > 1;
         is_third.then_some(Cache { cpus, bytes, spans })
-    });
-    caches.next()
+    })
 }
 
 /// The kernel prints the size in KiB: `32768K`.

@@ -1,5 +1,7 @@
 //! The map as text: a cell a core, with one mark where all of its CPUs are alike; the CPUs' numbers are at the beginning of each line.
 
+use std::collections::BTreeSet;
+
 use stelia_cpus::CpuSet;
 use stelia_kernel::locality::size;
 
@@ -18,7 +20,10 @@ pub(super) const PODS: [Column<Pod>; 5] = [
     column("STATE", |pod: &Pod| pod.state.clone()).means(|pod| pod.meaning),
     column("CPUS", |pod: &Pod| pod.cpus.to_string()).yields(1),
     column("DEVICES", |pod: &Pod| {
-        let devices = pod.devices.iter().map(|device| format!("{}{} (NUMA {})", device.name, device.sign(), device.node));
+        let devices = pod
+            .devices
+            .iter()
+            .map(|device| format!("{}{} (NUMA {})", device.name, device.sign(), device.node));
         devices.collect::<Vec<_>>().join(", ")
     })
     .wraps()
@@ -47,9 +52,12 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
         return text;
     }
     // A mark stays beside its meaning.
-    let keys = map.keys.iter().map(|[mark, meaning, _]| format!("{mark} {meaning}").replace(' ', "\u{a0}"));
+    let keys = map
+        .keys
+        .iter()
+        .map(|[mark, meaning, _]| format!("{mark} {meaning}").replace(' ', "\u{a0}"));
     let keys: Vec<String> = std::iter::once("[A]\u{a0}a\u{a0}core".to_owned()).chain(keys).collect();
-    text += &format!("\n{}", paragraph(&keys.join("   "), lines).replace('\u{a0}', " "));
+    text += &format!("\n{}", paragraph(&keys.join(", "), lines).replace('\u{a0}', " "));
     let is_listed = |pod: &&Pod| map.pods.len() <= MAX_LISTED || is_in_trouble(pod);
     let listed: Vec<&Pod> = map.pods.iter().filter(is_listed).take(MAX_LISTED).collect();
     if !listed.is_empty() {
@@ -78,16 +86,27 @@ fn place(map: &Map, cores: &[Core], style: TextStyle) -> String {
     let by_cache: Vec<&[Core]> = cores.chunk_by(|a, b| a.l3 == b.l3).collect();
     let mut heading = vec![format!("socket {socket}, NUMA {node}")];
     heading.extend(map.memory_bytes.get(node).copied().flatten().map(size));
-    let mut titles: Vec<String> = by_cache.iter().filter_map(|cores| Some(cores.first()?.l3.as_ref()?.title())).collect();
-    titles.dedup();
-    heading.extend(match (by_cache.len(), titles.as_slice()) {
-        (_, []) => None,
-        (1, [title]) => Some(title.clone()),
-        (count, [title]) => Some(format!("{count}×{title}")),
-        (count, _) => Some(format!("{count}×L3")),
-    });
+    let titles = by_cache
+        .iter()
+        .filter_map(|cores| Some(cores.first()?.l3.as_ref()?.title()));
+    let titles: BTreeSet<String> = titles.collect();
+    let times = if by_cache.len() > 1 {
+        format!("{}×", by_cache.len())
+    } else {
+        String::new()
+    };
+    heading.extend(
+        titles
+            .first()
+            .map(|title| if titles.len() > 1 { "L3" } else { title })
+            .map(|title| times + title),
+    );
     let mut text = heading.join(", ") + "\n";
-    let (first, next) = if by_cache.len() > 1 { (" L3 ", "    ") } else { (" ", " ") };
+    let (first, next) = if by_cache.len() > 1 {
+        (" L3 ", "    ")
+    } else {
+        (" ", " ")
+    };
     let wide = cores.iter().map(cell_width).max().unwrap_or(1);
     let room = style.width.unwrap_or_default().saturating_sub(first.len() + NUMBERS);
     let across = match room / (wide + 1) {
@@ -124,7 +143,10 @@ fn cell_width(core: &Core) -> usize {
 
 /// `[A ]`, `[A B]`; in a cell of at least this width.
 fn cell(core: &Core, width: usize, style: TextStyle) -> String {
-    let marks: Vec<String> = written(core).iter().map(|cpu| cpu.meaning.paint(&cpu.mark, style)).collect();
+    let marks: Vec<String> = written(core)
+        .iter()
+        .map(|cpu| cpu.meaning.paint(&cpu.mark, style))
+        .collect();
     let blanks = " ".repeat(width.saturating_sub(cell_width(core)));
     format!("[{}{blanks}]", marks.join(" "))
 }

@@ -63,7 +63,7 @@ pub(crate) async fn run(
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
     if is_live {
-        terminal::run(source, pace.delay).await?;
+        terminal::run(source, pace.delay, output_options.style).await?;
     } else {
         batch(source, pace, output_options).await?;
     }
@@ -79,7 +79,8 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn name(&self) -> String {
-        self.vcpu.map_or_else(|| self.vm.pod.to_string(), |vcpu| format!("  vcpu {}", vcpu.name))
+        self.vcpu
+            .map_or_else(|| self.vm.pod.to_string(), |vcpu| format!("  vcpu {}", vcpu.name))
     }
 
     fn cpus(&self) -> String {
@@ -310,7 +311,7 @@ mod tests {
     fn a_table_for_pipes_has_trouble_first_and_no_vcpus() {
         insta::assert_snapshot!(text(&model(), 951_827_696_000_007, TextStyle::from(true)), @r"
         2000-02-29T12:34:56.000007Z
-        NODE  kubelet's CPU file is damaged: no new VMs; running VMs keep their CPUs
+        NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
         VM                          STATE     CPUS  UTIL%  WAIT%  IRQ/S  NOTE
         team-b/database-1           degraded  4-5       -      -      -  cpuset changed
         payments-prod/database-199  waiting   4-5       -      -      -  no vCPUs yet

@@ -14,23 +14,18 @@ use crate::shared::daemon::{counts, fact};
 use crate::shared::kernel::rates::Model;
 use crate::shared::output::{self, Meaning, TextStyle, cut, printable, table};
 
-const HELP: [&str; 16] = [
-    "UTIL%      time that the vCPUs ran, of one CPU",
-    "WAIT%      time that they waited for a CPU: the guest's steal",
-    "IRQ/S      device interrupts on the VM's CPUs: should be 0",
-    "NOTE       what is wrong; the selected row's is below the table in words",
-    "FLOAT%     CPU time of its other threads      (wide terminals)",
-    "THROT%     time that a CPU limit throttled it",
-    "MIGR/S     moves of vCPUs to another CPU",
-    "PREEMPT/S  involuntary context switches of vCPUs",
-    "LLC-MIB    cache used, where resctrl counts",
+const HELP: [&str; 11] = [
+    "UTIL%    time that the vCPUs ran, of one CPU",
+    "WAIT%    time that they waited for a CPU: the guest's steal",
+    "IRQ/S    device interrupts on the VM's CPUs: should be 0",
+    "NOTE     what is wrong; of the selected row in words below the table",
     "",
-    "Up Down    select; also j k, Page Up, Page Down",
-    "Enter      show or hide the vCPUs of the selected VM",
-    "p          show only VMs in trouble, or all",
-    "/          show only names and states with a text; Esc: all",
-    "s          sort by trouble, UTIL%, WAIT%, IRQ/S or VM",
-    "h q        this help, quit",
+    "Up Down  select; also j k, Page Up, Page Down",
+    "Enter    show or hide the vCPUs of the selected VM",
+    "p        show only VMs in trouble, or all",
+    "/        show only names and states with a text; Esc: all",
+    "s        sort by trouble, UTIL%, WAIT%, IRQ/S or VM",
+    "h q      this help, quit; steliactl top -o wide has more columns",
 ];
 /// The keys, or on a line that has no room for all of them those that lead to the others.
 const KEYS: [&str; 2] = [
@@ -61,6 +56,8 @@ pub(super) struct Screen {
     /// The rows that fit.
     page: u16,
     coloured: bool,
+    /// Whether it has the columns of `-o wide`.
+    wide: bool,
     /// Whether the locale has no characters but ASCII.
     ascii: bool,
     /// Why the last sample failed, so that what is shown is old; empty if it did not.
@@ -69,11 +66,12 @@ pub(super) struct Screen {
 
 impl Screen {
     /// The first screen of this host.
-    pub(super) fn of(host: String) -> Self {
+    pub(super) fn of(host: String, style: TextStyle) -> Self {
         Self {
             host,
-            coloured: output::coloured(),
-            ascii: !output::is_utf8(),
+            coloured: style.coloured,
+            ascii: style.ascii,
+            wide: style.wide,
             list: ListState::default().with_selected(Some(0)),
             ..Self::default()
         }
@@ -145,22 +143,6 @@ impl Screen {
         rows.get(self.list.selected()?).or_else(|| rows.last())
     }
 
-    /// The table's lines, the heading first. A wide terminal has more columns, if the names leave room for them.
-    fn lines(model: &Model, rows: &[Row<'_>], width: usize) -> Vec<String> {
-        let of = |wide| {
-            let style = TextStyle {
-                legend: true,
-                wide,
-                width: Some(width),
-                ..TextStyle::default()
-            };
-            table(&columns(model.has_caches(), wide), rows, style)
-        };
-        let fits = |text: &String| text.lines().all(|line| output::columns(line) <= width);
-        let text = Some(of(true)).filter(fits).unwrap_or_else(|| of(false));
-        text.lines().map(str::to_owned).collect()
-    }
-
     /// Which row is selected, of how many, and what was chosen; then the keys.
     fn footer(&self, rows: usize, width: usize) -> String {
         let selected = self.list.selected().map_or(0, |selected| (selected + 1).min(rows));
@@ -194,7 +176,11 @@ impl Screen {
         let host = if self.host.is_empty() { "" } else { "  " };
         let title = format!("{}{host}{clock}  {counted}", self.host);
         let mut above = vec![self.line(&title, plain.add_modifier(Modifier::BOLD))];
-        let mut problems: Vec<String> = model.problems.iter().map(|problem| format!("NODE  {}", fact(problem))).collect();
+        let mut problems: Vec<String> = model
+            .problems
+            .iter()
+            .map(|problem| format!("NODE  {}", fact(problem)))
+            .collect();
         problems.dedup();
         let failure = Some(self.failure.clone()).filter(|text| !text.is_empty());
         let broken = failure.into_iter().chain(problems.into_iter().take(MAX_PROBLEMS));
@@ -205,16 +191,23 @@ impl Screen {
             return Paragraph::new(above).render(area, buffer);
         }
         let rows = self.rows(model);
-        let mut lines = Self::lines(model, &rows, width).into_iter();
+        let style = TextStyle {
+            legend: true,
+            wide: self.wide,
+            width: Some(width),
+            ..TextStyle::default()
+        };
+        let text = table(&columns(model.has_caches(), self.wide), &rows, style);
+        let mut lines = text.lines();
         let heading = lines.next().unwrap_or_default();
-        above.push(self.line(&heading, plain.add_modifier(Modifier::BOLD)));
+        above.push(self.line(heading, plain.add_modifier(Modifier::BOLD)));
         let items = rows.iter().zip(lines).map(|(row, text)| {
             let style = if self.failure.is_empty() {
                 self.style(row.meaning())
             } else {
                 plain.add_modifier(Modifier::DIM)
             };
-            ListItem::new(self.line(&text, style)).style(style)
+            ListItem::new(self.line(text, style)).style(style)
         });
         let list = List::new(items).highlight_style(plain.add_modifier(Modifier::REVERSED));
         // The table keeps a row on the smallest terminal.
@@ -253,9 +246,8 @@ mod tests {
     use super::*;
     use crate::tests::fixtures::says;
 
-    fn drawn(screen: &Screen, width: u16, height: u16) -> TestBackend {
+    fn drawn(screen: &mut Screen, width: u16, height: u16) -> TestBackend {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        let mut screen = screen.clone();
         terminal
             .draw(|frame| screen.draw(&model(), "22:12:53", frame.area(), frame.buffer_mut()))
             .unwrap();
@@ -263,10 +255,7 @@ mod tests {
     }
 
     fn screen() -> Screen {
-        Screen {
-            host: "node-1".to_owned(),
-            ..Screen::default()
-        }
+        Screen::of("node-1".to_owned(), TextStyle::default())
     }
 
     fn press(screen: &mut Screen, keys: &str) {
@@ -281,58 +270,40 @@ mod tests {
     }
 
     #[test]
-    fn eighty_columns_have_trouble_first_and_vcpus_below_the_vm_that_is_open() {
+    fn eighty_columns_have_trouble_first_and_the_selected_row_says_why() {
         let mut screen = screen();
         press(&mut screen, "jj\n");
-        assert_snapshot!(drawn(&screen, 80, 11), @r#"
-        "node-1  22:12:53  4 VMs: 2 isolated, 1 degraded, 1 waiting                      "
-        "NODE  kubelet's CPU file is damaged: no new VMs; running VMs keep their CPUs    "
-        "VM                          STATE     CPUS  UTIL%  WAIT%  IRQ/S  NOTE           "
-        "team-b/database-1           degraded  4-5       -      -      -  cpuset changed "
-        "payments-prod/database-199  waiting   4-5       -      -      -  no vCPUs yet   "
-        "shop/web-18                 isolated  4-5     140    4.2     31  waits 4 %      "
-        "  vcpu 0                    -         4        40    0.0      -                 "
-        "  vcpu 1                    -         5       100    4.2      -  waits 4 %      "
-        "shop/web-2                  isolated  4-5       -      -      -                 "
-        "                                                                                "
-        "1-6/6  Enter vCPUs  p problems  / filter  s sort  h help  q quit                "
-        "#);
+        assert_snapshot!(drawn(&mut screen, 80, 12));
         press(&mut screen, "j\n");
-        assert!(
-            !drawn(&screen, 80, 11).to_string().contains("vcpu 1"),
-            "a vCPU closes its VM"
-        );
-    }
-
-    #[test]
-    fn a_wide_terminal_has_more_columns_at_the_right() {
-        let text = drawn(&screen(), 140, 9).to_string();
-        says(&text, &["NOTE            FLOAT%  THROT%  MIGR/S  PREEMPT/S"]);
+        let closed = drawn(&mut screen, 80, 12).to_string();
+        assert!(!closed.contains("vcpu 1"), "a vCPU closes its VM");
     }
 
     #[test]
     fn keys_filter_and_sort_and_show_problems_only() {
         let shown = |screen: &Screen| -> Vec<String> {
             let model = model();
-            screen
-                .rows(&model)
-                .iter()
-                .map(|row| row.vm.pod.pod_uid.clone())
-                .collect()
+            let rows = screen.rows(&model);
+            rows.iter().map(|row| row.vm.pod.pod_uid.clone()).collect()
         };
         let mut screen = screen();
         press(&mut screen, "/wait");
         assert_eq!(shown(&screen), ["cccc"]);
-        says(&drawn(&screen, 80, 8).to_string(), &["1-1/1  filter: wait_"]);
+        says(&drawn(&mut screen, 80, 8).to_string(), &["1/1  filter: wait_"]);
         press(&mut screen, "x\n");
         assert!(shown(&screen).is_empty());
-        says(&drawn(&screen, 80, 8).to_string(), &["0/0  filter: waitx  "]);
+        says(&drawn(&mut screen, 80, 8).to_string(), &["0/0  filter: waitx  "]);
         screen.key(KeyEvent::from(KeyCode::Esc), &model());
         press(&mut screen, "p");
         assert_eq!(shown(&screen), ["dddd", "cccc"]);
         press(&mut screen, "ps");
         assert_eq!(shown(&screen)[0], "aaaa");
-        says(&drawn(&screen, 80, 8).to_string(), &["by UTIL%"]);
+        // All that is chosen, and the way to the keys, fit.
+        press(&mut screen, "p");
+        says(
+            &drawn(&mut screen, 80, 8).to_string(),
+            &["problems only  by UTIL%  h help  q quit "],
+        );
         press(&mut screen, "ssss");
         assert_eq!(screen.sort, 0, "the last is before the first");
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
@@ -344,20 +315,18 @@ mod tests {
     fn old_rows_are_dimmed_and_colours_mean_trouble() {
         let coloured = Screen {
             coloured: true,
-            selected: 3,
             ..screen()
         };
-        let of = |screen: &Screen, row: u16| drawn(screen, 80, 9).buffer()[(0, row)].clone();
-        assert_eq!(
-            [3, 4, 5].map(|row| of(&coloured, row).fg),
-            [Color::Red, Color::Yellow, Color::Yellow]
-        );
+        let of = |screen: &Screen, row: u16| drawn(&mut screen.clone(), 80, 9).buffer()[(0, row)].clone();
+        let colours = [3, 4, 5].map(|row| of(&coloured, row).fg);
+        assert_eq!(colours, [Color::Red, Color::Yellow, Color::Yellow]);
         assert_eq!(of(&screen(), 4).fg, Color::Reset);
         let stale = Screen {
             failure: "steliad is not running\x1b[2J".to_owned(),
             ..coloured
         };
-        assert!(drawn(&stale, 80, 9).to_string().contains("steliad is not running?[2J"));
+        let text = drawn(&mut stale.clone(), 80, 9).to_string();
+        says(&text, &["steliad is not running?[2J"]);
         let row = of(&stale, 4);
         assert!(row.modifier.contains(Modifier::DIM) && row.fg == Color::Reset);
     }
@@ -366,18 +335,17 @@ mod tests {
     fn the_selected_row_is_always_seen_and_no_size_is_too_small() {
         let mut screen = screen();
         press(&mut screen, "jjjjjj");
-        assert_eq!(screen.selected, 3);
         // Room for two rows.
-        let text = drawn(&screen, 80, 6).to_string();
+        let text = drawn(&mut screen, 80, 7).to_string();
         assert!(
             text.contains("shop/web-2 ") && !text.contains("team-b/database-1"),
             "{text}"
         );
         press(&mut screen, "kkkkkk");
-        assert_eq!(screen.selected, 0);
+        says(&drawn(&mut screen, 80, 7).to_string(), &["team-b/database-1", "1/4"]);
         for (width, height) in [(1, 1), (5, 3), (20, 4), (200, 2)] {
             for help in [false, true] {
-                drawn(&Screen { help, ..screen.clone() }, width, height);
+                drawn(&mut Screen { help, ..screen.clone() }, width, height);
             }
         }
     }
