@@ -32,33 +32,23 @@ impl Vm {
     }
 }
 
-/// The last of them has nothing where it is empty.
-fn columns(wide: bool) -> Vec<Column<Vm>> {
-    let notes = column("NOTE", |vm: &Vm| note(&vm.instance).to_owned());
-    let mut columns = vec![
-        column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
-        column("STATE", |vm: &Vm| vm.condition().to_string()).means(|vm| vm.condition().meaning()),
-        column("CPUS", |vm: &Vm| vm.instance.exclusive.to_string()).yields(1),
-        column("VCPUS", |vm: &Vm| vm.instance.vcpus.len().to_string()).right(),
-        column("AGE", |vm: &Vm| vm.age.clone()),
-    ];
-    if !wide {
-        columns.push(notes.or_nothing());
-        return columns;
-    }
-    columns.extend([
-        notes,
-        column("MEMORY", |vm: &Vm| {
-            let limit = vm.instance.memory_limit.map(size);
-            limit.unwrap_or_default().replace(' ', "")
-        }),
-        column("FLOAT", |vm: &Vm| vm.instance.float.to_string()),
-        column("CLASS", |vm: &Vm| vm.instance.class().to_owned()),
-        column("CONTAINER", |vm: &Vm| vm.instance.container.clone()),
-        column("UID", |vm: &Vm| vm.pod.pod_uid.clone()),
-    ]);
-    columns
-}
+const COLUMNS: [Column<Vm>; 11] = [
+    column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
+    column("STATE", |vm: &Vm| vm.condition().to_string()).means(|vm| vm.condition().meaning()),
+    column("CPUS", |vm: &Vm| vm.instance.exclusive.to_string()).yields(1),
+    column("VCPUS", |vm: &Vm| vm.instance.vcpus.len().to_string()).right(),
+    column("AGE", |vm: &Vm| vm.age.clone()),
+    column("MEMORY", |vm: &Vm| {
+        let limit = vm.instance.memory_limit.map(size);
+        limit.unwrap_or_default().replace(' ', "")
+    })
+    .wide(),
+    column("FLOAT", |vm: &Vm| vm.instance.float.to_string()).wide(),
+    column("CLASS", |vm: &Vm| vm.instance.class().to_owned()).wide(),
+    column("CONTAINER", |vm: &Vm| vm.instance.container.clone()).wide(),
+    column("UID", |vm: &Vm| vm.pod.pod_uid.clone()).wide(),
+    column("NOTE", |vm: &Vm| note(&vm.instance).to_owned()).or_nothing(),
+];
 
 impl Serialize for Vm {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -156,7 +146,7 @@ impl Render for Vms {
         if self.vms.is_empty() && style.legend {
             text += "No VMs.\n";
         } else {
-            text += &table(&columns(style.wide), &self.vms, style);
+            text += &table(&COLUMNS, &self.vms, style);
         }
         if style.legend && style.width.is_some() && !(self.vms.is_empty() && self.unmanaged == 0) {
             text += &self.footer();
@@ -229,7 +219,7 @@ mod tests {
 
     #[test]
     fn every_column_is_explained() {
-        assert_eq!(explained("COLUMNS", Some("list")), headings(&columns(true)));
+        assert_eq!(explained("COLUMNS", Some("list")), headings(&COLUMNS));
     }
 
     /// One VM is isolated, one waits and one is degraded; kubelet's file is damaged.
@@ -274,7 +264,7 @@ mod tests {
         let wide = vms.text(wide());
         says(
             &wide,
-            &["NOTE           MEMORY  FLOAT    CLASS  CONTAINER  UID\n", PODS[0]],
+            &["AGE  MEMORY  FLOAT    CLASS  CONTAINER  UID", "  NOTE\n", PODS[0]],
         );
         assert_eq!(vms.names()[2], "payments-production/virt-launcher-database-0-x7k2p");
     }

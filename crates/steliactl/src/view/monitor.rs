@@ -100,18 +100,21 @@ impl Event {
             let texts: Vec<String> = rows.iter().filter_map(reason_of).map(|reason| reason.text).collect();
             Some(texts.join("; "))
         };
-        let state = text_of(properties, "State");
-        let because = reasons("NotIsolated").filter(|texts| !texts.is_empty());
-        let state = [Some(state.to_owned()).filter(|state| !state.is_empty()), because];
+        let state = [
+            text_of(properties, "State").to_owned(),
+            reasons("NotIsolated").unwrap_or_default(),
+        ];
         let degraded = reasons("Degraded").map(|texts| match texts.as_str() {
             "" => "no longer degraded".to_owned(),
             texts => format!("degraded: {texts}"),
         });
-        let state = state.into_iter().flatten().collect::<Vec<_>>().join(": ");
-        let cpus = text_of(properties, "ExclusiveCPUs");
-        let cpus = (!cpus.is_empty()).then(|| format!("CPUs {cpus}"));
-        let words = [Some(state).filter(|state| !state.is_empty()), degraded, cpus];
-        let words: Vec<String> = words.into_iter().flatten().collect();
+        let cpus = Some(text_of(properties, "ExclusiveCPUs")).filter(|cpus| !cpus.is_empty());
+        let words = [
+            state.join(": ").trim_matches([':', ' ']).to_owned(),
+            degraded.unwrap_or_default(),
+            cpus.map(|cpus| format!("CPUs {cpus}")).unwrap_or_default(),
+        ];
+        let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
         let event = Self::new("PropertiesChanged", words.join(", "));
         event.with("properties", output::snake_case(properties).into())
     }
@@ -133,32 +136,6 @@ impl Event {
         object.extend(pod.iter().flat_map(Pod::members));
         let form = if form == Form::Yaml { form } else { Form::JsonLine };
         Ok(Some(form.divider().to_owned() + &form.write(&object)?))
-    }
-}
-
-/// Prints events as they come.
-struct Printer<'a> {
-    client: &'a Client,
-    selection: &'a Selection,
-    form: Form,
-    /// The pods of all VMs so far: one that ended has no object to ask.
-    pods: Pods,
-}
-
-impl Printer<'_> {
-    /// Prints an event at once; returns whether standard output still has a reader.
-    async fn print(&mut self, event: &Event) -> Result<bool, Failure> {
-        let is_known = event.pod.as_ref().is_none_or(|uid| self.pods.has(uid));
-        if !is_known || event.name == APPEARED {
-            self.pods.add(self.client.pods_running().await);
-        }
-        if !selects(self.selection, event, &self.pods) {
-            return Ok(true);
-        }
-        match event.written(output::now(), self.form, &self.pods)? {
-            Some(text) => signals::print(&text),
-            None => Ok(true),
-        }
     }
 }
 
@@ -185,36 +162,39 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
 pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> Result<String, Failure> {
     let mut signals = Signals::subscribe(client.connection()).await?;
     let mut end = End::new()?;
-    let mut printer = Printer {
-        client,
-        selection,
-        form,
-        pods: Pods::default(),
-    };
+    // The pods of all VMs so far: one that ended has no object to ask.
+    let mut pods = Pods::default();
     let mut next = Some(Event::daemon(signals.runs()));
-    let mut is_first = true;
+    let mut is_over = false;
     loop {
-        if let Some(event) = next
-            && !printer.print(&event).await?
-        {
-            return Ok(String::new());
+        if let Some(event) = next {
+            let is_known = event.pod.as_ref().is_none_or(|uid| pods.has(uid));
+            if !is_known || event.name == APPEARED {
+                pods.add(client.pods_running().await);
+            }
+            let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()));
+            if event.name == APPEARED && !fits() {
+                output::note("no VM on this node fits yet: waiting for one");
+            }
+            if selects(selection, &event, &pods)
+                && let Some(text) = event.written(output::now(), form, &pods)?
+                && !signals::print(&text)?
+            {
+                return Ok(String::new());
+            }
         }
-        let pods = &printer.pods;
-        let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, pods.iter()));
-        if std::mem::take(&mut is_first) && signals.runs() && !fits() {
-            output::note("no VM on this node fits yet: waiting for one");
+        if is_over {
+            return Err(Failure::Other("the connection ended".to_owned()));
         }
         let received = tokio::select! {
             () = end.reached() => return Ok(String::new()),
             received = signals.next() => received,
         };
+        is_over = received.is_none();
         next = match received {
-            Some(Received::Daemon { runs }) => Some(Event::daemon(runs)),
             Some(Received::Signal(message)) => Event::of(&message),
-            None => {
-                printer.print(&Event::daemon(false)).await?;
-                return Err(Failure::Other("the connection ended".to_owned()));
-            }
+            Some(Received::Daemon { runs }) => Some(Event::daemon(runs)),
+            None => Some(Event::daemon(false)),
         };
     }
 }

@@ -125,11 +125,6 @@ impl PodDevice {
 }
 
 impl Map {
-    /// Cores of one NUMA node in one socket.
-    fn places(&self) -> impl Iterator<Item = &[Core]> {
-        self.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node))
-    }
-
     /// "2026-10-31 12:34:56 UTC, 512 CPUs, 2 offline (8-9), 2 sockets, 8 NUMA nodes".
     fn extent(&self) -> String {
         let sockets: BTreeSet<u32> = self.cores.iter().map(|core| core.socket).collect();
@@ -189,40 +184,29 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
                 (pods.iter().find(|one| one.pod.pod_uid == pod), marks::OTHER)
             }
         };
-        let Some(pod) = pod else {
-            let why = if pool == marks::UNKNOWN {
-                unknown(description)
-            } else {
-                String::new()
-            };
-            let [mark, owner, class] = [
-                pool.sign.to_owned(),
-                format!("{}{why}", pool.meaning),
-                pool.class.to_owned(),
-            ];
-            keys.insert([mark.clone(), owner.clone(), class.clone()]);
-            let meaning = Meaning::Absent;
-            return Cpu {
-                cpu,
-                mark,
-                owner,
-                class,
-                meaning,
-            };
-        };
-        keys.insert(pod.look.of_pods());
-        let (sign, words) = if interrupted.contains(cpu) {
-            keys.insert(marks::INTERRUPTED.of_pods());
-            (marks::INTERRUPTED.sign, "; device interrupts reach it")
-        } else {
-            ("", "")
+        let (mark, owner, class, meaning) = match pod {
+            None => {
+                let why = Some(unknown(description)).filter(|_| pool == marks::UNKNOWN);
+                let owner = format!("{}{}", pool.meaning, why.unwrap_or_default());
+                keys.insert([pool.sign.to_owned(), owner.clone(), pool.class.to_owned()]);
+                (pool.sign.to_owned(), owner, pool.class.to_owned(), Meaning::Absent)
+            }
+            Some(pod) => {
+                keys.insert(pod.look.of_pods());
+                let (sign, words) = match interrupted.contains(cpu) {
+                    true => (marks::INTERRUPTED.sign, "; device interrupts reach it"),
+                    false => ("", ""),
+                };
+                let mark = format!("{}{sign}{}", pod.mark, pod.look.sign);
+                (mark, pod.in_words() + words, pod.class.clone(), pod.meaning)
+            }
         };
         Cpu {
             cpu,
-            mark: format!("{}{sign}{}", pod.mark, pod.look.sign),
-            owner: format!("{}{words}", pod.in_words()),
-            class: pod.class.clone(),
-            meaning: pod.meaning,
+            mark,
+            owner,
+            class,
+            meaning,
         }
     };
     let caches = sys::caches(&roots.sys, &node.topology);
@@ -242,6 +226,13 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
         let cache = core.l3.as_ref().and_then(|cache| cache.cpus.iter().next());
         (core.socket, core.node, cache, core.cpus.first().map(|cpu| cpu.cpu))
     });
+    if cores
+        .iter()
+        .flat_map(|core| &core.cpus)
+        .any(|cpu| cpu.mark.contains(marks::INTERRUPTED.sign))
+    {
+        keys.insert(marks::INTERRUPTED.of_pods());
+    }
     if pods.iter().any(|pod| pod.devices.iter().any(|device| device.remote)) {
         keys.insert(marks::REMOTE.of_pods());
     }
@@ -266,10 +257,9 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
 fn unknown(description: &Description) -> String {
     let mut codes = description.problems.iter().map(|problem| problem.code);
     let unusable = codes.find(|code| *code == ReasonCode::KubeletUnusable);
-    format!(
-        ": {}",
-        unusable.map_or("in no list of kubelet's or steliad's", ReasonCode::fact)
-    )
+    unusable.map_or(": in no list of kubelet's or steliad's".to_owned(), |code| {
+        format!(": {}", code.fact())
+    })
 }
 
 /// The VMs, and other pods to which kubelet gave CPUs, by their first CPUs, so that the marks ascend along the map.
@@ -297,17 +287,15 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         if let Some(instance) = instance {
             locality::add_vfio_devices(&mut locality, &node.topology, roots, instance.scope.as_str());
         }
-        let degraded = instance.map_or(&[][..], |instance| &instance.degraded);
-        let is_degraded = if degraded.is_empty() { "" } else { "degraded" };
-        let words = instance.map_or(["no VM", "", ""], |one| [one.state.name(), one.class(), is_degraded]);
-        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        let degraded = instance.iter().flat_map(|instance| &instance.degraded);
+        let state = instance.map(|one| format!("{} {}", Condition::of(one), one.class()));
         let look = marks::of_pod(instance);
         Pod {
             mark: marks::mark(n),
             pod: daemon::Pod::new(uid, instance.and_then(|instance| instance.pod_name.as_ref())),
             cpus,
-            state: words.join(", "),
-            degraded: degraded.iter().map(Reason::to_string).collect(),
+            state: state.map_or("no VM".to_owned(), |state| state.trim_end().to_owned()),
+            degraded: degraded.map(Reason::to_string).collect(),
             devices: devices(&locality),
             class: format!("{} {}", marks::colour(n), look.class),
             look,

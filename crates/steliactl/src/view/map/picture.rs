@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use askama::Template;
 use stelia_kernel::locality::size;
 
-use super::{Core, Cpu, Map, Pod, marks};
+use super::{Core, Cpu, Map, Pod, PodDevice, marks};
 use crate::shared::output::{columns, cut, printable};
 
 /// A picture in a file. Whatever the browser's colours are, it chooses its own: `templates/map.css`.
@@ -47,6 +47,7 @@ const HEADING: usize = 58;
 const PAD: usize = 6;
 const GAP: usize = 6;
 const CELL_HEIGHT: usize = 18;
+const SAMPLE_WIDTH: usize = 36;
 /// The height of a line with a name in it.
 const LINE: usize = 20;
 /// The smallest width of a picture: the names of pods need room.
@@ -61,48 +62,40 @@ pub(super) fn text_width(text: &str) -> usize {
 }
 
 impl Shape {
-    /// A small box round one text.
-    fn cell(class: String, title: String, width: usize, text: String) -> Self {
+    fn new(class: &str, width: usize, height: usize, text: String, text_x: usize) -> Self {
         Self {
-            class,
-            title,
+            class: class.to_owned(),
             width,
-            height: CELL_HEIGHT,
+            height,
             text,
-            text_x: width / 2,
+            text_x,
             ..Self::default()
         }
+    }
+
+    /// A small box round one text.
+    fn cell(class: &str, width: usize, text: String) -> Self {
+        Self::new(class, width, CELL_HEIGHT, text, width / 2)
     }
 
     /// A box round others, with its name above them.
-    fn around(class: &str, text: String, mut inside: Vec<Shape>) -> Self {
-        for one in &mut inside {
-            (one.x, one.y) = (one.x + PAD, one.y + LINE);
-        }
+    fn around(class: &str, name: String, mut inside: Vec<Shape>) -> Self {
+        inside
+            .iter_mut()
+            .for_each(|one| (one.x, one.y) = (one.x + PAD, one.y + LINE));
         let (right, bottom) = extent(&inside);
-        Self {
-            class: class.to_owned(),
-            width: right.max(PAD + text_width(&text)) + PAD,
-            height: bottom.max(LINE) + PAD,
-            text,
-            text_x: PAD,
-            inside,
-            ..Self::default()
-        }
+        let width = right.max(PAD + text_width(&name)) + PAD;
+        let shape = Self::new(class, width, bottom.max(LINE) + PAD, name, PAD);
+        Self { inside, ..shape }
     }
 
     /// A sample with a text beside it.
-    fn line(sample: Shape, title: String, text: String) -> Self {
+    fn line(sample: Shape, text: String) -> Self {
         let text_x = sample.width + GAP;
-        Self {
-            title,
-            width: text_x + text_width(&text) + 2 * GAP,
-            height: CELL_HEIGHT,
-            text,
-            text_x,
-            inside: vec![sample],
-            ..Self::default()
-        }
+        let width = text_x + text_width(&text) + 2 * GAP;
+        let inside = vec![sample];
+        let shape = Self::new("", width, CELL_HEIGHT, text, text_x);
+        Self { inside, ..shape }
     }
 
     /// Lines in as many columns as fit.
@@ -111,12 +104,12 @@ impl Shape {
         inside.iter_mut().for_each(|line| line.width = widest);
         grid(&mut inside, width / (widest + GAP));
         let (width, height) = extent(&inside);
-        Self {
-            width,
-            height,
-            inside,
-            ..Self::default()
-        }
+        let shape = Self::new("", width, height, String::new(), 0);
+        Self { inside, ..shape }
+    }
+
+    fn with_title(self, title: String) -> Self {
+        Self { title, ..self }
     }
 }
 
@@ -139,18 +132,15 @@ fn grid(shapes: &mut [Shape], across: usize) {
     }
 }
 
-/// Puts shapes of like sizes into as many columns as bring the whole nearest to a screen's 16:10, with few empty places.
+/// Puts shapes of like sizes into as many columns as bring the whole nearest to a screen's 16:10.
 fn balance(shapes: &mut [Shape]) {
     let wide = shapes.iter().map(|shape| shape.width + GAP).max().unwrap_or(1);
     let high = shapes.iter().map(|shape| shape.height + GAP).max().unwrap_or(1);
-    let off = |across: &usize| {
-        let down = shapes.len().div_ceil(*across);
-        let (width, height) = (wide * across * 10, high * down * 16);
-        // How many times, in thousandths, one is the other; as many times more as there are more places than shapes.
-        width.max(height) * 1000 / width.min(height).max(1) * across * down
-    };
-    let across = (1..=shapes.len()).min_by_key(off).unwrap_or(1);
-    grid(shapes, across);
+    let across = (shapes.len() * high * 16 / (wide * 10)).isqrt();
+    grid(
+        shapes,
+        shapes.len().div_ceil(shapes.len().div_ceil(across.max(1)).max(1)),
+    );
 }
 
 /// The picture: a heading, the machine, its legend and the list of pods.
@@ -225,8 +215,8 @@ fn with_memory(name: String, bytes: Option<u64>) -> String {
 
 fn core(core: &Core, cell_width: usize) -> Shape {
     let cpu = |one: &Cpu| {
-        let title = format!("CPU {}: {}", one.cpu, one.owner);
-        Shape::cell(format!("cpu {}", one.class), title, cell_width, cpu_text(one))
+        let cell = Shape::cell(&format!("cpu {}", one.class), cell_width, cpu_text(one));
+        cell.with_title(format!("CPU {}: {}", one.cpu, one.owner))
     };
     let mut cpus: Vec<Shape> = core.cpus.iter().map(cpu).collect();
     // Siblings are beside each other, up to four.
@@ -245,24 +235,32 @@ fn cpu_text(cpu: &Cpu) -> String {
 
 /// Adds the devices on these NUMA nodes, in columns to the right of what is there and about as high.
 fn add_devices(inside: &mut Vec<Shape>, map: &Map, is_on: impl Fn(u32) -> bool) {
-    let mut shapes = Vec::new();
-    for (n, pod) in map.pods.iter().enumerate() {
-        for device in pod.devices.iter().filter(|device| is_on(device.node)) {
-            let name = printable(&device.name);
-            let text = format!("{} {}{}", cut(&name, DEVICE_COLUMNS), pod.mark, device.sign());
-            let away = if device.remote { ", remote from its CPUs" } else { "" };
-            let title = format!("{} {name}, NUMA {}{away}: {}", device.count, device.node, pod.pod);
-            let class = format!("device {}", marks::colour(n));
-            shapes.push(Shape::cell(class, title, text_width(&text) + PAD, text));
-        }
-    }
+    let all = (0..)
+        .zip(&map.pods)
+        .flat_map(|(n, pod)| pod.devices.iter().map(move |device| (n, pod, device)));
+    let all: Vec<(usize, &Pod, &PodDevice)> = all.filter(|(.., device)| is_on(device.node)).collect();
+    let text = |pod: &Pod, device: &PodDevice| {
+        format!(
+            "{} {}{}",
+            cut(&printable(&device.name), DEVICE_COLUMNS),
+            pod.mark,
+            device.sign()
+        )
+    };
+    let widest = all.iter().map(|(_, pod, device)| text_width(&text(pod, device))).max();
+    let shapes = all.iter().map(|(n, pod, device)| {
+        let class = format!("device {}", marks::colour(*n));
+        let away = if device.remote { ", remote from its CPUs" } else { "" };
+        let title = format!(
+            "{} {}, NUMA {}{away}: {}",
+            device.count, device.name, device.node, pod.pod
+        );
+        Shape::cell(&class, widest.unwrap_or(0) + PAD, text(pod, device)).with_title(title)
+    });
+    let mut shapes: Vec<Shape> = shapes.collect();
     let (right, bottom) = extent(inside);
     let down = ((bottom + GAP) / (CELL_HEIGHT + GAP)).max(1);
     let across = shapes.len().div_ceil(down);
-    let widest = shapes.iter().map(|shape| shape.width).max().unwrap_or(0);
-    for shape in &mut shapes {
-        (shape.width, shape.text_x) = (widest, widest / 2);
-    }
     grid(&mut shapes, across);
     shapes.iter_mut().for_each(|shape| shape.x += right + 2 * GAP);
     inside.append(&mut shapes);
@@ -270,38 +268,23 @@ fn add_devices(inside: &mut Vec<Shape>, map: &Map, is_on: impl Fn(u32) -> bool) 
 
 /// What each look means.
 fn legend(map: &Map, width: usize) -> Shape {
-    let keys = map.keys.iter().map(|[mark, meaning, class]| {
-        let sample = if *class == marks::SHARED.class { "" } else { mark };
-        let sample = Shape::cell(format!("cpu {class}"), String::new(), 26, sample.to_owned());
-        Shape::line(sample, String::new(), meaning.clone())
-    });
-    Shape::lines(keys.collect(), width)
+    let line = |[mark, meaning, class]: &[String; 3]| {
+        let sample = Shape::cell(&format!("cpu {class}"), SAMPLE_WIDTH, mark.clone());
+        Shape::line(sample, meaning.clone())
+    };
+    Shape::lines(map.keys.iter().map(line).collect(), width)
 }
 
 /// The pods: the mark in its colour, the name, the CPUs and the state.
 fn list(map: &Map, width: usize) -> Shape {
-    let cells = |pod: &Pod| {
-        [
-            cut(&printable(&pod.pod.to_string()), NAME_COLUMNS),
-            cut(&pod.cpus.to_string(), DEVICE_COLUMNS),
-        ]
-    };
-    let widest = |at: usize| map.pods.iter().map(|pod| columns(&cells(pod)[at])).max().unwrap_or(0);
-    let (names, lists) = (widest(0), widest(1));
-    let marks = map
-        .pods
-        .iter()
-        .map(|pod| text_width(&pod.mark) + PAD)
-        .max()
-        .unwrap_or(0);
+    let name = |pod: &Pod| cut(&printable(&pod.pod.to_string()), NAME_COLUMNS);
+    let cpus = |pod: &Pod| cut(&pod.cpus.to_string(), DEVICE_COLUMNS);
+    let names = map.pods.iter().map(|pod| columns(&name(pod))).max().unwrap_or(0);
+    let lists = map.pods.iter().map(|pod| columns(&cpus(pod))).max().unwrap_or(0);
     let lines = map.pods.iter().map(|pod| {
-        let [name, cpus] = cells(pod);
-        let sample = Shape::cell(format!("cpu {}", pod.class), String::new(), marks, pod.mark.clone());
-        Shape::line(
-            sample,
-            pod.in_words(),
-            format!("{name:names$}  {cpus:lists$}  {}", pod.state),
-        )
+        let sample = Shape::cell(&format!("cpu {}", pod.class), SAMPLE_WIDTH, pod.mark.clone());
+        let text = format!("{:names$}  {:lists$}  {}", name(pod), cpus(pod), pod.state);
+        Shape::line(sample, text).with_title(pod.in_words())
     });
     Shape::lines(lines.collect(), width)
 }

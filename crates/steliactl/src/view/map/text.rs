@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use stelia_cpus::CpuSet;
 use stelia_kernel::locality::size;
 
-use super::{Core, Cpu, Map, Pod};
+use super::{Core, Cpu, Map, Pod, PodDevice};
 use crate::shared::output::{self, Column, TextStyle, column, columns, counted, cut, paragraph, printable, table};
 use crate::view::list::node_lines;
 
@@ -19,17 +19,13 @@ pub(super) const PODS: [Column<Pod>; 5] = [
     column("POD", |pod: &Pod| pod.pod.to_string()).yields(2).shortens(),
     column("STATE", |pod: &Pod| pod.state.clone()).means(|pod| pod.meaning),
     column("CPUS", |pod: &Pod| pod.cpus.to_string()).yields(1),
-    column("DEVICES", |pod: &Pod| {
-        let devices = pod
-            .devices
-            .iter()
-            .map(|device| format!("{}{} (NUMA {})", device.name, device.sign(), device.node));
-        devices.collect::<Vec<_>>().join(", ")
-    })
-    .wraps()
-    .yields(3)
-    .or_nothing(),
+    column("DEVICES", devices).yields(3).or_nothing(),
 ];
+
+fn devices(pod: &Pod) -> String {
+    let one = |device: &PodDevice| format!("{}{} (NUMA {})", device.name, device.sign(), device.node);
+    pod.devices.iter().map(one).collect::<Vec<_>>().join(", ")
+}
 
 /// The map, at most as wide as the terminal unless one core alone is wider.
 pub(super) fn draw(map: &Map, style: TextStyle) -> String {
@@ -44,20 +40,19 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
         text += &node_lines(&map.problems, style);
         text += &paragraph(&printable(&format!("{host}{}", map.extent())), lines);
     }
-    for cores in map.places() {
+    for cores in map.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node)) {
         let before = if text.is_empty() { "" } else { "\n" };
         text += &format!("{before}{}", place(map, cores, lines));
     }
     if !style.legend {
         return text;
     }
-    // A mark stays beside its meaning.
-    let keys = map
-        .keys
-        .iter()
-        .map(|[mark, meaning, _]| format!("{mark} {meaning}").replace(' ', "\u{a0}"));
-    let keys: Vec<String> = std::iter::once("[A]\u{a0}a\u{a0}core".to_owned()).chain(keys).collect();
-    text += &format!("\n{}", paragraph(&keys.join(", "), lines).replace('\u{a0}', " "));
+    let mut keys = "[A]\u{a0}a\u{a0}core".to_owned();
+    for [mark, meaning, _] in &map.keys {
+        // A mark stays beside its meaning.
+        keys += &format!(", {}", format!("{mark} {meaning}").replace(' ', "\u{a0}"));
+    }
+    text += &format!("\n{}", paragraph(&keys, lines).replace('\u{a0}', " "));
     let is_listed = |pod: &&Pod| map.pods.len() <= MAX_LISTED || is_in_trouble(pod);
     let listed: Vec<&Pod> = map.pods.iter().filter(is_listed).take(MAX_LISTED).collect();
     if !listed.is_empty() {
@@ -86,21 +81,11 @@ fn place(map: &Map, cores: &[Core], style: TextStyle) -> String {
     let by_cache: Vec<&[Core]> = cores.chunk_by(|a, b| a.l3 == b.l3).collect();
     let mut heading = vec![format!("socket {socket}, NUMA {node}")];
     heading.extend(map.memory_bytes.get(node).copied().flatten().map(size));
-    let titles = by_cache
+    let caches: BTreeSet<String> = cores
         .iter()
-        .filter_map(|cores| Some(cores.first()?.l3.as_ref()?.title()));
-    let titles: BTreeSet<String> = titles.collect();
-    let times = if by_cache.len() > 1 {
-        format!("{}×", by_cache.len())
-    } else {
-        String::new()
-    };
-    heading.extend(
-        titles
-            .first()
-            .map(|title| if titles.len() > 1 { "L3" } else { title })
-            .map(|title| times + title),
-    );
+        .filter_map(|core| Some(core.l3.as_ref()?.title()))
+        .collect();
+    heading.extend(caches);
     let mut text = heading.join(", ") + "\n";
     let (first, next) = if by_cache.len() > 1 {
         (" L3 ", "    ")
@@ -143,10 +128,8 @@ fn cell_width(core: &Core) -> usize {
 
 /// `[A ]`, `[A B]`; in a cell of at least this width.
 fn cell(core: &Core, width: usize, style: TextStyle) -> String {
-    let marks: Vec<String> = written(core)
-        .iter()
-        .map(|cpu| cpu.meaning.paint(&cpu.mark, style))
-        .collect();
+    let marks = written(core).iter().map(|cpu| cpu.meaning.paint(&cpu.mark, style));
+    let marks: Vec<String> = marks.collect();
     let blanks = " ".repeat(width.saturating_sub(cell_width(core)));
     format!("[{}{blanks}]", marks.join(" "))
 }

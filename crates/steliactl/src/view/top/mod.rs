@@ -117,43 +117,36 @@ impl Row<'_> {
     }
 }
 
+const MIB: f64 = 1024.0 * 1024.0;
+
 fn number(value: Option<f64>, digits: usize) -> String {
     value.map(|value| format!("{value:.digits$}")).unwrap_or_default()
 }
 
-/// The columns; that of caches only where resctrl counts any of the VMs. The last one has nothing where it is empty.
-fn columns<'a>(caches: bool, wide: bool) -> Vec<Column<Row<'a>>> {
+/// The columns; that of caches only where resctrl counts any of the VMs.
+fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
     let number = |heading, cell: fn(&Row<'a>) -> String| column(heading, cell).right();
-    let notes = column("NOTE", |row: &Row<'a>| row.note());
-    let mut columns = vec![
+    let state = |row: &Row<'a>| row.vcpu.map_or(row.vm.condition.name(), |_| "").to_owned();
+    let all = [
         column("VM", |row: &Row<'a>| row.name()).yields(2).shortens(),
-        column("STATE", |row: &Row<'a>| match row.vcpu {
-            None => row.vm.condition.to_string(),
-            Some(_) => String::new(),
-        })
-        .means(|row| row.vm.condition.meaning()),
+        column("STATE", state).means(|row| row.vm.condition.meaning()),
         column("CPUS", |row: &Row<'a>| row.cpus()).yields(1),
         number("UTIL%", |row| row.rate(|rates| rates.utilisation_percent, 0)),
         number("WAIT%", |row| row.rate(|rates| rates.delay_percent, 1)),
         number("IRQ/S", |row| row.of_vm(|vm| vm.device_interrupts_per_second, 0)),
+        number("FLOAT%", |row| row.of_vm(|vm| vm.float_percent, 0)).wide(),
+        number("THROT%", |row| row.of_vm(|vm| vm.throttled_percent, 1)).wide(),
+        number("MIGR/S", |row| row.rate(|rates| rates.migrations_per_second, 1)).wide(),
+        number("PREEMPT/S", |row| row.rate(|rates| rates.involuntary_per_second, 1)).wide(),
+        number("LLC-MIB", |row| {
+            row.of_vm(|vm| vm.llc_bytes.map(|bytes| bytes as f64 / MIB), 1)
+        })
+        .wide(),
+        column("NOTE", |row: &Row<'a>| row.note()).or_nothing(),
     ];
-    if !wide {
-        columns.push(notes.or_nothing());
-        return columns;
-    }
-    columns.extend([
-        notes,
-        number("FLOAT%", |row| row.of_vm(|vm| vm.float_percent, 0)),
-        number("THROT%", |row| row.of_vm(|vm| vm.throttled_percent, 1)),
-        number("MIGR/S", |row| row.rate(|rates| rates.migrations_per_second, 1)),
-        number("PREEMPT/S", |row| row.rate(|rates| rates.involuntary_per_second, 1)),
-    ]);
-    if caches {
-        columns.push(number("LLC-MIB", |row| {
-            row.of_vm(|vm| vm.llc_bytes.map(|bytes| bytes as f64 / (1024.0 * 1024.0)), 1)
-        }));
-    }
-    columns
+    all.into_iter()
+        .filter(|column| caches || column.heading() != "LLC-MIB")
+        .collect()
 }
 
 /// By what rows are sorted: trouble, or the columns of these names.
@@ -189,21 +182,16 @@ fn rows<'a>(model: &'a Model, sort: &str, is_open: impl Fn(&InstanceRates) -> bo
     rows
 }
 
-/// A table of the VMs, with `-o wide` of their vCPUs too.
-fn text(model: &Model, time: u64, style: TextStyle) -> String {
-    let rows = rows(model, SORTS[0], |_| style.wide);
-    let table = output::table(&columns(model.has_caches(), style.wide), &rows, style);
-    if style.legend {
-        let problems = super::list::node_lines(&model.problems, style);
-        format!("{}\n{problems}{table}\n", output::time(time))
-    } else {
-        table
-    }
-}
-
 impl Render for Model {
+    /// A table of the VMs, with `-o wide` of their vCPUs too.
     fn text(&self, style: TextStyle) -> String {
-        text(self, output::now(), style)
+        let rows = rows(self, SORTS[0], |_| style.wide);
+        let table = output::table(&columns(self.has_caches()), &rows, style);
+        if !style.legend {
+            return table;
+        }
+        let problems = super::list::node_lines(&self.problems, style);
+        format!("{}\n{problems}{table}\n", output::time(output::now()))
     }
 }
 
@@ -303,14 +291,14 @@ mod tests {
 
     #[test]
     fn every_column_is_explained() {
-        let all = headings(&super::columns(true, true));
+        let all = headings(&super::columns(true));
         assert_eq!(explained("COLUMNS", Some("top")), all);
     }
 
     #[test]
     fn a_table_for_pipes_has_trouble_first_and_no_vcpus() {
-        insta::assert_snapshot!(text(&model(), 951_827_696_000_007, TextStyle::from(true)), @r"
-        2000-02-29T12:34:56.000007Z
+        let text = model().text(TextStyle::from(true));
+        insta::assert_snapshot!(text.split_once('\n').unwrap().1, @r"
         NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
         VM                          STATE     CPUS  UTIL%  WAIT%  IRQ/S  NOTE
         team-b/database-1           degraded  4-5       -      -      -  cpuset changed
@@ -322,7 +310,7 @@ mod tests {
             wide: true,
             ..TextStyle::from(false)
         };
-        let wide = text(&model(), 0, wide);
+        let wide = model().text(wide);
         assert!(wide.lines().any(|line| line.starts_with("  vcpu 1 ")), "{wide}");
     }
 
@@ -330,7 +318,7 @@ mod tests {
     fn eighty_columns_are_not_exceeded_and_the_end_of_a_name_stays() {
         let mut model = model();
         model.instances[0].pod.pod_name = format!("virt-launcher-{}-003-4hvbp", "customer-database".repeat(3));
-        let text = text(&model, 0, columns(80));
+        let text = model.text(columns(80));
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("-003-4hvbp "), "{text}");
     }
@@ -351,7 +339,7 @@ mod tests {
     fn caches_have_columns_only_where_they_are_counted() {
         let mut model = model();
         let has = |model: &Model| {
-            super::columns(model.has_caches(), true)
+            super::columns(model.has_caches())
                 .iter()
                 .any(|one| one.heading() == "LLC-MIB")
         };

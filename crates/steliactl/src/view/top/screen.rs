@@ -197,7 +197,7 @@ impl Screen {
             width: Some(width),
             ..TextStyle::default()
         };
-        let text = table(&columns(model.has_caches(), self.wide), &rows, style);
+        let text = table(&columns(model.has_caches()), &rows, style);
         let mut lines = text.lines();
         let heading = lines.next().unwrap_or_default();
         above.push(self.line(heading, plain.add_modifier(Modifier::BOLD)));

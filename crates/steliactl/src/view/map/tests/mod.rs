@@ -96,13 +96,13 @@ fn memory_caches_and_devices_are_where_they_are() {
     says(
         &text,
         &[
-            "socket 1, NUMA 1, 2.0 GiB, 2×L3 8.0 MiB\n L3 4-5 [B   ]\n L3 6-7 [C* .]\n",
-            "nvidia.com/gpu×2 (NUMA 1)",
-            "example.com/memory^ (NUMA 7)",
+            "socket 1, NUMA 1, 2.0 GiB, L3 8.0 MiB\n L3 4-5 [B   ]\n L3 6-7 [C* .]\n",
             "A^ device on another NUMA node than the CPUs",
         ],
     );
-    never_says(&text, &["kubevirt"]);
+    let whole = map.text(TextStyle::from(true));
+    says(&whole, &["nvidia.com/gpu×2 (NUMA 1), example.com/memory^ (NUMA 7)"]);
+    never_says(&whole, &["kubevirt"]);
     let picture = svg(&map).unwrap();
     says(
         &picture,
@@ -216,7 +216,7 @@ fn json_names_the_place_the_owner_and_the_vm_of_each_cpu() {
     assert_eq!(json["pods"][0]["degraded"][0], "kubelet gave CPU 2 away");
     let of_kubelets = serde_json::to_value(map_of(&allocated())).unwrap();
     assert_eq!(of_kubelets["cores"][3]["cpus"][0]["owner"], "held by kubelet");
-    assert_eq!(of_kubelets["pods"][0]["state"], "isolated, LSR");
+    assert_eq!(of_kubelets["pods"][0]["state"], "pinned LSR");
     assert_eq!(of_kubelets["cores"][0]["l3"], serde_json::Value::Null);
 }
 
