@@ -50,7 +50,7 @@ fn show_lists_the_threads_that_are_asked_for() {
         905  CPU 0/KVM        its own CPU  2        1234.57s
 
         anchor?[2J (pid 801, 2 in the container)
-        TID  THREAD      WHERE            CPUS  CPU TIME
+        TID  THREAD      WHERE             CPUS  CPU TIME
         801  anchor?[2J  container cgroup  0-7      0.01s
         ");
 }

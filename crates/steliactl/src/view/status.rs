@@ -171,7 +171,7 @@ mod tests {
     use stelia_api::ledger::LedgerSummary;
     use stelia_api::quiet::Quiet;
     use stelia_api::{Reason, ReasonCode};
-    use stelia_model::{Counters, LastPass, Trigger};
+    use stelia_model::{LastPass, Trigger};
 
     use super::*;
     use crate::shared::daemon::node::testing::{allocated, node};
@@ -183,53 +183,30 @@ mod tests {
         Status::of(description).on("node-1".to_owned())
     }
 
+    fn last(steps: u32, failures: u32) -> Option<LastPass> {
+        Some(LastPass {
+            number: 7,
+            trigger: Trigger::Audit,
+            ended_us: NOW - 12_000_000,
+            duration_us: 1_234,
+            steps,
+            writes: 5,
+            moves: 1,
+            failures,
+        })
+    }
+
     #[test]
     fn a_node_with_a_problem_fits_one_screen() {
-        let base = node();
-        let description = Description {
-            version: "0.1.0".to_owned(),
-            problems: vec![Reason::of_node(
-                ReasonCode::KubeletUnusable,
-                "cpu_manager_state: checksum mismatch (stored 1, computed 2)\u{1b}[2J",
-            )],
-            node: Node {
-                partitions: Some(true),
-                offline: "8-9".parse().unwrap(),
-                kubelet_modified_us: Some(NOW - 7_200_000_000),
-                counters: Counters {
-                    drift_found: 3,
-                    drift_repaired: 2,
-                },
-                last_pass: Some(LastPass {
-                    number: 7,
-                    trigger: Trigger::Audit,
-                    ended_us: NOW - 12_000_000,
-                    duration_us: 1_234,
-                    steps: 1,
-                    writes: 5,
-                    moves: 1,
-                    failures: 0,
-                }),
-                ..base.node
-            },
-            ..base
-        };
+        let mut description = node();
+        description.version = "0.1.0".to_owned();
+        description.problems = vec![Reason::of_node(ReasonCode::KubeletUnusable, "/a/path: checksum")];
+        description.node.partitions = Some(true);
+        description.node.offline = "8-9".parse().unwrap();
+        description.node.kubelet_modified_us = Some(NOW - 7_200_000_000);
+        description.node.last_pass = last(0, 0);
         let status = status(&description);
-        insta::assert_snapshot!(status.at(NOW, columns(80)), @r"
-        node-1: steliad 0.1.0 is running, 1 NODE problem
-          NODE         cpu_manager_state: checksum mismatch (stored 1, computed 2)?[2J
-            effect     no new VMs; running VMs keep their CPUs
-            fix        drain the node, stop kubelet, delete the file, start kubelet
-          State        2 VMs: 1 isolated, 1 degraded
-          CPUs         3 of VMs (2,4-5), 1 of other pods (6), 2 shared (3,7), 2 reserved
-                       (0-1), 2 offline (8-9)
-          Assigned by  kubelet (static), cpu_manager_state written 2 h ago
-          Partitions   supported
-          Reconciled   12 s ago, 1 change; 3 changes by other programs found, 2 repaired
-          Noise        not counted yet
-          Ledger       off
-          Publishing   off
-        ");
+        insta::assert_snapshot!(status.at(NOW, columns(80)));
         holds(
             &serde_json::to_value(&status).unwrap(),
             json!({"/problems/0/code": "kubelet-unusable", "/node/last_pass/number": 7}),
@@ -240,12 +217,13 @@ mod tests {
     fn what_failed_and_what_remains_is_named_with_its_command() {
         let mut description = allocated();
         let node = &mut description.node;
+        let report = stelia_api::quiet::Report {
+            remaining: vec![Default::default()],
+            ..Default::default()
+        };
         node.quiet = Arc::new(Quiet {
             answered_us: 1,
-            report: stelia_api::quiet::Report {
-                remaining: vec![Default::default()],
-                ..Default::default()
-            },
+            report,
             ..Quiet::default()
         });
         node.ledger = Arc::new(LedgerSummary {
@@ -255,16 +233,7 @@ mod tests {
         });
         node.partitions = Some(false);
         node.restricted = [("system.slice".to_owned(), String::new())].into();
-        node.last_pass = Some(LastPass {
-            number: 1,
-            trigger: Trigger::Event,
-            ended_us: NOW,
-            duration_us: 0,
-            steps: 2,
-            writes: 0,
-            moves: 0,
-            failures: 2,
-        });
+        node.last_pass = last(2, 2);
         let text = status(&description).at(NOW, TextStyle::from(true));
         let parts = [
             "Assigned by  steliad\n",
@@ -275,5 +244,12 @@ mod tests {
             "system.slice",
         ];
         says(&text, &parts);
+        let (repaired, found) = (last(1, 0), 3);
+        description.node.last_pass = repaired;
+        description.node.counters.drift_found = found;
+        says(
+            &status(&description).at(NOW, TextStyle::from(true)),
+            &["12s ago, 1 change made; so far 3 changes by other programs"],
+        );
     }
 }

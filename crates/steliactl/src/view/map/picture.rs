@@ -57,7 +57,7 @@ const DEVICE_COLUMNS: usize = 26;
 const NAME_COLUMNS: usize = 44;
 
 /// How wide a text is at most: monospaced fonts have letters of 0.55 to 0.61 of their size.
-pub(super) fn text_width(text: &str) -> usize {
+fn text_width(text: &str) -> usize {
     (columns(text) * TEXT_SIZE * 5).div_ceil(8)
 }
 

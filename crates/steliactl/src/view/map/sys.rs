@@ -104,39 +104,26 @@ mod tests {
         let found = caches(sys.path(), &topology(9));
         let lists: Vec<String> = found.iter().map(|cache| cache.cpus.to_string()).collect();
         assert_eq!(lists, ["0-1,4-5", "2-3,6-7"]);
-        assert_eq!(found[0].bytes, Some(32 << 20));
+        assert_eq!(found[0].title(), "L3 32.0 MiB of several NUMA nodes");
     }
 
     #[test]
     fn what_is_not_there_or_not_understood_is_not_known() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(
-            (memory(root.path(), 0), caches(root.path(), &topology(1))),
-            (None, vec![])
-        );
+        let known = || (memory(root.path(), 0), caches(root.path(), &topology(1)));
+        assert_eq!(known(), (None, vec![]));
         let cache = "devices/system/cpu/cpu0/cache/index3";
         write(root.path(), &format!("{cache}/level"), "3\n");
         write(root.path(), &format!("{cache}/shared_cpu_list"), "zero\n");
-        write(
-            root.path(),
-            "devices/system/node/node0/meminfo",
-            "Node 0 MemTotal: much\n",
-        );
-        assert_eq!(
-            (memory(root.path(), 0), caches(root.path(), &topology(1))),
-            (None, vec![])
-        );
+        let meminfo = "devices/system/node/node0/meminfo";
+        write(root.path(), meminfo, "Node 0 MemTotal: much\n");
+        assert_eq!(known(), (None, vec![]));
         assert_eq!([bytes("1M"), bytes("K"), bytes("99999999999999999999K")], [None; 3]);
-    }
-
-    #[test]
-    fn memory_is_read() {
-        let root = tempfile::tempdir().unwrap();
         write(
             root.path(),
-            "devices/system/node/node1/meminfo",
-            "\nNode 1 MemTotal:       263736528 kB\nNode 1 MemFree:        1 kB\n",
+            meminfo,
+            "\nNode 0 MemTotal:       263736528 kB\nNode 0 MemFree:        1 kB\n",
         );
-        assert_eq!(memory(root.path(), 1), Some(263_736_528 * 1024));
+        assert_eq!(known().0, Some(263_736_528 * 1024));
     }
 }

@@ -1,8 +1,8 @@
 //! The picture, measured: no text meets another, leaves its box or leaves the picture.
 
-use super::super::picture::{svg, text_width};
+use super::super::picture::svg;
 use super::nodes::{busy, host, map_of};
-use crate::shared::daemon::node::testing::{PODS, node};
+use crate::shared::daemon::node::testing::node;
 use crate::shared::output::columns;
 
 /// Left, top, right, bottom.
@@ -172,28 +172,4 @@ fn a_host_of_which_little_is_known_is_drawn_too() {
     map.pods.clear();
     map.cores.clear();
     assert_sound(&read(&svg(&map).unwrap()));
-}
-
-#[test]
-fn the_picture_holds_every_cpu_in_the_look_of_its_owner() {
-    let picture = svg(&map_of(&node())).unwrap();
-    // The CPUs, and the samples in the legend and in the list of pods.
-    for (class, count, samples) in [
-        ("cpu shared", 2, 1),
-        ("cpu reserved", 2, 1),
-        ("cpu c1 isolated", 2, 1),
-        ("cpu c0 degraded", 1, 2),
-        ("cpu c2 pod", 1, 1),
-    ] {
-        let cells = picture.matches(&format!(" class=\"{class}\">")).count();
-        assert_eq!(cells, count + samples, "{class}");
-    }
-    assert!(PODS.iter().all(|pod| picture.contains(pod)));
-    assert!(picture.contains(">2A!</text>"), "{picture}");
-    assert!(picture.contains("CPU 2: bbbbbbbb-0000-4000-8000-000000000000, degraded; kubelet gave CPU 2 away"));
-}
-
-#[test]
-fn the_width_that_is_reckoned_with_is_more_than_fonts_have() {
-    assert!(text_width("0123456789") as f64 > 10.0 * 12.0 * 0.61);
 }

@@ -14,7 +14,7 @@ use super::{Map, gather};
 use crate::shared::daemon::node::testing::{PODS, allocated, described, instance_mut, node};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{Render, TextStyle, columns as width_of};
-use crate::tests::fixtures::{columns, never_says, says};
+use crate::tests::fixtures::{columns, holds, never_says, says};
 
 /// Ends an attribute, an element, a comment, a style; begins a script; turns writing round; controls a terminal.
 const HOSTILE: &str =
@@ -70,10 +70,8 @@ fn a_cpu_that_device_interrupts_reach_has_a_sign_of_its_own() {
 fn the_heading_has_the_host_the_time_and_what_there_is() {
     let mut map = map_of(&node());
     (map.host, map.time_us) = ("worker-1".to_owned(), 951_827_696_000_007);
-    assert_eq!(
-        map.text(columns(80)).lines().next().unwrap(),
-        "worker-1  2000-02-29 12:34:56 UTC, 8 CPUs, 2 sockets, 2 NUMA nodes"
-    );
+    let heading = "worker-1  2000-02-29 12:34:56 UTC, 8 CPUs, 2 sockets, 2 NUMA nodes\n\n";
+    assert!(map.text(columns(80)).starts_with(heading));
     let without = map.text(TextStyle::default());
     assert!(without.starts_with("socket 0, NUMA 0\n"));
     never_says(&without, &["isolated", PODS[0]]);
@@ -117,30 +115,6 @@ fn memory_caches_and_devices_are_where_they_are() {
 }
 
 #[test]
-fn one_cache_of_several_numa_nodes_says_so_in_each() {
-    let map = host(8, 4, 8).map_of(&node());
-    let spans = "L3 8.0 MiB of several NUMA nodes";
-    assert_eq!(body(&map).matches(spans).count(), 2);
-    assert_eq!(svg(&map).unwrap().matches(spans).count(), 2);
-}
-
-#[test]
-fn a_narrow_terminal_gets_more_lines_and_the_same_map() {
-    let map = map_of(&nodes::busy(64, 1, 1, 4, 8));
-    let drawn = |width| {
-        let style = TextStyle {
-            width: Some(width),
-            ..TextStyle::default()
-        };
-        map.text(style)
-    };
-    let cells = |text: &str| text.matches('[').count();
-    assert!(drawn(40).lines().count() > drawn(120).lines().count());
-    assert!(drawn(40).lines().all(|line| width_of(line) <= 40), "{}", drawn(40));
-    assert_eq!((cells(&drawn(40)), cells(&drawn(120))), (32, 32));
-}
-
-#[test]
 fn colours_only_where_asked_for_and_they_mean_trouble() {
     let map = map_of(&node());
     assert!(!map.text(columns(80)).contains('\x1b'));
@@ -168,10 +142,10 @@ fn cpus_of_unknown_owners_have_the_reason() {
 fn a_large_node_fits_a_terminal_and_lists_only_vms_in_trouble() {
     let sys = host(512, 64, 16);
     let map = sys.map_of(&nodes::busy(512, 2, 8, 100, 40));
-    for width in [80, 200] {
+    for width in [60, 80, 200] {
         let text = map.text(columns(width));
         assert!(text.lines().all(|line| width_of(line) <= width), "{text}");
-        assert!(text.lines().count() < 150, "{text}");
+        assert!(text.lines().count() < 160, "{text}");
         says(&text, &["[CV+ ", "more pods not listed"]);
         // The isolated ones are only drawn.
         says(&text, &["[A  "]);
@@ -194,30 +168,25 @@ fn without_a_terminal_nothing_is_cut() {
 }
 
 #[test]
-fn json_names_the_place_the_owner_and_the_vm_of_each_cpu() {
+fn json_has_the_place_and_the_owner_of_each_cpu() {
     let mut description = node();
-    let named = instance_mut(&mut description, PODS[0]);
-    named.pod_name = PodName::new("team-a", "vm");
-    let sys = host(8, 4, 2);
-    let json = serde_json::to_value(sys.map_of(&description)).unwrap();
-    assert_eq!(json["host"], "worker-1");
-    assert!(json["time_us"].as_u64().unwrap() > 1_700_000_000_000_000);
-    assert_eq!(json["memory_bytes"]["1"], 2_147_483_648_u64);
-    let core = &json["cores"][2];
-    assert_eq!(
-        (&core["socket"], &core["node"], &core["core"]),
-        (&1.into(), &1.into(), &0.into())
+    instance_mut(&mut description, PODS[0]).pod_name = PodName::new("team-a", "vm");
+    let json = serde_json::to_value(host(8, 4, 8).map_of(&description)).unwrap();
+    holds(
+        &json,
+        serde_json::json!({
+            "/host": "worker-1", "/memory_bytes/1": 2_147_483_648_u64,
+            "/cores/2/socket": 1, "/cores/2/node": 1, "/cores/2/core": 0, "/cores/2/l3/cpus": "0-7",
+            "/cores/2/cpus/0": {"cpu": 4, "mark": "B", "owner": "team-a/vm, isolated"},
+            "/cores/1/cpus/1/owner": "shared", "/cores/3/cpus/0/mark": "C*",
+            "/pods/0/degraded/0": "kubelet gave CPU 2 away",
+        }),
     );
-    assert_eq!(core["l3"]["cpus"], "4-5");
-    let own = serde_json::json!({"cpu": 4, "mark": "B", "owner": "team-a/vm, isolated"});
-    assert_eq!(core["cpus"][0], own);
-    assert_eq!(json["cores"][1]["cpus"][1]["owner"], "shared");
-    assert_eq!(json["cores"][3]["cpus"][0]["mark"], "C*");
-    assert_eq!(json["pods"][0]["degraded"][0], "kubelet gave CPU 2 away");
-    let of_kubelets = serde_json::to_value(map_of(&allocated())).unwrap();
-    assert_eq!(of_kubelets["cores"][3]["cpus"][0]["owner"], "held by kubelet");
-    assert_eq!(of_kubelets["pods"][0]["state"], "pinned LSR");
-    assert_eq!(of_kubelets["cores"][0]["l3"], serde_json::Value::Null);
+    let of_steliad = serde_json::to_value(map_of(&allocated())).unwrap();
+    holds(
+        &of_steliad,
+        serde_json::json!({"/cores/3/cpus/0/owner": "held by kubelet", "/pods/0/state": "pinned LSR", "/cores/0/l3": null}),
+    );
 }
 
 #[test]
