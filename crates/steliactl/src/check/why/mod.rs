@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use stelia_api::Reason;
 
 use crate::check::ledger;
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, columns, hanging, now, paragraph, printable};
 
@@ -84,7 +84,7 @@ impl Answer {
     /// What is wrong on the node, where it is about a VM or a CPU.
     fn node_problems(&mut self, description: &Description) {
         for problem in &description.problems {
-            self.say("Node", format!("{}: steliactl why node", problem.text), STELIAD);
+            self.say("Node", format!("{} (steliactl why node)", fact(problem)), STELIAD);
         }
     }
 }
