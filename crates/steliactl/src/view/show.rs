@@ -166,33 +166,25 @@ impl Render for Shown<'_> {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let of = |vm: &Vm| {
-            if self.options.properties.is_empty() {
-                vm.text(self, style)
-            } else {
-                vm.properties_text(self.options)
-            }
-        };
-        let texts: Vec<String> = self.vms.iter().map(of).collect();
-        if texts.is_empty() {
-            "No VMs.\n".to_owned()
-        } else {
-            texts.join("\n")
+        if self.vms.is_empty() {
+            return "No VMs.\n".to_owned();
         }
+        let of = |vm: &Vm| match self.options.properties.as_slice() {
+            [] => vm.text(self, style),
+            names => vm.properties_text(names, self.options.value),
+        };
+        self.vms.iter().map(of).collect::<Vec<_>>().join("\n")
     }
 }
 
 impl Vm {
-    fn properties_text(&self, options: &ShowOptions) -> String {
-        let lines = options.properties.iter().map(|name| {
+    fn properties_text(&self, names: &[String], is_bare: bool) -> String {
+        let line = |name: &String| {
             let value = printable(&self.properties.get(name).map(human).unwrap_or_default());
-            if options.value {
-                format!("{value}\n")
-            } else {
-                format!("{name}={value}\n")
-            }
-        });
-        lines.collect()
+            let name = if is_bare { String::new() } else { format!("{name}=") };
+            format!("{name}{value}\n")
+        };
+        names.iter().map(line).collect()
     }
 
     fn text(&self, shown: &Shown<'_>, style: TextStyle) -> String {

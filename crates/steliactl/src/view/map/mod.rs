@@ -152,10 +152,8 @@ impl Map {
         if path == Path::new("-") {
             return Ok(picture);
         }
-        match fs::write(path, picture) {
-            Ok(()) => Ok(String::new()),
-            Err(cause) => Err(Failure::Other(format!("write {}: {cause}", path.display()))),
-        }
+        let failed = |cause| Failure::Other(format!("write {}: {cause}", path.display()));
+        fs::write(path, picture).map(|()| String::new()).map_err(failed)
     }
 }
 
@@ -266,19 +264,17 @@ fn unknown(description: &Description) -> String {
 fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Vec<Pod> {
     let node = &description.node;
     let uids: BTreeSet<&PodUid> = node.instances.keys().chain(node.entries.keys()).collect();
-    let uids = uids
+    let mut all = Vec::new();
+    for uid in uids
         .into_iter()
-        .filter(|uid| selected.is_none_or(|selected| selected.contains(uid.as_str())));
-    let with_cpus = uids.map(|uid| {
-        let instance = node.instances.get(uid).map(|instance| &**instance);
+        .filter(|uid| selected.is_none_or(|selected| selected.contains(uid.as_str())))
+    {
+        let instance = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
-        let cpus = match instance {
-            Some(instance) => instance.exclusive.clone(),
-            None => containers.fold(CpuSet::new(), |all, cpus| all.union(cpus)),
-        };
-        (uid, instance, cpus)
-    });
-    let mut all: Vec<_> = with_cpus.collect();
+        let assigned = || containers.fold(CpuSet::new(), |all, cpus| all.union(cpus));
+        let cpus = instance.map_or_else(assigned, |instance| instance.exclusive.clone());
+        all.push((uid, instance, cpus));
+    }
     // Those without CPUs come last. Equal ones stay in the order of their UIDs.
     all.sort_by_key(|(.., cpus)| cpus.iter().next().unwrap_or(u32::MAX));
     let pods = (0..).zip(all).map(|(n, (uid, instance, cpus))| {
@@ -289,7 +285,7 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         }
         let degraded = instance.iter().flat_map(|instance| &instance.degraded);
         let state = instance.map(|one| format!("{} {}", Condition::of(one), one.class()));
-        let look = marks::of_pod(instance);
+        let look = marks::of_pod(instance.map(|instance| &**instance));
         Pod {
             mark: marks::mark(n),
             pod: daemon::Pod::new(uid, instance.and_then(|instance| instance.pod_name.as_ref())),

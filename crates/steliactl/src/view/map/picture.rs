@@ -80,21 +80,20 @@ impl Shape {
 
     /// A box round others, with its name above them.
     fn around(class: &str, name: String, mut inside: Vec<Shape>) -> Self {
-        inside
-            .iter_mut()
-            .for_each(|one| (one.x, one.y) = (one.x + PAD, one.y + LINE));
+        for one in &mut inside {
+            (one.x, one.y) = (one.x + PAD, one.y + LINE);
+        }
         let (right, bottom) = extent(&inside);
         let width = right.max(PAD + text_width(&name)) + PAD;
         let shape = Self::new(class, width, bottom.max(LINE) + PAD, name, PAD);
         Self { inside, ..shape }
     }
 
-    /// A sample with a text beside it.
-    fn line(sample: Shape, text: String) -> Self {
-        let text_x = sample.width + GAP;
-        let width = text_x + text_width(&text) + 2 * GAP;
-        let inside = vec![sample];
-        let shape = Self::new("", width, CELL_HEIGHT, text, text_x);
+    /// A sample of a CPU's look with a text beside it.
+    fn line(class: &str, mark: &str, text: String) -> Self {
+        let inside = vec![Self::cell(&format!("cpu {class}"), SAMPLE_WIDTH, mark.to_owned())];
+        let text_x = SAMPLE_WIDTH + GAP;
+        let shape = Self::new("", text_x + text_width(&text) + 2 * GAP, CELL_HEIGHT, text, text_x);
         Self { inside, ..shape }
     }
 
@@ -136,11 +135,11 @@ fn grid(shapes: &mut [Shape], across: usize) {
 fn balance(shapes: &mut [Shape]) {
     let wide = shapes.iter().map(|shape| shape.width + GAP).max().unwrap_or(1);
     let high = shapes.iter().map(|shape| shape.height + GAP).max().unwrap_or(1);
-    let across = (shapes.len() * high * 16 / (wide * 10)).isqrt();
-    grid(
-        shapes,
-        shapes.len().div_ceil(shapes.len().div_ceil(across.max(1)).max(1)),
-    );
+    // As many columns make it too wide by the factor by which one less makes it too high.
+    let squared = shapes.len() * high * 16 / (wide * 10);
+    let across = ((4 * squared + 1).isqrt() + 1) / 2;
+    let down = shapes.len().div_ceil(across).max(1);
+    grid(shapes, shapes.len().div_ceil(down));
 }
 
 /// The picture: a heading, the machine, its legend and the list of pods.
@@ -207,10 +206,7 @@ fn node(map: &Map, cores: &[Core], cell_width: usize, seen: &mut BTreeSet<u32>) 
 }
 
 fn with_memory(name: String, bytes: Option<u64>) -> String {
-    match bytes {
-        Some(bytes) => format!("{name} {}", size(bytes)),
-        None => name,
-    }
+    bytes.map(|bytes| format!("{name} {}", size(bytes))).unwrap_or(name)
 }
 
 fn core(core: &Core, cell_width: usize) -> Shape {
@@ -268,11 +264,9 @@ fn add_devices(inside: &mut Vec<Shape>, map: &Map, is_on: impl Fn(u32) -> bool) 
 
 /// What each look means.
 fn legend(map: &Map, width: usize) -> Shape {
-    let line = |[mark, meaning, class]: &[String; 3]| {
-        let sample = Shape::cell(&format!("cpu {class}"), SAMPLE_WIDTH, mark.clone());
-        Shape::line(sample, meaning.clone())
-    };
-    Shape::lines(map.keys.iter().map(line).collect(), width)
+    let lines = map.keys.iter();
+    let lines = lines.map(|[mark, meaning, class]| Shape::line(class, mark, meaning.clone()));
+    Shape::lines(lines.collect(), width)
 }
 
 /// The pods: the mark in its colour, the name, the CPUs and the state.
@@ -282,9 +276,8 @@ fn list(map: &Map, width: usize) -> Shape {
     let names = map.pods.iter().map(|pod| columns(&name(pod))).max().unwrap_or(0);
     let lists = map.pods.iter().map(|pod| columns(&cpus(pod))).max().unwrap_or(0);
     let lines = map.pods.iter().map(|pod| {
-        let sample = Shape::cell(&format!("cpu {}", pod.class), SAMPLE_WIDTH, pod.mark.clone());
         let text = format!("{:names$}  {:lists$}  {}", name(pod), cpus(pod), pod.state);
-        Shape::line(sample, text).with_title(pod.in_words())
+        Shape::line(&pod.class, &pod.mark, text).with_title(pod.in_words())
     });
     Shape::lines(lines.collect(), width)
 }
