@@ -10,9 +10,10 @@ use ratatui::text::Line;
 use ratatui::widgets::{List, ListItem, ListState, Paragraph, StatefulWidget, Widget};
 
 use super::{Row, SORTS, columns, rows};
-use crate::shared::daemon::{counts, fact};
+use crate::shared::daemon::counts;
 use crate::shared::kernel::rates::Model;
 use crate::shared::output::{self, Meaning, TextStyle, cut, printable, table};
+use crate::view::list::node_lines;
 
 const HELP: [&str; 11] = [
     "UTIL%    time that the vCPUs ran, of one CPU",
@@ -176,15 +177,10 @@ impl Screen {
         let host = if self.host.is_empty() { "" } else { "  " };
         let title = format!("{}{host}{clock}  {counted}", self.host);
         let mut above = vec![self.line(&title, plain.add_modifier(Modifier::BOLD))];
-        let mut problems: Vec<String> = model
-            .problems
-            .iter()
-            .map(|problem| format!("NODE  {}", fact(problem)))
-            .collect();
-        problems.dedup();
-        let failure = Some(self.failure.clone()).filter(|text| !text.is_empty());
-        let broken = failure.into_iter().chain(problems.into_iter().take(MAX_PROBLEMS));
-        above.extend(broken.map(|text| self.line(&cut(&text, width), self.style(Meaning::Broken))));
+        let problems = node_lines(&model.problems, TextStyle::default());
+        let failure = Some(self.failure.as_str()).filter(|text| !text.is_empty());
+        let broken = failure.into_iter().chain(problems.lines().take(MAX_PROBLEMS));
+        above.extend(broken.map(|text| self.line(&cut(text, width), self.style(Meaning::Broken))));
         if self.help {
             above.push(Line::default());
             above.extend(HELP.map(Line::raw));
@@ -215,6 +211,8 @@ impl Screen {
         let heights = [Constraint::Max(above_height), Constraint::Min(1), Constraint::Max(2)];
         let [top, middle, bottom] = Layout::vertical(heights).areas(area);
         self.page = middle.height;
+        // Without rows there was none.
+        self.list.select(Some(self.list.selected().unwrap_or(0)));
         Paragraph::new(above).render(top, buffer);
         StatefulWidget::render(list, middle, buffer, &mut self.list);
         let reason = self.selected(&rows).map(|row| (row.name(), row.reason()));
