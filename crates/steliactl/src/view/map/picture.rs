@@ -137,7 +137,7 @@ fn balance(shapes: &mut [Shape]) {
     let high = shapes.iter().map(|shape| shape.height + GAP).max().unwrap_or(1);
     // As many columns make it too wide by the factor by which one less makes it too high.
     let squared = shapes.len() * high * 16 / (wide * 10);
-    let across = ((4 * squared + 1).isqrt() + 1) / 2;
+    let across = (4 * squared + 1).isqrt().div_ceil(2);
     let down = shapes.len().div_ceil(across).max(1);
     grid(shapes, shapes.len().div_ceil(down));
 }
