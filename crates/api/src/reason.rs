@@ -172,7 +172,7 @@ impl ReasonCode {
             ),
             Self::SystemdSilent => of(
                 "systemd silent",
-                "no new VMs and no changed limits; running VMs stay isolated",
+                "no new VMs, no changed limits; running VMs stay isolated",
                 "run systemctl list-jobs and cat /proc/1/stack",
             ),
             Self::NotWatched => of(
@@ -187,7 +187,7 @@ impl ReasonCode {
             ),
             Self::RecordUnreadable => of(
                 "record unread",
-                "the VM keeps its CPUs and partition, and steliad leaves it alone",
+                "the VM keeps its CPUs, and steliad leaves it alone",
                 "install the newer steliad that wrote it, or restart the container",
             ),
             Self::LedgerNotKept => of(
@@ -327,6 +327,24 @@ impl ReasonCode {
     /// For a column, at most [`MAX_NOTE`] characters.
     pub fn note(self) -> &'static str {
         self.meaning().note
+    }
+
+    /// What is wrong on the node in a few words, which fit a line together with the effect; the text has the details. For a VM's codes the
+    /// note.
+    pub fn fact(self) -> &'static str {
+        match self {
+            Self::KubeletUnusable => "cpu_manager_state is unusable",
+            Self::KubeletUnknownKeys => "cpu_manager_state has unknown keys",
+            Self::NoSharedCpus => "no CPU is shared",
+            Self::SystemdSilent => "systemd is silent",
+            Self::NotWatched => "too few inotify watches",
+            Self::KvmNotHeard => "KVM sends no events",
+            Self::RecordUnreadable => "a VM's record is unreadable",
+            Self::LedgerNotKept => "the ledger is not kept",
+            Self::NotPublished => "the node's CPUs are not published",
+            Self::NotSteered => "interrupts are not steered",
+            _ => self.note(),
+        }
     }
 
     /// What follows from it; empty where the text says it or nothing does.

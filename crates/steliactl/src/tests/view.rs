@@ -45,13 +45,13 @@ fn show_lists_the_threads_that_are_asked_for() {
     insta::assert_snapshot!(
         steliactl(a_vm().path(), &["show", "web", "--threads", "-l"]).unwrap().split_once("\n\n").unwrap().1, @r"
         qemu-system-x86 (pid 900, 7 in the container)
-        TID  THREAD           CGROUP  CPUS     CPU TIME
-        900  qemu-system-x86  float   0-1,4-7     1.01s
-        905  CPU 0/KVM        vcpu    2        1234.57s
+        TID  THREAD           WHERE        CPUS     CPU TIME
+        900  qemu-system-x86  shared CPUs  0-1,4-7     1.01s
+        905  CPU 0/KVM        its own CPU  2        1234.57s
 
         anchor?[2J (pid 801, 2 in the container)
-        TID  THREAD      CGROUP  CPUS  CPU TIME
-        801  anchor?[2J  origin  0-7      0.01s
+        TID  THREAD      WHERE             CPUS  CPU TIME
+        801  anchor?[2J  container cgroup  0-7      0.01s
         ");
 }
 

@@ -12,10 +12,12 @@ use stelia_model::{Instance, Unadopted};
 use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, is_in_trouble, note};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, facts, now, printable, table};
 
-/// What is wrong on the node, each with its effect.
-pub(super) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
+/// What is wrong on the node, one short line each.
+pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
     let of = |problem: &Reason| ("NODE".to_owned(), fact(problem), Meaning::Broken);
-    facts(&problems.iter().map(of).collect::<Vec<_>>(), style)
+    let mut lines: Vec<_> = problems.iter().map(of).collect();
+    lines.dedup();
+    facts(&lines, style)
 }
 
 struct Vm {
@@ -30,34 +32,23 @@ impl Vm {
     }
 }
 
-/// The last of them has nothing where it is empty.
-fn columns(wide: bool) -> Vec<Column<Vm>> {
-    let notes = column("NOTE", |vm: &Vm| note(&vm.instance).to_owned());
-    let mut columns = vec![
-        column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
-        column("STATE", |vm: &Vm| vm.condition().to_string()).means(|vm| vm.condition().meaning()),
-        column("CPUS", |vm: &Vm| vm.instance.exclusive.to_string()).yields(1),
-        column("VCPUS", |vm: &Vm| vm.instance.vcpus.len().to_string()).right(),
-        column("AGE", |vm: &Vm| vm.age.clone()),
-    ];
-    if !wide {
-        columns.push(notes.or_nothing());
-        return columns;
-    }
-    let limit = |vm: &Vm| {
+const COLUMNS: [Column<Vm>; 11] = [
+    column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
+    column("STATE", |vm: &Vm| vm.condition().to_string()).means(|vm| vm.condition().meaning()),
+    column("CPUS", |vm: &Vm| vm.instance.exclusive.to_string()).yields(1),
+    column("VCPUS", |vm: &Vm| vm.instance.vcpus.len().to_string()).right(),
+    column("AGE", |vm: &Vm| vm.age.clone()),
+    column("MEMORY", |vm: &Vm| {
         let limit = vm.instance.memory_limit.map(size);
         limit.unwrap_or_default().replace(' ', "")
-    };
-    columns.extend([
-        notes,
-        column("MEMORY", limit),
-        column("FLOAT", |vm: &Vm| vm.instance.float.to_string()),
-        column("CLASS", |vm: &Vm| vm.instance.class().to_owned()),
-        column("CONTAINER", |vm: &Vm| vm.instance.container.clone()),
-        column("UID", |vm: &Vm| vm.pod.pod_uid.clone()),
-    ]);
-    columns
-}
+    })
+    .wide(),
+    column("FLOAT", |vm: &Vm| vm.instance.float.to_string()).wide(),
+    column("CLASS", |vm: &Vm| vm.instance.class().to_owned()).wide(),
+    column("CONTAINER", |vm: &Vm| vm.instance.container.clone()).wide(),
+    column("UID", |vm: &Vm| vm.pod.pod_uid.clone()).wide(),
+    column("NOTE", |vm: &Vm| note(&vm.instance).to_owned()).or_nothing(),
+];
 
 impl Serialize for Vm {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -119,18 +110,26 @@ impl Vms {
 
     /// Counts, and what tells more; for people.
     fn footer(&self) -> String {
-        let counted = counts(self.vms.iter().map(Vm::condition));
         let in_trouble = self.vms.iter().any(|vm| is_in_trouble(&vm.instance));
-        let hint = match (in_trouble, self.only_problems) {
-            (false, _) => "",
-            (true, true) => "  steliactl why VM",
-            (true, false) => "  steliactl why VM; --problems",
-        };
-        let unmanaged = match self.unmanaged {
-            0 => String::new(),
-            count => format!("{count} not managed: steliactl list --unmanaged\n"),
-        };
-        format!("{counted}.{hint}\n{unmanaged}")
+        let hints = [
+            (!self.problems.is_empty(), "steliactl why node"),
+            (in_trouble, "steliactl why VM"),
+            (in_trouble && !self.only_problems, "--problems"),
+        ];
+        let hints: Vec<&str> = hints
+            .iter()
+            .filter(|(is_given, _)| *is_given)
+            .map(|(_, hint)| *hint)
+            .collect();
+        let counted = counts(self.vms.iter().map(Vm::condition));
+        let footer = format!("{counted}.  {}", hints.join("; "));
+        match self.unmanaged {
+            0 => format!("{}\n", footer.trim_end()),
+            count => format!(
+                "{}\n{count} not managed: steliactl list --unmanaged\n",
+                footer.trim_end()
+            ),
+        }
     }
 }
 
@@ -140,12 +139,14 @@ impl Render for Vms {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let problems: &[Reason] = if style.legend { &self.problems } else { &[] };
-        let mut text = node_lines(problems, style);
+        let mut text = String::new();
+        if style.legend {
+            text += &node_lines(&self.problems, style);
+        }
         if self.vms.is_empty() && style.legend {
             text += "No VMs.\n";
         } else {
-            text += &table(&columns(style.wide), &self.vms, style);
+            text += &table(&COLUMNS, &self.vms, style);
         }
         if style.legend && style.width.is_some() && !(self.vms.is_empty() && self.unmanaged == 0) {
             text += &self.footer();
@@ -199,13 +200,11 @@ impl Render for Unmanaged {
         if self.0.is_empty() {
             return "No rule matches a VM that is not managed.\n".to_owned();
         }
-        let now = now();
         let of = |one: &UnmanagedVm| {
-            let (pod, reason, rule) = (&one.pod, &one.reason, &one.rule);
-            let age = age(one.since_us, now);
+            let (pod, reason, rule, age) = (&one.pod, &one.reason, &one.rule, age(one.since_us, now()));
             let heading = printable(&format!("{pod}  {reason}  (rule {rule}, {age})"));
             let why = ("     ".to_owned(), one.why.clone(), Meaning::Plain);
-            format!("{}\n{}", heading.replace(", )", ")"), facts(&[why], style))
+            format!("{heading}\n{}", facts(&[why], style))
         };
         self.0.iter().map(of).collect()
     }
@@ -223,7 +222,7 @@ mod tests {
 
     #[test]
     fn every_column_is_explained() {
-        assert_eq!(explained("COLUMNS", Some("list")), headings(&columns(true)));
+        assert_eq!(explained("COLUMNS", Some("list")), headings(&COLUMNS));
     }
 
     /// One VM is isolated, one waits and one is degraded; kubelet's file is damaged.
@@ -255,13 +254,12 @@ mod tests {
     fn a_terminal_and_a_pipe_have_the_same_columns_with_trouble_first() {
         let vms = Vms::of(&troubled(), false);
         insta::assert_snapshot!(vms.text(at(80)), @r"
-        NODE  /var/lib/kubelet/cpu_manager_state: checksum mismatch (stored 1, computed
-              14413152): no new VMs; running VMs keep their CPUs
+        NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
         VM                                     STATE     CPUS  VCPUS  AGE  NOTE
         payments-production/web                degraded  2         0  9d   no assignment
         payments-production/web                waiting   2         0  9d   no vCPUs yet
         payments-productio…r-database-0-x7k2p  isolated  4-5       2  9d
-        3 VMs: 1 isolated, 1 degraded, 1 waiting.  steliactl why VM; --problems
+        3 VMs: 1 isolated, 1 degraded, 1 waiting.  steliactl why node; steliactl why VM; --problems
         ");
         let piped = vms.text(TextStyle::from(true));
         says(&piped, &["VM  ", "STATE     CPUS  VCPUS  AGE  NOTE\n"]);
@@ -269,7 +267,7 @@ mod tests {
         let wide = vms.text(wide());
         says(
             &wide,
-            &["NOTE           MEMORY  FLOAT    CLASS  CONTAINER  UID\n", PODS[0]],
+            &["AGE  MEMORY  FLOAT    CLASS  CONTAINER  UID", "  NOTE\n", PODS[0]],
         );
         assert_eq!(vms.names()[2], "payments-production/virt-launcher-database-0-x7k2p");
     }

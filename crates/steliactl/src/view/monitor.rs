@@ -1,7 +1,7 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
 use serde_json::{Map, Value, json};
-use stelia_api::{MANAGER_PATH, instance_uid};
+use stelia_api::{MANAGER_PATH, ReasonCode, instance_uid};
 use zbus::fdo;
 use zbus::message::Message;
 
@@ -12,12 +12,13 @@ use crate::shared::output::{self, Form, text_of};
 const APPEARED: &str = "DaemonAppeared";
 const VANISHED: &str = "DaemonVanished";
 
+/// What happened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Event {
     name: &'static str,
     /// The pod whose event it is.
     pod: Option<String>,
-    /// What happened, in words; empty where other events say it.
+    /// In words; empty where another event says it.
     what: String,
     /// More members of its JSON object.
     members: Map<String, Value>,
@@ -41,10 +42,6 @@ impl Event {
         }
     }
 
-    fn of_pod(self, pod: String) -> Self {
-        Self { pod: Some(pod), ..self }
-    }
-
     fn with(mut self, name: &str, value: Value) -> Self {
         self.members.insert(name.to_owned(), value);
         self
@@ -54,44 +51,72 @@ impl Event {
     fn of(message: &Message) -> Option<Self> {
         let header = message.header();
         let body = message.body();
-        Some(match (header.interface()?.as_str(), header.member()?.as_str()) {
-            ("io.stelia.Isolation1.Manager", member @ ("InstanceNew" | "InstanceRemoved")) => {
-                let (pod, _): (String, zbus::OwnedObjectPath) = body.deserialize().ok()?;
-                let event = match member {
-                    "InstanceNew" => Self::new("InstanceNew", "registered"),
-                    _ => Self::new("InstanceRemoved", "released, or ended"),
-                };
-                event.of_pod(pod)
-            }
-            ("io.stelia.Isolation1.Manager", "NodeProblemFound") => {
+        if header.interface()?.as_str() == "org.freedesktop.DBus.Properties" {
+            let pod = instance_uid(header.path()?.as_str());
+            let is_known = pod.is_some() || header.path()?.as_str() == MANAGER_PATH;
+            let signal = fdo::PropertiesChanged::from_message(message.clone())?;
+            let arguments = signal.args().ok()?;
+            let changed = arguments.changed_properties().iter();
+            let changed = changed.map(|(name, value)| (name.to_string(), output::json(value)));
+            return is_known.then(|| Self {
+                pod,
+                ..Self::changed(&changed.collect())
+            });
+        }
+        if header.interface()?.as_str() != "io.stelia.Isolation1.Manager" {
+            return None;
+        }
+        let of_pod = |name, what| {
+            let (pod, _): (String, zbus::OwnedObjectPath) = body.deserialize().ok()?;
+            let pod = Some(pod);
+            Some(Self {
+                pod,
+                ..Self::new(name, what)
+            })
+        };
+        match header.member()?.as_str() {
+            "InstanceNew" => of_pod("InstanceNew", "registered"),
+            "InstanceRemoved" => of_pod("InstanceRemoved", "released or ended"),
+            "NodeProblemFound" => {
                 let row: (String, String, String) = body.deserialize().ok()?;
                 let problem = reason_of(&json!(row))?;
-                Self::new("NodeProblemFound", fact(&problem)).with("problem", json!(problem))
+                let event = Self::new("NodeProblemFound", format!("problem: {}", fact(&problem)));
+                Some(event.with("problem", json!(problem)))
             }
-            ("io.stelia.Isolation1.Manager", "NodeProblemOver") => {
+            "NodeProblemOver" => {
                 let code: String = body.deserialize().ok()?;
-                Self::new("NodeProblemOver", format!("over: {code}")).with("code", code.into())
+                let words = ReasonCode::parse(&code).map(ReasonCode::fact);
+                let event = Self::new("NodeProblemOver", format!("problem over: {}", words.unwrap_or(&code)));
+                Some(event.with("code", code.into()))
             }
-            ("org.freedesktop.DBus.Properties", "PropertiesChanged") => {
-                let path = header.path()?.as_str();
-                let signal = fdo::PropertiesChanged::from_message(message.clone())?;
-                let arguments = signal.args().ok()?;
-                let properties = arguments.changed_properties().iter();
-                let properties = properties.map(|(name, value)| (name.to_string(), output::json(value)));
-                let properties: Map<String, Value> = properties.collect();
-                let words: Vec<String> = properties
-                    .iter()
-                    .filter_map(|(name, value)| changed(name, value))
-                    .collect();
-                let event = Self::new("PropertiesChanged", words.join(", "));
-                let event = event.with("properties", output::snake_case(&properties).into());
-                match instance_uid(path) {
-                    Some(pod) => event.of_pod(pod),
-                    None => Some(event).filter(|_| path == MANAGER_PATH)?,
-                }
-            }
-            _ => return None,
-        })
+            _ => None,
+        }
+    }
+
+    /// Properties changed: of a VM the new state and why, what is wrong with it, and its CPUs.
+    fn changed(properties: &Map<String, Value>) -> Self {
+        let reasons = |name| {
+            let rows = properties.get(name).and_then(Value::as_array)?;
+            let texts: Vec<String> = rows.iter().filter_map(reason_of).map(|reason| reason.text).collect();
+            Some(texts.join("; "))
+        };
+        let state = [
+            text_of(properties, "State").to_owned(),
+            reasons("NotIsolated").unwrap_or_default(),
+        ];
+        let degraded = reasons("Degraded").map(|texts| match texts.as_str() {
+            "" => "no longer degraded".to_owned(),
+            texts => format!("degraded: {texts}"),
+        });
+        let cpus = Some(text_of(properties, "ExclusiveCPUs")).filter(|cpus| !cpus.is_empty());
+        let words = [
+            state.join(": ").trim_matches([':', ' ']).to_owned(),
+            degraded.unwrap_or_default(),
+            cpus.map(|cpus| format!("CPUs {cpus}")).unwrap_or_default(),
+        ];
+        let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
+        let event = Self::new("PropertiesChanged", words.join(", "));
+        event.with("properties", output::snake_case(properties).into())
     }
 
     /// One line, or a document of YAML, with its end; `time` is microseconds since the epoch. `None`: it is no line of text.
@@ -103,58 +128,14 @@ impl Event {
             let line = output::printable(&format!("{clock}  {whose}  {}", self.what)) + "\n";
             return Ok(Some(line).filter(|_| !self.what.is_empty()));
         }
-        let mut object = self
+        let event = self
             .clone()
             .with("time_us", time.into())
-            .with("event", self.name.into())
-            .members;
+            .with("event", self.name.into());
+        let mut object = event.members;
         object.extend(pod.iter().flat_map(Pod::members));
         let form = if form == Form::Yaml { form } else { Form::JsonLine };
         Ok(Some(form.divider().to_owned() + &form.write(&object)?))
-    }
-}
-
-/// A changed property in words; `None` where another event or property says the same.
-fn changed(name: &str, value: &Value) -> Option<String> {
-    let reasons = value.as_array().into_iter().flatten().filter_map(reason_of);
-    let texts = || reasons.map(|reason| reason.text).collect::<Vec<_>>().join("; ");
-    let human = || output::or_dash(&output::human(value));
-    Some(match name {
-        "State" => human(),
-        "Degraded" => match texts() {
-            none if none.is_empty() => "no longer degraded".to_owned(),
-            texts => format!("degraded: {texts}"),
-        },
-        "NotIsolated" => Some(texts()).filter(|texts| !texts.is_empty())?,
-        "ExclusiveCPUs" => format!("CPUs {}", human()),
-        "NodeProblems" | "AdmissionProblem" | "IsolatedTimestamp" | "VCPUs" => return None,
-        _ => format!("{name} {}", human()),
-    })
-}
-
-/// Prints events as they come.
-struct Printer<'a> {
-    client: &'a Client,
-    selection: &'a Selection,
-    form: Form,
-    /// The pods of all VMs so far: one that ended has no object to ask.
-    pods: Pods,
-}
-
-impl Printer<'_> {
-    /// Prints an event at once; returns whether standard output still has a reader.
-    async fn print(&mut self, event: &Event) -> Result<bool, Failure> {
-        let is_known = event.pod.as_ref().is_none_or(|uid| self.pods.has(uid));
-        if !is_known || event.name == APPEARED {
-            self.pods.add(self.client.pods_running().await);
-        }
-        if !selects(self.selection, event, &self.pods) {
-            return Ok(true);
-        }
-        match event.written(output::now(), self.form, &self.pods)? {
-            Some(text) => signals::print(&text),
-            None => Ok(true),
-        }
     }
 }
 
@@ -181,36 +162,39 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
 pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> Result<String, Failure> {
     let mut signals = Signals::subscribe(client.connection()).await?;
     let mut end = End::new()?;
-    let mut printer = Printer {
-        client,
-        selection,
-        form,
-        pods: Pods::default(),
-    };
+    // The pods of all VMs so far: one that ended has no object to ask.
+    let mut pods = Pods::default();
     let mut next = Some(Event::daemon(signals.runs()));
-    let mut is_first = true;
+    let mut is_over = false;
     loop {
-        if let Some(event) = next
-            && !printer.print(&event).await?
-        {
-            return Ok(String::new());
+        if let Some(event) = next {
+            let is_known = event.pod.as_ref().is_none_or(|uid| pods.has(uid));
+            if !is_known || event.name == APPEARED {
+                pods.add(client.pods_running().await);
+            }
+            let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod));
+            if event.name == APPEARED && !fits() {
+                output::note("no VM on this node fits yet: waiting for one");
+            }
+            if selects(selection, &event, &pods)
+                && let Some(text) = event.written(output::now(), form, &pods)?
+                && !signals::print(&text)?
+            {
+                return Ok(String::new());
+            }
         }
-        let pods = &printer.pods;
-        let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod));
-        if std::mem::take(&mut is_first) && signals.runs() && !fits() {
-            output::note("no VM on this node fits yet: waiting for one");
+        if is_over {
+            return Err(Failure::Other("the connection ended".to_owned()));
         }
         let received = tokio::select! {
             () = end.reached() => return Ok(String::new()),
             received = signals.next() => received,
         };
+        is_over = received.is_none();
         next = match received {
-            Some(Received::Daemon { runs }) => Some(Event::daemon(runs)),
             Some(Received::Signal(message)) => Event::of(&message),
-            None => {
-                printer.print(&Event::daemon(false)).await?;
-                return Err(Failure::Other("the connection ended".to_owned()));
-            }
+            Some(Received::Daemon { runs }) => Some(Event::daemon(runs)),
+            None => Some(Event::daemon(false)),
         };
     }
 }
@@ -249,6 +233,7 @@ mod tests {
     fn an_event_is_one_line_in_words() {
         let degraded = vec![("cpus-offline", "CPU 2 is offline\x1b[2J", "fix")];
         let gone: Vec<(&str, &str, &str)> = Vec::new();
+        let waits = vec![("no-vcpus", "vCPUs not attached", "fix")];
         let lines = [
             changed(OBJECT, &[("State", Variant::from("isolated"))]),
             changed(
@@ -259,6 +244,14 @@ mod tests {
                 ],
             ),
             changed(OBJECT, &[("Degraded", Variant::from(gone))]),
+            changed(
+                OBJECT,
+                &[
+                    ("State", Variant::from("waiting")),
+                    ("NotIsolated", Variant::from(waits)),
+                ],
+            ),
+            changed(OBJECT, &[("FloatCPUs", Variant::from("0-1"))]),
             of_manager("NodeProblemFound", &("kubelet-unusable", "the file is empty", "fix")),
             of_manager("NodeProblemOver", &("kubelet-unusable",)),
             Some(Event::daemon(false)),
@@ -266,10 +259,11 @@ mod tests {
         let lines: Vec<String> = lines.into_iter().filter_map(text).collect();
         insta::assert_snapshot!(lines.concat(), @r"
         12:34:56  team-a/web  isolated
-        12:34:56  team-a/web  degraded: CPU 2 is offline?[2J, FloatCPUs 0-1
+        12:34:56  team-a/web  degraded: CPU 2 is offline?[2J
         12:34:56  team-a/web  no longer degraded
-        12:34:56  node  the file is empty: no new VMs; running VMs keep their CPUs
-        12:34:56  node  over: kubelet-unusable
+        12:34:56  team-a/web  waiting: vCPUs not attached
+        12:34:56  node  problem: cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
+        12:34:56  node  problem over: cpu_manager_state is unusable
         12:34:56  node  steliad is not running: running VMs stay isolated
         ");
         // A problem of the node is an event of its own.
@@ -329,7 +323,7 @@ mod tests {
         assert!(
             text(of_manager("NodeProblemFound", &("no-such-code", "x", "y")))
                 .unwrap()
-                .ends_with("node  x\n")
+                .ends_with("node  problem: x\n")
         );
     }
 }

@@ -13,7 +13,6 @@ use crate::shared::daemon::{Client, Condition, Failure, Pod, Selection, age, rea
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
-use crate::shared::located;
 use crate::shared::output::{
     Column, Fact, Meaning, Render, TextStyle, column, counted, cut, facts, human, now, printable, snake_case, table,
 };
@@ -42,7 +41,7 @@ pub(crate) struct ShowOptions {
 pub(crate) const THREADS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
     column("THREAD", |thread: &threads::Thread| thread.name.clone()).yields(1),
-    column("CGROUP", |thread: &threads::Thread| thread.cgroup.clone())
+    column("WHERE", |thread: &threads::Thread| place(&thread.cgroup))
         .yields(2)
         .shortens(),
     column("CPUS", |thread: &threads::Thread| thread.allowed_cpus.clone()).yields(1),
@@ -52,6 +51,17 @@ pub(crate) const THREADS: [Column<threads::Thread>; 5] = [
     })
     .right(),
 ];
+
+/// Where a thread of this cgroup runs, in words; a cgroup that is none of the VM's is a path.
+fn place(cgroup: &str) -> String {
+    match cgroup.split_once('/').unwrap_or((cgroup, "")) {
+        ("vcpu", _) => "its own CPU".to_owned(),
+        ("float", _) => "shared CPUs".to_owned(),
+        ("origin", "") => "container cgroup".to_owned(),
+        ("origin", below) => format!("container cgroup/{below}"),
+        _ => cgroup.to_owned(),
+    }
+}
 
 struct Vm {
     pod: Pod,
@@ -148,33 +158,25 @@ impl Render for Shown<'_> {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let of = |vm: &Vm| {
-            if self.options.properties.is_empty() {
-                vm.text(self, style)
-            } else {
-                vm.properties_text(self.options)
-            }
-        };
-        let texts: Vec<String> = self.vms.iter().map(of).collect();
-        if texts.is_empty() {
-            "No VMs.\n".to_owned()
-        } else {
-            texts.join("\n")
+        if self.vms.is_empty() {
+            return "No VMs.\n".to_owned();
         }
+        let of = |vm: &Vm| match self.options.properties.as_slice() {
+            [] => vm.text(self, style),
+            names => vm.properties_text(names, self.options.value),
+        };
+        self.vms.iter().map(of).collect::<Vec<_>>().join("\n")
     }
 }
 
 impl Vm {
-    fn properties_text(&self, options: &ShowOptions) -> String {
-        let lines = options.properties.iter().map(|name| {
+    fn properties_text(&self, names: &[String], is_bare: bool) -> String {
+        let line = |name: &String| {
             let value = printable(&self.properties.get(name).map(human).unwrap_or_default());
-            if options.value {
-                format!("{value}\n")
-            } else {
-                format!("{name}={value}\n")
-            }
-        });
-        lines.collect()
+            let name = if is_bare { String::new() } else { format!("{name}=") };
+            format!("{name}{value}\n")
+        };
+        names.iter().map(line).collect()
     }
 
     fn text(&self, shown: &Shown<'_>, style: TextStyle) -> String {
@@ -204,7 +206,7 @@ impl Vm {
     }
 
     fn lines(&self, full: bool) -> Vec<Fact> {
-        let (instance, now) = (&self.instance, now());
+        let instance = &self.instance;
         let mut lines = Vec::new();
         // Nothing where the text is empty.
         let mut say = |name: &str, text: &str, meaning| {
@@ -224,10 +226,8 @@ impl Vm {
         }
         say("CPUs", &self.cpus(), Meaning::Plain);
         if let Some(resize) = &instance.pending_resize {
-            let text = format!(
-                "from {} to {} CPUs; the guest has to unplug vCPUs",
-                resize.from, resize.to
-            );
+            let (from, to) = (resize.from, resize.to);
+            let text = format!("from {from} to {to} CPUs; the guest has to unplug vCPUs");
             say("Resize", &text, Meaning::Attention);
         }
         say("vCPUs", &self.vcpus(full), Meaning::Plain);
@@ -239,30 +239,25 @@ impl Vm {
         for part in self.locality.iter().flat_map(VmLocality::remote) {
             say("Remote", &part, Meaning::Attention);
         }
-        let (what, us) = match instance.state {
-            State::Isolated => ("isolated", instance.isolated_us),
-            _ => ("registered", instance.registered_us),
-        };
-        if us > 0 {
-            let since = format!("{what} {} UTC ({})", located::clock(Some(us)), age(us, now));
-            say("Since", &since, Meaning::Plain);
-        }
-        let rule = instance
-            .adopted_by
-            .as_ref()
-            .map(|rule| format!(", adopted by rule {rule}"));
-        let (uid, container) = (&self.pod.pod_uid, &instance.container);
-        say(
-            "Pod",
-            &format!("{uid}, container {container}{}", rule.unwrap_or_default()),
-            Meaning::Plain,
-        );
+        let isolated = Some(instance.isolated_us).filter(|_| instance.state == State::Isolated);
+        let events = [
+            ("isolated", isolated.unwrap_or(0)),
+            ("registered", instance.registered_us),
+        ];
+        let events = events.iter().filter(|(_, us)| *us > 0);
+        let since: Vec<String> = events
+            .map(|(what, us)| format!("{what} {} ago", age(*us, now())))
+            .collect();
+        say("Since", &since.join(", "), Meaning::Plain);
+        let rule = instance.adopted_by.as_ref();
+        let rule = rule.map(|rule| format!(", adopted by rule {rule}")).unwrap_or_default();
+        let pod = format!("{}, container {}{rule}", self.pod.pod_uid, instance.container);
+        say("Pod", &pod, Meaning::Plain);
         let unit = instance.scope.name();
         if full {
             say("Unit", unit, Meaning::Plain);
             say("Cgroup", instance.scope.as_str(), Meaning::Plain);
-            let origin = format!("{} (container cgroup)", instance.origin);
-            say("", &origin, Meaning::Plain);
+            say("", &format!("{} (container cgroup)", instance.origin), Meaning::Plain);
         } else {
             let unit = format!("{}  (-l: full names, cgroups)", cut(unit, UNIT_WIDTH));
             say("Unit", &unit, Meaning::Plain);
@@ -309,23 +304,21 @@ impl Vm {
     /// The threads that are no vCPUs.
     fn others(&self) -> String {
         let threads = || self.processes.iter().flat_map(|process| &process.threads);
-        let float = threads().filter(|thread| thread.cgroup == "float").count() as u64;
-        let rest = threads()
-            .filter(|thread| !["float", "vcpu"].contains(&thread.cgroup.as_str()))
-            .count() as u64;
+        let count = |is_counted: fn(&str) -> bool| threads().filter(|thread| is_counted(&thread.cgroup)).count() as u64;
+        let (shared, rest) = (
+            count(|name| name == "float"),
+            count(|name| !["float", "vcpu"].contains(&name)),
+        );
         let rest_is = match self.instance.isolation {
             Isolation::Vcpus => "in the container cgroup",
             Isolation::Container => "on its CPUs",
         };
-        let shared = format!("{} on shared CPUs {}", counted(float, "thread"), self.instance.float);
-        let parts = [
-            (float, shared),
-            (rest, format!("{} {rest_is}", counted(rest, "thread"))),
-        ];
-        let parts: Vec<String> = parts
+        let shared_is = format!("on shared CPUs {}", self.instance.float);
+        let parts = [(shared, shared_is.as_str()), (rest, rest_is)]
             .into_iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(_, text)| text)
+            .filter(|(count, _)| *count > 0);
+        let parts: Vec<String> = parts
+            .map(|(count, place)| format!("{} {place}", counted(count, "thread")))
             .collect();
         match parts.as_slice() {
             [] => String::new(),

@@ -5,6 +5,7 @@ use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Node;
 
+use super::list::node_lines;
 use crate::shared::daemon::{Condition, Description, OnlineCpus, age, counts};
 use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
@@ -31,62 +32,62 @@ impl Status {
         Self { host, ..self }
     }
 
-    fn conditions(&self) -> impl Iterator<Item = Condition> {
-        let instances = self.description.node.instances.values();
-        instances.map(|instance| Condition::of(instance))
-    }
-
     fn at(&self, now: u64, style: TextStyle) -> String {
-        let (node, problems) = (&self.description.node, &self.description.problems);
-        let state = match problems.len() {
-            0 => Meaning::Good.paint("running", style),
-            count => Meaning::Broken.paint(&format!("running, {}", counted(count as u64, "NODE problem")), style),
-        };
-        let host = Some(&self.host).filter(|host| !host.is_empty());
-        let host = host.map(|host| format!("{}: ", printable(host))).unwrap_or_default();
+        let Description {
+            node,
+            problems,
+            version,
+            ..
+        } = &self.description;
+        let plain = |name: &str, text: String| (format!("  {name}"), text, Meaning::Plain);
         let mut lines: Vec<Fact> = Vec::new();
-        let mut say = |name: &str, text: &str, meaning| {
-            if !text.is_empty() {
-                lines.push((format!("  {name}"), text.to_owned(), meaning));
-            }
+        let conditions = || node.instances.values().map(|instance| Condition::of(instance));
+        let worst = conditions().min().map(Condition::meaning);
+        let meaning = worst.filter(|meaning| *meaning != Meaning::Good).unwrap_or_default();
+        lines.push(("  State".to_owned(), counts(conditions()), meaning));
+        lines.push(plain("CPUs", self.cpus()));
+        let written = node.kubelet_modified_us;
+        let written = written.map(|us| format!(", cpu_manager_state written {} ago", age(us, now)));
+        let assigned = match node.cpu_source {
+            CpuSource::Steliad => "steliad".to_owned(),
+            CpuSource::Kubelet => format!("kubelet (static){}", written.unwrap_or_default()),
         };
-        for problem in problems {
-            say("NODE", &problem.text, Meaning::Broken);
-            say("  effect", problem.code.effect(), Meaning::Plain);
-            say("  fix", &problem.fix, Meaning::Plain);
-        }
-        let worst = self.conditions().min().unwrap_or_default();
-        let meaning = Some(worst.meaning()).filter(|meaning| *meaning != Meaning::Good);
-        say("State", &counts(self.conditions()), meaning.unwrap_or_default());
-        say("CPUs", &self.cpus(), Meaning::Plain);
-        say("Assigned by", &assigned_by(node, now), Meaning::Plain);
+        lines.push(plain("Assigned by", assigned));
+        let units: Vec<&str> = node.restricted.keys().map(String::as_str).collect();
         let partitions = match node.partitions {
             None => "not known before the first VM".to_owned(),
             Some(true) => "supported".to_owned(),
-            Some(false) => {
-                let units: Vec<&str> = node.restricted.keys().map(String::as_str).collect();
-                format!("not in this kernel; restricted instead: {}", units.join(", "))
-            }
+            Some(false) => format!("not in this kernel; restricted instead: {}", units.join(", ")),
         };
-        say("Partitions", &partitions, Meaning::Plain);
-        let (reconciled, meaning) = reconciled(node, now);
-        say("Reconciled", &reconciled, meaning);
+        lines.push(plain("Partitions", partitions));
+        let (checked, meaning) = checked(node, now);
+        lines.push(("  Checked".to_owned(), checked, meaning));
         let (noise, meaning) = noise(node);
-        say("Noise", &noise, meaning);
+        lines.push(("  Noise".to_owned(), noise, meaning));
         let ledger = match (node.ledger.enabled, node.ledger.day.as_str()) {
             (false, _) => "off".to_owned(),
             (true, "") => format!("on, {}, no day signed yet", size(node.ledger.bytes)),
             (true, day) => format!("on, {}, signed until {day}", size(node.ledger.bytes)),
         };
-        say("Ledger", &ledger, Meaning::Plain);
+        lines.push(plain("Ledger", ledger));
         let published = match (&node.publishing.profile, node.publishing.written_us) {
             (None, _) => "off".to_owned(),
             (Some(profile), 0) => format!("{profile}, not written yet"),
             (Some(profile), us) => format!("{profile}, written {} ago", age(us, now)),
         };
-        say("Publishing", &published, Meaning::Plain);
-        let version = printable(&self.description.version);
-        format!("{host}steliad {version} is {state}\n{}", facts(&lines, style))
+        lines.push(plain("Publishing", published));
+        let state = match problems.len() {
+            0 => Meaning::Good.paint("running", style),
+            count => {
+                let problems = counted(count as u64, "NODE problem");
+                let problems = Meaning::Broken.paint(&format!("running, {problems}"), style);
+                format!("{problems}: steliactl why node")
+            }
+        };
+        let host = if self.host.is_empty() { "" } else { ": " };
+        let host = format!("{}{host}steliad {version}", self.host);
+        let above = node_lines(problems, style);
+        format!("{above}{} is {state}\n{}", printable(&host), facts(&lines, style))
     }
 
     fn cpus(&self) -> String {
@@ -96,7 +97,7 @@ impl Status {
             (&online.pods, "of other pods"),
             (&online.shared, "shared"),
             (&online.reserved, "reserved"),
-            (&online.unknown, "not known"),
+            (&online.unknown, "of unknown owners"),
             (&self.description.node.offline, "offline"),
         ];
         let some = all.into_iter().filter(|(cpus, _)| !cpus.is_empty());
@@ -107,68 +108,52 @@ impl Status {
     }
 }
 
-fn assigned_by(node: &Node, now: u64) -> String {
-    match (node.cpu_source, node.kubelet_modified_us) {
-        (CpuSource::Steliad, _) => "steliad".to_owned(),
-        (CpuSource::Kubelet, None) => "kubelet (static)".to_owned(),
-        (CpuSource::Kubelet, Some(us)) => {
-            format!("kubelet (static), cpu_manager_state written {} ago", age(us, now))
-        }
-    }
-}
-
-fn reconciled(node: &Node, now: u64) -> (String, Meaning) {
-    let Some(pass) = &node.last_pass else {
+/// When steliad last compared the node with what it should be, and what it changed.
+fn checked(node: &Node, now: u64) -> (String, Meaning) {
+    let Some(last) = &node.last_pass else {
         return ("not yet".to_owned(), Meaning::Plain);
     };
-    let mut text = format!(
-        "{} ago, {}",
-        age(pass.ended_us, now),
-        counted(pass.steps.into(), "change")
-    );
+    let ago = age(last.ended_us, now);
+    let counted = |count: u64, what| counted(count, what);
+    if last.failures > 0 {
+        let (failures, changes) = (last.failures, counted(last.steps.into(), "change"));
+        return (
+            format!("{ago} ago, {failures} of {changes} failed: journalctl -u steliad"),
+            Meaning::Broken,
+        );
+    }
+    let mut text = match last.steps {
+        0 => format!("{ago} ago, nothing to repair"),
+        steps => format!("{ago} ago, {} made", counted(steps.into(), "change")),
+    };
     let (found, repaired) = (node.counters.drift_found, node.counters.drift_repaired);
     if found > 0 {
         text += &format!(
-            "; {} by other programs found, {repaired} repaired",
+            "; so far {} by other programs, {repaired} repaired",
             counted(found, "change")
         );
     }
-    match pass.failures {
-        0 => (text, Meaning::Plain),
-        failed => (
-            format!("{text}; {failed} failed: journalctl -u steliad"),
-            Meaning::Broken,
-        ),
-    }
+    (text, Meaning::Plain)
 }
 
 /// What is kept off the VMs' CPUs besides tasks.
 fn noise(node: &Node) -> (String, Meaning) {
-    let quiet = &node.quiet;
-    let (interrupts, threads) = (quiet.report.remaining.len(), quiet.report.threads_remaining.len());
+    let report = &node.quiet.report;
     let count = |count: usize, what| counted(count as u64, what);
-    match quiet.steering.as_str() {
-        "off" => (
-            "interrupts are not steered (irq-steering = off)".to_owned(),
-            Meaning::Plain,
-        ),
-        _ if quiet.answered_us == 0 => ("not counted yet".to_owned(), Meaning::Plain),
+    let (interrupts, threads) = (report.remaining.len(), report.threads_remaining.len());
+    let text = match node.quiet.steering.as_str() {
+        "off" => "interrupts are not steered (irq-steering = off)".to_owned(),
+        _ if node.quiet.answered_us == 0 => "not counted yet".to_owned(),
         _ if interrupts + threads == 0 => {
-            let moved = counted(quiet.report.moved.into(), "interrupt");
-            (format!("{moved} moved away, none remains"), Meaning::Plain)
+            format!("{} moved away, none remains", counted(report.moved.into(), "interrupt"))
         }
         _ => {
-            let both = format!(
-                "{} and {}",
-                count(interrupts, "interrupt"),
-                count(threads, "kernel thread")
-            );
-            (
-                format!("{both} remain on the VMs' CPUs: steliactl noise"),
-                Meaning::Attention,
-            )
+            let both = [count(interrupts, "interrupt"), count(threads, "kernel thread")].join(" and ");
+            let text = format!("{both} remain on the VMs' CPUs: steliactl noise");
+            return (text, Meaning::Attention);
         }
-    }
+    };
+    (text, Meaning::Plain)
 }
 
 impl Render for Status {
@@ -186,7 +171,7 @@ mod tests {
     use stelia_api::ledger::LedgerSummary;
     use stelia_api::quiet::Quiet;
     use stelia_api::{Reason, ReasonCode};
-    use stelia_model::{Counters, LastPass, Trigger};
+    use stelia_model::{LastPass, Trigger};
 
     use super::*;
     use crate::shared::daemon::node::testing::{allocated, node};
@@ -198,53 +183,30 @@ mod tests {
         Status::of(description).on("node-1".to_owned())
     }
 
+    fn last(steps: u32, failures: u32) -> Option<LastPass> {
+        Some(LastPass {
+            number: 7,
+            trigger: Trigger::Audit,
+            ended_us: NOW - 12_000_000,
+            duration_us: 1_234,
+            steps,
+            writes: 5,
+            moves: 1,
+            failures,
+        })
+    }
+
     #[test]
     fn a_node_with_a_problem_fits_one_screen() {
-        let base = node();
-        let description = Description {
-            version: "0.1.0".to_owned(),
-            problems: vec![Reason::of_node(
-                ReasonCode::KubeletUnusable,
-                "cpu_manager_state: checksum mismatch (stored 1, computed 2)\u{1b}[2J",
-            )],
-            node: Node {
-                partitions: Some(true),
-                offline: "8-9".parse().unwrap(),
-                kubelet_modified_us: Some(NOW - 7_200_000_000),
-                counters: Counters {
-                    drift_found: 3,
-                    drift_repaired: 2,
-                },
-                last_pass: Some(LastPass {
-                    number: 7,
-                    trigger: Trigger::Audit,
-                    ended_us: NOW - 12_000_000,
-                    duration_us: 1_234,
-                    steps: 1,
-                    writes: 5,
-                    moves: 1,
-                    failures: 0,
-                }),
-                ..base.node
-            },
-            ..base
-        };
+        let mut description = node();
+        description.version = "0.1.0".to_owned();
+        description.problems = vec![Reason::of_node(ReasonCode::KubeletUnusable, "/a/path: checksum")];
+        description.node.partitions = Some(true);
+        description.node.offline = "8-9".parse().unwrap();
+        description.node.kubelet_modified_us = Some(NOW - 7_200_000_000);
+        description.node.last_pass = last(0, 0);
         let status = status(&description);
-        insta::assert_snapshot!(status.at(NOW, columns(80)), @r"
-        node-1: steliad 0.1.0 is running, 1 NODE problem
-          NODE         cpu_manager_state: checksum mismatch (stored 1, computed 2)?[2J
-            effect     no new VMs; running VMs keep their CPUs
-            fix        drain the node, stop kubelet, delete the file, start kubelet
-          State        2 VMs: 1 isolated, 1 degraded
-          CPUs         3 of VMs (2,4-5), 1 of other pods (6), 2 shared (3,7), 2 reserved
-                       (0-1), 2 offline (8-9)
-          Assigned by  kubelet (static), cpu_manager_state written 2h ago
-          Partitions   supported
-          Reconciled   12s ago, 1 change; 3 changes by other programs found, 2 repaired
-          Noise        not counted yet
-          Ledger       off
-          Publishing   off
-        ");
+        insta::assert_snapshot!(status.at(NOW, columns(80)));
         holds(
             &serde_json::to_value(&status).unwrap(),
             json!({"/problems/0/code": "kubelet-unusable", "/node/last_pass/number": 7}),
@@ -255,12 +217,13 @@ mod tests {
     fn what_failed_and_what_remains_is_named_with_its_command() {
         let mut description = allocated();
         let node = &mut description.node;
+        let report = stelia_api::quiet::Report {
+            remaining: vec![Default::default()],
+            ..Default::default()
+        };
         node.quiet = Arc::new(Quiet {
             answered_us: 1,
-            report: stelia_api::quiet::Report {
-                remaining: vec![Default::default()],
-                ..Default::default()
-            },
+            report,
             ..Quiet::default()
         });
         node.ledger = Arc::new(LedgerSummary {
@@ -270,25 +233,23 @@ mod tests {
         });
         node.partitions = Some(false);
         node.restricted = [("system.slice".to_owned(), String::new())].into();
-        node.last_pass = Some(LastPass {
-            number: 1,
-            trigger: Trigger::Event,
-            ended_us: NOW,
-            duration_us: 0,
-            steps: 2,
-            writes: 0,
-            moves: 0,
-            failures: 2,
-        });
+        node.last_pass = last(2, 2);
         let text = status(&description).at(NOW, TextStyle::from(true));
         let parts = [
             "Assigned by  steliad\n",
             "1 isolated, 1 pinned, 1 shared",
             "steliactl noise",
-            "2 failed: journalctl",
+            "2 of 2 changes failed: journalctl",
             "signed until 2026-10-31",
             "system.slice",
         ];
         says(&text, &parts);
+        let (repaired, found) = (last(1, 0), 3);
+        description.node.last_pass = repaired;
+        description.node.counters.drift_found = found;
+        says(
+            &status(&description).at(NOW, TextStyle::from(true)),
+            &["12s ago, 1 change made; so far 3 changes by other programs"],
+        );
     }
 }

@@ -199,7 +199,7 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
     let map = simulation.ctl(&["map"]);
     // Letters are assigned in the order of the pods' CPUs.
     assert!(
-        map.contains("socket 1 node 1") && map.contains("2-3 [A]") && map.contains("4-7 [B~]"),
+        map.contains("socket 1, NUMA 1") && map.contains("2-3 [A]") && map.contains("4-7 [B~]"),
         "{map}"
     );
     let map: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "map"])).expect("JSON");

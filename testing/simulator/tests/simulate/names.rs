@@ -98,7 +98,7 @@ fn names_are_printed_and_completed() {
     );
     simulation.ctl(&["release", "team-b/web"]);
     let gone = lines.map(|line| line.expect("a line")).take(20);
-    let mut gone = gone.filter(|line| line.ends_with("team-b/web  released, or ended"));
+    let mut gone = gone.filter(|line| line.ends_with("team-b/web  released or ended"));
     assert!(gone.next().is_some());
     watching::signal(&monitor, nix::sys::signal::Signal::SIGTERM);
     watching::ends(monitor);

@@ -118,7 +118,7 @@ fn monitor_prints_a_line_for_what_happens_until_told_to_end() {
     assert_eq!(told(), "node  steliad is running");
     assert_eq!(object()["event"], "DaemonAppeared");
     simulation.ctl(&["release", WAITING]);
-    let gone = format!("{WAITING}  released, or ended");
+    let gone = format!("{WAITING}  released or ended");
     // Its properties may change before.
     assert!((0..20).any(|_| told() == gone));
     let removed = (0..20)
@@ -158,7 +158,7 @@ fn monitor_tells_when_kubelets_state_cannot_be_used() {
     };
     assert!(until("no new VMs; running VMs keep their CPUs").contains("  node  "));
     fs::write(&file, whole).expect("write");
-    until("  node  over: kubelet-unusable");
+    until("  node  problem over: ");
     signal(&monitor, nix::sys::signal::Signal::SIGTERM);
     ends(monitor);
 }

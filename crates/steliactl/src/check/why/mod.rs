@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::Reason;
 
-use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, facts, now, paragraph, printable};
 
@@ -80,7 +80,7 @@ impl Answer {
     /// What is wrong on the node, where it is about a VM or a CPU.
     fn node_problems(&mut self, description: &Description) {
         for problem in &description.problems {
-            self.say("Node", format!("{}: steliactl why node", problem.text));
+            self.say("Node", format!("{} (steliactl why node)", fact(problem)));
         }
     }
 }

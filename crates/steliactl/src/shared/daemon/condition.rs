@@ -86,11 +86,12 @@ pub(crate) fn note(instance: &Instance) -> &'static str {
     reasons(instance).next().map_or("", |reason| reason.code.note())
 }
 
-/// A fact with what follows from it, on one line.
-pub(crate) fn fact(reason: &Reason) -> String {
-    match reason.code.effect() {
-        "" => reason.text.clone(),
-        effect => format!("{}: {effect}", reason.text),
+/// What is wrong on the node with what follows from it, on one short line; `why node` has the details.
+pub(crate) fn fact(problem: &Reason) -> String {
+    match (problem.code.fact(), problem.code.effect()) {
+        // A newer daemon's code.
+        ("", _) => problem.text.clone(),
+        (fact, effect) => format!("{fact}: {effect}"),
     }
 }
 

@@ -18,8 +18,8 @@ use zbus::Variant;
 
 pub(crate) use blocks::{Fact, facts, hanging};
 pub(crate) use stelia_table::{
-    Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, coloured, column, counted, cut, is_utf8, now,
-    paragraph, printable, properties, shorten, table, to_ascii, width, wrap,
+    Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, is_utf8, now, paragraph,
+    printable, properties, table, to_ascii, width, wrap,
 };
 
 /// How many columns a text takes.
@@ -32,14 +32,6 @@ pub(crate) fn note(text: &str) {
     let text = printable(text);
     let text = if is_utf8() { text } else { to_ascii(&text) };
     let _ = writeln!(io::stderr(), "steliactl: {text}");
-}
-
-pub(crate) fn or_dash(text: &str) -> String {
-    if text.is_empty() {
-        "-".to_owned()
-    } else {
-        printable(text)
-    }
 }
 
 /// A table below its heading; without a legend there is no heading.

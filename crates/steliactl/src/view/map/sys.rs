@@ -3,16 +3,19 @@
 use std::fs;
 use std::path::Path;
 
+use serde::Serialize;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kernel::locality::{nodes, size};
 
 /// An L3 cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Cache {
     /// The CPUs that share it.
     pub cpus: CpuSet,
-    pub bytes: Option<u64>,
+    #[serde(rename = "size_bytes")]
+    bytes: Option<u64>,
     /// Whether these are CPUs of more than one NUMA node, as with Intel's sub-NUMA clusters.
+    #[serde(skip)]
     spans: bool,
 }
 
@@ -39,28 +42,23 @@ pub(super) fn caches(sys: &Path, topology: &Topology) -> Vec<Cache> {
     for cpu in topology.cpus.keys() {
         // The others that share a cache need not be asked.
         if !caches.iter().any(|cache| cache.cpus.contains(*cpu)) {
-            let found = cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache")));
-            caches.extend(found.map(|cache| Cache {
-                spans: nodes(topology, &cache.cpus).len() > 1,
-                ..cache
-            }));
+            caches.extend(cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache")), topology));
         }
     }
     caches
 }
 
 /// The L3 cache among the caches of a CPU. Their numbers are not their levels: a level may have two, or be missing.
-fn cache(folder: &Path) -> Option<Cache> {
-    let entries = fs::read_dir(folder).ok()?.flatten();
-    let mut caches = entries.filter_map(|entry| {
+fn cache(folder: &Path, topology: &Topology) -> Option<Cache> {
+    let mut entries = fs::read_dir(folder).ok()?.flatten();
+    entries.find_map(|entry| {
         let read = |file: &str| fs::read_to_string(entry.path().join(file)).ok();
         let is_third = read("level")?.trim() == "3";
         let cpus: CpuSet = read("shared_cpu_list")?.trim().parse().ok()?;
         let bytes = read("size").and_then(|size| bytes(size.trim()));
-        let spans = false;
+        let spans = nodes(topology, &cpus).len() > 1;
         is_third.then_some(Cache { cpus, bytes, spans })
-    });
-    caches.next()
+    })
 }
 
 /// The kernel prints the size in KiB: `32768K`.
@@ -106,39 +104,26 @@ mod tests {
         let found = caches(sys.path(), &topology(9));
         let lists: Vec<String> = found.iter().map(|cache| cache.cpus.to_string()).collect();
         assert_eq!(lists, ["0-1,4-5", "2-3,6-7"]);
-        assert_eq!(found[0].bytes, Some(32 << 20));
+        assert_eq!(found[0].title(), "L3 32.0 MiB of several NUMA nodes");
     }
 
     #[test]
     fn what_is_not_there_or_not_understood_is_not_known() {
         let root = tempfile::tempdir().unwrap();
-        assert_eq!(
-            (memory(root.path(), 0), caches(root.path(), &topology(1))),
-            (None, vec![])
-        );
+        let known = || (memory(root.path(), 0), caches(root.path(), &topology(1)));
+        assert_eq!(known(), (None, vec![]));
         let cache = "devices/system/cpu/cpu0/cache/index3";
         write(root.path(), &format!("{cache}/level"), "3\n");
         write(root.path(), &format!("{cache}/shared_cpu_list"), "zero\n");
-        write(
-            root.path(),
-            "devices/system/node/node0/meminfo",
-            "Node 0 MemTotal: much\n",
-        );
-        assert_eq!(
-            (memory(root.path(), 0), caches(root.path(), &topology(1))),
-            (None, vec![])
-        );
+        let meminfo = "devices/system/node/node0/meminfo";
+        write(root.path(), meminfo, "Node 0 MemTotal: much\n");
+        assert_eq!(known(), (None, vec![]));
         assert_eq!([bytes("1M"), bytes("K"), bytes("99999999999999999999K")], [None; 3]);
-    }
-
-    #[test]
-    fn memory_is_read() {
-        let root = tempfile::tempdir().unwrap();
         write(
             root.path(),
-            "devices/system/node/node1/meminfo",
-            "\nNode 1 MemTotal:       263736528 kB\nNode 1 MemFree:        1 kB\n",
+            meminfo,
+            "\nNode 0 MemTotal:       263736528 kB\nNode 0 MemFree:        1 kB\n",
         );
-        assert_eq!(memory(root.path(), 1), Some(263_736_528 * 1024));
+        assert_eq!(known().0, Some(263_736_528 * 1024));
     }
 }

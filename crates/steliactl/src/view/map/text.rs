@@ -1,246 +1,135 @@
 //! The map as text: a cell a core, with one mark where all of its CPUs are alike; the CPUs' numbers are at the beginning of each line.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use stelia_cpus::CpuSet;
-use stelia_kernel::locality::{Device, size};
+use stelia_kernel::locality::size;
 
-use super::marks::{COLOURS, mark};
-use super::{Core, CoreGroup, Cpu, CpuOwner, Map, Pod};
-use crate::shared::output::{self, TextStyle, columns, counted, cut, printable, shorten};
+use super::{Core, Cpu, Map, Pod, PodDevice};
+use crate::shared::output::{self, Column, TextStyle, column, columns, counted, cut, paragraph, printable, table};
+use crate::view::list::node_lines;
 
 /// On a node with more pods only those in trouble are listed.
-const MAX_LISTED: usize = 48;
+const MAX_LISTED: usize = 20;
 /// Columns for the CPUs' numbers of a line.
 const NUMBERS: usize = 16;
-/// The most columns of a name on a terminal.
-const NAME: usize = 40;
 
-/// A palette that is readable on dark and on light, without red, yellow and green, which have meanings.
-const PALETTE: [u8; COLOURS] = [33, 172, 134, 37, 169, 137, 63, 74, 163, 103];
-const DIM: &str = "\x1b[2m";
-const BOLD: &str = "\x1b[1m";
-const RED: &str = "\x1b[1;31m";
-const END: &str = "\x1b[0m";
+pub(super) const PODS: [Column<Pod>; 5] = [
+    column("MARK", |pod: &Pod| format!("{}{}", pod.mark, pod.look.sign)),
+    column("POD", |pod: &Pod| pod.pod.to_string()).yields(2).shortens(),
+    column("STATE", |pod: &Pod| pod.state.clone()).means(|pod| pod.meaning),
+    column("CPUS", |pod: &Pod| pod.cpus.to_string()).yields(1),
+    column("DEVICES", devices).yields(3).or_nothing(),
+];
 
-/// Something that is not broken between lines: as it is written, and its width without colours.
-struct Piece {
-    text: String,
-    columns: usize,
-    /// Where the next one on the line may begin.
-    width: usize,
-}
-
-impl Piece {
-    fn new(text: String, columns: usize) -> Self {
-        Self {
-            text,
-            columns,
-            width: columns,
-        }
-    }
-}
-
-impl From<String> for Piece {
-    fn from(text: String) -> Self {
-        let columns = columns(&text);
-        Self::new(text, columns)
-    }
+fn devices(pod: &Pod) -> String {
+    let one = |device: &PodDevice| format!("{}{} (NUMA {})", device.name, device.sign(), device.node);
+    pod.devices.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The map, at most as wide as the terminal unless one core alone is wider.
 pub(super) fn draw(map: &Map, style: TextStyle) -> String {
-    let mut text = Text {
-        map,
-        style,
-        width: style.width.unwrap_or_else(output::width),
-        is_large: map.pods.len() > MAX_LISTED,
-        out: String::new(),
+    let lines = TextStyle {
+        width: style.width.or_else(|| Some(output::width())),
+        ..style
     };
+    let mut text = String::new();
     if style.legend {
-        let host = printable(&map.host);
-        let host = (!host.is_empty()).then(|| Piece::new(text.ink(BOLD, &host), columns(&host)));
-        text.flow("", "  ", host.into_iter().chain([Piece::from(map.extent())]));
+        let host = Some(&map.host).filter(|host| !host.is_empty());
+        let host = host.map(|host| format!("{host}  ")).unwrap_or_default();
+        text += &node_lines(&map.problems, style);
+        text += &paragraph(&printable(&format!("{host}{}", map.extent())), lines);
     }
-    for place in map.places() {
-        text.place(&place);
-        if place.is_first {
-            text.devices(Some(place.node));
-        }
+    for cores in map.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node)) {
+        let before = if text.is_empty() { "" } else { "\n" };
+        text += &format!("{before}{}", place(map, cores, lines));
     }
-    text.devices(None);
-    if style.legend {
-        text.legend();
+    if !style.legend {
+        return text;
     }
-    text.out
+    let mut keys = "[A]\u{a0}a\u{a0}core".to_owned();
+    for [mark, meaning, _] in &map.keys {
+        // A mark stays beside its meaning.
+        keys += &format!(", {}", format!("{mark} {meaning}").replace(' ', "\u{a0}"));
+    }
+    text += &format!("\n{}", paragraph(&keys, lines).replace('\u{a0}', " "));
+    let is_listed = |pod: &&Pod| map.pods.len() <= MAX_LISTED || is_in_trouble(pod);
+    let listed: Vec<&Pod> = map.pods.iter().filter(is_listed).take(MAX_LISTED).collect();
+    if !listed.is_empty() {
+        text += &format!("\n{}", table(&PODS, listed.iter().copied(), style));
+    }
+    let more = map.pods.len() - listed.len();
+    if more > 0 {
+        text += &format!("{} not listed: steliactl list\n", counted(more as u64, "more pod"));
+    }
+    if let Some(why) = &map.devices_unknown {
+        text += &paragraph(&format!("Devices are not known: {}", printable(why)), style);
+    }
+    text
 }
 
-struct Text<'a> {
-    map: &'a Map,
-    style: TextStyle,
-    width: usize,
-    /// Whether what is not in trouble is only counted.
-    is_large: bool,
-    out: String,
+/// Whether its looks say more than that it is isolated.
+fn is_in_trouble(pod: &Pod) -> bool {
+    !pod.look.sign.is_empty() || pod.devices.iter().any(|device| device.remote)
 }
 
-impl Text<'_> {
-    fn ink(&self, code: &str, text: &str) -> String {
-        if self.style.coloured {
-            format!("{code}{text}{END}")
-        } else {
-            text.to_owned()
-        }
+/// A heading, and lines of cores; each L3 cache begins a line.
+fn place(map: &Map, cores: &[Core], style: TextStyle) -> String {
+    let Some(Core { socket, node, .. }) = cores.first() else {
+        return String::new();
+    };
+    let by_cache: Vec<&[Core]> = cores.chunk_by(|a, b| a.l3 == b.l3).collect();
+    let mut heading = vec![format!("socket {socket}, NUMA {node}")];
+    heading.extend(map.memory_bytes.get(node).copied().flatten().map(size));
+    let caches: BTreeSet<String> = cores
+        .iter()
+        .filter_map(|core| Some(core.l3.as_ref()?.title()))
+        .collect();
+    heading.extend(caches);
+    let mut text = heading.join(", ") + "\n";
+    let (first, next) = if by_cache.len() > 1 {
+        (" L3 ", "    ")
+    } else {
+        (" ", " ")
+    };
+    let wide = cores.iter().map(cell_width).max().unwrap_or(1);
+    let room = style.width.unwrap_or_default().saturating_sub(first.len() + NUMBERS);
+    let across = match room / (wide + 1) {
+        few @ 0..4 => few.max(1),
+        many => many / 4 * 4,
+    };
+    let lines = || by_cache.iter().flat_map(|cores| (0..).zip(cores.chunks(across)));
+    let before = lines().map(|(_, cores)| columns(&numbers(cores))).max().unwrap_or(0);
+    for (at, cores) in lines() {
+        let cells: Vec<String> = cores.iter().map(|core| cell(core, wide, style)).collect();
+        let indent = if at == 0 { first } else { next };
+        text += &format!("{indent}{:<before$} {}\n", numbers(cores), cells.join(" "));
     }
-
-    /// In the colour of a pod.
-    fn of_pod(&self, pod: usize, text: &str) -> String {
-        let colour = PALETTE.get(pod % COLOURS).copied().unwrap_or_default();
-        self.ink(&format!("\x1b[38;5;{colour}m"), text)
-    }
-
-    /// Puts pieces on lines; a piece that is wider than a line has one of its own.
-    fn flow(&mut self, indent: &str, gap: &str, pieces: impl IntoIterator<Item = Piece>) {
-        let (mut used, mut pending) = (0, 0);
-        for piece in pieces {
-            if used > 0 && used + pending + gap.len() + piece.columns > self.width {
-                self.out.push('\n');
-                (used, pending) = (0, 0);
-            }
-            let before = if used == 0 { indent } else { gap };
-            self.out.extend([&" ".repeat(pending), before, &piece.text]);
-            used += pending + before.len() + piece.columns;
-            pending = piece.width - piece.columns;
-        }
-        if used > 0 {
-            self.out.push('\n');
-        }
-    }
-
-    /// A blank line, a heading, and lines of cores; each L3 cache begins a line.
-    fn place(&mut self, place: &CoreGroup<'_>) {
-        let by_cache: Vec<&[Core]> = place.by_cache().collect();
-        let titles = by_cache.iter().filter_map(|cores| Some(self.map.cache(cores)?.title()));
-        let titles: BTreeSet<String> = titles.collect();
-        let mut heading = vec![self.ink(BOLD, &format!("socket {} node {}", place.socket, place.node))];
-        heading.extend(self.map.nodes.get(&place.node).copied().flatten().map(size));
-        heading.extend(titles.first().map(|title| match (by_cache.len(), titles.len()) {
-            (1, _) => title.clone(),
-            (count, 1) => format!("{count}×{title}"),
-            (count, _) => format!("{count}×L3"),
-        }));
-        let before = if self.out.is_empty() { "" } else { "\n" };
-        let _ = writeln!(self.out, "{before}{}", heading.join(", "));
-
-        let (first, next) = if by_cache.len() > 1 {
-            (" L3 ", "    ")
-        } else {
-            (" ", " ")
-        };
-        let wide = place.cores.iter().map(|core| self.core(core, 0).columns).max();
-        let wide = wide.unwrap_or(1);
-        let across = self.width.saturating_sub(first.len() + NUMBERS) / (wide + 1);
-        let across = if across > 4 { across / 4 * 4 } else { across.max(1) };
-        let lines = |cores: &&'_ [Core]| cores.chunks(across).map(|cores| columns(&numbers(cores))).max();
-        let before = by_cache.iter().filter_map(lines).max().unwrap_or(0);
-        for cores in by_cache {
-            for (line, cores) in cores.chunks(across).enumerate() {
-                let cells: Vec<String> = cores.iter().map(|core| self.core(core, wide).text).collect();
-                let indent = if line == 0 { first } else { next };
-                let _ = writeln!(self.out, "{indent}{:<before$} {}", numbers(cores), cells.join(" "));
-            }
-        }
-    }
-
-    /// `[A ]`, `[A B]`; in a cell of at least this width.
-    fn core(&self, core: &Core, width: usize) -> Piece {
-        let mut marks: Vec<(&Cpu, String)> = core.cpus.iter().map(|cpu| (cpu, self.map.cpu_mark(cpu))).collect();
-        if marks
-            .iter()
-            .all(|(_, mark)| Some(mark) == marks.first().map(|(_, first)| first))
-        {
-            marks.truncate(1);
-        }
-        let columns: usize = marks.iter().map(|(_, mark)| mark.len() + 1).sum::<usize>() + 1;
-        let marks: Vec<String> = marks.into_iter().map(|(cpu, mark)| self.cpu(cpu, &mark)).collect();
-        let blanks = " ".repeat(width.saturating_sub(columns));
-        Piece::new(format!("[{}{blanks}]", marks.join(" ")), columns)
-    }
-
-    fn cpu(&self, cpu: &Cpu, mark: &str) -> String {
-        match (cpu.whose, mark.strip_suffix('!')) {
-            (CpuOwner::Pod(pod), Some(mark)) => self.of_pod(pod, mark) + &self.ink(RED, "!"),
-            (CpuOwner::Pod(pod), None) => self.of_pod(pod, mark),
-            _ => self.ink(DIM, mark),
-        }
-    }
-
-    /// `(nvidia.com/gpu B×2) (GPU 0000:3b:00.0 C^)`; of a large node only those that are remote.
-    fn devices(&mut self, node: Option<u32>) {
-        let is_drawn = |(n, device): &(usize, &Device)| {
-            let is_remote = self.map.pods.get(*n).is_some_and(|pod| pod.is_remote(device));
-            !self.is_large || is_remote
-        };
-        let drawn = self.map.devices(node).filter(is_drawn);
-        let pieces = drawn.map(|(n, device)| {
-            let mark = self.map.device_mark(n, device);
-            let room = self.width.saturating_sub(columns(&mark) + 4);
-            let name = cut(&printable(&device.name), room);
-            let wide = columns(&name) + columns(&mark) + 3;
-            Piece::new(format!("({name} {})", self.of_pod(n, &mark)), wide)
-        });
-        let pieces: Vec<Piece> = pieces.collect();
-        if node.is_none() && !pieces.is_empty() {
-            self.out.push_str("\ndevices on NUMA nodes without CPUs\n");
-        }
-        self.flow(" ", " ", pieces);
-    }
-
-    /// What the marks mean, and the pods that are drawn; of a large node only those in trouble.
-    fn legend(&mut self) {
-        let keys = self.map.keys().into_iter();
-        let keys = keys.map(|(mark, meaning, _)| Piece::from(format!("{mark} {meaning}")));
-        self.out.push('\n');
-        self.flow(
-            "",
-            "   ",
-            [Piece::from("[A] a core".to_owned())].into_iter().chain(keys),
-        );
-        let is_listed = |(_, pod): &(usize, &Pod)| !self.is_large || self.is_in_trouble(pod);
-        let drawn = (0..).zip(&self.map.pods).filter(|(_, pod)| !pod.cpus.is_empty());
-        let listed: Vec<(usize, &Pod)> = drawn.clone().filter(is_listed).take(MAX_LISTED).collect();
-        let most = if self.style.width.is_some() { NAME } else { usize::MAX };
-        let signs = listed.iter().map(|(n, pod)| mark(*n).len() + pod.sign().sign.len());
-        let signs = signs.max().unwrap_or(0);
-        let entries = listed.iter().map(|(n, pod)| {
-            let sign = format!("{:<signs$}", mark(*n) + pod.sign().sign);
-            let rest = format!(" {} {}", shorten(&printable(&pod.pod.to_string()), most), pod.cpus);
-            Piece::new(self.of_pod(*n, &sign) + &rest, columns(&sign) + columns(&rest))
-        });
-        let mut entries: Vec<Piece> = entries.collect();
-        let widest = entries.iter().map(|entry| entry.columns).max().unwrap_or(0);
-        entries.iter_mut().for_each(|entry| entry.width = widest);
-        let more = drawn.count() - listed.len();
-        self.out.push('\n');
-        self.flow("", "   ", entries);
-        if more > 0 {
-            let more = counted(more as u64, "VM");
-            let _ = writeln!(self.out, "{more} not listed: steliactl map VM, steliactl list");
-        }
-        if let Some(why) = &self.map.devices_unknown {
-            let _ = writeln!(self.out, "Devices are not known: {}", printable(why));
-        }
-    }
-
-    fn is_in_trouble(&self, pod: &Pod) -> bool {
-        let is_interrupted = !pod.cpus.is_disjoint(&self.map.interrupted);
-        !pod.sign().sign.is_empty() || is_interrupted || pod.devices.iter().any(|device| pod.is_remote(device))
-    }
+    text
 }
 
 /// The CPUs of these cores.
 fn numbers(cores: &[Core]) -> String {
-    let cpus = cores.iter().flat_map(|core| &core.cpus).map(|cpu| cpu.number);
+    let cpus = cores.iter().flat_map(|core| &core.cpus).map(|cpu| cpu.cpu);
     cut(&cpus.collect::<CpuSet>().to_string(), NUMBERS)
+}
+
+/// The CPUs of a core that are written: one where all are alike.
+fn written(core: &Core) -> &[Cpu] {
+    match core.cpus.split_first() {
+        Some((first, others)) if others.iter().all(|cpu| cpu.mark == first.mark) => std::slice::from_ref(first),
+        _ => &core.cpus,
+    }
+}
+
+fn cell_width(core: &Core) -> usize {
+    written(core).iter().map(|cpu| cpu.mark.len() + 1).sum::<usize>() + 1
+}
+
+/// `[A ]`, `[A B]`; in a cell of at least this width.
+fn cell(core: &Core, width: usize, style: TextStyle) -> String {
+    let marks = written(core).iter().map(|cpu| cpu.meaning.paint(&cpu.mark, style));
+    let marks: Vec<String> = marks.collect();
+    let blanks = " ".repeat(width.saturating_sub(cell_width(core)));
+    format!("[{}{blanks}]", marks.join(" "))
 }

@@ -63,7 +63,7 @@ pub(crate) async fn run(
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
     if is_live {
-        terminal::run(source, pace.delay).await?;
+        terminal::run(source, pace.delay, output_options.style).await?;
     } else {
         batch(source, pace, output_options).await?;
     }
@@ -79,21 +79,23 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn name(&self) -> String {
-        match self.vcpu {
-            None => self.vm.pod.to_string(),
-            Some(vcpu) => format!("  vcpu {}", vcpu.name),
-        }
+        self.vcpu
+            .map_or_else(|| self.vm.pod.to_string(), |vcpu| format!("  vcpu {}", vcpu.name))
     }
 
     fn cpus(&self) -> String {
-        match self.vcpu {
-            None => self.vm.cpus.to_string(),
-            Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
-        }
+        let of_vcpu = |vcpu: &VcpuRates| vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
+        self.vcpu.map_or_else(|| self.vm.cpus.to_string(), of_vcpu)
     }
 
     fn note(&self) -> String {
         self.vcpu.map_or(&self.vm.note, |vcpu| &vcpu.note).clone()
+    }
+
+    /// What disturbs it, in words; empty where nothing does.
+    fn reason(&self) -> &str {
+        let reason = self.vcpu.map_or(&self.vm.reason, |vcpu| &vcpu.reason);
+        reason.as_deref().unwrap_or_default()
     }
 
     /// A rate of the VM or the vCPU.
@@ -115,45 +117,36 @@ impl Row<'_> {
     }
 }
 
+const MIB: f64 = 1024.0 * 1024.0;
+
 fn number(value: Option<f64>, digits: usize) -> String {
     value.map(|value| format!("{value:.digits$}")).unwrap_or_default()
 }
 
-const MIB: f64 = 1024.0 * 1024.0;
-
-/// The columns; those of caches only where resctrl counts any of the VMs. The last one has nothing where it is empty.
-fn columns<'a>(caches: bool, wide: bool) -> Vec<Column<Row<'a>>> {
+/// The columns; that of caches only where resctrl counts any of the VMs.
+fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
     let number = |heading, cell: fn(&Row<'a>) -> String| column(heading, cell).right();
-    let state = |row: &Row<'_>| match row.vcpu {
-        None => row.vm.condition.to_string(),
-        Some(_) => String::new(),
-    };
-    let notes = column("NOTE", |row: &Row<'a>| row.note());
-    let mut columns = vec![
+    let state = |row: &Row<'a>| row.vcpu.map_or(row.vm.condition.name(), |_| "").to_owned();
+    let all = [
         column("VM", |row: &Row<'a>| row.name()).yields(2).shortens(),
         column("STATE", state).means(|row| row.vm.condition.meaning()),
         column("CPUS", |row: &Row<'a>| row.cpus()).yields(1),
         number("UTIL%", |row| row.rate(|rates| rates.utilisation_percent, 0)),
         number("WAIT%", |row| row.rate(|rates| rates.delay_percent, 1)),
         number("IRQ/S", |row| row.of_vm(|vm| vm.device_interrupts_per_second, 0)),
-    ];
-    if !wide {
-        columns.push(notes.or_nothing());
-        return columns;
-    }
-    columns.extend([
-        notes,
-        number("FLOAT%", |row| row.of_vm(|vm| vm.float_percent, 0)),
-        number("THROT%", |row| row.of_vm(|vm| vm.throttled_percent, 1)),
-        number("MIGR/S", |row| row.rate(|rates| rates.migrations_per_second, 1)),
-        number("PREEMPT/S", |row| row.rate(|rates| rates.involuntary_per_second, 1)),
-    ]);
-    if caches {
-        columns.push(number("LLC-MIB", |row| {
+        number("FLOAT%", |row| row.of_vm(|vm| vm.float_percent, 0)).wide(),
+        number("THROT%", |row| row.of_vm(|vm| vm.throttled_percent, 1)).wide(),
+        number("MIGR/S", |row| row.rate(|rates| rates.migrations_per_second, 1)).wide(),
+        number("PREEMPT/S", |row| row.rate(|rates| rates.involuntary_per_second, 1)).wide(),
+        number("LLC-MIB", |row| {
             row.of_vm(|vm| vm.llc_bytes.map(|bytes| bytes as f64 / MIB), 1)
-        }));
-    }
-    columns
+        })
+        .wide(),
+        column("NOTE", |row: &Row<'a>| row.note()).or_nothing(),
+    ];
+    all.into_iter()
+        .filter(|column| caches || column.heading() != "LLC-MIB")
+        .collect()
 }
 
 /// By what rows are sorted: trouble, or the columns of these names.
@@ -180,29 +173,25 @@ fn order(a: &InstanceRates, b: &InstanceRates, sort: &str) -> Ordering {
 fn rows<'a>(model: &'a Model, sort: &str, is_open: impl Fn(&InstanceRates) -> bool) -> Vec<Row<'a>> {
     let mut vms: Vec<&InstanceRates> = model.instances.iter().collect();
     vms.sort_by(|a, b| order(a, b, sort));
-    let rows = vms.into_iter().flat_map(|vm| {
+    let mut rows = Vec::new();
+    for vm in vms {
+        rows.push(Row { vm, vcpu: None });
         let vcpus = vm.vcpus.iter().filter(|_| is_open(vm));
-        let vcpus: Vec<Row<'a>> = vcpus.map(|vcpu| Row { vm, vcpu: Some(vcpu) }).collect();
-        std::iter::once(Row { vm, vcpu: None }).chain(vcpus)
-    });
-    rows.collect()
-}
-
-/// A table of the VMs, with `-o wide` of their vCPUs too.
-fn text(model: &Model, time: u64, style: TextStyle) -> String {
-    let rows = rows(model, SORTS[0], |_| style.wide);
-    let table = output::table(&columns(model.has_caches(), style.wide), &rows, style);
-    if style.legend {
-        let problems = super::list::node_lines(&model.problems, style);
-        format!("{}\n{problems}{table}\n", output::time(time))
-    } else {
-        table
+        rows.extend(vcpus.map(|vcpu| Row { vm, vcpu: Some(vcpu) }));
     }
+    rows
 }
 
 impl Render for Model {
+    /// A table of the VMs, with `-o wide` of their vCPUs too.
     fn text(&self, style: TextStyle) -> String {
-        text(self, output::now(), style)
+        let rows = rows(self, SORTS[0], |_| style.wide);
+        let table = output::table(&columns(self.has_caches()), &rows, style);
+        if !style.legend {
+            return table;
+        }
+        let problems = super::list::node_lines(&self.problems, style);
+        format!("{}\n{problems}{table}\n", output::time(output::now()))
     }
 }
 
@@ -302,15 +291,17 @@ mod tests {
 
     #[test]
     fn every_column_is_explained() {
-        let all = headings(&super::columns(true, true));
+        let all = headings(&super::columns(true));
         assert_eq!(explained("COLUMNS", Some("top")), all);
+        // That of caches only where they are counted.
+        assert_eq!(super::columns(false).len() + 1, all.len());
     }
 
     #[test]
     fn a_table_for_pipes_has_trouble_first_and_no_vcpus() {
-        insta::assert_snapshot!(text(&model(), 951_827_696_000_007, TextStyle::from(true)), @r"
-        2000-02-29T12:34:56.000007Z
-        NODE  kubelet's CPU file is damaged: no new VMs; running VMs keep their CPUs
+        let text = model().text(TextStyle::from(true));
+        insta::assert_snapshot!(text.split_once('\n').unwrap().1, @r"
+        NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
         VM                          STATE     CPUS  UTIL%  WAIT%  IRQ/S  NOTE
         team-b/database-1           degraded  4-5       -      -      -  cpuset changed
         payments-prod/database-199  waiting   4-5       -      -      -  no vCPUs yet
@@ -321,7 +312,7 @@ mod tests {
             wide: true,
             ..TextStyle::from(false)
         };
-        let wide = text(&model(), 0, wide);
+        let wide = model().text(wide);
         assert!(wide.lines().any(|line| line.starts_with("  vcpu 1 ")), "{wide}");
     }
 
@@ -329,7 +320,7 @@ mod tests {
     fn eighty_columns_are_not_exceeded_and_the_end_of_a_name_stays() {
         let mut model = model();
         model.instances[0].pod.pod_name = format!("virt-launcher-{}-003-4hvbp", "customer-database".repeat(3));
-        let text = text(&model, 0, columns(80));
+        let text = model.text(columns(80));
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("-003-4hvbp "), "{text}");
     }
@@ -344,19 +335,6 @@ mod tests {
         assert_eq!(names("trouble"), ["dddd", "cccc", "aaaa", "bbbb"]);
         assert_eq!(names("UTIL%"), ["aaaa", "cccc", "bbbb", "dddd"]);
         assert_eq!(names("VM"), ["cccc", "aaaa", "bbbb", "dddd"]);
-    }
-
-    #[test]
-    fn caches_have_columns_only_where_they_are_counted() {
-        let mut model = model();
-        let has = |model: &Model| {
-            super::columns(model.has_caches(), true)
-                .iter()
-                .any(|one| one.heading() == "LLC-MIB")
-        };
-        assert!(!has(&model));
-        model.instances[0].llc_bytes = Some(3 << 19);
-        assert!(has(&model));
     }
 
     #[test]

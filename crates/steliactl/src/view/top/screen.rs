@@ -4,34 +4,35 @@ use std::collections::BTreeSet;
 
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::layout::Rect;
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
-use stelia_api::Reason;
+use ratatui::text::Line;
+use ratatui::widgets::{List, ListItem, ListState, Paragraph, StatefulWidget, Widget};
 
 use super::{Row, SORTS, columns, rows};
-use crate::shared::daemon::{counts, fact};
+use crate::shared::daemon::counts;
 use crate::shared::kernel::rates::Model;
-use crate::shared::output::{self, Meaning, TextStyle, table};
+use crate::shared::output::{self, Meaning, TextStyle, cut, printable, table};
+use crate::view::list::node_lines;
 
-const HELP: [&str; 16] = [
-    "UTIL%      time that the vCPUs ran, of one CPU",
-    "WAIT%      time that they waited for a CPU: the guest's steal",
-    "IRQ/S      device interrupts on the VM's CPUs: should be 0",
-    "NOTE       what is wrong; steliactl why VM has all of it",
-    "FLOAT%     CPU time of its other threads      (wide terminals)",
-    "THROT%     time that a CPU limit throttled it",
-    "MIGR/S     moves of vCPUs to another CPU",
-    "PREEMPT/S  involuntary context switches of vCPUs",
-    "LLC, MEM   cache used, memory traffic, where resctrl counts",
+const HELP: [&str; 11] = [
+    "UTIL%    time that the vCPUs ran, of one CPU",
+    "WAIT%    time that they waited for a CPU: the guest's steal",
+    "IRQ/S    device interrupts on the VM's CPUs: should be 0",
+    "NOTE     what is wrong; of the selected row in words below the table",
     "",
-    "Up Down    select; also j k, Page Up, Page Down",
-    "Enter      show or hide the vCPUs of the selected VM",
-    "p          show only VMs in trouble, or all",
-    "/          show only names and states with a text; Esc: all",
-    "s          sort by trouble, UTIL%, WAIT%, IRQ/S or VM",
-    "h q        this help, quit",
+    "Up Down  select; also j k, Page Up, Page Down",
+    "Enter    show or hide the vCPUs of the selected VM",
+    "p        show only VMs in trouble, or all",
+    "/        show only names and states with a text; Esc: all",
+    "s        sort by trouble, UTIL%, WAIT%, IRQ/S or VM",
+    "h q      this help, quit; steliactl top -o wide has more columns",
 ];
-const KEYS: &str = "Enter vCPUs  p problems  / filter  s sort  h help  q quit";
+/// The keys, or on a line that has no room for all of them those that lead to the others.
+const KEYS: [&str; 2] = [
+    "Enter vCPUs  p problems  / filter  s sort  h help  q quit",
+    "h help  q quit",
+];
 
 /// The node's problems that are shown above the table.
 const MAX_PROBLEMS: usize = 3;
@@ -51,10 +52,13 @@ pub(super) struct Screen {
     /// The VMs whose vCPUs are shown, by UID.
     open: BTreeSet<String>,
     help: bool,
-    selected: usize,
+    /// The selected row, and the first that is seen.
+    list: ListState,
     /// The rows that fit.
-    page: usize,
+    page: u16,
     coloured: bool,
+    /// Whether it has the columns of `-o wide`.
+    wide: bool,
     /// Whether the locale has no characters but ASCII.
     ascii: bool,
     /// Why the last sample failed, so that what is shown is old; empty if it did not.
@@ -63,11 +67,13 @@ pub(super) struct Screen {
 
 impl Screen {
     /// The first screen of this host.
-    pub(super) fn of(host: String) -> Self {
+    pub(super) fn of(host: String, style: TextStyle) -> Self {
         Self {
             host,
-            coloured: output::coloured(),
-            ascii: !output::is_utf8(),
+            coloured: style.coloured,
+            ascii: style.ascii,
+            wide: style.wide,
+            list: ListState::default().with_selected(Some(0)),
             ..Self::default()
         }
     }
@@ -75,17 +81,11 @@ impl Screen {
     /// Handles a key; returns whether it ends the program.
     pub(super) fn key(&mut self, key: KeyEvent, model: &Model) -> bool {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-        if self.editing && !is_control {
-            self.edit(key.code);
-            return false;
-        }
-        let rows = self.rows(model);
-        let last = rows.len().saturating_sub(1);
-        self.selected = self.selected.min(last);
         match key.code {
-            KeyCode::Char('q') => return true,
             // In raw mode Ctrl-C is a key and not a signal.
             KeyCode::Char('c') if is_control => return true,
+            code if self.editing => self.edit(code),
+            KeyCode::Char('q') => return true,
             KeyCode::Esc if self.help => self.help = false,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('/') => {
@@ -95,12 +95,12 @@ impl Screen {
             KeyCode::Char('h' | '?') => self.help = !self.help,
             KeyCode::Char('p') => self.only_problems = !self.only_problems,
             KeyCode::Char('s') => self.sort = (self.sort + 1) % SORTS.len(),
-            KeyCode::Char('j') | KeyCode::Down => self.selected = (self.selected + 1).min(last),
-            KeyCode::Char('k') | KeyCode::Up => self.selected = self.selected.saturating_sub(1),
-            KeyCode::PageDown => self.selected = (self.selected + self.page.max(1)).min(last),
-            KeyCode::PageUp => self.selected = self.selected.saturating_sub(self.page.max(1)),
+            KeyCode::Char('j') | KeyCode::Down => self.list.select_next(),
+            KeyCode::Char('k') | KeyCode::Up => self.list.select_previous(),
+            KeyCode::PageDown => self.list.scroll_down_by(self.page),
+            KeyCode::PageUp => self.list.scroll_up_by(self.page),
             KeyCode::Enter => {
-                let uid = rows.get(self.selected).map(|row| row.vm.pod.pod_uid.clone());
+                let uid = self.selected(&self.rows(model)).map(|row| row.vm.pod.pod_uid.clone());
                 if let Some(uid) = uid
                     && !self.open.remove(&uid)
                 {
@@ -126,43 +126,28 @@ impl Screen {
             KeyCode::Char(char) => self.filter.push(char),
             _ => {}
         }
-        self.selected = 0;
+        self.list.select_first();
     }
 
     fn rows<'a>(&self, model: &'a Model) -> Vec<Row<'a>> {
         let mut rows = rows(model, SORTS[self.sort], |vm| self.open.contains(&vm.pod.pod_uid));
         rows.retain(|row| {
             let (name, state) = (row.vm.pod.to_string(), row.vm.condition.name());
-            let fits = [name.as_str(), state, &row.vm.state]
-                .iter()
-                .any(|text| text.contains(&self.filter));
-            fits && (row.vm.in_trouble || !self.only_problems)
+            let mut texts = [name.as_str(), state, &row.vm.state].into_iter();
+            texts.any(|text| text.contains(&self.filter)) && (row.vm.in_trouble || !self.only_problems)
         });
         rows
     }
 
-    /// The table's lines, the heading first. A wide terminal has more columns, if the names leave room for them.
-    fn lines(model: &Model, rows: &[Row<'_>], width: usize) -> Vec<String> {
-        let of = |wide| {
-            let style = TextStyle {
-                legend: true,
-                wide,
-                width: Some(width),
-                ..TextStyle::default()
-            };
-            table(&columns(model.has_caches(), wide), rows, style)
-        };
-        let fits = |text: &String| text.lines().all(|line| output::columns(line) <= width);
-        let text = Some(of(true)).filter(fits).unwrap_or_else(|| of(false));
-        text.lines().map(str::to_owned).collect()
+    /// The last one where there are fewer rows than before.
+    fn selected<'r, 'a>(&self, rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
+        rows.get(self.list.selected()?).or_else(|| rows.last())
     }
 
-    /// Which rows are seen, of how many, and what was chosen; then the keys.
-    fn footer(&self, first: usize, shown: usize, rows: usize) -> String {
-        let mut text = match rows {
-            0 => "0/0".to_owned(),
-            _ => format!("{}-{}/{rows}", first + 1, first + shown),
-        };
+    /// Which row is selected, of how many, and what was chosen; then the keys.
+    fn footer(&self, rows: usize, width: usize) -> String {
+        let selected = self.list.selected().map_or(0, |selected| (selected + 1).min(rows));
+        let mut text = format!("{selected}/{rows}");
         if self.editing || !self.filter.is_empty() {
             text += &format!("  filter: {}{}", self.filter, if self.editing { "_" } else { "" });
         }
@@ -172,75 +157,72 @@ impl Screen {
         if self.sort > 0 {
             text += &format!("  by {}", SORTS[self.sort]);
         }
-        format!("{text}  {KEYS}")
+        let lines = KEYS.map(|keys| format!("{text}  {keys}"));
+        let fits = lines.iter().find(|line| output::columns(line) <= width);
+        fits.cloned().unwrap_or(text)
+    }
+
+    /// A line of text that others wrote parts of.
+    fn line<'a>(&self, text: &str, style: Style) -> Line<'a> {
+        let text = printable(text);
+        // A cell has no room for more dots.
+        let plain = self.ascii.then(|| output::to_ascii(&text.replace('…', "~")));
+        Line::styled(plain.unwrap_or(text), style)
     }
 
     /// Draws it; `clock` is the time of day.
     pub(super) fn draw(&mut self, model: &Model, clock: &str, area: Rect, buffer: &mut Buffer) {
-        let width = usize::from(area.width);
-        let ascii = self.ascii;
-        let mut next = 0;
-        let mut line = |text: &str, style: Style| {
-            if next < area.height {
-                let text = output::printable(text);
-                // A cell has no room for more dots.
-                let plain = ascii.then(|| output::to_ascii(&text.replace('…', "~")));
-                let text = plain.unwrap_or(text);
-                buffer.set_stringn(area.x, area.y + next, format!("{text:width$}"), width, style);
-            }
-            next += 1;
-        };
-        let plain = Style::new();
+        let (width, plain) = (usize::from(area.width), Style::new());
         let counted = counts(model.instances.iter().map(|vm| vm.condition));
-        let host = Some(&self.host).filter(|host| !host.is_empty());
-        let host = host.map(|host| format!("{host}  ")).unwrap_or_default();
-        line(&format!("{host}{clock}  {counted}"), plain.add_modifier(Modifier::BOLD));
-        let failure = Some(self.failure.clone()).filter(|text| !text.is_empty());
-        let problems = model
-            .problems
-            .iter()
-            .take(MAX_PROBLEMS)
-            .map(|problem| in_line(problem, width));
-        let above: Vec<String> = failure.into_iter().chain(problems).collect();
-        for text in &above {
-            line(text, self.style(Meaning::Broken));
-        }
+        let host = if self.host.is_empty() { "" } else { "  " };
+        let title = format!("{}{host}{clock}  {counted}", self.host);
+        let mut above = vec![self.line(&title, plain.add_modifier(Modifier::BOLD))];
+        let problems = node_lines(&model.problems, TextStyle::default());
+        let failure = Some(self.failure.as_str()).filter(|text| !text.is_empty());
+        let broken = failure.into_iter().chain(problems.lines().take(MAX_PROBLEMS));
+        above.extend(broken.map(|text| self.line(&cut(text, width), self.style(Meaning::Broken))));
         if self.help {
-            line("", plain);
-            HELP.iter().for_each(|text| line(text, plain));
-            return;
+            above.push(Line::default());
+            above.extend(HELP.map(Line::raw));
+            return Paragraph::new(above).render(area, buffer);
         }
         let rows = self.rows(model);
-        // Beside the title, the heading and the keys.
-        let body = usize::from(area.height).saturating_sub(above.len() + 3).max(1);
-        self.page = body;
-        let selected = self.selected.min(rows.len().saturating_sub(1));
-        // Scrolled so that the selected row is visible.
-        let first = (selected + 1).saturating_sub(body);
-        let lines = Self::lines(model, &rows, width);
-        let is_old = !self.failure.is_empty();
-        line(
-            lines.first().map_or("", String::as_str),
-            plain.add_modifier(Modifier::BOLD),
-        );
-        let mut shown = 0;
-        for (at, (row, text)) in rows.iter().zip(lines.iter().skip(1)).enumerate().skip(first).take(body) {
-            let mut style = if is_old {
-                plain.add_modifier(Modifier::DIM)
-            } else {
+        let style = TextStyle {
+            legend: true,
+            wide: self.wide,
+            width: Some(width),
+            ..TextStyle::default()
+        };
+        let text = table(&columns(model.has_caches()), &rows, style);
+        let mut lines = text.lines();
+        let heading = lines.next().unwrap_or_default();
+        above.push(self.line(heading, plain.add_modifier(Modifier::BOLD)));
+        let items = rows.iter().zip(lines).map(|(row, text)| {
+            let style = if self.failure.is_empty() {
                 self.style(row.meaning())
+            } else {
+                plain.add_modifier(Modifier::DIM)
             };
-            if at == selected {
-                style = style.add_modifier(Modifier::REVERSED);
-            }
-            line(text, style);
-            shown += 1;
-        }
-        (shown..body).for_each(|_| line("", plain));
-        line(
-            &self.footer(first, shown, rows.len()),
-            plain.add_modifier(Modifier::DIM),
-        );
+            ListItem::new(self.line(text, style)).style(style)
+        });
+        let list = List::new(items).highlight_style(plain.add_modifier(Modifier::REVERSED));
+        // The table keeps a row on the smallest terminal.
+        let above_height = u16::try_from(above.len()).unwrap_or(u16::MAX);
+        let heights = [Constraint::Max(above_height), Constraint::Min(1), Constraint::Max(2)];
+        let [top, middle, bottom] = Layout::vertical(heights).areas(area);
+        self.page = middle.height;
+        // Without rows there was none.
+        self.list.select(Some(self.list.selected().unwrap_or(0)));
+        Paragraph::new(above).render(top, buffer);
+        StatefulWidget::render(list, middle, buffer, &mut self.list);
+        let reason = self.selected(&rows).map(|row| (row.name(), row.reason()));
+        let reason = reason.filter(|(_, reason)| !reason.is_empty());
+        let reason = reason.map(|(name, reason)| format!("{}: {reason}", name.trim_start()));
+        let below = [
+            self.line(&cut(&reason.unwrap_or_default(), width), plain),
+            self.line(&self.footer(rows.len(), width), plain.add_modifier(Modifier::DIM)),
+        ];
+        Paragraph::new(below.to_vec()).render(bottom, buffer);
     }
 
     fn style(&self, meaning: Meaning) -> Style {
@@ -249,16 +231,6 @@ impl Screen {
             Meaning::Attention if self.coloured => Style::new().fg(Color::Yellow),
             _ => Style::new(),
         }
-    }
-}
-
-/// What is wrong on the node with its effect, or the note instead of a text for which the line is too short.
-fn in_line(problem: &Reason, width: usize) -> String {
-    let whole = format!("NODE  {}", fact(problem));
-    if output::columns(&whole) <= width {
-        whole
-    } else {
-        format!("NODE  {}: {}", problem.code.note(), problem.code.effect())
     }
 }
 
@@ -272,9 +244,8 @@ mod tests {
     use super::*;
     use crate::tests::fixtures::says;
 
-    fn drawn(screen: &Screen, width: u16, height: u16) -> TestBackend {
+    fn drawn(screen: &mut Screen, width: u16, height: u16) -> TestBackend {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        let mut screen = screen.clone();
         terminal
             .draw(|frame| screen.draw(&model(), "22:12:53", frame.area(), frame.buffer_mut()))
             .unwrap();
@@ -282,10 +253,7 @@ mod tests {
     }
 
     fn screen() -> Screen {
-        Screen {
-            host: "node-1".to_owned(),
-            ..Screen::default()
-        }
+        Screen::of("node-1".to_owned(), TextStyle::default())
     }
 
     fn press(screen: &mut Screen, keys: &str) {
@@ -300,58 +268,40 @@ mod tests {
     }
 
     #[test]
-    fn eighty_columns_have_trouble_first_and_vcpus_below_the_vm_that_is_open() {
+    fn eighty_columns_have_trouble_first_and_the_selected_row_says_why() {
         let mut screen = screen();
         press(&mut screen, "jj\n");
-        assert_snapshot!(drawn(&screen, 80, 11), @r#"
-        "node-1  22:12:53  4 VMs: 2 isolated, 1 degraded, 1 waiting                      "
-        "NODE  kubelet's CPU file is damaged: no new VMs; running VMs keep their CPUs    "
-        "VM                          STATE     CPUS  UTIL%  WAIT%  IRQ/S  NOTE           "
-        "team-b/database-1           degraded  4-5       -      -      -  cpuset changed "
-        "payments-prod/database-199  waiting   4-5       -      -      -  no vCPUs yet   "
-        "shop/web-18                 isolated  4-5     140    4.2     31  waits 4 %      "
-        "  vcpu 0                    -         4        40    0.0      -                 "
-        "  vcpu 1                    -         5       100    4.2      -  waits 4 %      "
-        "shop/web-2                  isolated  4-5       -      -      -                 "
-        "                                                                                "
-        "1-6/6  Enter vCPUs  p problems  / filter  s sort  h help  q quit                "
-        "#);
+        assert_snapshot!(drawn(&mut screen, 80, 12));
         press(&mut screen, "j\n");
-        assert!(
-            !drawn(&screen, 80, 11).to_string().contains("vcpu 1"),
-            "a vCPU closes its VM"
-        );
-    }
-
-    #[test]
-    fn a_wide_terminal_has_more_columns_at_the_right() {
-        let text = drawn(&screen(), 140, 9).to_string();
-        says(&text, &["NOTE            FLOAT%  THROT%  MIGR/S  PREEMPT/S"]);
+        let closed = drawn(&mut screen, 80, 12).to_string();
+        assert!(!closed.contains("vcpu 1"), "a vCPU closes its VM");
     }
 
     #[test]
     fn keys_filter_and_sort_and_show_problems_only() {
         let shown = |screen: &Screen| -> Vec<String> {
             let model = model();
-            screen
-                .rows(&model)
-                .iter()
-                .map(|row| row.vm.pod.pod_uid.clone())
-                .collect()
+            let rows = screen.rows(&model);
+            rows.iter().map(|row| row.vm.pod.pod_uid.clone()).collect()
         };
         let mut screen = screen();
         press(&mut screen, "/wait");
         assert_eq!(shown(&screen), ["cccc"]);
-        says(&drawn(&screen, 80, 8).to_string(), &["1-1/1  filter: wait_"]);
+        says(&drawn(&mut screen, 80, 8).to_string(), &["1/1  filter: wait_"]);
         press(&mut screen, "x\n");
         assert!(shown(&screen).is_empty());
-        says(&drawn(&screen, 80, 8).to_string(), &["0/0  filter: waitx  "]);
+        says(&drawn(&mut screen, 80, 8).to_string(), &["0/0  filter: waitx  "]);
         screen.key(KeyEvent::from(KeyCode::Esc), &model());
         press(&mut screen, "p");
         assert_eq!(shown(&screen), ["dddd", "cccc"]);
         press(&mut screen, "ps");
         assert_eq!(shown(&screen)[0], "aaaa");
-        says(&drawn(&screen, 80, 8).to_string(), &["by UTIL%"]);
+        // All that is chosen, and the way to the keys, fit.
+        press(&mut screen, "p");
+        says(
+            &drawn(&mut screen, 80, 8).to_string(),
+            &["problems only  by UTIL%  h help  q quit "],
+        );
         press(&mut screen, "ssss");
         assert_eq!(screen.sort, 0, "the last is before the first");
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
@@ -363,20 +313,18 @@ mod tests {
     fn old_rows_are_dimmed_and_colours_mean_trouble() {
         let coloured = Screen {
             coloured: true,
-            selected: 3,
             ..screen()
         };
-        let of = |screen: &Screen, row: u16| drawn(screen, 80, 9).buffer()[(0, row)].clone();
-        assert_eq!(
-            [3, 4, 5].map(|row| of(&coloured, row).fg),
-            [Color::Red, Color::Yellow, Color::Yellow]
-        );
+        let of = |screen: &Screen, row: u16| drawn(&mut screen.clone(), 80, 9).buffer()[(0, row)].clone();
+        let colours = [3, 4, 5].map(|row| of(&coloured, row).fg);
+        assert_eq!(colours, [Color::Red, Color::Yellow, Color::Yellow]);
         assert_eq!(of(&screen(), 4).fg, Color::Reset);
         let stale = Screen {
             failure: "steliad is not running\x1b[2J".to_owned(),
             ..coloured
         };
-        assert!(drawn(&stale, 80, 9).to_string().contains("steliad is not running?[2J"));
+        let text = drawn(&mut stale.clone(), 80, 9).to_string();
+        says(&text, &["steliad is not running?[2J"]);
         let row = of(&stale, 4);
         assert!(row.modifier.contains(Modifier::DIM) && row.fg == Color::Reset);
     }
@@ -385,18 +333,17 @@ mod tests {
     fn the_selected_row_is_always_seen_and_no_size_is_too_small() {
         let mut screen = screen();
         press(&mut screen, "jjjjjj");
-        assert_eq!(screen.selected, 3);
         // Room for two rows.
-        let text = drawn(&screen, 80, 6).to_string();
+        let text = drawn(&mut screen, 80, 7).to_string();
         assert!(
             text.contains("shop/web-2 ") && !text.contains("team-b/database-1"),
             "{text}"
         );
         press(&mut screen, "kkkkkk");
-        assert_eq!(screen.selected, 0);
+        says(&drawn(&mut screen, 80, 7).to_string(), &["team-b/database-1", "1/4"]);
         for (width, height) in [(1, 1), (5, 3), (20, 4), (200, 2)] {
             for help in [false, true] {
-                drawn(&Screen { help, ..screen.clone() }, width, height);
+                drawn(&mut Screen { help, ..screen.clone() }, width, height);
             }
         }
     }

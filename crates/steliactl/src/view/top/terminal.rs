@@ -12,7 +12,7 @@ use super::screen::Screen;
 use crate::shared::daemon::Failure;
 use crate::shared::daemon::signals::{End, catch};
 use crate::shared::kernel::rates::rates;
-use crate::shared::output;
+use crate::shared::output::{self, TextStyle};
 
 /// How soon the thread that reads keys notices that the program has ended.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -48,7 +48,7 @@ fn events() -> mpsc::Receiver<Event> {
 }
 
 /// Shows the screen until the user quits or a signal arrives.
-pub(super) async fn run(source: &Source<'_>, delay: Duration) -> Result<(), Failure> {
+pub(super) async fn run(source: &Source<'_>, delay: Duration, style: TextStyle) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Other(format!("the terminal: {error}"));
     let began = Instant::now();
     let mut end = End::new()?;
@@ -56,7 +56,7 @@ pub(super) async fn run(source: &Source<'_>, delay: Duration) -> Result<(), Fail
     // If the daemon does not answer, the error is printed before the screen is switched.
     let mut before = source.sample(began).await?;
     let mut model = rates(&before, &before);
-    let mut screen = Screen::of(source.host.clone());
+    let mut screen = Screen::of(source.host.clone(), style);
     let _restored = Restored;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let mut events = events();
