@@ -26,7 +26,9 @@ struct Metric {
 /// All metrics: a test of steliactl holds this snapshot, of a node of which everything is known.
 static ALL: LazyLock<Vec<Metric>> = LazyLock::new(|| {
     let folder = "crates/steliactl/src/export/metrics/snapshots";
-    let printed = text(&format!("{folder}/steliactl__export__metrics__tests__the_text_of_a_node.snap"));
+    let printed = text(&format!(
+        "{folder}/steliactl__export__metrics__tests__the_text_of_a_node.snap"
+    ));
     let metrics: Vec<Metric> = printed.split("# HELP ").skip(1).map(Metric::read).collect();
     assert!(metrics.len() > 40);
     metrics
@@ -37,7 +39,10 @@ impl Metric {
         let mut lines = family.lines().filter(|line| !line.starts_with("# UNIT "));
         let (name, help) = lines.next().and_then(|line| line.split_once(' ')).expect("a help");
         let kind = lines.next().and_then(|line| line.rsplit(' ').next()).expect("a type");
-        let labels = lines.next().and_then(|sample| sample.split_once('{')).map_or("", |(_, labels)| labels);
+        let labels = lines
+            .next()
+            .and_then(|sample| sample.split_once('{'))
+            .map_or("", |(_, labels)| labels);
         let mut labels: Vec<&str> = labels.split("=\"").collect();
         labels.pop();
         let labels = labels.iter().filter_map(|part| part.rsplit(',').next());
@@ -62,7 +67,12 @@ impl Metric {
 /// Every sample's name, with the labels it may be selected by: its own, and what Prometheus adds.
 fn samples() -> BTreeMap<String, BTreeSet<&'static str>> {
     let all = ALL.iter().flat_map(|definition| {
-        let labels: BTreeSet<&str> = definition.labels.iter().map(String::as_str).chain(["instance"]).collect();
+        let labels: BTreeSet<&str> = definition
+            .labels
+            .iter()
+            .map(String::as_str)
+            .chain(["instance"])
+            .collect();
         let named = definition.samples().into_iter();
         named.map(move |name| {
             let bucket = name.ends_with("_bucket").then_some("le");
@@ -71,7 +81,12 @@ fn samples() -> BTreeMap<String, BTreeSet<&'static str>> {
     });
     let joined = ["node", "created_by_kind", "created_by_name"];
     let info = ALL.iter().find(|definition| definition.name == "stelia_instance_info");
-    let info = info.expect("defined").labels.iter().map(String::as_str).chain(["instance"]);
+    let info = info
+        .expect("defined")
+        .labels
+        .iter()
+        .map(String::as_str)
+        .chain(["instance"]);
     let others = [
         // What the rules record.
         (RECORDED, info.chain(joined).collect()),
@@ -240,7 +255,10 @@ fn what_scrapes_keeps_the_labels_of_a_vm_and_names_the_node() {
         (&"PodMonitor".into(), &"ScrapeConfig".into())
     );
     // A target's own label `container` would hide the VM's.
-    assert!(ALL.iter().any(|definition| definition.labels.iter().any(|label| label == "container")));
+    assert!(
+        ALL.iter()
+            .any(|definition| definition.labels.iter().any(|label| label == "container"))
+    );
     for endpoint in [&pods["spec"]["podMetricsEndpoints"][0], &nodes["spec"]] {
         assert_eq!(endpoint["honorLabels"], true);
         let relabelings = endpoint["relabelings"].as_array().expect("relabelings");

@@ -14,24 +14,11 @@ const MAX_LISTED_NODE_SETS: usize = 8;
 
 pub(crate) const CPU: &str = "cpu";
 
-/// One merge: the hints of all resources, and the NUMA nodes that were chosen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MergeReport {
-    /// `None`: the pod as a whole.
-    pub container: Option<String>,
-    /// In the order in which kubelet asks. Resources without a preference are left out.
-    pub resources: Vec<ResourceHints>,
-    /// The chosen NUMA nodes; `None`: any.
-    pub nodes: Option<NodeSet>,
-    /// Whether every resource prefers exactly these.
-    pub preferred: bool,
-    /// Resources whose hints are not known.
-    pub unplaced: Vec<String>,
-}
-
-/// The hints for one resource.
+/// The hints for one resource in a merge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ResourceHints {
+    /// `None`: the pod as a whole.
+    pub container: Option<String>,
     pub resource: String,
     pub preferred: NodeSets,
     /// Sets of NUMA nodes that have enough, and are not preferred.
@@ -73,26 +60,20 @@ impl NodeSets {
     }
 }
 
-impl MergeReport {
-    /// The merges of a pod on this node.
+impl ResourceHints {
+    /// The hints of a pod's merges on this node, in the order in which kubelet asks. Resources without a preference are left out.
     pub fn all(subject: &Subject, merges: &[Merge]) -> Vec<Self> {
-        merges.iter().map(|merge| Self::of(subject, merge)).collect()
-    }
-
-    fn of(subject: &Subject, merge: &Merge) -> Self {
-        let resources = merge.hints.iter().map(|(resource, hints)| ResourceHints {
+        let hints = merges
+            .iter()
+            .flat_map(|merge| merge.hints.iter().map(move |hints| (&merge.container, hints)));
+        let hints = hints.map(|(container, (resource, hints))| Self {
+            container: container.clone(),
             resource: resource.clone(),
             preferred: NodeSets::of(hints.iter().filter(|hint| hint.preferred)),
             others: NodeSets::of(hints.iter().filter(|hint| !hint.preferred)),
             free: free(subject, resource),
         });
-        Self {
-            container: merge.container.clone(),
-            resources: resources.collect(),
-            nodes: merge.merged.nodes.map(NodeSet::from),
-            preferred: merge.merged.preferred,
-            unplaced: merge.unplaced.clone(),
-        }
+        hints.collect()
     }
 }
 
