@@ -1,5 +1,7 @@
 //! The answer: what becomes of the pod, as the planner or the allocator says it.
 
+use std::collections::BTreeMap;
+
 use kubelet_planner::{
     ContainerAllocation, ContainerKind, Cpus, Fill, Pod, Rejection, Settings, admit, features, until_full, variants,
     with_settings,
@@ -7,7 +9,7 @@ use kubelet_planner::{
 use serde::Serialize;
 use stelia_cpus::{CpuSet, NodeSet};
 use stelia_koordinator::allocator::{CpuSource, evaluate};
-use stelia_node_plan::hints::ResourceHints;
+use stelia_node_plan::hints::free;
 use stelia_node_plan::planned_nodes::{NodesVerdict, PlannedNodes};
 use stelia_node_plan::room::Fit;
 use stelia_node_plan::{Subject, why};
@@ -36,8 +38,8 @@ pub(super) struct Answer {
     pub(super) faults: Vec<String>,
     pub(super) containers: Vec<Row>,
     pub(super) why_not_better: Vec<String>,
-    /// What the Topology Manager merges; none with its policy `none`.
-    pub(super) hints: Vec<ResourceHints>,
+    /// What was free by NUMA node before the pod, of each resource that the Topology Manager considers: CPUs, devices, bytes.
+    pub(super) free: BTreeMap<String, BTreeMap<u32, u64>>,
     pub(super) until_full: Option<Fits>,
     pub(super) what_if: Vec<WhatIf>,
 }
@@ -130,7 +132,11 @@ impl Answer {
                 rejection.merges
             }
         };
-        answer.hints = ResourceHints::all(subject, &merges);
+        let resources = merges
+            .iter()
+            .flat_map(|merge| &merge.hints)
+            .map(|(resource, _)| resource);
+        answer.free = resources.map(|name| (name.clone(), free(subject, name))).collect();
         let room = subject.room.as_ref().filter(|_| answer.rejection.is_none());
         match room.map(|room| room.fit(pod)) {
             Some(Fit::Unknown(why)) => answer.assumed.push(why),

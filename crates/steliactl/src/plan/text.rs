@@ -5,7 +5,7 @@ use kubelet_planner::{CpuManager, Cpus, MemoryManager, Settings};
 use stelia_cpus::CpuSet;
 use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::evaluate;
-use stelia_node_plan::hints::{ResourceHints, free_words};
+use stelia_node_plan::hints::free_words;
 use stelia_node_plan::planned_nodes::PlannedNodes;
 use stelia_node_plan::settings::options_on;
 
@@ -43,18 +43,6 @@ const CONTAINERS: [Column<Row>; 7] = [
         devices.collect::<Vec<_>>().join(", ")
     })
     .wraps(),
-];
-
-const HINTS: [Column<ResourceHints>; 5] = [
-    column("CONTAINER", |hints: &ResourceHints| {
-        hints.container.clone().unwrap_or_else(|| "the pod".to_owned())
-    })
-    .yields(1)
-    .shortens(),
-    column("RESOURCE", |hints| hints.resource.clone()),
-    column("PREFERRED", |hints| hints.preferred.words()),
-    column("POSSIBLE", |hints| hints.others.words()),
-    column("FREE", |hints: &ResourceHints| free_words(&hints.resource, &hints.free)).wraps(),
 ];
 
 const WHAT_IF: [Column<WhatIf>; 6] = [
@@ -101,6 +89,8 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     let localities = answer.containers.iter();
     let localities = localities.filter_map(|row| Some((&row.given.container, row.locality.as_ref()?)));
     lines.extend(localities.map(|of| ("Locality", locality(of))));
+    let free = answer.free.iter();
+    lines.extend(free.map(|(resource, free)| ("Free", format!("{resource}: {}", free_words(resource, free)))));
     lines.extend(answer.until_full.iter().flat_map(until_full));
     let settings = answer.settings.iter();
     lines.extend(settings.map(|settings| ("Kubelet", kubelet(settings, &answer.reserved_cpus))));
@@ -108,15 +98,6 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     let mut parts = vec![properties(lines, style)];
     if !answer.containers.is_empty() {
         parts.push(format!("\n{}", table(&CONTAINERS, &answer.containers, style)));
-    }
-    let has_devices = answer.hints.iter().any(|hints| hints.resource.contains('/'));
-    if has_devices || style.wide && !answer.hints.is_empty() {
-        let hints = table(&HINTS, &answer.hints, style);
-        parts.push(headed(
-            "NUMA nodes for each resource, before the Topology Manager merges them",
-            style,
-            hints,
-        ));
     }
     if !answer.what_if.is_empty() {
         let others = table(&WHAT_IF, &answer.what_if, style);
@@ -214,7 +195,6 @@ mod tests {
     fn every_column_is_explained() {
         let columns = |part| explained("COLUMNS", Some(part));
         assert_eq!(columns("plan"), headings(&CONTAINERS));
-        assert_eq!(columns("plan: hints"), headings(&HINTS));
         assert_eq!(columns("plan: other settings"), headings(&WHAT_IF));
     }
 }

@@ -173,13 +173,15 @@ pub(super) fn all(described: &Description, sample: &Sample) -> Vec<Family> {
         }
     });
     let vms: Vec<Vm<'_>> = vms.collect();
-    let mut all = vec![up(true)];
-    all.extend(of_node(described, &vms));
-    all.extend(of_work(described));
-    all.extend(of_vms(&vms));
-    all.extend(of_ledger(ledger, &vms));
-    all.extend(of_vcpus(&vms));
-    all
+    let groups = [
+        vec![up(true)],
+        of_node(described, &vms),
+        of_work(described),
+        of_vms(&vms),
+        of_ledger(ledger, &vms),
+        of_vcpus(&vms),
+    ];
+    groups.into_iter().flatten().collect()
 }
 
 fn of_node(described: &Description, vms: &[Vm<'_>]) -> Vec<Family> {

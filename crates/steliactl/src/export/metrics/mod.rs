@@ -36,16 +36,7 @@ pub(crate) async fn run(client: &Client, roots: &Roots, textfile: Option<&Path>)
     let reason = failure.map(|failure| format!("# {}\n", output::printable(&failure)));
     let text = reason.unwrap_or_default() + &text::classic(&printed);
     replace(path, &text).map_err(|cause| Failure::Other(format!("write {}: {cause}", path.display())))?;
-    if !is_collected(path) {
-        let path = path.display();
-        output::note(&format!("node-exporter ignores {path}: its name must end in .prom"));
-    }
     Ok(String::new())
-}
-
-/// Whether node-exporter's textfile collector reads a file of this name.
-fn is_collected(path: &Path) -> bool {
-    path.as_os_str().as_encoded_bytes().ends_with(b".prom")
 }
 
 /// Replaces `path` by `text`: a reader sees the old file or the new one, and a crash leaves one of them.

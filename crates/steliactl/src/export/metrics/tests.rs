@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::definitions::{all, up};
+use super::replace;
 use super::text::{classic, openmetrics};
-use super::{is_collected, replace};
 use crate::shared::daemon::node::Description;
 use crate::shared::daemon::node::testing::{allocation, described as given, instance_mut};
 use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
@@ -174,22 +174,6 @@ fn the_textfile_is_in_the_older_format() {
     for (name, (kind, _)) in newer.iter().filter(|(_, (kind, _))| kind == "counter") {
         assert_eq!(&older[&format!("{name}_total")].0, kind);
         assert!(text.contains(&format!("# HELP {name}_total ")));
-    }
-}
-
-#[test]
-fn a_file_that_node_exporter_does_not_read_is_known_by_its_name() {
-    let collected = |name: &str| is_collected(std::path::Path::new(name));
-    assert!(collected("/srv/steliad.prom") && collected("x.y.prom"));
-    for other in [
-        "/srv/x.txt",
-        "/srv/x.prom.txt",
-        "/srv/x.prom/x",
-        "/srv/x.PROM",
-        "/dev/stdout",
-        "prom",
-    ] {
-        assert!(!collected(other), "{other}");
     }
 }
 

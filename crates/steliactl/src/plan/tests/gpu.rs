@@ -186,8 +186,7 @@ fn a_pod_beside_another_on_the_last_gpu_is_not_admitted() {
     holds(
         &answer,
         json!({
-            "/until_full/count": 2, "/containers/0/locality/verdict": "one-node", "/hints/0/resource": DEVICE,
-            "/hints/0/preferred/listed": ["0"], "/hints/0/free": {"0": 4, "1": 1},
+            "/until_full/count": 2, "/containers/0/locality/verdict": "one-node", "/free/nvidia.com~1gpu": {"0": 4, "1": 1},
         }),
     );
 }
