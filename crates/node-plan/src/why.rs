@@ -106,7 +106,7 @@ fn shared(subject: &Subject, pod: &Pod, container: &Container) -> Option<String>
         QosClass::Burstable => "its pod is Burstable, not Guaranteed".to_owned(),
         QosClass::BestEffort => "its pod is BestEffort, not Guaranteed".to_owned(),
         QosClass::Guaranteed if !milli.is_multiple_of(1000) => {
-            format!("it requests {milli}m CPUs, no whole number")
+            format!("it requests {milli}m CPUs, not a whole number")
         }
         QosClass::Guaranteed if pod.own().is_some() && !settings.kubelet.pod_level_resource_managers => {
             "its pod has pod-level resources, and the feature gate PodLevelResourceManagers is off".to_owned()

@@ -6,7 +6,6 @@ use stelia_cpus::CpuSet;
 use stelia_kernel::locality::size;
 use stelia_koordinator::allocator::evaluate;
 use stelia_node_plan::hints::free_words;
-use stelia_node_plan::planned_nodes::PlannedNodes;
 use stelia_node_plan::settings::options_on;
 
 use super::answer::{Answer, Fits, Rejected, Row, UNKNOWN, WhatIf};
@@ -79,16 +78,24 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
         ("Pod", format!("{} ({})", answer.pod, answer.qos)),
         ("Node", format!("{node}, CPUs assigned by {}", answer.assigned_by)),
     ];
-    lines.extend(answer.rejection.as_ref().map_or_else(admitted, rejected));
+    lines.extend(match &answer.rejection {
+        None => vec![("Admitted", "yes".to_owned())],
+        Some(rejection) => rejected(rejection),
+    });
     lines.extend(answer.placement.iter().flat_map(placement));
     let named = |name, texts: &[String]| texts.iter().map(|text| (name, text.clone())).collect::<Vec<Line>>();
     lines.extend(named("Fault", &answer.faults));
     lines.extend(named("Warning", &answer.warnings));
     lines.extend(named("Why not better", &answer.why_not_better));
-    let locality = |(container, locality): (&String, &PlannedNodes)| format!("{container} is {}", locality.sentence());
-    let localities = answer.containers.iter();
-    let localities = localities.filter_map(|row| Some((&row.given.container, row.locality.as_ref()?)));
-    lines.extend(localities.map(|of| ("Locality", locality(of))));
+    let locality = |row: &Row| {
+        Some(format!(
+            "{} is {}",
+            row.given.container,
+            row.locality.as_ref()?.sentence()
+        ))
+    };
+    let localities = answer.containers.iter().filter_map(locality);
+    lines.extend(localities.map(|text| ("Locality", text)));
     let free = answer.free.iter();
     lines.extend(free.map(|(resource, free)| ("Free", format!("{resource}: {}", free_words(resource, free)))));
     lines.extend(answer.until_full.iter().flat_map(until_full));
@@ -104,10 +111,6 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
         parts.push(headed("The pod with other settings of kubelet", style, others));
     }
     parts.concat()
-}
-
-fn admitted() -> Vec<Line> {
-    vec![("Admitted", "yes".to_owned())]
 }
 
 fn rejected(rejected: &Rejected) -> Vec<Line> {

@@ -43,7 +43,7 @@ fn more_of_it_fit_until_kubelet_says_no() {
         &answered(node.path(), "-c cpus=1500m,memory=1Gi --until-full"),
         json!({
             "/until_full/count": 256, "/until_full/or_more": true,
-            "/why_not_better": ["c0 has no CPUs of its own: it requests 1500m CPUs, no whole number"],
+            "/why_not_better": ["c0 has no CPUs of its own: it requests 1500m CPUs, not a whole number"],
         }),
     );
 }
