@@ -14,7 +14,7 @@ use crate::Subject;
 use crate::hints::CPU;
 
 /// Limit of the sets of NUMA nodes that are named.
-const MAX_NAMED_NODE_SETS: usize = 8;
+const MAX_NAMED_NODE_SETS: usize = 4;
 
 /// A sentence for each thing that an admitted pod could have had and does not get.
 pub fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {

@@ -23,7 +23,7 @@ fn section(name: &str, text: &str) -> String {
                 None => format!("{}\n", plain(line.trim_start())),
             },
         });
-    format!(".SS {}\n{}", escaped(name), lines.collect::<String>())
+    format!(".SS {}\n.PD 0\n{}.PD\n", escaped(name), lines.collect::<String>())
 }
 
 /// A row without its beginning: the member, its type, its meaning.
@@ -32,7 +32,7 @@ fn member(row: &str) -> String {
     let name = cells.next().unwrap_or_default();
     let kind = cells.next().unwrap_or_else(|| "string".to_owned());
     let meaning = cells.next().map(|meaning| format!(": {meaning}")).unwrap_or_default();
-    format!(".TP\n.B {name}\n{kind}{meaning}\n")
+    format!(".TP 38\n.B {name}\n{kind}{meaning}\n")
 }
 
 fn plain(text: &str) -> String {

@@ -12,6 +12,7 @@ use stelia_koordinator::allocator::{CpuSource, evaluate};
 use stelia_node_plan::hints::free;
 use stelia_node_plan::planned_nodes::{NodesVerdict, PlannedNodes};
 use stelia_node_plan::room::Fit;
+use stelia_node_plan::settings::options_on;
 use stelia_node_plan::{Subject, why};
 
 use super::{MAX_PODS, Question, text};
@@ -89,8 +90,8 @@ pub(super) struct Fits {
 #[derive(Debug, Serialize)]
 pub(super) struct WhatIf {
     pub(super) settings: Settings,
-    /// Whether the node has these settings.
-    pub(super) now: bool,
+    /// In which of them they differ from the node's, or `now`.
+    pub(super) change: String,
     /// Feature gates that these settings need and that are off: kubelet does not start before they are on.
     pub(super) missing_gates: Vec<&'static str>,
     /// Why kubelet would not start with them.
@@ -197,14 +198,14 @@ impl Row {
         Self {
             kind,
             given: given.clone(),
-            numa_nodes: subject.nodes(&own([given])),
+            numa_nodes: subject.nodes(&own_cpus([given])),
             locality: PlannedNodes::of(subject, given),
         }
     }
 }
 
 /// The CPUs that these containers have for themselves or their pod.
-fn own<'a>(containers: impl IntoIterator<Item = &'a ContainerAllocation>) -> CpuSet {
+fn own_cpus<'a>(containers: impl IntoIterator<Item = &'a ContainerAllocation>) -> CpuSet {
     let mut own = CpuSet::new();
     for container in containers {
         if let Cpus::PodShared(cpus) | Cpus::Exclusive(cpus) = &container.cpus {
@@ -220,7 +221,7 @@ impl Fits {
         Self {
             count: fill.pods.len(),
             or_more: then.is_none(),
-            cpus: fill.pods.iter().map(own).collect(),
+            cpus: fill.pods.iter().map(own_cpus).collect(),
             then: then.map(|rejection| Rejected::new(rejection, pod, subject)),
         }
     }
@@ -230,11 +231,17 @@ impl WhatIf {
     /// The answers under the node's settings and all worth a comparison.
     pub(super) fn all(subject: &Subject, pod: &Pod) -> Vec<Self> {
         let variants = variants(subject.node.settings()).into_iter();
-        let of = |(at, settings)| Self::new(settings, at == 0, subject, pod);
-        variants.enumerate().map(of).collect()
+        variants.map(|settings| Self::new(settings, subject, pod)).collect()
     }
 
-    fn new(settings: Settings, now: bool, subject: &Subject, pod: &Pod) -> Self {
+    fn new(settings: Settings, subject: &Subject, pod: &Pod) -> Self {
+        let own = subject.node.settings();
+        let change = match options_on(&settings.cpu_manager).join(", ") {
+            _ if settings == *own => "now".to_owned(),
+            _ if settings.cpu_manager == own.cpu_manager => text::topology(&settings),
+            options if options.is_empty() => "no CPU manager options".to_owned(),
+            options => options,
+        };
         let gates = subject.gates.clone().unwrap_or_default();
         let needed = features::chosen(&settings).into_iter();
         let missing = needed.filter_map(|feature| feature.gate(features::KUBELET));
@@ -247,9 +254,9 @@ impl WhatIf {
         let localities = first.clone().filter_map(|given| PlannedNodes::of(subject, given));
         Self {
             settings,
-            now,
+            change,
             missing_gates,
-            numa_nodes: subject.nodes(&own(first)),
+            numa_nodes: subject.nodes(&own_cpus(first)),
             locality: localities.map(|one| one.verdict).max(),
             no_start: fill.as_ref().err().map(ToString::to_string),
             fits: fill.map(|fill| Fits::new(&fill, pod, subject)).unwrap_or_default(),

@@ -23,11 +23,12 @@ const CONTAINERS: [Column<Row>; 7] = [
     })
     .wraps(),
     column("NUMA", |row| row.numa_nodes.to_string()),
-    column("AFFINITY", |row| match row.given.hint.nodes {
+    column("AFFINITY", |row: &Row| match row.given.hint.nodes {
         Some(nodes) if row.given.hint.preferred => nodes.to_string(),
         Some(nodes) => format!("{nodes} (not preferred)"),
         None => String::new(),
-    }),
+    })
+    .wraps(),
     column("MEMORY", |row: &Row| {
         let blocks = row.given.memory.iter().map(|block| {
             let nodes: CpuSet = block.nodes.iter().copied().collect();
@@ -44,25 +45,27 @@ const CONTAINERS: [Column<Row>; 7] = [
     .wraps(),
 ];
 
-const WHAT_IF: [Column<WhatIf>; 6] = [
-    column("TOPOLOGY MANAGER", |other: &WhatIf| topology(&other.settings)),
-    column("CPU MANAGER", |other: &WhatIf| {
-        options_on(&other.settings.cpu_manager).join(", ")
+const WHAT_IF: [Column<WhatIf>; 3] = [
+    column("SETTINGS", |other: &WhatIf| {
+        let gates = other.missing_gates.iter().map(|gate| format!(" with the gate {gate}"));
+        other.change.clone() + &gates.collect::<String>()
     })
     .wraps(),
     column("FITS", |other: &WhatIf| count(&other.fits)).right(),
-    column("CPUS", |other| {
-        other.fits.cpus.first().map(CpuSet::to_string).unwrap_or_default()
-    }),
-    column("NUMA", |other| other.numa_nodes.to_string()),
-    column("NOTE", |other: &WhatIf| {
-        let rejected = other.fits.then.iter().filter(|_| other.fits.count == 0);
-        let notes = rejected.map(|rejected| rejected.reason.clone());
-        let notes = notes.chain(other.no_start.iter().map(|_| "kubelet does not start".to_owned()));
-        let notes = notes.chain(other.locality.map(|locality| locality.to_string()));
-        let notes = notes.chain(other.missing_gates.iter().map(|gate| format!("turn on {gate}")));
-        let now = other.now.then(|| "now".to_owned());
-        now.into_iter().chain(notes).collect::<Vec<_>>().join(", ")
+    column("FIRST POD", |other: &WhatIf| {
+        match (&other.fits.then, other.fits.cpus.first()) {
+            _ if other.no_start.is_some() => "kubelet does not start".to_owned(),
+            (_, Some(cpus)) if cpus.is_empty() => "shared CPUs".to_owned(),
+            (_, Some(cpus)) => {
+                let locality = other.locality.map(|locality| format!(", {locality}"));
+                format!(
+                    "CPUs {cpus} on NUMA {}{}",
+                    other.numa_nodes,
+                    locality.unwrap_or_default()
+                )
+            }
+            (then, None) => then.iter().map(|then| then.reason.as_str()).collect(),
+        }
     })
     .wraps(),
 ];
@@ -108,7 +111,7 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     }
     if !answer.what_if.is_empty() {
         let others = table(&WHAT_IF, &answer.what_if, style);
-        parts.push(headed("The pod with other settings of kubelet", style, others));
+        parts.push(headed("Other settings of kubelet", style, others));
     }
     parts.concat()
 }
@@ -181,7 +184,7 @@ fn kubelet(settings: &Settings, reserved: &CpuSet) -> String {
 }
 
 /// The Topology Manager's policy, with its scope where it merges hints.
-fn topology(settings: &Settings) -> String {
+pub(super) fn topology(settings: &Settings) -> String {
     match settings.topology_policy {
         Policy::None => Policy::None.to_string(),
         policy => format!("{policy}, scope {}", settings.topology_scope),

@@ -59,8 +59,9 @@ fn settings_are_compared_side_by_side() {
         };
         rows.iter().find(is).unwrap_or_else(|| panic!("{policy} {strict}"))
     };
-    assert_eq!(rows.iter().filter(|row| row["now"] == true).count(), 1);
-    assert_eq!(find("none", false)["now"], true);
+    assert_eq!(rows.iter().filter(|row| row["change"] == "now").count(), 1);
+    holds(find("none", false), json!({"/change": "now"}));
+    holds(find("none", true), json!({"/change": "strict-cpu-reservation"}));
     // Two NUMA nodes would have six free CPUs; the reserved core and the other pod's CPUs leave one that has.
     holds(
         find("single-numa-node", false),
