@@ -238,7 +238,7 @@ impl WhatIf {
         let own = subject.node.settings();
         let change = match options_on(&settings.cpu_manager).join(", ") {
             _ if settings == *own => "now".to_owned(),
-            _ if settings.cpu_manager == own.cpu_manager => text::topology(&settings),
+            _ if settings.cpu_manager == own.cpu_manager => format!("topology {}", text::topology(&settings)),
             options if options.is_empty() => "no CPU manager options".to_owned(),
             options => options,
         };
