@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use kubelet_planner::{
-    ContainerAllocation, ContainerKind, Cpus, Fill, Pod, Rejection, Settings, admit, features, until_full, variants,
-    with_settings,
+    Container, ContainerAllocation, ContainerKind, Cpus, Fill, Pod, Rejection, Settings, admit, features, until_full,
+    variants, with_settings,
 };
 use serde::Serialize;
 use stelia_cpus::{CpuSet, NodeSet};
@@ -118,8 +118,14 @@ impl Answer {
         };
         let merges = match admit(&subject.node, pod) {
             Ok(admission) => {
+                let row = |(one, given): (&Container, &ContainerAllocation)| Row {
+                    kind: one.kind,
+                    given: given.clone(),
+                    numa_nodes: subject.nodes(&own_cpus([given])),
+                    locality: PlannedNodes::of(subject, given),
+                };
                 let pairs = pod.containers.iter().zip(&admission.containers);
-                answer.containers = pairs.map(|(one, given)| Row::new(one.kind, given, subject)).collect();
+                answer.containers = pairs.map(row).collect();
                 answer.why_not_better = why::not_better(subject, pod, &admission);
                 let fault = |(container, fault): &(Option<String>, _)| match container {
                     Some(container) => format!("{container}: {fault}"),
@@ -189,17 +195,6 @@ impl Rejected {
             container: rejection.container.clone(),
             resource: rejection.resource.clone(),
             because: why::misaligned(subject, pod, rejection),
-        }
-    }
-}
-
-impl Row {
-    fn new(kind: ContainerKind, given: &ContainerAllocation, subject: &Subject) -> Self {
-        Self {
-            kind,
-            given: given.clone(),
-            numa_nodes: subject.nodes(&own_cpus([given])),
-            locality: PlannedNodes::of(subject, given),
         }
     }
 }
