@@ -14,15 +14,9 @@ use stelia_cluster::cli::Cli;
 #[test]
 fn the_man_page_says_what_help_says_and_explains_every_column() {
     let command = command::shown(Cli::command());
-    let groups = [
-        ("Cluster", &["nodes", "vms", "health"][..]),
-        ("Pods", &["why", "plan"]),
-        ("Accounts", &["ledger"]),
-        ("Shell", &["completions"]),
-    ];
     let parts = [
         ("options", command::options(&command)),
-        ("commands", command::grouped(&command, &groups)),
+        ("commands", command::commands(&command)),
         ("exit codes", command::section(&command, "Exit codes")),
     ];
     let page = page::hold("stelia-cluster.1", &parts);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stelia_cpus::text::named;
 use stelia_kubelet::{PodUid, QosClass};
 
 /// A pod, as [`admit`](crate::admit) and every manager take it.
@@ -30,15 +31,16 @@ pub struct Pod {
     pub containers: Vec<Container>,
 }
 
-/// When a container runs beside which others (`IsRestartableInitContainer`, `pkg/api/v1/pod/util.go`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContainerKind {
-    /// An init container that ends before the next one starts.
-    Init,
-    /// A restartable init container: it runs beside the pod's containers.
-    Sidecar,
-    /// One of `spec.containers`.
-    App,
+named! {
+    /// When a container runs beside which others (`IsRestartableInitContainer`, `pkg/api/v1/pod/util.go`).
+    pub enum ContainerKind {
+        /// An init container that ends before the next one starts.
+        Init = "init",
+        /// A restartable init container: it runs beside the pod's containers.
+        Sidecar = "sidecar",
+        /// One of `spec.containers`.
+        App = "app",
+    }
 }
 
 /// A container.

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use stelia_cpus::CpuSet;
 
 use super::cpus::{self, Kubelet};
 use super::merge;
 
 /// kubelet's settings.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Settings {
     /// `cpuManagerPolicy`
     pub cpu_manager: CpuManager,
@@ -21,6 +22,7 @@ pub struct Settings {
     /// `topologyManagerPolicyOptions`
     pub topology_options: merge::MergeOptions,
     /// Differences between kubelets, feature gates included.
+    #[serde(skip)]
     pub kubelet: Kubelet,
 }
 
@@ -39,7 +41,8 @@ impl Default for Settings {
 }
 
 /// `cpuManagerPolicy`
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "policy", rename_all = "lowercase")]
 pub enum CpuManager {
     /// No container has exclusive CPUs.
     None,
@@ -66,7 +69,8 @@ impl CpuManager {
 }
 
 /// `memoryManagerPolicy`
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "policy")]
 pub enum MemoryManager {
     /// Memory is not bound to NUMA nodes.
     None,

@@ -1,100 +1,12 @@
-//! What kubelet's managers tell the Topology Manager, and what it makes of it.
+//! What is free of a resource on each NUMA node.
 
 use std::collections::BTreeMap;
 
-use kubelet_planner::Merge;
-use kubelet_planner::merge::Hint;
-use serde::Serialize;
 use stelia_cpus::{CpuSet, NodeSet};
 
 use crate::Subject;
 
-/// Limit of the sets of NUMA nodes that are listed.
-const MAX_LISTED_NODE_SETS: usize = 8;
-
 pub(crate) const CPU: &str = "cpu";
-
-/// One merge: the hints of all resources, and the NUMA nodes that were chosen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MergeReport {
-    /// `None`: the pod as a whole.
-    pub container: Option<String>,
-    /// In the order in which kubelet asks. Resources without a preference are left out.
-    pub resources: Vec<ResourceHints>,
-    /// The chosen NUMA nodes; `None`: any.
-    pub nodes: Option<NodeSet>,
-    /// Whether every resource prefers exactly these.
-    pub preferred: bool,
-    /// Resources whose hints are not known.
-    pub unplaced: Vec<String>,
-}
-
-/// The hints for one resource.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ResourceHints {
-    pub resource: String,
-    pub preferred: NodeSets,
-    /// Sets of NUMA nodes that have enough, and are not preferred.
-    pub others: NodeSets,
-    /// What was free by NUMA node before the pod: CPUs, devices, bytes.
-    pub free: BTreeMap<u32, u64>,
-}
-
-/// Sets of NUMA nodes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct NodeSets {
-    pub count: u64,
-    /// The first ones: the smallest, then those with the lowest ids.
-    pub listed: Vec<NodeSet>,
-}
-
-impl NodeSets {
-    fn of<'a>(hints: impl Iterator<Item = &'a Hint>) -> Self {
-        let mut sets: Vec<_> = hints.filter_map(|hint| hint.nodes).collect();
-        sets.sort_by_key(|nodes| (nodes.len(), *nodes));
-        Self {
-            count: sets.len() as u64,
-            listed: sets.into_iter().take(MAX_LISTED_NODE_SETS).map(NodeSet::from).collect(),
-        }
-    }
-
-    /// `{0} or {1}`; the number of sets if there are too many.
-    pub fn words(&self) -> String {
-        let listed: Vec<String> = self.listed.iter().map(|nodes| format!("{{{nodes}}}")).collect();
-        if self.count as usize > listed.len() {
-            format!(
-                "{} or … ({} sets)",
-                listed.first().cloned().unwrap_or_default(),
-                self.count
-            )
-        } else {
-            listed.join(" or ")
-        }
-    }
-}
-
-impl MergeReport {
-    /// The merges of a pod on this node.
-    pub fn all(subject: &Subject, merges: &[Merge]) -> Vec<Self> {
-        merges.iter().map(|merge| Self::of(subject, merge)).collect()
-    }
-
-    fn of(subject: &Subject, merge: &Merge) -> Self {
-        let resources = merge.hints.iter().map(|(resource, hints)| ResourceHints {
-            resource: resource.clone(),
-            preferred: NodeSets::of(hints.iter().filter(|hint| hint.preferred)),
-            others: NodeSets::of(hints.iter().filter(|hint| !hint.preferred)),
-            free: free(subject, resource),
-        });
-        Self {
-            container: merge.container.clone(),
-            resources: resources.collect(),
-            nodes: merge.merged.nodes.map(NodeSet::from),
-            preferred: merge.merged.preferred,
-            unplaced: merge.unplaced.clone(),
-        }
-    }
-}
 
 /// What is free of a resource on each NUMA node that has any of it.
 pub fn free(subject: &Subject, resource: &str) -> BTreeMap<u32, u64> {
@@ -154,8 +66,6 @@ pub fn free_words(resource: &str, free: &BTreeMap<u32, u64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kubelet_planner::merge::NodeMask;
-
     use super::*;
 
     #[test]
@@ -164,19 +74,5 @@ mod tests {
         assert_eq!(free_words("cpu", &free), "4 on each of 0,3, 8 on each of 1-2");
         let memory = BTreeMap::from([(0, 3 << 29)]);
         assert_eq!(free_words("hugepages-2Mi", &memory), "1.5 GiB on 0");
-    }
-
-    #[test]
-    fn many_sets_are_counted() {
-        let hints = |bits: std::ops::Range<u64>| -> Vec<Hint> {
-            let hint = |bits| Hint {
-                nodes: Some(NodeMask::from_bits(bits)),
-                preferred: true,
-            };
-            bits.map(hint).collect()
-        };
-        assert_eq!(NodeSets::of(hints(1..4).iter()).words(), "{0} or {1} or {0-1}");
-        assert_eq!(NodeSets::of(hints(1..256).iter()).words(), "{0} or … (255 sets)");
-        assert_eq!(NodeSets::of([].iter()).words(), "");
     }
 }

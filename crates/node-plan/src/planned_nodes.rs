@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use kubelet_planner::devices::{Chosen, DeviceState};
 use kubelet_planner::memory::MemoryState;
 use kubelet_planner::{ContainerAllocation, Cpus};
+use serde::Serialize;
+use stelia_cpus::text::named;
 use stelia_cpus::{CpuSet, NodeSet};
 use stelia_kubelet::memory::MemoryBlock;
 
@@ -14,7 +16,7 @@ use crate::Subject;
 const MAX_COMBINED_NODES: usize = 8;
 
 /// The NUMA nodes of what a container gets, as predicted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PlannedNodes {
     /// Those of its exclusive CPUs.
     pub cpus: NodeSet,
@@ -26,7 +28,7 @@ pub struct PlannedNodes {
 }
 
 /// The NUMA nodes of a container's devices of one resource.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceNodes {
     pub resource: String,
     /// Those of all devices that it may get.
@@ -35,26 +37,29 @@ pub struct DeviceNodes {
     pub certain: bool,
     /// Whether it may get a device whose NUMA node is not known.
     pub has_unknown: bool,
+    #[serde(skip)]
     place: Place,
 }
 
-/// Whether CPUs, memory and devices are on the same NUMA nodes; the best answer first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NodesVerdict {
-    /// All on one NUMA node.
-    OneNode,
-    /// The CPUs are on several NUMA nodes, because fewer do not have as many CPUs and devices and as much memory, even if all are free; memory and
-    /// devices are only on these.
-    SameNodes,
-    /// Memory and devices are only on NUMA nodes of the CPUs, but the CPUs are on more NUMA nodes than necessary if all CPUs, memory and devices
-    /// are free.
-    Spread,
-    /// It depends on which devices are selected, by the plugin or by kubelet, or the NUMA node of a device is not known.
-    Uncertain,
-    /// Memory or a device is on a NUMA node without the container's CPUs.
-    Apart,
-    /// It has devices and no exclusive CPUs.
-    NoCpus,
+named! {
+    /// Whether CPUs, memory and devices are on the same NUMA nodes; the best answer first.
+    #[derive(PartialOrd, Ord)]
+    pub enum NodesVerdict {
+        /// All on one NUMA node.
+        OneNode = "one-node",
+        /// The CPUs are on several NUMA nodes, because fewer do not have as many CPUs and devices and as much memory, even if all are free;
+        /// memory and devices are only on these.
+        SameNodes = "same-nodes",
+        /// Memory and devices are only on NUMA nodes of the CPUs, but the CPUs are on more NUMA nodes than necessary if all CPUs, memory and
+        /// devices are free.
+        Spread = "spread",
+        /// It depends on which devices are selected, by the plugin or by kubelet, or the NUMA node of a device is not known.
+        Uncertain = "uncertain",
+        /// Memory or a device is on a NUMA node without the container's CPUs.
+        Apart = "apart",
+        /// It has devices and no exclusive CPUs.
+        NoCpus = "no-cpus",
+    }
 }
 
 /// Whether the devices of a resource are on the NUMA nodes of the CPUs.
@@ -66,18 +71,6 @@ enum Place {
 }
 
 impl NodesVerdict {
-    /// Its name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OneNode => "one-node",
-            Self::SameNodes => "same-nodes",
-            Self::Spread => "spread",
-            Self::Uncertain => "uncertain",
-            Self::Apart => "apart",
-            Self::NoCpus => "no-cpus",
-        }
-    }
-
     /// Whether nothing is away from the CPUs, and these are on no more NUMA nodes than necessary.
     pub fn is_together(self) -> bool {
         matches!(self, Self::OneNode | Self::SameNodes)
@@ -162,11 +155,11 @@ impl PlannedNodes {
     /// The verdict with its reasons, as `plan` prints it.
     pub fn sentence(&self) -> String {
         let verdict = match self.verdict {
-            NodesVerdict::OneNode => "yes, on one NUMA node",
-            NodesVerdict::SameNodes => "yes, only on NUMA nodes of its CPUs",
-            NodesVerdict::Spread => "no, on more NUMA nodes than necessary if all were free",
-            NodesVerdict::Uncertain => "not certain",
-            NodesVerdict::Apart | NodesVerdict::NoCpus => "no",
+            NodesVerdict::OneNode => "together on one NUMA node",
+            NodesVerdict::SameNodes => "together on the NUMA nodes of its CPUs",
+            NodesVerdict::Spread => "on more NUMA nodes than necessary",
+            NodesVerdict::Uncertain => "perhaps not together",
+            NodesVerdict::Apart | NodesVerdict::NoCpus => "not together",
         };
         format!("{verdict}: {}", self.words())
     }
@@ -373,23 +366,23 @@ mod tests {
     }
 
     #[rstest]
-    #[case("0", "", &[1], &[1], NodesVerdict::OneNode, "yes, on one NUMA node: CPUs on NUMA node 0, nvidia.com/gpu on 0")]
-    #[case("0", "0", &[1], &[0, 1, 2], NodesVerdict::OneNode, "yes, on one NUMA node: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0")]
-    #[case("0-1", "1", &[0, 1, 2, 3, 4], &[0, 1, 2, 3, 4], NodesVerdict::SameNodes, "yes, only on NUMA nodes of its CPUs: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
+    #[case("0", "", &[1], &[1], NodesVerdict::OneNode, "together on one NUMA node: CPUs on NUMA node 0, nvidia.com/gpu on 0")]
+    #[case("0", "0", &[1], &[0, 1, 2], NodesVerdict::OneNode, "together on one NUMA node: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0")]
+    #[case("0-1", "1", &[0, 1, 2, 3, 4], &[0, 1, 2, 3, 4], NodesVerdict::SameNodes, "together on the NUMA nodes of its CPUs: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
     // Both would be on one NUMA node if others there were free.
-    #[case("0-1", "1", &[0, 4], &[0, 4], NodesVerdict::Spread, "no, on more NUMA nodes than necessary if all were free: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
-    #[case("0-1", "", &[0], &[0], NodesVerdict::Spread, "no, on more NUMA nodes than necessary if all were free: CPUs on NUMA nodes 0-1, nvidia.com/gpu on 0")]
-    #[case("0", "0", &[4], &[4, 5], NodesVerdict::Apart, "no: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 1")]
-    #[case("0", "1", &[0], &[0], NodesVerdict::Apart, "no: CPUs on NUMA node 0, memory on 1, nvidia.com/gpu on 0")]
-    #[case("0", "", &[0], &[0, 4], NodesVerdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on some of 0-1")]
+    #[case("0-1", "1", &[0, 4], &[0, 4], NodesVerdict::Spread, "on more NUMA nodes than necessary: CPUs on NUMA nodes 0-1, memory on 1, nvidia.com/gpu on 0-1")]
+    #[case("0-1", "", &[0], &[0], NodesVerdict::Spread, "on more NUMA nodes than necessary: CPUs on NUMA nodes 0-1, nvidia.com/gpu on 0")]
+    #[case("0", "0", &[4], &[4, 5], NodesVerdict::Apart, "not together: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 1")]
+    #[case("0", "1", &[0], &[0], NodesVerdict::Apart, "not together: CPUs on NUMA node 0, memory on 1, nvidia.com/gpu on 0")]
+    #[case("0", "", &[0], &[0, 4], NodesVerdict::Uncertain, "perhaps not together: CPUs on NUMA node 0, nvidia.com/gpu on some of 0-1")]
     // Whichever two of three it gets, one is away.
-    #[case("0", "", &[0, 4], &[0, 4, 5], NodesVerdict::Apart, "no: CPUs on NUMA node 0, nvidia.com/gpu on some of 0-1")]
-    #[case("0", "0", &[0, 8], &[0, 8], NodesVerdict::Uncertain, "not certain: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0 and an unknown NUMA node")]
-    #[case("0", "", &[0], &[0, 8], NodesVerdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on some of 0 or an unknown NUMA node")]
-    #[case("0", "", &[8], &[8], NodesVerdict::Uncertain, "not certain: CPUs on NUMA node 0, nvidia.com/gpu on an unknown NUMA node")]
+    #[case("0", "", &[0, 4], &[0, 4, 5], NodesVerdict::Apart, "not together: CPUs on NUMA node 0, nvidia.com/gpu on some of 0-1")]
+    #[case("0", "0", &[0, 8], &[0, 8], NodesVerdict::Uncertain, "perhaps not together: CPUs on NUMA node 0, memory on 0, nvidia.com/gpu on 0 and an unknown NUMA node")]
+    #[case("0", "", &[0], &[0, 8], NodesVerdict::Uncertain, "perhaps not together: CPUs on NUMA node 0, nvidia.com/gpu on some of 0 or an unknown NUMA node")]
+    #[case("0", "", &[8], &[8], NodesVerdict::Uncertain, "perhaps not together: CPUs on NUMA node 0, nvidia.com/gpu on an unknown NUMA node")]
     // Wherever the unknown one is, the other is away.
-    #[case("0", "", &[4, 8], &[4, 8], NodesVerdict::Apart, "no: CPUs on NUMA node 0, nvidia.com/gpu on 1 and an unknown NUMA node")]
-    #[case("", "", &[0], &[0], NodesVerdict::NoCpus, "no: no exclusive CPUs, nvidia.com/gpu on 0")]
+    #[case("0", "", &[4, 8], &[4, 8], NodesVerdict::Apart, "not together: CPUs on NUMA node 0, nvidia.com/gpu on 1 and an unknown NUMA node")]
+    #[case("", "", &[0], &[0], NodesVerdict::NoCpus, "not together: no exclusive CPUs, nvidia.com/gpu on 0")]
     fn a_container_is_together_where_none_of_it_is_away_from_its_cpus(
         #[case] cpus: &str,
         #[case] memory: &str,

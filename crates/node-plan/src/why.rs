@@ -15,7 +15,7 @@ use crate::hints::CPU;
 use crate::planned_nodes;
 
 /// Limit of the sets of NUMA nodes that are named.
-const MAX_NAMED_NODE_SETS: usize = 8;
+const MAX_NAMED_NODE_SETS: usize = 4;
 
 /// A sentence for each thing that an admitted pod could have had and does not get.
 pub fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {
@@ -107,7 +107,7 @@ fn shared(subject: &Subject, pod: &Pod, container: &Container) -> Option<String>
         QosClass::Burstable => "its pod is Burstable, not Guaranteed".to_owned(),
         QosClass::BestEffort => "its pod is BestEffort, not Guaranteed".to_owned(),
         QosClass::Guaranteed if !milli.is_multiple_of(1000) => {
-            format!("it requests {milli}m CPUs, no whole number")
+            format!("it requests {milli}m CPUs, not a whole number")
         }
         QosClass::Guaranteed if pod.own().is_some() && !settings.kubelet.pod_level_resource_managers => {
             "its pod has pod-level resources, and the feature gate PodLevelResourceManagers is off".to_owned()

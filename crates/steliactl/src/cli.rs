@@ -317,7 +317,7 @@ pub(crate) enum Export {
     ///
     /// Does not start the daemon.
     Metrics {
-        /// Write the metrics to this file, for node-exporter's textfile collector
+        /// Write the metrics to this file, for node-exporter's textfile collector, which reads names that end in .prom
         #[arg(long, value_name = "FILE")]
         textfile: Option<PathBuf>,
     },

@@ -15,7 +15,6 @@ mod shared;
 mod view;
 
 pub use check::ledger;
-pub use export::metrics;
 pub use shared::output;
 
 #[cfg(test)]
@@ -30,7 +29,7 @@ use zbus::Connection;
 use change::{rebalance, reconcile, release, resize};
 use check::{doctor, noise, report, verify, why};
 use cli::{Cli, Command, Export};
-use export::topology;
+use export::{metrics, topology};
 use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Pods};
 use shared::files;
 use shared::kernel::{Roots, host_name};

@@ -5,9 +5,6 @@ use std::io;
 use clap::{ArgAction, Command};
 use clap_mangen::Man;
 
-/// The title of a group of commands, and their names.
-pub type Group<'a> = (&'a str, &'a [&'a str]);
-
 /// A command line as pages show it: with the usages of the help, the options that hold everywhere only once, and without `--help`.
 pub fn shown(mut command: Command) -> Command {
     command.build();
@@ -55,15 +52,6 @@ pub fn section(command: &Command, name: &str) -> String {
     let command = command.clone().after_help(text.clone()).after_long_help(text);
     let table = body(&command, Man::render_extra_section);
     format!(".nf\n{table}.fi\n")
-}
-
-/// The commands by groups.
-pub fn grouped(command: &Command, groups: &[Group<'_>]) -> String {
-    let group = |(title, names): &Group<'_>| {
-        let commands = names.iter().map(|name| told(command.find_subcommand(name).unwrap()));
-        format!(".SS {title}\n{}", one_below_another(commands))
-    };
-    groups.iter().map(group).collect()
 }
 
 /// All commands below this one.

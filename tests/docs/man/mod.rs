@@ -1,11 +1,12 @@
 //! The man pages in `docs/man/` and `docs/cluster/man/`. What the code knows is made from it and held to the page: command lines by clap_mangen, settings from
-//! `packaging/steliad.toml`, the D-Bus interface from `dbus-interfaces/`. The rest is written by hand, in the page itself.
+//! `packaging/steliad.toml`, the D-Bus interface from `dbus-interfaces/`, members of JSON from `docs/json.md`. The rest is written by hand, in the page itself.
 //! `STELIA_WRITE_DOCS=1 cargo test man_page` writes what is made. The pages of the cluster's programs are held by their crates' tests.
 
 // The page of stelia-cluster is made of the rest.
 #[allow(dead_code)]
 mod command;
 mod interface;
+mod json;
 pub mod page;
 mod roff;
 mod settings;
@@ -69,6 +70,11 @@ fn the_man_page_of_the_configuration_has_every_setting() {
 fn the_man_page_of_the_bus_says_what_the_interfaces_say() {
     let parts = [("interfaces", interface::interfaces()), ("errors", interface::errors())];
     hold("io.stelia.Isolation1.5", &parts);
+}
+
+#[test]
+fn the_man_page_of_fields_has_every_member_of_json() {
+    hold("steliactl-fields.5", &[("json", json::members())]);
 }
 
 #[test]

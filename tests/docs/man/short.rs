@@ -5,8 +5,10 @@ use std::fmt::Write;
 
 use clap::{Arg, ArgAction, Command};
 
-use super::command::Group;
 use super::roff;
+
+/// The title of a group of commands, and their names.
+type Group<'a> = (&'a str, &'a [&'a str]);
 
 /// The arguments that select VMs, by their ids.
 const SELECTION: [&str; 3] = ["patterns", "namespace", "states"];

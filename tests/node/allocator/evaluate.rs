@@ -33,13 +33,16 @@ fn what_schedulers_are_told_is_what_is_given_and_a_description_answers_the_same(
         ] {
             let (told, code) = evaluate(&[], &words(asked));
             assert_eq!((told["admitted"].as_bool(), code), (Some(true), Some(0)), "{told}");
-            let row = &told["containers"][0];
-            assert_eq!(&evaluate(&["--node", described], &words(asked)).0["containers"][0], row);
-            let promised = cpus(row["cpus"].as_str().unwrap_or_else(|| panic!("{told}")));
+            let placement = &told["placement"];
+            assert_eq!(
+                &evaluate(&["--node", described], &words(asked)).0["placement"],
+                placement
+            );
+            let promised = cpus(placement["cpus"].as_str().unwrap_or_else(|| panic!("{told}")));
             let given = two.get(registered);
             assert_eq!(given, promised, "{registered}");
             assert!(given.is_disjoint(&first) && !given.contains(0), "{given}");
-            let told_nodes = row["numa_nodes"].as_str().map(|list| cpus(list).len());
+            let told_nodes = placement["numa-nodes"].as_array().map(Vec::len);
             assert_eq!(told_nodes, Some(nodes(&given).len()), "{told}");
             two.give_back();
         }

@@ -34,13 +34,14 @@ pub struct Admission {
 }
 
 /// What a container gets.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct ContainerAllocation {
     /// Its name.
     pub container: String,
     /// The Topology Manager's hint for it. With policy `none` this names no NUMA nodes and is not preferred.
     pub hint: Merged,
     /// Its CPUs.
+    #[serde(flatten)]
     pub cpus: Cpus,
     /// Its memory; empty where it is not bound to NUMA nodes.
     pub memory: Vec<MemoryBlock>,
@@ -49,7 +50,8 @@ pub struct ContainerAllocation {
 }
 
 /// Where a container runs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(tag = "pool", content = "cpus", rename_all = "kebab-case")]
 pub enum Cpus {
     /// On the node's shared pool.
     Shared,

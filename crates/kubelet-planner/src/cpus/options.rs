@@ -7,7 +7,8 @@ use stelia_kubelet::config::parse_bool;
 use super::CpuGroups;
 
 /// Options of the static policy (`cpuManagerPolicyOptions`), all off by default.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct CpuOptions {
     /// `full-pcpus-only`
     pub full_pcpus_only: bool,

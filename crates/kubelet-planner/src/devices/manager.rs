@@ -8,7 +8,7 @@ use crate::merge::{Merged, NodeMask};
 use crate::pod::{Container, ContainerKind};
 
 /// Devices of one resource that a container gets.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Chosen {
     /// As the plugin names them.
     pub ids: BTreeSet<String>,

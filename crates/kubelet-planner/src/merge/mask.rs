@@ -56,6 +56,12 @@ impl NodeMask {
     }
 }
 
+impl serde::Serialize for NodeMask {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl BitOr for NodeMask {
     type Output = Self;
 

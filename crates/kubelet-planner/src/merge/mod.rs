@@ -117,7 +117,7 @@ const UNSATISFIABLE: &[Hint] = &[Hint {
 }];
 
 /// The outcome of a merge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Merged {
     /// The nodes that providers are to allocate from. `None`: any, which is the answer of `none` always, and of
     /// `single-numa-node` wherever it would be all nodes: no agreement, no preference, or a machine of one node.
@@ -125,6 +125,7 @@ pub struct Merged {
     /// Whether every resource prefers exactly these nodes.
     pub preferred: bool,
     /// Whether the policy admits the pod; else kubelet rejects it with `TopologyAffinityError`.
+    #[serde(skip)]
     pub admitted: bool,
 }
 

@@ -34,7 +34,8 @@ named! {
 }
 
 /// `topologyManagerPolicyOptions`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct MergeOptions {
     /// Among masks of the same size, the smaller average distance. `single-numa-node` does not look at it.
     pub prefer_closest_numa_nodes: bool,

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stelia_cpus::NodeSet;
 
 use super::PodUid;
 use super::cpu_manager_state::{CheckpointError, content, json};
@@ -71,14 +72,20 @@ pub struct MemoryTable {
 }
 
 /// Memory of one kind on certain nodes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryBlock {
     /// On which NUMA nodes together.
+    #[serde(serialize_with = "as_text")]
     pub nodes: Vec<u32>,
     /// The kind, as in [`NumaNodeState::tables`].
     pub kind: String,
     /// Bytes.
+    #[serde(rename = "size_bytes")]
     pub size: u64,
+}
+
+fn as_text<S: serde::Serializer>(nodes: &[u32], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&nodes.iter().copied().collect::<NodeSet>())
 }
 
 impl MemoryManagerState {

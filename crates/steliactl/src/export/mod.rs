@@ -1,4 +1,4 @@
 //! What other programs read: the group "Export" of the help.
 
-pub mod metrics;
+pub(crate) mod metrics;
 pub(crate) mod topology;

@@ -80,7 +80,7 @@ pub(crate) async fn run(
         watch(client, asked, form).await
     } else {
         let object = asked.object(client, true).await?;
-        warn(&mut Vec::new(), &object);
+        say(&mut Vec::new(), warnings(&object));
         Ok(form.write(&object)?)
     }
 }
@@ -93,13 +93,13 @@ fn warnings(object: &Value) -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// Prints what is wrong with the object on standard error, unless it was printed for the one before.
-fn warn(last: &mut Vec<String>, object: &Value) {
-    let warnings = warnings(object);
-    for warning in warnings.iter().filter(|warning| !last.contains(warning)) {
-        output::note(warning);
-    }
-    *last = warnings;
+/// Prints on standard error what was not said the last time.
+fn say(last: &mut Vec<String>, texts: Vec<String>) {
+    texts
+        .iter()
+        .filter(|text| !last.contains(text))
+        .for_each(|text| output::note(text));
+    *last = texts;
 }
 
 /// Prints the object, and again whenever it changed, until interrupted or until standard output has no reader. While
@@ -113,12 +113,12 @@ async fn watch(client: &Client, asked: &TopologyOptions, form: Form) -> Result<S
     let mut signals = Signals::subscribe(client.connection()).await?;
     let mut answer = asked.object(client, true).await.map(Some)?;
     let mut printed = None;
-    let (mut complaint, mut warned) = (None, Vec::new());
+    let (mut complaint, mut warned) = (Vec::new(), Vec::new());
     loop {
         if let Some(object) = answer.take() {
-            complaint = None;
+            complaint.clear();
             if printed.as_ref() != Some(&object) {
-                warn(&mut warned, &object);
+                say(&mut warned, warnings(&object));
                 if !signals::print(&document(form, &object)?)? {
                     return Ok(String::new());
                 }
@@ -135,7 +135,7 @@ async fn watch(client: &Client, asked: &TopologyOptions, form: Form) -> Result<S
                 let others = std::iter::from_fn(|| signals.next().now_or_never().flatten());
                 let ends = |event: Received| matches!(event, Received::Daemon { runs: false });
                 if std::iter::once(event).chain(others).any(ends) {
-                    complain(&mut complaint, "steliad does not run any more: waiting for it");
+                    say(&mut complaint, vec!["steliad does not run any more: waiting for it".to_owned()]);
                 }
                 signals.runs()
             }
@@ -144,19 +144,11 @@ async fn watch(client: &Client, asked: &TopologyOptions, form: Form) -> Result<S
             answer = match asked.object(client, false).await {
                 Ok(object) => Some(object),
                 Err(failure) => {
-                    complain(&mut complaint, &failure.to_string());
+                    say(&mut complaint, vec![failure.to_string()]);
                     None
                 }
             };
         }
-    }
-}
-
-/// Prints on standard error why there is no object now, once per reason.
-fn complain(last: &mut Option<String>, reason: &str) {
-    if last.as_deref() != Some(reason) {
-        output::note(reason);
-        *last = Some(reason.to_owned());
     }
 }
 

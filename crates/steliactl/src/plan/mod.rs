@@ -9,6 +9,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -25,7 +26,7 @@ use stelia_node_plan::devices::DeviceWords;
 use crate::shared::daemon::{Client, Failure};
 use crate::shared::files;
 use crate::shared::output::OutputOptions;
-use answer::{Answer, Fits, other};
+use answer::{Answer, Fits, WhatIf};
 
 pub(crate) use subject::forgotten;
 
@@ -101,7 +102,11 @@ pub(crate) async fn run(
         return Err(Failure::Usage(text.to_owned()));
     }
     let question = asked.question()?;
-    let facts = asked.node.as_deref().map(facts).transpose()?;
+    let facts = asked
+        .node
+        .as_deref()
+        .map(|path| read(path, described::read))
+        .transpose()?;
     let by_steliad = match &facts {
         Some(facts) => facts.allocator.is_some() && asked.kubelet_config.is_none(),
         None => stelia_settings::load(root)
@@ -109,24 +114,17 @@ pub(crate) async fn run(
     };
     asked.refuse_options_of_the_other(by_steliad)?;
     let answer = match facts {
-        Some(facts) if by_steliad => allocator::described(asked, &question, &facts)?,
-        None if by_steliad => allocator::here(asked, &question, &client().await?).await?,
+        Some(facts) if by_steliad => allocator::described(asked, question, &facts)?,
+        None if by_steliad => allocator::here(asked, question, &client().await?).await?,
         facts => asked.of_kubelet(question, facts.as_ref(), root)?,
     };
     output_options.print(&answer)
 }
 
-fn facts(path: &Path) -> Result<Facts, Failure> {
+/// What is in a file, or in standard input.
+fn read<T, E: Display>(path: &Path, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<T, Failure> {
     let text = files::text(path, described::MAX_BYTES)?;
-    described::read(&text).map_err(|cause| Failure::about(path, &cause))
-}
-
-/// The configuration in a file of kubelet's.
-fn configuration(path: &Path) -> Result<KubeletConfig, Failure> {
-    let text = files::text(path, described::MAX_BYTES)?;
-    let file = config::File::parse(&text, &path.display().to_string());
-    let read = file.and_then(|file| KubeletConfig::new(Some(file), Vec::new(), config::Flags::default()));
-    read.map_err(|cause| Failure::Other(cause.in_full()))
+    parse(&text).map_err(|cause| Failure::about(path, &cause))
 }
 
 /// The minor version in `1.37`, `v1.37.2` or `v1.37.2+k3s1`.
@@ -138,34 +136,42 @@ fn minor(text: &str) -> Result<u32, String> {
 
 impl PlanOptions {
     fn question(&self) -> Result<Question, Failure> {
-        let words = match self.request.cpus {
-            _ if !self.containers.is_empty() => self.containers.clone(),
-            Some(cpus) => vec![format!("cpus={cpus},memory=1")],
-            None => vec!["memory=1".to_owned()],
-        };
-        let (name, mut pod, assumed) = match &self.manifest {
+        let mut question = match &self.manifest {
             Some(path) => {
-                let text = files::text(path, manifest::MAX_BYTES)?;
-                let found = manifest::described(&text, self.pod.as_deref());
-                let found = found.map_err(|cause| Failure::about(path, &cause))?;
-                let mut assumed = found.assumed;
-                assumed.extend(not_considered(&found.requirements));
-                (found.name, found.pod, assumed)
+                let found = read(path, |text| manifest::described(text, self.pod.as_deref()))?;
+                Question {
+                    name: found.name,
+                    pod: found.pod,
+                    assumed: found
+                        .assumed
+                        .into_iter()
+                        .chain(not_considered(&found.requirements))
+                        .collect(),
+                    is_whole: true,
+                }
             }
             None => {
+                let cpus = self
+                    .request
+                    .cpus
+                    .map(|cpus| format!("cpus={cpus},"))
+                    .unwrap_or_default();
+                let words = match self.containers.is_empty() {
+                    true => vec![format!("{cpus}memory=1")],
+                    false => self.containers.clone(),
+                };
                 let pod = manifest::in_words(&words);
-                let pod = pod.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
-                ("pod".to_owned(), pod, Vec::new())
+                Question {
+                    name: "pod".to_owned(),
+                    pod: pod.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?,
+                    assumed: Vec::new(),
+                    is_whole: !self.containers.is_empty(),
+                }
             }
         };
         // The question is about one more pod: with a UID that kubelet knows the answer would be what that pod has.
-        "plan".clone_into(&mut pod.uid);
-        Ok(Question {
-            name,
-            pod,
-            assumed,
-            is_whole: self.manifest.is_some() || !self.containers.is_empty(),
-        })
+        "plan".clone_into(&mut question.pod.uid);
+        Ok(question)
     }
 
     /// # Errors
@@ -180,10 +186,10 @@ impl PlanOptions {
         let for_kubelet = self.until_full || self.what_if || !self.devices.is_empty() || self.kubelet_version.is_some();
         let why = match by_steliad {
             true if for_kubelet => {
-                "steliad assigns the CPUs on this node: --until-full, --what-if, --devices and --kubelet-version are for kubelet"
+                "steliad assigns the CPUs: --until-full, --what-if, --devices and --kubelet-version are for kubelet"
             }
             false if for_steliad => {
-                "kubelet assigns the CPUs on this node: the options for nodes whose cpu-source is steliad have no effect"
+                "kubelet assigns the CPUs: the options for nodes whose cpu-source is steliad have no effect"
             }
             _ => return Ok(()),
         };
@@ -193,8 +199,13 @@ impl PlanOptions {
     fn of_kubelet(&self, question: Question, facts: Option<&Facts>, root: &Path) -> Result<Answer, Failure> {
         let mut subject = match (facts, &self.node) {
             (Some(facts), Some(path)) => {
-                let described = match &self.kubelet_config {
-                    Some(config) => Subject::described_under(facts, &configuration(config)?),
+                let config = self
+                    .kubelet_config
+                    .as_deref()
+                    .map(|path| read(path, configuration))
+                    .transpose()?;
+                let described = match config {
+                    Some(config) => Subject::described_under(facts, &config),
                     None => Subject::described(facts),
                 };
                 let described = described.map_err(|cause| Failure::about(path, &cause))?;
@@ -202,20 +213,27 @@ impl PlanOptions {
             }
             _ => subject::here(root, self.kubelet_version).map_err(Failure::Other)?,
         };
-        subject.notes.extend(question.assumed);
         if !self.devices.is_empty() {
             subject = subject.with_devices(&self.devices).map_err(Failure::Other)?;
         }
         let pod = &question.pod;
-        let mut answer = Answer::of_kubelet(question.name, pod, &subject);
-        if self.until_full {
-            answer.until_full = Some(Fits::new(&until_full(&subject.node, pod, MAX_PODS), pod, &subject));
-        }
-        if self.what_if {
-            answer.what_if = other(&subject, pod, MAX_PODS);
-        }
-        Ok(answer)
+        let fill = self.until_full.then(|| until_full(&subject.node, pod, MAX_PODS));
+        Ok(Answer {
+            until_full: fill.map(|fill| Fits::new(&fill, pod, &subject)),
+            what_if: match self.what_if {
+                true => WhatIf::all(&subject, pod),
+                false => Vec::new(),
+            },
+            ..Answer::of_kubelet(question, &subject)
+        })
     }
+}
+
+/// The configuration in a file of kubelet's.
+fn configuration(text: &str) -> Result<KubeletConfig, String> {
+    let file = config::File::parse(text, "kubelet's configuration");
+    let read = file.and_then(|file| KubeletConfig::new(Some(file), Vec::new(), config::Flags::default()));
+    read.map_err(|cause| cause.in_full())
 }
 
 /// What KubeVirt requires of the node of a VM: kubelet does not decide by it.
@@ -224,10 +242,8 @@ fn not_considered(requirements: &NodeRequirements) -> Option<String> {
         labels if labels.is_empty() => labels,
         labels => format!("the labels {labels} and "),
     };
+    let devices = requirements.devices_in_words();
     (!requirements.is_empty()).then(|| {
-        format!(
-            "KubeVirt also requires that the node has {labels}the devices {}; whether it has them is not considered",
-            requirements.devices_in_words()
-        )
+        format!("whether the node has what KubeVirt also requires is not considered: {labels}the devices {devices}")
     })
 }

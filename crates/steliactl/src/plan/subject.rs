@@ -1,11 +1,11 @@
 //! This node, read from its files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use kubelet_planner::devices::{DeviceState, Devices};
 use kubelet_planner::start_errors::unknown_gates;
-use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState, cpus};
+use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_koordinator::report::memory_and_devices::{DevicePlaces, Place, places};
 use stelia_koordinator::report::numa;
@@ -21,6 +21,7 @@ use stelia_node_plan::room::Room;
 use stelia_node_plan::start::{self, StateFiles, reads};
 use stelia_node_plan::{Subject, machine, settings};
 
+use crate::shared::daemon::remedy_of_file;
 use crate::shared::files::{UnusableState, below, kubelet_state};
 
 /// The minor version of the first kubelet that writes [`Schema::V4`].
@@ -62,12 +63,9 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     warnings.extend(unknown_gates(&config));
     match (known, &cpus) {
         (true, _) => {
-            let files = StateFiles {
-                cpus: cpus.as_ref(),
-                memory: memory.as_ref(),
-            };
+            let (cpus, memory) = (cpus.as_ref(), memory.as_ref());
             let machine = machine(&topology, &caches, &numa);
-            warnings.extend(starts(&config, &machine, files)?);
+            warnings.extend(starts(&config, &machine, StateFiles { cpus, memory })?);
         }
         (false, Some(state)) => {
             notes.push("kubelet is not running: its defaults are assumed, and what its state files say".to_owned());
@@ -80,8 +78,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     }
     let record = kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse);
     let devices = match &record {
-        Ok(None) => DeviceState::default(),
-        Ok(Some(state)) => placed(state, root),
+        Ok(state) => state.as_ref().map(|state| placed(state, root)).unwrap_or_default(),
         Err(_) => DeviceState {
             is_unreadable: true,
             ..DeviceState::default()
@@ -89,19 +86,16 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     };
     notes.extend(unknown_places(&devices));
     let settings = settings::settings(&config, memory.as_ref())?;
-    let absent = [
-        (cpus.is_none() && settings.cpu_manager != CpuManager::None).then_some((CPU_MANAGER_STATE, "CPUs")),
-        (memory.is_none() && settings.memory_manager != MemoryManager::None)
-            .then_some((MEMORY_MANAGER_STATE, "memory")),
-    ];
-    let absent = absent.into_iter().flatten();
-    notes.extend(absent.map(|(file, what)| format!("{file} does not exist: no {what} are assumed to be assigned")));
-    let of_cpus = |state: &CpuManagerState| match settings.cpu_manager {
-        CpuManager::None => cpus::CpuState::default(),
-        CpuManager::Static { .. } => cpus::CpuState::from(state),
-    };
+    let has_cpus = settings.cpu_manager != CpuManager::None;
+    let has_memory = settings.memory_manager != MemoryManager::None;
+    for (is_absent, file, what) in [
+        (has_cpus && cpus.is_none(), CPU_MANAGER_STATE, "CPUs"),
+        (has_memory && memory.is_none(), MEMORY_MANAGER_STATE, "memory"),
+    ] {
+        notes.extend(is_absent.then(|| format!("{file} does not exist: no {what} are assumed to be assigned")));
+    }
     let state = NodeState {
-        cpus: cpus.as_ref().map(of_cpus).unwrap_or_default(),
+        cpus: cpus.as_ref().filter(|_| has_cpus).map(Into::into).unwrap_or_default(),
         memory: memory.as_ref().map(Into::into).unwrap_or_default(),
         devices,
     };
@@ -110,7 +104,15 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     let is_there = |uid: &str| folder.join("pods").join(uid).is_dir();
     let room = known.then(|| Room::new(&config, subject.node.machine(), pods.as_ref(), is_there));
     subject.room = room.flatten();
-    subject.faults.extend(record.err().map(|unusable| forgotten(&unusable)));
+    subject
+        .faults
+        .extend(record.err().map(|unusable| match unusable.is_damaged {
+            true => format!(
+                "{}; fix: drain the node of pods with devices, then restart kubelet",
+                forgotten(&unusable)
+            ),
+            false => forgotten(&unusable),
+        }));
     subject.gates = known.then_some(config.feature_gates);
     let by_file = cpus.filter(|state| state.schema == Schema::V4).map(|_| V4_SINCE);
     Ok(subject.with_version(version.or(by_file)))
@@ -118,11 +120,13 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
 
 /// Why there is no answer: kubelet does not start with this file, or it is not known whether.
 fn no_start(unusable: UnusableState) -> String {
-    if unusable.is_damaged {
-        format!("kubelet would not start: {unusable}")
+    let fix = remedy_of_file(&unusable.text).map(|fix| format!("; fix: {fix}"));
+    let beginning = if unusable.is_damaged {
+        "kubelet would not start: "
     } else {
-        unusable.text
-    }
+        ""
+    };
+    format!("{beginning}{unusable}{}", fix.unwrap_or_default())
 }
 
 /// The content of a state file that kubelet must be able to read; `None` where there is none, or it is of another schema.
@@ -148,26 +152,26 @@ pub(crate) fn forgotten(unusable: &UnusableState) -> String {
 /// configuration, as a warning; the state file has the reservation of memory then.
 fn starts(config: &KubeletConfig, machine: &Machine, files: StateFiles<'_>) -> Result<Option<String>, String> {
     let problems = start::problems(config, Some(machine), files);
-    let in_words = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    let by_file = start::is_reserved_in_file(config, files.memory);
+    let joined = |texts: Vec<String>| texts.join("; ");
+    let in_words = joined(problems.iter().map(ToString::to_string).collect());
     if config.hidden && (!problems.is_empty() || files.cpus.is_none() && !config.has_cpu_policy) {
-        let otherwise = if problems.is_empty() {
-            String::new()
-        } else {
-            format!(" (with what is in files alone, kubelet would not start: {in_words})")
+        let otherwise = match in_words.as_str() {
+            "" => String::new(),
+            words => format!(" (with what is in files alone, kubelet would not start: {words})"),
         };
         return Err(format!("unknown: {HIDDEN}{otherwise}"));
     }
+    let by_file = start::is_reserved_in_file(config, files.memory);
     if !problems
         .iter()
         .all(|problem| by_file && problem.is_of_reserved_memory())
     {
-        return Err(format!("kubelet would not start: {in_words}"));
+        let mut fixes: Vec<String> = problems.iter().map(|problem| problem.cure(&config.root_dir)).collect();
+        fixes.dedup();
+        return Err(format!("kubelet would not start: {in_words}; fix: {}", joined(fixes)));
     }
     Ok((!problems.is_empty()).then(|| {
-        format!(
-            "kubelet would not start anew with this configuration: {in_words}; answered with the reservation in {MEMORY_MANAGER_STATE}"
-        )
+        format!("kubelet would not start anew with this configuration: {in_words}; answered with the reservation in {MEMORY_MANAGER_STATE}")
     }))
 }
 
@@ -208,13 +212,9 @@ fn unknown_places(state: &DeviceState) -> impl Iterator<Item = String> {
                    excludeTopology of SR-IOV's plugin)";
     let unplaced = "the NUMA nodes of their free devices are unknown: kubelet records only those of devices in use, and the other IDs name no \
                     PCI device or GPU of this node. The answer leaves their preference out (--devices gives them)";
-    let of = |(names, what): (&BTreeSet<String>, &str)| {
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        (!names.is_empty()).then(|| format!("{}: {what}", names.join(", ")))
-    };
-    [(&state.unplaced, unplaced), (&state.assumed, assumed)]
-        .into_iter()
-        .filter_map(of)
+    let told = [(&state.unplaced, unplaced), (&state.assumed, assumed)].into_iter();
+    let told = told.filter(|(names, _)| !names.is_empty());
+    told.map(|(names, what)| format!("{}: {what}", names.iter().cloned().collect::<Vec<_>>().join(", ")))
 }
 
 /// Fills in settings that are not known from the CPU manager's state: its policy, and as reserved CPUs those that are

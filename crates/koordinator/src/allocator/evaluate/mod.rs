@@ -9,7 +9,7 @@ mod request;
 pub mod score;
 
 pub use answer::{EvaluateAnswer, Fit};
-pub use request::{EvaluateRequest, MAX_REQUESTS, RequestsError, SchedulerOptions, requests};
+pub use request::{EvaluateRequest, MAX_REQUESTS, SchedulerOptions};
 pub use score::{Score, ScoringStrategy};
 use stelia_api::Error;
 use stelia_cpus::{CpuSet, NodeSet};

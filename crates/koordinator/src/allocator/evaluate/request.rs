@@ -1,8 +1,7 @@
-//! What is asked, and reading it as text.
+//! What is asked.
 
 use serde::{Deserialize, Serialize};
 use stelia_cpus::NodeSet;
-use stelia_cpus::text::excerpt;
 use stelia_kubelet::QosClass;
 
 use super::ScoringStrategy;
@@ -10,8 +9,6 @@ use crate::allocator::{AllocationRequest, Requester};
 
 /// Most requests of a call.
 pub const MAX_REQUESTS: usize = 1024;
-/// Longest text of requests, bytes. A request is below 1 KiB.
-const MAX_BYTES: usize = 1 << 20;
 
 /// What a scheduler says of a pod beside its request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,37 +54,5 @@ impl EvaluateRequest {
             memory: None,
             devices: NodeSet::new(),
         }
-    }
-}
-
-/// Why a text is not read as requests.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RequestsError {
-    #[error("the text has {0} bytes, more than {MAX_BYTES}")]
-    TooLarge(usize),
-    #[error("it is not a JSON list of requests: {0}")]
-    Text(String),
-    #[error("{0} requests are more than {MAX_REQUESTS}")]
-    TooMany(usize),
-}
-
-/// Read a JSON list of requests, or one alone.
-///
-/// # Errors
-/// What is wrong with the text.
-pub fn requests(text: &str) -> Result<Vec<EvaluateRequest>, RequestsError> {
-    if text.len() > MAX_BYTES {
-        return Err(RequestsError::TooLarge(text.len()));
-    }
-    let wrong = |cause: serde_json::Error| RequestsError::Text(excerpt::cause(&cause));
-    let requests: Vec<EvaluateRequest> = if text.trim_start().starts_with('{') {
-        vec![serde_json::from_str(text).map_err(wrong)?]
-    } else {
-        serde_json::from_str(text).map_err(wrong)?
-    };
-    if requests.len() > MAX_REQUESTS {
-        Err(RequestsError::TooMany(requests.len()))
-    } else {
-        Ok(requests)
     }
 }

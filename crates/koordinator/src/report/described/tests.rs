@@ -215,7 +215,7 @@ fn a_node_without_cpus_is_read_and_has_room_for_nobody() {
     };
     let read = read(&json(&facts, ApiVersion::V1Alpha1)).unwrap();
     assert_eq!(read, facts);
-    let requests = evaluate::requests(r#"[{"cpus": 1}, {"qos": "LS"}, {"qos": "BE"}]"#).unwrap();
+    let requests: Vec<_> = serde_json::from_str(r#"[{"cpus": 1}, {"qos": "LS"}, {"qos": "BE"}]"#).unwrap();
     let answers = evaluate::evaluate(&read.allocator_node().unwrap(), &requests);
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
 }

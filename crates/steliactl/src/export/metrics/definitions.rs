@@ -1,460 +1,441 @@
-//! Every metric: its name, type, labels, meaning, and where its samples come from. A test compares them with
-//! `docs/metrics.md`.
+//! Every metric: its name, type and meaning, and its samples, from the daemon's description and the kernel's counters. `docs/metrics.md`
+//! has the same list.
 
-use Kind::{Counter, Gauge, Histogram};
-use stelia_api::State;
+use std::collections::{BTreeMap, BTreeSet};
+
+use prometheus_client::metrics::MetricType;
+use stelia_api::ledger::{LedgerSummary, LedgerVm};
+use stelia_api::metrics::DurationHistogram;
+use stelia_api::quiet::{CacheUse, Quiet};
+use stelia_api::{Reason, State, ThreadRole};
 use stelia_cpus::CpuSet;
+use stelia_kernel::locality::Locality;
+use stelia_model::{Instance, Usage};
 
-use super::samples::{
-    Input, Read, Samples, Value, Vm, codes, count, each, flag, moment, nanoseconds, number, owners, seconds, with_label,
-};
-use crate::shared::kernel::sample::ThreadCounts;
+use crate::shared::daemon::{Description, OnlineCpus};
+use crate::shared::kernel::sample::{InstanceCounts, Sample, ThreadCounts};
+use Value::{Durations, Real, Whole};
 
-/// The type of a metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    Gauge,
-    /// Only grows, while the daemon (or the thread, or the cgroup) lives.
-    Counter,
-    /// Durations.
-    Histogram,
+/// A metric and its samples.
+#[derive(Debug)]
+pub(super) struct Family {
+    /// The name in OpenMetrics, which ends with the unit; a counter's samples end in `_total`.
+    pub name: &'static str,
+    pub kind: MetricType,
+    pub help: &'static str,
+    pub samples: Vec<(Labels, Value)>,
 }
+
+pub(super) type Labels = Vec<(&'static str, String)>;
 
 #[derive(Debug)]
-pub struct Definition {
-    /// The name in OpenMetrics; a counter's samples end in `_total`.
-    pub name: &'static str,
-    pub kind: Kind,
-    pub labels: &'static [&'static str],
-    pub help: &'static str,
-    pub(super) read: Read,
+pub(super) enum Value {
+    Whole(u64),
+    Real(f64),
+    Durations(DurationHistogram),
 }
 
-impl Definition {
-    /// The unit, which is the end of the name.
-    pub fn unit(&self) -> Option<&'static str> {
-        ["seconds", "bytes"].into_iter().find(|unit| self.name.ends_with(unit))
-    }
-
-    pub fn samples(&self) -> Vec<String> {
-        let endings: &[&str] = match self.kind {
-            Gauge => &[""],
-            Counter => &["_total"],
-            Histogram => &["_bucket", "_sum", "_count"],
-        };
-        endings.iter().map(|ending| format!("{}{ending}", self.name)).collect()
-    }
+/// What is known of a VM. What is not has no sample: a counter of 0 would look like a restart.
+struct Vm<'a> {
+    uid: &'a str,
+    instance: &'a Instance,
+    usage: Option<&'a Usage>,
+    locality: Option<&'a Locality>,
+    counts: Option<&'a InstanceCounts>,
+    quiet: &'a Quiet,
+    ledger: Option<&'a LedgerVm>,
 }
 
-const POD: &[&str] = &["pod_uid", "namespace", "pod"];
-/// Without the pod's name, which would make them half as long again: `docs/metrics.md` has the figures and the join.
-const VCPU: &[&str] = &["pod_uid", "vcpu", "cpu"];
-
-/// One sample of the whole node.
-const fn node(kind: Kind, name: &'static str, help: &'static str, read: fn(&Input<'_>) -> Option<Value>) -> Definition {
-    series(kind, name, &[], help, Read::Node(read))
-}
-
-/// A sample of each VM.
-const fn vm(kind: Kind, name: &'static str, help: &'static str, read: fn(&Vm<'_>) -> Option<Value>) -> Definition {
-    series(kind, name, POD, help, Read::Vm(read))
-}
-
-/// A sample of each vCPU thread.
-const fn vcpu(name: &'static str, help: &'static str, read: fn(&ThreadCounts) -> Option<Value>) -> Definition {
-    series(Counter, name, VCPU, help, Read::Vcpu(read))
-}
-
-/// Samples with these labels.
-const fn series(
-    kind: Kind,
-    name: &'static str,
-    labels: &'static [&'static str],
-    help: &'static str,
-    read: Read,
-) -> Definition {
-    Definition {
+fn metric(kind: MetricType, name: &'static str) -> Family {
+    Family {
         name,
         kind,
-        labels,
-        help,
-        read,
+        help: "",
+        samples: Vec::new(),
+    }
+}
+
+fn gauge(name: &'static str) -> Family {
+    metric(MetricType::Gauge, name)
+}
+
+/// It only grows, while the daemon (or the thread, or the cgroup) lives.
+fn counter(name: &'static str) -> Family {
+    metric(MetricType::Counter, name)
+}
+
+fn histogram(name: &'static str) -> Family {
+    metric(MetricType::Histogram, name)
+}
+
+impl Family {
+    fn help(self, help: &'static str) -> Self {
+        Self { help, ..self }
+    }
+
+    fn series(mut self, samples: impl IntoIterator<Item = (Labels, Value)>) -> Self {
+        self.samples.extend(samples);
+        self
+    }
+
+    /// One sample of the whole node, if it is known.
+    fn is(self, value: impl Into<Option<Value>>) -> Self {
+        self.series(value.into().map(|value| (Vec::new(), value)))
+    }
+
+    /// A sample for each value of a label.
+    fn by<L: ToString>(self, label: &'static str, samples: impl IntoIterator<Item = (L, Value)>) -> Self {
+        let samples = samples.into_iter();
+        self.series(samples.map(|(of, value)| (vec![(label, of.to_string())], value)))
+    }
+
+    /// A sample of each VM of which it is known.
+    fn each(self, vms: &[Vm<'_>], value: fn(&Vm<'_>) -> Option<Value>) -> Self {
+        self.series(vms.iter().filter_map(|vm| Some((vm.labels(), value(vm)?))))
+    }
+
+    /// Samples of each VM with more labels.
+    fn each_with(self, vms: &[Vm<'_>], samples: fn(&Vm<'_>) -> Vec<(Labels, Value)>) -> Self {
+        let of_vm = |vm: &Vm<'_>| {
+            let samples = samples(vm).into_iter();
+            let all = samples.map(|(labels, value)| ([vm.labels(), labels].concat(), value));
+            all.collect::<Vec<_>>()
+        };
+        self.series(vms.iter().flat_map(of_vm))
+    }
+
+    /// A sample of each vCPU thread. It has not the pod's name, which would make it half as long again: `docs/metrics.md` has the figures
+    /// and the join.
+    fn vcpus(self, vms: &[Vm<'_>], value: fn(&ThreadCounts) -> Option<Value>) -> Self {
+        let of_vm = |vm: &Vm<'_>| {
+            let threads = vm.counts.into_iter().flat_map(|counts| &counts.vcpus);
+            let known = threads.filter_map(|(index, one)| Some((vm.vcpu_labels(*index, one.cpu), value(one)?)));
+            known.collect::<Vec<_>>()
+        };
+        self.series(vms.iter().flat_map(of_vm))
+    }
+}
+
+impl Vm<'_> {
+    /// A name that the runtime does not tell is an empty label, not one left out: with `honorLabels` an empty label keeps Prometheus from
+    /// putting the scraped pod's own name there.
+    fn labels(&self) -> Labels {
+        let names = [
+            ("pod_uid", self.uid),
+            ("namespace", self.instance.namespace()),
+            ("pod", self.instance.name()),
+        ];
+        names.map(|(label, name)| (label, name.to_owned())).into()
+    }
+
+    /// A pinned I/O thread is `iothread-0` in the label `vcpu`; a thread without a CPU of its own has an empty `cpu`.
+    fn vcpu_labels(&self, index: u32, cpu: Option<u32>) -> Labels {
+        let name = match ThreadRole::from(index) {
+            ThreadRole::Vcpu(index) => index.to_string(),
+            ThreadRole::IoThread(index) => format!("iothread-{index}"),
+        };
+        let cpu = cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
+        vec![("pod_uid", self.uid.to_owned()), ("vcpu", name), ("cpu", cpu)]
+    }
+
+    fn caches(&self) -> Option<&CacheUse> {
+        self.quiet.report.caches.get(self.uid)
+    }
+
+    /// How many of these can disturb its CPUs; `None` while `steliad-quiet` does not tell.
+    fn left<'a>(&self, remaining: impl Iterator<Item = &'a CpuSet>) -> Option<Value> {
+        let own = &self.instance.exclusive;
+        let is_known = !self.quiet.steering.is_empty() && self.quiet.problem.is_none() && !own.is_empty();
+        is_known.then(|| count(remaining.filter(|cpus| !cpus.is_disjoint(own)).count()))
     }
 }
 
 /// The only metric when no daemon answers.
-pub(super) const UP: Definition = node(Gauge, "stelia_up", "Whether the daemon answered: 1 or 0.", |_| {
-    number(1)
-});
+pub(super) fn up(is_up: bool) -> Family {
+    gauge("stelia_up")
+        .help("Whether the daemon answered: 1 or 0.")
+        .is(flag(is_up))
+}
 
 /// All metrics, in the order in which they are printed.
-pub const ALL: [Definition; 48] = [
-    UP,
-    series(
-        Gauge,
-        "stelia_build_info",
-        &["version"],
-        "Always 1. The version of the daemon.",
-        Read::Series(|input| with_label(input.version, number(1))),
-    ),
-    node(
-        Gauge,
-        "stelia_start_time_seconds",
-        "When the daemon started.",
-        |input| moment(input.metrics.started_us),
-    ),
-    series(
-        Gauge,
-        "stelia_instances",
-        &["state"],
-        "VMs by state.",
-        Read::Series(|input| {
-            let with = |state: State| input.vms().filter(|vm| vm.instance.state == state).count();
-            State::ALL
-                .into_iter()
-                .flat_map(|state| with_label(state.name(), count(with(state))))
-                .collect()
-        }),
-    ),
-    series(
-        Gauge,
-        "stelia_node_problems",
-        &["code"],
-        "1 for each code of what is wrong on the node.",
-        Read::Series(|input| {
-            codes(input.problems())
-                .map(|code| (vec![code], Value::Count(1)))
-                .collect()
-        }),
-    ),
-    node(
-        Gauge,
-        "stelia_instances_degraded",
-        "VMs whose isolation is degraded.",
-        |input| count(input.vms().filter(|vm| !vm.instance.degraded.is_empty()).count()),
-    ),
-    node(
-        Gauge,
-        "stelia_scopes_unreadable",
-        "Scopes with an unusable record, left alone.",
-        |input| count(input.node.unreadable.len()),
-    ),
-    series(
-        Gauge,
-        "stelia_cpus",
-        &["owner"],
-        "CPUs by owner: exclusive (VMs), pod (exclusive to other pods), shared, reserved (for the system), unknown, offline.",
-        Read::Series(owners),
-    ),
-    node(
-        Gauge,
-        "stelia_kubelet_state_usable",
-        "Whether cpu_manager_state is valid: 1 or 0.",
-        |input| flag(input.node.kubelet_problem.is_none()),
-    ),
-    node(
-        Gauge,
-        "stelia_kubelet_state_since_timestamp_seconds",
-        "Since when cpu_manager_state is valid or invalid.",
-        |input| moment(input.metrics.kubelet_since_us),
-    ),
-    node(
-        Gauge,
-        "stelia_kubelet_state_modified_timestamp_seconds",
-        "When kubelet last wrote cpu_manager_state.",
-        |input| moment(input.node.kubelet_modified_us.unwrap_or(0)),
-    ),
-    node(
-        Histogram,
-        "stelia_kubelet_follow_seconds",
-        "Time from a write of cpu_manager_state to the end of the reconciliation that it caused.",
-        |input| Some(Value::Durations(input.metrics.follow.clone())),
-    ),
-    series(
-        Counter,
-        "stelia_passes",
-        &["trigger"],
-        "Reconciliations by cause: event, audit, call, reload.",
-        Read::Series(|input| each(&input.metrics.passes, |timed| Value::Count(timed.counts.iter().sum()))),
-    ),
-    series(
-        Histogram,
-        "stelia_pass_duration_seconds",
-        &["trigger"],
-        "Duration of reconciliations.",
-        Read::Series(|input| each(&input.metrics.passes, |timed| Value::Durations(timed.clone()))),
-    ),
-    node(
-        Counter,
-        "stelia_steps",
-        "Changes made, including failed ones.",
-        |input| number(input.metrics.steps),
-    ),
-    node(
-        Counter,
-        "stelia_steps_failed",
-        "Changes that failed. They are retried.",
-        |input| number(input.metrics.failed),
-    ),
-    node(
-        Counter,
-        "stelia_cgroup_writes",
-        "Writes to cgroup files; cgroups made, removed.",
-        |input| number(input.metrics.writes),
-    ),
-    node(
-        Counter,
-        "stelia_cgroup_moves",
-        "Processes and threads moved to other cgroups.",
-        |input| number(input.metrics.moves),
-    ),
-    node(
-        Counter,
-        "stelia_drift_found",
-        "Changes by other programs (drift) that were found.",
-        |input| number(input.node.counters.drift_found),
-    ),
-    node(
-        Counter,
-        "stelia_drift_repaired",
-        "Drift that was repaired when it was found.",
-        |input| number(input.node.counters.drift_repaired),
-    ),
-    series(
-        Histogram,
-        "stelia_call_duration_seconds",
-        &["call"],
-        "Duration of D-Bus calls, including refused ones. Its count is the number of calls.",
-        Read::Series(|input| each(&input.metrics.calls, |timed| Value::Durations(timed.clone()))),
-    ),
-    series(
-        Counter,
-        "stelia_refusals",
-        &["error"],
-        "D-Bus calls that were refused, by the name of the error.",
-        Read::Series(|input| each(&input.metrics.refusals, |times| Value::Count(*times))),
-    ),
-    series(
-        Gauge,
-        "stelia_instance_info",
-        &[
-            "pod_uid",
-            "namespace",
-            "pod",
-            "container",
-            "isolation",
-            "state",
-            "class",
-        ],
-        "Always 1. A VM, who uses its exclusive CPUs (vcpus, container), its state, and its QoS class if steliad assigned its CPUs.",
-        Read::Series(|input| {
-            let labels = |vm: Vm<'_>| {
-                let one = vm.instance;
-                let own = [&one.container, one.isolation.name(), one.state.name(), one.class()].map(str::to_owned);
-                ([vm.labels(), own.into()].concat(), Value::Count(1))
-            };
-            input.vms().map(labels).collect()
-        }),
-    ),
-    series(
-        Gauge,
-        "stelia_instance_degraded",
-        &["pod_uid", "namespace", "pod", "code"],
-        "1 for each code of what is wrong with a VM.",
-        Read::Series(|input| {
-            let of_vm = |vm: Vm<'_>| {
-                let labels = vm.labels();
-                codes(&vm.instance.degraded)
-                    .map(move |code| (labels.iter().cloned().chain([code]).collect(), Value::Count(1)))
-            };
-            input.vms().flat_map(of_vm).collect()
-        }),
-    ),
-    vm(
-        Gauge,
-        "stelia_instance_exclusive_cpus",
-        "Exclusive CPUs of a VM.",
-        |vm| count(vm.instance.exclusive.len()),
-    ),
-    vm(
-        Gauge,
-        "stelia_instance_registered_timestamp_seconds",
-        "When a VM was registered.",
-        |vm| moment(vm.instance.registered_us),
-    ),
-    vm(
-        Gauge,
-        "stelia_instance_isolated_timestamp_seconds",
-        "When a VM became isolated or pinned.",
-        |vm| moment(vm.instance.isolated_us),
-    ),
-    vm(
-        Gauge,
-        "stelia_instance_memory_bytes",
-        "Memory of a VM, in its scope and in the cgroup of its container together.",
-        |vm| {
-            vm.usage
-                .and_then(|usage| number(usage.memory_bytes.saturating_add(usage.origin_memory_bytes)))
-        },
-    ),
-    vm(
-        Gauge,
-        "stelia_instance_memory_away_ratio",
-        "Share of a VM's memory that is remote from its CPUs, 0 to 1, without the page cache. Absent if it has no exclusive CPUs.",
-        |vm| Some(Value::Real(vm.locality?.away()?.ratio())),
-    ),
-    vm(
-        Counter,
-        "stelia_instance_float_cpu_seconds",
-        "CPU time of a VM's other threads.",
-        |vm| vm.counts?.float_us.map(seconds),
-    ),
-    vm(
-        Counter,
-        "stelia_device_interrupts",
-        "Device interrupts on a VM's exclusive CPUs since boot. The rate is 0 if nothing disturbs them.",
-        |vm| number(vm.counts?.device_interrupts?),
-    ),
-    vm(
-        Gauge,
-        "stelia_interrupts_remaining",
-        "Device interrupts that can reach a VM's exclusive CPUs although they should not. Absent if interrupts are not steered or the number is unknown.",
-        |vm| {
-            let remaining = vm.quiet.report.remaining.iter();
-            let steered = vm.quiet.steering != "off";
-            steered.then(|| vm.left(remaining.map(|one| &one.cpus))).flatten()
-        },
-    ),
-    vm(
-        Gauge,
-        "stelia_kernel_threads_remaining",
-        "Kernel threads that may run on a VM's exclusive CPUs and could not be moved. Absent if the number is unknown.",
-        |vm| vm.left(vm.quiet.report.threads_remaining.iter().map(|one| &one.cpus)),
-    ),
-    vm(
-        Gauge,
-        "stelia_llc_occupancy_bytes",
-        "Last-level cache that a VM uses (resctrl).",
-        |vm| number(vm.caches?.llc_bytes?),
-    ),
-    vm(
-        Counter,
-        "stelia_memory_bandwidth_bytes",
-        "Memory traffic of a VM (resctrl).",
-        |vm| number(vm.caches?.memory_bytes?),
-    ),
-    node(
-        Gauge,
-        "stelia_ledger_kept",
-        "Whether the ledger is switched on and written: 1 or 0.",
-        |input| {
-            let ledger = &input.node.ledger;
-            flag(ledger.enabled && ledger.problem.is_none())
-        },
-    ),
-    node(
-        Gauge,
-        "stelia_ledger_size_bytes",
-        "Total size of the ledger's files.",
-        |input| number(input.ledger()?.bytes),
-    ),
-    series(
-        Gauge,
-        "stelia_ledger_head_info",
-        &["day", "entry", "hash", "key"],
-        "Always 1. The last signature of the ledger: the hash of the last entry of a day. Store it elsewhere to detect later changes.",
-        Read::Series(|input| {
-            let signed = input.ledger().filter(|ledger| !ledger.hash.is_empty());
-            let labels = signed.map(|ledger| {
-                let entry = ledger.seq.to_string();
-                [&ledger.day, &entry, &ledger.hash, &ledger.key]
-                    .map(String::clone)
-                    .into()
-            });
-            labels.map(|labels| (labels, Value::Count(1))).into_iter().collect()
-        }),
-    ),
-    series(
-        Counter,
-        "stelia_ledger_other_tasks",
-        &["pod_uid", "namespace", "pod", "bound"],
-        "How often other tasks began to run on a VM's exclusive CPUs. The label bound is least or most; the count is exact if both grow equally.",
-        Read::Series(|input| {
-            let mut samples = Samples::new();
-            for vm in input.vms() {
-                let Some(ledger) = vm.ledger else { continue };
-                for (bound, times) in [("least", ledger.other_tasks_least), ("most", ledger.other_tasks_most)] {
-                    samples.push(([vm.labels(), vec![bound.to_owned()]].concat(), Value::Count(times)));
-                }
-            }
-            samples
-        }),
-    ),
-    vm(
-        Counter,
-        "stelia_ledger_device_interrupts",
-        "Other devices' interrupts on a VM's CPUs.",
-        |vm| number(vm.ledger?.devices),
-    ),
-    vm(
-        Counter,
-        "stelia_ledger_delay_seconds",
-        "Time that a VM's vCPUs, or its container's tasks, were runnable and did not run. It includes wake-ups: no more was lost to other tasks.",
-        |vm| Some(nanoseconds(vm.ledger?.delay_ns)),
-    ),
-    vm(
-        Counter,
-        "stelia_ledger_promised_cpu_seconds",
-        "CPU time for which a VM had exclusive CPUs.",
-        |vm| Some(seconds(vm.ledger?.promised_us)),
-    ),
-    vm(
-        Counter,
-        "stelia_ledger_covered_cpu_seconds",
-        "The part of stelia_ledger_promised_cpu_seconds that the ledger measured. Nothing is known about the rest.",
-        |vm| Some(seconds(vm.ledger?.covered_us)),
-    ),
-    vm(
-        Counter,
-        "stelia_ledger_intrusions",
-        "How often a reading showed other tasks or other devices' interrupts on a VM's exclusive CPUs.",
-        |vm| number(vm.ledger?.intruded),
-    ),
-    node(
-        Gauge,
-        "stelia_published",
-        "Whether the file for the cluster's publisher is current: 1 or 0. Absent if publishing is switched off.",
-        |input| {
-            let publishing = &input.node.publishing;
-            publishing
-                .profile
-                .as_ref()
-                .and_then(|_| flag(publishing.problem.is_none()))
-        },
-    ),
-    vcpu("stelia_vcpu_run_seconds", "Time that a vCPU thread ran.", |thread| {
-        thread.run_ns.map(nanoseconds)
-    }),
-    vcpu(
-        "stelia_vcpu_run_delay_seconds",
-        "Time that a runnable vCPU thread waited for a CPU: almost 0 on an exclusive CPU.",
-        |thread| thread.delay_ns.map(nanoseconds),
-    ),
-    vcpu(
-        "stelia_vcpu_involuntary_switches",
-        "Involuntary context switches of a vCPU thread.",
-        |thread| thread.involuntary.map(Value::Count),
-    ),
-];
+pub(super) fn all(described: &Description, sample: &Sample) -> Vec<Family> {
+    let ledger = Some(&*described.node.ledger).filter(|ledger| ledger.enabled);
+    let vms = described.node.instances.iter().map(|(pod, instance)| {
+        let uid = pod.as_str();
+        Vm {
+            uid,
+            instance,
+            usage: described.usage.get(pod),
+            locality: described.locality.instances.get(uid),
+            counts: sample.instances.get(uid),
+            quiet: &described.node.quiet,
+            ledger: ledger.and_then(|ledger| ledger.vms.get(uid)),
+        }
+    });
+    let vms: Vec<Vm<'_>> = vms.collect();
+    let groups = [
+        vec![up(true)],
+        of_node(described, &vms),
+        of_work(described),
+        of_vms(&vms),
+        of_ledger(ledger, &vms),
+        of_vcpus(&vms),
+    ];
+    groups.into_iter().flatten().collect()
+}
 
-impl Vm<'_> {
-    /// How many of these can disturb its CPUs; `None` while `steliad-quiet` does not tell.
-    fn left<'a>(&self, cpus: impl Iterator<Item = &'a CpuSet>) -> Option<Value> {
-        let own = &self.instance.exclusive;
-        let is_known = !self.quiet.steering.is_empty() && self.quiet.problem.is_none() && !own.is_empty();
-        is_known
-            .then(|| count(cpus.filter(|cpus| !cpus.is_disjoint(own)).count()))
-            .flatten()
-    }
+fn of_node(described: &Description, vms: &[Vm<'_>]) -> Vec<Family> {
+    let (node, metrics) = (&described.node, &described.metrics);
+    let in_state = |state: State| vms.iter().filter(|vm| vm.instance.state == state).count();
+    let cpus = OnlineCpus::of(described);
+    let published = node
+        .publishing
+        .profile
+        .as_ref()
+        .map(|_| node.publishing.problem.is_none());
+    vec![
+        gauge("stelia_build_info")
+            .help("Always 1. The version of the daemon.")
+            .by("version", [(&described.version, Whole(1))]),
+        gauge("stelia_start_time_seconds")
+            .help("When the daemon started.")
+            .is(moment(metrics.started_us)),
+        gauge("stelia_instances")
+            .help("VMs by state.")
+            .by("state", State::ALL.map(|state| (state.name(), count(in_state(state))))),
+        gauge("stelia_node_problems")
+            .help("1 for each code of what is wrong on the node.")
+            .by("code", codes(&described.problems)),
+        gauge("stelia_instances_degraded")
+            .help("VMs whose isolation is degraded.")
+            .is(count(vms.iter().filter(|vm| !vm.instance.degraded.is_empty()).count())),
+        gauge("stelia_scopes_unreadable")
+            .help("Scopes with an unusable record, left alone.")
+            .is(count(node.unreadable.len())),
+        gauge("stelia_cpus")
+            .help("CPUs by owner: exclusive (VMs), pod (other pods' own), shared, reserved, unknown, offline.")
+            .by(
+                "owner",
+                [
+                    ("exclusive", count(cpus.exclusive.len())),
+                    ("pod", count(cpus.pods.len())),
+                    ("shared", count(cpus.shared.len())),
+                    ("reserved", count(cpus.reserved.len())),
+                    ("unknown", count(cpus.unknown.len())),
+                    ("offline", count(node.offline.len())),
+                ],
+            ),
+        gauge("stelia_kubelet_state_usable")
+            .help("Whether cpu_manager_state is valid: 1 or 0.")
+            .is(flag(node.kubelet_problem.is_none())),
+        gauge("stelia_kubelet_state_since_timestamp_seconds")
+            .help("Since when cpu_manager_state is valid or invalid.")
+            .is(moment(metrics.kubelet_since_us)),
+        gauge("stelia_kubelet_state_modified_timestamp_seconds")
+            .help("When kubelet last wrote cpu_manager_state.")
+            .is(moment(node.kubelet_modified_us.unwrap_or(0))),
+        gauge("stelia_published")
+            .help("Whether the file for the cluster's publisher is current: 1 or 0. Absent if there is none.")
+            .is(published.map(flag)),
+    ]
+}
+
+/// What the daemon does.
+fn of_work(described: &Description) -> Vec<Family> {
+    let (metrics, drift) = (&described.metrics, &described.node.counters);
+    vec![
+        histogram("stelia_kubelet_follow_seconds")
+            .help("Time from a write of cpu_manager_state to the end of the reconciliation that it caused.")
+            .is(Durations(metrics.follow.clone())),
+        counter("stelia_passes")
+            .help("Reconciliations by cause: event, audit, call, reload.")
+            .by(
+                "trigger",
+                values(&metrics.passes, |timed| Whole(timed.counts.iter().sum())),
+            ),
+        histogram("stelia_pass_duration_seconds")
+            .help("Duration of reconciliations.")
+            .by("trigger", values(&metrics.passes, |timed| Durations(timed.clone()))),
+        counter("stelia_steps")
+            .help("Changes made, including failed ones.")
+            .is(Whole(metrics.steps)),
+        counter("stelia_steps_failed")
+            .help("Changes that failed. They are retried.")
+            .is(Whole(metrics.failed)),
+        counter("stelia_cgroup_writes")
+            .help("Writes to cgroup files; cgroups made, removed.")
+            .is(Whole(metrics.writes)),
+        counter("stelia_cgroup_moves")
+            .help("Processes and threads moved to other cgroups.")
+            .is(Whole(metrics.moves)),
+        counter("stelia_drift_found")
+            .help("Changes by other programs (drift) that were found.")
+            .is(Whole(drift.drift_found)),
+        counter("stelia_drift_repaired")
+            .help("Drift that was repaired when it was found.")
+            .is(Whole(drift.drift_repaired)),
+        histogram("stelia_call_duration_seconds")
+            .help("Duration of D-Bus calls, including refused ones. Its count is the number of calls.")
+            .by("call", values(&metrics.calls, |timed| Durations(timed.clone()))),
+        counter("stelia_refusals")
+            .help("D-Bus calls that were refused, by the name of the error.")
+            .by("error", values(&metrics.refusals, |times| Whole(*times))),
+    ]
+}
+
+fn of_vms(vms: &[Vm<'_>]) -> Vec<Family> {
+    vec![
+        gauge("stelia_instance_info")
+            .help("Always 1. A VM: who uses its CPUs (vcpus, container), state, and the class if steliad chose the CPUs.")
+            .each_with(vms, |vm| {
+                let one = vm.instance;
+                let own = [
+                    ("container", one.container.as_str()),
+                    ("isolation", one.isolation.name()),
+                    ("state", one.state.name()),
+                    ("class", one.class()),
+                ];
+                vec![(own.map(|(label, value)| (label, value.to_owned())).into(), Whole(1))]
+            }),
+        gauge("stelia_instance_degraded")
+            .help("1 for each code of what is wrong with a VM.")
+            .each_with(vms, |vm| {
+                let codes = codes(&vm.instance.degraded).into_iter();
+                codes.map(|(code, one)| (vec![("code", code.to_owned())], one)).collect()
+            }),
+        gauge("stelia_instance_exclusive_cpus")
+            .help("Exclusive CPUs of a VM.")
+            .each(vms, |vm| Some(count(vm.instance.exclusive.len()))),
+        gauge("stelia_instance_registered_timestamp_seconds")
+            .help("When a VM was registered.")
+            .each(vms, |vm| moment(vm.instance.registered_us)),
+        gauge("stelia_instance_isolated_timestamp_seconds")
+            .help("When a VM became isolated or pinned.")
+            .each(vms, |vm| moment(vm.instance.isolated_us)),
+        gauge("stelia_instance_memory_bytes")
+            .help("Memory of a VM, in its scope and in the cgroup of its container together.")
+            .each(vms, |vm| {
+                let usage = vm.usage?;
+                Some(Whole(usage.memory_bytes.saturating_add(usage.origin_memory_bytes)))
+            }),
+        gauge("stelia_instance_memory_away_ratio")
+            .help("Share of a VM's memory, without page cache, that is remote from its CPUs. Absent without exclusive CPUs.")
+            .each(vms, |vm| Some(Real(vm.locality?.away()?.ratio()))),
+        counter("stelia_instance_float_cpu_seconds")
+            .help("CPU time of a VM's other threads.")
+            .each(vms, |vm| vm.counts?.float_us.map(microseconds)),
+        counter("stelia_device_interrupts")
+            .help("Device interrupts on a VM's exclusive CPUs since boot. The rate is 0 if nothing disturbs them.")
+            .each(vms, |vm| vm.counts?.device_interrupts.map(Whole)),
+        gauge("stelia_interrupts_remaining")
+            .help("Device interrupts that can reach a VM's exclusive CPUs. Absent if not steered or not known.")
+            .each(vms, |vm| {
+                let is_steered = vm.quiet.steering != "off";
+                is_steered.then(|| vm.left(vm.quiet.report.remaining.iter().map(|one| &one.cpus)))?
+            }),
+        gauge("stelia_kernel_threads_remaining")
+            .help("Kernel threads that may run on a VM's exclusive CPUs and could not be moved. Absent if not known.")
+            .each(vms, |vm| vm.left(vm.quiet.report.threads_remaining.iter().map(|one| &one.cpus))),
+        gauge("stelia_llc_occupancy_bytes")
+            .help("Last-level cache that a VM uses (resctrl).")
+            .each(vms, |vm| vm.caches()?.llc_bytes.map(Whole)),
+        counter("stelia_memory_bandwidth_bytes")
+            .help("Memory traffic of a VM (resctrl).")
+            .each(vms, |vm| vm.caches()?.memory_bytes.map(Whole)),
+    ]
+}
+
+fn of_ledger(ledger: Option<&LedgerSummary>, vms: &[Vm<'_>]) -> Vec<Family> {
+    let signed = ledger.filter(|ledger| !ledger.hash.is_empty()).map(|ledger| {
+        let entry = ledger.seq.to_string();
+        let labels = [
+            ("day", &ledger.day),
+            ("entry", &entry),
+            ("hash", &ledger.hash),
+            ("key", &ledger.key),
+        ];
+        (labels.map(|(label, value)| (label, value.clone())).into(), Whole(1))
+    });
+    vec![
+        gauge("stelia_ledger_kept")
+            .help("Whether the ledger is switched on and written: 1 or 0.")
+            .is(flag(ledger.is_some_and(|ledger| ledger.problem.is_none()))),
+        gauge("stelia_ledger_size_bytes")
+            .help("Total size of the ledger's files.")
+            .is(ledger.map(|ledger| Whole(ledger.bytes))),
+        gauge("stelia_ledger_head_info")
+            .help("Always 1. The last signature: the hash of a day's last entry. Store it elsewhere to detect changes.")
+            .series(signed),
+        counter("stelia_ledger_other_tasks")
+            .help("How often other tasks began to run on a VM's exclusive CPUs, at least and at most (label bound).")
+            .each_with(vms, |vm| {
+                let bounds = |of: &LedgerVm| [("least", of.other_tasks_least), ("most", of.other_tasks_most)];
+                let bounds = vm.ledger.map(bounds).into_iter().flatten();
+                bounds
+                    .map(|(bound, times)| (vec![("bound", bound.to_owned())], Whole(times)))
+                    .collect()
+            }),
+        counter("stelia_ledger_device_interrupts")
+            .help("Other devices' interrupts on a VM's CPUs.")
+            .each(vms, |vm| Some(Whole(vm.ledger?.devices))),
+        counter("stelia_ledger_delay_seconds")
+            .help(
+                "Time that a VM's vCPUs, or its container's tasks, could run and did not: the upper bound of the loss.",
+            )
+            .each(vms, |vm| Some(nanoseconds(vm.ledger?.delay_ns))),
+        counter("stelia_ledger_promised_cpu_seconds")
+            .help("CPU time for which a VM had exclusive CPUs.")
+            .each(vms, |vm| Some(microseconds(vm.ledger?.promised_us))),
+        counter("stelia_ledger_covered_cpu_seconds")
+            .help("The part of stelia_ledger_promised_cpu_seconds that the ledger measured; the rest is unknown.")
+            .each(vms, |vm| Some(microseconds(vm.ledger?.covered_us))),
+        counter("stelia_ledger_intrusions")
+            .help("How often a reading showed other tasks or other devices' interrupts on a VM's exclusive CPUs.")
+            .each(vms, |vm| Some(Whole(vm.ledger?.intruded))),
+    ]
+}
+
+fn of_vcpus(vms: &[Vm<'_>]) -> Vec<Family> {
+    vec![
+        counter("stelia_vcpu_run_seconds")
+            .help("Time that a vCPU thread ran.")
+            .vcpus(vms, |thread| thread.run_ns.map(nanoseconds)),
+        counter("stelia_vcpu_run_delay_seconds")
+            .help("Time that a runnable vCPU thread waited for a CPU: almost 0 on an exclusive CPU.")
+            .vcpus(vms, |thread| thread.delay_ns.map(nanoseconds)),
+        counter("stelia_vcpu_involuntary_switches")
+            .help("Involuntary context switches of a vCPU thread.")
+            .vcpus(vms, |thread| thread.involuntary.map(Whole)),
+    ]
+}
+
+/// Each code of these reasons once.
+fn codes(reasons: &[Reason]) -> Vec<(&'static str, Value)> {
+    let codes: BTreeSet<&str> = reasons.iter().map(|reason| reason.code.name()).collect();
+    codes.into_iter().map(|code| (code, Whole(1))).collect()
+}
+
+fn values<T>(map: &BTreeMap<String, T>, value: fn(&T) -> Value) -> impl Iterator<Item = (&String, Value)> {
+    map.iter().map(move |(key, of)| (key, value(of)))
+}
+
+fn count(count: usize) -> Value {
+    Whole(count as u64)
+}
+
+fn flag(is_set: bool) -> Value {
+    Whole(is_set.into())
+}
+
+fn microseconds(number: u64) -> Value {
+    Real(number as f64 / 1e6)
+}
+
+fn nanoseconds(number: u64) -> Value {
+    Real(number as f64 / 1e9)
+}
+
+/// `None`: the time is not known.
+fn moment(us: u64) -> Option<Value> {
+    (us > 0).then(|| microseconds(us))
 }

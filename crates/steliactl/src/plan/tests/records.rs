@@ -26,14 +26,14 @@ fn where_the_free_gpus_are_unknown_so_is_a_strict_answer() {
         for policy in ["restricted", "single-numa-node"] {
             let node = with(policy);
             let (printed, reason) = refused(node.path(), TWO_GPUS);
-            says(&printed, &["Admitted:  unknown\n"]);
+            says(&printed, &["unknown\n"]);
             says(&reason, &["NUMA nodes of the free devices of nvidia.com/gpu"]);
             // They may be given.
             let answer = answered(node.path(), &format!("{TWO_GPUS} --devices nvidia.com/gpu=0:0/2,1:2"));
             assert_eq!(answer["containers"][0]["numa_nodes"], "1");
         }
         let text = steliactl(with("best-effort").path(), TWO_GPUS).unwrap();
-        says(&text, &["not certain: "]);
+        says(&text, &["perhaps not together: "]);
         never_says(&text, &["Why not better"]);
         // More than there are, too few CPUs: no place of the GPUs would help.
         let node = with("restricted");
@@ -41,7 +41,7 @@ fn where_the_free_gpus_are_unknown_so_is_a_strict_answer() {
             "-c cpus=2,memory=1Gi,nvidia.com/gpu=5",
             "-c cpus=16,memory=1Gi,nvidia.com/gpu=1",
         ] {
-            says(&refused(node.path(), pod).0, &["Admitted:  no: "]);
+            says(&refused(node.path(), pod).0, &["no: "]);
         }
     }
 }
@@ -68,7 +68,10 @@ fn nvidias_driver_says_where_its_gpus_are() {
     for ids in [gpus(), of_gke.into()] {
         record(node.path(), DEVICE, &ids, &[(0, &ids[0])]);
         let answer = answered(node.path(), TWO_GPUS);
-        assert_eq!(answer["containers"][0]["devices"][0]["numa_nodes"], "1", "{answer}");
+        assert_eq!(
+            answer["containers"][0]["locality"]["devices"][0]["nodes"], "1",
+            "{answer}"
+        );
     }
 }
 
@@ -112,7 +115,7 @@ fn what_a_plugin_reports_is_an_assumption_while_no_device_is_in_use() {
     let answer = answered(node.path(), &format!("{TWO},example.com/any=1"));
     holds(
         &answer["containers"][0],
-        json!({"/numa_nodes": "1", "/locality": "one-node", "/devices/0/numa_nodes": "1"}),
+        json!({"/numa_nodes": "1", "/locality/verdict": "one-node"}),
     );
     says(
         &answer["assumed"].to_string(),
@@ -122,10 +125,10 @@ fn what_a_plugin_reports_is_an_assumption_while_no_device_is_in_use() {
     on("0\n");
     let pod = "-c cpus=8,memory=1Gi,example.com/any=1";
     let (printed, reason) = refused(node.path(), pod);
-    says(&printed, &["Admitted:  unknown\n"]);
+    says(&printed, &["unknown\n"]);
     says(&reason, &["whether the plugin of example.com/any reports"]);
     let (printed, _) = refused(node.path(), &format!("{pod} --devices example.com/any=0:1"));
-    says(&printed, &["Admitted:  no: TopologyAffinityError"]);
+    says(&printed, &["no: TopologyAffinityError"]);
 }
 
 /// What a newer kubelet writes keeps it from nothing; only the sum of requests is not known.
@@ -152,7 +155,7 @@ fn kubelet_goes_on_without_its_record_of_devices() {
         assert_eq!(answer["admitted"], true, "{answer}");
         let expected = "has forgotten which devices are in use";
         says(&answer["faults"].to_string(), &[expected]);
-        says(&refused(node.path(), ONE_GPU).0, &["Admitted:  unknown\n"]);
+        says(&refused(node.path(), ONE_GPU).0, &["unknown\n"]);
         let answer = answered(node.path(), &format!("{ONE_GPU} --devices nvidia.com/gpu=0:1"));
         assert_eq!(answer["admitted"], true);
     }
@@ -175,7 +178,7 @@ fn kubelet_does_not_start_on_other_damaged_files() {
         write(node.path(), &format!("var/lib/kubelet/{file}"), text);
         let (_, reason) = refused(node.path(), TWO);
         assert!(reason.starts_with("kubelet would not start: "), "{file}: {reason}");
-        says(&reason, &[file]);
+        says(&reason, &[file, "; fix: drain the node"]);
         if !file.ends_with("manager_state") || file.starts_with("dra") {
             let before = format!("{TWO} --kubelet-version 1.32");
             assert_eq!(answered(node.path(), &before)["admitted"], true);

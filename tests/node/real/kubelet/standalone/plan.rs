@@ -60,7 +60,7 @@ pub fn predicted(manifest: &Value) -> (Verdict, Value) {
         return (Verdict::Rejected { reason, message }, answer);
     }
     let containers = answer["containers"].as_array().into_iter().flatten();
-    let exclusive = containers.filter(|container| container["cpus"] != "");
+    let exclusive = containers.filter(|container| container["cpus"].is_string());
     let cpus = exclusive
         .map(|one| (text(&one["container"]), text(&one["cpus"])))
         .collect();
