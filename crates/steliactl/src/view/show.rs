@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use stelia_api::State;
-use stelia_kernel::locality::{list, size};
+use stelia_kernel::locality::size;
 use stelia_model::{Instance, PinnedThread};
 use stelia_settings::Isolation;
 
@@ -272,7 +272,7 @@ impl Vm {
             _ => instance.exclusive.to_string(),
         };
         if let Some(locality) = self.locality.as_ref().filter(|one| !one.nodes().is_empty()) {
-            text += &format!(" (NUMA {})", list(locality.nodes()));
+            text += &format!(" (NUMA {})", locality.nodes());
         }
         if !instance.class().is_empty() {
             text += &format!(", class {}", instance.class());

@@ -5,7 +5,6 @@ use rstest::rstest;
 use serde_json::json;
 use stelia_kernel::cgroup::CgroupPath;
 use stelia_koordinator::allocator::Qos;
-use stelia_ledger::account::Range;
 use stelia_model::PendingResize;
 use tempfile::TempDir;
 
@@ -415,12 +414,9 @@ fn what_was_not_read_fails_and_counts_as_no_verified_vm() {
 
 #[test]
 fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
-    let brief = |devices: u64| Brief {
+    let brief = |above: Option<&str>| Brief {
         pod: pod(PODS[0], ""),
-        other_tasks: Range { least: 0, most: 9 },
-        devices,
-        promised_us: 8,
-        covered_us: 6,
+        above: above.map(str::to_owned),
     };
     let with = |accounts: Result<Vec<Brief>, Failure>, now: bool| {
         let demands = Demands {
@@ -433,14 +429,13 @@ fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
         verified.settle();
         verified
     };
-    // It may have been none.
-    assert_eq!(with(Ok(vec![brief(0)]), false).failure(), None);
-    let above = with(Ok(vec![brief(3)]), false);
+    assert_eq!(with(Ok(vec![brief(None)]), false).failure(), None);
+    let above = with(Ok(vec![brief(Some("3 device interrupts"))]), false);
     assert_eq!(
         (above.failure().as_deref(), above.instances[0].verified),
         (Some("1 failure"), true)
     );
-    let past = with(Ok(vec![brief(3)]), true);
+    let past = with(Ok(vec![brief(Some("3 device interrupts"))]), true);
     assert_eq!(past.failure(), None);
     says(&text(&past), &["NOTE  aaaaaaaa"]);
     let unread = with(Err(Failure::Other("damaged".to_owned())), false);
