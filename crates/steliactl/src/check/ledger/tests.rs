@@ -391,11 +391,11 @@ fn a_vm_that_ended_is_found_by_its_name_and_of_several_by_the_uid() {
     };
     assert_eq!(uid("t/db"), Ok("bbb".to_owned()));
     assert_eq!(uid("db"), Ok("bbb".to_owned()));
-    assert_eq!(uid("cc"), Ok("ccc".to_owned()));
+    assert_eq!(uid("ccc"), Ok("ccc".to_owned()));
     assert_eq!(uid("aaa2"), Ok("aaa2".to_owned()));
     assert_eq!(
         [uid("web"), uid("aaa"), uid("nobody"), uid("")],
-        [Err(2), Err(2), Err(3), Err(2)]
+        [Err(2), Err(3), Err(3), Err(3)]
     );
 }
 

@@ -262,7 +262,7 @@ fn a_vm_that_waits_fails_after_a_minute_unless_that_is_allowed() {
     let none = preview(&[], &[]);
     let plain = found(&described(), Vec::new(), &none, Demands::default());
     insta::assert_snapshot!(text(&plain), @"
-    FAIL  bbbbbbbb-0000-4000-8000-000000000000: waiting for vCPU threads (2 min)
+    FAIL  bbbbbbbb-0000-4000-8000-000000000000: waiting for vCPU threads (2m)
           effect  all its threads run on shared CPUs
           fix     read the container's log: has the VMM's socket answered? The runner tries every 5 s
 
@@ -280,7 +280,7 @@ fn a_vm_that_waits_fails_after_a_minute_unless_that_is_allowed() {
     };
     let allowed = found(&described(), Vec::new(), &none, allowing);
     assert_eq!((allowed.failure(), allowed.names().len()), (None, 0));
-    says(&text(&allowed), &["WAIT  bbbb", "(2 min)", ". 1 waiting."]);
+    says(&text(&allowed), &["WAIT  bbbb", "(2m)", ". 1 waiting."]);
     // It may have been registered long ago: a VM waits in a resize too.
     let mut young = described();
     instance_mut(&mut young, PODS[1]).state_since_us = NOW - 59_000_000;

@@ -250,10 +250,10 @@ fn a_cpu_names_its_owner_its_pools_and_who_else_runs_there() {
             &[
                 "team-a/db-0, container db (CPUs 6), assigned by kubelet; released",
                 "Before",
-                "was released 2 min ago",
+                "was released 2m ago",
             ],
         ),
-        (was(false), 6, &["not a VM", "a VM that ended 2 min ago"]),
+        (was(false), 6, &["not a VM", "a VM that ended 2m ago"]),
         (
             told(),
             0,

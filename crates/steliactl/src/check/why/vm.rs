@@ -45,10 +45,11 @@ pub(super) fn answer(
         answer.reason("Because", reason);
     }
     let [state, registered] = [instance.state_since_us, instance.registered_us].map(|us| age(us, now));
-    answer.say(
-        "Since",
-        format!("{} for {state}, registered {registered} ago", instance.state),
-    );
+    // A time that is not known has no age.
+    if !state.is_empty() && !registered.is_empty() {
+        let since = format!("{} for {state}, registered {registered} ago", instance.state);
+        answer.say("Since", since);
+    }
     cpus(&mut answer, description, pod, instance);
     let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
     float(&mut answer, instance, busy);
