@@ -287,7 +287,7 @@ fn a_vm_that_waits_fails_after_a_minute_unless_that_is_allowed() {
     let young = found(&young, Vec::new(), &none, Demands::default());
     assert_eq!(young.failure(), None);
     assert!(plain.findings[0].may_be_transient() && !young.findings[0].may_be_transient());
-    says(&text(&young), &["WAIT  bbbb", "(59 s; fails after 60 s)"]);
+    says(&text(&young), &["WAIT  bbbb", "(59s; fails after 60s)"]);
 }
 
 #[test]
