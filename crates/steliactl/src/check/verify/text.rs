@@ -101,7 +101,7 @@ impl Verified {
             let until = if self.allow_waiting || first.fails {
                 ""
             } else {
-                "; fails after 60 s"
+                "; fails after 60s"
             };
             text += &format!(" ({}{until})", age(since, self.now));
         }
