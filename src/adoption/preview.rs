@@ -7,10 +7,10 @@ use super::scan::{ScanOutcome, container, containers_with_rule};
 use super::sweep::Listing;
 use crate::engine::Handle;
 
-/// The reason's name for a VM or container that the rules would adopt.
-const WOULD_BE_ADOPTED: &str = "Adoptable";
+/// The reason's name for a VM or container that the rules would have registered, which may still be refused.
+const ADOPTABLE: &str = "Adoptable";
 
-/// The VMs and containers that these rules match and that are not managed, each with the reason why it would not be adopted, or that it
+/// The VMs and containers that these rules match and that are not managed, each with the reason why it would not be registered, or that it
 /// would be.
 pub(crate) fn preview(engine: &Handle, rules: &[AdoptRule]) -> Vec<Unadopted> {
     let found = containers_with_rule(engine.system(), rules, Listing::All);
@@ -22,8 +22,12 @@ pub(crate) fn preview(engine: &Handle, rules: &[AdoptRule]) -> Vec<Unadopted> {
             ScanOutcome::NoRule | ScanOutcome::Nothing | ScanOutcome::Waiting(None) => None,
             ScanOutcome::Refused(refused) | ScanOutcome::Waiting(Some(refused)) => Some(*refused),
             ScanOutcome::Adoptable(vm) => {
-                let what = if vm.vm.vmm.is_some() { "the VM" } else { "the container" };
-                Some(vm.refused(WOULD_BE_ADOPTED, format!("this rule would adopt {what}")))
+                let what = match vm.vm.vmm {
+                    Some(_) => "the rule finds the VM with all its vCPUs",
+                    None => "the rule matches the container",
+                };
+                let text = format!("{what}; registration then checks that its CPUs are exclusive");
+                Some(vm.refused(ADOPTABLE, text))
             }
         })
         .collect()

@@ -93,10 +93,10 @@ pub(super) fn instance(
     let record = &instance.record;
     let state = shown_state(record, assessment);
     let state_since_us = match before {
-        Some(before) if before.state == state => before.state_since_us,
-        None if record.isolated_us == 0 => record.registered_us,
-        None if matches!(state, State::Isolated | State::Pinned) => record.isolated_us,
-        _ => now_us(),
+        Some(before) if before.state == state && before.registered_us == record.registered_us => before.state_since_us,
+        Some(_) => now_us(),
+        // A daemon that was started again: a wait that its predecessor saw goes on.
+        None => record.registered_us.max(record.isolated_us),
     };
     let former = before.and_then(|before| before.pending_resize);
     let is_off_its_cpus = assessment.must_float || assessment.blocked.is_some();

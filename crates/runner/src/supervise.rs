@@ -34,17 +34,22 @@ pub(crate) struct SupervisedVm<'a> {
     pub(crate) ends_vmm: bool,
 }
 
+/// The pause after the VMM's end could not be waited for.
+const WATCH_AGAIN: Duration = Duration::from_secs(5);
+
 /// Waits for the VMM's end. The exit code of a process that is not a child is not known: 0.
 async fn ended(child: &mut Option<Child>, pidfd: BorrowedFd<'_>) -> Exit {
     match child {
         Some(child) => child.wait().await,
-        None => {
+        None => loop {
             let end = async { proc::ended(pidfd.try_clone_to_owned()?)?.await };
-            if let Err(error) = end.await {
-                tracing::error!("wait for the VMM's end: {error}");
+            match end.await {
+                Ok(_) => return Exit::Code(0),
+                // Not the VMM's end: descriptors or memory have run out.
+                Err(error) => tracing::error!("wait for the VMM's end: {error}"),
             }
-            Exit::Code(0)
-        }
+            tokio::time::sleep(WATCH_AGAIN).await;
+        },
     }
 }
 

@@ -123,7 +123,7 @@ pub(crate) enum Command {
         #[arg(long, conflicts_with_all = ["patterns", "namespace", "states", "problems"])]
         unmanaged: bool,
         /// With --unmanaged: preview the [[adopt]] rules of this configuration file, which need not be in force; the reason is Adoptable
-        /// where a rule would adopt the VM. - is standard input
+        /// where steliad would register the VM. - is standard input
         #[arg(long, value_name = "FILE", requires = "unmanaged")]
         config: Option<PathBuf>,
     },
