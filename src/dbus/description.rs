@@ -150,7 +150,6 @@ mod tests {
                 pod: pod.clone(),
                 pod_name: PodName::new("team-a", "vm"),
                 cpus: cpus("4"),
-                released: true,
                 ended_us: 11,
             }]),
             jobs: vec![serde_json::from_str(job).unwrap()],

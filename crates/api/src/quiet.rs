@@ -91,7 +91,7 @@ impl RemainingCause {
     /// What to do about it.
     pub const fn fix(self) -> &'static str {
         match self {
-            Self::Managed => "boot with isolcpus=managed_irq (steliactl doctor), or use fewer queues of the device",
+            Self::Managed => "boot with isolcpus=managed_irq,CPUS, or use fewer queues of the device",
             Self::NoVector => "reserve more shared CPUs, or use fewer queues of the devices (ethtool -L)",
             Self::Refused => "see the kernel's error and /usr/share/doc/steliad/quiet-cpus.md",
             Self::StillFires => "look for the driver's own queue affinity",

@@ -233,7 +233,7 @@ impl ReasonCode {
             ),
             Self::CpusetChanged => of(
                 "cpuset changed",
-                "",
+                "the vCPUs keep their CPUs",
                 "if this persists, find the program that writes the container cgroup's cpuset.cpus",
             ),
             Self::MemoryHeld => of(
@@ -416,7 +416,7 @@ const DELETE_THE_FILE: &str = "drain the node, stop kubelet, delete the file, st
 const FIXES_OF_KUBELET_FILE: [(&str, &str); 14] = [
     (
         "No such file",
-        "start kubelet with cpuManagerPolicy: static; with another root directory set kubelet-root",
+        "start or restart kubelet with cpuManagerPolicy: static; with another root directory set kubelet-root",
     ),
     (
         "which is kubelet's root directory is not clear",

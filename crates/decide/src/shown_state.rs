@@ -49,7 +49,7 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reas
             Phase::Attaching => of(ReasonCode::Pinning, "its vCPU threads are being pinned".to_owned()),
             _ => of(
                 ReasonCode::NoVcpus,
-                "waiting for the runner to attach vCPU threads".to_owned(),
+                "waiting for the runner to attach vCPU threads, which it tries every 5 s".to_owned(),
             )
             .map(|reason| match &instance.pod_name {
                 Some(name) => reason.with_fix(fix_without_vcpus(name)),
@@ -60,11 +60,7 @@ pub fn not_isolated(instance: &Instance, assessment: &Assessment) -> Option<Reas
 }
 
 fn fix_without_vcpus(name: &PodName) -> String {
-    format!(
-        "kubectl logs -n {} {}: has the VMM's socket answered? The runner tries every 5 s",
-        name.namespace(),
-        name.name()
-    )
+    format!("kubectl logs -n {} {}", name.namespace(), name.name())
 }
 
 fn pinned(record: &Record, why: PinnedReason) -> Option<Reason> {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use stelia_api::State;
 use stelia_api::ledger::LedgerSummary;
 use stelia_api::publishing::Publishing;
 use stelia_api::quiet::Quiet;
@@ -91,7 +90,6 @@ impl Node {
             pod: was.pod.clone(),
             pod_name: was.pod_name.clone(),
             cpus: was.exclusive.clone(),
-            released: was.state == State::Releasing,
             ended_us,
         };
         let all = Arc::make_mut(&mut self.former);
@@ -161,7 +159,7 @@ named! {
     }
 }
 
-/// A VM that was released or ended.
+/// A VM that was released, and may run on without isolation, or has ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerVm {
     pub pod: PodUid,
@@ -170,8 +168,6 @@ pub struct FormerVm {
     pub pod_name: Option<PodName>,
     /// Its exclusive CPUs.
     pub cpus: CpuSet,
-    /// It runs on, without isolation.
-    pub released: bool,
     pub ended_us: u64,
 }
 

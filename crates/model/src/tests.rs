@@ -64,13 +64,7 @@ fn an_instance_is_read_as_it_was_written_but_for_what_json_does_not_have() {
 fn the_last_former_vms_are_remembered() {
     let mut node = Node::default();
     for ended_us in 1..=65 {
-        let state = if ended_us == 65 {
-            State::Releasing
-        } else {
-            State::Isolated
-        };
         let was = Instance {
-            state,
             exclusive: "2-3".parse().unwrap(),
             ..Instance::default()
         };
@@ -78,5 +72,4 @@ fn the_last_former_vms_are_remembered() {
     }
     let (first, last) = (&node.former[0], &node.former[63]);
     assert_eq!((node.former.len(), first.ended_us, last.ended_us), (64, 65, 2));
-    assert_eq!((first.released, last.released), (true, false));
 }
