@@ -76,7 +76,7 @@ pub(crate) async fn gather(client: &Client, vm: &str, cpus: u32, dry_run: bool) 
     }
     let (to, waits) = client.resize(&pod.pod_uid, cpus, dry_run).await?;
     if !dry_run {
-        follow(client, &pod, &to, waits).await?;
+        follow(client, &pod, &to).await?;
     }
     Ok(Resized {
         text: words(&instance, cpus, &to, waits, dry_run),
@@ -94,29 +94,27 @@ async fn read(client: &Client, pod: &Pod) -> Result<Arc<Instance>, Failure> {
     found.ok_or_else(|| Failure::NoSuchInstance(format!("{pod} is no VM any more")))
 }
 
-/// Waits until the instance has these CPUs.
+/// Waits until the instance has these CPUs. The daemon answers before it shows what it does.
 ///
 /// # Errors
 /// Its vCPUs are not unplugged in time, or the daemon does not do it.
-async fn follow(client: &Client, pod: &Pod, to: &str, waits: bool) -> Result<(), Failure> {
+async fn follow(client: &Client, pod: &Pod, to: &str) -> Result<(), Failure> {
     let begun = Instant::now();
-    let mut has_waited = false;
     loop {
         let instance = read(client, pod).await?;
         if instance.exclusive.to_string() == to {
             return Ok(());
         }
-        // The daemon answers before it shows what it does.
-        let is_pending = instance.pending_resize.is_some();
-        has_waited |= is_pending;
-        if waits && !is_pending && (has_waited || begun.elapsed() > MAX_FOLLOW) {
+        let most = match instance.pending_resize {
+            Some(_) => MAX_WAIT,
+            None => MAX_FOLLOW,
+        };
+        if begun.elapsed() > most {
             let cpus = &instance.exclusive;
-            let text = format!("the guest did not unplug enough vCPUs in time: {pod} keeps CPUs {cpus}");
-            return Err(Failure::Other(text));
-        }
-        if begun.elapsed() > if waits { MAX_WAIT } else { MAX_FOLLOW } {
-            let text = format!("{pod} does not have CPUs {to} yet; see steliactl why {pod}");
-            return Err(Failure::Other(text));
+            let why = "its guest has not unplugged enough vCPUs";
+            return Err(Failure::Other(format!(
+                "{pod} has CPUs {cpus}, not {to}: {why}, or see steliactl why {pod}"
+            )));
         }
         sleep(POLL_INTERVAL).await;
     }

@@ -50,18 +50,15 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
     let check = |instance: &Instance| -> Result<Vec<Difference>, Box<dyn Error>> {
         let mut found = kernel.vm(instance)?;
         // Without a partition everybody may run there.
-        let has_partition = found
-            .iter()
-            .all(|(code, _)| *code != ReasonCode::PartitionChanged.name());
+        let changed = ReasonCode::PartitionChanged.name();
+        let has_partition = found.iter().all(|(code, _)| *code != changed);
         if instance.state == State::Isolated && has_partition {
             found.extend(others_on(instance, &others));
             let mask = workers.as_ref().map_err(String::as_str)?;
             if mask.as_ref().is_some_and(|mask| !mask.is_disjoint(&instance.exclusive)) {
                 let file = "/sys/devices/virtual/workqueue/cpumask";
-                found.push((
-                    "workers",
-                    format!("unbound kernel workers may run on its CPUs ({file})"),
-                ));
+                let text = format!("unbound kernel workers may run on its CPUs ({file})");
+                found.push(("workers", text));
             }
         }
         // steliad keeps the host's units off the CPUs of pinned VMs; those of class LSR are shared anyhow.
@@ -199,12 +196,9 @@ impl Kernel {
         expected: &CpuSet,
     ) -> Result<Option<Difference>, Box<dyn Error>> {
         let has = read_optional_cpus(&self.cgroups, cgroup, file)?;
-        let shown = |cpus: &CpuSet| {
-            if cpus.is_empty() {
-                "empty".to_owned()
-            } else {
-                cpus.to_string()
-            }
+        let shown = |cpus: &CpuSet| match cpus.to_string() {
+            none if none.is_empty() => "empty".to_owned(),
+            some => some,
         };
         let says = has.as_ref().map_or("missing".to_owned(), shown);
         let text = || format!("{}/{} is {says}, not {}", cgroup.name(), file.name(), shown(expected));
@@ -274,9 +268,7 @@ impl Kernel {
 }
 
 fn ended(pinned: &PinnedThread) -> Difference {
-    let text = format!(
-        "the thread {} of {} has ended",
-        pinned.thread.task.id, pinned.thread.role
-    );
+    let (id, role) = (pinned.thread.task.id, pinned.thread.role);
+    let text = format!("the thread {id} of {role} has ended");
     (ReasonCode::ThreadEnded.name(), text)
 }

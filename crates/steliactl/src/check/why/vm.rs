@@ -38,17 +38,14 @@ pub(super) fn answer(
         json!({ "state": instance.state, "degraded": instance.degraded, "not_isolated": instance.not_isolated });
     let mut answer = Answer::new(format!("{name} {is}"), &details);
     answer.details.extend(name.members());
-    for reason in &instance.degraded {
-        answer.reason("Problem", reason);
-    }
-    if let Some(reason) = &instance.not_isolated {
-        answer.reason("Because", reason);
-    }
+    answer.reasons(instance);
     let [state, registered] = [instance.state_since_us, instance.registered_us].map(|us| age(us, now));
     // A time that is not known has no age.
     if !state.is_empty() && !registered.is_empty() {
-        let since = format!("{} for {state}, registered {registered} ago", instance.state);
-        answer.say("Since", since);
+        answer.say(
+            "Since",
+            format!("{} for {state}, registered {registered} ago", instance.state),
+        );
     }
     cpus(&mut answer, description, pod, instance);
     let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
@@ -56,11 +53,12 @@ pub(super) fn answer(
     let guest = guest_nodes(instance);
     for (guest, cpus) in guest.iter().filter_map(|(guest, cpus)| Some(((*guest)?, cpus))) {
         let host = nodes(&node.topology, cpus).to_string();
-        let text = format!("NUMA node {guest} has vCPUs on CPUs {cpus} (NUMA {host})");
-        answer.say("Guest", text);
+        answer.say(
+            "Guest",
+            format!("NUMA node {guest} has vCPUs on CPUs {cpus} (NUMA {host})"),
+        );
     }
-    let is_container = instance.isolation == Isolation::Container;
-    if is_container {
+    if instance.isolation == Isolation::Container {
         answer.say("vCPUs", "not told apart: its whole container has the CPUs");
     } else if instance.vcpus.is_empty() {
         answer.say("vCPUs", "none are attached, so none was measured");
@@ -104,14 +102,12 @@ fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &In
     answer.say("Assigned", assigned);
 }
 
+/// What was asked of steliad's allocator, and what it chose.
 fn allocated(answer: &mut Answer, allocation: &Allocation) {
     let mut text = format!("class {}", allocation.qos);
     if allocation.cpus > 0 {
         let (count, bind) = (counted(allocation.cpus.into(), "CPU"), allocation.bind);
-        let required = if allocation.required { " (required)" } else { "" };
-        let (exclusive, kept) = (allocation.exclusive, allocation.exclusivity);
-        text += &format!(", {count}; bind {bind}{required}, exclusive {exclusive} ({kept})");
-        text += &format!(", strategy {}, alignment {}", allocation.strategy, allocation.alignment);
+        text += &format!(", {count}, bind {bind}, exclusive {}", allocation.exclusive);
     }
     if allocation.limit_milli > 0 {
         text += &format!(", CPU limit {}", allocation.limit_milli as f64 / 1000.0);
