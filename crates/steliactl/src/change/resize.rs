@@ -56,7 +56,7 @@ pub(crate) async fn gather(client: &Client, vm: &str, cpus: u32, dry_run: bool) 
     let pod = client.find(vm).await?.pod;
     let instance = read(client, &pod).await?;
     let (from, container) = (instance.exclusive.to_string(), &instance.container);
-    if instance.allocation.is_none() {
+    let (to, text, fix) = if instance.allocation.is_none() {
         let text = format!("kubelet assigned CPUs {from} and does not change them while the container runs");
         let fix = format!(
             "set {cpus} CPUs in requests and limits of container {container}, then kubectl replace --force -f MANIFEST"
@@ -64,27 +64,22 @@ pub(crate) async fn gather(client: &Client, vm: &str, cpus: u32, dry_run: bool) 
         if !dry_run {
             return Err(Failure::Other(format!("nothing has changed: {text}; {fix}")));
         }
-        let (to, outcome) = (from.clone(), "planned");
-        return Ok(Resized {
-            pod,
-            from,
-            to,
-            outcome,
-            text,
-            fix,
-        });
-    }
-    let (to, waits) = client.resize(&pod.pod_uid, cpus, dry_run).await?;
-    if !dry_run {
-        follow(client, &pod, &to).await?;
-    }
+        (from.clone(), text, fix)
+    } else {
+        let (to, waits) = client.resize(&pod.pod_uid, cpus, dry_run).await?;
+        if !dry_run {
+            follow(client, &pod, &to).await?;
+        }
+        let text = words(&instance, cpus, &to, waits, dry_run);
+        (to, text, String::new())
+    };
     Ok(Resized {
-        text: words(&instance, cpus, &to, waits, dry_run),
         pod,
         from,
         to,
         outcome: if dry_run { "planned" } else { "done" },
-        fix: String::new(),
+        text,
+        fix,
     })
 }
 

@@ -23,3 +23,13 @@ async fn measured(description: &Description, roots: &Roots, time: Duration) -> M
     sleep(time).await;
     rates(&before, &Sample::read(description, roots, began.elapsed()))
 }
+
+/// The first of these, and how many more there are.
+fn some<T: ToString>(all: &[T]) -> String {
+    const MAX_NAMED: usize = 3;
+    let mut named: Vec<String> = all.iter().take(MAX_NAMED).map(T::to_string).collect();
+    if all.len() > MAX_NAMED {
+        named.push(format!("and {} more", all.len() - MAX_NAMED));
+    }
+    named.join("; ")
+}

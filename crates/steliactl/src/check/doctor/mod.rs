@@ -17,6 +17,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::check::some;
 use crate::shared::daemon::{Description, Failure, Pods};
 use crate::shared::output::{Meaning, Render, TextStyle, paragraph, stacked};
 use facts::Facts;
@@ -93,17 +94,6 @@ fn warn(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -
 
 fn fail(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> Found {
     Ok(found(Outcome::Fail, fact, effect, fix))
-}
-
-/// Limit of what is named of a kind.
-const MAX_NAMED: usize = 3;
-
-/// The first of these, and how many more there are.
-fn some(all: &[String]) -> String {
-    match all.split_at_checked(MAX_NAMED) {
-        Some((shown, more)) if !more.is_empty() => format!("{}; and {} more", shown.join("; "), more.len()),
-        _ => all.join("; "),
-    }
 }
 
 /// An effect that several checks name.

@@ -108,13 +108,13 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
         (Reverse(counted), vm.pod.to_string())
     });
     let reached = |cpus: &CpuSet| -> (Vec<Pod>, CpuSet, bool) {
-        let reached = vms.iter().filter(|vm| !vm.exclusive_cpus.is_disjoint(cpus));
-        let all = reached
-            .clone()
-            .fold(CpuSet::new(), |all, vm| all.union(&vm.exclusive_cpus));
-        let may_fire = reached.clone().any(|vm| vm.interrupts_by_ledger != Some(0));
-        let pods = reached.map(|vm| vm.pod.clone()).collect();
-        (pods, all.intersection(cpus), may_fire)
+        let (mut pods, mut own, mut may_fire) = (Vec::new(), CpuSet::new(), false);
+        for vm in vms.iter().filter(|vm| !vm.exclusive_cpus.is_disjoint(cpus)) {
+            pods.push(vm.pod.clone());
+            own.union_with(&vm.exclusive_cpus.intersection(cpus));
+            may_fire |= vm.interrupts_by_ledger != Some(0);
+        }
+        (pods, own, may_fire)
     };
     let interrupts = quiet.report.remaining.iter().map(|one| {
         let (vms, cpus, may_fire) = reached(&one.cpus);

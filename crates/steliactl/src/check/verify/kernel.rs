@@ -18,13 +18,12 @@ use stelia_model::{Instance, PinnedThread};
 use stelia_settings::{AdoptPlacement, Isolation};
 
 use super::NODE;
+use crate::check::some;
 use crate::shared::daemon::Description;
 use crate::shared::kernel::Roots;
 
 /// Cgroups that are looked at for others on the VMs' CPUs.
 const MAX_CGROUPS: usize = 10_000;
-/// How many cgroups and threads a text names.
-const MAX_NAMED: usize = 3;
 
 /// Something that the kernel has otherwise than it should be: the code of the daemon's reason for the same or a word of this program, and
 /// the fact.
@@ -85,16 +84,7 @@ fn others_on(instance: &Instance, others: &[(CgroupPath, CpuSet)]) -> Option<Dif
         !cpus.is_disjoint(&instance.exclusive) && !cgroup.is_within(tree.vcpu())
     };
     let there: Vec<&CgroupPath> = others.iter().filter(is_there).map(|(cgroup, _)| cgroup).collect();
-    (!there.is_empty()).then(|| ("others", format!("tasks of {} may run on its CPUs", first(&there))))
-}
-
-/// The first few, and how many more there are.
-fn first<T: ToString>(all: &[T]) -> String {
-    let named: Vec<String> = all.iter().take(MAX_NAMED).map(T::to_string).collect();
-    match all.len().saturating_sub(MAX_NAMED) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
-    }
+    (!there.is_empty()).then(|| ("others", format!("tasks of {} may run on its CPUs", some(&there))))
 }
 
 /// Whether a partition of this type has its CPUs alone. The kernel appends why one is invalid.
@@ -147,7 +137,7 @@ impl Kernel {
         }
         if !is_container && !inside.is_empty() {
             let strangers: Vec<i32> = inside.into_iter().collect();
-            let text = format!("threads in {} that are no vCPUs: {}", vcpu.name(), first(&strangers));
+            let text = format!("threads in {} that are no vCPUs: {}", vcpu.name(), some(&strangers));
             found.push(("other-threads", text));
         }
         Ok(found)

@@ -26,23 +26,23 @@ impl Render for Verified {
     }
 
     fn text(&self, style: TextStyle) -> String {
+        let mut texts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for one in &self.findings {
+            texts.entry(&one.code).or_default().insert(&one.text);
+        }
         let mut groups: BTreeMap<_, Vec<&Finding>> = BTreeMap::new();
         for (at, one) in self.findings.iter().enumerate() {
             let alone = (style.wide || one.pod.pod_uid == NODE).then_some(at);
-            groups.entry((one.order(), alone, &one.code)).or_default().push(one);
+            let are_few = texts
+                .get(one.code.as_str())
+                .is_some_and(|texts| texts.len() <= MAX_TEXTS);
+            let text = are_few.then_some(&one.text);
+            groups
+                .entry((one.order(), alone, &one.code, text))
+                .or_default()
+                .push(one);
         }
-        let mut text = String::new();
-        for group in groups.values() {
-            let texts: BTreeSet<&str> = group.iter().map(|one| one.text.as_str()).collect();
-            if texts.len() > MAX_TEXTS {
-                text += &self.lines(group, style);
-                continue;
-            }
-            for text_of_some in texts {
-                let some = group.iter().filter(|one| one.text == text_of_some);
-                text += &self.lines(&some.copied().collect::<Vec<_>>(), style);
-            }
-        }
+        let mut text: String = groups.values().map(|group| self.lines(group, style)).collect();
         if !text.is_empty() {
             text.push('\n');
         }

@@ -98,17 +98,13 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
         let text = format!("{pod} (CPUs {}), a VM that {how} {ago} ago", former.cpus);
         answer.say("Before", text);
     }
-    let (mut whole, mut around): (Vec<Pod>, Vec<Pod>) = Default::default();
-    for (uid, instance) in node.instances.iter().filter(|(_, one)| one.float.contains(cpu)) {
-        let list = match instance.state {
-            State::Isolated | State::Pinned => &mut around,
-            _ => &mut whole,
-        };
-        list.push(pods.get(uid.as_str()));
-    }
-    for (list, what) in [(whole, "all threads"), (around, "non-vCPU threads")] {
-        if !list.is_empty() {
-            let whose = whose(&list.iter().collect::<Vec<_>>());
+    for (are_pinned, what) in [(false, "all threads"), (true, "non-vCPU threads")] {
+        let here = node.instances.iter().filter(|(_, one)| {
+            one.float.contains(cpu) && matches!(one.state, State::Isolated | State::Pinned) == are_pinned
+        });
+        let here: Vec<Pod> = here.map(|(uid, _)| pods.get(uid.as_str())).collect();
+        if !here.is_empty() {
+            let whose = whose(&here.iter().collect::<Vec<_>>());
             answer.say("Others", format!("{what} of {whose} may run here"));
         }
     }

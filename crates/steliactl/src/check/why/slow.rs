@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use stelia_cpus::{CpuSet, MAX_CPUS};
+use stelia_api::ThreadRole;
+use stelia_cpus::{CpuSet, MAX_CPUS, Topology};
 use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups, value};
 use stelia_kernel::counters;
 use stelia_kernel::counters::cpu_time::{self, CpuTime};
@@ -61,12 +62,11 @@ pub(super) fn share(before: &Reading, now: &Reading, cpus: &CpuSet, of: fn(&CpuT
     (whole > 0).then(|| part as f64 / whole as f64 * 100.0)
 }
 
-/// Tells what two readings, a second apart, and the daemon's view say of a VM. `spread`: a NUMA node of its guest is on several of the host.
+/// Tells what two readings, a second apart, and the daemon's view say of a VM.
 pub(super) fn slowdowns(
     answer: &mut Answer,
     description: &Description,
     (pod, instance): (&str, &Instance),
-    spread: bool,
     (before, now): (&Reading, &Reading),
 ) {
     const BUSY: &str = "add shared CPUs (float-policy), take load off them, or set --iothread-cpus of the runner";
@@ -94,7 +94,8 @@ pub(super) fn slowdowns(
     let stolen = above(share(before, now, own, |time| time.stolen), HIGH_STOLEN_PERCENT);
     let stolen = stolen.map(|stolen| format!("a hypervisor below this host took {stolen:.1} % of its CPUs' time"));
     let host = nodes(topology, own).to_string();
-    let spread = spread.then(|| format!("a NUMA node of the guest is spread over NUMA nodes {host}"));
+    let spread =
+        is_spread(instance, topology).then(|| format!("a NUMA node of the guest is spread over NUMA nodes {host}"));
     let cores: CpuSet = own
         .iter()
         .fold(CpuSet::new(), |all, cpu| all.union(&topology.siblings(cpu)));
@@ -120,6 +121,19 @@ pub(super) fn slowdowns(
             answer.slow(text, fix);
         }
     }
+}
+
+/// Whether a NUMA node that the guest sees is on several of the host. To a guest that is shown none all vCPUs are alike.
+fn is_spread(instance: &Instance, topology: &Topology) -> bool {
+    let mut by_node: BTreeMap<Option<u32>, CpuSet> = BTreeMap::new();
+    for pinned in &instance.vcpus {
+        if let ThreadRole::Vcpu(_) = pinned.thread.role {
+            let own = pinned.thread.cpu.map(|cpu| std::iter::once(cpu).collect());
+            let cpus = by_node.entry(pinned.guest_node).or_default();
+            cpus.union_with(own.as_ref().unwrap_or(&instance.exclusive));
+        }
+    }
+    by_node.values().any(|cpus| nodes(topology, cpus).len() > 1)
 }
 
 /// The vCPU that is disturbed most.

@@ -1,10 +1,7 @@
 //! A VM: whether it is isolated and why not, its CPUs, where its threads run, and what slows it down.
 
-use std::collections::BTreeMap;
-
 use serde_json::json;
-use stelia_api::{State, ThreadRole};
-use stelia_cpus::CpuSet;
+use stelia_api::State;
 use stelia_kernel::locality::nodes;
 use stelia_koordinator::allocator::Allocation;
 use stelia_model::{FloatReason, Instance};
@@ -50,22 +47,13 @@ pub(super) fn answer(
     cpus(&mut answer, description, pod, instance);
     let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
     float(&mut answer, instance, busy);
-    let guest = guest_nodes(instance);
-    for (guest, cpus) in guest.iter().filter_map(|(guest, cpus)| Some(((*guest)?, cpus))) {
-        let host = nodes(&node.topology, cpus).to_string();
-        answer.say(
-            "Guest",
-            format!("NUMA node {guest} has vCPUs on CPUs {cpus} (NUMA {host})"),
-        );
-    }
     if instance.isolation == Isolation::Container {
         answer.say("vCPUs", "not told apart: its whole container has the CPUs");
     } else if instance.vcpus.is_empty() {
         answer.say("vCPUs", "none are attached, so none was measured");
     }
     let told = answer.facts.len();
-    let spread = guest.values().any(|cpus| nodes(&node.topology, cpus).len() > 1);
-    slowdowns(&mut answer, description, (pod, instance), spread, readings);
+    slowdowns(&mut answer, description, (pod, instance), readings);
     if answer.facts.len() == told && !instance.vcpus.is_empty() {
         answer.say("Measured", "nothing slows it down");
     }
@@ -138,16 +126,4 @@ fn float(answer: &mut Answer, instance: &Instance, busy: Option<f64>) {
         _ => ("Now", "all its threads run"),
     };
     answer.say(label, format!("{who} on {} ({busy}{why})", instance.float));
-}
-
-/// The CPUs of the vCPUs by the NUMA node that the guest sees; `None`: it is shown none, so that all vCPUs are alike to it.
-fn guest_nodes(instance: &Instance) -> BTreeMap<Option<u32>, CpuSet> {
-    let mut found: BTreeMap<Option<u32>, CpuSet> = BTreeMap::new();
-    let is_vcpu = |role: ThreadRole| matches!(role, ThreadRole::Vcpu(_));
-    for pinned in instance.vcpus.iter().filter(|pinned| is_vcpu(pinned.thread.role)) {
-        let cpus = pinned.thread.cpu.map(|cpu| std::iter::once(cpu).collect());
-        let node = found.entry(pinned.guest_node).or_default();
-        node.union_with(cpus.as_ref().unwrap_or(&instance.exclusive));
-    }
-    found
 }
