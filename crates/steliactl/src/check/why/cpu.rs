@@ -19,8 +19,7 @@ pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32, now: u64)
         Some(at) => format!("CPU {cpu}: core {}, socket {}, NUMA {}", at.core, at.package, at.node),
         None if node.offline.contains(cpu) => format!("CPU {cpu} is offline: nothing runs on it"),
         None => {
-            let (online, offline) = (node.topology.online(), &node.offline);
-            let text = format!("there is no CPU {cpu}; online are {online}, offline are {offline}");
+            let text = format!("there is no CPU {cpu}; online are {}", node.topology.online());
             return Err(Failure::Usage(text));
         }
     };
