@@ -9,7 +9,7 @@ use stelia_model::JobPhase;
 use tokio::time::{Instant, sleep};
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::{Client, Description, Failure, Pod};
+use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
 use crate::shared::output::{Meaning, Render, TextStyle, hanging, paragraph, printable};
 
 /// How often the job is looked at.
@@ -81,44 +81,37 @@ pub(crate) async fn gather(
     deadline_s: u32,
     dry_run: bool,
 ) -> Result<Rebalanced, Failure> {
-    let pod = match vm {
-        Some(vm) => Some(client.find(vm).await?.pod.pod_uid),
-        None => None,
+    let scope = match vm {
+        Some(vm) => client.find(vm).await?.pod.pod_uid,
+        None => "node".to_owned(),
     };
-    let description = client.describe().await;
-    match description.is_ok_and(|description| is_up_to_kubelet(&description)) {
-        true if dry_run => {
-            return Ok(Rebalanced {
-                reason: UP_TO_KUBELET.to_owned(),
-                ..Rebalanced::default()
-            });
-        }
-        true => return Err(Failure::Other(UP_TO_KUBELET.to_owned())),
-        false => {}
+    // A daemon that does not run is started by the job.
+    let described = client.describe().await.ok();
+    let mut done = Rebalanced::default();
+    if described.as_ref().is_some_and(is_up_to_kubelet) {
+        done.reason = UP_TO_KUBELET.to_owned();
+        return if dry_run {
+            Ok(done)
+        } else {
+            Err(Failure::Other(done.reason))
+        };
     }
-    let scope = pod.unwrap_or_else(|| "node".to_owned());
-    let pods = client.pods_running().await;
+    let pods = described.as_ref().map(Pods::of).unwrap_or_default();
     let moved = |(uid, from, to, gain): MoveRow| Move {
         pod: pods.get(&uid),
         from,
         to,
         gain,
     };
-    let moves = |rows: Vec<MoveRow>| rows.into_iter().map(moved).collect();
     let (path, planned) = client.rebind(&scope, deadline_s, dry_run).await?;
+    done.moves = planned.into_iter().map(moved).collect();
     if dry_run {
-        return Ok(Rebalanced {
-            moves: moves(planned),
-            ..Rebalanced::default()
-        });
+        return Ok(done);
     }
-    let job = JobProxy::builder(client.connection())
-        .cache_properties(CacheProperties::No)
-        .path(&path)
-        .build()
-        .await?;
+    let job = JobProxy::builder(client.connection()).cache_properties(CacheProperties::No);
+    let job = job.path(&path).build().await?;
     let mut away: Option<Instant> = None;
-    let phase = loop {
+    done.phase = loop {
         match client.answer_in_time(job.phase()).await {
             Ok(phase) if phase == JobPhase::Pending.name() => away = None,
             Ok(phase) => break phase,
@@ -127,12 +120,11 @@ pub(crate) async fn gather(
         }
         sleep(POLL_INTERVAL).await;
     };
-    Ok(Rebalanced {
-        phase,
-        reason: client.answer_in_time(job.reason()).await?,
-        moves: moves(client.answer_in_time(job.moves()).await?),
-        job: Some(path.to_string()),
-    })
+    done.reason = client.answer_in_time(job.reason()).await?;
+    let moves = client.answer_in_time(job.moves()).await?;
+    done.moves = moves.into_iter().map(moved).collect();
+    done.job = Some(path.to_string());
+    Ok(done)
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::Reason;
 
-use crate::check::verify::{stacked, subject};
+use crate::check::verify::subject;
 use crate::shared::daemon::{
     Client, Condition, Description, Failure, Pod, Pods, counts, fold, lines_by_pod, reason_of,
 };
-use crate::shared::output::{Meaning, Render, TextStyle, counted, paragraph, printable};
+use crate::shared::output::{Meaning, Render, TextStyle, counted, paragraph, printable, stacked};
 
 /// The daemon's answer.
 #[derive(Debug, Serialize)]
@@ -73,21 +73,11 @@ impl Render for Reconciled {
         let reasons: Vec<(Pod, Reason)> = reasons(&self.report)
             .map(|(uid, reason)| (pods.get(uid), reason))
             .collect();
-        let folded = fold(reasons.iter().map(|(pod, reason)| (pod, reason)));
-        let mut text: String = folded
-            .iter()
-            .map(|(pods, reason)| {
-                let label = ("WARN", Meaning::Attention);
-                stacked(
-                    label,
-                    &subject(pods),
-                    &reason.text,
-                    reason.code.effect(),
-                    &reason.fix,
-                    style,
-                )
-            })
-            .collect();
+        let mut text = String::new();
+        for (pods, reason) in fold(reasons.iter().map(|(pod, reason)| (pod, reason))) {
+            let (label, subject, effect) = (("WARN", Meaning::Attention), subject(&pods), reason.code.effect());
+            text += &stacked(label, &subject, &reason.text, effect, &reason.fix, style);
+        }
         for (uid, step) in lines_by_pod(&self.report, "plan") {
             text += &paragraph(&printable(&format!("{}: {step}", subject(&[&pods.get(uid)]))), style);
         }

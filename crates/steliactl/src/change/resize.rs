@@ -56,7 +56,7 @@ pub(crate) async fn gather(client: &Client, vm: &str, cpus: u32, dry_run: bool) 
     let pod = client.find(vm).await?.pod;
     let instance = read(client, &pod).await?;
     let (from, container) = (instance.exclusive.to_string(), &instance.container);
-    if instance.allocation.is_none() {
+    let (to, text, fix) = if instance.allocation.is_none() {
         let text = format!("kubelet assigned CPUs {from} and does not change them while the container runs");
         let fix = format!(
             "set {cpus} CPUs in requests and limits of container {container}, then kubectl replace --force -f MANIFEST"
@@ -64,27 +64,22 @@ pub(crate) async fn gather(client: &Client, vm: &str, cpus: u32, dry_run: bool) 
         if !dry_run {
             return Err(Failure::Other(format!("nothing has changed: {text}; {fix}")));
         }
-        let (to, outcome) = (from.clone(), "planned");
-        return Ok(Resized {
-            pod,
-            from,
-            to,
-            outcome,
-            text,
-            fix,
-        });
-    }
-    let (to, waits) = client.resize(&pod.pod_uid, cpus, dry_run).await?;
-    if !dry_run {
-        follow(client, &pod, &to, waits).await?;
-    }
+        (from.clone(), text, fix)
+    } else {
+        let (to, waits) = client.resize(&pod.pod_uid, cpus, dry_run).await?;
+        if !dry_run {
+            follow(client, &pod, &to).await?;
+        }
+        let text = words(&instance, cpus, &to, waits, dry_run);
+        (to, text, String::new())
+    };
     Ok(Resized {
-        text: words(&instance, cpus, &to, waits, dry_run),
         pod,
         from,
         to,
         outcome: if dry_run { "planned" } else { "done" },
-        fix: String::new(),
+        text,
+        fix,
     })
 }
 
@@ -94,29 +89,27 @@ async fn read(client: &Client, pod: &Pod) -> Result<Arc<Instance>, Failure> {
     found.ok_or_else(|| Failure::NoSuchInstance(format!("{pod} is no VM any more")))
 }
 
-/// Waits until the instance has these CPUs.
+/// Waits until the instance has these CPUs. The daemon answers before it shows what it does.
 ///
 /// # Errors
 /// Its vCPUs are not unplugged in time, or the daemon does not do it.
-async fn follow(client: &Client, pod: &Pod, to: &str, waits: bool) -> Result<(), Failure> {
+async fn follow(client: &Client, pod: &Pod, to: &str) -> Result<(), Failure> {
     let begun = Instant::now();
-    let mut has_waited = false;
     loop {
         let instance = read(client, pod).await?;
         if instance.exclusive.to_string() == to {
             return Ok(());
         }
-        // The daemon answers before it shows what it does.
-        let is_pending = instance.pending_resize.is_some();
-        has_waited |= is_pending;
-        if waits && !is_pending && (has_waited || begun.elapsed() > MAX_FOLLOW) {
+        let most = match instance.pending_resize {
+            Some(_) => MAX_WAIT,
+            None => MAX_FOLLOW,
+        };
+        if begun.elapsed() > most {
             let cpus = &instance.exclusive;
-            let text = format!("the guest did not unplug enough vCPUs in time: {pod} keeps CPUs {cpus}");
-            return Err(Failure::Other(text));
-        }
-        if begun.elapsed() > if waits { MAX_WAIT } else { MAX_FOLLOW } {
-            let text = format!("{pod} does not have CPUs {to} yet; see steliactl why {pod}");
-            return Err(Failure::Other(text));
+            let why = "its guest has not unplugged enough vCPUs";
+            return Err(Failure::Other(format!(
+                "{pod} has CPUs {cpus}, not {to}: {why}, or see steliactl why {pod}"
+            )));
         }
         sleep(POLL_INTERVAL).await;
     }

@@ -30,8 +30,6 @@ use crate::shared::files::{UnusableState, below, kubelet_state, without_root};
 /// How long systemd may take to answer.
 const SYSTEMD_TIMEOUT: Duration = Duration::from_secs(3);
 
-const UNITS: [&str; 2] = ["steliad", "steliad-device-plugin"];
-
 /// Plain values; an error says why one could not be read.
 #[derive(Debug)]
 pub(super) struct Facts {
@@ -90,8 +88,10 @@ impl Facts {
     pub(super) fn read(root: &Path, told: Result<Description, Failure>) -> Self {
         let (proc, sys) = (root.join("proc"), root.join("sys"));
         let text = |path: &str| {
-            let text = fs::read_to_string(root.join(path)).ok();
-            text.map(|text| text.trim().to_owned())
+            fs::read_to_string(root.join(path))
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
         };
         let kubelet = config::read(&proc, root, Search::SocketsThenNames);
         let stopped = matches!(kubelet, Err(ConfigError::NotRunning));
@@ -101,21 +101,18 @@ impl Facts {
             let path = below(root, path);
             fs::canonicalize(&path).unwrap_or(path)
         };
-        let folder = match (&kubelet, &home) {
-            (Ok(kubelet), _) => kubelet.root_dir.clone(),
-            (Err(_), Ok(read)) => read.clone(),
-            (Err(_), Err(_)) => KubeletConfig::default().root_dir,
-        };
-        let folder = below(root, &folder);
+        let running = kubelet.as_ref().ok().map(|kubelet| &kubelet.root_dir);
+        let folder = running.or(home.as_ref().ok()).cloned();
+        let folder = below(root, &folder.unwrap_or_else(|| KubeletConfig::default().root_dir));
         let topology = Topology::read(&sys).map_err(|error| error.to_string());
         let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse);
         let memory = kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse);
-        let pods = |name| (name, kubelet_state(&folder.join(name), AllocatedPods::parse).err());
+        let pods = |name| kubelet_state(&folder.join(name), AllocatedPods::parse).err();
         let claims = kubelet_state(&folder.join(DRA_MANAGER_STATE), dra_manager_state::check);
         let unusable = [
             (MEMORY_MANAGER_STATE, memory.as_ref().err().cloned()),
-            pods(ALLOCATED_PODS_STATE),
-            pods(ACTUATED_PODS_STATE),
+            (ALLOCATED_PODS_STATE, pods(ALLOCATED_PODS_STATE)),
+            (ACTUATED_PODS_STATE, pods(ACTUATED_PODS_STATE)),
             (DRA_MANAGER_STATE, claims.err()),
         ];
         let unusable = unusable.into_iter().filter_map(|(file, why)| Some((file, why?)));
@@ -123,11 +120,11 @@ impl Facts {
         let machine = machine.map(|(topology, numa)| machine_of(topology, &topology.caches(&sys), &numa));
         let drivers = stelia_kernel::dra::cpu_drivers(root, &folder).into_iter();
         Self {
-            kernel: text("proc/sys/kernel/osrelease").unwrap_or_default(),
+            kernel: text("proc/sys/kernel/osrelease"),
             systemd: systemd(root),
-            controllers: text("sys/fs/cgroup/cgroup.controllers").unwrap_or_default(),
+            controllers: text("sys/fs/cgroup/cgroup.controllers"),
             exclusive: has_exclusive(&sys.join("fs/cgroup")),
-            cmdline: text("proc/cmdline").unwrap_or_default(),
+            cmdline: text("proc/cmdline"),
             kvm: root.join("dev/kvm").exists(),
             numa_balancing: vms::numa_balances(&proc),
             tracing: sys.join("kernel/tracing/events").is_dir(),
@@ -162,9 +159,12 @@ impl Facts {
     /// What systemd says of this host's services; nothing where it does not answer.
     pub(super) async fn read_units(&mut self) {
         let mut command = Command::new("systemctl");
-        command
-            .args(["show", "--property=Id,ActiveState,StatusText"])
-            .args(UNITS);
+        command.args([
+            "show",
+            "--property=Id,ActiveState,StatusText",
+            "steliad",
+            "steliad-device-plugin",
+        ]);
         let answer = timeout(SYSTEMD_TIMEOUT, command.kill_on_drop(true).output()).await;
         if let Ok(Ok(answer)) = answer {
             self.units = parse_units(&String::from_utf8_lossy(&answer.stdout));
@@ -188,12 +188,12 @@ impl Facts {
 /// Lines `NAME=VALUE`, and an empty one between two units.
 pub(super) fn parse_units(text: &str) -> BTreeMap<String, (String, String)> {
     let units = text.split("\n\n").filter_map(|unit| {
-        let values: BTreeMap<&str, &str> = unit.lines().filter_map(|line| line.split_once('=')).collect();
-        let value = |name| values.get(name).map(|value| (*value).to_owned());
-        Some((
-            value("Id")?,
-            (value("ActiveState")?, value("StatusText").unwrap_or_default()),
-        ))
+        let value = |name| unit.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        let state = (
+            value("ActiveState")?.to_owned(),
+            value("StatusText").unwrap_or_default().to_owned(),
+        );
+        Some((value("Id")?.to_owned(), state))
     });
     units.collect()
 }
@@ -201,17 +201,18 @@ pub(super) fn parse_units(text: &str) -> BTreeMap<String, (String, String)> {
 /// PID 1 maps `libsystemd-shared-<version>[.suffix].so`.
 pub(crate) fn systemd(root: &Path) -> Option<u32> {
     let folders = [
-        "usr/lib/systemd",
-        "usr/lib64/systemd",
-        "usr/lib/x86_64-linux-gnu/systemd",
-        "usr/lib/aarch64-linux-gnu/systemd",
+        "lib/systemd",
+        "lib64/systemd",
+        "lib/x86_64-linux-gnu/systemd",
+        "lib/aarch64-linux-gnu/systemd",
     ];
-    let entries = folders.iter().filter_map(|folder| fs::read_dir(root.join(folder)).ok());
+    let entries = folders
+        .iter()
+        .filter_map(|folder| fs::read_dir(root.join("usr").join(folder)).ok());
     entries.flat_map(|entries| entries.flatten()).find_map(|entry| {
         let name = entry.file_name();
         let version = name.to_str()?.strip_prefix("libsystemd-shared-")?;
-        let digits = version.split(|c: char| !c.is_ascii_digit()).next()?;
-        digits.parse().ok()
+        version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
     })
 }
 

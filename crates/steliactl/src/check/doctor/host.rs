@@ -75,11 +75,8 @@ pub(super) fn cpus(facts: &Facts) -> Found {
     let all = topology.cpus.values();
     let cores: BTreeSet<(u32, u32)> = all.clone().map(|cpu| (cpu.package, cpu.core)).collect();
     let nodes = all.clone().map(|cpu| cpu.node).collect::<BTreeSet<u32>>();
-    let (cpus, nodes) = (
-        counted(all.len() as u64, "CPU"),
-        counted(nodes.len() as u64, "NUMA node"),
-    );
-    let found = format!("{cpus}, {}, {nodes}", counted(cores.len() as u64, "core"));
+    let counts = [(all.len(), "CPU"), (cores.len(), "core"), (nodes.len(), "NUMA node")];
+    let found = counts.map(|(count, what)| counted(count as u64, what)).join(", ");
     let splits =
         |kubelet: &KubeletConfig| kubelet.cpu_manager_policy == "static" && !kubelet.cpu_option("full-pcpus-only");
     if cores.len() < topology.cpus.len() && facts.kubelet.as_ref().is_ok_and(splits) {

@@ -37,13 +37,11 @@ pub(super) fn configuration(facts: &Facts) -> Found {
     };
     let warnings = kubelet.warnings.iter().map(ToString::to_string);
     let ignored: Vec<String> = warnings.chain(unknown_gates(kubelet)).collect();
-    match some(&ignored) {
-        none if none.is_empty() => pass("running"),
-        ignored => {
-            let fix = "correct or remove them, unless another version of kubelet knows them";
-            warn(ignored, "kubelet ignores these keys", fix)
-        }
+    if ignored.is_empty() {
+        return pass("running");
     }
+    let fix = "correct or remove them, unless another version of kubelet knows them";
+    warn(some(&ignored), "kubelet ignores these keys", fix)
 }
 
 /// Whether the daemon reads the directory that kubelet writes to.
@@ -73,31 +71,33 @@ pub(super) fn misplaced(proc: &Path) -> Option<(i32, ProcessPlace)> {
 /// The first thing that keeps pods' cgroups from where VMs are looked for: below kubepods.
 pub(super) fn cgroups(facts: &Facts) -> Found {
     let stopped = facts.stopped.as_ref().and_then(|read| read.as_ref().ok());
-    let set = facts.kubelet.as_ref().ok().or(stopped).and_then(|kubelet| {
-        let has_root = !kubelet.cgroup_root.trim_matches('/').is_empty();
-        let set = has_root.then(|| format!("cgroupRoot: {}", kubelet.cgroup_root));
-        set.or_else(|| (!kubelet.cgroups_per_qos).then(|| "cgroupsPerQOS: false".to_owned()))
-    });
-    if let Some(set) = set {
-        let fix = "drain the node, remove it and the flag of that name from kubelet's configuration, restart kubelet";
-        return fail(format!("kubelet has {set}"), NO_VMS, fix);
+    let fix = "drain the node, remove it and the flag of that name from kubelet's configuration, restart kubelet";
+    match facts.kubelet.as_ref().ok().or(stopped) {
+        Some(kubelet) if !kubelet.cgroup_root.trim_matches('/').is_empty() => {
+            return fail(format!("kubelet has cgroupRoot: {}", kubelet.cgroup_root), NO_VMS, fix);
+        }
+        Some(kubelet) if !kubelet.cgroups_per_qos => return fail("kubelet has cgroupsPerQOS: false", NO_VMS, fix),
+        _ => {}
     }
-    let (found, fix) = match &facts.misplaced {
-        Some((pid, ProcessPlace::OutsideOfPods(name))) => (
-            format!("process {pid} is in {name}, a container outside its pod's cgroup"),
+    let Some((pid, place)) = &facts.misplaced else {
+        return pass("pods are below /kubepods.slice or /kubepods");
+    };
+    let (place, fix) = match place {
+        ProcessPlace::OutsideOfPods(name) => (
+            format!("{name}, a container outside its pod's cgroup"),
             "set the runtime's cgroup driver to kubelet's (containerd: SystemdCgroup, CRI-O: cgroup_manager), drain the node, restart both",
         ),
-        Some((pid, ProcessPlace::Docker(name))) => (
-            format!("process {pid} is in {name}, a container of cri-dockerd"),
+        ProcessPlace::Docker(name) => (
+            format!("{name}, a container of cri-dockerd"),
             "run pods with containerd or CRI-O",
         ),
-        Some((pid, ProcessPlace::OtherRoot(root))) => (
-            format!("process {pid} is in a pod below {root}"),
+        ProcessPlace::OtherRoot(root) => (
+            format!("a pod below {root}"),
             "remove cgroupRoot from the configuration of that pod's kubelet",
         ),
-        _ => return pass("pods are below /kubepods.slice or /kubepods"),
+        ProcessPlace::Container(_) | ProcessPlace::Elsewhere => return pass("pods are below kubepods"),
     };
-    fail(found, "no such VM is admitted", fix)
+    fail(format!("process {pid} is in {place}"), "no such VM is admitted", fix)
 }
 
 /// Who assigns CPUs, and whether some are reserved, so that the shared CPUs stay the same.

@@ -17,9 +17,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::check::some;
 use crate::shared::daemon::{Description, Failure, Pods};
-use crate::shared::output::blocks::stacked;
-use crate::shared::output::{Meaning, Render, TextStyle, paragraph};
+use crate::shared::output::{Meaning, Render, TextStyle, paragraph, stacked};
 use facts::Facts;
 pub(super) use facts::systemd;
 use state_file::StateFile;
@@ -58,7 +58,7 @@ struct Finding {
     outcome: Outcome,
     fact: String,
     /// What follows from it; empty where the fact says it.
-    effect: String,
+    effect: &'static str,
     /// A command or an instruction; empty where there is nothing to do.
     fix: String,
     /// Of a skipped check the one that did not pass.
@@ -69,12 +69,12 @@ struct Finding {
 type Found = Result<Finding, &'static str>;
 type Check = fn(&Facts) -> Found;
 
-fn found(outcome: Outcome, fact: impl Into<String>, effect: &str, fix: impl Into<String>) -> Finding {
+fn found(outcome: Outcome, fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> Finding {
     Finding {
         check: "",
         outcome,
         fact: fact.into(),
-        effect: effect.to_owned(),
+        effect,
         fix: fix.into(),
         needs: None,
     }
@@ -84,27 +84,16 @@ fn pass(fact: impl Into<String>) -> Found {
     Ok(found(Outcome::Pass, fact, "", ""))
 }
 
-fn note(fact: impl Into<String>, effect: &str, fix: impl Into<String>) -> Found {
+fn note(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> Found {
     Ok(found(Outcome::Note, fact, effect, fix))
 }
 
-fn warn(fact: impl Into<String>, effect: &str, fix: impl Into<String>) -> Found {
+fn warn(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> Found {
     Ok(found(Outcome::Warn, fact, effect, fix))
 }
 
-fn fail(fact: impl Into<String>, effect: &str, fix: impl Into<String>) -> Found {
+fn fail(fact: impl Into<String>, effect: &'static str, fix: impl Into<String>) -> Found {
     Ok(found(Outcome::Fail, fact, effect, fix))
-}
-
-/// Limit of what is named of a kind.
-const MAX_NAMED: usize = 3;
-
-/// The first of these, and how many more there are.
-fn some(all: &[String]) -> String {
-    match all.split_at_checked(MAX_NAMED) {
-        Some((shown, more)) if !more.is_empty() => format!("{}; and {} more", shown.join("; "), more.len()),
-        _ => all.join("; "),
-    }
 }
 
 /// An effect that several checks name.
@@ -199,11 +188,10 @@ impl Render for Examined {
         let mut shown: Vec<&Finding> = self.findings.iter().collect();
         shown.retain(|one| all || one.outcome < Outcome::Pass);
         shown.sort_by_key(|one| one.outcome);
-        let width = shown.iter().map(|one| one.check.len()).max().unwrap_or(0);
-        let blocks = shown.into_iter().map(|one| {
-            let subject = format!("{:width$}", one.check);
-            let texts = [("", &self.fact(one)), ("effect: ", &one.effect), ("fix: ", &one.fix)];
-            stacked(one.outcome.label(), &subject, &texts, style)
+        let blocks = shown.into_iter();
+        let blocks = blocks.map(|one| {
+            let (label, fact) = (one.outcome.label(), self.fact(one));
+            stacked(label, one.check, &fact, one.effect, &one.fix, style)
         });
         let mut text: String = blocks.collect();
         if style.legend {

@@ -46,24 +46,27 @@ struct Assignment {
 /// Reads a file. `root` is `/`, `pods` are the names of its pods.
 pub(super) fn gather(path: &Path, root: &Path, pods: &Pods) -> StateFile {
     let file = path.display().to_string();
-    match read(path) {
-        Ok(state) => StateFile {
-            file,
-            reason: unusable(&state).unwrap_or_default(),
-            is_refused: false,
-            schema: format!("{:?}", state.schema),
-            shared_pool: state.shared_pool(),
-            assignments: assignments(&state, root, pods),
-            policy: state.policy,
-            default_cpus: state.default_cpus,
-            unknown_keys: state.unknown_keys,
-        },
-        Err(reason) => StateFile {
-            file,
-            reason,
-            is_refused: true,
-            ..StateFile::default()
-        },
+    let state = match read(path) {
+        Ok(state) => state,
+        Err(reason) => {
+            return StateFile {
+                file,
+                reason,
+                is_refused: true,
+                ..StateFile::default()
+            };
+        }
+    };
+    StateFile {
+        file,
+        reason: unusable(&state).unwrap_or_default(),
+        is_refused: false,
+        schema: format!("{:?}", state.schema),
+        shared_pool: state.shared_pool(),
+        assignments: assignments(&state, root, pods),
+        policy: state.policy,
+        default_cpus: state.default_cpus,
+        unknown_keys: state.unknown_keys,
     }
 }
 
@@ -73,35 +76,27 @@ fn read(path: &Path) -> Result<CpuManagerState, String> {
         io::ErrorKind::NotFound => "there is no such file".to_owned(),
         _ => error.to_string(),
     })?;
-    CpuManagerState::parse(&bytes).map_err(|error| {
-        // Each schema of the memory manager's file has it.
-        let keys = serde_json::from_slice(&bytes);
-        let is_memory = keys.is_ok_and(|keys: Value| keys.get("machineState").is_some());
-        if is_memory {
-            "this is memory_manager_state".to_owned()
-        } else {
-            error.to_string()
-        }
-    })
+    // Each schema of the memory manager's file has it.
+    let keys = serde_json::from_slice(&bytes);
+    if keys.is_ok_and(|keys: Value| keys.get("machineState").is_some()) {
+        return Err("this is memory_manager_state".to_owned());
+    }
+    CpuManagerState::parse(&bytes).map_err(|error| error.to_string())
 }
 
 fn assignments(state: &CpuManagerState, root: &Path, pods: &Pods) -> Vec<Assignment> {
-    let assigned = |pod: Pod, container: &str, cpus: &CpuSet| Assignment {
-        pod,
+    let whole = state.pod_entries.iter().map(|(pod, cpus)| (pod, "", cpus));
+    let containers = state.entries.iter().flat_map(|(pod, own)| {
+        let own = own.iter();
+        own.map(move |(container, cpus)| (pod, container.as_str(), cpus))
+    });
+    let all = whole.chain(containers).map(|(pod, container, cpus)| Assignment {
+        pod: pods.get(pod.as_str()),
         container: container.to_owned(),
         cpus: cpus.clone(),
-        shared_in_pod: None,
-    };
-    let containers = state
-        .entries
-        .iter()
-        .flat_map(|(pod, own)| own.iter().map(move |one| (pod, one)));
-    let containers = containers.map(|(pod, (name, cpus))| assigned(pods.get(pod.as_str()), name, cpus));
-    let whole = state.pod_entries.iter().map(|(pod, cpus)| Assignment {
-        shared_in_pod: Some(shared_in_pod(state, root, pod)),
-        ..assigned(pods.get(pod.as_str()), "", cpus)
+        shared_in_pod: container.is_empty().then(|| shared_in_pod(state, root, pod)),
     });
-    let mut assignments: Vec<Assignment> = containers.chain(whole).collect();
+    let mut assignments: Vec<Assignment> = all.collect();
     // By the first CPU; one without CPUs is the last.
     assignments.sort_by_key(|one| (one.cpus.iter().next().unwrap_or(u32::MAX), !one.container.is_empty()));
     assignments
@@ -121,9 +116,8 @@ pub(super) fn unusable(state: &CpuManagerState) -> Option<String> {
         return Some(format!("the CPU manager policy is {:?}, not \"static\"", state.policy));
     }
     if let Some((pod, container, cpus)) = state.overlap() {
-        return Some(format!(
-            "CPUs {cpus} of {pod}/{container} are in the default set too: kubelet does not start with this file"
-        ));
+        let why = "are in the default set too: kubelet does not start with this file";
+        return Some(format!("CPUs {cpus} of {pod}/{container} {why}"));
     }
     // kubelet writes such a file when it starts.
     let empty = state.shared_pool().is_empty();

@@ -53,16 +53,15 @@ impl Render for VmAccount {
         let account = &self.account;
         let mut parts = Vec::new();
         if style.legend {
+            let period = rows::between(account.since_us, account.until_us);
             let mut facts = vec![("Guarantee", rows::guarantee(&self.sums()).1)];
             facts.extend(rows::facts(account));
-            let period = rows::between(account.since_us, account.until_us);
             facts.push(("Period", format!("{period} UTC")));
             facts.push(("Last entry", account.seq.to_string()));
             facts.push(("Its hash", account.hash.clone()));
-            let pod = printable(&self.pod.in_full());
-            parts.push(paragraph(&pod, style) + &properties(facts, style));
+            parts.push(paragraph(&printable(&self.pod.in_full()), style) + &properties(facts, style));
         }
-        let sections = rows::sections(account, style.wide);
+        let sections = rows::sections(account);
         parts.extend(sections.iter().map(|one| one.text(style)));
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
@@ -76,15 +75,15 @@ impl Render for VmAccount {
 impl Section {
     /// Empty if there is nothing in it.
     fn text(&self, style: TextStyle) -> String {
-        let mut text = String::new();
-        if style.legend && !(self.grid.rows.is_empty() && self.missing.is_empty()) {
-            text += &format!("{}:\n", printable(&self.title));
-        }
-        if !self.grid.rows.is_empty() {
-            text += &self.grid.text(style);
-        }
         let missing = self.missing.iter().map(|one| paragraph(&printable(one), style));
-        text + &missing.collect::<String>()
+        let mut text = missing.collect::<String>();
+        if !self.grid.rows.is_empty() {
+            text.insert_str(0, &self.grid.text(style));
+        }
+        if style.legend && !text.is_empty() {
+            text.insert_str(0, &format!("{}:\n", printable(&self.title)));
+        }
+        text
     }
 }
 
@@ -99,7 +98,7 @@ impl Render for All {
         if sums.is_empty() {
             return "No VM had CPUs of its own in this period.\n".to_owned();
         }
-        let mut text = table(&rows::sums("VM"), &sums, style);
+        let mut text = table(&rows::SUMS, &sums, style);
         let broken = sums.iter().filter(|one| rows::is_broken(one)).count();
         if style.legend && broken > 0 {
             let all = counted(sums.len() as u64, "VM");
@@ -110,23 +109,6 @@ impl Render for All {
 
     fn names(&self) -> Vec<String> {
         self.0.iter().map(|one| one.pod.to_string()).collect()
-    }
-}
-
-/// What other commands show of an account.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Brief {
-    #[serde(flatten)]
-    pub pod: Pod,
-    /// What is above the guaranteed 0.
-    pub above: Option<String>,
-}
-
-impl From<VmAccount> for Brief {
-    fn from(one: VmAccount) -> Self {
-        let (pod, sums) = (one.pod.clone(), one.sums());
-        let above = rows::is_broken(&sums).then(|| rows::counts(&sums));
-        Self { pod, above }
     }
 }
 
@@ -149,10 +131,8 @@ pub(super) async fn watch(client: &Client, vm: &str, time: Duration) -> Result<W
     let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     let options = Dict::from([("seconds", Variant::from(seconds))]);
     let attribution = answered(client, object.attribute(options)).await?;
-    Ok(Watched {
-        pod: found.pod,
-        attribution,
-    })
+    let pod = found.pod;
+    Ok(Watched { pod, attribution })
 }
 
 impl Render for Watched {

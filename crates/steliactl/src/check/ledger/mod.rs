@@ -23,10 +23,9 @@ use stelia_ledger::ring::verify::{Ring, verify};
 use stelia_ledger::verdict::Verdict;
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::{Client, Failure, VmPattern, is_glob, named_pod, none_among};
+use crate::shared::daemon::{Client, Failure, Pod, VmPattern, is_glob, named_pod, none_among};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{OutputOptions, now};
-pub(super) use account::Brief;
 use account::{All, VmAccount};
 use options::About;
 pub(crate) use options::LedgerOptions;
@@ -158,14 +157,19 @@ pub(crate) fn yesterday() -> Period {
     (now().saturating_sub(DAY_US), 0)
 }
 
-/// Accounts of the last 24 hours, of these VMs or all.
+/// What ran in the last 24 hours above the guaranteed 0, by VM; of these VMs or all.
 ///
 /// # Errors
 /// The daemon cannot read the ledger, or does not answer.
-pub(crate) async fn last_day(client: &Client, selected: Option<&BTreeSet<String>>) -> Result<Vec<Brief>, Failure> {
+pub(super) async fn above_guarantee(
+    client: &Client,
+    selected: Option<&BTreeSet<String>>,
+) -> Result<Vec<(Pod, String)>, Failure> {
     let All(all) = Source::Daemon(client.clone()).all(yesterday()).await?;
-    let has = |one: &VmAccount| selected.is_none_or(|selected| selected.contains(&one.pod.pod_uid));
-    Ok(all.into_iter().filter(has).map(Brief::from).collect())
+    let has = |one: &&VmAccount| selected.is_none_or(|selected| selected.contains(&one.pod.pod_uid));
+    let sums = all.iter().filter(has).map(|one| (one.pod.clone(), one.sums()));
+    let broken = sums.filter(|(_, sums)| rows::is_broken(sums));
+    Ok(broken.map(|(pod, sums)| (pod, rows::counts(&sums))).collect())
 }
 
 /// The proxy of a VM's object.
@@ -193,16 +197,12 @@ fn of_copy(directory: &Path, (since, until): Period) -> Result<Vec<Account>, Fai
     let entries = read::entries(directory, Some(since)).map_err(|cause| Failure::Other(cause.to_string()))?;
     let good = entries.map_while(|next| next.map_err(|found| fault = Some(found)).ok());
     let made = accounts(good, since, if until == 0 { now() } else { until }, None);
-    match fault {
-        None => Ok(made.into_values().collect()),
-        Some(fault) => {
-            let fix = "list all faults: steliactl ledger verify --directory";
-            Err(Failure::about(
-                directory,
-                &format!("{fault}: no account is made of it ({fix})"),
-            ))
-        }
+    if let Some(fault) = fault {
+        let fix = "list all faults: steliactl ledger verify --directory";
+        let text = format!("{fault}: no account is made of it ({fix})");
+        return Err(Failure::about(directory, &text));
     }
+    Ok(made.into_values().collect())
 }
 
 /// `keys` are those that signatures must be of; without any, those that the copy names. `expected` is an entry's number and hash that are

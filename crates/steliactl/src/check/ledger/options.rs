@@ -104,36 +104,31 @@ fn time(text: &str) -> Result<u64, &'static str> {
         .ok_or("expected a time in UTC: 2026-10-01, \"2026-10-01 12:30\", 2026-10, today, yesterday, month or -7d")
 }
 
-/// Microseconds since the epoch; a month and a day are their beginning.
+/// Microseconds since the epoch; a month and a day are their beginning. A date may have a time of day, as in RFC 3339, of which parts of a
+/// second are left out.
 fn at(text: &str, now: u64) -> Option<u64> {
-    let today = now - now % DAY_US;
-    match text.trim() {
-        "now" => Some(now),
-        "today" => Some(today),
-        "yesterday" => today.checked_sub(DAY_US),
-        "month" => Some(Month::of(now).begins()),
-        text => match text.strip_prefix('-') {
-            Some(back) => now.checked_sub(humantime::parse_duration(back).ok()?.as_micros().try_into().ok()?),
-            None => Month::parse(text).map(Month::begins).or_else(|| stamp(text)),
-        },
+    let (today, text) = (now - now % DAY_US, text.trim());
+    match text {
+        "now" => return Some(now),
+        "today" => return Some(today),
+        "yesterday" => return today.checked_sub(DAY_US),
+        "month" => return Some(Month::of(now).begins()),
+        _ => {}
     }
-}
-
-/// A date, with a time of day or without, as in RFC 3339; parts of a second are left out.
-fn stamp(text: &str) -> Option<u64> {
-    let text = text
-        .strip_suffix("UTC")
-        .or(text.strip_suffix(['Z', 'z']))
-        .unwrap_or(text);
-    let text = text.trim_end().replace('t', "T");
+    if let Some(back) = text.strip_prefix('-') {
+        return now.checked_sub(humantime::parse_duration(back).ok()?.as_micros().try_into().ok()?);
+    }
+    if let Some(month) = Month::parse(text) {
+        return Some(month.begins());
+    }
+    let text = text.trim_end_matches("UTC").trim_end_matches(['Z', 'z']).trim_end();
     let missing = match text.len() {
         10 => " 00:00:00",
         16 => ":00",
         _ => "",
     };
-    let time = humantime::parse_rfc3339_weak(&format!("{text}{missing}")).ok()?;
-    let since = time.duration_since(UNIX_EPOCH).ok()?.as_secs();
-    since.checked_mul(1_000_000)
+    let time = humantime::parse_rfc3339_weak(&format!("{}{missing}", text.replace('t', "T"))).ok()?;
+    time.duration_since(UNIX_EPOCH).ok()?.as_secs().checked_mul(1_000_000)
 }
 
 fn public_key(text: &str) -> Result<String, &'static str> {

@@ -43,13 +43,11 @@ struct Page<'a> {
 pub(super) async fn html(source: &Source, vm: &str, period: Period, roots: &Roots) -> Result<String, Failure> {
     let account = source.one(vm, period).await?;
     let verdict = source.verdict().await?;
-    let (key, host) = match source {
-        Source::Daemon(client) => {
-            let key = proof::key(client).await.map(|key| key.key);
-            (key.unwrap_or_default(), host_name(&roots.proc))
-        }
-        Source::Copy(_) => Default::default(),
-    };
+    let (mut key, mut host) = Default::default();
+    if let Source::Daemon(client) = source {
+        key = proof::key(client).await.map(|key| key.key).unwrap_or_default();
+        host = host_name(&roots.proc);
+    }
     let page = page(&account, &verdict, &key, &host, now());
     page.map_err(|cause| Failure::Other(format!("write the report: {cause}")))
 }
@@ -64,7 +62,7 @@ pub fn page_of(account: Account, verdict: &Verdict, key: &str, host: &str, made_
 
 fn page(one: &VmAccount, verdict: &Verdict, key: &str, host: &str, made_us: u64) -> askama::Result<String> {
     let VmAccount { pod, account } = one;
-    let faults = verdict.faults.len().max(1) as u64;
+    let faults = counted(verdict.faults.len().max(1) as u64, "fault");
     let covering = verdict.heads.iter().find(|head| head.seq >= account.seq);
     let page = Page {
         host,
@@ -74,12 +72,8 @@ fn page(one: &VmAccount, verdict: &Verdict, key: &str, host: &str, made_us: u64)
         period: rows::between(account.since_us, account.until_us),
         guarantee: rows::guarantee(&one.sums()),
         months: months(account),
-        sections: rows::sections(account, false),
-        faults: if verdict.is_good() {
-            String::new()
-        } else {
-            counted(faults, "fault")
-        },
+        sections: rows::sections(account),
+        faults: Some(faults).filter(|_| !verdict.is_good()).unwrap_or_default(),
         key,
         signed: covering.or(verdict.heads.last()),
     };

@@ -47,16 +47,15 @@ pub(crate) struct Proof {
 
 impl Proof {
     pub(super) fn of(verdict: Verdict, is_unkeyed: bool) -> Self {
-        let good = verdict.is_good();
         Self {
-            good,
+            good: verdict.is_good(),
             verdict,
             is_unkeyed,
         }
     }
 
     /// By what the entries are verified, and which are not.
-    fn verified(&self) -> Vec<(&'static str, String)> {
+    fn verified(&self) -> [(&'static str, String); 3] {
         let verdict = &self.verdict;
         let (key, seq, compared) = (&verdict.vouched_by, verdict.vouched_seq, verdict.compared_seq);
         let by_key = (seq > 0).then(|| format!("key {key}, up to entry {seq}"));
@@ -70,17 +69,19 @@ impl Proof {
         if let [first, .., last] | [first @ last] = verdict.days_without_head.as_slice() {
             rest += &format!("; days without a signature: {first} to {last}");
         }
-        let by = match by.as_slice() {
-            [] if self.is_unkeyed => "nothing, the keys are those that the copy names".to_owned(),
-            [] => "nothing".to_owned(),
-            some => some.join("; "),
+        let (nothing, fix) = match self.is_unkeyed {
+            true => (
+                "nothing, the keys are those that the copy names",
+                "run steliactl ledger key on the node and give its output as --key",
+            ),
+            false => ("nothing", ""),
         };
-        let mut facts = vec![("Verified by", by), ("Not verified", rest)];
-        if self.is_unkeyed {
-            let fix = "run steliactl ledger key on the node and give its output as --key";
-            facts.push(("Fix", fix.to_owned()));
-        }
-        facts
+        let by = if by.is_empty() {
+            nothing.to_owned()
+        } else {
+            by.join("; ")
+        };
+        [("Verified by", by), ("Not verified", rest), ("Fix", fix.to_owned())]
     }
 }
 
@@ -116,6 +117,7 @@ impl Render for Proof {
         if self.good {
             facts.extend(self.verified());
         }
+        facts.retain(|(_, fact)| !fact.is_empty());
         faults.collect::<String>() + &properties(facts, style)
     }
 

@@ -16,20 +16,18 @@ const NAMES: usize = 6;
 /// Rows of one attribution within an account.
 const DOERS: usize = 12;
 
-/// The sums of days, or of anything else by name.
-pub(super) const fn sums(heading: &'static str) -> [Column<Day>; 5] {
-    [
-        column(heading, |day: &Day| day.day.clone()).yields(1).shortens(),
-        column("COVERED", |day: &Day| share(day.promised_us, day.covered_us)).right(),
-        column("OTHER TASKS", |day: &Day| day.other_tasks.to_string())
-            .right()
-            .means(|day| zero(day.other_tasks.most)),
-        column("OTHER DEVICES", |day: &Day| grouped(day.devices))
-            .right()
-            .means(|day| zero(day.devices)),
-        column("LOST AT MOST", |day: &Day| duration(day.delay_ns)).right(),
-    ]
-}
+/// The sums of VMs.
+pub(super) const SUMS: [Column<Day>; 5] = [
+    column("VM", |sums: &Day| sums.day.clone()).yields(1).shortens(),
+    column("COVERED", |sums: &Day| share(sums.promised_us, sums.covered_us)).right(),
+    column("OTHER TASKS", |sums: &Day| sums.other_tasks.to_string())
+        .right()
+        .means(|sums| zero(sums.other_tasks.most)),
+    column("OTHER DEVICES", |sums: &Day| grouped(sums.devices))
+        .right()
+        .means(|sums| zero(sums.devices)),
+    column("LOST AT MOST", |sums: &Day| duration(sums.delay_ns)).right(),
+];
 
 /// A class of what ran: how often and for how long, where that is counted and measured, and the most frequent names.
 type Ran = (&'static str, Option<Range>, Option<u64>, String);
@@ -126,12 +124,9 @@ impl Section {
 }
 
 /// The tables of an account, first that of the classes.
-pub(super) fn sections(account: &Account, has_days: bool) -> Vec<Section> {
+pub(super) fn sections(account: &Account) -> Vec<Section> {
     let classes = classes(&account.totals);
     let mut all = vec![Section::of("Everything that was counted", &CLASSES, &classes)];
-    if has_days {
-        all.push(Section::of("By day", &sums("DAY"), &account.days));
-    }
     all.push(Section::of("The worst windows", &WINDOWS, &account.worst));
     let mut gaps = Section::of("Times that are not covered", &GAPS, &account.gaps);
     if account.gaps_left_out > 0 {
@@ -158,10 +153,9 @@ pub(super) fn ran(one: &Attribution) -> Section {
     missing.extend(one.problems.iter().map(|problem| format!("Problem: {problem}")));
     if rows.is_empty() {
         // An incomplete one proves nothing.
-        let nothing = if missing.is_empty() {
-            "Nothing else ran."
-        } else {
-            "Unknown."
+        let nothing = match missing.as_slice() {
+            [] => "Nothing else ran.",
+            _ => "Unknown.",
         };
         missing.insert(0, nothing.to_owned());
     }
@@ -170,12 +164,7 @@ pub(super) fn ran(one: &Attribution) -> Section {
 
 /// The classes in the order in which a customer asks for them.
 fn classes(totals: &Totals) -> [Ran; 9] {
-    let exactly = |count| {
-        Some(Range {
-            least: count,
-            most: count,
-        })
-    };
+    let exactly = |least| Some(Range { least, most: least });
     let named = |what, names| (what, exactly(total(names)), None, listed(names));
     let timed = |what, count, ns| (what, count, Some(ns), String::new());
     let threads = totals.kernel_threads.iter();
@@ -226,11 +215,8 @@ pub(super) fn guarantee(sums: &Day) -> (&'static str, String) {
 /// What else matters of an account.
 pub(super) fn facts(account: &Account) -> Vec<(&'static str, String)> {
     let covered = share(account.promised_us, account.covered_us);
-    let rest = if account.covered_us < account.promised_us {
-        ", nothing is known of the rest"
-    } else {
-        ""
-    };
+    let is_part = account.covered_us < account.promised_us;
+    let rest = if is_part { ", nothing is known of the rest" } else { "" };
     let covered = (account.promised_us > 0).then(|| ("Covered", format!("{covered} of the guaranteed time{rest}")));
     let sum = |day: &&Day| day.other_tasks.most.saturating_add(day.devices);
     // The first of equals.
@@ -241,11 +227,8 @@ pub(super) fn facts(account: &Account) -> Vec<(&'static str, String)> {
 
 /// "3–7 other tasks, 12 device interrupts".
 pub(super) fn counts(day: &Day) -> String {
-    format!(
-        "{} other tasks, {} device interrupts",
-        day.other_tasks,
-        grouped(day.devices)
-    )
+    let devices = grouped(day.devices);
+    format!("{} other tasks, {devices} device interrupts", day.other_tasks)
 }
 
 /// So many units, rounded up to a tenth: what is a bound remains one.
@@ -284,14 +267,11 @@ pub(super) fn clock(us: u64) -> String {
 
 /// From when until when; the beginning may be that of the ledger files, which is not known.
 pub(super) fn between(from_us: u64, until_us: u64) -> String {
-    let until = if until_us == 0 {
-        "now".to_owned()
-    } else {
-        clock(until_us)
-    };
-    match from_us {
-        0 => format!("until {until}"),
-        us => format!("{} to {until}", clock(us)),
+    match (from_us, until_us) {
+        (0, 0) => "until now".to_owned(),
+        (0, until) => format!("until {}", clock(until)),
+        (from, 0) => format!("{} to now", clock(from)),
+        (from, until) => format!("{} to {}", clock(from), clock(until)),
     }
 }
 

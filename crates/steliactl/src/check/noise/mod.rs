@@ -9,17 +9,17 @@ mod tests;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
+use super::measured;
 use crate::shared::daemon::{Client, Description, Failure, Pod, Selection, is_reported, whose};
 use crate::shared::kernel::Roots;
-use crate::shared::kernel::interrupts::{device_interrupts, read_table};
-use crate::shared::output::blocks::finding;
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, columns, counted, properties, table};
+use crate::shared::kernel::rates::InstanceRates;
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, paragraph, stacked, table};
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
 const RESCUER: &str = "kworker/R-";
@@ -27,7 +27,7 @@ const RESCUER: &str = "kworker/R-";
 /// What is known before `steliad-quiet` has answered for the first time.
 pub(crate) const NOT_REPORTED: &str = "No interrupt data yet from steliad-quiet";
 
-/// Between the two readings of `/proc/interrupts`.
+/// How long device interrupts are counted.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What disturbs the VMs.
@@ -83,26 +83,11 @@ type Counts = BTreeMap<String, u64>;
 pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection) -> Result<Noise, Failure> {
     let described = client.describe().await?;
     let selected = selection.among(&described)?;
-    let (began, before) = (Instant::now(), counts(&described, roots));
-    tokio::time::sleep(MEASURE_INTERVAL).await;
-    let (now, seconds) = (counts(&described, roots), began.elapsed().as_secs_f64());
-    let rate = |(uid, now): (String, u64)| {
-        let grown = now.checked_sub(*before.get(&uid)?)?;
-        // One interrupt must not be rounded away.
-        Some((uid, (grown as f64 / seconds).ceil() as u64))
-    };
-    let per_second = now.into_iter().filter_map(rate).collect();
+    let sampled = measured(&described, roots, MEASURE_INTERVAL).await;
+    // One interrupt must not be rounded away.
+    let rate = |one: InstanceRates| Some((one.pod.pod_uid, one.device_interrupts_per_second?.ceil() as u64));
+    let per_second = sampled.instances.into_iter().filter_map(rate).collect();
     Ok(noise(&described, selected.as_ref(), &per_second))
-}
-
-fn counts(described: &Description, roots: &Roots) -> Counts {
-    let Some(table) = read_table(&roots.proc) else {
-        return Counts::new();
-    };
-    let instances = described.node.instances.iter();
-    instances
-        .filter_map(|(uid, one)| Some((uid.to_string(), device_interrupts(&table, &one.exclusive)?)))
-        .collect()
 }
 
 fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_second: &Counts) -> Noise {
@@ -123,13 +108,13 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
         (Reverse(counted), vm.pod.to_string())
     });
     let reached = |cpus: &CpuSet| -> (Vec<Pod>, CpuSet, bool) {
-        let reached = vms.iter().filter(|vm| !vm.exclusive_cpus.is_disjoint(cpus));
-        let all = reached
-            .clone()
-            .fold(CpuSet::new(), |all, vm| all.union(&vm.exclusive_cpus));
-        let may_fire = reached.clone().any(|vm| vm.interrupts_by_ledger != Some(0));
-        let pods = reached.map(|vm| vm.pod.clone()).collect();
-        (pods, all.intersection(cpus), may_fire)
+        let (mut pods, mut own, mut may_fire) = (Vec::new(), CpuSet::new(), false);
+        for vm in vms.iter().filter(|vm| !vm.exclusive_cpus.is_disjoint(cpus)) {
+            pods.push(vm.pod.clone());
+            own.union_with(&vm.exclusive_cpus.intersection(cpus));
+            may_fire |= vm.interrupts_by_ledger != Some(0);
+        }
+        (pods, own, may_fire)
     };
     let interrupts = quiet.report.remaining.iter().map(|one| {
         let (vms, cpus, may_fire) = reached(&one.cpus);
@@ -179,28 +164,6 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_secon
     }
 }
 
-const VMS: [Column<Vm>; 4] = [
-    column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
-    column("CPUS", |vm: &Vm| vm.exclusive_cpus.to_string()).yields(1),
-    column("IRQ/S", |vm: &Vm| number(vm.interrupts_per_second))
-        .right()
-        .means(|vm| meaning(vm.interrupts_per_second)),
-    column("BY LEDGER", |vm: &Vm| number(vm.interrupts_by_ledger))
-        .right()
-        .means(|vm| meaning(vm.interrupts_by_ledger)),
-];
-
-fn number(number: Option<u64>) -> String {
-    number.map(|number| number.to_string()).unwrap_or_default()
-}
-
-const fn meaning(number: Option<u64>) -> Meaning {
-    match number {
-        Some(0) => Meaning::Good,
-        _ => Meaning::Attention,
-    }
-}
-
 const SOURCES: [Column<Source>; 6] = [
     column("SOURCE", |one: &Source| one.source.clone()),
     column("NAME", |one: &Source| one.name.clone()).yields(1).shortens(),
@@ -208,7 +171,10 @@ const SOURCES: [Column<Source>; 6] = [
         .yields(2)
         .shortens(),
     column("CPUS", |one: &Source| one.cpus.to_string()).yields(1),
-    column("SEEN", |one: &Source| number(one.count)).right(),
+    column("SEEN", |one: &Source| {
+        one.count.map(|count| count.to_string()).unwrap_or_default()
+    })
+    .right(),
     column("REASON", |one: &Source| {
         if one.disturbs { one.reason } else { "harmless" }.to_owned()
     }),
@@ -221,14 +187,6 @@ impl Noise {
 
     fn disturbing(&self) -> impl Iterator<Item = &Source> {
         self.sources.iter().filter(|one| one.disturbs)
-    }
-
-    /// "3 sources, 1 problem"; empty where nothing disturbs VMs.
-    fn left(&self) -> String {
-        let kinds = [(self.disturbing().count(), "source"), (self.problems.len(), "problem")];
-        let kinds = kinds.into_iter().filter(|(count, _)| *count > 0);
-        let kinds: Vec<String> = kinds.map(|(count, what)| counted(count as u64, what)).collect();
-        kinds.join(", ")
     }
 
     /// Whether the device interrupts on the CPUs of a VM could be counted.
@@ -256,16 +214,18 @@ impl Noise {
 
     fn summary(&self, style: TextStyle) -> String {
         let report = &self.quiet.report;
-        let interrupts = counted(report.interrupts.into(), "device interrupt");
-        let threads = counted(report.threads_moved, "kernel thread");
+        let (interrupts, threads) = (report.interrupts.into(), report.threads_moved);
+        let (interrupts, threads) = (
+            counted(interrupts, "device interrupt"),
+            counted(threads, "kernel thread"),
+        );
         let left = self.failure().unwrap_or_else(|| "nothing that disturbs VMs".to_owned());
-        let moved = format!("{} of {interrupts}, {threads}", report.moved);
-        let mut facts = vec![("Moved", moved), ("Left", left)];
+        let mut text = format!("Moved {} of {interrupts}, {threads}. Left: {left}", report.moved);
         let harmless = self.sources.len() - self.disturbing().count();
         if harmless > 0 && !style.wide {
-            facts.push(("Harmless", format!("{harmless} more sources (-o wide)")));
+            text += &format!(", {harmless} harmless (-o wide)");
         }
-        properties(facts, style)
+        paragraph(&(text + "."), style)
     }
 }
 
@@ -276,21 +236,17 @@ impl Render for Noise {
             parts.push("No VM has CPUs of its own.\n".to_owned());
         }
         let findings = self.findings();
-        let width = findings.iter().map(|(reason, ..)| columns(reason)).max().unwrap_or(0);
         let findings = findings.iter().map(|(reason, fact, fix)| {
             let label = match *reason {
                 "irq-steering" => ("NOTE", Meaning::Attention),
                 _ => ("FAIL", Meaning::Broken),
             };
-            finding(label, &format!("{reason:width$}"), fact, fix, style)
+            stacked(label, reason, fact, "", fix, style)
         });
         parts.push(findings.collect());
         let mut sources = self.sources.iter().filter(|one| one.disturbs || style.wide).peekable();
         if sources.peek().is_some() {
             parts.push(table(&SOURCES, sources, style));
-        }
-        if self.is_counted() {
-            parts.push(table(&VMS, &self.vms, style));
         }
         if style.legend && self.problem.is_none() && !self.is_off() && !self.vms.is_empty() {
             parts.push(self.summary(style));
@@ -300,13 +256,14 @@ impl Render for Noise {
     }
 
     fn failure(&self) -> Option<String> {
-        match self.left() {
-            _ if self.problem.is_some() => self.problem.clone(),
-            left if !left.is_empty() => Some(format!("{left} on VMs' CPUs")),
-            _ if !self.is_off() && !self.vms.is_empty() && !self.is_counted() => {
+        let left = self.disturbing().count() + self.problems.len();
+        match &self.problem {
+            Some(problem) => Some(problem.clone()),
+            None if left > 0 => Some(format!("{} of VMs", counted(left as u64, "disturbance"))),
+            None if !self.is_off() && !self.vms.is_empty() && !self.is_counted() => {
                 Some("device interrupts on VMs' CPUs could not be counted".to_owned())
             }
-            _ => None,
+            None => None,
         }
     }
 }

@@ -4,11 +4,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -16,12 +15,10 @@ use stelia_kernel::locality::size;
 use stelia_kubelet::config;
 use stelia_kubelet::home::Search;
 
-use crate::check::{doctor, ledger, noise, verify};
+use crate::check::{doctor, ledger, measured, noise, verify};
 use crate::shared::daemon::{Client, Description, Failure, Selection};
-use crate::shared::kernel::rates::{Model, rates};
-use crate::shared::kernel::sample::Sample;
 use crate::shared::kernel::{Roots, host_name};
-use crate::shared::output::{Render, TextStyle, counted, human, now, printable, properties, time};
+use crate::shared::output::{Render, TextStyle, human, now, printable, properties, time};
 use crate::view::list::Vms;
 use crate::view::show::ShowOptions;
 use crate::view::status::Status;
@@ -93,7 +90,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
             report.add("list", "VMs", Ok(Vms::of(description, false)));
             let noise = noise::gather(client, roots, &all).await;
             report.add("noise", "Interrupts and kernel threads", noise);
-            report.add("top", "Load", load(client, roots, time).await);
+            report.add("top", "Load", Ok(measured(description, roots, time).await));
             report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
             if !description.node.instances.is_empty() {
                 let options = ShowOptions::default();
@@ -113,6 +110,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         report.add("ledger", "Ledger of the last 24 hours", accounts);
     }
     report.add("ledger_verify", "Ledger files", proof);
+    report.add("processor", "Processor", printed(root, &["lscpu"]));
     report.add("settings", "Settings of steliad", printed(root, &PRINT_CONFIG));
     report.add("journal", "Journal of steliad", printed(root, &PRINT_JOURNAL));
     if !rustix::process::geteuid().is_root() {
@@ -120,15 +118,6 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         report.missing.push(lacks.to_owned());
     }
     report
-}
-
-/// A sample as of `top`.
-async fn load(client: &Client, roots: &Roots, time: Duration) -> Result<Model, Failure> {
-    let began = Instant::now();
-    let before = Sample::read(&client.describe().await?, roots, began.elapsed());
-    tokio::time::sleep(time).await;
-    let now = Sample::read(&client.describe().await?, roots, began.elapsed());
-    Ok(rates(&before, &now))
 }
 
 /// Names and values, one a line; what is empty is left out. Or text as it is.
@@ -164,31 +153,9 @@ fn host(root: &Path) -> Facts {
         "system": os.iter().find_map(|os| value(os, "PRETTY_NAME", '=')),
         "kernel": text("proc/sys/kernel/osrelease").trim(),
         "systemd": doctor::systemd(root),
-        "processor": processor(&text("proc/cpuinfo")),
         "memory": memory.map(size),
         "steliactl": env!("CARGO_PKG_VERSION"),
     }))
-}
-
-/// The model's name on x86. arm64's kernel knows the numbers of each core's designer and design alone: these, with how many CPUs have them.
-fn processor(cpuinfo: &str) -> String {
-    if let Some(name) = value(cpuinfo, "model name", ':') {
-        return name;
-    }
-    let mut designs: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for cpu in cpuinfo.split("\n\n") {
-        let number = |name| value(cpu, name, ':');
-        if let Some(design) = number("CPU implementer").zip(number("CPU part")) {
-            *designs.entry(design).or_default() += 1;
-        }
-    }
-    let texts = designs.iter().map(|((implementer, part), cpus)| {
-        format!(
-            "implementer {implementer}, part {part} ({})",
-            counted(*cpus as u64, "CPU")
-        )
-    });
-    texts.collect::<Vec<_>>().join("; ")
 }
 
 /// The value of the first line with this name, without quotes.
@@ -204,9 +171,7 @@ fn kubelet(description: Option<&Description>, root: &Path) -> Result<Facts, Fail
         return Ok(Facts(description.kubelet_config.clone()));
     }
     let read = config::read(&root.join("proc"), root, Search::SocketsThenNames);
-    let read = read.map_err(|error| Failure::Other(error.in_full()))?;
-    let json = serde_json::to_value(read).map_err(|cause| Failure::Other(cause.to_string()))?;
-    Ok(Facts(json))
+    Ok(Facts(json!(read.map_err(|error| Failure::Other(error.in_full()))?)))
 }
 
 /// What a command prints on this host; of a node in a folder nothing can.

@@ -18,13 +18,12 @@ use stelia_model::{Instance, PinnedThread};
 use stelia_settings::{AdoptPlacement, Isolation};
 
 use super::NODE;
+use crate::check::some;
 use crate::shared::daemon::Description;
 use crate::shared::kernel::Roots;
 
 /// Cgroups that are looked at for others on the VMs' CPUs.
 const MAX_CGROUPS: usize = 10_000;
-/// How many cgroups and threads a text names.
-const MAX_NAMED: usize = 3;
 
 /// Something that the kernel has otherwise than it should be: the code of the daemon's reason for the same or a word of this program, and
 /// the fact.
@@ -50,18 +49,15 @@ pub(super) fn check(description: &Description, roots: &Roots) -> BTreeMap<String
     let check = |instance: &Instance| -> Result<Vec<Difference>, Box<dyn Error>> {
         let mut found = kernel.vm(instance)?;
         // Without a partition everybody may run there.
-        let has_partition = found
-            .iter()
-            .all(|(code, _)| *code != ReasonCode::PartitionChanged.name());
+        let changed = ReasonCode::PartitionChanged.name();
+        let has_partition = found.iter().all(|(code, _)| *code != changed);
         if instance.state == State::Isolated && has_partition {
             found.extend(others_on(instance, &others));
             let mask = workers.as_ref().map_err(String::as_str)?;
             if mask.as_ref().is_some_and(|mask| !mask.is_disjoint(&instance.exclusive)) {
                 let file = "/sys/devices/virtual/workqueue/cpumask";
-                found.push((
-                    "workers",
-                    format!("unbound kernel workers may run on its CPUs ({file})"),
-                ));
+                let text = format!("unbound kernel workers may run on its CPUs ({file})");
+                found.push(("workers", text));
             }
         }
         // steliad keeps the host's units off the CPUs of pinned VMs; those of class LSR are shared anyhow.
@@ -88,16 +84,7 @@ fn others_on(instance: &Instance, others: &[(CgroupPath, CpuSet)]) -> Option<Dif
         !cpus.is_disjoint(&instance.exclusive) && !cgroup.is_within(tree.vcpu())
     };
     let there: Vec<&CgroupPath> = others.iter().filter(is_there).map(|(cgroup, _)| cgroup).collect();
-    (!there.is_empty()).then(|| ("others", format!("tasks of {} may run on its CPUs", first(&there))))
-}
-
-/// The first few, and how many more there are.
-fn first<T: ToString>(all: &[T]) -> String {
-    let named: Vec<String> = all.iter().take(MAX_NAMED).map(T::to_string).collect();
-    match all.len().saturating_sub(MAX_NAMED) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
-    }
+    (!there.is_empty()).then(|| ("others", format!("tasks of {} may run on its CPUs", some(&there))))
 }
 
 /// Whether a partition of this type has its CPUs alone. The kernel appends why one is invalid.
@@ -150,7 +137,7 @@ impl Kernel {
         }
         if !is_container && !inside.is_empty() {
             let strangers: Vec<i32> = inside.into_iter().collect();
-            let text = format!("threads in {} that are no vCPUs: {}", vcpu.name(), first(&strangers));
+            let text = format!("threads in {} that are no vCPUs: {}", vcpu.name(), some(&strangers));
             found.push(("other-threads", text));
         }
         Ok(found)
@@ -199,12 +186,9 @@ impl Kernel {
         expected: &CpuSet,
     ) -> Result<Option<Difference>, Box<dyn Error>> {
         let has = read_optional_cpus(&self.cgroups, cgroup, file)?;
-        let shown = |cpus: &CpuSet| {
-            if cpus.is_empty() {
-                "empty".to_owned()
-            } else {
-                cpus.to_string()
-            }
+        let shown = |cpus: &CpuSet| match cpus.to_string() {
+            none if none.is_empty() => "empty".to_owned(),
+            some => some,
         };
         let says = has.as_ref().map_or("missing".to_owned(), shown);
         let text = || format!("{}/{} is {says}, not {}", cgroup.name(), file.name(), shown(expected));
@@ -274,9 +258,7 @@ impl Kernel {
 }
 
 fn ended(pinned: &PinnedThread) -> Difference {
-    let text = format!(
-        "the thread {} of {} has ended",
-        pinned.thread.task.id, pinned.thread.role
-    );
+    let (id, role) = (pinned.thread.task.id, pinned.thread.role);
+    let text = format!("the thread {id} of {role} has ended");
     (ReasonCode::ThreadEnded.name(), text)
 }

@@ -19,10 +19,10 @@ use stelia_kernel::locality::nodes;
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedReason};
 
-pub(crate) use text::{stacked, subject};
+pub(crate) use text::subject;
 
 use crate::change::reconcile::reasons;
-use crate::check::ledger::{self, Brief};
+use crate::check::ledger;
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, lines_by_pod};
 use crate::shared::kernel::Roots;
 use crate::shared::output;
@@ -192,12 +192,12 @@ pub(crate) async fn gather(
         described = client.describe().await?;
     };
     if described.node.ledger.enabled {
-        match ledger::last_day(client, selected).await {
+        match ledger::above_guarantee(client, selected).await {
             // Every user may call verify, and only some may read the ledger.
             Err(denied) if denied.is_denied() => {
                 output::note(&format!("the ledger's last 24 hours were not checked: {denied}"));
             }
-            accounts => all.add_ledger(accounts, demands),
+            above => all.add_ledger(above, demands),
         }
     }
     all.settle();
@@ -224,9 +224,8 @@ fn verified(
         steps.entry(uid).or_default().push(step);
     }
     // Each is told once: as the daemon shows it, as its dry run found it, which reads the kernel too, or as it is in the kernel.
-    let unread = checked
-        .iter()
-        .filter_map(|(uid, one)| Some(not_checked(uid, one.as_ref().err()?)));
+    let unread = checked.iter();
+    let unread = unread.filter_map(|(uid, one)| Some(not_checked(uid, one.as_ref().err()?)));
     let of_dry_run = reasons(preview).map(|(uid, reason)| Finding::of(uid, Kind::Daemon, &reason));
     let of_kernel = checked.iter().flat_map(|(uid, one)| {
         let differences = one.iter().flatten();
@@ -236,11 +235,7 @@ fn verified(
         })
     });
     for new in [of_dry_run.collect::<Vec<_>>(), of_kernel.collect()] {
-        let is_told = |new: &Finding| {
-            findings
-                .iter()
-                .any(|one| (&one.pod, &one.code) == (&new.pod, &new.code))
-        };
+        let is_told = |new: &Finding| findings.iter().any(|one| one.pod == new.pod && one.code == new.code);
         let mut new: Vec<Finding> = new.into_iter().filter(|new| !is_told(new)).collect();
         for one in &mut new {
             if [NODE, &one.pod.pod_uid].iter().any(|uid| steps.contains_key(uid)) {
@@ -338,22 +333,27 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
 
 impl Verified {
     /// Adds a finding for each account above its guarantee, or one that they cannot be read.
-    fn add_ledger(&mut self, accounts: Result<Vec<Brief>, Failure>, demands: Demands) {
-        let above = |one: Brief| {
-            let text = format!("{} in the last 24 hours, 0 is guaranteed", one.above?);
-            Some((one.pod, text, "steliactl ledger VM; steliactl noise VM"))
+    fn add_ledger(&mut self, above: Result<Vec<(Pod, String)>, Failure>, demands: Demands) {
+        let found = match above {
+            Ok(above) => above,
+            Err(cause) => vec![(Pod::unnamed(NODE), cause.to_string())],
         };
-        let found = match accounts {
-            Ok(accounts) => accounts.into_iter().filter_map(above).collect(),
-            Err(cause) => {
-                let text = format!("the ledger's last 24 hours cannot be read: {cause}");
-                vec![(Pod::unnamed(NODE), text, "journalctl -u steliad")]
+        self.findings.extend(found.into_iter().map(|(pod, text)| {
+            let (text, fix) = match pod.pod_uid.as_str() {
+                NODE => (
+                    format!("the ledger's last 24 hours cannot be read: {text}"),
+                    "journalctl -u steliad",
+                ),
+                _ => (
+                    format!("{text} in the last 24 hours, 0 is guaranteed"),
+                    "steliactl ledger VM; steliactl noise VM",
+                ),
+            };
+            Finding {
+                pod,
+                fails: !demands.now,
+                ..Finding::new(NODE, Kind::Ledger, "ledger", text, fix)
             }
-        };
-        self.findings.extend(found.into_iter().map(|(pod, text, fix)| Finding {
-            pod,
-            fails: !demands.now,
-            ..Finding::new(NODE, Kind::Ledger, "ledger", text, fix)
         }));
     }
 

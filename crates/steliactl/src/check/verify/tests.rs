@@ -414,11 +414,8 @@ fn what_was_not_read_fails_and_counts_as_no_verified_vm() {
 
 #[test]
 fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
-    let brief = |above: Option<&str>| Brief {
-        pod: pod(PODS[0], ""),
-        above: above.map(str::to_owned),
-    };
-    let with = |accounts: Result<Vec<Brief>, Failure>, now: bool| {
+    let device = || vec![(pod(PODS[0], ""), "3 device interrupts".to_owned())];
+    let with = |accounts: Result<Vec<(Pod, String)>, Failure>, now: bool| {
         let demands = Demands {
             now,
             allow_waiting: true,
@@ -429,13 +426,13 @@ fn an_account_above_its_guarantee_fails_unless_only_now_counts() {
         verified.settle();
         verified
     };
-    assert_eq!(with(Ok(vec![brief(None)]), false).failure(), None);
-    let above = with(Ok(vec![brief(Some("3 device interrupts"))]), false);
+    assert_eq!(with(Ok(Vec::new()), false).failure(), None);
+    let above = with(Ok(device()), false);
     assert_eq!(
         (above.failure().as_deref(), above.instances[0].verified),
         (Some("1 failure"), true)
     );
-    let past = with(Ok(vec![brief(Some("3 device interrupts"))]), true);
+    let past = with(Ok(device()), true);
     assert_eq!(past.failure(), None);
     says(&text(&past), &["NOTE  aaaaaaaa"]);
     let unread = with(Err(Failure::Other("damaged".to_owned())), false);

@@ -4,28 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Kind, NODE, Verified};
 use crate::shared::daemon::{Pod, age, whose};
-use crate::shared::output::{Meaning, Render, TextStyle, counted, hanging};
+use crate::shared::output::{Meaning, Render, TextStyle, counted, stacked};
 
 /// So many different texts with one code are told one by one; more are told by one of them. With `-o wide`, and of the node, each is alone.
 const MAX_TEXTS: usize = 3;
-
-/// Stacked lines: what is wrong with whom, and below it what follows and what to do.
-pub(crate) fn stacked(
-    (label, meaning): (&str, Meaning),
-    subject: &str,
-    text: &str,
-    effect: &str,
-    fix: &str,
-    style: TextStyle,
-) -> String {
-    let mut lines = hanging(label, 6, meaning, &format!("{subject}: {text}"), style);
-    for (name, line) in [("      effect", effect), ("      fix", fix)] {
-        if !line.is_empty() {
-            lines += &hanging(name, 14, Meaning::Plain, line, style);
-        }
-    }
-    lines
-}
 
 /// Whom it is about.
 pub(crate) fn subject(pods: &[&Pod]) -> String {
@@ -44,23 +26,23 @@ impl Render for Verified {
     }
 
     fn text(&self, style: TextStyle) -> String {
+        let mut texts: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for one in &self.findings {
+            texts.entry(&one.code).or_default().insert(&one.text);
+        }
         let mut groups: BTreeMap<_, Vec<&Finding>> = BTreeMap::new();
         for (at, one) in self.findings.iter().enumerate() {
             let alone = (style.wide || one.pod.pod_uid == NODE).then_some(at);
-            groups.entry((one.order(), alone, &one.code)).or_default().push(one);
+            let are_few = texts
+                .get(one.code.as_str())
+                .is_some_and(|texts| texts.len() <= MAX_TEXTS);
+            let text = are_few.then_some(&one.text);
+            groups
+                .entry((one.order(), alone, &one.code, text))
+                .or_default()
+                .push(one);
         }
-        let mut text = String::new();
-        for group in groups.values() {
-            let texts: BTreeSet<&str> = group.iter().map(|one| one.text.as_str()).collect();
-            if texts.len() > MAX_TEXTS {
-                text += &self.lines(group, style);
-                continue;
-            }
-            for text_of_some in texts {
-                let some = group.iter().filter(|one| one.text == text_of_some);
-                text += &self.lines(&some.copied().collect::<Vec<_>>(), style);
-            }
-        }
+        let mut text: String = groups.values().map(|group| self.lines(group, style)).collect();
         if !text.is_empty() {
             text.push('\n');
         }
@@ -98,11 +80,8 @@ impl Verified {
             text += &format!(" (and {more} more of the kind)");
         }
         if let Some(since) = first.since_us {
-            let until = if self.allow_waiting || first.fails {
-                ""
-            } else {
-                "; fails after 60s"
-            };
+            let is_final = self.allow_waiting || first.fails;
+            let until = if is_final { "" } else { "; fails after 60s" };
             text += &format!(" ({}{until})", age(since, self.now));
         }
         stacked(label, &subject, &text, first.effect, &first.fix, style)
@@ -123,16 +102,11 @@ impl Verified {
             let states: Vec<String> = states.iter().map(|(state, count)| format!("{count} {state}")).collect();
             text += &format!(" ({})", states.join(", "));
         }
-        let waiting = self
-            .findings
-            .iter()
-            .filter(|one| one.kind == Kind::Waiting && !one.fails);
-        let waiting = waiting.count();
+        let waits = |one: &&Finding| one.kind == Kind::Waiting && !one.fails;
+        let waiting = self.findings.iter().filter(waits).count();
         let waiting = (waiting > 0).then(|| format!("{waiting} waiting"));
         let counts: Vec<String> = self.failure().into_iter().chain(waiting).collect();
-        if !counts.is_empty() {
-            text += &format!(". {}", counts.join(", "));
-        }
-        text + "."
+        let dot = if counts.is_empty() { "" } else { ". " };
+        text + dot + &counts.join(", ") + "."
     }
 }

@@ -16,16 +16,10 @@ pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32, now: u64)
     let own = owner(description, cpu);
     let place = node.topology.cpus.get(&cpu);
     let mut title = match place {
-        Some(place) => format!(
-            "CPU {cpu}: core {}, socket {}, NUMA {}",
-            place.core, place.package, place.node
-        ),
+        Some(at) => format!("CPU {cpu}: core {}, socket {}, NUMA {}", at.core, at.package, at.node),
         None if node.offline.contains(cpu) => format!("CPU {cpu} is offline: nothing runs on it"),
         None => {
-            let mut text = format!("there is no CPU {cpu}; online are {}", node.topology.online());
-            if !node.offline.is_empty() {
-                text += &format!("; offline are {}", node.offline);
-            }
+            let text = format!("there is no CPU {cpu}; online are {}", node.topology.online());
             return Err(Failure::Usage(text));
         }
     };
@@ -69,26 +63,18 @@ fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
         Some(vcpu) => format!("{} (tid {})", vcpu.thread.role, vcpu.thread.task.id),
         None => "no vCPU pinned here".to_owned(),
     };
-    let class = match vm.class() {
-        "" => String::new(),
-        class => format!(", class {class}"),
-    };
-    answer.say(
-        "Owner",
-        format!("{name} ({}{class}), {runs}, assigned by {by}", vm.state),
-    );
+    let text = format!("{name} ({}), {runs}, assigned by {by}", vm.state);
+    answer.say("Owner", text);
+    if !vm.class().is_empty() {
+        answer.say("Class", vm.class());
+    }
     let others = match vm.state {
         State::Isolated => format!("none: partition type {}", vm.partition),
         State::Pinned => "kept off only by AllowedCPUs= of other units".to_owned(),
         _ => "not kept off".to_owned(),
     };
     answer.say("Others", others);
-    if let Some(reason) = &vm.not_isolated {
-        answer.reason("Because", reason);
-    }
-    for reason in &vm.degraded {
-        answer.reason("Problem", reason);
-    }
+    answer.reasons(vm);
 }
 
 fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &Pods, cpu: u32, now: u64) {
@@ -98,14 +84,9 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
         Owner::Pod { pod } => {
             let containers = node.entries.get(pod.as_str()).into_iter().flatten();
             let here = containers.filter(|(_, cpus)| cpus.contains(cpu));
-            let here: String = here
-                .map(|(name, cpus)| format!(", container {name} (CPUs {cpus})"))
-                .collect();
-            let is = match former {
-                Some(former) if former.pod.as_str() == pod && former.released => "released, and runs on unisolated",
-                _ => "not a VM of steliad's",
-            };
-            format!("{}{here}, assigned by kubelet; {is}", pods.get(pod))
+            let here = here.map(|(name, cpus)| format!(", container {name} (CPUs {cpus})"));
+            let here: String = here.collect();
+            format!("{}{here}, assigned by kubelet; not a VM of steliad's", pods.get(pod))
         }
         other => format!("nobody: {}", short(other, pods)),
     };
@@ -113,22 +94,16 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
     if let Some(former) = former {
         let (pod, ago) = (pods.get(former.pod.as_str()), age(former.ended_us, now));
         let how = if former.released { "was released" } else { "ended" };
-        answer.say(
-            "Before",
-            format!("{pod} (CPUs {}), a VM that {how} {ago} ago", former.cpus),
-        );
+        let text = format!("{pod} (CPUs {}), a VM that {how} {ago} ago", former.cpus);
+        answer.say("Before", text);
     }
-    let (mut whole, mut around): (Vec<Pod>, Vec<Pod>) = Default::default();
-    for (uid, instance) in node.instances.iter().filter(|(_, one)| one.float.contains(cpu)) {
-        let list = match instance.state {
-            State::Isolated | State::Pinned => &mut around,
-            _ => &mut whole,
-        };
-        list.push(pods.get(uid.as_str()));
-    }
-    for (list, what) in [(whole, "all threads"), (around, "non-vCPU threads")] {
-        if !list.is_empty() {
-            let whose = whose(&list.iter().collect::<Vec<_>>());
+    for (are_pinned, what) in [(false, "all threads"), (true, "non-vCPU threads")] {
+        let here = node.instances.iter().filter(|(_, one)| {
+            one.float.contains(cpu) && matches!(one.state, State::Isolated | State::Pinned) == are_pinned
+        });
+        let here: Vec<Pod> = here.map(|(uid, _)| pods.get(uid.as_str())).collect();
+        if !here.is_empty() {
+            let whose = whose(&here.iter().collect::<Vec<_>>());
             answer.say("Others", format!("{what} of {whose} may run here"));
         }
     }

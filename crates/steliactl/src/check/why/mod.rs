@@ -13,6 +13,7 @@ use std::time::Instant;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::Reason;
+use stelia_model::Instance;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
 use crate::shared::kernel::Roots;
@@ -69,6 +70,16 @@ impl Answer {
             self.say("Effect", reason.code.effect());
         }
         self.fix(&reason.fix);
+    }
+
+    /// What is wrong with a VM, then why it is not isolated.
+    fn reasons(&mut self, instance: &Instance) {
+        for reason in &instance.degraded {
+            self.reason("Problem", reason);
+        }
+        if let Some(reason) = &instance.not_isolated {
+            self.reason("Because", reason);
+        }
     }
 
     /// What slows a VM down.

@@ -49,23 +49,15 @@ fn told() -> Description {
     node
 }
 
-/// The kernel's counters: a vCPU's run delay and cron's run time in milliseconds, how often the VM was throttled, and the ticks that CPU 0
-/// was busy.
-fn files(root: &Path, [delay, cron, throttled, busy]: [u64; 4]) {
-    let stat = |tid: u64, name: &str, cpu: u32| {
-        let (middle, end) = (["0"; 12].join(" "), ["0"; 16].join(" "));
-        format!("{tid} ({name}) S 1 1 1 0 -1 0 {middle} 1 {end} {cpu} 0\n")
-    };
-    for (tid, name, cpu, schedstat) in [
-        (70, "CPU 0/KVM", 4, format!("0 {} 1\n", delay * 1_000_000)),
-        (80, "cron) x", 4, format!("{} 0 1\n", cron * 1_000_000)),
-    ] {
-        let task = format!("proc/{tid}/task/{tid}");
-        write(root, &format!("{task}/stat"), stat(tid, name, cpu));
-        write(root, &format!("{task}/schedstat"), schedstat);
-        write(root, &format!("{task}/status"), "nonvoluntary_ctxt_switches:\t0\n");
-        write(root, &format!("{task}/sched"), "core_forceidle_sum : 5.000000\n");
-    }
+/// The kernel's counters: a vCPU's run delay in milliseconds, how often the VM was throttled, and the ticks that CPU 0 was busy.
+fn files(root: &Path, [delay, throttled, busy]: [u64; 3]) {
+    let (middle, end) = (["0"; 12].join(" "), ["0"; 16].join(" "));
+    let stat = format!("70 (CPU 0/KVM) S 1 1 1 0 -1 0 {middle} 1 {end} 4 0\n");
+    let file = |name: &str, text: &str| write(root, &format!("proc/70/task/70/{name}"), text);
+    file("stat", &stat);
+    file("schedstat", &format!("0 {} 1\n", delay * 1_000_000));
+    file("status", "nonvoluntary_ctxt_switches:\t0\n");
+    file("sched", "core_forceidle_sum : 5.000000\n");
     let throttled = format!("nr_throttled {throttled}\nthrottled_usec {}\n", throttled * 100_000);
     write(root, "sys/fs/cgroup/a.scope/cpu.stat", throttled);
     let cpu = |cpu: u32, busy: u64| format!("cpu{cpu} {busy} 0 0 1000 0 0 0 0 0 0\n");
@@ -77,7 +69,7 @@ fn measured(description: &Description, at: usize, between: impl FnOnce(&Path)) -
     let root = tempfile::tempdir().unwrap();
     let roots = Roots::below(root.path());
     let take = |seconds| slow::Reading::take(description, PODS[at], &roots, slow::MEASURE_INTERVAL * seconds);
-    files(root.path(), [100, 10, 0, 0]);
+    files(root.path(), [100, 0, 0]);
     let before = take(1);
     between(root.path());
     vm::answer(description, PODS[at], NOW, (&before, &take(2))).unwrap()
@@ -106,7 +98,7 @@ fn each_screen_fits_a_terminal() {
         ReasonCode::KubeletUnusable,
         "checksum mismatch (stored 1, computed 14413152)",
     )];
-    let disturbed = |root: &Path| files(root, [125, 40, 3, 950]);
+    let disturbed = |root: &Path| files(root, [125, 3, 950]);
     let pods = Pods::of(&trouble);
     let root = tempfile::tempdir().unwrap();
     write(root.path(), "proc/sys/kernel/hostname", "node-1\n");
@@ -183,7 +175,7 @@ fn what_slows_a_vm_down_is_told_once_with_its_fix() {
         &["siblings idle 4 %", "core_scheduling=off"],
     );
     // What is little is not said.
-    let little = text(&measured(&told(), 0, |root| files(root, [101, 11, 0, 0])));
+    let little = text(&measured(&told(), 0, |root| files(root, [101, 0, 0])));
     says(&little, &["nothing slows it down"]);
     let waits = text(&quiet(&told(), 1));
     says(&waits, &["waiting for the runner", "vCPUs", "none are attached, so"]);
@@ -248,7 +240,7 @@ fn a_cpu_names_its_owner_its_pools_and_who_else_runs_there() {
             was(true),
             6,
             &[
-                "team-a/db-0, container db (CPUs 6), assigned by kubelet; released",
+                "team-a/db-0, container db (CPUs 6), assigned by kubelet",
                 "Before",
                 "was released 2m ago",
             ],
@@ -263,8 +255,8 @@ fn a_cpu_names_its_owner_its_pools_and_who_else_runs_there() {
                 "all threads of team-a/new",
             ],
         ),
-        (allocated(), 4, &["class LSE", "assigned by steliad"]),
-        (allocated(), 2, &["class LSR", "BE pool"]),
+        (allocated(), 4, &["Class", "LSE", "assigned by steliad"]),
+        (allocated(), 2, &["LSR", "BE pool"]),
         (
             allocated(),
             7,

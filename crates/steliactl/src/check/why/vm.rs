@@ -1,10 +1,7 @@
 //! A VM: whether it is isolated and why not, its CPUs, where its threads run, and what slows it down.
 
-use std::collections::BTreeMap;
-
 use serde_json::json;
-use stelia_api::{State, ThreadRole};
-use stelia_cpus::CpuSet;
+use stelia_api::State;
 use stelia_kernel::locality::nodes;
 use stelia_koordinator::allocator::Allocation;
 use stelia_model::{FloatReason, Instance};
@@ -38,36 +35,25 @@ pub(super) fn answer(
         json!({ "state": instance.state, "degraded": instance.degraded, "not_isolated": instance.not_isolated });
     let mut answer = Answer::new(format!("{name} {is}"), &details);
     answer.details.extend(name.members());
-    for reason in &instance.degraded {
-        answer.reason("Problem", reason);
-    }
-    if let Some(reason) = &instance.not_isolated {
-        answer.reason("Because", reason);
-    }
+    answer.reasons(instance);
     let [state, registered] = [instance.state_since_us, instance.registered_us].map(|us| age(us, now));
     // A time that is not known has no age.
     if !state.is_empty() && !registered.is_empty() {
-        let since = format!("{} for {state}, registered {registered} ago", instance.state);
-        answer.say("Since", since);
+        answer.say(
+            "Since",
+            format!("{} for {state}, registered {registered} ago", instance.state),
+        );
     }
     cpus(&mut answer, description, pod, instance);
     let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
     float(&mut answer, instance, busy);
-    let guest = guest_nodes(instance);
-    for (guest, cpus) in guest.iter().filter_map(|(guest, cpus)| Some(((*guest)?, cpus))) {
-        let host = nodes(&node.topology, cpus).to_string();
-        let text = format!("NUMA node {guest} has vCPUs on CPUs {cpus} (NUMA {host})");
-        answer.say("Guest", text);
-    }
-    let is_container = instance.isolation == Isolation::Container;
-    if is_container {
+    if instance.isolation == Isolation::Container {
         answer.say("vCPUs", "not told apart: its whole container has the CPUs");
     } else if instance.vcpus.is_empty() {
         answer.say("vCPUs", "none are attached, so none was measured");
     }
     let told = answer.facts.len();
-    let spread = guest.values().any(|cpus| nodes(&node.topology, cpus).len() > 1);
-    slowdowns(&mut answer, description, (pod, instance), spread, readings);
+    slowdowns(&mut answer, description, (pod, instance), readings);
     if answer.facts.len() == told && !instance.vcpus.is_empty() {
         answer.say("Measured", "nothing slows it down");
     }
@@ -104,14 +90,12 @@ fn cpus(answer: &mut Answer, description: &Description, pod: &str, instance: &In
     answer.say("Assigned", assigned);
 }
 
+/// What was asked of steliad's allocator, and what it chose.
 fn allocated(answer: &mut Answer, allocation: &Allocation) {
     let mut text = format!("class {}", allocation.qos);
     if allocation.cpus > 0 {
         let (count, bind) = (counted(allocation.cpus.into(), "CPU"), allocation.bind);
-        let required = if allocation.required { " (required)" } else { "" };
-        let (exclusive, kept) = (allocation.exclusive, allocation.exclusivity);
-        text += &format!(", {count}; bind {bind}{required}, exclusive {exclusive} ({kept})");
-        text += &format!(", strategy {}, alignment {}", allocation.strategy, allocation.alignment);
+        text += &format!(", {count}, bind {bind}, exclusive {}", allocation.exclusive);
     }
     if allocation.limit_milli > 0 {
         text += &format!(", CPU limit {}", allocation.limit_milli as f64 / 1000.0);
@@ -142,16 +126,4 @@ fn float(answer: &mut Answer, instance: &Instance, busy: Option<f64>) {
         _ => ("Now", "all its threads run"),
     };
     answer.say(label, format!("{who} on {} ({busy}{why})", instance.float));
-}
-
-/// The CPUs of the vCPUs by the NUMA node that the guest sees; `None`: it is shown none, so that all vCPUs are alike to it.
-fn guest_nodes(instance: &Instance) -> BTreeMap<Option<u32>, CpuSet> {
-    let mut found: BTreeMap<Option<u32>, CpuSet> = BTreeMap::new();
-    let is_vcpu = |role: ThreadRole| matches!(role, ThreadRole::Vcpu(_));
-    for pinned in instance.vcpus.iter().filter(|pinned| is_vcpu(pinned.thread.role)) {
-        let cpus = pinned.thread.cpu.map(|cpu| std::iter::once(cpu).collect());
-        let node = found.entry(pinned.guest_node).or_default();
-        node.union_with(cpus.as_ref().unwrap_or(&instance.exclusive));
-    }
-    found
 }

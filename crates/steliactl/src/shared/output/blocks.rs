@@ -25,25 +25,22 @@ pub(crate) fn hanging(label: &str, indent: usize, meaning: Meaning, text: &str, 
     meaning.paint(label, style) + &blanks + &beside(indent, text, style)
 }
 
-/// A finding: its label, subject and fact, and below the fact what to do. The facts of several findings begin in one column if their
-/// subjects are padded to the same width.
-pub(crate) fn finding(label: (&str, Meaning), subject: &str, fact: &str, fix: &str, style: TextStyle) -> String {
-    stacked(label, subject, &[("", fact), ("fix: ", fix)], style)
-}
-
-/// Texts below each other, each with what it begins with; empty ones are left out.
+/// A finding: its label, whom it is about and the fact; below these what follows and what to do, unless empty.
 pub(crate) fn stacked(
     (label, meaning): (&str, Meaning),
     subject: &str,
-    texts: &[(&str, impl AsRef<str>)],
+    fact: &str,
+    effect: &str,
+    fix: &str,
     style: TextStyle,
 ) -> String {
-    let subject = printable(subject);
-    let indent = columns(label) + columns(&subject) + 4;
-    let texts = texts.iter().filter(|(_, text)| !text.as_ref().is_empty());
-    let texts = texts.map(|(begin, text)| beside(indent, &format!("{begin}{}", text.as_ref()), style));
-    let texts = texts.collect::<Vec<_>>().join(&" ".repeat(indent));
-    format!("{}  {subject}  {texts}", meaning.paint(label, style))
+    let mut lines = hanging(label, 6, meaning, &format!("{subject}: {fact}"), style);
+    for (name, text) in [("      effect", effect), ("      fix", fix)] {
+        if !text.is_empty() {
+            lines += &hanging(name, 14, Meaning::Plain, text, style);
+        }
+    }
+    lines
 }
 
 /// The lines of a text, of which all but the first begin in column `indent`. On a terminal long paths lose their middle.
@@ -97,9 +94,9 @@ mod tests {
         let label = ("FAIL", Meaning::Broken);
         let fact = "one two three four five six seven";
         assert_eq!(
-            finding(label, "a\x1b", fact, "run it", columns(34)),
-            "FAIL  a?  one two three four five\n          six seven\n          fix: run it\n"
+            stacked(label, "a\x1b", fact, "", "run it", columns(34)),
+            "FAIL  a?: one two three four five\n      six seven\n      fix     run it\n"
         );
-        assert_eq!(finding(label, "a", "one", "", columns(80)), "FAIL  a  one\n");
+        assert_eq!(stacked(label, "a", "one", "", "", columns(80)), "FAIL  a: one\n");
     }
 }

@@ -16,7 +16,7 @@ use stelia_api::client::OwnedDict;
 use unicode_width::UnicodeWidthStr;
 use zbus::Variant;
 
-pub(crate) use blocks::{Fact, facts, hanging};
+pub(crate) use blocks::{Fact, facts, hanging, stacked};
 pub(crate) use stelia_table::{
     Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, is_utf8, now, paragraph,
     printable, properties, table, to_ascii, width, wrap,

@@ -308,7 +308,7 @@ fn what_does_not_pass_is_told_and_each_cause_once() {
     alone(&mut facts);
     insta::assert_snapshot!(screen(&facts, false));
     let verbose = screen(&facts, true);
-    says(&verbose, &["PASS  cgroup ", "SKIP  kubelet-start "]);
+    says(&verbose, &["PASS  cgroup: ", "SKIP  kubelet-start: "]);
     assert!(verbose.lines().count() > CHECKS.len(), "{verbose}");
     assert!(screen(&fit(), false).ends_with("This node is ready for VMs.\n"));
 }
@@ -338,7 +338,7 @@ fn an_empty_root_is_a_node_that_is_not_ready_and_json_has_all_checks() {
         }
     };
     let (printed, reason) = print(Form::Text);
-    assert!(printed.starts_with("FAIL  cgroup "), "{printed}");
+    assert!(printed.starts_with("FAIL  cgroup: "), "{printed}");
     says(&printed, &["not ready for VMs"]);
     says(&reason, &["cgroup, ", "runner-socket"]);
     let json: Value = serde_json::from_str(&print(Form::Json).0).unwrap();

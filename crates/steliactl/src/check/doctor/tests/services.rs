@@ -82,7 +82,7 @@ fn a_daemon_that_failed_is_not_one_that_does_not_run() {
         let one = named(&facts, DAEMON);
         assert_eq!((one.outcome, one.fix.as_str()), (Outcome::Warn, fix), "{state}");
         says(&one.fact, &[fact]);
-        says(&one.effect, &["VMs stay isolated"]);
+        says(one.effect, &["VMs stay isolated"]);
         assert_eq!(named(&facts, "ledger").needs, Some(DAEMON));
     }
     let mut facts = fit();
