@@ -159,7 +159,7 @@ fn assert_alone(pod: &Pod) {
 
 /// Why the VM is degraded, by `steliactl show`.
 fn degraded(pod: &Pod) -> String {
-    pod.shown()["degraded"].to_string()
+    pod.described()["degraded"].to_string()
 }
 
 /// Waits until what is degraded is so.

@@ -20,16 +20,9 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    pub(crate) fn of(description: &Description) -> Self {
-        Self {
-            host: String::new(),
-            description: description.clone(),
-        }
-    }
-
-    /// With the name of the host.
-    pub(crate) fn on(self, host: String) -> Self {
-        Self { host, ..self }
+    pub(crate) fn of(description: &Description, host: String) -> Self {
+        let description = description.clone();
+        Self { host, description }
     }
 
     fn at(&self, now: u64, style: TextStyle) -> String {
@@ -180,7 +173,7 @@ mod tests {
     const NOW: u64 = 1_735_689_600_000_000;
 
     fn status(description: &Description) -> Status {
-        Status::of(description).on("node-1".to_owned())
+        Status::of(description, "node-1".to_owned())
     }
 
     fn last(steps: u32, failures: u32) -> Option<LastPass> {
