@@ -15,7 +15,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
-use stelia_api::{Reason, ReasonCode};
+use stelia_api::Reason;
 use stelia_cpus::CpuSet;
 use stelia_kernel::locality::{Locality, MemoryPlace};
 use stelia_kubelet::PodUid;
@@ -111,6 +111,21 @@ impl Pod {
         let first = format!("{}, {}", self.pod, self.state);
         [&[first], self.degraded.as_slice()].concat().join("; ")
     }
+
+    /// One of its CPUs.
+    fn cpu(&self, cpu: u32, is_reached: bool) -> Cpu {
+        let (sign, words) = match is_reached {
+            true => (marks::INTERRUPTED.sign, "; device interrupts reach it"),
+            false => ("", ""),
+        };
+        Cpu {
+            cpu,
+            mark: format!("{}{sign}{}", self.mark, self.look.sign),
+            owner: self.in_words() + words,
+            class: self.class.clone(),
+            meaning: self.meaning,
+        }
+    }
 }
 
 impl PodDevice {
@@ -172,39 +187,32 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
     let reported = remaining.filter(|one| is_reported(description, one));
     let interrupted = reported.fold(CpuSet::new(), |all, one| all.union(&one.cpus));
     let mut keys = BTreeSet::new();
+    if pods.iter().any(|pod| pod.devices.iter().any(|device| device.remote)) {
+        keys.insert(marks::REMOTE.of_pods());
+    }
     let mut drawn = |cpu: u32| {
-        let (pod, pool) = match owner(description, cpu) {
-            Owner::Shared => (None, marks::SHARED),
-            Owner::Reserved => (None, marks::RESERVED),
-            Owner::Kubelet => (None, marks::KUBELET),
-            Owner::Unknown => (None, marks::UNKNOWN),
-            Owner::Instance { pod, .. } | Owner::Pod { pod } => {
-                (pods.iter().find(|one| one.pod.pod_uid == pod), marks::OTHER)
-            }
+        let pool = match owner(description, cpu) {
+            Owner::Shared => marks::SHARED,
+            Owner::Reserved => marks::RESERVED,
+            Owner::Kubelet => marks::KUBELET,
+            Owner::Unknown => marks::UNKNOWN,
+            Owner::Instance { pod, .. } | Owner::Pod { pod } => match pods.iter().find(|one| one.pod.pod_uid == pod) {
+                None => marks::OTHER,
+                Some(pod) => {
+                    let is_reached = interrupted.contains(cpu);
+                    keys.insert(pod.look.of_pods());
+                    keys.extend(is_reached.then(|| marks::INTERRUPTED.of_pods()));
+                    return pod.cpu(cpu, is_reached);
+                }
+            },
         };
-        let (mark, owner, class, meaning) = match pod {
-            None => {
-                let why = Some(unknown(description)).filter(|_| pool == marks::UNKNOWN);
-                let owner = format!("{}{}", pool.meaning, why.unwrap_or_default());
-                keys.insert([pool.sign.to_owned(), owner.clone(), pool.class.to_owned()]);
-                (pool.sign.to_owned(), owner, pool.class.to_owned(), Meaning::Absent)
-            }
-            Some(pod) => {
-                keys.insert(pod.look.of_pods());
-                let (sign, words) = match interrupted.contains(cpu) {
-                    true => (marks::INTERRUPTED.sign, "; device interrupts reach it"),
-                    false => ("", ""),
-                };
-                let mark = format!("{}{sign}{}", pod.mark, pod.look.sign);
-                (mark, pod.in_words() + words, pod.class.clone(), pod.meaning)
-            }
-        };
+        keys.insert([pool.sign, pool.meaning, pool.class].map(str::to_owned));
         Cpu {
             cpu,
-            mark,
-            owner,
-            class,
-            meaning,
+            mark: pool.sign.to_owned(),
+            owner: pool.meaning.to_owned(),
+            class: pool.class.to_owned(),
+            meaning: Meaning::Absent,
         }
     };
     let caches = sys::caches(&roots.sys, &node.topology);
@@ -224,24 +232,11 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
         let cache = core.l3.as_ref().and_then(|cache| cache.cpus.iter().next());
         (core.socket, core.node, cache, core.cpus.first().map(|cpu| cpu.cpu))
     });
-    if cores
-        .iter()
-        .flat_map(|core| &core.cpus)
-        .any(|cpu| cpu.mark.contains(marks::INTERRUPTED.sign))
-    {
-        keys.insert(marks::INTERRUPTED.of_pods());
-    }
-    if pods.iter().any(|pod| pod.devices.iter().any(|device| device.remote)) {
-        keys.insert(marks::REMOTE.of_pods());
-    }
-    let nodes: BTreeSet<u32> = cores.iter().map(|core| core.node).collect();
+    let memory = |core: &Core| (core.node, sys::memory(&roots.sys, core.node));
     Map {
         host: host_name(&roots.proc),
         time_us: output::now(),
-        memory_bytes: nodes
-            .into_iter()
-            .map(|node| (node, sys::memory(&roots.sys, node)))
-            .collect(),
+        memory_bytes: cores.iter().map(memory).collect(),
         cores,
         pods,
         offline: node.offline.clone(),
@@ -251,30 +246,22 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
     }
 }
 
-/// Why the owner of a CPU is not known.
-fn unknown(description: &Description) -> String {
-    let mut codes = description.problems.iter().map(|problem| problem.code);
-    let unusable = codes.find(|code| *code == ReasonCode::KubeletUnusable);
-    unusable.map_or(": in no list of kubelet's or steliad's".to_owned(), |code| {
-        format!(": {}", code.fact())
-    })
-}
-
 /// The VMs, and other pods to which kubelet gave CPUs, by their first CPUs, so that the marks ascend along the map.
 fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Vec<Pod> {
     let node = &description.node;
     let uids: BTreeSet<&PodUid> = node.instances.keys().chain(node.entries.keys()).collect();
-    let mut all = Vec::new();
-    for uid in uids
-        .into_iter()
-        .filter(|uid| selected.is_none_or(|selected| selected.contains(uid.as_str())))
-    {
+    let is_selected = |uid: &&PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
+    let all = uids.into_iter().filter(is_selected).map(|uid| {
         let instance = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
         let assigned = || containers.fold(CpuSet::new(), |all, cpus| all.union(cpus));
-        let cpus = instance.map_or_else(assigned, |instance| instance.exclusive.clone());
-        all.push((uid, instance, cpus));
-    }
+        (
+            uid,
+            instance,
+            instance.map_or_else(assigned, |instance| instance.exclusive.clone()),
+        )
+    });
+    let mut all: Vec<_> = all.collect();
     // Those without CPUs come last. Equal ones stay in the order of their UIDs.
     all.sort_by_key(|(.., cpus)| cpus.iter().next().unwrap_or(u32::MAX));
     let pods = (0..).zip(all).map(|(n, (uid, instance, cpus))| {

@@ -126,15 +126,13 @@ fn colours_only_where_asked_for_and_they_mean_trouble() {
 }
 
 #[test]
-fn cpus_of_unknown_owners_have_the_reason() {
+fn cpus_of_unknown_owners_say_so_below_the_problem_of_the_node() {
     let mut description = node();
     description.node.pool = None;
-    let unknown = "? owner unknown: ";
-    says(&body(&map_of(&description)), &[&format!("{unknown}in no list")]);
     description.problems = vec![Reason::of_node(ReasonCode::KubeletUnusable, "/a/path: checksum")];
     let text = map_of(&description).text(columns(80));
     assert!(text.starts_with("NODE  cpu_manager_state is unusable: "), "{text}");
-    says(&text, &[&format!("{unknown}cpu_manager_state is unusable")]);
+    says(&text, &["? owner unknown"]);
     never_says(&text, &["/a/path"]);
 }
 
