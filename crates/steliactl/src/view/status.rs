@@ -77,10 +77,18 @@ impl Status {
                 format!("{problems}: steliactl why node")
             }
         };
-        let host = if self.host.is_empty() { "" } else { ": " };
-        let host = format!("{}{host}steliad {version}", self.host);
-        let above = node_lines(problems, style);
-        format!("{above}{} is {state}\n{}", printable(&host), facts(&lines, style))
+        let host = [self.host.as_str(), &format!("steliad {version}")].map(printable);
+        let host = host
+            .iter()
+            .filter(|part| !part.is_empty())
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(": ");
+        format!(
+            "{}{host} is {state}\n{}",
+            node_lines(problems, style),
+            facts(&lines, style)
+        )
     }
 
     fn cpus(&self) -> String {
@@ -106,25 +114,22 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
     let Some(last) = &node.last_pass else {
         return ("not yet".to_owned(), Meaning::Plain);
     };
-    let ago = age(last.ended_us, now);
-    let counted = |count: u64, what| counted(count, what);
+    let (ago, changes) = (age(last.ended_us, now), counted(last.steps.into(), "change"));
     if last.failures > 0 {
-        let (failures, changes) = (last.failures, counted(last.steps.into(), "change"));
-        return (
-            format!("{ago} ago, {failures} of {changes} failed: journalctl -u steliad"),
-            Meaning::Broken,
+        let text = format!(
+            "{ago} ago, {} of {changes} failed: journalctl -u steliad",
+            last.failures
         );
+        return (text, Meaning::Broken);
     }
     let mut text = match last.steps {
         0 => format!("{ago} ago, nothing to repair"),
-        steps => format!("{ago} ago, {} made", counted(steps.into(), "change")),
+        _ => format!("{ago} ago, {changes} made"),
     };
     let (found, repaired) = (node.counters.drift_found, node.counters.drift_repaired);
     if found > 0 {
-        text += &format!(
-            "; so far {} by other programs, {repaired} repaired",
-            counted(found, "change")
-        );
+        let found = counted(found, "change");
+        text += &format!("; so far {found} by other programs, {repaired} repaired");
     }
     (text, Meaning::Plain)
 }
@@ -132,8 +137,7 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
 /// What is kept off the VMs' CPUs besides tasks.
 fn noise(node: &Node) -> (String, Meaning) {
     let report = &node.quiet.report;
-    let count = |count: usize, what| counted(count as u64, what);
-    let (interrupts, threads) = (report.remaining.len(), report.threads_remaining.len());
+    let (interrupts, threads) = (report.remaining.len() as u64, report.threads_remaining.len() as u64);
     let text = match node.quiet.steering.as_str() {
         "off" => "interrupts are not steered (irq-steering = off)".to_owned(),
         _ if node.quiet.answered_us == 0 => "not counted yet".to_owned(),
@@ -141,7 +145,7 @@ fn noise(node: &Node) -> (String, Meaning) {
             format!("{} moved away, none remains", counted(report.moved.into(), "interrupt"))
         }
         _ => {
-            let both = [count(interrupts, "interrupt"), count(threads, "kernel thread")].join(" and ");
+            let both = [counted(interrupts, "interrupt"), counted(threads, "kernel thread")].join(" and ");
             let text = format!("{both} remain on the VMs' CPUs: steliactl noise");
             return (text, Meaning::Attention);
         }

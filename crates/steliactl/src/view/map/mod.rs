@@ -22,7 +22,7 @@ use stelia_kubelet::PodUid;
 
 use self::marks::Look;
 use self::sys::Cache;
-use crate::shared::daemon::{self, Condition, Description, Failure, Owner, is_reported, owner};
+use crate::shared::daemon::{self, Condition, Description, Failure, Owner, owner};
 use crate::shared::kernel::locality;
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::located::clock;
@@ -65,9 +65,17 @@ struct Core {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Cpu {
     cpu: u32,
+    #[serde(flatten)]
+    drawn: Drawn,
+}
+
+/// How a CPU is drawn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Drawn {
     mark: String,
     /// The owner and its state, in words.
     owner: String,
+    /// The classes of its box on the picture.
     #[serde(skip)]
     class: String,
     #[serde(skip)]
@@ -84,16 +92,13 @@ struct Pod {
     cpus: CpuSet,
     /// In words.
     state: String,
-    /// The reasons of degradation.
-    degraded: Vec<String>,
     /// Those that have a NUMA node.
     devices: Vec<PodDevice>,
     #[serde(skip)]
     look: Look,
+    /// Each of its CPUs.
     #[serde(skip)]
-    class: String,
-    #[serde(skip)]
-    meaning: Meaning,
+    drawn: Drawn,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -103,29 +108,6 @@ struct PodDevice {
     count: u32,
     /// Whether none of the pod's CPUs is near it.
     remote: bool,
-}
-
-impl Pod {
-    /// The pod, its state and what is wrong, in one line.
-    fn in_words(&self) -> String {
-        let first = format!("{}, {}", self.pod, self.state);
-        [&[first], self.degraded.as_slice()].concat().join("; ")
-    }
-
-    /// One of its CPUs.
-    fn cpu(&self, cpu: u32, is_reached: bool) -> Cpu {
-        let (sign, words) = match is_reached {
-            true => (marks::INTERRUPTED.sign, "; device interrupts reach it"),
-            false => ("", ""),
-        };
-        Cpu {
-            cpu,
-            mark: format!("{}{sign}{}", self.mark, self.look.sign),
-            owner: self.in_words() + words,
-            class: self.class.clone(),
-            meaning: self.meaning,
-        }
-    }
 }
 
 impl PodDevice {
@@ -183,37 +165,22 @@ impl Render for Map {
 pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Map {
     let node = &description.node;
     let pods = pods(description, roots, selected);
-    let remaining = node.quiet.report.remaining.iter();
-    let reported = remaining.filter(|one| is_reported(description, one));
-    let interrupted = reported.fold(CpuSet::new(), |all, one| all.union(&one.cpus));
     let mut keys = BTreeSet::new();
     if pods.iter().any(|pod| pod.devices.iter().any(|device| device.remote)) {
         keys.insert(marks::REMOTE.of_pods());
     }
     let mut drawn = |cpu: u32| {
-        let pool = match owner(description, cpu) {
-            Owner::Shared => marks::SHARED,
-            Owner::Reserved => marks::RESERVED,
-            Owner::Kubelet => marks::KUBELET,
-            Owner::Unknown => marks::UNKNOWN,
-            Owner::Instance { pod, .. } | Owner::Pod { pod } => match pods.iter().find(|one| one.pod.pod_uid == pod) {
-                None => marks::OTHER,
-                Some(pod) => {
-                    let is_reached = interrupted.contains(cpu);
-                    keys.insert(pod.look.of_pods());
-                    keys.extend(is_reached.then(|| marks::INTERRUPTED.of_pods()));
-                    return pod.cpu(cpu, is_reached);
-                }
-            },
+        let owner = owner(description, cpu);
+        let pod = match &owner {
+            Owner::Instance { pod, .. } | Owner::Pod { pod } => pods.iter().find(|one| one.pod.pod_uid == *pod),
+            _ => None,
         };
-        keys.insert([pool.sign, pool.meaning, pool.class].map(str::to_owned));
-        Cpu {
-            cpu,
-            mark: pool.sign.to_owned(),
-            owner: pool.meaning.to_owned(),
-            class: pool.class.to_owned(),
-            meaning: Meaning::Absent,
-        }
+        let (drawn, key) = match pod {
+            Some(pod) => (pod.drawn.clone(), pod.look.of_pods()),
+            None => marks::of_owner(&owner),
+        };
+        keys.insert(key);
+        Cpu { cpu, drawn }
     };
     let caches = sys::caches(&roots.sys, &node.topology);
     let mut cores: BTreeMap<(u32, u32, u32), Core> = BTreeMap::new();
@@ -270,19 +237,29 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         if let Some(instance) = instance {
             locality::add_vfio_devices(&mut locality, &node.topology, roots, &instance.scope);
         }
-        let degraded = instance.iter().flat_map(|instance| &instance.degraded);
+        let degraded = instance.iter().flat_map(|one| &one.degraded).map(Reason::to_string);
         let state = instance.map(|one| format!("{} {}", Condition::of(one), one.class()));
+        let state = state.map_or("no VM".to_owned(), |state| state.trim_end().to_owned());
         let look = marks::of_pod(instance.map(|instance| &**instance));
-        Pod {
-            mark: marks::mark(n),
-            pod: daemon::Pod::new(uid, instance.and_then(|instance| instance.pod_name.as_ref())),
-            cpus,
-            state: state.map_or("no VM".to_owned(), |state| state.trim_end().to_owned()),
-            degraded: degraded.map(Reason::to_string).collect(),
-            devices: devices(&locality),
+        let (mark, pod) = (
+            marks::mark(n),
+            daemon::Pod::new(uid, instance.and_then(|one| one.pod_name.as_ref())),
+        );
+        let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
+        let drawn = Drawn {
+            mark: format!("{mark}{}", look.sign),
+            owner: words.join("; "),
             class: format!("{} {}", marks::colour(n), look.class),
-            look,
             meaning: instance.map_or(Meaning::Plain, |one| Condition::of(one).meaning()),
+        };
+        Pod {
+            mark,
+            pod,
+            cpus,
+            state,
+            devices: devices(&locality),
+            look,
+            drawn,
         }
     });
     pods.collect()

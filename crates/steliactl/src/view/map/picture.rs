@@ -213,8 +213,8 @@ fn with_memory(name: String, bytes: Option<u64>) -> String {
 
 fn core(core: &Core, cell_width: usize) -> Shape {
     let cpu = |one: &Cpu| Shape {
-        title: format!("CPU {}: {}", one.cpu, one.owner),
-        ..Shape::cell(&format!("cpu {}", one.class), cell_width, cpu_text(one))
+        title: format!("CPU {}: {}", one.cpu, one.drawn.owner),
+        ..Shape::cell(&format!("cpu {}", one.drawn.class), cell_width, cpu_text(one))
     };
     let mut cpus: Vec<Shape> = core.cpus.iter().map(cpu).collect();
     // Siblings are beside each other, up to four.
@@ -224,10 +224,10 @@ fn core(core: &Core, cell_width: usize) -> Shape {
 
 /// What is written into a CPU's box. Shared CPUs are known by their colour.
 fn cpu_text(cpu: &Cpu) -> String {
-    if cpu.class == marks::SHARED.class {
+    if cpu.drawn.class == marks::SHARED {
         cpu.cpu.to_string()
     } else {
-        format!("{}{}", cpu.cpu, cpu.mark)
+        format!("{}{}", cpu.cpu, cpu.drawn.mark)
     }
 }
 
@@ -270,9 +270,9 @@ fn list(map: &Map) -> Vec<Shape> {
     let lists = map.pods.iter().map(|pod| columns(&cpus(pod))).max().unwrap_or(0);
     let lines = map.pods.iter().map(|pod| {
         let text = format!("{:names$}  {:lists$}  {}", name(pod), cpus(pod), pod.state);
-        let line = Shape::line(&pod.class, &pod.mark, text);
+        let line = Shape::line(&pod.drawn.class, &pod.mark, text);
         Shape {
-            title: pod.in_words(),
+            title: pod.drawn.owner.clone(),
             ..line
         }
     });

@@ -2,7 +2,6 @@
 
 use std::pin::pin;
 use std::thread;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use ratatui::DefaultTerminal;
@@ -18,20 +17,11 @@ use crate::shared::kernel::host_name;
 use crate::shared::kernel::rates::rates;
 use crate::shared::output::{self, TextStyle};
 
-/// How soon the thread that reads keys notices that the program has ended.
-const KEY_POLL_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Events, read by a thread of their own because reading blocks. The channel closes when the terminal is gone.
+/// Events, read by a thread of their own because reading blocks; it ends with the program. The channel closes when the terminal is gone.
 fn events() -> mpsc::Receiver<Event> {
     let (sender, receiver) = mpsc::channel(16);
     thread::spawn(move || {
-        while !sender.is_closed() {
-            let event = match event::poll(KEY_POLL_INTERVAL) {
-                Ok(false) => continue,
-                Ok(true) => event::read(),
-                Err(error) => Err(error),
-            };
-            let Ok(event) = event else { return };
+        while let Ok(event) = event::read() {
             if sender.blocking_send(event).is_err() {
                 return;
             }
