@@ -26,12 +26,7 @@ impl Status {
     }
 
     fn at(&self, now: u64, style: TextStyle) -> String {
-        let Description {
-            node,
-            problems,
-            version,
-            ..
-        } = &self.description;
+        let (node, problems) = (&self.description.node, &self.description.problems);
         let plain = |name: &str, text: String| (format!("  {name}"), text, Meaning::Plain);
         let mut lines: Vec<Fact> = Vec::new();
         let conditions = || node.instances.values().map(|instance| Condition::of(instance));
@@ -72,23 +67,15 @@ impl Status {
         let state = match problems.len() {
             0 => Meaning::Good.paint("running", style),
             count => {
-                let problems = counted(count as u64, "NODE problem");
-                let problems = Meaning::Broken.paint(&format!("running, {problems}"), style);
-                format!("{problems}: steliactl why node")
+                let text = format!("running, {}", counted(count as u64, "NODE problem"));
+                Meaning::Broken.paint(&text, style) + ": steliactl why node"
             }
         };
-        let host = [self.host.as_str(), &format!("steliad {version}")].map(printable);
-        let host = host
-            .iter()
-            .filter(|part| !part.is_empty())
-            .cloned()
-            .collect::<Vec<_>>()
-            .join(": ");
-        format!(
-            "{}{host} is {state}\n{}",
-            node_lines(problems, style),
-            facts(&lines, style)
-        )
+        let host = Some(&self.host).filter(|host| !host.is_empty());
+        let host = host.map(|host| format!("{host}: ")).unwrap_or_default();
+        let heading = printable(&format!("{host}steliad {}", self.description.version));
+        let (above, below) = (node_lines(problems, style), facts(&lines, style));
+        format!("{above}{heading} is {state}\n{below}")
     }
 
     fn cpus(&self) -> String {
@@ -116,10 +103,8 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
     };
     let (ago, changes) = (age(last.ended_us, now), counted(last.steps.into(), "change"));
     if last.failures > 0 {
-        let text = format!(
-            "{ago} ago, {} of {changes} failed: journalctl -u steliad",
-            last.failures
-        );
+        let failed = last.failures;
+        let text = format!("{ago} ago, {failed} of {changes} failed: journalctl -u steliad");
         return (text, Meaning::Broken);
     }
     let mut text = match last.steps {

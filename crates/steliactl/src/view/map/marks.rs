@@ -39,27 +39,22 @@ const NO_VM: Look = look("*", "pod without a VM", "pod");
 /// Of a pod's device.
 pub(super) const REMOTE: Look = look("^", "device on another NUMA node than the CPUs", "remote");
 
-/// Of a CPU whose owner has no mark of its own: how it is drawn, and its line of the legend.
-pub(super) fn of_owner(owner: &Owner) -> (Drawn, [String; 3]) {
-    let (mark, owner, class) = match owner {
-        Owner::Shared => (".", "shared", SHARED),
-        Owner::Reserved => ("r", "reserved", "reserved"),
-        Owner::Kubelet => ("k", "held by kubelet", "kubelet"),
-        Owner::Unknown => ("?", "owner unknown", "unknown"),
-        Owner::Instance { .. } | Owner::Pod { .. } => ("x", "of pods that are not selected", "unknown"),
+/// A CPU whose owner has no mark of its own.
+pub(super) fn of_owner(owner: &Owner) -> Drawn {
+    let drawn = match owner {
+        Owner::Shared => [".", "shared", SHARED],
+        Owner::Reserved => ["r", "reserved", "reserved"],
+        Owner::Kubelet => ["k", "held by kubelet", "kubelet"],
+        Owner::Unknown => ["?", "owner unknown", "unknown"],
+        Owner::Instance { .. } | Owner::Pod { .. } => ["x", "of pods that are not selected", "unknown"],
     };
-    let key = [mark, owner, class].map(str::to_owned);
-    let [mark, owner, class] = key.clone();
-    let meaning = Meaning::Absent;
-    (
-        Drawn {
-            mark,
-            owner,
-            class,
-            meaning,
-        },
-        key,
-    )
+    let [mark, owner, class] = drawn.map(str::to_owned);
+    Drawn {
+        mark,
+        owner,
+        class,
+        meaning: Meaning::Absent,
+    }
 }
 
 /// The class `waiting` is drawn dashed: the vCPUs are not on these CPUs.
@@ -112,7 +107,7 @@ mod tests {
     fn every_sign_is_explained_and_every_state_has_its_own() {
         let other = Owner::Pod { pod: String::new() };
         let owners = [Owner::Shared, Owner::Reserved, Owner::Kubelet, Owner::Unknown, other];
-        let pools = owners.map(|owner| of_owner(&owner).0.mark);
+        let pools = owners.map(|owner| of_owner(&owner).mark);
         let states: Vec<Look> = State::ALL.iter().map(|state| of_state(*state)).collect();
         let signs = states.iter().chain(&[DEGRADED, NO_VM, REMOTE]);
         let all: HashSet<String> = pools

@@ -175,11 +175,11 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
             Owner::Instance { pod, .. } | Owner::Pod { pod } => pods.iter().find(|one| one.pod.pod_uid == *pod),
             _ => None,
         };
-        let (drawn, key) = match pod {
-            Some(pod) => (pod.drawn.clone(), pod.look.of_pods()),
-            None => marks::of_owner(&owner),
-        };
-        keys.insert(key);
+        let drawn = pod.map_or_else(|| marks::of_owner(&owner), |pod| pod.drawn.clone());
+        keys.insert(match pod {
+            Some(pod) => pod.look.of_pods(),
+            None => [&drawn.mark, &drawn.owner, &drawn.class].map(String::clone),
+        });
         Cpu { cpu, drawn }
     };
     let caches = sys::caches(&roots.sys, &node.topology);
@@ -222,11 +222,8 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         let instance = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
         let assigned = || containers.fold(CpuSet::new(), |all, cpus| all.union(cpus));
-        (
-            uid,
-            instance,
-            instance.map_or_else(assigned, |instance| instance.exclusive.clone()),
-        )
+        let cpus = instance.map_or_else(assigned, |instance| instance.exclusive.clone());
+        (uid, instance, cpus)
     });
     let mut all: Vec<_> = all.collect();
     // Those without CPUs come last. Equal ones stay in the order of their UIDs.
@@ -241,10 +238,8 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         let state = instance.map(|one| format!("{} {}", Condition::of(one), one.class()));
         let state = state.map_or("no VM".to_owned(), |state| state.trim_end().to_owned());
         let look = marks::of_pod(instance.map(|instance| &**instance));
-        let (mark, pod) = (
-            marks::mark(n),
-            daemon::Pod::new(uid, instance.and_then(|one| one.pod_name.as_ref())),
-        );
+        let mark = marks::mark(n);
+        let pod = daemon::Pod::new(uid, instance.and_then(|one| one.pod_name.as_ref()));
         let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
         let drawn = Drawn {
             mark: format!("{mark}{}", look.sign),
@@ -272,13 +267,11 @@ fn devices(locality: &Locality) -> Vec<PodDevice> {
     let of_kubelet = of_kubelet.map(|device| (device.name.clone(), device.node, device.count));
     let of_pci = locality.pci.iter().map(|device| (device.name(), device.node, 1));
     let placed = of_kubelet.chain(of_pci).filter_map(|(name, node, count)| {
-        let node = node?;
-        let remote = !locality.nodes.is_empty() && locality.place(node) == MemoryPlace::Remote;
         Some(PodDevice {
             name,
-            node,
+            node: node?,
             count,
-            remote,
+            remote: !locality.nodes.is_empty() && locality.place(node?) == MemoryPlace::Remote,
         })
     });
     placed.collect()

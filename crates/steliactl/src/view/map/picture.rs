@@ -264,12 +264,17 @@ fn add_devices(inside: &mut Vec<Shape>, map: &Map, is_on: impl Fn(u32) -> bool) 
 
 /// The pods: the mark in its colour, the name, the CPUs and the state.
 fn list(map: &Map) -> Vec<Shape> {
-    let name = |pod: &Pod| cut(&printable(&pod.pod.to_string()), NAME_COLUMNS);
-    let cpus = |pod: &Pod| cut(&pod.cpus.to_string(), DEVICE_COLUMNS);
-    let names = map.pods.iter().map(|pod| columns(&name(pod))).max().unwrap_or(0);
-    let lists = map.pods.iter().map(|pod| columns(&cpus(pod))).max().unwrap_or(0);
+    let of = |pod: &Pod| {
+        [
+            cut(&printable(&pod.pod.to_string()), NAME_COLUMNS),
+            cut(&pod.cpus.to_string(), DEVICE_COLUMNS),
+        ]
+    };
+    let widest = |at: usize| map.pods.iter().map(|pod| columns(&of(pod)[at])).max().unwrap_or(0);
+    let (names, lists) = (widest(0), widest(1));
     let lines = map.pods.iter().map(|pod| {
-        let text = format!("{:names$}  {:lists$}  {}", name(pod), cpus(pod), pod.state);
+        let [name, cpus] = of(pod);
+        let text = format!("{name:names$}  {cpus:lists$}  {}", pod.state);
         let line = Shape::line(&pod.drawn.class, &pod.mark, text);
         Shape {
             title: pod.drawn.owner.clone(),

@@ -84,27 +84,17 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn of(vm: &'a InstanceRates) -> Self {
+    fn of(vm: &'a InstanceRates, vcpu: Option<&'a VcpuRates>) -> Self {
+        let cpu = |vcpu: &VcpuRates| vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
+        let reason = vcpu.map_or(&vm.reason, |vcpu| &vcpu.reason);
         Self {
             vm,
-            is_vcpu: false,
-            name: vm.pod.to_string(),
-            cpus: vm.cpus.to_string(),
-            rates: &vm.rates,
-            note: &vm.note,
-            reason: vm.reason.as_deref().unwrap_or_default(),
-        }
-    }
-
-    fn of_vcpu(vm: &'a InstanceRates, vcpu: &'a VcpuRates) -> Self {
-        Self {
-            vm,
-            is_vcpu: true,
-            name: format!("  vcpu {}", vcpu.name),
-            cpus: vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
-            rates: &vcpu.rates,
-            note: &vcpu.note,
-            reason: vcpu.reason.as_deref().unwrap_or_default(),
+            is_vcpu: vcpu.is_some(),
+            name: vcpu.map_or_else(|| vm.pod.to_string(), |vcpu| format!("  vcpu {}", vcpu.name)),
+            cpus: vcpu.map_or_else(|| vm.cpus.to_string(), cpu),
+            rates: vcpu.map_or(&vm.rates, |vcpu| &vcpu.rates),
+            note: vcpu.map_or(&vm.note, |vcpu| &vcpu.note),
+            reason: reason.as_deref().unwrap_or_default(),
         }
     }
 
@@ -176,9 +166,8 @@ fn rows<'a>(model: &'a Model, sort: &str, is_open: impl Fn(&InstanceRates) -> bo
     vms.sort_by(|a, b| order(a, b, sort));
     let mut rows = Vec::new();
     for vm in vms {
-        rows.push(Row::of(vm));
-        let vcpus = vm.vcpus.iter().filter(|_| is_open(vm));
-        rows.extend(vcpus.map(|vcpu| Row::of_vcpu(vm, vcpu)));
+        let vcpus = vm.vcpus.iter().filter(|_| is_open(vm)).map(Some);
+        rows.extend(std::iter::once(None).chain(vcpus).map(|vcpu| Row::of(vm, vcpu)));
     }
     rows
 }
