@@ -157,7 +157,7 @@ fn assert_alone(pod: &Pod) {
     wait_until_or("verify finds nothing", || pod.verified().1, || pod.verified().0);
 }
 
-/// Why the VM is degraded, by `steliactl show`.
+/// Why the VM is degraded.
 fn degraded(pod: &Pod) -> String {
     pod.described()["degraded"].to_string()
 }
