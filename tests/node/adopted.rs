@@ -135,7 +135,7 @@ fn what_cannot_or_may_not_be_adopted_is_left_alone_and_said_once() {
             serde_json::from_str(&run("steliactl list --unmanaged --config /run/later.toml -o json")).unwrap();
         assert_eq!(preview.as_array().unwrap().len(), 1, "{preview}");
         assert_eq!(
-            (&preview[0]["pod_uid"], &preview[0]["reason"]),
+            (&preview[0]["pod"], &preview[0]["reason"]),
             (&serde_json::json!(ruleless.uid), &serde_json::json!("Adoptable"))
         );
         assert_eq!(ruleless.state(), None);

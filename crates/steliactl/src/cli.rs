@@ -16,7 +16,6 @@ use crate::export::topology::TopologyOptions;
 use crate::plan::PlanOptions;
 use crate::shared::daemon::{Failure, Selection, vms};
 use crate::shared::output::{Form, OutputOptions, TextStyle};
-use crate::view::show::ShowOptions;
 
 /// See the VMs with exclusive CPUs on this node, and control steliad.
 #[derive(Debug, Parser)]
@@ -137,8 +136,9 @@ pub(crate) enum Command {
     Show {
         #[command(flatten)]
         selection: Selection,
-        #[command(flatten)]
-        options: ShowOptions,
+        /// Also list the threads, with the CPUs on which each may run
+        #[arg(long)]
+        threads: bool,
     },
     /// Show live vCPU load and interference
     ///

@@ -75,7 +75,7 @@ async fn run(
         }
         Command::Plan(asked) => plan::run(asked, client, root, output_options).await,
         Command::Status => match async { client().await?.describe().await }.await {
-            Ok(described) => output_options.print(&status::Status::of(&described).on(host_name(&roots.proc))),
+            Ok(described) => output_options.print(&status::Status::of(&described, host_name(&roots.proc))),
             // As systemctl status.
             Err(Failure::NotRunning(_)) => Err(Failure::NotRunning(3)),
             Err(failure) => Err(failure),
@@ -94,7 +94,7 @@ async fn run(
                 }
                 None => client.describe().await?.node.unadopted.to_vec(),
             };
-            output_options.print(&list::Unmanaged::of(&unmanaged))
+            output_options.print(&list::Unmanaged(unmanaged))
         }
         Command::List {
             selection, problems, ..
@@ -106,8 +106,8 @@ async fn run(
             selection.restrict(&mut described)?;
             output_options.print(&list::Vms::of(&described, *problems))
         }
-        Command::Show { selection, options } => {
-            output_options.print(&show::gather(&client().await?, roots, selection, options, cli.common.full).await?)
+        Command::Show { selection, threads } => {
+            output_options.print(&show::gather(&client().await?, roots, selection, *threads, cli.common.full).await?)
         }
         Command::Map { selection, svg } => {
             let described = client().await?.describe().await?;
@@ -144,11 +144,12 @@ async fn run(
             delay,
             ..
         } => {
-            let (count, delay) = (*count, *delay);
-            let client = client().await?;
-            let source = top::Source::of(&client, roots, selection).await?;
-            let is_live = cli.is_live() && !output_options.form.is_data();
-            top::run(&source, is_live, top::Pace { count, delay }, output_options).await
+            let source = top::Source::of(&client().await?, roots, selection, *delay).await?;
+            if cli.is_live() && !output_options.form.is_data() {
+                top::live(source, output_options.style).await
+            } else {
+                top::batch(source, *count, output_options).await
+            }
         }
         Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options.form).await,
     }

@@ -157,9 +157,9 @@ fn assert_alone(pod: &Pod) {
     wait_until_or("verify finds nothing", || pod.verified().1, || pod.verified().0);
 }
 
-/// Why the VM is degraded, by `steliactl show`.
+/// Why the VM is degraded.
 fn degraded(pod: &Pod) -> String {
-    pod.shown()["degraded"].to_string()
+    pod.described()["degraded"].to_string()
 }
 
 /// Waits until what is degraded is so.

@@ -30,7 +30,7 @@ fn list_as_json_identifies_the_pod() {
     let list = json(no_vm().path(), &["list"]);
     fixtures::holds(
         &list,
-        json!({"/0/pod_uid": UID, "/0/pod_namespace": "team-a", "/0/object": OBJECT, "/0/state": "isolated", "/0/exclusive_cpus": "2-3",
+        json!({"/0/pod_name": "web", "/0/pod_namespace": "team-a", "/0/state": "isolated", "/0/exclusive": "2-3",
                "/0/degraded/0/code": "placeholder-ended", "/0/not_isolated": null}),
     );
 }
@@ -56,31 +56,17 @@ fn show_lists_the_threads_that_are_asked_for() {
 }
 
 #[test]
-fn show_as_json_is_the_properties_with_the_threads() {
+fn show_as_json_is_what_the_daemon_says_with_the_threads() {
     let value = json(a_vm().path(), &["show", UID]);
     fixtures::holds(
         &value,
-        json!({"/registered_us": 1_735_689_599_000_000u64, "/degraded/0/code": "placeholder-ended",
+        json!({"/instance/registered_us": 1_735_689_599_000_000u64, "/instance/degraded/0/code": "placeholder-ended",
                "/processes/0/threads/1": {"tid": 905, "name": "CPU 0/KVM", "cgroup": "vcpu", "allowed_cpus": "2", "cpu_time_us": 1_234_570_000}}),
     );
     // What a pattern selects is a list.
-    assert_eq!(json(a_vm().path(), &["show", "we*"])[0]["pod_uid"], UID);
-}
-
-#[test]
-fn show_prints_single_properties_as_machinectl_does() {
-    let told = |line: &[&str]| steliactl(no_vm().path(), &[&["show", "web"], line].concat());
-    assert_eq!(
-        told(&["-p", "State", "-p", "FloatCPUs"]).unwrap(),
-        "State=isolated\nFloatCPUs=0-1,4-7\n"
-    );
-    assert_eq!(told(&["-p", "State", "--value"]).unwrap(), "isolated\n");
-    let wrong = told(&["-p", "Sate"]).unwrap_err();
-    assert!(
-        wrong.exit_code() == 2 && wrong.to_string().contains("PodName, PodNamespace"),
-        "{wrong}"
-    );
-    assert_eq!(steliactl(no_vm().path(), &["show"]).unwrap_err().exit_code(), 2);
+    assert_eq!(json(a_vm().path(), &["show", "we*"])[0]["instance"]["pod_name"], "web");
+    let unnamed = steliactl(no_vm().path(), &["show"]).unwrap_err();
+    assert_eq!(unnamed.exit_code(), 2);
 }
 
 #[test]

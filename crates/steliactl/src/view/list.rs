@@ -1,12 +1,10 @@
-//! `list`: one line per VM, trouble first, below what is wrong on the node; or the VMs that a rule is of and that are not managed.
+//! `list`: one line per VM, trouble first, below what is wrong on the node; or the VMs that a rule is of and that are not managed. As JSON
+//! they are as `Describe` has them.
 
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
-use serde_json::json;
-use stelia_api::{Reason, instance_path};
-use stelia_kernel::locality::size;
-use stelia_kubelet::PodUid;
+use serde::Serialize;
+use stelia_api::Reason;
 use stelia_model::{Instance, Unadopted};
 
 use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, is_in_trouble, note};
@@ -20,29 +18,36 @@ pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
     facts(&lines, style)
 }
 
-struct Vm {
-    pod: Pod,
-    instance: Arc<Instance>,
-    age: String,
+#[derive(Serialize)]
+pub(super) struct Vm {
+    #[serde(skip)]
+    pub pod: Pod,
+    #[serde(flatten)]
+    pub instance: Arc<Instance>,
 }
 
 impl Vm {
+    /// Those that are described, in the order of their UIDs.
+    pub(super) fn all(described: &Description) -> Vec<Self> {
+        let instances = described.node.instances.iter();
+        let all = instances.map(|(uid, instance)| Self {
+            pod: Pod::of(uid, instance),
+            instance: Arc::clone(instance),
+        });
+        all.collect()
+    }
+
     fn condition(&self) -> Condition {
         Condition::of(&self.instance)
     }
 }
 
-const COLUMNS: [Column<Vm>; 11] = [
+const COLUMNS: [Column<Vm>; 10] = [
     column("VM", |vm: &Vm| vm.pod.to_string()).yields(2).shortens(),
     column("STATE", |vm: &Vm| vm.condition().to_string()).means(|vm| vm.condition().meaning()),
     column("CPUS", |vm: &Vm| vm.instance.exclusive.to_string()).yields(1),
     column("VCPUS", |vm: &Vm| vm.instance.vcpus.len().to_string()).right(),
-    column("AGE", |vm: &Vm| vm.age.clone()),
-    column("MEMORY", |vm: &Vm| {
-        let limit = vm.instance.memory_limit.map(size);
-        limit.unwrap_or_default().replace(' ', "")
-    })
-    .wide(),
+    column("AGE", |vm: &Vm| age(vm.instance.registered_us, now())),
     column("FLOAT", |vm: &Vm| vm.instance.float.to_string()).wide(),
     column("CLASS", |vm: &Vm| vm.instance.class().to_owned()).wide(),
     column("CONTAINER", |vm: &Vm| vm.instance.container.clone()).wide(),
@@ -50,61 +55,27 @@ const COLUMNS: [Column<Vm>; 11] = [
     column("NOTE", |vm: &Vm| note(&vm.instance).to_owned()).or_nothing(),
 ];
 
-impl Serialize for Vm {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let one = &*self.instance;
-        let mut members = self.pod.members();
-        let own = json!({
-            "container": one.container,
-            "object": PodUid::parse(&self.pod.pod_uid).map(|uid| instance_path(&uid)).unwrap_or_default(),
-            "state": one.state,
-            "exclusive_cpus": one.exclusive,
-            "float_cpus": one.float,
-            "vcpus": one.vcpus.len(),
-            "memory_limit": one.memory_limit,
-            "qos": one.class(),
-            "isolation": one.isolation,
-            "adopted_by": one.adopted_by.as_deref().unwrap_or_default(),
-            "registered_us": one.registered_us,
-            "isolated_us": one.isolated_us,
-            "degraded": one.degraded,
-            "not_isolated": one.not_isolated,
-        });
-        members.extend(own.as_object().cloned().unwrap_or_default());
-        members.serialize(serializer)
-    }
-}
-
 /// As JSON the VMs alone.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(crate) struct Vms {
+pub(crate) struct Vms<'a> {
     vms: Vec<Vm>,
     #[serde(skip)]
-    problems: Vec<Reason>,
+    described: &'a Description,
     #[serde(skip)]
     only_problems: bool,
-    /// How many VMs a rule is of that are not managed.
-    #[serde(skip)]
-    unmanaged: usize,
 }
 
-impl Vms {
+impl<'a> Vms<'a> {
     /// The VMs of a description, or only those in trouble.
-    pub(crate) fn of(described: &Description, only_problems: bool) -> Self {
-        let now = now();
-        let vms = described.node.instances.iter().map(|(uid, instance)| Vm {
-            pod: Pod::of(uid, instance),
-            age: age(instance.registered_us, now),
-            instance: Arc::clone(instance),
-        });
-        let mut vms: Vec<Vm> = vms.filter(|vm| !only_problems || is_in_trouble(&vm.instance)).collect();
+    pub(crate) fn of(described: &'a Description, only_problems: bool) -> Self {
+        let mut vms = Vm::all(described);
+        vms.retain(|vm| !only_problems || is_in_trouble(&vm.instance));
         vms.sort_by_cached_key(|vm| (vm.condition(), vm.pod.to_string(), vm.pod.pod_uid.clone()));
         Self {
             vms,
-            problems: described.problems.clone(),
+            described,
             only_problems,
-            unmanaged: described.node.unadopted.len(),
         }
     }
 
@@ -112,60 +83,41 @@ impl Vms {
     fn footer(&self) -> String {
         let in_trouble = self.vms.iter().any(|vm| is_in_trouble(&vm.instance));
         let hints = [
-            (!self.problems.is_empty(), "steliactl why node"),
+            (!self.described.problems.is_empty(), "steliactl why node"),
             (in_trouble, "steliactl why VM"),
             (in_trouble && !self.only_problems, "--problems"),
         ];
         let hints: Vec<&str> = hints
-            .iter()
-            .filter(|(is_given, _)| *is_given)
-            .map(|(_, hint)| *hint)
+            .into_iter()
+            .filter_map(|(is_given, hint)| is_given.then_some(hint))
             .collect();
-        let counted = counts(self.vms.iter().map(Vm::condition));
-        let footer = format!("{counted}.  {}", hints.join("; "));
-        match self.unmanaged {
-            0 => format!("{}\n", footer.trim_end()),
-            count => format!(
-                "{}\n{count} not managed: steliactl list --unmanaged\n",
-                footer.trim_end()
-            ),
-        }
+        let footer = format!("{}.  {}", counts(self.vms.iter().map(Vm::condition)), hints.join("; "));
+        let unmanaged = match self.described.node.unadopted.len() {
+            0 => String::new(),
+            count => format!("{count} not managed: steliactl list --unmanaged\n"),
+        };
+        format!("{}\n{unmanaged}", footer.trim_end())
     }
 }
 
-impl Render for Vms {
+impl Render for Vms<'_> {
     fn names(&self) -> Vec<String> {
         self.vms.iter().map(|vm| vm.pod.to_string()).collect()
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let mut text = String::new();
-        if style.legend {
-            text += &node_lines(&self.problems, style);
+        if !style.legend {
+            return table(&COLUMNS, &self.vms, style);
         }
-        if self.vms.is_empty() && style.legend {
-            text += "No VMs.\n";
-        } else {
-            text += &table(&COLUMNS, &self.vms, style);
-        }
-        if style.legend && style.width.is_some() && !(self.vms.is_empty() && self.unmanaged == 0) {
-            text += &self.footer();
-        }
-        text
+        let node = node_lines(&self.described.problems, style);
+        let vms = match self.vms.as_slice() {
+            [] => "No VMs.\n".to_owned(),
+            vms => table(&COLUMNS, vms, style),
+        };
+        let has_any = !self.vms.is_empty() || !self.described.node.unadopted.is_empty();
+        let footer = (style.width.is_some() && has_any).then(|| self.footer());
+        node + &vms + &footer.unwrap_or_default()
     }
-}
-
-/// A VM that a rule is of and that is not managed.
-#[derive(Serialize)]
-struct UnmanagedVm {
-    #[serde(flatten)]
-    pod: Pod,
-    container: String,
-    rule: String,
-    /// The name of the reason: one of the rules', or of the error that registration answers.
-    reason: String,
-    why: String,
-    since_us: u64,
 }
 
 /// The longest configuration file that `--config` reads, which is what the daemon accepts.
@@ -174,25 +126,11 @@ pub(crate) const MAX_CONFIG_BYTES: usize = 64 << 10;
 /// The answer of `list --unmanaged`.
 #[derive(Serialize)]
 #[serde(transparent)]
-pub(crate) struct Unmanaged(Vec<UnmanagedVm>);
-
-impl Unmanaged {
-    pub(crate) fn of(unadopted: &[Unadopted]) -> Self {
-        let of = |one: &Unadopted| UnmanagedVm {
-            pod: Pod::new(&one.pod, one.pod_name.as_ref()),
-            container: one.container.clone(),
-            rule: one.rule.clone(),
-            reason: one.reason.clone(),
-            why: one.text.clone(),
-            since_us: one.since_us,
-        };
-        Self(unadopted.iter().map(of).collect())
-    }
-}
+pub(crate) struct Unmanaged(pub Vec<Unadopted>);
 
 impl Render for Unmanaged {
     fn names(&self) -> Vec<String> {
-        self.0.iter().map(|one| one.pod.to_string()).collect()
+        self.0.iter().map(|one| pod(one).to_string()).collect()
     }
 
     /// For each VM the reason's name, and below it the reason in words.
@@ -200,20 +138,24 @@ impl Render for Unmanaged {
         if self.0.is_empty() {
             return "No rule matches a VM that is not managed.\n".to_owned();
         }
-        let of = |one: &UnmanagedVm| {
-            let (pod, reason, rule, age) = (&one.pod, &one.reason, &one.rule, age(one.since_us, now()));
+        let of = |one: &Unadopted| {
+            let (pod, reason, rule, age) = (pod(one), &one.reason, &one.rule, age(one.since_us, now()));
             let heading = printable(&format!("{pod}  {reason}  (rule {rule}, {age})"));
-            let why = ("     ".to_owned(), one.why.clone(), Meaning::Plain);
+            let why = ("     ".to_owned(), one.text.clone(), Meaning::Plain);
             format!("{heading}\n{}", facts(&[why], style))
         };
         self.0.iter().map(of).collect()
     }
 }
 
+fn pod(one: &Unadopted) -> Pod {
+    Pod::new(&one.pod, one.pod_name.as_ref())
+}
+
 #[cfg(test)]
 mod tests {
     use stelia_api::{ReasonCode, State};
-    use stelia_kubelet::PodName;
+    use stelia_kubelet::{PodName, PodUid};
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, instance_mut, node};
@@ -233,7 +175,6 @@ mod tests {
             let vm = instance_mut(&mut described, uid);
             vm.pod_name = PodName::new("payments-production", name);
             vm.registered_us = now() - 9 * 86_400_000_000;
-            vm.memory_limit = Some(4 << 30);
         }
         let waiting = Instance {
             state: State::Waiting,
@@ -252,7 +193,8 @@ mod tests {
 
     #[test]
     fn a_terminal_and_a_pipe_have_the_same_columns_with_trouble_first() {
-        let vms = Vms::of(&troubled(), false);
+        let troubled = troubled();
+        let vms = Vms::of(&troubled, false);
         insta::assert_snapshot!(vms.text(at(80)), @r"
         NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
         VM                                     STATE     CPUS  VCPUS  AGE  NOTE
@@ -265,10 +207,7 @@ mod tests {
         says(&piped, &["VM  ", "STATE     CPUS  VCPUS  AGE  NOTE\n"]);
         assert!(!piped.contains("3 VMs"), "{piped}");
         let wide = vms.text(wide());
-        says(
-            &wide,
-            &["AGE  MEMORY  FLOAT    CLASS  CONTAINER  UID", "  NOTE\n", PODS[0]],
-        );
+        says(&wide, &["AGE  FLOAT    CLASS  CONTAINER  UID", "  NOTE\n", PODS[0]]);
         assert_eq!(vms.names()[2], "payments-production/virt-launcher-database-0-x7k2p");
     }
 
@@ -280,18 +219,13 @@ mod tests {
         assert_eq!(vms[0]["state"], "waiting");
         assert_eq!(vms[0]["degraded"][0]["code"], "no-assignment");
         assert_eq!(vms[1]["not_isolated"]["note"], "no vCPUs yet");
-        assert_eq!(vms[1]["memory_limit"], 4u64 << 30);
     }
 
     #[test]
     fn without_vms_it_says_so_and_names_the_command_for_those_of_rules() {
         let mut described = Description::default();
         assert_eq!(Vms::of(&described, false).text(at(80)), "No VMs.\n");
-        assert!(
-            Unmanaged::of(&described.node.unadopted)
-                .text(at(80))
-                .starts_with("No rule")
-        );
+        assert!(Unmanaged(Vec::new()).text(at(80)).starts_with("No rule"));
         described.node.unadopted = Arc::new(vec![Unadopted {
             pod: PodUid::parse(PODS[0]).unwrap(),
             pod_name: PodName::new("kubevirt", "virt-launcher-web-x7k2p"),
@@ -305,7 +239,7 @@ mod tests {
             &Vms::of(&described, false).text(at(80)),
             &["1 not managed", "--unmanaged"],
         );
-        let unmanaged = Unmanaged::of(&described.node.unadopted);
+        let unmanaged = Unmanaged(described.node.unadopted.to_vec());
         assert_eq!(serde_json::to_value(&unmanaged).unwrap()[0]["reason"], "NotGuaranteed");
         insta::assert_snapshot!(unmanaged.text(at(80)), @r"
         kubevirt/virt-launcher-web-x7k2p  NotGuaranteed  (rule kubevirt, 5m)

@@ -11,6 +11,8 @@ use crate::shared::output::{self, Form, text_of};
 
 const APPEARED: &str = "DaemonAppeared";
 const VANISHED: &str = "DaemonVanished";
+/// The interface whose signals are events.
+const MANAGER: &str = "io.stelia.Isolation1.Manager";
 
 /// What happened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,8 +22,8 @@ struct Event {
     pod: Option<String>,
     /// In words; empty where another event says it.
     what: String,
-    /// More members of its JSON object.
-    members: Map<String, Value>,
+    /// One more member of its JSON object.
+    member: Option<(String, Value)>,
 }
 
 impl Event {
@@ -42,51 +44,48 @@ impl Event {
         }
     }
 
-    fn with(mut self, name: &str, value: Value) -> Self {
-        self.members.insert(name.to_owned(), value);
-        self
+    fn with(self, name: &str, value: Value) -> Self {
+        let member = Some((name.to_owned(), value));
+        Self { member, ..self }
     }
 
     /// The event of a signal; `None` for signals of other objects and interfaces.
     fn of(message: &Message) -> Option<Self> {
         let header = message.header();
         let body = message.body();
-        if header.interface()?.as_str() == "org.freedesktop.DBus.Properties" {
-            let pod = instance_uid(header.path()?.as_str());
-            let is_known = pod.is_some() || header.path()?.as_str() == MANAGER_PATH;
-            let signal = fdo::PropertiesChanged::from_message(message.clone())?;
-            let arguments = signal.args().ok()?;
-            let changed = arguments.changed_properties().iter();
-            let changed = changed.map(|(name, value)| (name.to_string(), output::json(value)));
-            return is_known.then(|| Self {
-                pod,
-                ..Self::changed(&changed.collect())
-            });
-        }
-        if header.interface()?.as_str() != "io.stelia.Isolation1.Manager" {
-            return None;
-        }
-        let of_pod = |name, what| {
-            let (pod, _): (String, zbus::OwnedObjectPath) = body.deserialize().ok()?;
-            let pod = Some(pod);
-            Some(Self {
-                pod,
-                ..Self::new(name, what)
-            })
-        };
-        match header.member()?.as_str() {
-            "InstanceNew" => of_pod("InstanceNew", "registered"),
-            "InstanceRemoved" => of_pod("InstanceRemoved", "released or ended"),
-            "NodeProblemFound" => {
+        match (header.interface()?.as_str(), header.member()?.as_str()) {
+            ("org.freedesktop.DBus.Properties", _) => {
+                let path = header.path()?.as_str();
+                let pod = instance_uid(path);
+                let signal = fdo::PropertiesChanged::from_message(message.clone())?;
+                let arguments = signal.args().ok()?;
+                let changed = arguments.changed_properties().iter();
+                let changed = changed.map(|(name, value)| (name.to_string(), output::json(value)));
+                let is_known = pod.is_some() || path == MANAGER_PATH;
+                is_known.then(|| Self {
+                    pod,
+                    ..Self::changed(&changed.collect())
+                })
+            }
+            (MANAGER, member @ ("InstanceNew" | "InstanceRemoved")) => {
+                let (pod, _): (String, zbus::OwnedObjectPath) = body.deserialize().ok()?;
+                let event = match member {
+                    "InstanceNew" => Self::new("InstanceNew", "registered"),
+                    _ => Self::new("InstanceRemoved", "released or ended"),
+                };
+                let pod = Some(pod);
+                Some(Self { pod, ..event })
+            }
+            (MANAGER, "NodeProblemFound") => {
                 let row: (String, String, String) = body.deserialize().ok()?;
                 let problem = reason_of(&json!(row))?;
                 let event = Self::new("NodeProblemFound", format!("problem: {}", fact(&problem)));
                 Some(event.with("problem", json!(problem)))
             }
-            "NodeProblemOver" => {
+            (MANAGER, "NodeProblemOver") => {
                 let code: String = body.deserialize().ok()?;
-                let words = ReasonCode::parse(&code).map(ReasonCode::fact);
-                let event = Self::new("NodeProblemOver", format!("problem over: {}", words.unwrap_or(&code)));
+                let fact = ReasonCode::parse(&code).map(ReasonCode::fact);
+                let event = Self::new("NodeProblemOver", format!("problem over: {}", fact.unwrap_or(&code)));
                 Some(event.with("code", code.into()))
             }
             _ => None,
@@ -100,21 +99,18 @@ impl Event {
             let texts: Vec<String> = rows.iter().filter_map(reason_of).map(|reason| reason.text).collect();
             Some(texts.join("; "))
         };
-        let state = [
-            text_of(properties, "State").to_owned(),
-            reasons("NotIsolated").unwrap_or_default(),
-        ];
         let degraded = reasons("Degraded").map(|texts| match texts.as_str() {
             "" => "no longer degraded".to_owned(),
             texts => format!("degraded: {texts}"),
         });
         let cpus = Some(text_of(properties, "ExclusiveCPUs")).filter(|cpus| !cpus.is_empty());
         let words = [
-            state.join(": ").trim_matches([':', ' ']).to_owned(),
-            degraded.unwrap_or_default(),
-            cpus.map(|cpus| format!("CPUs {cpus}")).unwrap_or_default(),
+            Some(text_of(properties, "State").to_owned()),
+            reasons("NotIsolated"),
+            degraded,
+            cpus.map(|cpus| format!("CPUs {cpus}")),
         ];
-        let words: Vec<String> = words.into_iter().filter(|words| !words.is_empty()).collect();
+        let words: Vec<String> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
         let event = Self::new("PropertiesChanged", words.join(", "));
         event.with("properties", output::snake_case(properties).into())
     }
@@ -128,12 +124,10 @@ impl Event {
             let line = output::printable(&format!("{clock}  {whose}  {}", self.what)) + "\n";
             return Ok(Some(line).filter(|_| !self.what.is_empty()));
         }
-        let event = self
-            .clone()
-            .with("time_us", time.into())
-            .with("event", self.name.into());
-        let mut object = event.members;
-        object.extend(pod.iter().flat_map(Pod::members));
+        let mut object = pod.as_ref().map(Pod::members).unwrap_or_default();
+        object.insert("time_us".to_owned(), time.into());
+        object.insert("event".to_owned(), self.name.into());
+        object.extend(self.member.clone());
         let form = if form == Form::Yaml { form } else { Form::JsonLine };
         Ok(Some(form.divider().to_owned() + &form.write(&object)?))
     }
@@ -144,7 +138,7 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
     if selection.is_all() || [APPEARED, VANISHED].contains(&event.name) {
         return true;
     }
-    let changed = event.members.get("properties").and_then(Value::as_object);
+    let changed = event.member.as_ref().and_then(|(_, value)| value.as_object());
     let to_state = || {
         changed.is_some_and(|changed| {
             let degraded = changed.get("degraded").and_then(Value::as_array);
@@ -261,7 +255,7 @@ mod tests {
         12:34:56  team-a/web  isolated
         12:34:56  team-a/web  degraded: CPU 2 is offline?[2J
         12:34:56  team-a/web  no longer degraded
-        12:34:56  team-a/web  waiting: vCPUs not attached
+        12:34:56  team-a/web  waiting, vCPUs not attached
         12:34:56  node  problem: cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
         12:34:56  node  problem over: cpu_manager_state is unusable
         12:34:56  node  steliad is not running: running VMs stay isolated

@@ -1,20 +1,17 @@
-//! `show`: a VM on a few lines; its threads, or properties of its object on the bus.
-
-use std::sync::Arc;
+//! `show`: a VM on a few lines, and its threads.
 
 use serde::{Serialize, Serializer};
-use serde_json::{Map, Value, json};
-use stelia_api::State;
 use stelia_kernel::locality::size;
-use stelia_model::{Instance, PinnedThread};
+use stelia_model::PinnedThread;
 use stelia_settings::Isolation;
 
-use crate::shared::daemon::{Client, Condition, Failure, Pod, Selection, age, reasons};
+use super::list;
+use crate::shared::daemon::{Client, Condition, Failure, Selection, age, reasons};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::locality::VmLocality;
 use crate::shared::kernel::threads::{self, Process};
 use crate::shared::output::{
-    Column, Fact, Meaning, Render, TextStyle, column, counted, cut, facts, human, now, printable, snake_case, table,
+    Column, Fact, Meaning, Render, TextStyle, column, counted, cut, facts, now, printable, table,
 };
 
 /// The columns of the first line of a VM, with its state at the right.
@@ -23,20 +20,6 @@ const HEADING_WIDTH: usize = 80;
 const MAX_VCPUS: usize = 8;
 /// The columns of a unit's name without `-l`.
 const UNIT_WIDTH: usize = 40;
-
-/// What is printed of a VM.
-#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
-pub(crate) struct ShowOptions {
-    /// Also list the threads, with the CPUs on which each may run
-    #[arg(long)]
-    threads: bool,
-    /// Print only this property of the VM's D-Bus object, as NAME=VALUE. May be given several times
-    #[arg(short, long = "property", value_name = "NAME")]
-    properties: Vec<String>,
-    /// With --property, print only the value
-    #[arg(long, requires = "properties")]
-    value: bool,
-}
 
 pub(crate) const THREADS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
@@ -63,72 +46,63 @@ fn place(cgroup: &str) -> String {
     }
 }
 
+/// A VM; as JSON what `Describe` says of it, with what only root may read beside it.
+#[derive(Serialize)]
 struct Vm {
-    pod: Pod,
-    instance: Arc<Instance>,
-    /// All properties of its object.
-    properties: Map<String, Value>,
-    /// `None` where the caller may not call `Describe`, as a pod may not.
+    #[serde(rename = "instance")]
+    vm: list::Vm,
+    /// `None` where the daemon has no report.
+    #[serde(serialize_with = "as_json")]
     locality: Option<VmLocality>,
     processes: Vec<Process>,
 }
 
+fn as_json<S: Serializer>(locality: &Option<VmLocality>, serializer: S) -> Result<S::Ok, S::Error> {
+    locality.as_ref().map(VmLocality::json).serialize(serializer)
+}
+
 /// The selected VMs; as JSON one that is named is an object, and what a pattern selects is a list.
-pub(crate) struct Shown<'a> {
+pub(crate) struct Shown {
     vms: Vec<Vm>,
     is_one: bool,
-    options: &'a ShowOptions,
+    threads: bool,
     full: bool,
 }
 
-/// The selected VMs; with `full` nothing of them is shortened or left out.
+/// The selected VMs, with their threads if these are asked for; with `full` nothing of them is shortened or left out.
 ///
 /// # Errors
-/// Nothing is selected, a property does not exist, or the processes or maps may not be read.
-pub(crate) async fn gather<'a>(
+/// Nothing is selected, or the processes or maps may not be read.
+pub(crate) async fn gather(
     client: &Client,
     roots: &Roots,
     selection: &Selection,
-    options: &'a ShowOptions,
+    threads: bool,
     full: bool,
-) -> Result<Shown<'a>, Failure> {
+) -> Result<Shown, Failure> {
     if selection.is_all() {
         return Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()));
     }
     let mut described = client.describe().await?;
     selection.restrict(&mut described)?;
-    let mut vms = Vec::new();
-    for (uid, instance) in &described.node.instances {
-        let properties = match client.properties(uid).await {
-            Ok(properties) => properties,
-            // It ended meanwhile.
-            Err(Failure::NoSuchInstance(_)) => continue,
-            Err(failure) => return Err(failure),
-        };
-        if let Some(name) = options.properties.iter().find(|name| !properties.contains_key(*name)) {
-            let known: Vec<&str> = properties.keys().map(String::as_str).collect();
-            let text = format!("a VM has no property {name}; it has {}", known.join(", "));
-            return Err(Failure::Usage(text));
-        }
-        let processes = threads::processes(roots, instance)?;
-        let locality = VmLocality::of(&described, uid.as_str(), roots, &processes);
-        vms.push(Vm {
-            pod: Pod::of(uid, instance),
-            instance: Arc::clone(instance),
-            properties,
+    let vms = list::Vm::all(&described).into_iter().map(|vm| {
+        let processes = threads::processes(roots, &vm.instance)?;
+        let locality = VmLocality::of(&described, &vm.pod.pod_uid, roots, &processes);
+        Ok(Vm {
+            vm,
             locality,
             processes,
-        });
-    }
+        })
+    });
     Ok(Shown {
+        vms: vms.collect::<Result<_, Failure>>()?,
         is_one: selection.is_name(),
-        vms,
-        options,
+        threads,
         full,
     })
 }
 
-impl Serialize for Shown<'_> {
+impl Serialize for Shown {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.vms.as_slice() {
             [one] if self.is_one => one.serialize(serializer),
@@ -137,51 +111,24 @@ impl Serialize for Shown<'_> {
     }
 }
 
-/// One object: the properties, with `locality` and `processes` beside them.
-impl Serialize for Vm {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = snake_case(&self.properties);
-        let more = json!({
-            "degraded": self.instance.degraded,
-            "not_isolated": self.instance.not_isolated,
-            "locality": self.locality.as_ref().map(VmLocality::json),
-            "processes": self.processes,
-        });
-        object.extend(more.as_object().cloned().unwrap_or_default());
-        object.serialize(serializer)
-    }
-}
-
-impl Render for Shown<'_> {
+impl Render for Shown {
     fn names(&self) -> Vec<String> {
-        self.vms.iter().map(|vm| vm.pod.to_string()).collect()
+        self.vms.iter().map(|vm| vm.vm.pod.to_string()).collect()
     }
 
     fn text(&self, style: TextStyle) -> String {
         if self.vms.is_empty() {
             return "No VMs.\n".to_owned();
         }
-        let of = |vm: &Vm| match self.options.properties.as_slice() {
-            [] => vm.text(self, style),
-            names => vm.properties_text(names, self.options.value),
-        };
-        self.vms.iter().map(of).collect::<Vec<_>>().join("\n")
+        let texts: Vec<String> = self.vms.iter().map(|vm| vm.text(self, style)).collect();
+        texts.join("\n")
     }
 }
 
 impl Vm {
-    fn properties_text(&self, names: &[String], is_bare: bool) -> String {
-        let line = |name: &String| {
-            let value = printable(&self.properties.get(name).map(human).unwrap_or_default());
-            let name = if is_bare { String::new() } else { format!("{name}=") };
-            format!("{name}{value}\n")
-        };
-        names.iter().map(line).collect()
-    }
-
-    fn text(&self, shown: &Shown<'_>, style: TextStyle) -> String {
-        let instance = &self.instance;
-        let (name, condition) = (printable(&self.pod.to_string()), Condition::of(instance));
+    fn text(&self, shown: &Shown, style: TextStyle) -> String {
+        let instance = &self.vm.instance;
+        let (name, condition) = (printable(&self.vm.pod.to_string()), Condition::of(instance));
         let state = match condition {
             Condition::Degraded => format!("{}, DEGRADED", instance.state),
             condition => condition.to_string(),
@@ -194,7 +141,7 @@ impl Vm {
         if let Some(locality) = self.locality.as_ref().filter(|_| shown.full) {
             text += &locality.text(style);
         }
-        for process in self.processes.iter().filter(|_| shown.options.threads) {
+        for process in self.processes.iter().filter(|_| shown.threads) {
             if style.legend {
                 let inner = process.container_pid;
                 let inner = inner.map(|pid| format!(", {pid} in the container")).unwrap_or_default();
@@ -206,7 +153,7 @@ impl Vm {
     }
 
     fn lines(&self, full: bool) -> Vec<Fact> {
-        let instance = &self.instance;
+        let instance = &self.vm.instance;
         let mut lines = Vec::new();
         // Nothing where the text is empty.
         let mut say = |name: &str, text: &str, meaning| {
@@ -239,19 +186,18 @@ impl Vm {
         for part in self.locality.iter().flat_map(VmLocality::remote) {
             say("Remote", &part, Meaning::Attention);
         }
-        let isolated = Some(instance.isolated_us).filter(|_| instance.state == State::Isolated);
-        let events = [
-            ("isolated", isolated.unwrap_or(0)),
+        let ages = [
+            (instance.state.name(), instance.state_since_us),
             ("registered", instance.registered_us),
         ];
-        let events = events.iter().filter(|(_, us)| *us > 0);
-        let since: Vec<String> = events
-            .map(|(what, us)| format!("{what} {} ago", age(*us, now())))
+        let known = ages.into_iter().filter(|(_, us)| *us > 0);
+        let known: Vec<String> = known
+            .map(|(what, us)| format!("{what} for {}", age(us, now())))
             .collect();
-        say("Since", &since.join(", "), Meaning::Plain);
+        say("Age", &known.join(", "), Meaning::Plain);
         let rule = instance.adopted_by.as_ref();
         let rule = rule.map(|rule| format!(", adopted by rule {rule}")).unwrap_or_default();
-        let pod = format!("{}, container {}{rule}", self.pod.pod_uid, instance.container);
+        let pod = format!("{}, container {}{rule}", self.vm.pod.pod_uid, instance.container);
         say("Pod", &pod, Meaning::Plain);
         let unit = instance.scope.name();
         if full {
@@ -266,7 +212,7 @@ impl Vm {
     }
 
     fn cpus(&self) -> String {
-        let instance = &self.instance;
+        let instance = &self.vm.instance;
         let mut text = match instance.exclusive.len() {
             0 => format!("none of its own, runs on {}", instance.float),
             _ => instance.exclusive.to_string(),
@@ -285,63 +231,63 @@ impl Vm {
     }
 
     fn vcpus(&self, full: bool) -> String {
-        let all = &self.instance.vcpus;
+        let all = &self.vm.instance.vcpus;
         let most = if full { all.len() } else { MAX_VCPUS };
-        let one = |vcpu: &PinnedThread| {
-            let thread = &vcpu.thread;
+        let one = |PinnedThread { thread, .. }: &PinnedThread| {
             let cpu = thread
                 .cpu
-                .map_or_else(|| "not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
+                .map_or("not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
             let name = thread.role.to_string();
             format!("{} {cpu} (tid {})", name.trim_start_matches("vCPU "), thread.task.id)
         };
-        let more = all.len().saturating_sub(most);
-        let more = (more > 0).then(|| format!("{more} more (-l)"));
-        let named: Vec<String> = all.iter().take(most).map(one).chain(more).collect();
+        let mut named: Vec<String> = all.iter().take(most).map(one).collect();
+        if all.len() > most {
+            named.push(format!("{} more (-l)", all.len() - most));
+        }
         named.join(", ")
     }
 
     /// The threads that are no vCPUs.
     fn others(&self) -> String {
-        let threads = || self.processes.iter().flat_map(|process| &process.threads);
-        let count = |is_counted: fn(&str) -> bool| threads().filter(|thread| is_counted(&thread.cgroup)).count() as u64;
-        let (shared, rest) = (
-            count(|name| name == "float"),
-            count(|name| !["float", "vcpu"].contains(&name)),
-        );
-        let rest_is = match self.instance.isolation {
+        let (mut shared, mut rest) = (0, 0);
+        for thread in self.processes.iter().flat_map(|process| &process.threads) {
+            match thread.cgroup.as_str() {
+                "vcpu" => {}
+                "float" => shared += 1,
+                _ => rest += 1,
+            }
+        }
+        let rest_is = match self.vm.instance.isolation {
             Isolation::Vcpus => "in the container cgroup",
             Isolation::Container => "on its CPUs",
         };
-        let shared_is = format!("on shared CPUs {}", self.instance.float);
-        let parts = [(shared, shared_is.as_str()), (rest, rest_is)]
+        let shared_is = format!("on shared CPUs {}", self.vm.instance.float);
+        let some = [(shared, shared_is.as_str()), (rest, rest_is)]
             .into_iter()
             .filter(|(count, _)| *count > 0);
-        let parts: Vec<String> = parts
+        let parts: Vec<String> = some
             .map(|(count, place)| format!("{} {place}", counted(count, "thread")))
             .collect();
-        match parts.as_slice() {
-            [] => String::new(),
-            parts => format!("{}  (--threads lists them)", parts.join(", ")),
+        if parts.is_empty() {
+            return String::new();
         }
+        format!("{}  (--threads lists them)", parts.join(", "))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use stelia_api::{Reason, ReasonCode};
+    use std::sync::Arc;
+
+    use stelia_api::{Reason, ReasonCode, State};
     use stelia_kernel::cgroup::CgroupPath;
     use stelia_kubelet::{PodName, PodUid};
+    use stelia_model::Instance;
 
     use super::*;
+    use crate::shared::daemon::Pod;
     use crate::shared::daemon::node::testing::{PODS, node};
     use crate::tests::fixtures::{columns, says};
-
-    const OPTIONS: ShowOptions = ShowOptions {
-        threads: false,
-        properties: Vec::new(),
-        value: false,
-    };
 
     fn text_of(full: bool, change: impl Fn(&mut Instance)) -> String {
         let mut described = node();
@@ -352,17 +298,19 @@ mod tests {
         instance.partition = "isolated".to_owned();
         instance.scope = CgroupPath::slice().child("a.scope");
         change(instance);
-        let vm = Vm {
+        let vm = list::Vm {
             pod: Pod::of(uid, instance),
             instance: Arc::new(instance.clone()),
-            properties: Map::new(),
+        };
+        let vm = Vm {
+            vm,
             locality: None,
             processes: Vec::new(),
         };
         let shown = Shown {
             vms: vec![vm],
             is_one: true,
-            options: &OPTIONS,
+            threads: false,
             full,
         };
         shown.text(columns(80))

@@ -20,25 +20,13 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    pub(crate) fn of(description: &Description) -> Self {
-        Self {
-            host: String::new(),
-            description: description.clone(),
-        }
-    }
-
-    /// With the name of the host.
-    pub(crate) fn on(self, host: String) -> Self {
-        Self { host, ..self }
+    pub(crate) fn of(description: &Description, host: String) -> Self {
+        let description = description.clone();
+        Self { host, description }
     }
 
     fn at(&self, now: u64, style: TextStyle) -> String {
-        let Description {
-            node,
-            problems,
-            version,
-            ..
-        } = &self.description;
+        let (node, problems) = (&self.description.node, &self.description.problems);
         let plain = |name: &str, text: String| (format!("  {name}"), text, Meaning::Plain);
         let mut lines: Vec<Fact> = Vec::new();
         let conditions = || node.instances.values().map(|instance| Condition::of(instance));
@@ -79,15 +67,15 @@ impl Status {
         let state = match problems.len() {
             0 => Meaning::Good.paint("running", style),
             count => {
-                let problems = counted(count as u64, "NODE problem");
-                let problems = Meaning::Broken.paint(&format!("running, {problems}"), style);
-                format!("{problems}: steliactl why node")
+                let text = format!("running, {}", counted(count as u64, "NODE problem"));
+                Meaning::Broken.paint(&text, style) + ": steliactl why node"
             }
         };
-        let host = if self.host.is_empty() { "" } else { ": " };
-        let host = format!("{}{host}steliad {version}", self.host);
-        let above = node_lines(problems, style);
-        format!("{above}{} is {state}\n{}", printable(&host), facts(&lines, style))
+        let host = Some(&self.host).filter(|host| !host.is_empty());
+        let host = host.map(|host| format!("{host}: ")).unwrap_or_default();
+        let heading = printable(&format!("{host}steliad {}", self.description.version));
+        let (above, below) = (node_lines(problems, style), facts(&lines, style));
+        format!("{above}{heading} is {state}\n{below}")
     }
 
     fn cpus(&self) -> String {
@@ -113,25 +101,20 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
     let Some(last) = &node.last_pass else {
         return ("not yet".to_owned(), Meaning::Plain);
     };
-    let ago = age(last.ended_us, now);
-    let counted = |count: u64, what| counted(count, what);
+    let (ago, changes) = (age(last.ended_us, now), counted(last.steps.into(), "change"));
     if last.failures > 0 {
-        let (failures, changes) = (last.failures, counted(last.steps.into(), "change"));
-        return (
-            format!("{ago} ago, {failures} of {changes} failed: journalctl -u steliad"),
-            Meaning::Broken,
-        );
+        let failed = last.failures;
+        let text = format!("{ago} ago, {failed} of {changes} failed: journalctl -u steliad");
+        return (text, Meaning::Broken);
     }
     let mut text = match last.steps {
         0 => format!("{ago} ago, nothing to repair"),
-        steps => format!("{ago} ago, {} made", counted(steps.into(), "change")),
+        _ => format!("{ago} ago, {changes} made"),
     };
     let (found, repaired) = (node.counters.drift_found, node.counters.drift_repaired);
     if found > 0 {
-        text += &format!(
-            "; so far {} by other programs, {repaired} repaired",
-            counted(found, "change")
-        );
+        let found = counted(found, "change");
+        text += &format!("; so far {found} by other programs, {repaired} repaired");
     }
     (text, Meaning::Plain)
 }
@@ -139,8 +122,7 @@ fn checked(node: &Node, now: u64) -> (String, Meaning) {
 /// What is kept off the VMs' CPUs besides tasks.
 fn noise(node: &Node) -> (String, Meaning) {
     let report = &node.quiet.report;
-    let count = |count: usize, what| counted(count as u64, what);
-    let (interrupts, threads) = (report.remaining.len(), report.threads_remaining.len());
+    let (interrupts, threads) = (report.remaining.len() as u64, report.threads_remaining.len() as u64);
     let text = match node.quiet.steering.as_str() {
         "off" => "interrupts are not steered (irq-steering = off)".to_owned(),
         _ if node.quiet.answered_us == 0 => "not counted yet".to_owned(),
@@ -148,7 +130,7 @@ fn noise(node: &Node) -> (String, Meaning) {
             format!("{} moved away, none remains", counted(report.moved.into(), "interrupt"))
         }
         _ => {
-            let both = [count(interrupts, "interrupt"), count(threads, "kernel thread")].join(" and ");
+            let both = [counted(interrupts, "interrupt"), counted(threads, "kernel thread")].join(" and ");
             let text = format!("{both} remain on the VMs' CPUs: steliactl noise");
             return (text, Meaning::Attention);
         }
@@ -180,7 +162,7 @@ mod tests {
     const NOW: u64 = 1_735_689_600_000_000;
 
     fn status(description: &Description) -> Status {
-        Status::of(description).on("node-1".to_owned())
+        Status::of(description, "node-1".to_owned())
     }
 
     fn last(steps: u32, failures: u32) -> Option<LastPass> {

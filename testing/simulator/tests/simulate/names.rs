@@ -43,7 +43,8 @@ fn a_vm_is_called_by_its_pods_name() {
     let uid = |asked: &str| {
         let shown = simulation.ctl(&["--json", "show", asked]);
         let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
-        (shown["pod_uid"].clone(), shown["pod_name"].clone())
+        let instance = &shown["instance"];
+        (instance["pod"].clone(), instance["pod_name"].clone())
     };
     for asked in ["team-a/web", VM] {
         assert_eq!(uid(asked), (VM.into(), "web".into()), "{asked}");

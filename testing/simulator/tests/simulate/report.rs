@@ -58,8 +58,9 @@ fn the_report_has_what_the_other_commands_say_of_the_node_and_its_vms() {
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let vms = json["show"].as_array().expect("VMs");
     assert_eq!(vms.len(), 2);
-    let vm = vms.iter().find(|vm| vm["pod_uid"] == VM).expect("the VM");
-    assert_eq!(vm["exclusive_cpus"], "2-3");
+    let mut vms = vms.iter().map(|vm| &vm["instance"]);
+    let vm = vms.find(|vm| vm["pod"] == VM).expect("the VM");
+    assert_eq!(vm["exclusive"], "2-3");
     for member in ["host", "status", "list", "verify", "doctor", "noise", "top", "map"] {
         assert!(!json[member].is_null(), "{member} is not in {json}");
     }

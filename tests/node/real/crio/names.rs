@@ -8,14 +8,9 @@ use super::pods::{CONTAINER, Manifest, config};
 use crate::real::common::adopted::until_adopted;
 use crate::support::*;
 
-/// The property of this name.
-fn shown(pod: &Pod, name: &str) -> String {
-    let text = run(&["steliactl", "show", "--value", "-p", name, &pod.uid]);
-    text.trim_end().to_owned()
-}
-
 fn assert_named(pod: &Pod, namespace: &str) {
-    let words = ["PodNamespace", "PodName", "PodUID", "Container"].map(|word| shown(pod, word));
+    let described = pod.described();
+    let words = ["pod_namespace", "pod_name", "pod", "container"].map(|word| &described[word]);
     println!("  {words:?}");
     assert_eq!(words, [namespace, &pod.name, &pod.uid, CONTAINER]);
     assert_says(&run("steliactl list"), &[&format!("{namespace}/{}", pod.name)]);

@@ -20,7 +20,6 @@ use crate::shared::daemon::{Client, Description, Failure, Selection};
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::output::{Render, TextStyle, human, now, printable, properties, time};
 use crate::view::list::Vms;
-use crate::view::show::ShowOptions;
 use crate::view::status::Status;
 use crate::view::{map, show};
 
@@ -84,7 +83,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
     match &described {
         Ok((client, description)) => {
             let all = Selection::default();
-            report.add("status", "Node", Ok(Status::of(description)));
+            report.add("status", "Node", Ok(Status::of(description, String::new())));
             let verified = verify::gather(client, roots, &all, Default::default()).await;
             report.add("verify", "Verification", verified);
             report.add("list", "VMs", Ok(Vms::of(description, false)));
@@ -93,8 +92,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
             report.add("top", "Load", Ok(measured(description, roots, time).await));
             report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
             if !description.node.instances.is_empty() {
-                let options = ShowOptions::default();
-                let shown = show::gather(client, roots, &Selection::every(), &options, false).await;
+                let shown = show::gather(client, roots, &Selection::every(), false, false).await;
                 report.add("show", "VMs in detail", shown);
             }
         }

@@ -11,7 +11,6 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_model::Unadopted;
 use tokio::time::timeout;
-use zbus::names::InterfaceName;
 use zbus::proxy::{CacheProperties, MethodFlags};
 use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
@@ -22,8 +21,6 @@ use super::node::Description;
 use super::pod::{Pod, Pods};
 use crate::shared::output::json_of;
 
-const INSTANCE_INTERFACE: InterfaceName<'static> =
-    InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");
 /// Timeout of a call to the daemon.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 
@@ -119,18 +116,6 @@ impl Client {
             cpus: instance.exclusive.clone(),
             pod,
         })
-    }
-
-    /// All properties of an instance, read in one call.
-    pub(crate) async fn properties(&self, uid: &PodUid) -> Result<Map<String, Value>, Failure> {
-        let properties = fdo::PropertiesProxy::builder(self.connection())
-            .destination(BUS_NAME)
-            .path(path_of(uid)?)
-            .build()
-            .await?;
-        Ok(json_of(
-            &self.answer_in_time(properties.get_all(INSTANCE_INTERFACE)).await?,
-        ))
     }
 
     /// The node. A daemon that does not run is not started for it.

@@ -125,13 +125,6 @@ fn rate(before: Option<u64>, now: Option<u64>, seconds: f64, unit: f64) -> Optio
     (seconds > 0.0).then(|| (grown as f64 / unit / seconds * 100.0).round() / 100.0)
 }
 
-impl Model {
-    /// Whether resctrl counts any of the VMs.
-    pub(crate) fn has_caches(&self) -> bool {
-        self.instances.iter().any(|one| one.llc_bytes.is_some())
-    }
-}
-
 impl InstanceRates {
     fn of(uid: &str, before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64) -> Self {
         let instance = &now.instance;

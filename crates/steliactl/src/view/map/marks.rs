@@ -3,13 +3,17 @@
 use stelia_api::State;
 use stelia_model::Instance;
 
+use super::Drawn;
+use crate::shared::daemon::Owner;
+use crate::shared::output::Meaning;
+
 /// Number of colours that pods get in turn on the picture; their marks always differ.
 const COLOURS: usize = 10;
 
-/// How a CPU without a pod, or a pod in a state, looks.
+/// How a pod in a state looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
-    /// A CPU's mark, or what follows the mark of its pod.
+    /// What follows the pod's mark.
     pub sign: &'static str,
     pub meaning: &'static str,
     /// Of the picture's style.
@@ -28,18 +32,30 @@ const fn look(sign: &'static str, meaning: &'static str, class: &'static str) ->
     Look { sign, meaning, class }
 }
 
-pub(super) const SHARED: Look = look(".", "shared", "shared");
-pub(super) const RESERVED: Look = look("r", "reserved", "reserved");
-pub(super) const KUBELET: Look = look("k", "held by kubelet", "kubelet");
-pub(super) const UNKNOWN: Look = look("?", "owner unknown", "unknown");
-pub(super) const OTHER: Look = look("x", "of pods that are not selected", "unknown");
+pub(super) const SHARED: &str = "shared";
 
 const DEGRADED: Look = look("!", "degraded", "degraded");
 const NO_VM: Look = look("*", "pod without a VM", "pod");
-/// Of a CPU, not of its pod; it comes before the pod's sign.
-pub(super) const INTERRUPTED: Look = look("#", "reached by device interrupts", "interrupted");
 /// Of a pod's device.
 pub(super) const REMOTE: Look = look("^", "device on another NUMA node than the CPUs", "remote");
+
+/// A CPU whose owner has no mark of its own.
+pub(super) fn of_owner(owner: &Owner) -> Drawn {
+    let drawn = match owner {
+        Owner::Shared => [".", "shared", SHARED],
+        Owner::Reserved => ["r", "reserved", "reserved"],
+        Owner::Kubelet => ["k", "held by kubelet", "kubelet"],
+        Owner::Unknown => ["?", "owner unknown", "unknown"],
+        Owner::Instance { .. } | Owner::Pod { .. } => ["x", "of pods that are not selected", "unknown"],
+    };
+    let [mark, owner, class] = drawn.map(str::to_owned);
+    Drawn {
+        mark,
+        owner,
+        class,
+        meaning: Meaning::Absent,
+    }
+}
 
 /// The class `waiting` is drawn dashed: the vCPUs are not on these CPUs.
 fn of_state(state: State) -> Look {
@@ -89,14 +105,16 @@ mod tests {
 
     #[test]
     fn every_sign_is_explained_and_every_state_has_its_own() {
-        let pools = [SHARED, RESERVED, KUBELET, UNKNOWN, OTHER].map(|pool| pool.sign.to_owned());
+        let other = Owner::Pod { pod: String::new() };
+        let owners = [Owner::Shared, Owner::Reserved, Owner::Kubelet, Owner::Unknown, other];
+        let pools = owners.map(|owner| of_owner(&owner).mark);
         let states: Vec<Look> = State::ALL.iter().map(|state| of_state(*state)).collect();
-        let signs = states.iter().chain(&[DEGRADED, NO_VM, INTERRUPTED, REMOTE]);
+        let signs = states.iter().chain(&[DEGRADED, NO_VM, REMOTE]);
         let all: HashSet<String> = pools
             .into_iter()
             .chain(signs.map(|one| format!("A{}", one.sign)))
             .collect();
-        assert_eq!(all.len(), 5 + State::ALL.len() + 4);
+        assert_eq!(all.len(), 5 + State::ALL.len() + 3);
         let explained = crate::shared::output::manual::explained("THE MAP'S SIGNS", None);
         assert_eq!(explained.into_iter().collect::<HashSet<_>>(), all);
     }

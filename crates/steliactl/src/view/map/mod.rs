@@ -15,14 +15,14 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
-use stelia_api::{Reason, ReasonCode};
+use stelia_api::Reason;
 use stelia_cpus::CpuSet;
 use stelia_kernel::locality::{Locality, MemoryPlace};
 use stelia_kubelet::PodUid;
 
 use self::marks::Look;
 use self::sys::Cache;
-use crate::shared::daemon::{self, Condition, Description, Failure, Owner, is_reported, owner};
+use crate::shared::daemon::{self, Condition, Description, Failure, Owner, owner};
 use crate::shared::kernel::locality;
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::located::clock;
@@ -65,9 +65,17 @@ struct Core {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Cpu {
     cpu: u32,
+    #[serde(flatten)]
+    drawn: Drawn,
+}
+
+/// How a CPU is drawn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Drawn {
     mark: String,
     /// The owner and its state, in words.
     owner: String,
+    /// The classes of its box on the picture.
     #[serde(skip)]
     class: String,
     #[serde(skip)]
@@ -84,16 +92,13 @@ struct Pod {
     cpus: CpuSet,
     /// In words.
     state: String,
-    /// The reasons of degradation.
-    degraded: Vec<String>,
     /// Those that have a NUMA node.
     devices: Vec<PodDevice>,
     #[serde(skip)]
     look: Look,
+    /// Each of its CPUs.
     #[serde(skip)]
-    class: String,
-    #[serde(skip)]
-    meaning: Meaning,
+    drawn: Drawn,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -103,14 +108,6 @@ struct PodDevice {
     count: u32,
     /// Whether none of the pod's CPUs is near it.
     remote: bool,
-}
-
-impl Pod {
-    /// The pod, its state and what is wrong, in one line.
-    fn in_words(&self) -> String {
-        let first = format!("{}, {}", self.pod, self.state);
-        [&[first], self.degraded.as_slice()].concat().join("; ")
-    }
 }
 
 impl PodDevice {
@@ -168,44 +165,22 @@ impl Render for Map {
 pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Map {
     let node = &description.node;
     let pods = pods(description, roots, selected);
-    let remaining = node.quiet.report.remaining.iter();
-    let reported = remaining.filter(|one| is_reported(description, one));
-    let interrupted = reported.fold(CpuSet::new(), |all, one| all.union(&one.cpus));
     let mut keys = BTreeSet::new();
+    if pods.iter().any(|pod| pod.devices.iter().any(|device| device.remote)) {
+        keys.insert(marks::REMOTE.of_pods());
+    }
     let mut drawn = |cpu: u32| {
-        let (pod, pool) = match owner(description, cpu) {
-            Owner::Shared => (None, marks::SHARED),
-            Owner::Reserved => (None, marks::RESERVED),
-            Owner::Kubelet => (None, marks::KUBELET),
-            Owner::Unknown => (None, marks::UNKNOWN),
-            Owner::Instance { pod, .. } | Owner::Pod { pod } => {
-                (pods.iter().find(|one| one.pod.pod_uid == pod), marks::OTHER)
-            }
+        let owner = owner(description, cpu);
+        let pod = match &owner {
+            Owner::Instance { pod, .. } | Owner::Pod { pod } => pods.iter().find(|one| one.pod.pod_uid == *pod),
+            _ => None,
         };
-        let (mark, owner, class, meaning) = match pod {
-            None => {
-                let why = Some(unknown(description)).filter(|_| pool == marks::UNKNOWN);
-                let owner = format!("{}{}", pool.meaning, why.unwrap_or_default());
-                keys.insert([pool.sign.to_owned(), owner.clone(), pool.class.to_owned()]);
-                (pool.sign.to_owned(), owner, pool.class.to_owned(), Meaning::Absent)
-            }
-            Some(pod) => {
-                keys.insert(pod.look.of_pods());
-                let (sign, words) = match interrupted.contains(cpu) {
-                    true => (marks::INTERRUPTED.sign, "; device interrupts reach it"),
-                    false => ("", ""),
-                };
-                let mark = format!("{}{sign}{}", pod.mark, pod.look.sign);
-                (mark, pod.in_words() + words, pod.class.clone(), pod.meaning)
-            }
-        };
-        Cpu {
-            cpu,
-            mark,
-            owner,
-            class,
-            meaning,
-        }
+        let drawn = pod.map_or_else(|| marks::of_owner(&owner), |pod| pod.drawn.clone());
+        keys.insert(match pod {
+            Some(pod) => pod.look.of_pods(),
+            None => [&drawn.mark, &drawn.owner, &drawn.class].map(String::clone),
+        });
+        Cpu { cpu, drawn }
     };
     let caches = sys::caches(&roots.sys, &node.topology);
     let mut cores: BTreeMap<(u32, u32, u32), Core> = BTreeMap::new();
@@ -224,24 +199,11 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
         let cache = core.l3.as_ref().and_then(|cache| cache.cpus.iter().next());
         (core.socket, core.node, cache, core.cpus.first().map(|cpu| cpu.cpu))
     });
-    if cores
-        .iter()
-        .flat_map(|core| &core.cpus)
-        .any(|cpu| cpu.mark.contains(marks::INTERRUPTED.sign))
-    {
-        keys.insert(marks::INTERRUPTED.of_pods());
-    }
-    if pods.iter().any(|pod| pod.devices.iter().any(|device| device.remote)) {
-        keys.insert(marks::REMOTE.of_pods());
-    }
-    let nodes: BTreeSet<u32> = cores.iter().map(|core| core.node).collect();
+    let memory = |core: &Core| (core.node, sys::memory(&roots.sys, core.node));
     Map {
         host: host_name(&roots.proc),
         time_us: output::now(),
-        memory_bytes: nodes
-            .into_iter()
-            .map(|node| (node, sys::memory(&roots.sys, node)))
-            .collect(),
+        memory_bytes: cores.iter().map(memory).collect(),
         cores,
         pods,
         offline: node.offline.clone(),
@@ -251,30 +213,19 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
     }
 }
 
-/// Why the owner of a CPU is not known.
-fn unknown(description: &Description) -> String {
-    let mut codes = description.problems.iter().map(|problem| problem.code);
-    let unusable = codes.find(|code| *code == ReasonCode::KubeletUnusable);
-    unusable.map_or(": in no list of kubelet's or steliad's".to_owned(), |code| {
-        format!(": {}", code.fact())
-    })
-}
-
 /// The VMs, and other pods to which kubelet gave CPUs, by their first CPUs, so that the marks ascend along the map.
 fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Vec<Pod> {
     let node = &description.node;
     let uids: BTreeSet<&PodUid> = node.instances.keys().chain(node.entries.keys()).collect();
-    let mut all = Vec::new();
-    for uid in uids
-        .into_iter()
-        .filter(|uid| selected.is_none_or(|selected| selected.contains(uid.as_str())))
-    {
+    let is_selected = |uid: &&PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
+    let all = uids.into_iter().filter(is_selected).map(|uid| {
         let instance = node.instances.get(uid);
         let containers = node.entries.get(uid).into_iter().flat_map(BTreeMap::values);
         let assigned = || containers.fold(CpuSet::new(), |all, cpus| all.union(cpus));
         let cpus = instance.map_or_else(assigned, |instance| instance.exclusive.clone());
-        all.push((uid, instance, cpus));
-    }
+        (uid, instance, cpus)
+    });
+    let mut all: Vec<_> = all.collect();
     // Those without CPUs come last. Equal ones stay in the order of their UIDs.
     all.sort_by_key(|(.., cpus)| cpus.iter().next().unwrap_or(u32::MAX));
     let pods = (0..).zip(all).map(|(n, (uid, instance, cpus))| {
@@ -283,19 +234,27 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         if let Some(instance) = instance {
             locality::add_vfio_devices(&mut locality, &node.topology, roots, &instance.scope);
         }
-        let degraded = instance.iter().flat_map(|instance| &instance.degraded);
+        let degraded = instance.iter().flat_map(|one| &one.degraded).map(Reason::to_string);
         let state = instance.map(|one| format!("{} {}", Condition::of(one), one.class()));
+        let state = state.map_or("no VM".to_owned(), |state| state.trim_end().to_owned());
         let look = marks::of_pod(instance.map(|instance| &**instance));
-        Pod {
-            mark: marks::mark(n),
-            pod: daemon::Pod::new(uid, instance.and_then(|instance| instance.pod_name.as_ref())),
-            cpus,
-            state: state.map_or("no VM".to_owned(), |state| state.trim_end().to_owned()),
-            degraded: degraded.map(Reason::to_string).collect(),
-            devices: devices(&locality),
+        let mark = marks::mark(n);
+        let pod = daemon::Pod::new(uid, instance.and_then(|one| one.pod_name.as_ref()));
+        let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
+        let drawn = Drawn {
+            mark: format!("{mark}{}", look.sign),
+            owner: words.join("; "),
             class: format!("{} {}", marks::colour(n), look.class),
-            look,
             meaning: instance.map_or(Meaning::Plain, |one| Condition::of(one).meaning()),
+        };
+        Pod {
+            mark,
+            pod,
+            cpus,
+            state,
+            devices: devices(&locality),
+            look,
+            drawn,
         }
     });
     pods.collect()
@@ -308,13 +267,11 @@ fn devices(locality: &Locality) -> Vec<PodDevice> {
     let of_kubelet = of_kubelet.map(|device| (device.name.clone(), device.node, device.count));
     let of_pci = locality.pci.iter().map(|device| (device.name(), device.node, 1));
     let placed = of_kubelet.chain(of_pci).filter_map(|(name, node, count)| {
-        let node = node?;
-        let remote = !locality.nodes.is_empty() && locality.place(node) == MemoryPlace::Remote;
         Some(PodDevice {
             name,
-            node,
+            node: node?,
             count,
-            remote,
+            remote: !locality.nodes.is_empty() && locality.place(node?) == MemoryPlace::Remote,
         })
     });
     placed.collect()

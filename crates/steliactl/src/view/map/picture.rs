@@ -106,10 +106,6 @@ impl Shape {
         let shape = Self::new("", width, height, String::new(), 0);
         Self { inside, ..shape }
     }
-
-    fn with_title(self, title: String) -> Self {
-        Self { title, ..self }
-    }
 }
 
 fn extent(shapes: &[Shape]) -> (usize, usize) {
@@ -142,14 +138,20 @@ fn balance(shapes: &mut [Shape]) {
     grid(shapes, shapes.len().div_ceil(down));
 }
 
-/// The picture: a heading, the machine, its legend and the list of pods.
+/// The picture: a heading, the machine, what each look means, and the pods.
 ///
 /// # Errors
 /// It cannot be written.
 pub(super) fn svg(map: &Map) -> Result<String, askama::Error> {
     let machine = machine(map);
     let width = machine.width.max(MIN_PICTURE_WIDTH);
-    let mut parts = vec![machine, legend(map, width), list(map, width)];
+    let legend = map.keys.iter();
+    let legend = legend.map(|[mark, meaning, class]| Shape::line(class, mark, meaning.clone()));
+    let mut parts = vec![
+        machine,
+        Shape::lines(legend.collect(), width),
+        Shape::lines(list(map), width),
+    ];
     let mut y = HEADING;
     for part in &mut parts {
         (part.x, part.y) = (MARGIN, y);
@@ -210,9 +212,9 @@ fn with_memory(name: String, bytes: Option<u64>) -> String {
 }
 
 fn core(core: &Core, cell_width: usize) -> Shape {
-    let cpu = |one: &Cpu| {
-        let cell = Shape::cell(&format!("cpu {}", one.class), cell_width, cpu_text(one));
-        cell.with_title(format!("CPU {}: {}", one.cpu, one.owner))
+    let cpu = |one: &Cpu| Shape {
+        title: format!("CPU {}: {}", one.cpu, one.drawn.owner),
+        ..Shape::cell(&format!("cpu {}", one.drawn.class), cell_width, cpu_text(one))
     };
     let mut cpus: Vec<Shape> = core.cpus.iter().map(cpu).collect();
     // Siblings are beside each other, up to four.
@@ -222,62 +224,62 @@ fn core(core: &Core, cell_width: usize) -> Shape {
 
 /// What is written into a CPU's box. Shared CPUs are known by their colour.
 fn cpu_text(cpu: &Cpu) -> String {
-    if cpu.class == marks::SHARED.class {
+    if cpu.drawn.class == marks::SHARED {
         cpu.cpu.to_string()
     } else {
-        format!("{}{}", cpu.cpu, cpu.mark)
+        format!("{}{}", cpu.cpu, cpu.drawn.mark)
     }
 }
 
 /// Adds the devices on these NUMA nodes, in columns to the right of what is there and about as high.
 fn add_devices(inside: &mut Vec<Shape>, map: &Map, is_on: impl Fn(u32) -> bool) {
-    let all = (0..)
-        .zip(&map.pods)
-        .flat_map(|(n, pod)| pod.devices.iter().map(move |device| (n, pod, device)));
-    let all: Vec<(usize, &Pod, &PodDevice)> = all.filter(|(.., device)| is_on(device.node)).collect();
-    let text = |pod: &Pod, device: &PodDevice| {
-        format!(
-            "{} {}{}",
-            cut(&printable(&device.name), DEVICE_COLUMNS),
-            pod.mark,
-            device.sign()
-        )
-    };
-    let widest = all.iter().map(|(_, pod, device)| text_width(&text(pod, device))).max();
-    let shapes = all.iter().map(|(n, pod, device)| {
-        let class = format!("device {}", marks::colour(*n));
-        let away = if device.remote { ", remote from its CPUs" } else { "" };
-        let title = format!(
-            "{} {}, NUMA {}{away}: {}",
-            device.count, device.name, device.node, pod.pod
-        );
-        Shape::cell(&class, widest.unwrap_or(0) + PAD, text(pod, device)).with_title(title)
-    });
-    let mut shapes: Vec<Shape> = shapes.collect();
+    let mut shapes = Vec::new();
+    for (n, pod) in map.pods.iter().enumerate() {
+        let class = format!("device {}", marks::colour(n));
+        for device in pod.devices.iter().filter(|device| is_on(device.node)) {
+            let PodDevice { name, node, count, .. } = device;
+            let text = format!(
+                "{} {}{}",
+                cut(&printable(name), DEVICE_COLUMNS),
+                pod.mark,
+                device.sign()
+            );
+            let away = if device.remote { ", remote from its CPUs" } else { "" };
+            let title = format!("{count} {name}, NUMA {node}{away}: {}", pod.pod);
+            let cell = Shape::cell(&class, text_width(&text) + PAD, text);
+            shapes.push(Shape { title, ..cell });
+        }
+    }
+    let widest = shapes.iter().map(|shape| shape.width).max().unwrap_or(0);
     let (right, bottom) = extent(inside);
     let down = ((bottom + GAP) / (CELL_HEIGHT + GAP)).max(1);
     let across = shapes.len().div_ceil(down);
+    for shape in &mut shapes {
+        (shape.width, shape.text_x) = (widest, widest / 2);
+    }
     grid(&mut shapes, across);
     shapes.iter_mut().for_each(|shape| shape.x += right + 2 * GAP);
     inside.append(&mut shapes);
 }
 
-/// What each look means.
-fn legend(map: &Map, width: usize) -> Shape {
-    let lines = map.keys.iter();
-    let lines = lines.map(|[mark, meaning, class]| Shape::line(class, mark, meaning.clone()));
-    Shape::lines(lines.collect(), width)
-}
-
 /// The pods: the mark in its colour, the name, the CPUs and the state.
-fn list(map: &Map, width: usize) -> Shape {
-    let name = |pod: &Pod| cut(&printable(&pod.pod.to_string()), NAME_COLUMNS);
-    let cpus = |pod: &Pod| cut(&pod.cpus.to_string(), DEVICE_COLUMNS);
-    let names = map.pods.iter().map(|pod| columns(&name(pod))).max().unwrap_or(0);
-    let lists = map.pods.iter().map(|pod| columns(&cpus(pod))).max().unwrap_or(0);
+fn list(map: &Map) -> Vec<Shape> {
+    let of = |pod: &Pod| {
+        [
+            cut(&printable(&pod.pod.to_string()), NAME_COLUMNS),
+            cut(&pod.cpus.to_string(), DEVICE_COLUMNS),
+        ]
+    };
+    let widest = |at: usize| map.pods.iter().map(|pod| columns(&of(pod)[at])).max().unwrap_or(0);
+    let (names, lists) = (widest(0), widest(1));
     let lines = map.pods.iter().map(|pod| {
-        let text = format!("{:names$}  {:lists$}  {}", name(pod), cpus(pod), pod.state);
-        Shape::line(&pod.class, &pod.mark, text).with_title(pod.in_words())
+        let [name, cpus] = of(pod);
+        let text = format!("{name:names$}  {cpus:lists$}  {}", pod.state);
+        let line = Shape::line(&pod.drawn.class, &pod.mark, text);
+        Shape {
+            title: pod.drawn.owner.clone(),
+            ..line
+        }
     });
-    Shape::lines(lines.collect(), width)
+    lines.collect()
 }

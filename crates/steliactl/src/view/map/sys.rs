@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kernel::locality::{nodes, size};
+use stelia_kernel::locality::size;
 
 /// An L3 cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -14,17 +14,13 @@ pub(super) struct Cache {
     pub cpus: CpuSet,
     #[serde(rename = "size_bytes")]
     bytes: Option<u64>,
-    /// Whether these are CPUs of more than one NUMA node, as with Intel's sub-NUMA clusters.
-    #[serde(skip)]
-    spans: bool,
 }
 
 impl Cache {
     /// "L3 32.0 MiB".
     pub(super) fn title(&self) -> String {
-        let bytes = self.bytes.map(|bytes| format!(" {}", size(bytes)));
-        let spans = if self.spans { " of several NUMA nodes" } else { "" };
-        format!("L3{}{spans}", bytes.unwrap_or_default())
+        self.bytes
+            .map_or("L3".to_owned(), |bytes| format!("L3 {}", size(bytes)))
     }
 }
 
@@ -42,22 +38,21 @@ pub(super) fn caches(sys: &Path, topology: &Topology) -> Vec<Cache> {
     for cpu in topology.cpus.keys() {
         // The others that share a cache need not be asked.
         if !caches.iter().any(|cache| cache.cpus.contains(*cpu)) {
-            caches.extend(cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache")), topology));
+            caches.extend(cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache"))));
         }
     }
     caches
 }
 
 /// The L3 cache among the caches of a CPU. Their numbers are not their levels: a level may have two, or be missing.
-fn cache(folder: &Path, topology: &Topology) -> Option<Cache> {
+fn cache(folder: &Path) -> Option<Cache> {
     let mut entries = fs::read_dir(folder).ok()?.flatten();
     entries.find_map(|entry| {
         let read = |file: &str| fs::read_to_string(entry.path().join(file)).ok();
         let is_third = read("level")?.trim() == "3";
         let cpus: CpuSet = read("shared_cpu_list")?.trim().parse().ok()?;
         let bytes = read("size").and_then(|size| bytes(size.trim()));
-        let spans = nodes(topology, &cpus).len() > 1;
-        is_third.then_some(Cache { cpus, bytes, spans })
+        is_third.then_some(Cache { cpus, bytes })
     })
 }
 
@@ -104,7 +99,7 @@ mod tests {
         let found = caches(sys.path(), &topology(9));
         let lists: Vec<String> = found.iter().map(|cache| cache.cpus.to_string()).collect();
         assert_eq!(lists, ["0-1,4-5", "2-3,6-7"]);
-        assert_eq!(found[0].title(), "L3 32.0 MiB of several NUMA nodes");
+        assert_eq!(found[0].title(), "L3 32.0 MiB");
     }
 
     #[test]

@@ -15,9 +15,9 @@ const MAX_LISTED: usize = 20;
 const NUMBERS: usize = 16;
 
 pub(super) const PODS: [Column<Pod>; 5] = [
-    column("MARK", |pod: &Pod| format!("{}{}", pod.mark, pod.look.sign)),
+    column("MARK", |pod: &Pod| pod.drawn.mark.clone()),
     column("POD", |pod: &Pod| pod.pod.to_string()).yields(2).shortens(),
-    column("STATE", |pod: &Pod| pod.state.clone()).means(|pod| pod.meaning),
+    column("STATE", |pod: &Pod| pod.state.clone()).means(|pod| pod.drawn.meaning),
     column("CPUS", |pod: &Pod| pod.cpus.to_string()).yields(1),
     column("DEVICES", devices).yields(3).or_nothing(),
 ];
@@ -117,18 +117,22 @@ fn numbers(cores: &[Core]) -> String {
 /// The CPUs of a core that are written: one where all are alike.
 fn written(core: &Core) -> &[Cpu] {
     match core.cpus.split_first() {
-        Some((first, others)) if others.iter().all(|cpu| cpu.mark == first.mark) => std::slice::from_ref(first),
+        Some((first, others)) if others.iter().all(|cpu| cpu.drawn.mark == first.drawn.mark) => {
+            std::slice::from_ref(first)
+        }
         _ => &core.cpus,
     }
 }
 
 fn cell_width(core: &Core) -> usize {
-    written(core).iter().map(|cpu| cpu.mark.len() + 1).sum::<usize>() + 1
+    written(core).iter().map(|cpu| cpu.drawn.mark.len() + 1).sum::<usize>() + 1
 }
 
 /// `[A ]`, `[A B]`; in a cell of at least this width.
 fn cell(core: &Core, width: usize, style: TextStyle) -> String {
-    let marks = written(core).iter().map(|cpu| cpu.meaning.paint(&cpu.mark, style));
+    let marks = written(core)
+        .iter()
+        .map(|cpu| cpu.drawn.meaning.paint(&cpu.drawn.mark, style));
     let marks: Vec<String> = marks.collect();
     let blanks = " ".repeat(width.saturating_sub(cell_width(core)));
     format!("[{}{blanks}]", marks.join(" "))

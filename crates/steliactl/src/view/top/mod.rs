@@ -4,149 +4,140 @@ mod screen;
 mod terminal;
 
 use std::cmp::Ordering;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use futures_util::{Stream, StreamExt, stream};
+
+pub(crate) use self::terminal::live;
 use crate::shared::daemon::signals::{self, End};
 use crate::shared::daemon::{Client, Failure, Selection};
+use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{InstanceRates, Model, Rates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;
-use crate::shared::kernel::{Roots, host_name};
 use crate::shared::output::{self, Column, Meaning, OutputOptions, Render, TextStyle, column};
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
-    /// The number of tables; `None`: until interrupted.
-    pub count: Option<u32>,
-    /// Between two samples.
-    pub delay: Duration,
-}
 
 /// Where samples come from.
 pub(crate) struct Source<'a> {
-    client: &'a Client,
+    client: Client,
     roots: &'a Roots,
     selection: &'a Selection,
-    host: String,
+    /// Between two samples.
+    delay: Duration,
+    began: Instant,
+    before: Sample,
 }
 
 impl<'a> Source<'a> {
+    /// Reads the first sample.
+    ///
     /// # Errors
     /// The daemon does not answer, or a pattern fits no VM now.
-    pub(crate) async fn of(client: &'a Client, roots: &'a Roots, selection: &'a Selection) -> Result<Self, Failure> {
-        if !selection.is_all() {
-            selection.restrict(&mut client.describe().await?)?;
-        }
+    pub(crate) async fn of(
+        client: &Client,
+        roots: &'a Roots,
+        selection: &'a Selection,
+        delay: Duration,
+    ) -> Result<Self, Failure> {
+        let began = Instant::now();
+        let mut described = client.describe().await?;
+        selection.restrict(&mut described)?;
         Ok(Self {
-            client,
+            client: client.clone(),
             roots,
             selection,
-            host: host_name(&roots.proc),
+            delay,
+            began,
+            before: Sample::read(&described, roots, began.elapsed()),
         })
     }
 
-    async fn sample(&self, began: Instant) -> Result<Sample, Failure> {
+    /// The rates since the sample before, after the delay; a failed one changes nothing.
+    async fn rates(&mut self) -> Result<Model, Failure> {
+        tokio::time::sleep(self.delay).await;
         let mut described = self.client.describe().await?;
         // A VM that was selected may have ended.
         self.selection.retain(&mut described);
-        Ok(Sample::read(&described, self.roots, began.elapsed()))
+        let now = Sample::read(&described, self.roots, self.began.elapsed());
+        let model = rates(&self.before, &now);
+        self.before = now;
+        Ok(model)
     }
-}
 
-/// Shows the rates: live on a terminal, as tables otherwise.
-///
-/// # Errors
-/// The first call to the daemon fails, or standard output cannot be written.
-pub(crate) async fn run(
-    source: &Source<'_>,
-    is_live: bool,
-    pace: Pace,
-    output_options: OutputOptions,
-) -> Result<String, Failure> {
-    if is_live {
-        terminal::run(source, pace.delay, output_options.style).await?;
-    } else {
-        batch(source, pace, output_options).await?;
+    /// The rates again and again, without an end. Waiting for the next ones may be given up and taken up again.
+    fn models(self) -> impl Stream<Item = Result<Model, Failure>> {
+        stream::unfold(self, |mut source| async { Some((source.rates().await, source)) })
     }
-    Ok(String::new())
 }
 
 /// A row: a VM, or one of its vCPUs below it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Row<'a> {
     vm: &'a InstanceRates,
-    vcpu: Option<&'a VcpuRates>,
+    is_vcpu: bool,
+    name: String,
+    cpus: String,
+    rates: &'a Rates,
+    note: &'a str,
+    /// What disturbs it, in words; empty where nothing does.
+    reason: &'a str,
 }
 
-impl Row<'_> {
-    fn name(&self) -> String {
-        self.vcpu
-            .map_or_else(|| self.vm.pod.to_string(), |vcpu| format!("  vcpu {}", vcpu.name))
-    }
-
-    fn cpus(&self) -> String {
-        let of_vcpu = |vcpu: &VcpuRates| vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
-        self.vcpu.map_or_else(|| self.vm.cpus.to_string(), of_vcpu)
-    }
-
-    fn note(&self) -> String {
-        self.vcpu.map_or(&self.vm.note, |vcpu| &vcpu.note).clone()
-    }
-
-    /// What disturbs it, in words; empty where nothing does.
-    fn reason(&self) -> &str {
-        let reason = self.vcpu.map_or(&self.vm.reason, |vcpu| &vcpu.reason);
-        reason.as_deref().unwrap_or_default()
-    }
-
-    /// A rate of the VM or the vCPU.
-    fn rate(&self, of: fn(&Rates) -> Option<f64>, digits: usize) -> String {
-        number(of(self.vcpu.map_or(&self.vm.rates, |vcpu| &vcpu.rates)), digits)
+impl<'a> Row<'a> {
+    fn of(vm: &'a InstanceRates, vcpu: Option<&'a VcpuRates>) -> Self {
+        let cpu = |vcpu: &VcpuRates| vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
+        let reason = vcpu.map_or(&vm.reason, |vcpu| &vcpu.reason);
+        Self {
+            vm,
+            is_vcpu: vcpu.is_some(),
+            name: vcpu.map_or_else(|| vm.pod.to_string(), |vcpu| format!("  vcpu {}", vcpu.name)),
+            cpus: vcpu.map_or_else(|| vm.cpus.to_string(), cpu),
+            rates: vcpu.map_or(&vm.rates, |vcpu| &vcpu.rates),
+            note: vcpu.map_or(&vm.note, |vcpu| &vcpu.note),
+            reason: reason.as_deref().unwrap_or_default(),
+        }
     }
 
     /// A value of the VM, which a vCPU does not have.
-    fn of_vm(&self, of: fn(&InstanceRates) -> Option<f64>, digits: usize) -> String {
-        number(of(self.vm).filter(|_| self.vcpu.is_none()), digits)
+    fn of_vm(&self, value: Option<f64>, digits: usize) -> String {
+        number(value.filter(|_| !self.is_vcpu), digits)
     }
 
     fn meaning(&self) -> Meaning {
         match self.vm.condition.meaning() {
-            Meaning::Good | Meaning::Plain if self.note().is_empty() => Meaning::Plain,
+            Meaning::Good | Meaning::Plain if self.note.is_empty() => Meaning::Plain,
             Meaning::Good | Meaning::Plain => Meaning::Attention,
             worse => worse,
         }
     }
 }
 
-const MIB: f64 = 1024.0 * 1024.0;
-
 fn number(value: Option<f64>, digits: usize) -> String {
     value.map(|value| format!("{value:.digits$}")).unwrap_or_default()
 }
 
-/// The columns; that of caches only where resctrl counts any of the VMs.
-fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
-    let number = |heading, cell: fn(&Row<'a>) -> String| column(heading, cell).right();
-    let state = |row: &Row<'a>| row.vcpu.map_or(row.vm.condition.name(), |_| "").to_owned();
-    let all = [
-        column("VM", |row: &Row<'a>| row.name()).yields(2).shortens(),
-        column("STATE", state).means(|row| row.vm.condition.meaning()),
-        column("CPUS", |row: &Row<'a>| row.cpus()).yields(1),
-        number("UTIL%", |row| row.rate(|rates| rates.utilisation_percent, 0)),
-        number("WAIT%", |row| row.rate(|rates| rates.delay_percent, 1)),
-        number("IRQ/S", |row| row.of_vm(|vm| vm.device_interrupts_per_second, 0)),
-        number("FLOAT%", |row| row.of_vm(|vm| vm.float_percent, 0)).wide(),
-        number("THROT%", |row| row.of_vm(|vm| vm.throttled_percent, 1)).wide(),
-        number("MIGR/S", |row| row.rate(|rates| rates.migrations_per_second, 1)).wide(),
-        number("PREEMPT/S", |row| row.rate(|rates| rates.involuntary_per_second, 1)).wide(),
-        number("LLC-MIB", |row| {
-            row.of_vm(|vm| vm.llc_bytes.map(|bytes| bytes as f64 / MIB), 1)
+fn columns<'a>() -> [Column<Row<'a>>; 11] {
+    let right = |heading, cell: fn(&Row<'a>) -> String| column(heading, cell).right();
+    [
+        column("VM", |row: &Row<'a>| row.name.clone()).yields(2).shortens(),
+        column("STATE", |row: &Row<'a>| {
+            if row.is_vcpu {
+                String::new()
+            } else {
+                row.vm.condition.to_string()
+            }
         })
-        .wide(),
-        column("NOTE", |row: &Row<'a>| row.note()).or_nothing(),
-    ];
-    all.into_iter()
-        .filter(|column| caches || column.heading() != "LLC-MIB")
-        .collect()
+        .means(|row| row.vm.condition.meaning()),
+        column("CPUS", |row: &Row<'a>| row.cpus.clone()).yields(1),
+        right("UTIL%", |row| number(row.rates.utilisation_percent, 0)),
+        right("WAIT%", |row| number(row.rates.delay_percent, 1)),
+        right("IRQ/S", |row| row.of_vm(row.vm.device_interrupts_per_second, 0)),
+        right("FLOAT%", |row| row.of_vm(row.vm.float_percent, 0)).wide(),
+        right("THROT%", |row| row.of_vm(row.vm.throttled_percent, 1)).wide(),
+        right("MIGR/S", |row| number(row.rates.migrations_per_second, 1)).wide(),
+        right("PREEMPT/S", |row| number(row.rates.involuntary_per_second, 1)).wide(),
+        column("NOTE", |row: &Row<'a>| row.note.to_owned()).or_nothing(),
+    ]
 }
 
 /// By what rows are sorted: trouble, or the columns of these names.
@@ -175,9 +166,8 @@ fn rows<'a>(model: &'a Model, sort: &str, is_open: impl Fn(&InstanceRates) -> bo
     vms.sort_by(|a, b| order(a, b, sort));
     let mut rows = Vec::new();
     for vm in vms {
-        rows.push(Row { vm, vcpu: None });
-        let vcpus = vm.vcpus.iter().filter(|_| is_open(vm));
-        rows.extend(vcpus.map(|vcpu| Row { vm, vcpu: Some(vcpu) }));
+        let vcpus = vm.vcpus.iter().filter(|_| is_open(vm)).map(Some);
+        rows.extend(std::iter::once(None).chain(vcpus).map(|vcpu| Row::of(vm, vcpu)));
     }
     rows
 }
@@ -186,7 +176,7 @@ impl Render for Model {
     /// A table of the VMs, with `-o wide` of their vCPUs too.
     fn text(&self, style: TextStyle) -> String {
         let rows = rows(self, SORTS[0], |_| style.wide);
-        let table = output::table(&columns(self.has_caches()), &rows, style);
+        let table = output::table(&columns(), &rows, style);
         if !style.legend {
             return table;
         }
@@ -195,28 +185,26 @@ impl Render for Model {
     }
 }
 
-/// Prints tables, or one JSON object per sample, until `count` is reached, it is interrupted, or standard output has no
-/// reader.
-async fn batch(source: &Source<'_>, pace: Pace, output_options: OutputOptions) -> Result<(), Failure> {
-    let began = Instant::now();
+/// Prints tables, or one JSON object per sample, until there were `count`, it is interrupted, or standard output has no reader.
+///
+/// # Errors
+/// A call to the daemon fails, or standard output cannot be written.
+pub(crate) async fn batch(source: Source<'_>, count: Option<u32>, options: OutputOptions) -> Result<String, Failure> {
     let mut end = End::new()?;
-    let mut before = source.sample(began).await?;
+    let mut models = pin!(source.models());
     let mut printed = 0;
-    while pace.count.is_none_or(|count| printed < count) {
-        tokio::select! {
-            () = end.reached() => return Ok(()),
-            () = tokio::time::sleep(pace.delay) => {}
-        }
-        let now = source.sample(began).await?;
-        let model = rates(&before, &now);
-        before = now;
+    while count.is_none_or(|count| printed < count) {
+        let model = tokio::select! {
+            () = end.reached() => break,
+            Some(model) = models.next() => model?,
+        };
         printed += 1;
-        let text = output_options.print::<Failure>(&model)?;
-        if !signals::print(&(output_options.form.divider().to_owned() + &text))? {
-            return Ok(());
+        let text = options.print::<Failure>(&model)?;
+        if !signals::print(&(options.form.divider().to_owned() + &text))? {
+            break;
         }
     }
-    Ok(())
+    Ok(String::new())
 }
 
 #[cfg(test)]
@@ -291,10 +279,7 @@ mod tests {
 
     #[test]
     fn every_column_is_explained() {
-        let all = headings(&super::columns(true));
-        assert_eq!(explained("COLUMNS", Some("top")), all);
-        // That of caches only where they are counted.
-        assert_eq!(super::columns(false).len() + 1, all.len());
+        assert_eq!(explained("COLUMNS", Some("top")), headings(&super::columns()));
     }
 
     #[test]

@@ -25,9 +25,9 @@ fn chosen(name: &str) -> Pod {
     assert_eq!(pod.cpus, None);
     let list = json(&run("steliactl --json list"));
     let mut all = list.as_array().into_iter().flatten();
-    let own = all.find(|one| one["pod_uid"] == *pod.uid);
+    let own = all.find(|one| one["pod"] == *pod.uid);
     let own = own.unwrap_or_else(|| panic!("{name} is not in {list}"));
-    let cpus = own["exclusive_cpus"].as_str().map(str::to_owned);
+    let cpus = own["exclusive"].as_str().map(str::to_owned);
     println!("  {name} has {cpus:?}");
     Pod { cpus, ..pod }
 }

@@ -3,8 +3,6 @@
 mod boxes;
 mod nodes;
 
-use std::sync::Arc;
-
 use nodes::{host, map_of};
 use stelia_api::{Reason, ReasonCode};
 use stelia_kubelet::PodName;
@@ -47,23 +45,6 @@ fn pods_that_are_not_selected_have_no_mark() {
     let text = body(&map);
     says(&text, &["[x .]", "[A  ]", "x of pods that are not selected"]);
     never_says(&text, &["B ", PODS[1]]);
-}
-
-#[test]
-fn a_cpu_that_device_interrupts_reach_has_a_sign_of_its_own() {
-    let mut description = node();
-    let left = stelia_api::quiet::Remaining {
-        // CPU 3 is shared: there they may be.
-        cpus: "2-4".parse().unwrap(),
-        ..Default::default()
-    };
-    Arc::make_mut(&mut description.node.quiet).report.remaining = vec![left];
-    let map = map_of(&description);
-    says(&body(&map), &["[A#! .]", "[B# B]", "A# reached by device interrupts"]);
-    says(
-        &svg(&map).unwrap(),
-        &["CPU 4: aaaaaaaa-0000-4000-8000-000000000000, isolated; device interrupts reach it"],
-    );
 }
 
 #[test]
@@ -126,15 +107,13 @@ fn colours_only_where_asked_for_and_they_mean_trouble() {
 }
 
 #[test]
-fn cpus_of_unknown_owners_have_the_reason() {
+fn cpus_of_unknown_owners_say_so_below_the_problem_of_the_node() {
     let mut description = node();
     description.node.pool = None;
-    let unknown = "? owner unknown: ";
-    says(&body(&map_of(&description)), &[&format!("{unknown}in no list")]);
     description.problems = vec![Reason::of_node(ReasonCode::KubeletUnusable, "/a/path: checksum")];
     let text = map_of(&description).text(columns(80));
     assert!(text.starts_with("NODE  cpu_manager_state is unusable: "), "{text}");
-    says(&text, &[&format!("{unknown}cpu_manager_state is unusable")]);
+    says(&text, &["? owner unknown"]);
     never_says(&text, &["/a/path"]);
 }
 
@@ -152,7 +131,7 @@ fn a_large_node_fits_a_terminal_and_lists_only_vms_in_trouble() {
         never_says(&text, &["\nA  "]);
     }
     let cpus = map.cores.iter().flat_map(|core| &core.cpus);
-    let marks: std::collections::HashSet<&str> = cpus.map(|cpu| cpu.mark.as_str()).collect();
+    let marks: std::collections::HashSet<&str> = cpus.map(|cpu| cpu.drawn.mark.as_str()).collect();
     // Those of 100 VMs, and reserved.
     assert_eq!(marks.len(), 101);
 }
@@ -179,7 +158,6 @@ fn json_has_the_place_and_the_owner_of_each_cpu() {
             "/cores/2/socket": 1, "/cores/2/node": 1, "/cores/2/core": 0, "/cores/2/l3/cpus": "0-7",
             "/cores/2/cpus/0": {"cpu": 4, "mark": "B", "owner": "team-a/vm, isolated"},
             "/cores/1/cpus/1/owner": "shared", "/cores/3/cpus/0/mark": "C*",
-            "/pods/0/degraded/0": "kubelet gave CPU 2 away",
         }),
     );
     let of_steliad = serde_json::to_value(map_of(&allocated())).unwrap();
