@@ -155,17 +155,12 @@ impl Client {
     pub(crate) async fn node_topology(
         &self,
         asked: impl Iterator<Item = (&str, &str)>,
-        start: bool,
     ) -> Result<String, Failure> {
         let mut options = Dict::new();
         for (name, value) in asked {
             options.insert(name, Variant::from(value));
         }
-        if start {
-            self.answer_in_time(self.manager.node_topology(options)).await
-        } else {
-            self.without_start("NodeTopology", &(options,)).await
-        }
+        self.answer_in_time(self.manager.node_topology(options)).await
     }
 
     async fn without_start<T: for<'d> DynamicDeserialize<'d>>(
