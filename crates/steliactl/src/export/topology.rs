@@ -48,7 +48,9 @@ pub(crate) async fn run(
         ("pods-fingerprint", &asked.pods_fingerprint),
         ("node-name", &asked.node_name),
     ];
-    let given = options.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    let given = options
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value.as_deref()?)));
     let text = client.node_topology(given).await?;
     let read = serde_json::from_str(&text);
     let object = read.map_err(|cause| Failure::Other(format!("the daemon's answer is no JSON: {cause}")))?;

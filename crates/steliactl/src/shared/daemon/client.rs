@@ -152,10 +152,7 @@ impl Client {
 
     /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started only if `start` is
     /// set.
-    pub(crate) async fn node_topology(
-        &self,
-        asked: impl Iterator<Item = (&str, &str)>,
-    ) -> Result<String, Failure> {
+    pub(crate) async fn node_topology(&self, asked: impl Iterator<Item = (&str, &str)>) -> Result<String, Failure> {
         let mut options = Dict::new();
         for (name, value) in asked {
             options.insert(name, Variant::from(value));
