@@ -52,11 +52,7 @@ const WHAT_IF: [Column<WhatIf>; 3] = [
             (_, Some(cpus)) if cpus.is_empty() => "shared CPUs".to_owned(),
             (_, Some(cpus)) => {
                 let locality = other.locality.map(|locality| format!(", {locality}"));
-                format!(
-                    "CPUs {cpus} on NUMA {}{}",
-                    other.numa_nodes,
-                    locality.unwrap_or_default()
-                )
+                format!("CPUs {cpus} on NUMA {}", other.numa_nodes) + &locality.unwrap_or_default()
             }
             (then, None) => then.iter().map(|then| then.reason.as_str()).collect(),
         }
@@ -123,21 +119,11 @@ fn rejected(rejected: &Rejected) -> Vec<Line> {
 
 /// What steliad would assign.
 fn placement(fit: &evaluate::Fit) -> [Line; 2] {
-    let evaluate::Fit {
-        runs_on,
-        numa_nodes,
-        qos,
-        score,
-        ..
-    } = fit;
-    let own = if qos.is_exclusive() { "exclusive" } else { "shared" };
-    [
-        ("CPUs", format!("{runs_on} on NUMA {numa_nodes}, {own} (class {qos})")),
-        (
-            "Score",
-            format!("{} ({} for NUMA nodes, {} for CPUs)", score.sum, score.numa, score.cpus),
-        ),
-    ]
+    let (score, class) = (&fit.score, fit.qos);
+    let own = if class.is_exclusive() { "exclusive" } else { "shared" };
+    let cpus = format!("{} on NUMA {}, {own} (class {class})", fit.runs_on, fit.numa_nodes);
+    let parts = format!("{} for NUMA nodes, {} for CPUs", score.numa, score.cpus);
+    [("CPUs", cpus), ("Score", format!("{} ({parts})", score.sum))]
 }
 
 fn until_full(fits: &Fits) -> Vec<Line> {
