@@ -22,11 +22,7 @@ pub(crate) fn preview(engine: &Handle, rules: &[AdoptRule]) -> Vec<Unadopted> {
             ScanOutcome::NoRule | ScanOutcome::Nothing | ScanOutcome::Waiting(None) => None,
             ScanOutcome::Refused(refused) | ScanOutcome::Waiting(Some(refused)) => Some(*refused),
             ScanOutcome::Adoptable(vm) => {
-                let what = if vm.process.is_some() {
-                    "the VM"
-                } else {
-                    "the container"
-                };
+                let what = if vm.vm.vmm.is_some() { "the VM" } else { "the container" };
                 Some(vm.refused(WOULD_BE_ADOPTED, format!("this rule would adopt {what}")))
             }
         })
