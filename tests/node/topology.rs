@@ -1,8 +1,6 @@
 //! The node topology report, held against the kernel.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 use stelia_cpus::CpuSet;
@@ -105,52 +103,22 @@ fn in_units(bytes: u64) -> String {
     format!("{number}{}", units[unit])
 }
 
-/// `steliactl export topology --watch`, ended with the value.
-struct Watch {
-    _child: Killed,
-    lines: BufReader<ChildStdout>,
-}
-
-impl Watch {
-    fn start() -> Self {
-        let mut command = Command::new("steliactl");
-        command
-            .args(["export", "topology", "-o", "json", "--watch"])
-            .stdout(Stdio::piped());
-        let mut child = command.spawn().expect("steliactl");
-        let lines = BufReader::new(child.stdout.take().expect("its output"));
-        Self {
-            _child: Killed(child),
-            lines,
-        }
-    }
-
-    /// The next object for which this holds; the ones before are passed over.
-    fn wait(&mut self, what: &str, holds: impl Fn(&Value) -> bool) {
-        loop {
-            let mut line = String::new();
-            self.lines.read_line(&mut line).expect("a line");
-            assert!(!line.is_empty(), "it ended before {what}");
-            if holds(&json(&line)) {
-                println!("  {what}");
-                return;
-            }
-        }
-    }
+/// Waits for an object of which this holds.
+fn wait(what: &str, holds: impl Fn(&Value) -> bool) {
+    wait_until(what, || holds(&json(&run("steliactl export topology -o json"))));
 }
 
 #[test]
-fn every_change_is_printed_to_who_watches() {
+fn every_change_is_in_the_object() {
     on_node(|| {
-        let mut watch = Watch::start();
-        watch.wait("nobody has CPUs", |object| shared(object) == cpus("0-7"));
+        wait("nobody has CPUs", |object| shared(object) == cpus("0-7"));
         let pod = Pod::start("guaranteed", &["--cpus", "2"], &["sleep", "100000"]);
         let own = pod.exclusive();
-        watch.wait("the pod has CPUs", |object| {
+        wait("the pod has CPUs", |object| {
             allocated(object, &pod).as_ref() == Some(&own) && shared(object) == pool()
         });
         pod.delete(1);
-        watch.wait("nobody has them any more", |object| {
+        wait("nobody has them any more", |object| {
             allocated(object, &pod).is_none() && shared(object) == cpus("0-7")
         });
     });

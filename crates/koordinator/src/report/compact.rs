@@ -8,13 +8,16 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display};
+use std::marker::PhantomData;
 
 use crate::allocator::{
     AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
-use serde::de::Error as _;
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stelia_cpus::text::excerpt;
 use stelia_cpus::{CpuSet, NodeSet, Topology};
@@ -52,6 +55,7 @@ pub struct Compact {
     pub cpu_policy: String,
     /// kubelet's `cpuManagerPolicyOptions`.
     #[serde(rename = "options", default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(deserialize_with = "unique")]
     pub cpu_options: BTreeMap<String, String>,
     /// What its managers decide by besides.
     #[serde(rename = "kubelet", default, skip_serializing_if = "is_default")]
@@ -60,7 +64,7 @@ pub struct Compact {
     #[serde(rename = "allocator", default, skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
     /// The pods that have CPUs of their own, with these.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "unique")]
     pub pods: BTreeMap<PodUid, CpuSet>,
     /// Those of the pods whose instance is a container without a VM.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -272,9 +276,51 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
+/// A map in which no key is there twice. In a plain one the last of JSON's members with one name would count, and the others be lost.
+struct Unique<K, V>(BTreeMap<K, V>);
+
+impl<'de, K: Deserialize<'de> + Ord + Display, V: Deserialize<'de>> Deserialize<'de> for Unique<K, V> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Members<K, V>(PhantomData<(K, V)>);
+
+        impl<'de, K: Deserialize<'de> + Ord + Display, V: Deserialize<'de>> Visitor<'de> for Members<K, V> {
+            type Value = BTreeMap<K, V>;
+
+            fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+                to.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+                let mut map = BTreeMap::new();
+                while let Some(key) = members.next_key()? {
+                    match map.entry(key) {
+                        Entry::Vacant(free) => drop(free.insert(members.next_value()?)),
+                        Entry::Occupied(there) => {
+                            return Err(A::Error::custom(format!("{} is there twice", there.key())));
+                        }
+                    }
+                }
+                Ok(map)
+            }
+        }
+
+        from.deserialize_map(Members(PhantomData)).map(Self)
+    }
+}
+
+fn unique<'de, D, K, V>(from: D) -> Result<BTreeMap<K, V>, D::Error>
+where
+    D: Deserializer<'de>,
+    K: Deserialize<'de> + Ord + Display,
+    V: Deserialize<'de>,
+{
+    Unique::deserialize(from).map(|Unique(map)| map)
+}
+
 /// Reads [`Managers::memory_groups`].
 pub(super) fn groups<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BTreeMap<u32, NodeSet>>, D::Error> {
-    let groups: Option<BTreeMap<u32, CpuSet>> = Option::deserialize(from)?;
+    let groups: Option<Unique<u32, CpuSet>> = Option::deserialize(from)?;
+    let groups = groups.map(|Unique(groups)| groups);
     if groups.as_ref().is_some_and(|groups| groups.len() > MAX_GROUPS) {
         return Err(D::Error::custom("memory of more NUMA nodes than are read"));
     }
@@ -296,7 +342,7 @@ pub(super) mod by_cache {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u32, u32>, D::Error> {
         let mut caches = BTreeMap::new();
-        for (cache, cpus) in BTreeMap::<u32, CpuSet>::deserialize(from)? {
+        for (cache, cpus) in unique::<_, u32, CpuSet>(from)? {
             if cpus.iter().any(|cpu| caches.insert(cpu, cache).is_some()) {
                 return Err(D::Error::custom("a CPU has two L3 caches"));
             }

@@ -78,8 +78,7 @@ the name of a KubeVirt VM, or the pod's UID, and must be unambiguous. PATTERN is
 selects every VM that fits. The beginning of a name is not a name.
 
 Exit codes:
-  0    success; also when a signal or the end of the reader ends monitor, top
-       or export topology --watch
+  0    success; also when a signal or the end of the reader ends monitor or top
   1    the daemon refuses, fails or cannot be reached; doctor, verify, noise or
        ledger verify finds something wrong or cannot find out; resize changed
        nothing; a pod of plan does not fit, or this is unknown

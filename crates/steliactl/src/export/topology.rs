@@ -1,25 +1,17 @@
-//! `export topology`: the node's NodeResourceTopology object, once or whenever it changes.
-
-use std::time::Duration;
+//! `export topology`: the node's NodeResourceTopology object.
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use futures_util::FutureExt;
 use serde_json::Value;
 use stelia_koordinator::report::ApiVersion;
 use stelia_koordinator::report::fingerprint::Method;
 use stelia_koordinator::report::profile::Profile;
 
-use crate::shared::daemon::signals::{self, End, Received, Signals};
 use crate::shared::daemon::{Client, Failure};
-use crate::shared::output::{self, Form, OutputOptions};
+use crate::shared::output::{self, OutputOptions};
 
-/// How often the object is requested without a signal: no signal reports huge pages and kubelet's configuration.
-const REQUEST_INTERVAL: Duration = Duration::from_secs(30);
 /// The annotation with what is wrong with an object: a list of texts as JSON.
 const WARNINGS: &str = "isolation.stelia.io/warnings";
-/// One change causes several signals.
-const SETTLE_TIME: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TopologyOptions {
@@ -39,117 +31,38 @@ pub(crate) struct TopologyOptions {
     /// The name of the Node. Default: the name that kubelet uses, from its --hostname-override or the host name
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
-    /// Print the object again whenever it changes, until interrupted, as YAML documents or as one JSON object per line
-    #[arg(short, long)]
-    watch: bool,
 }
 
-impl TopologyOptions {
-    async fn object(&self, client: &Client, start: bool) -> Result<Value, Failure> {
-        let options = [
-            ("profile", &self.profile),
-            ("api-version", &self.api_version),
-            ("pods-fingerprint", &self.pods_fingerprint),
-            ("node-name", &self.node_name),
-        ];
-        let given = options
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value.as_deref()?)));
-        let text = client.node_topology(given, start).await?;
-        serde_json::from_str(&text).map_err(|cause| Failure::Other(format!("the daemon's answer is no JSON: {cause}")))
-    }
-}
-
-/// One of many documents.
-fn document(form: Form, object: &Value) -> Result<String, Failure> {
-    let form = if form == Form::Yaml { form } else { Form::JsonLine };
-    Ok(form.divider().to_owned() + &form.write(object)?)
-}
-
-/// Prints the object once, or whenever it changed.
+/// Prints the object, and on standard error what it says is wrong with it.
 ///
 /// # Errors
-/// The daemon refuses the call; see [`watch`].
+/// The daemon refuses the call.
 pub(crate) async fn run(
     client: &Client,
     asked: &TopologyOptions,
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
-    let form = output_options.form;
-    if asked.watch {
-        watch(client, asked, form).await
-    } else {
-        let object = asked.object(client, true).await?;
-        say(&mut Vec::new(), warnings(&object));
-        Ok(form.write(&object)?)
-    }
+    let options = [
+        ("profile", &asked.profile),
+        ("api-version", &asked.api_version),
+        ("pods-fingerprint", &asked.pods_fingerprint),
+        ("node-name", &asked.node_name),
+    ];
+    let given = options
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    let text = client.node_topology(given).await?;
+    let read = serde_json::from_str(&text);
+    let object = read.map_err(|cause| Failure::Other(format!("the daemon's answer is no JSON: {cause}")))?;
+    warnings(&object).iter().for_each(|text| output::note(text));
+    Ok(output_options.form.write(&object)?)
 }
 
 /// What the object says is wrong with it.
 fn warnings(object: &Value) -> Vec<String> {
     let annotation = object["metadata"]["annotations"][WARNINGS].as_str();
-    annotation
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default()
-}
-
-/// Prints on standard error what was not said the last time.
-fn say(last: &mut Vec<String>, texts: Vec<String>) {
-    texts
-        .iter()
-        .filter(|text| !last.contains(text))
-        .for_each(|text| output::note(text));
-    *last = texts;
-}
-
-/// Prints the object, and again whenever it changed, until interrupted or until standard output has no reader. While
-/// the daemon does not answer, only the reason is printed, on standard error; the daemon is not started again.
-///
-/// # Errors
-/// The first call is refused, the connection ended, or standard output cannot be written.
-async fn watch(client: &Client, asked: &TopologyOptions, form: Form) -> Result<String, Failure> {
-    let mut end = End::new()?;
-    // Before the first call, so that no change in between is missed.
-    let mut signals = Signals::subscribe(client.connection()).await?;
-    let mut answer = asked.object(client, true).await.map(Some)?;
-    let mut printed = None;
-    let (mut complaint, mut warned) = (Vec::new(), Vec::new());
-    loop {
-        if let Some(object) = answer.take() {
-            complaint.clear();
-            if printed.as_ref() != Some(&object) {
-                say(&mut warned, warnings(&object));
-                if !signals::print(&document(form, &object)?)? {
-                    return Ok(String::new());
-                }
-                printed = Some(object);
-            }
-        }
-        let runs = tokio::select! {
-            () = end.reached() => return Ok(String::new()),
-            () = tokio::time::sleep(REQUEST_INTERVAL) => signals.runs(),
-            event = signals.next() => {
-                let Some(event) = event else { return Err(Failure::Other("the connection ended".to_owned())) };
-                tokio::time::sleep(SETTLE_TIME).await;
-                // One call answers all the signals that have come meanwhile.
-                let others = std::iter::from_fn(|| signals.next().now_or_never().flatten());
-                let ends = |event: Received| matches!(event, Received::Daemon { runs: false });
-                if std::iter::once(event).chain(others).any(ends) {
-                    say(&mut complaint, vec!["steliad does not run any more: waiting for it".to_owned()]);
-                }
-                signals.runs()
-            }
-        };
-        if runs {
-            answer = match asked.object(client, false).await {
-                Ok(object) => Some(object),
-                Err(failure) => {
-                    say(&mut complaint, vec![failure.to_string()]);
-                    None
-                }
-            };
-        }
-    }
+    let read = annotation.and_then(|text| serde_json::from_str(text).ok());
+    read.unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -159,6 +72,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command, Export};
+    use crate::shared::output::Form;
 
     fn object() -> Value {
         let annotation = json!(vec![json!({"uid": "3ceda12c", "cpuset": "2-3,5"}); 40]).to_string();
@@ -187,12 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_told_apart() {
-        let yaml = document(Form::Yaml, &object()).unwrap().repeat(2);
-        assert_eq!(yaml.lines().filter(|line| *line == "---").count(), 2);
-        let short = document(Form::Json, &object()).unwrap();
-        assert_eq!(short.lines().count(), 1);
-        assert_eq!(serde_json::from_str::<Value>(&short).unwrap(), object());
+    fn yaml_is_the_form_without_an_option() {
         let asked = |line: &[&str]| {
             let cli = Cli::try_parse_from([&["steliactl", "export", "topology"], line].concat()).unwrap();
             match cli.asked() {

@@ -1,10 +1,11 @@
 //! The answer: what becomes of the pod, as the planner or the allocator says it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use kubelet_planner::manifest::Described;
 use kubelet_planner::{
-    Container, ContainerAllocation, ContainerKind, Cpus, Fill, Pod, Rejection, Settings, admit, features, until_full,
-    variants, with_settings,
+    Container, ContainerAllocation, ContainerKind, Cpus, Node, Pod, Rejection, Settings, admit, features, until_full,
+    with_settings,
 };
 use serde::Serialize;
 use stelia_cpus::{CpuSet, NodeSet};
@@ -15,8 +16,11 @@ use stelia_node_plan::room::Fit;
 use stelia_node_plan::settings::options_on;
 use stelia_node_plan::{Subject, why};
 
-use super::{MAX_PODS, Question, text};
+use super::text;
 use crate::shared::output::{Render, TextStyle};
+
+/// Limit of the pods of `--until-full`: more than any node runs (`maxPods` is 110 by default).
+const MAX_PODS: usize = 256;
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Answer {
@@ -93,7 +97,7 @@ pub(super) struct WhatIf {
     /// In which of them they differ from the node's, or `now`.
     pub(super) change: String,
     /// Feature gates that these settings need and that are off: kubelet does not start before they are on.
-    pub(super) missing_gates: Vec<&'static str>,
+    pub(super) missing_gates: BTreeSet<&'static str>,
     /// Why kubelet would not start with them.
     pub(super) no_start: Option<String>,
     pub(super) fits: Fits,
@@ -105,14 +109,15 @@ pub(super) struct WhatIf {
 
 impl Answer {
     /// Whether kubelet admits one more pod like this.
-    pub(super) fn of_kubelet(question: Question, subject: &Subject) -> Self {
+    pub(super) fn of_kubelet(question: &Described, subject: &Subject) -> Self {
         let pod = &question.pod;
         let mut answer = Self {
+            pod: question.name.clone(),
             qos: pod.qos().name(),
             node: subject.name.clone(),
             settings: Some(subject.node.settings().clone()),
             reserved_cpus: subject.node.reserved_cpus(),
-            assumed: [subject.notes.clone(), question.assumed].concat(),
+            assumed: [&subject.notes[..], &question.assumed].concat(),
             warnings: subject.warnings.clone(),
             ..Self::default()
         };
@@ -139,11 +144,9 @@ impl Answer {
                 rejection.merges
             }
         };
-        let resources = merges
-            .iter()
-            .flat_map(|merge| &merge.hints)
-            .map(|(resource, _)| resource);
-        answer.free = resources.map(|name| (name.clone(), free(subject, name))).collect();
+        let hints = merges.iter().flat_map(|merge| &merge.hints);
+        let free = hints.map(|(resource, _)| (resource.clone(), free(subject, resource)));
+        answer.free = free.collect();
         let room = subject.room.as_ref().filter(|_| answer.rejection.is_none());
         match room.map(|room| room.fit(pod)) {
             Some(Fit::Unknown(why)) => answer.assumed.push(why),
@@ -166,7 +169,6 @@ impl Answer {
         answer.admitted = answer.rejection.is_none();
         answer.faults.extend(subject.faults.iter().cloned());
         answer.faults.extend(why::slow(subject, pod, &merges));
-        answer.pod = question.name;
         answer
     }
 }
@@ -211,25 +213,23 @@ fn own_cpus<'a>(containers: impl IntoIterator<Item = &'a ContainerAllocation>) -
 }
 
 impl Fits {
-    pub(super) fn new(fill: &Fill, pod: &Pod, subject: &Subject) -> Self {
+    /// Those that this node admits, which is the subject's or has other settings, and what the containers of the first get.
+    pub(super) fn new(node: &Node, pod: &Pod, subject: &Subject) -> (Self, Vec<ContainerAllocation>) {
+        let fill = until_full(node, pod, MAX_PODS);
         let then = fill.end.as_deref();
-        Self {
+        let fits = Self {
             count: fill.pods.len(),
             or_more: then.is_none(),
             cpus: fill.pods.iter().map(own_cpus).collect(),
             then: then.map(|rejection| Rejected::new(rejection, pod, subject)),
-        }
+        };
+        (fits, fill.pods.into_iter().next().unwrap_or_default())
     }
 }
 
 impl WhatIf {
-    /// The answers under the node's settings and all worth a comparison.
-    pub(super) fn all(subject: &Subject, pod: &Pod) -> Vec<Self> {
-        let variants = variants(subject.node.settings()).into_iter();
-        variants.map(|settings| Self::new(settings, subject, pod)).collect()
-    }
-
-    fn new(settings: Settings, subject: &Subject, pod: &Pod) -> Self {
+    /// The answer under these settings.
+    pub(super) fn new(settings: Settings, subject: &Subject, pod: &Pod) -> Self {
         let own = subject.node.settings();
         let change = match options_on(&settings.cpu_manager).join(", ") {
             _ if settings == *own => "now".to_owned(),
@@ -241,20 +241,19 @@ impl WhatIf {
         let needed = features::chosen(&settings).into_iter();
         let missing = needed.filter_map(|feature| feature.gate(features::KUBELET));
         let missing = missing.filter(|gate| !gate.is_on(&gates)).map(|gate| gate.name);
-        let mut missing_gates: Vec<&str> = missing.collect();
-        missing_gates.sort_unstable();
-        missing_gates.dedup();
-        let fill = with_settings(&subject.node, settings.clone()).map(|node| until_full(&node, pod, MAX_PODS));
-        let first = fill.iter().flat_map(|fill| fill.pods.first()).flatten();
-        let localities = first.clone().filter_map(|given| PlannedNodes::of(subject, given));
+        let node = with_settings(&subject.node, settings.clone());
+        let no_start = node.as_ref().err().map(ToString::to_string);
+        let fits = node.ok().map(|node| Fits::new(&node, pod, subject));
+        let (fits, first) = fits.unwrap_or_default();
+        let localities = first.iter().filter_map(|given| PlannedNodes::of(subject, given));
         Self {
             settings,
             change,
-            missing_gates,
-            numa_nodes: subject.nodes(&own_cpus(first)),
+            missing_gates: missing.collect(),
+            no_start,
+            fits,
+            numa_nodes: subject.nodes(&own_cpus(&first)),
             locality: localities.map(|one| one.verdict).max(),
-            no_start: fill.as_ref().err().map(ToString::to_string),
-            fits: fill.map(|fill| Fits::new(&fill, pod, subject)).unwrap_or_default(),
         }
     }
 }

@@ -13,8 +13,9 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kubelet_planner::manifest::NodeRequirements;
-use kubelet_planner::{Pod, manifest, until_full};
+use kubelet_planner::manifest::{self, Described, NodeRequirements};
+use kubelet_planner::variants;
+use serde_json::Value;
 use stelia_koordinator::allocator::command_line::names;
 use stelia_koordinator::allocator::evaluate::ScoringStrategy;
 use stelia_koordinator::allocator::{AllocationRequest, CpuSource};
@@ -29,9 +30,6 @@ use crate::shared::output::OutputOptions;
 use answer::{Answer, Fits, WhatIf};
 
 pub(crate) use subject::forgotten;
-
-/// Limit of the pods of `--until-full`: more than any node runs (`maxPods` is 110 by default).
-const MAX_PODS: usize = 256;
 
 #[derive(Debug, Args)]
 pub(crate) struct PlanOptions {
@@ -76,16 +74,6 @@ pub(crate) struct PlanOptions {
     scoring_strategy: Option<ScoringStrategy>,
 }
 
-/// The pod that is asked about.
-struct Question {
-    name: String,
-    pod: Pod,
-    /// What was assumed to make it of a template.
-    assumed: Vec<String>,
-    /// Whether it is known as a whole, and not only by its number of CPUs.
-    is_whole: bool,
-}
-
 /// Returns what is to be printed; `root` is `/`, or a directory with the same layout.
 ///
 /// # Errors
@@ -102,11 +90,8 @@ pub(crate) async fn run(
         return Err(Failure::Usage(text.to_owned()));
     }
     let question = asked.question()?;
-    let facts = asked
-        .node
-        .as_deref()
-        .map(|path| read(path, described::read))
-        .transpose()?;
+    let facts = asked.node.as_deref().map(|path| read(path, described::read));
+    let facts = facts.transpose()?;
     let by_steliad = match &facts {
         Some(facts) => facts.allocator.is_some() && asked.kubelet_config.is_none(),
         None => stelia_settings::load(root)
@@ -114,8 +99,7 @@ pub(crate) async fn run(
     };
     asked.refuse_options_of_the_other(by_steliad)?;
     let answer = match facts {
-        Some(facts) if by_steliad => allocator::described(asked, question, &facts)?,
-        None if by_steliad => allocator::here(asked, question, &client().await?).await?,
+        facts if by_steliad => allocator::answer(asked, question, facts.as_ref(), client).await?,
         facts => asked.of_kubelet(question, facts.as_ref(), root)?,
     };
     output_options.print(&answer)
@@ -135,51 +119,39 @@ fn minor(text: &str) -> Result<u32, String> {
 }
 
 impl PlanOptions {
-    fn question(&self) -> Result<Question, Failure> {
+    fn question(&self) -> Result<Described, Failure> {
         let mut question = match &self.manifest {
-            Some(path) => {
-                let found = read(path, |text| manifest::described(text, self.pod.as_deref()))?;
-                Question {
-                    name: found.name,
-                    pod: found.pod,
-                    assumed: found
-                        .assumed
-                        .into_iter()
-                        .chain(not_considered(&found.requirements))
-                        .collect(),
-                    is_whole: true,
-                }
-            }
+            Some(path) => read(path, |text| manifest::described(text, self.pod.as_deref()))?,
             None => {
-                let cpus = self
-                    .request
-                    .cpus
-                    .map(|cpus| format!("cpus={cpus},"))
-                    .unwrap_or_default();
-                let words = match self.containers.is_empty() {
-                    true => vec![format!("{cpus}memory=1")],
-                    false => self.containers.clone(),
-                };
-                let pod = manifest::in_words(&words);
-                Question {
+                let cpus = self.request.cpus.map(|cpus| format!("cpus={cpus},"));
+                let alone = [cpus.unwrap_or_default() + "memory=1"];
+                let words = if self.is_whole() { &self.containers[..] } else { &alone };
+                let pod = manifest::in_words(words);
+                Described {
                     name: "pod".to_owned(),
                     pod: pod.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?,
+                    document: Value::Null,
+                    requirements: NodeRequirements::default(),
                     assumed: Vec::new(),
-                    is_whole: !self.containers.is_empty(),
                 }
             }
         };
+        question.assumed.extend(not_considered(&question.requirements));
         // The question is about one more pod: with a UID that kubelet knows the answer would be what that pod has.
         "plan".clone_into(&mut question.pod.uid);
         Ok(question)
     }
 
+    /// Whether the pod is known as a whole, and not only by its number of CPUs.
+    fn is_whole(&self) -> bool {
+        self.manifest.is_some() || !self.containers.is_empty()
+    }
+
     /// # Errors
     /// An option is given that means nothing where the other one assigns the CPUs.
     fn refuse_options_of_the_other(&self, by_steliad: bool) -> Result<(), Failure> {
-        let names_the_pod = self.manifest.is_none() && self.containers.is_empty();
         let no_more = AllocationRequest {
-            cpus: self.request.cpus.filter(|_| names_the_pod),
+            cpus: self.request.cpus.filter(|_| !self.is_whole()),
             ..AllocationRequest::default()
         };
         let for_steliad = self.request != no_more || self.scoring_strategy.is_some();
@@ -196,15 +168,11 @@ impl PlanOptions {
         Err(Failure::Usage(why.to_owned()))
     }
 
-    fn of_kubelet(&self, question: Question, facts: Option<&Facts>, root: &Path) -> Result<Answer, Failure> {
+    fn of_kubelet(&self, question: Described, facts: Option<&Facts>, root: &Path) -> Result<Answer, Failure> {
         let mut subject = match (facts, &self.node) {
             (Some(facts), Some(path)) => {
-                let config = self
-                    .kubelet_config
-                    .as_deref()
-                    .map(|path| read(path, configuration))
-                    .transpose()?;
-                let described = match config {
+                let config = self.kubelet_config.as_deref().map(|path| read(path, configuration));
+                let described = match config.transpose()? {
                     Some(config) => Subject::described_under(facts, &config),
                     None => Subject::described(facts),
                 };
@@ -216,16 +184,16 @@ impl PlanOptions {
         if !self.devices.is_empty() {
             subject = subject.with_devices(&self.devices).map_err(Failure::Other)?;
         }
-        let pod = &question.pod;
-        let fill = self.until_full.then(|| until_full(&subject.node, pod, MAX_PODS));
-        Ok(Answer {
-            until_full: fill.map(|fill| Fits::new(&fill, pod, &subject)),
-            what_if: match self.what_if {
-                true => WhatIf::all(&subject, pod),
-                false => Vec::new(),
-            },
-            ..Answer::of_kubelet(question, &subject)
-        })
+        let mut answer = Answer::of_kubelet(&question, &subject);
+        if self.until_full {
+            answer.until_full = Some(Fits::new(&subject.node, &question.pod, &subject).0);
+        }
+        if self.what_if {
+            let variants = variants(subject.node.settings()).into_iter();
+            let others = variants.map(|settings| WhatIf::new(settings, &subject, &question.pod));
+            answer.what_if = others.collect();
+        }
+        Ok(answer)
     }
 }
 
@@ -238,9 +206,11 @@ fn configuration(text: &str) -> Result<KubeletConfig, String> {
 
 /// What KubeVirt requires of the node of a VM: kubelet does not decide by it.
 fn not_considered(requirements: &NodeRequirements) -> Option<String> {
-    let labels = match requirements.labels_in_words() {
-        labels if labels.is_empty() => labels,
-        labels => format!("the labels {labels} and "),
+    let labels = requirements.labels_in_words();
+    let labels = if labels.is_empty() {
+        labels
+    } else {
+        format!("the labels {labels} and ")
     };
     let devices = requirements.devices_in_words();
     (!requirements.is_empty()).then(|| {

@@ -1,12 +1,11 @@
 //! This node, read from its files.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use kubelet_planner::devices::{DeviceState, Devices};
-use kubelet_planner::start_errors::unknown_gates;
+use kubelet_planner::start_errors::{StartProblem, unknown_gates};
 use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState};
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::Topology;
 use stelia_koordinator::report::memory_and_devices::{DevicePlaces, Place, places};
 use stelia_koordinator::report::numa;
 use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
@@ -24,6 +23,7 @@ use stelia_node_plan::{Subject, machine, settings};
 use crate::shared::daemon::remedy_of_file;
 use crate::shared::files::{UnusableState, below, kubelet_state};
 
+const NO_START: &str = "kubelet would not start: ";
 /// The minor version of the first kubelet that writes [`Schema::V4`].
 const V4_SINCE: u32 = 37;
 
@@ -31,20 +31,22 @@ const V4_SINCE: u32 = 37;
 ///
 /// `version`: kubelet's minor version. Where it is not given it is known only from a state file of the schema that 1.37 brought.
 pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String> {
-    let mut notes = Vec::new();
     let sys = root.join("sys");
     let topology = Topology::read_as_kubelet(&sys).map_err(|cause| cause.to_string())?;
     let numa = numa::read(&sys).map_err(|cause| cause.to_string())?;
-    let told = match config::read(&root.join("proc"), root, Search::SocketsThenNames) {
-        Err(ConfigError::NotRunning) => stopped(root, &mut notes),
-        read => Some(read),
+    let (config, mut notes) = match config::read(&root.join("proc"), root, Search::SocketsThenNames) {
+        Err(ConfigError::NotRunning) => {
+            let (place, read) = config::kubeadm(root)
+                .ok_or("cannot predict: kubelet is not running and left no configuration; fix: start kubelet")?;
+            let note = format!("no kubelet runs: its settings are taken from {place}, and flags are not known");
+            (read, vec![note])
+        }
+        read => (read, Vec::new()),
     };
-    let (mut config, known) = match told {
-        Some(Ok(config)) => (config, true),
-        Some(Err(cause)) if cause.keeps_kubelet_from_starting() => return Err(cause.in_full()),
-        Some(Err(cause)) => return Err(format!("cannot predict: kubelet's settings cannot be read: {cause}")),
-        None => (KubeletConfig::default(), false),
-    };
+    let config = config.map_err(|cause| match cause.keeps_kubelet_from_starting() {
+        true => cause.in_full(),
+        false => format!("cannot predict: kubelet's settings cannot be read: {cause}"),
+    })?;
     let folder = below(root, &config.root_dir);
     let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse).map_err(no_start)?;
     let memory = kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse).map_err(no_start)?;
@@ -61,29 +63,15 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     let caches = topology.caches(&sys);
     let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     warnings.extend(unknown_gates(&config));
-    match (known, &cpus) {
-        (true, _) => {
-            let (cpus, memory) = (cpus.as_ref(), memory.as_ref());
-            let machine = machine(&topology, &caches, &numa);
-            warnings.extend(starts(&config, &machine, StateFiles { cpus, memory })?);
-        }
-        (false, Some(state)) => {
-            notes.push("kubelet is not running: its defaults are assumed, and what its state files say".to_owned());
-            notes.extend(infer(&mut config, state, &topology.online()));
-            if let Some(state) = &memory {
-                state.policy.clone_into(&mut config.memory_manager_policy);
-            }
-        }
-        (false, None) => return Err("cannot predict: kubelet is not running and left no configuration".to_owned()),
-    }
-    let record = kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse);
-    let devices = match &record {
-        Ok(state) => state.as_ref().map(|state| placed(state, root)).unwrap_or_default(),
-        Err(_) => DeviceState {
-            is_unreadable: true,
-            ..DeviceState::default()
-        },
+    let files = StateFiles {
+        cpus: cpus.as_ref(),
+        memory: memory.as_ref(),
     };
+    warnings.extend(starts(&config, &machine(&topology, &caches, &numa), files)?);
+    let record = kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse);
+    let known = record.as_ref().ok().and_then(Option::as_ref);
+    let mut devices = known.map(|state| placed(state, root)).unwrap_or_default();
+    devices.is_unreadable = record.is_err();
     notes.extend(unknown_places(&devices));
     let settings = settings::settings(&config, memory.as_ref())?;
     let has_cpus = settings.cpu_manager != CpuManager::None;
@@ -102,18 +90,12 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
     let mut subject = Subject::new(None, topology, &caches, &numa, settings, state, notes)?;
     subject.warnings = warnings;
     let is_there = |uid: &str| folder.join("pods").join(uid).is_dir();
-    let room = known.then(|| Room::new(&config, subject.node.machine(), pods.as_ref(), is_there));
-    subject.room = room.flatten();
-    subject
-        .faults
-        .extend(record.err().map(|unusable| match unusable.is_damaged {
-            true => format!(
-                "{}; fix: drain the node of pods with devices, then restart kubelet",
-                forgotten(&unusable)
-            ),
-            false => forgotten(&unusable),
-        }));
-    subject.gates = known.then_some(config.feature_gates);
+    subject.room = Room::new(&config, subject.node.machine(), pods.as_ref(), is_there);
+    subject.faults.extend(record.err().map(|unusable| {
+        let fix = "; fix: drain the node of pods with devices, then restart kubelet";
+        forgotten(&unusable) + if unusable.is_damaged { fix } else { "" }
+    }));
+    subject.gates = Some(config.feature_gates);
     let by_file = cpus.filter(|state| state.schema == Schema::V4).map(|_| V4_SINCE);
     Ok(subject.with_version(version.or(by_file)))
 }
@@ -121,11 +103,7 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
 /// Why there is no answer: kubelet does not start with this file, or it is not known whether.
 fn no_start(unusable: UnusableState) -> String {
     let fix = remedy_of_file(&unusable.text).map(|fix| format!("; fix: {fix}"));
-    let beginning = if unusable.is_damaged {
-        "kubelet would not start: "
-    } else {
-        ""
-    };
+    let beginning = if unusable.is_damaged { NO_START } else { "" };
     format!("{beginning}{unusable}{}", fix.unwrap_or_default())
 }
 
@@ -155,33 +133,20 @@ fn starts(config: &KubeletConfig, machine: &Machine, files: StateFiles<'_>) -> R
     let joined = |texts: Vec<String>| texts.join("; ");
     let in_words = joined(problems.iter().map(ToString::to_string).collect());
     if config.hidden && (!problems.is_empty() || files.cpus.is_none() && !config.has_cpu_policy) {
-        let otherwise = match in_words.as_str() {
-            "" => String::new(),
-            words => format!(" (with what is in files alone, kubelet would not start: {words})"),
-        };
+        let otherwise = format!(" (with what is in files alone, {NO_START}{in_words})");
+        let otherwise = if problems.is_empty() { "" } else { &otherwise };
         return Err(format!("unknown: {HIDDEN}{otherwise}"));
     }
     let by_file = start::is_reserved_in_file(config, files.memory);
-    if !problems
-        .iter()
-        .all(|problem| by_file && problem.is_of_reserved_memory())
-    {
+    let goes_on = |problem: &StartProblem| by_file && problem.is_of_reserved_memory();
+    if !problems.iter().all(goes_on) {
         let mut fixes: Vec<String> = problems.iter().map(|problem| problem.cure(&config.root_dir)).collect();
         fixes.dedup();
-        return Err(format!("kubelet would not start: {in_words}; fix: {}", joined(fixes)));
+        return Err(format!("{NO_START}{in_words}; fix: {}", joined(fixes)));
     }
     Ok((!problems.is_empty()).then(|| {
         format!("kubelet would not start anew with this configuration: {in_words}; answered with the reservation in {MEMORY_MANAGER_STATE}")
     }))
-}
-
-/// The configuration of a kubelet that does not run, as far as there is a file of it.
-fn stopped(root: &Path, notes: &mut Vec<String>) -> Option<Result<KubeletConfig, ConfigError>> {
-    let (place, read) = config::kubeadm(root)?;
-    notes.push(format!(
-        "no kubelet runs: its settings are taken from {place}, and flags are not known"
-    ));
-    Some(read)
 }
 
 /// The devices, each where kubelet's record or else its id says.
@@ -215,29 +180,4 @@ fn unknown_places(state: &DeviceState) -> impl Iterator<Item = String> {
     let told = [(&state.unplaced, unplaced), (&state.assumed, assumed)].into_iter();
     let told = told.filter(|(names, _)| !names.is_empty());
     told.map(|(names, what)| format!("{}: {what}", names.iter().cloned().collect::<Vec<_>>().join(", ")))
-}
-
-/// Fills in settings that are not known from the CPU manager's state: its policy, and as reserved CPUs those that are
-/// in none of its lists.
-fn infer(config: &mut KubeletConfig, state: &CpuManagerState, online: &CpuSet) -> Option<String> {
-    state.policy.clone_into(&mut config.cpu_manager_policy);
-    if state.policy != "static" || state.default_cpus.is_empty() {
-        return None;
-    }
-    let entries = state
-        .entries
-        .values()
-        .flat_map(BTreeMap::values)
-        .chain(state.pod_entries.values());
-    let listed = entries.fold(state.default_cpus.clone(), |listed, cpus| listed.union(cpus));
-    let missing = online.difference(&listed);
-    if missing.is_empty() {
-        return None;
-    }
-    let note =
-        format!("CPUs {missing} are in no list of kubelet's: strict-cpu-reservation is assumed, with these reserved");
-    let strict = ("strict-cpu-reservation".to_owned(), "true".to_owned());
-    config.cpu_manager_policy_options.extend([strict]);
-    config.reserved_system_cpus = missing;
-    Some(note)
 }

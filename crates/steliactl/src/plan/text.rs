@@ -11,7 +11,7 @@ use stelia_node_plan::settings::options_on;
 use super::answer::{Answer, Fits, Rejected, Row, UNKNOWN, WhatIf};
 use crate::shared::output::{Column, TextStyle, column, headed, properties, table};
 
-const CONTAINERS: [Column<Row>; 7] = [
+const CONTAINERS: [Column<Row>; 6] = [
     column("CONTAINER", |row: &Row| row.given.container.clone())
         .yields(1)
         .shortens(),
@@ -23,12 +23,6 @@ const CONTAINERS: [Column<Row>; 7] = [
     })
     .wraps(),
     column("NUMA", |row| row.numa_nodes.to_string()),
-    column("AFFINITY", |row: &Row| match row.given.hint.nodes {
-        Some(nodes) if row.given.hint.preferred => nodes.to_string(),
-        Some(nodes) => format!("{nodes} (not preferred)"),
-        None => String::new(),
-    })
-    .wraps(),
     column("MEMORY", |row: &Row| {
         let blocks = row.given.memory.iter().map(|block| {
             let nodes: CpuSet = block.nodes.iter().copied().collect();
@@ -58,11 +52,7 @@ const WHAT_IF: [Column<WhatIf>; 3] = [
             (_, Some(cpus)) if cpus.is_empty() => "shared CPUs".to_owned(),
             (_, Some(cpus)) => {
                 let locality = other.locality.map(|locality| format!(", {locality}"));
-                format!(
-                    "CPUs {cpus} on NUMA {}{}",
-                    other.numa_nodes,
-                    locality.unwrap_or_default()
-                )
+                format!("CPUs {cpus} on NUMA {}", other.numa_nodes) + &locality.unwrap_or_default()
             }
             (then, None) => then.iter().map(|then| then.reason.as_str()).collect(),
         }
@@ -90,15 +80,10 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
     lines.extend(named("Fault", &answer.faults));
     lines.extend(named("Warning", &answer.warnings));
     lines.extend(named("Why not better", &answer.why_not_better));
-    let locality = |row: &Row| {
-        Some(format!(
-            "{} is {}",
-            row.given.container,
-            row.locality.as_ref()?.sentence()
-        ))
-    };
-    let localities = answer.containers.iter().filter_map(locality);
-    lines.extend(localities.map(|text| ("Locality", text)));
+    lines.extend(answer.containers.iter().filter_map(|row| {
+        let sentence = row.locality.as_ref()?.sentence();
+        Some(("Locality", format!("{} is {sentence}", row.given.container)))
+    }));
     let free = answer.free.iter();
     lines.extend(free.map(|(resource, free)| ("Free", format!("{resource}: {}", free_words(resource, free)))));
     lines.extend(answer.until_full.iter().flat_map(until_full));
@@ -133,19 +118,12 @@ fn rejected(rejected: &Rejected) -> Vec<Line> {
 }
 
 /// What steliad would assign.
-fn placement(fit: &evaluate::Fit) -> Vec<Line> {
-    let own = if fit.qos.is_exclusive() { "exclusive" } else { "shared" };
-    let score = &fit.score;
-    vec![
-        (
-            "CPUs",
-            format!("{} on NUMA {}, {own} (class {})", fit.runs_on, fit.numa_nodes, fit.qos),
-        ),
-        (
-            "Score",
-            format!("{} ({} for NUMA nodes, {} for CPUs)", score.sum, score.numa, score.cpus),
-        ),
-    ]
+fn placement(fit: &evaluate::Fit) -> [Line; 2] {
+    let (score, class) = (&fit.score, fit.qos);
+    let own = if class.is_exclusive() { "exclusive" } else { "shared" };
+    let cpus = format!("{} on NUMA {}, {own} (class {class})", fit.runs_on, fit.numa_nodes);
+    let parts = format!("{} for NUMA nodes, {} for CPUs", score.numa, score.cpus);
+    [("CPUs", cpus), ("Score", format!("{} ({parts})", score.sum))]
 }
 
 fn until_full(fits: &Fits) -> Vec<Line> {
@@ -169,16 +147,12 @@ fn kubelet(settings: &Settings, reserved: &CpuSet) -> String {
         CpuManager::None => "none".to_owned(),
         CpuManager::Static { .. } => format!("static, CPUs {reserved} reserved"),
     };
-    let options = options_on(&settings.cpu_manager)
-        .into_iter()
-        .map(|option| format!(", {option}"));
-    let memory = match settings.memory_manager {
-        MemoryManager::None => "None",
-        MemoryManager::Static { .. } => "Static",
-    };
+    let cpus = [vec![cpus.as_str()], options_on(&settings.cpu_manager)].concat();
+    let has_memory = settings.memory_manager != MemoryManager::None;
+    let memory = if has_memory { "Static" } else { "None" };
     format!(
-        "CPU manager {cpus}{}; memory manager {memory}; Topology Manager {}",
-        options.collect::<String>(),
+        "CPU manager {}; memory manager {memory}; Topology Manager {}",
+        cpus.join(", "),
         topology(settings)
     )
 }

@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::watching::{ends, signal};
 use super::*;
 
 const OTHER_POD: &str = "aaaaaaaa-64a5-4f8d-8574-41363cbaf8e5";
@@ -143,29 +142,24 @@ fn replace(directory: &Path, text: &str) {
 }
 
 #[test]
-fn a_new_object_is_printed_on_every_change() {
-    let mut simulation = Simulation::start(&scenario(""));
-    let mut watch = simulation.spawn(&[&NAMED[..], &["--watch", "-o", "json"]].concat());
-    let mut lines = BufReader::new(watch.stdout.take().expect("stdout")).lines();
-    let mut next = || -> Value { serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON") };
-    assert_eq!(resource(&next(), 0, "cpu")[2], "2");
+fn the_object_follows_kubelets_state() {
+    let simulation = Simulation::start(&scenario(""));
+    let object = || -> Value {
+        let text = simulation.ctl(&[&NAMED[..], &["-o", "json"]].concat());
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let changed = |available: &str| {
+        let found = (0..100).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            Some(object()).filter(|object| resource(object, 0, "cpu")[2] == available)
+        });
+        found.expect("a change")
+    };
+    assert_eq!(resource(&object(), 0, "cpu")[2], "2");
     let [kept, given] = states(&simulation.sockets);
     replace(&simulation.sockets, &given);
-    let mut changed = |available: &str| {
-        let mut objects = (0..5).map(|_| next());
-        objects
-            .find(|object| resource(object, 0, "cpu")[2] == available)
-            .expect("a change")
-    };
     let allocated = annotation(&changed("1"), "node.koordinator.sh/pod-cpu-allocs");
     assert!(allocated.to_string().contains(OTHER_POD), "{allocated}");
     replace(&simulation.sockets, &kept);
     changed("2");
-    // It waits for a daemon that ended, and follows the next one.
-    simulation.stop_daemon();
-    simulation.start_daemon();
-    replace(&simulation.sockets, &given);
-    changed("1");
-    signal(&watch, nix::sys::signal::Signal::SIGTERM);
-    ends(watch);
 }

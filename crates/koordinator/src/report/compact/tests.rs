@@ -76,6 +76,21 @@ fn what_is_wrong_is_named(#[case] field: &str, #[case] value: Value, #[case] say
     assert!(told.contains(says), "{told}");
 }
 
+#[rstest]
+#[case(
+    "pods",
+    r#"{"3ceda12c-3ee9-40fa-9f42-61428fe654a6": "", "3ceda12c-3ee9-40fa-9f42-61428fe654a6": ""}"#
+)]
+#[case("options", r#"{"full-pcpus-only": "true", "full-pcpus-only": "false"}"#)]
+#[case("kubelet", r#"{"memory-groups": {"0": "0", "1": "1", "0": "0-1"}}"#)]
+#[case("kubelet", r#"{"caches": {"7": "0-3", "7": "4-7"}}"#)]
+fn a_key_that_is_there_twice_is_an_error(#[case] field: &str, #[case] members: &str) {
+    // A JSON value has each member once: the second is put into the text.
+    let text = spoiled(field, json!("HERE")).replace("\"HERE\"", members);
+    let told = Compact::parse(&text).unwrap_err().to_string();
+    assert!(told.contains("is there twice"), "{told}");
+}
+
 #[test]
 fn a_field_of_a_later_steliad_is_passed_over() {
     assert_eq!(Compact::parse(&spoiled("later", json!([1]))), Ok(Compact::of(&large())));

@@ -3,29 +3,14 @@
 use super::*;
 
 #[test]
-fn without_a_kubelet_its_state_file_tells_the_policy() {
-    let node = node("");
-    let answer = answered(node.path(), FOUR);
-    holds(&answer, json!({"/settings/cpu_manager/policy": "static"}));
-    says(&answer["assumed"][0].to_string(), &["kubelet is not running"]);
-    // CPUs that are in none of kubelet's lists count as reserved.
-    Checkpoint::create(&node.path().join("var/lib/kubelet"), &set("2-15")).unwrap();
-    let answer = answered(node.path(), "-c cpus=8,memory=1Gi");
-    holds(
-        &answer,
-        json!({"/reserved_cpus": "0-1", "/containers/0/cpus": "4-7,12-15"}),
-    );
-}
-
-#[test]
 fn without_any_kubelet_the_answer_is_not_known() {
     let node = node("");
-    fs::remove_dir_all(node.path().join("var")).unwrap();
     let (printed, reason) = refused(node.path(), FOUR);
     assert!(printed.is_empty(), "{printed}");
     says(&reason, &["kubelet is not running and left no configuration"]);
     // One that kubeadm set up and that cannot start runs for moments only.
     let file = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncpuManagerPolicy: static\n";
+    fs::remove_dir_all(node.path().join("var")).unwrap();
     let kubeadms = |text: &str| write(node.path(), "var/lib/kubelet/config.yaml", text);
     kubeadms(file);
     let (_, reason) = refused(node.path(), FOUR);

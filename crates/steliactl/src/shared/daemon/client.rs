@@ -137,20 +137,12 @@ impl Client {
 
     /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started only if `start` is
     /// set.
-    pub(crate) async fn node_topology(
-        &self,
-        asked: impl Iterator<Item = (&str, &str)>,
-        start: bool,
-    ) -> Result<String, Failure> {
+    pub(crate) async fn node_topology(&self, asked: impl Iterator<Item = (&str, &str)>) -> Result<String, Failure> {
         let mut options = Dict::new();
         for (name, value) in asked {
             options.insert(name, Variant::from(value));
         }
-        if start {
-            self.answer_in_time(self.manager.node_topology(options)).await
-        } else {
-            self.without_start("NodeTopology", &(options,)).await
-        }
+        self.answer_in_time(self.manager.node_topology(options)).await
     }
 
     async fn without_start<T: for<'d> DynamicDeserialize<'d>>(
