@@ -20,7 +20,7 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
-use std::process::{Command as Process, ExitCode};
+use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
@@ -44,7 +44,7 @@ pub fn main() -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
     }
-    let cli = Cli::try_parse().unwrap_or_else(|error| cli::help::with_tip(error).exit());
+    let cli = Cli::parse();
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
             daemon::connect(CALL_TIMEOUT).await
@@ -166,16 +166,6 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;
     };
-    let fix = match failure {
-        Failure::NotRunning(_) if has_failed("steliad.service") => "; journalctl -u steliad",
-        Failure::NotRunning(_) => "; systemctl start steliad",
-        _ => "",
-    };
-    output::note(&format!("{failure}{fix}"));
+    output::note(&failure.to_string());
     ExitCode::from(failure.exit_code())
-}
-
-fn has_failed(unit: &str) -> bool {
-    let asked = Process::new("systemctl").args(["--quiet", "is-failed", unit]).status();
-    asked.is_ok_and(|status| status.success())
 }

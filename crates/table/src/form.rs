@@ -3,7 +3,7 @@
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
-use crate::{TextStyle, to_ascii};
+use crate::TextStyle;
 
 /// In which form an answer is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +90,6 @@ impl OutputOptions {
     /// [`PrintError::Partial`] where the answer itself means failure.
     pub fn print<E: From<PrintError>>(self, answer: &impl Render) -> Result<String, E> {
         let printed = match self.form {
-            Form::Text | Form::Wide if self.style.ascii => to_ascii(&answer.text(self.style)),
             Form::Text | Form::Wide => answer.text(self.style),
             Form::Name => answer.names().iter().map(|name| format!("{name}\n")).collect(),
             form => form.write(answer)?,

@@ -9,7 +9,7 @@ use unicode_width::UnicodeWidthStr;
 use crate::fit::{cut, shorten, wrap};
 use crate::printable;
 use crate::shrink::{COLUMN_GAP, Shown, fit_columns};
-use crate::terminal::{coloured, is_utf8};
+use crate::terminal::coloured;
 
 /// How text is laid out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -21,8 +21,6 @@ pub struct TextStyle {
     /// Columns within which lines are laid out; `None`: nothing is cut or wrapped.
     pub width: Option<usize>,
     pub coloured: bool,
-    /// Whether the locale has no characters but ASCII.
-    pub ascii: bool,
 }
 
 impl TextStyle {
@@ -34,7 +32,6 @@ impl TextStyle {
             wide,
             width: (is_terminal && !full).then(width),
             coloured: coloured(),
-            ascii: !is_utf8(),
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use clap::builder::Styles;
-use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Args, Command, Subcommand};
 use stelia_table::with_examples;
 
@@ -40,28 +39,6 @@ pub const GROUPS: [Group; 5] = [
     },
 ];
 
-/// Words of former versions and of other tools, with the commands that do this.
-const OTHER_WORDS: [(&str, &str); 8] = [
-    ("adopt", "list --unmanaged"),
-    ("deregister", "release"),
-    ("describe", "status -o json"),
-    ("evaluate", "plan"),
-    ("explain", "why"),
-    ("get", "list"),
-    ("quiet", "noise"),
-    ("rebind", "rebalance"),
-];
-
-/// The error of a command that there is not, with the one that is meant.
-pub(crate) fn with_tip(mut error: clap::Error) -> clap::Error {
-    let word = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
-    if let Some((_, command)) = OTHER_WORDS.iter().find(|(other, _)| Some(*other) == word.as_deref()) {
-        let meant = ContextValue::String((*command).to_owned());
-        error.insert(ContextKind::SuggestedSubcommand, meant);
-    }
-    error
-}
-
 /// The examples of each command.
 const EXAMPLES: &str = include_str!("examples.txt");
 
@@ -88,8 +65,7 @@ Exit codes:
 
 Standard output has data only; messages go to standard error. Output longer
 than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. SYSTEMD_COLORS,
-NO_COLOR and TERM=dumb decide on colours as in systemd(1); where the locale is
-not UTF-8, output is ASCII.
+NO_COLOR and TERM=dumb decide on colours as in systemd(1).
 
 `steliactl COMMAND --help` shows the options and examples of a command.
 steliactl-fields(5) explains every column and event.";
@@ -200,21 +176,6 @@ mod tests {
                 let cli = Cli::from_arg_matches(&matches).unwrap();
                 assert!(cli.output_options().is_ok(), "{line}");
             }
-        }
-    }
-
-    #[test]
-    fn a_word_of_a_former_version_gets_the_command_that_does_it() {
-        for (word, command) in OTHER_WORDS {
-            let error = Cli::command().try_get_matches_from(["steliactl", word]).unwrap_err();
-            says(&with_tip(error).to_string(), &[&format!("'{command}'")]);
-            let words = [&["steliactl"], &*command.split(' ').collect::<Vec<_>>()].concat();
-            let asked = Cli::command().try_get_matches_from(words);
-            let is_known = asked.map_or_else(
-                |error| error.kind() != clap::error::ErrorKind::InvalidSubcommand,
-                |_| true,
-            );
-            assert!(is_known, "{command}");
         }
     }
 

@@ -144,7 +144,7 @@ impl Serialize for Vm {
         let more = json!({
             "degraded": self.instance.degraded,
             "not_isolated": self.instance.not_isolated,
-            "locality": self.locality.as_ref().map(VmLocality::json),
+            "locality": self.locality,
             "processes": self.processes,
         });
         object.extend(more.as_object().cloned().unwrap_or_default());

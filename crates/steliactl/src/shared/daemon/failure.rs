@@ -16,7 +16,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     NoSuchInstance(String),
     /// With the exit code, which is systemctl's own for `status`.
-    #[error("steliad is not running: running VMs stay isolated")]
+    #[error("steliad is not running: running VMs stay isolated; systemctl start steliad")]
     NotRunning(u8),
     /// The command line is valid for clap, but ambiguous or contradictory.
     #[error("{0}")]

@@ -18,8 +18,8 @@ use zbus::Variant;
 
 pub(crate) use blocks::{Fact, facts, hanging};
 pub(crate) use stelia_table::{
-    Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, is_utf8, now, paragraph,
-    printable, properties, table, to_ascii, width, wrap,
+    Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, now, paragraph, printable,
+    properties, table, width, wrap,
 };
 
 /// How many columns a text takes.
@@ -29,9 +29,7 @@ pub(crate) fn columns(text: &str) -> usize {
 
 /// Says something on standard error, which may be closed, beside an answer that is whole.
 pub(crate) fn note(text: &str) {
-    let text = printable(text);
-    let text = if is_utf8() { text } else { to_ascii(&text) };
-    let _ = writeln!(io::stderr(), "steliactl: {text}");
+    let _ = writeln!(io::stderr(), "steliactl: {}", printable(text));
 }
 
 /// A table below its heading; without a legend there is no heading.

@@ -59,10 +59,13 @@ pub(super) struct Screen {
     coloured: bool,
     /// Whether it has the columns of `-o wide`.
     wide: bool,
-    /// Whether the locale has no characters but ASCII.
-    ascii: bool,
     /// Why the last sample failed, so that what is shown is old; empty if it did not.
     pub failure: String,
+}
+
+/// A line of text that others wrote parts of.
+fn line<'a>(text: &str, style: Style) -> Line<'a> {
+    Line::styled(printable(text), style)
 }
 
 impl Screen {
@@ -71,7 +74,6 @@ impl Screen {
         Self {
             host,
             coloured: style.coloured,
-            ascii: style.ascii,
             wide: style.wide,
             list: ListState::default().with_selected(Some(0)),
             ..Self::default()
@@ -162,25 +164,17 @@ impl Screen {
         fits.cloned().unwrap_or(text)
     }
 
-    /// A line of text that others wrote parts of.
-    fn line<'a>(&self, text: &str, style: Style) -> Line<'a> {
-        let text = printable(text);
-        // A cell has no room for more dots.
-        let plain = self.ascii.then(|| output::to_ascii(&text.replace('…', "~")));
-        Line::styled(plain.unwrap_or(text), style)
-    }
-
     /// Draws it; `clock` is the time of day.
     pub(super) fn draw(&mut self, model: &Model, clock: &str, area: Rect, buffer: &mut Buffer) {
         let (width, plain) = (usize::from(area.width), Style::new());
         let counted = counts(model.instances.iter().map(|vm| vm.condition));
         let host = if self.host.is_empty() { "" } else { "  " };
         let title = format!("{}{host}{clock}  {counted}", self.host);
-        let mut above = vec![self.line(&title, plain.add_modifier(Modifier::BOLD))];
+        let mut above = vec![line(&title, plain.add_modifier(Modifier::BOLD))];
         let problems = node_lines(&model.problems, TextStyle::default());
         let failure = Some(self.failure.as_str()).filter(|text| !text.is_empty());
         let broken = failure.into_iter().chain(problems.lines().take(MAX_PROBLEMS));
-        above.extend(broken.map(|text| self.line(&cut(text, width), self.style(Meaning::Broken))));
+        above.extend(broken.map(|text| line(&cut(text, width), self.style(Meaning::Broken))));
         if self.help {
             above.push(Line::default());
             above.extend(HELP.map(Line::raw));
@@ -196,14 +190,14 @@ impl Screen {
         let text = table(&columns(model.has_caches()), &rows, style);
         let mut lines = text.lines();
         let heading = lines.next().unwrap_or_default();
-        above.push(self.line(heading, plain.add_modifier(Modifier::BOLD)));
+        above.push(line(heading, plain.add_modifier(Modifier::BOLD)));
         let items = rows.iter().zip(lines).map(|(row, text)| {
             let style = if self.failure.is_empty() {
                 self.style(row.meaning())
             } else {
                 plain.add_modifier(Modifier::DIM)
             };
-            ListItem::new(self.line(text, style)).style(style)
+            ListItem::new(line(text, style)).style(style)
         });
         let list = List::new(items).highlight_style(plain.add_modifier(Modifier::REVERSED));
         // The table keeps a row on the smallest terminal.
@@ -219,8 +213,8 @@ impl Screen {
         let reason = reason.filter(|(_, reason)| !reason.is_empty());
         let reason = reason.map(|(name, reason)| format!("{}: {reason}", name.trim_start()));
         let below = [
-            self.line(&cut(&reason.unwrap_or_default(), width), plain),
-            self.line(&self.footer(rows.len(), width), plain.add_modifier(Modifier::DIM)),
+            line(&cut(&reason.unwrap_or_default(), width), plain),
+            line(&self.footer(rows.len(), width), plain.add_modifier(Modifier::DIM)),
         ];
         Paragraph::new(below.to_vec()).render(bottom, buffer);
     }
