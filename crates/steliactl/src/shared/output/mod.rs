@@ -73,10 +73,16 @@ pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str
     object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The strings of an array; empty when it is absent.
-pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = &'a str> {
-    let array = object.get(name).and_then(Value::as_array);
-    array.into_iter().flatten().filter_map(Value::as_str)
+/// "a, b, c, …": at most so many. Where one more would be named, all are: "…" takes as much room as a name.
+pub(crate) fn some_of(names: impl IntoIterator<Item = String>, most: usize) -> String {
+    let mut names: Vec<String> = names.into_iter().collect();
+    names.sort();
+    names.dedup();
+    if names.len() > most + 1 {
+        names.truncate(most);
+        names.push("…".to_owned());
+    }
+    names.join(", ")
 }
 
 pub(crate) fn json(value: &Variant<'_>) -> Value {

@@ -94,8 +94,8 @@ impl Row<'_> {
 
     /// What disturbs it, in words; empty where nothing does.
     fn reason(&self) -> &str {
-        let reason = self.vcpu.map_or(&self.vm.reason, |vcpu| &vcpu.reason);
-        reason.as_deref().unwrap_or_default()
+        let of_vm = || self.vm.reason.as_deref().unwrap_or_default();
+        self.vcpu.map_or_else(of_vm, |vcpu| &vcpu.note)
     }
 
     /// A rate of the VM or the vCPU.
