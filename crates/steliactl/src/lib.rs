@@ -140,14 +140,14 @@ async fn run(
         Command::Release { vm } => output_options.print(&release::gather(&client().await?, vm).await?),
         Command::Top {
             selection,
+            batch,
             count,
             delay,
-            ..
         } => {
             let (count, delay) = (*count, *delay);
             let client = client().await?;
             let source = top::Source::of(&client, roots, selection).await?;
-            let is_live = cli.is_live() && !output_options.form.is_data();
+            let is_live = !batch && count.is_none() && !output_options.form.is_data() && Cli::has_screen();
             top::run(&source, is_live, top::Pace { count, delay }, output_options).await
         }
         Command::Monitor(selection) => monitor::run(&client().await?, selection, output_options.form).await,

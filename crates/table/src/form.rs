@@ -20,14 +20,12 @@ pub enum Form {
     Yaml,
 }
 
-/// Why printing an answer fails the command.
+/// Why the command fails although its answer is printed, or without one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PrintError {
-    #[error("write the answer: {0}")]
-    Write(String),
-    /// The answer is printed, and the command fails all the same.
-    #[error("{reason}")]
-    Partial { printed: String, reason: String },
+#[error("{reason}")]
+pub struct PrintError {
+    pub printed: String,
+    pub reason: String,
 }
 
 impl Form {
@@ -63,16 +61,19 @@ impl Form {
         // Annotations are JSON in a string: each stays on one line, whatever its length. Strings that YAML 1.1 would read as
         // numbers or booleans are quoted, because Kubernetes reads YAML 1.1.
         let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+        let failed = |cause: String| PrintError {
+            printed: String::new(),
+            reason: format!("write the answer: {cause}"),
+        };
         let json = match self {
             Self::Yaml => {
                 let text = serde_saphyr::to_string_with_options(value, options);
-                return text.map_err(|cause| PrintError::Write(cause.to_string()));
+                return text.map_err(|cause| failed(cause.to_string()));
             }
             Self::JsonLine => serde_json::to_string(value),
-            Self::Text | Self::Wide | Self::Name | Self::Json => serde_json::to_string_pretty(value),
+            _ => serde_json::to_string_pretty(value),
         };
-        json.map(|text| text + "\n")
-            .map_err(|cause| PrintError::Write(cause.to_string()))
+        json.map(|text| text + "\n").map_err(|cause| failed(cause.to_string()))
     }
 }
 
@@ -87,7 +88,7 @@ impl OutputOptions {
     /// Writes the answer.
     ///
     /// # Errors
-    /// [`PrintError::Partial`] where the answer itself means failure.
+    /// [`PrintError`] where the answer itself means failure.
     pub fn print<E: From<PrintError>>(self, answer: &impl Render) -> Result<String, E> {
         let printed = match self.form {
             Form::Text | Form::Wide => answer.text(self.style),
@@ -96,7 +97,7 @@ impl OutputOptions {
         };
         match answer.failure() {
             None => Ok(printed),
-            Some(reason) => Err(PrintError::Partial { printed, reason }.into()),
+            Some(reason) => Err(PrintError { printed, reason }.into()),
         }
     }
 }

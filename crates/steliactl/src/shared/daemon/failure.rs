@@ -30,11 +30,8 @@ pub(crate) enum Failure {
 }
 
 impl From<PrintError> for Failure {
-    fn from(error: PrintError) -> Self {
-        match error {
-            PrintError::Partial { printed, reason } => Self::Partial { printed, reason },
-            PrintError::Write(_) => Self::Other(error.to_string()),
-        }
+    fn from(PrintError { printed, reason }: PrintError) -> Self {
+        Self::Partial { printed, reason }
     }
 }
 
