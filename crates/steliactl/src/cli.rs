@@ -34,14 +34,12 @@ pub struct Cli {
 pub(crate) struct CommonOptions {
     /// Output format: table, wide (more columns), json, yaml or name (one VM per line)
     #[arg(short, long, global = true, value_name = "FORMAT", hide_possible_values = true,
-          value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
-                                       ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
-                                       ("name", "One VM per line", Form::Name)]))]
+          value_parser = Form::parser([("table", Form::Text), ("wide", Form::Wide), ("json", Form::Json), ("yaml", Form::Yaml),
+                                       ("name", Form::Name)]))]
     pub(crate) output: Option<Form>,
     /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
     #[arg(long, global = true, value_name = "FORMAT", num_args = 0..=1, require_equals = true, hide_possible_values = true,
-          value_parser = Form::parser([("pretty", "Indented JSON", Form::Json), ("short", "JSON, one object per line", Form::JsonLine),
-                                       ("off", "Text", Form::Text)]),
+          value_parser = Form::parser([("pretty", Form::Json), ("short", Form::JsonLine), ("off", Form::Text)]),
           default_value = "off", default_missing_value = "pretty", hide_default_value = true)]
     pub(crate) json: Form,
     /// Do not shorten names and paths, nor cut lines at the terminal's width

@@ -1,6 +1,6 @@
 //! The forms of an answer, and what prints it.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
 use crate::TextStyle;
@@ -34,14 +34,11 @@ impl Form {
         matches!(self, Self::Json | Self::JsonLine | Self::Yaml)
     }
 
-    /// Parses an option's value: one of these words, each with its help.
-    pub fn parser<const N: usize>(
-        words: [(&'static str, &'static str, Self); N],
-    ) -> impl TypedValueParser<Value = Self> {
-        let values = words.map(|(word, help, _)| PossibleValue::new(word).help(help));
-        PossibleValuesParser::new(values).try_map(move |given| {
-            let found = words.iter().find(|(word, ..)| *word == given);
-            found.map(|(.., form)| *form).ok_or("not a form")
+    /// Parses an option's value: one of these words.
+    pub fn parser<const N: usize>(words: [(&'static str, Self); N]) -> impl TypedValueParser<Value = Self> {
+        PossibleValuesParser::new(words.map(|(word, _)| word)).try_map(move |given| {
+            let found = words.iter().find(|(word, _)| *word == given);
+            found.map(|(_, form)| *form).ok_or("not a form")
         })
     }
 

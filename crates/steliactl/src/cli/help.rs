@@ -8,35 +8,13 @@ use stelia_table::with_examples;
 
 use crate::shared::output;
 
-/// Commands that belong together.
-#[derive(Debug)]
-pub struct Group {
-    pub title: &'static str,
-    pub commands: &'static [&'static str],
-}
-
-/// Every command is in exactly one.
-pub const GROUPS: [Group; 5] = [
-    Group {
-        title: "View",
-        commands: &["list", "status", "show", "top", "map", "monitor"],
-    },
-    Group {
-        title: "Check",
-        commands: &["why", "verify", "noise", "ledger", "doctor", "report"],
-    },
-    Group {
-        title: "Plan",
-        commands: &["plan"],
-    },
-    Group {
-        title: "Change",
-        commands: &["reconcile", "rebalance", "resize", "release"],
-    },
-    Group {
-        title: "Export",
-        commands: &["export"],
-    },
+/// The commands by groups. Every command is in exactly one.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("View", &["list", "status", "show", "top", "map", "monitor"]),
+    ("Check", &["why", "verify", "noise", "ledger", "doctor", "report"]),
+    ("Plan", &["plan"]),
+    ("Change", &["reconcile", "rebalance", "resize", "release"]),
+    ("Export", &["export"]),
 ];
 
 /// The examples of each command.
@@ -97,9 +75,8 @@ fn commands() -> String {
     let style = Styles::styled();
     let literal = style.get_literal();
     let mut text = String::new();
-    for group in &GROUPS {
-        let mut title = group.title;
-        for command in group.commands.iter().filter_map(|name| all.find_subcommand(name)) {
+    for (mut title, names) in GROUPS {
+        for command in names.iter().filter_map(|name| all.find_subcommand(name)) {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             let name = command.get_name();
             // clap wraps lines wrongly that begin with a style.
@@ -149,7 +126,7 @@ mod tests {
 
     #[test]
     fn every_command_is_in_one_group() {
-        let grouped: Vec<&str> = GROUPS.iter().flat_map(|group| group.commands).copied().collect();
+        let grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
         let once: BTreeSet<&str> = grouped.iter().copied().collect();
         let all = names();
         let all: BTreeSet<&str> = all.iter().map(String::as_str).collect();
@@ -184,8 +161,8 @@ mod tests {
         let short = Cli::command().render_help().to_string();
         assert!(short.lines().count() < 24 && short.starts_with("Usage"), "{short}");
         let long = Cli::command().render_long_help().to_string();
-        for group in &GROUPS {
-            let first = format!("\n{:<9}{} ", group.title, group.commands[0]);
+        for (title, names) in GROUPS {
+            let first = format!("\n{title:<9}{} ", names[0]);
             says(&short, &[&first]);
             says(&long, &[&first]);
         }

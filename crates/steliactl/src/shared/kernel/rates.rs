@@ -217,10 +217,10 @@ impl Rates {
         }
     }
 
-    /// What disturbs a thread much: "waits 12 %, preempted 30/s".
+    /// What disturbs a thread much: "waits for CPU 12 %, preempted 30/s".
     fn disturbances(&self) -> String {
         let all = [
-            ("waits", self.delay_percent, HIGH_DELAY_PERCENT, " %"),
+            ("waits for CPU", self.delay_percent, HIGH_DELAY_PERCENT, " %"),
             (
                 "preempted",
                 self.involuntary_per_second,
@@ -361,9 +361,9 @@ mod tests {
     fn a_thread_is_disturbed_from_a_bar_on() {
         let told = |delay, involuntary| disturbed(&[(delay, involuntary)], 0, &[]).vcpus[0].note.clone();
         assert_eq!(told(9, 9), "");
-        assert_eq!(told(10, 0), "waits 1 %");
+        assert_eq!(told(10, 0), "waits for CPU 1 %");
         assert_eq!(told(0, 30), "preempted 30/s");
-        assert_eq!(told(123, 10), "waits 12 %, preempted 10/s");
+        assert_eq!(told(123, 10), "waits for CPU 12 %, preempted 10/s");
         let idles = Rates {
             forced_idle_percent: Some(40.0),
             ..Rates::default()
@@ -377,12 +377,12 @@ mod tests {
         let told = disturbed(&vcpus, 50_000, &["the cpuset was changed"]);
         assert_eq!(
             told.reason.unwrap(),
-            "the cpuset was changed; throttled 5 %; vCPU 1 waits 12 %"
+            "the cpuset was changed; throttled 5 %; vCPU 1 waits for CPU 12 %"
         );
         assert_eq!(told.note, "cpuset changed");
         let preempted = disturbed(&[(5, 20), (5, 40)], 9_000, &[]);
         assert_eq!(preempted.reason.unwrap(), "vCPU 1 preempted 40/s");
         assert_eq!(disturbed(&vcpus, 50_000, &[]).note, "throttled 5 %");
-        assert_eq!(disturbed(&vcpus, 0, &[]).note, "waits 12 %");
+        assert_eq!(disturbed(&vcpus, 0, &[]).note, "waits for CPU 12 %");
     }
 }
