@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stelia_api::{Error, State};
+use stelia_api::Error;
 use stelia_decide::entitlement::Entitlement;
 use stelia_decide::{Assessment, Derived, Instance, Snapshot, allocator, not_isolated, placement_of, shown_state};
 use stelia_kernel::cgroup::{self, CgroupPath, Cgroups, File};

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::support::*;
+use crate::vfio::{held_and_remote, shown_devices};
 
 /// Huge pages of 2 MiB of NUMA node 0.
 const PAGES: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
@@ -23,8 +24,8 @@ fn show(pod: &Pod) -> Value {
 fn share(pod: &Pod, at_least_mib: u64) -> f64 {
     wait_until(&format!("the memory of {}", pod.name), || {
         let locality = &show(pod)["locality"];
-        let held = locality["counted_bytes"].as_u64()?;
-        (held >= at_least_mib << 20).then(|| locality["away_ratio"].as_f64())?
+        let (held, remote) = held_and_remote(locality)?;
+        (held >= at_least_mib << 20).then_some(remote as f64 / held as f64)
     })
 }
 
@@ -68,12 +69,9 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
         }
         wait_until("nothing to say of the other one", || near.verified().0);
 
-        let devices = |pod: &Pod| show(pod)["locality"]["devices"].clone();
-        assert_eq!(devices(&half)[0]["own"], false);
-        assert_eq!(
-            (&devices(&near)[0]["own"], &devices(&near)[0]["name"]),
-            (&true.into(), &"vendor.com/nic".into())
-        );
+        let devices = |pod: &Pod| shown_devices(&show(pod)["locality"]);
+        let told = |node, own| vec![("vendor.com/nic".to_owned(), node, own)];
+        assert_eq!((devices(&half), devices(&near)), (told(1, false), told(1, true)));
 
         let found = doctor_of_places();
         println!("  doctor: {found:#?}");

@@ -50,11 +50,8 @@ pub(crate) enum Failure {
 }
 
 impl From<PrintError> for Failure {
-    fn from(error: PrintError) -> Self {
-        match error {
-            PrintError::Partial { printed, reason } => Self::Partial { printed, reason },
-            PrintError::Write(cause) => Self::Other(cause.to_string()),
-        }
+    fn from(PrintError { printed, reason }: PrintError) -> Self {
+        Self::Partial { printed, reason }
     }
 }
 

@@ -33,14 +33,12 @@ pub struct Cli {
 pub(crate) struct CommonOptions {
     /// Output format: table, wide (more columns), json, yaml or name (one VM per line)
     #[arg(short, long, global = true, value_name = "FORMAT", hide_possible_values = true,
-          value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
-                                       ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
-                                       ("name", "One VM per line", Form::Name)]))]
+          value_parser = Form::parser([("table", Form::Text), ("wide", Form::Wide), ("json", Form::Json), ("yaml", Form::Yaml),
+                                       ("name", Form::Name)]))]
     pub(crate) output: Option<Form>,
     /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
     #[arg(long, global = true, value_name = "FORMAT", num_args = 0..=1, require_equals = true, hide_possible_values = true,
-          value_parser = Form::parser([("pretty", "Indented JSON", Form::Json), ("short", "JSON, one object per line", Form::JsonLine),
-                                       ("off", "Text", Form::Text)]),
+          value_parser = Form::parser([("pretty", Form::Json), ("short", Form::JsonLine), ("off", Form::Text)]),
           default_value = "off", default_missing_value = "pretty", hide_default_value = true)]
     pub(crate) json: Form,
     /// Do not shorten names and paths, nor cut lines at the terminal's width
@@ -80,7 +78,8 @@ impl Cli {
         {
             return Err(Failure::Usage(why.to_owned()));
         }
-        let form = asked.unwrap_or(self.asked().form());
+        let is_topology = matches!(self.asked(), Command::Export(Export::Topology(_)));
+        let form = asked.unwrap_or(if is_topology { Form::Yaml } else { Form::Text });
         Ok(OutputOptions {
             form,
             style: TextStyle::of_stdout(!self.common.no_legend, form == Form::Wide, self.common.full),
@@ -92,19 +91,11 @@ impl Cli {
         self.common.root.as_deref().unwrap_or(Path::new("/"))
     }
 
-    /// Whether it takes over the terminal.
-    pub(crate) fn is_live(&self) -> bool {
-        let is_live = matches!(
-            self.asked(),
-            Command::Top {
-                batch: false,
-                count: None,
-                ..
-            }
-        );
+    /// Whether a command can take over the terminal.
+    pub(crate) fn has_screen() -> bool {
         // A dumb terminal cannot move its cursor.
         let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        is_live && !is_dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
+        !is_dumb && io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 }
 
@@ -132,7 +123,7 @@ pub(crate) enum Command {
     Status,
     /// Show a VM: problems, CPUs, vCPUs, memory
     ///
-    /// With -l, also shows cgroups and the NUMA nodes of the VM's memory, devices and interrupts. VFIO devices are shown to root only.
+    /// With -l, also cgroups and the NUMA nodes of memory, devices and interrupts. VFIO devices are shown to root only.
     Show {
         #[command(flatten)]
         selection: Selection,
@@ -158,8 +149,7 @@ pub(crate) enum Command {
     },
     /// Draw the node: every CPU with its owner
     ///
-    /// Shows sockets, NUMA nodes, L3 caches, cores and CPUs, marks each CPU with its owner and the owner's state, and lists the
-    /// devices of VMs. With PATTERN, -n or --state, the CPUs of other pods have no mark of their own.
+    /// Marks each CPU with its owner and the owner's state. With PATTERN, -n or --state, the CPUs of other pods have no mark of their own.
     Map {
         #[command(flatten)]
         selection: Selection,
@@ -169,13 +159,11 @@ pub(crate) enum Command {
     },
     /// Print changes as they happen
     ///
-    /// Prints one event per line, until interrupted: what changes of VMs, and problems of the node. With PATTERN or -n, only events of
-    /// these VMs; with --state, only changes to these states.
+    /// Prints one event per line, until interrupted. With PATTERN or -n, only events of these VMs; with --state, only changes to these states.
     Monitor(Selection),
     /// Explain a VM, a CPU or the node: causes and fixes
     ///
-    /// Explains why a VM is or is not isolated, where it runs, and what may slow it down, measured for one second; who owns a CPU; or
-    /// what is wrong on the node, with what steliad reads from kubelet's CPU file.
+    /// What may slow a VM down is measured for one second.
     Why {
         /// A number is a CPU, node is this node. Anything else is a VM, given as namespace/name, name or UID
         #[arg(value_name = "VM|CPU|node", add = ArgValueCandidates::new(vms))]
@@ -183,11 +171,10 @@ pub(crate) enum Command {
     },
     /// Check in the kernel that VMs are isolated
     ///
-    /// Reads CPU lists, partitions, threads and their affinity of each VM from the kernel, does not take the daemon's word for them,
-    /// and changes nothing. What may pass by itself is read up to four times within about 4 s, and counts only if it stays. The exit code is 1
-    /// if a VM differs, waits for its CPUs for more than 60 s, or could not be checked; if more than a tenth of its memory,
-    /// and more than 64 MiB, is remote; for a problem of the node; and for an account of the ledger's last 24 hours above its
-    /// guarantee. A pinned VM fails only with --require=isolated, or if the kernel refused it a partition.
+    /// Does not take the daemon's word, and changes nothing. What may pass by itself counts only if it stays for about 4 s. The exit code is 1
+    /// if a VM differs, waits for its CPUs for more than 60 s, could not be checked, or has more than a tenth and 64 MiB of its memory remote;
+    /// for a problem of the node; and for an account of the ledger's last 24 hours above its guarantee. A pinned VM fails only with
+    /// --require=isolated, or if the kernel refused it a partition.
     Verify {
         #[command(flatten)]
         selection: Selection,
@@ -196,20 +183,17 @@ pub(crate) enum Command {
     },
     /// Show interrupts and kernel threads on VMs' CPUs
     ///
-    /// Counts device interrupts on the CPUs of each VM for one second. Prints how many interrupts were moved away, and lists the
-    /// interrupts and kernel threads that remain, each with the reason and a fix. The exit code is 1 if a device interrupt fires on
-    /// VMs' CPUs, a kernel thread could not be moved off them, or this is unknown.
+    /// Counts device interrupts for one second. The exit code is 1 if one fires on VMs' CPUs, a kernel thread could not be moved off them,
+    /// or this is unknown.
     Noise(Selection),
     /// Print what else ran on VMs' CPUs, and when
     ///
-    /// The daemon's ledger records this from kernel counters: other tasks and other devices' interrupts (both guaranteed to be 0),
-    /// and everything else that is not the VM's, such as kernel upkeep. Without VM, prints one line per VM. With VM, prints its
-    /// totals, the worst windows, and the periods that no reading covers. All times are UTC.
+    /// Other tasks and other devices' interrupts are guaranteed to be 0. Without VM, prints one line per VM. With VM, prints its totals,
+    /// the worst windows, and the periods that no reading covers. All times are UTC.
     Ledger(LedgerOptions),
     /// Check whether this node is ready for VMs
     ///
-    /// Prints what does not pass, each with a fix: failures, warnings, then notes. Does not need the daemon; a running one is also asked
-    /// what is wrong on the node, and about interrupts, memory and the ledger.
+    /// Does not need the daemon; a running one is also asked about the node, interrupts, memory and the ledger.
     Doctor {
         /// Also print the checks that passed or were skipped
         #[arg(short, long)]
@@ -220,8 +204,7 @@ pub(crate) enum Command {
     },
     /// Print a report on the whole node, for a ticket
     ///
-    /// Contains the host, what status, list, verify, doctor, noise, top, map and show print, kubelet's configuration, the ledger of the
-    /// last 24 hours, steliad's settings, and the end of its journal. What cannot be read is listed with the reason. Processes of VMs are
+    /// Contains what the other commands print, kubelet's configuration, steliad's settings and the end of its journal. Processes of VMs are
     /// given by name only. VFIO devices and the findings of verify are included for root only.
     Report {
         /// How long to sample the load, in seconds
@@ -230,8 +213,7 @@ pub(crate) enum Command {
     },
     /// Predict the CPUs of a pod, or its rejection
     ///
-    /// Prints the CPUs and NUMA nodes that the pod would get, or exactly why it would be rejected, on this node or on a node described
-    /// with --node. Where kubelet assigns the CPUs this does not need the daemon; where steliad does, steliad is asked.
+    /// On this node, or on one described with --node. Where steliad assigns the CPUs, it is asked.
     Plan(PlanOptions),
     /// Repair what differs from the intended state now
     ///
@@ -243,8 +225,7 @@ pub(crate) enum Command {
     },
     /// Move VMs to better CPUs while they run
     ///
-    /// Works where steliad assigned the CPUs, and waits until all moves are made. Where kubelet assigned them, only a restart gives a VM
-    /// others.
+    /// Waits until all moves are made. Where kubelet assigned the CPUs, only a restart gives a VM others.
     Rebalance {
         /// Move only this VM, given as namespace/name, name or UID. Default: all
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
@@ -258,9 +239,8 @@ pub(crate) enum Command {
     },
     /// Give a VM another number of CPUs while it runs
     ///
-    /// Works where steliad assigned the CPUs, and waits until the VM has them. When shrinking, the guest has unplug-timeout-s to unplug
-    /// vCPUs, or nothing changes. The pod's requests and limits do not change. Where kubelet assigned the CPUs, nothing changes: the command
-    /// prints what to do instead.
+    /// Waits until the VM has them. When shrinking, the guest has unplug-timeout-s to unplug vCPUs, or nothing changes. Where kubelet
+    /// assigned the CPUs, nothing changes: the command prints what to do instead.
     Resize {
         /// The VM, given as namespace/name, name or UID
         #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
@@ -284,14 +264,6 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// What is printed when no form is asked for.
-    fn form(&self) -> Form {
-        match self {
-            Self::Export(Export::Topology(_)) => Form::Yaml,
-            _ => Form::Text,
-        }
-    }
-
     /// Why there is no answer of this form.
     fn refuses(&self, form: Form) -> Option<&'static str> {
         let names_vms = match self {
@@ -323,7 +295,7 @@ pub(crate) enum Export {
     },
     /// Print the node's NodeResourceTopology object
     ///
-    /// The object lists the NUMA nodes, CPUs, memory and CPU owners. kubectl apply -f - accepts it.
+    /// kubectl apply -f - accepts it.
     Topology(TopologyOptions),
 }
 

@@ -20,7 +20,7 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
-use std::process::{Command as Process, ExitCode};
+use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
@@ -140,12 +140,12 @@ async fn run(
         Command::Release { vm } => output_options.print(&release::gather(&client().await?, vm).await?),
         Command::Top {
             selection,
+            batch,
             count,
             delay,
-            ..
         } => {
             let source = top::Source::of(&client().await?, roots, selection, *delay).await?;
-            if cli.is_live() && !output_options.form.is_data() {
+            if !batch && count.is_none() && !output_options.form.is_data() && Cli::has_screen() {
                 top::live(source, output_options.style).await
             } else {
                 top::batch(source, *count, output_options).await
@@ -167,16 +167,6 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;
     };
-    let fix = match failure {
-        Failure::NotRunning(_) if has_failed("steliad.service") => "; journalctl -u steliad",
-        Failure::NotRunning(_) => "; systemctl start steliad",
-        _ => "",
-    };
-    output::note(&format!("{failure}{fix}"));
+    output::note(&failure.to_string());
     ExitCode::from(failure.exit_code())
-}
-
-fn has_failed(unit: &str) -> bool {
-    let asked = Process::new("systemctl").args(["--quiet", "is-failed", unit]).status();
-    asked.is_ok_and(|status| status.success())
 }

@@ -1,9 +1,9 @@
 //! The forms of an answer, and what prints it.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
-use crate::{TextStyle, to_ascii};
+use crate::TextStyle;
 
 /// In which form an answer is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,14 +20,12 @@ pub enum Form {
     Yaml,
 }
 
-/// Why printing an answer fails the command.
+/// Why the command fails although its answer is printed, or without one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PrintError {
-    #[error("write the answer: {0}")]
-    Write(String),
-    /// The answer is printed, and the command fails all the same.
-    #[error("{reason}")]
-    Partial { printed: String, reason: String },
+#[error("{reason}")]
+pub struct PrintError {
+    pub printed: String,
+    pub reason: String,
 }
 
 impl Form {
@@ -36,14 +34,11 @@ impl Form {
         matches!(self, Self::Json | Self::JsonLine | Self::Yaml)
     }
 
-    /// Parses an option's value: one of these words, each with its help.
-    pub fn parser<const N: usize>(
-        words: [(&'static str, &'static str, Self); N],
-    ) -> impl TypedValueParser<Value = Self> {
-        let values = words.map(|(word, help, _)| PossibleValue::new(word).help(help));
-        PossibleValuesParser::new(values).try_map(move |given| {
-            let found = words.iter().find(|(word, ..)| *word == given);
-            found.map(|(.., form)| *form).ok_or("not a form")
+    /// Parses an option's value: one of these words.
+    pub fn parser<const N: usize>(words: [(&'static str, Self); N]) -> impl TypedValueParser<Value = Self> {
+        PossibleValuesParser::new(words.map(|(word, _)| word)).try_map(move |given| {
+            let found = words.iter().find(|(word, _)| *word == given);
+            found.map(|(_, form)| *form).ok_or("not a form")
         })
     }
 
@@ -63,16 +58,19 @@ impl Form {
         // Annotations are JSON in a string: each stays on one line, whatever its length. Strings that YAML 1.1 would read as
         // numbers or booleans are quoted, because Kubernetes reads YAML 1.1.
         let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+        let failed = |cause: String| PrintError {
+            printed: String::new(),
+            reason: format!("write the answer: {cause}"),
+        };
         let json = match self {
             Self::Yaml => {
                 let text = serde_saphyr::to_string_with_options(value, options);
-                return text.map_err(|cause| PrintError::Write(cause.to_string()));
+                return text.map_err(|cause| failed(cause.to_string()));
             }
             Self::JsonLine => serde_json::to_string(value),
-            Self::Text | Self::Wide | Self::Name | Self::Json => serde_json::to_string_pretty(value),
+            _ => serde_json::to_string_pretty(value),
         };
-        json.map(|text| text + "\n")
-            .map_err(|cause| PrintError::Write(cause.to_string()))
+        json.map(|text| text + "\n").map_err(|cause| failed(cause.to_string()))
     }
 }
 
@@ -87,17 +85,16 @@ impl OutputOptions {
     /// Writes the answer.
     ///
     /// # Errors
-    /// [`PrintError::Partial`] where the answer itself means failure.
+    /// [`PrintError`] where the answer itself means failure.
     pub fn print<E: From<PrintError>>(self, answer: &impl Render) -> Result<String, E> {
         let printed = match self.form {
-            Form::Text | Form::Wide if self.style.ascii => to_ascii(&answer.text(self.style)),
             Form::Text | Form::Wide => answer.text(self.style),
             Form::Name => answer.names().iter().map(|name| format!("{name}\n")).collect(),
             form => form.write(answer)?,
         };
         match answer.failure() {
             None => Ok(printed),
-            Some(reason) => Err(PrintError::Partial { printed, reason }.into()),
+            Some(reason) => Err(PrintError { printed, reason }.into()),
         }
     }
 }

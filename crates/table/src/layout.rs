@@ -9,20 +9,18 @@ use unicode_width::UnicodeWidthStr;
 use crate::fit::{cut, shorten, wrap};
 use crate::printable;
 use crate::shrink::{COLUMN_GAP, Shown, fit_columns};
-use crate::terminal::{coloured, is_utf8};
+use crate::terminal::coloured;
 
 /// How text is laid out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TextStyle {
     /// Whether header lines are printed.
     pub legend: bool,
-    /// Whether the columns of `-o wide` are shown. Then no column is cut or left out: a line may be longer than `width`.
+    /// Whether the columns of `-o wide` are shown. Then no column is cut or wrapped: a line may be longer than `width`.
     pub wide: bool,
     /// Columns within which lines are laid out; `None`: nothing is cut or wrapped.
     pub width: Option<usize>,
     pub coloured: bool,
-    /// Whether the locale has no characters but ASCII.
-    pub ascii: bool,
 }
 
 impl TextStyle {
@@ -34,7 +32,6 @@ impl TextStyle {
             wide,
             width: (is_terminal && !full).then(width),
             coloured: coloured(),
-            ascii: !is_utf8(),
         }
     }
 }
@@ -254,11 +251,7 @@ impl Grid {
         let shown = fit_columns(shown.collect(), style);
         let mut text = String::new();
         if style.legend {
-            let heading = |column: &Shown| match column.layout.heading {
-                // A heading of several words takes as many lines as it needs.
-                heading if longest_word(heading) <= column.width => wrap(heading, column.width),
-                heading => Fit::Cut.lines(heading, column.width),
-            };
+            let heading = |column: &Shown| wrap(column.layout.heading, column.width);
             row(&mut text, &shown, |column| (heading(column), Meaning::Plain), style);
         }
         for cells in &self.rows {
@@ -323,6 +316,7 @@ pub fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>, style
     let rows = rows.into_iter().map(|(name, value)| (format!("{name}:"), value));
     let style = TextStyle {
         legend: false,
+        wide: false,
         ..style.into()
     };
     table(&COLUMNS, &rows.collect::<Vec<_>>(), style)
@@ -421,43 +415,16 @@ mod tests {
     }
 
     #[test]
-    fn in_the_wide_form_columns_keep_their_width_and_only_sentences_are_wrapped() {
-        let columns = [
-            column("POD", |[pod, ..]: &Row| (*pod).to_owned()).yields(1).shortens(),
-            column("SINCE ISOLATED", |_: &Row| "7".to_owned()),
-            column("UID", |_: &Row| "3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned())
-                .wide()
-                .yields(2),
-            column("WHY", |[.., why]: &Row| (*why).to_owned()).wraps(),
-        ];
-        let why = "QEMU has not attached its vCPUs for 10 s, and the runner tries every 5 s";
-        let rows = [["team-b/virt-launcher-database-0-x7k2p", "", why]];
+    fn in_the_wide_form_columns_keep_their_width() {
         let wide = |width| TextStyle {
             wide: true,
-            ..at(width)
+            width,
+            ..at(0)
         };
-        let blanks = " ".repeat(93);
-        let lines = [
-            "POD                                    SINCE ISOLATED  UID                                   WHY",
-            "team-b/virt-launcher-database-0-x7k2p  7               3ceda12c-3ee9-40fa-9f42-61428fe654a6  QEMU has not attached its vCPUs for",
-            &format!("{blanks}10 s, and the runner tries every 5 s"),
-        ];
-        for width in [20, 80, 120] {
-            assert_eq!(
-                table(&columns, &rows, wide(width)).lines().collect::<Vec<_>>(),
-                lines,
-                "{width}"
-            );
-        }
-        // Where there is room, a sentence has it.
-        let text = table(&columns, &rows, wide(150));
-        assert!(
-            text.lines().nth(1).unwrap().ends_with("for 10 s, and the runner"),
-            "{text}"
-        );
-        assert_eq!(table(&columns, &rows, wide(300)).lines().count(), 2);
-        let short = properties([("Degraded", why.to_owned())], wide(60));
-        assert!(short.lines().all(|line| line.width() <= 60), "{short}");
+        let whole = table(&WRAPPED, &ROWS, wide(None));
+        assert_eq!(table(&WRAPPED, &ROWS, wide(Some(20))), whole);
+        let short = properties([("Degraded", ROWS[1][2].to_owned())], wide(Some(30)));
+        assert!(short.lines().all(|line| line.width() <= 30), "{short}");
     }
 
     const WRAPPED: [Column<Row>; 3] = [

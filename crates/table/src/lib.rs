@@ -15,7 +15,7 @@ pub use examples::{examples_of, with_examples};
 pub use fit::{cut, shorten, wrap};
 pub use form::{Form, OutputOptions, PrintError, Render};
 pub use layout::{Cell, Column, Grid, Meaning, TextStyle, column, paragraph, properties, table, width};
-pub use terminal::{coloured, is_utf8, to_ascii};
+pub use terminal::coloured;
 
 /// `text` with every character replaced that controls a terminal, changes the direction of writing, or is none in XML: names are text of
 /// others.

@@ -8,12 +8,10 @@ use crate::layout::{Fit, Layout, TextStyle, longest_word};
 pub(crate) const COLUMN_GAP: usize = 2;
 /// A column is not cut below this width while another one can be cut.
 const MIN_COLUMN_WIDTH: usize = 8;
-/// The same for a column of names: less of both ends does not tell pods apart; and for one of sentences.
+/// The same for a column of names, since less of both ends does not tell pods apart, and for one of sentences.
 const MIN_TEXT_WIDTH: usize = 16;
 /// Sentences are wrapped to this width before any other column is cut.
 const SENTENCE_WIDTH: usize = 24;
-/// Sentences of the wide form are not wrapped to less than this.
-const WIDE_SENTENCE_WIDTH: usize = 40;
 
 /// A column that is shown.
 pub(crate) struct Shown {
@@ -21,10 +19,8 @@ pub(crate) struct Shown {
     pub at: usize,
     pub layout: Layout,
     pub width: usize,
-    /// The width to which only its heading becomes narrower.
-    least_heading: usize,
-    /// The width below which a sentence is broken inside a word.
-    longest_word: usize,
+    /// The width to which it only takes more lines: of its heading's words and values, or of a sentence without breaking a word.
+    least_whole: usize,
 }
 
 impl Shown {
@@ -36,65 +32,46 @@ impl Shown {
         has_heading: bool,
     ) -> Self {
         let widest = values.clone().map(UnicodeWidthStr::width).max().unwrap_or(0);
-        let word = longest_word(layout.heading);
-        let of_heading = if layout.whole { word } else { 0 };
+        let values = match layout.fit {
+            Fit::Wrap if layout.whole => values.map(longest_word).max().unwrap_or(0),
+            Fit::Wrap => values.map(longest_word).max().unwrap_or(0).max(SENTENCE_WIDTH),
+            Fit::Cut | Fit::Shorten => widest,
+        };
         Self {
             at,
             layout,
             width: widest.max(if has_heading { layout.heading.width() } else { 0 }),
-            least_heading: widest.max(word),
-            longest_word: values.map(longest_word).max().unwrap_or(0).max(of_heading),
+            least_whole: values.max(longest_word(layout.heading)),
         }
     }
 
-    fn wraps(&self) -> bool {
-        self.layout.fit == Fit::Wrap
-    }
-
-    /// `width`, but of a column that is whole not less than its values, or the words of its sentences.
-    fn or_whole(&self, width: usize) -> usize {
-        match (self.layout.whole, self.wraps()) {
-            (true, true) => self.longest_word,
-            (true, false) => self.least_heading,
-            (false, _) => width,
-        }
-    }
-
-    fn by_fit(&self) -> usize {
-        self.or_whole(match self.layout.fit {
+    /// The width to which it is cut while another column can become narrower.
+    fn least(&self) -> usize {
+        match self.layout.fit {
+            _ if self.layout.whole => self.least_whole,
             Fit::Cut => MIN_COLUMN_WIDTH,
             Fit::Shorten | Fit::Wrap => MIN_TEXT_WIDTH,
-        })
+        }
     }
 }
 
-/// The columns, as narrow as they must be to fit into the style's width. In the wide form only sentences become narrower.
+/// The columns, as narrow as they must be to fit into the style's width; those of the wide form keep their widths. First they take more
+/// lines, then those of the highest rank are cut, and those without a rank last.
 pub(crate) fn fit_columns(mut columns: Vec<Shown>, style: TextStyle) -> Vec<Shown> {
-    match style.width {
-        None => {}
-        Some(width) if style.wide => narrow(&mut columns, width, Shown::wraps, |_| WIDE_SENTENCE_WIDTH),
-        Some(width) => shrink(&mut columns, width),
+    if let Some(width) = style.width.filter(|_| !style.wide) {
+        narrow(&mut columns, width, |_| true, |one| one.least_whole);
+        for rank in (0..=9).rev() {
+            narrow(&mut columns, width, |one| one.layout.yields == rank, Shown::least);
+        }
+        narrow(
+            &mut columns,
+            width,
+            |one| one.layout.fit != Fit::Wrap && !one.layout.whole,
+            |_| MIN_COLUMN_WIDTH / 2,
+        );
+        narrow(&mut columns, width, |_| true, |_| 1);
     }
     columns
-}
-
-/// Takes from the columns what does not fit into `width`, in rounds: from headings, which only take more lines; from sentences, for the
-/// same reason; from the columns of the highest rank; from sentences again; from the columns without a rank; and from those that are whole.
-fn shrink(columns: &mut [Shown], width: usize) {
-    let mut round = |of: &dyn Fn(&Shown) -> bool, least: &dyn Fn(&Shown) -> usize| narrow(columns, width, of, least);
-    let (all, cut) = (&|_: &Shown| true, &|one: &Shown| !one.wraps());
-    round(all, &|one| one.least_heading);
-    // While another sentence can become narrower, none is broken inside a word.
-    round(&Shown::wraps, &|one| one.or_whole(SENTENCE_WIDTH.max(one.longest_word)));
-    round(&Shown::wraps, &|one| one.or_whole(SENTENCE_WIDTH));
-    for rank in (1..=9).rev() {
-        round(&|one| !one.wraps() && one.layout.yields == rank, &Shown::by_fit);
-    }
-    round(&Shown::wraps, &Shown::by_fit);
-    round(cut, &Shown::by_fit);
-    // For a terminal so narrow that every column has to give more, sentences last.
-    round(cut, &|one| one.or_whole(MIN_COLUMN_WIDTH / 2));
-    round(all, &|_| 1);
 }
 
 /// Takes always from the widest of these columns, until all fit into `width` or none of these can become narrower.

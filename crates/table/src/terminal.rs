@@ -1,4 +1,4 @@
-//! What the environment says of the terminal: colours and characters, by the rules of systemd's programs.
+//! What the environment says of the terminal: colours, by the rules of systemd's programs.
 
 use std::io::IsTerminal;
 
@@ -18,48 +18,6 @@ fn is_coloured(variable: impl Fn(&str) -> Option<String>, is_terminal: bool) -> 
     }
     let no_color = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
     is_terminal && !no_color && variable("TERM").as_deref() != Some("dumb")
-}
-
-/// Whether the locale's characters are UTF-8 (locale(7)). Without a locale they are taken to be, as systemd does; `C` that is asked for
-/// has ASCII alone.
-pub fn is_utf8() -> bool {
-    is_utf8_by(|name| std::env::var(name).ok())
-}
-
-fn is_utf8_by(variable: impl Fn(&str) -> Option<String>) -> bool {
-    let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(variable);
-    let Some(locale) = set.into_iter().find(|value| !value.is_empty()) else {
-        return true;
-    };
-    let charset = locale.split_once('.').map_or("", |(_, charset)| charset);
-    let charset = charset.split('@').next().unwrap_or_default();
-    charset.eq_ignore_ascii_case("UTF-8") || charset.eq_ignore_ascii_case("UTF8")
-}
-
-/// The text where the locale has ASCII alone: the characters that this program writes itself are replaced, names are not.
-pub fn to_ascii(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    for char in text.chars() {
-        match char {
-            '…' => plain.push_str("..."),
-            '→' => plain.push_str("->"),
-            '≥' => plain.push_str(">="),
-            '≤' => plain.push_str("<="),
-            '×' => plain.push('x'),
-            '·' | '–' | '—' | '─' | '━' => plain.push('-'),
-            '│' | '┃' => plain.push('|'),
-            '┌' | '┐' | '└' | '┘' | '├' | '┤' | '┬' | '┴' | '┼' => plain.push('+'),
-            // The bars of a load, from low to high.
-            '▁' => plain.push('_'),
-            '▂' | '▃' => plain.push('.'),
-            '▄' | '▅' => plain.push(':'),
-            '▆' | '▇' => plain.push('|'),
-            '█' => plain.push('#'),
-            'µ' | 'μ' => plain.push('u'),
-            other => plain.push(other),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]
@@ -93,29 +51,5 @@ mod tests {
             assert_eq!(is_coloured(of(variables), true), on_a_terminal, "{variables:?}");
             assert_eq!(is_coloured(of(variables), false), in_a_pipe, "{variables:?}");
         }
-    }
-
-    #[test]
-    fn the_first_variable_that_is_set_is_the_locale() {
-        for (variables, utf8) in [
-            (&[][..], true),
-            (&[("LANG", "C")], false),
-            (&[("LANG", "POSIX")], false),
-            (&[("LANG", "C.UTF-8")], true),
-            (&[("LANG", "de_DE.utf8")], true),
-            (&[("LANG", "de_DE@euro")], false),
-            (&[("LANG", "de_DE.UTF-8@euro")], true),
-            (&[("LC_ALL", "C"), ("LANG", "C.UTF-8")], false),
-            (&[("LC_ALL", ""), ("LC_CTYPE", "C.UTF-8"), ("LANG", "C")], true),
-        ] {
-            assert_eq!(is_utf8_by(of(variables)), utf8, "{variables:?}");
-        }
-    }
-
-    #[test]
-    fn plain_text_has_ascii_alone() {
-        let plain = to_ascii("a…, ▁▅█ → 3–4 µs │ ≥ 2");
-        assert_eq!(plain, "a..., _:# -> 3-4 us | >= 2");
-        assert!(plain.is_ascii());
     }
 }

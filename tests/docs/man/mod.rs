@@ -32,7 +32,7 @@ fn the_man_page_of_the_runner_says_what_help_says() {
 #[test]
 fn the_man_page_of_steliactl_says_what_help_says() {
     let command = command::shown(steliactl::cli::Cli::command());
-    let groups = GROUPS.map(|group| (group.title, group.commands));
+    let groups = GROUPS;
     let parts = [
         ("options", short::common(&command)),
         ("selection", short::selection(command.find_subcommand("list").unwrap())),

@@ -53,15 +53,13 @@ pub struct Cli {
     pub context: Option<String>,
     /// Print JSON: pretty, short (one line) or off. --json alone means pretty
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
-          value_parser = Form::parser([("pretty", "Indented JSON", Form::Json), ("short", "JSON on one line", Form::JsonLine),
-                                       ("off", "Text", Form::Text)]),
+          value_parser = Form::parser([("pretty", Form::Json), ("short", Form::JsonLine), ("off", Form::Text)]),
           default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
     pub json: Form,
     /// Output format: table, wide (more columns), json, yaml or name (one name per line)
     #[arg(short, long, global = true, help_heading = GLOBAL_OPTIONS_HEADING, value_name = "FORMAT",
-          value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
-                                       ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
-                                       ("name", "One name per line", Form::Name)]), hide_possible_values = true)]
+          value_parser = Form::parser([("table", Form::Text), ("wide", Form::Wide), ("json", Form::Json), ("yaml", Form::Yaml),
+                                       ("name", Form::Name)]), hide_possible_values = true)]
     pub output: Option<Form>,
     /// Do not truncate output to the terminal's width
     #[arg(long, global = true, help_heading = GLOBAL_OPTIONS_HEADING)]

@@ -61,8 +61,8 @@ pub(super) fn parts_table(parts: &[Part], style: TextStyle) -> (String, Vec<Stri
         let node = node.min((rest / 2).max(MIN_NAME_WIDTH));
         let pod = rest.saturating_sub(node).max(MIN_NAME_WIDTH);
         for part in &mut parts {
-            part.node = shortened(&part.node, node, style);
-            part.pod = shortened(&part.pod, pod, style);
+            part.node = shorten(&part.node, node);
+            part.pod = shorten(&part.pod, pod);
         }
     }
     (table(&columns, &parts, style), notes)
@@ -98,15 +98,6 @@ fn shorten_names(parts: &mut [Part]) -> Vec<String> {
     }
     let launcher = is_launcher.then(|| LAUNCHER.to_owned());
     launcher.into_iter().chain(domain).collect()
-}
-
-fn shortened(name: &str, width: usize, style: TextStyle) -> String {
-    if style.ascii && name.chars().count() > width {
-        // Three characters are printed instead of one.
-        shorten(name, width.saturating_sub(2)).replace('…', "...")
-    } else {
-        shorten(name, width)
-    }
 }
 
 #[cfg(test)]
@@ -197,16 +188,5 @@ mod tests {
                 (table(&COLUMNS, &parts(0), style), Vec::new())
             );
         }
-    }
-
-    #[test]
-    fn without_utf_8_a_shorter_name_has_the_same_width() {
-        let ascii = TextStyle {
-            ascii: true,
-            ..TextStyle::default()
-        };
-        let name = shortened("team-alpha/database-001-abcde", 12, ascii);
-        assert!(name.len() <= 12 && name.contains("..."), "{name}");
-        assert_eq!(shortened("web", 12, ascii), "web");
     }
 }

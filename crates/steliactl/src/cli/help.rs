@@ -9,55 +9,60 @@ use stelia_table::with_examples;
 
 use crate::shared::output;
 
-/// Commands that belong together.
-#[derive(Debug)]
-pub struct Group {
-    pub title: &'static str,
-    pub commands: &'static [&'static str],
-}
-
-/// Every command is in exactly one.
-pub const GROUPS: [Group; 5] = [
-    Group {
-        title: "View",
-        commands: &["list", "status", "show", "top", "map", "monitor"],
-    },
-    Group {
-        title: "Check",
-        commands: &["why", "verify", "noise", "ledger", "doctor", "report"],
-    },
-    Group {
-        title: "Plan",
-        commands: &["plan"],
-    },
-    Group {
-        title: "Change",
-        commands: &["reconcile", "rebalance", "resize", "release"],
-    },
-    Group {
-        title: "Export",
-        commands: &["export"],
-    },
+/// The commands by groups. Every command is in exactly one.
+pub const GROUPS: [(&str, &[&str]); 5] = [
+    ("View", &["list", "status", "show", "top", "map", "monitor"]),
+    ("Check", &["why", "verify", "noise", "ledger", "doctor", "report"]),
+    ("Plan", &["plan"]),
+    ("Change", &["reconcile", "rebalance", "resize", "release"]),
+    ("Export", &["export"]),
 ];
 
 /// Words of former versions and of other tools, with the commands that do this.
-const OTHER_WORDS: [(&str, &str); 8] = [
-    ("adopt", "list --unmanaged"),
-    ("deregister", "release"),
-    ("describe", "status -o json"),
-    ("evaluate", "plan"),
-    ("explain", "why"),
-    ("get", "list"),
-    ("quiet", "noise"),
-    ("rebind", "rebalance"),
+const OTHER_WORDS: [(&str, &str); 24] = [
+    ("adopt", "steliactl list --unmanaged"),
+    ("delete", "kubectl delete pod"),
+    ("deregister", "steliactl release"),
+    ("describe", "steliactl show"),
+    ("dominfo", "steliactl show"),
+    ("evaluate", "steliactl plan"),
+    ("explain", "steliactl why"),
+    ("get", "steliactl list"),
+    ("info", "steliactl show"),
+    ("kubelet-state", "steliactl doctor --kubelet-state"),
+    ("logs", "journalctl -u steliad"),
+    ("metrics", "steliactl export metrics"),
+    ("node", "steliactl why node"),
+    ("nodes", "steliactl why node"),
+    ("ps", "steliactl list"),
+    ("quiet", "steliactl noise"),
+    ("rebind", "steliactl rebalance"),
+    ("reload", "systemctl reload steliad"),
+    ("restart", "systemctl restart steliad"),
+    ("start", "systemctl start steliad"),
+    ("stop", "systemctl stop steliad"),
+    ("topology", "steliactl export topology"),
+    ("vcpuinfo", "steliactl show --threads"),
+    ("version", "steliactl --version"),
 ];
 
-/// The error of a command that there is not, with the one that is meant.
+/// The error of a command that there is not, with the one that is meant. A command that changes something is never guessed.
 pub(crate) fn with_tip(mut error: clap::Error) -> clap::Error {
+    let guessed = error.remove(ContextKind::SuggestedSubcommand);
     let word = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+    let changes = |name: &str| {
+        GROUPS
+            .iter()
+            .any(|(group, names)| *group == "Change" && names.contains(&name))
+    };
     if let Some((_, command)) = OTHER_WORDS.iter().find(|(other, _)| Some(*other) == word.as_deref()) {
-        let meant = ContextValue::String((*command).to_owned());
-        error.insert(ContextKind::SuggestedSubcommand, meant);
+        let tip = vec![format!("use '{command}'").into()];
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tip));
+    } else if let Some(ContextValue::Strings(mut names)) = guessed {
+        names.retain(|name| !changes(name));
+        if !names.is_empty() {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+        }
     }
     error
 }
@@ -87,8 +92,7 @@ Exit codes:
 
 Standard output has data only; messages go to standard error. Output longer
 than the terminal goes through $SYSTEMD_PAGER, $PAGER or less. SYSTEMD_COLORS,
-NO_COLOR and TERM=dumb decide on colours as in systemd(1); where the locale is
-not UTF-8, output is ASCII.
+NO_COLOR and TERM=dumb decide on colours as in systemd(1).
 
 `steliactl COMMAND --help` shows the options and examples of a command.
 steliactl-fields(5) explains every column and event.";
@@ -120,9 +124,8 @@ fn commands() -> String {
     let style = Styles::styled();
     let literal = style.get_literal();
     let mut text = String::new();
-    for group in &GROUPS {
-        let mut title = group.title;
-        for command in group.commands.iter().filter_map(|name| all.find_subcommand(name)) {
+    for (mut title, names) in GROUPS {
+        for command in names.iter().filter_map(|name| all.find_subcommand(name)) {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             let name = command.get_name();
             // clap wraps lines wrongly that begin with a style.
@@ -171,8 +174,26 @@ mod tests {
     }
 
     #[test]
+    fn a_word_of_another_tool_gets_its_command_and_no_change_is_guessed() {
+        let tip =
+            |word: &str| with_tip(Cli::command().try_get_matches_from(["steliactl", word]).unwrap_err()).to_string();
+        for (word, command) in OTHER_WORDS {
+            says(&tip(word), &[&format!("tip: use '{command}'")]);
+            let Some(own) = command.strip_prefix("steliactl ") else {
+                continue;
+            };
+            let own = own.split(' ').next().unwrap();
+            assert!(own == "--version" || names().contains(&own.to_owned()), "{command}");
+        }
+        says(&tip("verfy"), &["'verify'"]);
+        for word in ["releas", "resume", "reconcil"] {
+            assert!(!tip(word).contains("tip:"), "{}", tip(word));
+        }
+    }
+
+    #[test]
     fn every_command_is_in_one_group() {
-        let grouped: Vec<&str> = GROUPS.iter().flat_map(|group| group.commands).copied().collect();
+        let grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
         let once: BTreeSet<&str> = grouped.iter().copied().collect();
         let all = names();
         let all: BTreeSet<&str> = all.iter().map(String::as_str).collect();
@@ -203,27 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_a_former_version_gets_the_command_that_does_it() {
-        for (word, command) in OTHER_WORDS {
-            let error = Cli::command().try_get_matches_from(["steliactl", word]).unwrap_err();
-            says(&with_tip(error).to_string(), &[&format!("'{command}'")]);
-            let words = [&["steliactl"], &*command.split(' ').collect::<Vec<_>>()].concat();
-            let asked = Cli::command().try_get_matches_from(words);
-            let is_known = asked.map_or_else(
-                |error| error.kind() != clap::error::ErrorKind::InvalidSubcommand,
-                |_| true,
-            );
-            assert!(is_known, "{command}");
-        }
-    }
-
-    #[test]
     fn the_short_help_fits_a_terminal_and_the_long_one_has_every_option_and_exit_code() {
         let short = Cli::command().render_help().to_string();
         assert!(short.lines().count() < 24 && short.starts_with("Usage"), "{short}");
         let long = Cli::command().render_long_help().to_string();
-        for group in &GROUPS {
-            let first = format!("\n{:<9}{} ", group.title, group.commands[0]);
+        for (title, names) in GROUPS {
+            let first = format!("\n{title:<9}{} ", names[0]);
             says(&short, &[&first]);
             says(&long, &[&first]);
         }

@@ -52,13 +52,8 @@ struct Vm {
     #[serde(rename = "instance")]
     vm: list::Vm,
     /// `None` where the daemon has no report.
-    #[serde(serialize_with = "as_json")]
     locality: Option<VmLocality>,
     processes: Vec<Process>,
-}
-
-fn as_json<S: Serializer>(locality: &Option<VmLocality>, serializer: S) -> Result<S::Ok, S::Error> {
-    locality.as_ref().map(VmLocality::json).serialize(serializer)
 }
 
 /// The selected VMs; as JSON one that is named is an object, and what a pattern selects is a list.

@@ -93,8 +93,10 @@ fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &
     answer.say("Owner", text);
     if let Some(former) = former {
         let (pod, ago) = (pods.get(former.pod.as_str()), age(former.ended_us, now));
-        let how = if former.released { "was released" } else { "ended" };
-        let text = format!("{pod} (CPUs {}), a VM that {how} {ago} ago", former.cpus);
+        let text = format!(
+            "VM {pod} (CPUs {}), released or ended {ago} ago; if it runs, it is not isolated",
+            former.cpus
+        );
         answer.say("Before", text);
     }
     for (are_pinned, what) in [(false, "all threads"), (true, "non-vCPU threads")] {

@@ -13,7 +13,7 @@ use stelia_model::Instance;
 
 use super::Answer;
 use crate::shared::daemon::Description;
-use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, VcpuRates, rates};
+use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, rates, worst};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::kernel::{Roots, threads};
 
@@ -138,14 +138,12 @@ fn is_spread(instance: &Instance, topology: &Topology) -> bool {
 
 /// The vCPU that is disturbed most.
 fn worst_vcpu(answer: &mut Answer, own: &InstanceRates) {
-    let delay = |one: &VcpuRates| one.rates.delay_percent.unwrap_or_default();
-    let disturbed = own.vcpus.iter().filter_map(|one| Some((one, one.reason.as_ref()?)));
-    if let Some((worst, reason)) = disturbed.max_by(|(a, _), (b, _)| delay(a).total_cmp(&delay(b))) {
+    if let Some(worst) = worst(&own.vcpus) {
         let fix = if worst.rates.forced_idle_percent >= Some(HIGH_FORCED_IDLE_PERCENT) {
             "assign whole cores (kubelet's full-pcpus-only, steliad's FullPCPUs), or set Cloud Hypervisor's --cpus core_scheduling=off"
         } else {
             "see what runs there: steliactl ledger VM --watch 10s"
         };
-        answer.slow(format!("vCPU {} {reason}", worst.name), fix);
+        answer.slow(format!("vCPU {} {}", worst.name, worst.note), fix);
     }
 }

@@ -16,7 +16,7 @@ pub(crate) enum Failure {
     #[error("{0}")]
     NoSuchInstance(String),
     /// With the exit code, which is systemctl's own for `status`.
-    #[error("steliad is not running: running VMs stay isolated")]
+    #[error("steliad is not running: running VMs stay isolated; systemctl start steliad")]
     NotRunning(u8),
     /// The command line is valid for clap, but ambiguous or contradictory.
     #[error("{0}")]
@@ -30,11 +30,8 @@ pub(crate) enum Failure {
 }
 
 impl From<PrintError> for Failure {
-    fn from(error: PrintError) -> Self {
-        match error {
-            PrintError::Partial { printed, reason } => Self::Partial { printed, reason },
-            PrintError::Write(_) => Self::Other(error.to_string()),
-        }
+    fn from(PrintError { printed, reason }: PrintError) -> Self {
+        Self::Partial { printed, reason }
     }
 }
 

@@ -1,7 +1,6 @@
 //! What names a VM on the command line: the namespace and name of its pod, the name alone, the name of its KubeVirt VM, its UID, or a
 //! pattern as a shell has it. The beginning of a name is no name.
 
-use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -12,11 +11,10 @@ use super::client::{Client, connect};
 use super::condition::Condition;
 use super::failure::Failure;
 use super::pod::Pod;
-use crate::shared::output::cut;
+use crate::shared::output::{cut, some_of};
 
-/// The number of names that a message offers, of pods that it names, and the columns of what was asked for that it repeats.
+/// The number of names that a message offers, and the columns of what was asked for that it repeats.
 const MAX_OFFERED: usize = 3;
-const MAX_CANDIDATES: usize = 5;
 const MAX_REPEATED: usize = 80;
 /// Timeout of a completion: a person has pressed Tab and waits.
 const COMPLETION_TIMEOUT: Duration = Duration::from_millis(250);
@@ -75,10 +73,8 @@ pub(crate) fn one(pods: Vec<Pod>, asked: &str) -> Result<Pod, Failure> {
         [] => Err(none_among(asked, &pods)),
         [pod] => Ok(Pod::clone(pod)),
         several => {
-            let first: Vec<String> = several.iter().take(MAX_CANDIDATES).map(|pod| pod.in_full()).collect();
-            let more = if several.len() > MAX_CANDIDATES { ", …" } else { "" };
-            let text = format!("several VMs are called {asked}: {}{more}", first.join(", "));
-            Err(Failure::Usage(text))
+            let names = some_of(several.iter().map(|pod| pod.in_full()), MAX_OFFERED);
+            Err(Failure::Usage(format!("several VMs are called {asked}: {names}")))
         }
     }
 }
@@ -100,21 +96,21 @@ pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
 /// else with the one that is called most like it; empty where none is.
 fn perhaps_meant<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod>) -> String {
     let word = asked.rsplit('/').next().unwrap_or_default().trim_matches(['*', '?']);
-    let pods: BTreeMap<String, &Pod> = pods.into_iter().map(|pod| (pod.to_string(), pod)).collect();
-    let is_part = |pod: &Pod| pod.pod_name.contains(word) || pod.pod_uid.starts_with(word);
-    let containing = pods.iter().filter(|(_, pod)| !word.is_empty() && is_part(pod));
-    let mut offered: Vec<&str> = containing.map(|(full, _)| full.as_str()).collect();
+    let pods: Vec<&Pod> = pods.into_iter().collect();
+    let names = pods.iter().map(|pod| pod.pod_name.as_str());
+    let nearest = near::nearest(word, names.filter(|name| !name.is_empty()));
+    let is_part = |pod: &&&Pod| pod.pod_name.contains(word) || pod.pod_uid.starts_with(word);
+    let mut offered: Vec<String> = match word {
+        "" => Vec::new(),
+        _ => pods.iter().filter(is_part).map(ToString::to_string).collect(),
+    };
     if offered.is_empty() {
-        let names = pods.values().map(|pod| pod.pod_name.as_str());
-        let nearest = near::nearest(word, names.filter(|name| !name.is_empty()));
-        let full = pods.iter().find(|(_, pod)| Some(pod.pod_name.as_str()) == nearest);
-        offered.extend(full.map(|(full, _)| full.as_str()));
+        let is_nearest = |pod: &&&Pod| Some(pod.pod_name.as_str()) == nearest;
+        offered.extend(pods.iter().find(is_nearest).map(ToString::to_string));
     }
-    let more = if offered.len() > MAX_OFFERED { ", …" } else { "" };
-    offered.truncate(MAX_OFFERED);
-    match offered.as_slice() {
-        [] => String::new(),
-        some => format!("; did you mean {}{more}?", some.join(", ")),
+    match some_of(offered, MAX_OFFERED) {
+        none if none.is_empty() => none,
+        some => format!("; did you mean {some}?"),
     }
 }
 

@@ -11,7 +11,7 @@ use stelia_kubelet::{PodName, PodUid};
 use stelia_model::Instance;
 
 use super::node::Description;
-use crate::shared::output::texts_of;
+use crate::shared::output::some_of;
 
 /// The beginning of the names of KubeVirt's pods (`generateName` in virt-controller's `services/template.go`), and the length of what the
 /// API server appends.
@@ -73,10 +73,7 @@ impl Pod {
 
     /// The members of its JSON object.
     pub(crate) fn members(&self) -> Map<String, Value> {
-        match json!(self) {
-            Value::Object(members) => members,
-            _ => Map::new(),
-        }
+        json!(self).as_object().cloned().unwrap_or_default()
     }
 
     /// The name with the UID, because several pods may have the same name.
@@ -148,7 +145,7 @@ impl FromIterator<Pod> for Pods {
     }
 }
 
-/// The number of VMs that are named where not all are. Where one more would be named, all are: "…" takes as much room as a name.
+/// The number of VMs that are named where not all are.
 const MAX_NAMED: usize = 3;
 
 /// Equal values together, each with the pods that have it; in the order in which they come.
@@ -169,18 +166,14 @@ pub(crate) fn whose(pods: &[&Pod]) -> String {
     if let [pod] = pods {
         return pod.to_string();
     }
-    let mut names: Vec<String> = pods.iter().map(|pod| pod.to_string()).collect();
-    names.sort();
-    let more = if names.len() > MAX_NAMED + 1 { ", …" } else { "" };
-    if !more.is_empty() {
-        names.truncate(MAX_NAMED);
-    }
-    format!("{} VMs ({}{more})", pods.len(), names.join(", "))
+    let names = some_of(pods.iter().map(ToString::to_string), MAX_NAMED);
+    format!("{} VMs ({names})", pods.len())
 }
 
 /// The entries `POD: text` of a member of `Reconcile`'s answer, split.
 pub(crate) fn lines_by_pod<'a>(answer: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
-    texts_of(answer, name).filter_map(|line| line.split_once(": "))
+    let lines = answer.get(name).and_then(Value::as_array).into_iter().flatten();
+    lines.filter_map(|line| line.as_str()?.split_once(": "))
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! The daemon's signals, for commands that run until interrupted.
 
-use std::io::{self, ErrorKind, Write};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use zbus::message::{Message, Type};
 use zbus::{Connection, MatchRule, MessageStream, fdo};
 
 use super::failure::Failure;
+use crate::shared::output::pager;
 
 /// Signals that may be queued while the reader of standard output is slow.
 const MAX_QUEUED_SIGNALS: usize = 4096;
@@ -113,25 +113,16 @@ pub(crate) fn catch(kind: SignalKind) -> Result<Signal, Failure> {
 /// Whether standard output still has a reader; the kernel reports that of a pipe at once.
 fn is_read() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let stdout = io::stdout();
+    let stdout = std::io::stdout();
     let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
     let now = Timespec::default();
-    match poll(&mut fds, Some(&now)) {
-        Ok(_) => fds
-            .iter()
-            .all(|fd| !fd.revents().intersects(PollFlags::ERR | PollFlags::HUP)),
-        Err(_) => true,
-    }
+    let answered = poll(&mut fds, Some(&now)).is_ok();
+    !(answered && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP))
 }
 
 /// Prints a text at once; returns whether standard output still has a reader.
 pub(crate) fn print(text: &str) -> Result<bool, Failure> {
-    let mut out = io::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::Other(format!("write: {error}"))),
-    }
+    pager::write(text).map_err(|error| Failure::Other(format!("write: {error}")))
 }
 
 /// The owner of the daemon's name after a NameOwnerChanged of the bus itself; `Some(None)`: the name has no owner.

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use stelia_cpus::located::{Located, Part};
 use stelia_cpus::{NodeSet, Topology};
 use stelia_kernel::cgroup::CgroupPath;
@@ -22,8 +22,10 @@ use crate::shared::kernel::threads::{self, Process};
 use crate::shared::located;
 use crate::shared::output::{self, Column, TextStyle, column, counted, headed, table};
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The daemon's report, with the devices that processes have open. It is the JSON too.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct VmLocality {
+    #[serde(flatten)]
     locality: Locality,
     /// The ledger's record; empty if there is none.
     recorded: Vec<Located>,
@@ -134,53 +136,6 @@ impl VmLocality {
             rows => headed("GPUs and network cards", style, table(&PAIRS, &rows, style)),
         }
     }
-
-    pub(crate) fn json(&self) -> Value {
-        let locality = &self.locality;
-        let (away, attached) = (locality.away(), locality.attached());
-        let pairs = pairs(&locality.pci)
-            .into_iter()
-            .map(|pair| json!({ "gpu": pair.gpu.address, "nic": pair.nic.address, "distance": pair.distance }));
-        json!({
-            "cpu_nodes": locality.nodes.to_string(),
-            "away_bytes": away.map(|away| away.bytes),
-            "counted_bytes": away.map(|away| away.of),
-            "away_ratio": away.map(|away| away.ratio()),
-            "attached_ratio": attached.map(|attached| attached.ratio()),
-            "too_much_away": locality.memory_problem().is_some(),
-            "memory": locality.memory,
-            "devices": devices(locality),
-            "devices_unknown": self.devices_unknown,
-            "certificate": self.certificate().iter().map(|row| row.json(locality)).collect::<Vec<_>>(),
-            "pairs": pairs.collect::<Vec<_>>(),
-        })
-    }
-}
-
-impl CertificateRow {
-    fn json(&self, locality: &Locality) -> Value {
-        let (row, located) = (&self.row, &self.located);
-        let share = |percent: u8| (!located.nodes.is_empty()).then_some(percent);
-        let device = locality.pci.iter().find(|device| device.name() == row.name);
-        json!({
-            "part": row.part, "name": row.name, "amount": row.amount, "nodes": row.by_node,
-            "near_percent": share(located.near_percent), "attached_percent": share(located.attached_percent),
-            "since_us": Some(located.since_us).filter(|since| *since > 0), "device": device,
-        })
-    }
-}
-
-/// kubelet's, then those of VFIO.
-fn devices(locality: &Locality) -> Vec<Value> {
-    let one = |name: &str, node: Option<u32>, count: u32| {
-        let own = node.map(|node| locality.is_own(node));
-        json!({ "name": name, "node": node, "own": own, "count": count })
-    };
-    let of_kubelet = locality.devices.iter();
-    let of_kubelet = of_kubelet.map(|device| one(&device.name, device.node, device.count));
-    let of_vfio = locality.pci.iter();
-    let of_vfio = of_vfio.map(|device| one(&format!("VFIO {}", device.address), device.node, 1));
-    of_kubelet.chain(of_vfio).collect()
 }
 
 /// Adds the VFIO devices that these processes have open. What may not be read is left out: only root may list the open files of a VM's

@@ -1,5 +1,7 @@
 //! Rates from two samples, and what of them disturbs a VM.
 
+use std::cmp::Ordering;
+
 use serde::{Serialize, Serializer};
 use stelia_api::{Reason, ThreadRole};
 use stelia_cpus::CpuSet;
@@ -69,9 +71,8 @@ pub(crate) struct VcpuRates {
     pub cpu: Option<u32>,
     #[serde(flatten)]
     pub rates: Rates,
+    /// What disturbs it; empty where nothing does.
     pub note: String,
-    /// What disturbs it, in words; `None` where nothing does.
-    pub reason: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -140,10 +141,10 @@ impl InstanceRates {
         let throttled = throttled_percent.filter(|percent| *percent >= HIGH_THROTTLED_PERCENT);
         let throttled = throttled.map(|percent| format!("throttled {percent:.0} %"));
         let worst = worst(&vcpus);
-        let of_worst = worst.and_then(|vcpu| Some(format!("vCPU {} {}", vcpu.name, vcpu.reason.as_ref()?)));
         // What the daemon says, then what was measured.
         let told = reasons(instance).map(|reason| reason.text.clone());
-        let all = told.chain(throttled.iter().map(|text| format!("{text} of the time")));
+        let of_worst = worst.map(|vcpu| format!("vCPU {} {}", vcpu.name, vcpu.note));
+        let all: Vec<String> = told.chain(throttled.clone()).chain(of_worst).collect();
         let measured = || throttled.clone().or_else(|| Some(worst?.note.clone()));
         // On other CPUs it is a different counter.
         let is_comparable = before.is_some_and(|before| before.instance.exclusive == instance.exclusive);
@@ -163,7 +164,7 @@ impl InstanceRates {
                 "" => measured().unwrap_or_default(),
                 note => note.to_owned(),
             },
-            reason: joined(all.chain(of_worst), "; "),
+            reason: (!all.is_empty()).then(|| all.join("; ")),
             vcpus,
         }
     }
@@ -183,7 +184,6 @@ impl VcpuRates {
             involuntary_per_second: grown(|one| one.involuntary, 1.0),
             forced_idle_percent: grown(|one| one.forced_idle_ns, percent),
         };
-        let (notes, texts): (Vec<String>, Vec<String>) = rates.disturbances().unzip();
         Self {
             name: match role {
                 ThreadRole::Vcpu(index) => index.to_string(),
@@ -191,9 +191,8 @@ impl VcpuRates {
             },
             tid: now.task.0,
             cpu: now.cpu,
+            note: rates.disturbances(),
             rates,
-            note: notes.into_iter().next().unwrap_or_default(),
-            reason: joined(texts.into_iter(), ", "),
         }
     }
 }
@@ -211,39 +210,36 @@ impl Rates {
         }
     }
 
-    /// What disturbs a thread much, each for a column and in words.
-    fn disturbances(&self) -> impl Iterator<Item = (String, String)> {
-        let much = |value: Option<f64>, much: f64| value.filter(|value| *value >= much);
-        let waits = much(self.delay_percent, HIGH_DELAY_PERCENT).map(|percent| {
-            let note = format!("waits {percent:.0} %");
-            (note.clone(), note + " for a CPU")
+    /// What disturbs a thread much: "waits for CPU 12 %, preempted 30/s".
+    fn disturbances(&self) -> String {
+        let all = [
+            ("waits for CPU", self.delay_percent, HIGH_DELAY_PERCENT, " %"),
+            (
+                "preempted",
+                self.involuntary_per_second,
+                HIGH_PREEMPTIONS_PER_SECOND,
+                "/s",
+            ),
+            (
+                "keeps siblings idle",
+                self.forced_idle_percent,
+                HIGH_FORCED_IDLE_PERCENT,
+                " %",
+            ),
+        ];
+        let much = all.into_iter().filter_map(|(what, value, least, unit)| {
+            let value = value.filter(|value| *value >= least)?;
+            Some(format!("{what} {value:.0}{unit}"))
         });
-        let preempted = much(self.involuntary_per_second, HIGH_PREEMPTIONS_PER_SECOND).map(|times| {
-            let text = format!("preempted {times:.0}/s");
-            (text.clone(), text)
-        });
-        let idles = much(self.forced_idle_percent, HIGH_FORCED_IDLE_PERCENT).map(|percent| {
-            let text = format!("keeps siblings idle {percent:.0} % (core scheduling)");
-            (format!("core sched {percent:.0} %"), text)
-        });
-        waits.into_iter().chain(preempted).chain(idles)
+        much.collect::<Vec<_>>().join(", ")
     }
 }
 
 /// The thread that is disturbed most.
-fn worst(vcpus: &[VcpuRates]) -> Option<&VcpuRates> {
-    let much = |vcpu: &VcpuRates, rate: fn(&Rates) -> Option<f64>| rate(&vcpu.rates).unwrap_or(0.0);
-    let disturbed = vcpus.iter().filter(|vcpu| vcpu.reason.is_some());
-    disturbed.max_by(|a, b| {
-        let by = |rate| much(a, rate).total_cmp(&much(b, rate));
-        by(|rates| rates.delay_percent).then(by(|rates| rates.involuntary_per_second))
-    })
-}
-
-/// `None` where there are no parts.
-fn joined(parts: impl Iterator<Item = String>, between: &str) -> Option<String> {
-    let parts: Vec<String> = parts.collect();
-    (!parts.is_empty()).then(|| parts.join(between))
+pub(crate) fn worst(vcpus: &[VcpuRates]) -> Option<&VcpuRates> {
+    let by = |vcpu: &VcpuRates| [vcpu.rates.delay_percent, vcpu.rates.involuntary_per_second];
+    let disturbed = vcpus.iter().filter(|vcpu| !vcpu.note.is_empty());
+    disturbed.max_by(|a, b| by(a).partial_cmp(&by(b)).unwrap_or(Ordering::Equal))
 }
 
 #[cfg(test)]
@@ -356,17 +352,16 @@ mod tests {
 
     #[test]
     fn a_thread_is_disturbed_from_a_bar_on() {
-        let reason = |delay, involuntary| disturbed(&[(delay, involuntary)], 0, &[]).vcpus[0].reason.clone();
-        assert_eq!(reason(9, 9), None);
-        assert_eq!(reason(10, 0).unwrap(), "waits 1 % for a CPU");
-        assert_eq!(reason(0, 30).unwrap(), "preempted 30/s");
-        assert_eq!(reason(123, 10).unwrap(), "waits 12 % for a CPU, preempted 10/s");
+        let told = |delay, involuntary| disturbed(&[(delay, involuntary)], 0, &[]).vcpus[0].note.clone();
+        assert_eq!(told(9, 9), "");
+        assert_eq!(told(10, 0), "waits for CPU 1 %");
+        assert_eq!(told(0, 30), "preempted 30/s");
+        assert_eq!(told(123, 10), "waits for CPU 12 %, preempted 10/s");
         let idles = Rates {
             forced_idle_percent: Some(40.0),
             ..Rates::default()
         };
-        let told = idles.disturbances().next().unwrap().1;
-        assert_eq!(told, "keeps siblings idle 40 % (core scheduling)");
+        assert_eq!(idles.disturbances(), "keeps siblings idle 40 %");
     }
 
     #[test]
@@ -375,12 +370,12 @@ mod tests {
         let told = disturbed(&vcpus, 50_000, &["the cpuset was changed"]);
         assert_eq!(
             told.reason.unwrap(),
-            "the cpuset was changed; throttled 5 % of the time; vCPU 1 waits 12 % for a CPU"
+            "the cpuset was changed; throttled 5 %; vCPU 1 waits for CPU 12 %"
         );
         assert_eq!(told.note, "cpuset changed");
         let preempted = disturbed(&[(5, 20), (5, 40)], 9_000, &[]);
         assert_eq!(preempted.reason.unwrap(), "vCPU 1 preempted 40/s");
         assert_eq!(disturbed(&vcpus, 50_000, &[]).note, "throttled 5 %");
-        assert_eq!(disturbed(&vcpus, 0, &[]).note, "waits 12 %");
+        assert_eq!(disturbed(&vcpus, 0, &[]).note, "waits for CPU 12 %");
     }
 }

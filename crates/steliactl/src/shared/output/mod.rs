@@ -18,8 +18,8 @@ use zbus::Variant;
 
 pub(crate) use blocks::{Fact, facts, hanging, stacked};
 pub(crate) use stelia_table::{
-    Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, is_utf8, now, paragraph,
-    printable, properties, table, to_ascii, width, wrap,
+    Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, now, paragraph, printable,
+    properties, table, width, wrap,
 };
 
 /// How many columns a text takes.
@@ -29,9 +29,7 @@ pub(crate) fn columns(text: &str) -> usize {
 
 /// Says something on standard error, which may be closed, beside an answer that is whole.
 pub(crate) fn note(text: &str) {
-    let text = printable(text);
-    let text = if is_utf8() { text } else { to_ascii(&text) };
-    let _ = writeln!(io::stderr(), "steliactl: {text}");
+    let _ = writeln!(io::stderr(), "steliactl: {}", printable(text));
 }
 
 /// A table below its heading; without a legend there is no heading.
@@ -75,10 +73,16 @@ pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str
     object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The strings of an array; empty when it is absent.
-pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = &'a str> {
-    let array = object.get(name).and_then(Value::as_array);
-    array.into_iter().flatten().filter_map(Value::as_str)
+/// "a, b, c, …": at most so many. Where one more would be named, all are: "…" takes as much room as a name.
+pub(crate) fn some_of(names: impl IntoIterator<Item = String>, most: usize) -> String {
+    let mut names: Vec<String> = names.into_iter().collect();
+    names.sort();
+    names.dedup();
+    if names.len() > most + 1 {
+        names.truncate(most);
+        names.push("…".to_owned());
+    }
+    names.join(", ")
 }
 
 pub(crate) fn json(value: &Variant<'_>) -> Value {

@@ -16,11 +16,15 @@ pub(crate) fn print(text: &str, wanted: bool) -> io::Result<()> {
     if wanted && !text.is_empty() && io::stdout().is_terminal() && page(text) {
         return Ok(());
     }
+    write(text).map(|_| ())
+}
+
+/// Writes a text at once; returns whether standard output still has a reader, as not for `steliactl list | head`.
+pub(crate) fn write(text: &str) -> io::Result<bool> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // `steliactl list | head`
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        other => other,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        other => other.map(|()| true),
     }
 }
 

@@ -86,7 +86,6 @@ struct Row<'a> {
 impl<'a> Row<'a> {
     fn of(vm: &'a InstanceRates, vcpu: Option<&'a VcpuRates>) -> Self {
         let cpu = |vcpu: &VcpuRates| vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
-        let reason = vcpu.map_or(&vm.reason, |vcpu| &vcpu.reason);
         Self {
             vm,
             is_vcpu: vcpu.is_some(),
@@ -94,7 +93,7 @@ impl<'a> Row<'a> {
             cpus: vcpu.map_or_else(|| vm.cpus.to_string(), cpu),
             rates: vcpu.map_or(&vm.rates, |vcpu| &vcpu.rates),
             note: vcpu.map_or(&vm.note, |vcpu| &vcpu.note),
-            reason: reason.as_deref().unwrap_or_default(),
+            reason: vcpu.map_or_else(|| vm.reason.as_deref().unwrap_or_default(), |vcpu| &vcpu.note),
         }
     }
 

@@ -63,6 +63,11 @@ pub(super) struct Screen {
     pub failure: String,
 }
 
+/// A line of text that others wrote parts of.
+fn line<'a>(text: &str, style: Style) -> Line<'a> {
+    Line::styled(printable(text), style)
+}
+
 impl Screen {
     /// The first screen of this host.
     pub(super) fn of(host: String, style: TextStyle) -> Self {
@@ -220,11 +225,6 @@ impl Screen {
             _ => Style::new(),
         }
     }
-}
-
-/// A line of text that others wrote parts of.
-fn line<'a>(text: &str, style: Style) -> Line<'a> {
-    Line::styled(printable(text), style)
 }
 
 #[cfg(test)]
