@@ -20,6 +20,7 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -168,5 +169,8 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     output::note(&failure.to_string());
+    if let Some(fix) = failure.fix() {
+        let _ = writeln!(io::stderr(), "fix: {fix}");
+    }
     ExitCode::from(failure.exit_code())
 }
