@@ -46,12 +46,14 @@ pub fn main() -> ExitCode {
         Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
     }
     let cli = Cli::try_parse().unwrap_or_else(|error| cli::help::with_tip(error).exit());
-    let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
-            daemon::connect(CALL_TIMEOUT).await
-        })),
-        Err(error) => Err(Failure::Other(format!("start: {error}"))),
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return finish(Err(Failure::Other(format!("start: {error}"))), false),
     };
+    let roots = Roots::below(cli.root());
+    let outcome = runtime.block_on(run(&cli, &roots, async || daemon::connect(CALL_TIMEOUT).await));
+    // The pager takes a signal from the program.
+    let _entered = runtime.enter();
     finish(outcome, !cli.common.no_pager)
 }
 
