@@ -52,8 +52,7 @@ pub fn main() -> ExitCode {
     };
     let roots = Roots::below(cli.root());
     let outcome = runtime.block_on(run(&cli, &roots, async || daemon::connect(CALL_TIMEOUT).await));
-    // The pager takes a signal from the program.
-    let _entered = runtime.enter();
+    let _for_the_pager = runtime.enter();
     finish(outcome, !cli.common.no_pager)
 }
 
@@ -171,8 +170,6 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     output::note(&failure.to_string());
-    if let Some(fix) = failure.fix() {
-        let _ = writeln!(io::stderr(), "fix: {fix}");
-    }
+    let _ = failure.fix().map(|fix| writeln!(io::stderr(), "fix: {fix}"));
     ExitCode::from(failure.exit_code())
 }

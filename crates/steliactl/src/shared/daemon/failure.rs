@@ -52,8 +52,10 @@ impl Failure {
 
     /// What to do, if that is always the same.
     pub(crate) fn fix(&self) -> Option<&'static str> {
+        let has_failed = ["--quiet", "is-failed", "steliad"];
+        let asked = || Command::new("systemctl").args(has_failed).output();
         match self {
-            Self::NotRunning(_) if has_failed("steliad") => Some("journalctl -u steliad"),
+            Self::NotRunning(_) if asked().is_ok_and(|told| told.status.success()) => Some("journalctl -u steliad"),
             Self::NotRunning(_) => Some("systemctl start steliad"),
             Self::Unreachable(_, fix) => Some(fix),
             _ => None,
@@ -75,11 +77,6 @@ pub(super) fn is_silent(limit: Duration) -> Failure {
         format!("steliad has not answered for {} s", limit.as_secs_f32()),
         "systemctl status steliad; if it hangs, systemctl restart steliad",
     )
-}
-
-fn has_failed(unit: &str) -> bool {
-    let asked = Command::new("systemctl").args(["--quiet", "is-failed", unit]).output();
-    asked.is_ok_and(|answer| answer.status.success())
 }
 
 /// What a caller lacks: the daemon names polkit's action, or why polkit has no answer.
