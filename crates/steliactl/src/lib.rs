@@ -20,6 +20,7 @@ pub use shared::output;
 #[cfg(test)]
 mod tests;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -45,12 +46,13 @@ pub fn main() -> ExitCode {
         Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
     }
     let cli = Cli::try_parse().unwrap_or_else(|error| cli::help::with_tip(error).exit());
-    let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(run(&cli, &Roots::below(cli.root()), async || {
-            daemon::connect(CALL_TIMEOUT).await
-        })),
-        Err(error) => Err(Failure::Other(format!("start: {error}"))),
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return finish(Err(Failure::Other(format!("start: {error}"))), false),
     };
+    let roots = Roots::below(cli.root());
+    let outcome = runtime.block_on(run(&cli, &roots, async || daemon::connect(CALL_TIMEOUT).await));
+    let _for_the_pager = runtime.enter();
     finish(outcome, !cli.common.no_pager)
 }
 
@@ -168,5 +170,6 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     output::note(&failure.to_string());
+    let _ = failure.fix().map(|fix| writeln!(io::stderr(), "fix: {fix}"));
     ExitCode::from(failure.exit_code())
 }

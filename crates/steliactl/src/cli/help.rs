@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use clap::builder::Styles;
+use clap::builder::{StyledStr, Styles};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Args, Command, Subcommand};
 use stelia_table::with_examples;
@@ -48,6 +48,11 @@ const OTHER_WORDS: [(&str, &str); 24] = [
 
 /// The error of a command that there is not, with the one that is meant. A command that changes something is never guessed.
 pub(crate) fn with_tip(mut error: clap::Error) -> clap::Error {
+    // "to pass '-A' as a value, use '-- -A'": no name begins with a dash.
+    let is_value = |tip: &StyledStr| tip.to_string().contains("as a value");
+    if matches!(error.get(ContextKind::Suggested), Some(ContextValue::StyledStrs(tips)) if tips.iter().all(is_value)) {
+        error.remove(ContextKind::Suggested);
+    }
     let guessed = error.remove(ContextKind::SuggestedSubcommand);
     let word = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
     let changes = |name: &str| {
@@ -79,8 +84,9 @@ const SEE_COMMON_OPTIONS: &str = "Options of every command, such as -o json: ste
 
 const AFTER_OPTIONS: &str = "\
 VM is the namespace/name of the VM's pod as `list` prints it, the pod's name,
-the name of a KubeVirt VM, or the pod's UID, and must be unambiguous. PATTERN is any of these, or a pattern with *, ? or [a-z], which
-selects every VM that fits. The beginning of a name is not a name.
+the name of a KubeVirt VM, or the pod's UID, and must be unambiguous. PATTERN
+is any of these, or a pattern with *, ? or [a-z], which selects every VM that
+fits. The beginning of a name is not a name.
 
 Exit codes:
   0    success; also when a signal or the end of the reader ends monitor or top
@@ -186,7 +192,7 @@ mod tests {
             assert!(own == "--version" || names().contains(&own.to_owned()), "{command}");
         }
         says(&tip("verfy"), &["'verify'"]);
-        for word in ["releas", "resume", "reconcil"] {
+        for word in ["releas", "resume", "reconcil", "-A", "--all-namespaces"] {
             assert!(!tip(word).contains("tip:"), "{}", tip(word));
         }
     }

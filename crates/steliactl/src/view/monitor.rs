@@ -145,7 +145,7 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
             selection.has_state(text_of(changed, "state"), degraded.is_some_and(|all| !all.is_empty()))
         })
     };
-    let is_selected = |uid: &String| selection.has(&pods.get(uid));
+    let is_selected = |uid: &String| selection.has(&pods.get(uid), pods);
     event.pod.as_ref().is_some_and(is_selected) && (!selection.names_states() || to_state())
 }
 
@@ -166,7 +166,7 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
             if !is_known || event.name == APPEARED {
                 pods.add(client.pods_running().await);
             }
-            let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod));
+            let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, &pods));
             if event.name == APPEARED && !fits() {
                 output::note("no VM on this node fits yet: waiting for one");
             }

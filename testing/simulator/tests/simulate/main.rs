@@ -237,8 +237,8 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
     assert!(nothing.starts_with("Nothing to repair"), "{nothing}");
     // The simulated kernel does not say where memory is; where the CPUs are is known all the same.
     let shown: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "show", VM])).expect("JSON");
-    let near = (&shown["locality"]["cpu_nodes"], &shown["locality"]["away_ratio"]);
-    assert_eq!(near, (&"0".into(), &serde_json::Value::Null), "{shown}");
+    let near = (&shown["locality"]["cpus"], &shown["locality"]["memory"]);
+    assert_eq!(near, (&serde_json::json!({"0": 2}), &serde_json::json!({})), "{shown}");
     let wrong = [OBJECT, MANAGER, "Reconcile", "a{sv}", "1", "dry-run", "s", "yes"];
     let (done, text) = simulation.as_root(&wrong);
     assert!(!done && text.contains("dry-run"), "{text}");

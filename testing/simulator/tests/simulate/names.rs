@@ -51,7 +51,7 @@ fn a_vm_is_called_by_its_pods_name() {
     }
     assert_eq!(uid(WAITING), (WAITING.into(), "".into()));
     let (code, _, why) = simulation.told(&["why", "web"]);
-    let candidates = format!("team-b/web ({OTHER}), team-a/web ({VM})");
+    let candidates = format!("team-a/web ({VM}), team-b/web ({OTHER})");
     assert!(code == Some(2) && why.contains(&candidates), "{why}");
     for asked in ["team-c/web", "team-a", "we"] {
         assert_eq!(simulation.told(&["why", asked]).0, Some(3), "{asked}");

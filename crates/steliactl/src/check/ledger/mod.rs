@@ -23,7 +23,7 @@ use stelia_ledger::ring::verify::{Ring, verify};
 use stelia_ledger::verdict::Verdict;
 use zbus::proxy::CacheProperties;
 
-use crate::shared::daemon::{Client, Failure, Pod, VmPattern, is_glob, named_pod, none_among};
+use crate::shared::daemon::{Client, Failure, Pod, Pods, VmPattern, is_glob, named_pod, none_among};
 use crate::shared::kernel::Roots;
 use crate::shared::output::{OutputOptions, now};
 use account::{All, VmAccount};
@@ -137,14 +137,15 @@ impl All {
     /// Like [`Client::find`], among VMs that may have ended: if several have one name, only the UID is unambiguous.
     fn one(self, asked: &str) -> Result<VmAccount, Failure> {
         let pods = self.0.iter().map(|one| one.pod.clone()).collect();
-        let pod = named_pod(pods, asked)?;
+        let pod = named_pod(&pods, asked)?;
         let found = self.0.into_iter().find(|one| one.pod == pod);
         found.ok_or_else(|| none_among(asked, []))
     }
 
     /// Those whose VM fits a pattern.
     fn fitting(self, pattern: &VmPattern) -> Result<Self, Failure> {
-        let (fitting, others): (Vec<_>, Vec<_>) = self.0.into_iter().partition(|one| pattern.selects(&one.pod));
+        let is_selected = |one: &VmAccount| pattern.selects(&one.pod, &Pods::default());
+        let (fitting, others): (Vec<_>, Vec<_>) = self.0.into_iter().partition(is_selected);
         if fitting.is_empty() {
             return Err(none_among(pattern.as_str(), others.iter().map(|one| &one.pod)));
         }

@@ -27,10 +27,9 @@ pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
 /// Connects to the system bus within `limit`: a peer may accept and not answer.
 pub(crate) async fn connect(limit: Duration) -> Result<Connection, Failure> {
     let connected = timeout(limit, connection::Builder::system().build()).await;
-    connected.map_err(|_| is_silent(limit))?.map_err(|cause| {
-        let cause = format!("connect to the system bus: {cause}: systemctl status dbus");
-        Failure::Other(cause)
-    })
+    connected
+        .map_err(|_| is_silent(limit))?
+        .map_err(|cause| Failure::Unreachable(format!("connect to the system bus: {cause}"), "systemctl status dbus"))
 }
 
 /// A VM that was asked for by name.
@@ -108,7 +107,7 @@ impl Client {
     /// No VM has this name, or several have it.
     pub(crate) async fn find(&self, vm: &str) -> Result<Found, Failure> {
         let described = self.describe().await?;
-        let pod = names::one(Pods::of(&described).iter().cloned().collect(), vm)?;
+        let pod = names::one(&Pods::of(&described), vm)?;
         let found = described.node.instances.get_key_value(pod.pod_uid.as_str());
         let (uid, instance) = found.ok_or_else(|| names::no_instance(vm))?;
         Ok(Found {

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use stelia_table::PrintError;
@@ -16,8 +17,11 @@ pub(crate) enum Failure {
     #[error("{0}")]
     NoSuchInstance(String),
     /// With the exit code, which is systemctl's own for `status`.
-    #[error("steliad is not running: running VMs stay isolated; systemctl start steliad")]
+    #[error("steliad is not running: running VMs stay isolated")]
     NotRunning(u8),
+    /// The daemon or the bus does not answer; with what to do.
+    #[error("{0}: running VMs stay isolated")]
+    Unreachable(String, &'static str),
     /// The command line is valid for clap, but ambiguous or contradictory.
     #[error("{0}")]
     Usage(String),
@@ -46,9 +50,21 @@ impl Failure {
         matches!(self, Self::Other(text) if text.starts_with(DENIED))
     }
 
+    /// What to do, if that is always the same.
+    pub(crate) fn fix(&self) -> Option<&'static str> {
+        let has_failed = ["--quiet", "is-failed", "steliad"];
+        let asked = || Command::new("systemctl").args(has_failed).output();
+        match self {
+            Self::NotRunning(_) if asked().is_ok_and(|told| told.status.success()) => Some("journalctl -u steliad"),
+            Self::NotRunning(_) => Some("systemctl start steliad"),
+            Self::Unreachable(_, fix) => Some(fix),
+            _ => None,
+        }
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Failure::Partial { .. } | Failure::Other(_) => 1,
+            Failure::Partial { .. } | Failure::Unreachable(..) | Failure::Other(_) => 1,
             Failure::Usage(_) => 2,
             Failure::NoSuchInstance(_) => 3,
             Failure::NotRunning(code) => *code,
@@ -57,11 +73,10 @@ impl Failure {
 }
 
 pub(super) fn is_silent(limit: Duration) -> Failure {
-    Failure::Other(format!(
-        "steliad has not answered for {} s: systemctl status steliad; if it hangs, systemctl restart steliad; running \
-         VMs stay isolated",
-        limit.as_secs_f32()
-    ))
+    Failure::Unreachable(
+        format!("steliad has not answered for {} s", limit.as_secs_f32()),
+        "systemctl status steliad; if it hangs, systemctl restart steliad",
+    )
 }
 
 /// What a caller lacks: the daemon names polkit's action, or why polkit has no answer.
@@ -83,7 +98,8 @@ fn named(name: &str, text: String) -> Failure {
         Some("NoSuchInstance" | "UnknownObject") => Failure::NoSuchInstance(text),
         Some("NotPermitted") => Failure::Other(denied(&text).unwrap_or(text)),
         Some("AccessDenied") => Failure::Other(format!("{DENIED}: run as root ({text})")),
-        Some("ServiceUnknown" | "NameHasNoOwner") => Failure::NotRunning(1),
+        // The last one: it stopped during the call.
+        Some("ServiceUnknown" | "NameHasNoOwner" | "NoReply") => Failure::NotRunning(1),
         _ => Failure::Other(text),
     }
 }

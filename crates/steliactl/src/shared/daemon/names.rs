@@ -10,7 +10,7 @@ use stelia_cpus::text::near;
 use super::client::{Client, connect};
 use super::condition::Condition;
 use super::failure::Failure;
-use super::pod::Pod;
+use super::pod::{Pod, Pods};
 use crate::shared::output::{cut, some_of};
 
 /// The number of names that a message offers, and the columns of what was asked for that it repeats.
@@ -52,11 +52,11 @@ impl VmPattern {
         self.glob.is_none()
     }
 
-    /// Whether it is a name of the pod, or fits one. The UID fits a pattern only where there is no other name: `a*` and `db*` would fit
+    /// Whether it is a name of one of these pods, or fits one. The UID fits a pattern only where there is no other name: `a*` and `db*` would fit
     /// UIDs of VMs with other names.
-    pub(crate) fn selects(&self, pod: &Pod) -> bool {
+    pub(crate) fn selects(&self, pod: &Pod, among: &Pods) -> bool {
         match &self.glob {
-            None => pod.is_called(&self.text),
+            None => pod.is_called(&self.text, among),
             Some(glob) if pod.is_named() => pod.names().iter().any(|name| glob.matches(name)),
             Some(glob) => glob.matches(&pod.pod_uid),
         }
@@ -67,10 +67,10 @@ impl VmPattern {
 ///
 /// # Errors
 /// No pod has this name, or several have it.
-pub(crate) fn one(pods: Vec<Pod>, asked: &str) -> Result<Pod, Failure> {
-    let found: Vec<&Pod> = pods.iter().filter(|pod| pod.is_called(asked)).collect();
+pub(crate) fn one(pods: &Pods, asked: &str) -> Result<Pod, Failure> {
+    let found: Vec<&Pod> = pods.iter().filter(|pod| pod.is_called(asked, pods)).collect();
     match found.as_slice() {
-        [] => Err(none_among(asked, &pods)),
+        [] => Err(none_among(asked, pods.iter())),
         [pod] => Ok(Pod::clone(pod)),
         several => {
             let names = some_of(several.iter().map(|pod| pod.in_full()), MAX_OFFERED);
@@ -147,7 +147,13 @@ mod tests {
 
     #[test]
     fn a_vm_is_named_exactly() {
-        let names = pods(&["aaa=default/vm", "bbb=default/db", "ccc=team-a/db", "ddd"]);
+        let names = pods(&[
+            "aaa=default/vm",
+            "bbb=default/db",
+            "ccc=team-a/db",
+            "ddd",
+            "eee=team-b/aaa",
+        ]);
         // The owner of a VM of KubeVirt gave it its own name.
         let of_kubevirt = pods(&[
             "aaa=team-a/virt-launcher-vm-5-x7k2p",
@@ -158,12 +164,19 @@ mod tests {
             (&names, "default/vm", "aaa"),
             (&names, "team-a/db", "ccc"),
             (&names, "ddd", "ddd"),
+            // A tenant called a pod by the UID of another VM.
+            (&names, "aaa", "aaa"),
+            (&names, "team-b/aaa", "eee"),
             (&of_kubevirt, "vm-5", "aaa"),
             (&of_kubevirt, "team-a/vm-5", "aaa"),
             (&of_kubevirt, "vm-5-1", "bbb"),
             (&of_kubevirt, "bbb", "bbb"),
         ] {
-            assert_eq!(one(pods.clone(), asked).unwrap().pod_uid, expected, "{asked}");
+            assert_eq!(
+                one(&pods.iter().cloned().collect(), asked).unwrap().pod_uid,
+                expected,
+                "{asked}"
+            );
         }
         for (pods, asked) in [
             (&of_kubevirt, "team-b/vm-5"),
@@ -177,7 +190,11 @@ mod tests {
             (&names, "db*"),
             (&names, ""),
         ] {
-            assert_eq!(one(pods.clone(), asked).unwrap_err().exit_code(), 3, "{asked}");
+            assert_eq!(
+                one(&pods.iter().cloned().collect(), asked).unwrap_err().exit_code(),
+                3,
+                "{asked}"
+            );
         }
     }
 
@@ -196,7 +213,7 @@ mod tests {
                 "default/vm (aaa), default/vm (bbb)",
             ),
         ] {
-            let failure = one(pods(words), asked).unwrap_err();
+            let failure = one(&pods(words).into_iter().collect(), asked).unwrap_err();
             let text = failure.to_string();
             assert!(failure.exit_code() == 2 && text.ends_with(expected), "{failure}");
         }
@@ -219,8 +236,8 @@ mod tests {
             ("db*", false, true),
         ] {
             let parsed: VmPattern = pattern.parse().unwrap();
-            let selected = (parsed.selects(&of_kubevirt), parsed.selects(&unnamed));
-            assert_eq!(selected, (by_name, by_uid), "{pattern}");
+            let selected = [&of_kubevirt, &unnamed].map(|pod| parsed.selects(pod, &Pods::default()));
+            assert_eq!(selected, [by_name, by_uid], "{pattern}");
         }
         assert!("vm-[".parse::<VmPattern>().is_err());
     }

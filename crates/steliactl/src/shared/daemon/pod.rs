@@ -62,9 +62,9 @@ impl Pod {
         names.into_iter().flatten().flat_map(both).collect()
     }
 
-    /// Whether this is a name of the VM.
-    pub(super) fn is_called(&self, asked: &str) -> bool {
-        self.pod_uid == asked || self.names().iter().any(|name| name == asked)
+    /// Whether this is a name of the VM. The UID of one of these pods names no other: a tenant may call a pod by it.
+    pub(super) fn is_called(&self, asked: &str, among: &Pods) -> bool {
+        self.pod_uid == asked || (!among.has(asked) && self.names().iter().any(|name| name == asked))
     }
 
     pub(crate) fn is_named(&self) -> bool {

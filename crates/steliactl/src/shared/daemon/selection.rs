@@ -76,9 +76,9 @@ impl Selection {
         (!pods.any(|pod| self.has_namespace(pod))).then_some(namespace)
     }
 
-    /// Whether a pod is selected, whatever its state.
-    pub(crate) fn has(&self, pod: &Pod) -> bool {
-        let is_named = self.patterns.is_empty() || self.patterns.iter().any(|one| one.selects(pod));
+    /// Whether a pod of these is selected, whatever its state.
+    pub(crate) fn has(&self, pod: &Pod, among: &Pods) -> bool {
+        let is_named = self.patterns.is_empty() || self.patterns.iter().any(|one| one.selects(pod, among));
         is_named && self.has_namespace(pod)
     }
 
@@ -88,7 +88,7 @@ impl Selection {
     /// A pattern fits none.
     pub(crate) fn restrict(&self, description: &mut Description) -> Result<(), Failure> {
         let all = Pods::of(description);
-        let fits = |one: &VmPattern| all.iter().any(|pod| self.has_namespace(pod) && one.selects(pod));
+        let fits = |one: &VmPattern| all.iter().any(|pod| self.has_namespace(pod) && one.selects(pod, &all));
         if let Some(none) = self.patterns.iter().find(|one| !fits(one)) {
             return Err(none_among(none.as_str(), all.iter()));
         }
@@ -98,8 +98,9 @@ impl Selection {
 
     /// The same where a VM may have ended meanwhile.
     pub(crate) fn retain(&self, description: &mut Description) {
+        let all = Pods::of(description);
         description.node.instances.retain(|uid, one| {
-            self.has(&Pod::of(uid, one)) && self.has_state(one.state.name(), !one.degraded.is_empty())
+            self.has(&Pod::of(uid, one), &all) && self.has_state(one.state.name(), !one.degraded.is_empty())
         });
     }
 
@@ -168,6 +169,10 @@ mod tests {
             assert_eq!(uids(&selection(&[pattern])), expected, "{pattern}");
         }
         assert_eq!(uids(&selection(&["web", PODS[1]])), &PODS[..2]);
+        let mut named_like_another = named();
+        instance_mut(&mut named_like_another, PODS[0]).pod_name = PodName::new("team-a", PODS[1]);
+        let selected = selection(&[PODS[1]]).among(&named_like_another).unwrap();
+        assert_eq!(selected, Some(BTreeSet::from([PODS[1].to_owned()])));
         let refused = |pattern: &str| selection(&[pattern]).among(&named()).unwrap_err();
         for beginning in [
             "virt-launcher",

@@ -4,6 +4,8 @@ use std::env::var_os;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
+use tokio::signal::unix::{SignalKind, signal};
+
 /// `less`'s options unless `SYSTEMD_LESS` has others: quit if it fits, keep colours and what is on the screen, chop
 /// long lines, verbose prompt, exit on interrupt.
 const LESS: &str = "FRSXMK";
@@ -29,7 +31,7 @@ pub(crate) fn write(text: &str) -> io::Result<bool> {
 }
 
 /// Runs the pager to its end; `false` where none is asked for, or it could not be started. `$SYSTEMD_PAGER` comes before `$PAGER`; empty
-/// or `cat` means none.
+/// or `cat` means none. Needs tokio's runtime.
 fn page(text: &str) -> bool {
     let named = var_os("SYSTEMD_PAGER").or_else(|| var_os("PAGER"));
     let line = named.map_or_else(|| "less".to_owned(), |named| named.to_string_lossy().into_owned());
@@ -44,6 +46,8 @@ fn page(text: &str) -> bool {
     if var_os("SUDO_UID").is_some() {
         pager.env("LESSSECURE", "1");
     }
+    // Ctrl-C is the pager's, which has the terminal: without this it would be left alone there, and the exit code lost.
+    let _caught = signal(SignalKind::interrupt());
     let Ok(mut child) = pager.spawn() else { return false };
     if let Some(mut stdin) = child.stdin.take() {
         // A pager that the user has quit reads no more.
