@@ -1,11 +1,12 @@
 //! `list`: one line per VM, trouble first, below what is wrong on the node; or the VMs that a rule is of and that are not managed. As JSON
 //! they are as `Describe` has them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
 use stelia_api::Reason;
-use stelia_model::{Instance, Unadopted};
+use stelia_model::{FormerVm, Instance, Unadopted};
 
 use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, is_in_trouble, note};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, facts, now, printable, table};
@@ -63,18 +64,22 @@ pub(crate) struct Vms<'a> {
     #[serde(skip)]
     described: &'a Description,
     #[serde(skip)]
+    is_all: bool,
+    #[serde(skip)]
     only_problems: bool,
 }
 
 impl<'a> Vms<'a> {
-    /// The VMs of a description, or only those in trouble.
-    pub(crate) fn of(described: &'a Description, only_problems: bool) -> Self {
+    /// Those with these UIDs, or all; or of them only those in trouble.
+    pub(crate) fn of(described: &'a Description, selected: Option<&BTreeSet<String>>, only_problems: bool) -> Self {
         let mut vms = Vm::all(described);
+        vms.retain(|vm| selected.is_none_or(|selected| selected.contains(&vm.pod.pod_uid)));
         vms.retain(|vm| !only_problems || is_in_trouble(&vm.instance));
         vms.sort_by_cached_key(|vm| (vm.condition(), vm.pod.to_string(), vm.pod.pod_uid.clone()));
         Self {
             vms,
             described,
+            is_all: selected.is_none(),
             only_problems,
         }
     }
@@ -91,12 +96,26 @@ impl<'a> Vms<'a> {
             .into_iter()
             .filter_map(|(is_given, hint)| is_given.then_some(hint))
             .collect();
-        let footer = format!("{}.  {}", counts(self.vms.iter().map(Vm::condition)), hints.join("; "));
-        let unmanaged = match self.described.node.unadopted.len() {
-            0 => String::new(),
-            count => format!("{count} not managed: steliactl list --unmanaged\n"),
+        let counts = format!("{}.  {}", counts(self.vms.iter().map(Vm::condition)), hints.join("; "));
+        let counts = (!self.vms.is_empty()).then(|| counts.trim_end().to_owned());
+        let unmanaged = Some(self.described.node.unadopted.len()).filter(|count| *count > 0);
+        let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
+        let lines = counts.into_iter().chain(self.former()).chain(unmanaged);
+        lines.map(|line| printable(&line) + "\n").collect()
+    }
+
+    /// The VMs that were released or ended and may run on: their pods still have CPUs.
+    fn former(&self) -> impl Iterator<Item = String> {
+        let node = &self.described.node;
+        let runs = |one: &&FormerVm| {
+            let newest = node.former.iter().find(|other| other.pod == one.pod);
+            let is_vm = node.instances.contains_key(&one.pod);
+            self.is_all && !is_vm && node.entries.contains_key(&one.pod) && newest == Some(*one)
         };
-        format!("{}\n{unmanaged}", footer.trim_end())
+        node.former.iter().filter(runs).map(|one| {
+            let (pod, ago) = (Pod::new(&one.pod, one.pod_name.as_ref()), age(one.ended_us, now()));
+            format!("Not isolated any more: {pod} (released or ended {ago} ago; restart its container)")
+        })
     }
 }
 
@@ -114,8 +133,7 @@ impl Render for Vms<'_> {
             [] => "No VMs.\n".to_owned(),
             vms => table(&COLUMNS, vms, style),
         };
-        let has_any = !self.vms.is_empty() || !self.described.node.unadopted.is_empty();
-        let footer = (style.width.is_some() && has_any).then(|| self.footer());
+        let footer = style.width.map(|_| self.footer());
         node + &vms + &footer.unwrap_or_default()
     }
 }
@@ -194,7 +212,7 @@ mod tests {
     #[test]
     fn a_terminal_and_a_pipe_have_the_same_columns_with_trouble_first() {
         let troubled = troubled();
-        let vms = Vms::of(&troubled, false);
+        let vms = Vms::of(&troubled, None, false);
         insta::assert_snapshot!(vms.text(at(80)), @r"
         NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
         VM                                     STATE     CPUS  VCPUS  AGE  NOTE
@@ -214,7 +232,7 @@ mod tests {
     #[test]
     fn problems_are_the_vms_in_trouble_and_json_has_their_reasons() {
         let troubled = troubled();
-        let vms = serde_json::to_value(Vms::of(&troubled, true)).unwrap();
+        let vms = serde_json::to_value(Vms::of(&troubled, None, true)).unwrap();
         assert_eq!(vms.as_array().unwrap().len(), 2);
         assert_eq!(vms[0]["state"], "waiting");
         assert_eq!(vms[0]["degraded"][0]["code"], "no-assignment");
@@ -222,9 +240,41 @@ mod tests {
     }
 
     #[test]
+    fn a_former_vm_whose_pod_still_has_cpus_is_named_below_the_count() {
+        let mut described = troubled();
+        let former = |uid: &str, name: &str, seconds: u64| FormerVm {
+            pod: PodUid::parse(uid).unwrap(),
+            pod_name: PodName::new("team-a", name),
+            ended_us: now() - seconds * 1_000_000,
+            ..FormerVm::default()
+        };
+        let uid = PodUid::parse(PODS[2]).unwrap();
+        described.node.instances.remove(&uid);
+        let all = [(PODS[2], "kafka", 8), (PODS[2], "kafka", 90), (PODS[0], "web", 9)];
+        described.node.former = Arc::new(all.map(|(uid, name, age)| former(uid, name, age)).into());
+        let text = Vms::of(&described, None, false).text(at(80));
+        says(
+            &text,
+            &["problems\nNot isolated any more: team-a/kafka (released or ended 8s ago;"],
+        );
+        assert_eq!(text.matches("Not isolated").count(), 1, "{text}");
+        assert!(
+            !Vms::of(&described, Some(&BTreeSet::new()), false)
+                .text(at(80))
+                .contains("kafka")
+        );
+        let map = crate::view::map::gather(
+            &described,
+            &crate::shared::kernel::Roots::below("/nonexistent".as_ref()),
+            None,
+        );
+        says(&map.text(at(80)), &["team-a/kafka", "former VM"]);
+    }
+
+    #[test]
     fn without_vms_it_says_so_and_names_the_command_for_those_of_rules() {
         let mut described = Description::default();
-        assert_eq!(Vms::of(&described, false).text(at(80)), "No VMs.\n");
+        assert_eq!(Vms::of(&described, None, false).text(at(80)), "No VMs.\n");
         assert!(Unmanaged(Vec::new()).text(at(80)).starts_with("No rule"));
         described.node.unadopted = Arc::new(vec![Unadopted {
             pod: PodUid::parse(PODS[0]).unwrap(),
@@ -236,7 +286,7 @@ mod tests {
             since_us: now() - 300_000_000,
         }]);
         says(
-            &Vms::of(&described, false).text(at(80)),
+            &Vms::of(&described, None, false).text(at(80)),
             &["1 not managed", "--unmanaged"],
         );
         let unmanaged = Unmanaged(described.node.unadopted.to_vec());
