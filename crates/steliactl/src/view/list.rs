@@ -19,6 +19,21 @@ pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
     facts(&lines, style)
 }
 
+/// What a name is sorted by: web-2 is before web-19.
+pub(super) fn natural(name: &str) -> Vec<(usize, String)> {
+    let runs = name
+        .as_bytes()
+        .chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
+    let is_number = |run: &[u8]| run.first().is_some_and(u8::is_ascii_digit);
+    let run = |run: &[u8]| {
+        (
+            if is_number(run) { run.len() } else { 0 },
+            String::from_utf8_lossy(run).into_owned(),
+        )
+    };
+    runs.map(run).collect()
+}
+
 #[derive(Serialize)]
 pub(super) struct Vm {
     #[serde(skip)]
@@ -75,7 +90,7 @@ impl<'a> Vms<'a> {
         let mut vms = Vm::all(described);
         vms.retain(|vm| selected.is_none_or(|selected| selected.contains(&vm.pod.pod_uid)));
         vms.retain(|vm| !only_problems || is_in_trouble(&vm.instance));
-        vms.sort_by_cached_key(|vm| (vm.condition(), vm.pod.to_string(), vm.pod.pod_uid.clone()));
+        vms.sort_by_cached_key(|vm| (vm.condition(), natural(&vm.pod.to_string()), vm.pod.pod_uid.clone()));
         Self {
             vms,
             described,
@@ -183,6 +198,13 @@ mod tests {
     #[test]
     fn every_column_is_explained() {
         assert_eq!(explained("COLUMNS", Some("list")), headings(&COLUMNS));
+    }
+
+    #[test]
+    fn numbers_in_names_are_in_their_order() {
+        let mut names = ["b/web-19", "b/web-2", "b/web", "a/z", "b/web-2-x", "b/web-a"];
+        names.sort_by_cached_key(|name| natural(name));
+        assert_eq!(names, ["a/z", "b/web", "b/web-2", "b/web-2-x", "b/web-19", "b/web-a"]);
     }
 
     /// One VM is isolated, one waits and one is degraded; kubelet's file is damaged.
