@@ -9,7 +9,7 @@ use stelia_api::Reason;
 use stelia_model::{FormerVm, Instance, Unadopted};
 
 use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, is_in_trouble, note};
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, facts, now, printable, table};
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, facts, now, printable, table};
 
 /// What is wrong on the node, one short line each.
 pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
@@ -145,7 +145,11 @@ impl Render for Vms<'_> {
         }
         let node = node_lines(&self.described.problems, style);
         let vms = match self.vms.as_slice() {
-            [] => "No VMs.\n".to_owned(),
+            [] => match self.described.node.instances.len() as u64 {
+                0 => "No VMs.\n".to_owned(),
+                all if self.is_all => format!("No VM has a problem ({}).\n", counted(all, "VM")),
+                all => format!("No VM matches ({} on this node).\n", counted(all, "VM")),
+            },
             vms => table(&COLUMNS, vms, style),
         };
         let footer = style.width.map(|_| self.footer());
@@ -280,10 +284,18 @@ mod tests {
             &["problems\nNot isolated any more: team-a/kafka (released or ended 8s ago;"],
         );
         assert_eq!(text.matches("Not isolated").count(), 1, "{text}");
-        assert!(
-            !Vms::of(&described, Some(&BTreeSet::new()), false)
-                .text(at(80))
-                .contains("kafka")
+        let none = BTreeSet::new();
+        assert_eq!(
+            Vms::of(&described, Some(&none), false)
+                .text(TextStyle { width: None, ..at(80) })
+                .lines()
+                .last(),
+            Some("No VM matches (2 VMs on this node).")
+        );
+        described.node.instances.retain(|uid, _| uid.as_str() == PODS[0]);
+        says(
+            &Vms::of(&described, None, true).text(at(80)),
+            &["No VM has a problem (1 VM)."],
         );
         let map = crate::view::map::gather(
             &described,

@@ -113,7 +113,7 @@ impl Render for Shown {
 
     fn text(&self, style: TextStyle) -> String {
         if self.vms.is_empty() {
-            return "No VMs.\n".to_owned();
+            return "No VM matches.\n".to_owned();
         }
         let texts: Vec<String> = self.vms.iter().map(|vm| vm.text(self, style)).collect();
         texts.join("\n")
