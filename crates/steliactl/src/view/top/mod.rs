@@ -321,7 +321,7 @@ mod tests {
         };
         assert_eq!(names("trouble"), ["dddd", "cccc", "aaaa", "bbbb"]);
         assert_eq!(names("UTIL%"), ["aaaa", "cccc", "bbbb", "dddd"]);
-        assert_eq!(names("VM"), ["cccc", "aaaa", "bbbb", "dddd"]);
+        assert_eq!(names("VM"), ["cccc", "bbbb", "aaaa", "dddd"]);
     }
 
     #[test]
