@@ -101,12 +101,12 @@ async fn run(
         Command::List {
             selection, problems, ..
         } => {
-            let mut described = client().await?.describe().await?;
+            let described = client().await?.describe().await?;
             if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
                 output::note(&format!("no VM in namespace {namespace}"));
             }
-            selection.restrict(&mut described)?;
-            output_options.print(&list::Vms::of(&described, *problems))
+            let selected = selection.among(&described)?;
+            output_options.print(&list::Vms::of(&described, selected.as_ref(), *problems))
         }
         Command::Show { selection, threads } => {
             output_options.print(&show::gather(&client().await?, roots, selection, *threads, cli.common.full).await?)

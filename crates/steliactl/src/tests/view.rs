@@ -21,7 +21,7 @@ fn list_is_a_table_that_pipes() {
     );
     assert_eq!(
         steliactl(no_vm().path(), &["list", "--state=waiting"]).unwrap(),
-        "No VMs.\n"
+        "No VM matches (1 VM on this node).\n"
     );
 }
 

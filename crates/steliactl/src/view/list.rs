@@ -1,14 +1,15 @@
 //! `list`: one line per VM, trouble first, below what is wrong on the node; or the VMs that a rule is of and that are not managed. As JSON
 //! they are as `Describe` has them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Serialize;
 use stelia_api::Reason;
-use stelia_model::{Instance, Unadopted};
+use stelia_model::{FormerVm, Instance, Unadopted};
 
 use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, is_in_trouble, note};
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, facts, now, printable, table};
+use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, facts, now, printable, table};
 
 /// What is wrong on the node, one short line each.
 pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
@@ -16,6 +17,21 @@ pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
     let mut lines: Vec<_> = problems.iter().map(of).collect();
     lines.dedup();
     facts(&lines, style)
+}
+
+/// What a name is sorted by: web-2 is before web-19.
+pub(super) fn natural(name: &str) -> Vec<(usize, String)> {
+    let runs = name
+        .as_bytes()
+        .chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
+    let is_number = |run: &[u8]| run.first().is_some_and(u8::is_ascii_digit);
+    let run = |run: &[u8]| {
+        (
+            if is_number(run) { run.len() } else { 0 },
+            String::from_utf8_lossy(run).into_owned(),
+        )
+    };
+    runs.map(run).collect()
 }
 
 #[derive(Serialize)]
@@ -63,18 +79,22 @@ pub(crate) struct Vms<'a> {
     #[serde(skip)]
     described: &'a Description,
     #[serde(skip)]
+    is_all: bool,
+    #[serde(skip)]
     only_problems: bool,
 }
 
 impl<'a> Vms<'a> {
-    /// The VMs of a description, or only those in trouble.
-    pub(crate) fn of(described: &'a Description, only_problems: bool) -> Self {
+    /// Those with these UIDs, or all; or of them only those in trouble.
+    pub(crate) fn of(described: &'a Description, selected: Option<&BTreeSet<String>>, only_problems: bool) -> Self {
         let mut vms = Vm::all(described);
+        vms.retain(|vm| selected.is_none_or(|selected| selected.contains(&vm.pod.pod_uid)));
         vms.retain(|vm| !only_problems || is_in_trouble(&vm.instance));
-        vms.sort_by_cached_key(|vm| (vm.condition(), vm.pod.to_string(), vm.pod.pod_uid.clone()));
+        vms.sort_by_cached_key(|vm| (vm.condition(), natural(&vm.pod.to_string()), vm.pod.pod_uid.clone()));
         Self {
             vms,
             described,
+            is_all: selected.is_none(),
             only_problems,
         }
     }
@@ -91,12 +111,26 @@ impl<'a> Vms<'a> {
             .into_iter()
             .filter_map(|(is_given, hint)| is_given.then_some(hint))
             .collect();
-        let footer = format!("{}.  {}", counts(self.vms.iter().map(Vm::condition)), hints.join("; "));
-        let unmanaged = match self.described.node.unadopted.len() {
-            0 => String::new(),
-            count => format!("{count} not managed: steliactl list --unmanaged\n"),
+        let counts = format!("{}.  {}", counts(self.vms.iter().map(Vm::condition)), hints.join("; "));
+        let counts = (!self.vms.is_empty()).then(|| counts.trim_end().to_owned());
+        let unmanaged = Some(self.described.node.unadopted.len()).filter(|count| *count > 0);
+        let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
+        let lines = counts.into_iter().chain(self.former()).chain(unmanaged);
+        lines.map(|line| printable(&line) + "\n").collect()
+    }
+
+    /// The VMs that were released or ended and may run on: their pods still have CPUs.
+    fn former(&self) -> impl Iterator<Item = String> {
+        let node = &self.described.node;
+        let runs = |one: &&FormerVm| {
+            let newest = node.former.iter().find(|other| other.pod == one.pod);
+            let is_vm = node.instances.contains_key(&one.pod);
+            self.is_all && !is_vm && node.entries.contains_key(&one.pod) && newest == Some(*one)
         };
-        format!("{}\n{unmanaged}", footer.trim_end())
+        node.former.iter().filter(runs).map(|one| {
+            let (pod, ago) = (Pod::new(&one.pod, one.pod_name.as_ref()), age(one.ended_us, now()));
+            format!("Not isolated any more: {pod} (released or ended {ago} ago; restart its container)")
+        })
     }
 }
 
@@ -111,11 +145,14 @@ impl Render for Vms<'_> {
         }
         let node = node_lines(&self.described.problems, style);
         let vms = match self.vms.as_slice() {
-            [] => "No VMs.\n".to_owned(),
+            [] => match self.described.node.instances.len() as u64 {
+                0 => "No VMs.\n".to_owned(),
+                all if self.is_all => format!("No VM has a problem ({}).\n", counted(all, "VM")),
+                all => format!("No VM matches ({} on this node).\n", counted(all, "VM")),
+            },
             vms => table(&COLUMNS, vms, style),
         };
-        let has_any = !self.vms.is_empty() || !self.described.node.unadopted.is_empty();
-        let footer = (style.width.is_some() && has_any).then(|| self.footer());
+        let footer = style.width.map(|_| self.footer());
         node + &vms + &footer.unwrap_or_default()
     }
 }
@@ -167,6 +204,13 @@ mod tests {
         assert_eq!(explained("COLUMNS", Some("list")), headings(&COLUMNS));
     }
 
+    #[test]
+    fn numbers_in_names_are_in_their_order() {
+        let mut names = ["b/web-19", "b/web-2", "b/web", "a/z", "b/web-2-x", "b/web-a"];
+        names.sort_by_cached_key(|name| natural(name));
+        assert_eq!(names, ["a/z", "b/web", "b/web-2", "b/web-2-x", "b/web-19", "b/web-a"]);
+    }
+
     /// One VM is isolated, one waits and one is degraded; kubelet's file is damaged.
     fn troubled() -> Description {
         let mut described = node();
@@ -194,7 +238,7 @@ mod tests {
     #[test]
     fn a_terminal_and_a_pipe_have_the_same_columns_with_trouble_first() {
         let troubled = troubled();
-        let vms = Vms::of(&troubled, false);
+        let vms = Vms::of(&troubled, None, false);
         insta::assert_snapshot!(vms.text(at(80)), @r"
         NODE  cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
         VM                                     STATE     CPUS  VCPUS  AGE  NOTE
@@ -214,7 +258,7 @@ mod tests {
     #[test]
     fn problems_are_the_vms_in_trouble_and_json_has_their_reasons() {
         let troubled = troubled();
-        let vms = serde_json::to_value(Vms::of(&troubled, true)).unwrap();
+        let vms = serde_json::to_value(Vms::of(&troubled, None, true)).unwrap();
         assert_eq!(vms.as_array().unwrap().len(), 2);
         assert_eq!(vms[0]["state"], "waiting");
         assert_eq!(vms[0]["degraded"][0]["code"], "no-assignment");
@@ -222,9 +266,49 @@ mod tests {
     }
 
     #[test]
+    fn a_former_vm_whose_pod_still_has_cpus_is_named_below_the_count() {
+        let mut described = troubled();
+        let former = |uid: &str, name: &str, seconds: u64| FormerVm {
+            pod: PodUid::parse(uid).unwrap(),
+            pod_name: PodName::new("team-a", name),
+            ended_us: now() - seconds * 1_000_000,
+            ..FormerVm::default()
+        };
+        let uid = PodUid::parse(PODS[2]).unwrap();
+        described.node.instances.remove(&uid);
+        let all = [(PODS[2], "kafka", 8), (PODS[2], "kafka", 90), (PODS[0], "web", 9)];
+        described.node.former = Arc::new(all.map(|(uid, name, age)| former(uid, name, age)).into());
+        let text = Vms::of(&described, None, false).text(at(80));
+        says(
+            &text,
+            &["problems\nNot isolated any more: team-a/kafka (released or ended 8s ago;"],
+        );
+        assert_eq!(text.matches("Not isolated").count(), 1, "{text}");
+        let none = BTreeSet::new();
+        assert_eq!(
+            Vms::of(&described, Some(&none), false)
+                .text(TextStyle { width: None, ..at(80) })
+                .lines()
+                .last(),
+            Some("No VM matches (2 VMs on this node).")
+        );
+        described.node.instances.retain(|uid, _| uid.as_str() == PODS[0]);
+        says(
+            &Vms::of(&described, None, true).text(at(80)),
+            &["No VM has a problem (1 VM)."],
+        );
+        let map = crate::view::map::gather(
+            &described,
+            &crate::shared::kernel::Roots::below("/nonexistent".as_ref()),
+            None,
+        );
+        says(&map.text(at(80)), &["team-a/kafka", "former VM"]);
+    }
+
+    #[test]
     fn without_vms_it_says_so_and_names_the_command_for_those_of_rules() {
         let mut described = Description::default();
-        assert_eq!(Vms::of(&described, false).text(at(80)), "No VMs.\n");
+        assert_eq!(Vms::of(&described, None, false).text(at(80)), "No VMs.\n");
         assert!(Unmanaged(Vec::new()).text(at(80)).starts_with("No rule"));
         described.node.unadopted = Arc::new(vec![Unadopted {
             pod: PodUid::parse(PODS[0]).unwrap(),
@@ -236,7 +320,7 @@ mod tests {
             since_us: now() - 300_000_000,
         }]);
         says(
-            &Vms::of(&described, false).text(at(80)),
+            &Vms::of(&described, None, false).text(at(80)),
             &["1 not managed", "--unmanaged"],
         );
         let unmanaged = Unmanaged(described.node.unadopted.to_vec());

@@ -85,7 +85,7 @@ impl Event {
             (MANAGER, "NodeProblemOver") => {
                 let code: String = body.deserialize().ok()?;
                 let fact = ReasonCode::parse(&code).map(ReasonCode::fact);
-                let event = Self::new("NodeProblemOver", format!("problem over: {}", fact.unwrap_or(&code)));
+                let event = Self::new("NodeProblemOver", format!("problem solved: {}", fact.unwrap_or(&code)));
                 Some(event.with("code", code.into()))
             }
             _ => None,
@@ -257,7 +257,7 @@ mod tests {
         12:34:56  team-a/web  no longer degraded
         12:34:56  team-a/web  waiting, vCPUs not attached
         12:34:56  node  problem: cpu_manager_state is unusable: no new VMs; running VMs keep their CPUs
-        12:34:56  node  problem over: cpu_manager_state is unusable
+        12:34:56  node  problem solved: cpu_manager_state is unusable
         12:34:56  node  steliad is not running: running VMs stay isolated
         ");
         // A problem of the node is an event of its own.

@@ -18,8 +18,8 @@ use crate::shared::output::{
 const HEADING_WIDTH: usize = 80;
 /// The vCPUs that are named without `-l`.
 const MAX_VCPUS: usize = 8;
-/// The columns of a unit's name without `-l`.
-const UNIT_WIDTH: usize = 40;
+/// What else is on the line of a unit's name without `-l`.
+const UNIT_BESIDE: usize = 40;
 
 pub(crate) const THREADS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
@@ -113,7 +113,7 @@ impl Render for Shown {
 
     fn text(&self, style: TextStyle) -> String {
         if self.vms.is_empty() {
-            return "No VMs.\n".to_owned();
+            return "No VM matches.\n".to_owned();
         }
         let texts: Vec<String> = self.vms.iter().map(|vm| vm.text(self, style)).collect();
         texts.join("\n")
@@ -132,7 +132,7 @@ impl Vm {
         let gap = room.saturating_sub(name.chars().count() + state.len()).max(2);
         let state = condition.meaning().paint(&state, style);
         let mut text = format!("{name}{:gap$}{state}\n", "");
-        text += &facts(&self.lines(shown.full), style);
+        text += &facts(&self.lines(shown, style), style);
         if let Some(locality) = self.locality.as_ref().filter(|_| shown.full) {
             text += &locality.text(style);
         }
@@ -147,7 +147,7 @@ impl Vm {
         text
     }
 
-    fn lines(&self, full: bool) -> Vec<Fact> {
+    fn lines(&self, shown: &Shown, style: TextStyle) -> Vec<Fact> {
         let instance = &self.vm.instance;
         let mut lines = Vec::new();
         // Nothing where the text is empty.
@@ -172,8 +172,8 @@ impl Vm {
             let text = format!("from {from} to {to} CPUs; the guest has to unplug vCPUs");
             say("Resize", &text, Meaning::Attention);
         }
-        say("vCPUs", &self.vcpus(full), Meaning::Plain);
-        say("Others", &self.others(), Meaning::Plain);
+        say("vCPUs", &self.vcpus(shown.full), Meaning::Plain);
+        say("Others", &self.others(shown.threads), Meaning::Plain);
         let limit = instance.memory_limit.map(|limit| format!("limit {}", size(limit)));
         let local = self.locality.as_ref().and_then(VmLocality::memory_in_words);
         let memory: Vec<String> = local.into_iter().chain(limit).collect();
@@ -195,12 +195,15 @@ impl Vm {
         let pod = format!("{}, container {}{rule}", self.vm.pod.pod_uid, instance.container);
         say("Pod", &pod, Meaning::Plain);
         let unit = instance.scope.name();
-        if full {
+        if shown.full {
             say("Unit", unit, Meaning::Plain);
             say("Cgroup", instance.scope.as_str(), Meaning::Plain);
             say("", &format!("{} (container cgroup)", instance.origin), Meaning::Plain);
         } else {
-            let unit = format!("{}  (-l: full names, cgroups)", cut(unit, UNIT_WIDTH));
+            let room = style
+                .width
+                .map_or(usize::MAX, |width| width.saturating_sub(UNIT_BESIDE));
+            let unit = format!("{}  (-l: full names, cgroups)", cut(unit, room));
             say("Unit", &unit, Meaning::Plain);
         }
         lines
@@ -243,7 +246,7 @@ impl Vm {
     }
 
     /// The threads that are no vCPUs.
-    fn others(&self) -> String {
+    fn others(&self, are_listed: bool) -> String {
         let (mut shared, mut rest) = (0, 0);
         for thread in self.processes.iter().flat_map(|process| &process.threads) {
             match thread.cgroup.as_str() {
@@ -263,10 +266,12 @@ impl Vm {
         let parts: Vec<String> = some
             .map(|(count, place)| format!("{} {place}", counted(count, "thread")))
             .collect();
-        if parts.is_empty() {
-            return String::new();
-        }
-        format!("{}  (--threads lists them)", parts.join(", "))
+        let hint = if are_listed || parts.is_empty() {
+            ""
+        } else {
+            "  (--threads lists them)"
+        };
+        parts.join(", ") + hint
     }
 }
 

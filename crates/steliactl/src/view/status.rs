@@ -6,7 +6,7 @@ use stelia_koordinator::allocator::CpuSource;
 use stelia_model::Node;
 
 use super::list::node_lines;
-use crate::shared::daemon::{Condition, Description, OnlineCpus, age, counts};
+use crate::shared::daemon::{Condition, Description, OnlineCpus, age, counts, is_in_trouble};
 use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
 
 /// As JSON the answer of `Describe`.
@@ -32,7 +32,9 @@ impl Status {
         let conditions = || node.instances.values().map(|instance| Condition::of(instance));
         let worst = conditions().min().map(Condition::meaning);
         let meaning = worst.filter(|meaning| *meaning != Meaning::Good).unwrap_or_default();
-        lines.push(("  State".to_owned(), counts(conditions()), meaning));
+        let has_trouble = node.instances.values().any(|instance| is_in_trouble(instance));
+        let hint = if has_trouble { ": steliactl list --problems" } else { "" };
+        lines.push(("  State".to_owned(), counts(conditions()) + hint, meaning));
         lines.push(plain("CPUs", self.cpus()));
         let written = node.kubelet_modified_us;
         let written = written.map(|us| format!(", cpu_manager_state written {} ago", age(us, now)));
@@ -64,13 +66,11 @@ impl Status {
             (Some(profile), us) => format!("{profile}, written {} ago", age(us, now)),
         };
         lines.push(plain("Publishing", published));
-        let state = match problems.len() {
-            0 => Meaning::Good.paint("running", style),
-            count => {
-                let text = format!("running, {}", counted(count as u64, "NODE problem"));
-                Meaning::Broken.paint(&text, style) + ": steliactl why node"
-            }
+        let (meaning, hint) = match problems.is_empty() {
+            true => (Meaning::Good, ""),
+            false => (Meaning::Broken, "  (steliactl why node)"),
         };
+        let state = meaning.paint("running", style) + hint;
         let host = Some(&self.host).filter(|host| !host.is_empty());
         let host = host.map(|host| format!("{host}: ")).unwrap_or_default();
         let heading = printable(&format!("{host}steliad {}", self.description.version));

@@ -158,7 +158,7 @@ fn monitor_tells_when_kubelets_state_cannot_be_used() {
     };
     assert!(until("no new VMs; running VMs keep their CPUs").contains("  node  "));
     fs::write(&file, whole).expect("write");
-    until("  node  problem over: ");
+    until("  node  problem solved: ");
     signal(&monitor, nix::sys::signal::Signal::SIGTERM);
     ends(monitor);
 }

@@ -86,7 +86,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
             report.add("status", "Node", Ok(Status::of(description, String::new())));
             let verified = verify::gather(client, roots, &all, Default::default()).await;
             report.add("verify", "Verification", verified);
-            report.add("list", "VMs", Ok(Vms::of(description, false)));
+            report.add("list", "VMs", Ok(Vms::of(description, None, false)));
             let noise = noise::gather(client, roots, &all).await;
             report.add("noise", "Interrupts and kernel threads", noise);
             report.add("top", "Load", Ok(measured(description, roots, time).await));

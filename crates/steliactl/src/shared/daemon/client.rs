@@ -107,7 +107,8 @@ impl Client {
     /// No VM has this name, or several have it.
     pub(crate) async fn find(&self, vm: &str) -> Result<Found, Failure> {
         let described = self.describe().await?;
-        let pod = names::one(&Pods::of(&described), vm)?;
+        let pod = names::one(&Pods::of(&described), vm);
+        let pod = pod.map_err(|failure| names::or_former(failure, vm, &described))?;
         let found = described.node.instances.get_key_value(pod.pod_uid.as_str());
         let (uid, instance) = found.ok_or_else(|| names::no_instance(vm))?;
         Ok(Found {

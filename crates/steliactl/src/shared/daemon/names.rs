@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use clap_complete::engine::CompletionCandidate;
 use stelia_cpus::text::near;
+use stelia_model::FormerVm;
 
 use super::client::{Client, connect};
-use super::condition::Condition;
+use super::condition::{Condition, age};
 use super::failure::Failure;
+use super::node::Description;
 use super::pod::{Pod, Pods};
-use crate::shared::output::{cut, some_of};
+use crate::shared::output::{cut, now, some_of};
 
 /// The number of names that a message offers, and the columns of what was asked for that it repeats.
 const MAX_OFFERED: usize = 3;
@@ -90,6 +92,21 @@ pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
     let meant = perhaps_meant(asked, pods);
     let asked = cut(asked, MAX_REPEATED);
     Failure::NoSuchInstance(format!("no VM on this node {what} {asked}{meant}"))
+}
+
+/// Or, where this was the name of a VM that is none any more, that it was.
+pub(super) fn or_former(failure: Failure, asked: &str, description: &Description) -> Failure {
+    let pod = |one: &FormerVm| Pod::new(&one.pod, one.pod_name.as_ref());
+    let all: Pods = description.node.former.iter().map(pod).collect();
+    let former = description.node.former.iter().find(|one| pod(one).is_called(asked, &all));
+    match (failure, former) {
+        (Failure::NoSuchInstance(_), Some(one)) => Failure::NoSuchInstance(format!(
+            "{} was released or has ended {} ago; if it runs, it is not isolated: restart its container",
+            pod(one),
+            age(one.ended_us, now())
+        )),
+        (failure, _) => failure,
+    }
 }
 
 /// "; did you mean a/web, a/web-2, …?" with the pods whose names contain, or whose UIDs begin with, what none of these pods is called, or

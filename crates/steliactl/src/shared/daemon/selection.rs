@@ -8,7 +8,7 @@ use clap_complete::engine::ArgValueCandidates;
 use stelia_api::State;
 
 use super::failure::Failure;
-use super::names::{VmPattern, none_among, vms};
+use super::names::{VmPattern, none_among, or_former, vms};
 use super::node::Description;
 use super::pod::{Pod, Pods};
 
@@ -90,7 +90,8 @@ impl Selection {
         let all = Pods::of(description);
         let fits = |one: &VmPattern| all.iter().any(|pod| self.has_namespace(pod) && one.selects(pod, &all));
         if let Some(none) = self.patterns.iter().find(|one| !fits(one)) {
-            return Err(none_among(none.as_str(), all.iter()));
+            let none = none.as_str();
+            return Err(or_former(none_among(none, all.iter()), none, description));
         }
         self.retain(description);
         Ok(())
@@ -220,6 +221,16 @@ mod tests {
             let failure = selection(&["web", pattern]).among(&named()).unwrap_err();
             assert_eq!(failure.exit_code(), 3, "{pattern}");
         }
+        let mut node = named();
+        let (uid, one) = node.node.instances.pop_first().unwrap();
+        let former = stelia_model::FormerVm {
+            pod: uid,
+            pod_name: one.pod_name.clone(),
+            ..Default::default()
+        };
+        node.node.former = vec![former].into();
+        let failure = selection(&["web"]).among(&node).unwrap_err();
+        assert!(failure.exit_code() == 3 && failure.to_string().contains("was released"));
         // While top runs a VM may end.
         let mut node = named();
         let ended = selection(&["db"]);

@@ -140,14 +140,21 @@ impl InstanceRates {
         let throttled_percent = grown(|one| one.throttled_us, 1e4);
         let throttled = throttled_percent.filter(|percent| *percent >= HIGH_THROTTLED_PERCENT);
         let throttled = throttled.map(|percent| format!("throttled {percent:.0} %"));
+        // On other CPUs it is a different counter.
+        let is_comparable = before.is_some_and(|before| before.instance.exclusive == instance.exclusive);
+        let interrupts = grown(|one| one.device_interrupts, 1.0).filter(|_| is_comparable);
+        let interrupted = interrupts.filter(|number| *number > 0.0);
+        let interrupted = interrupted.map(|number| match number {
+            few if few < 10.0 => format!("interrupts {few}/s"),
+            many => format!("interrupts {many:.0}/s"),
+        });
         let worst = worst(&vcpus);
         // What the daemon says, then what was measured.
         let told = reasons(instance).map(|reason| reason.text.clone());
         let of_worst = worst.map(|vcpu| format!("vCPU {} {}", vcpu.name, vcpu.note));
-        let all: Vec<String> = told.chain(throttled.clone()).chain(of_worst).collect();
-        let measured = || throttled.clone().or_else(|| Some(worst?.note.clone()));
-        // On other CPUs it is a different counter.
-        let is_comparable = before.is_some_and(|before| before.instance.exclusive == instance.exclusive);
+        let measured: Vec<String> = interrupted.into_iter().chain(throttled).collect();
+        let all: Vec<String> = told.chain(measured.clone()).chain(of_worst).collect();
+        let measured = || measured.into_iter().next().or_else(|| Some(worst?.note.clone()));
         Self {
             pod: Pod::new(uid, instance.pod_name.as_ref()),
             state: instance.state.to_string(),
@@ -157,7 +164,7 @@ impl InstanceRates {
             cpus: instance.exclusive.clone(),
             float_percent: grown(|one| one.float_us, 1e4),
             throttled_percent,
-            device_interrupts_per_second: grown(|one| one.device_interrupts, 1.0).filter(|_| is_comparable),
+            device_interrupts_per_second: interrupts,
             llc_bytes: now.llc_bytes,
             rates: vcpus.iter().fold(Rates::default(), |sum, vcpu| sum.plus(&vcpu.rates)),
             note: match note(instance) {
@@ -308,7 +315,8 @@ mod tests {
         );
         assert_eq!((a.float_percent, a.throttled_percent), (Some(25.0), None));
         assert_eq!(a.device_interrupts_per_second, Some(3.5));
-        assert_eq!((a.vcpus[1].name.as_str(), a.note.as_str(), a.reason), ("io0", "", None));
+        assert_eq!((a.vcpus[1].name.as_str(), a.note.as_str()), ("io0", "interrupts 3.5/s"));
+        assert_eq!(a.reason.as_deref(), Some("interrupts 3.5/s"));
     }
 
     #[test]

@@ -236,10 +236,13 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         }
         let degraded = instance.iter().flat_map(|one| &one.degraded).map(Reason::to_string);
         let state = instance.map(|one| format!("{} {}", Condition::of(one), one.class()));
-        let state = state.map_or("no VM".to_owned(), |state| state.trim_end().to_owned());
+        let former = node.former.iter().find(|one| one.pod == *uid);
+        let none = if former.is_some() { "former VM" } else { "no VM" };
+        let state = state.map_or(none.to_owned(), |state| state.trim_end().to_owned());
         let look = marks::of_pod(instance.map(|instance| &**instance));
         let mark = marks::mark(n);
-        let pod = daemon::Pod::new(uid, instance.and_then(|one| one.pod_name.as_ref()));
+        let name = instance.map_or_else(|| former?.pod_name.as_ref(), |one| one.pod_name.as_ref());
+        let pod = daemon::Pod::new(uid, name);
         let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
         let drawn = Drawn {
             mark: format!("{mark}{}", look.sign),

@@ -1,18 +1,17 @@
-//! The map as text: a cell a core, with one mark where all of its CPUs are alike; the CPUs' numbers are at the beginning of each line.
+//! The map as text: a cell a core, with one mark where all of its CPUs are alike; each row begins with the number of its first CPU.
 
 use std::collections::BTreeSet;
 
-use stelia_cpus::CpuSet;
 use stelia_kernel::locality::size;
 
 use super::{Core, Cpu, Map, Pod, PodDevice};
-use crate::shared::output::{self, Column, TextStyle, column, columns, counted, cut, paragraph, printable, table};
+use crate::shared::output::{self, Column, TextStyle, column, counted, paragraph, printable, table};
 use crate::view::list::node_lines;
 
 /// On a node with more pods only those in trouble are listed.
 const MAX_LISTED: usize = 20;
-/// Columns for the CPUs' numbers of a line.
-const NUMBERS: usize = 16;
+/// The cores of a row: as many as fit.
+const ROWS: [usize; 4] = [16, 8, 4, 2];
 
 pub(super) const PODS: [Column<Pod>; 5] = [
     column("MARK", |pod: &Pod| pod.drawn.mark.clone()),
@@ -40,14 +39,15 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
         text += &node_lines(&map.problems, style);
         text += &paragraph(&printable(&format!("{host}{}", map.extent())), lines);
     }
+    let wide = map.cores.iter().map(cell_width).max().unwrap_or(1);
     for cores in map.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node)) {
         let before = if text.is_empty() { "" } else { "\n" };
-        text += &format!("{before}{}", place(map, cores, lines));
+        text += &format!("{before}{}", place(map, cores, wide, lines));
     }
     if !style.legend {
         return text;
     }
-    let mut keys = "[A]\u{a0}a\u{a0}core".to_owned();
+    let mut keys = "Rows begin with their first CPU. [A B] a core with two threads, [A] if both are alike".to_owned();
     for [mark, meaning, _] in &map.keys {
         // A mark stays beside its meaning.
         keys += &format!(", {}", format!("{mark} {meaning}").replace(' ', "\u{a0}"));
@@ -74,7 +74,7 @@ fn is_in_trouble(pod: &Pod) -> bool {
 }
 
 /// A heading, and lines of cores; each L3 cache begins a line.
-fn place(map: &Map, cores: &[Core], style: TextStyle) -> String {
+fn place(map: &Map, cores: &[Core], wide: usize, style: TextStyle) -> String {
     let Some(Core { socket, node, .. }) = cores.first() else {
         return String::new();
     };
@@ -92,26 +92,18 @@ fn place(map: &Map, cores: &[Core], style: TextStyle) -> String {
     } else {
         (" ", " ")
     };
-    let wide = cores.iter().map(cell_width).max().unwrap_or(1);
-    let room = style.width.unwrap_or_default().saturating_sub(first.len() + NUMBERS);
-    let across = match room / (wide + 1) {
-        few @ 0..4 => few.max(1),
-        many => many / 4 * 4,
-    };
-    let lines = || by_cache.iter().flat_map(|cores| (0..).zip(cores.chunks(across)));
-    let before = lines().map(|(_, cores)| columns(&numbers(cores))).max().unwrap_or(0);
-    for (at, cores) in lines() {
+    let number = |core: &Core| core.cpus.first().map_or(0, |cpu| cpu.cpu);
+    let before = map.cores.iter().map(number).max().unwrap_or(0).to_string().len();
+    let room = style.width.unwrap_or_default().saturating_sub(first.len() + before);
+    let fits = |across: &usize| across * (wide + 1) <= room;
+    let across = ROWS.into_iter().find(fits).unwrap_or(1);
+    for (at, cores) in by_cache.iter().flat_map(|cores| (0..).zip(cores.chunks(across))) {
         let cells: Vec<String> = cores.iter().map(|core| cell(core, wide, style)).collect();
         let indent = if at == 0 { first } else { next };
-        text += &format!("{indent}{:<before$} {}\n", numbers(cores), cells.join(" "));
+        let number = cores.first().map_or(0, number);
+        text += &format!("{indent}{number:>before$} {}\n", cells.join(" "));
     }
     text
-}
-
-/// The CPUs of these cores.
-fn numbers(cores: &[Core]) -> String {
-    let cpus = cores.iter().flat_map(|core| &core.cpus).map(|cpu| cpu.cpu);
-    cut(&cpus.collect::<CpuSet>().to_string(), NUMBERS)
 }
 
 /// The CPUs of a core that are written: one where all are alike.

@@ -16,6 +16,7 @@ use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{InstanceRates, Model, Rates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::output::{self, Column, Meaning, OutputOptions, Render, TextStyle, column};
+use crate::view::list::natural;
 
 /// Where samples come from.
 pub(crate) struct Source<'a> {
@@ -143,6 +144,8 @@ fn columns<'a>() -> [Column<Row<'a>>; 11] {
 const SORTS: [&str; 5] = ["trouble", "UTIL%", "WAIT%", "IRQ/S", "VM"];
 
 fn order(a: &InstanceRates, b: &InstanceRates, sort: &str) -> Ordering {
+    // A VM that something disturbs is before those of any state that nothing does.
+    let trouble = |vm: &InstanceRates| (!vm.in_trouble && vm.note.is_empty(), vm.condition);
     // The unknown is last.
     let most = |value: fn(&InstanceRates) -> Option<f64>| {
         let of = |vm: &InstanceRates| value(vm).unwrap_or(f64::NEG_INFINITY);
@@ -153,9 +156,9 @@ fn order(a: &InstanceRates, b: &InstanceRates, sort: &str) -> Ordering {
         "WAIT%" => most(|vm| vm.rates.delay_percent),
         "IRQ/S" => most(|vm| vm.device_interrupts_per_second),
         "VM" => Ordering::Equal,
-        _ => (a.condition, a.note.is_empty()).cmp(&(b.condition, b.note.is_empty())),
+        _ => trouble(a).cmp(&trouble(b)),
     };
-    let name = |vm: &InstanceRates| (vm.pod.to_string(), vm.pod.pod_uid.clone());
+    let name = |vm: &InstanceRates| (natural(&vm.pod.to_string()), vm.pod.to_string(), vm.pod.pod_uid.clone());
     first.then_with(|| name(a).cmp(&name(b)))
 }
 
@@ -318,7 +321,7 @@ mod tests {
         };
         assert_eq!(names("trouble"), ["dddd", "cccc", "aaaa", "bbbb"]);
         assert_eq!(names("UTIL%"), ["aaaa", "cccc", "bbbb", "dddd"]);
-        assert_eq!(names("VM"), ["cccc", "aaaa", "bbbb", "dddd"]);
+        assert_eq!(names("VM"), ["cccc", "bbbb", "aaaa", "dddd"]);
     }
 
     #[test]

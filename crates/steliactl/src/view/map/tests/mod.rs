@@ -75,7 +75,7 @@ fn memory_caches_and_devices_are_where_they_are() {
     says(
         &text,
         &[
-            "socket 1, NUMA 1, 2.0 GiB, L3 8.0 MiB\n L3 4-5 [B   ]\n L3 6-7 [C* .]\n",
+            "socket 1, NUMA 1, 2.0 GiB, L3 8.0 MiB\n L3 4 [B   ]\n L3 6 [C* .]\n",
             "A^ device on another NUMA node than the CPUs",
         ],
     );
