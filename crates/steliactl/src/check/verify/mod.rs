@@ -25,7 +25,7 @@ use crate::change::reconcile::reasons;
 use crate::check::ledger;
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, lines_by_pod};
 use crate::shared::kernel::Roots;
-use crate::shared::output;
+use crate::shared::output::{self, natural};
 
 /// The UID of what is of the whole node.
 pub(crate) const NODE: &str = "-";
@@ -360,7 +360,7 @@ impl Verified {
     /// Orders the findings, and says which VMs are verified: the ledger is about the past.
     fn settle(&mut self) {
         self.findings
-            .sort_by_cached_key(|one| (one.order(), one.pod.to_string()));
+            .sort_by_cached_key(|one| (one.order(), natural(&one.pod.to_string())));
         for vm in &mut self.instances {
             let is_own = |one: &Finding| one.pod == vm.pod && one.kind != Kind::Ledger;
             // Then it is not known who else may run on the CPUs of partitions.
