@@ -112,6 +112,10 @@ impl Verified {
         let waiting = (waiting > 0).then(|| format!("{waiting} waiting"));
         let counts: Vec<String> = self.failure().into_iter().chain(waiting).collect();
         let dot = if counts.is_empty() { "" } else { ". " };
-        text + dot + &counts.join(", ") + "."
+        text += &format!("{dot}{}.", counts.join(", "));
+        if !self.not_checked.is_empty() {
+            text += &format!(" Not checked: {}.", self.not_checked);
+        }
+        text
     }
 }
