@@ -171,7 +171,7 @@ pub(crate) enum Command {
     },
     /// Check in the kernel that VMs are isolated
     ///
-    /// Does not take the daemon's word, and changes nothing. What may pass by itself counts only if it stays for about 4 s. The exit code is 1
+    /// Does not take the daemon's word, and changes nothing. What may pass by itself counts only if it stays for 2 s. The exit code is 1
     /// if a VM differs, waits for its CPUs for more than 60 s, could not be checked, or has more than a tenth and 64 MiB of its memory remote;
     /// for a problem of the node; and for an account of the ledger's last 24 hours above its guarantee. A pinned VM fails only with
     /// --require=isolated, or if the kernel refused it a partition.

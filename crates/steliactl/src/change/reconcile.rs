@@ -34,12 +34,16 @@ pub(crate) async fn gather(client: &Client, dry_run: bool) -> Result<Reconciled,
     })
 }
 
-/// The reasons of an answer of the daemon's, each with the UID of its pod or of the node.
-pub(crate) fn reasons(report: &Map<String, Value>) -> impl Iterator<Item = (&str, Reason)> {
+/// The reasons of an answer of the daemon's, each with the UID of its pod or of the node, and its code, which a newer daemon may have alone.
+pub(crate) fn reasons(report: &Map<String, Value>) -> impl Iterator<Item = (&str, &str, Reason)> {
     let rows = report.get("reasons").and_then(Value::as_array);
     rows.into_iter().flatten().filter_map(|row| {
         let (uid, reason) = row.as_array()?.split_first()?;
-        Some((uid.as_str()?, reason_of(&Value::from(reason))?))
+        Some((
+            uid.as_str()?,
+            reason.first()?.as_str()?,
+            reason_of(&Value::from(reason))?,
+        ))
     })
 }
 
@@ -71,7 +75,7 @@ impl Render for Reconciled {
     fn text(&self, style: TextStyle) -> String {
         let pods = self.described.as_ref().map(Pods::of).unwrap_or_default();
         let reasons: Vec<(Pod, Reason)> = reasons(&self.report)
-            .map(|(uid, reason)| (pods.get(uid), reason))
+            .map(|(uid, _, reason)| (pods.get(uid), reason))
             .collect();
         let mut text = String::new();
         for (pods, reason) in fold(reasons.iter().map(|(pod, reason)| (pod, reason))) {

@@ -103,24 +103,38 @@ impl Kernel {
         let tree = Tree::at(instance.scope.clone(), instance.isolation);
         let mut found = Vec::new();
         if instance.state != State::Releasing && tree.has_float() {
-            found.extend(self.differs(tree.float(), File::Cpus, "float-cpuset", &instance.float)?);
+            found.extend(self.differs(
+                ("float cgroup", tree.float()),
+                File::Cpus,
+                "float-cpuset",
+                &instance.float,
+            )?);
         }
         if !matches!(instance.state, State::Isolated | State::Pinned) {
             return Ok(found);
         }
         let vcpu = tree.vcpu();
         let is_container = !tree.has_float();
+        let named = (
+            if is_container {
+                "container cgroup"
+            } else {
+                "vCPU cgroup"
+            },
+            vcpu,
+        );
         let usable = instance.exclusive.intersection(&self.online);
         if !is_container {
             // A container's own list is kubelet's.
-            found.extend(self.differs(vcpu, File::Cpus, "cpuset", &instance.exclusive)?);
+            found.extend(self.differs(named, File::Cpus, "cpuset", &instance.exclusive)?);
         }
-        found.extend(self.differs(vcpu, File::CpusEffective, "cpuset", &usable)?);
+        found.extend(self.differs(named, File::CpusEffective, "cpuset", &usable)?);
         let partition = self.text(vcpu, File::Partition)?;
         if instance.state == State::Isolated && !(is_valid(&partition) && partition == instance.partition) {
             let recorded = Some(instance.partition.as_str()).filter(|kind| is_valid(kind));
-            let (name, expected) = (vcpu.name(), recorded.unwrap_or("isolated"));
-            let text = format!("{name}/cpuset.cpus.partition is {partition}, not {expected}");
+            let has = if partition.is_empty() { "missing" } else { &partition };
+            let (name, expected) = (named.0, recorded.unwrap_or("isolated"));
+            let text = format!("{name}: cpuset.cpus.partition is {has}, not {expected}");
             found.push((ReasonCode::PartitionChanged.name(), text));
         }
         let mut inside: BTreeSet<i32> = numbers(&self.text(vcpu, File::Threads)?).into_iter().collect();
@@ -137,7 +151,7 @@ impl Kernel {
         }
         if !is_container && !inside.is_empty() {
             let strangers: Vec<i32> = inside.into_iter().collect();
-            let text = format!("threads in {} that are no vCPUs: {}", vcpu.name(), some(&strangers));
+            let text = format!("threads in the {} that are no vCPUs: {}", named.0, some(&strangers));
             found.push(("other-threads", text));
         }
         Ok(found)
@@ -180,7 +194,7 @@ impl Kernel {
     /// Whether a file of CPUs says something else.
     fn differs(
         &self,
-        cgroup: &CgroupPath,
+        (name, cgroup): (&str, &CgroupPath),
         file: File,
         code: &'static str,
         expected: &CpuSet,
@@ -191,7 +205,7 @@ impl Kernel {
             some => some,
         };
         let says = has.as_ref().map_or("missing".to_owned(), shown);
-        let text = || format!("{}/{} is {says}, not {}", cgroup.name(), file.name(), shown(expected));
+        let text = || format!("{name}: {} is {says}, not {}", file.name(), shown(expected));
         Ok((has.as_ref() != Some(expected)).then(|| (code, text())))
     }
 

@@ -7,7 +7,7 @@ mod kernel;
 mod tests;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use clap::Args;
@@ -25,19 +25,19 @@ use crate::change::reconcile::reasons;
 use crate::check::ledger;
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, Selection, lines_by_pod};
 use crate::shared::kernel::Roots;
-use crate::shared::output;
+use crate::shared::output::{self, natural};
 
 /// The UID of what is of the whole node.
 pub(crate) const NODE: &str = "-";
 /// The fix of what the dry run would change.
-const REPAIR: &str = "steliactl reconcile (steliad has not repaired this yet)";
+const REPAIR: &str = "steliactl reconcile";
 /// How the kernel answers whoever is not root: it refuses, or hides what is there.
 const DENIED: [&str; 2] = ["Permission denied", "No such file"];
 /// The time that a VM may wait: a VMM has started by then.
 const MAX_WAIT_US: u64 = 60_000_000;
-/// So often everything is read while something is found that may pass by itself; then it counts. Daemon and guest change what is read meanwhile:
-/// the thread of a vCPU that was unplugged ends before the runner attaches the others.
-const READINGS: usize = 4;
+/// So often everything is read, at least and at most, while something is found that may pass by itself. Daemon and guest change what is read
+/// meanwhile: the thread of a vCPU that was unplugged ends before the runner attaches the others.
+const READINGS: [usize; 2] = [3, 5];
 /// Between two readings. Callers that are not root get a former answer of the daemon for up to a second.
 const PAUSE: Duration = Duration::from_millis(1_100);
 
@@ -79,6 +79,9 @@ pub(crate) struct Finding {
     pub since_us: Option<u64>,
 }
 
+/// Kind, code and UID, by which a finding is found again.
+type Key = (Kind, String, String);
+
 impl Finding {
     fn new(pod: &str, kind: Kind, code: &str, text: impl Into<String>, fix: impl Into<String>) -> Self {
         Self {
@@ -108,6 +111,10 @@ impl Finding {
             _ => 2,
         };
         (rank, self.kind)
+    }
+
+    fn key(&self) -> Key {
+        (self.kind, self.code.clone(), self.pod.pod_uid.clone())
     }
 
     /// Whether it may go away by itself, so that it is read again.
@@ -154,6 +161,8 @@ struct CheckedVm {
 pub(crate) struct Verified {
     instances: Vec<CheckedVm>,
     findings: Vec<Finding>,
+    /// What was not looked at; empty where the ledger is on.
+    not_checked: &'static str,
     #[serde(skip)]
     allow_waiting: bool,
     #[serde(skip)]
@@ -176,22 +185,25 @@ pub(crate) async fn gather(
     if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
         output::note(&format!("no VM in namespace {namespace}"));
     }
-    let mut reading = 0;
+    let (mut reading, mut before) = (0, BTreeSet::new());
     let mut all = loop {
         let of_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));
         described.node.instances.retain(|uid, _| of_selected(uid));
         // The kernel comes first: a dry run may be what makes the daemon look.
         let checked = kernel::check(&described, roots);
         let preview = client.reconcile(true).await?;
-        let all = verified(&described, checked, &preview, demands, output::now());
+        let mut all = verified(&described, checked, &preview, demands, output::now());
         reading += 1;
-        if reading == READINGS || !all.findings.iter().any(Finding::may_be_transient) {
+        if all.is_enough(&before, reading) {
             break all;
         }
+        before = all.transient();
         tokio::time::sleep(PAUSE).await;
         described = client.describe().await?;
     };
-    if described.node.ledger.enabled {
+    if !described.node.ledger.enabled {
+        all.not_checked = "interrupts (steliactl noise); the last 24 hours (the ledger is off)";
+    } else {
         match ledger::above_guarantee(client, selected).await {
             // Every user may call verify, and only some may read the ledger.
             Err(denied) if denied.is_denied() => {
@@ -226,7 +238,10 @@ fn verified(
     // Each is told once: as the daemon shows it, as its dry run found it, which reads the kernel too, or as it is in the kernel.
     let unread = checked.iter();
     let unread = unread.filter_map(|(uid, one)| Some(not_checked(uid, one.as_ref().err()?)));
-    let of_dry_run = reasons(preview).map(|(uid, reason)| Finding::of(uid, Kind::Daemon, &reason));
+    let of_dry_run = reasons(preview).map(|(uid, code, reason)| Finding {
+        code: code.to_owned(),
+        ..Finding::of(uid, Kind::Daemon, &reason)
+    });
     let of_kernel = checked.iter().flat_map(|(uid, one)| {
         let differences = one.iter().flatten();
         differences.map(|(code, text)| {
@@ -238,8 +253,10 @@ fn verified(
         let is_told = |new: &Finding| findings.iter().any(|one| one.pod == new.pod && one.code == new.code);
         let mut new: Vec<Finding> = new.into_iter().filter(|new| !is_told(new)).collect();
         for one in &mut new {
+            one.text += " (steliad has not seen this yet)";
             if [NODE, &one.pod.pod_uid].iter().any(|uid| steps.contains_key(uid)) {
-                REPAIR.clone_into(&mut one.fix);
+                let again = if one.fix.is_empty() { "" } else { "; if it returns: " };
+                one.fix = format!("{REPAIR}{again}{}", one.fix);
             }
         }
         findings.append(&mut new);
@@ -271,6 +288,7 @@ fn verified(
     Verified {
         instances: instances.collect(),
         findings,
+        not_checked: "",
         allow_waiting: demands.allow_waiting,
         now,
     }
@@ -318,7 +336,8 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
         Some(reason) => Finding::of(uid.as_str(), kind, reason),
         None => {
             let text = format!("its state is {state}");
-            Finding::new(uid.as_str(), kind, state.name(), text, "steliactl why VM")
+            let fix = format!("steliactl why {}", Pod::of(uid, instance));
+            Finding::new(uid.as_str(), kind, state.name(), text, fix)
         }
     };
     if let Some(least) = below {
@@ -332,6 +351,22 @@ fn of_state(uid: &PodUid, instance: &Instance, demands: Demands, now: u64) -> Op
 }
 
 impl Verified {
+    /// What may pass by itself.
+    fn transient(&self) -> BTreeSet<Key> {
+        let findings = self.findings.iter().filter(|one| one.may_be_transient());
+        findings.map(Finding::key).collect()
+    }
+
+    /// Whether this reading is the last. What may pass counts only if it was there at the reading before too.
+    fn is_enough(&mut self, before: &BTreeSet<Key>, reading: usize) -> bool {
+        let ([least, most], now) = (READINGS, self.transient());
+        if reading == most {
+            self.findings
+                .retain(|one| !one.may_be_transient() || before.contains(&one.key()));
+        }
+        reading == most || now.is_empty() || reading >= least && now.is_subset(before)
+    }
+
     /// Adds a finding for each account above its guarantee, or one that they cannot be read.
     fn add_ledger(&mut self, above: Result<Vec<(Pod, String)>, Failure>, demands: Demands) {
         let found = match above {
@@ -342,11 +377,11 @@ impl Verified {
             let (text, fix) = match pod.pod_uid.as_str() {
                 NODE => (
                     format!("the ledger's last 24 hours cannot be read: {text}"),
-                    "journalctl -u steliad",
+                    "journalctl -u steliad".to_owned(),
                 ),
                 _ => (
                     format!("{text} in the last 24 hours, 0 is guaranteed"),
-                    "steliactl ledger VM; steliactl noise VM",
+                    format!("steliactl ledger {pod}; steliactl noise {pod}"),
                 ),
             };
             Finding {
@@ -360,7 +395,7 @@ impl Verified {
     /// Orders the findings, and says which VMs are verified: the ledger is about the past.
     fn settle(&mut self) {
         self.findings
-            .sort_by_cached_key(|one| (one.order(), one.pod.to_string()));
+            .sort_by_cached_key(|one| (one.order(), natural(&one.pod.to_string())));
         for vm in &mut self.instances {
             let is_own = |one: &Finding| one.pod == vm.pod && one.kind != Kind::Ledger;
             // Then it is not known who else may run on the CPUs of partitions.

@@ -311,16 +311,18 @@ fn a_difference_is_told_once_whoever_found_it() {
         Demands::default(),
     );
     assert_eq!(told(&one), [(Kind::Daemon, "partition-changed", true), WAITS]);
-    assert_eq!(one.findings[0].fix, REPAIR);
+    assert_eq!(
+        one.findings[0].fix,
+        "steliactl reconcile; if it returns: find what claims it"
+    );
+    says(&one.findings[0].text, &["not seen this yet"]);
     // The daemon shows it already.
     let shown = Reason::of_node(ReasonCode::PartitionChanged, "reads member");
     instance_mut(&mut described, a).degraded.push(shown);
     let seen = found(&described, vec![(a, difference("affinity"))], &same, Demands::default());
     assert!(seen.findings[0].fix.starts_with("find what else claims"));
-    assert_eq!(
-        (seen.findings[1].code.as_str(), seen.findings[1].fix.as_str()),
-        ("affinity", REPAIR)
-    );
+    assert_eq!(seen.findings[1].code, "affinity");
+    assert!(seen.findings[1].fix.starts_with(REPAIR) && !seen.findings[0].text.contains("yet"));
     // Only the kernel has it, or only the dry run.
     let untouched = tests::described();
     let plan = preview(&steps[1..], &[]);
@@ -329,7 +331,7 @@ fn a_difference_is_told_once_whoever_found_it() {
     assert_eq!(told(&both), expected);
     says(&both.findings[0].text, &["pin thread 7 to CPU 4 and 1 more"]);
     // Only what the dry run would change is repaired.
-    let fixes = both.findings[..2].iter().map(|one| one.fix == REPAIR);
+    let fixes = both.findings[..2].iter().map(|one| one.fix.starts_with(REPAIR));
     assert_eq!(fixes.collect::<Vec<_>>(), [true, false]);
     let unrepaired = found(
         &untouched,
@@ -395,6 +397,21 @@ fn a_pinned_vm_fails_where_isolation_is_required_or_the_kernel_refused_it() {
         assert_eq!(told(&below)[0].0, Kind::State);
         assert_eq!(below.failure().as_deref(), Some("1 failure"));
     }
+}
+
+#[test]
+fn what_may_pass_counts_only_if_it_was_there_at_the_reading_before_and_a_newer_daemons_code_is_kept() {
+    let rows = preview(&[], &[[PODS[0], "of-a-newer-daemon", "so", "do"]]);
+    let read = || found(&described(), Vec::new(), &rows, Demands::default());
+    let (none, same) = (BTreeSet::new(), read().transient());
+    assert_eq!(read().findings[0].code, "of-a-newer-daemon");
+    let [least, most] = READINGS;
+    assert!(!read().is_enough(&same, least - 1) && read().is_enough(&same, least));
+    let mut all = read();
+    assert!(!all.is_enough(&none, least) && all.is_enough(&none, most));
+    assert!(all.findings.iter().all(|one| !one.may_be_transient()));
+    all.not_checked = "the last 24 hours";
+    says(&text(&all), &["Not checked: the last 24 hours.\n"]);
 }
 
 #[test]
@@ -518,13 +535,13 @@ fn many_vms_with_the_same_are_one_line_and_with_o_wide_one_each() {
         node.node.instances.insert(uid, vm);
     }
     let all = found(&node, Vec::new(), &preview(&[], &[]), Demands::default());
-    let folded = text(&all);
+    let folded = all.text(columns(80));
     assert_eq!(folded.matches("FAIL").count(), 1, "{folded}");
     says(
         &folded,
         &[
             "FAIL  41 VMs (",
-            ", …): waiting",
+            ", …):",
             "1 of 42 VMs verified in the kernel. 41 failures.",
         ],
     );
@@ -534,18 +551,24 @@ fn many_vms_with_the_same_are_one_line_and_with_o_wide_one_each() {
     };
     assert_eq!(all.text(wide).matches("FAIL").count(), 41);
     assert_eq!(all.names().len(), 41);
+    // In a pipe all are named.
+    says(&text(&all), &["4000-8000-000000000017", "4000-8000-000000000039"]);
     // Each has its own words: too many to be told one by one.
     let mut own = all;
     for (number, finding) in own.findings.iter_mut().enumerate() {
         finding.text = format!("thread {number}");
     }
-    says(&text(&own), &["FAIL  41 VMs, such as "]);
+    let first = &own.findings[0];
+    says(
+        &text(&own),
+        &[&format!("FAIL  {}: {} (and 40 more", first.pod, first.text)],
+    );
     // Of one VM they are several of a kind.
     let one = own.findings[0].pod.clone();
     for finding in &mut own.findings {
         finding.pod = one.clone();
     }
-    says(&text(&own), &["(and 40 more of the kind)"]);
+    says(&text(&own), &["(and 40 more of the kind"]);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Kind, NODE, Verified};
 use crate::shared::daemon::{Pod, age, whose};
-use crate::shared::output::{Meaning, Render, TextStyle, counted, stacked};
+use crate::shared::output::{Meaning, Render, TextStyle, counted, natural, paragraph, stacked};
 
-/// So many different texts with one code are told one by one; more are told by one of them. With `-o wide`, and of the node, each is alone.
+/// So many different texts with one code are told one by one; of more the first is told. With `-o wide`, and of the node, each is alone.
 const MAX_TEXTS: usize = 3;
 
 /// Whom it is about.
@@ -21,8 +21,10 @@ impl Render for Verified {
     /// The VMs because of which the command fails.
     fn names(&self) -> Vec<String> {
         let failing = self.findings.iter().filter(|one| one.fails && one.pod.pod_uid != NODE);
-        let names: BTreeSet<String> = failing.map(|one| one.pod.to_string()).collect();
-        names.into_iter().collect()
+        let mut names: Vec<String> = failing.map(|one| one.pod.to_string()).collect();
+        names.sort_by_cached_key(|name| natural(name));
+        names.dedup();
+        names
     }
 
     fn text(&self, style: TextStyle) -> String {
@@ -46,7 +48,7 @@ impl Render for Verified {
         if !text.is_empty() {
             text.push('\n');
         }
-        text + &self.summary() + "\n"
+        text + &paragraph(&self.summary(), style)
     }
 
     fn failure(&self) -> Option<String> {
@@ -57,7 +59,7 @@ impl Render for Verified {
 
 impl Verified {
     fn lines(&self, same: &[&Finding], style: TextStyle) -> String {
-        let Some(first) = same.iter().min_by_key(|one| one.since_us) else {
+        let Some(first) = same.first() else {
             return String::new();
         };
         let label = match first.kind {
@@ -65,19 +67,22 @@ impl Verified {
             Kind::Waiting => ("WAIT", Meaning::Attention),
             _ => ("NOTE", Meaning::Attention),
         };
-        // A VM may have several findings of one kind, as of several threads.
-        let pods: BTreeSet<&Pod> = same.iter().map(|one| &one.pod).collect();
-        let pods: Vec<&Pod> = pods.into_iter().collect();
+        // A VM may have several findings of one kind, as of several threads. Text and fix are those of the first.
+        let mut pods: Vec<&Pod> = same.iter().map(|one| &one.pod).collect();
+        pods.dedup();
+        let is_one_text = same.iter().all(|other| other.text == first.text);
         let subject = match pods.as_slice() {
             [pod] if style.wide && pod.pod_uid != NODE => pod.in_full(),
-            [one, _, ..] if same.iter().any(|other| other.text != first.text) => {
-                format!("{} VMs, such as {one}", pods.len())
+            pods if !is_one_text => subject(&pods[..1]),
+            [_, _, ..] if style.width.is_none() => {
+                let names: Vec<String> = pods.iter().map(ToString::to_string).collect();
+                format!("{} VMs ({})", pods.len(), names.join(", "))
             }
             pods => subject(pods),
         };
         let mut text = first.text.clone();
-        if let ([_], more @ 1..) = (pods.as_slice(), same.len() - 1) {
-            text += &format!(" (and {more} more of the kind)");
+        if let (true, more @ 1..) = (!is_one_text || pods.len() == 1, same.len() - 1) {
+            text += &format!(" (and {more} more of the kind: -o wide)");
         }
         if let Some(since) = first.since_us {
             let is_final = self.allow_waiting || first.fails;
@@ -107,6 +112,10 @@ impl Verified {
         let waiting = (waiting > 0).then(|| format!("{waiting} waiting"));
         let counts: Vec<String> = self.failure().into_iter().chain(waiting).collect();
         let dot = if counts.is_empty() { "" } else { ". " };
-        text + dot + &counts.join(", ") + "."
+        text += &format!("{dot}{}.", counts.join(", "));
+        if !self.not_checked.is_empty() {
+            text += &format!(" Not checked: {}.", self.not_checked);
+        }
+        text
     }
 }

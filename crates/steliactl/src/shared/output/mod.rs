@@ -73,10 +73,20 @@ pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str
     object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// What sorts `vm-9` before `vm-10`.
+pub(crate) fn natural(name: &str) -> String {
+    let parts = name.split_inclusive(|c: char| !c.is_ascii_digit());
+    let padded = |part: &str| match part.starts_with(|c: char| c.is_ascii_digit()) {
+        true => format!("{part:0>12}"),
+        false => part.to_owned(),
+    };
+    parts.map(padded).collect()
+}
+
 /// "a, b, c, …": at most so many. Where one more would be named, all are: "…" takes as much room as a name.
 pub(crate) fn some_of(names: impl IntoIterator<Item = String>, most: usize) -> String {
     let mut names: Vec<String> = names.into_iter().collect();
-    names.sort();
+    names.sort_by_cached_key(|name| natural(name));
     names.dedup();
     if names.len() > most + 1 {
         names.truncate(most);
