@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use stelia_api::BUS_NAME;
 use stelia_api::client::{JobProxy, MoveRow};
 use stelia_koordinator::allocator::CpuSource;
 use stelia_model::JobPhase;
 use tokio::time::{Instant, sleep};
+use zbus::fdo::DBusProxy;
+use zbus::names::BusName;
 use zbus::proxy::CacheProperties;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
@@ -74,7 +77,7 @@ impl Render for Rebalanced {
 /// Starts a job and waits for its end, or with a dry run only prints the plan.
 ///
 /// # Errors
-/// Kubelet chose the CPUs, the daemon refuses, or the connection ends.
+/// The daemon refuses, or the connection ends.
 pub(crate) async fn gather(
     client: &Client,
     vm: Option<&str>,
@@ -90,11 +93,7 @@ pub(crate) async fn gather(
     let mut done = Rebalanced::default();
     if described.as_ref().is_some_and(is_up_to_kubelet) {
         done.reason = UP_TO_KUBELET.to_owned();
-        return if dry_run {
-            Ok(done)
-        } else {
-            Err(Failure::Other(done.reason))
-        };
+        return Ok(done);
     }
     let pods = described.as_ref().map(Pods::of).unwrap_or_default();
     let moved = |(uid, from, to, gain): MoveRow| Move {
@@ -110,11 +109,13 @@ pub(crate) async fn gather(
     }
     let job = JobProxy::builder(client.connection()).cache_properties(CacheProperties::No);
     let job = job.path(&path).build().await?;
+    let bus = DBusProxy::new(client.connection()).await?;
     let mut away: Option<Instant> = None;
     done.phase = loop {
-        match client.answer_in_time(job.phase()).await {
+        match phase_of(client, &bus, &job).await {
             Ok(phase) if phase == JobPhase::Pending.name() => away = None,
             Ok(phase) => break phase,
+            Err(Failure::NoSuchInstance(gone)) => return Err(Failure::Other(format!("the job is gone: {gone}"))),
             Err(cause) if away.get_or_insert_with(Instant::now).elapsed() > MAX_AWAY => return Err(cause),
             Err(_) => {}
         }
@@ -125,6 +126,15 @@ pub(crate) async fn gather(
     done.moves = moves.into_iter().map(moved).collect();
     done.job = Some(path.to_string());
     Ok(done)
+}
+
+/// The job's phase. Reading it would start a daemon that was stopped.
+async fn phase_of(client: &Client, bus: &DBusProxy<'_>, job: &JobProxy<'_>) -> Result<String, Failure> {
+    let name = BusName::try_from(BUS_NAME).map_err(zbus::Error::from)?;
+    if !client.answer_in_time(bus.name_has_owner(name)).await? {
+        return Err(Failure::NotRunning(1));
+    }
+    client.answer_in_time(job.phase()).await
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ impl Render for Released {
         } else {
             format!(" CPUs {cpus}")
         };
-        let done = format!("{pod}: released{cpus}; the VM keeps running, unisolated");
+        let done = format!("{pod}: released{cpus}; the VM keeps running, unisolated. Undo: restart the container");
         paragraph(&printable(&done), style)
     }
 

@@ -9,7 +9,9 @@ use stelia_api::Reason;
 use stelia_model::{FormerVm, Instance, Unadopted};
 
 use crate::shared::daemon::{Condition, Description, Pod, age, counts, fact, is_in_trouble, note};
-use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, facts, now, printable, table};
+use crate::shared::output::{
+    Column, Meaning, Render, TextStyle, column, counted, facts, natural, now, printable, table,
+};
 
 /// What is wrong on the node, one short line each.
 pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
@@ -17,21 +19,6 @@ pub(crate) fn node_lines(problems: &[Reason], style: TextStyle) -> String {
     let mut lines: Vec<_> = problems.iter().map(of).collect();
     lines.dedup();
     facts(&lines, style)
-}
-
-/// What a name is sorted by: web-2 is before web-19.
-pub(super) fn natural(name: &str) -> Vec<(usize, String)> {
-    let runs = name
-        .as_bytes()
-        .chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
-    let is_number = |run: &[u8]| run.first().is_some_and(u8::is_ascii_digit);
-    let run = |run: &[u8]| {
-        (
-            if is_number(run) { run.len() } else { 0 },
-            String::from_utf8_lossy(run).into_owned(),
-        )
-    };
-    runs.map(run).collect()
 }
 
 #[derive(Serialize)]

@@ -89,23 +89,31 @@ pub(super) fn cpus(facts: &Facts) -> Found {
     pass(found)
 }
 
-/// The CPUs and the flags of the last `isolcpus=` of the kernel's command line.
-fn isolcpus_of(cmdline: &str) -> (CpuSet, Vec<&str>) {
-    let last = cmdline
+/// The lists, and the CPUs of what of them is plain, of each `isolcpus=` on the kernel's command line that takes CPUs out of the balancing:
+/// it has the flag domain, or no flag. A flag begins with a letter; the lists `all` and `N` do too.
+fn isolcpus_of(cmdline: &str) -> (String, CpuSet) {
+    let values = cmdline
         .split_whitespace()
-        .rev()
-        .find_map(|word| word.strip_prefix("isolcpus="));
-    let parts = last.into_iter().flat_map(|value| value.split(','));
-    let (flags, lists): (Vec<&str>, Vec<&str>) = parts.partition(|part| part.parse::<CpuSet>().is_err());
-    (lists.join(",").parse().unwrap_or_default(), flags)
+        .filter_map(|word| word.strip_prefix("isolcpus="));
+    let (mut lists, mut cpus) = (Vec::new(), CpuSet::new());
+    for value in values {
+        let is_flag = |part: &&str| part.starts_with(|c: char| c.is_ascii_lowercase()) && *part != "all";
+        let (flags, parts): (Vec<&str>, Vec<&str>) =
+            value.split(',').filter(|part| !part.is_empty()).partition(is_flag);
+        if flags.is_empty() || flags.contains(&"domain") {
+            let plain = parts.iter().filter_map(|part| part.parse::<CpuSet>().ok());
+            plain.for_each(|some| cpus.union_with(&some));
+            lists.extend(parts);
+        }
+    }
+    (lists.join(","), cpus)
 }
 
-/// Whether `isolcpus=` takes CPUs out of the scheduler's balancing: it has the flag domain, or no flag. The list in /sys includes those of
-/// partitions.
+/// Whether `isolcpus=` takes CPUs out of the scheduler's balancing. The list in /sys includes those of partitions.
 pub(super) fn isolcpus(facts: &Facts) -> Found {
     const FIX: &str = "remove isolcpus= from the kernel's command line, reboot; partitions replace it";
-    let (given, flags) = isolcpus_of(&facts.cmdline);
-    if given.is_empty() || !flags.is_empty() && !flags.contains(&"domain") {
+    let (given, cpus) = isolcpus_of(&facts.cmdline);
+    if given.is_empty() {
         return pass("not set");
     }
     let state = facts.state();
@@ -116,7 +124,7 @@ pub(super) fn isolcpus(facts: &Facts) -> Found {
         }
         _ => state.map(CpuManagerState::shared_pool).unwrap_or_default(),
     };
-    let unbalanced = given.intersection(&shared);
+    let unbalanced = cpus.intersection(&shared);
     if unbalanced.is_empty() {
         return warn(format!("isolcpus={given} is not needed"), "", FIX);
     }

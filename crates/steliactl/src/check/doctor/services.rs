@@ -107,6 +107,13 @@ pub(super) fn ledger(facts: &Facts) -> Found {
         let fix = "set ledger = true in /etc/stelia/steliad.toml, systemctl reload steliad";
         return note("off", "", fix);
     }
+    if ledger.key.is_empty() {
+        return warn(
+            "not signed",
+            "nobody can check that it is unchanged",
+            "journalctl -u steliad",
+        );
+    }
     if !facts.tracing {
         let fix = "run steliactl doctor as root; then see /sys/kernel/security/lockdown";
         return note("tracefs is not mounted or not readable", "it cannot name tasks", fix);

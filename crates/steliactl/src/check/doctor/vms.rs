@@ -8,7 +8,7 @@ use stelia_kernel::containers::{container_levels, least_limit_milli, pod_contain
 use stelia_kernel::locality::{Locality, NodeMemory, size};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 
-use super::{Facts, Found, note, pass, some, warn};
+use super::{Facts, Found, STATE, note, pass, some, warn};
 use crate::shared::daemon::Pods;
 use crate::shared::output::counted;
 
@@ -70,6 +70,10 @@ pub(super) fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result
 
 /// As crun before 1.22 writes a quota where kubelet sets none.
 pub(super) fn quotas(facts: &Facts) -> Found {
+    // Without it the exclusive CPUs are not known.
+    if facts.cpus.is_err() {
+        return Err(STATE);
+    }
     match &facts.low_quotas {
         Err(why) => note(format!("cannot read the CPU quotas of containers: {why}"), "", ""),
         Ok(low) if low.is_empty() => pass("no CPU quota is below the exclusive CPUs of its container"),
@@ -107,6 +111,11 @@ pub(super) fn locality(facts: &Facts) -> Found {
         (!problems.is_empty()).then(|| format!("{}: {}", pods.get(pod), problems.join(", and ")))
     });
     let remote: Vec<String> = remote.collect();
+    if let (true, Some(why)) = (remote.is_empty(), &told.locality.devices_unknown) {
+        let fix =
+            "run steliactl doctor as root; if the checksum is wrong, drain the node, remove the file, restart kubelet";
+        return warn(format!("cannot read where devices are: {why}"), "", fix);
+    }
     if remote.is_empty() {
         let count = counted(vms.len() as u64, "VM");
         return pass(format!("{count}, none with remote memory or devices"));

@@ -15,7 +15,7 @@ use crate::shared::output::now;
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct LedgerOptions {
-    /// Show only this VM, which may have ended, given as namespace/name, name, UID or the beginning of the UID; with a pattern with *, ?
+    /// Show only this VM, which may have ended, given as namespace/name, name or UID; with a pattern with *, ?
     /// or [a-z], show one line for each VM that matches. Default: all
     #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
     pub(super) vm: Option<VmPattern>,

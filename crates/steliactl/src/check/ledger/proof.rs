@@ -18,10 +18,13 @@ pub(super) struct Key {
 /// # Errors
 /// The daemon does not answer, or has no key.
 pub(super) async fn key(client: &Client) -> Result<Key, Failure> {
-    let key = client.answer_in_time(client.manager().ledger_key()).await?;
+    let mut key = client.answer_in_time(client.manager().ledger_key()).await?;
     if key.is_empty() {
-        // The daemon says why there is no ledger.
+        // The daemon says why there is no ledger, and opens one that was not open yet.
         Source::Daemon(client.clone()).all((now(), 0)).await?;
+        key = client.answer_in_time(client.manager().ledger_key()).await?;
+    }
+    if key.is_empty() {
         return Err(Failure::Other("the ledger is not signed: steliactl doctor".to_owned()));
     }
     Ok(Key { key })

@@ -12,7 +12,7 @@ use stelia_kernel::locality::{Locality, nodes};
 use stelia_model::Instance;
 
 use super::Answer;
-use crate::shared::daemon::Description;
+use crate::shared::daemon::{Description, Pod};
 use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, rates, worst};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::kernel::{Roots, threads};
@@ -66,7 +66,7 @@ pub(super) fn share(before: &Reading, now: &Reading, cpus: &CpuSet, of: fn(&CpuT
 pub(super) fn slowdowns(
     answer: &mut Answer,
     description: &Description,
-    (pod, instance): (&str, &Instance),
+    (pod, instance): (&Pod, &Instance),
     (before, now): (&Reading, &Reading),
 ) {
     const BUSY: &str = "add shared CPUs (float-policy), take load off them, or set --iothread-cpus of the runner";
@@ -75,7 +75,7 @@ pub(super) fn slowdowns(
     const DEVICES: &str = "set a topologyManagerPolicy other than none, then restart the container";
     let sampled = rates(&before.sample, &now.sample);
     let seconds = sampled.seconds.max(0.001);
-    let measured = sampled.instances.iter().find(|one| one.pod.pod_uid == pod);
+    let measured = sampled.instances.iter().find(|one| one.pod.pod_uid == pod.pod_uid);
     if let Some(measured) = measured {
         worst_vcpu(answer, measured);
     }
@@ -101,14 +101,14 @@ pub(super) fn slowdowns(
         .fold(CpuSet::new(), |all, cpu| all.union(&topology.siblings(cpu)));
     let foreign = Some(cores.difference(own)).filter(|foreign| !foreign.is_empty());
     let foreign = foreign.map(|cpus| format!("CPUs {cpus}, which are not its own, share cores with its CPUs"));
-    let locality = description.locality.instances.get(pod);
+    let locality = description.locality.instances.get(&pod.pod_uid);
     let memory_fix = locality.map(Locality::memory_cure).unwrap_or_default();
     for (text, fix) in [
         (
             measured.and_then(|one| limit(one.throttled_percent, "the whole VM")),
             RAISE,
         ),
-        (interrupts, "steliactl noise VM"),
+        (interrupts, &format!("steliactl noise {pod}")),
         (limit(Some(rest), "its other threads"), RAISE),
         (load, BUSY),
         (stolen, "check the host of this host"),
@@ -142,7 +142,7 @@ fn worst_vcpu(answer: &mut Answer, own: &InstanceRates) {
         let fix = if worst.rates.forced_idle_percent >= Some(HIGH_FORCED_IDLE_PERCENT) {
             "assign whole cores (kubelet's full-pcpus-only, steliad's FullPCPUs), or set Cloud Hypervisor's --cpus core_scheduling=off"
         } else {
-            "see what runs there: steliactl ledger VM --watch 10s"
+            &format!("steliactl ledger {} --watch 10s", own.pod)
         };
         answer.slow(format!("vCPU {} {}", worst.name, worst.note), fix);
     }

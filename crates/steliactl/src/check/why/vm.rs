@@ -53,7 +53,7 @@ pub(super) fn answer(
         answer.say("vCPUs", "none are attached, so none was measured");
     }
     let told = answer.facts.len();
-    slowdowns(&mut answer, description, (pod, instance), readings);
+    slowdowns(&mut answer, description, (&name, instance), readings);
     if answer.facts.len() == told && !instance.vcpus.is_empty() {
         answer.say("Measured", "nothing slows it down");
     }

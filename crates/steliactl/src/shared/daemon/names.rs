@@ -98,7 +98,11 @@ pub(crate) fn none_among<'a>(asked: &str, pods: impl IntoIterator<Item = &'a Pod
 pub(super) fn or_former(failure: Failure, asked: &str, description: &Description) -> Failure {
     let pod = |one: &FormerVm| Pod::new(&one.pod, one.pod_name.as_ref());
     let all: Pods = description.node.former.iter().map(pod).collect();
-    let former = description.node.former.iter().find(|one| pod(one).is_called(asked, &all));
+    let former = description
+        .node
+        .former
+        .iter()
+        .find(|one| pod(one).is_called(asked, &all));
     match (failure, former) {
         (Failure::NoSuchInstance(_), Some(one)) => Failure::NoSuchInstance(format!(
             "{} was released or has ended {} ago; if it runs, it is not isolated: restart its container",

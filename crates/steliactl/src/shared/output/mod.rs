@@ -73,14 +73,13 @@ pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str
     object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What sorts `vm-9` before `vm-10`.
-pub(crate) fn natural(name: &str) -> String {
-    let parts = name.split_inclusive(|c: char| !c.is_ascii_digit());
-    let padded = |part: &str| match part.starts_with(|c: char| c.is_ascii_digit()) {
-        true => format!("{part:0>12}"),
-        false => part.to_owned(),
-    };
-    parts.map(padded).collect()
+/// What a name is sorted by: web-2 is before web-19.
+pub(crate) fn natural(name: &str) -> Vec<(usize, String)> {
+    let bytes = name.as_bytes();
+    let runs = bytes.chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
+    let digits = |run: &[u8]| run.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    runs.map(|run| (digits(run), String::from_utf8_lossy(run).into_owned()))
+        .collect()
 }
 
 /// "a, b, c, …": at most so many. Where one more would be named, all are: "…" takes as much room as a name.

@@ -15,8 +15,7 @@ use crate::shared::daemon::{Client, Failure, Selection};
 use crate::shared::kernel::Roots;
 use crate::shared::kernel::rates::{InstanceRates, Model, Rates, VcpuRates, rates};
 use crate::shared::kernel::sample::Sample;
-use crate::shared::output::{self, Column, Meaning, OutputOptions, Render, TextStyle, column};
-use crate::view::list::natural;
+use crate::shared::output::{self, Column, Meaning, OutputOptions, Render, TextStyle, column, natural};
 
 /// Where samples come from.
 pub(crate) struct Source<'a> {
