@@ -107,7 +107,8 @@ pub(super) fn ledger(facts: &Facts) -> Found {
         let fix = "set ledger = true in /etc/stelia/steliad.toml, systemctl reload steliad";
         return note("off", "", fix);
     }
-    if ledger.key.is_empty() {
+    // The key is known from the first account on.
+    if ledger.key.is_empty() && !ledger.vms.is_empty() {
         return warn(
             "not signed",
             "nobody can check that it is unchanged",
