@@ -130,7 +130,7 @@ pub(crate) async fn gather(
 
 /// The job's phase. Reading it would start a daemon that was stopped.
 async fn phase_of(client: &Client, bus: &DBusProxy<'_>, job: &JobProxy<'_>) -> Result<String, Failure> {
-    let name = BusName::try_from(BUS_NAME).map_err(zbus::Error::from)?;
+    let name = BusName::try_from(BUS_NAME)?;
     if !client.answer_in_time(bus.name_has_owner(name)).await? {
         return Err(Failure::NotRunning(1));
     }
