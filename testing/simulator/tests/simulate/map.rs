@@ -69,7 +69,7 @@ fn the_picture_in_the_documentation_is_the_one_that_steliactl_draws() {
     }
     let text = simulation.ctl(&["--root", host, "map"]);
     assert!(
-        text.contains("socket 1, NUMA 1, 128 GiB, L3 32.0 MiB\n L3 16-23 ") && text.contains(" 24-31 [C~"),
+        text.contains("socket 1, NUMA 1, 128 GiB, L3 32.0 MiB\n L3 16 [. ]") && text.contains(" 24 [C~]"),
         "{text}"
     );
     let refused = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["map", "--json", "--svg"]);

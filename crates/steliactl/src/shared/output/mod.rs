@@ -77,8 +77,10 @@ pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str
 pub(crate) fn natural(name: &str) -> Vec<(usize, String)> {
     let bytes = name.as_bytes();
     let runs = bytes.chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit());
-    let digits = |run: &[u8]| run.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    runs.map(|run| (digits(run), String::from_utf8_lossy(run).into_owned()))
+    // A longer number is greater, and text is after numbers.
+    let is_number = |run: &[u8]| run.first().is_some_and(u8::is_ascii_digit);
+    let rank = |run: &[u8]| if is_number(run) { run.len() } else { usize::MAX };
+    runs.map(|run| (rank(run), String::from_utf8_lossy(run).into_owned()))
         .collect()
 }
 
