@@ -119,16 +119,15 @@ fn words(instance: &Instance, cpus: u32, to: &str, waits: bool, dry_run: bool) -
     // I/O threads that have a CPU are in the same list.
     let is_vcpu = |one: &&PinnedThread| matches!(one.thread.role, ThreadRole::Vcpu(_));
     let (vcpus, from) = (instance.vcpus.iter().filter(is_vcpu).count(), &instance.exclusive);
-    match dry_run {
-        true if waits => format!(
-            "would keep CPUs {to} of {from} once {} of its {vcpus} vCPUs are unplugged",
-            vcpus.saturating_sub(cpus as usize)
-        ),
-        true => format!("would have CPUs {to} instead of {from}"),
-        false if cpus as usize > from.len() => {
-            format!("has CPUs {to} instead of {from}; stelia-runner plugs vCPUs if the VMM has free slots")
-        }
-        false => format!("has CPUs {to} instead of {from}"),
+    if dry_run && waits {
+        let unplugged = vcpus.saturating_sub(cpus as usize);
+        format!("would keep CPUs {to} of {from} once {unplugged} of its {vcpus} vCPUs are unplugged")
+    } else if dry_run {
+        format!("would have CPUs {to} instead of {from}")
+    } else if cpus as usize > from.len() {
+        format!("has CPUs {to} instead of {from}; stelia-runner plugs vCPUs if the VMM has free slots")
+    } else {
+        format!("has CPUs {to} instead of {from}")
     }
 }
 

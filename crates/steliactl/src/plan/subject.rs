@@ -43,9 +43,12 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
         }
         read => (read, Vec::new()),
     };
-    let config = config.map_err(|cause| match cause.keeps_kubelet_from_starting() {
-        true => cause.in_full(),
-        false => format!("cannot predict: kubelet's settings cannot be read: {cause}"),
+    let config = config.map_err(|cause| {
+        if cause.keeps_kubelet_from_starting() {
+            cause.in_full()
+        } else {
+            format!("cannot predict: kubelet's settings cannot be read: {cause}")
+        }
     })?;
     let folder = below(root, &config.root_dir);
     let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse).map_err(no_start)?;

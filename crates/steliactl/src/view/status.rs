@@ -66,9 +66,10 @@ impl Status {
             (Some(profile), us) => format!("{profile}, written {} ago", age(us, now)),
         };
         lines.push(plain("Publishing", published));
-        let (meaning, hint) = match problems.is_empty() {
-            true => (Meaning::Good, ""),
-            false => (Meaning::Broken, "  (steliactl why node)"),
+        let (meaning, hint) = if problems.is_empty() {
+            (Meaning::Good, "")
+        } else {
+            (Meaning::Broken, "  (steliactl why node)")
         };
         let state = meaning.paint("running", style) + hint;
         let host = Some(&self.host).filter(|host| !host.is_empty());

@@ -228,8 +228,9 @@ pub(super) fn start(facts: &Facts) -> Found {
         let effect = "by its files alone kubelet would not start, but k3s hides its command line";
         return warn(words, effect, format!("{UNHIDE}; if that changes nothing: {fixes}"));
     }
-    match found.iter().all(StartProblem::is_of_this_version) {
-        true => warn(words, NO_START, fixes),
-        false => fail(words, NO_START, fixes),
+    if found.iter().all(StartProblem::is_of_this_version) {
+        warn(words, NO_START, fixes)
+    } else {
+        fail(words, NO_START, fixes)
     }
 }

@@ -72,12 +72,13 @@ impl Proof {
         if let [first, .., last] | [first @ last] = verdict.days_without_head.as_slice() {
             rest += &format!("; days without a signature: {first} to {last}");
         }
-        let (nothing, fix) = match self.is_unkeyed {
-            true => (
+        let (nothing, fix) = if self.is_unkeyed {
+            (
                 "nothing, the keys are those that the copy names",
                 "run steliactl ledger key on the node and give its output as --key",
-            ),
-            false => ("nothing", ""),
+            )
+        } else {
+            ("nothing", "")
         };
         let by = if by.is_empty() {
             nothing.to_owned()

@@ -361,8 +361,9 @@ impl Verified {
     fn is_enough(&mut self, before: &BTreeSet<Key>, reading: usize) -> bool {
         let ([least, most], now) = (READINGS, self.transient());
         if reading == most {
-            self.findings
-                .retain(|one| !one.may_be_transient() || before.contains(&one.key()));
+            // What could not be read this time is not verified, whatever was read before.
+            let stays = |one: &Finding| one.kind == Kind::Unread || before.contains(&one.key());
+            self.findings.retain(|one| !one.may_be_transient() || stays(one));
         }
         reading == most || now.is_empty() || reading >= least && now.is_subset(before)
     }

@@ -30,9 +30,10 @@ impl Collector for All {
             let name = with_unit.map_or(*name, |(name, _)| name);
             let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), *kind)?;
             for (labels, value) in samples {
-                match labels.is_empty() {
-                    true => encode(&mut metric, *kind, value)?,
-                    false => encode(&mut metric.encode_family(labels)?, *kind, value)?,
+                if labels.is_empty() {
+                    encode(&mut metric, *kind, value)?;
+                } else {
+                    encode(&mut metric.encode_family(labels)?, *kind, value)?;
                 }
             }
         }
