@@ -59,7 +59,7 @@ pub fn held_and_remote(locality: &Value) -> Option<(u64, u64)> {
             .iter()
             .filter_map(|kind| memory[*kind].as_u64())
             .sum();
-        let is_own = nodes.iter().any(|own| own.to_string() == *node);
+        let is_own = nodes.contains(&node.parse::<u64>().ok()?.into());
         sums = (sums.0 + held, if is_own { sums.1 } else { sums.1 + held });
     }
     Some(sums)
