@@ -163,7 +163,7 @@ pub(crate) enum Command {
     Monitor(Selection),
     /// Explain a VM, a CPU or the node: causes and fixes
     ///
-    /// What may slow a VM down is measured for one second.
+    /// What may slow a VM down or interrupt its CPU is measured for one second.
     Why {
         /// A number is a CPU, node is this node. Anything else is a VM, given as namespace/name, name or UID
         #[arg(value_name = "VM|CPU|node", add = ArgValueCandidates::new(vms))]
@@ -183,8 +183,8 @@ pub(crate) enum Command {
     },
     /// Show interrupts and kernel threads on VMs' CPUs
     ///
-    /// Counts device interrupts for one second. The exit code is 1 if one fires on VMs' CPUs, a kernel thread could not be moved off them,
-    /// or this is unknown.
+    /// Counts device interrupts for one second and names the devices; those of a VM's own VFIO devices do not count. The exit code is 1 if
+    /// one fires on VMs' CPUs, or a kernel thread could not be moved off them.
     Noise(Selection),
     /// Print what else ran on VMs' CPUs, and when
     ///

@@ -69,7 +69,7 @@ async fn run(
         Command::Doctor {
             kubelet_state: Some(file),
             ..
-        } => output_options.print(&doctor::state_file(file, root)),
+        } => output_options.print(&doctor::state_file(file, root, &Pods::by_logs(root))),
         Command::Doctor { verbose, .. } => {
             // Not started for it: it may be what is unfit.
             let told = async { client().await?.describe().await }.await;

@@ -90,9 +90,10 @@ fits. The beginning of a name is not a name.
 
 Exit codes:
   0    success; also when a signal or the end of the reader ends monitor or top
-  1    the daemon refuses, fails or cannot be reached; doctor, verify, noise or
-       ledger verify finds something wrong or cannot find out; resize changed
-       nothing; a pod of plan does not fit, or this is unknown
+  1    the daemon refuses, fails or cannot be reached; doctor, verify or ledger
+       verify finds something wrong or cannot find out; noise finds a VM
+       disturbed; resize changed nothing; a pod of plan does not fit, or this is
+       unknown
   2    wrong usage, or VM matches several VMs
   3    no such VM, or PATTERN matches none; status: steliad is not running
 

@@ -18,11 +18,11 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::check::some;
-use crate::shared::daemon::{Description, Failure, Pods};
+use crate::shared::daemon::{Description, Failure};
 use crate::shared::output::{Meaning, Render, TextStyle, paragraph, stacked};
 use facts::Facts;
 pub(super) use facts::systemd;
-use state_file::StateFile;
+pub(crate) use state_file::{StateFile, gather as state_file};
 
 /// In the order in which findings are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -160,11 +160,6 @@ pub(crate) async fn gather(root: &Path, told: Result<Description, Failure>, verb
     }
     let findings = examine(&facts);
     Examined { findings, verbose }
-}
-
-/// What steliad reads from one of kubelet's files on the node below `root`.
-pub(crate) fn state_file(path: &Path, root: &Path) -> StateFile {
-    state_file::gather(path, root, &Pods::by_logs(root))
 }
 
 impl Examined {

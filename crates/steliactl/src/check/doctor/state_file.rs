@@ -29,6 +29,9 @@ pub(crate) struct StateFile {
     shared_pool: CpuSet,
     unknown_keys: Vec<String>,
     assignments: Vec<Assignment>,
+    /// Whether the reason and its fix are printed already.
+    #[serde(skip)]
+    pub is_told: bool,
 }
 
 /// CPUs of a container, or of a whole pod. The oldest schemas have the container's id instead of its pod and name.
@@ -44,7 +47,7 @@ struct Assignment {
 }
 
 /// Reads a file. `root` is `/`, `pods` are the names of its pods.
-pub(super) fn gather(path: &Path, root: &Path, pods: &Pods) -> StateFile {
+pub(crate) fn gather(path: &Path, root: &Path, pods: &Pods) -> StateFile {
     let file = path.display().to_string();
     let state = match read(path) {
         Ok(state) => state,
@@ -67,6 +70,7 @@ pub(super) fn gather(path: &Path, root: &Path, pods: &Pods) -> StateFile {
         policy: state.policy,
         default_cpus: state.default_cpus,
         unknown_keys: state.unknown_keys,
+        is_told: false,
     }
 }
 
@@ -135,13 +139,21 @@ const COLUMNS: [Column<Assignment>; 4] = [
     }),
 ];
 
+impl StateFile {
+    /// What to do; empty where it can be used, or nothing is known.
+    pub(crate) fn fix(&self) -> &'static str {
+        let fix = remedy_of_file(&self.reason).filter(|_| !self.reason.is_empty());
+        fix.unwrap_or_default()
+    }
+}
+
 impl Render for StateFile {
     fn text(&self, style: TextStyle) -> String {
-        let usable = match self.reason.as_str() {
-            "" => "yes".to_owned(),
-            reason => format!("no: {reason}"),
+        let (usable, fix) = match self.reason.as_str() {
+            _ if self.is_told => ("no", ""),
+            "" => ("yes", ""),
+            reason => (&*format!("no: {reason}"), self.fix()),
         };
-        let fix = remedy_of_file(&self.reason).filter(|_| !self.reason.is_empty());
         let rows = [
             ("File", self.file.clone()),
             ("Schema", self.schema.clone()),
@@ -149,8 +161,8 @@ impl Render for StateFile {
             ("Default set", self.default_cpus.to_string()),
             ("Shared pool", self.shared_pool.to_string()),
             ("Unknown keys", self.unknown_keys.join(", ")),
-            ("Usable", usable),
-            ("Fix", fix.unwrap_or_default().to_owned()),
+            ("Usable", usable.to_owned()),
+            ("Fix", fix.to_owned()),
         ];
         let text = properties(rows.into_iter().filter(|(_, value)| !value.is_empty()), style);
         if self.assignments.is_empty() {

@@ -34,6 +34,15 @@ impl VmAccount {
         Self { pod, account }
     }
 
+    /// What names who broke the guarantee, if the VM still runs.
+    fn fixes(&self) -> Option<(&'static str, String)> {
+        let (sums, pod) = (self.sums(), &self.pod);
+        let tasks = (sums.other_tasks.least > 0).then(|| format!("steliactl ledger {pod} --watch 10s"));
+        let devices = (sums.devices > 0).then(|| format!("steliactl noise {pod}"));
+        let fixes: Vec<String> = tasks.into_iter().chain(devices).collect();
+        rows::is_broken(&sums).then(|| ("Fix", fixes.join("; ")))
+    }
+
     /// The sums of the whole time, by the pod's name.
     pub(super) fn sums(&self) -> Day {
         let Account { totals, .. } = &self.account;
@@ -54,7 +63,9 @@ impl Render for VmAccount {
         let mut parts = Vec::new();
         if style.legend {
             let period = rows::between(account.since_us, account.until_us);
-            let mut facts = vec![("Guarantee", rows::guarantee(&self.sums()).1)];
+            let (_, word, counts) = rows::guarantee(&self.sums());
+            let mut facts = vec![("Guarantee", format!("{word}: {counts}"))];
+            facts.extend(self.fixes());
             facts.extend(rows::facts(account));
             facts.push(("Period", format!("{period} UTC")));
             facts.push(("Last entry", account.seq.to_string()));
@@ -81,7 +92,9 @@ impl Section {
             text.insert_str(0, &self.grid.text(style));
         }
         if style.legend && !text.is_empty() {
-            text.insert_str(0, &format!("{}:\n", printable(&self.title)));
+            let about = Some(self.about).filter(|about| !about.is_empty());
+            let about = about.map(|about| paragraph(about, style)).unwrap_or_default();
+            text.insert_str(0, &format!("{}:\n{about}", printable(&self.title)));
         }
         text
     }
@@ -99,10 +112,15 @@ impl Render for All {
             return "No VM had CPUs of its own in this period.\n".to_owned();
         }
         let mut text = table(&rows::SUMS, &sums, style);
-        let broken = sums.iter().filter(|one| rows::is_broken(one)).count();
-        if style.legend && broken > 0 {
-            let all = counted(sums.len() as u64, "VM");
-            text += &format!("\n{all}, {broken} with a broken guarantee.  steliactl ledger VM\n");
+        if let (true, [VmAccount { account, .. }, ..]) = (style.legend, self.0.as_slice()) {
+            let broken = sums.iter().filter(|one| rows::is_broken(one)).count();
+            let (all, period) = (
+                counted(sums.len() as u64, "VM"),
+                rows::between(account.since_us, account.until_us),
+            );
+            let next = if broken > 0 { " (steliactl ledger VM)" } else { "" };
+            let summary = format!("{broken} of {all} above the guaranteed 0{next}. Counted {period} UTC.");
+            text += &format!("\n{}", paragraph(&summary, style));
         }
         text
     }

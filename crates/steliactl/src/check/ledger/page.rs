@@ -27,7 +27,7 @@ struct Page<'a> {
     account: &'a Account,
     period: String,
     /// The class of the headline, and what it says of the guarantee.
-    guarantee: (&'static str, String),
+    guarantee: (&'static str, &'static str, String),
     months: Vec<Calendar>,
     sections: Vec<Section>,
     /// What is wrong with the ledger; empty: nothing.

@@ -17,16 +17,17 @@ const NAMES: usize = 6;
 const DOERS: usize = 12;
 
 /// The sums of VMs.
-pub(super) const SUMS: [Column<Day>; 5] = [
+pub(super) const SUMS: [Column<Day>; 6] = [
     column("VM", |sums: &Day| sums.day.clone()).yields(1).shortens(),
+    column("GUARANTEE", |sums: &Day| guarantee(sums).1.to_owned()),
     column("COVERED", |sums: &Day| share(sums.promised_us, sums.covered_us)).right(),
     column("OTHER TASKS", |sums: &Day| sums.other_tasks.to_string())
         .right()
         .means(|sums| zero(sums.other_tasks.most)),
-    column("OTHER DEVICES", |sums: &Day| grouped(sums.devices))
+    column("INTERRUPTS", |sums: &Day| grouped(sums.devices))
         .right()
         .means(|sums| zero(sums.devices)),
-    column("LOST AT MOST", |sums: &Day| duration(sums.delay_ns)).right(),
+    column("WAITED", |sums: &Day| duration(sums.delay_ns)).right(),
 ];
 
 /// A class of what ran: how often and for how long, where that is counted and measured, and the most frequent names.
@@ -46,7 +47,7 @@ pub(super) const CLASSES: [Column<Ran>; 4] = [
     }),
     column("TIME", |(.., ns, _): &Ran| ns.map(duration).unwrap_or_default()).right(),
     column("OF WHICH", |(.., names): &Ran| names.clone())
-        .yields(1)
+        .wraps()
         .or_nothing(),
 ];
 
@@ -74,7 +75,7 @@ pub(super) const WINDOWS: [Column<Window>; 6] = [
     column("COUNT", |one: &Window| one.count.to_string())
         .right()
         .means(|one| zero(one.count.most)),
-    column("LOST AT MOST", |one: &Window| match one.delay_ns {
+    column("WAITED", |one: &Window| match one.delay_ns {
         0 => String::new(),
         ns => duration(ns),
     })
@@ -110,41 +111,56 @@ fn zero(count: u64) -> Meaning {
 /// A part of an account: a table with its title.
 pub(super) struct Section {
     pub title: String,
+    /// What its rows are; empty where the title says it.
+    pub about: &'static str,
     pub grid: Grid,
     /// What the table does not have.
     pub missing: Vec<String>,
 }
 
 impl Section {
-    fn of<T>(title: &str, columns: &[Column<T>], rows: &[T]) -> Self {
-        let (title, grid) = (title.to_owned(), Grid::of(columns, rows));
-        let missing = Vec::new();
-        Self { title, grid, missing }
+    fn of<T>(title: &str, about: &'static str, columns: &[Column<T>], rows: &[T]) -> Self {
+        Self {
+            title: title.to_owned(),
+            about,
+            grid: Grid::of(columns, rows),
+            missing: Vec::new(),
+        }
     }
 }
 
 /// The tables of an account, first that of the classes.
 pub(super) fn sections(account: &Account) -> Vec<Section> {
+    const GUARANTEED: &str = "Other tasks and other devices' interrupts are guaranteed to be 0.";
+    const WINDOW: &str = "A window is the time from one reading of the counters to the next.";
+    const GAP: &str = "The guaranteed time for which there are no two readings of the same counters.";
+    const PLACE: &str = "Near: on a NUMA node of these CPUs. Attached: on a node without CPUs that belongs to one of these, or to a device. \
+                         Remote: on any other node. Read once an hour, or less often on nodes with many VMs, and when the CPUs change.";
     let classes = classes(&account.totals);
-    let mut all = vec![Section::of("Everything that was counted", &CLASSES, &classes)];
-    all.push(Section::of("The worst windows", &WINDOWS, &account.worst));
-    let mut gaps = Section::of("Times that are not covered", &GAPS, &account.gaps);
+    let mut gaps = Section::of("Times that are not covered", GAP, &GAPS, &account.gaps);
     if account.gaps_left_out > 0 {
         let more = counted(account.gaps_left_out, "more gap");
         gaps.missing.push(format!("{more} not listed."));
     }
-    all.push(gaps);
-    let located = "NUMA nodes of CPUs, memory and devices";
-    all.push(Section::of(located, &LOCATED, &account.located));
-    all.extend(account.attributions.iter().map(ran));
-    all
+    let all = [
+        Section::of("Everything that was counted", GUARANTEED, &CLASSES, &classes),
+        Section::of("The worst windows", WINDOW, &WINDOWS, &account.worst),
+        gaps,
+        Section::of(
+            "NUMA nodes of CPUs, memory and devices",
+            PLACE,
+            &LOCATED,
+            &account.located,
+        ),
+    ];
+    all.into_iter().chain(account.attributions.iter().map(ran)).collect()
 }
 
 /// Who ran during one attribution, and why that may not be all.
 pub(super) fn ran(one: &Attribution) -> Section {
     let rows = who(one);
     let title = format!("Who ran on CPUs {}, {}", one.cpus, between(one.from_us, one.until_us));
-    let mut section = Section::of(&title, &RAN, &rows);
+    let mut section = Section::of(&title, "", &RAN, &rows);
     let missing = &mut section.missing;
     if one.dropped > 0 {
         let dropped = grouped(one.dropped);
@@ -179,7 +195,7 @@ fn classes(totals: &Totals) -> [Ran; 9] {
         (what, count, Some(times.fold(0, u64::saturating_add)), names),
         timed("Own threads", exactly(totals.own.count), totals.own.ns),
         named("Own interrupts", &totals.own_interrupts),
-        timed("Ready, not running", None, totals.delay_ns),
+        timed("Waited for a CPU", None, totals.delay_ns),
         timed("Steal", None, totals.steal_ns),
     ]
 }
@@ -200,16 +216,18 @@ pub(super) fn is_broken(sums: &Day) -> bool {
     sums.covered_us > 0 && (sums.other_tasks.least > 0 || sums.devices > 0)
 }
 
-/// Whether the guarantee was kept, as the class of the page's headline and in words.
-pub(super) fn guarantee(sums: &Day) -> (&'static str, String) {
+/// Whether the guarantee was kept: the class of the page's headline, a word, and what it is by.
+pub(super) fn guarantee(sums: &Day) -> (&'static str, &'static str, String) {
     let (look, word) = match sums {
-        Day { promised_us: 0, .. } => return ("unknown", "none, it had no CPUs of its own in this period".to_owned()),
-        Day { covered_us: 0, .. } => return ("unknown", "not known, no reading covers this period".to_owned()),
+        Day { promised_us: 0, .. } => {
+            return ("unknown", "none", "it had no CPUs of its own in this period".to_owned());
+        }
+        Day { covered_us: 0, .. } => return ("unknown", "not known", "no reading covers this period".to_owned()),
         sums if is_broken(sums) => ("some", "broken"),
         sums if sums.other_tasks.most > 0 => ("some", "perhaps broken"),
         _ => ("zero", "kept"),
     };
-    (look, format!("{word}, {}", counts(sums)))
+    (look, word, counts(sums))
 }
 
 /// What else matters of an account.

@@ -34,7 +34,7 @@ fn a_quiet_month_has_neither_windows_nor_gaps() {
     says(
         &text,
         &[
-            "kept, 0 other tasks, 0 device interrupts",
+            "kept: 0 other tasks, 0 device interrupts",
             "100% of the guaranteed time\n",
         ],
     );
@@ -67,7 +67,7 @@ fn nothing_known_is_never_told_as_zero() {
             ..Account::default()
         })
     };
-    for (promised, words) in [(5, "not known, no reading"), (0, "had no CPUs of its own")] {
+    for (promised, words) in [(5, "not known: no reading"), (0, "had no CPUs of its own")] {
         let unknown = vm_account(promised, 0);
         says(&text(&unknown), &[words]);
         never_says(&text(&unknown), &["0 other tasks"]);

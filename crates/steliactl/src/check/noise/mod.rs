@@ -1,7 +1,7 @@
-//! `noise`: the device interrupts and kernel threads that disturb VMs' CPUs, each with the reason and a fix.
+//! `noise`: the device interrupts and kernel threads that disturb VMs' CPUs, each with how often, the reason and a fix.
 //!
-//! An interrupt disturbs a VM if the daemon reports it as a reason of degradation, or if it was seen on the VM's CPUs and the ledger has
-//! device interrupts there. What the kernel keeps there without firing disturbs nobody.
+//! An interrupt disturbs a VM if it fires there while this program counts, if the daemon reports it as a reason of degradation, or if it was
+//! seen there and the ledger has device interrupts. What the kernel keeps there without firing disturbs nobody.
 
 #[cfg(test)]
 mod tests;
@@ -15,10 +15,10 @@ use serde::Serialize;
 use stelia_api::quiet::{Problem, Quiet, RemainingCause};
 use stelia_cpus::CpuSet;
 
-use super::measured;
+use super::some;
 use crate::shared::daemon::{Client, Description, Failure, Pod, Selection, is_reported, whose};
 use crate::shared::kernel::Roots;
-use crate::shared::kernel::rates::InstanceRates;
+use crate::shared::kernel::interrupts::{Fired, interrupts, measured};
 use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted, paragraph, stacked, table};
 
 /// Prefix of the name of a workqueue's rescuer, a thread that runs only when memory is short.
@@ -28,15 +28,15 @@ const RESCUER: &str = "kworker/R-";
 pub(crate) const NOT_REPORTED: &str = "No interrupt data yet from steliad-quiet";
 
 /// How long device interrupts are counted.
-const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What disturbs the VMs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Noise {
-    /// Why the sources are not known.
+    /// Why interrupts are not moved.
     problem: Option<String>,
-    /// Those that are disturbed most first.
     vms: Vec<Vm>,
+    /// Those that disturb most first.
     sources: Vec<Source>,
     /// What else could not be done; without a pod where it is of no VM in particular.
     problems: Vec<Problem>,
@@ -50,7 +50,7 @@ struct Vm {
     #[serde(flatten)]
     pod: Pod,
     exclusive_cpus: CpuSet,
-    /// Device interrupts on its CPUs, within [`MEASURE_INTERVAL`]. `None` where they cannot be counted.
+    /// Device interrupts on its CPUs, without those of its own devices. `None` where they cannot be counted.
     interrupts_per_second: Option<u64>,
     /// The same since steliad started. `None` where no ledger is kept, or it has not read them yet.
     interrupts_by_ledger: Option<u64>,
@@ -62,19 +62,18 @@ struct Source {
     /// `irq` and its number, or `thread` and its ID.
     source: String,
     name: String,
-    /// Those that it reaches.
+    /// Those that it disturbs now, or else may reach.
     vms: Vec<Pod>,
     cpus: CpuSet,
     reason: &'static str,
     text: String,
     fix: &'static str,
-    /// How often an interrupt was seen there.
+    /// How often an interrupt fired there a second.
+    per_second: Option<u64>,
+    /// How often it was seen there since `steliad-quiet` first wanted it off.
     count: Option<u64>,
     disturbs: bool,
 }
-
-/// Device interrupts by pod.
-type Counts = BTreeMap<String, u64>;
 
 /// What disturbs the selected VMs.
 ///
@@ -83,187 +82,244 @@ type Counts = BTreeMap<String, u64>;
 pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection) -> Result<Noise, Failure> {
     let described = client.describe().await?;
     let selected = selection.among(&described)?;
-    let sampled = measured(&described, roots, MEASURE_INTERVAL).await;
-    // One interrupt must not be rounded away.
-    let rate = |one: InstanceRates| Some((one.pod.pod_uid, one.device_interrupts_per_second?.ceil() as u64));
-    let per_second = sampled.instances.into_iter().filter_map(rate).collect();
-    Ok(noise(&described, selected.as_ref(), &per_second))
+    let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
+    Ok(noise(&described, selected.as_ref(), fired.as_deref()))
 }
 
-fn noise(described: &Description, selected: Option<&BTreeSet<String>>, per_second: &Counts) -> Noise {
+fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Option<&[Fired]>) -> Noise {
     let (quiet, ledger) = (&described.node.quiet, &described.node.ledger);
     let has = |uid: &str| selected.is_none_or(|selected| selected.contains(uid));
     // A VM without CPUs of its own has none that could be disturbed.
     let instances = described.node.instances.iter();
     let instances = instances.filter(|(uid, one)| !one.exclusive.is_empty() && has(uid.as_str()));
-    let vms = instances.map(|(uid, one)| Vm {
-        pod: Pod::of(uid, one),
-        exclusive_cpus: one.exclusive.clone(),
-        interrupts_per_second: per_second.get(uid.as_str()).copied(),
-        interrupts_by_ledger: (ledger.vms.get(uid.as_str()).filter(|one| one.covered_us > 0)).map(|one| one.devices),
+    let mut firing = BTreeMap::<u32, (CpuSet, u64)>::new();
+    let vms = instances.map(|(uid, one)| {
+        let locality = described.locality.instances.get(uid.as_str());
+        let mut sum = 0;
+        for interrupt in fired.unwrap_or_default() {
+            if let Some((cpus, rate)) = interrupt.on(&one.exclusive, locality) {
+                let (there, rates) = firing.entry(interrupt.irq).or_default();
+                there.union_with(&cpus);
+                (*rates, sum) = (rates.saturating_add(rate), rate.saturating_add(sum));
+            }
+        }
+        let by_ledger = ledger.vms.get(uid.as_str()).filter(|one| one.covered_us > 0);
+        Vm {
+            pod: Pod::of(uid, one),
+            exclusive_cpus: one.exclusive.clone(),
+            interrupts_per_second: fired.map(|_| sum),
+            interrupts_by_ledger: by_ledger.map(|one| one.devices),
+        }
     });
     let mut vms: Vec<Vm> = vms.collect();
     vms.sort_by_cached_key(|vm| {
         let counted = (vm.interrupts_per_second, vm.interrupts_by_ledger);
         (Reverse(counted), vm.pod.to_string())
     });
-    let reached = |cpus: &CpuSet| -> (Vec<Pod>, CpuSet, bool) {
-        let (mut pods, mut own, mut may_fire) = (Vec::new(), CpuSet::new(), false);
-        for vm in vms.iter().filter(|vm| !vm.exclusive_cpus.is_disjoint(cpus)) {
-            pods.push(vm.pod.clone());
-            own.union_with(&vm.exclusive_cpus.intersection(cpus));
-            may_fire |= vm.interrupts_by_ledger != Some(0);
+    let is_off = quiet.steering == "off";
+    let is_unanswered = quiet.steering.is_empty() || quiet.answered_us == 0 || quiet.report.interrupts == 0;
+    let problem = quiet.problem.as_deref();
+    // Without VMs that have CPUs nothing is asked of steliad-quiet.
+    let problem = problem.or((is_unanswered && !is_off && !vms.is_empty()).then_some(NOT_REPORTED));
+    let problem = problem.or(is_off.then_some("irq-steering is off"));
+    let source = |source, name: &str, cpus: &CpuSet, (reason, text, fix)| {
+        let reached = vms.iter().filter(|vm| !vm.exclusive_cpus.is_disjoint(cpus));
+        let all = reached
+            .clone()
+            .fold(CpuSet::new(), |all, vm| all.union(&vm.exclusive_cpus));
+        Source {
+            source,
+            name: name.to_owned(),
+            cpus: all.intersection(cpus),
+            reason,
+            text,
+            fix,
+            per_second: None,
+            count: None,
+            disturbs: reached.clone().any(|vm| vm.interrupts_by_ledger != Some(0)),
+            vms: reached.map(|vm| vm.pod.clone()).collect(),
         }
-        (pods, own, may_fire)
     };
-    let interrupts = quiet.report.remaining.iter().map(|one| {
-        let (vms, cpus, may_fire) = reached(&one.cpus);
+    let remaining = quiet.report.remaining.iter().map(|one| {
+        let rate = fired.map(|_| firing.get(&one.irq).map_or(0, |(_, rate)| *rate));
         // What the kernel says of a mask that it does not take is the same of each.
         let is_plain = one.text.is_empty() || one.why == RemainingCause::Managed;
         let error = if is_plain { "" } else { &format!(": {}", one.text) };
+        let why = (one.why.name(), format!("{}{error}", one.why.text()), one.why.fix());
+        let cpus = firing.get(&one.irq).map_or(&one.cpus, |(cpus, _)| cpus);
+        let source = source(format!("irq {}", one.irq), &one.name, cpus, why);
         Source {
-            source: format!("irq {}", one.irq),
-            name: one.name.clone(),
-            vms,
-            cpus,
-            reason: one.why.name(),
-            text: format!("{}{error}", one.why.text()),
-            fix: one.why.fix(),
+            disturbs: rate > Some(0) || one.count > 0 && source.disturbs || is_reported(described, one),
+            per_second: rate,
             count: Some(one.count),
-            disturbs: one.count > 0 && may_fire || is_reported(described, one),
+            ..source
         }
     });
+    let is_left = |irq| quiet.report.remaining.iter().any(|one| one.irq == irq);
+    let unmoved = fired
+        .into_iter()
+        .flatten()
+        .filter(|one| !is_left(one.irq))
+        .filter_map(|one| {
+            let (cpus, rate) = firing.get(&one.irq)?;
+            let why = match problem {
+                Some(problem) => ("not-moved", problem.to_owned(), fix_of_steering(quiet)),
+                None => (
+                    "not-moved",
+                    "steliad-quiet has not moved it yet".to_owned(),
+                    "steliactl reconcile",
+                ),
+            };
+            let source = source(format!("irq {}", one.irq), &one.name, cpus, why);
+            Some(Source {
+                per_second: Some(*rate),
+                disturbs: true,
+                ..source
+            })
+        });
     let threads = quiet.report.threads_remaining.iter().map(|one| {
-        let (vms, cpus, _) = reached(&one.cpus);
+        let text = format!("the thread's CPUs cannot be set: {}", one.text);
+        let fix = "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)";
+        let source = source(format!("thread {}", one.id), &one.name, &one.cpus, ("bound", text, fix));
         Source {
-            source: format!("thread {}", one.id),
-            name: one.name.clone(),
-            vms,
-            cpus,
-            reason: "bound",
-            text: format!("the thread's CPUs cannot be set: {}", one.text),
-            fix: "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)",
-            count: None,
             disturbs: !one.name.starts_with(RESCUER),
+            ..source
         }
     });
-    let mut sources: Vec<Source> = interrupts.chain(threads).filter(|one| !one.vms.is_empty()).collect();
-    sources.sort_by_key(|one| Reverse((one.disturbs, one.count)));
-    let is_unanswered = quiet.steering.is_empty() || quiet.answered_us == 0 || quiet.report.interrupts == 0;
-    // Without VMs that have CPUs nothing is asked of steliad-quiet.
-    let is_silent = is_unanswered && quiet.steering != "off" && !vms.is_empty() && sources.is_empty();
-    let problem = quiet.problem.clone().or(is_silent.then(|| NOT_REPORTED.to_owned()));
+    let sources = remaining.chain(unmoved).chain(threads);
+    let mut sources: Vec<Source> = sources.filter(|one| !one.vms.is_empty()).collect();
+    sources.sort_by_key(|one| Reverse((one.disturbs, one.per_second, one.count)));
     let problems = quiet.report.problems.iter();
     let problems = problems.filter(|one| one.pod.is_empty() || has(&one.pod));
     Noise {
-        problem,
-        vms,
+        problem: problem.map(str::to_owned),
         sources,
         problems: problems.cloned().collect(),
         quiet: quiet.clone(),
+        vms,
     }
 }
 
-const SOURCES: [Column<Source>; 6] = [
+/// What makes `steliad-quiet` move interrupts.
+fn fix_of_steering(quiet: &Quiet) -> &'static str {
+    match quiet.steering.as_str() {
+        "off" => "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad",
+        _ => "systemctl enable --now steliad-quiet.socket; journalctl -eu steliad-quiet",
+    }
+}
+
+const SOURCES: [Column<Source>; 7] = [
     column("SOURCE", |one: &Source| one.source.clone()),
     column("NAME", |one: &Source| one.name.clone()).yields(1).shortens(),
-    column("VM", |one: &Source| whose(&one.vms.iter().collect::<Vec<_>>()))
-        .yields(2)
-        .shortens(),
+    column("VM", |one: &Source| one.whose()).yields(2).shortens(),
     column("CPUS", |one: &Source| one.cpus.to_string()).yields(1),
-    column("SEEN", |one: &Source| {
-        one.count.map(|count| count.to_string()).unwrap_or_default()
-    })
-    .right(),
+    column("PER SECOND", |one: &Source| number(one.per_second)).right(),
+    column("SEEN", |one: &Source| number(one.count)).right(),
     column("REASON", |one: &Source| {
         if one.disturbs { one.reason } else { "harmless" }.to_owned()
     }),
 ];
 
-impl Noise {
-    fn is_off(&self) -> bool {
-        self.quiet.steering == "off"
+fn number(count: Option<u64>) -> String {
+    count.map(|count| count.to_string()).unwrap_or_default()
+}
+
+impl Source {
+    fn whose(&self) -> String {
+        whose(&self.vms.iter().collect::<Vec<_>>())
     }
 
+    /// "890 interrupts/s on CPU 5 by eth0-TxRx-1 (irq 31)".
+    fn fact(&self) -> String {
+        let by = format!("{} ({})", self.name, self.source);
+        match (self.per_second, self.count) {
+            (Some(rate @ 1..), _) => format!("{} by {by}", interrupts(rate, "/s", &self.cpus)),
+            (_, Some(count)) => format!("{} so far by {by}", interrupts(count, "", &self.cpus)),
+            _ => format!("kernel thread {by} may run on CPUs {}", self.cpus),
+        }
+    }
+}
+
+impl Noise {
     fn disturbing(&self) -> impl Iterator<Item = &Source> {
         self.sources.iter().filter(|one| one.disturbs)
     }
 
-    /// Whether the device interrupts on the CPUs of a VM could be counted.
+    /// Whether the device interrupts on the CPUs of each VM could be counted.
     fn is_counted(&self) -> bool {
         let mut vms = self.vms.iter();
-        vms.any(|vm| vm.interrupts_per_second.or(vm.interrupts_by_ledger).is_some())
+        vms.all(|vm| vm.interrupts_per_second.or(vm.interrupts_by_ledger).is_some())
     }
 
-    /// What disturbs VMs by its reason, each once with its fix.
-    fn findings(&self) -> BTreeSet<(&str, String, &str)> {
-        let silent = self.problem.iter();
-        let silent = silent.map(|problem| ("noise", problem.clone(), "systemctl status steliad-quiet"));
-        let off = self.is_off().then(|| {
-            let fix = "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad";
-            ("irq-steering", "off, no interrupt is moved".to_owned(), fix)
-        });
-        let sources = self.disturbing().map(|one| (one.reason, one.text.clone(), one.fix));
+    /// What disturbs VMs, by VMs and reason, each with its fix; then what is not known.
+    fn findings(&self, style: TextStyle) -> String {
+        const UNKNOWN: &str = "device interrupts could not be counted: /proc/interrupts cannot be read";
+        let fail = |subject: &str, fact: &str, fix| stacked(("FAIL", Meaning::Broken), subject, fact, "", fix, style);
+        let note = |fact: &str, effect, fix| stacked(("NOTE", Meaning::Attention), "node", fact, effect, fix, style);
+        let mut groups: Vec<((String, &str, &str), Vec<String>)> = Vec::new();
+        for one in self.disturbing() {
+            let key = (one.whose(), one.text.as_str(), one.fix);
+            match groups.iter_mut().find(|(other, _)| *other == key) {
+                Some((_, facts)) => facts.push(one.fact()),
+                None => groups.push((key, vec![one.fact()])),
+            }
+        }
+        let groups = groups.iter();
+        let disturbing = groups.map(|((whose, why, fix), facts)| fail(whose, &format!("{}; {why}", some(facts)), fix));
         let problems = self.problems.iter().map(|one| {
             let vm = self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod);
-            let whose = vm.map(|vm| format!("{}: ", vm.pod)).unwrap_or_default();
-            ("problem", whose + &one.text, "journalctl -u steliad-quiet")
+            let whose = vm.map_or("node".to_owned(), |vm| vm.pod.to_string());
+            fail(&whose, &one.text, "journalctl -eu steliad-quiet")
         });
-        silent.chain(off).chain(sources).chain(problems).collect()
+        let effect = "device interrupts are not moved off VMs' CPUs";
+        let problem = self.problem.iter();
+        let problem = problem.map(|problem| note(problem, effect, fix_of_steering(&self.quiet)));
+        let uncounted = (!self.is_counted()).then(|| note(UNKNOWN, "whether they disturb VMs is not known", ""));
+        disturbing.chain(problems).chain(problem).chain(uncounted).collect()
     }
 
+    /// `1 of 2 VMs disturbed. Moved 12 of 40 device interrupts, 2 kernel threads.`
     fn summary(&self, style: TextStyle) -> String {
         let report = &self.quiet.report;
-        let (interrupts, threads) = (report.interrupts.into(), report.threads_moved);
-        let (interrupts, threads) = (
-            counted(interrupts, "device interrupt"),
-            counted(threads, "kernel thread"),
-        );
-        let left = self.failure().unwrap_or_else(|| "nothing that disturbs VMs".to_owned());
-        let mut text = format!("Moved {} of {interrupts}, {threads}. Left: {left}", report.moved);
+        let disturbed: BTreeSet<&Pod> = self.disturbing().flat_map(|one| &one.vms).collect();
+        let all = counted(self.vms.len() as u64, "VM");
+        let mut text = match disturbed.len() {
+            0 if !self.is_counted() => "Not measured: device interrupts on VMs' CPUs.".to_owned(),
+            0 => format!("Nothing disturbed {all} for {} s.", MEASURE_INTERVAL.as_secs()),
+            some => format!("{some} of {all} disturbed."),
+        };
+        if self.problem.is_none() {
+            let interrupts = counted(report.interrupts.into(), "device interrupt");
+            let threads = counted(report.threads_moved, "kernel thread");
+            text += &format!(" Moved {} of {interrupts}, {threads}.", report.moved);
+        }
         let harmless = self.sources.len() - self.disturbing().count();
         if harmless > 0 && !style.wide {
-            text += &format!(", {harmless} harmless (-o wide)");
+            text += &format!(" {} (-o wide).", counted(harmless as u64, "harmless source"));
         }
-        paragraph(&(text + "."), style)
+        paragraph(&text, style)
     }
 }
 
 impl Render for Noise {
     fn text(&self, style: TextStyle) -> String {
-        let mut parts = Vec::new();
         if self.vms.is_empty() {
-            parts.push("No VM has CPUs of its own.\n".to_owned());
+            return "No VM has CPUs of its own.\n".to_owned();
         }
-        let findings = self.findings();
-        let findings = findings.iter().map(|(reason, fact, fix)| {
-            let label = match *reason {
-                "irq-steering" => ("NOTE", Meaning::Attention),
-                _ => ("FAIL", Meaning::Broken),
-            };
-            stacked(label, reason, fact, "", fix, style)
-        });
-        parts.push(findings.collect());
-        let mut sources = self.sources.iter().filter(|one| one.disturbs || style.wide).peekable();
-        if sources.peek().is_some() {
-            parts.push(table(&SOURCES, sources, style));
+        let mut parts = vec![self.findings(style)];
+        if style.wide && !self.sources.is_empty() {
+            parts.push(table(&SOURCES, &self.sources, style));
         }
-        if style.legend && self.problem.is_none() && !self.is_off() && !self.vms.is_empty() {
+        if style.legend {
             parts.push(self.summary(style));
         }
         parts.retain(|part| !part.is_empty());
         parts.join("\n")
     }
 
+    /// What is not known is no failure, nor is it called calm.
     fn failure(&self) -> Option<String> {
         let left = self.disturbing().count() + self.problems.len();
-        match &self.problem {
-            Some(problem) => Some(problem.clone()),
-            None if left > 0 => Some(format!("{} of VMs", counted(left as u64, "disturbance"))),
-            None if !self.is_off() && !self.vms.is_empty() && !self.is_counted() => {
-                Some("device interrupts on VMs' CPUs could not be counted".to_owned())
-            }
-            None => None,
-        }
+        (left > 0).then(|| format!("{} of VMs", counted(left as u64, "disturbance")))
     }
 }

@@ -45,9 +45,19 @@ fn off() -> Description {
     off
 }
 
+/// What the NVMe queue does on CPU 4 so often a second, and something on a shared CPU.
+fn firing(rate: u64) -> Vec<Fired> {
+    let fired = |irq, name: &str, cpu, rate| Fired {
+        irq,
+        name: name.to_owned(),
+        per_second: vec![(cpu, rate)],
+    };
+    let all = [fired(130, "nvme0q3", 4, rate), fired(40, "ahci", 0, 7)];
+    all.into_iter().filter(|one| one.per_second[0].1 > 0).collect()
+}
+
 /// With this many device interrupts a second, and by the ledger.
 fn read(described: &Description, pod: Option<&str>, rate: Option<u64>, by_ledger: Option<u64>) -> Noise {
-    let rates = PODS.iter().filter_map(|pod| Some(((*pod).to_owned(), rate?)));
     let mut described = described.clone();
     let sums = PODS.iter().filter_map(|pod| {
         let sums = LedgerVm {
@@ -59,40 +69,85 @@ fn read(described: &Description, pod: Option<&str>, rate: Option<u64>, by_ledger
     });
     Arc::make_mut(&mut described.node.ledger).vms = sums.collect();
     let selected = pod.map(|pod| BTreeSet::from([pod.to_owned()]));
-    noise(&described, selected.as_ref(), &rates.collect())
+    noise(&described, selected.as_ref(), rate.map(firing).as_deref())
 }
 
 fn of(described: &Description) -> Noise {
-    noise(described, None, &[(PODS[0].to_owned(), 12)].into())
+    read(described, None, Some(12), None)
 }
 
 #[test]
-fn what_disturbs_vms_is_a_row_and_its_reason_and_fix_are_told_once() {
+fn who_is_disturbed_by_what_and_how_often_is_told_with_the_reason_and_a_fix() {
     let told = of(&noisy());
     insta::assert_snapshot!(told.text(columns(80)));
+    insta::assert_snapshot!("each_source_is_a_row", told.text(wide()));
     assert_eq!(told.failure().unwrap(), "5 disturbances of VMs");
     holds(
         &json!(told),
         json!({
-            "/vms/0/pod_uid": PODS[0], "/vms/0/interrupts_per_second": 12, "/vms/1/interrupts_per_second": null,
-            "/sources/0/reason": "no-vector", "/sources/2/source": "thread 99", "/sources/2/count": null, "/problems/0/pod": "",
+            "/vms/0/pod_uid": PODS[0], "/vms/0/interrupts_per_second": 12, "/vms/1/interrupts_per_second": 0,
+            "/sources/0/reason": "managed", "/sources/0/per_second": 12, "/sources/2/source": "thread 99", "/sources/2/count": null, "/problems/0/pod": "",
         }),
     );
 }
 
 #[test]
-fn where_device_interrupts_cannot_be_counted_it_is_unknown_whether_they_fire() {
+fn what_is_not_measured_is_neither_called_calm_nor_broken() {
+    let broken = |text: &str| {
+        let mut described = calm();
+        Arc::make_mut(&mut described.node.quiet).problem = Some(text.to_owned());
+        described
+    };
+    // It answered before it had read the kernel's interrupts, or not at all.
+    let (mut unread, mut waiting) = (calm(), calm());
+    Arc::make_mut(&mut unread.node.quiet).report.interrupts = 0;
+    let quiet = Arc::make_mut(&mut waiting.node.quiet);
+    (quiet.answered_us, quiet.report) = Default::default();
+    for (described, note, fix) in [
+        (
+            broken("steliad-quiet does not answer\x1b[2J"),
+            "does not answer?[2J",
+            "enable --now steliad-quiet",
+        ),
+        (unread, NOT_REPORTED, "enable --now steliad-quiet"),
+        (waiting, NOT_REPORTED, "enable --now steliad-quiet"),
+        (node(), NOT_REPORTED, "enable --now steliad-quiet"),
+        (off(), "irq-steering is off", "systemctl reload steliad"),
+    ] {
+        let told = read(&described, None, Some(0), None);
+        assert_eq!(told.failure(), None, "{note}");
+        says(
+            &text(&told),
+            &["NOTE  node: ", note, fix, "Nothing disturbed 2 VMs for 1 s.\n"],
+        );
+        never_says(&text(&told), &["FAIL", "Moved"]);
+        // What fires is measured, whoever should have moved it.
+        let told = of(&described);
+        assert!(told.failure().is_some(), "{note}");
+        says(
+            &text(&told),
+            &["FAIL  aaaaaaaa", "12 interrupts/s on CPU 4 by nvme0q3 (irq 130); "],
+        );
+    }
     let told = read(&calm(), None, None, None);
-    assert!(told.failure().is_some());
-    never_says(&text(&told), &["nothing that disturbs"]);
-    // The ledger has counted them, or nothing is promised.
-    assert_eq!(read(&calm(), None, None, Some(0)).failure(), None);
-    assert_eq!(read(&off(), None, None, None).failure(), None);
-    never_says(&text(&of(&off())), &["nothing that disturbs"]);
+    assert_eq!(told.failure(), None);
     says(
-        &text(&of(&off())),
-        &["NOTE  irq-steering: off", "systemctl reload steliad"],
+        &text(&told),
+        &["NOTE  node: ", "could not be counted", "Not measured: "],
     );
+    never_says(&text(&told), &["Nothing disturbed"]);
+    // The ledger has counted them.
+    says(&text(&read(&calm(), None, None, Some(0))), &["Nothing disturbed"]);
+}
+
+#[test]
+fn what_fires_and_is_reported_by_nobody_is_named() {
+    let told = of(&calm());
+    let [source] = told.sources.as_slice() else {
+        panic!("{told:?}")
+    };
+    assert_eq!((source.reason, source.fix), ("not-moved", "steliactl reconcile"));
+    assert_eq!(read(&calm(), Some(PODS[1]), Some(12), None).sources, []);
 }
 
 #[test]
@@ -115,9 +170,9 @@ fn what_the_kernel_keeps_there_and_never_ran_disturbs_nobody_and_is_shown_only_o
     let quiet = quiet(remaining);
     let report = &mut Arc::make_mut(&mut described.node.quiet).report;
     (report.remaining, report.threads_remaining) = (quiet.report.remaining, quiet.report.threads_remaining);
-    let told = of(&described);
+    let told = read(&described, None, Some(0), None);
     assert_eq!(told.failure(), None);
-    says(&text(&told), &["nothing that disturbs VMs, 2 harmless"]);
+    says(&text(&told), &["Nothing disturbed", "2 harmless"]);
     let wide = told.text(wide());
     says(&wide, &["virtio2-req.4", "kworker/R-xfs", "harmless"]);
     never_says(&wide, &["FAIL", "2 harmless"]);
@@ -146,50 +201,12 @@ fn what_the_ledger_has_not_seen_disturbs_nobody() {
 fn a_calm_node_says_so_and_succeeds() {
     let told = read(&calm(), None, Some(0), None);
     assert_eq!(told.failure(), None);
-    says(
-        &text(&told),
-        &[
-            "12 of 40 device interrupts, 2 kernel threads.",
-            "nothing that disturbs VMs.\n",
-        ],
+    assert_eq!(
+        text(&told),
+        "Nothing disturbed 2 VMs for 1 s. Moved 12 of 40 device interrupts, 2 kernel threads.\n"
     );
-    never_says(&told.text(TextStyle::from(false)), &["nothing"]);
+    assert_eq!(told.text(TextStyle::from(false)), "");
     let mut empty = calm();
     empty.node.instances.clear();
-    assert!(text(&of(&empty)).starts_with("No VM has CPUs of its own.\n"));
-}
-
-#[test]
-fn what_is_not_known_is_not_called_calm() {
-    let mut described = calm();
-    Arc::make_mut(&mut described.node.quiet).problem = Some("steliad-quiet does not answer\x1b[2J".to_owned());
-    let told = of(&described);
-    says(&told.failure().unwrap(), &["does not answer"]);
-    says(
-        &text(&told),
-        &["FAIL  noise: steliad-quiet does not answer?[2J\n", "fix     systemctl "],
-    );
-
-    // It answered before it had read the kernel's interrupts.
-    let mut described = calm();
-    Arc::make_mut(&mut described.node.quiet).report.interrupts = 0;
-    assert!(read(&described, None, Some(0), Some(0)).failure().is_some());
-
-    // No daemon says when the answer comes: that it is missing is all that is known.
-    let mut waiting = calm();
-    let quiet = Arc::make_mut(&mut waiting.node.quiet);
-    (quiet.answered_us, quiet.report) = Default::default();
-    for described in [node(), waiting] {
-        let silent = of(&described);
-        assert_eq!(silent.failure().unwrap(), "No interrupt data yet from steliad-quiet");
-        assert_eq!(text(&silent).lines().count(), 2, "{}", text(&silent));
-    }
-}
-
-#[test]
-fn the_vm_that_is_disturbed_most_is_the_first() {
-    let rates = [(PODS[0].to_owned(), 0), (PODS[1].to_owned(), 3)].into();
-    let first = |rates: &Counts| noise(&noisy(), None, rates).vms[0].pod.pod_uid.clone();
-    assert_eq!(first(&rates), PODS[1]);
-    assert_eq!(first(&Counts::new()), PODS[0]);
+    assert_eq!(text(&of(&empty)), "No VM has CPUs of its own.\n");
 }

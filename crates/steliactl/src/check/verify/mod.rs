@@ -89,7 +89,7 @@ impl Finding {
             kind,
             code: code.to_owned(),
             text: text.into(),
-            effect: "",
+            effect: ReasonCode::parse(code).map_or("", ReasonCode::effect),
             fix: fix.into(),
             fails: true,
             since_us: None,
@@ -97,10 +97,7 @@ impl Finding {
     }
 
     fn of(pod: &str, kind: Kind, reason: &Reason) -> Self {
-        Self {
-            effect: reason.code.effect(),
-            ..Self::new(pod, kind, reason.code.name(), &reason.text, &reason.fix)
-        }
+        Self::new(pod, kind, reason.code.name(), &reason.text, &reason.fix)
     }
 
     /// Failures come first, then VMs that wait, then the rest.
@@ -161,8 +158,8 @@ struct CheckedVm {
 pub(crate) struct Verified {
     instances: Vec<CheckedVm>,
     findings: Vec<Finding>,
-    /// What was not looked at; empty where the ledger is on.
-    not_checked: &'static str,
+    /// What was not looked at; empty where the ledger was read.
+    not_checked: String,
     #[serde(skip)]
     allow_waiting: bool,
     #[serde(skip)]
@@ -201,17 +198,23 @@ pub(crate) async fn gather(
         tokio::time::sleep(PAUSE).await;
         described = client.describe().await?;
     };
-    if !described.node.ledger.enabled {
-        all.not_checked = "interrupts (steliactl noise); the last 24 hours (the ledger is off)";
-    } else {
-        match ledger::above_guarantee(client, selected).await {
-            // Every user may call verify, and only some may read the ledger.
-            Err(denied) if denied.is_denied() => {
-                output::note(&format!("the ledger's last 24 hours were not checked: {denied}"));
-            }
-            above => all.add_ledger(above, demands),
+    let unread = if described.node.ledger.enabled {
+        let above = ledger::above_guarantee(client, selected).await;
+        // Every user may call verify, and only some may read the ledger.
+        let denied = above
+            .as_ref()
+            .err()
+            .filter(|cause| cause.is_denied())
+            .map(ToString::to_string);
+        if denied.is_none() {
+            all.add_ledger(above, demands);
         }
-    }
+        denied
+    } else {
+        Some("the ledger is off".to_owned())
+    };
+    let unread = unread.map(|why| format!("interrupts (steliactl noise), the last 24 hours ({why})"));
+    all.not_checked = unread.unwrap_or_default();
     all.settle();
     Ok(all)
 }
@@ -238,10 +241,8 @@ fn verified(
     // Each is told once: as the daemon shows it, as its dry run found it, which reads the kernel too, or as it is in the kernel.
     let unread = checked.iter();
     let unread = unread.filter_map(|(uid, one)| Some(not_checked(uid, one.as_ref().err()?)));
-    let of_dry_run = reasons(preview).map(|(uid, code, reason)| Finding {
-        code: code.to_owned(),
-        ..Finding::of(uid, Kind::Daemon, &reason)
-    });
+    let of_dry_run =
+        reasons(preview).map(|(uid, code, reason)| Finding::new(uid, Kind::Daemon, code, reason.text, reason.fix));
     let of_kernel = checked.iter().flat_map(|(uid, one)| {
         let differences = one.iter().flatten();
         differences.map(|(code, text)| {
@@ -288,7 +289,7 @@ fn verified(
     Verified {
         instances: instances.collect(),
         findings,
-        not_checked: "",
+        not_checked: String::new(),
         allow_waiting: demands.allow_waiting,
         now,
     }
@@ -370,27 +371,22 @@ impl Verified {
 
     /// Adds a finding for each account above its guarantee, or one that they cannot be read.
     fn add_ledger(&mut self, above: Result<Vec<(Pod, String)>, Failure>, demands: Demands) {
-        let found = match above {
-            Ok(above) => above,
-            Err(cause) => vec![(Pod::unnamed(NODE), cause.to_string())],
+        let add = |pod: Pod, text: String, fix: String| Finding {
+            fails: !demands.now,
+            pod,
+            ..Finding::new(NODE, Kind::Ledger, "ledger", text, fix)
         };
-        self.findings.extend(found.into_iter().map(|(pod, text)| {
-            let (text, fix) = match pod.pod_uid.as_str() {
-                NODE => (
-                    format!("the ledger's last 24 hours cannot be read: {text}"),
-                    "journalctl -u steliad".to_owned(),
-                ),
-                _ => (
-                    format!("{text} in the last 24 hours, 0 is guaranteed"),
-                    format!("steliactl ledger {pod}; steliactl noise {pod}"),
-                ),
-            };
-            Finding {
-                pod,
-                fails: !demands.now,
-                ..Finding::new(NODE, Kind::Ledger, "ledger", text, fix)
+        match above {
+            Ok(above) => self.findings.extend(above.into_iter().map(|(pod, text)| {
+                let fix = format!("steliactl ledger {pod}; steliactl noise {pod}");
+                add(pod, format!("{text} in the last 24 hours, 0 is guaranteed"), fix)
+            })),
+            Err(cause) => {
+                let text = format!("the ledger's last 24 hours cannot be read: {cause}");
+                self.findings
+                    .push(add(Pod::unnamed(NODE), text, "journalctl -eu steliad".to_owned()));
             }
-        }));
+        }
     }
 
     /// Orders the findings, and says which VMs are verified: the ledger is about the past.

@@ -410,7 +410,7 @@ fn what_may_pass_counts_only_if_it_was_there_at_the_reading_before_and_a_newer_d
     let mut all = read();
     assert!(!all.is_enough(&none, least) && all.is_enough(&none, most));
     assert!(all.findings.iter().all(|one| !one.may_be_transient()));
-    all.not_checked = "the last 24 hours";
+    all.not_checked = "the last 24 hours".to_owned();
     says(&text(&all), &["Not checked: the last 24 hours.\n"]);
 }
 

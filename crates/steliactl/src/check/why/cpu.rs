@@ -6,12 +6,19 @@ use stelia_model::{Instance, Pools};
 
 use super::Answer;
 use crate::shared::daemon::{Description, Failure, Owner, Pod, Pods, age, owner, whose};
+use crate::shared::kernel::interrupts::{Fired, named};
 
-/// The facts about a CPU at `now`. `pods` has the names of pods, VMs or not.
+/// The facts about a CPU at `now`. `pods` has the names of pods, VMs or not; `fired` is what devices did meanwhile.
 ///
 /// # Errors
 /// There is no such CPU.
-pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32, now: u64) -> Result<Answer, Failure> {
+pub(super) fn answer(
+    description: &Description,
+    pods: &Pods,
+    cpu: u32,
+    fired: Option<&[Fired]>,
+    now: u64,
+) -> Result<Answer, Failure> {
     let node = &description.node;
     let own = owner(description, cpu);
     let place = node.topology.cpus.get(&cpu);
@@ -34,7 +41,20 @@ pub(super) fn answer(description: &Description, pods: &Pods, cpu: u32, now: u64)
     let details = json!({ "cpu": cpu, "online": place.is_some(), "owner": own });
     let mut answer = Answer::new(title, &details);
     match node.instances.iter().find(|(_, one)| one.exclusive.contains(cpu)) {
-        Some((uid, vm)) => of_vm(&mut answer, &pods.get(uid.as_str()), vm, node.cpu_source.name(), cpu),
+        Some((uid, vm)) => {
+            let (pod, own) = (pods.get(uid.as_str()), std::iter::once(cpu).collect());
+            of_vm(&mut answer, &pod, vm, node.cpu_source.name(), cpu);
+            answer.reasons(vm);
+            let locality = description.locality.instances.get(uid.as_str());
+            match fired.map(|fired| named(fired, &own, locality)).as_deref() {
+                None => answer.say("Devices", "not counted: /proc/interrupts cannot be read"),
+                Some([]) => answer.say("Devices", "no interrupts within a second"),
+                Some(by) => {
+                    answer.say("Devices", by.join("; "));
+                    answer.fix(&format!("steliactl noise {pod}"));
+                }
+            }
+        }
         None => of_no_vm(&mut answer, description, &own, pods, cpu, now),
     }
     if place.is_none() {
@@ -69,12 +89,11 @@ fn of_vm(answer: &mut Answer, name: &Pod, vm: &Instance, by: &str, cpu: u32) {
         answer.say("Class", vm.class());
     }
     let others = match vm.state {
-        State::Isolated => format!("none: partition type {}", vm.partition),
+        State::Isolated => format!("no other tasks: partition type {}", vm.partition),
         State::Pinned => "kept off only by AllowedCPUs= of other units".to_owned(),
         _ => "not kept off".to_owned(),
     };
     answer.say("Others", others);
-    answer.reasons(vm);
 }
 
 fn of_no_vm(answer: &mut Answer, description: &Description, own: &Owner, pods: &Pods, cpu: u32, now: u64) {

@@ -8,7 +8,7 @@ mod tests;
 mod vm;
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -16,7 +16,7 @@ use stelia_api::Reason;
 use stelia_model::Instance;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods, fact};
-use crate::shared::kernel::Roots;
+use crate::shared::kernel::{Roots, interrupts};
 use crate::shared::output::{Meaning, OutputOptions, Render, TextStyle, facts, now, paragraph, printable};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -35,10 +35,10 @@ pub(crate) struct Answer {
     /// The first line.
     #[serde(skip)]
     title: String,
-    /// What is printed below the facts.
-    #[serde(skip)]
-    below: String,
 }
+
+/// How long is counted what disturbs a VM or a CPU.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Answer {
     /// `details` is an object.
@@ -110,7 +110,7 @@ impl Render for Answer {
             (label.to_owned(), fact.text.clone(), meaning)
         };
         let rows: Vec<_> = self.facts.iter().map(labelled).collect();
-        paragraph(&printable(&self.title), style) + &facts(&rows, style) + &self.below
+        paragraph(&printable(&self.title), style) + &facts(&rows, style)
     }
 }
 
@@ -140,17 +140,23 @@ pub(crate) async fn run(
     output_options: OutputOptions,
 ) -> Result<String, Failure> {
     let answer = match (what, cpu_number(what)) {
-        ("node", _) => node::answer(&client.describe().await?, roots, root, output_options.style),
+        ("node", _) => {
+            let description = client.describe().await?;
+            let pods = names(&description, root);
+            return output_options.print(&node::answer(&description, &pods, roots, root));
+        }
         (_, Some(cpu)) => {
             let description = client.describe().await?;
-            cpu::answer(&description, &names(&description, root), cpu, now())?
+            let fired = interrupts::measured(&roots.proc, MEASURE_INTERVAL).await;
+            let pods = names(&description, root);
+            cpu::answer(&description, &pods, cpu, fired.as_deref(), now())?
         }
         (_, None) => {
             let uid = client.find(what).await?.pod.pod_uid;
             let description = client.describe().await?;
             let began = Instant::now();
             let before = slow::Reading::take(&description, &uid, roots, began.elapsed());
-            tokio::time::sleep(slow::MEASURE_INTERVAL).await;
+            tokio::time::sleep(MEASURE_INTERVAL).await;
             let after = slow::Reading::take(&description, &uid, roots, began.elapsed());
             vm::answer(&description, &uid, now(), (&before, &after))?
         }

@@ -8,17 +8,18 @@ use stelia_cpus::{CpuSet, MAX_CPUS, Topology};
 use stelia_kernel::cgroup::{Cgroups, File, KernelCgroups, value};
 use stelia_kernel::counters;
 use stelia_kernel::counters::cpu_time::{self, CpuTime};
+use stelia_kernel::counters::interrupts::Table;
 use stelia_kernel::locality::{Locality, nodes};
 use stelia_model::Instance;
 
 use super::Answer;
+use crate::check::some;
 use crate::shared::daemon::{Description, Pod};
+use crate::shared::kernel::interrupts::{fired, named, read_table};
 use crate::shared::kernel::rates::{HIGH_FORCED_IDLE_PERCENT, HIGH_THROTTLED_PERCENT, InstanceRates, rates, worst};
 use crate::shared::kernel::sample::Sample;
 use crate::shared::kernel::{Roots, threads};
 
-/// How long the measurement takes.
-pub(super) const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time that a hypervisor below this host took the CPUs (steal), in percent.
 const HIGH_STOLEN_PERCENT: f64 = 1.0;
 /// Load of the shared CPUs, in percent: above this the VMM's threads other than vCPUs wait for a CPU.
@@ -30,6 +31,7 @@ const RAISE: &str = "raise the container's CPU limit";
 pub(super) struct Reading {
     sample: Sample,
     cpus: BTreeMap<u32, CpuTime>,
+    interrupts: Option<Table>,
     /// How long everything but the vCPUs was throttled, microseconds.
     throttled_us: u64,
 }
@@ -45,6 +47,7 @@ impl Reading {
         let all = CpuSet::below(MAX_CPUS);
         Self {
             cpus: counters::read(&roots.proc.join("stat"), |text| cpu_time::parse(text, &all)).unwrap_or_default(),
+            interrupts: read_table(&roots.proc),
             throttled_us: throttled_us.unwrap_or_default(),
             sample: Sample::read(&one, roots, at),
         }
@@ -86,9 +89,11 @@ pub(super) fn slowdowns(
         Some(format!("its CPU limit throttled {of} {percent:.0} % of the time"))
     };
     let rest = now.throttled_us.saturating_sub(before.throttled_us) as f64 / 1e4 / seconds;
-    let interrupts = measured.and_then(|one| one.device_interrupts_per_second);
-    let interrupts = interrupts.filter(|rate| *rate > 0.0);
-    let interrupts = interrupts.map(|rate| format!("devices interrupt its CPUs {rate:.0} times/s"));
+    let locality = description.locality.instances.get(&pod.pod_uid);
+    let tables = before.interrupts.as_ref().zip(now.interrupts.as_ref());
+    let fired = tables.map(|(before, now)| fired(before, now, Duration::from_secs_f64(seconds)));
+    let fired = fired.map(|fired| named(&fired, own, locality)).unwrap_or_default();
+    let interrupts = (!fired.is_empty()).then(|| some(&fired));
     let load = above(share(before, now, float, |time| time.busy), HIGH_LOAD_PERCENT);
     let load = load.map(|load| format!("shared CPUs {float} are {load:.0} % busy"));
     let stolen = above(share(before, now, own, |time| time.stolen), HIGH_STOLEN_PERCENT);
@@ -101,7 +106,6 @@ pub(super) fn slowdowns(
         .fold(CpuSet::new(), |all, cpu| all.union(&topology.siblings(cpu)));
     let foreign = Some(cores.difference(own)).filter(|foreign| !foreign.is_empty());
     let foreign = foreign.map(|cpus| format!("CPUs {cpus}, which are not its own, share cores with its CPUs"));
-    let locality = description.locality.instances.get(&pod.pod_uid);
     let memory_fix = locality.map(Locality::memory_cure).unwrap_or_default();
     for (text, fix) in [
         (

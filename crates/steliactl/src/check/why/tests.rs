@@ -8,6 +8,7 @@ use stelia_model::{FloatReason, PinnedReason, PinnedThread};
 
 use super::*;
 use crate::shared::daemon::node::testing::{PODS, allocated, instance_mut, node};
+use crate::shared::kernel::interrupts::Fired;
 use crate::tests::fixtures::{columns as terminal, holds, never_says, pod, says, text, write};
 
 /// Two minutes after the VMs registered.
@@ -49,6 +50,9 @@ fn told() -> Description {
     node
 }
 
+const KUBELET_FILE: &str = r#"{"policyName":"static","defaultCpuSet":"0-1,3,7","checksum":1,
+    "entries":{"aaaaaaaa-0000-4000-8000-000000000000":{"vm":"4-5"}}}"#;
+
 /// The kernel's counters: a vCPU's run delay in milliseconds, how often the VM was throttled, and the ticks that CPU 0 was busy.
 fn files(root: &Path, [delay, throttled, busy]: [u64; 3]) {
     let (middle, end) = (["0"; 12].join(" "), ["0"; 16].join(" "));
@@ -68,7 +72,7 @@ fn files(root: &Path, [delay, throttled, busy]: [u64; 3]) {
 fn measured(description: &Description, at: usize, between: impl FnOnce(&Path)) -> Answer {
     let root = tempfile::tempdir().unwrap();
     let roots = Roots::below(root.path());
-    let take = |seconds| slow::Reading::take(description, PODS[at], &roots, slow::MEASURE_INTERVAL * seconds);
+    let take = |seconds| slow::Reading::take(description, PODS[at], &roots, MEASURE_INTERVAL * seconds);
     files(root.path(), [100, 0, 0]);
     let before = take(1);
     between(root.path());
@@ -102,18 +106,38 @@ fn each_screen_fits_a_terminal() {
     let pods = Pods::of(&trouble);
     let root = tempfile::tempdir().unwrap();
     write(root.path(), "proc/sys/kernel/hostname", "node-1\n");
-    let mut node = node::answer(&trouble, &Roots::below(root.path()), root.path(), terminal(80));
-    says(&std::mem::take(&mut node.below), &["no such file"]);
-    for (name, answer) in [
+    write(root.path(), "var/lib/kubelet/cpu_manager_state", KUBELET_FILE);
+    let roots = Roots::below(root.path());
+    let node = |description| node::answer(description, &Pods::of(description), &roots, root.path());
+    let device = Fired {
+        irq: 130,
+        name: "nvme0q3\x1b".to_owned(),
+        per_second: vec![(2, 7), (4, 12)],
+    };
+    let cpu = |at, fired: &[Fired]| cpu::answer(&trouble, &pods, at, Some(fired), NOW).unwrap();
+    for (name, screen) in [
         ("isolated", quiet(&told(), 0)),
         ("waiting", quiet(&told(), 1)),
         ("disturbed", measured(&trouble, 0, disturbed)),
         ("chosen_by_steliad", quiet(&allocated(), 0)),
-        ("cpu", cpu::answer(&told(), &Pods::of(&told()), 4, NOW).unwrap()),
-        ("cpu_shared", cpu::answer(&trouble, &pods, 3, NOW).unwrap()),
-        ("node", node),
-    ] {
-        let screen = answer.text(terminal(80));
+        (
+            "cpu",
+            cpu::answer(&told(), &Pods::of(&told()), 4, Some(&[]), NOW).unwrap(),
+        ),
+        ("cpu_interrupted", cpu(4, &[device])),
+        ("cpu_shared", cpu(3, &[])),
+    ]
+    .map(|(name, answer)| (name, answer.text(terminal(80))))
+    .into_iter()
+    .chain([
+        (
+            "node",
+            node(&trouble)
+                .text(terminal(80))
+                .replace(&root.path().display().to_string(), ""),
+        ),
+        ("node_well", node(&told()).text(terminal(80))),
+    ]) {
         assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
         assert!(screen.lines().count() <= 25, "{screen}");
         insta::assert_snapshot!(name, screen);
@@ -178,7 +202,7 @@ fn what_slows_a_vm_down_is_told_once_with_its_fix() {
     let little = text(&measured(&told(), 0, |root| files(root, [101, 0, 0])));
     says(&little, &["nothing slows it down"]);
     let waits = text(&quiet(&told(), 1));
-    says(&waits, &["waiting for the runner", "vCPUs", "none are attached, so"]);
+    says(&waits, &["waiting for the runner"]);
     never_says(&waits, &["nothing slows"]);
 }
 
@@ -198,7 +222,7 @@ fn kubelets_file_may_say_something_else_or_nothing() {
 fn what_is_no_vm_or_no_cpu_has_its_exit_code() {
     let none = (&slow::Reading::default(), &slow::Reading::default());
     assert_eq!(vm::answer(&told(), PODS[2], NOW, none).unwrap_err().exit_code(), 3);
-    let failure = cpu::answer(&told(), &Pods::default(), 8, NOW).unwrap_err();
+    let failure = cpu::answer(&told(), &Pods::default(), 8, None, NOW).unwrap_err();
     assert_eq!(failure.exit_code(), 2);
     says(&failure.to_string(), &["online are 0-7"]);
 }
@@ -209,7 +233,7 @@ fn a_cpu_names_its_owner_its_pools_and_who_else_runs_there() {
     let of = |description: &Description, cpu: u32| {
         let mut pods = Pods::of(description);
         pods.add(others.clone());
-        text(&cpu::answer(description, &pods, cpu, NOW).unwrap())
+        text(&cpu::answer(description, &pods, cpu, None, NOW).unwrap())
     };
     let was = || {
         let mut node = told();

@@ -1,7 +1,7 @@
 //! A VM: whether it is isolated and why not, its CPUs, where its threads run, and what slows it down.
 
 use serde_json::json;
-use stelia_api::State;
+use stelia_api::{ReasonCode, State};
 use stelia_kernel::locality::nodes;
 use stelia_koordinator::allocator::Allocation;
 use stelia_model::{FloatReason, Instance};
@@ -33,7 +33,7 @@ pub(super) fn answer(
     };
     let details =
         json!({ "state": instance.state, "degraded": instance.degraded, "not_isolated": instance.not_isolated });
-    let mut answer = Answer::new(format!("{name} {is}"), &details);
+    let mut answer = Answer::new(String::new(), &details);
     answer.details.extend(name.members());
     answer.reasons(instance);
     let [state, registered] = [instance.state_since_us, instance.registered_us].map(|us| age(us, now));
@@ -47,16 +47,23 @@ pub(super) fn answer(
     cpus(&mut answer, description, pod, instance);
     let busy = share(readings.0, readings.1, &instance.float, |time| time.busy);
     float(&mut answer, instance, busy);
+    let waits = instance
+        .not_isolated
+        .as_ref()
+        .is_some_and(|reason| reason.code == ReasonCode::NoVcpus);
     if instance.isolation == Isolation::Container {
         answer.say("vCPUs", "not told apart: its whole container has the CPUs");
-    } else if instance.vcpus.is_empty() {
+    } else if instance.vcpus.is_empty() && !waits {
         answer.say("vCPUs", "none are attached, so none was measured");
     }
     let told = answer.facts.len();
     slowdowns(&mut answer, description, (&name, instance), readings);
-    if answer.facts.len() == told && !instance.vcpus.is_empty() {
-        answer.say("Measured", "nothing slows it down");
-    }
+    let slow = match instance.vcpus.len() {
+        0 => "",
+        _ if answer.facts.len() > told => "; it is slowed down",
+        _ => "; nothing slows it down",
+    };
+    answer.title = format!("{name} {is}{slow}");
     answer.node_problems(description);
     Ok(answer)
 }
@@ -121,9 +128,10 @@ fn float(answer: &mut Answer, instance: &Instance, busy: Option<f64>) {
         FloatReason::Unchanged => "unchanged: no CPUs can be chosen now",
     };
     let busy = busy.map_or(String::new(), |busy| format!("{busy:.0} % busy; "));
+    // What runs there is the effect of why it is not isolated.
     let (label, who) = match instance.state {
-        State::Isolated | State::Pinned => ("Others", "its other threads run"),
-        _ => ("Now", "all its threads run"),
+        State::Isolated | State::Pinned => ("Others", "its other threads run on "),
+        _ => ("Runs on", ""),
     };
-    answer.say(label, format!("{who} on {} ({busy}{why})", instance.float));
+    answer.say(label, format!("{who}{} ({busy}{why})", instance.float));
 }

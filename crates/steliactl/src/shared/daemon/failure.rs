@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use stelia_table::PrintError;
@@ -52,11 +51,9 @@ impl Failure {
 
     /// What to do, if that is always the same.
     pub(crate) fn fix(&self) -> Option<&'static str> {
-        let has_failed = ["--quiet", "is-failed", "steliad"];
-        let asked = || Command::new("systemctl").args(has_failed).output();
         match self {
-            Self::NotRunning(_) if asked().is_ok_and(|told| told.status.success()) => Some("journalctl -u steliad"),
-            Self::NotRunning(_) => Some("systemctl start steliad"),
+            // It may be stopped, or have failed.
+            Self::NotRunning(_) => Some("systemctl start steliad || journalctl -eu steliad"),
             Self::Unreachable(_, fix) => Some(fix),
             _ => None,
         }

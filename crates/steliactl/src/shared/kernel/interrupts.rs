@@ -1,10 +1,15 @@
-//! How often devices interrupted CPUs since boot. What cannot be read is `None`.
+//! How often devices interrupted CPUs, and which did. What cannot be read is `None`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use stelia_cpus::CpuSet;
-use stelia_kernel::counters::interrupts::Table;
+use stelia_kernel::counters::interrupts::{IrqLine, Table, risen, vfio_device};
 use stelia_kernel::counters::read;
+use stelia_kernel::locality::Locality;
+use tokio::time::{Instant, sleep};
+
+use crate::shared::output::counted;
 
 /// The interrupts of the host whose `/proc` this is.
 pub(crate) fn read_table(proc: &Path) -> Option<Table> {
@@ -17,9 +22,73 @@ pub(crate) fn device_interrupts(table: &Table, cpus: &CpuSet) -> Option<u64> {
     (!counts.is_empty()).then(|| counts.values().fold(0, |sum: u64, count| sum.saturating_add(*count)))
 }
 
+/// A device interrupt that fired between two readings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fired {
+    pub irq: u32,
+    /// The drivers' names, which may be anything.
+    pub name: String,
+    /// CPU and times a second, rounded up: one interrupt must not vanish.
+    pub per_second: Vec<(u32, u64)>,
+}
+
+/// The device interrupts that fire within this time.
+pub(crate) async fn measured(proc: &Path, time: Duration) -> Option<Vec<Fired>> {
+    let (began, before) = (Instant::now(), read_table(proc)?);
+    sleep(time).await;
+    Some(fired(&before, &read_table(proc)?, began.elapsed()))
+}
+
+/// What fired between two readings.
+pub(crate) fn fired(before: &Table, now: &Table, time: Duration) -> Vec<Fired> {
+    let rate = |(cpu, count): (u32, u32)| (cpu, (f64::from(count) / time.as_secs_f64().max(0.001)).ceil() as u64);
+    let each = now.devices().map(|line| {
+        // A number that now belongs to another device starts from 0.
+        let earlier = before.lines.get(&line.irq).filter(|earlier| earlier.name == line.name);
+        let risen = risen(earlier.map_or(&[], IrqLine::counts), line.counts(), &now.cpus);
+        Fired {
+            irq: line.irq,
+            name: line.name.clone(),
+            per_second: risen.into_iter().map(rate).collect(),
+        }
+    });
+    each.filter(|one| !one.per_second.is_empty()).collect()
+}
+
+impl Fired {
+    /// Those of these CPUs of a VM on which it fired, and how often a second; `None` if it did not, or is of the VM's own VFIO devices.
+    pub(crate) fn on(&self, cpus: &CpuSet, vm: Option<&Locality>) -> Option<(CpuSet, u64)> {
+        let mut own = vm.into_iter().flat_map(|vm| &vm.pci);
+        if vfio_device(&self.name).is_some_and(|device| own.any(|one| one.address == device)) {
+            return None;
+        }
+        let there = self.per_second.iter().filter(|(cpu, _)| cpus.contains(*cpu));
+        let rate = there.clone().fold(0, |sum: u64, (_, rate)| sum.saturating_add(*rate));
+        (rate > 0).then(|| (there.map(|(cpu, _)| *cpu).collect(), rate))
+    }
+}
+
+/// What fired on these CPUs of a VM: "12 interrupts/s on CPU 5 by nvme0q3 (irq 130)".
+pub(crate) fn named(fired: &[Fired], cpus: &CpuSet, vm: Option<&Locality>) -> Vec<String> {
+    let each = fired.iter().filter_map(|one| {
+        let (there, rate) = one.on(cpus, vm)?;
+        Some(interrupts(rate, "/s", &there) + &format!(" by {} (irq {})", one.name, one.irq))
+    });
+    each.collect()
+}
+
+/// "1 interrupt/s on CPU 5", "17 interrupts on CPUs 4-5".
+pub(crate) fn interrupts(count: u64, unit: &str, cpus: &CpuSet) -> String {
+    let what = counted(count, "interrupt");
+    let plural = if cpus.len() == 1 { "" } else { "s" };
+    format!("{what}{unit} on CPU{plural} {cpus}")
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use stelia_kernel::locality::PciDevice;
 
     use super::*;
 
@@ -54,6 +123,43 @@ mod tests {
         assert_eq!(on("0-3,10"), Some(15));
         assert_eq!(on("2-3,10"), Some(7));
         assert_eq!(on("2"), None);
+    }
+
+    #[test]
+    fn what_fired_is_named_and_a_vms_own_devices_are_left_out() {
+        let table = |counts: [u32; 4]| {
+            let names = [
+                "nvme0q1",
+                "vfio-msix[0](0000:03:00.0)",
+                "vfio-msix[0](0000:04:00.0)",
+                "eth0",
+            ];
+            let lines = names
+                .iter()
+                .zip(counts)
+                .zip(30..)
+                .map(|((name, count), irq)| format!(" {irq}: 0 {count} IR-PCI-MSI 1-edge {name}\n"));
+            Table::parse(("CPU0 CPU1\n".to_owned() + &lines.collect::<String>()).as_bytes()).unwrap()
+        };
+        let mut before = table([5, 5, 5, 9]);
+        // The number was another device's.
+        before.lines.get_mut(&33).unwrap().name = "ahci".to_owned();
+        let fired = fired(&before, &table([8, 6, 6, 9]), Duration::from_secs(2));
+        let mut vm = Locality::default();
+        vm.pci.push(PciDevice {
+            address: "0000:03:00.0".to_owned(),
+            ..PciDevice::default()
+        });
+        let on = |list| named(&fired, &cpus(list), Some(&vm));
+        assert_eq!(
+            on("0-1"),
+            [
+                "2 interrupts/s on CPU 1 by nvme0q1 (irq 30)",
+                "1 interrupt/s on CPU 1 by vfio-msix[0](0000:04:00.0) (irq 32)",
+                "5 interrupts/s on CPU 1 by eth0 (irq 33)",
+            ]
+        );
+        assert_eq!(on("0"), [""; 0]);
     }
 
     #[test]
