@@ -7,23 +7,6 @@ pub(crate) mod report;
 pub(crate) mod verify;
 pub(crate) mod why;
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
-
-use crate::shared::daemon::Description;
-use crate::shared::kernel::Roots;
-use crate::shared::kernel::rates::{Model, rates};
-use crate::shared::kernel::sample::Sample;
-
-/// The load of the VMs that the daemon describes, and what disturbs them, measured for this long.
-async fn measured(description: &Description, roots: &Roots, time: Duration) -> Model {
-    let began = Instant::now();
-    let before = Sample::read(description, roots, began.elapsed());
-    sleep(time).await;
-    rates(&before, &Sample::read(description, roots, began.elapsed()))
-}
-
 /// The first of these, and how many more there are.
 fn some<T: ToString>(all: &[T]) -> String {
     const MAX_NAMED: usize = 3;

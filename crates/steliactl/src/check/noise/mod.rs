@@ -25,7 +25,7 @@ use crate::shared::output::{Column, Meaning, Render, TextStyle, column, counted,
 const RESCUER: &str = "kworker/R-";
 
 /// What is known before `steliad-quiet` has answered for the first time.
-pub(crate) const NOT_REPORTED: &str = "No interrupt data yet from steliad-quiet";
+pub(crate) const NOT_REPORTED: &str = "no interrupt data yet from steliad-quiet";
 
 /// How long device interrupts are counted.
 pub(super) const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
@@ -204,14 +204,16 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
 fn fix_of_steering(quiet: &Quiet) -> &'static str {
     match quiet.steering.as_str() {
         "off" => "set irq-steering = \"shared\" in /etc/stelia/steliad.toml, then systemctl reload steliad",
-        _ => "systemctl enable --now steliad-quiet.socket; journalctl -eu steliad-quiet",
+        _ => "systemctl enable --now steliad-quiet.socket",
     }
 }
 
 const SOURCES: [Column<Source>; 7] = [
     column("SOURCE", |one: &Source| one.source.clone()),
     column("NAME", |one: &Source| one.name.clone()).yields(1).shortens(),
-    column("VM", |one: &Source| one.whose()).yields(2).shortens(),
+    column("VM", |one: &Source| whose(&one.vms.iter().collect::<Vec<_>>()))
+        .yields(2)
+        .shortens(),
     column("CPUS", |one: &Source| one.cpus.to_string()).yields(1),
     column("PER SECOND", |one: &Source| number(one.per_second)).right(),
     column("SEEN", |one: &Source| number(one.count)).right(),
@@ -225,10 +227,6 @@ fn number(count: Option<u64>) -> String {
 }
 
 impl Source {
-    fn whose(&self) -> String {
-        whose(&self.vms.iter().collect::<Vec<_>>())
-    }
-
     /// "890 interrupts/s on CPU 5 by eth0-TxRx-1 (irq 31)".
     fn fact(&self) -> String {
         let by = format!("{} ({})", self.name, self.source);
@@ -251,28 +249,33 @@ impl Noise {
         vms.all(|vm| vm.interrupts_per_second.or(vm.interrupts_by_ledger).is_some())
     }
 
-    /// What disturbs VMs, by VMs and reason, each with its fix; then what is not known.
+    /// What disturbs VMs, by the reason, which has one fix; then what is not known.
     fn findings(&self, style: TextStyle) -> String {
         const UNKNOWN: &str = "device interrupts could not be counted: /proc/interrupts cannot be read";
         let fail = |subject: &str, fact: &str, fix| stacked(("FAIL", Meaning::Broken), subject, fact, "", fix, style);
         let note = |fact: &str, effect, fix| stacked(("NOTE", Meaning::Attention), "node", fact, effect, fix, style);
-        let mut groups: Vec<((String, &str, &str), Vec<String>)> = Vec::new();
+        let mut groups: Vec<Vec<&Source>> = Vec::new();
         for one in self.disturbing() {
-            let key = (one.whose(), one.text.as_str(), one.fix);
-            match groups.iter_mut().find(|(other, _)| *other == key) {
-                Some((_, facts)) => facts.push(one.fact()),
-                None => groups.push((key, vec![one.fact()])),
+            let same = |other: &&mut Vec<&Source>| (&other[0].text, other[0].fix) == (&one.text, one.fix);
+            match groups.iter_mut().find(same) {
+                Some(group) => group.push(one),
+                None => groups.push(vec![one]),
             }
         }
-        let groups = groups.iter();
-        let disturbing = groups.map(|((whose, why, fix), facts)| fail(whose, &format!("{}; {why}", some(facts)), fix));
+        let disturbing = groups.iter().map(|group| {
+            let facts: Vec<String> = group.iter().map(|one| one.fact()).collect();
+            let vms: BTreeSet<&Pod> = group.iter().flat_map(|one| &one.vms).collect();
+            let whose = whose(&vms.into_iter().collect::<Vec<_>>());
+            fail(&whose, &format!("{}; {}", some(&facts), group[0].text), group[0].fix)
+        });
         let problems = self.problems.iter().map(|one| {
             let vm = self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod);
             let whose = vm.map_or("node".to_owned(), |vm| vm.pod.to_string());
             fail(&whose, &one.text, "journalctl -eu steliad-quiet")
         });
+        let is_told = |problem: &&String| self.disturbing().any(|one| one.text == **problem);
         let effect = "device interrupts are not moved off VMs' CPUs";
-        let problem = self.problem.iter();
+        let problem = self.problem.iter().filter(|problem| !is_told(problem));
         let problem = problem.map(|problem| note(problem, effect, fix_of_steering(&self.quiet)));
         let uncounted = (!self.is_counted()).then(|| note(UNKNOWN, "whether they disturb VMs is not known", ""));
         disturbing.chain(problems).chain(problem).chain(uncounted).collect()

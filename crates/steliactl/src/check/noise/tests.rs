@@ -128,6 +128,7 @@ fn what_is_not_measured_is_neither_called_calm_nor_broken() {
             &text(&told),
             &["FAIL  aaaaaaaa", "12 interrupts/s on CPU 4 by nvme0q3 (irq 130); "],
         );
+        assert_eq!(text(&told).matches(fix).count(), 1);
     }
     let told = read(&calm(), None, None, None);
     assert_eq!(told.failure(), None);

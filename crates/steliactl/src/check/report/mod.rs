@@ -14,9 +14,12 @@ use serde_json::{Map, Value, json};
 use stelia_kernel::locality::size;
 use stelia_kubelet::config;
 use stelia_kubelet::home::Search;
+use tokio::time::{Instant, sleep};
 
-use crate::check::{doctor, ledger, measured, noise, verify};
+use crate::check::{doctor, ledger, noise, verify};
 use crate::shared::daemon::{Client, Description, Failure, Selection};
+use crate::shared::kernel::rates::{Model, rates};
+use crate::shared::kernel::sample::Sample;
 use crate::shared::kernel::{Roots, host_name};
 use crate::shared::output::{Render, TextStyle, human, now, printable, properties, time};
 use crate::view::list::Vms;
@@ -36,6 +39,8 @@ const PRINT_JOURNAL: [&str; 6] = [
 /// As JSON a member for each section. Nothing in it is secret: of the guests' processes only the names.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
+    /// Why the daemon does not answer, or the command of a section fails.
+    wrong: Vec<String>,
     #[serde(flatten)]
     json: Map<String, Value>,
     #[serde(skip)]
@@ -46,11 +51,13 @@ pub(crate) struct Report {
 
 impl Render for Report {
     fn text(&self, _: TextStyle) -> String {
-        let missing = self.missing.iter().map(|part| printable(part) + "\n");
-        match missing.collect::<String>() {
-            missing if missing.is_empty() => self.text.clone(),
-            missing => format!("{}== Not in this report ==\n{missing}", self.text),
-        }
+        let listed = |heading: &str, lines: &[String]| {
+            let lines: String = lines.iter().map(|line| printable(line) + "\n").collect();
+            Some(format!("== {heading} ==\n{lines}")).filter(|_| !lines.is_empty())
+        };
+        let wrong = listed("What is wrong", &self.wrong).map(|wrong| wrong + "\n");
+        let missing = listed("Not in this report", &self.missing);
+        wrong.unwrap_or_default() + &self.text + &missing.unwrap_or_default()
     }
 }
 
@@ -61,7 +68,10 @@ impl Report {
         match answer.and_then(|answer| Ok((json(&answer)?, answer))) {
             Ok((json, answer)) => {
                 self.json.insert(name.to_owned(), json);
-                self.text += &format!("== {heading} ==\n{}\n", answer.text(TextStyle::from(true)));
+                self.wrong
+                    .extend(answer.failure().map(|failure| format!("{heading}: {failure}")));
+                let text = answer.text(TextStyle::from(true));
+                self.text += &format!("== {heading} ==\n{}\n\n", text.trim_end());
             }
             Err(failure) => self.missing.push(format!("{heading}: {failure}")),
         }
@@ -96,7 +106,10 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
                 report.add("show", "VMs in detail", shown);
             }
         }
-        Err(failure) => report.missing.push(format!("what the daemon knows: {failure}")),
+        Err(failure) => {
+            report.wrong.push(failure.to_string());
+            report.missing.push(format!("what the daemon knows: {failure}"));
+        }
     }
     let description = described.as_ref().ok().map(|(_, description)| description);
     let kubelet = kubelet(description, root);
@@ -116,6 +129,14 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
         report.missing.push(lacks.to_owned());
     }
     report
+}
+
+/// The load of the VMs that the daemon describes, and what disturbs them, measured for this long.
+async fn measured(description: &Description, roots: &Roots, time: Duration) -> Model {
+    let began = Instant::now();
+    let before = Sample::read(description, roots, began.elapsed());
+    sleep(time).await;
+    rates(&before, &Sample::read(description, roots, began.elapsed()))
 }
 
 /// Names and values, one a line; what is empty is left out. Or text as it is.

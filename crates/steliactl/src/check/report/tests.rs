@@ -6,6 +6,19 @@ use super::*;
 use crate::shared::daemon::node::testing::node;
 use crate::tests::fixtures::{block_on, folder, holds, never_says, says, text};
 
+#[derive(serde::Serialize)]
+struct Failing;
+
+impl Render for Failing {
+    fn text(&self, _: TextStyle) -> String {
+        "\n".to_owned()
+    }
+
+    fn failure(&self) -> Option<String> {
+        Some("2 disturbances\x1b".to_owned())
+    }
+}
+
 #[test]
 fn the_text_has_every_section_and_no_control_characters_and_json_a_member_for_each() {
     let mut report = Report::default();
@@ -16,7 +29,12 @@ fn the_text_has_every_section_and_no_control_characters_and_json_a_member_for_ea
     report.add("kubelet_config", "kubelet's configuration", Ok(Facts(kubelet)));
     report.add("journal", "Journal", Ok(Facts(json!("a\x1b[2J\nb\n"))));
     report.add::<Facts>("ledger", "Ledger", Err(Failure::Other("it is off\x1b".to_owned())));
+    report.add("noise", "Noise", Ok(Failing));
     let text = text(&report);
+    assert!(
+        text.starts_with("== What is wrong ==\nNoise: 2 disturbances?\n\n== Node =="),
+        "{text}"
+    );
     let parts = [
         "== Node ==\n",
         "== kubelet's configuration ==\ncpuManagerPolicy:         static\n\

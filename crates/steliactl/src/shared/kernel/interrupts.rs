@@ -1,5 +1,6 @@
 //! How often devices interrupted CPUs, and which did. What cannot be read is `None`.
 
+use std::cmp::Reverse;
 use std::path::Path;
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub(crate) async fn measured(proc: &Path, time: Duration) -> Option<Vec<Fired>> 
     Some(fired(&before, &read_table(proc)?, began.elapsed()))
 }
 
-/// What fired between two readings.
+/// What fired between two readings, the most first.
 pub(crate) fn fired(before: &Table, now: &Table, time: Duration) -> Vec<Fired> {
     let rate = |(cpu, count): (u32, u32)| (cpu, (f64::from(count) / time.as_secs_f64().max(0.001)).ceil() as u64);
     let each = now.devices().map(|line| {
@@ -52,7 +53,9 @@ pub(crate) fn fired(before: &Table, now: &Table, time: Duration) -> Vec<Fired> {
             per_second: risen.into_iter().map(rate).collect(),
         }
     });
-    each.filter(|one| !one.per_second.is_empty()).collect()
+    let mut all: Vec<Fired> = each.filter(|one| !one.per_second.is_empty()).collect();
+    all.sort_by_cached_key(|one| Reverse(one.per_second.iter().map(|(_, rate)| *rate).max()));
+    all
 }
 
 impl Fired {
@@ -154,9 +157,9 @@ mod tests {
         assert_eq!(
             on("0-1"),
             [
+                "5 interrupts/s on CPU 1 by eth0 (irq 33)",
                 "2 interrupts/s on CPU 1 by nvme0q1 (irq 30)",
                 "1 interrupt/s on CPU 1 by vfio-msix[0](0000:04:00.0) (irq 32)",
-                "5 interrupts/s on CPU 1 by eth0 (irq 33)",
             ]
         );
         assert_eq!(on("0"), [""; 0]);
