@@ -22,7 +22,7 @@ use crate::shared::daemon::{Description, Failure};
 use crate::shared::output::{Meaning, Render, TextStyle, paragraph, stacked};
 use facts::Facts;
 pub(super) use facts::systemd;
-pub(crate) use state_file::{StateFile, gather as state_file};
+pub(crate) use state_file::gather as state_file;
 
 /// In the order in which findings are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -29,9 +29,6 @@ pub(crate) struct StateFile {
     shared_pool: CpuSet,
     unknown_keys: Vec<String>,
     assignments: Vec<Assignment>,
-    /// Whether the reason and its fix are printed already.
-    #[serde(skip)]
-    pub is_told: bool,
 }
 
 /// CPUs of a container, or of a whole pod. The oldest schemas have the container's id instead of its pod and name.
@@ -70,7 +67,6 @@ pub(crate) fn gather(path: &Path, root: &Path, pods: &Pods) -> StateFile {
         policy: state.policy,
         default_cpus: state.default_cpus,
         unknown_keys: state.unknown_keys,
-        is_told: false,
     }
 }
 
@@ -140,19 +136,13 @@ const COLUMNS: [Column<Assignment>; 4] = [
 ];
 
 impl StateFile {
-    /// What to do; empty where it can be used, or nothing is known.
-    pub(crate) fn fix(&self) -> &'static str {
+    /// The text beside these fixes: a fix that is among them is printed already, and so is its reason.
+    pub(crate) fn text_beside(&self, fixes: &[&str], style: TextStyle) -> String {
         let fix = remedy_of_file(&self.reason).filter(|_| !self.reason.is_empty());
-        fix.unwrap_or_default()
-    }
-}
-
-impl Render for StateFile {
-    fn text(&self, style: TextStyle) -> String {
-        let (usable, fix) = match self.reason.as_str() {
-            _ if self.is_told => ("no", ""),
-            "" => ("yes", ""),
-            reason => (&*format!("no: {reason}"), self.fix()),
+        let (usable, fix) = match (self.reason.as_str(), fix.unwrap_or_default()) {
+            (_, told) if !told.is_empty() && fixes.contains(&told) => ("no".to_owned(), ""),
+            ("", _) => ("yes".to_owned(), ""),
+            (reason, fix) => (format!("no: {reason}"), fix),
         };
         let rows = [
             ("File", self.file.clone()),
@@ -161,7 +151,7 @@ impl Render for StateFile {
             ("Default set", self.default_cpus.to_string()),
             ("Shared pool", self.shared_pool.to_string()),
             ("Unknown keys", self.unknown_keys.join(", ")),
-            ("Usable", usable.to_owned()),
+            ("Usable", usable),
             ("Fix", fix.to_owned()),
         ];
         let text = properties(rows.into_iter().filter(|(_, value)| !value.is_empty()), style);
@@ -169,6 +159,12 @@ impl Render for StateFile {
             return text;
         }
         format!("{text}\n{}", table(&COLUMNS, &self.assignments, style))
+    }
+}
+
+impl Render for StateFile {
+    fn text(&self, style: TextStyle) -> String {
+        self.text_beside(&[], style)
     }
 
     fn failure(&self) -> Option<String> {

@@ -156,27 +156,21 @@ fn noise(described: &Description, selected: Option<&BTreeSet<String>>, fired: Op
         }
     });
     let is_left = |irq| quiet.report.remaining.iter().any(|one| one.irq == irq);
-    let unmoved = fired
-        .into_iter()
-        .flatten()
-        .filter(|one| !is_left(one.irq))
-        .filter_map(|one| {
-            let (cpus, rate) = firing.get(&one.irq)?;
-            let why = match problem {
-                Some(problem) => ("not-moved", problem.to_owned(), fix_of_steering(quiet)),
-                None => (
-                    "not-moved",
-                    "steliad-quiet has not moved it yet".to_owned(),
-                    "steliactl reconcile",
-                ),
-            };
-            let source = source(format!("irq {}", one.irq), &one.name, cpus, why);
-            Some(Source {
-                per_second: Some(*rate),
-                disturbs: true,
-                ..source
-            })
-        });
+    let (why, fix) = match problem {
+        Some(problem) => (problem, fix_of_steering(quiet)),
+        None => ("steliad-quiet has not moved it yet", "steliactl reconcile"),
+    };
+    let unmoved = fired.unwrap_or_default().iter().filter(|one| !is_left(one.irq));
+    let unmoved = unmoved.filter_map(|one| {
+        let (cpus, rate) = firing.get(&one.irq)?;
+        let why = ("not-moved", why.to_owned(), fix);
+        let source = source(format!("irq {}", one.irq), &one.name, cpus, why);
+        Some(Source {
+            per_second: Some(*rate),
+            disturbs: true,
+            ..source
+        })
+    });
     let threads = quiet.report.threads_remaining.iter().map(|one| {
         let text = format!("the thread's CPUs cannot be set: {}", one.text);
         let fix = "look for a setting of its driver's or subsystem's (/usr/share/doc/steliad/quiet-cpus.md)";
@@ -211,9 +205,7 @@ fn fix_of_steering(quiet: &Quiet) -> &'static str {
 const SOURCES: [Column<Source>; 7] = [
     column("SOURCE", |one: &Source| one.source.clone()),
     column("NAME", |one: &Source| one.name.clone()).yields(1).shortens(),
-    column("VM", |one: &Source| whose(&one.vms.iter().collect::<Vec<_>>()))
-        .yields(2)
-        .shortens(),
+    column("VM", |one: &Source| one.whose()).yields(2).shortens(),
     column("CPUS", |one: &Source| one.cpus.to_string()).yields(1),
     column("PER SECOND", |one: &Source| number(one.per_second)).right(),
     column("SEEN", |one: &Source| number(one.count)).right(),
@@ -226,7 +218,23 @@ fn number(count: Option<u64>) -> String {
     count.map(|count| count.to_string()).unwrap_or_default()
 }
 
+/// Values with the same key, in the order in which they come.
+fn together<K: PartialEq, V>(all: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in all {
+        match groups.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((key, vec![value])),
+        }
+    }
+    groups
+}
+
 impl Source {
+    fn whose(&self) -> String {
+        whose(&self.vms.iter().collect::<Vec<_>>())
+    }
+
     /// "890 interrupts/s on CPU 5 by eth0-TxRx-1 (irq 31)".
     fn fact(&self) -> String {
         let by = format!("{} ({})", self.name, self.source);
@@ -249,25 +257,19 @@ impl Noise {
         vms.all(|vm| vm.interrupts_per_second.or(vm.interrupts_by_ledger).is_some())
     }
 
-    /// What disturbs VMs, by the reason, which has one fix; then what is not known.
+    /// What disturbs VMs, by reason and VMs, with a fix below all of one reason; then what is not known.
     fn findings(&self, style: TextStyle) -> String {
         const UNKNOWN: &str = "device interrupts could not be counted: /proc/interrupts cannot be read";
         let fail = |subject: &str, fact: &str, fix| stacked(("FAIL", Meaning::Broken), subject, fact, "", fix, style);
         let note = |fact: &str, effect, fix| stacked(("NOTE", Meaning::Attention), "node", fact, effect, fix, style);
-        let mut groups: Vec<Vec<&Source>> = Vec::new();
-        for one in self.disturbing() {
-            let same = |other: &&mut Vec<&Source>| (&other[0].text, other[0].fix) == (&one.text, one.fix);
-            match groups.iter_mut().find(same) {
-                Some(group) => group.push(one),
-                None => groups.push(vec![one]),
+        let mut text = String::new();
+        for ((why, fix), sources) in together(self.disturbing().map(|one| ((&one.text, one.fix), one))) {
+            let vms = together(sources.iter().map(|one| (one.whose(), one.fact())));
+            for (at, (whose, facts)) in vms.iter().enumerate() {
+                let fix = if at + 1 == vms.len() { fix } else { "" };
+                text += &fail(whose, &format!("{}; {why}", some(facts)), fix);
             }
         }
-        let disturbing = groups.iter().map(|group| {
-            let facts: Vec<String> = group.iter().map(|one| one.fact()).collect();
-            let vms: BTreeSet<&Pod> = group.iter().flat_map(|one| &one.vms).collect();
-            let whose = whose(&vms.into_iter().collect::<Vec<_>>());
-            fail(&whose, &format!("{}; {}", some(&facts), group[0].text), group[0].fix)
-        });
         let problems = self.problems.iter().map(|one| {
             let vm = self.vms.iter().find(|vm| vm.pod.pod_uid == one.pod);
             let whose = vm.map_or("node".to_owned(), |vm| vm.pod.to_string());
@@ -278,7 +280,7 @@ impl Noise {
         let problem = self.problem.iter().filter(|problem| !is_told(problem));
         let problem = problem.map(|problem| note(problem, effect, fix_of_steering(&self.quiet)));
         let uncounted = (!self.is_counted()).then(|| note(UNKNOWN, "whether they disturb VMs is not known", ""));
-        disturbing.chain(problems).chain(problem).chain(uncounted).collect()
+        text + &problems.chain(problem).chain(uncounted).collect::<String>()
     }
 
     /// `1 of 2 VMs disturbed. Moved 12 of 40 device interrupts, 2 kernel threads.`

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use stelia_kernel::locality::size;
+use stelia_kernel::proc::field;
 use stelia_kubelet::config;
 use stelia_kubelet::home::Search;
 use tokio::time::{Instant, sleep};
@@ -162,26 +163,22 @@ impl Render for Facts {
 fn host(root: &Path) -> Facts {
     let text = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let os = ["etc/os-release", "usr/lib/os-release"].map(text);
-    let memory = value(&text("proc/meminfo"), "MemTotal", ':').and_then(|kib| {
+    let mut names = os
+        .iter()
+        .flat_map(|os| os.lines().filter_map(|line| line.strip_prefix("PRETTY_NAME=")));
+    let memory = field(&text("proc/meminfo"), "MemTotal").and_then(|kib| {
         let kib: u64 = kib.strip_suffix("kB")?.trim().parse().ok()?;
         kib.checked_mul(1024)
     });
     Facts(json!({
         "hostname": host_name(&root.join("proc")),
         "time": time(now()),
-        "system": os.iter().find_map(|os| value(os, "PRETTY_NAME", '=')),
+        "system": names.next().map(|name| name.trim_matches('"')),
         "kernel": text("proc/sys/kernel/osrelease").trim(),
         "systemd": doctor::systemd(root),
         "memory": memory.map(size),
         "steliactl": env!("CARGO_PKG_VERSION"),
     }))
-}
-
-/// The value of the first line with this name, without quotes.
-fn value(text: &str, name: &str, separator: char) -> Option<String> {
-    let mut lines = text.lines().filter_map(|line| line.split_once(separator));
-    let (_, value) = lines.find(|(found, _)| found.trim() == name)?;
-    Some(value.trim().trim_matches('"').to_owned())
 }
 
 /// kubelet's settings under its own names, as the daemon has them; without one as kubelet's files and its command line have it.

@@ -35,6 +35,9 @@ pub(crate) struct Answer {
     /// The first line.
     #[serde(skip)]
     title: String,
+    /// What is printed below the facts.
+    #[serde(skip)]
+    below: String,
 }
 
 /// How long is counted what disturbs a VM or a CPU.
@@ -110,7 +113,7 @@ impl Render for Answer {
             (label.to_owned(), fact.text.clone(), meaning)
         };
         let rows: Vec<_> = self.facts.iter().map(labelled).collect();
-        paragraph(&printable(&self.title), style) + &facts(&rows, style)
+        paragraph(&printable(&self.title), style) + &facts(&rows, style) + &self.below
     }
 }
 
@@ -142,8 +145,13 @@ pub(crate) async fn run(
     let answer = match (what, cpu_number(what)) {
         ("node", _) => {
             let description = client.describe().await?;
-            let pods = names(&description, root);
-            return output_options.print(&node::answer(&description, &pods, roots, root));
+            node::answer(
+                &description,
+                &names(&description, root),
+                roots,
+                root,
+                output_options.style,
+            )
         }
         (_, Some(cpu)) => {
             let description = client.describe().await?;

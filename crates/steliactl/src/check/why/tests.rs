@@ -108,7 +108,7 @@ fn each_screen_fits_a_terminal() {
     write(root.path(), "proc/sys/kernel/hostname", "node-1\n");
     write(root.path(), "var/lib/kubelet/cpu_manager_state", KUBELET_FILE);
     let roots = Roots::below(root.path());
-    let node = |description| node::answer(description, &Pods::of(description), &roots, root.path());
+    let node = |description| node::answer(description, &Pods::of(description), &roots, root.path(), terminal(80));
     let device = Fired {
         irq: 130,
         name: "nvme0q3\x1b".to_owned(),
