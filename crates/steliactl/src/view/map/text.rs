@@ -66,8 +66,8 @@ fn legend(map: &Map, listed: &[&Pod], style: TextStyle) -> String {
         several.any(|core| (written(core).len() == 1) == is_cut)
     };
     let cores = [
-        ("[A B]", "a core's threads", threads(false)),
-        ("[A]", "a core's threads if alike", threads(true)),
+        ("[A B]", "the threads of a core", threads(false)),
+        ("[A]", "a core whose threads are alike", threads(true)),
     ];
     let cores = cores.into_iter().filter(|(.., is_there)| *is_there);
     let cores = cores.map(|(sign, meaning, _)| (sign, meaning));
