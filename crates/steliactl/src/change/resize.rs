@@ -43,16 +43,14 @@ impl Render for Resized {
 
     fn text(&self, style: TextStyle) -> String {
         let pod = self.pod.to_string();
-        if self.fix.is_empty() {
-            return paragraph(&printable(&format!("{pod}: {}", self.text)), style);
+        match self.fix.split_once('\n') {
+            None => paragraph(&printable(&format!("{pod}: {}", self.text)), style),
+            Some((edit, run)) => {
+                let effect = "kubectl replace --force deletes the pod: the VM restarts";
+                stacked(("NOTE", Meaning::Plain), &pod, &self.text, effect, edit, style)
+                    + &hanging("", 14, Meaning::Plain, run, style)
+            }
         }
-        let note = stacked(("NOTE", Meaning::Plain), &pod, &self.text, "", "", style);
-        let fix = ["      fix", ""].into_iter().zip(self.fix.lines());
-        let effect = ("      effect", "the pod is deleted, and the VM restarts");
-        let lines = fix.chain([effect]);
-        note + &lines
-            .map(|(label, text)| hanging(label, 14, Meaning::Plain, text, style))
-            .collect::<String>()
     }
 
     fn failure(&self) -> Option<String> {
@@ -177,9 +175,9 @@ mod tests {
         insta::assert_snapshot!(planned.text(columns(80)), @r#"
         NOTE  team-a/web: kubelet assigned CPUs 2-5, and a pod keeps its CPUs until it
               is deleted
+              effect  kubectl replace --force deletes the pod: the VM restarts
               fix     set cpu: "6" in requests and limits of container vm in MANIFEST
                       kubectl replace --force -f MANIFEST
-              effect  the pod is deleted, and the VM restarts
         "#);
         assert_eq!((planned.outcome, planned.failure()), ("planned", None));
         let refused = told(false);

@@ -3,7 +3,9 @@
 use stelia_api::State;
 use stelia_model::Instance;
 
+use super::Drawn;
 use crate::shared::daemon::Owner;
+use crate::shared::output::Meaning;
 
 /// Number of colours that pods get in turn on the picture; their marks always differ.
 const COLOURS: usize = 10;
@@ -30,9 +32,15 @@ const DEGRADED: Look = look("A!", "degraded", "c0 degraded");
 const NO_VM: Look = look("A*", "pod without a VM", "c0 pod");
 
 impl Look {
-    /// The mark of the `n`th pod.
-    pub(super) fn mark_of(self, n: usize) -> String {
-        self.mark.replacen('A', &letters(n), 1)
+    /// A CPU of the `n`th pod, or of nobody with a mark of its own.
+    pub(super) fn drawn(self, n: usize, owner: String, meaning: Meaning) -> Drawn {
+        Drawn {
+            mark: self.mark.replacen('A', &letters(n), 1),
+            owner,
+            look: self,
+            class: self.class_of(n),
+            meaning,
+        }
     }
 
     /// The classes of the `n`th pod.

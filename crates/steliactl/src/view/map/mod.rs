@@ -96,20 +96,6 @@ struct Drawn {
     meaning: Meaning,
 }
 
-impl Drawn {
-    /// Of an owner without a mark of its own.
-    fn of_nobody(owner: &Owner) -> Self {
-        let look = marks::of_owner(owner);
-        Self {
-            mark: look.mark.to_owned(),
-            owner: look.meaning.to_owned(),
-            class: look.class.to_owned(),
-            look,
-            meaning: Meaning::Absent,
-        }
-    }
-}
-
 /// A VM's pod, or another one with CPUs of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Pod {
@@ -207,7 +193,11 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
             Owner::Instance { pod, .. } | Owner::Pod { pod } => pods.iter().find(|one| one.pod.pod_uid == *pod),
             _ => None,
         };
-        pod.map_or_else(|| Drawn::of_nobody(&owner), |pod| pod.drawn.clone())
+        let look = marks::of_owner(&owner);
+        pod.map_or_else(
+            || look.drawn(0, look.meaning.to_owned(), Meaning::Absent),
+            |pod| pod.drawn.clone(),
+        )
     };
     let caches = caches(&roots.sys, &node.topology);
     let mut cores: BTreeMap<(u32, u32, u32), Core> = BTreeMap::new();
@@ -225,16 +215,11 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
         });
     }
     let kernel = numa::read(&roots.sys).unwrap_or_default();
-    let memory = |core: &Core| {
-        (
-            core.node,
-            kernel.get(&core.node).and_then(|node| Some(node.memory?.total)),
-        )
-    };
+    let memory = |node: u32| Some(kernel.get(&node)?.memory?.total);
     Map {
         host: host_name(&roots.proc),
         time_us: output::now(),
-        memory_bytes: cores.values().map(memory).collect(),
+        memory_bytes: cores.values().map(|core| (core.node, memory(core.node))).collect(),
         cores: by_first_cpu(cores.into_values().collect()),
         pods,
         offline: node.offline.clone(),
@@ -293,13 +278,8 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         let name = instance.map_or_else(|| former?.pod_name.as_ref(), |one| one.pod_name.as_ref());
         let pod = daemon::Pod::new(uid, name);
         let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
-        let drawn = Drawn {
-            mark: look.mark_of(n),
-            owner: words.join("; "),
-            class: look.class_of(n),
-            look,
-            meaning: instance.map_or(Meaning::Plain, |one| Condition::of(one).meaning()),
-        };
+        let meaning = instance.map_or(Meaning::Plain, |one| Condition::of(one).meaning());
+        let drawn = look.drawn(n, words.join("; "), meaning);
         Pod {
             mark: marks::letters(n),
             pod,
