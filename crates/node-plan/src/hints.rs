@@ -38,17 +38,20 @@ pub fn by_node(subject: &Subject, cpus: &CpuSet) -> BTreeMap<u32, u64> {
     counts
 }
 
-/// Memory in GiB, anything else as a whole number.
-pub fn amount_words(resource: &str, amount: u64) -> String {
+/// `1 CPU`, `1.5 GiB memory`, `2 nvidia.com/gpu`.
+fn amount_words(resource: &str, amount: u64) -> String {
     const GIB: f64 = (1u64 << 30) as f64;
-    if resource == "memory" || resource.starts_with("hugepages-") {
-        format!("{:.1} GiB", amount as f64 / GIB)
-    } else {
-        amount.to_string()
+    match resource {
+        CPU if amount == 1 => "1 CPU".to_owned(),
+        CPU => format!("{amount} CPUs"),
+        memory if memory == "memory" || memory.starts_with("hugepages-") => {
+            format!("{:.1} GiB {memory}", amount as f64 / GIB)
+        }
+        devices => format!("{amount} {devices}"),
     }
 }
 
-/// `4 on 0, 3 on each of 1-3`
+/// `4 CPUs on NUMA 0, 3 CPUs on each of NUMA 1-3`.
 pub fn free_words(resource: &str, free: &BTreeMap<u32, u64>) -> String {
     let mut groups: Vec<(u64, NodeSet)> = Vec::new();
     for (node, amount) in free {
@@ -59,7 +62,7 @@ pub fn free_words(resource: &str, free: &BTreeMap<u32, u64>) -> String {
     }
     let words = groups.into_iter().map(|(amount, nodes)| {
         let each = if nodes.len() > 1 { "each of " } else { "" };
-        format!("{} on {each}{nodes}", amount_words(resource, amount))
+        format!("{} on {each}NUMA {nodes}", amount_words(resource, amount))
     });
     words.collect::<Vec<_>>().join(", ")
 }
@@ -71,8 +74,11 @@ mod tests {
     #[test]
     fn what_is_free_is_told_by_amount() {
         let free = BTreeMap::from([(0, 4), (1, 8), (2, 8), (3, 4)]);
-        assert_eq!(free_words("cpu", &free), "4 on each of 0,3, 8 on each of 1-2");
+        assert_eq!(
+            free_words(CPU, &free),
+            "4 CPUs on each of NUMA 0,3, 8 CPUs on each of NUMA 1-2"
+        );
         let memory = BTreeMap::from([(0, 3 << 29)]);
-        assert_eq!(free_words("hugepages-2Mi", &memory), "1.5 GiB on 0");
+        assert_eq!(free_words("hugepages-2Mi", &memory), "1.5 GiB hugepages-2Mi on NUMA 0");
     }
 }

@@ -6,6 +6,7 @@ use kubelet_planner::cpus::Bound;
 use kubelet_planner::merge::{Hint, Policy, duration};
 use kubelet_planner::{
     Admission, Container, ContainerAllocation, ContainerKind, CpuManager, Cpus, MemoryManager, Merge, Pod, Rejection,
+    Resources,
 };
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
@@ -31,16 +32,42 @@ pub fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<St
         .cpus
         .default
         .difference(&subject.node.reserved_cpus());
-    for (container, allocation) in pod.containers.iter().zip(&admission.containers) {
-        match &allocation.cpus {
-            Cpus::Exclusive(cpus) => {
-                told.extend(spread(subject, allocation, cpus, &free));
-                free = free.difference(cpus);
-            }
-            Cpus::Shared | Cpus::PodShared(_) => told.extend(shared(subject, pod, container)),
+    for allocation in &admission.containers {
+        if let Cpus::Exclusive(cpus) = &allocation.cpus {
+            told.extend(spread(subject, allocation, cpus, &free));
+            free = free.difference(cpus);
         }
     }
     told
+}
+
+/// Why the pod has no exclusive CPUs, or which of its containers have none: `none: …`, or `none for NAME: …` for each of these.
+pub fn not_exclusive(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {
+    let pairs = pod.containers.iter().zip(&admission.containers);
+    let without = pairs.filter(|(_, given)| !matches!(given.cpus, Cpus::Exclusive(_)));
+    let whys: Vec<(&str, String)> = without
+        .map(|(one, _)| (one.name.as_str(), shared(subject, pod, one)))
+        .collect();
+    match whys.as_slice() {
+        [(_, why), others @ ..]
+            if whys.len() == pod.containers.len() && others.iter().all(|(_, other)| other == why) =>
+        {
+            vec![format!("none: {why}")]
+        }
+        _ => whys
+            .iter()
+            .map(|(name, why)| format!("none for {name}: {why}"))
+            .collect(),
+    }
+}
+
+/// What to ask for instead, where kubelet gives whole cores and the request is no number of these.
+pub fn fix(rejection: &Rejection) -> Option<String> {
+    let (requested, per_core) = rejection.not_whole_cores()?;
+    Some(format!(
+        "request {} CPUs, or another multiple of the {per_core} threads per core (full-pcpus-only)",
+        requested.next_multiple_of(per_core)
+    ))
 }
 
 /// CPUs of init containers that none of the pod's other containers took. kubelet keeps them for the pod as long as it lives
@@ -98,23 +125,44 @@ pub fn slow(subject: &Subject, pod: &Pod, merges: &[Merge]) -> Vec<String> {
 }
 
 /// Why a container has no exclusive CPUs.
-fn shared(subject: &Subject, pod: &Pod, container: &Container) -> Option<String> {
+fn shared(subject: &Subject, pod: &Pod, container: &Container) -> String {
     let settings = subject.node.settings();
     let milli = container.resources.requests.milli_cpus.unwrap_or(0);
-    let why = match pod.qos() {
+    match pod.qos() {
         _ if settings.cpu_manager == CpuManager::None => "the CPU manager's policy is none".to_owned(),
-        _ if milli == 0 => "it requests no CPU".to_owned(),
-        QosClass::Burstable => "its pod is Burstable, not Guaranteed".to_owned(),
-        QosClass::BestEffort => "its pod is BestEffort, not Guaranteed".to_owned(),
+        QosClass::BestEffort => "the pod is BestEffort: it requests neither CPU nor memory".to_owned(),
+        QosClass::Burstable => format!("the pod is Burstable: {}", not_guaranteed(pod)),
+        QosClass::Guaranteed if milli == 0 => "no CPU is requested".to_owned(),
         QosClass::Guaranteed if !milli.is_multiple_of(1000) => {
-            format!("it requests {milli}m CPUs, not a whole number")
+            format!("{milli}m CPUs are requested, not a whole number")
         }
         QosClass::Guaranteed if pod.own().is_some() && !settings.kubelet.pod_level_resource_managers => {
-            "its pod has pod-level resources, and the feature gate PodLevelResourceManagers is off".to_owned()
+            "the pod has pod-level resources, and the feature gate PodLevelResourceManagers is off".to_owned()
         }
-        QosClass::Guaranteed => "its pod has pod-level resources, and its own requests are not its limits".to_owned(),
-    };
-    Some(format!("{} has no CPUs of its own: {why}", container.name))
+        QosClass::Guaranteed => {
+            "the pod has pod-level resources, and the container's requests are not its limits".to_owned()
+        }
+    }
+}
+
+/// What keeps a pod from being Guaranteed.
+fn not_guaranteed(pod: &Pod) -> String {
+    let containers = pod.containers.iter();
+    let each = containers.map(|one| (format!("container {}", one.name), &one.resources));
+    let whole = pod.own().map(|own| ("the pod".to_owned(), own));
+    let all: Vec<_> = whole.map_or_else(|| each.collect(), |whole| vec![whole]);
+    let amounts = all.into_iter().flat_map(|(whose, Resources { requests, limits })| {
+        [
+            (whose.clone(), "CPU", requests.milli_cpus, limits.milli_cpus),
+            (whose, "memory", requests.memory, limits.memory),
+        ]
+    });
+    let mut whys = amounts.filter_map(|(whose, what, request, limit)| match limit.unwrap_or(0) {
+        0 => Some(format!("{whose} has no {what} limit")),
+        _ if request != limit => Some(format!("{whose} does not request its {what} limit")),
+        _ => None,
+    });
+    whys.next().unwrap_or_else(|| "requests are not limits".to_owned())
 }
 
 /// Why a container's CPUs are on more NUMA nodes than could hold them.

@@ -31,7 +31,7 @@ use change::{rebalance, reconcile, release, resize};
 use check::{doctor, noise, report, verify, why};
 use cli::{Cli, Command, Export};
 use export::{metrics, topology};
-use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Pods};
+use shared::daemon::{self, CALL_TIMEOUT, Client, Failure};
 use shared::files;
 use shared::kernel::{Roots, host_name};
 use shared::output::pager;
@@ -102,9 +102,6 @@ async fn run(
             selection, problems, ..
         } => {
             let described = client().await?.describe().await?;
-            if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
-                output::note(&format!("no VM in namespace {namespace}"));
-            }
             let selected = selection.among(&described)?;
             output_options.print(&list::Vms::of(&described, selected.as_ref(), *problems))
         }

@@ -134,13 +134,11 @@ pub(super) fn with_free(refusal: Refusal, subject: &Subject, pod_request: &PodRe
     }
 }
 
-/// `free by NUMA node: cpu 4 on 0, 8 on 1; nvidia.com/gpu 3 on 0, 0 on 1`. `free`: CPUs; none where another program gives them.
+/// `free: 4 CPUs on NUMA 0, 8 CPUs on NUMA 1; 3 nvidia.com/gpu on NUMA 0, 0 nvidia.com/gpu on NUMA 1`. `free`: CPUs; none where another program gives them.
 fn all_free(subject: &Subject, pod_request: &PodRequest, free: &CpuSet) -> String {
-    let cpus = (!free.is_empty()).then(|| format!("cpu {}", free_words("cpu", &by_node(subject, free))));
-    let devices = asked_devices(&subject.node, pod_request).map(|(resource, _)| {
-        let free = hints::free(subject, resource);
-        format!("{resource} {}", free_words(resource, &free))
-    });
+    let cpus = (!free.is_empty()).then(|| free_words("cpu", &by_node(subject, free)));
+    let devices = asked_devices(&subject.node, pod_request);
+    let devices = devices.map(|(resource, _)| free_words(resource, &hints::free(subject, resource)));
     let words: Vec<String> = cpus.into_iter().chain(devices).collect();
-    format!("free by NUMA node: {}", words.join("; "))
+    format!("free: {}", words.join("; "))
 }

@@ -50,6 +50,14 @@ impl Rejection {
         }
     }
 
+    /// The CPUs that are requested, and the CPUs per core, where kubelet gives whole cores only and the request is no multiple of these.
+    pub fn not_whole_cores(&self) -> Option<(usize, usize)> {
+        match &self.cause {
+            Cause::Cpus(cpus::CpuRefusal::NotWholeCores { requested, per_core }) => Some((*requested, *per_core)),
+            _ => None,
+        }
+    }
+
     /// Whether nothing is known of kubelet's answer: there are more sets of NUMA nodes than this planner looks at, or it depends on devices of which
     /// too little is known.
     pub fn is_unknown(&self) -> bool {

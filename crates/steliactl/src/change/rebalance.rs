@@ -13,15 +13,14 @@ use zbus::names::BusName;
 use zbus::proxy::CacheProperties;
 
 use crate::shared::daemon::{Client, Description, Failure, Pod, Pods};
-use crate::shared::output::{Meaning, Render, TextStyle, hanging, paragraph, printable};
+use crate::shared::output::{Column, Render, TextStyle, column, counted, paragraph, printable, table};
 
 /// How often the job is looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How long the daemon may be away: one that is started again goes on with the job.
 const MAX_AWAY: Duration = Duration::from_secs(30);
 /// Why nothing is moved where kubelet chooses.
-const UP_TO_KUBELET: &str =
-    "Nothing to move: kubelet assigned the CPUs of the VMs, and only a restart gives a VM other CPUs";
+const UP_TO_KUBELET: &str = "kubelet assigned the CPUs; a VM gets others only at a restart";
 
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Rebalanced {
@@ -42,11 +41,12 @@ struct Move {
     gain: String,
 }
 
-/// Whether kubelet chose the CPUs of all VMs, so that no job can move one.
-fn is_up_to_kubelet(description: &Description) -> bool {
-    let node = &description.node;
-    node.cpu_source != CpuSource::Steliad && node.instances.values().all(|one| one.allocation.is_none())
-}
+const MOVES: [Column<Move>; 4] = [
+    column("POD", |one: &Move| one.pod.to_string()).yields(1).shortens(),
+    column("FROM", |one: &Move| one.from.clone()).wraps(),
+    column("TO", |one: &Move| one.to.clone()).wraps(),
+    column("GAIN", |one: &Move| one.gain.clone()).wraps(),
+];
 
 impl Render for Rebalanced {
     fn names(&self) -> Vec<String> {
@@ -54,24 +54,34 @@ impl Render for Rebalanced {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let mut text = String::new();
-        for Move { pod, from, to, gain } in &self.moves {
-            text += &paragraph(&printable(&format!("{pod}: CPUs {from} to {to}")), style);
-            text += &hanging("      gain", 14, Meaning::Plain, gain, style);
-        }
-        let end = match (&self.job, self.moves.is_empty()) {
-            (Some(_), _) if style.legend => format!("{}: {}", self.phase, self.reason),
-            (None, true) if !self.reason.is_empty() => self.reason.clone(),
-            (_, true) => "Nothing to move".to_owned(),
-            (_, false) => return text,
+        let moves = self.moves.len() as u64;
+        let end = match (&self.job, moves) {
+            (Some(_), _) => format!("{}: {}", self.phase, self.reason),
+            (None, 0) if self.reason.is_empty() => "Nothing to move".to_owned(),
+            (None, 0) => format!("Nothing to move: {}", self.reason),
+            (None, _) => format!("Would make {}", counted(moves, "move")),
         };
-        text + &paragraph(&printable(&format!("{end}.")), style)
+        let mut text = String::new();
+        if moves > 0 {
+            text += &table(&MOVES, &self.moves, style);
+            text += if style.legend { "\n" } else { "" };
+        }
+        if style.legend || moves == 0 {
+            text += &paragraph(&printable(&format!("{end}.")), style);
+        }
+        text
     }
 
     fn failure(&self) -> Option<String> {
         let failed = self.job.is_some() && self.phase != JobPhase::Succeed.name();
         failed.then(|| format!("the job is {}: {}", self.phase, printable(&self.reason)))
     }
+}
+
+/// Whether kubelet chose the CPUs of all VMs, so that no job can move one.
+fn is_up_to_kubelet(description: &Description) -> bool {
+    let node = &description.node;
+    node.cpu_source != CpuSource::Steliad && node.instances.values().all(|one| one.allocation.is_none())
 }
 
 /// Starts a job and waits for its end, or with a dry run only prints the plan.
@@ -143,7 +153,7 @@ mod tests {
 
     use super::*;
     use crate::shared::daemon::node::testing::{PODS, allocation, instance_mut, node};
-    use crate::tests::fixtures::{pod, text};
+    use crate::tests::fixtures::{columns, pod, text};
 
     #[test]
     fn moves_are_told_with_their_gains_and_then_how_it_ended() {
@@ -160,17 +170,27 @@ mod tests {
             moves: vec![moved],
         };
         insta::assert_snapshot!(text(&done), @"
-        team-a/web: CPUs 1-2,4,9-10 to 1-5
-              gain    1 NUMA node instead of 2
+        POD         FROM        TO   GAIN
+        team-a/web  1-2,4,9-10  1-5  1 NUMA node instead of 2
+
         Succeed: all moves are made.
         ");
         assert_eq!(done.failure(), None);
         done.phase = JobPhase::Failed.name().to_owned();
         assert!(done.failure().is_some());
+        done.job = None;
+        assert!(text(&done).ends_with("Would make 1 move.\n"));
         let mut none = Rebalanced::default();
         assert_eq!(text(&none), "Nothing to move.\n");
         none.reason = UP_TO_KUBELET.to_owned();
-        assert_eq!((text(&none), none.failure()), (format!("{UP_TO_KUBELET}.\n"), None));
+        let told = none.text(columns(80));
+        assert_eq!((told.lines().count(), none.failure()), (1, None), "{told}");
+    }
+
+    #[test]
+    fn every_column_is_explained() {
+        let explained = crate::shared::output::manual::explained("COLUMNS", Some("rebalance"));
+        assert_eq!(explained, crate::tests::fixtures::headings(&MOVES));
     }
 
     #[test]

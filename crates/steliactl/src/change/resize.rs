@@ -10,7 +10,7 @@ use stelia_model::{Instance, PinnedThread};
 use tokio::time::{Instant, sleep};
 
 use crate::shared::daemon::{Client, Failure, Pod};
-use crate::shared::output::{Meaning, Render, TextStyle, hanging, paragraph, printable};
+use crate::shared::output::{Meaning, Render, TextStyle, hanging, paragraph, printable, stacked};
 
 /// How often the VM is looked at while its vCPUs are unplugged.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -18,6 +18,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_WAIT: Duration = Duration::from_secs(70);
 /// How long the daemon may take until it shows what it does.
 const MAX_FOLLOW: Duration = Duration::from_secs(5);
+/// The outcome where kubelet assigned the CPUs and there is no dry run.
+const REFUSED: &str = "refused";
 
 /// What became of the VM, or would.
 #[derive(Debug, Serialize)]
@@ -27,10 +29,10 @@ pub(crate) struct Resized {
     /// Its CPUs before, and afterwards.
     from: String,
     to: String,
-    /// `planned` or `done`.
+    /// `planned`, `done` or [`REFUSED`].
     outcome: &'static str,
     text: String,
-    /// What to do instead, where kubelet assigned the CPUs; else empty.
+    /// What to do instead, where kubelet assigned the CPUs, a line each; else empty.
     fix: String,
 }
 
@@ -40,47 +42,59 @@ impl Render for Resized {
     }
 
     fn text(&self, style: TextStyle) -> String {
-        let mut text = paragraph(&printable(&format!("{}: {}", self.pod, self.text)), style);
-        if !self.fix.is_empty() {
-            text += &hanging("      fix", 14, Meaning::Plain, &self.fix, style);
+        let pod = self.pod.to_string();
+        match self.fix.split_once('\n') {
+            None => paragraph(&printable(&format!("{pod}: {}", self.text)), style),
+            Some((edit, run)) => {
+                let effect = "kubectl replace --force deletes the pod: the VM restarts";
+                stacked(("NOTE", Meaning::Plain), &pod, &self.text, effect, edit, style)
+                    + &hanging("", 14, Meaning::Plain, run, style)
+            }
         }
-        text
+    }
+
+    fn failure(&self) -> Option<String> {
+        (self.outcome == REFUSED).then(|| "nothing has changed: kubelet assigned the CPUs".to_owned())
     }
 }
 
 /// Gives the VM so many CPUs and waits until it has them; with a dry run only says what would happen.
 ///
 /// # Errors
-/// There is no such VM, the daemon refuses, kubelet assigned the CPUs, or the guest does not unplug vCPUs.
+/// There is no such VM, the daemon refuses, or the guest does not unplug vCPUs.
 pub(crate) async fn gather(client: &Client, vm: &str, cpus: u32, dry_run: bool) -> Result<Resized, Failure> {
     let pod = client.find(vm).await?.pod;
     let instance = read(client, &pod).await?;
-    let (from, container) = (instance.exclusive.to_string(), &instance.container);
-    let (to, text, fix) = if instance.allocation.is_none() {
-        let text = format!("kubelet assigned CPUs {from} and does not change them while the container runs");
-        let fix = format!(
-            "set {cpus} CPUs in requests and limits of container {container}, then kubectl replace --force -f MANIFEST"
-        );
-        if !dry_run {
-            return Err(Failure::Other(format!("nothing has changed: {text}; {fix}")));
-        }
-        (from.clone(), text, fix)
-    } else {
-        let (to, waits) = client.resize(&pod.pod_uid, cpus, dry_run).await?;
-        if !dry_run {
-            follow(client, &pod, &to).await?;
-        }
-        let text = words(&instance, cpus, &to, waits, dry_run);
-        (to, text, String::new())
-    };
+    if instance.allocation.is_none() {
+        return Ok(by_kubelet(pod, &instance, cpus, dry_run));
+    }
+    let (to, waits) = client.resize(&pod.pod_uid, cpus, dry_run).await?;
+    if !dry_run {
+        follow(client, &pod, &to).await?;
+    }
     Ok(Resized {
         pod,
-        from,
-        to,
+        from: instance.exclusive.to_string(),
         outcome: if dry_run { "planned" } else { "done" },
-        text,
-        fix,
+        text: words(&instance, cpus, &to, waits, dry_run),
+        to,
+        fix: String::new(),
     })
+}
+
+fn by_kubelet(pod: Pod, instance: &Instance, cpus: u32, dry_run: bool) -> Resized {
+    let (from, container) = (instance.exclusive.to_string(), &instance.container);
+    Resized {
+        pod,
+        outcome: if dry_run { "planned" } else { REFUSED },
+        text: format!("kubelet assigned CPUs {from}, and a pod keeps its CPUs until it is deleted"),
+        fix: format!(
+            "set cpu: \"{cpus}\" in requests and limits of container {container} in MANIFEST\n\
+             kubectl replace --force -f MANIFEST"
+        ),
+        to: from.clone(),
+        from,
+    }
 }
 
 /// The instance as the daemon describes it.
@@ -97,15 +111,12 @@ async fn follow(client: &Client, pod: &Pod, to: &str) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
         let instance = read(client, pod).await?;
-        if instance.exclusive.to_string() == to {
+        let cpus = instance.exclusive.to_string();
+        if cpus == to {
             return Ok(());
         }
-        let most = match instance.pending_resize {
-            Some(_) => MAX_WAIT,
-            None => MAX_FOLLOW,
-        };
+        let most = instance.pending_resize.as_ref().map_or(MAX_FOLLOW, |_| MAX_WAIT);
         if begun.elapsed() > most {
-            let cpus = &instance.exclusive;
             let why = "its guest has not unplugged enough vCPUs";
             return Err(Failure::Other(format!(
                 "{pod} has CPUs {cpus}, not {to}: {why}, or see steliactl why {pod}"
@@ -134,22 +145,43 @@ fn words(instance: &Instance, cpus: u32, to: &str, waits: bool, dry_run: bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::fixtures::{columns, pod};
+
+    fn vm() -> Instance {
+        Instance {
+            exclusive: "2-5".parse().unwrap(),
+            vcpus: vec![Default::default(); 4],
+            container: "vm".to_owned(),
+            ..Instance::default()
+        }
+    }
 
     #[test]
     fn what_is_done_or_would_be_is_said() {
-        let vm = Instance {
-            exclusive: "2-5".parse().unwrap(),
-            vcpus: vec![Default::default(); 4],
-            ..Instance::default()
-        };
-        let planned = words(&vm, 2, "2-3", true, true);
+        let said = |cpus: u32, to: &str, waits: bool, dry_run: bool| words(&vm(), cpus, to, waits, dry_run);
         assert_eq!(
-            planned,
+            said(2, "2-3", true, true),
             "would keep CPUs 2-3 of 2-5 once 2 of its 4 vCPUs are unplugged"
         );
-        let planned = words(&vm, 6, "2-7", false, true);
-        assert_eq!(planned, "would have CPUs 2-7 instead of 2-5");
-        assert!(words(&vm, 6, "2-7", false, false).contains("plugs vCPUs"));
-        assert_eq!(words(&vm, 2, "2-3", true, false), "has CPUs 2-3 instead of 2-5");
+        assert_eq!(said(6, "2-7", false, true), "would have CPUs 2-7 instead of 2-5");
+        assert!(said(6, "2-7", false, false).contains("plugs vCPUs"));
+        assert_eq!(said(2, "2-3", true, false), "has CPUs 2-3 instead of 2-5");
+    }
+
+    #[test]
+    fn where_kubelet_assigned_the_cpus_nothing_changes_and_the_commands_are_told() {
+        let told = |dry_run: bool| by_kubelet(pod("u", "team-a/web"), &vm(), 6, dry_run);
+        let planned = told(true);
+        insta::assert_snapshot!(planned.text(columns(80)), @r#"
+        NOTE  team-a/web: kubelet assigned CPUs 2-5, and a pod keeps its CPUs until it
+              is deleted
+              effect  kubectl replace --force deletes the pod: the VM restarts
+              fix     set cpu: "6" in requests and limits of container vm in MANIFEST
+                      kubectl replace --force -f MANIFEST
+        "#);
+        assert_eq!((planned.outcome, planned.failure()), ("planned", None));
+        let refused = told(false);
+        assert_eq!(refused.text(columns(80)), planned.text(columns(80)));
+        assert!(refused.failure().unwrap().starts_with("nothing has changed"));
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct Answer {
     /// Faults of kubelet in the CPUs that it would assign, in how it finds them, and in its files.
     pub(super) faults: Vec<String>,
     pub(super) containers: Vec<Row>,
+    /// Why the pod, or which containers of it, have no exclusive CPUs.
+    pub(super) not_exclusive: Vec<String>,
     pub(super) why_not_better: Vec<String>,
     /// What was free by NUMA node before the pod, of each resource that the Topology Manager considers: CPUs, devices, bytes.
     pub(super) free: BTreeMap<String, BTreeMap<u32, u64>>,
@@ -65,6 +67,8 @@ pub(super) struct Rejected {
     /// The resource, where the reason is a single one.
     pub(super) resource: Option<String>,
     pub(super) because: Option<String>,
+    /// What to ask for instead.
+    pub(super) fix: Option<String>,
 }
 
 /// What a container gets of kubelet.
@@ -131,6 +135,7 @@ impl Answer {
                 };
                 let pairs = pod.containers.iter().zip(&admission.containers);
                 answer.containers = pairs.map(row).collect();
+                answer.not_exclusive = why::not_exclusive(subject, pod, &admission);
                 answer.why_not_better = why::not_better(subject, pod, &admission);
                 let fault = |(container, fault): &(Option<String>, _)| match container {
                     Some(container) => format!("{container}: {fault}"),
@@ -156,6 +161,7 @@ impl Answer {
                 message,
             }) => {
                 answer.containers.clear();
+                answer.not_exclusive.clear();
                 answer.why_not_better.clear();
                 answer.rejection = Some(Rejected {
                     reason: reason.to_owned(),
@@ -197,6 +203,7 @@ impl Rejected {
             container: rejection.container.clone(),
             resource: rejection.resource.clone(),
             because: why::misaligned(subject, pod, rejection),
+            fix: why::fix(rejection),
         }
     }
 }

@@ -206,14 +206,12 @@ fn configuration(text: &str) -> Result<KubeletConfig, String> {
 
 /// What KubeVirt requires of the node of a VM: kubelet does not decide by it.
 fn not_considered(requirements: &NodeRequirements) -> Option<String> {
-    let labels = requirements.labels_in_words();
-    let labels = if labels.is_empty() {
-        labels
-    } else {
-        format!("the labels {labels} and ")
-    };
-    let devices = requirements.devices_in_words();
-    (!requirements.is_empty()).then(|| {
-        format!("whether the node has what KubeVirt also requires is not considered: {labels}the devices {devices}")
-    })
+    let parts = [
+        ("labels", requirements.labels_in_words()),
+        ("devices", requirements.devices_in_words()),
+    ];
+    let parts = parts.iter().filter(|(_, words)| !words.is_empty());
+    let parts: Vec<String> = parts.map(|(what, words)| format!("the {what} {words}")).collect();
+    let text = "whether the node has what KubeVirt also requires is not considered";
+    (!parts.is_empty()).then(|| format!("{text}: {}", parts.join(" and ")))
 }

@@ -8,20 +8,18 @@ use kubelet_planner::{CpuManager, Machine, MemoryManager, NodeState};
 use stelia_cpus::Topology;
 use stelia_koordinator::report::memory_and_devices::{DevicePlaces, Place, places};
 use stelia_koordinator::report::numa;
-use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
+use stelia_kubelet::allocated_pods::ALLOCATED_PODS_STATE;
 use stelia_kubelet::config::{ConfigError, HIDDEN};
 use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, Schema};
-use stelia_kubelet::devices::device_manager_state;
-use stelia_kubelet::dra_manager_state::{self, DRA_MANAGER_STATE};
 use stelia_kubelet::home::Search;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
-use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
+use stelia_kubelet::{DeviceManagerState, KubeletConfig, config};
 use stelia_node_plan::room::Room;
 use stelia_node_plan::start::{self, StateFiles, reads};
 use stelia_node_plan::{Subject, machine, settings};
 
 use crate::shared::daemon::remedy_of_file;
-use crate::shared::files::{UnusableState, below, kubelet_state};
+use crate::shared::files::{KubeletFiles, UnusableState, below};
 
 const NO_START: &str = "kubelet would not start: ";
 /// The minor version of the first kubelet that writes [`Schema::V4`].
@@ -51,32 +49,26 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
         }
     })?;
     let folder = below(root, &config.root_dir);
-    let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse).map_err(no_start)?;
-    let memory = kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse).map_err(no_start)?;
-    let mut pods = None;
-    if reads(ALLOCATED_PODS_STATE, &config, version) {
-        // Only the sum of requests is unknown with a file of another schema.
-        let read = |name| unless_damaged(kubelet_state(&folder.join(name), AllocatedPods::parse));
-        pods = read(ALLOCATED_PODS_STATE)?;
-        read(ACTUATED_PODS_STATE)?;
-    }
-    if reads(DRA_MANAGER_STATE, &config, version) {
-        unless_damaged(kubelet_state(&folder.join(DRA_MANAGER_STATE), dra_manager_state::check))?;
-    }
+    let read = KubeletFiles::read(root, &folder);
+    // Of another schema than is known, one keeps kubelet from nothing.
+    let damaged = read
+        .unusable(&config, version)
+        .find(|(_, unusable)| unusable.is_damaged);
+    damaged.map_or(Ok(()), |(_, unusable)| Err(no_start(unusable)))?;
+    let cpus = read.cpus.as_ref().map_err(no_start)?.as_ref();
+    let memory = read.memory.as_ref().map_err(no_start)?.as_ref();
+    let pods = read.allocated.as_ref().ok().and_then(Option::as_ref);
+    let pods = pods.filter(|_| reads(ALLOCATED_PODS_STATE, &config, version));
     let caches = topology.caches(&sys);
     let mut warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     warnings.extend(unknown_gates(&config));
-    let files = StateFiles {
-        cpus: cpus.as_ref(),
-        memory: memory.as_ref(),
-    };
+    let files = StateFiles { cpus, memory };
     warnings.extend(starts(&config, &machine(&topology, &caches, &numa), files)?);
-    let record = kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse);
-    let known = record.as_ref().ok().and_then(Option::as_ref);
+    let known = read.devices.as_ref().ok().and_then(Option::as_ref);
     let mut devices = known.map(|state| placed(state, root)).unwrap_or_default();
-    devices.is_unreadable = record.is_err();
+    devices.is_unreadable = read.devices.is_err();
     notes.extend(unknown_places(&devices));
-    let settings = settings::settings(&config, memory.as_ref())?;
+    let settings = settings::settings(&config, memory)?;
     let has_cpus = settings.cpu_manager != CpuManager::None;
     let has_memory = settings.memory_manager != MemoryManager::None;
     for (is_absent, file, what) in [
@@ -86,17 +78,17 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
         notes.extend(is_absent.then(|| format!("{file} does not exist: no {what} are assumed to be assigned")));
     }
     let state = NodeState {
-        cpus: cpus.as_ref().filter(|_| has_cpus).map(Into::into).unwrap_or_default(),
-        memory: memory.as_ref().map(Into::into).unwrap_or_default(),
+        cpus: cpus.filter(|_| has_cpus).map(Into::into).unwrap_or_default(),
+        memory: memory.map(Into::into).unwrap_or_default(),
         devices,
     };
     let mut subject = Subject::new(None, topology, &caches, &numa, settings, state, notes)?;
     subject.warnings = warnings;
     let is_there = |uid: &str| folder.join("pods").join(uid).is_dir();
-    subject.room = Room::new(&config, subject.node.machine(), pods.as_ref(), is_there);
-    subject.faults.extend(record.err().map(|unusable| {
+    subject.room = Room::new(&config, subject.node.machine(), pods, is_there);
+    subject.faults.extend(read.devices.as_ref().err().map(|unusable| {
         let fix = "; fix: drain the node of pods with devices, then restart kubelet";
-        forgotten(&unusable) + if unusable.is_damaged { fix } else { "" }
+        forgotten(unusable) + if unusable.is_damaged { fix } else { "" }
     }));
     subject.gates = Some(config.feature_gates);
     let by_file = cpus.filter(|state| state.schema == Schema::V4).map(|_| V4_SINCE);
@@ -104,18 +96,10 @@ pub(super) fn here(root: &Path, version: Option<u32>) -> Result<Subject, String>
 }
 
 /// Why there is no answer: kubelet does not start with this file, or it is not known whether.
-fn no_start(unusable: UnusableState) -> String {
+fn no_start(unusable: &UnusableState) -> String {
     let fix = remedy_of_file(&unusable.text).map(|fix| format!("; fix: {fix}"));
     let beginning = if unusable.is_damaged { NO_START } else { "" };
     format!("{beginning}{unusable}{}", fix.unwrap_or_default())
-}
-
-/// The content of a state file that kubelet must be able to read; `None` where there is none, or it is of another schema.
-fn unless_damaged<T>(read: Result<Option<T>, UnusableState>) -> Result<Option<T>, String> {
-    match read {
-        Err(unusable) if !unusable.is_damaged => Ok(None),
-        read => read.map_err(no_start),
-    }
 }
 
 /// What kubelet does with a record of devices that it cannot read.

@@ -75,8 +75,9 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
         None => vec![("Admitted", "yes".to_owned())],
         Some(rejection) => rejected(rejection),
     });
-    lines.extend(answer.placement.iter().flat_map(placement));
     let named = |name, texts: &[String]| texts.iter().map(|text| (name, text.clone())).collect::<Vec<Line>>();
+    lines.extend(named("Exclusive CPUs", &answer.not_exclusive));
+    lines.extend(answer.placement.iter().flat_map(placement));
     lines.extend(named("Fault", &answer.faults));
     lines.extend(named("Warning", &answer.warnings));
     lines.extend(named("Why not better", &answer.why_not_better));
@@ -85,7 +86,7 @@ pub(super) fn answer(answer: &Answer, style: TextStyle) -> String {
         Some(("Locality", format!("{} is {sentence}", row.given.container)))
     }));
     let free = answer.free.iter();
-    lines.extend(free.map(|(resource, free)| ("Free", format!("{resource}: {}", free_words(resource, free)))));
+    lines.extend(free.map(|(resource, free)| ("Free", free_words(resource, free))));
     lines.extend(answer.until_full.iter().flat_map(until_full));
     let settings = answer.settings.iter();
     lines.extend(settings.map(|settings| ("Kubelet", kubelet(settings, &answer.reserved_cpus))));
@@ -112,6 +113,7 @@ fn rejected(rejected: &Rejected) -> Vec<Line> {
         ("Container", rejected.container.as_ref()),
         ("Resource", rejected.resource.as_ref()),
         ("Because", rejected.because.as_ref()),
+        ("Fix", rejected.fix.as_ref()),
     ];
     let known = parts.into_iter().filter_map(|(name, text)| Some((name, text?.clone())));
     known.collect()

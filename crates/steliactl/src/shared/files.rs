@@ -4,7 +4,13 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use stelia_kubelet::cpu_manager_state::{CheckpointError, MAX_BYTES};
+use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
+use stelia_kubelet::cpu_manager_state::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
+use stelia_kubelet::devices::device_manager_state;
+use stelia_kubelet::dra_manager_state::{self, DRA_MANAGER_STATE};
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState};
+use stelia_node_plan::start::reads;
 
 use super::daemon::Failure;
 
@@ -37,11 +43,53 @@ pub(crate) struct UnusableState {
     pub(crate) is_damaged: bool,
 }
 
-/// A state file of kubelet's; `None` where it does not exist.
-pub(crate) fn kubelet_state<T>(
-    path: &Path,
-    parse: impl Fn(&[u8]) -> Result<T, CheckpointError>,
-) -> Result<Option<T>, UnusableState> {
+type State<T> = Result<Option<T>, UnusableState>;
+
+/// kubelet's state files; `None`: one does not exist.
+#[derive(Debug)]
+pub(crate) struct KubeletFiles {
+    pub(crate) cpus: State<CpuManagerState>,
+    pub(crate) memory: State<MemoryManagerState>,
+    /// kubelet starts without it, and has forgotten which devices are in use.
+    pub(crate) devices: State<DeviceManagerState>,
+    pub(crate) allocated: State<AllocatedPods>,
+    pub(crate) actuated: State<AllocatedPods>,
+    pub(crate) claims: State<()>,
+}
+
+impl KubeletFiles {
+    /// `folder`: kubelet's root directory, below `root`.
+    pub(crate) fn read(root: &Path, folder: &Path) -> Self {
+        let pods = |name| kubelet_state(&folder.join(name), AllocatedPods::parse);
+        Self {
+            cpus: kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse),
+            memory: kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse),
+            devices: kubelet_state(&device_manager_state(root, folder), DeviceManagerState::parse),
+            allocated: pods(ALLOCATED_PODS_STATE),
+            actuated: pods(ACTUATED_PODS_STATE),
+            claims: kubelet_state(&folder.join(DRA_MANAGER_STATE), dra_manager_state::check),
+        }
+    }
+
+    /// Those that kubelet reads when it starts and that cannot be used, except `cpu_manager_state`. `version`: its minor version.
+    pub(crate) fn unusable(
+        &self,
+        config: &KubeletConfig,
+        version: Option<u32>,
+    ) -> impl Iterator<Item = (&'static str, &UnusableState)> {
+        let all = [
+            (MEMORY_MANAGER_STATE, self.memory.as_ref().err()),
+            (ALLOCATED_PODS_STATE, self.allocated.as_ref().err()),
+            (ACTUATED_PODS_STATE, self.actuated.as_ref().err()),
+            (DRA_MANAGER_STATE, self.claims.as_ref().err()),
+        ];
+        let is_read = move |file| file == MEMORY_MANAGER_STATE || reads(file, config, version);
+        let read = all.into_iter().filter(move |(file, _)| is_read(file));
+        read.filter_map(|(file, why)| Some((file, why?)))
+    }
+}
+
+fn kubelet_state<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, CheckpointError>) -> State<T> {
     let unusable = |text: String, is_damaged: bool| Err(UnusableState { text, is_damaged });
     match bytes(path, MAX_BYTES).map(|bytes| parse(&bytes)) {
         Ok(Ok(state)) => Ok(Some(state)),

@@ -14,6 +14,7 @@ pub(crate) fn host(sockets: u32, cpus_a_socket: u32) -> tempfile::TempDir {
         fs::write(path, text).expect("file");
     };
     write("proc/sys/kernel/hostname".into(), "worker-1\n".into());
+    write("sys/devices/system/node/online".into(), format!("0-{}\n", sockets - 1));
     for node in 0..sockets {
         let file = format!("sys/devices/system/node/node{node}/meminfo");
         write(file, format!("Node {node} MemTotal: {} kB\n", 128 << 20));
@@ -69,7 +70,7 @@ fn the_picture_in_the_documentation_is_the_one_that_steliactl_draws() {
     }
     let text = simulation.ctl(&["--root", host, "map"]);
     assert!(
-        text.contains("socket 1, NUMA 1, 128 GiB, L3 32.0 MiB\n L3 16 [. ]") && text.contains(" 24 [C~]"),
+        text.contains("socket 1, NUMA 1, 128 GiB, L3 32.0 MiB\n L3 CPU 16 [. ]") && text.contains(" CPU 24 [C~]"),
         "{text}"
     );
     let refused = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["map", "--json", "--svg"]);

@@ -9,15 +9,11 @@ use kubelet_planner::Machine;
 use stelia_cpus::Topology;
 use stelia_koordinator::allocator::AllocatorPolicies;
 use stelia_koordinator::report::numa;
-use stelia_kubelet::allocated_pods::{ACTUATED_PODS_STATE, ALLOCATED_PODS_STATE};
+use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::config::{self, ConfigError, KubeletConfig};
-use stelia_kubelet::cpu_manager_state::CPU_MANAGER_STATE;
-use stelia_kubelet::devices::{device_manager_state, plugin_folder};
-use stelia_kubelet::dra_manager_state::{self, DRA_MANAGER_STATE};
+use stelia_kubelet::devices::plugin_folder;
 use stelia_kubelet::home::{self, Search};
-use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::process_place::ProcessPlace;
-use stelia_kubelet::{AllocatedPods, CpuManagerState, DeviceManagerState, MemoryManagerState};
 use stelia_node_plan::machine as machine_of;
 use stelia_settings::Settings;
 use tokio::process::Command;
@@ -25,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{DAEMON, KUBELET, kubelet, vms};
 use crate::shared::daemon::{Description, Failure};
-use crate::shared::files::{UnusableState, below, kubelet_state, without_root};
+use crate::shared::files::{KubeletFiles, below, without_root};
 
 /// How long systemd may take to answer.
 const SYSTEMD_TIMEOUT: Duration = Duration::from_secs(3);
@@ -60,13 +56,7 @@ pub(super) struct Facts {
     pub(super) home: Result<PathBuf, String>,
     /// Who chooses exclusive CPUs, and how: from steliad's configuration, or its defaults where it cannot be read.
     pub(super) allocator: AllocatorPolicies,
-    /// kubelet's state files; `None`: one does not exist.
-    pub(super) cpus: Result<Option<CpuManagerState>, UnusableState>,
-    pub(super) memory: Option<MemoryManagerState>,
-    /// Why kubelet's record of devices cannot be used, without which it starts; `None`: it can.
-    pub(super) devices: Option<UnusableState>,
-    /// Those of its other state files that cannot be used, by name.
-    pub(super) unusable: Vec<(&'static str, UnusableState)>,
+    pub(super) files: KubeletFiles,
     /// The machine as kubelet sees it; `None` where it cannot be read.
     pub(super) machine: Option<Machine>,
     /// The DRA drivers that give CPUs to containers by name, each with the file that shows it.
@@ -75,8 +65,8 @@ pub(super) struct Facts {
     pub(super) misplaced: Option<(i32, ProcessPlace)>,
     /// The containers whose CPU quota is below their exclusive CPUs, in words.
     pub(super) low_quotas: Result<Vec<String>, String>,
-    /// Whether kubelet's plugin directory exists.
-    pub(super) has_plugin_folder: bool,
+    /// Whether kubelet's plugin directory exists, or why that is not known.
+    pub(super) has_plugin_folder: Result<bool, String>,
 
     /// What systemd says of steliad's services, by unit: its state, and its status as `systemctl status` shows it. Empty: no answer.
     pub(super) units: BTreeMap<String, (String, String)>,
@@ -105,19 +95,10 @@ impl Facts {
         let folder = running.or(home.as_ref().ok()).cloned();
         let folder = below(root, &folder.unwrap_or_else(|| KubeletConfig::default().root_dir));
         let topology = Topology::read(&sys).map_err(|error| error.to_string());
-        let cpus = kubelet_state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse);
-        let memory = kubelet_state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse);
-        let pods = |name| kubelet_state(&folder.join(name), AllocatedPods::parse).err();
-        let claims = kubelet_state(&folder.join(DRA_MANAGER_STATE), dra_manager_state::check);
-        let unusable = [
-            (MEMORY_MANAGER_STATE, memory.as_ref().err().cloned()),
-            (ALLOCATED_PODS_STATE, pods(ALLOCATED_PODS_STATE)),
-            (ACTUATED_PODS_STATE, pods(ACTUATED_PODS_STATE)),
-            (DRA_MANAGER_STATE, claims.err()),
-        ];
-        let unusable = unusable.into_iter().filter_map(|(file, why)| Some((file, why?)));
-        let machine = topology.as_ref().ok().zip(numa::read(&sys).ok());
-        let machine = machine.map(|(topology, numa)| machine_of(topology, &topology.caches(&sys), &numa));
+        let files = KubeletFiles::read(root, &folder);
+        let plugins = plugin_folder(root, &folder);
+        let as_kubelet = Topology::read_as_kubelet(&sys).ok().zip(numa::read(&sys).ok());
+        let machine = as_kubelet.map(|(topology, numa)| machine_of(&topology, &topology.caches(&sys), &numa));
         let drivers = stelia_kernel::dra::cpu_drivers(root, &folder).into_iter();
         Self {
             kernel: text("proc/sys/kernel/osrelease"),
@@ -139,17 +120,16 @@ impl Facts {
                 (home, _) => home,
             },
             allocator: settings.policies.allocator,
-            low_quotas: vms::low_quotas(root, cpus.as_ref().ok().and_then(Option::as_ref)),
-            devices: kubelet_state(&device_manager_state(root, &folder), DeviceManagerState::parse).err(),
-            unusable: unusable.collect(),
-            memory: memory.ok().flatten(),
+            low_quotas: vms::low_quotas(root, files.cpus.as_ref().ok().and_then(Option::as_ref)),
+            files,
             machine,
             dra: drivers.map(|(name, path)| (name, without_root(root, &path))).collect(),
             misplaced: kubelet::misplaced(&proc),
-            has_plugin_folder: plugin_folder(root, &folder).is_dir(),
+            has_plugin_folder: plugins
+                .try_exists()
+                .map_err(|cause| format!("read {}: {cause}", plugins.display())),
             topology,
             kubelet,
-            cpus,
 
             units: BTreeMap::new(),
             told,
@@ -181,7 +161,7 @@ impl Facts {
 
     /// `cpu_manager_state`, where it is there and can be used.
     pub(super) fn state(&self) -> Option<&CpuManagerState> {
-        self.cpus.as_ref().ok().and_then(Option::as_ref)
+        self.files.cpus.as_ref().ok().and_then(Option::as_ref)
     }
 }
 

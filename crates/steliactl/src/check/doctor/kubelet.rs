@@ -8,9 +8,8 @@ use kubelet_planner::start_errors::{StartProblem, unknown_gates};
 use stelia_api::{Reason, ReasonCode};
 use stelia_kernel::proc::unified_cgroup;
 use stelia_koordinator::allocator::CpuSource;
-use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::process_place::ProcessPlace;
-use stelia_node_plan::start::{StateFiles, problems, reads};
+use stelia_node_plan::start::{StateFiles, problems};
 
 use super::services::reported;
 use super::state_file::unusable;
@@ -171,7 +170,7 @@ pub(super) fn state(facts: &Facts) -> Found {
         return Err(cause);
     }
     let is_kubelets = facts.allocator.source == CpuSource::Kubelet;
-    let why = match &facts.cpus {
+    let why = match &facts.files.cpus {
         Err(unusable) => Some(unusable.text.clone()),
         Ok(Some(state)) => unusable(state).filter(|_| is_kubelets),
         Ok(None) if is_kubelets && facts.told.is_err() => {
@@ -196,11 +195,10 @@ pub(super) fn start(facts: &Facts) -> Found {
         (Err(_), None) => return Err(KUBELET),
     };
     // One that cannot be used has a finding of its own.
-    let cpus = facts.cpus.as_ref().map_err(|_| STATE)?.as_ref();
-    let memory = facts.memory.as_ref();
+    let cpus = facts.files.cpus.as_ref().map_err(|_| STATE)?.as_ref();
+    let memory = facts.files.memory.as_ref().ok().and_then(Option::as_ref);
     let mut found = problems(kubelet, facts.machine.as_ref(), StateFiles { cpus, memory });
-    let is_read = |file: &str| file == MEMORY_MANAGER_STATE || reads(file, kubelet, None);
-    let unusable = facts.unusable.iter().filter(|(file, _)| is_read(file));
+    let unusable = facts.files.unusable(kubelet, None);
     let (damaged, unknown): (Vec<_>, Vec<_>) = unusable.partition(|(_, unusable)| unusable.is_damaged);
     found.extend(damaged.into_iter().map(|(file, unusable)| StartProblem::State {
         file,
@@ -208,15 +206,15 @@ pub(super) fn start(facts: &Facts) -> Found {
         instead: String::new(),
     }));
     if found.is_empty() {
-        return match (unknown.first(), &facts.devices) {
+        return match (unknown.first(), &facts.files.devices) {
             (Some((_, unusable)), _) => note(&unusable.text, "whether kubelet starts with it is unknown", ""),
-            (None, None) => pass("its state files match its settings"),
-            (None, Some(unusable)) if unusable.is_damaged => warn(
+            (None, Ok(_)) => pass("its state files match its settings"),
+            (None, Err(unusable)) if unusable.is_damaged => warn(
                 forgotten(unusable),
                 "it gives them to other pods",
                 "drain the node of pods with devices before you restart kubelet",
             ),
-            (None, Some(unusable)) => warn(forgotten(unusable), "", "upgrade steliad if kubelet is newer"),
+            (None, Err(unusable)) => warn(forgotten(unusable), "", "upgrade steliad if kubelet is newer"),
         };
     }
     let words = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");

@@ -62,8 +62,12 @@ pub(super) fn socket(facts: &Facts) -> Found {
 /// Whether the plugin runs and kubelet knows of it, by its status (`status.rs` in `crates/device-plugin`). Running VMs are not affected.
 pub(super) fn device_plugin(facts: &Facts) -> Found {
     const JOURNAL: &str = "journalctl -u steliad-device-plugin";
+    if let Err(why) = &facts.has_plugin_folder {
+        let fact = format!("whether kubelet has a plugin directory is not known: {why}");
+        return note(fact, "", "run steliactl doctor as root");
+    }
     match facts.units.get("steliad-device-plugin.service") {
-        _ if !facts.has_plugin_folder => pass("off: kubelet has no plugin directory"),
+        _ if facts.has_plugin_folder == Ok(false) => pass("off: kubelet has no plugin directory"),
         None => note("systemd does not say whether it runs", "", ""),
         Some((state, _)) if state != "active" => warn(
             format!("not running ({state})"),

@@ -9,7 +9,7 @@ use stelia_kernel::locality::{Locality, NodeMemory, size};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 
 use super::{Facts, Found, STATE, note, pass, some, warn};
-use crate::shared::daemon::Pods;
+use crate::shared::daemon::{Pod, Pods};
 use crate::shared::output::counted;
 
 /// From this much memory on a VM counts as large, in bytes.
@@ -71,7 +71,7 @@ pub(super) fn low_quotas(root: &Path, state: Option<&CpuManagerState>) -> Result
 /// As crun before 1.22 writes a quota where kubelet sets none.
 pub(super) fn quotas(facts: &Facts) -> Found {
     // Without it the exclusive CPUs are not known.
-    if facts.cpus.is_err() {
+    if facts.files.cpus.is_err() {
         return Err(STATE);
     }
     match &facts.low_quotas {
@@ -108,17 +108,23 @@ pub(super) fn locality(facts: &Facts) -> Found {
     let (pods, vms) = (Pods::of(told), &told.locality.instances);
     let remote = vms.iter().filter_map(|(pod, vm)| {
         let problems: Vec<String> = vm.memory_problem().into_iter().chain(vm.devices_problem()).collect();
-        (!problems.is_empty()).then(|| format!("{}: {}", pods.get(pod), problems.join(", and ")))
+        (!problems.is_empty()).then(|| (pods.get(pod), problems.join(", and ")))
     });
-    let remote: Vec<String> = remote.collect();
-    if let (true, Some(why)) = (remote.is_empty(), &told.locality.devices_unknown) {
-        let fix =
-            "run steliactl doctor as root; if the checksum is wrong, drain the node, remove the file, restart kubelet";
-        return warn(format!("cannot read where devices are: {why}"), "", fix);
+    let remote: Vec<(Pod, String)> = remote.collect();
+    match (remote.first(), &told.locality.devices_unknown) {
+        (Some((first, _)), _) => {
+            let remote: Vec<String> = remote.iter().map(|(pod, what)| format!("{pod}: {what}")).collect();
+            let fix = format!("steliactl why {first}");
+            warn(some(&remote), "its vCPUs wait longer for them", fix)
+        }
+        (None, Some(why)) => warn(
+            format!("cannot read where devices are: {why}"),
+            "",
+            "run steliactl doctor as root; if the checksum is wrong, drain the node, remove the file, restart kubelet",
+        ),
+        (None, None) => {
+            let count = counted(vms.len() as u64, "VM");
+            pass(format!("{count}, none with remote memory or devices"))
+        }
     }
-    if remote.is_empty() {
-        let count = counted(vms.len() as u64, "VM");
-        return pass(format!("{count}, none with remote memory or devices"));
-    }
-    warn(some(&remote), "its vCPUs wait longer for them", "steliactl why VM")
 }

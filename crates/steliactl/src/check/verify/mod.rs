@@ -179,9 +179,6 @@ pub(crate) async fn gather(
     let mut described = client.describe().await?;
     let selected = selection.among(&described)?;
     let selected = selected.as_ref();
-    if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
-        output::note(&format!("no VM in namespace {namespace}"));
-    }
     let (mut reading, mut before) = (0, BTreeSet::new());
     let mut all = loop {
         let of_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));

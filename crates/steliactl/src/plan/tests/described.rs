@@ -49,6 +49,7 @@ fn a_described_node_answers_as_this_one_does() {
             "containers",
             "settings",
             "until_full",
+            "not_exclusive",
             "why_not_better",
         ] {
             assert_eq!(described[part], own[part], "{part}");

@@ -26,6 +26,7 @@ fn one_that_fits_nowhere_is_rejected_in_kubelets_words_and_the_program_fails() {
         json!({
             "/admitted": false, "/rejection/reason": "SMTAlignmentError",
             "/rejection/message": "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2",
+            "/rejection/fix": "request 4 CPUs, or another multiple of the 2 threads per core (full-pcpus-only)",
             "/settings/cpu_manager/options/full-pcpus-only": true,
         }),
     );
@@ -43,7 +44,7 @@ fn more_of_it_fit_until_kubelet_says_no() {
         &answered(node.path(), "-c cpus=1500m,memory=1Gi --until-full"),
         json!({
             "/until_full/count": 256, "/until_full/or_more": true,
-            "/why_not_better": ["c0 has no CPUs of its own: it requests 1500m CPUs, not a whole number"],
+            "/not_exclusive": ["none: 1500m CPUs are requested, not a whole number"], "/why_not_better": [],
         }),
     );
 }
@@ -82,9 +83,10 @@ fn a_manifest_is_asked_about_as_the_flags_are() {
     write(node.path(), "pod.yaml", manifest);
     let file = node.path().join("pod.yaml").display().to_string();
     let text = steliactl(node.path(), &file).unwrap();
+    // The first thing after Admitted.
     let expected = [
         "a?[1mb (Burstable)",
-        "vm has no CPUs of its own: its pod is Burstable, not Guaranteed",
+        "yes\nExclusive CPUs:  none: the pod is Burstable: container side has no CPU limit\n",
     ];
     says(&text, &expected);
     let (_, reason) = refused(node.path(), &format!("{file} --pod c"));

@@ -196,7 +196,10 @@ fn a_group_of_numa_nodes_is_named_as_the_reason() {
     let entries = json!({OTHER: {"vm": [{"numaAffinity": [0, 1], "type": "memory", "size": size}]}});
     write_memory(node.path(), &[[16 << 30, 1 << 30, size], [16 << 30, 0, 0]], entries);
     let answer = answered(node.path(), TWO);
-    let expected = ["NUMA nodes {0-1} already serve a pod together", "16.0 GiB on 1"];
+    let expected = [
+        "NUMA nodes {0-1} already serve a pod together",
+        "16.0 GiB memory on NUMA 1",
+    ];
     says(&answer["rejection"]["because"].to_string(), &expected);
     // Twenty GiB are on both nodes in any case.
     let answer = answered(node.path(), "-c cpus=2,memory=20Gi");

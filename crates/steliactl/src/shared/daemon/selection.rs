@@ -11,6 +11,7 @@ use super::failure::Failure;
 use super::names::{VmPattern, none_among, or_former, vms};
 use super::node::Description;
 use super::pod::{Pod, Pods};
+use crate::shared::output::note;
 
 /// Selects the VMs with reasons of degradation, whatever their state.
 const DEGRADED: &str = "degraded";
@@ -71,7 +72,7 @@ impl Selection {
     }
 
     /// The namespace that is asked for without patterns, if none of these pods is in it: that is no error, as with kubectl.
-    pub(crate) fn empty_namespace<'a>(&self, mut pods: impl Iterator<Item = &'a Pod>) -> Option<&str> {
+    fn empty_namespace<'a>(&self, mut pods: impl Iterator<Item = &'a Pod>) -> Option<&str> {
         let namespace = self.namespace.as_deref().filter(|_| self.patterns.is_empty())?;
         (!pods.any(|pod| self.has_namespace(pod))).then_some(namespace)
     }
@@ -92,6 +93,9 @@ impl Selection {
         if let Some(none) = self.patterns.iter().find(|one| !fits(one)) {
             let none = none.as_str();
             return Err(or_former(none_among(none, all.iter()), none, description));
+        }
+        if let Some(namespace) = self.empty_namespace(all.iter()) {
+            note(&format!("no VM in namespace {namespace}"));
         }
         self.retain(description);
         Ok(())

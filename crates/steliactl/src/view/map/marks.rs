@@ -10,64 +10,66 @@ use crate::shared::output::Meaning;
 /// Number of colours that pods get in turn on the picture; their marks always differ.
 const COLOURS: usize = 10;
 
-/// How a pod in a state looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How an owner looks. Every pod has its own letters for the A of the mark, and a colour for the c0 of the classes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Look {
-    /// What follows the pod's mark.
-    pub sign: &'static str,
+    pub mark: &'static str,
     pub meaning: &'static str,
-    /// Of the picture's style.
+    /// Classes of the picture's style.
     pub class: &'static str,
 }
 
+const fn look(mark: &'static str, meaning: &'static str, class: &'static str) -> Look {
+    Look { mark, meaning, class }
+}
+
+pub(super) const SHARED: Look = look(".", "shared", "shared");
+pub(super) const ISOLATED: Look = look("A", "isolated", "c0 isolated");
+/// Of a pod's device.
+pub(super) const REMOTE: Look = look("A^", "device on another NUMA node than the CPUs", "c0 remote");
+pub(super) const DEVICE: Look = look("A", "device", "device c0");
+const DEGRADED: Look = look("A!", "degraded", "c0 degraded");
+const NO_VM: Look = look("A*", "pod without a VM", "c0 pod");
+
 impl Look {
-    /// Its line of the legend as a sign of a pod's: the mark, what it means, and the classes of its sample on the picture.
-    pub(super) fn of_pods(self) -> [String; 3] {
-        let mark = format!("A{}", self.sign);
-        [mark, self.meaning.to_owned(), format!("{} {}", colour(0), self.class)]
+    /// A CPU of the `n`th pod, or of nobody with a mark of its own.
+    pub(super) fn drawn(self, n: usize, owner: String, meaning: Meaning) -> Drawn {
+        Drawn {
+            mark: self.mark.replacen('A', &letters(n), 1),
+            owner,
+            look: self,
+            class: self.class_of(n),
+            meaning,
+        }
+    }
+
+    /// The classes of the `n`th pod.
+    pub(super) fn class_of(self, n: usize) -> String {
+        self.class.replacen("c0", &format!("c{}", n % COLOURS), 1)
     }
 }
 
-const fn look(sign: &'static str, meaning: &'static str, class: &'static str) -> Look {
-    Look { sign, meaning, class }
-}
-
-pub(super) const SHARED: &str = "shared";
-
-const DEGRADED: Look = look("!", "degraded", "degraded");
-const NO_VM: Look = look("*", "pod without a VM", "pod");
-/// Of a pod's device.
-pub(super) const REMOTE: Look = look("^", "device on another NUMA node than the CPUs", "remote");
-
-/// A CPU whose owner has no mark of its own.
-pub(super) fn of_owner(owner: &Owner) -> Drawn {
-    let drawn = match owner {
-        Owner::Shared => [".", "shared", SHARED],
-        Owner::Reserved => ["r", "reserved", "reserved"],
-        Owner::Kubelet => ["k", "held by kubelet", "kubelet"],
-        Owner::Unknown => ["?", "owner unknown", "unknown"],
-        Owner::Instance { .. } | Owner::Pod { .. } => ["x", "of pods that are not selected", "unknown"],
-    };
-    let [mark, owner, class] = drawn.map(str::to_owned);
-    Drawn {
-        mark,
-        owner,
-        class,
-        meaning: Meaning::Absent,
+/// Of a CPU whose owner has no mark of its own.
+pub(super) fn of_owner(owner: &Owner) -> Look {
+    match owner {
+        Owner::Shared => SHARED,
+        Owner::Reserved => look("r", "reserved", "reserved"),
+        Owner::Kubelet => look("k", "held by kubelet", "kubelet"),
+        Owner::Unknown => look("?", "owner unknown", "unknown"),
+        Owner::Instance { .. } | Owner::Pod { .. } => look("x", "of pods that are not selected", "unknown"),
     }
 }
 
 /// The class `waiting` is drawn dashed: the vCPUs are not on these CPUs.
 fn of_state(state: State) -> Look {
-    let (sign, class) = match state {
-        State::Isolated => ("", "isolated"),
-        State::Pinned => ("=", "isolated"),
-        State::Waiting => ("~", "waiting"),
-        State::Shared => ("+", "waiting"),
-        State::Evicted => ("%", "waiting"),
-        State::Releasing => ("-", "waiting"),
-    };
-    look(sign, state.name(), class)
+    match state {
+        State::Isolated => ISOLATED,
+        State::Pinned => look("A=", state.name(), "c0 isolated"),
+        State::Waiting => look("A~", state.name(), "c0 waiting"),
+        State::Shared => look("A+", state.name(), "c0 waiting"),
+        State::Evicted => look("A%", state.name(), "c0 waiting"),
+        State::Releasing => look("A-", state.name(), "c0 waiting"),
+    }
 }
 
 /// Of a pod with this VM. That of a degraded one says so, whatever its state.
@@ -79,8 +81,8 @@ pub(super) fn of_pod(instance: Option<&Instance>) -> Look {
     }
 }
 
-/// A pod's mark: A to Z, AA to ZZ, AAA and so on.
-pub(super) fn mark(mut pod: usize) -> String {
+/// A pod's letters: A to Z, AA to ZZ, AAA and so on.
+pub(super) fn letters(mut pod: usize) -> String {
     let mut letters = Vec::new();
     loop {
         letters.push(char::from(b'A' + (pod % 26) as u8));
@@ -90,11 +92,6 @@ pub(super) fn mark(mut pod: usize) -> String {
         pod = pod / 26 - 1;
     }
     letters.iter().rev().collect()
-}
-
-/// The class of a pod's colour.
-pub(super) fn colour(pod: usize) -> String {
-    format!("c{}", pod % COLOURS)
 }
 
 #[cfg(test)]
@@ -107,23 +104,20 @@ mod tests {
     fn every_sign_is_explained_and_every_state_has_its_own() {
         let other = Owner::Pod { pod: String::new() };
         let owners = [Owner::Shared, Owner::Reserved, Owner::Kubelet, Owner::Unknown, other];
-        let pools = owners.map(|owner| of_owner(&owner).mark);
-        let states: Vec<Look> = State::ALL.iter().map(|state| of_state(*state)).collect();
-        let signs = states.iter().chain(&[DEGRADED, NO_VM, REMOTE]);
-        let all: HashSet<String> = pools
-            .into_iter()
-            .chain(signs.map(|one| format!("A{}", one.sign)))
-            .collect();
-        assert_eq!(all.len(), 5 + State::ALL.len() + 3);
+        let states = State::ALL.iter().map(|state| of_state(*state));
+        let pods = states.chain([DEGRADED, NO_VM, REMOTE]);
+        let all: Vec<&str> = owners.iter().map(of_owner).chain(pods).map(|one| one.mark).collect();
+        let signs: HashSet<String> = all.iter().map(|mark| (*mark).to_owned()).collect();
+        assert_eq!(signs.len(), all.len());
         let explained = crate::shared::output::manual::explained("THE MAP'S SIGNS", None);
-        assert_eq!(explained.into_iter().collect::<HashSet<_>>(), all);
+        assert_eq!(explained.into_iter().collect::<HashSet<_>>(), signs);
     }
 
     #[test]
-    fn marks_grow_by_a_letter_and_are_never_the_same() {
-        let some = [0, 25, 26, 51, 52, 701, 702, 18_277, 18_278].map(mark);
+    fn letters_grow_by_one_and_are_never_the_same() {
+        let some = [0, 25, 26, 51, 52, 701, 702, 18_277, 18_278].map(letters);
         assert_eq!(some, ["A", "Z", "AA", "AZ", "BA", "ZZ", "AAA", "ZZZ", "AAAA"]);
-        let many: HashSet<String> = (0..20_000).map(mark).collect();
+        let many: HashSet<String> = (0..20_000).map(letters).collect();
         assert_eq!(many.len(), 20_000);
     }
 }

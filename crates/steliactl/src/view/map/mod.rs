@@ -5,7 +5,6 @@
 
 mod marks;
 mod picture;
-mod sys;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -16,12 +15,12 @@ use std::path::Path;
 
 use serde::Serialize;
 use stelia_api::Reason;
-use stelia_cpus::CpuSet;
-use stelia_kernel::locality::{Locality, MemoryPlace};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kernel::locality::{Locality, MemoryPlace, size};
+use stelia_koordinator::report::numa;
 use stelia_kubelet::PodUid;
 
 use self::marks::Look;
-use self::sys::Cache;
 use crate::shared::daemon::{self, Condition, Description, Failure, Owner, owner};
 use crate::shared::kernel::locality;
 use crate::shared::kernel::{Roots, host_name};
@@ -39,7 +38,7 @@ pub(crate) struct Map {
     problems: Vec<Reason>,
     /// Of the NUMA nodes with CPUs, where sysfs has it.
     memory_bytes: BTreeMap<u32, Option<u64>>,
-    /// By socket, NUMA node, L3 cache and first CPU.
+    /// By socket, NUMA node and L3 cache, each in the order of its first CPU.
     cores: Vec<Core>,
     /// By first CPU.
     pods: Vec<Pod>,
@@ -47,9 +46,6 @@ pub(crate) struct Map {
     offline: CpuSet,
     /// Why kubelet's devices are not known.
     devices_unknown: Option<String>,
-    /// All marks that are on this map, and no others: the mark, what it means, and the classes of its sample on the picture.
-    #[serde(skip)]
-    keys: BTreeSet<[String; 3]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,6 +56,22 @@ struct Core {
     core: u32,
     l3: Option<Cache>,
     cpus: Vec<Cpu>,
+}
+
+/// An L3 cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Cache {
+    /// The CPUs that share it.
+    cpus: CpuSet,
+    size_bytes: Option<u64>,
+}
+
+impl Cache {
+    /// "L3 32.0 MiB".
+    fn title(&self) -> String {
+        let size = self.size_bytes.map(|bytes| format!(" {}", size(bytes)));
+        "L3".to_owned() + &size.unwrap_or_default()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -75,6 +87,8 @@ struct Drawn {
     mark: String,
     /// The owner and its state, in words.
     owner: String,
+    #[serde(skip)]
+    look: Look,
     /// The classes of its box on the picture.
     #[serde(skip)]
     class: String,
@@ -94,8 +108,6 @@ struct Pod {
     state: String,
     /// Those that have a NUMA node.
     devices: Vec<PodDevice>,
-    #[serde(skip)]
-    look: Look,
     /// Each of its CPUs.
     #[serde(skip)]
     drawn: Drawn,
@@ -113,7 +125,7 @@ struct PodDevice {
 impl PodDevice {
     /// What follows its name and its pod's mark: whether it is remote, and how many there are.
     fn sign(&self) -> String {
-        let remote = if self.remote { marks::REMOTE.sign } else { "" };
+        let remote = if self.remote { "^" } else { "" };
         match self.count {
             1 => remote.to_owned(),
             count => format!("{remote}×{count}"),
@@ -138,6 +150,16 @@ impl Map {
             count(sockets.len(), "socket"),
             count(self.memory_bytes.len(), "NUMA node")
         )
+    }
+
+    /// The looks of all CPUs, and of these pods and their devices.
+    fn looks<'a>(&'a self, pods: impl IntoIterator<Item = &'a Pod>) -> BTreeSet<Look> {
+        let cpus = self.cores.iter().flat_map(|core| &core.cpus).map(|cpu| cpu.drawn.look);
+        let pods = pods.into_iter().flat_map(|pod| {
+            let is_remote = pod.devices.iter().any(|device| device.remote);
+            [Some(pod.drawn.look), is_remote.then_some(marks::REMOTE)]
+        });
+        cpus.chain(pods.flatten()).collect()
     }
 
     /// Writes the picture to a file; `-` is standard output, for which it is returned.
@@ -165,24 +187,19 @@ impl Render for Map {
 pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<&BTreeSet<String>>) -> Map {
     let node = &description.node;
     let pods = pods(description, roots, selected);
-    let mut keys = BTreeSet::new();
-    if pods.iter().any(|pod| pod.devices.iter().any(|device| device.remote)) {
-        keys.insert(marks::REMOTE.of_pods());
-    }
-    let mut drawn = |cpu: u32| {
+    let drawn = |cpu: u32| {
         let owner = owner(description, cpu);
         let pod = match &owner {
             Owner::Instance { pod, .. } | Owner::Pod { pod } => pods.iter().find(|one| one.pod.pod_uid == *pod),
             _ => None,
         };
-        let drawn = pod.map_or_else(|| marks::of_owner(&owner), |pod| pod.drawn.clone());
-        keys.insert(match pod {
-            Some(pod) => pod.look.of_pods(),
-            None => [&drawn.mark, &drawn.owner, &drawn.class].map(String::clone),
-        });
-        Cpu { cpu, drawn }
+        let look = marks::of_owner(&owner);
+        pod.map_or_else(
+            || look.drawn(0, look.meaning.to_owned(), Meaning::Absent),
+            |pod| pod.drawn.clone(),
+        )
     };
-    let caches = sys::caches(&roots.sys, &node.topology);
+    let caches = caches(&roots.sys, &node.topology);
     let mut cores: BTreeMap<(u32, u32, u32), Core> = BTreeMap::new();
     for (number, cpu) in &node.topology.cpus {
         let core = cores.entry((cpu.package, cpu.node, cpu.core)).or_insert_with(|| Core {
@@ -192,25 +209,43 @@ pub(crate) fn gather(description: &Description, roots: &Roots, selected: Option<
             l3: caches.iter().find(|cache| cache.cpus.contains(*number)).cloned(),
             cpus: Vec::new(),
         });
-        core.cpus.push(drawn(*number));
+        core.cpus.push(Cpu {
+            cpu: *number,
+            drawn: drawn(*number),
+        });
     }
-    let mut cores: Vec<Core> = cores.into_values().collect();
-    cores.sort_by_key(|core| {
-        let cache = core.l3.as_ref().and_then(|cache| cache.cpus.iter().next());
-        (core.socket, core.node, cache, core.cpus.first().map(|cpu| cpu.cpu))
-    });
-    let memory = |core: &Core| (core.node, sys::memory(&roots.sys, core.node));
+    let kernel = numa::read(&roots.sys).unwrap_or_default();
+    let memory = |node: u32| Some(kernel.get(&node)?.memory?.total);
     Map {
         host: host_name(&roots.proc),
         time_us: output::now(),
-        memory_bytes: cores.iter().map(memory).collect(),
-        cores,
+        memory_bytes: cores.values().map(|core| (core.node, memory(core.node))).collect(),
+        cores: by_first_cpu(cores.into_values().collect()),
         pods,
         offline: node.offline.clone(),
         devices_unknown: description.locality.devices_unknown.clone(),
-        keys,
         problems: description.problems.clone(),
     }
+}
+
+/// Sockets, in them NUMA nodes, and in these L3 caches, each in the order of its first CPU: firmware numbers the former as it likes.
+fn by_first_cpu(mut cores: Vec<Core>) -> Vec<Core> {
+    let all = cores.clone();
+    cores.sort_by_cached_key(|one| {
+        let first = |is: &dyn Fn(&Core) -> bool| {
+            let cpus = all.iter().filter(|core| core.socket == one.socket && is(core));
+            cpus.filter_map(|core| Some(core.cpus.first()?.cpu)).min()
+        };
+        let is_here = |core: &Core| core.node == one.node;
+        let own = one.cpus.first().map(|cpu| cpu.cpu);
+        [
+            first(&|_| true),
+            first(&is_here),
+            first(&|core| is_here(core) && core.l3 == one.l3),
+            own,
+        ]
+    });
+    cores
 }
 
 /// The VMs, and other pods to which kubelet gave CPUs, by their first CPUs, so that the marks ascend along the map.
@@ -240,23 +275,17 @@ fn pods(description: &Description, roots: &Roots, selected: Option<&BTreeSet<Str
         let none = if former.is_some() { "former VM" } else { "no VM" };
         let state = state.map_or(none.to_owned(), |state| state.trim_end().to_owned());
         let look = marks::of_pod(instance.map(|instance| &**instance));
-        let mark = marks::mark(n);
         let name = instance.map_or_else(|| former?.pod_name.as_ref(), |one| one.pod_name.as_ref());
         let pod = daemon::Pod::new(uid, name);
         let words: Vec<String> = std::iter::once(format!("{pod}, {state}")).chain(degraded).collect();
-        let drawn = Drawn {
-            mark: format!("{mark}{}", look.sign),
-            owner: words.join("; "),
-            class: format!("{} {}", marks::colour(n), look.class),
-            meaning: instance.map_or(Meaning::Plain, |one| Condition::of(one).meaning()),
-        };
+        let meaning = instance.map_or(Meaning::Plain, |one| Condition::of(one).meaning());
+        let drawn = look.drawn(n, words.join("; "), meaning);
         Pod {
-            mark,
+            mark: marks::letters(n),
             pod,
             cpus,
             state,
             devices: devices(&locality),
-            look,
             drawn,
         }
     });
@@ -278,4 +307,30 @@ fn devices(locality: &Locality) -> Vec<PodDevice> {
         })
     });
     placed.collect()
+}
+
+/// The L3 caches; those that the kernel does not describe are left out.
+fn caches(sys: &Path, topology: &Topology) -> Vec<Cache> {
+    let mut caches: Vec<Cache> = Vec::new();
+    for cpu in topology.cpus.keys() {
+        // The others that share a cache need not be asked.
+        if !caches.iter().any(|cache| cache.cpus.contains(*cpu)) {
+            caches.extend(cache(&sys.join(format!("devices/system/cpu/cpu{cpu}/cache"))));
+        }
+    }
+    caches
+}
+
+/// The L3 cache among the caches of a CPU. Their numbers are not their levels: a level may have two, or be missing.
+fn cache(folder: &Path) -> Option<Cache> {
+    let mut entries = fs::read_dir(folder).ok()?.flatten();
+    entries.find_map(|entry| {
+        let read = |file: &str| fs::read_to_string(entry.path().join(file)).ok();
+        let is_third = read("level")?.trim() == "3";
+        let cpus: CpuSet = read("shared_cpu_list")?.trim().parse().ok()?;
+        // The kernel prints KiB: `32768K`.
+        let kib = |size: String| size.trim().strip_suffix('K')?.parse::<u64>().ok()?.checked_mul(1024);
+        let size_bytes = read("size").and_then(kib);
+        is_third.then_some(Cache { cpus, size_bytes })
+    })
 }

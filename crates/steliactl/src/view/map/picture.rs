@@ -7,7 +7,7 @@ use askama::Template;
 use stelia_kernel::locality::size;
 
 use super::{Core, Cpu, Map, Pod, PodDevice, marks};
-use crate::shared::output::{columns, cut, printable};
+use crate::shared::output::{Column, column, columns, cut, printable, table};
 
 /// A picture in a file. Whatever the browser's colours are, it chooses its own: `templates/map.css`.
 #[derive(Template)]
@@ -145,8 +145,8 @@ fn balance(shapes: &mut [Shape]) {
 pub(super) fn svg(map: &Map) -> Result<String, askama::Error> {
     let machine = machine(map);
     let width = machine.width.max(MIN_PICTURE_WIDTH);
-    let legend = map.keys.iter();
-    let legend = legend.map(|[mark, meaning, class]| Shape::line(class, mark, meaning.clone()));
+    let legend = map.looks(&map.pods).into_iter();
+    let legend = legend.map(|look| Shape::line(look.class, look.mark, look.meaning.to_owned()));
     let mut parts = vec![
         machine,
         Shape::lines(legend.collect(), width),
@@ -224,7 +224,7 @@ fn core(core: &Core, cell_width: usize) -> Shape {
 
 /// What is written into a CPU's box. Shared CPUs are known by their colour.
 fn cpu_text(cpu: &Cpu) -> String {
-    if cpu.drawn.class == marks::SHARED {
+    if cpu.drawn.look == marks::SHARED {
         cpu.cpu.to_string()
     } else {
         format!("{}{}", cpu.cpu, cpu.drawn.mark)
@@ -235,7 +235,7 @@ fn cpu_text(cpu: &Cpu) -> String {
 fn add_devices(inside: &mut Vec<Shape>, map: &Map, is_on: impl Fn(u32) -> bool) {
     let mut shapes = Vec::new();
     for (n, pod) in map.pods.iter().enumerate() {
-        let class = format!("device {}", marks::colour(n));
+        let class = marks::DEVICE.class_of(n);
         for device in pod.devices.iter().filter(|device| is_on(device.node)) {
             let PodDevice { name, node, count, .. } = device;
             let text = format!(
@@ -264,22 +264,16 @@ fn add_devices(inside: &mut Vec<Shape>, map: &Map, is_on: impl Fn(u32) -> bool) 
 
 /// The pods: the mark in its colour, the name, the CPUs and the state.
 fn list(map: &Map) -> Vec<Shape> {
-    let of = |pod: &Pod| {
-        [
-            cut(&printable(&pod.pod.to_string()), NAME_COLUMNS),
-            cut(&pod.cpus.to_string(), DEVICE_COLUMNS),
-        ]
-    };
-    let widest = |at: usize| map.pods.iter().map(|pod| columns(&of(pod)[at])).max().unwrap_or(0);
-    let (names, lists) = (widest(0), widest(1));
-    let lines = map.pods.iter().map(|pod| {
-        let [name, cpus] = of(pod);
-        let text = format!("{name:names$}  {cpus:lists$}  {}", pod.state);
-        let line = Shape::line(&pod.drawn.class, &pod.mark, text);
-        Shape {
-            title: pod.drawn.owner.clone(),
-            ..line
-        }
+    const COLUMNS: [Column<Pod>; 3] = [
+        column("", |pod| cut(&printable(&pod.pod.to_string()), NAME_COLUMNS)),
+        column("", |pod| cut(&pod.cpus.to_string(), DEVICE_COLUMNS)),
+        column("", |pod| pod.state.clone()),
+    ];
+    let text = table(&COLUMNS, &map.pods, false);
+    let lines = map.pods.iter().zip(text.lines());
+    let lines = lines.map(|(pod, line)| Shape {
+        title: pod.drawn.owner.clone(),
+        ..Shape::line(&pod.drawn.class, &pod.mark, line.to_owned())
     });
     lines.collect()
 }

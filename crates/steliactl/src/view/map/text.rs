@@ -1,10 +1,10 @@
-//! The map as text: a cell a core, with one mark where all of its CPUs are alike; each row begins with the number of its first CPU.
+//! The map as text: a cell a core, with one mark where all of its CPUs are alike; each row begins with its first CPU.
 
 use std::collections::BTreeSet;
 
 use stelia_kernel::locality::size;
 
-use super::{Core, Cpu, Map, Pod, PodDevice};
+use super::{Core, Cpu, Map, Pod, PodDevice, marks};
 use crate::shared::output::{self, Column, TextStyle, column, counted, paragraph, printable, table};
 use crate::view::list::node_lines;
 
@@ -32,29 +32,20 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
         width: style.width.or_else(|| Some(output::width())),
         ..style
     };
-    let mut text = String::new();
-    if style.legend {
-        let host = Some(&map.host).filter(|host| !host.is_empty());
-        let host = host.map(|host| format!("{host}  ")).unwrap_or_default();
-        text += &node_lines(&map.problems, style);
-        text += &paragraph(&printable(&format!("{host}{}", map.extent())), lines);
-    }
     let wide = map.cores.iter().map(cell_width).max().unwrap_or(1);
-    for cores in map.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node)) {
-        let before = if text.is_empty() { "" } else { "\n" };
-        text += &format!("{before}{}", place(map, cores, wide, lines));
-    }
+    let places = map.cores.chunk_by(|a, b| (a.socket, a.node) == (b.socket, b.node));
+    let places: Vec<String> = places.map(|cores| place(map, cores, wide, lines)).collect();
     if !style.legend {
-        return text;
+        return places.join("\n");
     }
-    let mut keys = "Rows begin with their first CPU. [A B] a core with two threads, [A] if both are alike".to_owned();
-    for [mark, meaning, _] in &map.keys {
-        // A mark stays beside its meaning.
-        keys += &format!(", {}", format!("{mark} {meaning}").replace(' ', "\u{a0}"));
-    }
-    text += &format!("\n{}", paragraph(&keys, lines).replace('\u{a0}', " "));
     let is_listed = |pod: &&Pod| map.pods.len() <= MAX_LISTED || is_in_trouble(pod);
     let listed: Vec<&Pod> = map.pods.iter().filter(is_listed).take(MAX_LISTED).collect();
+    let host = Some(&map.host).filter(|host| !host.is_empty());
+    let host = host.map(|host| format!("{host}  ")).unwrap_or_default();
+    let heading = paragraph(&printable(&format!("{host}{}", map.extent())), lines);
+    let parts = places.into_iter().chain([legend(map, &listed, lines)]);
+    let mut text = node_lines(&map.problems, style) + &heading;
+    text.extend(parts.map(|part| format!("\n{part}")));
     if !listed.is_empty() {
         text += &format!("\n{}", table(&PODS, listed.iter().copied(), style));
     }
@@ -68,9 +59,41 @@ pub(super) fn draw(map: &Map, style: TextStyle) -> String {
     text
 }
 
+/// What the signs mean that are on this map or beside the listed pods, and no others.
+fn legend(map: &Map, listed: &[&Pod], style: TextStyle) -> String {
+    let threads = |is_cut: bool| {
+        let mut several = map.cores.iter().filter(|core| core.cpus.len() > 1);
+        several.any(|core| (written(core).len() == 1) == is_cut)
+    };
+    let cores = [
+        ("[A B]", "the threads of a core", threads(false)),
+        ("[A]", "a core whose threads are alike", threads(true)),
+    ];
+    let cores = cores.into_iter().filter(|(.., is_there)| *is_there);
+    let cores = cores.map(|(sign, meaning, _)| (sign, meaning));
+    let looks = map.looks(listed.iter().copied()).into_iter();
+    let signs = cores.chain(looks.map(|look| (look.mark, look.meaning)));
+    // A sign stays beside its meaning.
+    let signs = signs.map(|(sign, meaning)| format!("{sign} {meaning}").replace(' ', "\u{a0}"));
+    let signs: Vec<String> = signs.collect();
+    let caches = if has_several_caches(&map.cores) {
+        ", L3 where a cache begins"
+    } else {
+        ""
+    };
+    let text = format!("A row names its first CPU{caches}. {}", signs.join(", "));
+    paragraph(&text, style).replace('\u{a0}', " ")
+}
+
 /// Whether its looks say more than that it is isolated.
 fn is_in_trouble(pod: &Pod) -> bool {
-    !pod.look.sign.is_empty() || pod.devices.iter().any(|device| device.remote)
+    pod.drawn.look != marks::ISOLATED || pod.devices.iter().any(|device| device.remote)
+}
+
+/// Whether a NUMA node has several L3 caches, so that rows say where one begins.
+fn has_several_caches(cores: &[Core]) -> bool {
+    let mut neighbours = cores.windows(2);
+    neighbours.any(|pair| matches!(pair, [a, b] if (a.socket, a.node) == (b.socket, b.node) && a.l3 != b.l3))
 }
 
 /// A heading, and lines of cores; each L3 cache begins a line.
@@ -78,30 +101,30 @@ fn place(map: &Map, cores: &[Core], wide: usize, style: TextStyle) -> String {
     let Some(Core { socket, node, .. }) = cores.first() else {
         return String::new();
     };
-    let by_cache: Vec<&[Core]> = cores.chunk_by(|a, b| a.l3 == b.l3).collect();
     let mut heading = vec![format!("socket {socket}, NUMA {node}")];
     heading.extend(map.memory_bytes.get(node).copied().flatten().map(size));
-    let caches: BTreeSet<String> = cores
-        .iter()
-        .filter_map(|core| Some(core.l3.as_ref()?.title()))
-        .collect();
-    heading.extend(caches);
+    let caches = cores.iter().filter_map(|core| Some(core.l3.as_ref()?.title()));
+    heading.extend(caches.collect::<BTreeSet<_>>());
     let mut text = heading.join(", ") + "\n";
-    let (first, next) = if by_cache.len() > 1 {
+    let (first, next) = if has_several_caches(cores) {
         (" L3 ", "    ")
     } else {
         (" ", " ")
     };
     let number = |core: &Core| core.cpus.first().map_or(0, |cpu| cpu.cpu);
-    let before = map.cores.iter().map(number).max().unwrap_or(0).to_string().len();
-    let room = style.width.unwrap_or_default().saturating_sub(first.len() + before);
+    let digits = map.cores.iter().map(number).max().unwrap_or(0).to_string().len();
+    let room = style
+        .width
+        .unwrap_or_default()
+        .saturating_sub(first.len() + "CPU ".len() + digits);
     let fits = |across: &usize| across * (wide + 1) <= room;
     let across = ROWS.into_iter().find(fits).unwrap_or(1);
-    for (at, cores) in by_cache.iter().flat_map(|cores| (0..).zip(cores.chunks(across))) {
+    let by_cache = cores.chunk_by(|a, b| a.l3 == b.l3);
+    for (at, cores) in by_cache.flat_map(|cores| (0..).zip(cores.chunks(across))) {
         let cells: Vec<String> = cores.iter().map(|core| cell(core, wide, style)).collect();
         let indent = if at == 0 { first } else { next };
         let number = cores.first().map_or(0, number);
-        text += &format!("{indent}{number:>before$} {}\n", cells.join(" "));
+        text += &format!("{indent}CPU {number:<digits$} {}\n", cells.join(" "));
     }
     text
 }

@@ -17,33 +17,33 @@ fn start(change: Change) -> Finding {
 /// kubelet does not read the files of pods with the gate off, and goes on without its record of devices.
 #[test]
 fn a_kubelet_that_starts_in_spite_of_a_damaged_file_is_told_to() {
-    let check = start(|f| f.devices = Some(unusable("kubelet_internal_checkpoint: cut", true)));
+    let check = start(|f| f.files.devices = Err(unusable("kubelet_internal_checkpoint: cut", true)));
     assert_eq!(check.outcome, Outcome::Warn);
     says(&check.fact, &["which devices are in use"]);
     // What the gate needs is told, and nothing of the file.
     let check = start(|f| {
         let gate = "InPlacePodVerticalScaling".to_owned();
         told(f).feature_gates.insert(gate, false);
-        f.unusable = vec![("allocated_pods_state", unusable("allocated_pods_state: cut", true))];
+        f.files.allocated = Err(unusable("allocated_pods_state: cut", true));
     });
     says(&check.fact, &["InPlacePodVerticalScaling"]);
     assert!(!check.fact.contains("allocated_pods_state"));
     let check = start(|f| {
         let gate = "DynamicResourceAllocation".to_owned();
         told(f).feature_gates.insert(gate, false);
-        f.unusable = vec![("dra_manager_state", unusable("dra_manager_state: cut", true))];
+        f.files.claims = Err(unusable("dra_manager_state: cut", true));
     });
     assert!(!check.fact.contains("dra_manager_state"));
 }
 
 #[test]
 fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
-    let check = start(|f| f.unusable = vec![("memory_manager_state", unusable("of a newer schema", false))]);
+    let check = start(|f| f.files.memory = Err(unusable("of a newer schema", false)));
     assert_eq!(check.outcome, Outcome::Note);
-    let check = start(|f| f.unusable = vec![("allocated_pods_state", unusable("allocated_pods_state: newer", false))]);
+    let check = start(|f| f.files.allocated = Err(unusable("allocated_pods_state: newer", false)));
     assert_eq!(check.outcome, Outcome::Note);
     says(&check.fact, &["allocated_pods_state: newer"]);
-    let check = start(|f| f.devices = Some(unusable("kubelet_internal_checkpoint: newer", false)));
+    let check = start(|f| f.files.devices = Err(unusable("kubelet_internal_checkpoint: newer", false)));
     assert_eq!(check.outcome, Outcome::Warn);
     says(&check.fix, &["upgrade steliad"]);
     assert!(!check.fix.contains("drain"));
@@ -60,13 +60,13 @@ fn a_file_of_another_schema_is_told_and_devices_are_not_called_forgotten() {
     Outcome::Fail,
     "checksum",
     "remove /var/lib/kubelet/memory_manager_state",
-    |f: &mut Facts| f.unusable = vec![("memory_manager_state", unusable("memory_manager_state: checksum", true))]
+    |f: &mut Facts| f.files.memory = Err(unusable("memory_manager_state: checksum", true))
 )]
 #[case::a_cut_file_of_pods(
     Outcome::Fail,
     "allocated_pods_state: cut",
     "remove /var/lib/kubelet/allocated_pods_state",
-    |f: &mut Facts| f.unusable = vec![("allocated_pods_state", unusable("allocated_pods_state: cut", true))]
+    |f: &mut Facts| f.files.allocated = Err(unusable("allocated_pods_state: cut", true))
 )]
 #[case::another_root(
     Outcome::Fail,
@@ -138,7 +138,7 @@ fn what_a_hidden_flag_may_say_is_unknown_and_no_failure() {
         says(&one.fix, &["/etc/rancher/k3s/config.yaml"]);
     }
     says(&overridden[0].fact, &["cpuManagerPolicy: static"]);
-    let [unknown, _] = both(|facts| facts.cpus = Ok(None));
+    let [unknown, _] = both(|facts| facts.files.cpus = Ok(None));
     assert_eq!(unknown.outcome, Outcome::Warn);
     // The state file confirms the policy.
     let [none, _] = both(|facts| state(facts).policy = "none".into());

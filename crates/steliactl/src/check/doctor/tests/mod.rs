@@ -23,7 +23,7 @@ use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node_plan::machine;
 
 use super::*;
-use crate::shared::files::UnusableState;
+use crate::shared::files::{KubeletFiles, UnusableState};
 use crate::shared::output::{Form, OutputOptions};
 use crate::tests::fixtures::{block_on, columns, folder, holds, says, write};
 
@@ -74,14 +74,14 @@ fn fit() -> Facts {
         stopped: None,
         home: Ok("/var/lib/kubelet".into()),
         allocator: AllocatorPolicies::default(),
-        cpus: Ok(Some(state)),
-        memory: None,
-        devices: None,
-        unusable: Vec::new(),
+        files: KubeletFiles {
+            cpus: Ok(Some(state)),
+            ..KubeletFiles::read(Path::new("/nonexistent"), Path::new("/nonexistent"))
+        },
         dra: [].into(),
         misplaced: None,
         low_quotas: Ok(Vec::new()),
-        has_plugin_folder: false,
+        has_plugin_folder: Ok(false),
         units: [].into(),
         told: Ok(calm()),
     }
@@ -136,7 +136,7 @@ fn told(facts: &mut Facts) -> &mut KubeletConfig {
 
 /// kubelet's CPU manager state, to be changed.
 fn state(facts: &mut Facts) -> &mut CpuManagerState {
-    facts.cpus.as_mut().unwrap().as_mut().unwrap()
+    facts.files.cpus.as_mut().unwrap().as_mut().unwrap()
 }
 
 /// The daemon does not run.
@@ -181,7 +181,7 @@ fn a_ready_node_passes_every_check() {
 fn a_skipped_check_names_one_that_is_there() {
     let mut facts = fit();
     (facts.kubelet, facts.topology) = (Err(ConfigError::NotRunning), Err("/sys".to_owned()));
-    facts.cpus = Err(unusable("cut", true));
+    facts.files.cpus = Err(unusable("cut", true));
     alone(&mut facts);
     for one in examine(&facts).iter().filter(|one| one.outcome == Outcome::Skip) {
         assert!(CHECKS.iter().any(|(name, _)| one.needs == Some(name)), "{one:?}");
@@ -193,7 +193,7 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
     let mut node = fit();
     ours(&mut node);
     node.kubelet = Err(ConfigError::NotRunning);
-    node.cpus = Ok(None);
+    node.files.cpus = Ok(None);
     assert_eq!(wrong(&node), []);
     alone(&mut node);
     assert_eq!(wrong(&node), [("daemon", Outcome::Warn)]);
@@ -246,7 +246,7 @@ fn what_is_wrong_is_told_with_a_fix_and_nothing_else_is(
 #[test]
 fn a_damaged_file_of_kubelets_is_one_failure() {
     let mut facts = fit();
-    facts.cpus = Err(unusable("cpu_manager_state: checksum mismatch", true));
+    facts.files.cpus = Err(unusable("cpu_manager_state: checksum mismatch", true));
     problem(&mut facts, ReasonCode::KubeletUnusable);
     assert_only_problem(&facts, STATE, Outcome::Fail);
     assert_eq!(named(&facts, "kubelet-start").needs, Some(STATE));
@@ -273,9 +273,9 @@ fn without_a_daemon_the_file_is_judged_as_the_daemon_would() {
         outcome(|f| state(f).default_cpus = "0-7".parse().unwrap()),
         Outcome::Fail
     );
-    assert_eq!(outcome(|f| f.cpus = Ok(None)), Outcome::Fail);
+    assert_eq!(outcome(|f| f.files.cpus = Ok(None)), Outcome::Fail);
     // It is written when kubelet starts.
-    let missing: Change = |f| (f.cpus, f.kubelet) = (Ok(None), Err(ConfigError::NotRunning));
+    let missing: Change = |f| (f.files.cpus, f.kubelet) = (Ok(None), Err(ConfigError::NotRunning));
     assert_eq!(outcome(missing), Outcome::Skip);
 }
 
@@ -303,7 +303,7 @@ fn screen(facts: &Facts, verbose: bool) -> String {
 fn what_does_not_pass_is_told_and_each_cause_once() {
     let mut facts = fit();
     facts.kubelet = Err(ConfigError::NotRunning);
-    facts.cpus = Ok(None);
+    facts.files.cpus = Ok(None);
     facts.socket = false;
     alone(&mut facts);
     insta::assert_snapshot!(screen(&facts, false));
@@ -375,7 +375,7 @@ fn facts_are_read_from_the_nodes_files() {
     let facts = read(root.path());
     assert_eq!(facts.kernel, "6.12.9+deb13-amd64");
     assert_eq!((facts.systemd, facts.exclusive), (Some(257), Some(true)));
-    assert!(!facts.kvm && facts.cpus == Ok(None));
+    assert!(!facts.kvm && facts.files.cpus == Ok(None));
 }
 
 #[test]

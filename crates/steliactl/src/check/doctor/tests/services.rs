@@ -94,7 +94,7 @@ fn a_daemon_that_failed_is_not_one_that_does_not_run() {
 fn the_plugin_is_judged_by_what_it_says_of_itself() {
     let plugin = |state: &str, status: &str| {
         let mut facts = fit();
-        facts.has_plugin_folder = true;
+        facts.has_plugin_folder = Ok(true);
         unit(&mut facts, "steliad-device-plugin", state, status);
         said(&facts, "device-plugin")
     };
@@ -116,8 +116,13 @@ fn the_plugin_is_judged_by_what_it_says_of_itself() {
     }
     assert_eq!(plugin("inactive", "").0, Outcome::Warn);
     let mut facts = fit();
-    facts.has_plugin_folder = true;
+    facts.has_plugin_folder = Ok(true);
     assert_eq!(named(&facts, "device-plugin").outcome, Outcome::Note);
+    // What may not be read is not said to be off.
+    facts.has_plugin_folder = Err("read /var/lib/kubelet/device-plugins: Permission denied".to_owned());
+    let (outcome, fact) = said(&facts, "device-plugin");
+    assert_eq!(outcome, Outcome::Note);
+    says(&fact, &["not known", "Permission denied"]);
 }
 
 #[test]

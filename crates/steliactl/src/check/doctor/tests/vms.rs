@@ -139,6 +139,7 @@ fn vms_with_remote_memory_or_devices_are_named_and_the_others_are_not() {
     let one = assert_only_problem(&facts, "locality", Outcome::Warn);
     says(&one.fact, &["a: 50 % (512 MiB of 1.0 GiB)", "c: ", "nic on 1"]);
     assert!(!one.fact.contains("b: "), "{one:?}");
+    assert_eq!(one.fix, "steliactl why a");
     facts
         .told
         .as_mut()

@@ -75,7 +75,7 @@ fn memory_caches_and_devices_are_where_they_are() {
     says(
         &text,
         &[
-            "socket 1, NUMA 1, 2.0 GiB, L3 8.0 MiB\n L3 4 [B   ]\n L3 6 [C* .]\n",
+            "socket 1, NUMA 1, 2.0 GiB, L3 8.0 MiB\n L3 CPU 4 [B   ]\n L3 CPU 6 [C* .]\n",
             "A^ device on another NUMA node than the CPUs",
         ],
     );
@@ -134,6 +134,64 @@ fn a_large_node_fits_a_terminal_and_lists_only_vms_in_trouble() {
     let marks: std::collections::HashSet<&str> = cpus.map(|cpu| cpu.drawn.mark.as_str()).collect();
     // Those of 100 VMs, and reserved.
     assert_eq!(marks.len(), 101);
+}
+
+/// Firmware numbers sockets and NUMA nodes as it likes, and a cache may have every other CPU.
+#[test]
+fn rows_are_in_the_order_of_their_cpus() {
+    let mut description = node();
+    description.node.instances.clear();
+    for (cpu, place) in &mut std::sync::Arc::make_mut(&mut description.node.topology).cpus {
+        (place.package, place.node, place.core) = (1 - cpu / 4, 1 - cpu / 4, *cpu);
+    }
+    let host = host(8, 4, 4);
+    let cache = |cpu: u32| format!("sys/devices/system/cpu/cpu{cpu}/cache/index3/shared_cpu_list");
+    (0..4).for_each(|cpu| host.write(&cache(cpu), if cpu % 2 == 0 { "0,2\n" } else { "1,3\n" }));
+    let text = body(&host.map_of(&description));
+    let rows: Vec<&str> = text.lines().filter(|line| line.contains("CPU ")).take(3).collect();
+    let expected = [
+        " L3 CPU 0 [r ] [A*]",
+        " L3 CPU 1 [r ] [. ]",
+        " CPU 4 [B*] [B*] [C*] [. ]",
+    ];
+    assert_eq!(rows, expected, "{text}");
+    // No core has two threads, and no sign is explained that is not there.
+    let legend = "A row names its first CPU, L3 where a cache begins. . shared,\nA* pod without a VM, r reserved\n";
+    says(&text, &[legend]);
+}
+
+#[test]
+fn a_cache_is_found_by_its_level_and_what_is_not_understood_is_left_out() {
+    let host = host(4, 4, 2);
+    for cpu in 0..4 {
+        let own = format!("sys/devices/system/cpu/cpu{cpu}/cache");
+        host.write(&format!("{own}/index4/level"), "2\n");
+        host.write(&format!("{own}/index4/shared_cpu_list"), "0-3\n");
+    }
+    let found = || {
+        host.map_of(&node())
+            .cores
+            .iter()
+            .map(|core| core.l3.clone())
+            .collect::<Vec<_>>()
+    };
+    let lists = |found: &[Option<super::Cache>]| {
+        found
+            .iter()
+            .flatten()
+            .map(|cache| cache.cpus.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(lists(&found()), ["0-1", "2-3"]);
+    assert_eq!(found()[0].as_ref().unwrap().title(), "L3 8.0 MiB");
+    for size in ["1M", "K", "99999999999999999999K"] {
+        host.write("sys/devices/system/cpu/cpu0/cache/index3/size", size);
+        assert_eq!(found()[0].as_ref().unwrap().title(), "L3", "{size}");
+    }
+    host.write("sys/devices/system/cpu/cpu0/cache/index3/shared_cpu_list", "zero\n");
+    host.write("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: much\n");
+    let map = host.map_of(&node());
+    assert_eq!(map.memory_bytes.values().flatten().count(), 0);
 }
 
 #[test]

@@ -14,6 +14,10 @@ use crate::shared::kernel::Roots;
 pub(super) struct Host(TempDir);
 
 impl Host {
+    pub(super) fn write(&self, path: &str, text: &str) {
+        crate::tests::fixtures::write(self.0.path(), path, text);
+    }
+
     pub(super) fn map_of(&self, description: &Description) -> Map {
         gather(description, &Roots::below(self.0.path()), None)
     }
@@ -28,6 +32,10 @@ pub(super) fn host(cpus: u32, a_node: u32, a_cache: u32) -> Host {
         fs::write(path, text).unwrap();
     };
     write("proc/sys/kernel/hostname".to_owned(), "worker-1\n".to_owned());
+    write(
+        "sys/devices/system/node/online".to_owned(),
+        format!("0-{}\n", cpus / a_node - 1),
+    );
     for node in 0..cpus / a_node {
         let file = format!("sys/devices/system/node/node{node}/meminfo");
         write(file, format!("Node {node} MemTotal: 2097152 kB\n"));
