@@ -30,14 +30,15 @@ pub(super) struct Vm {
 }
 
 impl Vm {
-    /// Those that are described, in the order of their UIDs.
-    pub(super) fn all(described: &Description) -> Vec<Self> {
+    /// Those with these UIDs, or all, in the order of their UIDs.
+    pub(super) fn selected(described: &Description, selected: Option<&BTreeSet<String>>) -> impl Iterator<Item = Self> {
+        let is_selected = move |uid: &str| selected.is_none_or(|selected| selected.contains(uid));
         let instances = described.node.instances.iter();
-        let all = instances.map(|(uid, instance)| Self {
+        let instances = instances.filter(move |(uid, _)| is_selected(uid.as_str()));
+        instances.map(|(uid, instance)| Self {
             pod: Pod::of(uid, instance),
             instance: Arc::clone(instance),
-        });
-        all.collect()
+        })
     }
 
     fn condition(&self) -> Condition {
@@ -74,9 +75,8 @@ pub(crate) struct Vms<'a> {
 impl<'a> Vms<'a> {
     /// Those with these UIDs, or all; or of them only those in trouble.
     pub(crate) fn of(described: &'a Description, selected: Option<&BTreeSet<String>>, only_problems: bool) -> Self {
-        let mut vms = Vm::all(described);
-        vms.retain(|vm| selected.is_none_or(|selected| selected.contains(&vm.pod.pod_uid)));
-        vms.retain(|vm| !only_problems || is_in_trouble(&vm.instance));
+        let vms = Vm::selected(described, selected);
+        let mut vms: Vec<Vm> = vms.filter(|vm| !only_problems || is_in_trouble(&vm.instance)).collect();
         vms.sort_by_cached_key(|vm| (vm.condition(), natural(&vm.pod.to_string()), vm.pod.pod_uid.clone()));
         Self {
             vms,

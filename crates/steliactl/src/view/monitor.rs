@@ -112,10 +112,10 @@ impl Event {
         ];
         let words: Vec<String> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
         let event = Self::new("PropertiesChanged", words.join(", "));
-        event.with("properties", output::snake_case(properties).into())
+        event.with("properties", properties.clone().into())
     }
 
-    /// One line, or a document of YAML, with its end; `time` is microseconds since the epoch. `None`: it is no line of text.
+    /// One line with its end; `time` is microseconds since the epoch. `None`: it is no line of text.
     fn written(&self, time: u64, form: Form, pods: &Pods) -> Result<Option<String>, Failure> {
         let pod = self.pod.as_ref().map(|uid| pods.get(uid));
         if !form.is_data() {
@@ -128,8 +128,7 @@ impl Event {
         object.insert("time_us".to_owned(), time.into());
         object.insert("event".to_owned(), self.name.into());
         object.extend(self.member.clone());
-        let form = if form == Form::Yaml { form } else { Form::JsonLine };
-        Ok(Some(form.divider().to_owned() + &form.write(&object)?))
+        Ok(Some(Form::JsonLine.write(&object)?))
     }
 }
 
@@ -141,8 +140,8 @@ fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
     let changed = event.member.as_ref().and_then(|(_, value)| value.as_object());
     let to_state = || {
         changed.is_some_and(|changed| {
-            let degraded = changed.get("degraded").and_then(Value::as_array);
-            selection.has_state(text_of(changed, "state"), degraded.is_some_and(|all| !all.is_empty()))
+            let degraded = changed.get("Degraded").and_then(Value::as_array);
+            selection.has_state(text_of(changed, "State"), degraded.is_some_and(|all| !all.is_empty()))
         })
     };
     let is_selected = |uid: &String| selection.has(&pods.get(uid), pods);
@@ -164,7 +163,7 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
         if let Some(event) = next {
             let is_known = event.pod.as_ref().is_none_or(|uid| pods.has(uid));
             if !is_known || event.name == APPEARED {
-                pods.add(client.pods_running().await);
+                pods.add(client.describe().await.as_ref().map(Pods::of).unwrap_or_default());
             }
             let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, &pods));
             if event.name == APPEARED && !fits() {

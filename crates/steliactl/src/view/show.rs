@@ -67,7 +67,7 @@ pub(crate) struct Shown {
 /// The selected VMs, with their threads if these are asked for; with `full` nothing of them is shortened or left out.
 ///
 /// # Errors
-/// Nothing is selected, or the processes or maps may not be read.
+/// A pattern fits none, the daemon does not answer, or the processes may not be read.
 pub(crate) async fn gather(
     client: &Client,
     roots: &Roots,
@@ -75,12 +75,8 @@ pub(crate) async fn gather(
     threads: bool,
     full: bool,
 ) -> Result<Shown, Failure> {
-    if selection.is_all() {
-        return Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()));
-    }
-    let mut described = client.describe().await?;
-    selection.restrict(&mut described)?;
-    let vms = list::Vm::all(&described).into_iter().map(|vm| {
+    let (described, selected) = client.select(selection).await?;
+    let vms = list::Vm::selected(&described, selected.as_ref()).map(|vm| {
         let processes = threads::processes(roots, &vm.instance)?;
         let locality = VmLocality::of(&described, &vm.pod.pod_uid, roots, &processes);
         Ok(Vm {

@@ -81,8 +81,7 @@ type Counts = BTreeMap<String, u64>;
 /// # Errors
 /// A pattern fits none, or the daemon does not answer.
 pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection) -> Result<Noise, Failure> {
-    let described = client.describe().await?;
-    let selected = selection.among(&described)?;
+    let (described, selected) = client.select(selection).await?;
     let sampled = measured(&described, roots, MEASURE_INTERVAL).await;
     // One interrupt must not be rounded away.
     let rate = |one: InstanceRates| Some((one.pod.pod_uid, one.device_interrupts_per_second?.ceil() as u64));

@@ -179,12 +179,8 @@ pub(crate) async fn gather(
     selection: &Selection,
     demands: Demands,
 ) -> Result<Verified, Failure> {
-    let mut described = client.describe().await?;
-    let selected = selection.among(&described)?;
+    let (mut described, selected) = client.select(selection).await?;
     let selected = selected.as_ref();
-    if let Some(namespace) = selection.empty_namespace(Pods::of(&described).iter()) {
-        output::note(&format!("no VM in namespace {namespace}"));
-    }
     let (mut reading, mut before) = (0, BTreeSet::new());
     let mut all = loop {
         let of_selected = |uid: &PodUid| selected.is_none_or(|selected| selected.contains(uid.as_str()));

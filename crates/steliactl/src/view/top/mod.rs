@@ -40,8 +40,8 @@ impl<'a> Source<'a> {
         delay: Duration,
     ) -> Result<Self, Failure> {
         let began = Instant::now();
-        let mut described = client.describe().await?;
-        selection.restrict(&mut described)?;
+        let (mut described, _) = client.select(selection).await?;
+        selection.retain(&mut described);
         Ok(Self {
             client: client.clone(),
             roots,
@@ -201,7 +201,7 @@ pub(crate) async fn batch(source: Source<'_>, count: Option<u32>, options: Outpu
         };
         printed += 1;
         let text = options.print::<Failure>(&model)?;
-        if !signals::print(&(options.form.divider().to_owned() + &text))? {
+        if !signals::print(&text)? {
             break;
         }
     }
