@@ -247,7 +247,10 @@ mod tests {
         let troubled = troubled();
         let vms = serde_json::to_value(Vms::of(&troubled, None, true)).unwrap();
         assert_eq!(vms.as_array().unwrap().len(), 2);
-        assert_eq!(vms[0]["state"], "waiting");
+        assert_eq!(
+            (&vms[0]["state"], &vms[0]["pod_name"]),
+            (&"waiting".into(), &"web".into())
+        );
         assert_eq!(vms[0]["degraded"][0]["code"], "no-assignment");
         assert_eq!(vms[1]["not_isolated"]["note"], "no vCPUs yet");
     }

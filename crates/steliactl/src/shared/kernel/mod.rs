@@ -1,5 +1,6 @@
 //! The kernel's files: what runs on the VMs' CPUs, and where it runs.
 
+pub(crate) mod interrupts;
 pub(crate) mod locality;
 pub(crate) mod rates;
 pub(crate) mod sample;

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use stelia_api::Reason;
 use stelia_kernel::cgroup::{CgroupPath, Cgroups, File, KernelCgroups, value};
-use stelia_kernel::counters::interrupts::Table;
-use stelia_kernel::counters::{self, task};
+use stelia_kernel::counters::task;
 use stelia_kernel::proc::{field, start_time};
 use stelia_kubelet::PodUid;
 use stelia_model::{Instance, PinnedThread};
 
 use crate::shared::daemon::Description;
 use crate::shared::kernel::Roots;
+use crate::shared::kernel::interrupts::{device_interrupts, read_table};
 use crate::shared::kernel::threads;
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -63,19 +63,16 @@ pub(crate) struct ThreadCounts {
 impl Sample {
     /// Reads the counters of the instances that the daemon describes.
     pub(crate) fn read(description: &Description, roots: &Roots, at: Duration) -> Self {
-        let interrupts = counters::read(&roots.proc.join("interrupts"), Table::parse);
+        let interrupts = read_table(&roots.proc);
         let caches = &description.node.quiet.report.caches;
         let cgroups = KernelCgroups::new(&roots.cgroup);
         let stat = |cgroup: &CgroupPath, name: &str| value(&cgroups.read(cgroup, File::CpuStat).ok()?, name);
         let counts = |pod: &PodUid, instance: &Arc<Instance>| InstanceCounts {
             float_us: threads::float(instance).and_then(|float| stat(&float, "usage_usec")),
             throttled_us: stat(&instance.scope, "throttled_usec"),
-            device_interrupts: interrupts.as_ref().and_then(|table| {
-                table
-                    .by_cpu(&instance.exclusive)
-                    .into_values()
-                    .reduce(u64::saturating_add)
-            }),
+            device_interrupts: interrupts
+                .as_ref()
+                .and_then(|table| device_interrupts(table, &instance.exclusive)),
             llc_bytes: caches.get(pod.as_str()).and_then(|one| one.llc_bytes),
             vcpus: instance
                 .vcpus
