@@ -19,7 +19,8 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
 ];
 
 /// Words of other tools, with the commands that do this.
-const OTHER_WORDS: [(&str, &str); 18] = [
+const OTHER_WORDS: [(&str, &str); 19] = [
+    ("adopt", "steliactl list --unmanaged"),
     ("delete", "kubectl delete pod"),
     ("describe", "steliactl show"),
     ("dominfo", "steliactl show"),

@@ -92,17 +92,16 @@ impl<'a> Vms<'a> {
         let hints = [
             (!self.described.problems.is_empty(), "steliactl why node"),
             (in_trouble, "steliactl why VM"),
-            (in_trouble && !self.only_problems, "--problems"),
+            (in_trouble && !self.only_problems, "steliactl list --problems"),
         ];
-        let hints: Vec<&str> = hints
-            .into_iter()
-            .filter_map(|(is_given, hint)| is_given.then_some(hint))
-            .collect();
-        let counts = format!("{}.  {}", counts(self.vms.iter().map(Vm::condition)), hints.join("; "));
-        let counts = (!self.vms.is_empty()).then(|| counts.trim_end().to_owned());
+        let hints = hints.into_iter().filter(|(is_given, _)| *is_given);
+        let hints: Vec<&str> = hints.map(|(_, hint)| hint).collect();
+        let hints = (!hints.is_empty()).then(|| format!("See {}.", hints.join("; ")));
+        let counts = format!("{}.", counts(self.vms.iter().map(Vm::condition)));
+        let counts = (!self.vms.is_empty()).then_some(counts);
         let unmanaged = Some(self.described.node.unadopted.len()).filter(|count| *count > 0);
         let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
-        let lines = counts.into_iter().chain(self.former()).chain(unmanaged);
+        let lines = counts.into_iter().chain(self.former()).chain(unmanaged).chain(hints);
         lines.map(|line| printable(&line) + "\n").collect()
     }
 
@@ -135,6 +134,7 @@ impl Render for Vms<'_> {
             [] => match self.described.node.instances.len() as u64 {
                 0 => "No VMs.\n".to_owned(),
                 all if self.is_all => format!("No VM has a problem ({}).\n", counted(all, "VM")),
+                _ if self.only_problems => "None of these VMs has a problem.\n".to_owned(),
                 all => format!("No VM matches ({} on this node).\n", counted(all, "VM")),
             },
             vms => table(&COLUMNS, vms, style),
@@ -232,7 +232,8 @@ mod tests {
         payments-production/web                degraded  2         0  9d   no assignment
         payments-production/web                waiting   2         0  9d   no vCPUs yet
         payments-productio…r-database-0-x7k2p  isolated  4-5       2  9d
-        3 VMs: 1 isolated, 1 degraded, 1 waiting.  steliactl why node; steliactl why VM; --problems
+        3 VMs: 1 isolated, 1 degraded, 1 waiting.
+        See steliactl why node; steliactl why VM; steliactl list --problems.
         ");
         let piped = vms.text(TextStyle::from(true));
         says(&piped, &["VM  ", "STATE     CPUS  VCPUS  AGE  NOTE\n"]);
@@ -271,7 +272,7 @@ mod tests {
         let text = Vms::of(&described, None, false).text(at(80));
         says(
             &text,
-            &["problems\nNot isolated any more: team-a/kafka (released or ended 8s ago;"],
+            &["1 degraded.\nNot isolated any more: team-a/kafka (released or ended 8s ago;"],
         );
         assert_eq!(text.matches("Not isolated").count(), 1, "{text}");
         let none = BTreeSet::new();

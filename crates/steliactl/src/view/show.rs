@@ -231,8 +231,13 @@ impl Vm {
             let cpu = thread
                 .cpu
                 .map_or("not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
+            let tid = if full {
+                &format!(" (tid {})", thread.task.id)
+            } else {
+                ""
+            };
             let name = thread.role.to_string();
-            format!("{} {cpu} (tid {})", name.trim_start_matches("vCPU "), thread.task.id)
+            format!("{} {cpu}{tid}", name.trim_start_matches("vCPU "))
         };
         let mut named: Vec<String> = all.iter().take(most).map(one).collect();
         if all.len() > most {
@@ -265,7 +270,7 @@ impl Vm {
         let hint = if are_listed || parts.is_empty() {
             ""
         } else {
-            "  (--threads lists them)"
+            " (--threads lists them)"
         };
         parts.join(", ") + hint
     }
@@ -328,7 +333,7 @@ mod tests {
           Effect   its vCPUs run on shared CPUs
           Fix      restart the container
           CPUs     4-5, partition type isolated
-          vCPUs    0 on CPU 4 (tid 70), 1 on CPU 5 (tid 71)
+          vCPUs    0 on CPU 4, 1 on CPU 5
           Memory   limit 4.0 GiB
           Pod      aaaaaaaa-0000-4000-8000-000000000000, container vm
           Unit     a.scope  (-l: full names, cgroups)

@@ -31,7 +31,11 @@ impl Status {
         let worst = conditions().min().map(Condition::meaning);
         let worst = worst.filter(|meaning| *meaning != Meaning::Good).unwrap_or_default();
         let has_trouble = node.instances.values().any(|instance| is_in_trouble(instance));
-        let hint = if has_trouble { ": steliactl list --problems" } else { "" };
+        let hint = if has_trouble {
+            "  (steliactl list --problems)"
+        } else {
+            ""
+        };
         let written = node.kubelet_modified_us;
         let written = written.map(|us| format!(", cpu_manager_state written {} ago", age(us, now)));
         let assigned = match node.cpu_source {
