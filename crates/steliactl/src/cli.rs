@@ -31,10 +31,9 @@ pub struct Cli {
 /// What every command takes. The program's own help has these options; that of a command refers to it.
 #[derive(Debug, Args)]
 pub(crate) struct CommonOptions {
-    /// Output format: table, wide (more columns), json, yaml or name (one VM per line)
+    /// Output format: table, wide (more columns), json or name (one VM per line)
     #[arg(short, long, global = true, value_name = "FORMAT", hide_possible_values = true,
-          value_parser = Form::parser([("table", Form::Text), ("wide", Form::Wide), ("json", Form::Json), ("yaml", Form::Yaml),
-                                       ("name", Form::Name)]))]
+          value_parser = Form::parser([("table", Form::Text), ("wide", Form::Wide), ("json", Form::Json), ("name", Form::Name)]))]
     pub(crate) output: Option<Form>,
     /// Print JSON: pretty, short (one object per line) or off. --json alone means pretty
     #[arg(long, global = true, value_name = "FORMAT", num_args = 0..=1, require_equals = true, hide_possible_values = true,
@@ -78,8 +77,7 @@ impl Cli {
         {
             return Err(Failure::Usage(why.to_owned()));
         }
-        let is_topology = matches!(self.asked(), Command::Export(Export::Topology(_)));
-        let form = asked.unwrap_or(if is_topology { Form::Yaml } else { Form::Text });
+        let form = asked.unwrap_or(Form::Text);
         Ok(OutputOptions {
             form,
             style: TextStyle::of_stdout(!self.common.no_legend, form == Form::Wide, self.common.full),
@@ -133,14 +131,12 @@ pub(crate) enum Command {
     },
     /// Show live vCPU load and interference
     ///
-    /// VMs in trouble come first. Press h for the columns and keys.
+    /// VMs in trouble come first. Press h for the columns and keys. Without a terminal, and with --json, it prints plain tables until
+    /// interrupted.
     Top {
         #[command(flatten)]
         selection: Selection,
-        /// Print plain tables, with -o wide also of vCPUs. This is the default without a terminal, with --count and with --json
-        #[arg(short, long)]
-        batch: bool,
-        /// Print N plain tables and exit
+        /// Print N plain tables and exit, with -o wide also of vCPUs
         #[arg(long, value_name = "N")]
         count: Option<u32>,
         /// Time between two samples, in seconds
@@ -268,7 +264,7 @@ impl Command {
     fn refuses(&self, form: Form) -> Option<&'static str> {
         let names_vms = match self {
             Self::Export(Export::Metrics { .. }) => return Some("metrics have no other form"),
-            Self::Export(_) if !form.is_data() => return Some("the object has no table: use -o json or yaml"),
+            Self::Export(_) if !form.is_data() => return Some("the object has no table: use -o json"),
             Self::Ledger(asked) if asked.is_document() && form != Form::Name => {
                 return Some("--html has no other form");
             }

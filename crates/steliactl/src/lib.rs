@@ -31,7 +31,7 @@ use change::{rebalance, reconcile, release, resize};
 use check::{doctor, noise, report, verify, why};
 use cli::{Cli, Command, Export};
 use export::{metrics, topology};
-use shared::daemon::{self, CALL_TIMEOUT, Client, Failure};
+use shared::daemon::{self, CALL_TIMEOUT, Client, Failure, Pods};
 use shared::files;
 use shared::kernel::{Roots, host_name};
 use shared::output::pager;
@@ -101,16 +101,18 @@ async fn run(
         Command::List {
             selection, problems, ..
         } => {
-            let described = client().await?.describe().await?;
-            let selected = selection.among(&described)?;
+            let (described, selected) = client().await?.select(selection).await?;
             output_options.print(&list::Vms::of(&described, selected.as_ref(), *problems))
+        }
+        Command::Show { selection, .. } if selection.is_all() => {
+            Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()))
         }
         Command::Show { selection, threads } => {
             output_options.print(&show::gather(&client().await?, roots, selection, *threads, cli.common.full).await?)
         }
         Command::Map { selection, svg } => {
-            let described = client().await?.describe().await?;
-            let map = map::gather(&described, roots, selection.among(&described)?.as_ref());
+            let (described, selected) = client().await?.select(selection).await?;
+            let map = map::gather(&described, roots, selected.as_ref());
             match svg {
                 Some(path) => map.write_svg(path),
                 None => output_options.print(&map),
@@ -139,12 +141,11 @@ async fn run(
         Command::Release { vm } => output_options.print(&release::gather(&client().await?, vm).await?),
         Command::Top {
             selection,
-            batch,
             count,
             delay,
         } => {
             let source = top::Source::of(&client().await?, roots, selection, *delay).await?;
-            if !batch && count.is_none() && !output_options.form.is_data() && Cli::has_screen() {
+            if count.is_none() && !output_options.form.is_data() && Cli::has_screen() {
                 top::live(source, output_options.style).await
             } else {
                 top::batch(source, *count, output_options).await

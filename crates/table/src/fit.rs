@@ -60,7 +60,8 @@ pub fn wrap(text: &str, width: usize) -> Vec<String> {
 /// At most `width` columns of the text: its beginning and its end, with an ellipsis between them where something is missing. The name of
 /// a host with its domain is cut at its end instead, because many have the same domain.
 pub fn shorten(text: &str, width: usize) -> String {
-    let is_host = text.split_once('.').is_some_and(|(host, _)| host.width() < width);
+    let host = text.split_once('.').map(|(host, _)| host);
+    let is_host = host.is_some_and(|host| host.width() < width && !text.contains('/'));
     if text.width() <= width || width == 0 || is_host {
         return cut(text, width);
     }

@@ -17,7 +17,6 @@ pub enum Form {
     Json,
     /// JSON on one line.
     JsonLine,
-    Yaml,
 }
 
 /// Why the command fails although its answer is printed, or without one.
@@ -31,7 +30,7 @@ pub struct PrintError {
 impl Form {
     /// Whether programs read it.
     pub fn is_data(self) -> bool {
-        matches!(self, Self::Json | Self::JsonLine | Self::Yaml)
+        matches!(self, Self::Json | Self::JsonLine)
     }
 
     /// Parses an option's value: one of these words.
@@ -42,35 +41,19 @@ impl Form {
         })
     }
 
-    /// What stands before each of several answers.
-    pub fn divider(self) -> &'static str {
-        match self {
-            Self::Yaml => "---\n",
-            _ => "",
-        }
-    }
-
-    /// The value in this form, with a newline at its end. The text of a value without one of its own is pretty JSON.
+    /// The value as JSON, on one line or for the eye, with a newline at its end.
     ///
     /// # Errors
     /// The value cannot be serialized.
     pub fn write(self, value: &impl Serialize) -> Result<String, PrintError> {
-        // Annotations are JSON in a string: each stays on one line, whatever its length. Strings that YAML 1.1 would read as
-        // numbers or booleans are quoted, because Kubernetes reads YAML 1.1.
-        let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-        let failed = |cause: String| PrintError {
-            printed: String::new(),
-            reason: format!("write the answer: {cause}"),
-        };
         let json = match self {
-            Self::Yaml => {
-                let text = serde_saphyr::to_string_with_options(value, options);
-                return text.map_err(|cause| failed(cause.to_string()));
-            }
             Self::JsonLine => serde_json::to_string(value),
             _ => serde_json::to_string_pretty(value),
         };
-        json.map(|text| text + "\n").map_err(|cause| failed(cause.to_string()))
+        json.map(|text| text + "\n").map_err(|cause| PrintError {
+            printed: String::new(),
+            reason: format!("write the answer: {cause}"),
+        })
     }
 }
 

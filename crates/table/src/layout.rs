@@ -358,11 +358,6 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_steer_the_terminal() {
-        assert_eq!(printable("a\x1b[2J\nb"), "a?[2J?b");
-    }
-
-    #[test]
     fn without_a_terminal_nothing_is_cut() {
         assert_eq!(
             table(&COLUMNS, &ROWS, true),

@@ -18,8 +18,8 @@ fn what_schedulers_are_told_is_what_is_given_and_a_description_answers_the_same(
     on_allocator("reserved-cpus = \"0\"\ncpu-exclusive-policy = \"PCPULevel\"", || {
         let [one, two] = ["one", "two"].map(|name| Sleeper::start(name, &[]));
         let first = one.get("cpus=2 qos=LSR");
-        let described = "/run/described.yaml";
-        put(described, run("steliactl export topology -o yaml --node-name worker-1"));
+        let described = "/run/described.json";
+        put(described, run("steliactl export topology --node-name worker-1"));
         for (asked, registered) in [
             ("--cpus 2", "cpus=2"),
             (

@@ -18,25 +18,20 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Export", &["export"]),
 ];
 
-/// Words of former versions and of other tools, with the commands that do this.
-const OTHER_WORDS: [(&str, &str); 24] = [
+/// Words of other tools, with the commands that do this.
+const OTHER_WORDS: [(&str, &str); 19] = [
     ("adopt", "steliactl list --unmanaged"),
     ("delete", "kubectl delete pod"),
-    ("deregister", "steliactl release"),
     ("describe", "steliactl show"),
     ("dominfo", "steliactl show"),
-    ("evaluate", "steliactl plan"),
     ("explain", "steliactl why"),
     ("get", "steliactl list"),
     ("info", "steliactl show"),
-    ("kubelet-state", "steliactl doctor --kubelet-state"),
     ("logs", "journalctl -u steliad"),
     ("metrics", "steliactl export metrics"),
     ("node", "steliactl why node"),
     ("nodes", "steliactl why node"),
     ("ps", "steliactl list"),
-    ("quiet", "steliactl noise"),
-    ("rebind", "steliactl rebalance"),
     ("reload", "systemctl reload steliad"),
     ("restart", "systemctl restart steliad"),
     ("start", "systemctl start steliad"),
@@ -76,7 +71,7 @@ pub(crate) fn with_tip(mut error: clap::Error) -> clap::Error {
 const EXAMPLES: &str = include_str!("examples.txt");
 
 const OPTION_NAMES: &str = "\
--o table|wide|json|yaml|name  --json  -l, --full  --no-legend
+-o table|wide|json|name  --json  -l, --full  --no-legend
          --no-pager  -V, --version";
 
 /// Below the options of a command.

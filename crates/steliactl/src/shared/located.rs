@@ -54,10 +54,9 @@ pub(crate) fn meaning(located: &Located) -> Meaning {
     }
 }
 
-/// `2026-10-31 12:34:56`, UTC; empty where it is not known.
-pub(crate) fn clock(us: Option<u64>) -> String {
-    let time = us.map(time).unwrap_or_default();
-    time.split('.').next().unwrap_or_default().replace('T', " ")
+/// `2026-10-31 12:34:56`, UTC; empty for 0, which is not known.
+pub(crate) fn clock(us: u64) -> String {
+    time(us).split('.').next().unwrap_or_default().replace('T', " ")
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
-//! The forms of an answer: text, JSON, YAML, names.
+//! The forms of an answer: text, JSON, names.
 
 use super::*;
-use crate::tests::fixtures::says;
 
 #[test]
 fn json_is_pretty_short_or_off_and_its_value_needs_an_equals_sign() {
@@ -12,7 +11,7 @@ fn json_is_pretty_short_or_off_and_its_value_needs_an_equals_sign() {
     assert_eq!(lines(&["--json=off", "--no-pager", "list"]), 2);
     // After a blank comes not the value of --json, but the command or its argument.
     assert!(lines(&["show", "--json", "web"]) > 2);
-    assert!(is_refused(&["--json=yaml", "list"]));
+    assert!(is_refused(&["--json=yaml", "list"]) && is_refused(&["-o", "yaml", "list"]));
 }
 
 #[test]
@@ -27,13 +26,6 @@ fn a_form_is_asked_for_by_one_option() {
     assert!(
         wide.lines().next().unwrap().contains("  CONTAINER  UID  ") && wide.contains(UID),
         "{wide}"
-    );
-    let yaml = told(&["list", "-o", "yaml"]);
-    says(&yaml, &["pod_name: web\n", "code: placeholder-ended\n"]);
-    let same: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
-    assert_eq!(
-        same,
-        serde_json::from_str::<serde_json::Value>(&told(&["list", "--json"])).unwrap()
     );
 }
 

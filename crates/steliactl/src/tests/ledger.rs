@@ -51,7 +51,7 @@ fn a_report_is_a_page_and_nothing_else() {
         "{page}"
     );
     for line in [
-        &["ledger", "web", "--html", "-o", "yaml"][..],
+        &["ledger", "web", "--html", "-o", "json"][..],
         &["ledger", "--since", "2999-01-01"],
         &["ledger", "--since", "2024-10-02", "--until", "2024-10-01"],
         &["ledger", "key", "-o", "name"],

@@ -150,51 +150,6 @@ impl Instance {
         };
         json!(attribution).to_string()
     }
-
-    #[zbus(property, name = "PodUID")]
-    fn pod_uid(&self) -> &str {
-        UID
-    }
-    #[zbus(property)]
-    fn pod_namespace(&self) -> &str {
-        "team-a"
-    }
-    #[zbus(property)]
-    fn pod_name(&self) -> &str {
-        "web"
-    }
-    #[zbus(property)]
-    fn state(&self) -> &str {
-        "isolated"
-    }
-    #[zbus(property)]
-    fn degraded(&self) -> Vec<(&str, &str, &str)> {
-        vec![(
-            "placeholder-ended",
-            "the placeholder process ended",
-            "restart the container",
-        )]
-    }
-    #[zbus(property, name = "FloatCPUs")]
-    fn float_cpus(&self) -> &str {
-        "0-1,4-7"
-    }
-    #[zbus(property)]
-    fn memory_nodes(&self) -> &str {
-        ""
-    }
-    #[zbus(property)]
-    fn control_group(&self) -> &str {
-        SCOPE
-    }
-    #[zbus(property)]
-    fn origin_control_group(&self) -> &str {
-        ORIGIN
-    }
-    #[zbus(property)]
-    fn registered_timestamp(&self) -> u64 {
-        1_735_689_599_000_000
-    }
 }
 
 /// Runs a command line against the daemon above; `/proc` and the cgroup tree are in `root`.

@@ -30,14 +30,15 @@ pub(super) struct Vm {
 }
 
 impl Vm {
-    /// Those that are described, in the order of their UIDs.
-    pub(super) fn all(described: &Description) -> Vec<Self> {
+    /// Those with these UIDs, or all, in the order of their UIDs.
+    pub(super) fn selected(described: &Description, selected: Option<&BTreeSet<String>>) -> impl Iterator<Item = Self> {
+        let is_selected = move |uid: &str| selected.is_none_or(|selected| selected.contains(uid));
         let instances = described.node.instances.iter();
-        let all = instances.map(|(uid, instance)| Self {
+        let instances = instances.filter(move |(uid, _)| is_selected(uid.as_str()));
+        instances.map(|(uid, instance)| Self {
             pod: Pod::of(uid, instance),
             instance: Arc::clone(instance),
-        });
-        all.collect()
+        })
     }
 
     fn condition(&self) -> Condition {
@@ -74,9 +75,8 @@ pub(crate) struct Vms<'a> {
 impl<'a> Vms<'a> {
     /// Those with these UIDs, or all; or of them only those in trouble.
     pub(crate) fn of(described: &'a Description, selected: Option<&BTreeSet<String>>, only_problems: bool) -> Self {
-        let mut vms = Vm::all(described);
-        vms.retain(|vm| selected.is_none_or(|selected| selected.contains(&vm.pod.pod_uid)));
-        vms.retain(|vm| !only_problems || is_in_trouble(&vm.instance));
+        let vms = Vm::selected(described, selected);
+        let mut vms: Vec<Vm> = vms.filter(|vm| !only_problems || is_in_trouble(&vm.instance)).collect();
         vms.sort_by_cached_key(|vm| (vm.condition(), natural(&vm.pod.to_string()), vm.pod.pod_uid.clone()));
         Self {
             vms,
@@ -92,17 +92,16 @@ impl<'a> Vms<'a> {
         let hints = [
             (!self.described.problems.is_empty(), "steliactl why node"),
             (in_trouble, "steliactl why VM"),
-            (in_trouble && !self.only_problems, "--problems"),
+            (in_trouble && !self.only_problems, "steliactl list --problems"),
         ];
-        let hints: Vec<&str> = hints
-            .into_iter()
-            .filter_map(|(is_given, hint)| is_given.then_some(hint))
-            .collect();
-        let counts = format!("{}.  {}", counts(self.vms.iter().map(Vm::condition)), hints.join("; "));
-        let counts = (!self.vms.is_empty()).then(|| counts.trim_end().to_owned());
+        let hints = hints.into_iter().filter(|(is_given, _)| *is_given);
+        let hints: Vec<&str> = hints.map(|(_, hint)| hint).collect();
+        let hints = (!hints.is_empty()).then(|| format!("See {}.", hints.join("; ")));
+        let counts = format!("{}.", counts(self.vms.iter().map(Vm::condition)));
+        let counts = (!self.vms.is_empty()).then_some(counts);
         let unmanaged = Some(self.described.node.unadopted.len()).filter(|count| *count > 0);
         let unmanaged = unmanaged.map(|count| format!("{count} not managed: steliactl list --unmanaged"));
-        let lines = counts.into_iter().chain(self.former()).chain(unmanaged);
+        let lines = counts.into_iter().chain(self.former()).chain(unmanaged).chain(hints);
         lines.map(|line| printable(&line) + "\n").collect()
     }
 
@@ -135,6 +134,7 @@ impl Render for Vms<'_> {
             [] => match self.described.node.instances.len() as u64 {
                 0 => "No VMs.\n".to_owned(),
                 all if self.is_all => format!("No VM has a problem ({}).\n", counted(all, "VM")),
+                _ if self.only_problems => "None of these VMs has a problem.\n".to_owned(),
                 all => format!("No VM matches ({} on this node).\n", counted(all, "VM")),
             },
             vms => table(&COLUMNS, vms, style),
@@ -232,7 +232,8 @@ mod tests {
         payments-production/web                degraded  2         0  9d   no assignment
         payments-production/web                waiting   2         0  9d   no vCPUs yet
         payments-productio…r-database-0-x7k2p  isolated  4-5       2  9d
-        3 VMs: 1 isolated, 1 degraded, 1 waiting.  steliactl why node; steliactl why VM; --problems
+        3 VMs: 1 isolated, 1 degraded, 1 waiting.
+        See steliactl why node; steliactl why VM; steliactl list --problems.
         ");
         let piped = vms.text(TextStyle::from(true));
         says(&piped, &["VM  ", "STATE     CPUS  VCPUS  AGE  NOTE\n"]);
@@ -247,7 +248,10 @@ mod tests {
         let troubled = troubled();
         let vms = serde_json::to_value(Vms::of(&troubled, None, true)).unwrap();
         assert_eq!(vms.as_array().unwrap().len(), 2);
-        assert_eq!(vms[0]["state"], "waiting");
+        assert_eq!(
+            (&vms[0]["state"], &vms[0]["pod_name"]),
+            (&"waiting".into(), &"web".into())
+        );
         assert_eq!(vms[0]["degraded"][0]["code"], "no-assignment");
         assert_eq!(vms[1]["not_isolated"]["note"], "no vCPUs yet");
     }
@@ -268,7 +272,7 @@ mod tests {
         let text = Vms::of(&described, None, false).text(at(80));
         says(
             &text,
-            &["problems\nNot isolated any more: team-a/kafka (released or ended 8s ago;"],
+            &["1 degraded.\nNot isolated any more: team-a/kafka (released or ended 8s ago;"],
         );
         assert_eq!(text.matches("Not isolated").count(), 1, "{text}");
         let none = BTreeSet::new();

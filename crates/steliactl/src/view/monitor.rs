@@ -15,38 +15,34 @@ const VANISHED: &str = "DaemonVanished";
 const MANAGER: &str = "io.stelia.Isolation1.Manager";
 
 /// What happened.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Event {
-    name: &'static str,
     /// The pod whose event it is.
     pod: Option<String>,
     /// In words; empty where another event says it.
     what: String,
-    /// One more member of its JSON object.
-    member: Option<(String, Value)>,
+    /// Its JSON object, without pod and time.
+    json: Value,
 }
 
 impl Event {
-    fn new(name: &'static str, what: impl Into<String>) -> Self {
-        Self {
-            name,
-            what: what.into(),
-            ..Self::default()
-        }
+    fn of_node(what: impl Into<String>, json: Value) -> Self {
+        let what = what.into();
+        Self { pod: None, what, json }
     }
 
     /// The daemon's name appeared on the bus, or vanished.
     fn daemon(runs: bool) -> Self {
-        if runs {
-            Self::new(APPEARED, "steliad is running")
+        let (event, what) = if runs {
+            (APPEARED, "steliad is running")
         } else {
-            Self::new(VANISHED, "steliad is not running: running VMs stay isolated")
-        }
+            (VANISHED, "steliad is not running: running VMs stay isolated")
+        };
+        Self::of_node(what, json!({ "event": event }))
     }
 
-    fn with(self, name: &str, value: Value) -> Self {
-        let member = Some((name.to_owned(), value));
-        Self { member, ..self }
+    fn name(&self) -> &str {
+        self.json["event"].as_str().unwrap_or_default()
     }
 
     /// The event of a signal; `None` for signals of other objects and interfaces.
@@ -62,38 +58,36 @@ impl Event {
                 let changed = arguments.changed_properties().iter();
                 let changed = changed.map(|(name, value)| (name.to_string(), output::json(value)));
                 let is_known = pod.is_some() || path == MANAGER_PATH;
-                is_known.then(|| Self {
-                    pod,
-                    ..Self::changed(&changed.collect())
-                })
+                is_known.then(|| Self::changed(pod, &changed.collect()))
             }
             (MANAGER, member @ ("InstanceNew" | "InstanceRemoved")) => {
                 let (pod, _): (String, zbus::OwnedObjectPath) = body.deserialize().ok()?;
-                let event = match member {
-                    "InstanceNew" => Self::new("InstanceNew", "registered"),
-                    _ => Self::new("InstanceRemoved", "released or ended"),
-                };
-                let pod = Some(pod);
-                Some(Self { pod, ..event })
+                let is_new = member == "InstanceNew";
+                let what = if is_new { "registered" } else { "released or ended" };
+                let event = Self::of_node(what, json!({ "event": member }));
+                Some(Self {
+                    pod: Some(pod),
+                    ..event
+                })
             }
-            (MANAGER, "NodeProblemFound") => {
+            (MANAGER, member @ "NodeProblemFound") => {
                 let row: (String, String, String) = body.deserialize().ok()?;
                 let problem = reason_of(&json!(row))?;
-                let event = Self::new("NodeProblemFound", format!("problem: {}", fact(&problem)));
-                Some(event.with("problem", json!(problem)))
+                let what = format!("problem: {}", fact(&problem));
+                Some(Self::of_node(what, json!({ "event": member, "problem": problem })))
             }
-            (MANAGER, "NodeProblemOver") => {
+            (MANAGER, member @ "NodeProblemOver") => {
                 let code: String = body.deserialize().ok()?;
                 let fact = ReasonCode::parse(&code).map(ReasonCode::fact);
-                let event = Self::new("NodeProblemOver", format!("problem solved: {}", fact.unwrap_or(&code)));
-                Some(event.with("code", code.into()))
+                let what = format!("problem solved: {}", fact.unwrap_or(&code));
+                Some(Self::of_node(what, json!({ "event": member, "code": code })))
             }
             _ => None,
         }
     }
 
     /// Properties changed: of a VM the new state and why, what is wrong with it, and its CPUs.
-    fn changed(properties: &Map<String, Value>) -> Self {
+    fn changed(pod: Option<String>, properties: &Map<String, Value>) -> Self {
         let reasons = |name| {
             let rows = properties.get(name).and_then(Value::as_array)?;
             let texts: Vec<String> = rows.iter().filter_map(reason_of).map(|reason| reason.text).collect();
@@ -111,11 +105,14 @@ impl Event {
             cpus.map(|cpus| format!("CPUs {cpus}")),
         ];
         let words: Vec<String> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
-        let event = Self::new("PropertiesChanged", words.join(", "));
-        event.with("properties", output::snake_case(properties).into())
+        let json = json!({ "event": "PropertiesChanged", "properties": properties });
+        Self {
+            pod,
+            ..Self::of_node(words.join(", "), json)
+        }
     }
 
-    /// One line, or a document of YAML, with its end; `time` is microseconds since the epoch. `None`: it is no line of text.
+    /// One line with its end; `time` is microseconds since the epoch. `None`: it is no line of text.
     fn written(&self, time: u64, form: Form, pods: &Pods) -> Result<Option<String>, Failure> {
         let pod = self.pod.as_ref().map(|uid| pods.get(uid));
         if !form.is_data() {
@@ -126,23 +123,21 @@ impl Event {
         }
         let mut object = pod.as_ref().map(Pod::members).unwrap_or_default();
         object.insert("time_us".to_owned(), time.into());
-        object.insert("event".to_owned(), self.name.into());
-        object.extend(self.member.clone());
-        let form = if form == Form::Yaml { form } else { Form::JsonLine };
-        Ok(Some(form.divider().to_owned() + &form.write(&object)?))
+        object.extend(self.json.as_object().cloned().unwrap_or_default());
+        Ok(Some(Form::JsonLine.write(&object)?))
     }
 }
 
 /// Whether an event is of a selected VM. With states only its changes to them are; that the daemon appears or vanishes always is.
 fn selects(selection: &Selection, event: &Event, pods: &Pods) -> bool {
-    if selection.is_all() || [APPEARED, VANISHED].contains(&event.name) {
+    if selection.is_all() || [APPEARED, VANISHED].contains(&event.name()) {
         return true;
     }
-    let changed = event.member.as_ref().and_then(|(_, value)| value.as_object());
     let to_state = || {
+        let changed = event.json["properties"].as_object();
         changed.is_some_and(|changed| {
-            let degraded = changed.get("degraded").and_then(Value::as_array);
-            selection.has_state(text_of(changed, "state"), degraded.is_some_and(|all| !all.is_empty()))
+            let degraded = changed.get("Degraded").and_then(Value::as_array);
+            selection.has_state(text_of(changed, "State"), degraded.is_some_and(|all| !all.is_empty()))
         })
     };
     let is_selected = |uid: &String| selection.has(&pods.get(uid), pods);
@@ -163,11 +158,11 @@ pub(crate) async fn run(client: &Client, selection: &Selection, form: Form) -> R
     loop {
         if let Some(event) = next {
             let is_known = event.pod.as_ref().is_none_or(|uid| pods.has(uid));
-            if !is_known || event.name == APPEARED {
-                pods.add(client.pods_running().await);
+            if !is_known || event.name() == APPEARED {
+                pods.add(client.describe().await.as_ref().map(Pods::of).unwrap_or_default());
             }
             let fits = || selection.is_all() || pods.iter().any(|pod| selection.has(pod, &pods));
-            if event.name == APPEARED && !fits() {
+            if event.name() == APPEARED && !fits() {
                 output::note("no VM on this node fits yet: waiting for one");
             }
             if selects(selection, &event, &pods)

@@ -67,7 +67,7 @@ pub(crate) struct Shown {
 /// The selected VMs, with their threads if these are asked for; with `full` nothing of them is shortened or left out.
 ///
 /// # Errors
-/// Nothing is selected, or the processes or maps may not be read.
+/// A pattern fits none, the daemon does not answer, or the processes may not be read.
 pub(crate) async fn gather(
     client: &Client,
     roots: &Roots,
@@ -75,12 +75,8 @@ pub(crate) async fn gather(
     threads: bool,
     full: bool,
 ) -> Result<Shown, Failure> {
-    if selection.is_all() {
-        return Err(Failure::Usage("specify a VM (see steliactl list)".to_owned()));
-    }
-    let mut described = client.describe().await?;
-    selection.restrict(&mut described)?;
-    let vms = list::Vm::all(&described).into_iter().map(|vm| {
+    let (described, selected) = client.select(selection).await?;
+    let vms = list::Vm::selected(&described, selected.as_ref()).map(|vm| {
         let processes = threads::processes(roots, &vm.instance)?;
         let locality = VmLocality::of(&described, &vm.pod.pod_uid, roots, &processes);
         Ok(Vm {
@@ -235,8 +231,13 @@ impl Vm {
             let cpu = thread
                 .cpu
                 .map_or("not pinned".to_owned(), |cpu| format!("on CPU {cpu}"));
+            let tid = if full {
+                &format!(" (tid {})", thread.task.id)
+            } else {
+                ""
+            };
             let name = thread.role.to_string();
-            format!("{} {cpu} (tid {})", name.trim_start_matches("vCPU "), thread.task.id)
+            format!("{} {cpu}{tid}", name.trim_start_matches("vCPU "))
         };
         let mut named: Vec<String> = all.iter().take(most).map(one).collect();
         if all.len() > most {
@@ -269,7 +270,7 @@ impl Vm {
         let hint = if are_listed || parts.is_empty() {
             ""
         } else {
-            "  (--threads lists them)"
+            " (--threads lists them)"
         };
         parts.join(", ") + hint
     }
@@ -332,7 +333,7 @@ mod tests {
           Effect   its vCPUs run on shared CPUs
           Fix      restart the container
           CPUs     4-5, partition type isolated
-          vCPUs    0 on CPU 4 (tid 70), 1 on CPU 5 (tid 71)
+          vCPUs    0 on CPU 4, 1 on CPU 5
           Memory   limit 4.0 GiB
           Pod      aaaaaaaa-0000-4000-8000-000000000000, container vm
           Unit     a.scope  (-l: full names, cgroups)

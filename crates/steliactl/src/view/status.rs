@@ -7,7 +7,7 @@ use stelia_model::Node;
 
 use super::list::node_lines;
 use crate::shared::daemon::{Condition, Description, OnlineCpus, age, counts, is_in_trouble};
-use crate::shared::output::{Fact, Meaning, Render, TextStyle, counted, facts, now, printable};
+use crate::shared::output::{Meaning, Render, TextStyle, counted, facts, now, printable};
 
 /// As JSON the answer of `Describe`.
 #[derive(Debug, Serialize)]
@@ -27,53 +27,61 @@ impl Status {
 
     fn at(&self, now: u64, style: TextStyle) -> String {
         let (node, problems) = (&self.description.node, &self.description.problems);
-        let plain = |name: &str, text: String| (format!("  {name}"), text, Meaning::Plain);
-        let mut lines: Vec<Fact> = Vec::new();
         let conditions = || node.instances.values().map(|instance| Condition::of(instance));
         let worst = conditions().min().map(Condition::meaning);
-        let meaning = worst.filter(|meaning| *meaning != Meaning::Good).unwrap_or_default();
+        let worst = worst.filter(|meaning| *meaning != Meaning::Good).unwrap_or_default();
         let has_trouble = node.instances.values().any(|instance| is_in_trouble(instance));
-        let hint = if has_trouble { ": steliactl list --problems" } else { "" };
-        lines.push(("  State".to_owned(), counts(conditions()) + hint, meaning));
-        lines.push(plain("CPUs", self.cpus()));
+        let hint = if has_trouble {
+            "  (steliactl list --problems)"
+        } else {
+            ""
+        };
         let written = node.kubelet_modified_us;
         let written = written.map(|us| format!(", cpu_manager_state written {} ago", age(us, now)));
         let assigned = match node.cpu_source {
             CpuSource::Steliad => "steliad".to_owned(),
             CpuSource::Kubelet => format!("kubelet (static){}", written.unwrap_or_default()),
         };
-        lines.push(plain("Assigned by", assigned));
         let units: Vec<&str> = node.restricted.keys().map(String::as_str).collect();
         let partitions = match node.partitions {
             None => "not known before the first VM".to_owned(),
             Some(true) => "supported".to_owned(),
             Some(false) => format!("not in this kernel; restricted instead: {}", units.join(", ")),
         };
-        lines.push(plain("Partitions", partitions));
-        let (checked, meaning) = checked(node, now);
-        lines.push(("  Checked".to_owned(), checked, meaning));
-        let (noise, meaning) = noise(node);
-        lines.push(("  Noise".to_owned(), noise, meaning));
+        let (checked, is_checked) = checked(node, now);
+        let (noise, is_noisy) = noise(node);
         let ledger = match (node.ledger.enabled, node.ledger.day.as_str()) {
             (false, _) => "off".to_owned(),
             (true, "") => format!("on, {}, no day signed yet", size(node.ledger.bytes)),
             (true, day) => format!("on, {}, signed until {day}", size(node.ledger.bytes)),
         };
-        lines.push(plain("Ledger", ledger));
         let published = match (&node.publishing.profile, node.publishing.written_us) {
             (None, _) => "off".to_owned(),
             (Some(profile), 0) => format!("{profile}, not written yet"),
             (Some(profile), us) => format!("{profile}, written {} ago", age(us, now)),
         };
-        lines.push(plain("Publishing", published));
+        let lines = [
+            ("State", counts(conditions()) + hint, worst),
+            ("CPUs", self.cpus(), Meaning::Plain),
+            ("Assigned by", assigned, Meaning::Plain),
+            ("Partitions", partitions, Meaning::Plain),
+            ("Checked", checked, is_checked),
+            ("Noise", noise, is_noisy),
+            ("Ledger", ledger, Meaning::Plain),
+            ("Publishing", published, Meaning::Plain),
+        ];
+        let lines = lines.map(|(name, text, meaning)| (format!("  {name}"), text, meaning));
         let (meaning, hint) = if problems.is_empty() {
             (Meaning::Good, "")
         } else {
             (Meaning::Broken, "  (steliactl why node)")
         };
         let state = meaning.paint("running", style) + hint;
-        let host = Some(&self.host).filter(|host| !host.is_empty());
-        let host = host.map(|host| format!("{host}: ")).unwrap_or_default();
+        let host = if self.host.is_empty() {
+            ""
+        } else {
+            &format!("{}: ", self.host)
+        };
         let heading = printable(&format!("{host}steliad {}", self.description.version));
         let (above, below) = (node_lines(problems, style), facts(&lines, style));
         format!("{above}{heading} is {state}\n{below}")

@@ -1,4 +1,4 @@
-//! status, monitor, top --batch, and what a shell is told.
+//! status, monitor, top --count, and what a shell is told.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -208,7 +208,7 @@ fn top_without_a_terminal_is_tables() {
     let simulation = Simulation::start(&scenario(""));
     let files = simulation.files();
     let root = format!("--root={}", files.path().display());
-    let text = simulation.ctl(&[&root, "top", "--batch", "--count", "1", "-d", "0.2"]);
+    let text = simulation.ctl(&[&root, "top", "--count", "1", "-d", "0.2"]);
     let (_, table) = text.split_once('\n').expect("a time");
     insta::assert_snapshot!(table, @r"
     VM                                    STATE     CPUS  UTIL%  WAIT%  IRQ/S  NOTE

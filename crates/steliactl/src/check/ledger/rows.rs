@@ -280,7 +280,7 @@ fn lasted(from_us: u64, until_us: u64) -> String {
 
 /// `2026-10-31 12:34:56`, UTC; empty for 0.
 pub(super) fn clock(us: u64) -> String {
-    located::clock(Some(us))
+    located::clock(us)
 }
 
 /// From when until when; the beginning may be that of the ledger files, which is not known.

@@ -80,8 +80,7 @@ struct Source {
 /// # Errors
 /// A pattern fits none, or the daemon does not answer.
 pub(crate) async fn gather(client: &Client, roots: &Roots, selection: &Selection) -> Result<Noise, Failure> {
-    let described = client.describe().await?;
-    let selected = selection.among(&described)?;
+    let (described, selected) = client.select(selection).await?;
     let fired = measured(&roots.proc, MEASURE_INTERVAL).await;
     Ok(noise(&described, selected.as_ref(), fired.as_deref()))
 }

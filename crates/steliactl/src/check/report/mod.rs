@@ -103,7 +103,7 @@ pub(crate) async fn gather(client: Result<Client, Failure>, roots: &Roots, root:
             report.add("top", "Load", Ok(measured(description, roots, time).await));
             report.add("map", "CPUs", Ok(map::gather(description, roots, None)));
             if !description.node.instances.is_empty() {
-                let shown = show::gather(client, roots, &Selection::every(), false, false).await;
+                let shown = show::gather(client, roots, &all, false, false).await;
                 report.add("show", "VMs in detail", shown);
             }
         }

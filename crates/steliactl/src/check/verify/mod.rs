@@ -176,8 +176,7 @@ pub(crate) async fn gather(
     selection: &Selection,
     demands: Demands,
 ) -> Result<Verified, Failure> {
-    let mut described = client.describe().await?;
-    let selected = selection.among(&described)?;
+    let (mut described, selected) = client.select(selection).await?;
     let selected = selected.as_ref();
     let (mut reading, mut before) = (0, BTreeSet::new());
     let mut all = loop {

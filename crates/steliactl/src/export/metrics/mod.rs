@@ -53,10 +53,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 
 /// Writes a new file, which no other program has made ready.
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    fs::remove_file(path).or_else(|error| match error.kind() {
-        ErrorKind::NotFound => Ok(()),
-        _ => Err(error),
-    })?;
+    // If one remains, the next line says so.
+    let _ = fs::remove_file(path);
     let mut file = File::create_new(path)?;
     // Whatever the umask: the collector runs as another user.
     file.set_permissions(Permissions::from_mode(0o644))?;

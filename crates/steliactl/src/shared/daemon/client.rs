@@ -1,8 +1,8 @@
 //! The calls to the daemon.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use stelia_api::client::{Dict, ManagerProxy, MoveRow, OwnedDict};
@@ -12,14 +12,14 @@ use stelia_kubelet::PodUid;
 use stelia_model::Unadopted;
 use tokio::time::timeout;
 use zbus::proxy::{CacheProperties, MethodFlags};
-use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
 use super::failure::{Failure, is_silent};
 use super::names;
 use super::node::Description;
 use super::pod::{Pod, Pods};
-use crate::shared::output::json_of;
+use super::selection::Selection;
+use crate::shared::output::{json_of, note};
 
 /// Timeout of a call to the daemon.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(25);
@@ -120,41 +120,32 @@ impl Client {
 
     /// The node. A daemon that does not run is not started for it.
     pub(crate) async fn describe(&self) -> Result<Description, Failure> {
-        parse("Describe", &self.without_start::<String>("Describe", &()).await?)
+        let manager = self.manager.inner();
+        let call = manager.call_with_flags("Describe", MethodFlags::NO_AUTO_START, &());
+        let answer: Option<String> = self.answer_in_time(call).await?;
+        parse("Describe", &answer.unwrap_or_default())
+    }
+
+    /// The node, and the UIDs of the selected VMs; `None`: of all.
+    ///
+    /// # Errors
+    /// A pattern fits none, or the daemon does not answer.
+    pub(crate) async fn select(
+        &self,
+        selection: &Selection,
+    ) -> Result<(Description, Option<BTreeSet<String>>), Failure> {
+        let described = self.describe().await?;
+        let selected = selection.among(&described)?;
+        if let Some(namespace) = selection.empty_namespace(&Pods::of(&described)) {
+            note(&format!("no VM in namespace {namespace}"));
+        }
+        Ok((described, selected))
     }
 
     /// The VMs and containers that the rules of this configuration match and that are not managed.
     pub(crate) async fn preview_adoption(&self, config: &str) -> Result<Vec<Unadopted>, Failure> {
         let preview = self.manager.preview_adoption(config, Dict::new());
         parse("PreviewAdoption", &self.answer_in_time(preview).await?)
-    }
-
-    /// The VMs of a running daemon.
-    pub(crate) async fn pods_running(&self) -> Pods {
-        let described = self.describe().await;
-        described.as_ref().map(Pods::of).unwrap_or_default()
-    }
-
-    /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started only if `start` is
-    /// set.
-    pub(crate) async fn node_topology(&self, asked: impl Iterator<Item = (&str, &str)>) -> Result<String, Failure> {
-        let mut options = Dict::new();
-        for (name, value) in asked {
-            options.insert(name, Variant::from(value));
-        }
-        self.answer_in_time(self.manager.node_topology(options)).await
-    }
-
-    async fn without_start<T: for<'d> DynamicDeserialize<'d>>(
-        &self,
-        method: &str,
-        arguments: &(impl Serialize + zbus::DynamicType),
-    ) -> Result<T, Failure> {
-        let manager = self.manager.inner();
-        let answer = manager.call_with_flags(method, MethodFlags::NO_AUTO_START, arguments);
-        self.answer_in_time(answer)
-            .await?
-            .ok_or_else(|| Failure::Other(format!("{method} was not answered")))
     }
 
     /// The allocator's answer to each request.

@@ -53,11 +53,11 @@ pub(crate) fn counts(all: impl IntoIterator<Item = Condition>) -> String {
         return "no VMs".to_owned();
     }
     // What is well first, then as in a list.
-    let order = std::iter::once(Condition::Isolated)
-        .chain(Condition::ALL)
-        .take(Condition::ALL.len());
+    let mut order = Condition::ALL;
+    order.rotate_right(1);
     let counts = order.map(|one| (one, all.iter().filter(|other| **other == one).count()));
     let words = counts
+        .into_iter()
         .filter(|(_, count)| *count > 0)
         .map(|(one, count)| format!("{count} {one}"));
     format!(

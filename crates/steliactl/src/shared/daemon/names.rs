@@ -245,15 +245,10 @@ mod tests {
         let of_kubevirt = pod("db9f1c7e", "team-a/virt-launcher-web-x7k2p");
         let unnamed = Pod::unnamed(&of_kubevirt.pod_uid);
         for (pattern, by_name, by_uid) in [
-            ("we*", true, false),
             ("we[a-c]", true, false),
-            ("we?", true, false),
             ("we[!b]", false, false),
             ("eb*", false, false),
-            ("team-a/we*", true, false),
             ("team-b/we*", false, false),
-            ("team-a/*", true, false),
-            ("virt-launcher-*", true, false),
             ("db*", false, true),
         ] {
             let parsed: VmPattern = pattern.parse().unwrap();

@@ -6,12 +6,13 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use clap_complete::engine::ArgValueCandidates;
 use stelia_api::State;
+use stelia_kubelet::PodUid;
+use stelia_model::Instance;
 
 use super::failure::Failure;
 use super::names::{VmPattern, none_among, or_former, vms};
 use super::node::Description;
 use super::pod::{Pod, Pods};
-use crate::shared::output::note;
 
 /// Selects the VMs with reasons of degradation, whatever their state.
 const DEGRADED: &str = "degraded";
@@ -38,14 +39,6 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Every VM, by a pattern, for what has to be asked about some.
-    pub(crate) fn every() -> Self {
-        Self {
-            patterns: "*".parse::<VmPattern>().into_iter().collect(),
-            ..Self::default()
-        }
-    }
-
     /// Whether every VM is selected.
     pub(crate) fn is_all(&self) -> bool {
         *self == Self::default()
@@ -72,9 +65,9 @@ impl Selection {
     }
 
     /// The namespace that is asked for without patterns, if none of these pods is in it: that is no error, as with kubectl.
-    fn empty_namespace<'a>(&self, mut pods: impl Iterator<Item = &'a Pod>) -> Option<&str> {
+    pub(super) fn empty_namespace(&self, pods: &Pods) -> Option<&str> {
         let namespace = self.namespace.as_deref().filter(|_| self.patterns.is_empty())?;
-        (!pods.any(|pod| self.has_namespace(pod))).then_some(namespace)
+        (!pods.iter().any(|pod| self.has_namespace(pod))).then_some(namespace)
     }
 
     /// Whether a pod of these is selected, whatever its state.
@@ -83,30 +76,16 @@ impl Selection {
         is_named && self.has_namespace(pod)
     }
 
-    /// Keeps the selected instances of a description; the rest of it stays.
-    ///
-    /// # Errors
-    /// A pattern fits none.
-    pub(crate) fn restrict(&self, description: &mut Description) -> Result<(), Failure> {
-        let all = Pods::of(description);
-        let fits = |one: &VmPattern| all.iter().any(|pod| self.has_namespace(pod) && one.selects(pod, &all));
-        if let Some(none) = self.patterns.iter().find(|one| !fits(one)) {
-            let none = none.as_str();
-            return Err(or_former(none_among(none, all.iter()), none, description));
-        }
-        if let Some(namespace) = self.empty_namespace(all.iter()) {
-            note(&format!("no VM in namespace {namespace}"));
-        }
-        self.retain(description);
-        Ok(())
+    fn selects(&self, uid: &PodUid, instance: &Instance, among: &Pods) -> bool {
+        let is_degraded = !instance.degraded.is_empty();
+        self.has(&Pod::of(uid, instance), among) && self.has_state(instance.state.name(), is_degraded)
     }
 
-    /// The same where a VM may have ended meanwhile.
+    /// Keeps the selected instances of a description, of which some may have ended; the rest of it stays.
     pub(crate) fn retain(&self, description: &mut Description) {
         let all = Pods::of(description);
-        description.node.instances.retain(|uid, one| {
-            self.has(&Pod::of(uid, one), &all) && self.has_state(one.state.name(), !one.degraded.is_empty())
-        });
+        let instances = &mut description.node.instances;
+        instances.retain(|uid, one| self.selects(uid, one, &all));
     }
 
     /// The UIDs of the selected instances; `None`: of all.
@@ -117,10 +96,15 @@ impl Selection {
         if self.is_all() {
             return Ok(None);
         }
-        let mut selected = description.clone();
-        self.restrict(&mut selected)?;
-        let uids = selected.node.instances.keys();
-        Ok(Some(uids.map(ToString::to_string).collect()))
+        let all = Pods::of(description);
+        let fits = |one: &VmPattern| all.iter().any(|pod| self.has_namespace(pod) && one.selects(pod, &all));
+        if let Some(none) = self.patterns.iter().find(|one| !fits(one)) {
+            let none = none.as_str();
+            return Err(or_former(none_among(none, all.iter()), none, description));
+        }
+        let instances = description.node.instances.iter();
+        let selected = instances.filter(|(uid, one)| self.selects(uid, one, &all));
+        Ok(Some(selected.map(|(uid, _)| uid.to_string()).collect()))
     }
 }
 
@@ -208,10 +192,7 @@ mod tests {
         assert_eq!(uids(&of("team-a", &["isolated"])), &PODS[..1]);
         assert_eq!(uids(&of("team-a", &["pinned", "degraded"])), &PODS[1..2]);
         assert_eq!(uids(&of("team-b", &[])), [""; 0]);
-        let empty = |selection: &Selection| {
-            let pods = Pods::of(&named());
-            selection.empty_namespace(pods.iter()).map(str::to_owned)
-        };
+        let empty = |selection: &Selection| selection.empty_namespace(&Pods::of(&named())).map(str::to_owned);
         assert_eq!(empty(&of("team-b", &[])).as_deref(), Some("team-b"));
         // Its VMs have other states.
         assert_eq!(empty(&of("team-a", &["releasing"])), None);

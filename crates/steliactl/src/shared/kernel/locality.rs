@@ -33,25 +33,20 @@ pub(crate) struct VmLocality {
 }
 
 /// A row of the certificate, with its shares and since when it is so.
-pub(crate) struct CertificateRow {
-    row: PartRow,
-    located: Located,
-}
+pub(crate) type CertificateRow = (PartRow, Located);
 
 pub(crate) const CERTIFICATE: [Column<CertificateRow>; 6] = [
-    column("PART", |row: &CertificateRow| located::part(&row.located)),
-    column("AMOUNT", |row: &CertificateRow| match row.row.part {
-        Part::Memory | Part::HugePages => size(row.row.amount),
-        Part::Interrupts => counted(row.row.amount, "time"),
-        _ => row.row.amount.to_string(),
+    column("PART", |(_, located)| located::part(located)),
+    column("AMOUNT", |(row, _): &CertificateRow| match row.part {
+        Part::Memory | Part::HugePages => size(row.amount),
+        Part::Interrupts => counted(row.amount, "time"),
+        _ => row.amount.to_string(),
     })
     .right(),
-    column("NUMA NODES", |row: &CertificateRow| located::nodes(&row.located)).yields(2),
-    column("PLACE", |row: &CertificateRow| located::place(&row.located)).means(|row| located::meaning(&row.located)),
-    column("SINCE", |row: &CertificateRow| {
-        located::clock(Some(row.located.since_us).filter(|since| *since > 0))
-    }),
-    column("DETAILS", |row: &CertificateRow| row.row.details.clone())
+    column("NUMA NODES", |(_, located): &CertificateRow| located::nodes(located)).yields(2),
+    column("PLACE", |(_, located): &CertificateRow| located::place(located)).means(|(_, at)| located::meaning(at)),
+    column("SINCE", |(_, located)| located::clock(located.since_us)),
+    column("DETAILS", |(row, _): &CertificateRow| row.details.clone())
         .yields(1)
         .or_nothing(),
 ];
@@ -79,11 +74,11 @@ impl VmLocality {
 
     fn certificate(&self) -> Vec<CertificateRow> {
         let rows = certificate(&self.locality).into_iter();
-        rows.map(|row| CertificateRow {
-            located: row.shown(&self.locality, &self.recorded),
-            row,
-        })
-        .collect()
+        let with_shares = |row: PartRow| {
+            let located = row.shown(&self.locality, &self.recorded);
+            (row, located)
+        };
+        rows.map(with_shares).collect()
     }
 
     /// The NUMA nodes of its CPUs.
@@ -99,23 +94,21 @@ impl VmLocality {
 
     /// The parts of the VM that are on other NUMA nodes than its CPUs, with the nodes.
     pub(crate) fn remote(&self) -> Vec<String> {
-        let rows = self.certificate().into_iter().map(|row| row.located);
+        let rows = self.certificate().into_iter().map(|(_, located)| located);
         let remote = rows.filter(|one| one.remote().is_some_and(|percent| percent > 0));
-        let words = |one: Located| {
-            let (part, place) = (located::part(&one), located::place(&one));
-            format!("{part}: {place}, NUMA {}", located::nodes(&one))
-        };
-        remote.map(words).collect()
+        let words = |one| [located::part, located::place, located::nodes].map(|words| words(&one));
+        let words = remote.map(words);
+        words
+            .map(|[part, place, nodes]| format!("{part}: {place}, NUMA {nodes}"))
+            .collect()
     }
 
     /// Tables, printed after the properties.
     pub(crate) fn text(&self, style: TextStyle) -> String {
-        let locality = &self.locality;
-        let rows = self.certificate();
-        let (heading, mut body) = match rows.as_slice() {
+        let (heading, mut body) = match self.certificate().as_slice() {
             [] => ("Locality: the VM has no exclusive CPUs".to_owned(), String::new()),
             rows => (
-                format!("Locality: the VM's CPUs are on NUMA {}", &locality.nodes),
+                format!("Locality: the VM's CPUs are on NUMA {}", self.nodes()),
                 table(&CERTIFICATE, rows, style),
             ),
         };
@@ -126,15 +119,17 @@ impl VmLocality {
     }
 
     fn pairs(&self, style: TextStyle) -> String {
-        let rows = pairs(&self.locality.pci).into_iter().map(|pair| {
+        let pairs = pairs(&self.locality.pci);
+        if pairs.is_empty() {
+            return String::new();
+        }
+        let rows = pairs.into_iter().map(|pair| {
             let words = |distance: Distance| format!("{}, {}", distance.name(), distance.words());
             let distance = pair.distance.map(words).unwrap_or_default();
             [pair.gpu.address.clone(), pair.nic.address.clone(), distance]
         });
-        match rows.collect::<Vec<_>>() {
-            none if none.is_empty() => String::new(),
-            rows => headed("GPUs and network cards", style, table(&PAIRS, &rows, style)),
-        }
+        let rows: Vec<_> = rows.collect();
+        headed("GPUs and network cards", style, table(&PAIRS, &rows, style))
     }
 }
 

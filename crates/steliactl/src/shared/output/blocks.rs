@@ -1,6 +1,6 @@
 //! Stacked lines: a label with a text beside it, which goes on below itself where it is longer than the terminal is wide.
 
-use super::{Meaning, TextStyle, columns, printable, wrap};
+use super::{Meaning, TextStyle, columns, printable, shorten, wrap};
 
 /// The least width of a text beside a label on a terminal.
 const MIN_WIDTH: usize = 24;
@@ -50,25 +50,20 @@ fn beside(indent: usize, text: &str, style: TextStyle) -> String {
         None => vec![text],
         Some(width) => {
             let room = width.saturating_sub(indent).max(MIN_WIDTH);
-            let words: Vec<String> = text
-                .split(' ')
-                .map(|word| without_middle(word, room.min(MAX_PATH_WIDTH)))
-                .collect();
+            let is_path = |word: &str| word.starts_with('/');
+            let most = |word: &str| {
+                if is_path(word) {
+                    room.min(MAX_PATH_WIDTH)
+                } else {
+                    usize::MAX
+                }
+            };
+            let word = |word| shorten(word, most(word));
+            let words: Vec<String> = text.split(' ').map(word).collect();
             wrap(&words.join(" "), room)
         }
     };
     lines.join(&format!("\n{}", " ".repeat(indent))) + "\n"
-}
-
-/// A path of at most this many characters; any other word as it is.
-fn without_middle(word: &str, most: usize) -> String {
-    let characters = word.chars().count();
-    if !word.starts_with('/') || characters <= most {
-        return word.to_owned();
-    }
-    let beginning: String = word.chars().take(most / 3).collect();
-    let end: String = word.chars().skip(characters - (most - most / 3 - 1)).collect();
-    format!("{beginning}…{end}")
 }
 
 #[cfg(test)]

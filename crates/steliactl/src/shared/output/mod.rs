@@ -1,4 +1,4 @@
-//! How answers are written: as text, of which most is tables, or as JSON and YAML. Names are set by pods and may contain
+//! How answers are written: as text, of which most is tables, or as JSON. Names are set by pods and may contain
 //! anything: control characters are replaced before they reach a terminal.
 
 pub(crate) mod blocks;
@@ -19,7 +19,7 @@ use zbus::Variant;
 pub(crate) use blocks::{Fact, facts, hanging, stacked};
 pub(crate) use stelia_table::{
     Column, Form, Grid, Meaning, OutputOptions, Render, TextStyle, column, counted, cut, now, paragraph, printable,
-    properties, table, width, wrap,
+    properties, shorten, table, width, wrap,
 };
 
 /// How many columns a text takes.
@@ -44,28 +44,6 @@ pub(crate) fn headed(heading: &str, style: TextStyle, table: String) -> String {
 /// A D-Bus dictionary as a JSON object.
 pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
     dict.iter().map(|(name, value)| (name.clone(), json(value))).collect()
-}
-
-/// D-Bus properties under the names of this program's JSON: `FloatCPUs` is `float_cpus`, `RegisteredTimestamp`, which is in
-/// microseconds, `registered_us`.
-pub(crate) fn snake_case(properties: &Map<String, Value>) -> Map<String, Value> {
-    let snake = |name: &String| {
-        let mut snake = String::new();
-        let mut before = ' ';
-        // The plural of an acronym is one word.
-        for char in name.replace("CPUs", "Cpus").replace("Timestamp", "Us").chars() {
-            if before.is_ascii_lowercase() && char.is_ascii_uppercase() {
-                snake.push('_');
-            }
-            before = char;
-            snake.push(char.to_ascii_lowercase());
-        }
-        snake
-    };
-    properties
-        .iter()
-        .map(|(name, value)| (snake(name), value.clone()))
-        .collect()
 }
 
 /// A string member; empty when it is absent or not a string.
@@ -121,18 +99,9 @@ pub(crate) fn json(value: &Variant<'_>) -> Value {
     }
 }
 
-/// A value on one line; the members of a structure in a list stand beside each other.
+/// A text as it is, anything else as JSON.
 pub(crate) fn human(value: &Value) -> String {
-    let joined = |items: &[Value], between| items.iter().map(human).collect::<Vec<_>>().join(between);
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Array(items) if items.iter().any(Value::is_array) => {
-            let inner = |item: &Value| item.as_array().map_or_else(|| human(item), |items| joined(items, " "));
-            items.iter().map(inner).collect::<Vec<_>>().join("; ")
-        }
-        Value::Array(items) => joined(items, "; "),
-        other => other.to_string(),
-    }
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Microseconds since the epoch as UTC, ISO 8601; 0 is "not yet".

@@ -145,7 +145,7 @@ impl Map {
         };
         format!(
             "{} UTC, {}{offline}, {}, {}",
-            clock(Some(self.time_us)),
+            clock(self.time_us),
             count(cpus, "CPU"),
             count(sockets.len(), "socket"),
             count(self.memory_bytes.len(), "NUMA node")

@@ -56,9 +56,8 @@ pub(super) struct Screen {
     list: ListState,
     /// The rows that fit.
     page: u16,
-    coloured: bool,
-    /// Whether it has the columns of `-o wide`.
-    wide: bool,
+    /// Whether there are colours, and the columns of `-o wide`.
+    style: TextStyle,
     /// Why the last sample failed, so that what is shown is old; empty if it did not.
     pub failure: String,
 }
@@ -73,8 +72,7 @@ impl Screen {
     pub(super) fn of(host: String, style: TextStyle) -> Self {
         Self {
             host,
-            coloured: style.coloured,
-            wide: style.wide,
+            style,
             list: ListState::default().with_selected(Some(0)),
             ..Self::default()
         }
@@ -183,9 +181,9 @@ impl Screen {
         let rows = self.rows(model);
         let style = TextStyle {
             legend: true,
-            wide: self.wide,
             width: Some(width),
-            ..TextStyle::default()
+            coloured: false,
+            ..self.style
         };
         let text = table(&columns(), &rows, style);
         let mut lines = text.lines();
@@ -220,8 +218,8 @@ impl Screen {
 
     fn style(&self, meaning: Meaning) -> Style {
         match meaning {
-            Meaning::Broken if self.coloured => Style::new().fg(Color::Red),
-            Meaning::Attention if self.coloured => Style::new().fg(Color::Yellow),
+            Meaning::Broken if self.style.coloured => Style::new().fg(Color::Red),
+            Meaning::Attention if self.style.coloured => Style::new().fg(Color::Yellow),
             _ => Style::new(),
         }
     }
@@ -304,10 +302,8 @@ mod tests {
 
     #[test]
     fn old_rows_are_dimmed_and_colours_mean_trouble() {
-        let coloured = Screen {
-            coloured: true,
-            ..screen()
-        };
+        let mut coloured = screen();
+        coloured.style.coloured = true;
         let of = |screen: &Screen, row: u16| drawn(&mut screen.clone(), 80, 9).buffer()[(0, row)].clone();
         let colours = [3, 4, 5].map(|row| of(&coloured, row).fg);
         assert_eq!(colours, [Color::Red, Color::Yellow, Color::Yellow]);

@@ -83,20 +83,16 @@ impl OnlineCpus {
     pub(crate) fn of(description: &Description) -> Self {
         let mut all = Self::default();
         for cpu in description.node.topology.online().iter() {
-            all.add(description, cpu);
+            let cpus = match owner(description, cpu) {
+                Owner::Instance { .. } => &mut all.exclusive,
+                Owner::Pod { .. } | Owner::Kubelet => &mut all.pods,
+                Owner::Shared => &mut all.shared,
+                Owner::Reserved => &mut all.reserved,
+                Owner::Unknown => &mut all.unknown,
+            };
+            cpus.insert(cpu);
         }
         all
-    }
-
-    pub(crate) fn add(&mut self, description: &Description, cpu: u32) {
-        let cpus = match owner(description, cpu) {
-            Owner::Instance { .. } => &mut self.exclusive,
-            Owner::Pod { .. } | Owner::Kubelet => &mut self.pods,
-            Owner::Shared => &mut self.shared,
-            Owner::Reserved => &mut self.reserved,
-            Owner::Unknown => &mut self.unknown,
-        };
-        cpus.insert(cpu);
     }
 }
 
